@@ -1,0 +1,85 @@
+// CUDA devices as mezzo's core sees them: memory and copies on each device's own stream.
+#include "core/backend.h"
+
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "cuda/runtime.h"
+#include "mezzo/error.h"
+
+namespace mezzo {
+namespace {
+
+// Makes a device current, and the previous one again at the end.
+class OnDevice {
+public:
+    explicit OnDevice(int device) : previous_(cuda::current_device()), changed_(device != previous_) {
+        if (changed_) cuda::set_device(device);
+    }
+    ~OnDevice() {
+        try {
+            if (changed_) cuda::set_device(previous_);
+        } catch (const Error&) {  // the device is lost, and the call inside the scope has said so
+        }
+    }
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+
+private:
+    int previous_;
+    bool changed_;
+};
+
+// Kept for good, because pointers to the names are given out.
+const char* hardware_name(int index) {
+    static std::mutex mutex;
+    static std::set<std::string>& names = *new std::set<std::string>;
+    const std::string now = cuda::device_info(index).name;
+    const std::lock_guard lock(mutex);
+    return names.insert(now).first->c_str();
+}
+
+void* allocate(int index, std::size_t bytes) {
+    const OnDevice scope(index);
+    return cuda::device_malloc(bytes);
+}
+
+void release(int index, void* memory) {
+    const OnDevice scope(index);
+    cuda::device_free(memory);
+}
+
+void copy_in(int index, void* to, const void* from, std::size_t bytes) {
+    const OnDevice scope(index);
+    cuda::copy_to_device(to, from, bytes);
+}
+
+void copy_out(int index, void* to, const void* from, std::size_t bytes) {
+    const OnDevice scope(index);
+    cuda::copy_to_host(to, from, bytes);
+}
+
+void copy(int index, void* to, const void* from, std::size_t bytes) {
+    const OnDevice scope(index);
+    cuda::copy_on_device(to, from, bytes);
+}
+
+void synchronize(int index) {
+    const OnDevice scope(index);
+    cuda::synchronize();
+}
+
+}  // namespace
+
+extern const Backend cuda_backend;
+const Backend cuda_backend{.device_count = cuda::device_count,
+                           .hardware_name = hardware_name,
+                           .allocate = allocate,
+                           .release = release,
+                           .copy_in = copy_in,
+                           .copy_out = copy_out,
+                           .copy = copy,
+                           .synchronize = synchronize};
+
+}  // namespace mezzo

@@ -1,0 +1,77 @@
+// Comparisons, predicates and choices: the comparing rows of mezzo/ops.def, where, masked_fill, clamp_grad.
+#include "cuda/elementwise.cuh"
+#include "ops/functors.h"
+#include "ops/kernels.h"
+
+namespace mezzo::cuda {
+namespace {
+
+template <int N, class Make> void map_in(ComputeKind kind, const Layout<N>& l, const Make& make) {
+    switch (kind) {
+        case ComputeKind::float64: return map_general<double>(l, make(0.0));
+        case ComputeKind::integer: return map_general<std::int64_t>(l, make(std::int64_t(0)));
+        case ComputeKind::float32: return map_general<float>(l, make(0.0f));
+    }
+}
+
+template <class F> void compare(In in, Out out, const F& f) {
+    map_in(compute_kind({in[0].dtype(), in[1].dtype()}), make_layout<3>({out[0], in[0], in[1]}),
+           [&](auto) { return f; });
+}
+
+struct IsZero {
+    template <class C> __device__ bool operator()(C x) const { return x == C(0); }
+};
+// x - x is 0 for finite x, else NaN.
+struct IsFinite {
+    template <class C> __device__ bool operator()(C x) const { return x - x == C(0); }
+};
+struct Select {
+    template <class C> __device__ C operator()(C condition, C a, C b) const { return condition != C(0) ? a : b; }
+};
+template <class C> struct FillWhere {
+    C value;
+    __device__ C operator()(C x, C mask) const { return mask != C(0) ? value : x; }
+};
+// NaN is not inside any bounds.
+template <class C> struct Inside {
+    C low, high;
+    __device__ C operator()(C g, C x) const { return x >= low && x <= high ? g : C(0); }
+};
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+#define MEZZO_COMPARE(name) \
+    void name(In in, const Attrs&, Out out) { compare(in, out, functors::name{}); }
+#include "mezzo/ops.def"
+#undef MEZZO_COMPARE
+
+void logical_not(In in, const Attrs&, Out out) {
+    map_in(compute_kind({in[0].dtype()}), make_layout<2>({out[0], in[0]}), [](auto) { return IsZero{}; });
+}
+
+void isfinite(In in, const Attrs&, Out out) {
+    map_in(compute_kind({in[0].dtype()}), make_layout<2>({out[0], in[0]}), [](auto) { return IsFinite{}; });
+}
+
+void where(In in, const Attrs&, Out out) {
+    map_in(compute_kind({out[0].dtype(), in[1].dtype(), in[2].dtype()}),
+           make_layout<4>({out[0], in[0], in[1], in[2]}), [](auto) { return Select{}; });
+}
+
+void masked_fill(In in, const Attrs& at, Out out) {
+    map_in(compute_kind({out[0].dtype(), in[0].dtype()}), make_layout<3>({out[0], in[0], in[1]}),
+           [&]<class C>(C) { return FillWhere<C>{scalar_as<C>(at.alpha)}; });
+}
+
+void clamp_grad(In in, const Attrs& at, Out out) {
+    map_in(compute_kind({out[0].dtype(), in[0].dtype(), in[1].dtype()}), make_layout<3>({out[0], in[0], in[1]}),
+           [&]<class C>(C) { return Inside<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)}; });
+}
+
+}  // namespace mezzo::cuda_kernels

@@ -1,0 +1,121 @@
+// Copies, conversions and fills.
+#include "cuda/elementwise.cuh"
+#include "ops/kernels.h"
+
+namespace mezzo::cuda {
+namespace {
+
+struct Identity {
+    template <class C> __device__ C operator()(C x) const { return x; }
+};
+template <class C> struct Constant {
+    C value;
+    __device__ C operator()() const { return value; }
+};
+
+// Contiguous conversion between two of the training dtypes, 16 bytes of the wider one at a time.
+template <class To, class From>
+__global__ void convert_kernel(To* __restrict__ to, const From* __restrict__ from, std::int64_t n) {
+    constexpr int width = 16 / (sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
+    const std::int64_t vectors = n / width;
+    for (std::int64_t i = first_item(); i < vectors; i += item_step()) {
+        const auto x = reinterpret_cast<const Vec<From, width>*>(from)[i];
+        Vec<To, width> y;
+        for (int j = 0; j < width; ++j) y.v[j] = convert<To>(x.v[j]);
+        reinterpret_cast<Vec<To, width>*>(to)[i] = y;
+    }
+    for (std::int64_t i = vectors * width + first_item(); i < n; i += item_step()) to[i] = convert<To>(from[i]);
+}
+
+template <class To, class From> bool convert_flat(const Layout<2>& l) {
+    if (l.dtype[0] != dtype_of<To>() || l.dtype[1] != dtype_of<From>()) return false;
+    const std::int64_t threads = (l.numel + 3) / 4;
+    launch(convert_kernel<To, From>, grid_for(threads, elementwise_block), elementwise_block, 0,
+           static_cast<To*>(l.data[0]), static_cast<const From*>(l.data[1]), l.numel);
+    return true;
+}
+
+bool flat_operands(const Layout<2>& l) {
+    for (int k = 0; k < 2; ++k) {
+        if (l.dims > 1 || (l.dims == 1 && l.strides[k][0] != 1)) return false;
+        if (reinterpret_cast<std::uintptr_t>(l.data[k]) % 16 != 0) return false;
+    }
+    return true;
+}
+
+void copy(const Layout<2>& l) {
+    if (l.numel == 0) return;
+    if (flat_operands(l)) {
+        if (l.dtype[0] == l.dtype[1])
+            return copy_on_device(l.data[0], l.data[1], static_cast<std::size_t>(l.numel) * size_of(l.dtype[0]));
+        if (convert_flat<float16_t, float>(l) || convert_flat<bfloat16_t, float>(l) ||
+            convert_flat<float, float16_t>(l) || convert_flat<float, bfloat16_t>(l))
+            return;
+    }
+    switch (compute_kind({l.dtype[1]})) {
+        case ComputeKind::float64: return map_general<double>(l, Identity{});
+        case ComputeKind::integer: return map_general<std::int64_t>(l, Identity{});
+        case ComputeKind::float32: return map_general<float>(l, Identity{});
+    }
+}
+
+__global__ void arange_kernel(AnyArray<double> out, std::int64_t n) {
+    for (std::int64_t i = first_item(); i < n; i += item_step()) out.store(i, static_cast<double>(i));
+}
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void cast(In in, const Attrs&, Out out) { copy(make_layout<2>({out[0], in[0]})); }
+
+void copy_into(In in, const Attrs&, Out out) { copy(make_layout<2>({out[0], in[0]})); }
+
+void fill(In, const Attrs& at, Out out) {
+    const Layout<1> l = make_layout<1>({out[0]});
+    const bool flat = l.dims == 0 || (l.dims == 1 && l.strides[0][0] == 1);
+    const bool positive_zero = at.alpha == 0 && 1 / at.alpha > 0;
+    if (flat && positive_zero && l.numel > 0)
+        return fill_zero(l.data[0], static_cast<std::size_t>(l.numel) * size_of(l.dtype[0]));
+    switch (compute_kind({out[0].dtype()})) {
+        case ComputeKind::float64: return map_general<double>(l, Constant<double>{at.alpha});
+        case ComputeKind::integer:
+            return map_general<std::int64_t>(l, Constant<std::int64_t>{scalar_as<std::int64_t>(at.alpha)});
+        case ComputeKind::float32: return map_general<float>(l, Constant<float>{static_cast<float>(at.alpha)});
+    }
+}
+
+// Each input is copied into its slab [outer, size * inner] of the rows of out.
+void cat(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    const Shape& shape = out[0].shape();
+    const int dim = static_cast<int>(at.dim);
+    std::int64_t outer = 1, inner = 1, start = 0;
+    for (int d = 0; d < dim; ++d) outer *= shape[d];
+    for (int d = dim + 1; d < shape.size(); ++d) inner *= shape[d];
+    for (const Tensor& x : in) {
+        if (x.numel() == 0) continue;
+        const std::int64_t row = x.shape()[dim] * inner;
+        Layout<2> l{};
+        l.numel = x.numel();
+        l.dtype[0] = out[0].dtype();
+        l.dtype[1] = x.dtype();
+        l.data[0] = static_cast<char*>(raw(out[0])) + start * std::int64_t(size_of(l.dtype[0]));
+        l.data[1] = raw(x);
+        push_dim<2>(l, outer, {shape[dim] * inner, row});
+        push_dim<2>(l, row, {1, 1});
+        copy(l);
+        start += row;
+    }
+}
+
+void arange(In, const Attrs&, Out out) {
+    use_device_of(out[0]);
+    const std::int64_t n = out[0].numel();
+    launch(arange_kernel, grid_for(n, elementwise_block), elementwise_block, 0, any_of<double>(out[0]), n);
+}
+
+}  // namespace mezzo::cuda_kernels

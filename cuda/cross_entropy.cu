@@ -1,0 +1,236 @@
+// Classification losses: nll_loss, cross_entropy, and their gradients. A target outside [0, classes) that is not the
+// ignored class makes the loss and its row of the gradient NaN: the device cannot throw.
+#include "cuda/reduce.cuh"
+#include "cuda/rows.cuh"
+#include "mezzo/ops.h"
+#include "ops/kernels.h"
+
+namespace mezzo::cuda {
+namespace {
+
+// The class of each row.
+struct Targets {
+    const std::int64_t* target;
+    std::int64_t ignored, classes;
+    __device__ bool skip(std::int64_t row) const { return target[row] == ignored; }
+    __device__ bool valid(std::int64_t row) const { return target[row] >= 0 && target[row] < classes; }
+};
+
+Targets targets_of(const Tensor& target, const Attrs& at, std::int64_t classes) {
+    return {static_cast<const std::int64_t*>(raw(target)), at.index, classes};
+}
+
+// Losses of rows and how many rows count.
+template <class C> struct Weighted {
+    C sum, count;
+};
+template <class C> struct WeightedOp {
+    using Acc = Weighted<C>;
+    using Result = C;
+    bool mean;
+    __device__ Acc identity() const { return {C(0), C(0)}; }
+    __device__ Acc lift(const Acc& row, std::int64_t) const { return row; }
+    __device__ Acc combine(const Acc& a, const Acc& b) const { return {a.sum + b.sum, a.count + b.count}; }
+    __device__ C finish(const Acc& acc) const { return mean ? acc.sum / acc.count : acc.sum; }
+};
+
+// Rows that count, as value and weight.
+template <class C> struct LoadCounted {
+    Targets targets;
+    __device__ Weighted<C> operator()(std::int64_t row, std::int64_t) const {
+        return {targets.skip(row) ? C(0) : C(1), C(1)};
+    }
+};
+// One loss per row: given, or read from log-probabilities.
+template <class C> struct LoadRowLoss {
+    AnyArray<C> x;
+    Targets targets;
+    bool pick;  // x is [rows, classes] log-probabilities
+    __device__ Weighted<C> operator()(std::int64_t row, std::int64_t) const {
+        if (targets.skip(row)) return {C(0), C(0)};
+        if (!pick) return {x.load(row), C(1)};
+        if (!targets.valid(row)) return {static_cast<C>(NAN), C(1)};
+        return {-x.load(row * targets.classes + targets.target[row]), C(1)};
+    }
+};
+
+ReduceShape over_rows(std::int64_t rows) { return reduce_shape(Shape{rows}, {}); }
+// Every row its own output.
+ReduceShape each_row(std::int64_t rows) {
+    ReduceShape s{};
+    s.kept.count = s.reduced.count = 1;
+    s.kept.push(rows, 1);
+    s.columns = true;
+    return s;
+}
+
+Reduction reduction_of(const Attrs& at) { return static_cast<Reduction>(at.reduction); }
+
+template <class C> void reduce_losses(const LoadRowLoss<C>& load, const Attrs& at, std::int64_t rows, const Tensor& out) {
+    const bool each = reduction_of(at) == Reduction::none;
+    reduce(load, WeightedOp<C>{reduction_of(at) == Reduction::mean}, each ? each_row(rows) : over_rows(rows), out);
+}
+
+// A gradient per row from the loss's: g / (rows that count), g, or g[row].
+template <class C> struct RowGradient {
+    AnyArray<C> g, count;
+    std::uint8_t reduction;
+    __device__ C of(std::int64_t row) const {
+        if (reduction == static_cast<std::uint8_t>(Reduction::none)) return g.load(row);
+        return reduction == static_cast<std::uint8_t>(Reduction::mean) ? g.load(0) / count.load(0) : g.load(0);
+    }
+};
+
+// The number of rows that count, on the device; undefined unless the mean needs it.
+template <class C> Tensor counted_rows(const Attrs& at, const Targets& targets, std::int64_t rows, const Tensor& like) {
+    if (reduction_of(at) != Reduction::mean) return {};
+    Tensor count = empty({}, {.dtype = dtype_of<C>(), .device = like.device()});
+    reduce(LoadCounted<C>{targets}, WeightedOp<C>{false}, over_rows(rows), count);
+    return count;
+}
+
+template <class C> RowGradient<C> row_gradient(const Tensor& g, const Attrs& at, const Tensor& count) {
+    return {any_of<C>(g), count.defined() ? any_of<C>(count) : AnyArray<C>{}, at.reduction};
+}
+
+template <class C>
+__global__ void nll_grad_kernel(RowGradient<C> g, Targets targets, AnyArray<C> out, std::int64_t rows) {
+    for (std::int64_t i = first_item(); i < rows * targets.classes; i += item_step()) {
+        const std::int64_t row = i / targets.classes, column = i - row * targets.classes;
+        C value = 0;
+        if (!targets.skip(row)) {
+            if (!targets.valid(row)) value = static_cast<C>(NAN);
+            if (targets.target[row] == column) value = -g.of(row);
+        }
+        out.store(i, value);
+    }
+}
+
+// loss = (1 - smoothing) (lse - x[target]) + smoothing (lse - mean(x)), lse = ln(sum(exp(x)))
+template <class Team, class X>
+__global__ void cross_entropy_kernel(X x, Targets targets, Rows r, AnyArray<typename X::C> loss,
+                                     AnyArray<typename X::C> lse, typename X::C smoothing) {
+    using C = typename X::C;
+    for (std::int64_t row = Team::first_row(); row < r.rows; row += Team::row_step()) {
+        const std::int64_t base = r.base(row);
+        const MaxSum<C> stats = max_sum<Team>(x, base, r);
+        const C log_sum = functors::math::log(stats.sum);
+        C mean = 0;
+        if (smoothing != C(0)) {
+            for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) mean += x.load(base + j);
+            mean = Team::reduce(mean, C(0), Sum()) / static_cast<C>(r.cols);
+        }
+        if (Team::rank() != 0) continue;
+        lse.store(row, stats.max + log_sum);
+        C value = targets.skip(row) ? C(0) : static_cast<C>(NAN);
+        if (!targets.skip(row) && targets.valid(row)) {
+            value = (C(1) - smoothing) * ((stats.max - x.load(base + targets.target[row])) + log_sum);
+            if (smoothing != C(0)) value += smoothing * ((stats.max - mean) + log_sum);
+        }
+        loss.store(row, value);
+    }
+}
+
+// g (exp(x - lse) - (1 - smoothing) [column == target] - smoothing / classes)
+template <class Team, class X, class Y>
+__global__ void cross_entropy_grad_kernel(RowGradient<typename X::C> g, X x, Targets targets,
+                                          AnyArray<typename X::C> lse, Y out, Rows r, typename X::C smoothing) {
+    using C = typename X::C;
+    for (std::int64_t row = Team::first_row(); row < r.rows; row += Team::row_step()) {
+        const std::int64_t base = r.base(row), target = targets.target[row];
+        const bool skip = targets.skip(row);
+        const C gradient = targets.valid(row) ? g.of(row) : static_cast<C>(NAN), log_sum = lse.load(row);
+        for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) {
+            C value = functors::math::exp(x.load(base + j) - log_sum) - smoothing / static_cast<C>(r.cols);
+            if (j == target) value -= C(1) - smoothing;
+            out.store(base + j, skip ? C(0) : gradient * value);
+        }
+    }
+}
+
+template <class X> void forward(const X& x, In in, const Attrs& at, Out out) {
+    using C = typename X::C;
+    const std::int64_t rows = in[0].shape()[0], classes = in[0].shape()[1];
+    const Targets targets = targets_of(in[1], at, classes);
+    const bool each = reduction_of(at) == Reduction::none;
+    const Tensor losses = each ? out[0] : empty({rows}, {.dtype = dtype_of<C>(), .device = out[0].device()});
+    const Rows r{rows, classes, 1};
+    with_team(r, [&](auto team, unsigned grid, unsigned block) {
+        launch(cross_entropy_kernel<decltype(team), X>, grid, block, 0, x, targets, r, any_of<C>(losses),
+               any_of<C>(out[1]), static_cast<C>(at.alpha));
+    });
+    if (!each) reduce_losses(LoadRowLoss<C>{any_of<C>(losses), targets, false}, at, rows, out[0]);
+}
+
+template <class X, class Y> void backward(const X& x, const Y& y, In in, const Attrs& at) {
+    using C = typename X::C;
+    const Rows r{in[1].shape()[0], in[1].shape()[1], 1};
+    const Targets targets = targets_of(in[2], at, r.cols);
+    const Tensor count = counted_rows<C>(at, targets, r.rows, in[0]);
+    const auto g = row_gradient<C>(in[0], at, count);
+    with_team(r, [&](auto team, unsigned grid, unsigned block) {
+        launch(cross_entropy_grad_kernel<decltype(team), X, Y>, grid, block, 0, g, x, targets, any_of<C>(in[3]), y,
+               r, static_cast<C>(at.alpha));
+    });
+}
+
+template <class T> void backward_of(In in, const Attrs& at, Out out) {
+    if (out[0].dtype() == in[1].dtype()) return backward(array_of<T>(in[1]), array_of<T>(out[0]), in, at);
+    backward(array_of<T>(in[1]), any_of<Compute<T>>(out[0]), in, at);
+}
+
+template <class C> void nll_backward(In in, const Attrs& at, Out out) {
+    const std::int64_t rows = at.shape[0], classes = at.shape[1];
+    const Targets targets = targets_of(in[1], at, classes);
+    const Tensor count = counted_rows<C>(at, targets, rows, in[0]);
+    const auto g = row_gradient<C>(in[0], at, count);
+    launch(nll_grad_kernel<C>, grid_for(rows * classes, rows_block), rows_block, 0, g, targets, any_of<C>(out[0]),
+           rows);
+}
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void nll_loss(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    const std::int64_t rows = in[0].shape()[0];
+    const Targets targets = targets_of(in[1], at, in[0].shape()[1]);
+    if (compute_kind({in[0].dtype(), out[0].dtype()}) == ComputeKind::float64)
+        reduce_losses(LoadRowLoss<double>{any_of<double>(in[0]), targets, true}, at, rows, out[0]);
+    else
+        reduce_losses(LoadRowLoss<float>{any_of<float>(in[0]), targets, true}, at, rows, out[0]);
+}
+
+void nll_loss_grad(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    if (compute_kind({in[0].dtype(), out[0].dtype()}) == ComputeKind::float64)
+        nll_backward<double>(in, at, out);
+    else
+        nll_backward<float>(in, at, out);
+}
+
+void cross_entropy(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    switch (in[0].dtype()) {
+        case Dtype::float16: return forward(array_of<float16_t>(in[0]), in, at, out);
+        case Dtype::bfloat16: return forward(array_of<bfloat16_t>(in[0]), in, at, out);
+        case Dtype::float32: return forward(array_of<float>(in[0]), in, at, out);
+        default: return forward(any_of<double>(in[0]), in, at, out);
+    }
+}
+
+void cross_entropy_grad(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    switch (in[1].dtype()) {
+        case Dtype::float16: return backward_of<float16_t>(in, at, out);
+        case Dtype::bfloat16: return backward_of<bfloat16_t>(in, at, out);
+        case Dtype::float32: return backward_of<float>(in, at, out);
+        default: return backward(any_of<double>(in[1]), any_of<double>(out[0]), in, at);
+    }
+}
+
+}  // namespace mezzo::cuda_kernels

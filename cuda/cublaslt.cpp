@@ -1,0 +1,233 @@
+// lt.h over cuBLASLt. The library is opened when the first plan is made, not linked: a program starts without
+// it, and without the 200 MB that loading it costs.
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+#include "cuda/lt.h"
+#include "cuda/runtime.h"
+#include "mezzo/error.h"
+
+namespace mezzo::cuda::lt {
+
+struct Plan {
+    Problem problem;
+    cublasLtMatmulDescOpaque_t operation{};
+    cublasLtMatrixLayoutOpaque_t a{}, b{}, d{};
+};
+
+namespace {
+
+struct Functions {
+    decltype(&cublasLtCreate) create;
+    decltype(&cublasLtMatmul) matmul;
+    decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+    decltype(&cublasLtMatmulDescInit_internal) init_operation;
+    decltype(&cublasLtMatmulDescSetAttribute) set_operation;
+    decltype(&cublasLtMatrixLayoutInit_internal) init_layout;
+    decltype(&cublasLtMatrixLayoutSetAttribute) set_layout;
+    decltype(&cublasLtMatmulPreferenceInit_internal) init_preference;
+    decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
+    decltype(&cublasLtGetStatusName) status_name;
+};
+
+// The soname of this CUDA major first, then what an older or unversioned installation has. MEZZO_CUBLASLT, a
+// file or a directory, comes before all.
+void* open_library() {
+    std::array<std::string, 5> names{"", "", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
+    if (const char* path = std::getenv("MEZZO_CUBLASLT")) {
+        names[0] = path;
+        names[1] = names[0] + "/libcublasLt.so.13";
+    }
+    std::string reason;
+    for (const std::string& name : names) {
+        if (name.empty()) continue;
+        if (void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+        if (const char* text = dlerror()) reason += std::string("; ") + text;
+    }
+    fail(ErrorKind::backend, "cuda: cuBLASLt cannot be opened", reason,
+         "; put its directory into LD_LIBRARY_PATH or MEZZO_CUBLASLT");
+}
+
+template <class F> void find(void* library, const char* name, F& function) {
+    void* const symbol = dlsym(library, name);
+    check(symbol != nullptr, ErrorKind::backend, "cuda: the cuBLASLt found has no ", name,
+          "; mezzo needs version 12 or newer");
+    function = reinterpret_cast<F>(symbol);
+}
+
+const Functions& functions() {
+    static const Functions table = [] {
+        void* const library = open_library();
+        Functions f{};
+        find(library, "cublasLtCreate", f.create);
+        find(library, "cublasLtMatmul", f.matmul);
+        find(library, "cublasLtMatmulAlgoGetHeuristic", f.heuristic);
+        find(library, "cublasLtMatmulDescInit_internal", f.init_operation);
+        find(library, "cublasLtMatmulDescSetAttribute", f.set_operation);
+        find(library, "cublasLtMatrixLayoutInit_internal", f.init_layout);
+        find(library, "cublasLtMatrixLayoutSetAttribute", f.set_layout);
+        find(library, "cublasLtMatmulPreferenceInit_internal", f.init_preference);
+        find(library, "cublasLtMatmulPreferenceSetAttribute", f.set_preference);
+        find(library, "cublasLtGetStatusName", f.status_name);
+        return f;
+    }();
+    return table;
+}
+
+void ok(cublasStatus_t status, const char* call) {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    fail(ErrorKind::backend, "cuda: ", call, " failed with ", functions().status_name(status), " (",
+         int(status), ")");
+}
+
+// One handle per device, never destroyed: the driver may be gone when destructors of statics run.
+cublasLtHandle_t handle() {
+    static std::mutex mutex;
+    static auto* const handles = new std::array<cublasLtHandle_t, 64>{};
+    const auto device = static_cast<std::size_t>(current_device());
+    const std::lock_guard lock(mutex);
+    cublasLtHandle_t& h = handles->at(device);
+    if (h == nullptr) ok(functions().create(&h), "cublasLtCreate");
+    return h;
+}
+
+cudaDataType_t data_type(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::float16:
+            return CUDA_R_16F;
+        case Dtype::bfloat16:
+            return CUDA_R_16BF;
+        case Dtype::float32:
+            return CUDA_R_32F;
+        case Dtype::float64:
+            return CUDA_R_64F;
+        default:
+            fail(ErrorKind::dtype, "gemm: no matrix products of ", dtype);
+    }
+}
+
+std::uint32_t epilogue_of(Epilogue epilogue) {
+    switch (epilogue) {
+        case Epilogue::none:
+            return CUBLASLT_EPILOGUE_DEFAULT;
+        case Epilogue::bias:
+            return CUBLASLT_EPILOGUE_BIAS;
+        case Epilogue::relu:
+            return CUBLASLT_EPILOGUE_RELU;
+        case Epilogue::relu_bias:
+            return CUBLASLT_EPILOGUE_RELU_BIAS;
+        case Epilogue::gelu_tanh:
+            return CUBLASLT_EPILOGUE_GELU;
+        case Epilogue::gelu_tanh_bias:
+            return CUBLASLT_EPILOGUE_GELU_BIAS;
+    }
+    return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+template <class T> void set(Plan& plan, cublasLtMatmulDescAttributes_t attribute, T value) {
+    ok(functions().set_operation(&plan.operation, attribute, &value, sizeof value),
+       "cublasLtMatmulDescSetAttribute");
+}
+
+template <class T> void set(cublasLtMatmulPreferenceOpaque_t& preference,
+                            cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    ok(functions().set_preference(&preference, attribute, &value, sizeof value),
+       "cublasLtMatmulPreferenceSetAttribute");
+}
+
+void make_layout(cublasLtMatrixLayoutOpaque_t& layout, Dtype dtype, std::int64_t rows, std::int64_t columns,
+                 std::int64_t ld, const Problem& p, std::int64_t stride) {
+    ok(functions().init_layout(&layout, sizeof layout, data_type(dtype), std::uint64_t(rows),
+                               std::uint64_t(columns), ld),
+       "cublasLtMatrixLayoutInit");
+    if (p.batch == 1) return;
+    const auto batch = static_cast<std::int32_t>(p.batch);
+    ok(functions().set_layout(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch),
+       "cublasLtMatrixLayoutSetAttribute");
+    ok(functions().set_layout(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+       "cublasLtMatrixLayoutSetAttribute");
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_plan(const Problem& p) {
+    auto plan = std::make_shared<Plan>();
+    plan->problem = p;
+    const bool is_double = p.d_type == float64;
+    const cublasComputeType_t compute = is_double ? CUBLAS_COMPUTE_64F
+                                        : p.tf32  ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                  : CUBLAS_COMPUTE_32F;
+    ok(functions().init_operation(&plan->operation, sizeof plan->operation, compute,
+                                  is_double ? CUDA_R_64F : CUDA_R_32F),
+       "cublasLtMatmulDescInit");
+    set(*plan, CUBLASLT_MATMUL_DESC_TRANSA, std::int32_t(p.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+    set(*plan, CUBLASLT_MATMUL_DESC_TRANSB, std::int32_t(p.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+    set(*plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p.epilogue));
+    if (has_bias(p.epilogue))
+        set(*plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t(data_type(p.d_type)));
+    make_layout(plan->a, p.a_type, p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.lda, p, p.stride_a);
+    make_layout(plan->b, p.b_type, p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n, p.ldb, p, p.stride_b);
+    make_layout(plan->d, p.d_type, p.m, p.n, p.ldd, p, p.stride_d);
+    return plan;
+}
+
+std::vector<Algo> heuristics(Plan& plan, const void* bias, std::size_t max_workspace, int max_count) {
+    const Problem& p = plan.problem;
+    // The library infers the bias's alignment from this pointer.
+    if (has_bias(p.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    cublasLtMatmulPreferenceOpaque_t preference{};
+    ok(functions().init_preference(&preference, sizeof preference), "cublasLtMatmulPreferenceInit");
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(max_workspace));
+    // Partial sums of split-K in the compute type: in float16 they could overflow under a loss scale.
+    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        std::uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t(p.align_a));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::uint32_t(p.align_b));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t(p.align_d));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::uint32_t(p.align_d));
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(max_count));
+    int found = 0;
+    const cublasStatus_t status =
+        functions().heuristic(handle(), &plan.operation, &plan.a, &plan.b, &plan.d, &plan.d, &preference,
+                              max_count, results.data(), &found);
+    // "Nothing fits" is reported as one of these, depending on the shape.
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
+    ok(status, "cublasLtMatmulAlgoGetHeuristic");
+    std::vector<Algo> algos;
+    for (int i = 0; i < found; ++i) {
+        const cublasLtMatmulHeuristicResult_t& r = results[static_cast<std::size_t>(i)];
+        if (r.state != CUBLAS_STATUS_SUCCESS) continue;
+        Algo algo;
+        static_assert(sizeof algo.data == sizeof r.algo.data);
+        for (int word = 0; word < 8; ++word) algo.data[word] = r.algo.data[word];
+        algo.workspace = r.workspaceSize;
+        algos.push_back(algo);
+    }
+    return algos;
+}
+
+bool run(Plan& plan, const Algo& algo, const Operands& o) {
+    if (has_bias(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+    cublasLtMatmulAlgo_t chosen{};
+    for (int word = 0; word < 8; ++word) chosen.data[word] = algo.data[word];
+    const float alpha = static_cast<float>(o.alpha), beta = static_cast<float>(o.beta);
+    const bool is_double = plan.problem.d_type == float64;
+    count_launch();
+    const cublasStatus_t status = functions().matmul(
+        handle(), &plan.operation, is_double ? static_cast<const void*>(&o.alpha) : &alpha, o.a, &plan.a, o.b,
+        &plan.b, is_double ? static_cast<const void*>(&o.beta) : &beta, o.d, &plan.d, o.d, &plan.d, &chosen,
+        o.workspace, o.workspace_bytes, static_cast<cudaStream_t>(current_stream()));
+    if (status == CUBLAS_STATUS_SUCCESS) return true;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+        status == CUBLAS_STATUS_ARCH_MISMATCH || status == CUBLAS_STATUS_EXECUTION_FAILED)
+        return false;
+    ok(status, "cublasLtMatmul");
+    return false;
+}
+
+}  // namespace mezzo::cuda::lt

@@ -1,0 +1,100 @@
+// Access to tensor elements in kernels: of a dtype known at compile time (Array) or only at run time (AnyArray).
+#pragma once
+
+#include <limits>
+
+#include "core/storage.h"
+#include "core/tensor_impl.h"
+#include "cuda/kernel.cuh"
+#include "mezzo/error.h"
+
+namespace mezzo::cuda {
+
+// Element i of an array of any dtype, as C.
+template <class C> __device__ C load_as(const void* p, Dtype dtype, std::int64_t i) {
+    switch (dtype) {
+        case Dtype::float16: return convert<C>(static_cast<const float16_t*>(p)[i]);
+        case Dtype::bfloat16: return convert<C>(static_cast<const bfloat16_t*>(p)[i]);
+        case Dtype::float32: return convert<C>(static_cast<const float*>(p)[i]);
+        case Dtype::float64: return convert<C>(static_cast<const double*>(p)[i]);
+        case Dtype::int32: return convert<C>(static_cast<const std::int32_t*>(p)[i]);
+        case Dtype::int64: return convert<C>(static_cast<const std::int64_t*>(p)[i]);
+        case Dtype::uint8: return convert<C>(static_cast<const std::uint8_t*>(p)[i]);
+        case Dtype::boolean: return convert<C>(static_cast<const bool*>(p)[i]);
+    }
+    return C(0);
+}
+
+template <class C> __device__ void store_as(void* p, Dtype dtype, std::int64_t i, C value) {
+    switch (dtype) {
+        case Dtype::float16: static_cast<float16_t*>(p)[i] = convert<float16_t>(value); break;
+        case Dtype::bfloat16: static_cast<bfloat16_t*>(p)[i] = convert<bfloat16_t>(value); break;
+        case Dtype::float32: static_cast<float*>(p)[i] = convert<float>(value); break;
+        case Dtype::float64: static_cast<double*>(p)[i] = convert<double>(value); break;
+        case Dtype::int32: static_cast<std::int32_t*>(p)[i] = convert<std::int32_t>(value); break;
+        case Dtype::int64: static_cast<std::int64_t*>(p)[i] = convert<std::int64_t>(value); break;
+        case Dtype::uint8: static_cast<std::uint8_t*>(p)[i] = convert<std::uint8_t>(value); break;
+        case Dtype::boolean: static_cast<bool*>(p)[i] = convert<bool>(value); break;
+    }
+}
+
+// An array whose dtype is known when the kernel is compiled; computes in Compute<T>.
+template <class T> struct Array {
+    using C = Compute<T>;
+    T* p;
+    __device__ C load(std::int64_t i) const { return convert<C>(p[i]); }
+    __device__ void store(std::int64_t i, C value) const { p[i] = convert<T>(value); }
+};
+
+// An array whose dtype is known when the kernel runs; computes in Acc. One extra uniform branch per access.
+template <class Acc> struct AnyArray {
+    using C = Acc;
+    void* p;
+    Dtype dtype;
+    __device__ C load(std::int64_t i) const { return load_as<C>(p, dtype, i); }
+    __device__ void store(std::int64_t i, C value) const { store_as(p, dtype, i, value); }
+};
+
+template <class T> Array<T> array_of(const Tensor& x) { return {static_cast<T*>(raw(x))}; }
+template <class C> AnyArray<C> any_of(const Tensor& x) { return {raw(x), x.dtype()}; }
+
+// Makes the tensor's device the one of the next launches.
+inline void use_device_of(const Tensor& x) {
+    if (x.device().index != current_device()) set_device(x.device().index);
+}
+
+// What an op computes in: float64 if any operand is float64, else float32 if any is floating, else int64.
+enum class ComputeKind : std::uint8_t { float32, float64, integer };
+inline ComputeKind wider(ComputeKind kind, Dtype dtype) {
+    if (dtype == float64 || kind == ComputeKind::float64) return ComputeKind::float64;
+    return is_floating(dtype) ? ComputeKind::float32 : kind;
+}
+inline ComputeKind compute_kind(std::initializer_list<Dtype> dtypes) {
+    ComputeKind kind = ComputeKind::integer;
+    for (Dtype dtype : dtypes) kind = wider(kind, dtype);
+    return kind;
+}
+
+// A scalar attribute in the compute type; integers saturate, NaN becomes 0.
+template <class C> C scalar_as(double value) {
+    if constexpr (std::is_same_v<C, std::int64_t>) {
+        if (value != value) return 0;
+        if (value >= 0x1p63) return std::numeric_limits<std::int64_t>::max();
+        if (value <= -0x1p63) return std::numeric_limits<std::int64_t>::min();
+    }
+    return static_cast<C>(value);
+}
+
+// Device memory for intermediate results of one kernel call. Freed memory is reused in stream order only, so that
+// it may be freed before the kernels that use it have run.
+class Scratch {
+public:
+    Scratch(Device device, std::int64_t bytes)
+        : storage_(allocate_storage(static_cast<std::size_t>(bytes), device)) {}
+    template <class T> T* as() const { return static_cast<T*>(storage_->data); }
+
+private:
+    Ref<Storage> storage_;
+};
+
+}  // namespace mezzo::cuda

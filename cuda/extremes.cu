@@ -1,0 +1,116 @@
+// Reductions that choose: max, min, argmax, and the gradient of max and min.
+#include "cuda/elementwise.cuh"
+#include "cuda/reduce.cuh"
+#include "ops/kernels.h"
+
+namespace mezzo::cuda {
+namespace {
+
+template <class C> __device__ C lowest() {
+    if constexpr (std::is_integral_v<C>)
+        return sizeof(C) == 8 ? static_cast<C>(-0x7fffffffffffffff - 1) : static_cast<C>(-0x7fffffff - 1);
+    else
+        return -static_cast<C>(INFINITY);
+}
+
+// The largest value times sign (1 or -1, so that one kernel serves max and min); NaN wins.
+template <class C> struct ExtremeOp {
+    using Acc = C;
+    using Result = C;
+    bool smallest;
+    __device__ C flip(C value) const {  // reverses the order; for integers ~x, which cannot overflow
+        if (!smallest) return value;
+        if constexpr (std::is_integral_v<C>)
+            return ~value;
+        else
+            return -value;
+    }
+    __device__ C identity() const { return lowest<C>(); }
+    __device__ C lift(C value, std::int64_t) const { return flip(value); }
+    __device__ C combine(C a, C b) const { return a > b || a != a ? a : b; }
+    __device__ C finish(C acc) const { return flip(acc); }
+};
+
+template <class C> struct ValueAt {
+    C value;
+    std::int64_t index;
+};
+
+// The first position of the largest value, of the first NaN if there is one.
+template <class C> struct ArgmaxOp {
+    using Acc = ValueAt<C>;
+    using Result = std::int64_t;
+    __device__ Acc identity() const { return {lowest<C>(), 0x7fffffffffffffff}; }
+    __device__ Acc lift(C value, std::int64_t position) const { return {value, position}; }
+    __device__ Acc combine(const Acc& a, const Acc& b) const {
+        const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+        if (a_nan != b_nan) return a_nan ? a : b;
+        if (a_nan || a.value == b.value) return a.index < b.index ? a : b;
+        return a.value > b.value ? a : b;
+    }
+    __device__ std::int64_t finish(const Acc& acc) const { return acc.index; }
+};
+
+// 1 where x equals its output's y.
+template <class C> struct LoadTie {
+    AnyArray<C> x, y;
+    __device__ std::int64_t operator()(std::int64_t offset, std::int64_t output) const {
+        return x.load(offset) == y.load(output);
+    }
+};
+
+template <class C> struct ShareGradient {
+    __device__ C operator()(C g, C x, C y, C ties) const { return x == y ? g / ties : C(0); }
+};
+
+// axes of x along which y has size 1; y has x's number of dimensions.
+Axes reduced_axes(const Shape& x, const Shape& y) {
+    Axes axes;
+    for (int d = 0; d < x.size(); ++d)
+        if (y[d] == 1 && x[d] != 1) axes.push_back(d);
+    return axes;
+}
+
+template <class C> void share_gradient(In in, const Tensor& out) {
+    const Tensor &g = in[0], &x = in[1], &y = in[2];
+    const Tensor ties = empty(y.shape(), {.dtype = float64, .device = y.device()});
+    const Axes axes = reduced_axes(x.shape(), y.shape());
+    ReduceShape s = reduce_shape(x.shape(), axes);
+    if (axes.empty()) {  // nothing is reduced: every element is its own output
+        s.kept = s.reduced;
+        s.reduced = Walk{};
+        s.reduced.count = 1;
+        s.columns = true;
+    }
+    reduce(LoadTie<C>{any_of<C>(x), any_of<C>(y)}, SumOp<std::int64_t>{1}, s, ties);
+    map_general<C>(make_layout<5>({out, g, x, y, ties}), ShareGradient<C>{});
+}
+
+void extreme(In in, const Attrs& at, Out out, bool smallest) {
+    reduce_elements(in[0], reduce_shape(in[0].shape(), at.axes), out[0],
+                    [&]<class C>(C) { return ExtremeOp<C>{smallest}; });
+}
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void max(In in, const Attrs& at, Out out) { extreme(in, at, out, false); }
+void min(In in, const Attrs& at, Out out) { extreme(in, at, out, true); }
+
+void argmax(In in, const Attrs& at, Out out) {
+    reduce_elements(in[0], reduce_shape(in[0].shape(), Axes{at.dim}), out[0],
+                    []<class C>(C) { return ArgmaxOp<C>{}; });
+}
+
+void amax_grad(In in, const Attrs&, Out out) {
+    if (compute_kind({in[0].dtype(), in[1].dtype(), out[0].dtype()}) == ComputeKind::float64)
+        share_gradient<double>(in, out[0]);
+    else
+        share_gradient<float>(in, out[0]);
+}
+
+}  // namespace mezzo::cuda_kernels

@@ -1,0 +1,67 @@
+// Row-major matrix products on the GPU, through cached cuBLASLt plans.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/activation.h"
+#include "mezzo/dtype.h"
+
+namespace mezzo::cuda {
+
+// C[m,n] = activation(alpha op(A)[m,k] op(B)[k,n] + beta C + bias[n]), row-major, for each of `batch`
+// matrices that lie stride elements apart (stride 0: the same matrix for all). Operands may be float16,
+// bfloat16, float32 or float64 in any mix; products are summed in float, in double if any operand is float64.
+struct Gemm {
+    std::int64_t m = 0, n = 0, k = 0;
+    bool trans_a = false, trans_b = false;  // A is stored k x m, B is stored n x k
+    const void* a = nullptr;
+    Dtype a_type = float32;
+    std::int64_t lda = 0;
+    const void* b = nullptr;
+    Dtype b_type = float32;
+    std::int64_t ldb = 0;
+    void* c = nullptr;
+    Dtype c_type = float32;
+    std::int64_t ldc = 0;
+    const void* bias = nullptr;  // [n], added to every row; may be null
+    Dtype bias_type = float32;
+    void* pre_activation =
+        nullptr;  // if given, takes the value before the activation; same type and layout as C
+    Activation activation = Activation::none;
+    float alpha = 1, beta = 0;  // beta must be 0 with an activation
+    std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
+};
+
+// Enqueues the product on the current stream. The first call of a new shape may synchronise.
+void gemm(const Gemm& g);
+
+// Whether float32 products may round their operands to TF32 (10 bits of mantissa). Off unless set.
+void set_allow_tf32(bool allow);
+bool allow_tf32();
+
+// Device memory held as GEMM workspace by this process, all devices together.
+std::size_t workspace_bytes();
+
+// Forgets all plans: the next call of each shape asks the library again.
+void clear_gemm_plans();
+
+// Implementation pieces with a kernel of their own.
+
+// What is left to do on a GEMM's result: C = activation(input + bias). Also stores the sum if pre_activation
+// is set.
+void gemm_epilogue(const Gemm& g, const void* input);
+
+// The whole of `g` by mezzo's own kernel: any mix of types, any size, k == 0 included.
+void gemm_fallback(const Gemm& g);
+
+// Fills `elements` of a column-major matrix with ones; with tail > 0, only where the k index is among the
+// last `tail` of k, zero elsewhere.
+void fill_ones(void* matrix, Dtype dtype, std::int64_t elements, std::int64_t ld, std::int64_t stride,
+               bool k_is_row, std::int64_t k, std::int64_t tail);
+
+// How many elements of the m x n matrices differ from `expected`. Waits for the result.
+std::int64_t count_different(const void* matrix, Dtype dtype, std::int64_t m, std::int64_t n, std::int64_t ld,
+                             std::int64_t batch, std::int64_t stride, double expected);
+
+}  // namespace mezzo::cuda

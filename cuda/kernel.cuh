@@ -1,0 +1,178 @@
+// The only include kernel sources need for the device language. nvcc compiles them for the GPU; any other
+// compiler takes the emulator of the tests, which runs every thread of a block on the CPU. Rules for kernels:
+//  - shared memory through MEZZO_SHARED / MEZZO_DYN_SHARED, launches through launch(), no <<<>>>, no CUDA
+//  header
+//  - every thread of a block reaches the same __syncthreads(); all lanes of a mask the same warp call; blocks
+//  are
+//    1-D and a multiple of 32 threads
+//  - lanes hand memory to each other across __syncwarp(), never across a shuffle alone
+//  - blocks hand memory to each other only as: write, __threadfence(), atomic; atomic, __threadfence(), read,
+//  with the
+//    last fence in the thread that did the atomic
+//  - grid-stride loops: a kernel is right for every grid size
+//  - 16-bit types are storage: compute in float through to_float() and from_float<T>()
+//  - wide accesses through Vec<T, N> of the same T
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "cuda/runtime.h"
+#include "mezzo/dtype.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+// `T name dims` in shared memory: MEZZO_SHARED(float, tile, [32][33]). Bytes, so that T may have a
+// constructor.
+#define MEZZO_SHARED(T, name, ...)                                            \
+    using name##_type = T __VA_ARGS__;                                        \
+    __shared__ __align__(16) unsigned char name##_bytes[sizeof(name##_type)]; \
+    name##_type& name = *reinterpret_cast<name##_type*>(name##_bytes)
+// The launch's dynamic shared memory as T*; once per kernel.
+#define MEZZO_DYN_SHARED(T, name)                                          \
+    extern __shared__ __align__(128) unsigned char mezzo_dynamic_shared[]; \
+    T* const name = reinterpret_cast<T*>(mezzo_dynamic_shared)
+#else
+#include "tests/emulation/intrinsics.h"
+
+#define MEZZO_SHARED(T, name, ...)     \
+    static const char name##_key = 0;  \
+    using name##_type = T __VA_ARGS__; \
+    name##_type& name = mezzo::emulation::shared<name##_type>(&name##_key)
+#define MEZZO_DYN_SHARED(T, name) T* const name = static_cast<T*>(mezzo::emulation::dynamic_shared())
+#endif
+
+namespace mezzo::cuda {
+
+// Runs `kernel` on the current stream; an empty grid launches nothing. `shared` is dynamic shared memory in
+// bytes.
+template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared,
+                                  std::type_identity_t<P>... args) {
+    static_assert((std::is_trivially_copyable_v<P> && ...), "kernel arguments are copied as bytes");
+    static_assert((sizeof(P) + ... + 0) <= 4096, "kernel arguments are limited to 4 KiB");
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    count_launch();
+#if defined(__CUDACC__)
+    if (shared > 48 * 1024) allow_dynamic_shared(reinterpret_cast<const void*>(kernel), shared);
+    kernel<<<grid, block, shared, static_cast<cudaStream_t>(current_stream())>>>(args...);
+    check_launch();
+#else
+    emulation::launch(kernel, grid, block, shared, args...);
+#endif
+}
+
+// Blocks for a grid-stride loop over n items, one item per thread and round; block = 1 for one block per
+// item.
+inline unsigned grid_for(std::int64_t n, unsigned block = 256) {
+    const std::int64_t blocks = (n + block - 1) / block, limit = grid_limit(block);
+    return static_cast<unsigned>(blocks < limit ? blocks : limit);
+}
+
+// Threads for a block that works on n items together: a multiple of 32, at most `limit`.
+inline unsigned block_for(std::int64_t n, unsigned limit = 256) {
+    if (n >= limit) return limit;
+    return n <= 32 ? 32 : static_cast<unsigned>((n + 31) / 32 * 32);
+}
+
+// N elements that move as one access of up to 16 bytes; the address must be a multiple of the size.
+template <class T, int N> struct alignas(sizeof(T) * N) Vec { T v[N]; };
+
+// The type sums and functions of T are computed in: float for the 16-bit types, else T itself.
+template <class T> struct ComputeType { using type = T; };
+template <> struct ComputeType<float16_t> { using type = float; };
+template <> struct ComputeType<bfloat16_t> { using type = float; };
+template <class T> using Compute = typename ComputeType<T>::type;
+
+template <class T> inline constexpr bool is_16bit_float =
+    std::is_same_v<T, float16_t> || std::is_same_v<T, bfloat16_t>;
+
+// The value as float; exact for the 16-bit types.
+template <class T> __device__ float to_float(T x) {
+#if defined(__CUDACC__)
+    if constexpr (std::is_same_v<T, float16_t>)
+        return __half2float(__ushort_as_half(x.bits));
+    else if constexpr (std::is_same_v<T, bfloat16_t>)
+        return __bfloat162float(__ushort_as_bfloat16(x.bits));
+    else
+#endif
+        return static_cast<float>(x);
+}
+
+// A float as T, rounded to nearest even.
+template <class T> __device__ T from_float(float x) {
+#if defined(__CUDACC__)
+    if constexpr (std::is_same_v<T, float16_t>) {
+        T y;
+        y.bits = __half_as_ushort(__float2half_rn(x));
+        return y;
+    } else if constexpr (std::is_same_v<T, bfloat16_t>) {
+        T y;
+        y.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+        return y;
+    } else
+#endif
+        return static_cast<T>(x);
+}
+
+// Any element type to any other, as the dtype conversion of tensors does it: to boolean means "is not zero".
+template <class To, class From> __device__ To convert(From x) {
+    if constexpr (std::is_same_v<To, From>)
+        return x;
+    else if constexpr (is_16bit_float<From>)
+        return convert<To>(to_float(x));
+    else if constexpr (is_16bit_float<To>)
+        return from_float<To>(static_cast<float>(x));
+    else if constexpr (std::is_same_v<To, bool>)
+        return x != From(0);
+    else
+        return static_cast<To>(x);
+}
+
+// The value of lane (own lane ^ distance); T is any trivially copyable type of whole 4-byte words.
+template <class T> __device__ T shuffle_xor(const T& value, int distance) {
+    static_assert(sizeof(T) % 4 == 0 && std::is_trivially_copyable_v<T>);
+    unsigned words[sizeof(T) / 4];
+    std::memcpy(words, &value, sizeof(T));
+    for (unsigned& word : words) word = __shfl_xor_sync(0xffffffffu, word, distance);
+    T result;
+    std::memcpy(&result, words, sizeof(T));
+    return result;
+}
+
+// op over the 32 lanes of a warp; every lane gets the result. Order is fixed: the result is reproducible.
+template <class T, class Op> __device__ T warp_reduce(T value, Op op) {
+    for (int distance = 16; distance > 0; distance /= 2) value = op(value, shuffle_xor(value, distance));
+    return value;
+}
+
+// op over a 1-D block; every thread gets the result. All threads call it; it may be called again at once.
+template <class T, class Op> __device__ T block_reduce(T value, T identity, Op op) {
+    MEZZO_SHARED(T, partial, [32]);
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    value = warp_reduce(value, op);
+    __syncthreads();  // the previous call's partial results have been read
+    if (lane == 0) partial[warp] = value;
+    __syncthreads();
+    return warp_reduce(lane < warps ? partial[lane] : identity, op);
+}
+
+struct Sum {
+    template <class T> __device__ T operator()(T a, T b) const { return a + b; }
+};
+// A NaN on either side wins, as in torch.amax.
+struct Max {
+    template <class T> __device__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
+};
+struct Min {
+    template <class T> __device__ T operator()(T a, T b) const { return a < b || a != a ? a : b; }
+};
+
+// This thread's first item and the step of a grid-stride loop over a 1-D grid.
+__device__ inline std::int64_t first_item() { return std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline std::int64_t item_step() { return std::int64_t(gridDim.x) * blockDim.x; }
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,117 @@
+// Element-wise losses and their gradients: mse, l1, smooth_l1, binary cross entropy with and without logits.
+#include "cuda/elementwise.cuh"
+#include "cuda/reduce.cuh"
+#include "mezzo/ops.h"
+#include "ops/functors.h"
+#include "ops/kernels.h"
+
+namespace mezzo::cuda {
+namespace {
+
+namespace math = functors::math;
+
+// The loss of input x and target t, and its derivative by x. `beta` is smooth_l1's.
+struct SquaredError {
+    template <class C> static __device__ C loss(C x, C t, C) { return (x - t) * (x - t); }
+    template <class C> static __device__ C slope(C x, C t, C) { return C(2) * (x - t); }
+};
+struct AbsoluteError {
+    template <class C> static __device__ C loss(C x, C t, C) { return math::abs(x - t); }
+    template <class C> static __device__ C slope(C x, C t, C) { return functors::sign{}(x - t); }
+};
+// d^2 / (2 beta) where |d| < beta, else |d| - beta / 2
+struct SmoothError {
+    template <class C> static __device__ C loss(C x, C t, C beta) {
+        const C d = math::abs(x - t);
+        return d < beta ? C(0.5) * d * d / beta : d - C(0.5) * beta;
+    }
+    template <class C> static __device__ C slope(C x, C t, C beta) {
+        const C d = x - t;
+        return math::abs(d) < beta ? d / beta : functors::sign{}(d);
+    }
+};
+// -(t ln x + (1 - t) ln(1 - x)), logarithms not below -100
+struct CrossEntropy {
+    template <class C> static __device__ C bounded(C logarithm) { return logarithm < C(-100) ? C(-100) : logarithm; }
+    template <class C> static __device__ C loss(C x, C t, C) {
+        return (t - C(1)) * bounded(math::log1p(-x)) - t * bounded(math::log(x));
+    }
+    template <class C> static __device__ C slope(C x, C t, C) {
+        const C variance = x * (C(1) - x);
+        return (x - t) / (variance < C(1e-12) ? C(1e-12) : variance);
+    }
+};
+// The same of x = sigmoid(logit), without overflow: (1 - t) l + max(-l, 0) + ln(1 + e^-|l|)
+struct LogitCrossEntropy {
+    template <class C> static __device__ C loss(C x, C t, C) {
+        return (C(1) - t) * x + (x > C(0) ? C(0) : -x) + math::log1p(math::exp(-math::abs(x)));
+    }
+    template <class C> static __device__ C slope(C x, C t, C) { return math::sigmoid(x) - t; }
+};
+
+template <class F, class C> struct LoadLoss {
+    AnyArray<C> input, target;
+    C beta;
+    __device__ C operator()(std::int64_t offset, std::int64_t) const {
+        return F::loss(input.load(offset), target.load(offset), beta);
+    }
+};
+template <class F, class C> struct ElementLoss {
+    C beta;
+    __device__ C operator()(C x, C t) const { return F::loss(x, t, beta); }
+};
+template <class F, class C> struct ElementSlope {
+    C beta, scale;
+    __device__ C operator()(C g, C x, C t) const { return g * scale * F::slope(x, t, beta); }
+};
+
+bool reduces_to_mean(const Attrs& at) { return at.reduction == static_cast<std::uint8_t>(Reduction::mean); }
+
+template <class F, class C> void loss_in(In in, const Attrs& at, Out out) {
+    const C beta = static_cast<C>(at.alpha);
+    if (at.reduction == static_cast<std::uint8_t>(Reduction::none))
+        return map_general<C>(make_layout<3>({out[0], in[0], in[1]}), ElementLoss<F, C>{beta});
+    const C divisor = reduces_to_mean(at) ? static_cast<C>(in[0].numel()) : C(1);
+    reduce(LoadLoss<F, C>{any_of<C>(in[0]), any_of<C>(in[1]), beta}, SumOp<C>{divisor},
+           reduce_shape(in[0].shape(), {}), out[0]);
+}
+
+template <class F> void loss(In in, const Attrs& at, Out out) {
+    if (compute_kind({in[0].dtype(), in[1].dtype(), out[0].dtype()}) == ComputeKind::float64)
+        loss_in<F, double>(in, at, out);
+    else
+        loss_in<F, float>(in, at, out);
+}
+
+template <class F, class C> void grad_in(In in, const Attrs& at, Out out) {
+    const C scale = reduces_to_mean(at) ? C(1) / static_cast<C>(in[1].numel()) : C(1);
+    map_general<C>(make_layout<4>({out[0], in[0], in[1], in[2]}),
+                   ElementSlope<F, C>{static_cast<C>(at.alpha), scale});
+}
+
+template <class F> void loss_grad(In in, const Attrs& at, Out out) {
+    if (compute_kind({in[0].dtype(), in[1].dtype(), in[2].dtype(), out[0].dtype()}) == ComputeKind::float64)
+        grad_in<F, double>(in, at, out);
+    else
+        grad_in<F, float>(in, at, out);
+}
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void mse_loss(In in, const Attrs& at, Out out) { loss<SquaredError>(in, at, out); }
+void mse_loss_grad(In in, const Attrs& at, Out out) { loss_grad<SquaredError>(in, at, out); }
+void l1_loss(In in, const Attrs& at, Out out) { loss<AbsoluteError>(in, at, out); }
+void l1_loss_grad(In in, const Attrs& at, Out out) { loss_grad<AbsoluteError>(in, at, out); }
+void smooth_l1_loss(In in, const Attrs& at, Out out) { loss<SmoothError>(in, at, out); }
+void smooth_l1_loss_grad(In in, const Attrs& at, Out out) { loss_grad<SmoothError>(in, at, out); }
+void bce(In in, const Attrs& at, Out out) { loss<CrossEntropy>(in, at, out); }
+void bce_grad(In in, const Attrs& at, Out out) { loss_grad<CrossEntropy>(in, at, out); }
+void bce_with_logits(In in, const Attrs& at, Out out) { loss<LogitCrossEntropy>(in, at, out); }
+void bce_with_logits_grad(In in, const Attrs& at, Out out) { loss_grad<LogitCrossEntropy>(in, at, out); }
+
+}  // namespace mezzo::cuda_kernels

@@ -1,0 +1,50 @@
+// Sums: sum, mean, norm, column_sum.
+#include "cuda/reduce.cuh"
+#include "ops/functors.h"
+#include "ops/kernels.h"
+
+namespace mezzo::cuda {
+namespace {
+
+// sqrt(sum of squares)
+template <class C> struct NormOp {
+    using Acc = C;
+    using Result = C;
+    __device__ C identity() const { return C(0); }
+    __device__ C lift(C value, std::int64_t) const { return value * value; }
+    __device__ C combine(C a, C b) const { return a + b; }
+    __device__ C finish(C acc) const {
+        if constexpr (std::is_integral_v<C>)
+            return static_cast<C>(functors::math::sqrt(static_cast<double>(acc)));
+        else
+            return functors::math::sqrt(acc);
+    }
+};
+
+void sum_elements(const Tensor& x, const ReduceShape& s, std::int64_t divisor, const Tensor& out) {
+    reduce_elements(x, s, out, [&]<class C>(C) { return SumOp<C>{static_cast<C>(divisor)}; });
+}
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void sum(In in, const Attrs& at, Out out) { sum_elements(in[0], reduce_shape(in[0].shape(), at.axes), 1, out[0]); }
+
+void mean(In in, const Attrs& at, Out out) {
+    const ReduceShape s = reduce_shape(in[0].shape(), at.axes);
+    sum_elements(in[0], s, s.reduced.count, out[0]);
+}
+
+void norm(In in, const Attrs& at, Out out) {
+    reduce_elements(in[0], reduce_shape(in[0].shape(), at.axes), out[0], []<class C>(C) { return NormOp<C>{}; });
+}
+
+void column_sum(In in, const Attrs&, Out out) {
+    sum_elements(in[0], reduce_shape(in[0].shape(), Axes{0}), 1, out[0]);
+}
+
+}  // namespace mezzo::cuda_kernels

@@ -1,0 +1,179 @@
+#include "cuda/runtime.h"
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "mezzo/error.h"
+
+namespace mezzo::cuda {
+namespace {
+
+std::atomic<std::uint64_t> launch_count, sync_count, copy_count;
+
+void ok(cudaError_t status, const char* call) {
+    if (status == cudaSuccess) return;
+    cudaGetLastError();  // the next call must not report it again
+    fail(ErrorKind::backend, "cuda: ", call, " failed with ", cudaGetErrorName(status), " (", int(status),
+         "): ", cudaGetErrorString(status));
+}
+
+// What is asked of every device once. Leaked: the driver may be gone when destructors of statics run.
+struct Devices {
+    std::mutex mutex;
+    std::vector<cudaStream_t> streams;
+    std::vector<int> multiprocessors;
+};
+Devices& devices() {
+    static Devices* all = [] {
+        auto* d = new Devices;
+        const auto count = static_cast<std::size_t>(device_count());
+        d->streams.resize(count);
+        d->multiprocessors.resize(count);
+        return d;
+    }();
+    return *all;
+}
+
+cudaStream_t stream() { return static_cast<cudaStream_t>(current_stream()); }
+
+}  // namespace
+
+int device_count() {
+    static const int count = [] {
+        int n = 0;  // left unwritten when there is no driver
+        if (cudaGetDeviceCount(&n) != cudaSuccess) {
+            cudaGetLastError();
+            return 0;
+        }
+        return n;
+    }();
+    return count;
+}
+
+DeviceInfo device_info(int device) {
+    cudaDeviceProp properties{};
+    ok(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    DeviceInfo info{};
+    std::memcpy(info.name, properties.name, sizeof info.name);
+    info.name[sizeof info.name - 1] = 0;
+    info.major = properties.major;
+    info.minor = properties.minor;
+    info.multiprocessors = properties.multiProcessorCount;
+    info.total_memory = properties.totalGlobalMem;
+    return info;
+}
+
+void set_device(int device) { ok(cudaSetDevice(device), "cudaSetDevice"); }
+
+int current_device() {
+    int device = 0;
+    ok(cudaGetDevice(&device), "cudaGetDevice");
+    return device;
+}
+
+void* device_malloc(std::size_t bytes) {
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, bytes != 0 ? bytes : 1);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return nullptr;
+    }
+    ok(status, "cudaMalloc");
+    return memory;
+}
+
+void device_free(void* memory) noexcept { cudaFree(memory); }
+
+void copy_to_device(void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0) return;
+    ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync to the device");
+    copy_count.fetch_add(1, std::memory_order_relaxed);
+}
+
+void copy_to_host(void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0) return;
+    ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()), "cudaMemcpyAsync to the host");
+    copy_count.fetch_add(1, std::memory_order_relaxed);
+    synchronize();
+}
+
+void copy_on_device(void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0) return;
+    ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()), "cudaMemcpyAsync on the device");
+    copy_count.fetch_add(1, std::memory_order_relaxed);
+}
+
+void fill_zero(void* memory, std::size_t bytes) {
+    if (bytes == 0) return;
+    ok(cudaMemsetAsync(memory, 0, bytes, stream()), "cudaMemsetAsync");
+}
+
+void synchronize() {
+    ok(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+    sync_count.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Not the legacy default stream: that one cannot be captured into a graph.
+void* current_stream() {
+    const auto device = static_cast<std::size_t>(current_device());
+    Devices& all = devices();
+    const std::lock_guard lock(all.mutex);
+    check(device < all.streams.size(), ErrorKind::backend, "cuda: no usable device");
+    if (all.streams[device] == nullptr)
+        ok(cudaStreamCreateWithFlags(&all.streams[device], cudaStreamNonBlocking),
+           "cudaStreamCreateWithFlags");
+    return all.streams[device];
+}
+
+Counters counters() {
+    return {launch_count.load(std::memory_order_relaxed), sync_count.load(std::memory_order_relaxed),
+            copy_count.load(std::memory_order_relaxed)};
+}
+
+Event::Event() {
+    cudaEvent_t event = nullptr;
+    ok(cudaEventCreate(&event), "cudaEventCreate");
+    event_ = event;
+}
+
+Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(event_)); }
+
+void Event::record() { ok(cudaEventRecord(static_cast<cudaEvent_t>(event_), stream()), "cudaEventRecord"); }
+
+float Event::elapsed_ms(const Event& start) const {
+    const auto from = static_cast<cudaEvent_t>(start.event_), to = static_cast<cudaEvent_t>(event_);
+    ok(cudaEventSynchronize(to), "cudaEventSynchronize");
+    sync_count.fetch_add(1, std::memory_order_relaxed);
+    float milliseconds = 0;
+    ok(cudaEventElapsedTime(&milliseconds, from, to), "cudaEventElapsedTime");
+    return milliseconds;
+}
+
+void count_launch() { launch_count.fetch_add(1, std::memory_order_relaxed); }
+
+void check_launch() { ok(cudaGetLastError(), "kernel launch"); }
+
+void allow_dynamic_shared(const void* kernel, std::size_t bytes) {
+    ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)),
+       "cudaFuncSetAttribute (dynamic shared memory)");
+}
+
+// 2048 threads and 32 blocks are what a multiprocessor holds at most (compute capability 8.0 and 9.0).
+unsigned grid_limit(unsigned block) {
+    const auto device = static_cast<std::size_t>(current_device());
+    Devices& all = devices();
+    const std::lock_guard lock(all.mutex);
+    check(device < all.multiprocessors.size(), ErrorKind::backend, "cuda: no usable device");
+    int& count = all.multiprocessors[device];
+    if (count == 0)
+        ok(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, int(device)),
+           "cudaDeviceGetAttribute");
+    const unsigned per_multiprocessor = 2048 / block < 32 ? 2048 / block : 32;
+    return static_cast<unsigned>(count) * per_multiprocessor;
+}
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,69 @@
+// The CUDA runtime as mezzo uses it: devices, memory, copies, one stream per device, events. Kernels, the
+// allocator and the GEMM service know this header only, so that the same code also runs over an emulated
+// device in the tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mezzo::cuda {
+
+// Usable devices; 0 without driver or GPU. Never throws.
+int device_count();
+
+struct DeviceInfo {
+    char name[256];
+    int major, minor;  // compute capability
+    int multiprocessors;
+    std::size_t total_memory;  // bytes
+};
+DeviceInfo device_info(int device);
+
+// The device of this thread's next calls; 0 until set.
+void set_device(int device);
+int current_device();
+
+// Memory of the current device, at least 256-byte aligned. nullptr when it is exhausted.
+void* device_malloc(std::size_t bytes);
+void device_free(void* memory) noexcept;
+
+// Copies and fills are ordered on the current stream. Host memory may be reused on return.
+void copy_to_device(void* to, const void* from, std::size_t bytes);
+void copy_to_host(void* to, const void* from, std::size_t bytes);  // waits for the stream
+void copy_on_device(void* to, const void* from, std::size_t bytes);
+void fill_zero(void* memory, std::size_t bytes);
+
+// Waits until everything on the current stream is done; reports errors of kernels that ran meanwhile.
+void synchronize();
+
+// The current device's stream (a cudaStream_t), created at first use.
+void* current_stream();
+
+// What this process asked for so far; tests compare two readings.
+struct Counters {
+    std::uint64_t launches, host_syncs, copies;
+};
+Counters counters();
+
+// A point on the current stream, for timing.
+class Event {
+public:
+    Event();
+    ~Event();
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    void record();
+    // Milliseconds from `start` to this event; waits for both.
+    float elapsed_ms(const Event& start) const;
+
+private:
+    void* event_ = nullptr;
+};
+
+// Used by launch() and grid_for() of kernel.cuh.
+void count_launch();
+void check_launch();                                               // throws if the last launch was refused
+void allow_dynamic_shared(const void* kernel, std::size_t bytes);  // needed above 48 KiB
+unsigned grid_limit(unsigned block);  // blocks of this size that fill the device; few under emulation
+
+}  // namespace mezzo::cuda

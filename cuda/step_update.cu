@@ -1,0 +1,164 @@
+// The optimizer update: SGD, Adam and AdamW over all parameters of a list, in one pass over each parameter's memory
+// that also writes its 16-bit shadow. Formulas and their order of evaluation are PyTorch's.
+#include "cuda/step.h"
+#include "cuda/step_table.cuh"
+#include "ops/functor_math.h"
+
+namespace mezzo::cuda {
+namespace {
+
+namespace math = functors::math;
+
+// Constants of one update in the compute type.
+template <class C> struct SgdStep {
+    C lr, weight_decay, momentum, gain;
+    bool nesterov, first;
+
+    __device__ SgdStep(const StepArgs& a, float step)
+        : lr(static_cast<C>(a.lr)), weight_decay(static_cast<C>(a.weight_decay)),
+          momentum(static_cast<C>(a.momentum)), gain(static_cast<C>(1 - a.dampening)), nesterov(a.nesterov),
+          first(step == 0) {}
+
+    // g += wd p; buffer = momentum buffer + (1 - dampening) g, at first g; nesterov: g += momentum buffer; p -= lr g
+    __device__ C update(C p, C g, C& buffer, C&) const {
+        if (weight_decay != C(0)) g += weight_decay * p;
+        if (momentum != C(0)) {
+            buffer = first ? g : momentum * buffer + gain * g;
+            g = nesterov ? g + momentum * buffer : buffer;
+        }
+        return p - lr * g;
+    }
+};
+
+template <class C> struct AdamStep {
+    C shrink, weight_decay, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, step_size, root_correction2;
+
+    // AdamW decays the parameter itself, Adam adds the decay to the gradient.
+    __device__ AdamStep(const StepArgs& a, float step)
+        : shrink(static_cast<C>(a.algorithm == Algorithm::adamw ? 1 - a.lr * a.weight_decay : 1.0)),
+          weight_decay(static_cast<C>(a.algorithm == Algorithm::adam ? a.weight_decay : 0.0)),
+          beta1(static_cast<C>(a.beta1)), beta2(static_cast<C>(a.beta2)),
+          one_minus_beta1(static_cast<C>(1 - a.beta1)), one_minus_beta2(static_cast<C>(1 - a.beta2)),
+          eps(static_cast<C>(a.eps)) {
+        const double t = static_cast<double>(step) + 1;
+        step_size = static_cast<C>(a.lr / (1 - math::pow(a.beta1, t)));
+        root_correction2 = static_cast<C>(math::sqrt(1 - math::pow(a.beta2, t)));
+    }
+
+    // m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+    __device__ C update(C p, C g, C& m, C& v) const {
+        p *= shrink;
+        g += weight_decay * p;
+        m = beta1 * m + one_minus_beta1 * g;
+        v = beta2 * v + one_minus_beta2 * g * g;
+        return p - step_size * (m / (math::sqrt(v) / root_correction2 + eps));
+    }
+};
+
+// Elements of a chunk one by one, of any dtypes.
+template <class C, class Step>
+__device__ void update_elements(const ParamRef& p, const Chunk& chunk, const Step& step, C multiplier) {
+    C* const first_state = static_cast<C*>(p.state[0]);
+    C* const second_state = static_cast<C*>(p.state[1]);
+    for (std::int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
+        C m = first_state != nullptr ? first_state[i] : C(0), v = second_state != nullptr ? second_state[i] : C(0);
+        const C g = load_as<C>(p.grad, p.grad_dtype, i) * multiplier;
+        const C value = step.update(load_as<C>(p.param, p.dtype, i), g, m, v);
+        store_as(p.param, p.dtype, i, value);
+        if (first_state != nullptr) first_state[i] = m;
+        if (second_state != nullptr) second_state[i] = v;
+        if (p.shadow != nullptr) store_as(p.shadow, p.shadow_dtype, i, value);
+    }
+}
+
+constexpr int step_width = 4;  // elements per thread and access
+template <class T> using StepVec = Vec<T, step_width>;
+
+template <class T> __device__ StepVec<T>& vector_at(void* p, std::int64_t i) {
+    return *reinterpret_cast<StepVec<T>*>(static_cast<T*>(p) + i);
+}
+
+template <class T> __device__ void store_shadow(void* shadow, std::int64_t i, const StepVec<float>& value) {
+    StepVec<T> rounded;
+    for (int k = 0; k < step_width; ++k) rounded.v[k] = from_float<T>(value.v[k]);
+    vector_at<T>(shadow, i) = rounded;
+}
+
+// float32 parameters, four elements at a time.
+template <class G, class Step>
+__device__ void update_vectors(const ParamRef& p, const Chunk& chunk, const Step& step, float multiplier) {
+    const std::int64_t whole = chunk.begin + (chunk.end - chunk.begin) / step_width * step_width;
+    for (std::int64_t i = chunk.begin + threadIdx.x * step_width; i < whole; i += blockDim.x * step_width) {
+        StepVec<float> value = vector_at<float>(p.param, i), m{}, v{};
+        const StepVec<G> grad = vector_at<G>(p.grad, i);
+        if (p.state[0] != nullptr) m = vector_at<float>(p.state[0], i);
+        if (p.state[1] != nullptr) v = vector_at<float>(p.state[1], i);
+        for (int k = 0; k < step_width; ++k)
+            value.v[k] = step.update(value.v[k], to_float(grad.v[k]) * multiplier, m.v[k], v.v[k]);
+        vector_at<float>(p.param, i) = value;
+        if (p.state[0] != nullptr) vector_at<float>(p.state[0], i) = m;
+        if (p.state[1] != nullptr) vector_at<float>(p.state[1], i) = v;
+        if (p.shadow == nullptr) continue;
+        if (p.shadow_dtype == Dtype::float16)
+            store_shadow<float16_t>(p.shadow, i, value);
+        else
+            store_shadow<bfloat16_t>(p.shadow, i, value);
+    }
+    update_elements<float>(p, {chunk.index, whole, chunk.end}, step, multiplier);
+}
+
+__device__ bool aligned(const void* p, std::size_t element) {
+    return reinterpret_cast<std::uintptr_t>(p) % (element * step_width) == 0;
+}
+
+__device__ bool takes_vectors(const ParamRef& p) {
+    const std::size_t grad_size = p.grad_dtype == Dtype::float32 ? 4 : 2;
+    return p.dtype == Dtype::float32 && p.grad_dtype != Dtype::float64 && aligned(p.param, 4) &&
+           aligned(p.grad, grad_size) && aligned(p.state[0], 4) && aligned(p.state[1], 4) && aligned(p.shadow, 2);
+}
+
+template <template <class> class Step>
+__device__ void update_chunk(const ParamRef& p, const Chunk& chunk, const StepArgs& args, const Step<float>& step,
+                             float multiplier) {
+    if (args.maximize) multiplier = -multiplier;
+    if (p.dtype == Dtype::float64) {
+        const Step<double> exact(args, *p.step);
+        update_elements<double>(p, chunk, exact, static_cast<double>(multiplier));
+    } else if (!takes_vectors(p)) {
+        update_elements<float>(p, chunk, step, multiplier);
+    } else if (p.grad_dtype == Dtype::float32) {
+        update_vectors<float>(p, chunk, step, multiplier);
+    } else if (p.grad_dtype == Dtype::float16) {
+        update_vectors<float16_t>(p, chunk, step, multiplier);
+    } else {
+        update_vectors<bfloat16_t>(p, chunk, step, multiplier);
+    }
+}
+
+// The bias corrections need double powers: one thread computes them for each parameter the block meets.
+template <template <class> class Step>
+__global__ void update_kernel(ParamTable table, StepArgs args, const StepState* state) {
+    MEZZO_SHARED(Step<float>, step, [1]);
+    if (state->found_inf != 0) return;
+    const float multiplier = state->grad_multiplier;
+    int current = -1;
+    for (std::uint32_t c = blockIdx.x; c < table.chunks(); c += gridDim.x) {
+        const Chunk chunk = chunk_of(table, c);
+        if (chunk.index != current) {
+            __syncthreads();
+            if (threadIdx.x == 0) step[0] = Step<float>(args, *table.params[chunk.index].step);
+            __syncthreads();
+            current = chunk.index;
+        }
+        update_chunk<Step>(table.params[chunk.index], chunk, args, step[0], multiplier);
+    }
+}
+
+}  // namespace
+
+void step_update(std::span<const ParamRef> params, const StepArgs& args, const StepState* state) {
+    const auto kernel = args.algorithm == Algorithm::sgd ? update_kernel<SgdStep> : update_kernel<AdamStep>;
+    for_tables(params, [&](const ParamTable& table) { launch(kernel, table.grid(), step_block, 0, table, args, state); });
+}
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,92 @@
+// Mixed precision: the Autocast scope, the GradScaler, and presets in the style of NVIDIA Apex.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mezzo/autocast.h"
+#include "mezzo/grad_scaler.h"
+#include "mezzo/module.h"
+#include "mezzo/optim.h"
+
+namespace mezzo::amp {
+
+// A property that a preset sets and the user may override.
+enum class Choice : std::uint8_t { preset, no, yes };
+enum class CastModel : std::uint8_t { preset, none, to_float32, to_float16, to_bfloat16 };
+// Read as loss_scale: 0 leaves the preset's.
+inline constexpr double dynamic_loss_scale = -1;
+
+struct InitializeOptions {
+    std::string opt_level =
+        "O1";  // "O0" float32, "O1" autocast, "O2" 16-bit model with masters, "O3" 16-bit model
+    CastModel cast_model_type = CastModel::preset;
+    Choice keep_batchnorm_fp32 = Choice::preset;
+    Choice master_weights = Choice::preset;
+    double loss_scale = 0;  // > 0 static; dynamic_loss_scale; 0: the preset's
+    int num_losses = 1;
+    double min_loss_scale = 0;
+    double max_loss_scale = 16777216;  // 2^24
+    std::int64_t growth_interval = 2000;
+};
+
+// What initialize() decided. cast_model_type is preset() never, none under O1.
+struct Properties {
+    std::string opt_level;
+    CastModel cast_model_type = CastModel::none;
+    bool autocast = false;
+    bool keep_batchnorm_fp32 = false;
+    bool master_weights = false;
+    bool dynamic = false;
+    double loss_scale = 1;  // the static one, or the first
+};
+
+// A model and its optimizers prepared by initialize(). The optimizers must outlive it.
+class Handle {
+public:
+    const Properties& properties() const { return properties_; }
+    // One per loss.
+    GradScaler& scaler(int loss_id = 0);
+
+    // Runs model(x) as the preset says: under Autocast, or with x cast to the model's dtype and the result
+    // cast to float32.
+    template <class Model> Tensor forward(Model& model, const Tensor& x) const {
+        const Tensor input = cast_input(x);
+        const Autocast scope({.device = x.device().type(), .dtype = low_, .enabled = properties_.autocast});
+        return cast_output(model(input));
+    }
+    Tensor cast_input(const Tensor& x) const;
+    Tensor cast_output(const Tensor& y) const;
+
+    // Calls backward(scaled loss), which must call its backward(). On return the gradients are unscaled and
+    // added to those that were there before, and the scale is updated. On an overflow the next step() of each
+    // optimizer is skipped, once, and clears its gradients. delay_unscale leaves the gradients scaled, for
+    // accumulation. Waits for the device once per optimizer.
+    using Body = autograd::Callback<void(const Tensor&)>;
+    void scale_loss(const Tensor& loss, optim::Optimizer& optimizer, Body backward, int loss_id = 0,
+                    bool delay_unscale = false);
+    void scale_loss(const Tensor& loss, const std::vector<optim::Optimizer*>& optimizers, Body backward,
+                    int loss_id = 0, bool delay_unscale = false);
+
+    // loss_scale and growth tracker of every scaler.
+    StateDict state_dict() const;
+    void load_state_dict(const StateDict& state);
+
+private:
+    friend Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optimizers,
+                             const InitializeOptions& options);
+    Properties properties_;
+    Dtype low_ = float16;
+    std::vector<GradScaler> scalers_;
+    std::vector<std::uint64_t> scaled_;  // optimizers whose gradients delay_unscale left scaled
+};
+
+// Applies a preset to a float32 model and its optimizers (casts the model, gives the optimizers masters) and
+// makes the scalers. Throws for an unknown level, parameters that are not float32, an optimizer prepared
+// before, and overrides that the level refuses.
+Handle initialize(nn::Module& model, optim::Optimizer& optimizer, const InitializeOptions& options = {});
+Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optimizers,
+                  const InitializeOptions& options = {});
+
+}  // namespace mezzo::amp

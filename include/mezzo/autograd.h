@@ -1,0 +1,123 @@
+// Gradients: grad(), scopes, hooks, checkpointing and functions with a gradient of your own.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+// While alive, ops on this thread record no history.
+class NoGrad {
+public:
+    NoGrad();
+    ~NoGrad();
+    NoGrad(const NoGrad&) = delete;
+    NoGrad& operator=(const NoGrad&) = delete;
+
+private:
+    bool previous_;
+};
+
+// While alive, ops on this thread record history even inside a NoGrad scope.
+class EnableGrad {
+public:
+    EnableGrad();
+    ~EnableGrad();
+    EnableGrad(const EnableGrad&) = delete;
+    EnableGrad& operator=(const EnableGrad&) = delete;
+
+private:
+    bool previous_;
+};
+
+bool grad_enabled();
+
+namespace autograd {
+
+struct GradOptions {
+    Tensors grad_outputs = {};   // one per output; may be empty when every output has one element
+    bool retain_graph = false;   // create_graph implies it
+    bool create_graph = false;   // record the backward, so that the results can be differentiated
+    bool allow_unused = false;   // an input that no output depends on gives an undefined tensor instead of an error
+};
+// d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or intermediate results.
+Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
+// Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad.
+void backward(const Tensors& outputs, const GradOptions& options = {});
+
+// A type-erased callable, so that no header needs <functional>. Copying shares the callable.
+template <class Result, class... Args> class Callback;
+template <class Result, class... Args> class Callback<Result(Args...)> {
+public:
+    template <class F>
+        requires(!std::is_same_v<std::decay_t<F>, Callback>)
+    Callback(F f) : object_(new Holder<F>(std::move(f))) {}
+    Callback(const Callback& other) : object_(other.object_) { ++object_->refs; }
+    Callback& operator=(Callback other) noexcept {
+        std::swap(object_, other.object_);
+        return *this;
+    }
+    ~Callback() {
+        if (--object_->refs == 0) delete object_;
+    }
+    Result operator()(Args... args) const { return object_->call(static_cast<Args>(args)...); }
+
+private:
+    struct Base {
+        int refs = 1;
+        virtual ~Base() = default;
+        virtual Result call(Args... args) = 0;
+    };
+    template <class F> struct Holder final : Base {
+        explicit Holder(F f) : function(std::move(f)) {}
+        Result call(Args... args) override { return function(static_cast<Args>(args)...); }
+        F function;
+    };
+    Base* object_;
+};
+
+// Called with the gradient of a tensor when backward has computed it; a defined result replaces the gradient.
+using GradHook = Callback<Tensor(const Tensor&)>;
+// Hooks run in the order they were added, once per backward. The returned number removes the hook.
+int add_hook(const Tensor& tensor, GradHook hook);
+void remove_hook(const Tensor& tensor, int hook);
+
+using Segment = Callback<Tensors(const Tensors&)>;
+// Runs function(inputs) without keeping what its backward needs; backward runs it again, with the random stream and the
+// autocast state of the first run. First-order gradients reach inputs and every leaf the function uses.
+Tensors checkpoint(Segment function, const Tensors& inputs);
+
+// What a user-defined function keeps between forward and backward.
+struct Context {
+    Tensors saved;               // inputs or outputs of forward, or anything else backward needs
+    double scalars[4] = {};
+    std::int64_t integers[4] = {};
+    std::vector<bool> needs_grad;  // per input
+};
+struct FunctionOptions {
+    const char* name = "function";
+    // Inside an Autocast scope: cast floating inputs to cast_inputs and run forward and backward with autocast off.
+    // Without it forward sees the scope, and backward runs under the same state wherever it is called.
+    bool has_cast_inputs = false;
+    Dtype cast_inputs = float32;
+};
+using Forward = Callback<Tensors(Context&, const Tensors&)>;
+using Backward = Callback<Tensors(Context&, const Tensors&)>;  // gradients of the outputs in, of the inputs out
+// Calls forward, and makes backward its gradient. backward written in mezzo ops can be differentiated again.
+Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward, const Tensors& inputs);
+
+// A user-defined function as a type with static forward(Context&, const Tensors&) and backward(Context&, const Tensors&):
+// struct Cube : autograd::Function<Cube> { … };  Tensor y = Cube::apply({x})[0];
+template <class Derived> struct Function {
+    static FunctionOptions options() { return {}; }
+    static Tensors apply(const Tensors& inputs) {
+        return apply_function(
+            Derived::options(), [](Context& c, const Tensors& x) { return Derived::forward(c, x); },
+            [](Context& c, const Tensors& g) { return Derived::backward(c, g); }, inputs);
+    }
+};
+
+}  // namespace autograd
+}  // namespace mezzo

@@ -1,0 +1,84 @@
+// Data: IDX files, Fashion-MNIST, and a loader of in-memory batches.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo::data {
+
+// Reads an IDX file (LeCun's MNIST format), plain or gzip: element types unsigned byte, int32, float32 and
+// float64 become uint8, int32, float32, float64. Throws Error(io) for a missing, truncated, over-long or
+// damaged file, or another type.
+Tensor read_idx(const std::string& path);
+
+// Samples and their class indices, in the same order.
+struct Dataset {
+    Tensor x;  // [n, ...]
+    Tensor y;  // int64 [n]
+    std::int64_t size() const { return x.size(0); }
+};
+
+struct FashionMnistOptions {
+    bool train = true;  // 60,000 images; else the 10,000 test images
+    std::string directory =
+        "/usr/share/datasets/fashion-mnist";  // where Debian's dataset-fashion-mnist puts the files
+};
+// Images uint8 [n, 28, 28] and labels 0 … 9 of Fashion-MNIST (Xiao et al., arXiv 1708.07747).
+Dataset fashion_mnist(const FashionMnistOptions& options = {});
+
+struct DataLoaderOptions {
+    std::int64_t batch_size = 64;
+    bool shuffle = false;    // a new order each epoch, fixed by seed and the epoch's number
+    bool drop_last = false;  // leave out the last batch when it is smaller
+    std::uint64_t seed = 0;
+    // uint8 samples become float32 (value / 255 - mean) / stddev, floating ones (value - mean) / stddev.
+    double mean = 0, stddev = 1;
+    Device device = cpu_device;  // where the batches go
+};
+
+struct Batch {
+    Tensor x;
+    Tensor y;
+};
+
+// for (const auto& [x, y] : loader) runs one epoch; the next such loop is the next epoch.
+class DataLoader {
+public:
+    explicit DataLoader(const Dataset& dataset, const DataLoaderOptions& options = {});
+    std::int64_t size() const;  // batches per epoch
+    const Dataset& dataset() const { return dataset_; }
+    // Epochs begun so far; set it to continue the order of an interrupted run.
+    std::int64_t epoch() const { return epoch_; }
+    void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+
+    struct End {};
+    class Iterator {
+    public:
+        Batch operator*() const { return loader_->batch(order_, index_); }
+        Iterator& operator++() {
+            ++index_;
+            return *this;
+        }
+        friend bool operator==(const Iterator& it, End) { return it.index_ >= it.loader_->size(); }
+
+    private:
+        friend class DataLoader;
+        Iterator(const DataLoader* loader, Tensor order) : loader_(loader), order_(std::move(order)) {}
+        const DataLoader* loader_;
+        Tensor order_;  // int64 [n], undefined: as stored
+        std::int64_t index_ = 0;
+    };
+    Iterator begin();
+    End end() const { return {}; }
+
+private:
+    Batch batch(const Tensor& order, std::int64_t index) const;
+
+    Dataset dataset_;
+    DataLoaderOptions options_;
+    std::int64_t epoch_ = 0;
+};
+
+}  // namespace mezzo::data

@@ -1,0 +1,82 @@
+// The one exception type, and check(): op first, then the values that show what is wrong, then a hint.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "mezzo/dtype.h"
+
+namespace mezzo {
+
+class Shape;
+struct Device;
+
+enum class ErrorKind : std::uint8_t { shape, dtype, device, value, state, memory, io, backend };
+
+// Everything mezzo throws. The object that threw stays usable.
+class Error : public std::runtime_error {
+public:
+    Error(ErrorKind kind, const std::string& text);
+    ErrorKind kind() const { return kind_; }
+
+private:
+    ErrorKind kind_;
+};
+
+namespace detail {
+
+// One piece of an error text, made at the call and turned into words only on failure.
+class Item {
+public:
+    Item(const char* text) : kind_(Kind::text) { value_.text = {text, std::char_traits<char>::length(text)}; }
+    Item(std::string_view text) : kind_(Kind::text) { value_.text = {text.data(), text.size()}; }
+    Item(const std::string& text) : kind_(Kind::text) { value_.text = {text.data(), text.size()}; }
+    Item(bool value) : kind_(Kind::flag) { value_.integer = value; }
+    Item(int value) : kind_(Kind::integer) { value_.integer = value; }
+    Item(long value) : kind_(Kind::integer) { value_.integer = value; }
+    Item(long long value) : kind_(Kind::integer) { value_.integer = value; }
+    Item(unsigned value) : kind_(Kind::integer) { value_.integer = value; }
+    Item(unsigned long value) : kind_(Kind::integer) { value_.integer = static_cast<long long>(value); }
+    Item(unsigned long long value) : kind_(Kind::integer) { value_.integer = static_cast<long long>(value); }
+    Item(double value) : kind_(Kind::real) { value_.real = value; }
+    Item(Dtype dtype) : kind_(Kind::dtype) { value_.dtype = dtype; }
+    Item(const Shape& shape) : kind_(Kind::shape) { value_.shape = &shape; }
+    Item(const Device& device) : kind_(Kind::device) { value_.device = &device; }
+    void append_to(std::string& out) const;
+
+private:
+    enum class Kind : std::uint8_t { text, flag, integer, real, dtype, shape, device };
+    struct Text {
+        const char* data;
+        std::size_t size;
+    };
+    union Value {
+        Text text;
+        long long integer;
+        double real;
+        Dtype dtype;
+        const Shape* shape;
+        const Device* device;
+    } value_;
+    Kind kind_;
+};
+
+[[noreturn]] void fail(ErrorKind kind, std::initializer_list<Item> items);
+
+}  // namespace detail
+
+// Throws Error: fail(ErrorKind::shape, "matmul: inner sizes differ, ", a.shape(), " and ", b.shape()).
+template <class... Items> [[noreturn]] void fail(ErrorKind kind, const Items&... items) {
+    detail::fail(kind, {detail::Item(items)...});
+}
+
+// Throws Error unless the condition holds; the text is built only then.
+template <class... Items> inline void check(bool condition, ErrorKind kind, const Items&... items) {
+    if (!condition) [[unlikely]]
+        fail(kind, items...);
+}
+
+}  // namespace mezzo

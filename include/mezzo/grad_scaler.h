@@ -1,0 +1,129 @@
+// The dynamic loss scaler: multiplies the loss so that 16-bit gradients stay in range, and skips steps that
+// overflowed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mezzo/module.h"
+#include "mezzo/optim.h"
+
+namespace mezzo::amp {
+
+// What happens on an overflow when the scale is already at min_scale.
+enum class AtFloor : std::uint8_t {
+    clamp,  // the scale stays there
+    fail,   // update() throws; costs a wait for the device at each update()
+};
+
+struct GradScalerOptions {
+    double init_scale = 65536;
+    double growth_factor = 2;             // > 1
+    double backoff_factor = 0.5;          // in (0, 1)
+    std::int64_t growth_interval = 2000;  // > 0: clean steps in a row before the scale grows
+    bool enabled = true;                  // false: every call forwards or does nothing
+    bool dynamic = true;   // false: the scale never changes; steps that overflow are skipped all the same
+    double min_scale = 1;  // backing off stops here; 0 for none (PyTorch)
+    double max_scale = 3.4028234663852886e38;  // growing stops here; the default is the largest float32
+    std::int64_t hysteresis = 1;               // overflows before the scale backs off
+    bool refill_every_clean_step = false;      // of the hysteresis; otherwise only when the scale grows
+    AtFloor at_floor = AtFloor::clamp;
+    bool recheck = false;  // step() checks gradients again that changed after unscale_()
+    bool unscale_in_step =
+        true;  // false: step() without unscale_() leaves .grad scaled, which saves a pass of writes
+    bool allow_no_gradients =
+        false;  // step() of an optimizer without gradients does nothing instead of throwing
+};
+
+// Whether a step was applied. The questions wait for the device; they may be asked until the optimizer's next
+// step or unscale_.
+class StepResult {
+public:
+    bool stepped() const;
+    bool skipped() const;
+    // No parameter had a gradient (needs GradScalerOptions::allow_no_gradients).
+    bool nothing_to_do() const { return kind_ == Kind::nothing; }
+
+private:
+    friend class GradScaler;
+    enum class Kind : std::uint8_t { stepped, nothing, on_device };
+    StepResult(Kind kind, const Tensor& state);
+    Kind kind_;
+    Tensor state_;  // the optimizer's StepState
+    std::uint64_t version_ = 0;
+};
+
+// Order of calls per iteration: scale(loss).backward(); optionally unscale_(optimizer); step(optimizer);
+// update(). Scale, growth tracker and overflow flags live on the device; only getters wait for it.
+class GradScaler {
+public:
+    explicit GradScaler(const GradScalerOptions& options = {});
+
+    // outputs * scale, float32 or wider; the same tensor when disabled.
+    Tensor scale(const Tensor& outputs);
+    Tensors scale(const Tensors& outputs);
+
+    // Divides the gradients of the optimizer's parameters by the scale in place and notes inf and NaN. Throws
+    // when called twice between updates or after step(), and for float16 gradients without float32 masters
+    // (the text names the parameters).
+    void unscale_(optim::Optimizer& optimizer);
+    // Unscales unless unscale_ did, and updates the parameters unless a gradient is inf or NaN: the device
+    // decides. Throws when called twice between updates, or when no parameter has a gradient.
+    StepResult step(optim::Optimizer& optimizer);
+    // Adjusts the scale, and makes all optimizers ready again. Throws when no unscale_ or step came before.
+    void update();
+    // Sets the scale; the growth tracker keeps its count.
+    void update(double new_scale);
+    void update(const Tensor& new_scale);
+
+    double get_scale() const;  // 1 when disabled
+    std::int64_t get_growth_tracker() const;
+    double get_growth_factor() const { return options_.growth_factor; }
+    double get_backoff_factor() const { return options_.backoff_factor; }
+    std::int64_t get_growth_interval() const { return options_.growth_interval; }
+    void set_growth_factor(double factor);
+    void set_backoff_factor(double factor);
+    void set_growth_interval(std::int64_t interval);
+    bool is_enabled() const { return options_.enabled; }
+    const GradScalerOptions& options() const { return options_; }
+
+    // Whether any gradient was inf or NaN since the last update(); waits for the device.
+    bool found_inf() const;
+    // The parameters of the optimizer whose gradients hold inf or NaN right now, by name or index; waits for
+    // the device.
+    std::vector<std::string> overflowed_parameters(const optim::Optimizer& optimizer) const;
+
+    // scale, growth_factor, backoff_factor, growth_interval, _growth_tracker, hysteresis as 0-dim tensors;
+    // empty when disabled.
+    StateDict state_dict() const;
+    // Throws, with nothing changed, when a key is missing (hysteresis may be) or a value is out of range.
+    // Does nothing when disabled.
+    void load_state_dict(const StateDict& state);
+
+private:
+    enum class Stage : std::uint8_t { ready, unscaled, stepped };
+    struct Record {
+        std::uint64_t optimizer;  // its id
+        Stage stage = Stage::ready;
+        bool checked = false;  // some gradient was looked at
+        // Gradients that unscale_ left, and their versions when scale() was called after it: a backward that
+        // then adds scaled gradients to unscaled ones is an error.
+        Tensors gradients = {};
+        std::vector<std::uint64_t> versions = {};
+    };
+    Record& record_of(const optim::Optimizer& optimizer);
+    Tensor& state_on(Device device);
+    void unscale(optim::Optimizer& optimizer, bool write_back, Record& record);
+    void check_not_mixed(const optim::Optimizer& optimizer, const Record& record) const;
+    void check_floor() const;
+    void set_state(float scale, float growth_tracker, float hysteresis_left);
+    bool any_checked() const;
+
+    GradScalerOptions options_;
+    float scale_, growth_tracker_ = 0, hysteresis_left_;  // until the first use tells the device
+    Tensor state_;                                        // ScalerState
+    std::vector<Record> records_;
+};
+
+}  // namespace mezzo::amp

@@ -1,0 +1,14 @@
+// Everything: #include <mezzo/mezzo.h>.
+#pragma once
+
+#include "mezzo/amp.h"
+#include "mezzo/autocast.h"
+#include "mezzo/autograd.h"
+#include "mezzo/data.h"
+#include "mezzo/device.h"
+#include "mezzo/grad_scaler.h"
+#include "mezzo/module.h"
+#include "mezzo/nn.h"
+#include "mezzo/ops.h"
+#include "mezzo/optim.h"
+#include "mezzo/tensor.h"

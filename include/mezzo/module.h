@@ -1,0 +1,139 @@
+// Modules are values with named fields; one macro line lists the fields, and from it follow parameters(),
+// state_dict(), to(), printing.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+// Named tensors in a fixed order: what models, optimizers and scalers save and load.
+using StateDict = std::vector<std::pair<std::string, Tensor>>;
+
+namespace nn {
+
+// A tensor that is trained: requires grad, and belongs to parameters(). Copies share the elements and the
+// gradient.
+class Parameter : public Tensor {
+public:
+    Parameter() = default;  // undefined: a parameter that is switched off, such as the bias of Linear(…,
+                            // {.bias = false})
+    // Takes the elements of a leaf of floating dtype; a result of recorded ops is detached.
+    explicit Parameter(const Tensor& value);
+};
+
+// A tensor that is saved and moved with the module but not trained, such as running statistics.
+class Buffer : public Tensor {
+public:
+    Buffer() = default;
+    explicit Buffer(const Tensor& value);
+};
+
+class Module;
+
+// What visits the fields of a module, in the order of declaration. Names are those of the fields; elements of
+// vectors add ".0", ".1", …
+class FieldVisitor {
+public:
+    virtual ~FieldVisitor() = default;
+    virtual void parameter(const std::string& name, Parameter& parameter) = 0;
+    virtual void buffer(const std::string& name, Buffer& buffer) = 0;
+    virtual void module(const std::string& name, Module& child) = 0;
+};
+
+// The base of all modules. A copy of a module shares its parameters with the original (they are handles); its
+// training flag is its own. A user's module derives from Module, lists its fields with MEZZO_MODULE and
+// defines operator().
+class Module {
+public:
+    virtual ~Module() = default;
+
+    // All parameters, depth first in the order of declaration; a parameter that occurs twice is listed once.
+    Tensors parameters() const;
+    // The same with names such as "encoder.layers.0.weight".
+    StateDict named_parameters(const std::string& prefix = "") const;
+    StateDict named_buffers(const std::string& prefix = "") const;
+
+    // Parameters and buffers by name, detached; they share the elements with the module (clone() them to keep
+    // a snapshot).
+    StateDict state_dict() const;
+    // Copies values into parameters and buffers, converting dtype and device. Throws, with nothing changed,
+    // when a name is missing, unexpected or of another shape; the text lists all of them. strict = false
+    // ignores missing and unexpected names.
+    void load_state_dict(const StateDict& state, bool strict = true);
+
+    // Moves parameters, their gradients and buffers. The tensors stay the same objects, so optimizers made
+    // before stay valid.
+    void to(Device device);
+    // Converts floating parameters, their gradients and buffers, likewise in place.
+    void to(Dtype dtype);
+
+    // Switches dropout and the like on or off, here and in all children.
+    void train(bool on = true);
+    void eval() { train(false); }
+    bool training() const { return training_; }
+
+    // Clears the gradients of all parameters, or sets them to zero in place.
+    void zero_grad(bool set_to_none = true);
+
+    // The tree of modules, one per line, such as "Linear(in_features=2, out_features=3, bias=true)".
+    std::string to_string() const;
+
+    // Both written by MEZZO_MODULE.
+    virtual const char* type_name() const = 0;
+    virtual void visit_fields(FieldVisitor& visitor) = 0;
+    // What to_string() puts between the parentheses.
+    virtual std::string describe() const { return {}; }
+    // True for normalisation layers, which the amp presets O2 keeps in float32.
+    virtual bool is_normalization() const { return false; }
+
+private:
+    bool training_ = true;
+};
+
+namespace detail {
+
+// Hands out the names in "weight, bias" one by one.
+std::string next_field_name(std::string_view& names);
+
+template <class M> struct is_vector : std::false_type {};
+template <class M> struct is_vector<std::vector<M>> : std::true_type {};
+
+template <class Field> void visit_field(FieldVisitor& visitor, const std::string& name, Field& field) {
+    if constexpr (std::is_base_of_v<Parameter, Field>) {
+        visitor.parameter(name, field);
+    } else if constexpr (std::is_base_of_v<Buffer, Field>) {
+        visitor.buffer(name, field);
+    } else if constexpr (is_vector<Field>::value) {
+        for (std::size_t i = 0; i < field.size(); ++i)
+            visit_field(visitor, name + "." + std::to_string(i), field[i]);
+    } else {
+        static_assert(
+            std::is_base_of_v<Module, Field>,
+            "MEZZO_MODULE: each field is a Parameter, a Buffer, a module, or a std::vector of these");
+        visitor.module(name, field);
+    }
+}
+
+template <class... Fields> void visit_fields([[maybe_unused]] FieldVisitor& visitor,
+                                             [[maybe_unused]] std::string_view names, Fields&... fields) {
+    (visit_field(visitor, next_field_name(names), fields), ...);
+}
+
+}  // namespace detail
+}  // namespace nn
+}  // namespace mezzo
+
+// Inside a class derived from nn::Module: MEZZO_MODULE(Classifier, embedding, layers, head). First the class,
+// then its fields.
+#define MEZZO_MODULE(Class, ...)                                                                \
+public:                                                                                         \
+    const char* type_name() const override { return #Class; }                                   \
+    void visit_fields(::mezzo::nn::FieldVisitor& visitor) override {                            \
+        ::mezzo::nn::detail::visit_fields(visitor, "" #__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__); \
+    }

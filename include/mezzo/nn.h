@@ -1,0 +1,216 @@
+// Layers, activations, losses, Sequential, and gradient clipping.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mezzo/module.h"
+#include "mezzo/ops.h"
+
+namespace mezzo::nn {
+
+struct LinearOptions {
+    bool bias = true;
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// y = x W^T + b: x [..., in_features] -> [..., out_features]. Weight and bias start as U(-1/sqrt(in),
+// 1/sqrt(in)), PyTorch's default.
+class Linear : public Module {
+public:
+    Linear(std::int64_t in_features, std::int64_t out_features, const LinearOptions& options = {});
+    Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
+    std::string describe() const override;
+
+    Parameter weight;  // [out_features, in_features]
+    Parameter bias;    // [out_features], undefined without bias
+    MEZZO_MODULE(Linear, weight, bias)
+};
+
+// Activations: element-wise, any shape.
+struct ReLU : Module {
+    Tensor operator()(const Tensor& x) const { return relu(x); }
+    MEZZO_MODULE(ReLU)
+};
+struct Tanh : Module {
+    Tensor operator()(const Tensor& x) const { return tanh(x); }
+    MEZZO_MODULE(Tanh)
+};
+struct Sigmoid : Module {
+    Tensor operator()(const Tensor& x) const { return sigmoid(x); }
+    MEZZO_MODULE(Sigmoid)
+};
+struct SiLU : Module {
+    Tensor operator()(const Tensor& x) const { return silu(x); }
+    MEZZO_MODULE(SiLU)
+};
+struct GELUOptions {
+    bool approximate_tanh = false;
+};
+class GELU : public Module {
+public:
+    explicit GELU(const GELUOptions& options = {}) : approximate_tanh(options.approximate_tanh) {}
+    Tensor operator()(const Tensor& x) const { return approximate_tanh ? gelu_tanh(x) : gelu(x); }
+    std::string describe() const override { return approximate_tanh ? "approximate=tanh" : ""; }
+
+    bool approximate_tanh;
+    MEZZO_MODULE(GELU)
+};
+
+// Zeroes each element with probability p while training; the identity after eval().
+class Dropout : public Module {
+public:
+    explicit Dropout(double probability = 0.5);
+    Tensor operator()(const Tensor& x) const { return dropout(x, p, training()); }
+    std::string describe() const override;
+
+    double p;
+    MEZZO_MODULE(Dropout)
+};
+
+// Joins the dimensions start_dim … end_dim into one.
+class Flatten : public Module {
+public:
+    explicit Flatten(std::int64_t start = 1, std::int64_t end = -1) : start_dim(start), end_dim(end) {}
+    Tensor operator()(const Tensor& x) const { return x.flatten(start_dim, end_dim); }
+
+    std::int64_t start_dim, end_dim;
+    MEZZO_MODULE(Flatten)
+};
+
+class Softmax : public Module {
+public:
+    explicit Softmax(std::int64_t dimension = -1) : dim(dimension) {}
+    Tensor operator()(const Tensor& x) const { return softmax(x, dim); }
+
+    std::int64_t dim;
+    MEZZO_MODULE(Softmax)
+};
+class LogSoftmax : public Module {
+public:
+    explicit LogSoftmax(std::int64_t dimension = -1) : dim(dimension) {}
+    Tensor operator()(const Tensor& x) const { return log_softmax(x, dim); }
+
+    std::int64_t dim;
+    MEZZO_MODULE(LogSoftmax)
+};
+
+// Losses as modules: each calls the function of the same family in ops.h with its options.
+#define MEZZO_LOSS(Class, function, Options)                                        \
+    class Class : public Module {                                                   \
+    public:                                                                         \
+        explicit Class(const Options& loss_options = {}) : options(loss_options) {} \
+        Tensor operator()(const Tensor& input, const Tensor& target) const {        \
+            return function(input, target, options);                                \
+        }                                                                           \
+                                                                                    \
+        Options options;                                                            \
+        MEZZO_MODULE(Class)                                                         \
+    };
+MEZZO_LOSS(SmoothL1Loss, smooth_l1_loss, SmoothL1Options)
+MEZZO_LOSS(CrossEntropyLoss, cross_entropy, CrossEntropyOptions)
+MEZZO_LOSS(NLLLoss, nll_loss, NllOptions)
+#undef MEZZO_LOSS
+
+struct LossOptions {
+    Reduction reduction = Reduction::mean;
+};
+#define MEZZO_LOSS(Class, function)                                                     \
+    class Class : public Module {                                                       \
+    public:                                                                             \
+        explicit Class(const LossOptions& loss_options = {}) : options(loss_options) {} \
+        Tensor operator()(const Tensor& input, const Tensor& target) const {            \
+            return function(input, target, options.reduction);                          \
+        }                                                                               \
+                                                                                        \
+        LossOptions options;                                                            \
+        MEZZO_MODULE(Class)                                                             \
+    };
+MEZZO_LOSS(MSELoss, mse_loss)
+MEZZO_LOSS(L1Loss, l1_loss)
+MEZZO_LOSS(BCELoss, binary_cross_entropy)
+MEZZO_LOSS(BCEWithLogitsLoss, binary_cross_entropy_with_logits)
+#undef MEZZO_LOSS
+
+namespace detail {
+
+// A module of any type with operator()(const Tensor&), shared by all copies of the handle.
+class Layer {
+public:
+    template <class M> explicit Layer(M module) : holder_(new Holder<M>(std::move(module))) {}
+    Layer(const Layer& other) : holder_(other.holder_) { ++holder_->refs; }
+    Layer(Layer&& other) noexcept : holder_(std::exchange(other.holder_, nullptr)) {}
+    Layer& operator=(Layer other) noexcept {
+        std::swap(holder_, other.holder_);
+        return *this;
+    }
+    ~Layer() {
+        if (holder_ && --holder_->refs == 0) delete holder_;
+    }
+    Tensor operator()(const Tensor& x) const { return holder_->call(x); }
+    Module& module() const { return holder_->module(); }
+
+private:
+    struct Base {
+        int refs = 1;
+        virtual ~Base() = default;
+        virtual Tensor call(const Tensor& x) = 0;
+        virtual Module& module() = 0;
+    };
+    template <class M> struct Holder final : Base {
+        explicit Holder(M m) : value(std::move(m)) {}
+        Tensor call(const Tensor& x) override { return value(x); }
+        Module& module() override { return value; }
+        M value;
+    };
+    Base* holder_;
+};
+
+}  // namespace detail
+
+// Modules applied one after the other. A Linear followed by ReLU or GELU runs as one op with the activation
+// in its epilogue. A handle: copies share the modules, their parameters and their training flags.
+class Sequential : public Module {
+public:
+    Sequential() = default;
+    template <class... Modules>
+    requires(sizeof...(Modules) > 0 && (std::is_base_of_v<Module, std::remove_cvref_t<Modules>> && ...) &&
+             !(sizeof...(Modules) == 1 && (std::is_same_v<std::remove_cvref_t<Modules>, Sequential> &&
+                                           ...))) explicit Sequential(Modules&&... modules) {
+        (push_back(std::forward<Modules>(modules)), ...);
+    }
+
+    // Appends a module with operator()(const Tensor&).
+    template <class M> void push_back(M&& module) {
+        layers_.push_back(detail::Layer(std::remove_cvref_t<M>(std::forward<M>(module))));
+    }
+    std::size_t size() const { return layers_.size(); }
+    // Module i; at<Linear>(0) is that of a known type.
+    Module& operator[](std::size_t i) const;
+    template <class M> M& at(std::size_t i) const {
+        M* const module = dynamic_cast<M*>(&(*this)[i]);
+        check(module != nullptr, ErrorKind::value, "Sequential: module ", i, " is a ",
+              (*this)[i].type_name());
+        return *module;
+    }
+
+    Tensor operator()(const Tensor& x) const;
+    const char* type_name() const override { return "Sequential"; }
+    void visit_fields(FieldVisitor& visitor) override;
+
+private:
+    std::vector<detail::Layer> layers_;
+};
+
+// Scales all gradients in place by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm of all
+// of them together. Returns that norm as a 0-dim float32 tensor on their device, without waiting for it; inf
+// and NaN do not throw.
+Tensor clip_grad_norm_(const Tensors& parameters, double max_norm);
+// Limits every element of every gradient to [-limit, limit], in place.
+void clip_grad_value_(const Tensors& parameters, double limit);
+
+}  // namespace mezzo::nn

@@ -1,0 +1,122 @@
+// Every differentiable function, by family. Shapes follow PyTorch; see each function for errors beyond dtype and device mismatches.
+#pragma once
+
+#include <cstdint>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+// Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives float32; a
+// 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions.
+#define MEZZO_UNARY(name, cast, ints, keep, gradient) Tensor name(const Tensor& x);
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) Tensor name(const Tensor& a, const Tensor& b);
+#define MEZZO_COMPARE(name) Tensor name(const Tensor& a, const Tensor& b);
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+#undef MEZZO_BINARY
+#undef MEZZO_COMPARE
+
+Tensor pow(const Tensor& x, double exponent);
+// x limited to [low, high]; NaN stays NaN. The gradient is 0 outside.
+Tensor clamp(const Tensor& x, double low, double high);
+// g where low <= x <= high, else 0: the gradient of clamp.
+Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
+Tensor eq(const Tensor& a, double b);
+Tensor ne(const Tensor& a, double b);
+Tensor lt(const Tensor& a, double b);
+Tensor le(const Tensor& a, double b);
+Tensor gt(const Tensor& a, double b);
+Tensor ge(const Tensor& a, double b);
+Tensor logical_not(const Tensor& x);
+Tensor isfinite(const Tensor& x);  // boolean
+// a where the boolean condition holds, else b; all three broadcast.
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+// x with value where the boolean mask (broadcast to x) holds. A value beyond the range of a 16-bit x becomes that dtype's lowest or
+// highest finite number, so that masks such as -1e9 mean the same in every dtype.
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+
+Tensor operator+(const Tensor& a, const Tensor& b);
+Tensor operator-(const Tensor& a, const Tensor& b);
+Tensor operator*(const Tensor& a, const Tensor& b);
+Tensor operator/(const Tensor& a, const Tensor& b);
+Tensor operator+(const Tensor& a, double b);
+Tensor operator-(const Tensor& a, double b);
+Tensor operator*(const Tensor& a, double b);
+Tensor operator/(const Tensor& a, double b);
+Tensor operator+(double a, const Tensor& b);
+Tensor operator-(double a, const Tensor& b);
+Tensor operator*(double a, const Tensor& b);
+Tensor operator/(double a, const Tensor& b);
+Tensor operator-(const Tensor& x);
+
+// Conversions and copies. cast returns x itself when the dtype is already right.
+Tensor cast(const Tensor& x, Dtype dtype);
+// Joins tensors along an existing dimension; the dtypes are promoted.
+Tensor cat(const Tensors& tensors, std::int64_t dim = 0);
+// Joins tensors of one shape along a new dimension.
+Tensor stack(const Tensors& tensors, std::int64_t dim = 0);
+
+// Reductions over axes (all when empty); keepdim leaves size-1 dimensions in place.
+struct ReduceOptions {
+    bool keepdim = false;
+    Dtype dtype = Dtype::float32;  // of the result, read only when explicit_dtype
+    bool explicit_dtype = false;
+};
+Tensor sum(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});   // integers and booleans give int64
+Tensor mean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});  // floating only
+Tensor max(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});   // NaN wins; ties share the gradient
+Tensor min(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+// The Euclidean norm, sqrt(sum(x^2)), accumulated in float32 (float64 for float64); its gradient at 0 is 0.
+Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);  // int64, the first of equals
+// Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched.
+Tensor sum_to(const Tensor& x, const Shape& shape);
+
+// Matrix products: 1-D, 2-D and batched (leading dimensions broadcast) operands as in numpy.matmul. 16-bit operands multiply
+// exactly and accumulate in float32; the result is rounded once.
+Tensor matmul(const Tensor& a, const Tensor& b);
+
+enum class LinearActivation : std::uint8_t { none, relu, gelu, gelu_tanh };
+// activation(x W^T + b): x [..., in], weight [out, in], bias [out] or undefined; result [..., out].
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              LinearActivation activation = LinearActivation::none);
+
+// Rows along one dimension.
+Tensor softmax(const Tensor& x, std::int64_t dim = -1);
+Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
+
+// Losses. Under autocast they compute and return float32.
+enum class Reduction : std::uint8_t { none, mean, sum };
+Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
+Tensor l1_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
+struct SmoothL1Options {
+    double beta = 1;  // > 0: |d| < beta is quadratic
+    Reduction reduction = Reduction::mean;
+};
+Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options options = {});
+struct CrossEntropyOptions {
+    std::int64_t ignore_index = -100;  // targets of this class add neither loss nor gradient nor weight to the mean
+    double label_smoothing = 0;        // in [0, 1]
+    Reduction reduction = Reduction::mean;
+};
+// logits [rows, classes], target int64 [rows] of class indices; out-of-range targets throw (checked on the CPU).
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOptions options = {});
+struct NllOptions {
+    std::int64_t ignore_index = -100;
+    Reduction reduction = Reduction::mean;
+};
+// log_probabilities [rows, classes], target int64 [rows].
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
+// input: probabilities in [0, 1]; logarithms are clamped to >= -100. Refused inside Autocast unless input is a float32 that no cast produced.
+Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
+                                        Reduction reduction = Reduction::mean);
+
+// x with each element zeroed with probability p and the others multiplied by 1 / (1 - p); x itself when not training or p == 0.
+// The mask is never stored: the gradient regenerates it from the seed.
+Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
+
+}  // namespace mezzo

@@ -1,0 +1,195 @@
+// Optimizers with parameter groups, and learning-rate schedules that count applied steps.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mezzo/autograd.h"
+#include "mezzo/module.h"
+
+namespace mezzo::optim {
+
+struct OptimizerImpl;  // src/optim/optimizer.h
+
+// The base of all optimizers. Parameters are leaves that require grad, all on one device when step() is
+// called; those without a gradient are left out of a step. step() queues its work and does not wait for the
+// device. Every float32 parameter that Autocast reads in 16 bit gets its 16-bit copy written in the same
+// pass.
+class Optimizer {
+public:
+    virtual ~Optimizer();
+    Optimizer(const Optimizer&) = delete;
+    Optimizer& operator=(const Optimizer&) = delete;
+
+    // One update of every parameter that has a gradient.
+    void step();
+    // Drops all gradients; set_to_none = false sets them to zero in place, so that their memory stays.
+    void zero_grad(bool set_to_none = true);
+
+    const char* type_name() const;  // "SGD", "Adam", "AdamW"
+    // All parameters, group by group.
+    Tensors parameters() const;
+    // Steps applied, and steps that a GradScaler skipped; waits for the device when a scaler took part since
+    // the last call.
+    std::int64_t applied_steps() const;
+    std::int64_t skipped_steps() const;
+
+    std::size_t group_count() const;
+    double lr(std::size_t group = 0) const;
+    // Sets the learning rate of one group or of all; schedules scale this value from then on.
+    void set_lr(double lr, std::size_t group);
+    void set_lr(double lr);
+
+    // Keeps a float32 master of every 16-bit parameter from now on: step() updates the master and writes the
+    // parameter from it.
+    void use_master_weights();
+    // The float32 masters of 16-bit parameters, and the other parameters themselves. A master shares the
+    // parameter's gradient once it has been unscaled.
+    Tensors master_parameters() const;
+
+    // Copies of everything that step() depends on besides the parameters: moments, step counts, masters,
+    // options of every group.
+    StateDict state_dict() const;
+    // Puts back a state_dict() of an optimizer of the same type, groups and shapes; throws, with nothing
+    // changed, for any other.
+    void load_state_dict(const StateDict& state);
+
+    // Different for every optimizer made in this process.
+    std::uint64_t id() const;
+    OptimizerImpl& impl() const { return *impl_; }
+
+protected:
+    explicit Optimizer(OptimizerImpl* impl) : impl_(impl) {}
+
+private:
+    OptimizerImpl* impl_;
+};
+
+struct SGDOptions {
+    double lr = 1e-3;  // >= 0, like momentum and weight_decay
+    double momentum = 0;
+    double dampening = 0;
+    double weight_decay = 0;
+    bool nesterov = false;  // needs momentum > 0 and dampening 0
+    bool maximize = false;
+};
+struct AdamOptions {
+    double lr = 1e-3;
+    double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)
+    double eps = 1e-8;
+    double weight_decay = 0;  // added to the gradient
+    bool maximize = false;
+};
+struct AdamWOptions {
+    double lr = 1e-3;
+    double beta1 = 0.9, beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 1e-2;  // decoupled: the parameter shrinks by lr * weight_decay
+    bool maximize = false;
+};
+
+// Parameters that share options. Named ones (from named_parameters()) are named in errors and overflow
+// reports.
+struct SGDGroup {
+    Tensors params = {};
+    SGDOptions options = {};
+    StateDict named_params = {};
+};
+struct AdamGroup {
+    Tensors params = {};
+    AdamOptions options = {};
+    StateDict named_params = {};
+};
+struct AdamWGroup {
+    Tensors params = {};
+    AdamWOptions options = {};
+    StateDict named_params = {};
+};
+
+// v = momentum v + (1 - dampening) (g + weight_decay w); w -= lr v, with PyTorch's conventions (Sutskever et
+// al. 2013).
+class SGD : public Optimizer {
+public:
+    explicit SGD(const Tensors& params, const SGDOptions& options = {});
+    explicit SGD(const StateDict& named_params, const SGDOptions& options = {});
+    explicit SGD(const std::vector<SGDGroup>& groups);
+};
+
+// Adam (Kingma and Ba, arXiv 1412.6980): moments with bias correction; weight decay as an L2 term of the
+// gradient.
+class Adam : public Optimizer {
+public:
+    explicit Adam(const Tensors& params, const AdamOptions& options = {});
+    explicit Adam(const StateDict& named_params, const AdamOptions& options = {});
+    explicit Adam(const std::vector<AdamGroup>& groups);
+};
+
+// AdamW (Loshchilov and Hutter, arXiv 1711.05101): Adam with decoupled weight decay.
+class AdamW : public Optimizer {
+public:
+    explicit AdamW(const Tensors& params, const AdamWOptions& options = {});
+    explicit AdamW(const StateDict& named_params, const AdamWOptions& options = {});
+    explicit AdamW(const std::vector<AdamWGroup>& groups);
+};
+
+// The learning rate as a function of a group's own rate and of the steps applied so far.
+using Schedule = autograd::Callback<double(double base_lr, std::int64_t applied_steps)>;
+
+// Sets the learning rate of every group to schedule(base, optimizer.applied_steps()): when made, and at each
+// step(). Skipped steps do not advance it. It keeps no state: after loading the optimizer, step() continues
+// where it was. The optimizer must outlive it.
+class Scheduler {
+public:
+    Scheduler(Optimizer& optimizer, Schedule schedule);
+    // Call after optimizer.step() or scaler.step().
+    void step();
+
+private:
+    Optimizer* optimizer_;
+    Schedule schedule_;
+};
+
+// base * factor(steps).
+class LambdaLR : public Scheduler {
+public:
+    LambdaLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)> factor);
+};
+
+struct StepLROptions {
+    std::int64_t step_size = 1;  // > 0
+    double gamma = 0.1;
+};
+// base * gamma^floor(steps / step_size).
+class StepLR : public Scheduler {
+public:
+    StepLR(Optimizer& optimizer, const StepLROptions& options);
+};
+
+// base * gamma^steps.
+class ExponentialLR : public Scheduler {
+public:
+    ExponentialLR(Optimizer& optimizer, double gamma);
+};
+
+struct CosineAnnealingLROptions {
+    std::int64_t t_max = 1;  // > 0: steps from the base rate down to eta_min; it rises again after that
+    double eta_min = 0;
+};
+// eta_min + (base - eta_min) (1 + cos(pi steps / t_max)) / 2 (Loshchilov and Hutter, arXiv 1608.03983).
+class CosineAnnealingLR : public Scheduler {
+public:
+    CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options);
+};
+
+struct LinearWarmupOptions {
+    std::int64_t warmup_steps = 0;  // >= 0: base * steps / warmup_steps until then
+    std::int64_t total_steps = 0;   // 0: constant after the warm-up; else linear decay that reaches 0 here
+};
+// The schedule BERT is trained and fine-tuned with.
+class LinearWarmup : public Scheduler {
+public:
+    LinearWarmup(Optimizer& optimizer, const LinearWarmupOptions& options);
+};
+
+}  // namespace mezzo::optim

@@ -1,0 +1,179 @@
+// Trains one MLP on random data three times: in float32, under autocast, and under autocast with a gradient
+// scaler. Prints what each costs. The default size takes seconds on two CPU cores; --preset recipe is the
+// size of PyTorch's AMP recipe.
+#include <fmt/format.h>
+#include <mezzo/mezzo.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace mz = mezzo;
+
+namespace {
+
+struct Settings {
+    std::int64_t batch = 256, width = 1024, layers = 3, batches = 20, epochs = 3;
+    double lr = 1e-3;
+    std::uint64_t seed = 1;
+    mz::Device device;
+    mz::Dtype dtype = mz::float16;
+};
+
+struct Mode {
+    const char* name;
+    bool autocast, scaler;
+};
+
+struct Result {
+    double seconds = 0;
+    double loss = 0;  // of the last batch
+    std::size_t peak_bytes = 0;
+    std::int64_t steps = 0, skipped = 0;
+};
+
+mz::nn::Sequential make_model(const Settings& s) {
+    mz::nn::Sequential net;
+    for (std::int64_t i = 0; i < s.layers; ++i) {
+        if (i > 0) net.push_back(mz::nn::ReLU());
+        net.push_back(mz::nn::Linear(s.width, s.width));
+    }
+    return net;
+}
+
+// Under autocast a product leaves in 16 bit and the loss in float32.
+void check_dtypes(const Settings& s, const Mode& mode, const mz::Tensor& output, const mz::Tensor& loss) {
+    const mz::Dtype expected = mode.autocast ? s.dtype : mz::float32;
+    if (output.dtype() != expected || loss.dtype() != mz::float32)
+        throw std::runtime_error(fmt::format("{}: output is {} (expected {}), loss is {} (expected float32)",
+                                             mode.name, mz::name(output.dtype()), mz::name(expected),
+                                             mz::name(loss.dtype())));
+}
+
+// Trains a new model, the same for every mode, on the given batches.
+Result train(const Settings& s, const Mode& mode, const std::vector<mz::data::Batch>& data,
+             std::int64_t epochs) {
+    mz::manual_seed(s.seed);
+    mz::nn::Sequential net = make_model(s);
+    net.to(s.device);
+    mz::optim::SGD optimizer(net.parameters(), {.lr = s.lr});
+    mz::amp::GradScaler scaler({.enabled = mode.scaler});
+
+    mz::empty_cache(s.device);
+    mz::reset_peak(s.device);
+    mz::synchronize(s.device);
+    const auto start = std::chrono::steady_clock::now();
+    mz::Tensor loss;
+    for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
+        for (const auto& [x, y] : data) {
+            {
+                mz::amp::Autocast scope(
+                    {.device = s.device.type(), .dtype = s.dtype, .enabled = mode.autocast});
+                const mz::Tensor output = net(x);
+                loss = mz::mse_loss(output, y);
+                check_dtypes(s, mode, output, loss);
+            }
+            scaler.scale(loss).backward();
+            scaler.step(optimizer);
+            scaler.update();
+            optimizer.zero_grad();
+        }
+    }
+    mz::synchronize(s.device);
+    Result result;
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.peak_bytes = mz::memory_stats(s.device).max_allocated;
+    result.loss = loss.item<double>();
+    result.steps = epochs * static_cast<std::int64_t>(data.size());
+    result.skipped = optimizer.skipped_steps();
+    return result;
+}
+
+std::vector<mz::data::Batch> make_data(const Settings& s) {
+    mz::manual_seed(s.seed + 1);
+    std::vector<mz::data::Batch> data;
+    for (std::int64_t i = 0; i < s.batches; ++i)
+        data.push_back({mz::randn({s.batch, s.width}, {.device = s.device}),
+                        mz::randn({s.batch, s.width}, {.device = s.device})});
+    return data;
+}
+
+void run(const Settings& s) {
+    fmt::print(
+        "{} x Linear({}, {}) with ReLU between, batch {}, {} batches, {} epochs, SGD lr {:g}, seed {}\n",
+        s.layers, s.width, s.width, s.batch, s.batches, s.epochs, s.lr, s.seed);
+    fmt::print("{}\n\n", mz::hardware_name(s.device));
+
+    const std::string low = mz::name(s.dtype);
+    const std::string autocast = low + " autocast", scaled = low + " autocast + scaler";
+    const Mode modes[] = {
+        {"float32", false, false}, {autocast.c_str(), true, false}, {scaled.c_str(), true, true}};
+
+    const auto data = make_data(s);
+    // One step of each kind before any is timed: threads start, GEMM libraries load.
+    for (const Mode& mode : modes) train(s, mode, {data[0]}, 1);
+
+    fmt::print("{:<27} {:>9} {:>10} {:>10} {:>11} {:>8} {:>7}\n", "precision", "total s", "ms / step",
+               "peak MB", "final loss", "skipped", "ratio");
+    double baseline = 0;
+    for (const Mode& mode : modes) {
+        const Result r = train(s, mode, data, s.epochs);
+        if (baseline == 0) baseline = r.seconds;
+        fmt::print("{:<27} {:>9.3f} {:>10.3f} {:>10.1f} {:>11.6f} {:>8} {:>7.2f}\n", mode.name, r.seconds,
+                   1e3 * r.seconds / double(r.steps), double(r.peak_bytes) / 1e6, r.loss, r.skipped,
+                   baseline / r.seconds);
+        std::fflush(stdout);
+    }
+    fmt::print("\nratio: time in float32 / time; peak: tensors, batches included\n");
+}
+
+int parse_and_run(int argc, char** argv) {
+    Settings s;
+    std::string preset = "small", device, dtype = "float16";
+    int threads = mz::num_threads();
+    CLI::App app{"Times the training of an MLP in float32 and in mixed precision."};
+    app.option_defaults()->always_capture_default();
+    app.add_option("--preset", preset, "small; recipe: batch 512, width 4096, 50 batches, 3 epochs")
+        ->check(CLI::IsMember({"small", "recipe"}));
+    const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 32);
+    app.add_option("--batch", s.batch, "samples per batch")->check(positive);
+    app.add_option("--width", s.width, "features of input, hidden layers and output")->check(positive);
+    app.add_option("--layers", s.layers, "linear layers")->check(positive);
+    app.add_option("--batches", s.batches, "batches per epoch")->check(positive);
+    app.add_option("--epochs", s.epochs, "passes over the batches")->check(positive);
+    app.add_option("--lr", s.lr, "learning rate")->check(CLI::NonNegativeNumber);
+    app.add_option("--seed", s.seed, "of weights and data");
+    app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
+    app.add_option("--dtype", dtype, "of autocast")->check(CLI::IsMember({"float16", "bfloat16"}));
+    app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    if (preset == "recipe") {  // options given explicitly win
+        if (app.count("--batch") == 0) s.batch = 512;
+        if (app.count("--width") == 0) s.width = 4096;
+        if (app.count("--batches") == 0) s.batches = 50;
+    }
+    s.device = device.empty() ? mz::best_device() : mz::parse_device(device.c_str());
+    s.dtype = dtype == "bfloat16" ? mz::bfloat16 : mz::float16;
+    mz::set_num_threads(threads);
+    run(s);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return parse_and_run(argc, argv);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "mlp: {}\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,218 @@
+// Autocast: the thread's state, the scope's cast cache, and what each policy does to an op's inputs.
+#include "mezzo/autocast.h"
+
+#include <unordered_map>
+
+#include "autograd/report.h"
+#include "autograd/state.h"
+#include "mezzo/autograd.h"
+#include "mezzo/ops.h"
+
+namespace mezzo {
+
+namespace {
+
+// A value converted in this scope. The source is held, so that its address cannot be reused while the entry lives.
+struct CachedCast {
+    Tensor source, value;
+    std::uint64_t version = 0;
+};
+
+struct CastKey {
+    TensorImpl* source;
+    Dtype dtype;
+    friend bool operator==(const CastKey&, const CastKey&) = default;
+};
+struct CastKeyHash {
+    std::size_t operator()(const CastKey& k) const {
+        return std::hash<void*>()(k.source) * 31 + std::size_t(k.dtype);
+    }
+};
+
+struct ThreadAutocast {
+    AutocastState state;
+    int depth = 0;
+    std::unordered_map<CastKey, CachedCast, CastKeyHash> cache;
+    AutocastCounters counters;
+    bool reporting = false;
+    std::vector<amp::AutocastReportLine> report;
+};
+
+ThreadAutocast& thread_autocast() {
+    thread_local ThreadAutocast t;
+    return t;
+}
+
+const char* policy_name(Cast cast) {
+    switch (cast) {
+        case Cast::low: return "low";
+        case Cast::fp32: return "fp32";
+        case Cast::fp32_out: return "fp32_out";
+        case Cast::promote: return "promote";
+        case Cast::banned: return "banned";
+        case Cast::keep: break;
+    }
+    return "keep";
+}
+
+bool eligible(const Tensor& x) {
+    return x.defined() && is_floating(x.dtype()) && x.dtype() != float64 &&
+           autocast_state().enabled[int(x.device().type())];
+}
+
+// A plain conversion, without history.
+Tensor convert(const Tensor& x, Dtype dtype) {
+    ++thread_autocast().counters.casts;
+    NoGrad plain;
+    Tensor y = cast(x, dtype);
+    if (dtype == float32) y->from_cast = true;
+    return y;
+}
+
+bool cacheable(const Tensor& x, Dtype dtype) {
+    return autocast_state().cache && is_16bit(dtype) && x.dtype() == float32 && tracked(x) && x.is_leaf() && !x.is_view();
+}
+
+Dtype widest(const Row& row, const Tensors& values, Dtype low) {
+    Dtype result = low;
+    for (const Tensor& x : values) {
+        if (!eligible(x)) continue;
+        if (x.dtype() == float32) result = float32;
+        check(x.dtype() == float32 || x.dtype() == low, ErrorKind::dtype, row.name, ": a ", x.dtype(),
+              " input inside an Autocast scope of ", low, "; convert it with to()");
+    }
+    return result;
+}
+
+void refuse_banned(const Row& row, const Tensors& values) {
+    for (const Tensor& x : values)
+        check(!eligible(x) || (x.dtype() == float32 && !x->from_cast), ErrorKind::dtype, row.name,
+              ": unsafe inside an Autocast scope, because its gradient can leave the range of a 16-bit input; use ", row.name,
+              "_with_logits on the values before the sigmoid, or close the scope and pass float32");
+}
+
+}  // namespace
+
+AutocastState& autocast_state() { return thread_autocast().state; }
+
+void enter_autocast_scope() { ++thread_autocast().depth; }
+
+void leave_autocast_scope() noexcept {
+    ThreadAutocast& t = thread_autocast();
+    if (--t.depth == 0) t.cache.clear();
+}
+
+AutocastCounters autocast_counters() {
+    ThreadAutocast& t = thread_autocast();
+    t.counters.cache_entries = std::int64_t(t.cache.size());
+    return t.counters;
+}
+
+Tensor cached_cast(const Tensor& x, Dtype dtype) {
+    if (x.dtype() == dtype) return x;
+    if (!cacheable(x, dtype)) return convert(x, dtype);
+    ThreadAutocast& t = thread_autocast();
+    Shadow& shadow = x->grad_meta->shadow;
+    shadow.wanted = dtype;
+    if (shadow.value.defined() && shadow.value.dtype() == dtype && shadow.version == x.version()) {
+        ++t.counters.shadow_hits;
+        return shadow.value;
+    }
+    if (t.depth == 0) return convert(x, dtype);  // a backward or a checkpoint runs under a restored state: no scope to end it
+    CachedCast& entry = t.cache[{x.impl(), dtype}];
+    if (entry.value.defined() && entry.version == x.version()) {
+        ++t.counters.cache_hits;
+        return entry.value;
+    }
+    entry = {x, convert(x, dtype), x.version()};
+    return entry.value;
+}
+
+Dtype autocast_dtype(Cast cast, const Tensor& x) {
+    if (!eligible(x)) return x.dtype();
+    if (cast == Cast::low) return autocast_state().dtype[int(x.device().type())];
+    return cast == Cast::fp32 ? float32 : x.dtype();
+}
+
+void autocast_inputs(const Row& row, Tensors& values, Attrs& at) {
+    switch (row.cast) {
+        case Cast::keep: return;
+        case Cast::low:
+            for (Tensor& x : values)
+                if (eligible(x)) x = cached_cast(x, autocast_state().dtype[int(x.device().type())]);
+            return;
+        case Cast::fp32:
+            for (Tensor& x : values)
+                if (eligible(x) && x.dtype() != float32) x = convert(x, float32);
+            return;
+        case Cast::fp32_out:
+            if (!values.empty() && eligible(values[0]) && !at.has_dtype) {
+                at.has_dtype = true;
+                at.dtype = float32;
+            }
+            return;
+        case Cast::promote: {
+            Dtype low = float32;
+            for (const Tensor& x : values)
+                if (eligible(x)) low = autocast_state().dtype[int(x.device().type())];
+            const Dtype to = widest(row, values, low);
+            for (Tensor& x : values)
+                if (eligible(x)) x = cached_cast(x, to);
+            return;
+        }
+        case Cast::banned: refuse_banned(row, values); return;
+    }
+}
+
+void report_call(const Row& row, In given, const Tensors& values, Dtype result) {
+    ThreadAutocast& t = thread_autocast();
+    if (!t.reporting || values.empty()) return;
+    const Dtype computed = values[0].dtype();
+    amp::AutocastReportLine* line = nullptr;
+    for (auto& l : t.report)
+        if (l.op == row.name && l.computed == computed && l.result == result) line = &l;
+    if (!line) {
+        t.report.push_back({row.name, policy_name(row.cast), computed, result, 0, 0, 0});
+        line = &t.report.back();
+    }
+    ++line->calls;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        if (!values[i].defined() || values[i].dtype() == given[i].dtype()) continue;
+        ++line->casts;
+        line->cast_bytes += std::uint64_t(values[i].numel()) * size_of(values[i].dtype());
+    }
+}
+
+namespace amp {
+
+Autocast::Autocast(const AutocastOptions& options) : device_(options.device) {
+    check(is_16bit(options.dtype), ErrorKind::dtype, "Autocast: dtype is ", options.dtype,
+          "; it must be float16 or bfloat16");
+    AutocastState& state = autocast_state();
+    const int d = int(device_);
+    enabled_ = state.enabled[d];
+    dtype_ = state.dtype[d];
+    cache_ = state.cache;
+    state.enabled[d] = options.enabled;
+    state.dtype[d] = options.dtype;
+    state.cache = options.cache;
+    enter_autocast_scope();
+}
+
+Autocast::~Autocast() {
+    leave_autocast_scope();
+    AutocastState& state = autocast_state();
+    state.enabled[int(device_)] = enabled_;
+    state.dtype[int(device_)] = dtype_;
+    state.cache = cache_;
+}
+
+bool autocast_enabled(DeviceType device) { return autocast_state().enabled[int(device)]; }
+Dtype autocast_dtype(DeviceType device) { return autocast_state().dtype[int(device)]; }
+
+void record_autocast_report(bool on) { thread_autocast().reporting = on; }
+std::vector<AutocastReportLine> autocast_report() { return thread_autocast().report; }
+void clear_autocast_report() { thread_autocast().report.clear(); }
+
+}  // namespace amp
+}  // namespace mezzo

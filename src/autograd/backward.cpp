@@ -1,0 +1,392 @@
+// The engine: nodes are visited newest first, which is a topological order because a node is newer than all it depends on.
+#include <algorithm>
+#include <cassert>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "autograd/extra.h"
+#include "autograd/running.h"
+#include "mezzo/autograd.h"
+#include "mezzo/ops.h"
+
+namespace mezzo {
+
+namespace {
+
+thread_local Running* current = nullptr;
+
+bool owned_alone(const Tensor& x) {
+    return x->refs.load(std::memory_order_relaxed) == 1 && x->storage->refs.load(std::memory_order_relaxed) == 1 &&
+           x.is_contiguous();
+}
+
+// What an input may be in autograd::grad: a leaf, or one result of a node.
+struct Target {
+    TensorImpl* leaf = nullptr;
+    Call* node = nullptr;
+    std::uint32_t output = 0;
+    Tensor gradient = {};
+};
+
+class Engine final : public Running {
+public:
+    // With targets: their gradients are collected. Without: leaves accumulate into grad(). A parent takes the leaves that a
+    // nested run (checkpoint) does not ask for itself.
+    Engine(std::vector<Target>* targets, bool create_graph, bool retain_graph, Running* parent)
+        : targets_(targets), create_graph_(create_graph), retain_graph_(retain_graph), parent_(parent) {}
+
+    void run(const Tensors& outputs, const Tensors& grad_outputs);
+
+    bool wants(const Call& call, int i) const override {
+        const Edge& edge = call.edges[std::size_t(i)];
+        if (!edge.needed()) return false;
+        if (!targets_ || parent_) return true;
+        if (edge.leaf.defined()) return leaf_target(edge.leaf.impl()) != nullptr;
+        return leads_to_target_.contains(edge.node.get()) || is_target(edge);
+    }
+    bool may_accumulate_in_place(const Tensor& leaf) const override {
+        if (targets_ || create_graph_) return false;
+        const Tensor& grad = leaf->grad_meta->grad;
+        return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) && !tracked(grad);
+    }
+    void deliver(const Tensor& leaf, Tensor gradient) override;
+    bool create_graph() const override { return create_graph_; }
+
+private:
+    struct Pending {
+        Ref<Call> node;
+        Tensors gradients;
+    };
+    Target* leaf_target(TensorImpl* leaf) const {
+        for (Target& t : *targets_)
+            if (t.leaf == leaf) return &t;
+        return nullptr;
+    }
+    bool is_target(const Edge& edge) const {
+        return std::any_of(targets_->begin(), targets_->end(),
+                           [&](const Target& t) { return t.node == edge.node.get() && t.output == edge.output; });
+    }
+    void find_paths(const Tensors& outputs);
+    void run_target_hooks();
+    void send(const Edge& edge, Tensor gradient);
+    void add(Tensor& sum, Tensor gradient) const;
+    void visit(Call& call, Tensors& gradients);
+    void capture(const Call& call, const Tensors& gradients);
+    Tensor fitted(const Call& call, int i, Tensor gradient) const;
+    void accumulate(const Tensor& leaf, Tensor gradient) const;
+
+    std::vector<Target>* targets_;
+    bool create_graph_, retain_graph_;
+    Running* parent_;
+    std::unordered_map<Call*, Pending> pending_;
+    std::vector<Call*> heap_;                      // by sequence, newest on top
+    std::unordered_set<Call*> leads_to_target_;    // only with targets
+    std::vector<std::pair<Tensor, Tensor>> hooked_;  // leaves with hooks wait for their total
+};
+
+bool older(const Call* a, const Call* b) { return a->sequence < b->sequence; }
+
+bool is_opaque(const Call& call) { return call.extra && call.extra->function && call.extra->function->opaque(); }
+
+// Marks every node from which a target can be reached. Nothing older than the oldest target can reach one, unless a target is a leaf.
+void Engine::find_paths(const Tensors& outputs) {
+    std::uint64_t oldest = ~std::uint64_t(0);
+    for (const Target& t : *targets_) oldest = std::min(oldest, t.leaf ? 0 : t.node->sequence);
+    std::unordered_set<Call*> seen;
+    std::vector<Call*> order, stack;
+    for (const Tensor& y : outputs)
+        if (const Edge edge = edge_of(y); edge.node) stack.push_back(edge.node.get());
+    while (!stack.empty()) {
+        Call* call = stack.back();
+        stack.pop_back();
+        if (call->sequence < oldest || !seen.insert(call).second) continue;
+        order.push_back(call);
+        for (const Edge& edge : call->edges)
+            if (edge.node) stack.push_back(edge.node.get());
+    }
+    std::sort(order.begin(), order.end(), older);  // what a node depends on comes before it
+    for (Call* call : order) {
+        const bool leads = is_opaque(*call) || std::any_of(call->edges.begin(), call->edges.end(), [&](const Edge& e) {
+            if (e.leaf.defined()) return leaf_target(e.leaf.impl()) != nullptr;
+            return e.node && (leads_to_target_.contains(e.node.get()) || is_target(e));
+        });
+        if (leads) leads_to_target_.insert(call);
+    }
+}
+
+void Engine::add(Tensor& sum, Tensor gradient) const {
+    if (!sum.defined()) {
+        sum = std::move(gradient);
+    } else if (!create_graph_ && owned_alone(sum)) {
+        sum.add_(gradient);
+    } else {
+        sum = sum + gradient;
+    }
+}
+
+void Engine::send(const Edge& edge, Tensor gradient) {
+    if (edge.leaf.defined()) {
+        deliver(edge.leaf, std::move(gradient));
+        return;
+    }
+    Call* node = edge.node.get();
+    auto [it, fresh] = pending_.try_emplace(node);
+    if (fresh) {
+        it->second.node = edge.node;
+        it->second.gradients.resize(node->outputs.size());
+        heap_.push_back(node);
+        std::push_heap(heap_.begin(), heap_.end(), older);
+    }
+    add(it->second.gradients[edge.output], std::move(gradient));
+}
+
+void Engine::deliver(const Tensor& leaf, Tensor gradient) {
+    if (targets_) {
+        if (Target* target = leaf_target(leaf.impl())) {
+            add(target->gradient, std::move(gradient));
+        } else if (parent_) {
+            parent_->deliver(leaf, std::move(gradient));
+        }
+        return;
+    }
+    if (!leaf_hooks(leaf)) {
+        accumulate(leaf, std::move(gradient));
+        return;
+    }
+    for (auto& [hooked_leaf, sum] : hooked_)
+        if (hooked_leaf.impl() == leaf.impl()) {
+            add(sum, std::move(gradient));
+            return;
+        }
+    hooked_.emplace_back(leaf, std::move(gradient));
+}
+
+// Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied, since grad() is written to.
+void Engine::accumulate(const Tensor& leaf, Tensor gradient) const {
+    Tensor& grad = leaf->grad_meta->grad;
+    if (!grad.defined()) {
+        if (create_graph_) {
+            grad = std::move(gradient);
+        } else {
+            grad = owned_alone(gradient) ? std::move(gradient) : gradient.clone();
+        }
+    } else if (create_graph_) {
+        grad = grad + gradient;
+    } else {
+        grad.add_(gradient);
+    }
+}
+
+// The gradient in the shape and dtype of the input it belongs to: broadcasting and autocast's conversions are undone here, once.
+Tensor Engine::fitted(const Call& call, int i, Tensor gradient) const {
+    const Meta& input = call.inputs[std::size_t(i)];
+    if (!(gradient.shape() == input.shape)) gradient = sum_to(gradient, input.shape);
+    if (gradient.dtype() != input.dtype) gradient = cast(gradient, input.dtype);
+    check(gradient.device() == input.device, ErrorKind::device, call.row->name, ": the gradient of input ", i, " is on ",
+          gradient.device(), ", the input on ", input.device);
+    return gradient;
+}
+
+void Engine::capture(const Call& call, const Tensors& gradients) {
+    for (Target& t : *targets_)
+        if (t.node == &call && gradients[t.output].defined()) t.gradient = gradients[t.output];
+}
+
+// Hooks of leaves whose gradient was asked for by grad(); those of results ran when their node was visited.
+void Engine::run_target_hooks() {
+    if (!targets_ || parent_) return;
+    for (Target& t : *targets_) {
+        if (!t.leaf || !t.gradient.defined()) continue;
+        if (const Hooks* hooks = leaf_hooks(Tensor(t.leaf))) t.gradient = run_hooks(*hooks, 0, t.gradient);
+    }
+}
+
+// The gradient of an op that has only a meaning: run the meaning again, recorded, and differentiate that.
+Tensors through_meaning(const Call& call, const Tensors& g, bool create_graph) {
+    Tensors x, wanted;
+    std::vector<int> index;
+    Tensors y;
+    {
+        EnableGrad record_meaning;
+        for (int i = 0; i < int(call.edges.size()); ++i) {
+            Tensor value = call.in(i);
+            if (value.defined() && call.needs(i)) {
+                if (create_graph) {
+                    value = reattach(value, edge_of(value), value.dtype());
+                } else {
+                    value = alias(value);
+                    value->grads().requires_grad = true;
+                }
+                wanted.push_back(value);
+                index.push_back(i);
+            } else if (value.defined()) {
+                value = alias(value);
+            }
+            x.push_back(value);
+        }
+        y = call.row->meaning(x, call.at);
+    }
+    Tensors outputs, seeds;
+    for (std::size_t j = 0; j < y.size() && j < g.size(); ++j)
+        if (g[j].defined() && tracked(y[j])) {
+            outputs.push_back(y[j]);
+            seeds.push_back(g[j].dtype() == y[j].dtype() ? g[j] : cast(g[j], y[j].dtype()));
+        }
+    const Tensors gradients =
+        autograd::grad(outputs, wanted,
+                       {.grad_outputs = seeds, .retain_graph = create_graph, .create_graph = create_graph, .allow_unused = true});
+    Tensors result(call.edges.size());
+    for (std::size_t k = 0; k < index.size(); ++k) result[std::size_t(index[k])] = gradients[k];
+    return result;
+}
+
+void Engine::visit(Call& call, Tensors& gradients) {
+    if (call.extra && !call.extra->hooks.empty())
+        for (std::size_t j = 0; j < gradients.size(); ++j)
+            if (gradients[j].defined()) gradients[j] = run_hooks(call.extra->hooks, std::uint32_t(j), gradients[j]);
+    if (targets_) {
+        capture(call, gradients);
+        if (!parent_ && !leads_to_target_.contains(&call)) return;
+    }
+    check(!call.released, ErrorKind::state, call.row->name,
+          ": backward has already freed this part of the graph; pass retain_graph = true to the first backward");
+    Tensors result;
+    if (call.extra && call.extra->function) {
+        result = call.extra->function->backward(call, gradients);
+    } else {
+        result = call.row->vjp ? call.row->vjp(call, gradients) : through_meaning(call, gradients, create_graph_);
+    }
+    check(result.size() <= call.edges.size(), ErrorKind::state, call.row->name, ": its gradient has ", result.size(),
+          " results for ", call.edges.size(), " inputs");
+    gradients.clear();
+    for (int i = 0; i < int(result.size()); ++i) {
+        Tensor& gradient = result[std::size_t(i)];
+        if (gradient.defined() && wants(call, i))
+            send(call.edges[std::size_t(i)], fitted(call, i, std::move(gradient)));
+    }
+    if (retain_graph_) return;
+    call.released = true;
+    call.kept_in.clear();
+    call.kept_out.clear();
+    if (call.extra && call.extra->function) call.extra->function->release();
+}
+
+Tensor seed_for(const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
+    if (i < grad_outputs.size() && grad_outputs[i].defined()) {
+        const Tensor& seed = grad_outputs[i];
+        check(seed.shape() == output.shape(), ErrorKind::shape, "backward: the gradient has shape ", seed.shape(),
+              ", the output ", output.shape());
+        check(seed.device() == output.device(), ErrorKind::device, "backward: the gradient is on ", seed.device(),
+              ", the output on ", output.device());
+        return seed.dtype() == output.dtype() ? seed : cast(seed, output.dtype());
+    }
+    check(output.numel() == 1, ErrorKind::shape, "backward: the output has shape ", output.shape(),
+          "; only a one-element output has an implied gradient, pass one");
+    return ones_like(output);
+}
+
+// Makes an engine the thread's running backward, with autocast off and recording as asked.
+class RunScope {
+public:
+    explicit RunScope(Running* engine) : previous_(current) { current = engine; }
+    ~RunScope() { current = previous_; }
+    RunScope(const RunScope&) = delete;
+    RunScope& operator=(const RunScope&) = delete;
+
+private:
+    Running* previous_;
+    NoAutocast plain_;
+};
+
+void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
+    RunScope scope(this);
+    if (targets_ && !parent_) find_paths(outputs);
+    const auto go = [&] {
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+            check(outputs[i].defined() && tracked(outputs[i]), ErrorKind::state, "backward: output ", i,
+                  " does not require grad; it has no recorded history");
+            send(edge_of(outputs[i]), seed_for(outputs[i], grad_outputs, i));
+        }
+        while (!heap_.empty()) {
+            std::pop_heap(heap_.begin(), heap_.end(), older);
+            Call* call = heap_.back();
+            heap_.pop_back();
+            Pending pending = std::move(pending_.find(call)->second);
+            pending_.erase(call);
+            visit(*call, pending.gradients);
+        }
+        for (auto& [leaf, gradient] : hooked_) accumulate(leaf, run_hooks(*leaf_hooks(leaf), 0, std::move(gradient)));
+        run_target_hooks();
+    };
+    if (create_graph_) {
+        EnableGrad scope_recording;
+        go();
+    } else {
+        NoGrad scope_plain;
+        go();
+    }
+}
+
+std::vector<Target> targets_of(const Tensors& inputs) {
+    std::vector<Target> targets;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        check(inputs[i].defined() && tracked(inputs[i]), ErrorKind::state, "grad: input ", i,
+              " does not require grad; call set_requires_grad() before it is used");
+        const Edge edge = edge_of(inputs[i]);
+        targets.push_back({edge.leaf.impl(), edge.node.get(), edge.output, {}});
+    }
+    return targets;
+}
+
+}  // namespace
+
+Running* running_backward() { return current; }
+
+Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs) {
+    std::vector<Target> targets = targets_of(inputs);
+    Engine(&targets, false, false, current).run(outputs, grad_outputs);
+    Tensors result;
+    for (Target& t : targets) result.push_back(std::move(t.gradient));
+    return result;
+}
+
+namespace autograd {
+
+Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options) {
+    check(options.grad_outputs.empty() || options.grad_outputs.size() == outputs.size(), ErrorKind::value, "grad: ",
+          options.grad_outputs.size(), " grad_outputs for ", outputs.size(), " outputs");
+    std::vector<Target> targets = targets_of(inputs);
+    Engine(&targets, options.create_graph, options.retain_graph || options.create_graph, nullptr)
+        .run(outputs, options.grad_outputs);
+    Tensors result;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        // The same tensor may be asked for twice; its gradient is collected in the first of them.
+        for (std::size_t j = 0; j < i && !targets[i].gradient.defined(); ++j)
+            if (targets[j].leaf == targets[i].leaf && targets[j].node == targets[i].node &&
+                targets[j].output == targets[i].output)
+                targets[i].gradient = targets[j].gradient;
+        check(targets[i].gradient.defined() || options.allow_unused, ErrorKind::state, "grad: no output depends on input ", i,
+              "; pass allow_unused = true if that is meant");
+        result.push_back(targets[i].gradient);
+    }
+    return result;
+}
+
+void backward(const Tensors& outputs, const GradOptions& options) {
+    check(options.grad_outputs.empty() || options.grad_outputs.size() == outputs.size(), ErrorKind::value, "backward: ",
+          options.grad_outputs.size(), " grad_outputs for ", outputs.size(), " outputs");
+    Engine(nullptr, options.create_graph, options.retain_graph || options.create_graph, nullptr)
+        .run(outputs, options.grad_outputs);
+}
+
+}  // namespace autograd
+
+void Tensor::backward() const { autograd::backward({*this}); }
+
+void Tensor::backward(const BackwardOptions& options) const {
+    autograd::backward({*this}, {.grad_outputs = options.gradient.defined() ? Tensors{options.gradient} : Tensors{},
+                                 .retain_graph = options.retain_graph,
+                                 .create_graph = options.create_graph});
+}
+
+}  // namespace mezzo

@@ -1,0 +1,151 @@
+// The one door: every op goes through call().
+#include "autograd/extra.h"
+#include "autograd/report.h"
+#include "mezzo/ops.h"
+
+namespace mezzo {
+
+namespace {
+
+Device common_device(const Row& row, const Tensors& values, const Attrs&) {
+    const Tensor* first = nullptr;
+    for (const Tensor& x : values) {
+        if (!x.defined()) continue;
+        if (!first) first = &x;
+        check(x.device() == first->device(), ErrorKind::device, row.name, ": inputs are on ", first->device(), " and ",
+              x.device(), "; move one with to()");
+    }
+    return first ? first->device() : cpu_device;
+}
+
+void require_one_dtype(const Row& row, const Tensors& values) {
+    const Tensor* first = nullptr;
+    for (const Tensor& x : values) {
+        if (!x.defined() || !is_floating(x.dtype())) continue;
+        if (!first) first = &x;
+        check(x.dtype() == first->dtype(), ErrorKind::dtype, row.name, ": inputs are ", first->dtype(), " and ", x.dtype(),
+              "; convert one with to(), or open an Autocast scope (which leaves float64 alone)");
+    }
+}
+
+// The values as the kernel can read them: real where it must be, of one dtype, contiguous.
+void prepare(const Row& row, Tensors& values) {
+    if (row.integers_to_real || !row.strided) {
+        NoGrad plain;
+        for (Tensor& x : values) {
+            if (!x.defined()) continue;
+            if (row.integers_to_real && !is_floating(x.dtype())) x = cast(x, float32);
+            if (!row.strided && !x.is_contiguous()) x = x.contiguous();
+        }
+    }
+    if (!row.mixed) require_one_dtype(row, values);
+}
+
+Dtype result_dtype(const Row& row, const Tensors& values, const Attrs& at) {
+    if (row.result == Result::flags) return boolean;
+    if (row.result == Result::indices) return int64;
+    if (at.has_dtype || row.result == Result::attr) return at.dtype;
+    Dtype dtype = values[0].dtype();
+    if (row.result == Result::promoted)
+        for (const Tensor& x : values)
+            if (x.defined()) dtype = promote(dtype, x.dtype());
+    return dtype;
+}
+
+bool any_tracked(In given) {
+    for (const Tensor& x : given)
+        if (tracked(x)) return true;
+    return false;
+}
+
+// An op without a kernel on this device runs its meaning; autocast has already been applied, so casts carry history here.
+Tensors run_meaning(const Row& row, In given, Tensors& values, const Attrs& at) {
+    NoAutocast plain;
+    for (std::size_t i = 0; i < values.size(); ++i)
+        if (tracked(given[i]) && values[i].impl() != given[i].impl() && grad_enabled())
+            values[i] = reattach(values[i], edge_of(given[i]), given[i].dtype());
+    return row.meaning(values, at);
+}
+
+void keep_for_gradient(Call& call, const Row& row, const Tensors& values, const Tensors& results) {
+    if (row.keep & keep_in) call.kept_in = values;
+    if (row.keep & keep_out)
+        for (const Tensor& y : results) call.kept_out.push_back(alias(y));
+    call.note_versions();
+}
+
+}  // namespace
+
+bool& prefer_meaning() {
+    thread_local bool on = false;
+    return on;
+}
+
+Edge edge_of(const Tensor& x) {
+    Edge edge;
+    if (!tracked(x)) return edge;
+    GradMeta& meta = *x->grad_meta;
+    if (meta.node) {
+        edge.node = meta.node;
+        edge.output = meta.output;
+    } else {
+        edge.leaf = x;
+    }
+    return edge;
+}
+
+Ref<Call> record(const Row& row, In given, const Attrs& at, const Tensors& results) {
+    Ref<Call> call(new Call);
+    call->row = &row;
+    call->at = at;
+    call->edges.reserve(given.size());
+    call->inputs.reserve(given.size());
+    call->outputs.reserve(results.size());
+    for (const Tensor& x : given) {
+        call->edges.push_back(edge_of(x));
+        call->inputs.push_back(x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        call->outputs.push_back({results[i].shape(), results[i].dtype(), results[i].device()});
+        GradMeta& meta = results[i]->grads();
+        meta.requires_grad = true;
+        meta.node = call;
+        meta.output = std::uint32_t(i);
+    }
+    return call;
+}
+
+Tensors call(const Op& op, In given, const Attrs& attrs, std::span<const Shape> shapes) {
+    const Row& row = op.row();
+    Tensors values(given.begin(), given.end());
+    Attrs at = attrs;
+    const bool autocast = autocast_open();
+    if (autocast) autocast_inputs(row, values, at);
+    const Device device = common_device(row, values, at);
+    Kernel* kernel = row.kernel[int(device.type())];
+    if (!kernel || (row.meaning && prefer_meaning())) return run_meaning(row, given, values, at);
+    prepare(row, values);
+    const Dtype dtype = result_dtype(row, values, at);
+    if (autocast) report_call(row, given, values, dtype);
+    Tensors results;
+    results.reserve(shapes.size());
+    for (const Shape& shape : shapes) results.push_back(empty(shape, {.dtype = dtype, .device = device}));
+    kernel(values, at, results);
+    if (row.differentiable && grad_enabled() && any_tracked(given) && is_floating(dtype))
+        keep_for_gradient(*record(row, given, at, results), row, values, results);
+    return results;
+}
+
+Tensor call(const Op& op, In given, const Attrs& at, const Shape& shape) {
+    return std::move(call(op, given, at, std::span<const Shape>(&shape, 1))[0]);
+}
+
+Tensor record_view(const Op& op, const Tensor& given, const Attrs& at, Tensor view) {
+    const Row& row = op.row();
+    if (!grad_enabled() || !tracked(given) || !is_floating(view.dtype())) return view;
+    const Tensors results{view};
+    keep_for_gradient(*record(row, In(&given, 1), at, results), row, {given}, results);
+    return view;
+}
+
+}  // namespace mezzo

@@ -1,0 +1,166 @@
+// User-defined functions and checkpoints: nodes whose gradient is a closure.
+#include "autograd/extra.h"
+#include "autograd/running.h"
+#include "mezzo/ops.h"
+
+namespace mezzo {
+
+namespace {
+
+const Op function_op{{.name = "function", .keep = keep_none}};
+const Op checkpoint_op{{.name = "checkpoint", .keep = keep_none}};
+
+bool any_tracked(const Tensors& tensors) {
+    for (const Tensor& x : tensors)
+        if (tracked(x)) return true;
+    return false;
+}
+
+struct UserFunction final : NodeFunction {
+    UserFunction(autograd::Context c, autograd::Backward b, const AutocastState& s)
+        : context(std::move(c)), gradient(std::move(b)), state(s) {}
+
+    Tensors backward(const Call& call, const Tensors& g) override {
+        AutocastGuard same_as_forward(state);
+        const Tensors stored = context.saved;
+        for (auto [saved, output] : saved_outputs) context.saved[saved] = with_history(call, context.saved[saved], output);
+        Tensors filled = g;
+        for (std::size_t i = 0; i < filled.size(); ++i)
+            if (!filled[i].defined())
+                filled[i] = zeros(call.outputs[i].shape, {.dtype = call.outputs[i].dtype, .device = call.outputs[i].device});
+        Tensors result = gradient(context, filled);
+        context.saved = stored;
+        return result;
+    }
+    void release() override { context.saved.clear(); }
+
+    // A saved result has no history of its own, or the node would hold itself alive; it gets it back here.
+    static Tensor with_history(const Call& call, const Tensor& saved, std::uint32_t output) {
+        if (!grad_enabled()) return saved;
+        Tensor y = alias(saved);
+        GradMeta& meta = y->grads();
+        meta.requires_grad = true;
+        meta.node = Ref<Call>(const_cast<Call*>(&call));
+        meta.output = output;
+        return y;
+    }
+
+    autograd::Context context;
+    autograd::Backward gradient;
+    AutocastState state;
+    std::vector<std::pair<std::size_t, std::uint32_t>> saved_outputs;
+};
+
+struct Checkpoint final : NodeFunction {
+    Checkpoint(autograd::Segment s, Tensors in) : segment(std::move(s)), inputs(std::move(in)) {}
+
+    Tensors backward(const Call& call, const Tensors& g) override {
+        check(!running_backward()->create_graph(), ErrorKind::state,
+              "checkpoint: second derivatives through a checkpoint are not recorded; call the function directly");
+        const RandomState now = random_state();
+        Tensors x, wanted, y;
+        {
+            AutocastGuard same_as_forward(state);
+            EnableGrad recorded;
+            set_random_state(random);
+            for (std::size_t i = 0; i < inputs.size(); ++i) {
+                x.push_back(inputs[i].defined() ? alias(inputs[i]) : Tensor());
+                if (!call.edges[i].needed()) continue;
+                x[i]->grads().requires_grad = true;
+                wanted.push_back(x[i]);
+            }
+            try {
+                y = segment(x);
+            } catch (...) {
+                set_random_state(now);
+                throw;
+            }
+            set_random_state(now);
+        }
+        return differentiate(call, y, g, wanted);
+    }
+    void release() override { inputs.clear(); }
+    bool opaque() const override { return true; }
+
+    Tensors differentiate(const Call& call, const Tensors& y, const Tensors& g, const Tensors& wanted) const {
+        Tensors outputs, seeds;
+        for (std::size_t j = 0; j < y.size(); ++j)
+            if (g[j].defined() && tracked(y[j])) {
+                outputs.push_back(y[j]);
+                seeds.push_back(g[j]);
+            }
+        const Tensors gradients = nested_backward(outputs, seeds, wanted);
+        Tensors result(call.edges.size());
+        for (std::size_t i = 0, k = 0; i < result.size(); ++i)
+            if (call.edges[i].needed()) result[i] = gradients[k++];
+        return result;
+    }
+
+    autograd::Segment segment;
+    Tensors inputs;  // without history
+    AutocastState state = autocast_state();
+    RandomState random = random_state();
+};
+
+// What forward sees inside a region with cast_inputs: eligible tensors converted, with history.
+Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
+    Tensors result;
+    for (const Tensor& x : inputs) {
+        const bool eligible = x.defined() && is_floating(x.dtype()) && x.dtype() != float64 &&
+                              autocast_state().enabled[int(x.device().type())];
+        result.push_back(eligible ? cast(x, dtype) : x);
+    }
+    return result;
+}
+
+}  // namespace
+
+namespace autograd {
+
+Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward, const Tensors& given) {
+    const bool casting = options.has_cast_inputs && autocast_open();
+    const Tensors inputs = casting ? cast_eligible(given, options.cast_inputs) : given;
+    const AutocastState state = casting ? AutocastState{} : autocast_state();
+    Context context;
+    for (const Tensor& x : inputs) context.needs_grad.push_back(grad_enabled() && tracked(x));
+    Tensors outputs;
+    {
+        NoGrad plain;
+        AutocastGuard guard(state);
+        outputs = forward(context, inputs);
+    }
+    if (!grad_enabled() || !any_tracked(inputs)) return outputs;
+    Tensors results;
+    for (const Tensor& y : outputs) {
+        check(y.defined(), ErrorKind::state, options.name, ": forward returned an undefined tensor");
+        results.push_back(alias(y));
+    }
+    const Ref<Call> call = record(function_op.row(), inputs, {}, results);
+    auto function = std::make_unique<UserFunction>(std::move(context), std::move(backward), state);
+    for (std::size_t s = 0; s < function->context.saved.size(); ++s)
+        for (std::size_t j = 0; j < outputs.size(); ++j)
+            if (function->context.saved[s].impl() == outputs[j].impl())
+                function->saved_outputs.emplace_back(s, std::uint32_t(j));
+    extra_of(*call).function = std::move(function);
+    return results;
+}
+
+Tensors checkpoint(Segment function, const Tensors& inputs) {
+    if (!grad_enabled()) return function(inputs);
+    Tensors plain_inputs;
+    for (const Tensor& x : inputs) plain_inputs.push_back(x.defined() ? alias(x) : Tensor());
+    auto node = std::make_unique<Checkpoint>(function, plain_inputs);
+    Tensors outputs;
+    {
+        NoGrad plain;
+        outputs = function(plain_inputs);
+    }
+    Tensors results;
+    for (const Tensor& y : outputs) results.push_back(alias(y));
+    const Ref<Call> call = record(checkpoint_op.row(), inputs, {}, results);
+    extra_of(*call).function = std::move(node);
+    return results;
+}
+
+}  // namespace autograd
+}  // namespace mezzo

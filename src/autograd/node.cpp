@@ -1,0 +1,128 @@
+// The graph's node: what it keeps, how it is read again, and how long chains are freed without recursion.
+#include <cassert>
+
+#include "autograd/extra.h"
+#include "autograd/running.h"
+
+namespace mezzo {
+
+namespace {
+
+std::atomic<std::uint64_t> next_sequence{1};
+
+// The gradient of reattach(): the engine converts to the edge's dtype.
+const Op reattach_op{{
+    .name = "reattach",
+    .keep = keep_none,
+    .vjp = [](const Call&, const Tensors& g) -> Tensors { return {g[0]}; },
+}};
+
+const Op* op_list = nullptr;
+
+}  // namespace
+
+Op::Op(const Row& row) : row_(row), next_(op_list) { op_list = this; }
+const Op* Op::first() { return op_list; }
+
+Call::Call() : sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
+    detail::live_calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+Call::~Call() {
+    delete extra;
+    detail::live_calls.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Freeing a node frees what it points to: nodes reached while one is being freed wait in a list, so that the depth of the
+// recursion does not grow with the length of the chain.
+void dispose(Call* call) noexcept {
+    thread_local std::vector<Call*>* waiting = nullptr;
+    if (waiting) {
+        waiting->push_back(call);
+        return;
+    }
+    std::vector<Call*> list{call};
+    waiting = &list;
+    while (!list.empty()) {
+        Call* next = list.back();
+        list.pop_back();
+        delete next;
+    }
+    waiting = nullptr;
+}
+
+void Call::note_versions() {
+    versions.clear();
+    for (const Tensor& x : kept_in) versions.push_back(x.defined() ? x.version() : 0);
+    for (const Tensor& y : kept_out) versions.push_back(y.version());
+}
+
+void Call::require_kept(bool input, int i) const {
+    check(!released, ErrorKind::state, row->name,
+          ": backward has already freed this part of the graph; pass retain_graph = true to the first backward");
+    const Tensors& kept = input ? kept_in : kept_out;
+    assert(std::size_t(i) < kept.size() && "the row's keep column does not name what its gradient reads");
+    const std::size_t at_index = input ? std::size_t(i) : kept_in.size() + std::size_t(i);
+    check(kept[std::size_t(i)].version() == versions[at_index], ErrorKind::state, row->name, ": its ",
+          input ? "input " : "result ", i,
+          " was changed in place after the forward pass, and the gradient needs the old value; change a clone()");
+}
+
+Tensor Call::in(int i) const {
+    const Tensor& kept = kept_in.empty() ? Tensor() : kept_in[std::size_t(i)];
+    if (!kept.defined() && !released) return kept;  // an optional input that was not given
+    require_kept(true, i);
+    const Edge& edge = edges[std::size_t(i)];
+    if (!grad_enabled() || !edge.needed() || tracked(kept)) return kept;
+    return reattach(kept, edge, inputs[std::size_t(i)].dtype);  // a value that autocast converted
+}
+
+Tensor Call::out(int i) const {
+    require_kept(false, i);
+    Tensor y = alias(kept_out[std::size_t(i)]);
+    if (grad_enabled()) {
+        GradMeta& meta = y->grads();
+        meta.requires_grad = true;
+        meta.node = Ref<Call>(const_cast<Call*>(this));
+        meta.output = std::uint32_t(i);
+    }
+    return y;
+}
+
+bool Call::needs(int i) const {
+    if (!edges[std::size_t(i)].needed()) return false;
+    const Running* running = running_backward();
+    return !running || running->wants(*this, i);
+}
+
+Tensor Call::accumulator(int i) const {
+    const Running* running = running_backward();
+    const Tensor& leaf = edges[std::size_t(i)].leaf;
+    if (!running || !leaf.defined() || !running->may_accumulate_in_place(leaf)) return {};
+    return leaf->grad_meta->grad;
+}
+
+Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype) {
+    const Tensor y = alias(value);
+    const Ref<Call> node = record(reattach_op.row(), {}, {}, {y});
+    node->edges.push_back(edge);
+    node->inputs.push_back({value.shape(), edge_dtype, value.device()});
+    return y;
+}
+
+GradMeta::GradMeta() = default;
+GradMeta::~GradMeta() {
+    if (free_hooks) free_hooks(hooks);
+}
+
+namespace {
+thread_local bool recording = true;
+}
+
+bool grad_enabled() { return recording; }
+NoGrad::NoGrad() : previous_(recording) { recording = false; }
+NoGrad::~NoGrad() { recording = previous_; }
+EnableGrad::EnableGrad() : previous_(recording) { recording = true; }
+EnableGrad::~EnableGrad() { recording = previous_; }
+
+}  // namespace mezzo

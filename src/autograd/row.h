@@ -1,0 +1,130 @@
+// An op is a Row: name, autocast policy, what its gradient keeps, its kernels, its gradient and its meaning.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/tensor_impl.h"
+
+namespace mezzo {
+
+// What an open Autocast scope does to eligible inputs (floating, not float64, on the scope's device type).
+enum class Cast : std::uint8_t {
+    keep,      // nothing
+    low,       // cast to the scope's 16-bit dtype
+    fp32,      // cast to float32
+    fp32_out,  // read the inputs as they are, give a float32 result
+    promote,   // cast all to the widest of them, at least the scope's dtype
+    banned,    // throw, naming the safe form
+};
+
+// What the gradient reads, as bits. Shapes, dtypes and edges are always held; data only if named here.
+enum Keep : std::uint8_t { keep_none = 0, keep_in = 1, keep_out = 2 };
+
+// How the result's dtype follows from the inputs (after autocast).
+enum class Result : std::uint8_t { first, promoted, flags, indices, attr };  // flags: boolean, indices: int64
+
+struct Call;
+using Vjp = Tensors(const Call& call, const Tensors& g);
+using Meaning = Tensors(In in, const Attrs& at);
+
+struct Row {
+    const char* name;
+    Cast cast = Cast::keep;
+    std::uint8_t keep = keep_in;
+    Result result = Result::first;
+    bool integers_to_real = false;    // integral inputs compute as float32
+    bool strided = false;             // kernels accept any strides; otherwise inputs are made contiguous first
+    bool mixed = false;               // kernels accept inputs of different dtypes; otherwise floating inputs must agree
+    bool differentiable = true;
+    Kernel* kernel[device_type_count] = {};  // null: run the meaning
+    Vjp* vjp = nullptr;                      // null: differentiate the meaning
+    Meaning* meaning = nullptr;              // the op in other ops: fallback, test reference, gradient
+};
+
+// A Row that lists itself, for tests, documentation and coverage. Nothing but listing depends on the list.
+class Op {
+public:
+    Op(const Row& row);
+    const Row& row() const { return row_; }
+    const Op* next() const { return next_; }
+    static const Op* first();
+
+private:
+    Row row_;
+    const Op* next_;
+};
+
+// Where a gradient goes: result `output` of `node`, or the leaf tensor. Neither: the input needs no gradient.
+struct Edge {
+    Ref<Call> node;
+    std::uint32_t output = 0;
+    Tensor leaf;
+    bool needed() const { return node || leaf.defined(); }
+};
+
+// What is known of an input or result without its data.
+struct Meta {
+    Shape shape;
+    Dtype dtype = float32;
+    Device device;
+};
+
+struct CallExtra;  // autograd/extra.h: hooks on results, user-defined functions, checkpoints
+
+// One recorded op: a node of the graph.
+struct Call {
+    std::atomic<std::uint32_t> refs{0};
+    const Row* row = nullptr;
+    std::uint64_t sequence = 0;  // grows with creation: a node is newer than everything it depends on
+    Attrs at;
+    std::vector<Edge> edges;       // per input
+    std::vector<Meta> inputs;      // of the tensors as given, before autocast
+    std::vector<Meta> outputs;
+    Tensors kept_in;               // values the kernel saw (after autocast), without history
+    Tensors kept_out;
+    std::vector<std::uint64_t> versions;  // of the kept tensors' storages: an in-place write since then is an error
+    bool released = false;         // the kept tensors are gone: backward has run
+    CallExtra* extra = nullptr;
+
+    Call();
+    ~Call();
+
+    // Input i as the kernel saw it; inside a recorded backward with its history.
+    Tensor in(int i) const;
+    // Result i; inside a recorded backward with its history.
+    Tensor out(int i = 0) const;
+    // Whether the gradient of input i is asked for by the backward that is running.
+    bool needs(int i) const;
+    // The float32 grad() of input i, when a product may be added to it in place (GEMM beta = 1) instead of being returned;
+    // undefined otherwise. Whoever adds returns an undefined gradient for i.
+    Tensor accumulator(int i) const;
+    // The dtype in which the gradient of input i will be stored: float32 for a weight that autocast read in 16 bit.
+    Dtype grad_dtype(int i) const { return inputs[std::size_t(i)].dtype; }
+
+    void note_versions();
+
+private:
+    void require_kept(bool input, int i) const;
+};
+void dispose(Call* call) noexcept;
+
+// The one door: autocast, device check, dispatch, record. One result of the given shape.
+Tensor call(const Op& op, In given, const Attrs& at, const Shape& shape);
+// Several results.
+Tensors call(const Op& op, In given, const Attrs& at, std::span<const Shape> shapes);
+// A result that shares the storage of given[0] (views): `view` is already made; only history is added.
+Tensor record_view(const Op& op, const Tensor& given, const Attrs& at, Tensor view);
+
+// Set on this thread, ops that have a meaning run it instead of their kernel: tests compare the two.
+bool& prefer_meaning();
+
+// The dtype that op's kernel will read input x in, when an Autocast scope is open; x's own otherwise.
+Dtype autocast_dtype(Cast cast, const Tensor& x);
+
+inline Tensor call(const Op& op, std::initializer_list<Tensor> given, const Attrs& at, const Shape& shape) {
+    return call(op, In(given.begin(), given.size()), at, shape);
+}
+
+}  // namespace mezzo

@@ -1,0 +1,24 @@
+// The backward that this thread is running, as nodes and user-defined functions see it.
+#pragma once
+
+#include "autograd/row.h"
+
+namespace mezzo {
+
+struct Running {
+    virtual ~Running() = default;
+    // Whether the gradient of input i of call leads to anything that was asked for.
+    virtual bool wants(const Call& call, int i) const = 0;
+    // Whether a product may be added to leaf's grad() inside the kernel.
+    virtual bool may_accumulate_in_place(const Tensor& leaf) const = 0;
+    // A contribution to the gradient of a leaf.
+    virtual void deliver(const Tensor& leaf, Tensor gradient) = 0;
+    virtual bool create_graph() const = 0;
+};
+
+Running* running_backward();  // null outside a backward
+
+// d(outputs)/d(inputs) inside a running backward: leaves other than `inputs` get theirs through the running one.
+Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs);
+
+}  // namespace mezzo

@@ -1,0 +1,55 @@
+// The autocast state of a thread, as a value: captured by nodes, restored around recomputation and user-defined backwards.
+#pragma once
+
+#include "autograd/row.h"
+
+namespace mezzo {
+
+struct AutocastState {
+    bool enabled[device_type_count] = {};
+    Dtype dtype[device_type_count] = {float16, float16};
+    bool cache = true;
+};
+
+AutocastState& autocast_state();  // of this thread
+inline bool autocast_open() {
+    const AutocastState& s = autocast_state();
+    return s.enabled[0] || s.enabled[1];
+}
+
+// Sets this thread's state, and puts the previous one back at the end.
+class AutocastGuard {
+public:
+    explicit AutocastGuard(const AutocastState& state) : previous_(autocast_state()) { autocast_state() = state; }
+    ~AutocastGuard() { autocast_state() = previous_; }
+    AutocastGuard(const AutocastGuard&) = delete;
+    AutocastGuard& operator=(const AutocastGuard&) = delete;
+
+private:
+    AutocastState previous_;
+};
+// Autocast off on every device.
+class NoAutocast : AutocastGuard {
+public:
+    NoAutocast() : AutocastGuard(AutocastState{}) {}
+};
+
+// Depth of open scopes; the scope cast cache lives until the outermost one closes.
+void enter_autocast_scope();
+void leave_autocast_scope() noexcept;
+
+// The value of x in a 16-bit dtype, from the parameter's shadow, the scope's cache, or a cast. No history.
+Tensor cached_cast(const Tensor& x, Dtype dtype);
+// Applies a policy to the inputs of an op (fp32_out: to its result dtype, in `at`); history is the caller's business.
+// Throws for Cast::banned.
+void autocast_inputs(const Row& row, Tensors& values, Attrs& at);
+
+// Casts made by autocast on this thread, and entries in its cache: for tests and the report.
+struct AutocastCounters {
+    std::uint64_t casts = 0, cache_hits = 0, shadow_hits = 0;
+    std::int64_t cache_entries = 0;
+};
+AutocastCounters autocast_counters();
+
+
+}  // namespace mezzo

@@ -1,0 +1,88 @@
+// The caching allocator of one device: takes segments from the system, cuts them into blocks, keeps what is
+// freed for reuse.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <set>
+
+#include "core/backend.h"
+#include "core/storage.h"
+
+namespace mezzo {
+
+class CachingAllocator;
+
+// A piece of a segment. It is also the Storage that tensors share while the block is live, so that making a
+// tensor's storage costs no allocation of its own.
+struct Block : Storage {
+    CachingAllocator* owner = nullptr;  // null: the storage of an empty tensor
+    char* address = nullptr;
+    std::size_t size = 0;       // multiple of 512
+    Block* previous = nullptr;  // neighbours in the segment
+    Block* next = nullptr;
+    Block* next_cached = nullptr;  // in a thread's front cache
+    bool free = false;             // in a pool's free set
+    bool small = false;            // which pool
+    bool checked = false;          // AddressSanitizer can watch this memory
+};
+
+// Blocks of at most 1 MiB come from 2 MiB segments, larger ones from segments of at least 20 MiB. A free
+// block is found by best fit, cut to size, and joined with its free neighbours when it comes back. All
+// members may be called from any thread.
+class CachingAllocator {
+public:
+    CachingAllocator(const Backend& backend, Device device) : backend_(backend), device_(device) {}
+    CachingAllocator(const CachingAllocator&) = delete;
+    CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+    // A live block of at least `bytes` > 0, from the thread's front cache, a pool or the system; throws
+    // Error(memory).
+    Block* allocate(std::size_t bytes);
+    void release(Block* block) noexcept;
+
+    MemoryStats stats();
+    void reset_peak();
+    void empty_cache();
+    void set_limit(std::size_t bytes);
+
+    // A block that leaves a thread's front cache.
+    void return_to_pool(Block* block) noexcept;
+
+private:
+    struct BySize {
+        using is_transparent = void;
+        bool operator()(const Block* a, const Block* b) const {
+            return a->size != b->size ? a->size < b->size : a->address < b->address;
+        }
+        bool operator()(const Block* a, std::size_t size) const { return a->size < size; }
+    };
+    using Pool = std::set<Block*, BySize>;
+
+    Pool& pool(bool small) { return pools_[small ? 0 : 1]; }
+    Block* take(std::size_t size);                               // from a pool; null if none fits
+    Block* take_segment(std::size_t size, std::size_t segment);  // from the system; null if not to be had
+    void split(Block* block, std::size_t size);
+    Block* join(Block* first, Block* second);
+    void put(Block* block);
+    void release_segments();
+    std::size_t largest_free() const;
+    void count_allocation(std::size_t size);
+    [[noreturn]] void out_of_memory(std::size_t bytes);
+
+    const Backend& backend_;
+    const Device device_;
+    std::mutex mutex_;  // guards the pools, reserved and limit
+    Pool pools_[2];
+    std::size_t reserved_ = 0, max_reserved_ = 0, limit_ = 0;
+    std::uint64_t system_allocations_ = 0;
+    std::atomic<std::size_t> allocated_{0}, max_allocated_{0};
+    std::atomic<std::uint64_t> allocations_{0};
+};
+
+// The allocator of a device; throws Error(device) if the device is not there.
+CachingAllocator& allocator(Device device);
+
+}  // namespace mezzo

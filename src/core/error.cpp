@@ -1,0 +1,66 @@
+#include "mezzo/error.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "mezzo/device.h"
+#include "mezzo/shape.h"
+
+namespace mezzo {
+
+Error::Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+
+namespace detail {
+namespace {
+
+void append_shape(std::string& out, const Shape& shape) {
+    out += '[';
+    for (int i = 0; i < shape.size(); ++i) {
+        if (i > 0) out += ", ";
+        fmt::format_to(std::back_inserter(out), "{}", shape[i]);
+    }
+    out += ']';
+}
+
+void append_device(std::string& out, const Device& device) {
+    out += name(device.type());
+    if (device.type() == DeviceType::cuda) fmt::format_to(std::back_inserter(out), ":{}", int(device.index));
+}
+
+}  // namespace
+
+void Item::append_to(std::string& out) const {
+    switch (kind_) {
+        case Kind::text:
+            out.append(value_.text.data, value_.text.size);
+            break;
+        case Kind::flag:
+            out += value_.integer != 0 ? "true" : "false";
+            break;
+        case Kind::integer:
+            fmt::format_to(std::back_inserter(out), "{}", value_.integer);
+            break;
+        case Kind::real:
+            fmt::format_to(std::back_inserter(out), "{}", value_.real);
+            break;
+        case Kind::dtype:
+            out += name(value_.dtype);
+            break;
+        case Kind::shape:
+            append_shape(out, *value_.shape);
+            break;
+        case Kind::device:
+            append_device(out, *value_.device);
+            break;
+    }
+}
+
+void fail(ErrorKind kind, std::initializer_list<Item> items) {
+    std::string text;
+    for (const Item& item : items) item.append_to(text);
+    throw Error(kind, text);
+}
+
+}  // namespace detail
+}  // namespace mezzo

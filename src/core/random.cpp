@@ -1,0 +1,33 @@
+#include "core/random.h"
+
+#include <mutex>
+
+namespace mezzo {
+namespace {
+
+// The same start in every process, so that a program that never seeds is repeatable.
+std::mutex mutex;
+RandomState state;
+
+}  // namespace
+
+RandomState reserve_random(std::uint64_t blocks) {
+    const std::lock_guard lock(mutex);
+    const RandomState start = state;
+    state.offset += blocks;
+    return start;
+}
+
+void manual_seed(std::uint64_t seed) { set_random_state({.seed = seed, .offset = 0}); }
+
+RandomState random_state() {
+    const std::lock_guard lock(mutex);
+    return state;
+}
+
+void set_random_state(RandomState new_state) {
+    const std::lock_guard lock(mutex);
+    state = new_state;
+}
+
+}  // namespace mezzo

@@ -1,0 +1,31 @@
+#include "core/storage.h"
+
+#include "core/allocator.h"
+#include "core/tensor_impl.h"
+
+namespace mezzo {
+
+Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
+    CachingAllocator& source = allocator(device);
+    Block* block = bytes != 0 ? source.allocate(bytes) : new Block;
+    block->device = device;
+    block->data = block->address;
+    block->bytes = bytes;
+    block->refs.store(0, std::memory_order_relaxed);
+    block->version.store(0, std::memory_order_relaxed);
+    detail::live_storages.fetch_add(1, std::memory_order_relaxed);
+    return Ref<Storage>(block);
+}
+
+// Every Storage is a Block: allocate_storage is the only maker.
+void dispose(Storage* storage) noexcept {
+    auto* block = static_cast<Block*>(storage);
+    block->data = nullptr;
+    detail::live_storages.fetch_sub(1, std::memory_order_relaxed);
+    if (block->owner != nullptr)
+        block->owner->release(block);
+    else
+        delete block;
+}
+
+}  // namespace mezzo

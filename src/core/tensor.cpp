@@ -1,0 +1,203 @@
+#include <new>
+
+#include "core/tensor_impl.h"
+
+namespace mezzo {
+
+namespace detail {
+std::atomic<std::int64_t> live_tensors{0}, live_calls{0}, live_storages{0};
+}
+
+LiveObjects live_objects() {
+    return {.tensors = detail::live_tensors.load(),
+            .calls = detail::live_calls.load(),
+            .storages = detail::live_storages.load()};
+}
+
+namespace {
+
+// Memory of dead TensorImpls of this thread. Off under AddressSanitizer, which then finds uses of dead ones.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int recycled_limit = 0;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+constexpr int recycled_limit = 0;
+#else
+constexpr int recycled_limit = 256;
+#endif
+#else
+constexpr int recycled_limit = 256;
+#endif
+
+thread_local bool recycling_closed = false;  // tensors of static lifetime may outlive the main thread's list
+
+struct Recycled {
+    struct Node {
+        Node* next;
+    };
+    Node* first = nullptr;
+    int count = 0;
+    ~Recycled() {
+        recycling_closed = true;
+        while (first != nullptr) ::operator delete(std::exchange(first, first->next));
+    }
+};
+thread_local Recycled recycled;
+
+TensorImpl* new_impl() {
+    void* memory = nullptr;
+    if (!recycling_closed && recycled.first != nullptr) {
+        memory = std::exchange(recycled.first, recycled.first->next);
+        --recycled.count;
+    } else {
+        memory = ::operator new(sizeof(TensorImpl));
+    }
+    detail::live_tensors.fetch_add(1, std::memory_order_relaxed);
+    return new (memory) TensorImpl;
+}
+
+void delete_impl(TensorImpl* impl) noexcept {
+    impl->~TensorImpl();
+    detail::live_tensors.fetch_sub(1, std::memory_order_relaxed);
+    if (recycling_closed || recycled.count >= recycled_limit) {
+        ::operator delete(impl);
+        return;
+    }
+    recycled.first = new (impl) Recycled::Node{recycled.first};
+    ++recycled.count;
+}
+
+bool is_row_major(const Shape& shape, const Strides& strides) {
+    std::int64_t step = 1;
+    for (int i = shape.size() - 1; i >= 0; --i) {
+        if (shape[i] == 0) return true;
+        if (shape[i] != 1 && strides[i] != step) return false;
+        step *= shape[i];
+    }
+    return true;
+}
+
+// The number of elements; all strides and byte counts of the shape are known to fit afterwards.
+std::int64_t checked_numel(const Shape& shape, Dtype dtype) {
+    const auto element = static_cast<std::int64_t>(size_of(dtype));
+    std::int64_t bytes = element;
+    bool empty = false, overflow = false;
+    for (const std::int64_t size : shape) {
+        check(size >= 0, ErrorKind::shape, "empty: negative size in shape ", shape);
+        empty = empty || size == 0;
+        if (size != 0) overflow = __builtin_mul_overflow(bytes, size, &bytes) || overflow;
+    }
+    check(!overflow, ErrorKind::shape, "empty: shape ", shape, " of ", dtype, " is beyond 2^63 bytes");
+    return empty ? 0 : bytes / element;
+}
+
+TensorImpl& checked(TensorImpl* impl) {
+    check(impl != nullptr, ErrorKind::state, "tensor is undefined; assign a tensor to it first");
+    return *impl;
+}
+
+}  // namespace
+
+TensorImpl::~TensorImpl() { delete grad_meta; }
+
+void retain(TensorImpl* impl) noexcept {
+    if (impl != nullptr) add_reference(impl->refs);
+}
+
+void release(TensorImpl* impl) noexcept {
+    if (impl != nullptr && drop_reference(impl->refs)) delete_impl(impl);
+}
+
+Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Strides& strides,
+                   std::int64_t offset, Dtype dtype) {
+    Tensor result(new_impl());
+    TensorImpl& impl = *result.impl();
+    impl.dtype = dtype;
+    impl.view = true;
+    impl.contiguous = is_row_major(shape, strides);
+    impl.shape = shape;
+    impl.strides = strides;
+    impl.numel = shape.numel();
+    impl.offset = impl.numel != 0 ? offset : 0;  // an empty tensor may have no memory to point into
+    impl.storage = storage;
+    return result;
+}
+
+Tensor alias(const Tensor& x) {
+    const TensorImpl& impl = checked(x.impl());
+    return make_tensor(impl.storage, impl.shape, impl.strides, impl.offset, impl.dtype);
+}
+
+Tensor empty(const Shape& shape, TensorOptions options) {
+    const std::int64_t numel = checked_numel(shape, options.dtype);
+    Ref<Storage> storage =
+        allocate_storage(static_cast<std::size_t>(numel) * size_of(options.dtype), options.device);
+    Tensor result(new_impl());
+    TensorImpl& impl = *result.impl();
+    impl.dtype = options.dtype;
+    impl.shape = shape;
+    impl.strides = contiguous_strides(shape);
+    impl.numel = numel;
+    impl.storage = std::move(storage);
+    if (options.requires_grad) result.set_requires_grad();
+    return result;
+}
+
+Tensor empty_like(const Tensor& x) { return empty(x.shape(), {.dtype = x.dtype(), .device = x.device()}); }
+
+const Shape& Tensor::shape() const { return checked(impl_).shape; }
+const Strides& Tensor::strides() const { return checked(impl_).strides; }
+std::int64_t Tensor::size(std::int64_t dim) const {
+    const Shape& sizes = shape();
+    check(!sizes.empty(), ErrorKind::shape, "size: a 0-dim tensor has no dimension ", dim);
+    return sizes[wrap_dim("size", dim, sizes.size())];
+}
+int Tensor::dim() const { return shape().size(); }
+std::int64_t Tensor::numel() const { return checked(impl_).numel; }
+Dtype Tensor::dtype() const { return checked(impl_).dtype; }
+Device Tensor::device() const { return checked(impl_).storage->device; }
+bool Tensor::is_contiguous() const { return checked(impl_).contiguous; }
+bool Tensor::is_view() const { return checked(impl_).view; }
+std::uint64_t Tensor::version() const {
+    return checked(impl_).storage->version.load(std::memory_order_relaxed);
+}
+
+bool Tensor::requires_grad() const {
+    const GradMeta* meta = checked(impl_).grad_meta;
+    return meta != nullptr && meta->requires_grad;
+}
+
+bool Tensor::is_leaf() const {
+    const GradMeta* meta = checked(impl_).grad_meta;
+    return meta == nullptr || !meta->node;
+}
+
+const Tensor& Tensor::set_requires_grad(bool value) const {
+    if (value == requires_grad()) return *this;
+    check(is_leaf(), ErrorKind::state,
+          "set_requires_grad: the tensor is the result of a recorded op; use detach()");
+    check(!value || is_floating(dtype()), ErrorKind::dtype, "set_requires_grad: ", dtype(),
+          " has no gradient; only floating dtypes do");
+    impl_->grads().requires_grad = value;
+    return *this;
+}
+
+Tensor Tensor::grad() const {
+    const GradMeta* meta = checked(impl_).grad_meta;
+    return meta != nullptr ? meta->grad : Tensor();
+}
+
+void Tensor::set_grad(const Tensor& gradient) const {
+    TensorImpl& impl = checked(impl_);
+    if (!gradient.defined()) {
+        if (impl.grad_meta != nullptr) impl.grad_meta->grad = Tensor();
+        return;
+    }
+    check(gradient.shape() == shape(), ErrorKind::shape, "set_grad: gradient of shape ", gradient.shape(),
+          " for a tensor of shape ", shape());
+    check(gradient.device() == device(), ErrorKind::device, "set_grad: gradient on ", gradient.device(),
+          " for a tensor on ", device());
+    impl.grads().grad = gradient;
+}
+
+}  // namespace mezzo

@@ -1,0 +1,74 @@
+// What a Tensor handle points to: metadata, storage, and its place in the graph.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/ref.h"
+#include "core/storage.h"
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+struct Call;  // autograd/row.h: the graph's only kind of node
+
+// A 16-bit copy of a float32 parameter, current while `version` equals the parameter's storage version.
+struct Shadow {
+    Tensor value;  // undefined: none
+    std::uint64_t version = 0;
+    Dtype wanted = float32;  // the 16-bit dtype that autocast last asked for; float32: never asked
+};
+
+// Gradient bookkeeping, made on first use so that plain tensors stay small.
+struct GradMeta {
+    bool requires_grad = false;
+    Tensor grad;          // leaves
+    Ref<Call> node;       // the call that made this tensor; null for leaves
+    std::uint32_t output = 0;  // which of the node's results it is
+    Shadow shadow;
+    void* hooks = nullptr;  // autograd/hooks.h
+    void (*free_hooks)(void*) = nullptr;
+    GradMeta();  // both in autograd/call.cpp, which knows Call
+    ~GradMeta();
+};
+
+struct TensorImpl {
+    std::atomic<std::uint32_t> refs{0};
+    Dtype dtype = float32;
+    bool view = false;
+    bool contiguous = true;
+    bool from_cast = false;  // an autocast or cast() from 16 bit made this float32 tensor (binary_cross_entropy asks)
+    Shape shape;
+    Strides strides;           // in elements
+    std::int64_t offset = 0;   // in elements, into the storage
+    std::int64_t numel = 0;
+    Ref<Storage> storage;
+    GradMeta* grad_meta = nullptr;
+
+    ~TensorImpl();
+    GradMeta& grads() {
+        if (!grad_meta) grad_meta = new GradMeta;
+        return *grad_meta;
+    }
+    char* bytes() const { return static_cast<char*>(storage->data) + offset * std::int64_t(size_of(dtype)); }
+};
+
+// Number of live tensors, nodes and storages: zero differences prove that nothing leaks.
+struct LiveObjects {
+    std::int64_t tensors = 0, calls = 0, storages = 0;
+};
+LiveObjects live_objects();
+namespace detail {
+extern std::atomic<std::int64_t> live_tensors, live_calls, live_storages;
+}
+
+// A new tensor on existing storage.
+Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Strides& strides, std::int64_t offset,
+                   Dtype dtype);
+// The same elements without graph or gradient (shares the storage).
+Tensor alias(const Tensor& x);
+// First element, untyped.
+inline void* raw(const Tensor& x) { return x->bytes(); }
+inline bool tracked(const Tensor& x) { return x.defined() && x->grad_meta && x->grad_meta->requires_grad; }
+
+}  // namespace mezzo

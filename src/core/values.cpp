@@ -1,0 +1,131 @@
+#include "core/values.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "core/backend.h"
+
+namespace mezzo {
+
+HostValues::HostValues(const Tensor& x) : keep_(x) {
+    const Device device = x.device();  // throws for an undefined tensor
+    if (x.numel() == 0) return;
+    const Backend& source = backend_of("to_vector", device);
+    if (device.type() == DeviceType::cpu) {
+        source.synchronize(device.index);
+        first_ = x->bytes();
+        return;
+    }
+    std::int64_t span = 1;
+    for (int i = 0; i < x.dim(); ++i) span += (x->shape[i] - 1) * x->strides[i];
+    const std::size_t bytes = static_cast<std::size_t>(span) * size_of(x.dtype());
+    copy_.resize(bytes);
+    source.copy_out(device.index, copy_.data(), x->bytes(), bytes);
+    first_ = reinterpret_cast<const char*>(copy_.data());
+}
+
+template <class T> T Tensor::item() const {
+    check(numel() == 1, ErrorKind::shape, "item: needs one element, got shape ", shape(),
+          "; use to_vector() or index first");
+    const HostValues values(*this);
+    return visit_dtype(
+        dtype(), [&](auto type) { return convert_value<T>(values.get<typename decltype(type)::type>(0)); });
+}
+
+template <class T> std::vector<T> Tensor::to_vector() const {
+    std::vector<T> result(static_cast<std::size_t>(numel()));
+    const HostValues values(*this);
+    visit_dtype(dtype(), [&](auto type) {
+        std::size_t next = 0;
+        for_each_offset(shape(), strides(), [&](std::int64_t offset) {
+            result[next++] = convert_value<T>(values.get<typename decltype(type)::type>(offset));
+        });
+    });
+    return result;
+}
+
+template <class T> Tensor Tensor::from(std::span<const T> values, const Shape& shape, TensorOptions options) {
+    const bool requires_grad = std::exchange(options.requires_grad, false);
+    const Tensor result = empty(shape, options);
+    check(static_cast<std::int64_t>(values.size()) == result.numel(), ErrorKind::shape, "from: shape ", shape,
+          " needs ", result.numel(), " values, got ", values.size());
+    if (result.numel() != 0)
+        visit_dtype(options.dtype, [&](auto type) {
+            using To = typename decltype(type)::type;
+            const Backend& target = backend_of("from", options.device);
+            if constexpr (std::is_same_v<To, T>) {
+                target.copy_in(options.device.index, raw(result), values.data(), values.size_bytes());
+            } else {
+                std::unique_ptr<To[]> converted(new To[values.size()]);
+                std::transform(values.begin(), values.end(), converted.get(),
+                               [](T value) { return convert_value<To>(value); });
+                target.copy_in(options.device.index, raw(result), converted.get(),
+                               values.size() * sizeof(To));
+            }
+        });
+    if (requires_grad) result.set_requires_grad();
+    return result;
+}
+
+Tensor Tensor::from(std::initializer_list<float> values) {
+    return from(values, {static_cast<std::int64_t>(values.size())});
+}
+
+Tensor Tensor::from(std::initializer_list<float> values, const Shape& shape) {
+    return from<float>(std::span<const float>(values.begin(), values.size()), shape);
+}
+
+template <class T> T* Tensor::data() const {
+    check(device().type() == DeviceType::cpu, ErrorKind::device, "data: the elements are on ", device(),
+          "; use to(cpu_device) or to_vector()");
+    check(dtype() == dtype_of<T>(), ErrorKind::dtype, "data: the tensor holds ", dtype(), ", asked for ",
+          dtype_of<T>());
+    return reinterpret_cast<T*>(impl_->bytes());
+}
+
+#define MEZZO_INSTANTIATE(T)                                                          \
+    template T Tensor::item<T>() const;                                               \
+    template std::vector<T> Tensor::to_vector<T>() const;                             \
+    template Tensor Tensor::from<T>(std::span<const T>, const Shape&, TensorOptions); \
+    template T* Tensor::data<T>() const;
+MEZZO_INSTANTIATE(float16_t)
+MEZZO_INSTANTIATE(bfloat16_t)
+MEZZO_INSTANTIATE(float)
+MEZZO_INSTANTIATE(double)
+MEZZO_INSTANTIATE(std::int32_t)
+MEZZO_INSTANTIATE(std::int64_t)
+MEZZO_INSTANTIATE(std::uint8_t)
+MEZZO_INSTANTIATE(bool)
+#undef MEZZO_INSTANTIATE
+
+namespace {
+
+bool close(double a, double b, double rtol, double atol) {
+    if (a == b) return true;  // infinities too
+    if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+    return std::isfinite(a) && std::isfinite(b) && std::fabs(a - b) <= atol + rtol * std::fabs(b);
+}
+
+// The difference is taken before anything is rounded to double.
+bool close(std::int64_t a, std::int64_t b, double rtol, double atol) {
+    const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+    return static_cast<double>(a > b ? x - y : y - x) <= atol + rtol * std::fabs(static_cast<double>(b));
+}
+
+template <class T> bool all_close_as(const Tensor& a, const Tensor& b, double rtol, double atol) {
+    const std::vector<T> x = a.to_vector<T>(), y = b.to_vector<T>();
+    for (std::size_t i = 0; i < x.size(); ++i)
+        if (!close(x[i], y[i], rtol, atol)) return false;
+    return true;
+}
+
+}  // namespace
+
+bool all_close(const Tensor& a, const Tensor& b, double rtol, double atol) {
+    check(a.shape() == b.shape(), ErrorKind::shape, "all_close: shapes ", a.shape(), " and ", b.shape(),
+          " differ");
+    const bool integral = !is_floating(a.dtype()) && !is_floating(b.dtype());
+    return integral ? all_close_as<std::int64_t>(a, b, rtol, atol) : all_close_as<double>(a, b, rtol, atol);
+}
+
+}  // namespace mezzo

@@ -1,0 +1,99 @@
+// Elements of tensors on the host, for everything that is not a kernel: item(), to_vector(), from(),
+// printing.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "core/tensor_impl.h"
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+// Calls f(std::type_identity<T>()) with the C++ type of a dtype.
+template <class F> decltype(auto) visit_dtype(Dtype dtype, F&& f) {
+    switch (dtype) {
+        case Dtype::float16:
+            return f(std::type_identity<float16_t>());
+        case Dtype::bfloat16:
+            return f(std::type_identity<bfloat16_t>());
+        case Dtype::float32:
+            return f(std::type_identity<float>());
+        case Dtype::float64:
+            return f(std::type_identity<double>());
+        case Dtype::int32:
+            return f(std::type_identity<std::int32_t>());
+        case Dtype::int64:
+            return f(std::type_identity<std::int64_t>());
+        case Dtype::uint8:
+            return f(std::type_identity<std::uint8_t>());
+        default:
+            return f(std::type_identity<bool>());
+    }
+}
+
+template <class T> inline constexpr bool is_16bit_type =
+    std::is_same_v<T, float16_t> || std::is_same_v<T, bfloat16_t>;
+
+// One element as another type. Real to integral drops the fraction; values out of range saturate and NaN
+// gives 0, where C++ leaves the result undefined.
+template <class To, class From> To convert_value(From value) {
+    if constexpr (std::is_same_v<To, From>) {
+        return value;
+    } else if constexpr (is_16bit_type<From>) {
+        return convert_value<To>(static_cast<float>(value));
+    } else if constexpr (is_16bit_type<To>) {
+        return To(static_cast<float>(value));
+    } else if constexpr (std::is_same_v<To, bool>) {
+        return value != From(0);
+    } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+        using Limits = std::numeric_limits<To>;
+        if (std::isnan(value)) return To(0);
+        if (value < From(Limits::min())) return Limits::min();
+        if (value >= std::ldexp(From(1), Limits::digits))
+            return Limits::max();  // 2^digits is exact, max() may not be
+        return static_cast<To>(value);
+    } else {
+        return static_cast<To>(value);
+    }
+}
+
+// The elements of a tensor in host memory: in place on the CPU, a copy of the used range of a device's
+// storage otherwise.
+class HostValues {
+public:
+    explicit HostValues(const Tensor& x);
+    // The element `offset` elements after the tensor's first.
+    template <class T> T get(std::int64_t offset) const { return reinterpret_cast<const T*>(first_)[offset]; }
+
+private:
+    Tensor keep_;
+    std::vector<std::byte> copy_;
+    const char* first_ = nullptr;
+};
+
+// Calls f(offset in elements) for every element in row-major order.
+template <class F> void for_each_offset(const Shape& shape, const Strides& strides, const F& f) {
+    if (shape.numel() == 0) return;
+    if (shape.empty()) return f(std::int64_t(0));
+    const int last = shape.size() - 1;
+    Shape index = Shape::filled(last, 0);
+    std::int64_t row = 0;
+    for (;;) {
+        for (std::int64_t i = 0; i < shape[last]; ++i) f(row + i * strides[last]);
+        int d = last - 1;
+        for (; d >= 0; --d) {
+            row += strides[d];
+            if (++index[d] < shape[d]) break;
+            row -= index[d] * strides[d];
+            index[d] = 0;
+        }
+        if (d < 0) return;
+    }
+}
+
+}  // namespace mezzo

@@ -1,0 +1,84 @@
+// The CPU as a device: host memory, plain copies, nothing to wait for.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "core/backend.h"
+#include "cpu/isa.h"
+#include "cpu/parallel.h"
+#include "mezzo/error.h"
+
+namespace mezzo {
+namespace {
+
+constexpr std::size_t alignment = 256;
+constexpr std::size_t huge_page = std::size_t(2) << 20;
+
+std::size_t physical_memory() {
+    static const std::size_t bytes = [] {
+        const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        return pages > 0 && page > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(page)
+                                     : SIZE_MAX;
+    }();
+    return bytes;
+}
+
+int device_count() { return 1; }
+
+// The names are kept for good: the thread count may change, a pointer that was given out must stay valid.
+const char* hardware_name(int) {
+    static std::mutex mutex;
+    static std::set<std::string>& names = *new std::set<std::string>;
+    const std::string now = std::string("CPU, ") + cpu::name(cpu::active_isa()) + ", " +
+                            std::to_string(num_threads()) + " threads";
+    const std::lock_guard lock(mutex);
+    return names.insert(now).first->c_str();
+}
+
+// Linux promises more memory than there is and kills the process when it is touched; refuse what can never
+// fit. Large blocks sit on huge pages: far fewer TLB misses when a GEMM walks down a column.
+void* allocate(int, std::size_t bytes) {
+    if (bytes > physical_memory()) return nullptr;
+    const std::size_t unit = bytes >= 2 * huge_page ? huge_page : alignment;
+    const std::size_t rounded = (bytes + unit - 1) / unit * unit;
+    void* memory = std::aligned_alloc(unit, rounded);
+    if (memory != nullptr && unit == huge_page) madvise(memory, rounded, MADV_HUGEPAGE);  // a wish; may fail
+    return memory;
+}
+
+void release(int, void* memory) { std::free(memory); }
+
+void copy(int, void* to, const void* from, std::size_t bytes) {
+    if (bytes != 0) std::memmove(to, from, bytes);
+}
+
+void nothing_to_wait_for(int) {}
+
+}  // namespace
+
+extern const Backend cpu_backend;
+const Backend cpu_backend{.device_count = device_count,
+                          .hardware_name = hardware_name,
+                          .allocate = allocate,
+                          .release = release,
+                          .copy_in = copy,
+                          .copy_out = copy,
+                          .copy = copy,
+                          .synchronize = nothing_to_wait_for};
+
+void set_num_threads(int n) {
+    check(n >= 1, ErrorKind::value, "set_num_threads: got ", n, "; needs at least 1");
+    check(!cpu::in_parallel_region(), ErrorKind::state,
+          "set_num_threads: called from inside a parallel loop");
+    cpu::set_num_threads(n);
+}
+
+int num_threads() { return cpu::num_threads(); }
+
+}  // namespace mezzo

@@ -1,0 +1,176 @@
+// Losses over class indices: negative log likelihood and cross entropy with ignored rows and label smoothing
+// as in torch.nn.functional. A mean is over the rows that are not ignored; if all are, it is NaN.
+#include <cmath>
+#include <vector>
+
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+enum Reduce : std::uint8_t { none, mean, sum };
+
+struct Targets {
+    const std::int64_t* index;
+    std::int64_t rows, classes, ignored, counted = 0;
+    bool ignores(std::int64_t row) const { return index[row] == ignored; }
+
+    // Throws before anything is written if a target that counts is no class.
+    Targets(const char* op, const Tensor& target, std::int64_t class_count, std::int64_t ignore_index)
+        : index(target->numel ? reinterpret_cast<const std::int64_t*>(target->bytes()) : nullptr),
+          rows(target->numel),
+          classes(class_count),
+          ignored(ignore_index) {
+        for (std::int64_t row = 0; row < rows; ++row) {
+            if (ignores(row)) continue;
+            check(index[row] >= 0 && index[row] < classes, ErrorKind::value, op, ": target ", index[row],
+                  " in row ", row, " is not a class; there are ", classes, " classes, so targets are 0 to ",
+                  classes - 1, " or ignore_index ", ignored);
+            ++counted;
+        }
+    }
+};
+
+template <class F> void for_rows(std::int64_t rows, std::int64_t classes, const F& body) {
+    parallel_for(rows, grain / 4 / (classes + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) body(row);
+    });
+}
+
+// A row of x as T, in place or in a thread-local buffer.
+template <class T> const T* read_row(const Tensor& x, std::int64_t row, std::int64_t classes) {
+    const char* from = x->bytes() + row * classes * std::int64_t(size_of(x->dtype));
+    if (x->dtype == dtype_of<T>()) return reinterpret_cast<const T*>(from);
+    thread_local std::vector<T> memory;
+    memory.resize(std::size_t(classes));
+    convert(from, x->dtype, memory.data(), dtype_of<T>(), classes);
+    return memory.data();
+}
+
+// Calls fill(row, to) with room for a row of T and stores it as y's dtype.
+template <class T, class F>
+void write_row(const Tensor& y, std::int64_t row, std::int64_t classes, const F& fill) {
+    char* to = y->bytes() + row * classes * std::int64_t(size_of(y->dtype));
+    if (y->dtype == dtype_of<T>()) return fill(reinterpret_cast<T*>(to));
+    thread_local std::vector<T> memory;
+    memory.resize(std::size_t(classes));
+    fill(memory.data());
+    convert(memory.data(), dtype_of<T>(), to, y->dtype, classes);
+}
+
+void store_reduced(const std::vector<double>& losses, const Targets& targets, std::uint8_t reduction,
+                   const Tensor& y) {
+    if (reduction == none) {
+        const Sink sink(y, float64);
+        for (std::int64_t i = 0; i < targets.rows; i += chunk)
+            sink.store(i, targets.rows - i < chunk ? targets.rows - i : chunk, losses.data() + i);
+        return;
+    }
+    double total = 0;
+    for (const double loss : losses) total += loss;
+    if (reduction == mean) total /= double(targets.counted);
+    Sink(y, float64).store(0, 1, &total);
+}
+
+// The gradient of each row's loss, mean already divided.
+double row_gradient(const Tensor& g, const Targets& targets, std::uint8_t reduction, std::int64_t row) {
+    double value = 0;
+    const std::int64_t at = reduction == none ? row * std::int64_t(size_of(g->dtype)) : 0;
+    convert(g->bytes() + at, g->dtype, &value, float64, 1);
+    return reduction == mean ? value / double(targets.counted) : value;
+}
+
+double element(const Tensor& x, std::int64_t i) {
+    double value = 0;
+    convert(x->bytes() + i * std::int64_t(size_of(x->dtype)), x->dtype, &value, float64, 1);
+    return value;
+}
+
+// loss = lse - (1 - s) x[target] - s mean(x), lse = ln sum e^x, s the smoothing
+template <class T> void cross_entropy(In in, const Attrs& at, Out out) {
+    const Tensor& x = in[0];
+    const std::int64_t classes = x->shape[1];
+    const Targets targets("cross_entropy", in[1], classes, at.index);
+    const RealLoops<T>& loops = real_loops<T>();
+    std::vector<double> losses(static_cast<std::size_t>(targets.rows)), log_sums(losses.size());
+    for_rows(targets.rows, classes, [&](std::int64_t row) {
+        const T* p = read_row<T>(x, row, classes);
+        const T largest = loops.max(p, classes);
+        const double log_sum = std::log(loops.exp_sum(nullptr, p, classes, largest));
+        log_sums[std::size_t(row)] = double(largest) + log_sum;
+        double& loss = losses[std::size_t(row)];
+        if (targets.ignores(row)) return;
+        loss = (double(largest) - double(p[targets.index[row]])) + log_sum;
+        if (at.alpha != 0) {
+            const double smooth = log_sum + (double(largest) - loops.sum(p, classes) / double(classes));
+            loss = (1 - at.alpha) * loss + at.alpha * smooth;
+        }
+    });
+    store_reduced(losses, targets, at.reduction, out[0]);
+    store_reduced(log_sums, targets, none, out[1]);
+}
+
+// (softmax(x) - (1 - s) [i == target] - s / classes) g
+template <class T> void cross_entropy_grad(In in, const Attrs& at, Out out) {
+    const Tensor& x = in[1];
+    const std::int64_t classes = x->shape[1];
+    const Targets targets("cross_entropy", in[2], classes, at.index);
+    const Loops& all = active_loops();
+    const int compute = int(compute_for(dtype_of<T>()));
+    for_rows(targets.rows, classes, [&](std::int64_t row) {
+        write_row<T>(out[0], row, classes, [&](T* to) {
+            if (targets.ignores(row)) {
+                for (std::int64_t i = 0; i < classes; ++i) to[i] = 0;
+                return;
+            }
+            const T g = T(row_gradient(in[0], targets, at.reduction, row));
+            const double log_sum = element(in[3], row);
+            const T* p = read_row<T>(x, row, classes);
+            real_loops<T>().exp_sum(to, p, classes, T(log_sum));
+            to[targets.index[row]] -= T(1 - at.alpha);
+            if (at.alpha != 0)
+                all.unary[int(UnaryOp::add_scalar)][compute](to, to, classes, -at.alpha / double(classes), 0);
+            all.unary[int(UnaryOp::mul_scalar)][compute](to, to, classes, double(g), 0);
+        });
+    });
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void nll_loss(In in, const Attrs& at, Out out) {
+    const std::int64_t classes = in[0]->shape[1];
+    const Targets targets("nll_loss", in[1], classes, at.index);
+    std::vector<double> losses(static_cast<std::size_t>(targets.rows));
+    for (std::int64_t row = 0; row < targets.rows; ++row)
+        if (!targets.ignores(row))
+            losses[std::size_t(row)] = -element(in[0], row * classes + targets.index[row]);
+    store_reduced(losses, targets, at.reduction, out[0]);
+}
+
+void nll_loss_grad(In in, const Attrs& at, Out out) {
+    const std::int64_t classes = at.shape[1];
+    const Targets targets("nll_loss", in[1], classes, at.index);
+    for_rows(targets.rows, classes, [&](std::int64_t row) {
+        write_row<double>(out[0], row, classes, [&](double* to) {
+            for (std::int64_t i = 0; i < classes; ++i) to[i] = 0;
+            if (!targets.ignores(row))
+                to[targets.index[row]] = -row_gradient(in[0], targets, at.reduction, row);
+        });
+    });
+}
+
+void cross_entropy(In in, const Attrs& at, Out out) {
+    with_real(in[0]->dtype, [&]<class T>(T) { mezzo::cross_entropy<T>(in, at, out); });
+}
+
+void cross_entropy_grad(In in, const Attrs& at, Out out) {
+    with_real(in[1]->dtype, [&]<class T>(T) { mezzo::cross_entropy_grad<T>(in, at, out); });
+}
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

@@ -1,0 +1,114 @@
+#include "cpu/convert.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/isa.h"
+#include "cpu/isa_tables.h"
+
+namespace mezzo::cpu {
+namespace {
+
+// double -> float rounded to odd: rounding that again to 16 bits gives what one rounding would have given.
+float round_to_odd(double x) {
+    const float f = static_cast<float>(x);
+    if (static_cast<double>(f) == x || x != x) return f;
+    std::uint32_t bits = std::bit_cast<std::uint32_t>(f);
+    if (std::fabs(static_cast<double>(f)) > std::fabs(x)) --bits;
+    return std::bit_cast<float>(bits | 1u);
+}
+
+template <class T> T saturate(double x) {
+    if (x != x) return 0;
+    constexpr double limit = -static_cast<double>(std::numeric_limits<T>::min());  // a power of two
+    if (x >= limit) return std::numeric_limits<T>::max();
+    if (x <= -limit) return std::numeric_limits<T>::min();
+    return static_cast<T>(x);
+}
+
+template <class T> constexpr bool is_half = std::is_same_v<T, float16_t> || std::is_same_v<T, bfloat16_t>;
+
+// To a 16-bit type: from float directly, from anything wider through one rounding to odd.
+template <class To, class From> To cast(From x) {
+    if constexpr (is_half<From>) {
+        return cast<To>(static_cast<float>(x));
+    } else if constexpr (is_half<To>) {
+        if constexpr (std::is_same_v<From, float>)
+            return To(x);
+        else
+            return To(round_to_odd(static_cast<double>(x)));
+    } else if constexpr (std::is_same_v<To, bool>) {
+        return x != From(0);
+    } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+        if constexpr (sizeof(To) == 1)
+            return static_cast<To>(saturate<std::int64_t>(static_cast<double>(x)));
+        else
+            return saturate<To>(static_cast<double>(x));
+    } else {
+        return static_cast<To>(x);
+    }
+}
+
+// Reads and writes bytes, so that neither side needs alignment.
+template <class From, class To> void loop(const void* src, void* dst, std::int64_t n) {
+    const char* from = static_cast<const char*>(src);
+    char* to = static_cast<char*>(dst);
+    for (std::int64_t i = 0; i < n; ++i) {
+        From x;
+        if constexpr (std::is_same_v<From, bool>)
+            x = from[i] != 0;
+        else
+            std::memcpy(&x, from + i * std::int64_t(sizeof x), sizeof x);
+        const To y = cast<To>(x);
+        std::memcpy(to + i * std::int64_t(sizeof y), &y, sizeof y);
+    }
+}
+
+using Loop = void (*)(const void*, void*, std::int64_t);
+
+template <class From> Loop loop_to(Dtype to) {
+    constexpr Loop loops[dtype_count] = {
+        loop<From, float16_t>,    loop<From, bfloat16_t>,   loop<From, float>,        loop<From, double>,
+        loop<From, std::int32_t>, loop<From, std::int64_t>, loop<From, std::uint8_t>, loop<From, bool>};
+    return loops[static_cast<int>(to)];
+}
+
+Loop general_loop(Dtype from, Dtype to) {
+    switch (from) {
+        case float16: return loop_to<float16_t>(to);
+        case bfloat16: return loop_to<bfloat16_t>(to);
+        case float32: return loop_to<float>(to);
+        case float64: return loop_to<double>(to);
+        case int32: return loop_to<std::int32_t>(to);
+        case int64: return loop_to<std::int64_t>(to);
+        case uint8: return loop_to<std::uint8_t>(to);
+        case boolean: break;
+    }
+    return loop_to<bool>(to);
+}
+
+const ConvertKernels& active_kernels() {
+    const Isa isa = active_isa();
+    if (isa == Isa::avx512 && convert_avx512.convert[0][1]) return convert_avx512;
+    if (isa != Isa::portable && convert_avx2.convert[0][1]) return convert_avx2;
+    return convert_portable;
+}
+
+}  // namespace
+
+void convert(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
+    if (n <= 0) return;
+    if (from == to) {
+        std::memcpy(dst, src, static_cast<std::size_t>(n) * size_of(from));
+        return;
+    }
+    if (from <= float32 && to <= float32)
+        active_kernels().convert[static_cast<int>(from)][static_cast<int>(to)](src, dst, n);
+    else
+        general_loop(from, to)(src, dst, n);
+}
+
+}  // namespace mezzo::cpu

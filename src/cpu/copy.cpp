@@ -1,0 +1,141 @@
+// Conversions, copies and fills.
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+// A float64 number as one element of `dtype`.
+struct Element {
+    alignas(8) char bytes[8];
+    Element(double value, Dtype dtype) { convert(&value, float64, bytes, dtype, 1); }
+};
+
+// A 2-D transpose in square tiles, so that both sides use whole cache lines: y[i, j] = x[j, i].
+template <class T>
+void transpose(const T* x, std::int64_t x_stride, T* y, std::int64_t rows, std::int64_t cols) {
+    constexpr std::int64_t tile = 32;
+    const std::int64_t tiles = (rows + tile - 1) / tile;
+    parallel_for(tiles, (grain + tile * cols) / (tile * cols + 1),
+                 [&](std::int64_t first, std::int64_t last) {
+                     for (std::int64_t i0 = first * tile; i0 < last * tile && i0 < rows; i0 += tile) {
+                         const std::int64_t i1 = i0 + tile < rows ? i0 + tile : rows;
+                         for (std::int64_t j0 = 0; j0 < cols; j0 += tile) {
+                             const std::int64_t j1 = j0 + tile < cols ? j0 + tile : cols;
+                             for (std::int64_t i = i0; i < i1; ++i)
+                                 for (std::int64_t j = j0; j < j1; ++j) y[i * cols + j] = x[j * x_stride + i];
+                         }
+                     }
+                 });
+}
+
+// Handles what transpose() can: equal dtypes of 2 or 4 bytes, x stored column by column.
+bool transposed_copy(const Tensor& x, const Tensor& y) {
+    if (x->dtype != y->dtype || x->shape.size() != 2 || !y->contiguous || !(x->shape == y->shape))
+        return false;
+    const std::int64_t rows = x->shape[0], cols = x->shape[1];
+    if (x->strides[0] != 1 || rows < 16 || cols < 16) return false;
+    if (size_of(x->dtype) == 4)
+        transpose(reinterpret_cast<const std::uint32_t*>(x->bytes()), x->strides[1],
+                  reinterpret_cast<std::uint32_t*>(y->bytes()), rows, cols);
+    else if (size_of(x->dtype) == 2)
+        transpose(reinterpret_cast<const std::uint16_t*>(x->bytes()), x->strides[1],
+                  reinterpret_cast<std::uint16_t*>(y->bytes()), rows, cols);
+    else
+        return false;
+    return true;
+}
+
+void assign(const Tensor& x, const Tensor& y) {
+    if (y->numel == 0 || transposed_copy(x, y)) return;
+    if (x->contiguous && y->contiguous && x->shape == y->shape) {
+        const char* const from = x->bytes();
+        char* const to = y->bytes();
+        const auto from_size = std::int64_t(size_of(x->dtype)), to_size = std::int64_t(size_of(y->dtype));
+        parallel_for(y->numel, grain, [&](std::int64_t begin, std::int64_t end) {
+            if (x->dtype == y->dtype)
+                std::memcpy(to + begin * to_size, from + begin * from_size,
+                            std::size_t((end - begin) * to_size));
+            else
+                convert(from + begin * from_size, x->dtype, to + begin * to_size, y->dtype, end - begin);
+        });
+        return;
+    }
+    const Source source(x, y->shape, y->dtype);
+    const Sink sink(y, y->dtype);
+    for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer;
+        sink.store(begin, n, source.read(begin, n, buffer));
+    });
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void cast(In in, const Attrs&, Out out) { assign(in[0], out[0]); }
+
+// x may be another view of out's memory: then it is read completely first.
+void copy_into(In in, const Attrs&, Out out) {
+    const Tensor &x = in[0], &y = out[0];
+    if (x->storage != y->storage || !x->storage) return assign(x, y);
+    const Tensor copy = empty(y->shape, {.dtype = y->dtype});
+    assign(x, copy);
+    assign(copy, y);
+}
+
+void fill(In, const Attrs& at, Out out) {
+    const Tensor& y = out[0];
+    const Element element(at.alpha, y->dtype);
+    Layout repeat;
+    repeat.dims = 1;
+    repeat.sizes[0] = y->numel;
+    repeat.strides[0] = 0;
+    const Source source(element.bytes, y->dtype, repeat, y->dtype);
+    const Sink sink(y, y->dtype);
+    Buffer buffer;  // equal for all chunks
+    const void* values = source.read(0, y->numel < chunk ? y->numel : chunk, buffer);
+    for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) { sink.store(begin, n, values); });
+}
+
+// Along dim, each input is a run of size(dim) * inner elements per outer index.
+void cat(In in, const Attrs& at, Out out) {
+    const Tensor& y = out[0];
+    std::int64_t outer = 1, inner = 1;
+    for (int d = 0; d < y->shape.size(); ++d)
+        if (d != at.dim) (d < at.dim ? outer : inner) *= y->shape[d];
+    const std::int64_t row = y->shape[int(at.dim)] * inner;
+    const std::size_t size = size_of(y->dtype);
+    std::int64_t column = 0;
+    for (const Tensor& x : in) {
+        const std::int64_t run = x->shape[int(at.dim)] * inner;
+        if (run == 0 || outer == 0) continue;
+        const char* const from = x->bytes();
+        char* const to = y->bytes() + column * std::int64_t(size);
+        parallel_for(outer, (grain + run) / run, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t i = begin; i < end; ++i)
+                convert(from + i * run * std::int64_t(size_of(x->dtype)), x->dtype,
+                        to + i * row * std::int64_t(size), y->dtype, run);
+        });
+        column += run;
+    }
+}
+
+void arange(In, const Attrs&, Out out) {
+    const Tensor& y = out[0];
+    const Dtype dtype = is_floating(y->dtype) ? float64 : int64;
+    const Sink sink(y, dtype);
+    for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer;
+        if (dtype == float64)
+            for (std::int64_t i = 0; i < n; ++i) buffer.as<double>()[i] = double(begin + i);
+        else
+            for (std::int64_t i = 0; i < n; ++i) buffer.as<std::int64_t>()[i] = begin + i;
+        sink.store(begin, n, buffer.bytes);
+    });
+}
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

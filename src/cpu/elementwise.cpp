@@ -1,0 +1,177 @@
+// The ops of mezzo/ops.def and their relatives: any strides, broadcasting, mixed dtypes.
+#include <cmath>
+#include <limits>
+
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+void unary(UnaryOp op, In in, const Attrs& at, Out out) {
+    const Compute compute = compute_for(out[0]->dtype);
+    const UnaryLoop loop = active_loops().unary[int(op)][int(compute)];
+    const Source x(in[0], out[0]->shape, dtype_of(compute));
+    const Sink y(out[0], dtype_of(compute));
+    if (x.direct() && y.direct()) {
+        parallel_for(out[0]->numel, grain, [&](std::int64_t begin, std::int64_t end) {
+            loop(y.at(begin), x.at(begin), end - begin, at.alpha, at.beta);
+        });
+        return;
+    }
+    for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer;
+        const void* from = x.read(begin, n, buffer);
+        loop(y.open(begin, buffer), from, n, at.alpha, at.beta);
+        y.finish(begin, n, buffer);
+    });
+}
+
+// Runs `loop` over a and b read as `compute`; the result has dtype `result` before it is stored.
+void binary(BinaryLoop loop, Dtype compute, Dtype result, In in, Out out) {
+    const Source a(in[0], out[0]->shape, compute), b(in[1], out[0]->shape, compute);
+    const Sink y(out[0], result);
+    const bool single_a = a.single() && !b.single(), single_b = b.single();
+    const Single single = single_a ? Single::a : single_b ? Single::b : Single::none;
+    if ((a.direct() || single_a) && (b.direct() || single_b) && y.direct()) {
+        parallel_for(out[0]->numel, grain, [&](std::int64_t begin, std::int64_t end) {
+            loop(y.at(begin), single_a ? a.value() : a.at(begin), single_b ? b.value() : b.at(begin),
+                 end - begin, single);
+        });
+        return;
+    }
+    for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer_a, buffer_b;
+        const void* from_a = single_a ? a.value() : a.read(begin, n, buffer_a);
+        const void* from_b = single_b ? b.value() : b.read(begin, n, buffer_b);
+        loop(y.open(begin, buffer_a), from_a, from_b, n, single);
+        y.finish(begin, n, buffer_a);
+    });
+}
+
+void arithmetic(BinaryOp op, In in, Out out) {
+    const Compute compute = compute_for(out[0]->dtype);
+    binary(active_loops().binary[int(op)][int(compute)], dtype_of(compute), dtype_of(compute), in, out);
+}
+
+void compare(CompareOp op, In in, Out out) {
+    const Compute compute = compute_for(promote(in[0]->dtype, in[1]->dtype));
+    binary(active_loops().compare[int(op)][int(compute)], dtype_of(compute), boolean, in, out);
+}
+
+// result[i] = f(x[i]) with x as T.
+template <class T, class F> void test(In in, Out out, const F& f) {
+    const Source x(in[0], out[0]->shape, dtype_of<T>());
+    const Sink y(out[0], boolean);
+    for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer_x, buffer_y;
+        const T* from = x.template read_as<T>(begin, n, buffer_x);
+        bool* to = y.template open_as<bool>(begin, buffer_y);
+        for (std::int64_t i = 0; i < n; ++i) to[i] = f(from[i]);
+        y.finish(begin, n, buffer_y);
+    });
+}
+
+template <class T>
+void select(const Source& condition, const Source& a, const Source& b, const Sink& y, std::int64_t numel) {
+    for_chunks(numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer_c, buffer_a, buffer_b;
+        const std::uint8_t* c = condition.read_as<std::uint8_t>(begin, n, buffer_c);
+        const T* from_a = a.read_as<T>(begin, n, buffer_a);
+        const T* from_b = b.read_as<T>(begin, n, buffer_b);
+        T* to = y.open_as<T>(begin, buffer_a);
+        for (std::int64_t i = 0; i < n; ++i) to[i] = c[i] ? from_a[i] : from_b[i];
+        y.finish(begin, n, buffer_a);
+    });
+}
+
+// y = condition ? a : b on the bits of y's dtype.
+void select(const Tensor& condition, const Source& a, const Source& b, const Tensor& out) {
+    const Source c(condition, out->shape, boolean);
+    const Sink y(out, out->dtype);
+    switch (size_of(out->dtype)) {
+        case 1:
+            return select<std::uint8_t>(c, a, b, y, out->numel);
+        case 2:
+            return select<std::uint16_t>(c, a, b, y, out->numel);
+        case 4:
+            return select<std::uint32_t>(c, a, b, y, out->numel);
+        default:
+            return select<std::uint64_t>(c, a, b, y, out->numel);
+    }
+}
+
+// Finite values beyond the range of a 16-bit dtype become its lowest or highest finite number.
+double saturate(double value, Dtype dtype) {
+    if (!is_16bit(dtype) || !std::isfinite(value)) return value;
+    const double highest = dtype == float16 ? 65504.0 : 0x1.fep127;
+    return value > highest ? highest : value < -highest ? -highest : value;
+}
+
+template <class T> void clamp_grad(In in, const Attrs& at, Out out) {
+    const Source g(in[0], out[0]->shape, dtype_of<T>()), x(in[1], out[0]->shape, dtype_of<T>());
+    const Sink y(out[0], dtype_of<T>());
+    for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer_g, buffer_x;
+        const T* from_g = g.template read_as<T>(begin, n, buffer_g);
+        const T* from_x = x.template read_as<T>(begin, n, buffer_x);
+        real_loops<T>().clamp_grad(y.template open_as<T>(begin, buffer_g), from_g, from_x, n, T(at.alpha),
+                                   T(at.beta));
+        y.finish(begin, n, buffer_g);
+    });
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+#define MEZZO_UNARY(name, cast, ints, keep, gradient) \
+    void name(In in, const Attrs& at, Out out) { unary(UnaryOp::name, in, at, out); }
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) \
+    void name(In in, const Attrs& at, Out out) { unary(UnaryOp::name, in, at, out); }
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
+    void name(In in, const Attrs&, Out out) { arithmetic(BinaryOp::name, in, out); }
+#define MEZZO_COMPARE(name) \
+    void name(In in, const Attrs&, Out out) { compare(CompareOp::name, in, out); }
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+#undef MEZZO_BINARY
+#undef MEZZO_COMPARE
+
+void logical_not(In in, const Attrs&, Out out) {
+    test<bool>(in, out, [](bool x) { return !x; });
+}
+
+void isfinite(In in, const Attrs&, Out out) {
+    if (in[0]->dtype == float64)
+        test<double>(in, out, [](double x) { return std::isfinite(x); });
+    else if (is_floating(in[0]->dtype))
+        test<float>(in, out, [](float x) { return std::isfinite(x); });
+    else
+        test<bool>(in, out, [](bool) { return true; });
+}
+
+void where(In in, const Attrs&, Out out) {
+    const Dtype dtype = out[0]->dtype;
+    select(in[0], Source(in[1], out[0]->shape, dtype), Source(in[2], out[0]->shape, dtype), out[0]);
+}
+
+void masked_fill(In in, const Attrs& at, Out out) {
+    const Dtype dtype = out[0]->dtype;
+    const double value = saturate(at.alpha, dtype);
+    Layout repeat;
+    repeat.dims = 1;
+    repeat.sizes[0] = out[0]->numel;
+    repeat.strides[0] = 0;
+    select(in[1], Source(&value, float64, repeat, dtype), Source(in[0], out[0]->shape, dtype), out[0]);
+}
+
+void clamp_grad(In in, const Attrs& at, Out out) {
+    with_real(out[0]->dtype, [&]<class T>(T) { mezzo::clamp_grad<T>(in, at, out); });
+}
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

@@ -1,0 +1,333 @@
+// The GEMM driver: checks, blocking, threads. The arithmetic is in gemm_kernel.h.
+//
+// A strip of C is computed from float32 panels packed once per strip into buffers all threads read; its cache
+// blocks are handed out dynamically, and a block's sums stay in a scratch tile until its epilogue. Only where k is
+// longer than the packed panels do sums wait in a float32 copy of the strip: C itself is rounded once in any case.
+#include "cpu/gemm.h"
+
+#include <algorithm>
+
+#include "cpu/buffer.h"
+#include "cpu/convert.h"
+#include "cpu/isa.h"
+#include "cpu/isa_tables.h"
+#include "cpu/parallel.h"
+#include "mezzo/error.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr std::int64_t panel_floats = std::int64_t(1) << 21;  // limit of a packed operand: 8 MiB, in L3
+constexpr std::int64_t longest_k = 2048;                      // packed at once
+constexpr std::int64_t parallel_work = 1 << 21;  // multiply-adds below which waking a thread costs more than it gives
+constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to here packing the other operand does not pay
+
+// Per thread. a, b, rows, bias and strip belong to the thread that called gemm(); tile to each thread that computes.
+struct Scratch {
+    Buffer a, b, rows, bias, strip, tile;
+};
+
+Scratch& scratch() {
+    thread_local Scratch s;
+    return s;
+}
+
+std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+const void* element(const void* base, Dtype type, std::int64_t index) {
+    if (index == 0) return base;
+    return static_cast<const char*>(base) + index * static_cast<std::int64_t>(size_of(type));
+}
+void* element(void* base, Dtype type, std::int64_t index) {
+    return const_cast<void*>(element(static_cast<const void*>(base), type, index));
+}
+
+// op(A) from row i and step p on; op(B) from step p and column j on.
+Operand rows_of_a(const Gemm& g, std::int64_t i, std::int64_t p) {
+    const std::int64_t at = g.trans_a ? p * g.lda + i : i * g.lda + p;
+    return {element(g.a, g.a_type, at), g.a_type, g.lda, !g.trans_a};
+}
+Operand columns_of_b(const Gemm& g, std::int64_t p, std::int64_t j) {
+    const std::int64_t at = g.trans_b ? j * g.ldb + p : p * g.ldb + j;
+    return {element(g.b, g.b_type, at), g.b_type, g.ldb, g.trans_b};
+}
+
+// bias: float32, or null. Finishes rows x columns of C at (i, j) from t.
+void finish(const GemmKernels& kernels, const Gemm& g, const float* bias, std::int64_t i, std::int64_t j,
+            std::int64_t rows, std::int64_t columns, const float* t, std::int64_t ldt) {
+    Epilogue e;
+    e.t = t;
+    e.ldt = ldt;
+    e.rows = rows;
+    e.columns = columns;
+    e.c = element(g.c, g.c_type, i * g.ldc + j);
+    e.pre_activation = g.pre_activation ? element(g.pre_activation, g.c_type, i * g.ldc + j) : nullptr;
+    e.ldc = g.ldc;
+    e.c_type = g.c_type;
+    e.bias = bias ? bias + j : nullptr;
+    e.activation = g.activation;
+    e.alpha = g.alpha;
+    e.beta = g.beta;
+    kernels.epilogue(e);
+}
+
+// How much of a loop over `n` equal parts of `work` multiply-adds in all a thread takes at least.
+std::int64_t grain(std::int64_t n, std::int64_t work) {
+    if (work < parallel_work) return n;
+    return std::max<std::int64_t>(1, n * (parallel_work / 8) / work);
+}
+
+// ---- few rows or few columns
+
+template <class T> void gather(const Operand& x, std::int64_t i, std::int64_t k, float* to) {
+    const T* from = static_cast<const T*>(x.data) + i;
+    for (std::int64_t p = 0; p < k; ++p) to[p] = static_cast<float>(from[p * x.ld]);
+}
+
+// x as float32 rows of k, zero up to ldx.
+void read_rows(const Operand& x, std::int64_t rows, std::int64_t k, float* to, std::int64_t ldx) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+        float* row = to + i * ldx;
+        if (x.along_k || x.ld == 1)
+            convert(element(x.data, x.type, x.along_k ? i * x.ld : i), x.type, row, float32, k);
+        else if (x.type == float32)
+            gather<float>(x, i, k, row);
+        else if (x.type == bfloat16)
+            gather<bfloat16_t>(x, i, k, row);
+        else
+            gather<float16_t>(x, i, k, row);
+        std::fill(row + k, row + ldx, 0.0f);
+    }
+}
+
+// op(A) has few rows: op(B) is read once where it lies.
+void skinny_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    const std::int64_t ldx = round_up(g.k, kernels.lanes);
+    float* x = scratch().rows.get<float>(g.m * ldx);
+    read_rows(rows_of_a(g, 0, 0), g.m, g.k, x, ldx);
+    constexpr std::int64_t width = 512;  // columns at once: their sums stay in L1
+    const std::int64_t unit = 32;
+    parallel_for((g.n + unit - 1) / unit, grain((g.n + unit - 1) / unit, 8 * g.m * g.n * g.k),
+                 [&](std::int64_t begin, std::int64_t end) {
+                     float* t = scratch().tile.get<float>(g.m * width);
+                     const std::int64_t last = std::min(g.n, end * unit);
+                     for (std::int64_t j = begin * unit; j < last; j += width) {
+                         const std::int64_t columns = std::min(width, last - j);
+                         kernels.skinny(x, ldx, g.m, columns_of_b(g, 0, j), columns, g.k, t, width);
+                         finish(kernels, g, bias, 0, j, g.m, columns, t, width);
+                     }
+                 });
+}
+
+// op(B) has few columns: C^T = op(B)^T op(A)^T block by block, transposed back on the way to the epilogue.
+void skinny_columns(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    const std::int64_t ldx = round_up(g.k, kernels.lanes);
+    float* x = scratch().rows.get<float>(g.n * ldx);
+    Operand columns = columns_of_b(g, 0, 0);
+    read_rows(columns, g.n, g.k, x, ldx);
+    constexpr std::int64_t width = 512;
+    const std::int64_t unit = 32, ldt = round_up(g.n, kernels.lanes);
+    parallel_for((g.m + unit - 1) / unit, grain((g.m + unit - 1) / unit, 8 * g.m * g.n * g.k),
+                 [&](std::int64_t begin, std::int64_t end) {
+                     float* sums = scratch().tile.get<float>((g.n + ldt) * width);
+                     float* t = sums + g.n * width;
+                     const std::int64_t last = std::min(g.m, end * unit);
+                     for (std::int64_t i = begin * unit; i < last; i += width) {
+                         const std::int64_t rows = std::min(width, last - i);
+                         kernels.skinny(x, ldx, g.n, rows_of_a(g, i, 0), rows, g.k, sums, width);
+                         for (std::int64_t r = 0; r < rows; ++r)
+                             for (std::int64_t j = 0; j < g.n; ++j) t[r * ldt + j] = sums[j * width + r];
+                         finish(kernels, g, bias, i, 0, rows, g.n, t, ldt);
+                     }
+                 });
+}
+
+// ---- the general case
+
+// A strip of C, one range of k, and the buffers of their packed panels.
+struct Strip {
+    std::int64_t i, j, p;        // origin
+    std::int64_t m, n, k;        // extent
+    float *a, *b;                // packed panels, k steps long
+    float* sums;                 // [m, ld_sums] float32, or null if k is all there is
+    std::int64_t ld_sums;
+    bool first, last;            // of the ranges of k
+    bool keep_a;                 // a holds these panels already
+};
+
+void pack_strip(const GemmKernels& kernels, const Gemm& g, const Strip& s, std::int64_t work) {
+    const std::int64_t unit_a = kernels.mr * 8, unit_b = kernels.nr * 4;
+    const std::int64_t count_a = s.keep_a ? 0 : (s.m + unit_a - 1) / unit_a, count_b = (s.n + unit_b - 1) / unit_b;
+    const std::int64_t count = count_a + count_b;
+    parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t u = begin; u < end; ++u) {
+            if (u < count_a) {
+                const std::int64_t i = u * unit_a;
+                kernels.pack_a(rows_of_a(g, s.i + i, s.p), std::min(unit_a, s.m - i), s.k, s.a + i * s.k);
+            } else {
+                const std::int64_t j = (u - count_a) * unit_b;
+                kernels.pack_b(columns_of_b(g, s.p, s.j + j), std::min(unit_b, s.n - j), s.k, s.b + j * s.k);
+            }
+        }
+    });
+}
+
+// One cache block of a strip: rows x columns at (i, j) of the strip.
+void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s, std::int64_t i,
+           std::int64_t j, std::int64_t rows, std::int64_t columns) {
+    float* t = s.sums ? s.sums + i * s.ld_sums + j
+                      : scratch().tile.get<float>(round_up(rows, kernels.mr) * kernels.nc);
+    const std::int64_t ldt = s.sums ? s.ld_sums : kernels.nc;
+    std::int64_t p = 0;
+    do {
+        const std::int64_t left = s.k - p;  // halve the last two ranges rather than leave a short one
+        const std::int64_t k = left > 2 * kernels.kc ? kernels.kc : left > kernels.kc ? (left + 1) / 2 : left;
+        kernels.tile(s.a + i * s.k + p * kernels.mr, s.b + j * s.k + p * kernels.nr, s.k, k, rows, columns, t, ldt,
+                     p != 0 || !s.first);
+        p += k;
+    } while (p < s.k);
+    if (s.last) finish(kernels, g, bias, s.i + i, s.j + j, rows, columns, t, ldt);
+}
+
+void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s,
+                   std::int64_t work) {
+    std::int64_t mc = kernels.mc, nc = kernels.nc;
+    const auto blocks = [&] { return (s.m + mc - 1) / mc * ((s.n + nc - 1) / nc); };
+    if (work >= parallel_work) {
+        const std::int64_t wanted = 3 * num_threads();
+        while (num_threads() > 1 && blocks() < wanted && (mc > 4 * kernels.mr || nc > 2 * kernels.nr)) {
+            if (mc > 4 * kernels.mr) mc = round_up(mc / 2, kernels.mr);
+            if (blocks() < wanted && nc > 2 * kernels.nr) nc = round_up(nc / 2, kernels.nr);
+        }
+    }
+    const std::int64_t across = (s.n + nc - 1) / nc;
+    parallel_for(blocks(), work < parallel_work ? blocks() : 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t u = begin; u < end; ++u) {
+            const std::int64_t i = u / across * mc, j = u % across * nc;
+            block(kernels, g, bias, s, i, j, std::min(mc, s.m - i), std::min(nc, s.n - j));
+        }
+    });
+}
+
+void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    const std::int64_t ks = g.k <= longest_k + longest_k / 2 ? g.k : longest_k;
+    const auto strip = [&](std::int64_t extent, std::int64_t unit) {
+        return std::min(round_up(extent, unit), panel_floats / std::max<std::int64_t>(ks, 512) / unit * unit);
+    };
+    const std::int64_t ms = strip(g.m, kernels.mr), ns = strip(g.n, kernels.nr);
+    Scratch& buffers = scratch();
+    Strip s{};
+    s.a = buffers.a.get<float>(ms * ks);
+    s.b = buffers.b.get<float>(ns * ks);
+    if (g.k > ks) s.sums = buffers.strip.get<float>(ms * ns);
+    s.ld_sums = ns;
+    for (s.j = 0; s.j < g.n; s.j += ns) {
+        s.n = std::min(ns, g.n - s.j);
+        for (s.i = 0; s.i < g.m; s.i += ms) {
+            s.m = std::min(ms, g.m - s.i);
+            s.p = 0;
+            do {
+                s.k = std::min(ks, g.k - s.p);
+                s.first = s.p == 0;
+                s.last = s.p + s.k == g.k;
+                s.keep_a = s.j > 0 && ms >= g.m && ks == g.k;
+                const std::int64_t work = s.m * s.n * s.k;
+                pack_strip(kernels, g, s, work);
+                compute_strip(kernels, g, bias, s, work);
+                s.p += s.k;
+            } while (s.p < g.k);
+        }
+    }
+}
+
+void single(const GemmKernels& kernels, const Gemm& g) {
+    const float* bias = static_cast<const float*>(g.bias);
+    if (g.bias && g.bias_type != float32) {
+        float* converted = scratch().bias.get<float>(g.n);
+        convert(g.bias, g.bias_type, converted, float32, g.n);
+        bias = converted;
+    }
+    if (g.m <= skinny_m)
+        skinny_rows(kernels, g, bias);
+    else if (g.n <= skinny_n)
+        skinny_columns(kernels, g, bias);
+    else
+        blocked(kernels, g, bias);
+}
+
+// ---- checks and batches
+
+void check_stride(const char* name, std::int64_t ld, std::int64_t row) {
+    check(ld >= row, ErrorKind::value, "gemm: ", name, " = ", ld, " is less than a row of ", row);
+}
+
+bool storable(Dtype type) { return type <= float32; }
+
+void check_arguments(const Gemm& g) {
+    check(g.m >= 0 && g.n >= 0 && g.k >= 0 && g.batch >= 0, ErrorKind::value, "gemm: negative size, m ", g.m, ", n ",
+          g.n, ", k ", g.k, ", batch ", g.batch);
+    const bool f64 = g.a_type == float64 && g.b_type == float64 && g.c_type == float64;
+    check(f64 || (storable(g.a_type) && storable(g.b_type) && storable(g.c_type)), ErrorKind::dtype,
+          "gemm: cannot multiply ", g.a_type, " and ", g.b_type, " into ", g.c_type,
+          "; each must be float16, bfloat16 or float32, or all float64");
+    check(!g.bias || is_floating(g.bias_type), ErrorKind::dtype, "gemm: the bias is ", g.bias_type,
+          "; it must be of a floating type");
+    if (g.m == 0 || g.n == 0 || g.batch == 0) return;
+    if (g.k > 0) {
+        check_stride("lda", g.lda, g.trans_a ? g.m : g.k);
+        check_stride("ldb", g.ldb, g.trans_b ? g.k : g.n);
+    }
+    check_stride("ldc", g.ldc, g.n);
+    check(g.batch == 1 || g.stride_c >= g.n, ErrorKind::value, "gemm: stride_c = ", g.stride_c,
+          " makes the outputs of the batch overlap");
+}
+
+Gemm at(const Gemm& g, std::int64_t index) {
+    Gemm one = g;
+    one.batch = 1;
+    one.a = element(g.a, g.a_type, index * g.stride_a);
+    one.b = element(g.b, g.b_type, index * g.stride_b);
+    one.c = element(g.c, g.c_type, index * g.stride_c);
+    if (g.pre_activation) one.pre_activation = element(g.pre_activation, g.c_type, index * g.stride_c);
+    return one;
+}
+
+// Stacked A with one B is a single taller product.
+bool stacked(const Gemm& g) {
+    return g.batch > 1 && g.stride_b == 0 && !g.trans_a && g.stride_a == g.m * g.lda && g.stride_c == g.m * g.ldc;
+}
+
+}  // namespace
+
+const GemmKernels& active_gemm_kernels() {
+    const Isa isa = active_isa();
+    if (isa == Isa::avx512 && gemm_avx512.mr != 0) return gemm_avx512;
+    if (isa != Isa::portable && gemm_avx2.mr != 0) return gemm_avx2;
+    return gemm_portable;
+}
+
+void gemm(const Gemm& g, const GemmKernels& kernels) {
+    check_arguments(g);
+    if (g.m == 0 || g.n == 0 || g.batch == 0) return;
+    const auto compute = [&](const Gemm& one) { one.c_type == float64 ? gemm_f64(one) : single(kernels, one); };
+    if (stacked(g)) {
+        Gemm tall = g;
+        tall.batch = 1;
+        tall.m *= g.batch;
+        return compute(tall);
+    }
+    if (g.batch == 1) return compute(g);
+    const std::int64_t work = g.m * g.n * g.k;
+    if (work >= parallel_work && g.batch < 2 * num_threads()) {
+        for (std::int64_t i = 0; i < g.batch; ++i) compute(at(g, i));
+        return;
+    }
+    parallel_for(g.batch, grain(g.batch, g.batch * std::max<std::int64_t>(work, 1)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i) compute(at(g, i));
+                 });
+}
+
+void gemm(const Gemm& g) { gemm(g, active_gemm_kernels()); }
+
+}  // namespace mezzo::cpu

@@ -1,0 +1,38 @@
+// Mixed-precision matrix product on the CPU: operands stored in 16 or 32 bits, arithmetic in float32.
+#pragma once
+
+#include <cstdint>
+
+#include "core/activation.h"
+#include "mezzo/dtype.h"
+
+namespace mezzo::cpu {
+
+// One product, or a strided batch of them, of row-major matrices:
+//   C[m,n] = activation(alpha * op(A)[m,k] op(B)[k,n] + bias[n] + beta * C),   op(X) = X or its transpose.
+// 16-bit operands are exact in float32, sums are float32 over the whole of k, and C is rounded once, to nearest even.
+struct Gemm {
+    std::int64_t m = 0, n = 0, k = 0;
+    bool trans_a = false, trans_b = false;
+    const void* a = nullptr;
+    Dtype a_type = float32;
+    std::int64_t lda = 0;  // element stride between rows of the stored matrix; so are ldb, ldc
+    const void* b = nullptr;
+    Dtype b_type = float32;
+    std::int64_t ldb = 0;
+    void* c = nullptr;
+    Dtype c_type = float32;
+    std::int64_t ldc = 0;
+    const void* bias = nullptr;  // [n] or none
+    Dtype bias_type = float32;
+    void* pre_activation = nullptr;  // optional, layout and type of C: the value before the activation
+    Activation activation = Activation::none;
+    float alpha = 1, beta = 0;  // C is read only if beta != 0
+    std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;  // elements between matrices; 0 repeats one
+};
+
+// Computes `g` on the pool's threads. a, b, c: float16, bfloat16 or float32 in any mix, or float64 all three;
+// anything else, a leading dimension too small or overlapping outputs of a batch throw Error.
+void gemm(const Gemm& g);
+
+}  // namespace mezzo::cpu

@@ -1,0 +1,67 @@
+#include "cpu/isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "mezzo/error.h"
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
+
+namespace mezzo::cpu {
+namespace {
+
+// __builtin_cpu_supports reads cpuid and masks what the operating system does not save (xgetbv).
+Isa detect() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    unsigned a = 0, b = 0, c = 0, d = 0;  // compilers disagree on the name "f16c": read its bit, leaf 1 ecx 29
+    if (!avx2 || !__get_cpuid(1, &a, &b, &c, &d) || !(c >> 29 & 1u)) return Isa::portable;
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return avx512 ? Isa::avx512 : Isa::avx2;
+#else
+    return Isa::portable;
+#endif
+}
+
+Isa checked(Isa isa) {
+    if (isa > best_isa())
+        fail(ErrorKind::value, "force_isa: this processor has no ", name(isa), " instructions; the widest it has is ",
+             name(best_isa()));
+    return isa;
+}
+
+Isa initial() {
+    const char* wish = std::getenv("MEZZO_ISA");
+    if (wish == nullptr || *wish == '\0') return best_isa();
+    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+        if (std::strcmp(wish, name(isa)) == 0) return checked(isa);
+    fail(ErrorKind::value, "MEZZO_ISA: unknown value \"", wish, "\"; use portable, avx2 or avx512");
+}
+
+std::atomic<Isa>& active() {
+    static std::atomic<Isa> isa{initial()};
+    return isa;
+}
+
+}  // namespace
+
+Isa best_isa() {
+    static const Isa best = detect();
+    return best;
+}
+
+Isa active_isa() { return active().load(std::memory_order_relaxed); }
+
+void force_isa(Isa isa) { active().store(checked(isa), std::memory_order_relaxed); }
+
+const char* name(Isa isa) {
+    constexpr const char* names[] = {"portable", "avx2", "avx512"};
+    return names[static_cast<int>(isa)];
+}
+
+}  // namespace mezzo::cpu

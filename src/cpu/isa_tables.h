@@ -1,0 +1,72 @@
+// What each instruction set's translation unit offers to gemm.cpp and convert.cpp: plain function pointers,
+// because those units may share no inline function with the rest of the library.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/gemm.h"
+
+namespace mezzo::cpu {
+
+// What happens to a finished float32 block t[rows, columns] on its way to C.
+struct Epilogue {
+    const float* t;
+    std::int64_t ldt;  // t's rows are readable up to a multiple of the vector width
+    std::int64_t rows, columns;
+    void* c;
+    void* pre_activation;  // or null
+    std::int64_t ldc;
+    Dtype c_type;
+    const float* bias;  // or null
+    Activation activation;
+    float alpha, beta;
+};
+
+// A block of an operand: `width` rows of op(A) or columns of op(B), `k` long.
+struct Operand {
+    const void* data;
+    Dtype type;
+    std::int64_t ld;
+    bool along_k;  // neighbours in memory are neighbours along k
+};
+
+struct GemmKernels {
+    int mr, nr;      // register tile
+    int kc, mc, nc;  // cache blocks: kc x nr floats in L1, mc x kc in L2; mc, nc multiples of mr, nr
+
+    // dst[panel][p][i] = float(x[panel * mr + i][p]); the last panel is filled with zeros; nr likewise for pack_b.
+    void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
+    void (*pack_b)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
+
+    // t[rows, columns] = or += the product of packed panels over k steps; panels lie `panel_k` steps apart.
+    // Writes whole vectors: columns are rounded up to a multiple of the vector width.
+    void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
+                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate);
+
+    void (*epilogue)(const Epilogue& e);
+
+    // Few rows: t[rows, width] = x[rows, k] y[k, width], y read in place; x float32, zero up to ldx.
+    void (*skinny)(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y, std::int64_t width,
+                   std::int64_t k, float* t, std::int64_t ldt);
+    int lanes;
+};
+
+// [from][to] of float16, bfloat16, float32; the diagonal is null.
+struct ConvertKernels {
+    void (*convert[3][3])(const void* src, void* dst, std::int64_t n);
+};
+
+// The avx2 and avx512 ones are null where they were not compiled.
+extern const GemmKernels gemm_portable, gemm_avx2, gemm_avx512;
+extern const ConvertKernels convert_portable, convert_avx2, convert_avx512;
+
+// The kernels of active_isa().
+const GemmKernels& active_gemm_kernels();
+
+// gemm() with the given kernels; tests run one instruction set's tile shape on another with it.
+void gemm(const Gemm& g, const GemmKernels& kernels);
+
+// The float64 product; called by gemm() after the checks.
+void gemm_f64(const Gemm& g);
+
+}  // namespace mezzo::cpu

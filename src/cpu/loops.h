@@ -1,0 +1,106 @@
+// The inner loops of all CPU kernels but the matrix product: contiguous, single-threaded, one table per
+// instruction set. Plain function pointers, because the units that fill the tables share no inline function
+// with the rest of the library.
+#pragma once
+
+#include <cstdint>
+
+namespace mezzo::cpu {
+
+// The types that arithmetic happens in; 16-bit elements are computed in f32, small integers in i32.
+enum class Compute : std::uint8_t { f32, f64, i32, i64 };
+inline constexpr int compute_count = 4;
+
+// The ops of mezzo/ops.def in its order; unary ones first without, then with scalars.
+enum class UnaryOp : int {
+#define MEZZO_UNARY(name, cast, ints, keep, gradient) name,
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) name,
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+    count
+};
+enum class BinaryOp : int {
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) name,
+#include "mezzo/ops.def"
+#undef MEZZO_BINARY
+    count
+};
+enum class CompareOp : int {
+#define MEZZO_COMPARE(name) name,
+#include "mezzo/ops.def"
+#undef MEZZO_COMPARE
+    count
+};
+enum class LossOp : int { mse, l1, smooth_l1, bce, bce_with_logits, count };
+
+// Which operand of a binary loop is one element instead of n.
+enum class Single : std::uint8_t { none, a, b };
+
+// dst may be x (or a or b) itself; other overlap is not allowed.
+using UnaryLoop = void (*)(void* dst, const void* x, std::int64_t n, double alpha, double beta);
+using BinaryLoop = void (*)(void* dst, const void* a, const void* b, std::int64_t n, Single single);
+
+// Hyper-parameters of one parameter's update, already combined in double. `multiplier` scales the gradient.
+template <class T> struct SgdLoop {
+    T *param, *momentum_buffer;  // the buffer may be null
+    const T* grad;
+    std::int64_t n;
+    T multiplier, lr, weight_decay, momentum, gain;  // gain = 1 - dampening
+    bool nesterov, first;                            // first: the buffer starts as the gradient
+};
+template <class T> struct AdamLoop {
+    T *param, *exp_avg, *exp_avg_sq;
+    const T* grad;
+    std::int64_t n;
+    T multiplier, weight_decay, shrink;  // shrink = 1 - lr * weight_decay (AdamW), else 1
+    T beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, sqrt_correction2, eps;
+};
+
+// Loops over floating T. Sums of float are kept in 16 or more float partial sums over at most 1,024 elements
+// each, and from there in double.
+template <class T> struct RealLoops {
+    double (*sum)(const T* x, std::int64_t n);
+    double (*sum_squares)(const T* x, std::int64_t n);
+    double (*dot)(const T* a, const T* b, std::int64_t n);
+    T (*max)(const T* x, std::int64_t n);  // n > 0; a NaN wins
+    T (*min)(const T* x, std::int64_t n);
+    // Sum of e^(x - shift), which also goes to dst unless it is null.
+    double (*exp_sum)(T* dst, const T* x, std::int64_t n, T shift);
+    void (*softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, T dot);      // y (g - dot)
+    void (*log_softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, T sum);  // g - e^y sum
+    void (*clamp_grad)(T* dst, const T* g, const T* x, std::int64_t n, T low, T high);
+    void (*add_to_double)(double* dst, const T* x, std::int64_t n);  // dst += x
+    void (*loss[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
+    void (*loss_grad[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
+    // True when every x * factor is finite.
+    bool (*all_finite)(const T* x, std::int64_t n, T factor);
+    void (*sgd)(const SgdLoop<T>& loop);
+    void (*adam)(const AdamLoop<T>& loop);
+};
+
+struct Loops {
+    UnaryLoop unary[int(UnaryOp::count)]
+                   [compute_count];  // null for integers in ops that compute in real numbers
+    BinaryLoop binary[int(BinaryOp::count)][compute_count];
+    BinaryLoop compare[int(CompareOp::count)][compute_count];  // dst: bool
+    RealLoops<float> f32;
+    RealLoops<double> f64;
+    std::int64_t (*sum_i64)(const std::int64_t* x, std::int64_t n);
+    // words[4 * i + j] = word j of Philox block counter + i.
+    void (*philox_blocks)(std::uint32_t* words, std::uint64_t key, std::uint64_t counter,
+                          std::int64_t blocks);
+    // dst = x * scale where half-word i of `words` (low half first) >= threshold, else 0.
+    void (*dropout)(float* dst, const float* x, const std::uint32_t* words, std::int64_t n,
+                    std::uint32_t threshold, float scale);
+    // Pairs (u1, u2) of words to pairs of standard normal numbers by Box and Muller; n pairs.
+    void (*box_muller)(float* dst, const std::uint32_t* words, std::int64_t pairs);
+};
+
+// The wide ones are empty where they were not compiled.
+extern const Loops loops_portable, loops_avx2, loops_avx512;
+
+// The loops of active_isa().
+const Loops& active_loops();
+
+}  // namespace mezzo::cpu

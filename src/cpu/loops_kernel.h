@@ -1,0 +1,372 @@
+// The inner loops, one source for all instruction sets: plain loops that compilers vectorise at -O3, and
+// vector types where the order of a sum has to be given. The including file defines MEZZO_ISA_NAMESPACE and
+// takes `make_loops`. Everything has internal linkage or lives in that namespace; no standard library.
+#pragma once
+
+#include "loops.h"
+#include "loops_step.h"
+#include "ops/functors.h"
+
+#if defined(__clang__)
+#define MEZZO_VECTOR_LOOP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define MEZZO_VECTOR_LOOP _Pragma("GCC ivdep")
+#endif
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+namespace mezzo::cpu {
+namespace {
+
+namespace math = functors::math;
+
+// A scalar attribute as T; integers saturate, so that infinite bounds of clamp work.
+template <class T> MEZZO_HD T scalar_as(double value) {
+    if constexpr (std::is_integral_v<T>) {
+        constexpr T highest = sizeof(T) == 4 ? T(0x7fffffff) : T(0x7fffffffffffffff);
+        if (value >= double(highest)) return highest;
+        if (value <= -double(highest)) return -highest - 1;
+        return value == value ? T(value) : T(0);
+    } else {
+        return T(value);
+    }
+}
+
+// ---- element-wise
+
+template <class T, class F> MEZZO_HD void map(T* dst, const T* x, std::int64_t n, const F f) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = f(x[i]);
+}
+
+template <class F, class T> void unary(void* dst, const void* x, std::int64_t n, double, double) {
+    map(static_cast<T*>(dst), static_cast<const T*>(x), n, F{});
+}
+
+template <template <class> class F, class T>
+void unary_scalar(void* dst, const void* x, std::int64_t n, double alpha, double beta) {
+    map(static_cast<T*>(dst), static_cast<const T*>(x), n, F<T>{scalar_as<T>(alpha), scalar_as<T>(beta)});
+}
+
+// sin and cos: blocks with arguments beyond the reduction's range, infinite or NaN go to libm.
+template <class F, float (*exact)(float)>
+void periodic(void* dst, const void* x, std::int64_t n, double, double) {
+    constexpr std::int64_t block = 256;
+    for (std::int64_t begin = 0; begin < n; begin += block) {
+        const std::int64_t count = n - begin < block ? n - begin : block;
+        const float* from = static_cast<const float*>(x) + begin;
+        float* to = static_cast<float*>(dst) + begin;
+        int outside = 0;
+        for (std::int64_t i = 0; i < count; ++i) outside |= !(math::abs(from[i]) < math::sin_limit);
+        if (outside)
+            for (std::int64_t i = 0; i < count; ++i) to[i] = exact(from[i]);
+        else
+            map(to, from, count, F{});
+    }
+}
+float exact_sin(float x) { return __builtin_sinf(x); }
+float exact_cos(float x) { return __builtin_cosf(x); }
+
+template <class F, class T, class R>
+void binary(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
+    R* const to = static_cast<R*>(dst);
+    const T *const a = static_cast<const T*>(pa), *const b = static_cast<const T*>(pb);
+    if (single == Single::a) {
+        const T value = *a;
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(value, b[i]);
+    } else if (single == Single::b) {
+        const T value = *b;
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(a[i], value);
+    } else {
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(a[i], b[i]);
+    }
+}
+
+// ---- sums and extremes: four vectors of 64 bytes run side by side
+
+template <class T> struct Wide {
+    typedef T V __attribute__((vector_size(64)));
+    static constexpr int lanes = 64 / sizeof(T);
+};
+
+template <class T> MEZZO_HD typename Wide<T>::V load_wide(const T* p) {
+    typename Wide<T>::V v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+
+template <class T> MEZZO_HD double add_lanes(const typename Wide<T>::V& v) {
+    double total = 0;
+    for (int j = 0; j < Wide<T>::lanes; ++j) total += double(v[j]);
+    return total;
+}
+
+// The sum over i of term(i), where term(i, vector tag) gives the terms i .. i + lanes.
+template <class T, class VectorTerm, class Term>
+MEZZO_HD double accumulate(std::int64_t n, const VectorTerm vector_term, const Term term) {
+    constexpr std::int64_t lanes = Wide<T>::lanes, block = 64 * lanes;
+    double total = 0;
+    std::int64_t i = 0;
+    while (n - i >= lanes) {
+        const std::int64_t end = n - i < block ? n - (n - i) % lanes : i + block;
+        typename Wide<T>::V s0 = {}, s1 = {}, s2 = {}, s3 = {};
+        for (; i + 4 * lanes <= end; i += 4 * lanes) {
+            s0 += vector_term(i);
+            s1 += vector_term(i + lanes);
+            s2 += vector_term(i + 2 * lanes);
+            s3 += vector_term(i + 3 * lanes);
+        }
+        for (; i < end; i += lanes) s0 += vector_term(i);
+        s0 = (s0 + s1) + (s2 + s3);
+        total += add_lanes<T>(s0);
+    }
+    for (; i < n; ++i) total += double(term(i));
+    return total;
+}
+
+template <class T> double sum(const T* x, std::int64_t n) {
+    return accumulate<T>(
+        n, [x](std::int64_t i) { return load_wide(x + i); }, [x](std::int64_t i) { return x[i]; });
+}
+
+template <class T> double sum_squares(const T* x, std::int64_t n) {
+    const auto squares = [x](std::int64_t i) {
+        const typename Wide<T>::V v = load_wide(x + i);
+        return v * v;
+    };
+    return accumulate<T>(n, squares, [x](std::int64_t i) { return double(x[i]) * double(x[i]); });
+}
+
+template <class T> double dot(const T* a, const T* b, std::int64_t n) {
+    return accumulate<T>(
+        n, [=](std::int64_t i) { return load_wide(a + i) * load_wide(b + i); },
+        [=](std::int64_t i) { return double(a[i]) * double(b[i]); });
+}
+
+template <class T, bool largest> T extreme(const T* x, std::int64_t n) {
+    using V = typename Wide<T>::V;
+    constexpr std::int64_t lanes = Wide<T>::lanes;
+    const auto better = [](T a, T b) { return (largest ? a > b : a < b) || a != a ? a : b; };
+    T best = x[0];
+    std::int64_t i = 0;
+    if (n >= lanes) {
+        V v = load_wide(x), w = v;
+        for (i = lanes; i + 2 * lanes <= n; i += 2 * lanes) {
+            const V a = load_wide(x + i), b = load_wide(x + i + lanes);
+            v = (largest ? a > v : a < v) | (a != a) ? a : v;
+            w = (largest ? b > w : b < w) | (b != b) ? b : w;
+        }
+        for (int j = 0; j < lanes; ++j) best = better(better(v[j], w[j]), best);
+    }
+    for (; i < n; ++i) best = better(x[i], best);
+    return best;
+}
+
+std::int64_t sum_i64(const std::int64_t* x, std::int64_t n) {
+    std::uint64_t total = 0;
+    for (std::int64_t i = 0; i < n; ++i) total += std::uint64_t(x[i]);
+    return std::int64_t(total);
+}
+
+template <class T> void add_to_double(double* dst, const T* x, std::int64_t n) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] += double(x[i]);
+}
+
+// ---- rows
+
+template <class T> double exp_sum(T* dst, const T* x, std::int64_t n, T shift) {
+    constexpr std::int64_t block = 1024;
+    T buffer[block];
+    double total = 0;
+    for (std::int64_t i = 0; i < n; i += block) {
+        const std::int64_t count = n - i < block ? n - i : block;
+        T* const to = dst ? dst + i : buffer;
+        map(to, x + i, count, [shift](T v) { return math::exp(v - shift); });
+        total += sum(to, count);
+    }
+    return total;
+}
+
+template <class T> void softmax_grad(T* dst, const T* g, const T* y, std::int64_t n, T dot_g_y) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = y[i] * (g[i] - dot_g_y);
+}
+
+template <class T> void log_softmax_grad(T* dst, const T* g, const T* y, std::int64_t n, T sum_g) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = g[i] - math::exp(y[i]) * sum_g;
+}
+
+template <class T> void clamp_grad(T* dst, const T* g, const T* x, std::int64_t n, T low, T high) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] =
+        (x[i] >= low) & (x[i] <= high) ? g[i] : T(0);
+}
+
+// ---- losses: x the input, t the target
+
+template <class T> MEZZO_HD T sign_of(T d) { return d > T(0) ? T(1) : d < T(0) ? T(-1) : d; }
+// ln x, not below -100, as PyTorch's binary_cross_entropy has it.
+template <class T> MEZZO_HD T bounded(T log_x) { return log_x < T(-100) ? T(-100) : log_x; }
+
+struct Mse {
+    template <class T> static MEZZO_HD T loss(T x, T t, T) { return (x - t) * (x - t); }
+    template <class T> static MEZZO_HD T grad(T x, T t, T) { return T(2) * (x - t); }
+};
+struct L1 {
+    template <class T> static MEZZO_HD T loss(T x, T t, T) { return math::abs(x - t); }
+    template <class T> static MEZZO_HD T grad(T x, T t, T) { return sign_of(x - t); }
+};
+struct SmoothL1 {
+    template <class T> static MEZZO_HD T loss(T x, T t, T beta) {
+        const T d = math::abs(x - t);
+        return d < beta ? T(0.5) * d * d / beta : d - T(0.5) * beta;
+    }
+    template <class T> static MEZZO_HD T grad(T x, T t, T beta) {
+        const T d = x - t;
+        return math::abs(d) < beta ? d / beta : sign_of(d);
+    }
+};
+struct Bce {
+    template <class T> static MEZZO_HD T loss(T x, T t, T) {
+        return (t - T(1)) * bounded(math::log1p(-x)) - t * bounded(math::log(x));
+    }
+    template <class T> static MEZZO_HD T grad(T x, T t, T) {
+        const T width = (T(1) - x) * x;
+        return (x - t) / (width < T(1e-12) ? T(1e-12) : width);
+    }
+};
+// max(x, 0) - x t + ln(1 + e^-|x|)
+struct BceWithLogits {
+    template <class T> static MEZZO_HD T loss(T x, T t, T) {
+        return (x < T(0) ? T(0) : x) - x * t + math::log1p(math::exp(-math::abs(x)));
+    }
+    template <class T> static MEZZO_HD T grad(T x, T t, T) { return math::sigmoid(x) - t; }
+};
+
+template <class Loss, class T> void loss(T* dst, const T* x, const T* t, std::int64_t n, T beta) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = Loss::loss(x[i], t[i], beta);
+}
+template <class Loss, class T> void loss_grad(T* dst, const T* x, const T* t, std::int64_t n, T beta) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = Loss::grad(x[i], t[i], beta);
+}
+
+// ---- random numbers
+
+// Sixteen blocks at a time, word by word, so that the 32 x 32 -> 64 bit products vectorise.
+void philox_blocks(std::uint32_t* words, std::uint64_t key, std::uint64_t counter, std::int64_t blocks) {
+    constexpr int width = 16;
+    for (std::int64_t first = 0; first < blocks; first += width) {
+        std::uint32_t c0[width], c1[width], c2[width] = {}, c3[width] = {};
+        for (int i = 0; i < width; ++i) {
+            const std::uint64_t at = counter + std::uint64_t(first + i);
+            c0[i] = std::uint32_t(at);
+            c1[i] = std::uint32_t(at >> 32);
+        }
+        std::uint32_t k0 = std::uint32_t(key), k1 = std::uint32_t(key >> 32);
+        for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+            for (int i = 0; i < width; ++i) {
+                const std::uint64_t p0 = std::uint64_t(0xD2511F53u) * c0[i],
+                                    p1 = std::uint64_t(0xCD9E8D57u) * c2[i];
+                c0[i] = std::uint32_t(p1 >> 32) ^ c1[i] ^ k0;
+                c1[i] = std::uint32_t(p1);
+                c2[i] = std::uint32_t(p0 >> 32) ^ c3[i] ^ k1;
+                c3[i] = std::uint32_t(p0);
+            }
+        }
+        const std::int64_t count = blocks - first < width ? blocks - first : width;
+        std::uint32_t* to = words + first * 4;
+        for (std::int64_t i = 0; i < count; ++i) {
+            to[4 * i] = c0[i];
+            to[4 * i + 1] = c1[i];
+            to[4 * i + 2] = c2[i];
+            to[4 * i + 3] = c3[i];
+        }
+    }
+}
+
+void dropout(float* dst, const float* x, const std::uint32_t* words, std::int64_t n, std::uint32_t threshold,
+             float scale) {
+    std::uint16_t halves[1024];
+    for (std::int64_t begin = 0; begin < n; begin += 1024) {
+        const std::int64_t count = n - begin < 1024 ? n - begin : 1024;
+        __builtin_memcpy(halves, words + begin / 2, std::uint64_t(count + 1) / 2 * 4);
+        const float* const from = x + begin;
+        float* const to = dst + begin;
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < count; ++i) to[i] =
+            std::uint32_t(halves[i]) >= threshold ? from[i] * scale : 0.0f;
+    }
+}
+
+// r = sqrt(-2 ln u1) and the angle 2 pi u2 of a point in the plane whose coordinates are independent normals;
+// u1 in (0, 1].
+void box_muller(float* dst, const std::uint32_t* words, std::int64_t pairs) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < pairs; ++i) {
+        const float u1 = float(std::int32_t((words[2 * i] >> 8) + 1)) * 0x1p-24f;
+        const float u2 = float(std::int32_t(words[2 * i + 1] >> 8)) * 0x1p-24f;
+        const float r = math::sqrt(-2.0f * math::log(u1)), angle = 6.28318530718f * u2;
+        dst[2 * i] = r * math::cos(angle);
+        dst[2 * i + 1] = r * math::sin(angle);
+    }
+}
+
+// ---- the table
+
+// Entries for {float, double, int32, int64} of an op that computes integers as they are, or only in real
+// numbers.
+#define MEZZO_TYPES_same(loop, ...)                                                           \
+    {                                                                                         \
+        loop<__VA_ARGS__, float>, loop<__VA_ARGS__, double>, loop<__VA_ARGS__, std::int32_t>, \
+            loop<__VA_ARGS__, std::int64_t>                                                   \
+    }
+#define MEZZO_TYPES_real(loop, ...) \
+    { loop<__VA_ARGS__, float>, loop<__VA_ARGS__, double>, nullptr, nullptr }
+
+template <class F, class T> constexpr BinaryLoop arithmetic = binary<F, T, T>;
+template <class F, class T> constexpr BinaryLoop comparison = binary<F, T, bool>;
+
+template <class T> constexpr RealLoops<T> real_loops = {
+    sum<T>,
+    sum_squares<T>,
+    dot<T>,
+    extreme<T, true>,
+    extreme<T, false>,
+    exp_sum<T>,
+    softmax_grad<T>,
+    log_softmax_grad<T>,
+    clamp_grad<T>,
+    add_to_double<T>,
+    {loss<Mse, T>, loss<L1, T>, loss<SmoothL1, T>, loss<Bce, T>, loss<BceWithLogits, T>},
+    {loss_grad<Mse, T>, loss_grad<L1, T>, loss_grad<SmoothL1, T>, loss_grad<Bce, T>,
+     loss_grad<BceWithLogits, T>},
+    all_finite<T>,
+    sgd<T>,
+    adam<T>};
+
+constexpr Loops make_loops() {
+    Loops loops = {{
+#define MEZZO_UNARY(name, cast, ints, keep, gradient) MEZZO_TYPES_##ints(unary, functors::name),
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) MEZZO_TYPES_##ints(unary_scalar, functors::name),
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+                   },
+                   {
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
+    MEZZO_TYPES_##ints(arithmetic, functors::name),
+#include "mezzo/ops.def"
+#undef MEZZO_BINARY
+                   },
+                   {
+#define MEZZO_COMPARE(name) MEZZO_TYPES_same(comparison, functors::name),
+#include "mezzo/ops.def"
+#undef MEZZO_COMPARE
+                   },
+                   real_loops<float>,
+                   real_loops<double>,
+                   sum_i64,
+                   philox_blocks,
+                   dropout,
+                   box_muller};
+    loops.unary[int(UnaryOp::sin)][int(Compute::f32)] = periodic<functors::sin, exact_sin>;
+    loops.unary[int(UnaryOp::cos)][int(Compute::f32)] = periodic<functors::cos, exact_cos>;
+    return loops;
+}
+
+}  // namespace
+}  // namespace mezzo::cpu

@@ -1,0 +1,105 @@
+// Element-wise losses and their gradients with reduction none, mean or sum. A sum's partial results belong to
+// fixed chunks and are added in order, in double.
+#include <vector>
+
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+enum Reduce : std::uint8_t { none, mean, sum };
+
+template <class T> void loss(LossOp op, In in, const Attrs& at, Out out) {
+    const Tensor& y = out[0];
+    const Shape& shape = in[0]->shape;
+    const std::int64_t numel = in[0]->numel;
+    const Source x(in[0], shape, dtype_of<T>()), target(in[1], shape, dtype_of<T>());
+    const RealLoops<T>& loops = real_loops<T>();
+    const auto values = [&](std::int64_t begin, std::int64_t n, T* to) {
+        Buffer buffer_x, buffer_t;
+        loops.loss[int(op)](to, x.template read_as<T>(begin, n, buffer_x),
+                            target.template read_as<T>(begin, n, buffer_t), n, T(at.alpha));
+    };
+    if (at.reduction == none) {
+        const Sink sink(y, dtype_of<T>());
+        for_chunks(numel, [&](std::int64_t begin, std::int64_t n) {
+            Buffer buffer;
+            values(begin, n, sink.template open_as<T>(begin, buffer));
+            sink.finish(begin, n, buffer);
+        });
+        return;
+    }
+    const std::int64_t chunks = (numel + chunk - 1) / chunk;
+    std::vector<double> partial(static_cast<std::size_t>(chunks));
+    parallel_for(chunks, grain / chunk, [&](std::int64_t first, std::int64_t last) {
+        Buffer buffer;
+        for (std::int64_t i = first; i < last; ++i) {
+            const std::int64_t n = numel - i * chunk < chunk ? numel - i * chunk : chunk;
+            values(i * chunk, n, buffer.as<T>());
+            partial[std::size_t(i)] = loops.sum(buffer.as<T>(), n);
+        }
+    });
+    double total = 0;
+    for (const double value : partial) total += value;
+    if (at.reduction == mean) total /= double(numel);
+    Sink(y, float64).store(0, 1, &total);
+}
+
+template <class T> void loss_grad(LossOp op, In in, const Attrs& at, Out out) {
+    const Shape& shape = in[1]->shape;
+    const std::int64_t numel = in[1]->numel;
+    const Source g(in[0], shape, dtype_of<T>());
+    const Source x(in[1], shape, dtype_of<T>()), target(in[2], shape, dtype_of<T>());
+    const Sink sink(out[0], dtype_of<T>());
+    const double divisor = at.reduction == mean ? double(numel) : 1.0;
+    const RealLoops<T>& loops = real_loops<T>();
+    const Compute compute = compute_for(dtype_of<T>());
+    const Loops& all = active_loops();
+    for_chunks(numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer_x, buffer_t;
+        const T* from = x.template read_as<T>(begin, n, buffer_x);
+        const T* wanted = target.template read_as<T>(begin, n, buffer_t);
+        T* const to = sink.template open_as<T>(begin, buffer_x);
+        loops.loss_grad[int(op)](to, from, wanted, n, T(at.alpha));
+        if (g.single() || numel == 1) {
+            T factor = *static_cast<const T*>(g.single() ? g.value() : g.read(0, 1, buffer_t));
+            factor = T(double(factor) / divisor);
+            all.binary[int(BinaryOp::mul)][int(compute)](to, to, &factor, n, Single::b);
+        } else {
+            const T* factors = g.template read_as<T>(begin, n, buffer_t);
+            all.binary[int(BinaryOp::mul)][int(compute)](to, to, factors, n, Single::none);
+            if (divisor != 1) all.unary[int(UnaryOp::mul_scalar)][int(compute)](to, to, n, 1 / divisor, 0);
+        }
+        sink.finish(begin, n, buffer_x);
+    });
+}
+
+void forward(LossOp op, In in, const Attrs& at, Out out) {
+    with_real(promote(promote(in[0]->dtype, in[1]->dtype), out[0]->dtype),
+              [&]<class T>(T) { loss<T>(op, in, at, out); });
+}
+void backward(LossOp op, In in, const Attrs& at, Out out) {
+    with_real(promote(promote(in[1]->dtype, in[2]->dtype), out[0]->dtype),
+              [&]<class T>(T) { loss_grad<T>(op, in, at, out); });
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void mse_loss(In in, const Attrs& at, Out out) { forward(LossOp::mse, in, at, out); }
+void mse_loss_grad(In in, const Attrs& at, Out out) { backward(LossOp::mse, in, at, out); }
+void l1_loss(In in, const Attrs& at, Out out) { forward(LossOp::l1, in, at, out); }
+void l1_loss_grad(In in, const Attrs& at, Out out) { backward(LossOp::l1, in, at, out); }
+void smooth_l1_loss(In in, const Attrs& at, Out out) { forward(LossOp::smooth_l1, in, at, out); }
+void smooth_l1_loss_grad(In in, const Attrs& at, Out out) { backward(LossOp::smooth_l1, in, at, out); }
+void bce(In in, const Attrs& at, Out out) { forward(LossOp::bce, in, at, out); }
+void bce_grad(In in, const Attrs& at, Out out) { backward(LossOp::bce, in, at, out); }
+void bce_with_logits(In in, const Attrs& at, Out out) { forward(LossOp::bce_with_logits, in, at, out); }
+void bce_with_logits_grad(In in, const Attrs& at, Out out) { backward(LossOp::bce_with_logits, in, at, out); }
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

@@ -1,0 +1,139 @@
+// Matrix products of tensors through the strided, batched gemm().
+#include "cpu/gemm.h"
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+// The last two dimensions as gemm() wants them: stored by rows, or by columns (then `transposed`).
+struct Matrix {
+    Tensor owner;  // x, or a row-major copy of a matrix that gemm() cannot read
+    std::int64_t ld = 0;
+    bool transposed = false;
+
+    explicit Matrix(const Tensor& x) : owner(x) {
+        if (fits()) return;
+        owner = empty(x->shape, {.dtype = x->dtype});
+        cpu_kernels::cast({&x, 1}, {}, {&owner, 1});
+        fits();
+    }
+    const Shape& shape() const { return owner->shape; }
+    std::int64_t rows() const { return shape()[shape().size() - 2]; }
+    std::int64_t cols() const { return shape().back(); }
+    const char* data() const { return owner->numel ? owner->bytes() : nullptr; }
+
+    // How the dimensions in front repeat over the batch dimensions of the result.
+    Layout batch(const Shape& batch_shape) const {
+        const int dims = shape().size() - 2;
+        return {batch_shape, Shape(shape().begin(), dims), Strides(owner->strides.begin(), dims)};
+    }
+
+private:
+    bool fits() {
+        const std::int64_t row_step = owner->strides[shape().size() - 2], col_step = owner->strides.back();
+        transposed = false;
+        if ((col_step == 1 || cols() <= 1) && (row_step >= cols() || rows() <= 1)) {
+            ld = row_step > cols() ? row_step : cols();
+            return true;
+        }
+        transposed = true;
+        ld = col_step > rows() ? col_step : rows();
+        return (row_step == 1 || rows() <= 1) && (col_step >= rows() || cols() <= 1);
+    }
+};
+
+void set_operands(Gemm& g, const Matrix& a, const Matrix& b) {
+    g.a = a.data();
+    g.a_type = a.owner->dtype;
+    g.lda = a.ld;
+    g.trans_a = a.transposed;
+    g.b = b.data();
+    g.b_type = b.owner->dtype;
+    g.ldb = b.ld;
+    g.trans_b = b.transposed;
+}
+
+const char* advance(const void* p, std::int64_t elements, Dtype dtype) {
+    return static_cast<const char*>(p) + elements * std::int64_t(size_of(dtype));
+}
+
+// One stride per operand serves the whole batch.
+bool regular(const Layout& layout) { return layout.dims <= 1; }
+std::int64_t stride(const Layout& layout) { return layout.dims == 1 ? layout.strides[0] : 0; }
+
+// Element offset of batch item i.
+std::int64_t offset(const Layout& layout, std::int64_t i) {
+    std::int64_t result = 0;
+    for (int d = layout.dims - 1; d >= 0; --d) {
+        result += i % layout.sizes[d] * layout.strides[d];
+        i /= layout.sizes[d];
+    }
+    return result;
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void matmul(In in, const Attrs& at, Out out) {
+    const Tensor& y = out[0];
+    if (y->numel == 0) return;
+    const Matrix a(in[0]), b(in[1]);
+    const Shape batch_shape(y->shape.begin(), y->shape.size() - 2);
+    const Layout batch_a = a.batch(batch_shape), batch_b = b.batch(batch_shape);
+    Gemm g{.m = a.rows(), .n = b.cols(), .k = a.cols()};
+    set_operands(g, a, b);
+    g.c = y->bytes();
+    g.c_type = y->dtype;
+    g.ldc = g.n;
+    g.beta = float(at.beta);
+    const std::int64_t count = batch_shape.numel();
+    if (regular(batch_a) && regular(batch_b)) {
+        g.stride_a = stride(batch_a);
+        g.stride_b = stride(batch_b);
+        g.stride_c = g.m * g.n;
+        if (g.stride_b == 0 && !g.trans_a && g.stride_a == g.m * g.lda)
+            g.m *= count;  // one tall product
+        else
+            g.batch = count;
+        return gemm(g);
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+        Gemm item = g;
+        item.a = advance(g.a, offset(batch_a, i), g.a_type);
+        item.b = advance(g.b, offset(batch_b, i), g.b_type);
+        item.c = y->bytes() + i * g.m * g.n * std::int64_t(size_of(y->dtype));
+        gemm(item);
+    }
+}
+
+void linear(In in, const Attrs& at, Out out) {
+    const Tensor& y = out[0];
+    if (y->numel == 0) return;
+    const Matrix x(in[0]), weight(in[1]);
+    Gemm g{.m = x.rows(), .n = weight.rows(), .k = x.cols()};
+    set_operands(g, x, weight);
+    g.trans_b = !g.trans_b;
+    g.c = y->bytes();
+    g.c_type = y->dtype;
+    g.ldc = g.n;
+    g.activation = static_cast<decltype(g.activation)>(at.activation);
+    Tensor bias;
+    if (in.size() > 2 && in[2].defined()) {
+        bias = in[2];
+        if (!bias->contiguous) {
+            bias = empty(in[2]->shape, {.dtype = in[2]->dtype});
+            cast({&in[2], 1}, {}, {&bias, 1});
+        }
+        g.bias = bias->bytes();
+        g.bias_type = bias->dtype;
+    }
+    if (out.size() > 1) g.pre_activation = out[1]->bytes();
+    gemm(g);
+}
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

@@ -1,0 +1,167 @@
+#include "operand.h"
+
+namespace mezzo::cpu {
+namespace {
+
+// Calls f(offset, step, count, done) for each run along the innermost dimension.
+template <class F> void for_runs(const Layout& layout, std::int64_t begin, std::int64_t n, const F& f) {
+    if (layout.dims == 0) return f(std::int64_t(0), std::int64_t(1), n, std::int64_t(0));
+    const int last = layout.dims - 1;
+    std::int64_t index[max_dims], offset = 0, rest = begin;
+    for (int d = last; d >= 0; --d) {
+        index[d] = rest % layout.sizes[d];
+        rest /= layout.sizes[d];
+        offset += index[d] * layout.strides[d];
+    }
+    for (std::int64_t done = 0; done < n;) {
+        const std::int64_t left = layout.sizes[last] - index[last];
+        const std::int64_t count = n - done < left ? n - done : left;
+        f(offset, layout.strides[last], count, done);
+        done += count;
+        index[last] += count;
+        offset += count * layout.strides[last];
+        for (int d = last; d > 0 && index[d] == layout.sizes[d]; --d) {
+            offset += layout.strides[d - 1] - index[d] * layout.strides[d];
+            index[d] = 0;
+            ++index[d - 1];
+        }
+    }
+}
+
+template <class T>
+void gather_as(const Layout& layout, const T* base, std::int64_t begin, std::int64_t n, T* dst) {
+    for_runs(layout, begin, n,
+             [&](std::int64_t offset, std::int64_t step, std::int64_t count, std::int64_t done) {
+                 const T* const from = base + offset;
+                 T* const to = dst + done;
+                 if (step == 1 && count >= 16)
+                     std::memcpy(to, from, std::size_t(count) * sizeof(T));
+                 else
+                     for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+             });
+}
+
+template <class T>
+void scatter_as(const Layout& layout, T* base, std::int64_t begin, std::int64_t n, const T* src) {
+    for_runs(layout, begin, n,
+             [&](std::int64_t offset, std::int64_t step, std::int64_t count, std::int64_t done) {
+                 T* const to = base + offset;
+                 for (std::int64_t i = 0; i < count; ++i) to[i * step] = src[done + i];
+             });
+}
+
+// Calls f with an unsigned integer of the element's size.
+template <class F> void with_bits(std::size_t size, const F& f) {
+    switch (size) {
+        case 1:
+            return f(std::uint8_t());
+        case 2:
+            return f(std::uint16_t());
+        case 4:
+            return f(std::uint32_t());
+        default:
+            return f(std::uint64_t());
+    }
+}
+
+}  // namespace
+
+void Layout::add(std::int64_t size, std::int64_t stride) {
+    if (size == 1) return;
+    if (dims > 0 && strides[dims - 1] == stride * size) {
+        sizes[dims - 1] *= size;
+        strides[dims - 1] = stride;
+        return;
+    }
+    sizes[dims] = size;
+    strides[dims++] = stride;
+}
+
+Layout::Layout(const Shape& shape, const Shape& x_shape, const Strides& x_strides) {
+    const int missing = shape.size() - x_shape.size();
+    for (int d = 0; d < shape.size(); ++d) {
+        const bool repeats = d < missing || x_shape[d - missing] == 1;
+        add(shape[d], repeats ? 0 : x_strides[d - missing]);
+    }
+}
+
+void gather(const Layout& layout, const char* base, std::size_t size, std::int64_t begin, std::int64_t n,
+            char* dst) {
+    with_bits(size, [&]<class T>(T) {
+        gather_as(layout, reinterpret_cast<const T*>(base), begin, n, reinterpret_cast<T*>(dst));
+    });
+}
+
+void scatter(const Layout& layout, char* base, std::size_t size, std::int64_t begin, std::int64_t n,
+             const char* src) {
+    with_bits(size, [&]<class T>(T) {
+        scatter_as(layout, reinterpret_cast<T*>(base), begin, n, reinterpret_cast<const T*>(src));
+    });
+}
+
+Source::Source(const Tensor& x, const Shape& shape, Dtype as)
+    : base_(x->storage ? x->bytes() : nullptr), size_(size_of(x->dtype)), dtype_(x->dtype), as_(as) {
+    if (x->contiguous && x->numel != 1 && x->shape == shape) {
+        dense_ = true;
+        direct_ = dtype_ == as_;
+        return;
+    }
+    layout_ = Layout(shape, x->shape, x->strides);
+    finish();
+}
+
+Source::Source(const void* data, Dtype dtype, const Layout& layout, Dtype as)
+    : base_(static_cast<const char*>(data)), size_(size_of(dtype)), dtype_(dtype), as_(as), layout_(layout) {
+    finish();
+}
+
+// A result of one element reads in place (dims == 0).
+void Source::finish() {
+    dense_ = layout_.dense();
+    direct_ = dense_ && dtype_ == as_;
+    single_ = layout_.repeated();
+    for (int d = 0; d < layout_.dims; ++d)
+        if (layout_.sizes[d] == 0) single_ = false;  // nothing to read
+    if (single_) convert(base_, dtype_, value_, as_, 1);
+}
+
+const void* Source::convert_to(std::int64_t begin, std::int64_t n, Buffer& buffer) const {
+    if (single_) {
+        with_bits(size_of(as_), [&]<class T>(T value) {
+            std::memcpy(&value, value_, sizeof(T));
+            for (std::int64_t i = 0; i < n; ++i) buffer.as<T>()[i] = value;
+        });
+    } else if (dense_) {
+        convert(at(begin), dtype_, buffer.bytes, as_, n);
+    } else if (dtype_ == as_) {
+        gather(layout_, base_, size_, begin, n, buffer.bytes);
+    } else {
+        Buffer raw;
+        gather(layout_, base_, size_, begin, n, raw.bytes);
+        convert(raw.bytes, dtype_, buffer.bytes, as_, n);
+    }
+    return buffer.bytes;
+}
+
+Sink::Sink(const Tensor& y, Dtype from)
+    : base_(y->storage ? y->bytes() : nullptr), size_(size_of(y->dtype)), dtype_(y->dtype), from_(from) {
+    dense_ = y->contiguous;
+    if (!dense_) layout_ = Layout(y->shape, y->shape, y->strides);
+    direct_ = dense_ && dtype_ == from_;
+}
+
+void Sink::store(std::int64_t begin, std::int64_t n, const void* values) const {
+    if (dense_ && dtype_ == from_) {
+        std::memcpy(at(begin), values, std::size_t(n) * size_);
+    } else if (dense_) {
+        convert(values, from_, at(begin), dtype_, n);
+    } else if (dtype_ == from_) {
+        scatter(layout_, base_, size_, begin, n, static_cast<const char*>(values));
+    } else {
+        Buffer raw;
+        convert(values, from_, raw.bytes, dtype_, n);
+        scatter(layout_, base_, size_, begin, n, raw.bytes);
+    }
+}
+
+}  // namespace mezzo::cpu

@@ -1,0 +1,131 @@
+// How kernels read and write tensors of any strides and dtype: in chunks that fit the L1 cache, in row-major
+// order of the result, converted to the type they compute in. A contiguous tensor of that type is used in
+// place.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/tensor_impl.h"
+#include "cpu/convert.h"
+#include "cpu/loops.h"
+#include "cpu/parallel.h"
+
+namespace mezzo::cpu {
+
+inline constexpr std::int64_t chunk = 1024;   // elements
+inline constexpr std::int64_t grain = 32768;  // elements worth waking a thread for
+
+inline constexpr Dtype dtype_of_compute[compute_count] = {float32, float64, int32, int64};
+constexpr Dtype dtype_of(Compute compute) { return dtype_of_compute[int(compute)]; }
+
+// The type to compute a result in.
+constexpr Compute compute_for(Dtype result) {
+    if (is_floating(result)) return result == float64 ? Compute::f64 : Compute::f32;
+    return result == int64 ? Compute::i64 : Compute::i32;
+}
+
+// One chunk of elements of any type.
+struct Buffer {
+    alignas(64) char bytes[chunk * 8];
+    template <class T> T* as() { return reinterpret_cast<T*>(bytes); }
+};
+
+// Sizes and element strides, neighbours merged where one stride serves both.
+struct Layout {
+    int dims = 0;
+    std::int64_t sizes[max_dims], strides[max_dims];
+
+    Layout() = default;
+    // x's layout when broadcast to `shape`: aligned at the last dimension, stride 0 where x has size 1 or no
+    // dimension.
+    Layout(const Shape& shape, const Shape& x_shape, const Strides& x_strides);
+    // Appends an inner dimension.
+    void add(std::int64_t size, std::int64_t stride);
+    bool dense() const { return dims == 0 || (dims == 1 && strides[0] == 1); }
+    bool repeated() const { return dims == 1 && strides[0] == 0; }
+};
+
+// Copies elements [begin, begin + n) of a layout to or from contiguous memory; `size` bytes per element.
+void gather(const Layout& layout, const char* base, std::size_t size, std::int64_t begin, std::int64_t n,
+            char* dst);
+void scatter(const Layout& layout, char* base, std::size_t size, std::int64_t begin, std::int64_t n,
+             const char* src);
+
+// A tensor to read, broadcast to a shape, as elements of dtype `as`.
+class Source {
+public:
+    Source(const Tensor& x, const Shape& shape, Dtype as);
+    Source(const void* data, Dtype dtype, const Layout& layout, Dtype as);
+
+    // One element stands for all.
+    bool single() const { return single_; }
+    const void* value() const { return value_; }
+    // Elements may be read in place, any number at a time.
+    bool direct() const { return direct_; }
+    const char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
+    // Elements [begin, begin + n), n <= chunk: in place or in the buffer.
+    const void* read(std::int64_t begin, std::int64_t n, Buffer& buffer) const {
+        return direct_ ? at(begin) : convert_to(begin, n, buffer);
+    }
+    template <class T> const T* read_as(std::int64_t begin, std::int64_t n, Buffer& buffer) const {
+        return static_cast<const T*>(read(begin, n, buffer));
+    }
+
+private:
+    const void* convert_to(std::int64_t begin, std::int64_t n, Buffer& buffer) const;
+    void finish();
+    const char* base_;
+    std::size_t size_;  // of an element in memory
+    Dtype dtype_, as_;
+    bool single_ = false, direct_ = false, dense_ = false;
+    Layout layout_;
+    alignas(8) char value_[8];
+};
+
+// A tensor to write, from elements of dtype `from`.
+class Sink {
+public:
+    Sink(const Tensor& y, Dtype from);
+    bool direct() const { return direct_; }
+    char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
+    // Where to compute elements [begin, ..): in place or in the buffer. Then finish() with the same
+    // arguments.
+    void* open(std::int64_t begin, Buffer& buffer) const { return direct_ ? at(begin) : buffer.bytes; }
+    template <class T> T* open_as(std::int64_t begin, Buffer& buffer) const {
+        return static_cast<T*>(open(begin, buffer));
+    }
+    void finish(std::int64_t begin, std::int64_t n, const Buffer& buffer) const {
+        if (!direct_) store(begin, n, buffer.bytes);
+    }
+    // Writes n <= chunk elements of dtype `from`.
+    void store(std::int64_t begin, std::int64_t n, const void* values) const;
+
+private:
+    char* base_;
+    std::size_t size_;
+    Dtype dtype_, from_;
+    bool direct_, dense_;
+    Layout layout_;
+};
+
+// body(begin, n) for chunks that cover [0, total), in parallel.
+template <class F> void for_chunks(std::int64_t total, const F& body) {
+    parallel_for(total, grain, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; i += chunk) body(i, end - i < chunk ? end - i : chunk);
+    });
+}
+
+template <class T> const RealLoops<T>& real_loops();
+template <> inline const RealLoops<float>& real_loops<float>() { return active_loops().f32; }
+template <> inline const RealLoops<double>& real_loops<double>() { return active_loops().f64; }
+
+// Calls f(T()) with double for float64, else with float.
+template <class F> void with_real(Dtype dtype, const F& f) {
+    if (dtype == float64)
+        f(double());
+    else
+        f(float());
+}
+
+}  // namespace mezzo::cpu

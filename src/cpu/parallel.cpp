@@ -1,0 +1,199 @@
+#include "cpu/parallel.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mezzo/error.h"
+
+namespace mezzo::cpu {
+namespace {
+
+// About 2 us: enough to bridge back-to-back loops, too little to steal time from a neighbour process.
+constexpr int spin_rounds = 60;
+
+void pause_briefly() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+int available_processors() {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+thread_local bool inside = false;
+std::atomic<int> thread_count{0};          // 0: not asked yet
+std::atomic<bool> pool_destroyed{false};  // loops in static destructors run inline
+
+struct RegionGuard {
+    RegionGuard() { inside = true; }
+    ~RegionGuard() { inside = false; }
+    RegionGuard(const RegionGuard&) = delete;
+    RegionGuard& operator=(const RegionGuard&) = delete;
+};
+
+class Pool {
+public:
+    static Pool& instance() {
+        static Pool pool;
+        return pool;
+    }
+
+    ~Pool() {
+        pool_destroyed = true;
+        stop();
+    }
+
+    // Returns false if another thread owns the pool at the moment.
+    bool run(std::int64_t n, std::int64_t grain, void (*call)(const void*, std::int64_t, std::int64_t),
+             const void* body) {
+        const std::unique_lock<std::mutex> owner(owner_, std::try_to_lock);
+        if (!owner.owns_lock()) return false;
+        const int threads = num_threads();
+        if (static_cast<int>(workers_.size()) != threads - 1) start(threads - 1);
+        n_ = n;
+        chunk_ = std::max<std::int64_t>({1, grain, n / (std::int64_t(threads) * 8)});
+        call_ = call;
+        body_ = body;
+        error_ = nullptr;
+        next_.store(0, std::memory_order_relaxed);
+        state_.store(open, std::memory_order_release);
+        wake(std::min<std::int64_t>(threads - 1, (n + chunk_ - 1) / chunk_ - 1));
+        work();
+        close();
+        if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+        return true;
+    }
+
+    void resize(int threads) {
+        const std::lock_guard<std::mutex> owner(owner_);
+        stop();
+        thread_count = threads;
+    }
+
+private:
+    static constexpr std::uint32_t open = 1u << 31;  // state_: this bit, plus how many workers are inside
+
+    void wake(std::int64_t count) {
+        epoch_.fetch_add(1, std::memory_order_release);
+        if (count >= static_cast<std::int64_t>(workers_.size()))
+            epoch_.notify_all();
+        else
+            for (std::int64_t i = 0; i < count; ++i) epoch_.notify_one();
+    }
+
+    // Takes chunks until none is left; only workers that joined are waited for, a late one finds the loop closed.
+    void work() {
+        const RegionGuard guard;
+        for (;;) {
+            const std::int64_t begin = next_.fetch_add(chunk_, std::memory_order_relaxed);
+            if (begin >= n_) return;
+            try {
+                call_(body_, begin, std::min(n_, begin + chunk_));
+            } catch (...) {
+                const std::lock_guard<std::mutex> lock(error_mutex_);
+                if (!error_) error_ = std::current_exception();
+                next_.store(n_, std::memory_order_relaxed);
+            }
+        }
+    }
+
+    void close() {
+        std::uint32_t seen = state_.fetch_and(~open, std::memory_order_acq_rel) & ~open;
+        for (int i = 0; seen != 0 && i < spin_rounds; ++i) {
+            pause_briefly();
+            seen = state_.load(std::memory_order_acquire);
+        }
+        while (seen != 0) {
+            state_.wait(seen, std::memory_order_acquire);
+            seen = state_.load(std::memory_order_acquire);
+        }
+    }
+
+    bool join() {
+        std::uint32_t seen = state_.load(std::memory_order_relaxed);
+        while (seen & open)
+            if (state_.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire)) return true;
+        return false;
+    }
+
+    void worker(std::uint32_t seen) {
+        for (;;) {
+            for (int i = 0; i < spin_rounds && epoch_.load(std::memory_order_relaxed) == seen; ++i)
+                pause_briefly();
+            epoch_.wait(seen, std::memory_order_acquire);
+            seen = epoch_.load(std::memory_order_acquire);
+            if (stopping_.load(std::memory_order_acquire)) return;
+            if (!join()) continue;
+            work();
+            if (state_.fetch_sub(1, std::memory_order_acq_rel) == 1) state_.notify_all();
+        }
+    }
+
+    void start(int count) {
+        stop();
+        pid_ = getpid();
+        stopping_ = false;
+        const std::uint32_t now = epoch_.load();
+        for (int i = 0; i < count; ++i) workers_.emplace_back([this, now] { worker(now); });
+    }
+
+    // After fork() the child has no worker threads: nothing to join there.
+    void stop() {
+        stopping_ = true;
+        epoch_.fetch_add(1);
+        epoch_.notify_all();
+        for (std::thread& thread : workers_) pid_ == getpid() ? thread.join() : thread.detach();
+        workers_.clear();
+    }
+
+    std::mutex owner_;  // held by the thread whose loop runs
+    std::vector<std::thread> workers_;
+    pid_t pid_ = 0;
+    std::atomic<bool> stopping_{false};
+
+    alignas(64) std::atomic<std::uint32_t> epoch_{0};  // rises when there is something to look at
+    alignas(64) std::atomic<std::uint32_t> state_{0};
+    alignas(64) std::atomic<std::int64_t> next_{0};  // first index nobody has taken
+    alignas(64) std::int64_t n_ = 0;
+    std::int64_t chunk_ = 1;
+    void (*call_)(const void*, std::int64_t, std::int64_t) = nullptr;
+    const void* body_ = nullptr;
+    std::mutex error_mutex_;
+    std::exception_ptr error_;
+};
+
+}  // namespace
+
+int num_threads() {
+    const int count = thread_count.load(std::memory_order_relaxed);
+    if (count != 0) return count;
+    int none = 0;
+    thread_count.compare_exchange_strong(none, available_processors());
+    return thread_count.load(std::memory_order_relaxed);
+}
+
+void set_num_threads(int n) {
+    check(n >= 1, ErrorKind::value, "set_num_threads: got ", n, "; needs at least 1");
+    check(!inside, ErrorKind::state, "set_num_threads: called from inside a parallel loop; call it before");
+    Pool::instance().resize(n);
+}
+
+bool in_parallel_region() { return inside; }
+
+void detail::run_parallel(std::int64_t n, std::int64_t grain,
+                          void (*call)(const void*, std::int64_t, std::int64_t), const void* body) {
+    if (pool_destroyed || !Pool::instance().run(n, grain, call, body)) call(body, 0, n);
+}
+
+}  // namespace mezzo::cpu

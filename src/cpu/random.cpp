@@ -1,0 +1,105 @@
+// Random numbers from Philox streams (core/philox.h says which element takes which bits) and dropout.
+#include <cmath>
+
+#include "core/philox.h"
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+// The words of `count` blocks from the stream's block `first` on; a chunk needs at most chunk / 4.
+struct Words {
+    alignas(64) std::uint32_t word[chunk];
+    Words(const Attrs& at, std::int64_t first, std::int64_t count) {
+        active_loops().philox_blocks(word, at.seed, at.offset + std::uint64_t(first), count);
+    }
+};
+
+// body(begin, n) as for_chunks(), but chunks begin at multiples of `chunk`, and so at the beginning of a
+// Philox block.
+template <class F> void for_chunks_of_words(std::int64_t total, const F& body) {
+    parallel_for((total + chunk - 1) / chunk, grain / chunk / 2, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first * chunk; i < last * chunk && i < total; i += chunk)
+            body(i, total - i < chunk ? total - i : chunk);
+    });
+}
+
+// y[i] = element(word i) with elements of type T.
+template <class T, class F> void from_words(const Attrs& at, const Tensor& y, const F& element) {
+    const Sink sink(y, dtype_of<T>());
+    for_chunks_of_words(y->numel, [&](std::int64_t begin, std::int64_t n) {
+        const Words words(at, begin / 4, (n + 3) / 4);
+        Buffer buffer;
+        for (std::int64_t i = 0; i < n; ++i) buffer.as<T>()[i] = element(words.word[i]);
+        sink.store(begin, n, buffer.bytes);
+    });
+}
+
+// low + word * range / 2^32 in integers, for ranges up to 2^64.
+std::int64_t scaled(std::int64_t low, std::uint64_t range, std::uint32_t word) {
+    const std::uint64_t product = (range >> 32) * word + ((range & 0xffffffffu) * word >> 32);
+    return std::int64_t(std::uint64_t(low) + product);
+}
+
+template <class T> void normal(const Attrs& at, const Tensor& y) {
+    const Sink sink(y, dtype_of<T>());
+    for_chunks_of_words(y->numel, [&](std::int64_t begin, std::int64_t n) {
+        const Words words(at, begin / 4, (n + 3) / 4);
+        alignas(64) float standard[chunk];
+        active_loops().box_muller(standard, words.word, (n + 1) / 2);
+        Buffer buffer;
+        for (std::int64_t i = 0; i < n; ++i) buffer.as<T>()[i] = T(at.alpha) + T(at.beta) * T(standard[i]);
+        sink.store(begin, n, buffer.bytes);
+    });
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void random_uniform(In, const Attrs& at, Out out) {
+    with_real(out[0]->dtype, [&]<class T>(T) {
+        const T low = T(at.alpha), width = T(at.beta) - T(at.alpha);
+        from_words<T>(at, out[0], [=](std::uint32_t word) { return low + T(philox_uniform(word)) * width; });
+    });
+}
+
+void random_normal(In, const Attrs& at, Out out) {
+    with_real(out[0]->dtype, [&]<class T>(T) { normal<T>(at, out[0]); });
+}
+
+void random_int(In, const Attrs& at, Out out) {
+    const auto low = std::int64_t(at.alpha);
+    const std::uint64_t range = std::uint64_t(std::int64_t(at.beta)) - std::uint64_t(low);
+    from_words<std::int64_t>(at, out[0], [=](std::uint32_t word) { return scaled(low, range, word); });
+}
+
+void dropout(In in, const Attrs& at, Out out) {
+    const Tensor &x = in[0], &y = out[0];
+    const auto threshold = std::uint32_t(std::lround(at.alpha * 65536.0));
+    const double scale = at.alpha < 1 ? 1 / (1 - at.alpha) : 0;
+    with_real(promote(x->dtype, y->dtype), [&]<class T>(T) {
+        const Source source(x, y->shape, dtype_of<T>());
+        const Sink sink(y, dtype_of<T>());
+        for_chunks_of_words(y->numel, [&](std::int64_t begin, std::int64_t n) {
+            const Words words(at, begin / 8, (n + 7) / 8);
+            Buffer buffer;
+            const T* from = source.template read_as<T>(begin, n, buffer);
+            T* to = sink.template open_as<T>(begin, buffer);
+            if constexpr (std::is_same_v<T, float>)
+                active_loops().dropout(to, from, words.word, n, threshold, float(scale));
+            else
+                for (std::int64_t i = 0; i < n; ++i) {
+                    const std::uint32_t half = words.word[i / 2] >> (i % 2 * 16) & 0xffffu;
+                    to[i] = half >= threshold ? from[i] * scale : 0;
+                }
+            sink.finish(begin, n, buffer);
+        });
+    });
+}
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

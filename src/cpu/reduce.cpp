@@ -1,0 +1,337 @@
+// Reductions. Partial results belong to fixed blocks of the input and are combined in order: the same input
+// gives the same bits on any number of threads. Real sums are float within a block (RealLoops) and double
+// across blocks.
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+constexpr std::int64_t block = 65536;  // elements per partial result
+
+// What a reduction needs to know, for elements T and partial results A:
+//   A identity(); A part(const T* x, n > 0); A join(A, A); void join_row(A* sums, const T* x, n): element by
+//   element
+template <class T> struct SumOf {
+    using A = double;
+    static A identity() { return 0; }
+    static A part(const T* x, std::int64_t n) { return real_loops<T>().sum(x, n); }
+    static A join(A a, A b) { return a + b; }
+    static void join_row(A* sums, const T* x, std::int64_t n) { real_loops<T>().add_to_double(sums, x, n); }
+};
+template <> struct SumOf<std::int64_t> {
+    using A = std::int64_t;
+    static A identity() { return 0; }
+    static A part(const std::int64_t* x, std::int64_t n) { return active_loops().sum_i64(x, n); }
+    static A join(A a, A b) { return A(std::uint64_t(a) + std::uint64_t(b)); }
+    static void join_row(A* sums, const std::int64_t* x, std::int64_t n) {
+        for (std::int64_t i = 0; i < n; ++i) sums[i] = join(sums[i], x[i]);
+    }
+};
+template <class T> struct SquaresOf : SumOf<T> {
+    using A = double;
+    static A part(const T* x, std::int64_t n) { return real_loops<T>().sum_squares(x, n); }
+    static void join_row(A* sums, const T* x, std::int64_t n) {
+        for (std::int64_t i = 0; i < n; ++i) sums[i] += double(x[i]) * double(x[i]);
+    }
+};
+template <class T, bool largest> struct ExtremeOf {
+    using A = T;
+    static A identity() {
+        using Limits = std::numeric_limits<T>;
+        if constexpr (Limits::has_infinity)
+            return largest ? -Limits::infinity() : Limits::infinity();
+        else
+            return largest ? Limits::lowest() : Limits::max();
+    }
+    static A part(const T* x, std::int64_t n) {
+        if constexpr (std::is_floating_point_v<T>) {
+            return largest ? real_loops<T>().max(x, n) : real_loops<T>().min(x, n);
+        } else {
+            A best = x[0];
+            for (std::int64_t i = 1; i < n; ++i) best = join(x[i], best);
+            return best;
+        }
+    }
+    static A join(A a, A b) { return (largest ? a > b : a < b) || a != a ? a : b; }
+    static void join_row(A* sums, const T* x, std::int64_t n) {
+        const auto loop = largest ? BinaryOp::maximum : BinaryOp::minimum;
+        const Compute compute = std::is_same_v<T, float>    ? Compute::f32
+                                : std::is_same_v<T, double> ? Compute::f64
+                                                            : Compute::i64;
+        active_loops().binary[int(loop)][int(compute)](sums, sums, x, n, Single::none);
+    }
+};
+
+// Stores results of type A, after `finish`, as elements of y.
+template <class A, class F>
+void write(const Tensor& y, std::int64_t begin, std::int64_t n, const A* values, const F& finish) {
+    const Sink sink(y, dtype_of<A>());
+    Buffer buffer;
+    for (std::int64_t i = 0; i < n; i += chunk) {
+        const std::int64_t count = n - i < chunk ? n - i : chunk;
+        for (std::int64_t j = 0; j < count; ++j) buffer.as<A>()[j] = finish(values[i + j]);
+        sink.store(begin + i, count, buffer.bytes);
+    }
+}
+
+// y[i] = the reduction of elements [i * length, (i + 1) * length) of x.
+template <class R, class T, class F>
+void reduce_rows(const Source& x, std::int64_t rows, std::int64_t length, const Tensor& y, const F& finish) {
+    using A = typename R::A;
+    const std::int64_t parts = length <= block ? 1 : (length + block - 1) / block;
+    std::vector<A> results(std::size_t(rows * parts), R::identity());
+    parallel_for(rows * parts, length == 0 ? rows + 1 : grain / (length < block ? length : block) + 1,
+                 [&](std::int64_t first, std::int64_t last) {
+                     Buffer buffer;
+                     for (std::int64_t item = first; item < last; ++item) {
+                         const std::int64_t row = item / parts, from = item % parts * block;
+                         const std::int64_t to = from + block < length ? from + block : length;
+                         A& result = results[std::size_t(item)];
+                         if (x.direct()) {
+                             const T* p = reinterpret_cast<const T*>(x.at(row * length + from));
+                             if (to > from) result = R::part(p, to - from);
+                             continue;
+                         }
+                         for (std::int64_t i = from; i < to; i += chunk) {
+                             const std::int64_t n = to - i < chunk ? to - i : chunk;
+                             result = R::join(result,
+                                              R::part(x.template read_as<T>(row * length + i, n, buffer), n));
+                         }
+                     }
+                 });
+    if (parts > 1)
+        for (std::int64_t row = 0; row < rows; ++row) {
+            A total = R::identity();
+            for (std::int64_t i = 0; i < parts; ++i)
+                total = R::join(total, results[std::size_t(row * parts + i)]);
+            results[std::size_t(row)] = total;
+        }
+    write(y, 0, rows, results.data(), finish);
+}
+
+// One block of rows of x[rows, cols] into sums[cols]. Narrow matrices are folded: `fold` rows count as one
+// wide row.
+template <class R, class T> void reduce_block(const Source& x, std::int64_t begin, std::int64_t rows,
+                                              std::int64_t cols, typename R::A* sums) {
+    using A = typename R::A;
+    Buffer buffer, folded;
+    const std::int64_t fold = cols * 2 <= chunk ? chunk / cols : 1;
+    if (fold < 2 || rows < 2 * fold) {
+        for (std::int64_t i = 0; i < rows; ++i)
+            for (std::int64_t j = 0; j < cols; j += chunk) {
+                const std::int64_t n = cols - j < chunk ? cols - j : chunk;
+                R::join_row(sums + j, x.template read_as<T>((begin + i) * cols + j, n, buffer), n);
+            }
+        return;
+    }
+    A* const wide = folded.as<A>();
+    for (std::int64_t j = 0; j < fold * cols; ++j) wide[j] = R::identity();
+    for (std::int64_t i = 0; i < rows; i += fold) {
+        const std::int64_t n = (rows - i < fold ? rows - i : fold) * cols;
+        R::join_row(wide, x.template read_as<T>((begin + i) * cols, n, buffer), n);
+    }
+    for (std::int64_t j = 0; j < fold * cols; ++j) sums[j % cols] = R::join(sums[j % cols], wide[j]);
+}
+
+// y[o, j] = the reduction over i of x[o, i, j].
+template <class R, class T, class F> void reduce_columns(const Source& x, std::int64_t outer,
+                                                         std::int64_t rows, std::int64_t cols,
+                                                         const Tensor& y, const F& finish) {
+    using A = typename R::A;
+    // At least 64 rows per block keep the partial results small beside x.
+    const std::int64_t height = block / cols > 64 ? block / cols : 64;
+    const std::int64_t blocks = rows <= height ? 1 : (rows + height - 1) / height;
+    const std::int64_t step = blocks == 1 ? rows : height;
+    std::vector<A> sums(std::size_t(outer * blocks * cols), R::identity());
+    const std::int64_t work = step * cols < 1 ? 1 : step * cols;
+    parallel_for(outer * blocks, grain / work + 1, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t item = first; item < last; ++item) {
+            const std::int64_t o = item / blocks, begin = item % blocks * step;
+            const std::int64_t count = begin + step < rows ? step : rows - begin;
+            reduce_block<R, T>(x, o * rows + begin, count, cols, sums.data() + item * cols);
+        }
+    });
+    for (std::int64_t o = 0; o < outer; ++o) {
+        A* const total = sums.data() + o * blocks * cols;
+        for (std::int64_t b = 1; b < blocks; ++b)
+            for (std::int64_t j = 0; j < cols; ++j) total[j] = R::join(total[j], total[b * cols + j]);
+        write(y, o * cols, cols, total, finish);
+    }
+}
+
+// The dimensions of a reduction in memory order, neighbours of one kind merged and size 1 left out.
+struct Groups {
+    int count = 0;
+    std::int64_t size[max_dims], stride[max_dims];
+    bool reduced[max_dims];
+    std::int64_t kept = 1, removed = 1;
+
+    Groups(const Shape& shape, const Axes& axes) {
+        const Strides strides = contiguous_strides(shape);
+        for (int d = 0, a = 0; d < shape.size(); ++d) {
+            const bool is_reduced = a < axes.size() && axes[a] == d;
+            a += is_reduced;
+            (is_reduced ? removed : kept) *= shape[d];
+            if (shape[d] == 1) continue;
+            if (count == 0 || reduced[count - 1] != is_reduced) {
+                reduced[count] = is_reduced;
+                size[count++] = 1;
+            }
+            size[count - 1] *= shape[d];
+            stride[count - 1] = strides[d];
+        }
+    }
+};
+
+template <class R, class T, class F>
+void reduce(const Tensor& x, const Axes& axes, const Tensor& y, const F& finish) {
+    if (y->numel == 0) return;
+    const Groups groups(x->shape, axes);
+    const int n = groups.count;
+    const Source source(x, x->shape, dtype_of<T>());
+    if (groups.removed == 0 || n == 0 || (n == 1 && groups.reduced[0]) || (n == 2 && groups.reduced[1]))
+        return reduce_rows<R, T>(source, groups.kept, groups.removed, y, finish);
+    if (n <= 3 && !groups.reduced[n - 1] && (n < 2 || groups.reduced[n - 2])) {
+        const std::int64_t outer = n == 3 ? groups.size[0] : 1, rows = n == 1 ? 1 : groups.size[n - 2];
+        return reduce_columns<R, T>(source, outer, rows, groups.size[n - 1], y, finish);
+    }
+    Layout permuted;  // kept dimensions first
+    for (const bool reduced : {false, true})
+        for (int i = 0; i < n; ++i)
+            if (groups.reduced[i] == reduced) permuted.add(groups.size[i], groups.stride[i]);
+    reduce_rows<R, T>(Source(x->bytes(), x->dtype, permuted, dtype_of<T>()), groups.kept, groups.removed, y,
+                      finish);
+}
+
+// Calls f(T()) with the type that x's elements are reduced in.
+template <class F> void with_reduction_type(Dtype dtype, const F& f) {
+    if (dtype == float64)
+        f(double());
+    else if (is_floating(dtype))
+        f(float());
+    else
+        f(std::int64_t());
+}
+
+template <bool largest> void extreme(In in, const Attrs& at, Out out) {
+    with_reduction_type(in[0]->dtype, [&]<class T>(T) {
+        reduce<ExtremeOf<T, largest>, T>(in[0], at.axes, out[0], [](T v) { return v; });
+    });
+}
+
+template <class T> void arg_max(const Tensor& x, int dim, const Tensor& y) {
+    std::int64_t outer = 1, inner = 1;
+    for (int d = 0; d < x->shape.size(); ++d)
+        if (d != dim) (d < dim ? outer : inner) *= x->shape[d];
+    const std::int64_t length = dim < x->shape.size() ? x->shape[dim] : 1;
+    auto* const result = reinterpret_cast<std::int64_t*>(y->bytes());
+    parallel_for(outer * inner, grain / (length + 1) + 1, [&](std::int64_t first, std::int64_t last) {
+        Buffer buffer;
+        for (std::int64_t item = first; item < last; ++item) {
+            Layout line;
+            line.add(length, inner);
+            const char* base =
+                x->bytes() + (item / inner * length * inner + item % inner) * std::int64_t(size_of(x->dtype));
+            const Source source(base, x->dtype, line, dtype_of<T>());
+            T best = T();
+            std::int64_t index = -1;
+            for (std::int64_t i = 0; i < length; i += chunk) {
+                const std::int64_t n = length - i < chunk ? length - i : chunk;
+                const T* v = source.template read_as<T>(i, n, buffer);
+                for (std::int64_t j = 0; j < n && !(best != best); ++j)
+                    if (index < 0 || v[j] > best || v[j] != v[j]) {
+                        best = v[j];
+                        index = i + j;
+                    }
+            }
+            result[item] = index;
+        }
+    });
+}
+
+// For each element the position of its reduced value: the layout of y's offsets over x's shape.
+template <class T> void amax_grad(In in, Out out) {
+    const Tensor &g = in[0], &x = in[1], &y = in[2];
+    std::vector<std::int64_t> ties(std::size_t(y->numel), 0), places(std::size_t(y->numel));
+    for (std::size_t i = 0; i < places.size(); ++i) places[i] = std::int64_t(i);
+    Layout layout(x->shape, y->shape, contiguous_strides(y->shape));
+    const Source place(places.data(), int64, layout, int64);
+    const Source xs(x, x->shape, dtype_of<T>()), ys(y, x->shape, dtype_of<T>()),
+        gs(g, x->shape, dtype_of<T>());
+    const Sink sink(out[0], dtype_of<T>());
+    const auto tie = [](T a, T b) { return a == b || (a != a && b != b); };
+    Buffer px, py, pg, pp;
+    for (const bool counting : {true, false})
+        for (std::int64_t i = 0; i < x->numel; i += chunk) {
+            const std::int64_t n = x->numel - i < chunk ? x->numel - i : chunk;
+            const T *vx = xs.template read_as<T>(i, n, px), *vy = ys.template read_as<T>(i, n, py);
+            const std::int64_t* at = place.read_as<std::int64_t>(i, n, pp);
+            if (counting) {
+                for (std::int64_t j = 0; j < n; ++j) ties[std::size_t(at[j])] += tie(vx[j], vy[j]);
+                continue;
+            }
+            const T* vg = gs.template read_as<T>(i, n, pg);
+            T* result = sink.template open_as<T>(i, px);
+            for (std::int64_t j = 0; j < n; ++j)
+                result[j] = tie(vx[j], vy[j]) ? vg[j] / T(ties[std::size_t(at[j])]) : T(0);
+            sink.finish(i, n, px);
+        }
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void sum(In in, const Attrs& at, Out out) {
+    // Integers with a floating result are summed in that.
+    const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
+    with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {
+        reduce<SumOf<T>, T>(in[0], at.axes, out[0], [](auto total) { return total; });
+    });
+}
+
+void mean(In in, const Attrs& at, Out out) {
+    double count = 1;
+    for (const std::int64_t axis : at.axes) count *= double(in[0]->shape[int(axis)]);
+    with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
+        reduce<SumOf<T>, T>(in[0], at.axes, out[0], [count](double total) { return total / count; });
+    });
+}
+
+void norm(In in, const Attrs& at, Out out) {
+    with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
+        reduce<SquaresOf<T>, T>(in[0], at.axes, out[0], [](double total) { return std::sqrt(total); });
+    });
+}
+
+void max(In in, const Attrs& at, Out out) { extreme<true>(in, at, out); }
+void min(In in, const Attrs& at, Out out) { extreme<false>(in, at, out); }
+
+// The first of equals; a NaN is the largest.
+void argmax(In in, const Attrs& at, Out out) {
+    with_reduction_type(in[0]->dtype, [&]<class T>(T) { arg_max<T>(in[0], int(at.dim), out[0]); });
+}
+
+void amax_grad(In in, const Attrs&, Out out) {
+    with_real(out[0]->dtype, [&]<class T>(T) { mezzo::amax_grad<T>(in, out); });
+}
+
+void column_sum(In in, const Attrs&, Out out) {
+    const Tensor& x = in[0];
+    if (out[0]->numel == 0) return;
+    with_real(promote(x->dtype, out[0]->dtype), [&]<class T>(T) {
+        const Source source(x, x->shape, dtype_of<T>());
+        reduce_columns<SumOf<T>, T>(source, 1, x->shape[0], x->shape[1], out[0],
+                                    [](double total) { return total; });
+    });
+}
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

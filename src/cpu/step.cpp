@@ -1,0 +1,276 @@
+// Optimizer steps and the loss scaler on the CPU: one parallel loop over pieces of all parameters, each read
+// and written once.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+constexpr std::int64_t piece_size = 16384;
+
+struct Piece {
+    std::int32_t param;
+    std::int32_t n;
+    std::int64_t begin;
+};
+
+// Calls body(piece, its index) for pieces of at most piece_size elements that cover all parameters, in
+// parallel.
+class Pieces {
+public:
+    explicit Pieces(std::span<const ParamRef> params) : list_(reused()) {
+        list_.clear();
+        for (std::size_t i = 0; i < params.size(); ++i) {
+            for (std::int64_t begin = 0; begin < params[i].numel; begin += piece_size) {
+                const std::int64_t n = std::min(params[i].numel - begin, piece_size);
+                list_.push_back({std::int32_t(i), std::int32_t(n), begin});
+            }
+            total_ += params[i].numel;
+        }
+    }
+    std::size_t size() const { return list_.size(); }
+    const Piece& operator[](std::size_t i) const { return list_[i]; }
+    template <class F> void for_each(const F& body) const {
+        const auto count = std::int64_t(list_.size());
+        const std::int64_t at_once =
+            total_ <= grain ? count : std::max<std::int64_t>(1, count * grain / 2 / total_);
+        const Piece* const pieces = list_.data();
+        parallel_for(count, at_once, [&](std::int64_t first, std::int64_t last) {
+            for (std::int64_t i = first; i < last; ++i) body(pieces[i], std::size_t(i));
+        });
+    }
+
+private:
+    static std::vector<Piece>& reused() {
+        thread_local std::vector<Piece> list;
+        return list;
+    }
+    std::vector<Piece>& list_;
+    std::int64_t total_ = 0;
+};
+
+char* element(void* p, std::int64_t i, Dtype dtype) {
+    return static_cast<char*>(p) + i * std::int64_t(size_of(dtype));
+}
+
+// Elements as T: in place, or converted in chunks and (if `write`) converted back.
+template <class T, class F>
+void with_elements(void* p, Dtype dtype, std::int64_t begin, std::int64_t n, bool write, const F& body) {
+    if (dtype == dtype_of<T>()) return body(reinterpret_cast<T*>(element(p, begin, dtype)), n);
+    Buffer buffer;
+    for (std::int64_t i = begin; i < begin + n; i += chunk) {
+        const std::int64_t count = std::min(begin + n - i, chunk);
+        convert(element(p, i, dtype), dtype, buffer.bytes, dtype_of<T>(), count);
+        body(buffer.as<T>(), count);
+        if (write) convert(buffer.bytes, dtype_of<T>(), element(p, i, dtype), dtype, count);
+    }
+}
+
+// Gradients in the type they are computed in.
+template <class F> void with_grad(const ParamRef& param, const Piece& piece, bool write, const F& body) {
+    with_real(param.grad_dtype, [&]<class T>(T) {
+        with_elements<T>(param.grad, param.grad_dtype, piece.begin, piece.n, write, body);
+    });
+}
+
+float inverse_scale(const ScalerState* scaler) { return scaler ? float(1.0 / double(scaler->scale)) : 1.0f; }
+
+template <class T> void multiply(T* x, std::int64_t n, T factor) {
+    constexpr auto compute = std::is_same_v<T, double> ? Compute::f64 : Compute::f32;
+    active_loops().unary[int(UnaryOp::mul_scalar)][int(compute)](x, x, n, double(factor), 0);
+}
+
+// A gradient counts as overflowed if it, or it times the inverse scale, is infinite or NaN.
+void check_finite(std::span<const ParamRef> params, const ScalerState* scaler, bool write, StepState* state,
+                  float* per_param_flags) {
+    const float inverse = inverse_scale(scaler);
+    const bool multiplies = write && inverse != 1.0f;
+    const Pieces pieces(params);
+    std::vector<std::uint8_t> bad(pieces.size(), 0);
+    pieces.for_each([&](const Piece& piece, std::size_t i) {
+        with_grad(params[std::size_t(piece.param)], piece, multiplies, [&]<class T>(T* g, std::int64_t n) {
+            if (!real_loops<T>().all_finite(g, n, T(inverse))) bad[i] = 1;
+            if (multiplies) multiply(g, n, T(inverse));
+        });
+    });
+    if (per_param_flags) std::fill(per_param_flags, per_param_flags + params.size(), 0.0f);
+    for (std::size_t i = 0; i < bad.size(); ++i) {
+        if (!bad[i]) continue;
+        state->found_inf = 1;
+        if (per_param_flags) per_param_flags[pieces[i].param] = 1;
+    }
+}
+
+void grad_norm(std::span<const ParamRef> params, float* norm) {
+    const Pieces pieces(params);
+    std::vector<double> partial(pieces.size(), 0.0);
+    pieces.for_each([&](const Piece& piece, std::size_t i) {
+        with_grad(params[std::size_t(piece.param)], piece, false,
+                  [&]<class T>(T* g, std::int64_t n) { partial[i] += real_loops<T>().sum_squares(g, n); });
+    });
+    double total = 0;
+    for (const double value : partial) total += value;
+    *norm = float(std::sqrt(total));
+}
+
+void clip_by_norm(std::span<const ParamRef> params, const float* norm, double max_norm) {
+    const float ratio = float(max_norm / (double(*norm) + 1e-6));
+    const float factor = ratio > 1.0f ? 1.0f : ratio;  // NaN stays NaN
+    if (factor == 1.0f) return;
+    Pieces(params).for_each([&](const Piece& piece, std::size_t) {
+        with_grad(params[std::size_t(piece.param)], piece, true,
+                  [&]<class T>(T* g, std::int64_t n) { multiply(g, n, T(factor)); });
+    });
+}
+
+void clip_by_value(std::span<const ParamRef> params, double limit) {
+    Pieces(params).for_each([&](const Piece& piece, std::size_t) {
+        with_grad(params[std::size_t(piece.param)], piece, true, [&]<class T>(T* g, std::int64_t n) {
+            constexpr auto compute = std::is_same_v<T, double> ? Compute::f64 : Compute::f32;
+            active_loops().unary[int(UnaryOp::clamp)][int(compute)](g, g, n, -limit, limit);
+        });
+    });
+}
+
+// Moves the pointers of a prepared loop to elements [begin, begin + n).
+template <class T>
+void run(SgdLoop<T> loop, T* param, const T* grad, const ParamRef& ref, std::int64_t begin, std::int64_t n) {
+    loop.param = param;
+    loop.grad = grad;
+    const bool has_buffer = ref.state[0] && loop.momentum != 0;
+    loop.momentum_buffer = has_buffer ? static_cast<T*>(ref.state[0]) + begin : nullptr;
+    loop.n = n;
+    real_loops<T>().sgd(loop);
+}
+template <class T>
+void run(AdamLoop<T> loop, T* param, const T* grad, const ParamRef& ref, std::int64_t begin, std::int64_t n) {
+    loop.param = param;
+    loop.grad = grad;
+    loop.exp_avg = static_cast<T*>(ref.state[0]) + begin;
+    loop.exp_avg_sq = static_cast<T*>(ref.state[1]) + begin;
+    loop.n = n;
+    real_loops<T>().adam(loop);
+}
+
+// One piece: 16-bit gradients, parameters and shadows are converted chunk by chunk, while they are in the
+// cache.
+template <class T, class Loop> void update_piece(const Loop& loop, const ParamRef& ref, const Piece& piece) {
+    const Dtype dtype = dtype_of<T>();
+    const bool convert_grad = ref.grad_dtype != dtype, convert_param = ref.dtype != dtype;
+    const std::int64_t end = piece.begin + piece.n;
+    const std::int64_t step = convert_grad || convert_param || ref.shadow ? chunk : std::int64_t(piece.n);
+    Buffer grad_buffer, param_buffer;
+    for (std::int64_t i = piece.begin; i < end; i += step) {
+        const std::int64_t n = std::min(end - i, step);
+        const char* grad = element(ref.grad, i, ref.grad_dtype);
+        char* param = element(ref.param, i, ref.dtype);
+        if (convert_grad) convert(grad, ref.grad_dtype, grad_buffer.bytes, dtype, n);
+        if (convert_param) convert(param, ref.dtype, param_buffer.bytes, dtype, n);
+        T* const p = convert_param ? param_buffer.as<T>() : reinterpret_cast<T*>(param);
+        run(loop, p, convert_grad ? grad_buffer.as<T>() : reinterpret_cast<const T*>(grad), ref, i, n);
+        if (convert_param) convert(p, dtype, param, ref.dtype, n);
+        if (ref.shadow) convert(p, dtype, element(ref.shadow, i, ref.shadow_dtype), ref.shadow_dtype, n);
+    }
+}
+
+template <class T>
+void update_piece(const StepArgs& args, double multiplier, const ParamRef& ref, const Piece& piece) {
+    if (args.algorithm == Algorithm::sgd) {
+        const SgdLoop<T> loop = {.param = nullptr,
+                                 .momentum_buffer = nullptr,
+                                 .grad = nullptr,
+                                 .n = 0,
+                                 .multiplier = T(multiplier),
+                                 .lr = T(args.lr),
+                                 .weight_decay = T(args.weight_decay),
+                                 .momentum = T(args.momentum),
+                                 .gain = T(1 - args.dampening),
+                                 .nesterov = args.nesterov,
+                                 .first = *ref.step == 0};
+        return update_piece<T>(loop, ref, piece);
+    }
+    const double t = double(*ref.step) + 1;
+    const bool decoupled = args.algorithm == Algorithm::adamw;
+    const AdamLoop<T> loop = {.param = nullptr,
+                              .exp_avg = nullptr,
+                              .exp_avg_sq = nullptr,
+                              .grad = nullptr,
+                              .n = 0,
+                              .multiplier = T(multiplier),
+                              .weight_decay = T(decoupled ? 0 : args.weight_decay),
+                              .shrink = T(decoupled ? 1 - args.lr * args.weight_decay : 1),
+                              .beta1 = T(args.beta1),
+                              .beta2 = T(args.beta2),
+                              .one_minus_beta1 = T(1 - args.beta1),
+                              .one_minus_beta2 = T(1 - args.beta2),
+                              .step_size = T(args.lr / (1 - std::pow(args.beta1, t))),
+                              .sqrt_correction2 = T(std::sqrt(1 - std::pow(args.beta2, t))),
+                              .eps = T(args.eps)};
+    update_piece<T>(loop, ref, piece);
+}
+
+void update(std::span<const ParamRef> params, const StepArgs& args, const StepState* state) {
+    if (state->found_inf != 0) return;
+    const double multiplier =
+        args.maximize ? -double(state->grad_multiplier) : double(state->grad_multiplier);
+    Pieces(params).for_each([&](const Piece& piece, std::size_t) {
+        const ParamRef& ref = params[std::size_t(piece.param)];
+        with_real(ref.dtype, [&]<class T>(T) { update_piece<T>(args, multiplier, ref, piece); });
+    });
+}
+
+void finish_step(std::span<const ParamRef> params, StepState* state) {
+    if (state->found_inf != 0) {
+        state->skipped += 1;
+        return;
+    }
+    state->applied += 1;
+    for (const ParamRef& param : params)
+        if (param.step) *param.step += 1;
+}
+
+// PyTorch's rule, with >= for the interval, a floor, a cap, and overflows that hysteresis lets pass. With
+// hysteresis 1 the scale backs off at once; it is refilled when the interval is complete, or on every clean
+// step.
+void update_scale(ScalerState* scaler, const StepKernels::ScalerArgs& args) {
+    const bool overflow = scaler->found_inf != 0;
+    scaler->found_inf = 0;
+    if (!args.dynamic) return;
+    if (overflow) {
+        scaler->growth_tracker = 0;
+        scaler->hysteresis_left = std::max(scaler->hysteresis_left - 1, 0.0f);
+        if (scaler->hysteresis_left == 0)
+            scaler->scale = std::max(scaler->scale * args.backoff_factor, args.min_scale);
+        return;
+    }
+    if (args.refill_every_clean_step) scaler->hysteresis_left = args.hysteresis;
+    scaler->growth_tracker += 1;
+    if (scaler->growth_tracker < args.growth_interval) return;
+    scaler->growth_tracker = 0;
+    scaler->hysteresis_left = args.hysteresis;
+    const float grown = scaler->scale * args.growth_factor;
+    if (std::isfinite(grown) && grown <= args.max_scale) scaler->scale = grown;
+}
+
+void begin_step(StepState* state, const ScalerState* scaler, bool multiply_by_inverse_scale) {
+    state->found_inf = 0;
+    state->grad_multiplier = multiply_by_inverse_scale ? inverse_scale(scaler) : 1.0f;
+}
+
+void merge_found_inf(ScalerState* scaler, const StepState* state) {
+    if (state->found_inf != 0) scaler->found_inf = 1;
+}
+
+}  // namespace
+
+extern const StepKernels cpu_step_kernels;
+const StepKernels cpu_step_kernels = {check_finite, grad_norm,    clip_by_norm, clip_by_value,  update,
+                                      finish_step,  update_scale, begin_step,   merge_found_inf};
+
+}  // namespace mezzo

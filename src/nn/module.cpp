@@ -1,0 +1,218 @@
+// Walks over the fields of modules: listing, state, moving, printing.
+#include "mezzo/module.h"
+
+#include <algorithm>
+
+#include "core/tensor_impl.h"
+#include "mezzo/autograd.h"
+#include "nn/replace.h"
+
+namespace mezzo::nn {
+
+Parameter::Parameter(const Tensor& value) : Tensor(alias(value)) {
+    check(is_floating(value.dtype()), ErrorKind::dtype, "Parameter: dtype is ", value.dtype(),
+          "; only floating tensors can be trained");
+    set_requires_grad(true);
+}
+
+Buffer::Buffer(const Tensor& value) : Tensor(alias(value)) {}
+
+std::string detail::next_field_name(std::string_view& names) {
+    const std::size_t end = std::min(names.find(','), names.size());
+    std::string_view name = names.substr(0, end);
+    names.remove_prefix(std::min(end + 1, names.size()));
+    while (!name.empty() && name.front() == ' ') name.remove_prefix(1);
+    while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
+    return std::string(name);
+}
+
+namespace {
+
+std::string joined(const std::string& prefix, const std::string& name) {
+    return prefix.empty() ? name : prefix + "." + name;
+}
+
+// Lists defined parameters or buffers with their full names, each tensor once.
+class Lister : public FieldVisitor {
+public:
+    Lister(std::string prefix, bool parameters, bool buffers)
+        : prefix_(std::move(prefix)), parameters_(parameters), buffers_(buffers) {}
+    void parameter(const std::string& name, Parameter& p) override {
+        if (parameters_) add(name, p);
+    }
+    void buffer(const std::string& name, Buffer& b) override {
+        if (buffers_) add(name, b);
+    }
+    void module(const std::string& name, Module& child) override {
+        std::string outer = joined(prefix_, name);
+        std::swap(prefix_, outer);
+        child.visit_fields(*this);
+        std::swap(prefix_, outer);
+    }
+    StateDict found;
+
+private:
+    void add(const std::string& name, const Tensor& t) {
+        const auto same = [&](const auto& entry) { return entry.second.impl() == t.impl(); };
+        if (t.defined() && std::none_of(found.begin(), found.end(), same))
+            found.emplace_back(joined(prefix_, name), t);
+    }
+    std::string prefix_;
+    bool parameters_, buffers_;
+};
+
+// Listing changes nothing; visit_fields() is not const because other visitors do.
+StateDict list(const Module& module, const std::string& prefix, bool parameters, bool buffers) {
+    Lister lister(prefix, parameters, buffers);
+    const_cast<Module&>(module).visit_fields(lister);
+    return std::move(lister.found);
+}
+
+class TrainSwitch : public FieldVisitor {
+public:
+    explicit TrainSwitch(bool on) : on_(on) {}
+    void parameter(const std::string&, Parameter&) override {}
+    void buffer(const std::string&, Buffer&) override {}
+    void module(const std::string&, Module& child) override { child.train(on_); }
+
+private:
+    bool on_;
+};
+
+class Printer : public FieldVisitor {
+public:
+    explicit Printer(int depth) : depth_(depth) {}
+    void parameter(const std::string&, Parameter&) override {}
+    void buffer(const std::string&, Buffer&) override {}
+    void module(const std::string& name, Module& child) override {
+        text += "\n" + std::string(std::size_t(2 * depth_ + 2), ' ') + "(" + name +
+                "): " + print(child, depth_ + 1);
+    }
+    static std::string print(Module& module, int depth) {
+        Printer children(depth);
+        module.visit_fields(children);
+        std::string result = std::string(module.type_name()) + "(" + module.describe();
+        if (!children.text.empty()) result += children.text + "\n" + std::string(std::size_t(2 * depth), ' ');
+        return result + ")";
+    }
+    std::string text;
+
+private:
+    int depth_;
+};
+
+Tensor* find(StateDict& state, const std::string& name) {
+    for (auto& [key, value] : state)
+        if (key == name) return &value;
+    return nullptr;
+}
+
+}  // namespace
+
+Tensors Module::parameters() const {
+    Tensors result;
+    for (auto& [name, parameter] : list(*this, "", true, false)) result.push_back(parameter);
+    return result;
+}
+
+StateDict Module::named_parameters(const std::string& prefix) const {
+    return list(*this, prefix, true, false);
+}
+StateDict Module::named_buffers(const std::string& prefix) const { return list(*this, prefix, false, true); }
+
+StateDict Module::state_dict() const {
+    StateDict state = list(*this, "", true, true);
+    for (auto& [name, value] : state) value = value.detach();
+    return state;
+}
+
+void Module::load_state_dict(const StateDict& state, bool strict) {
+    StateDict own = list(*this, "", true, true);
+    std::string missing, unexpected, other_shape;
+    std::vector<std::pair<Tensor, Tensor>> copies;
+    std::size_t found = 0;
+    for (const auto& [name, value] : state) {
+        Tensor* const target = find(own, name);
+        if (!target) {
+            unexpected += " " + name;
+        } else if (!value.defined() || !(value.shape() == target->shape())) {
+            other_shape += " " + name;
+        } else {
+            copies.emplace_back(*target, value);
+        }
+    }
+    for (const auto& [name, target] : own) {
+        const auto same = [&, n = &name](const auto& entry) { return entry.first == *n; };
+        if (std::any_of(state.begin(), state.end(), same)) {
+            ++found;
+        } else {
+            missing += " " + name;
+        }
+    }
+    if (!strict) missing = unexpected = "";
+    check(missing.empty() && unexpected.empty() && other_shape.empty(), ErrorKind::value, type_name(),
+          ".load_state_dict: of ", own.size(), " names ", found,
+          " are there; missing:", missing.empty() ? " none" : missing,
+          "; unexpected:", unexpected.empty() ? " none" : unexpected,
+          "; of another shape:", other_shape.empty() ? " none" : other_shape);
+    NoGrad plain;
+    for (const auto& [target, value] : copies) target.copy_(value.to(target.device()));
+}
+
+void replace_elements(const Tensor& tensor, const Tensor& value) {
+    if (value.impl() == tensor.impl()) return;
+    const std::uint64_t version = tensor.version();
+    TensorImpl& impl = *tensor.impl();
+    impl.storage = value->storage;
+    impl.dtype = value->dtype;
+    impl.offset = value->offset;
+    impl.strides = value->strides;
+    impl.contiguous = value->contiguous;
+    impl.view = false;
+    // Caches that know the tensor at `version` must not take the new elements for the old ones.
+    if (impl.storage) impl.storage->version.store(version + 1, std::memory_order_relaxed);
+    if (impl.grad_meta) impl.grad_meta->shadow = {};
+}
+
+namespace {
+
+template <class Target> void convert_all(const Module& module, Target target, bool floating_only) {
+    NoGrad plain;
+    for (const auto& [name, tensor] : list(module, "", true, true)) {
+        if (floating_only && !is_floating(tensor.dtype())) continue;
+        const Tensor gradient = tensor.grad();
+        replace_elements(tensor, tensor.to(target));
+        if (gradient.defined()) tensor.set_grad(gradient.to(target));
+    }
+}
+
+}  // namespace
+
+void Module::to(Device device) { convert_all(*this, device, false); }
+
+void Module::to(Dtype dtype) {
+    check(is_floating(dtype), ErrorKind::dtype, type_name(), ".to: ", dtype, " is no floating dtype");
+    convert_all(*this, dtype, true);
+}
+
+void Module::train(bool on) {
+    training_ = on;
+    TrainSwitch children(on);
+    visit_fields(children);
+}
+
+void Module::zero_grad(bool set_to_none) {
+    NoGrad plain;
+    for (const Tensor& p : parameters()) {
+        if (!p.grad().defined()) continue;
+        if (set_to_none) {
+            p.set_grad({});
+        } else {
+            p.grad().zero_();
+        }
+    }
+}
+
+std::string Module::to_string() const { return Printer::print(const_cast<Module&>(*this), 0); }
+
+}  // namespace mezzo::nn

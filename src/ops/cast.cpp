@@ -1,0 +1,101 @@
+// Conversions between dtypes and devices, and copies.
+#include "mezzo/autograd.h"
+#include "ops/common.h"
+#include "ops/kernels.h"
+
+#include <cstring>
+#include <vector>
+
+namespace mezzo {
+
+namespace {
+
+const Op cast_op{
+    {.name = "cast",
+     .keep = keep_none,
+     .result = Result::attr,
+     .strided = true,
+     .kernel = MEZZO_KERNELS(cast),
+     .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {cast(g[0], c.grad_dtype(0))}; }}};
+
+const Op copy_op{{.name = "copy",
+                  .keep = keep_none,
+                  .strided = true,
+                  .kernel = MEZZO_KERNELS(cast),
+                  .vjp = [](const Call&, const Tensors& g) -> Tensors { return {g[0]}; }}};
+
+// Transfers through backend copies: no device's kernel sees it.
+const Op to_device_op{
+    {.name = "to_device",
+     .keep = keep_none,
+     .strided = true,
+     .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {g[0].to(c.inputs[0].device)}; }}};
+
+Tensor copied(const Tensor& x) { return call(copy_op, {x}, {}, x.shape()); }
+
+// Copies all bytes of x to y, which is contiguous as x is, on another device.
+void transfer(const Tensor& x, const Tensor& y) {
+    const std::size_t bytes = std::size_t(x.numel()) * size_of(x.dtype());
+    if (bytes == 0) return;
+    const Device from = x.device(), to = y.device();
+    const Backend *source = backend(from.type()), *target = backend(to.type());
+    if (from.type() == DeviceType::cpu) return target->copy_in(to.index, raw(y), raw(x), bytes);
+    if (to.type() == DeviceType::cpu) return source->copy_out(from.index, raw(y), raw(x), bytes);
+    std::vector<char> host(bytes);
+    source->copy_out(from.index, host.data(), raw(x), bytes);
+    target->copy_in(to.index, raw(y), host.data(), bytes);
+    target->synchronize(to.index);
+}
+
+void check_present(Device device) {
+    const Backend* target = backend(device.type());
+    check(target != nullptr, ErrorKind::device, "to: this build has no ", name(device.type()), " backend");
+    const int count = target->device_count();
+    check(device.index >= 0 && device.index < count, ErrorKind::device, "to: no device ", device, ", ", count,
+          " of that type found");
+}
+
+}  // namespace
+
+Tensor cast(const Tensor& x, Dtype dtype) {
+    check_defined("cast", x);
+    if (x.dtype() == dtype) return x;
+    Tensor y = call(cast_op, {x}, {.dtype = dtype, .has_dtype = true}, x.shape());
+    y->from_cast = dtype == float32 && is_16bit(x.dtype());
+    return y;
+}
+
+Tensor Tensor::to(Dtype dtype) const { return cast(*this, dtype); }
+
+Tensor Tensor::to(Device target) const {
+    check_defined("to", *this);
+    if (target == device()) return *this;
+    check_present(target);
+    const Tensor x = [&] {
+        NoGrad plain;
+        return contiguous();
+    }();
+    Tensor y = empty(shape(), {.dtype = dtype(), .device = target});
+    transfer(x, y);
+    y->from_cast = (*this)->from_cast;
+    return record_view(to_device_op, *this, {}, y);
+}
+
+Tensor Tensor::clone() const {
+    check_defined("clone", *this);
+    Tensor y = copied(*this);
+    y->from_cast = (*this)->from_cast;
+    return y;
+}
+
+Tensor Tensor::contiguous() const {
+    check_defined("contiguous", *this);
+    return is_contiguous() ? *this : clone();
+}
+
+Tensor Tensor::detach() const {
+    check_defined("detach", *this);
+    return alias(*this);
+}
+
+}  // namespace mezzo

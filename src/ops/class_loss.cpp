@@ -1,0 +1,158 @@
+// Losses of class indices: nll_loss and cross_entropy.
+#include "ops/kernels.h"
+#include "ops/loss_common.h"
+
+namespace mezzo {
+
+namespace {
+
+// [rows, classes], true at each row's target.
+Tensor one_hot(const Tensor& target, std::int64_t classes) {
+    return eq(arange(classes, {.dtype = int64, .device = target.device()}), target.unsqueeze(1));
+}
+
+// [rows]: 1 for targets that count, 0 for ignored ones.
+Tensor weights(const Tensor& target, const Attrs& at, Dtype dtype) {
+    return cast(ne(target, double(at.index)), dtype);
+}
+
+// Losses per row summed, averaged over the targets that count, or as they are; `values` are 0 at ignored
+// targets.
+Tensor reduced_rows(const Tensor& values, const Tensor& weight, const Attrs& at) {
+    if (reduction_of(at) == Reduction::none) return values;
+    return reduction_of(at) == Reduction::mean ? sum(values) / sum(weight) : sum(values);
+}
+
+// g spread over rows: what each row's loss is multiplied by, [rows].
+Tensor row_grads(const Tensor& g, const Tensor& weight, const Attrs& at) {
+    return (reduction_of(at) == Reduction::mean ? g / sum(weight) : g) * weight;
+}
+
+Tensors nll_meaning(In in, const Attrs& at) {
+    const Tensor log_p = in_loss_dtype(in[0]);
+    const Tensor weight = weights(in[1], at, log_p.dtype());
+    const Tensor chosen = masked_fill(log_p, logical_not(one_hot(in[1], log_p.size(1))), 0);
+    return {as_asked(reduced_rows(-(sum(chosen, {1}) * weight), weight, at), at)};
+}
+
+Tensors nll_grad_meaning(In in, const Attrs& at) {
+    const Tensor g = in_loss_dtype(in[0]);
+    const Tensor hot = cast(one_hot(in[1], at.shape[1]), g.dtype());
+    return {as_asked(-(row_grads(g, weights(in[1], at, g.dtype()), at).unsqueeze(1) * hot), at)};
+}
+
+Tensor nll(const Tensor& log_p, const Tensor& target, const Attrs& at);
+
+// Inputs g, target. Linear in g, with nll_loss as its transpose.
+const Op nll_loss_grad_op{{.name = "nll_loss_grad",
+                           .result = Result::attr,
+                           .mixed = true,
+                           .kernel = MEZZO_KERNELS(nll_loss_grad),
+                           .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                               return {nll(g[0], c.in(1), c.at), Tensor()};
+                           },
+                           .meaning = nll_grad_meaning}};
+
+const Op nll_loss_op{{.name = "nll_loss",
+                      .cast = Cast::fp32_out,
+                      .result = Result::attr,
+                      .mixed = true,
+                      .kernel = MEZZO_KERNELS(nll_loss),
+                      .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                          Attrs at = c.at;
+                          at.shape = c.inputs[0].shape;
+                          at.dtype = c.grad_dtype(0);
+                          return {call(nll_loss_grad_op, {g[0], c.in(1)}, at, at.shape), Tensor()};
+                      },
+                      .meaning = nll_meaning}};
+
+Shape loss_shape(const Tensor& rows, const Attrs& at) {
+    return reduction_of(at) == Reduction::none ? Shape{rows.size(0)} : Shape{};
+}
+
+Tensor nll(const Tensor& log_p, const Tensor& target, const Attrs& given) {
+    Attrs at = given;
+    at.dtype = loss_dtype(log_p.dtype(), log_p.dtype());
+    at.has_dtype = true;
+    return call(nll_loss_op, {log_p, target}, at, loss_shape(log_p, at));
+}
+
+Tensor log_sum_exp(const Tensor& x) {
+    const Tensor highest = max(x, {1}, keep_dims()).detach();
+    return (log(sum(exp(x - highest), {1}, keep_dims())) + highest).squeeze(1);
+}
+
+// Per row: (1 - s) (lse - x[target]) + s (lse - mean(x)), for a label smoothing of s; and the log-sum-exp.
+Tensors cross_entropy_meaning(In in, const Attrs& at) {
+    const Tensor x = in_loss_dtype(in[0]), lse = log_sum_exp(x);
+    const Tensor weight = weights(in[1], at, x.dtype());
+    const Tensor chosen = sum(masked_fill(x, logical_not(one_hot(in[1], x.size(1))), 0), {1});
+    const Tensor rows = lse - ((1 - at.alpha) * chosen + at.alpha * mean(x, {1}));
+    return {as_asked(reduced_rows(rows * weight, weight, at), at), as_asked(lse, at)};
+}
+
+// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). The log-sum-exp is a function of x, not an input
+// of its own.
+Tensors cross_entropy_grad_meaning(In in, const Attrs& at) {
+    const Tensor g = in_loss_dtype(in[0]), x = in_loss_dtype(in[1]);
+    const Tensor hot = cast(one_hot(in[2], x.size(1)), x.dtype());
+    const Tensor wanted = (1 - at.alpha) * hot + at.alpha / double(x.size(1));
+    const Tensor scale = row_grads(g, weights(in[2], at, x.dtype()), at).unsqueeze(1);
+    return {as_asked(scale * (softmax(x, 1) - wanted), at)};
+}
+
+const Op cross_entropy_grad_op{{.name = "cross_entropy_grad",
+                                .result = Result::attr,
+                                .mixed = true,
+                                .kernel = MEZZO_KERNELS(cross_entropy_grad),
+                                .meaning = cross_entropy_grad_meaning}};
+
+const Op cross_entropy_op{
+    {.name = "cross_entropy",
+     .cast = Cast::fp32_out,
+     .keep = keep_in | keep_out,
+     .result = Result::attr,
+     .mixed = true,
+     .kernel = MEZZO_KERNELS(cross_entropy),
+     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+         Attrs at = c.at;
+         at.dtype = c.grad_dtype(0);
+         const Tensor lse = c.out(1).detach();
+         return {call(cross_entropy_grad_op, {g[0], c.in(0), c.in(1), lse}, at, c.inputs[0].shape), Tensor()};
+     },
+     .meaning = cross_entropy_meaning}};
+
+void check_classes(const char* op, const Tensor& x, const Tensor& target) {
+    check_floating(op, x);
+    check_defined(op, target);
+    check(x.dim() == 2, ErrorKind::shape, op, ": input ", x.shape(), " is not [rows, classes]; reshape() it");
+    check(target.dtype() == int64, ErrorKind::dtype, op, ": target is ", target.dtype(),
+          ", but must be int64 class indices; convert it with to(int64)");
+    check(target.dim() == 1 && target.size(0) == x.size(0), ErrorKind::shape, op, ": target ", target.shape(),
+          " does not fit the rows of ", x.shape());
+    check(x.size(1) > 0 || x.size(0) == 0, ErrorKind::shape, op, ": input ", x.shape(), " has no classes");
+}
+
+}  // namespace
+
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options) {
+    check_classes("nll_loss", log_probabilities, target);
+    const Attrs at{.index = options.ignore_index, .reduction = std::uint8_t(options.reduction)};
+    return finished_loss(nll(log_probabilities, target, at), log_probabilities, log_probabilities.dtype());
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOptions options) {
+    check_classes("cross_entropy", logits, target);
+    check(options.label_smoothing >= 0 && options.label_smoothing <= 1, ErrorKind::value,
+          "cross_entropy: label_smoothing ", options.label_smoothing, " is outside [0, 1]");
+    const Attrs at{.alpha = options.label_smoothing,
+                   .index = options.ignore_index,
+                   .dtype = loss_dtype(logits.dtype(), logits.dtype()),
+                   .has_dtype = true,
+                   .reduction = std::uint8_t(options.reduction)};
+    const Tensor given[] = {logits, target};
+    const Shape shapes[] = {loss_shape(logits, at), {logits.size(0)}};
+    return finished_loss(call(cross_entropy_op, given, at, shapes)[0], logits, logits.dtype());
+}
+
+}  // namespace mezzo

@@ -1,0 +1,86 @@
+#include "ops/common.h"
+
+#include <algorithm>
+
+namespace mezzo {
+
+void check_defined(const char* op, const Tensor& x) {
+    check(x.defined(), ErrorKind::value, op, ": an input is undefined");
+}
+
+void check_floating(const char* op, const Tensor& x) {
+    check_defined(op, x);
+    check(is_floating(x.dtype()), ErrorKind::dtype, op, ": input is ", x.dtype(),
+          ", but must be floating; convert it with to(float32)");
+}
+
+void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {
+    check(a.shape() == b.shape(), ErrorKind::shape, op, ": shapes differ, ", a.shape(), " and ", b.shape(),
+          "; reshape() or expand() one of them");
+}
+
+namespace {
+
+// boolean < integral < floating.
+int category(Dtype dtype) {
+    if (is_floating(dtype)) return 2;
+    return dtype == boolean ? 0 : 1;
+}
+
+}  // namespace
+
+Dtype promote_operands(Dtype a, int a_dims, Dtype b, int b_dims) {
+    if ((a_dims == 0) == (b_dims == 0)) return promote(a, b);
+    const Dtype full = a_dims ? a : b, single = a_dims ? b : a;
+    return category(single) > category(full) ? promote(full, single) : full;
+}
+
+Tensor as_asked(const Tensor& x, const Attrs& at) { return at.has_dtype ? cast(x, at.dtype) : x; }
+
+Axes normal_axes(const char* op, const Axes& axes, int dims) {
+    Axes sorted;
+    if (axes.empty()) {
+        for (int d = 0; d < dims; ++d) sorted.push_back(d);
+        return sorted;
+    }
+    bool used[max_dims] = {};
+    for (std::int64_t axis : axes) {
+        const int d = wrap_dim(op, axis, dims);
+        check(!used[d], ErrorKind::shape, op, ": axis ", d, " is listed twice in ", axes);
+        used[d] = true;
+    }
+    for (int d = 0; d < dims; ++d)
+        if (used[d]) sorted.push_back(d);
+    return sorted;
+}
+
+Shape reduced_shape(const Shape& shape, const Axes& axes, bool keepdim) {
+    Shape out;
+    for (int d = 0; d < shape.size(); ++d) {
+        const bool reduced = std::find(axes.begin(), axes.end(), d) != axes.end();
+        if (!reduced)
+            out.push_back(shape[d]);
+        else if (keepdim)
+            out.push_back(1);
+    }
+    return out;
+}
+
+Tensor with_kept_dims(const Tensor& reduced, const Shape& full, const Axes& axes) {
+    const Shape kept = reduced_shape(full, axes, true);
+    return reduced.shape() == kept ? reduced : reduced.reshape(kept);
+}
+
+std::int64_t count_along(const Shape& shape, const Axes& axes) {
+    std::int64_t n = 1;
+    for (std::int64_t axis : axes) n *= shape[int(axis)];
+    return n;
+}
+
+Tensor recorded_view(const Op& op, const Tensor& x, const Attrs& at, const Tensor& view) {
+    view->view = true;
+    view->from_cast = x->from_cast;
+    return record_view(op, x, at, view);
+}
+
+}  // namespace mezzo

@@ -1,0 +1,35 @@
+// What the families of public ops share: checks, dtypes and shapes.
+#pragma once
+
+#include "autograd/row.h"
+#include "mezzo/ops.h"
+
+namespace mezzo {
+
+void check_defined(const char* op, const Tensor& x);
+void check_floating(const char* op, const Tensor& x);
+void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
+
+// The dtype of two operands together: a 0-dim tensor raises the dtype of one with dimensions only from
+// integral to floating.
+Dtype promote_operands(Dtype a, int a_dims, Dtype b, int b_dims);
+
+// A gradient or meaning in the dtype that the attributes ask for.
+Tensor as_asked(const Tensor& x, const Attrs& at);
+
+// Axes wrapped, sorted and without repeats; all of them when the list is empty.
+Axes normal_axes(const char* op, const Axes& axes, int dims);
+// The shape after a reduction over `axes`.
+Shape reduced_shape(const Shape& shape, const Axes& axes, bool keepdim);
+// The reduced tensor with size-1 dimensions where the reduction had axes.
+Tensor with_kept_dims(const Tensor& reduced, const Shape& full, const Axes& axes);
+
+// The number of values in `shape` along `axes`.
+std::int64_t count_along(const Shape& shape, const Axes& axes);
+
+inline ReduceOptions keep_dims() { return {.keepdim = true}; }
+
+// A finished view as a result of op (history is added when x has any).
+Tensor recorded_view(const Op& op, const Tensor& x, const Attrs& at, const Tensor& view);
+
+}  // namespace mezzo

@@ -1,0 +1,170 @@
+// Rows and public functions of the table of element-wise ops.
+#include "ops/common.h"
+#include "ops/kernels.h"
+#include "ops/vjp_helpers.h"
+
+#include <cmath>
+
+namespace mezzo {
+
+namespace {
+
+// Input i when the row keeps its inputs; gradients that read none find an undefined tensor.
+Tensor kept(const Call& c, int i) { return c.row->keep & keep_in ? c.in(i) : Tensor(); }
+Tensor kept_result(const Call& c) { return c.row->keep & keep_out ? c.out() : Tensor(); }
+
+constexpr bool ints_same = false, ints_real = true;
+
+// `same` ops would have to invent an arithmetic of booleans.
+void check_arithmetic(const Row& row, const Tensor& x) {
+    check_defined(row.name, x);
+    check(x.dtype() != boolean || row.integers_to_real, ErrorKind::dtype, row.name,
+          ": no arithmetic on boolean; convert it with to(), or use where() or a logical function");
+}
+
+Tensor unary(const Op& op, const Tensor& x, const Attrs& at = {}) {
+    check_arithmetic(op.row(), x);
+    return call(op, {x}, at, x.shape());
+}
+
+// An integral x with a fractional scalar computes in float32, a boolean x with an integer in int64.
+Tensor with_scalar(const Op& op, const Tensor& x, double alpha) {
+    check_defined(op.row().name, x);
+    const Attrs at{.alpha = alpha};
+    if (!is_floating(x.dtype()) && !op.row().integers_to_real) {
+        const bool whole = alpha == std::floor(alpha) && std::abs(alpha) < 9e15;
+        if (!whole) return call(op, {cast(x, float32)}, at, x.shape());
+        if (x.dtype() == boolean) return call(op, {cast(x, int64)}, at, x.shape());
+    }
+    return call(op, {x}, at, x.shape());
+}
+
+Shape common_shape(const char* op, const Tensor& a, const Tensor& b) {
+    return a.shape() == b.shape() ? a.shape() : broadcast_shapes(op, a.shape(), b.shape());
+}
+
+Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
+    const Row& row = op.row();
+    check_defined(row.name, a);
+    check_defined(row.name, b);
+    Attrs at;
+    if (row.result == Result::promoted) {
+        if (a.dtype() == boolean && b.dtype() == boolean) check_arithmetic(row, a);
+        const Dtype da = autocast_dtype(row.cast, a), db = autocast_dtype(row.cast, b);
+        if (da != db) {
+            at.has_dtype = true;
+            at.dtype = promote_operands(da, a.dim(), db, b.dim());
+            if (row.integers_to_real && !is_floating(at.dtype)) at.dtype = float32;
+        }
+    }
+    return call(op, {a, b}, at, common_shape(row.name, a, b));
+}
+
+#define MEZZO_UNARY(op, policy, ints, keeps, gradient)                              \
+    const Op op##_op{{.name = #op,                                                  \
+                      .cast = Cast::policy,                                         \
+                      .keep = keep_##keeps,                                         \
+                      .result = Result::first,                                      \
+                      .integers_to_real = ints_##ints,                              \
+                      .strided = true,                                              \
+                      .mixed = true,                                                \
+                      .kernel = MEZZO_KERNELS(op),                                  \
+                      .vjp = [](const Call& c, const Tensors& gs) -> Tensors {      \
+                          [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0); \
+                          [[maybe_unused]] const Tensor y = kept_result(c);         \
+                          return {gradient};                                        \
+                      }}};
+#define MEZZO_UNARY_SCALAR(op, policy, ints, keeps, gradient)                                 \
+    const Op op##_op{{.name = #op,                                                            \
+                      .cast = Cast::policy,                                                   \
+                      .keep = keep_##keeps,                                                   \
+                      .result = Result::first,                                                \
+                      .integers_to_real = ints_##ints,                                        \
+                      .strided = true,                                                        \
+                      .mixed = true,                                                          \
+                      .kernel = MEZZO_KERNELS(op),                                            \
+                      .vjp = [](const Call& c, const Tensors& gs) -> Tensors {                \
+                          [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0);           \
+                          [[maybe_unused]] const double alpha = c.at.alpha, beta = c.at.beta; \
+                          return {gradient};                                                  \
+                      }}};
+#define MEZZO_BINARY(op, policy, ints, keeps, gradient_a, gradient_b)                               \
+    const Op op##_op{{.name = #op,                                                                  \
+                      .cast = Cast::policy,                                                         \
+                      .keep = keep_##keeps,                                                         \
+                      .result = Result::promoted,                                                   \
+                      .integers_to_real = ints_##ints,                                              \
+                      .strided = true,                                                              \
+                      .mixed = true,                                                                \
+                      .kernel = MEZZO_KERNELS(op),                                                  \
+                      .vjp = [](const Call& c, const Tensors& gs) -> Tensors {                      \
+                          [[maybe_unused]] const Tensor &g = gs[0], a = kept(c, 0), b = kept(c, 1); \
+                          return {c.needs(0) ? Tensor(gradient_a) : Tensor(),                       \
+                                  c.needs(1) ? Tensor(gradient_b) : Tensor()};                      \
+                      }}};
+#define MEZZO_COMPARE(op)                      \
+    const Op op##_op{{.name = #op,             \
+                      .keep = keep_none,       \
+                      .result = Result::flags, \
+                      .strided = true,         \
+                      .mixed = true,           \
+                      .differentiable = false, \
+                      .kernel = MEZZO_KERNELS(op)}};
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+#undef MEZZO_BINARY
+#undef MEZZO_COMPARE
+
+// b as a 0-dim tensor that compares with a as a's own dtype would, unless b is beyond it.
+Tensor comparable(const Tensor& a, double b) {
+    Dtype dtype = a.dtype();
+    if (dtype == float16 && std::abs(b) > 65504) dtype = float32;
+    if (!is_floating(dtype)) dtype = b == std::floor(b) && std::abs(b) < 9e15 ? int64 : float64;
+    return scalar(b, {.dtype = dtype, .device = a.device()});
+}
+
+}  // namespace
+
+#define MEZZO_UNARY(op, policy, ints, keeps, gradient) \
+    Tensor op(const Tensor& x) { return unary(op##_op, x); }
+#define MEZZO_UNARY_SCALAR(op, policy, ints, keeps, gradient)
+#define MEZZO_BINARY(op, policy, ints, keeps, gradient_a, gradient_b) \
+    Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b); }
+#define MEZZO_COMPARE(op) \
+    Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b); }
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+#undef MEZZO_BINARY
+#undef MEZZO_COMPARE
+
+Tensor pow(const Tensor& x, double exponent) { return with_scalar(pow_scalar_op, x, exponent); }
+
+Tensor clamp(const Tensor& x, double low, double high) {
+    check(low <= high, ErrorKind::value, "clamp: low ", low, " is not <= high ", high);
+    return unary(clamp_op, x, {.alpha = low, .beta = high});
+}
+
+Tensor eq(const Tensor& a, double b) { return eq(a, comparable(a, b)); }
+Tensor ne(const Tensor& a, double b) { return ne(a, comparable(a, b)); }
+Tensor lt(const Tensor& a, double b) { return lt(a, comparable(a, b)); }
+Tensor le(const Tensor& a, double b) { return le(a, comparable(a, b)); }
+Tensor gt(const Tensor& a, double b) { return gt(a, comparable(a, b)); }
+Tensor ge(const Tensor& a, double b) { return ge(a, comparable(a, b)); }
+
+Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+Tensor operator+(const Tensor& a, double b) { return with_scalar(add_scalar_op, a, b); }
+Tensor operator-(const Tensor& a, double b) { return with_scalar(add_scalar_op, a, -b); }
+Tensor operator*(const Tensor& a, double b) { return with_scalar(mul_scalar_op, a, b); }
+Tensor operator/(const Tensor& a, double b) { return with_scalar(div_scalar_op, a, b); }
+Tensor operator+(double a, const Tensor& b) { return b + a; }
+Tensor operator-(double a, const Tensor& b) { return with_scalar(rsub_scalar_op, b, a); }
+Tensor operator*(double a, const Tensor& b) { return b * a; }
+Tensor operator/(double a, const Tensor& b) { return with_scalar(rdiv_scalar_op, b, a); }
+Tensor operator-(const Tensor& x) { return neg(x); }
+
+}  // namespace mezzo

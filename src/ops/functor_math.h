@@ -1,0 +1,259 @@
+// Elementary functions for functors.h, of float and double, on every device. On the host the float versions
+// are free of branches and calls, so that a compiler vectorises loops over them: every case is computed and
+// one is selected. Their errors are at most 4 ulp (2 ulp for exp, log, erf and tanh); infinities, NaN, signed
+// zeros and subnormal numbers are handled as in <cmath>. sin and cos need |x| < sin_limit; loops over larger
+// arguments call libm.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#include <cmath>
+#define MEZZO_HD __host__ __device__ __forceinline__
+#else
+#define MEZZO_HD inline __attribute__((always_inline))
+#endif
+
+// A translation unit built for one instruction set gives its functions names of their own, so that the linker
+// cannot pick them for callers on processors that lack it.
+#if defined(MEZZO_ISA_NAMESPACE)
+#define MEZZO_FUNCTORS_OPEN inline namespace MEZZO_ISA_NAMESPACE {
+#define MEZZO_FUNCTORS_CLOSE }
+#else
+#define MEZZO_FUNCTORS_OPEN
+#define MEZZO_FUNCTORS_CLOSE
+#endif
+
+namespace mezzo::functors {
+MEZZO_FUNCTORS_OPEN
+namespace math {
+
+inline constexpr float sin_limit = 0x1p30f;
+
+#if defined(__CUDA_ARCH__)
+#define MEZZO_MATH_FUNCTION(name)                         \
+    MEZZO_HD float name(float x) { return ::name##f(x); } \
+    MEZZO_HD double name(double x) { return ::name(x); }
+#else
+#define MEZZO_MATH_FUNCTION(name) \
+    MEZZO_HD double name(double x) { return __builtin_##name(x); }
+#endif
+MEZZO_MATH_FUNCTION(exp)
+MEZZO_MATH_FUNCTION(expm1)
+MEZZO_MATH_FUNCTION(log)
+MEZZO_MATH_FUNCTION(log1p)
+MEZZO_MATH_FUNCTION(sin)
+MEZZO_MATH_FUNCTION(cos)
+MEZZO_MATH_FUNCTION(tanh)
+MEZZO_MATH_FUNCTION(erf)
+MEZZO_MATH_FUNCTION(erfc)
+#undef MEZZO_MATH_FUNCTION
+
+#if defined(__CUDA_ARCH__)
+MEZZO_HD float sqrt(float x) { return ::sqrtf(x); }
+MEZZO_HD double sqrt(double x) { return ::sqrt(x); }
+MEZZO_HD float abs(float x) { return ::fabsf(x); }
+MEZZO_HD double abs(double x) { return ::fabs(x); }
+MEZZO_HD float pow(float x, float y) { return ::powf(x, y); }
+MEZZO_HD double pow(double x, double y) { return ::pow(x, y); }
+// Phi(x), the standard normal distribution function; erfc keeps the left tail's relative accuracy.
+MEZZO_HD float normal_cdf(float x) { return 0.5f * ::erfcf(x * -0.70710678f); }
+#else
+
+MEZZO_HD float as_float(std::uint32_t u) { return __builtin_bit_cast(float, u); }
+MEZZO_HD std::uint32_t as_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+MEZZO_HD double as_double(std::uint64_t u) { return __builtin_bit_cast(double, u); }
+MEZZO_HD std::uint64_t as_bits(double x) { return __builtin_bit_cast(std::uint64_t, x); }
+MEZZO_HD float abs(float x) { return as_float(as_bits(x) & 0x7fffffffu); }
+MEZZO_HD double abs(double x) { return __builtin_fabs(x); }
+MEZZO_HD float copy_sign(float x, float s) { return as_float(as_bits(x) | (as_bits(s) & 0x80000000u)); }
+MEZZO_HD float sqrt(float x) { return __builtin_sqrtf(x); }
+MEZZO_HD double sqrt(double x) { return __builtin_sqrt(x); }
+MEZZO_HD double pow(double x, double y) { return __builtin_pow(x, y); }
+
+// x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite): n ln 2 is subtracted in two parts, the first of them
+// exact. scale_low * scale_high = 2^n; two factors, because the result may be subnormal.
+struct ExpParts {
+    float r, scale_low, scale_high;
+};
+MEZZO_HD ExpParts exp_parts(float x) {
+    float y = x > 89.0f ? 89.0f : x;
+    y = y < -104.0f ? -104.0f : y;
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
+    const float rounded = y * 1.44269504f + magic;
+    const std::int32_t n = std::int32_t(as_bits(rounded) - as_bits(magic));
+    const float m = rounded - magic;
+    const std::int32_t half = n >> 1;
+    return {(y - m * 0.693359375f) + m * 2.12194440e-4f, as_float(std::uint32_t(half + 127) << 23),
+            as_float(std::uint32_t(n - half + 127) << 23)};
+}
+// e^r - 1 for |r| <= ln 2 / 2: Cephes' expf polynomial.
+MEZZO_HD float expm1_polynomial(float r) {
+    float p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    return p * (r * r) + r;
+}
+MEZZO_HD float exp(float x) {
+    const ExpParts e = exp_parts(x);
+    return (expm1_polynomial(e.r) + 1.0f) * e.scale_low * e.scale_high;
+}
+MEZZO_HD float expm1(float x) {
+    const ExpParts e = exp_parts(x);
+    const float q = expm1_polynomial(e.r);
+    const float scale = e.scale_low * e.scale_high;
+    const float y = scale * q + (scale - 1.0f);
+    const float large = (q + 1.0f) * e.scale_low * e.scale_high;  // scale is infinite from 2^128 on
+    return x == 0.0f ? x : x > 80.0f ? large : y;
+}
+
+// x = 2^e m with m in [sqrt(1/2), sqrt 2); ln m from Cephes' logf.
+MEZZO_HD float log(float x) {
+    const bool subnormal = x < 0x1p-126f;
+    const std::uint32_t u = as_bits(subnormal ? x * 0x1p23f : x);
+    const std::int32_t e = std::int32_t(u - 0x3f3504f3u) >> 23;
+    const float f = as_float(u - (std::uint32_t(e) << 23)) - 1.0f;
+    const float n = float(e) - (subnormal ? 23.0f : 0.0f);
+    const float z = f * f;
+    float p = f * 7.0376836292e-2f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    const float small = p * f * z - n * 2.12194440e-4f - z * 0.5f;
+    const float y = (f + small) + n * 0.693359375f;
+    const float special = x == 0.0f ? -__builtin_inff() : x < 0.0f ? __builtin_nanf("") : x;
+    return x > 0.0f && x < __builtin_inff() ? y : special;
+}
+// ln(1 + x) from ln u, u = 1 + x rounded, corrected by what the rounding lost.
+MEZZO_HD float log1p(float x) {
+    const float u = 1.0f + x;
+    const float y = log(u) + (x - (u - 1.0f)) / u;
+    const bool ordinary = x > -1.0f && x < __builtin_inff() && x != 0.0f;
+    return ordinary ? y : x == 0.0f ? x : log(u);
+}
+
+MEZZO_HD float tanh(float x) {
+    const float a = abs(x), z = x * x;
+    const float far = 1.0f - 2.0f / (exp(a + a) + 1.0f);
+    float p = z * -5.70498872745e-3f + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    const float near = p * z * a + a;
+    return copy_sign(a < 0.625f ? near : far, x);
+}
+
+// After N. Juffa: erf itself near zero, farther out 1 - exp of a polynomial for ln erfc. Both take t = |x|.
+inline constexpr float erf_split = 0.927734375f;
+MEZZO_HD float erf_near(float t) {
+    const float s = t * t;
+    float p = s * -5.96761703e-4f + 4.99119423e-3f;
+    p = p * s - 2.67681349e-2f;
+    p = p * s + 1.12819925e-1f;
+    p = p * s - 3.76125336e-1f;
+    p = p * s + 1.28379166e-1f;
+    return p * t + t;
+}
+MEZZO_HD float erfc_far(float x) {
+    const float t = x > 10.0f ? 10.0f : x;
+    float p = (t * -1.72853470e-5f + 3.83197126e-4f) * (t * t) + (t * -3.88396438e-3f + 2.42546219e-2f);
+    p = p * t - 1.06777877e-1f;
+    p = p * t - 6.34846687e-1f;
+    p = p * t - 1.28717512e-1f;
+    return exp(p * t - t);
+}
+MEZZO_HD float erf(float x) {
+    const float t = abs(x);
+    return copy_sign(t > erf_split ? 1.0f - erfc_far(t) : erf_near(t), x);
+}
+MEZZO_HD float normal_cdf(float x) {
+    const float t = abs(x) * 0.70710678f;
+    const float tail = 0.5f * erfc_far(t), near = 0.5f * erf_near(t);
+    const float far = x < 0.0f ? tail : 1.0f - tail;
+    return t > erf_split ? far : x < 0.0f ? 0.5f - near : 0.5f + near;
+}
+
+// 2^y and log2 in double, to about 1e-12: the inner steps of float's pow, whose exponent multiplies the
+// error.
+MEZZO_HD double exp2_for_pow(double x) {
+    double y = x > 1000.0 ? 1000.0 : x;
+    y = y < -1000.0 ? -1000.0 : y;
+    const double magic = 0x1.8p52;
+    const double rounded = y + magic;
+    const double r = (y - (rounded - magic)) * 0.693147180559945309;
+    double p = r * (1.0 / 3628800) + 1.0 / 362880;
+    p = p * r + 1.0 / 40320;
+    p = p * r + 1.0 / 5040;
+    p = p * r + 1.0 / 720;
+    p = p * r + 1.0 / 120;
+    p = p * r + 1.0 / 24;
+    p = p * r + 1.0 / 6;
+    p = p * r + 0.5;
+    p = p * (r * r) + r + 1.0;
+    return p * as_double((as_bits(rounded) + 1023u) << 52);
+}
+MEZZO_HD double log2_for_pow(double x) {  // x positive and normal
+    const std::uint64_t u = as_bits(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    const double n = as_double(u >> 52 | 0x4330000000000000u) - (0x1p52 + 1023.0);
+    const double m = as_double((u & 0x000fffffffffffffu) + 0x3fe6a09e667f3bcdu);
+    const double s = (m - 1.0) / (m + 1.0), z = s * s;
+    double p = z * (1.0 / 15) + 1.0 / 13;
+    p = p * z + 1.0 / 11;
+    p = p * z + 1.0 / 9;
+    p = p * z + 1.0 / 7;
+    p = p * z + 1.0 / 5;
+    p = p * z + 1.0 / 3;
+    return n + (p * z + 1.0) * s * 2.885390081777926815;
+}
+MEZZO_HD float pow(float x, float y) {
+    const float inf = __builtin_inff(), magic = 8388608.0f;  // 2^23: no fraction from there on
+    const float a = abs(x), ay = abs(y), half = ay * 0.5f;
+    const bool integer = ay >= magic || (ay + magic) - magic == ay;
+    const bool even = half >= magic || (half + magic) - magic == half;
+    const bool usual = a > 0.0f && a < inf && a != 1.0f && y == y;
+    const double e = exp2_for_pow(double(y) * log2_for_pow(usual ? double(a) : 1.5));
+    const float edge = a == 1.0f ? 1.0f : (a == 0.0f) == (y > 0.0f) ? 0.0f : inf;
+    float r = usual ? float(e) : edge;
+    r = as_bits(x) >> 31 != 0 && integer && !even ? -r : r;
+    r = x < 0.0f && a < inf && !integer ? __builtin_nanf("") : r;
+    r = x != x || y != y ? x + y : r;
+    return y == 0.0f || x == 1.0f ? 1.0f : r;
+}
+
+// sin(x + quarters * pi / 2), reduced in double by pi / 2 in three parts of which two multiply exactly.
+MEZZO_HD float sin_shifted(float x, std::uint32_t quarters) {
+    const double magic = 0x1.8p52, d = double(x);
+    const double rounded = d * 0.636619772367581343 + magic, n = rounded - magic;
+    const double r =
+        ((d - n * 1.57079632673412561417) - n * 6.07710050630396597660e-11) - n * 2.02226624879595063154e-21;
+    const std::uint32_t q = std::uint32_t(as_bits(rounded)) + quarters;
+    const float f = float(r), z = f * f;
+    float s = z * -1.9515295891e-4f + 8.3321608736e-3f;
+    s = s * z - 1.6666654611e-1f;
+    s = s * z * f + f;
+    float c = z * 2.443315711809948e-5f - 1.388731625493765e-3f;
+    c = c * z + 4.166664568298827e-2f;
+    c = c * z * z - 0.5f * z + 1.0f;
+    return as_float(as_bits((q & 1u) != 0 ? c : s) ^ (q & 2u) << 30);
+}
+MEZZO_HD float sin(float x) { return x == 0.0f ? x : sin_shifted(x, 0); }
+MEZZO_HD float cos(float x) { return sin_shifted(x, 1); }
+#endif
+
+MEZZO_HD double normal_cdf(double x) { return 0.5 * erfc(x * -0.70710678118654752440); }
+
+// 1 / (1 + e^-x), from e^-|x| so that nothing overflows.
+template <class T> MEZZO_HD T sigmoid(T x) {
+    const T e = exp(-abs(x));
+    return (x < T(0) ? e : T(1)) / (T(1) + e);
+}
+
+}  // namespace math
+MEZZO_FUNCTORS_CLOSE
+}  // namespace mezzo::functors

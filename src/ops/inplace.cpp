@@ -1,0 +1,151 @@
+// In-place writes: for optimizers, running statistics and initialisers. Never recorded.
+#include "core/random.h"
+#include "mezzo/autograd.h"
+#include "ops/common.h"
+#include "ops/kernel_for.h"
+
+#include <algorithm>
+
+namespace mezzo {
+
+namespace {
+
+const Kernels add_kernel{"add_", MEZZO_KERNELS(add)};
+const Kernels mul_kernel{"mul_", MEZZO_KERNELS(mul)};
+const Kernels mul_scalar_kernel{"mul_", MEZZO_KERNELS(mul_scalar)};
+const Kernels copy_into{"copy_", MEZZO_KERNELS(copy_into)};
+const Kernels fill_kernel{"fill_", MEZZO_KERNELS(fill)};
+const Kernels uniform_kernel{"uniform_", MEZZO_KERNELS(random_uniform)};
+const Kernels normal_kernel{"normal_", MEZZO_KERNELS(random_normal)};
+
+void check_writable(const char* op, const Tensor& x) {
+    check_defined(op, x);
+    check(!(grad_enabled() && tracked(x)), ErrorKind::state, op,
+          ": the tensor takes part in recorded history, and in-place writes are not differentiable; open a "
+          "NoGrad scope or use "
+          "the function that returns a new tensor");
+    const Strides& strides = x.strides();
+    for (int d = 0; d < x.dim(); ++d)
+        check(strides[d] != 0 || x.size(d) <= 1, ErrorKind::state, op,
+              ": several elements of this expanded tensor share one place; write to a clone()");
+}
+
+void check_source(const char* op, const Tensor& x, const Tensor& source) {
+    check_defined(op, source);
+    check(!(grad_enabled() && tracked(source)), ErrorKind::state, op,
+          ": the source has recorded history that the write would lose; detach() it or open a NoGrad scope");
+    check(broadcast_shapes(op, x.shape(), source.shape()) == x.shape(), ErrorKind::shape, op, ": ",
+          source.shape(), " does not broadcast to ", x.shape());
+}
+
+// For arithmetic: the same device, and a result that x's dtype can hold.
+void check_operand(const char* op, const Tensor& x, const Tensor& other) {
+    check_source(op, x, other);
+    check(x.device() == other.device(), ErrorKind::device, op, ": tensors are on ", x.device(), " and ",
+          other.device(), "; move one with to()");
+    check(is_floating(x.dtype()) || !is_floating(other.dtype()), ErrorKind::dtype, op, ": a ", other.dtype(),
+          " does not fit into ", x.dtype(), "; convert it with to()");
+    check(x.dtype() != boolean, ErrorKind::dtype, op, ": no arithmetic on boolean");
+}
+
+void written(const Tensor& x) {
+    if (x->storage) x->storage->version.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Whether reading `source` while x is written would see new values.
+bool overlaps(const Tensor& x, const Tensor& source) {
+    if (!(x->storage == source->storage)) return false;
+    return x->offset != source->offset || !(x.strides() == source.strides()) ||
+           !(x.shape() == source.shape()) || x.dtype() != source.dtype();
+}
+
+// Runs a kernel whose result replaces x; kernels write contiguous results only.
+template <class Run> void write_result(const Tensor& x, const Run& run) {
+    if (x.is_contiguous()) {
+        run(x);
+    } else {
+        const Tensor result = empty(x.shape(), {.dtype = x.dtype(), .device = x.device()});
+        run(result);
+        copy_into(In(&result, 1), {}, x);
+    }
+    written(x);
+}
+
+void random_write(const Kernels& kernel, const Tensor& x, double alpha, double beta) {
+    const RandomState state = reserve_random((std::uint64_t(x.numel()) + 3) / 4);
+    const Attrs at{.alpha = alpha, .beta = beta, .seed = state.seed, .offset = state.offset};
+    write_result(x, [&](const Tensor& out) { kernel({}, at, out); });
+}
+
+void check_random(const char* op, const Tensor& x) {
+    check_writable(op, x);
+    check_floating(op, x);
+}
+
+}  // namespace
+
+const Tensor& Tensor::copy_(const Tensor& source) const {
+    check_writable("copy_", *this);
+    check_source("copy_", *this, source);
+    NoGrad plain;
+    Tensor from = source.to(device());
+    if (overlaps(*this, from)) from = from.clone();
+    if (numel() > 0) copy_into(In(&from, 1), {}, *this);
+    written(*this);
+    return *this;
+}
+
+const Tensor& Tensor::fill_(double value) const {
+    check_writable("fill_", *this);
+    if (numel() > 0) fill_kernel({}, {.alpha = value}, *this);
+    written(*this);
+    return *this;
+}
+
+const Tensor& Tensor::add_(const Tensor& other, double alpha) const {
+    check_writable("add_", *this);
+    check_operand("add_", *this, other);
+    NoGrad plain;
+    Tensor scaled = overlaps(*this, other) ? other.clone() : other;
+    if (alpha != 1) {
+        scaled = empty(
+            other.shape(),
+            {.dtype = promote(other.dtype(), is_floating(dtype()) ? float32 : dtype()), .device = device()});
+        mul_scalar_kernel(In(&other, 1), {.alpha = alpha}, scaled);
+    }
+    const Tensor operands[] = {*this, scaled};
+    write_result(*this, [&](const Tensor& out) { add_kernel(operands, {}, out); });
+    return *this;
+}
+
+const Tensor& Tensor::mul_(const Tensor& other) const {
+    check_writable("mul_", *this);
+    check_operand("mul_", *this, other);
+    NoGrad plain;
+    const Tensor operands[] = {*this, overlaps(*this, other) ? other.clone() : other};
+    write_result(*this, [&](const Tensor& out) { mul_kernel(operands, {}, out); });
+    return *this;
+}
+
+const Tensor& Tensor::mul_(double value) const {
+    check_writable("mul_", *this);
+    check(dtype() != boolean, ErrorKind::dtype, "mul_: no arithmetic on boolean");
+    write_result(*this, [&](const Tensor& out) { mul_scalar_kernel(In(this, 1), {.alpha = value}, out); });
+    return *this;
+}
+
+const Tensor& Tensor::uniform_(double low, double high) const {
+    check_random("uniform_", *this);
+    check(low <= high, ErrorKind::value, "uniform_: low ", low, " is not <= high ", high);
+    random_write(uniform_kernel, *this, low, high);
+    return *this;
+}
+
+const Tensor& Tensor::normal_(double mean, double stddev) const {
+    check_random("normal_", *this);
+    check(stddev >= 0, ErrorKind::value, "normal_: stddev ", stddev, " is negative");
+    random_write(normal_kernel, *this, mean, stddev);
+    return *this;
+}
+
+}  // namespace mezzo

@@ -1,0 +1,66 @@
+// cat and stack.
+#include "ops/common.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+
+namespace {
+
+const Op cat_op{{.name = "cat",
+                 .keep = keep_none,
+                 .kernel = MEZZO_KERNELS(cat),
+                 .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                     const int dim = int(c.at.dim);
+                     Tensors grads;
+                     std::int64_t start = 0;
+                     for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+                         const std::int64_t count = c.inputs[i].shape[dim];
+                         grads.push_back(c.needs(int(i)) ? g[0].slice(dim, start, start + count) : Tensor());
+                         start += count;
+                     }
+                     return grads;
+                 }}};
+
+// Sizes must agree except along dim, where they add up.
+Shape joined_shape(const Tensors& tensors, int dim) {
+    Shape shape = tensors[0].shape();
+    for (std::size_t i = 1; i < tensors.size(); ++i) {
+        Shape other = tensors[i].shape();
+        const std::int64_t count = other.size() == shape.size() ? other[dim] : 0;
+        if (other.size() == shape.size()) other[dim] = shape[dim];
+        check(other == shape, ErrorKind::shape, "cat: shapes ", tensors[0].shape(), " and ",
+              tensors[i].shape(), " differ outside dimension ", dim);
+        shape[dim] += count;
+    }
+    return shape;
+}
+
+}  // namespace
+
+Tensor cat(const Tensors& tensors, std::int64_t dim) {
+    check(!tensors.empty(), ErrorKind::value, "cat: the list of tensors is empty");
+    for (const Tensor& x : tensors) check_defined("cat", x);
+    check(tensors[0].dim() > 0, ErrorKind::shape, "cat: 0-dim tensors have no dimension to join; use stack");
+    const int d = wrap_dim("cat", dim, tensors[0].dim());
+    const Shape shape = joined_shape(tensors, d);
+    Dtype dtype = tensors[0].dtype();
+    for (const Tensor& x : tensors) dtype = promote(dtype, x.dtype());
+    Tensors same;
+    same.reserve(tensors.size());
+    for (const Tensor& x : tensors) same.push_back(cast(x, dtype));
+    return call(cat_op, same, {.dim = d}, shape);
+}
+
+Tensor stack(const Tensors& tensors, std::int64_t dim) {
+    check(!tensors.empty(), ErrorKind::value, "stack: the list of tensors is empty");
+    Tensors raised;
+    raised.reserve(tensors.size());
+    for (const Tensor& x : tensors) {
+        check_defined("stack", x);
+        check_same_shape("stack", tensors[0], x);
+        raised.push_back(x.unsqueeze(wrap_dim("stack", dim, x.dim() + 1)));
+    }
+    return cat(raised, wrap_dim("stack", dim, tensors[0].dim() + 1));
+}
+
+}  // namespace mezzo

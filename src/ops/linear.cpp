@@ -1,0 +1,133 @@
+// linear: matrix product, bias and activation as one op.
+#include "mezzo/autograd.h"
+#include "ops/kernels.h"
+#include "ops/products.h"
+
+namespace mezzo {
+
+namespace {
+
+Tensor activated(const Tensor& x, Activation activation) {
+    switch (activation) {
+        case Activation::relu:
+            return relu(x);
+        case Activation::gelu:
+            return gelu(x);
+        case Activation::gelu_tanh:
+            return gelu_tanh(x);
+        case Activation::none:
+            break;
+    }
+    return x;
+}
+
+// activation(x W^T + b), and for gelu the value before the activation, which its gradient reads.
+Tensors linear_meaning(In in, const Attrs& at) {
+    Tensor before = matmul(in[0], in[1].t());
+    if (in.size() > 2) before = before + in[2];
+    const Tensor y = activated(before, at.activation);
+    if (at.activation == Activation::gelu || at.activation == Activation::gelu_tanh) return {y, before};
+    return {y};
+}
+
+// The gradient of what the activation saw, from those of the results that have one.
+Tensor before_activation(const Call& c, const Tensors& g) {
+    if (c.at.activation == Activation::none) return g[0];
+    if (c.at.activation == Activation::relu) return relu_grad(g[0], c.out());
+    Tensor result = g.size() > 1 ? g[1] : Tensor();
+    if (g[0].defined()) {
+        const Tensor before = c.out(1);
+        const Tensor through =
+            c.at.activation == Activation::gelu ? gelu_grad(g[0], before) : gelu_tanh_grad(g[0], before);
+        result = result.defined() ? result + through : through;
+    }
+    return result;
+}
+
+Tensor x_grad(const Call& c, const Tensor& g) { return product_grad(c, 0, g, c.in(1)); }
+Tensor weight_grad(const Call& c, const Tensor& g) { return product_grad(c, 1, g.t(), c.in(0)); }
+Tensor bias_grad(const Call& c, const Tensor& g) {
+    const Dtype wanted = c.grad_dtype(2);
+    return column_sum(g, is_16bit(g.dtype()) && wanted != g.dtype() ? float32 : g.dtype());
+}
+
+Tensors linear_vjp(const Call& c, const Tensors& gs) {
+    const Tensor g = before_activation(c, gs);
+    Tensors grads{c.needs(0) ? x_grad(c, g) : Tensor(), c.needs(1) ? weight_grad(c, g) : Tensor()};
+    if (c.inputs.size() > 2) grads.push_back(c.needs(2) ? bias_grad(c, g) : Tensor());
+    return grads;
+}
+
+// Three rows, because the gradient of each activation keeps different things.
+const Op linear_op{{.name = "linear",
+                    .cast = Cast::low,
+                    .keep = keep_in,
+                    .kernel = MEZZO_KERNELS(linear),
+                    .vjp = linear_vjp,
+                    .meaning = linear_meaning}};
+const Op linear_relu_op{{.name = "linear_relu",
+                         .cast = Cast::low,
+                         .keep = keep_in | keep_out,
+                         .kernel = MEZZO_KERNELS(linear),
+                         .vjp = linear_vjp,
+                         .meaning = linear_meaning}};
+const Op linear_gelu_op{{.name = "linear_gelu",
+                         .cast = Cast::low,
+                         .keep = keep_in | keep_out,
+                         .kernel = MEZZO_KERNELS(linear),
+                         .vjp = linear_vjp,
+                         .meaning = linear_meaning}};
+
+const Op& row_for(LinearActivation activation) {
+    if (activation == LinearActivation::none) return linear_op;
+    return activation == LinearActivation::relu ? linear_relu_op : linear_gelu_op;
+}
+
+Activation kernel_activation(LinearActivation activation) {
+    switch (activation) {
+        case LinearActivation::relu:
+            return Activation::relu;
+        case LinearActivation::gelu:
+            return Activation::gelu;
+        case LinearActivation::gelu_tanh:
+            return Activation::gelu_tanh;
+        case LinearActivation::none:
+            break;
+    }
+    return Activation::none;
+}
+
+void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    check_factors("linear", x, weight);
+    check(weight.dim() == 2, ErrorKind::shape, "linear: weight ", weight.shape(),
+          " is not a matrix [out, in]");
+    check(x.dim() > 0 && x.size(-1) == weight.size(1), ErrorKind::shape, "linear: input ", x.shape(),
+          " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
+    if (!bias.defined()) return;
+    check_factors("linear", bias, weight);
+    check(bias.dim() == 1 && bias.size(0) == weight.size(0), ErrorKind::shape, "linear: bias ", bias.shape(),
+          " does not fit weight ", weight.shape());
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearActivation activation) {
+    check_linear(x, weight, bias);
+    const std::int64_t in = weight.size(1), out = weight.size(0);
+    std::int64_t rows = 1;
+    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
+    Tensors given{x.dim() == 2 ? x : x.reshape({rows, in}), weight};
+    if (bias.defined()) given.push_back(bias);
+    const bool gelu = activation == LinearActivation::gelu || activation == LinearActivation::gelu_tanh;
+    const bool recorded = grad_enabled() && (tracked(x) || tracked(weight) || tracked(bias));
+    const Shape shapes[] = {{rows, out}, {rows, out}};
+    const Attrs at{.activation = kernel_activation(activation)};
+    const Tensor y =
+        call(row_for(activation), given, at, std::span<const Shape>(shapes, gelu && recorded ? 2 : 1))[0];
+    if (x.dim() == 2) return y;
+    Shape shape = x.shape();
+    shape.back() = out;
+    return y.reshape(shape);
+}
+
+}  // namespace mezzo

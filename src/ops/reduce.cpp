@@ -1,0 +1,191 @@
+// Reductions over axes, argmax, and the sums that undo broadcasting.
+#include "ops/common.h"
+#include "ops/kernels.h"
+#include "ops/products.h"
+
+namespace mezzo {
+
+namespace {
+
+// The gradient of a reduction, repeated along the axes it had reduced.
+Tensor spread(const Call& c, const Tensor& g) {
+    return with_kept_dims(g, c.inputs[0].shape, c.at.axes).expand(c.inputs[0].shape);
+}
+
+Tensors extremum_vjp(const Call& c, const Tensors& g);
+
+const Op sum_op{{.name = "sum",
+                 .cast = Cast::fp32_out,
+                 .keep = keep_none,
+                 .mixed = true,
+                 .kernel = MEZZO_KERNELS(sum),
+                 .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {spread(c, g[0])}; }}};
+
+const Op mean_op{{.name = "mean",
+                  .keep = keep_none,
+                  .kernel = MEZZO_KERNELS(mean),
+                  .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                      return {spread(c, g[0] / double(count_along(c.inputs[0].shape, c.at.axes)))};
+                  },
+                  .meaning = [](In in, const Attrs& at) -> Tensors {
+                      const double count = double(count_along(in[0].shape(), at.axes));
+                      return {as_asked(sum(in[0], at.axes, {.keepdim = at.keepdim}) / count, at)};
+                  }}};
+
+const Op max_op{
+    {.name = "max", .keep = keep_in | keep_out, .kernel = MEZZO_KERNELS(max), .vjp = extremum_vjp}};
+
+const Op min_op{{.name = "min",
+                 .keep = keep_in | keep_out,
+                 .kernel = MEZZO_KERNELS(min),
+                 .vjp = extremum_vjp,
+                 .meaning = [](In in, const Attrs& at) -> Tensors {
+                     return {as_asked(-max(-in[0], at.axes, {.keepdim = at.keepdim}), at)};
+                 }}};
+
+// g where x equals the extremum y, shared evenly by the equals. Linear in g; x and y only choose, so their
+// gradient is 0.
+const Op amax_grad_op{{.name = "amax_grad",
+                       .kernel = MEZZO_KERNELS(amax_grad),
+                       .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                           if (!c.needs(0)) return {Tensor(), Tensor(), Tensor()};
+                           const Tensor chosen = cast(eq(c.in(1), c.in(2)), g[0].dtype());
+                           const Tensor ties = sum(chosen, c.at.axes, keep_dims());
+                           return {sum(g[0] * chosen, c.at.axes, keep_dims()) / ties, Tensor(), Tensor()};
+                       },
+                       .meaning = [](In in, const Attrs& at) -> Tensors {
+                           const Tensor chosen = cast(eq(in[1], in[2]), in[0].dtype());
+                           return {chosen * (in[0] / sum(chosen, at.axes, keep_dims()))};
+                       }}};
+
+Tensors extremum_vjp(const Call& c, const Tensors& g) {
+    const Shape& shape = c.inputs[0].shape;
+    const Tensor kept_g = with_kept_dims(g[0], shape, c.at.axes),
+                 kept_y = with_kept_dims(c.out(), shape, c.at.axes);
+    return {call(amax_grad_op, {kept_g, c.in(0), kept_y}, {.axes = c.at.axes}, shape)};
+}
+
+// d sqrt(sum x^2) / dx = x / y; a zero norm means x == 0, where dividing by 1 instead gives 0.
+const Op norm_op{{.name = "norm",
+                  .cast = Cast::fp32_out,
+                  .keep = keep_in | keep_out,
+                  .mixed = true,
+                  .kernel = MEZZO_KERNELS(norm),
+                  .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                      const Shape& shape = c.inputs[0].shape;
+                      const Tensor y = with_kept_dims(c.out(), shape, c.at.axes);
+                      const Tensor direction = c.in(0) / masked_fill(y, eq(y, 0.0), 1);
+                      return {with_kept_dims(g[0], shape, c.at.axes) * direction};
+                  },
+                  .meaning = [](In in, const Attrs& at) -> Tensors {
+                      return {as_asked(sqrt(sum(square(in[0]), at.axes, {.keepdim = at.keepdim})), at)};
+                  }}};
+
+const Op argmax_op{{.name = "argmax",
+                    .keep = keep_none,
+                    .result = Result::indices,
+                    .differentiable = false,
+                    .kernel = MEZZO_KERNELS(argmax)}};
+
+// [rows, cols] -> [cols]: the gradient of a bias.
+const Op column_sum_op{
+    {.name = "column_sum",
+     .keep = keep_none,
+     .mixed = true,
+     .kernel = MEZZO_KERNELS(column_sum),
+     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+         return {g[0].unsqueeze(0).expand(c.inputs[0].shape)};
+     },
+     .meaning = [](In in, const Attrs& at) -> Tensors { return {as_asked(sum(in[0], {0}), at)}; }}};
+
+// Kernels give the input's dtype, or float32 from 16 bit: other wishes are met by a cast before (wider) or
+// after (narrower).
+Tensor reduce(const Op& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
+    const char* name = op.row().name;
+    Attrs at{.axes = normal_axes(name, axes, x.dim()), .keepdim = options.keepdim};
+    const Shape shape = reduced_shape(x.shape(), at.axes, options.keepdim);
+    if (!options.explicit_dtype) return call(op, {x}, at, shape);
+    check(is_floating(options.dtype), ErrorKind::dtype, name, ": the result's dtype ", options.dtype,
+          " is not floating");
+    const bool wider = promote(x.dtype(), options.dtype) == options.dtype;
+    at.has_dtype = true;
+    at.dtype = options.dtype;
+    if (x.dtype() == at.dtype || (is_16bit(x.dtype()) && at.dtype == float32))
+        return call(op, {x}, at, shape);
+    if (wider) return call(op, {cast(x, at.dtype)}, at, shape);
+    at.dtype = is_16bit(x.dtype()) ? float32 : x.dtype();
+    return cast(call(op, {x}, at, shape), options.dtype);
+}
+
+Tensor extremum(const Op& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
+    const char* name = op.row().name;
+    check_defined(name, x);
+    check(x.dtype() != boolean, ErrorKind::dtype, name, ": input is boolean; convert it with to()");
+    const Axes all = normal_axes(name, axes, x.dim());
+    for (std::int64_t axis : all)
+        check(x.size(axis) > 0, ErrorKind::shape, name, ": dimension ", axis, " of ", x.shape(),
+              " is empty, and the ", name, " of nothing is undefined");
+    if (options.explicit_dtype)
+        return cast(extremum(op, x, axes, {.keepdim = options.keepdim}), options.dtype);
+    return reduce(op, x, axes, options);
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    check_defined("sum", x);
+    if (is_floating(x.dtype())) return reduce(sum_op, x, axes, options);
+    if (options.explicit_dtype && is_floating(options.dtype))
+        return sum(cast(x, options.dtype), axes, options);
+    Attrs at{.axes = normal_axes("sum", axes, x.dim()),
+             .dtype = int64,
+             .has_dtype = true,
+             .keepdim = options.keepdim};
+    const Tensor y = call(sum_op, {x}, at, reduced_shape(x.shape(), at.axes, options.keepdim));
+    return options.explicit_dtype ? cast(y, options.dtype) : y;
+}
+
+Tensor mean(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    check_floating("mean", x);
+    return reduce(mean_op, x, axes, options);
+}
+
+Tensor max(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    return extremum(max_op, x, axes, options);
+}
+Tensor min(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    return extremum(min_op, x, axes, options);
+}
+
+Tensor norm(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    check_floating("norm", x);
+    return reduce(norm_op, x, axes, options);
+}
+
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
+    check_defined("argmax", x);
+    if (x.dim() == 0) return argmax(x.reshape({1}), 0, keepdim).reshape({});
+    const int d = wrap_dim("argmax", dim, x.dim());
+    check(x.size(d) > 0, ErrorKind::shape, "argmax: dimension ", d, " of ", x.shape(), " is empty");
+    return call(argmax_op, {x}, {.dim = d, .keepdim = keepdim}, reduced_shape(x.shape(), {d}, keepdim));
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+    check_defined("sum_to", x);
+    if (x.shape() == shape) return x;
+    check(shape.size() <= x.dim() && broadcast_shapes("sum_to", shape, x.shape()) == x.shape(),
+          ErrorKind::shape, "sum_to: ", shape, " does not broadcast to ", x.shape());
+    const int added = x.dim() - shape.size();
+    Axes axes;
+    for (int d = 0; d < x.dim(); ++d)
+        if (d < added || (shape[d - added] == 1 && x.size(d) != 1)) axes.push_back(d);
+    const ReduceOptions same{.keepdim = true, .dtype = x.dtype(), .explicit_dtype = is_floating(x.dtype())};
+    return axes.empty() ? x.reshape(shape) : sum(x, axes, same).reshape(shape);
+}
+
+// Declared in ops/products.h: the sum over rows in `dtype`.
+Tensor column_sum(const Tensor& x, Dtype dtype) {
+    return call(column_sum_op, {x}, {.dtype = dtype, .has_dtype = true}, {x.size(1)});
+}
+
+}  // namespace mezzo

@@ -1,0 +1,112 @@
+// Conditions: where, masked_fill, and the ops that make or read booleans one by one.
+#include "ops/common.h"
+#include "ops/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mezzo {
+
+namespace {
+
+Tensor zero_where(const Tensor& g, const Tensor& mask) { return masked_fill(g, mask, 0); }
+
+const Op logical_not_op{{.name = "logical_not",
+                         .keep = keep_none,
+                         .result = Result::flags,
+                         .strided = true,
+                         .differentiable = false,
+                         .kernel = MEZZO_KERNELS(logical_not),
+                         .meaning = [](In in, const Attrs&) -> Tensors { return {eq(in[0], 0.0)}; }}};
+
+const Op isfinite_op{{.name = "isfinite",
+                      .keep = keep_none,
+                      .result = Result::flags,
+                      .strided = true,
+                      .differentiable = false,
+                      .kernel = MEZZO_KERNELS(isfinite),
+                      .meaning = [](In in, const Attrs&) -> Tensors { return {eq(in[0] - in[0], 0.0)}; }}};
+
+const Op where_op{{.name = "where",
+                   .result = Result::attr,
+                   .strided = true,
+                   .mixed = true,
+                   .kernel = MEZZO_KERNELS(where),
+                   .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                       const Tensor condition = c.in(0);
+                       return {Tensor(), c.needs(1) ? zero_where(g[0], logical_not(condition)) : Tensor(),
+                               c.needs(2) ? zero_where(g[0], condition) : Tensor()};
+                   }}};
+
+const Op masked_fill_op{{.name = "masked_fill",
+                         .strided = true,
+                         .mixed = true,
+                         .kernel = MEZZO_KERNELS(masked_fill),
+                         .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                             return {zero_where(g[0], c.in(1)), Tensor()};
+                         }}};
+
+const Op clamp_grad_op{{.name = "clamp_grad",
+                        .result = Result::promoted,
+                        .strided = true,
+                        .mixed = true,
+                        .kernel = MEZZO_KERNELS(clamp_grad),
+                        .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                            if (!c.needs(0)) return {Tensor(), Tensor()};
+                            return {clamp_grad(g[0], c.in(1), c.at.alpha, c.at.beta), Tensor()};
+                        },
+                        .meaning = [](In in, const Attrs& at) -> Tensors {
+                            const Tensor inside = logical_and(ge(in[1], at.alpha), le(in[1], at.beta));
+                            return {masked_fill(in[0], logical_not(inside), 0)};
+                        }}};
+
+double saturated(double value, Dtype dtype) {
+    if (!is_16bit(dtype) || !std::isfinite(value)) return value;
+    const double highest = dtype == float16 ? 65504.0 : 0x1.FEp127;
+    return std::clamp(value, -highest, highest);
+}
+
+void check_condition(const char* op, const char* what, const Tensor& x) {
+    check_defined(op, x);
+    check(x.dtype() == boolean, ErrorKind::dtype, op, ": the ", what, " is ", x.dtype(),
+          ", but must be boolean; compare it, as in ne(x, 0)");
+}
+
+}  // namespace
+
+Tensor logical_not(const Tensor& x) {
+    check_defined("logical_not", x);
+    return call(logical_not_op, {x}, {}, x.shape());
+}
+
+Tensor isfinite(const Tensor& x) {
+    check_defined("isfinite", x);
+    return call(isfinite_op, {x}, {}, x.shape());
+}
+
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+    check_condition("where", "condition", condition);
+    check_defined("where", a);
+    check_defined("where", b);
+    const Dtype dtype = promote_operands(a.dtype(), a.dim(), b.dtype(), b.dim());
+    const Shape shape =
+        broadcast_shapes("where", condition.shape(), broadcast_shapes("where", a.shape(), b.shape()));
+    return call(where_op, {condition, a, b}, {.dtype = dtype, .has_dtype = true}, shape);
+}
+
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+    check_defined("masked_fill", x);
+    check_condition("masked_fill", "mask", mask);
+    check(broadcast_shapes("masked_fill", x.shape(), mask.shape()) == x.shape(), ErrorKind::shape,
+          "masked_fill: mask ", mask.shape(), " does not broadcast to ", x.shape());
+    return call(masked_fill_op, {x, mask}, {.alpha = saturated(value, x.dtype())}, x.shape());
+}
+
+Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high) {
+    check_floating("clamp_grad", g);
+    check_floating("clamp_grad", x);
+    check_same_shape("clamp_grad", g, x);
+    return call(clamp_grad_op, {g, x}, {.alpha = low, .beta = high}, x.shape());
+}
+
+}  // namespace mezzo

@@ -1,0 +1,291 @@
+// The optimizer base: groups, gradients, learning rates, and the step path over the kernels.
+#include "optim/optimizer.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "mezzo/ops.h"
+
+namespace mezzo::optim {
+
+Device OptimizerImpl::device() const { return slots.empty() ? cpu_device : slots.front().param.device(); }
+
+Tensors OptimizerImpl::params() const {
+    Tensors result;
+    for (const Slot& slot : slots) result.push_back(slot.param);
+    return result;
+}
+
+std::string OptimizerImpl::describe(std::size_t slot) const {
+    const std::string number = "parameter " + std::to_string(slot);
+    return slots[slot].name.empty() ? number : slots[slot].name + " (" + number + ")";
+}
+
+OptimizerImpl* make_optimizer(const char* type) {
+    static std::atomic<std::uint64_t> next_id{1};
+    auto* optimizer = new OptimizerImpl;
+    optimizer->type = type;
+    optimizer->id = next_id.fetch_add(1, std::memory_order_relaxed);
+    return optimizer;
+}
+
+namespace {
+
+void add_slot(OptimizerImpl& optimizer, const Tensor& param, const std::string& name) {
+    const std::size_t index = optimizer.slots.size();
+    check(param.defined(), ErrorKind::value, optimizer.type, ": parameter ", index, " is undefined");
+    check(is_floating(param.dtype()) && param.is_leaf(), ErrorKind::value, optimizer.type, ": parameter ",
+          index, " of dtype ", param.dtype(), param.is_leaf() ? "" : " is the result of an op",
+          "; a floating leaf is needed");
+    for (std::size_t i = 0; i < index; ++i)
+        check(optimizer.slots[i].param.impl() != param.impl(), ErrorKind::value, optimizer.type,
+              ": parameters ", i, " and ", index, " are the same tensor; list it once");
+    Slot slot;
+    slot.param = param;
+    slot.name = name;
+    optimizer.slots.push_back(std::move(slot));
+}
+
+// A tensor of zeros like x at first, x's companion on its device later.
+void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
+    NoGrad plain;
+    if (!tensor.defined()) {
+        tensor = zeros(shape, {.dtype = dtype, .device = device});
+    } else {
+        tensor = tensor.to(device).to(dtype);
+    }
+}
+
+int moment_count(const StepArgs& args) {
+    if (args.algorithm != Algorithm::sgd) return 2;
+    return args.momentum != 0 ? 1 : 0;
+}
+
+// The master of a 16-bit parameter. Where somebody wrote to the parameter since, the master takes its value.
+void refresh_master(Slot& slot) {
+    NoGrad plain;
+    const Tensor wide = slot.param.detach().to(float32);
+    if (!slot.master.defined()) {
+        slot.master = wide;
+    } else {
+        slot.master = slot.master.to(slot.param.device());
+        if (slot.master_version == slot.param.version()) return;
+        const Tensor unchanged = eq(slot.param.detach(), slot.master.to(slot.param.dtype()));
+        slot.master = where(unchanged, slot.master, wide);
+    }
+    slot.master_version = slot.param.version();
+}
+
+bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
+    return optimizer.masters && is_16bit(slot.param.dtype());
+}
+
+// The 16-bit copy that autocast reads. A step that is skipped on the device leaves it as it is, so it must be
+// current before.
+Tensor* writable_shadow(const Slot& slot, bool conditional) {
+    if (slot.param.dtype() != float32) return nullptr;
+    Shadow& shadow = slot.param->grads().shadow;
+    if (!is_16bit(shadow.wanted)) return nullptr;
+    const bool fits = shadow.value.defined() && shadow.value.dtype() == shadow.wanted &&
+                      shadow.value.device() == slot.param.device();
+    const bool current = fits && shadow.version == slot.param.version();
+    // A graph that still holds the old copy keeps it.
+    const bool alone = fits && shadow.value->refs.load() == 1 && shadow.value->storage->refs.load() == 1;
+    if (alone && (current || !conditional)) return &shadow.value;
+    NoGrad plain;
+    shadow.value = conditional
+                       ? slot.param.detach().to(shadow.wanted)
+                       : empty(slot.param.shape(), {.dtype = shadow.wanted, .device = slot.param.device()});
+    return &shadow.value;
+}
+
+void fill_ref(OptimizerImpl& optimizer, const Group& group, std::size_t index, bool conditional,
+              ParamRef& ref) {
+    Slot& slot = optimizer.slots[index];
+    check(slot.param.is_contiguous(), ErrorKind::value, optimizer.type, ": ", optimizer.describe(index),
+          " is not contiguous");
+    const bool mastered = has_master(optimizer, slot);
+    if (mastered) {
+        refresh_master(slot);
+        ref.param = raw(slot.master);
+        ref.dtype = float32;
+        ref.shadow = raw(slot.param);
+        ref.shadow_dtype = slot.param.dtype();
+    } else if (Tensor* const shadow = writable_shadow(slot, conditional)) {
+        ref.shadow = raw(*shadow);
+        ref.shadow_dtype = shadow->dtype();
+    }
+    const Dtype moment_dtype = ref.dtype == float64 ? float64 : float32;
+    for (int m = 0; m < moment_count(group.args); ++m) {
+        make_or_move(slot.moments[m], slot.param.shape(), moment_dtype, slot.param.device());
+        ref.state[m] = raw(slot.moments[m]);
+    }
+    ref.step = static_cast<float*>(raw(optimizer.steps)) + index;
+}
+
+void mark_written(OptimizerImpl& optimizer, std::size_t index) {
+    Slot& slot = optimizer.slots[index];
+    bump_version(slot.param);
+    for (const Tensor& moment : slot.moments)
+        if (moment.defined()) bump_version(moment);
+    if (has_master(optimizer, slot)) {
+        bump_version(slot.master);
+        slot.master_version = slot.param.version();
+    } else if (slot.param->grad_meta && is_16bit(slot.param->grad_meta->shadow.wanted) &&
+               slot.param.dtype() == float32) {
+        slot.param->grad_meta->shadow.version = slot.param.version();
+    }
+}
+
+}  // namespace
+
+void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict& named,
+               const StepArgs& args) {
+    Group group;
+    group.first = optimizer.slots.size();
+    group.args = args;
+    group.initial_lr = args.lr;
+    for (const Tensor& param : params) add_slot(optimizer, param, "");
+    for (const auto& [name, param] : named) add_slot(optimizer, param, name);
+    group.count = optimizer.slots.size() - group.first;
+    optimizer.groups.push_back(group);
+}
+
+void prepare_state(OptimizerImpl& optimizer) {
+    const Device device = optimizer.device();
+    make_or_move(optimizer.steps, {std::int64_t(optimizer.slots.size())}, float32, device);
+    make_or_move(optimizer.state, {std::int64_t(sizeof(StepState) / sizeof(float))}, float32, device);
+}
+
+void widen_gradients(OptimizerImpl& optimizer) {
+    NoGrad plain;
+    for (const Slot& slot : optimizer.slots) {
+        if (!has_master(optimizer, slot)) continue;
+        const Tensor gradient = slot.param.grad();
+        if (gradient.defined() && gradient.dtype() != float32)
+            slot.param.set_grad(gradient.detach().to(float32));
+    }
+}
+
+bool run_update(OptimizerImpl& optimizer, bool conditional) {
+    GradientList list = gradient_list(optimizer.type, optimizer.params());
+    if (list.with_gradient == 0) return false;
+    prepare_state(optimizer);
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;  // of list.refs, per group
+    std::size_t at = 0;
+    for (const Group& group : optimizer.groups) {
+        const std::size_t begin = at;
+        for (; at < list.refs.size() && list.indices[at] < group.first + group.count; ++at)
+            fill_ref(optimizer, group, list.indices[at], conditional, list.refs[at]);
+        ranges.emplace_back(begin, at - begin);
+    }
+    const StepKernels& kernels = kernels_of(optimizer.device());
+    StepState* const state = optimizer.step_state();
+    if (!conditional) kernels.begin_step(state, nullptr, false);
+    const std::span<const ParamRef> refs(list.refs);
+    for (std::size_t g = 0; g < ranges.size(); ++g)
+        if (ranges[g].second > 0)
+            kernels.update(refs.subspan(ranges[g].first, ranges[g].second), optimizer.groups[g].args, state);
+    kernels.finish_step(refs, state);
+    for (const std::size_t index : list.indices) mark_written(optimizer, index);
+    bump_version(optimizer.state);
+    bump_version(optimizer.steps);
+    if (conditional) {
+        optimizer.counts_on_device = true;
+    } else if (!optimizer.counts_on_device) {
+        ++optimizer.applied;
+    }
+    return true;
+}
+
+void read_counts(OptimizerImpl& optimizer) {
+    if (!optimizer.counts_on_device) return;
+    const std::vector<float> values = optimizer.state.to_vector<float>();
+    optimizer.applied = std::int64_t(values[offsetof(StepState, applied) / sizeof(float)]);
+    optimizer.skipped = std::int64_t(values[offsetof(StepState, skipped) / sizeof(float)]);
+    optimizer.counts_on_device = false;
+}
+
+Optimizer::~Optimizer() { delete impl_; }
+
+void Optimizer::step() {
+    if (impl_->skip_next) {
+        impl_->skip_next = false;
+        zero_grad();
+        prepare_state(*impl_);
+        // The counter of the device stays the truth, also for a skip that the host decided.
+        const std::int64_t at = offsetof(StepState, skipped) / sizeof(float);
+        impl_->state.slice(0, at, at + 1).add_(ones({1}, {.device = impl_->device()}));
+        if (!impl_->counts_on_device) ++impl_->skipped;
+        return;
+    }
+    run_update(*impl_, false);
+}
+
+void Optimizer::zero_grad(bool set_to_none) {
+    NoGrad plain;
+    for (const Slot& slot : impl_->slots) {
+        if (set_to_none) {
+            slot.param.set_grad({});
+        } else if (const Tensor gradient = slot.param.grad(); gradient.defined()) {
+            gradient.zero_();
+        }
+    }
+}
+
+const char* Optimizer::type_name() const { return impl_->type; }
+Tensors Optimizer::parameters() const { return impl_->params(); }
+std::uint64_t Optimizer::id() const { return impl_->id; }
+
+std::int64_t Optimizer::applied_steps() const {
+    read_counts(*impl_);
+    return impl_->applied;
+}
+
+std::int64_t Optimizer::skipped_steps() const {
+    read_counts(*impl_);
+    return impl_->skipped;
+}
+
+std::size_t Optimizer::group_count() const { return impl_->groups.size(); }
+
+double Optimizer::lr(std::size_t group) const {
+    check(group < impl_->groups.size(), ErrorKind::value, impl_->type, ".lr: no group ", group,
+          ", there are ", impl_->groups.size());
+    return impl_->groups[group].args.lr;
+}
+
+void Optimizer::set_lr(double lr, std::size_t group) {
+    check(group < impl_->groups.size(), ErrorKind::value, impl_->type, ".set_lr: no group ", group,
+          ", there are ", impl_->groups.size());
+    check(lr >= 0 && lr <= 1e300, ErrorKind::value, impl_->type, ".set_lr: lr is ", lr,
+          "; it must be finite and >= 0");
+    impl_->groups[group].args.lr = impl_->groups[group].initial_lr = lr;
+}
+
+void Optimizer::set_lr(double lr) {
+    for (std::size_t g = 0; g < impl_->groups.size(); ++g) set_lr(lr, g);
+}
+
+void Optimizer::use_master_weights() {
+    impl_->masters = true;
+    for (Slot& slot : impl_->slots)
+        if (has_master(*impl_, slot)) refresh_master(slot);
+}
+
+Tensors Optimizer::master_parameters() const {
+    Tensors result;
+    for (const Slot& slot : impl_->slots) {
+        if (!has_master(*impl_, slot)) {
+            result.push_back(slot.param);
+            continue;
+        }
+        const Tensor gradient = slot.param.grad();
+        slot.master.set_requires_grad(true);
+        slot.master.set_grad(gradient.defined() && gradient.dtype() == float32 ? gradient : Tensor());
+        result.push_back(slot.master);
+    }
+    return result;
+}
+
+}  // namespace mezzo::optim

@@ -1,0 +1,60 @@
+// What an optimizer holds, and the step path that GradScaler and the amp presets share with it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mezzo/optim.h"
+#include "optim/param_refs.h"
+
+namespace mezzo::optim {
+
+// One parameter and its state. Tensors are made at the first step and follow the parameter's device.
+struct Slot {
+    Tensor param;
+    std::string name;                  // "" when made from unnamed parameters
+    Tensor master;                     // float32, of a 16-bit parameter when masters are kept
+    std::uint64_t master_version = 0;  // of the parameter, when it last equalled the rounded master
+    Tensor moments[2];                 // momentum buffer, or exp_avg and exp_avg_sq
+};
+
+struct Group {
+    std::size_t first = 0, count = 0;  // of its slots
+    StepArgs args;
+    double initial_lr = 0;  // what schedules scale
+};
+
+struct OptimizerImpl {
+    const char* type = "";
+    std::uint64_t id = 0;
+    std::vector<Slot> slots;
+    std::vector<Group> groups;
+    Tensor steps;  // float32 [slots]: updates applied to each parameter
+    Tensor state;  // StepState as float32 [16]
+    bool masters = false;
+    bool prepared = false;          // by amp::initialize
+    bool skip_next = false;         // amp::Handle::scale_loss saw an overflow
+    bool counts_on_device = false;  // a conditional step ran since the counts below were read
+    std::int64_t applied = 0, skipped = 0;
+
+    Device device() const;
+    Tensors params() const;
+    StepState* step_state() { return static_cast<StepState*>(raw(state)); }
+    // "encoder.weight (parameter 3)", or "parameter 3".
+    std::string describe(std::size_t slot) const;
+};
+
+OptimizerImpl* make_optimizer(const char* type);
+void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict& named, const StepArgs& args);
+
+// Makes steps and state on the device of the parameters, or moves them there.
+void prepare_state(OptimizerImpl& optimizer);
+// Gradients of 16-bit parameters with masters become float32, so that unscaling and clipping lose nothing.
+void widen_gradients(OptimizerImpl& optimizer);
+// Updates every parameter that has a gradient unless StepState says found_inf, and counts. conditional: it
+// may say so. Returns false, having done nothing, when no parameter has a gradient.
+bool run_update(OptimizerImpl& optimizer, bool conditional);
+// Brings applied and skipped up to date; waits for the device if it has to.
+void read_counts(OptimizerImpl& optimizer);
+
+}  // namespace mezzo::optim

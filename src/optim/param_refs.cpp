@@ -1,0 +1,51 @@
+// From parameters to what the step kernels take.
+#include "optim/param_refs.h"
+
+namespace mezzo::optim {
+
+const StepKernels& kernels_of(Device device) {
+    const StepKernels* kernels = step_kernels(device.type());
+    check(kernels != nullptr, ErrorKind::backend, "optimizer: this build has no kernels for ", device);
+    return *kernels;
+}
+
+void bump_version(const Tensor& x) {
+    if (x.numel() > 0) x->storage->version.fetch_add(1, std::memory_order_relaxed);
+}
+
+void bump_versions(const Tensors& tensors) {
+    for (const Tensor& x : tensors) bump_version(x);
+}
+
+GradientList gradient_list(const char* op, const Tensors& parameters) {
+    GradientList list;
+    bool first = true;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const Tensor& parameter = parameters[i];
+        Tensor gradient = parameter.grad();
+        if (!gradient.defined()) continue;
+        ++list.with_gradient;
+        if (first) list.device = gradient.device();
+        first = false;
+        check(gradient.device() == list.device && parameter.device() == list.device, ErrorKind::device, op,
+              ": parameter ", i, " is on ", parameter.device(), " and its gradient on ", gradient.device(),
+              ", others are on ", list.device, "; all must be on one device");
+        if (gradient.numel() == 0) continue;
+        if (!gradient.is_contiguous()) {
+            gradient = gradient.detach().contiguous();
+            parameter.set_grad(gradient);
+        }
+        ParamRef ref{};
+        ref.param = raw(parameter);
+        ref.grad = raw(gradient);
+        ref.numel = parameter.numel();
+        ref.dtype = parameter.dtype();
+        ref.grad_dtype = gradient.dtype();
+        list.refs.push_back(ref);
+        list.indices.push_back(i);
+        list.gradients.push_back(gradient);
+    }
+    return list;
+}
+
+}  // namespace mezzo::optim

@@ -1,0 +1,78 @@
+// Learning-rate schedules: functions of the base rate and of the steps applied.
+#include <cmath>
+#include <numbers>
+
+#include "optim/optimizer.h"
+
+namespace mezzo::optim {
+
+Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
+    : optimizer_(&optimizer), schedule_(std::move(schedule)) {
+    step();
+}
+
+void Scheduler::step() {
+    const std::int64_t steps = optimizer_->applied_steps();
+    std::vector<double> rates;
+    for (const Group& group : optimizer_->impl().groups) {
+        const double lr = schedule_(group.initial_lr, steps);
+        check(std::isfinite(lr) && lr >= 0, ErrorKind::value, "Scheduler: the rate after ", steps,
+              " steps is ", lr);
+        rates.push_back(lr);
+    }
+    for (std::size_t g = 0; g < rates.size(); ++g) optimizer_->impl().groups[g].args.lr = rates[g];
+}
+
+LambdaLR::LambdaLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)> factor)
+    : Scheduler(optimizer, [factor](double base, std::int64_t steps) { return base * factor(steps); }) {}
+
+namespace {
+
+Schedule step_schedule(const StepLROptions& options) {
+    check(options.step_size > 0, ErrorKind::value, "StepLR: step_size is ", options.step_size,
+          "; it must be positive");
+    return [options](double base, std::int64_t steps) {
+        return base * std::pow(options.gamma, double(steps / options.step_size));
+    };
+}
+
+Schedule cosine_schedule(const CosineAnnealingLROptions& options) {
+    check(options.t_max > 0, ErrorKind::value, "CosineAnnealingLR: t_max is ", options.t_max,
+          "; it must be positive");
+    return [options](double base, std::int64_t steps) {
+        const double angle = std::numbers::pi * double(steps) / double(options.t_max);
+        return options.eta_min + (base - options.eta_min) * (1 + std::cos(angle)) / 2;
+    };
+}
+
+Schedule warmup_schedule(const LinearWarmupOptions& options) {
+    check(options.warmup_steps >= 0, ErrorKind::value, "LinearWarmup: warmup_steps is ", options.warmup_steps,
+          "; it must not be negative");
+    check(options.total_steps == 0 || options.total_steps > options.warmup_steps, ErrorKind::value,
+          "LinearWarmup: total_steps is ", options.total_steps, " with ", options.warmup_steps,
+          " warm-up steps; it must be larger, or 0");
+    return [options](double base, std::int64_t steps) {
+        if (steps < options.warmup_steps) return base * double(steps) / double(options.warmup_steps);
+        if (options.total_steps == 0) return base;
+        const double left =
+            double(options.total_steps - steps) / double(options.total_steps - options.warmup_steps);
+        return base * std::max(0.0, left);
+    };
+}
+
+}  // namespace
+
+StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
+    : Scheduler(optimizer, step_schedule(options)) {}
+
+ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma)
+    : Scheduler(optimizer,
+                [gamma](double base, std::int64_t steps) { return base * std::pow(gamma, double(steps)); }) {}
+
+CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options)
+    : Scheduler(optimizer, cosine_schedule(options)) {}
+
+LinearWarmup::LinearWarmup(Optimizer& optimizer, const LinearWarmupOptions& options)
+    : Scheduler(optimizer, warmup_schedule(options)) {}
+
+}  // namespace mezzo::optim

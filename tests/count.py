@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Adds up test results: Catch2 cases where a Meson test ran Catch2, else the Meson test itself. Prints what failed, then
+"N passed, N failed, N skipped"; exits with 1 if anything failed."""
+import argparse
+import json
+import re
+import sys
+
+
+def catch_counts(output):
+    """(passed, failed, skipped) of a Catch2 summary, or None."""
+    if match := re.search(r"All tests passed \(.* in (\d+) test cases?\)", output):
+        return int(match.group(1)), 0, 0
+    if match := re.search(r"^test cases:(.*)$", output, re.M):
+        number = lambda word: sum(int(n) for n in re.findall(r"(\d+) " + word, match.group(1)))
+        return number("passed"), number("failed"), number("skipped")
+    return None
+
+
+def count_log(path):
+    """Sums of one build folder's log; a log that is not there counts as a failure."""
+    total = [0, 0, 0]
+    try:
+        lines = open(path, encoding="utf-8").read().splitlines()
+    except OSError as error:
+        print(f"no test log: {error}")
+        return [0, 1, 0]
+    for line in lines:
+        test = json.loads(line)
+        good, skipped = test["result"] in ("OK", "EXPECTEDFAIL"), test["result"] == "SKIP"
+        counts = catch_counts(test.get("stdout", "")) or (int(good), 0, int(skipped))
+        if not good and not skipped:
+            print(f"{path}: {test['name']}: {test['result']}")
+            if counts[1] == 0:  # crashed, timed out, or a sanitizer's exit code
+                counts = (counts[0], 1, counts[2])
+        total = [a + b for a, b in zip(total, counts)]
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--passed", type=int, default=0, help="add to the passed")
+    parser.add_argument("--failed", type=int, default=0, help="add to the failed")
+    parser.add_argument("logs", nargs="*", help="meson-logs/testlog.json of build folders")
+    args = parser.parse_args()
+    total = [args.passed, args.failed, 0]
+    for log in args.logs:
+        total = [a + b for a, b in zip(total, count_log(log))]
+    print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
+    sys.exit(1 if total[1] else 0)
+
+
+main()

@@ -1,0 +1,156 @@
+#include "mezzo/dtype.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+using namespace mezzo;
+
+namespace {
+
+// The finite values of a 16-bit dtype ascend with their bits, so neighbours differ by one. Checks every
+// rounding boundary between neighbours: the exact middle goes to the even one, the floats beside it to the
+// nearer one.
+template <class Half> int wrong_roundings(std::uint16_t infinity) {
+    int wrong = 0;
+    for (std::uint16_t bits = 0; bits + 1 < infinity; ++bits) {
+        const auto low = Half::from_bits(bits), high = Half::from_bits(std::uint16_t(bits + 1));
+        const double a(static_cast<float>(low)), b(static_cast<float>(high));
+        const auto middle = static_cast<float>((a + b) / 2);
+        wrong += double(middle) != (a + b) / 2;  // exact in float32 for both dtypes
+        const Half even = bits % 2 == 0 ? low : high;
+        const float below = std::nextafter(middle, 0.0f), above = std::nextafter(middle, HUGE_VALF);
+        for (const int sign : {0, 0x8000}) {
+            const float s = sign != 0 ? -1.0f : 1.0f;
+            wrong += Half(s * middle).bits != (even.bits | sign);
+            wrong += Half(s * below).bits != (low.bits | sign);
+            wrong += Half(s * above).bits != (high.bits | sign);
+        }
+    }
+    return wrong;
+}
+
+template <class Half> int wrong_round_trips(std::uint16_t infinity) {
+    int wrong = 0;
+    for (unsigned bits = 0; bits <= 0xffff; ++bits) {
+        const auto value = static_cast<float>(Half::from_bits(std::uint16_t(bits)));
+        const bool nan = (bits & 0x7fff) > infinity;
+        const auto back = Half(value).bits;
+        wrong += std::isnan(value) != nan;
+        if (nan)
+            wrong +=
+                (back & 0x7fff) <= infinity || (back & 0x8000) != (bits & 0x8000);  // still NaN, same sign
+        else
+            wrong += back != bits;
+    }
+    return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("dtype: names, sizes and C++ types") {
+    CHECK(std::string(name(float16)) == "float16");
+    CHECK(std::string(name(bfloat16)) == "bfloat16");
+    CHECK(std::string(name(float32)) == "float32");
+    CHECK(std::string(name(float64)) == "float64");
+    CHECK(std::string(name(int32)) == "int32");
+    CHECK(std::string(name(int64)) == "int64");
+    CHECK(std::string(name(uint8)) == "uint8");
+    CHECK(std::string(name(boolean)) == "boolean");
+    CHECK(size_of(float16) == sizeof(float16_t));
+    CHECK(size_of(bfloat16) == sizeof(bfloat16_t));
+    CHECK(size_of(float64) == 8);
+    CHECK(size_of(int32) == 4);
+    CHECK(size_of(boolean) == sizeof(bool));
+    CHECK(dtype_of<bfloat16_t>() == bfloat16);
+    CHECK(dtype_of<std::uint8_t>() == uint8);
+    CHECK(is_floating(float64));
+    CHECK_FALSE(is_floating(int32));
+    CHECK(is_16bit(bfloat16));
+    CHECK_FALSE(is_16bit(float32));
+}
+
+TEST_CASE("dtype: promotion is PyTorch's table") {
+    const Dtype f16 = float16, b16 = bfloat16, f32 = float32, f64 = float64;
+    const Dtype i32 = int32, i64 = int64, u8 = uint8, b = boolean;
+    const Dtype table[dtype_count][dtype_count] = {
+        // f16  bf16  f32  f64  i32  i64  u8   bool
+        {f16, f32, f32, f64, f16, f16, f16, f16},  // float16
+        {f32, b16, f32, f64, b16, b16, b16, b16},  // bfloat16
+        {f32, f32, f32, f64, f32, f32, f32, f32},  // float32
+        {f64, f64, f64, f64, f64, f64, f64, f64},  // float64
+        {f16, b16, f32, f64, i32, i64, i32, i32},  // int32
+        {f16, b16, f32, f64, i64, i64, i64, i64},  // int64
+        {f16, b16, f32, f64, i32, i64, u8, u8},    // uint8
+        {f16, b16, f32, f64, i32, i64, u8, b},     // boolean
+    };
+    for (int i = 0; i < dtype_count; ++i)
+        for (int j = 0; j < dtype_count; ++j) {
+            INFO(name(Dtype(i)) << " with " << name(Dtype(j)));
+            CHECK(promote(Dtype(i), Dtype(j)) == table[i][j]);
+        }
+}
+
+TEST_CASE("dtype: all 65,536 values of both 16-bit dtypes survive the way through float") {
+    CHECK(wrong_round_trips<float16_t>(0x7c00) == 0);
+    CHECK(wrong_round_trips<bfloat16_t>(0x7f80) == 0);
+}
+
+TEST_CASE("dtype: float to 16 bit rounds to nearest, ties to even") {
+    CHECK(wrong_roundings<float16_t>(0x7c00) == 0);
+    CHECK(wrong_roundings<bfloat16_t>(0x7f80) == 0);
+}
+
+TEST_CASE("dtype: known values and the edges of the ranges") {
+    CHECK(float(float16_t::from_bits(0x3c00)) == 1.0f);
+    CHECK(float(float16_t::from_bits(0x7bff)) == 65504.0f);
+    CHECK(float(float16_t::from_bits(0x0001)) == 0x1p-24f);
+    CHECK(float(float16_t::from_bits(0x83ff)) == -1023 * 0x1p-24f);
+    CHECK(float16_t(65519.996f).bits == 0x7bff);
+    CHECK(float16_t(65520.0f).bits == 0x7c00);
+    CHECK(float16_t(-1e30f).bits == 0xfc00);
+    CHECK(float16_t(0x1p-25f).bits == 0);  // a tie between 0 and the smallest
+    CHECK(float16_t(0x1.000002p-25f).bits == 1);
+    CHECK(float16_t(-0.0f).bits == 0x8000);
+    CHECK(float(bfloat16_t::from_bits(0x4049)) == 3.140625f);
+    CHECK(bfloat16_t(std::numeric_limits<float>::max()).bits == 0x7f80);
+    CHECK(bfloat16_t(std::numeric_limits<float>::denorm_min()).bits == 0);
+    CHECK(std::isnan(float(float16_t(std::numeric_limits<float>::quiet_NaN()))));
+    // A NaN whose payload sits in the bits that are cut off must not become infinity.
+    float thin = 0;
+    const std::uint32_t thin_bits = 0x7f800001;
+    std::memcpy(&thin, &thin_bits, sizeof thin);
+    CHECK(std::isnan(float(float16_t(thin))));
+    CHECK(std::isnan(float(bfloat16_t(thin))));
+    static_assert(float16_t(1.5f).bits == 0x3e00 && float(bfloat16_t(-2.0f)) == -2.0f);
+}
+
+#ifdef __FLT16_MANT_DIG__
+TEST_CASE("dtype: float16_t agrees with the compiler's _Float16") {
+    using Native = __typeof__(__extension__(_Float16) 0);
+    int wrong = 0;
+    const auto check_one = [&wrong](float value) {
+        const auto native = static_cast<Native>(value);
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, &native, sizeof bits);
+        wrong += std::isnan(value) ? !std::isnan(float(float16_t(value))) : bits != float16_t(value).bits;
+    };
+    for (unsigned bits = 0; bits <= 0xffff; ++bits) {
+        const auto half = std::uint16_t(bits);
+        Native native{};
+        std::memcpy(&native, &half, sizeof native);
+        const auto theirs = static_cast<float>(native), ours = float(float16_t::from_bits(half));
+        wrong += std::isnan(theirs) ? !std::isnan(ours) : std::memcmp(&theirs, &ours, sizeof ours) != 0;
+    }
+    // A walk over all exponents of float32 with a step that is not a round number in any base.
+    for (std::uint64_t bits = 0; bits <= 0xffffffffu; bits += 104729) {
+        const auto word = static_cast<std::uint32_t>(bits);
+        float value = 0;
+        std::memcpy(&value, &word, sizeof value);
+        check_one(value);
+    }
+    CHECK(wrong == 0);
+}
+#endif

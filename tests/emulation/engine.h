@@ -1,0 +1,173 @@
+// Runs CUDA kernels on the CPU for functional tests: one fiber per CUDA thread, one block at a time,
+// deterministic for a given schedule. x86-64 Linux, GCC or Clang.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tests/emulation/sanitizers.h"
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+inline uint3 threadIdx, blockIdx;  // written by the engine only, on every switch
+inline dim3 blockDim, gridDim;
+inline constexpr int warpSize = 32;
+
+namespace mezzo::emulation {
+
+// A kernel broke a rule of CUDA; thrown out of launch().
+struct Error : std::logic_error {
+    using std::logic_error::logic_error;
+};
+
+// Where a kernel called a collective. (std::source_location needs a newer clang than 14.)
+struct Site {
+    const char* file = "";
+    int line = 0;
+    static constexpr Site current(const char* f = __builtin_FILE(), int l = __builtin_LINE()) {
+        return {f, l};
+    }
+    friend bool operator==(Site a, Site b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+    std::string text() const { return std::string(file) + ":" + std::to_string(line); }
+};
+
+struct Options {
+    unsigned schedule = 0;    // 0 first in first out, 1 last in first out, else a random seed
+    unsigned grid_limit = 3;  // what cuda::grid_limit() says
+    std::size_t max_static_shared = 48 << 10;          // bytes a block may declare
+    std::size_t max_shared = 227 << 10;                // static + dynamic, sm_90
+    std::size_t device_memory = std::size_t(4) << 30;  // bytes device_malloc gives in total
+    int device_count = 1;
+};
+inline Options options;
+
+struct Fiber {
+    void* stack_pointer = nullptr;
+    char* stack = nullptr;
+    std::size_t stack_size = 0;
+    void* fake_stack = nullptr;  // ASan's, while parked
+    void* tsan = nullptr;        // TSan's idea of the fiber
+    uint3 thread{};              // the CUDA thread it plays in this block
+    unsigned index = 0;          // the same, linear
+    bool done = false;
+    bool fenced = false;             // has executed a __threadfence in this block
+    std::vector<void*> atomics;      // atomics done since the last fence
+    const char* waits_in = nullptr;  // for the deadlock report
+    Site site;
+    void* slot = nullptr;  // its data in a warp collective
+};
+
+class Engine {
+public:
+    static Engine& get();
+
+    // Runs body(argument) once per thread of the grid.
+    void run(dim3 grid, dim3 block, std::size_t dynamic_shared, void (*body)(void*), void* argument);
+
+    enum class Vote { all, any, count };
+    // __syncthreads and its voting kin: all threads of the block, at one call site.
+    int barrier(int predicate, Vote vote, Site site);
+
+    // A warp call: the last lane of the mask to arrive runs complete(slots) for all; slots of other lanes are
+    // null.
+    void collective(unsigned mask, const char* what, Site site, bool orders_memory, void* slot,
+                    void (*complete)(void** slots));
+
+    // Happens-before of __threadfence and atomics: a fence before an atomic publishes, a fence after one
+    // receives.
+    void fence();
+    void atomic(void* address);
+
+    void* shared_array(const void* key, std::size_t bytes, bool dynamic, Site site);
+    void* dynamic_shared(Site site) { return shared_array(this, dynamic_bytes_, true, site); }
+
+    unsigned lane() const { return current_->index % 32; }
+    void yield();  // lets others run
+    [[noreturn]] void fail(const std::string& what, Site site);
+
+    // Device memory: under ASan poisoned while no kernel or copy runs, so that host code cannot touch it.
+    void* device_malloc(std::size_t bytes);  // nullptr beyond options.device_memory
+    void device_free(void* memory);
+    void device_copy(void* to, const void* from, std::size_t bytes);
+    void device_fill_zero(void* memory, std::size_t bytes);
+    // Opens device memory to host code: the fake GEMM library computes in it.
+    void open_device_memory();
+    void close_device_memory();
+    std::size_t device_bytes() const { return device_bytes_; }
+
+private:
+    // Collectives some lanes of a warp wait in.
+    struct Collective {
+        unsigned mask, arrived;
+        const char* what;
+        Site site;
+        char* edge;
+    };
+
+    void make_fibers(unsigned count);
+    void drop_fibers();
+    void release_abandoned();
+    void switch_to(Fiber& to);
+    void landed(void* fake_stack);
+    static void entry();
+    void wake(Fiber* fiber);
+    void park();
+    void begin_block(std::uint64_t block, dim3 grid, dim3 shape);
+    void run_blocks(dim3 grid, dim3 block);
+    void free_shared();
+    Collective& join(unsigned mask, const char* what, Site site);
+    std::string stuck() const;
+    char* new_edge() { return &edge_ring_[edge_next_++ % sizeof edge_ring_]; }
+    void device_access(bool on);
+
+    std::mutex mutex_;
+    Fiber main_;
+    std::vector<Fiber> fibers_;
+    std::vector<Fiber*> by_index_;                // this block's fibers in thread order
+    std::vector<std::vector<Collective>> warps_;  // open collectives per warp
+    char* stacks_ = nullptr;
+    Fiber* current_ = nullptr;
+    unsigned threads_ = 0, finished_ = 0, arrived_ = 0, phase_ = 0, edge_next_ = 0;
+    std::vector<Fiber*> ready_;  // runnable: [head, size)
+    std::size_t ready_head_ = 0;
+    std::uint64_t random_ = 1;
+    char launch_edge_ = 0, done_edge_ = 0, *barrier_edge_ = nullptr, edge_ring_[4096] = {};
+    Site barrier_site_;
+    int votes_[3] = {1, 0, 0}, vote_results_[2][3] = {};
+    void (*body_)(void*) = nullptr;
+    void* argument_ = nullptr;
+    std::exception_ptr error_;
+    std::map<const void*, void*> shared_;  // this block's shared arrays
+    std::size_t shared_bytes_ = 0, dynamic_bytes_ = 0;
+    std::map<char*, std::size_t> device_;  // live device allocations
+    std::size_t device_bytes_ = 0;
+};
+
+// What MEZZO_SHARED and MEZZO_DYN_SHARED become.
+template <class T> T& shared(const char* key, Site site = Site::current()) {
+    return *static_cast<T*>(Engine::get().shared_array(key, sizeof(T), false, site));
+}
+inline void* dynamic_shared(Site site = Site::current()) { return Engine::get().dynamic_shared(site); }
+
+// What launch() of kernel.cuh becomes.
+template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t dynamic,
+                                  std::type_identity_t<P>... args) {
+    auto call = [&] { kernel(args...); };
+    Engine::get().run(
+        grid, block, dynamic, [](void* p) { (*static_cast<decltype(call)*>(p))(); }, &call);
+}
+
+}  // namespace mezzo::emulation

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Breaks the real kernels in one place at a time and proves that the kernel tests notice.
+
+usage: mutate.py [--group gemm|ops] [--only TEXT] [--jobs N] LIBRARY...
+
+LIBRARY are archives or objects of the rest of mezzo (core, cpu, ops, ...), built without sanitizer; options for the
+linker (-lfmt) may be among them after `--`. Each mutation names the build that must stop it: plain (a wrong result or a
+report of the emulator), address (AddressSanitizer and UBSan) or thread (ThreadSanitizer: missing synchronisation).
+The unbroken tree must pass in every build first. Exit status 0: every mutation was stopped.
+"""
+import argparse
+import concurrent.futures
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FLAGS = {
+    'plain': [],
+    'address': ['-fsanitize=address,undefined', '-fno-sanitize-recover=undefined'],
+    'thread': ['-fsanitize=thread'],
+}
+EMULATOR = ['tests/emulation/engine.cpp', 'tests/emulation/runtime.cpp', 'tests/emulation/lt.cpp']
+GROUPS = {
+    'gemm': {
+        'sources': ['cuda/gemm.cpp', 'cuda/gemm_epilogue.cu', 'cuda/gemm_fallback.cu', 'cuda/gemm_verify.cu'],
+        'tests': ['tests/emulation_test.cpp', 'tests/cuda_gemm_test.cpp', 'tests/emulation/gemm_paths_test.cpp'],
+    },
+    'ops': {
+        'sources': ['cuda/*.cpp', 'cuda/*.cu'],
+        'tests': ['tests/cuda_kernels_test.cpp'],
+    },
+}
+VENDOR = ['cuda/runtime.cpp', 'cuda/cublaslt.cpp']
+BARRIER = '__syncthreads();'
+
+# group, file, text to find, which of its occurrences (from 0), replacement, build that must stop it
+MUTATIONS = [
+    ('gemm', 'cuda/kernel.cuh', BARRIER, 1, '', 'thread'),
+    ('gemm', 'cuda/kernel.cuh', BARRIER, 2, '', 'thread'),
+    ('gemm', 'cuda/kernel.cuh', 'MEZZO_SHARED(T, partial, [32])', 0, 'MEZZO_SHARED(T, partial, [4])', 'address'),
+    ('gemm', 'cuda/kernel.cuh', 'lane < warps ? partial[lane] : identity', 0, 'partial[lane]', 'plain'),
+    ('gemm', 'cuda/kernel.cuh', 'distance = 16', 0, 'distance = 8', 'plain'),
+    ('gemm', 'cuda/gemm_fallback.cu', BARRIER, 0, '', 'thread'),
+    ('gemm', 'cuda/gemm_fallback.cu', BARRIER, 1, '', 'thread'),
+    ('gemm', 'cuda/gemm_fallback.cu', 'i < g.m && ka < g.k ?', 0, 'ka < g.k ?', 'address'),
+    ('gemm', 'cuda/gemm_fallback.cu', 'j < g.n && kb < g.k ?', 0, 'j < g.n ?', 'address'),
+    ('gemm', 'cuda/gemm_fallback.cu', 'i >= g.m || j >= g.n', 0, 'i >= g.m', 'plain'),
+    ('gemm', 'cuda/gemm_fallback.cu', 'b_tile, [tile][tile + 1]', 0, 'b_tile, [tile - 1][tile + 1]', 'address'),
+    ('gemm', 'cuda/gemm_epilogue.cu', 'i < total', 0, 'i <= total', 'address'),
+    ('gemm', 'cuda/gemm_epilogue.cu', 'i += item_step()', 0, 'i += item_step() + 1', 'plain'),
+    ('gemm', 'cuda/gemm_verify.cu', 'i < elements', 0, 'i <= elements', 'address'),
+    ('gemm', 'cuda/gemm_verify.cu', 'atomicAdd(count, different)', 0, '*count += different', 'thread'),
+    ('gemm', 'cuda/gemm_verify.cu', 'k >= first_one', 0, 'true', 'plain'),
+    ('gemm', 'cuda/gemm.cpp', 'if (!cached.verified) continue;', 0, '', 'plain'),
+    ('ops', 'cuda/reduce.cuh', BARRIER, 0, '', 'thread'),
+    ('ops', 'cuda/reduce.cuh', BARRIER, 1, '', 'thread'),
+    ('ops', 'cuda/reduce.cuh', 'output < s.kept.count', 0, 'true', 'address'),
+]
+
+
+def run(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+class Build:
+    """The unbroken objects of one group under one sanitizer, and how to rebuild with one file replaced."""
+
+    def __init__(self, group, variant, folder, libraries):
+        self.folder = os.path.join(folder, f'{group}-{variant}')
+        os.makedirs(self.folder)
+        self.flags = FLAGS[variant]
+        self.libraries = libraries
+        members = GROUPS[group]
+        sources = sorted({f for p in members['sources'] for f in glob.glob(p, root_dir=ROOT)} - set(VENDOR))
+        self.objects = {s: self.compile(s, self.folder) for s in [*EMULATOR, *sources, *members['tests']]}
+        self.check(self.link(self.objects, self.folder), 'the unbroken tree')
+
+    def compile(self, source, folder, overlay=None):
+        target = os.path.join(folder, source.replace('/', '_') + '.o')
+        includes = [f'-I{d}' for d in ([overlay] if overlay else []) + ['.', 'include', 'src']]
+        path = os.path.join(overlay, source) if overlay and os.path.exists(os.path.join(overlay, source)) else source
+        result = run(['g++', '-std=c++20', '-O1', '-g1', '-DMEZZO_HAVE_CUDA', *self.flags, *includes, '-MMD', '-x',
+                      'c++', '-c', path, '-o', target], cwd=ROOT)
+        if result.returncode != 0:
+            sys.exit(f'{source} does not compile:\n{result.stderr[:3000]}')
+        return target
+
+    def depends(self, source, file):
+        with open(self.objects[source][:-2] + '.d') as names:
+            return re.search(rf'(^|[\s/]){re.escape(file)}(\s|$)', names.read()) is not None
+
+    def link(self, objects, folder):
+        target = os.path.join(folder, 'tests')
+        result = run(['g++', *self.flags, *objects.values(), '-Wl,--start-group', *self.libraries, '-Wl,--end-group',
+                      '-lCatch2WithMain', '-lpthread', '-o', target], cwd=ROOT)
+        if result.returncode != 0:
+            sys.exit(f'linking failed:\n{result.stderr[:3000]}')
+        return target
+
+    def execute(self, binary):
+        environment = dict(os.environ, TSAN_OPTIONS='halt_on_error=1', ASAN_OPTIONS='detect_container_overflow=0')
+        try:
+            result = run([binary, '--abort'], env=environment, timeout=300)
+            return result.returncode, result.stdout + result.stderr
+        except subprocess.TimeoutExpired:
+            return 124, 'timeout'
+
+    def check(self, binary, what):
+        status, output = self.execute(binary)
+        if status != 0:
+            sys.exit(f'{what} fails:\n{output[-3000:]}')
+
+    def mutated(self, file, text):
+        folder = tempfile.mkdtemp(dir=self.folder)
+        overlay = os.path.join(folder, 'overlay')
+        os.makedirs(os.path.join(overlay, os.path.dirname(file)))
+        with open(os.path.join(overlay, file), 'w') as out:
+            out.write(text)
+        objects = {s: self.compile(s, folder, overlay) if self.depends(s, file) else o
+                   for s, o in self.objects.items()}
+        return self.execute(self.link(objects, folder))
+
+
+def replaced(file, find, occurrence, replacement):
+    with open(os.path.join(ROOT, file)) as source:
+        text = source.read()
+    at = -1
+    for _ in range(occurrence + 1):
+        at = text.find(find, at + 1)
+        if at < 0:
+            sys.exit(f'{file}: occurrence {occurrence} of {find!r} is gone; bring the list of mutations up to date')
+    return text[:at] + replacement + text[at + len(find):], text.count('\n', 0, at) + 1
+
+
+def reason(output):
+    found = re.search(r'AddressSanitizer: [\w-]+|runtime error: [^\n]{0,60}|ThreadSanitizer: data race|deadlock|timeout',
+                      output)
+    return found.group(0) if found else 'wrong result'
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--group', choices=GROUPS, help='only this group')
+    parser.add_argument('--only', default='', help='only mutations whose file contains this')
+    parser.add_argument('--jobs', type=int, default=2)
+    parser.add_argument('libraries', nargs='*')
+    options = parser.parse_args()
+    libraries = [name if name.startswith('-') else os.path.abspath(name) for name in options.libraries]
+    chosen = [m for m in MUTATIONS if options.group in (None, m[0]) and options.only in m[1]]
+    survivors = 0
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        wanted = sorted({(m[0], m[5]) for m in chosen})
+        builds = dict(zip(wanted, pool.map(lambda w: Build(*w, folder, libraries), wanted)))
+
+        def attempt(mutation):
+            group, file, find, occurrence, replacement, variant = mutation
+            text, line = replaced(file, find, occurrence, replacement)
+            status, output = builds[group, variant].mutated(file, text)
+            return f'{file}:{line}: {find} -> {replacement or "nothing"} [{variant}]', status, output
+
+        for name, status, output in pool.map(attempt, chosen):
+            survivors += status == 0
+            print(f'{"SURVIVES" if status == 0 else "stopped"} {name}: {reason(output) if status else "ok"}',
+                  flush=True)
+    print(f'{len(chosen) - survivors} of {len(chosen)} mutations stopped')
+    sys.exit(survivors != 0)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,8 @@
+// The kernels with AVX-512's tile shape (14 x 32, 64-byte vectors), compiled for whatever the tests are compiled for.
+#pragma once
+
+namespace mezzo::cpu {
+struct GemmKernels;
+}
+
+const mezzo::cpu::GemmKernels& wide_tile_kernels();

@@ -1,0 +1,36 @@
+#!/bin/bash
+# Installs a build into an empty folder and builds a program from outside against it with pkg-config, shared and static.
+# Usage: tests/install_test.sh BUILD_FOLDER
+set -euo pipefail
+build=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
+export PKG_CONFIG_PATH
+PKG_CONFIG_PATH=$(dirname "$(find "$work/root" -name mezzo.pc)")
+
+cat >"$work/program.cpp" <<'CPP'
+#include <mezzo/mezzo.h>
+
+int main() {
+    mezzo::nn::Linear layer(3, 2);
+    mezzo::sum(layer(mezzo::ones({4, 3}))).backward();
+    return layer.bias.grad().to_vector<float>() == std::vector<float>{4, 4} ? 0 : 1;
+}
+CPP
+flags() { pkg-config --define-prefix "$@" mezzo; }
+# shellcheck disable=SC2046
+c++ $(flags --cflags) "$work/program.cpp" -o "$work/shared" $(flags --libs)
+LD_LIBRARY_PATH=$(flags --variable=libdir) "$work/shared"
+libdir=$(flags --variable=libdir)
+# shellcheck disable=SC2046
+c++ $(flags --cflags) "$work/program.cpp" -o "$work/static" "$libdir/libmezzo.a" \
+    $(flags --static --libs | sed 's/-lmezzo\b//')
+"$work/static"
+readelf -d "$libdir/libmezzo.so" | grep -q 'SONAME.*libmezzo\.so\.0' || { echo "install: no soname"; exit 1; }
+if readelf -d "$libdir/libmezzo.so" | grep -E 'RPATH|RUNPATH'; then
+    echo "install: the installed library has a run path"
+    exit 1
+fi
+echo "install: shared and static programs ran"

@@ -1,0 +1,40 @@
+// One line per op: what the op test machine runs.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "grad_check.h"
+#include "support.h"
+
+namespace mezzo::test {
+
+// Plain values for references in double.
+struct Array {
+    Shape shape;
+    std::vector<double> values;
+};
+using Reference = std::vector<double>(std::span<const Array> x);
+
+// What an open Autocast scope makes of the result: its inputs' dtype, the scope's, float32, or nothing to do with either.
+enum class Under { keep, low, fp32, fixed };
+
+struct OpCase {
+    const char* name;
+    Function* function;
+    std::vector<Shape> shapes;
+    Reference* reference = nullptr;  // null: the same function in float64 on the CPU, with every op run as its meaning
+    Under autocast = Under::keep;
+    Domain domain = Domain::any;
+    const char* kinds = "";   // per input: f float (default), i class index (the first is -100, ignored), c class index, b boolean
+    const char* rows = "";    // rows it covers besides `name`, separated by spaces
+    bool gradient = true;     // whether it has one
+    bool resizable = true;    // whether its inputs may have one element
+    bool empty = true;        // whether they may have none
+    double loose = 1;         // multiplies the dtype's tolerance
+};
+
+const std::vector<OpCase>& op_cases();
+
+}  // namespace mezzo::test

@@ -1,0 +1,304 @@
+// Runs every line of op_cases.cpp: values, layouts, dtypes, devices, gradients of both orders, autocast, and what stays alive.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <set>
+#include <sstream>
+
+#include "autograd/row.h"
+#include "mezzo/autocast.h"
+#include "mezzo/autograd.h"
+#include "op_cases.h"
+
+using namespace mezzo;
+using namespace mezzo::test;
+
+namespace {
+
+constexpr Dtype floating[] = {float32, bfloat16, float16, float64};
+
+enum class Layout { plain, transposed, sliced };
+
+char kind(const OpCase& c, std::size_t i) { return i < std::string(c.kinds).size() ? c.kinds[i] : 'f'; }
+
+// Class indices below `classes`; -100 first when one is to be ignored.
+Tensor class_indices(const Shape& shape, std::int64_t classes, bool ignore_one, Device device) {
+    std::vector<std::int64_t> values;
+    for (std::int64_t i = 0; i < shape.numel(); ++i)
+        values.push_back(ignore_one && i == 0 && shape.numel() > 1 ? -100 : (5 * i + 2) % classes);
+    return Tensor::from(values, shape).to(device);
+}
+
+// The same values in other strides.
+Tensor laid_out(const Tensor& x, Layout layout) {
+    if (layout == Layout::transposed && x.dim() >= 2) return x.transpose(-2, -1).contiguous().transpose(-2, -1);
+    if (layout == Layout::sliced && x.dim() >= 1)
+        return stack({x, x}, -1).flatten(-2).slice(-1, 1, 2 * x.size(-1), 2);
+    return x;
+}
+
+Tensors make_inputs(const OpCase& c, const std::vector<Shape>& shapes, Dtype dtype, Device device,
+                    Layout layout = Layout::plain) {
+    Tensors inputs;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+        const Shape& shape = shapes[i];
+        Tensor x;
+        if (kind(c, i) == 'i' || kind(c, i) == 'c')
+            x = class_indices(shape, shapes[0].back(), kind(c, i) == 'i', device);
+        else if (kind(c, i) == 'b')
+            x = gt(tensor_of(random_values(shape.numel(), 40 + i, Domain::any), shape, float64, device), 0.0);
+        else
+            x = tensor_of(random_values(shape.numel(), i, c.domain), shape, dtype, device);
+        inputs.push_back(laid_out(x, layout));
+    }
+    return inputs;
+}
+
+// The inputs' exact values in float64 on the CPU.
+Tensors exact(const Tensors& inputs) {
+    Tensors result;
+    for (const Tensor& x : inputs) {
+        const Tensor host = x.detach().to(cpu);
+        result.push_back(is_floating(x.dtype()) ? host.to(float64) : host);
+    }
+    return result;
+}
+
+std::vector<double> expected_values(const OpCase& c, const Tensors& inputs) {
+    const Tensors x = exact(inputs);
+    if (!c.reference) {
+        ByMeaning reference;
+        return doubles(c.function(x));
+    }
+    std::vector<Array> arrays;
+    for (const Tensor& t : x) arrays.push_back({t.shape(), doubles(t)});
+    return c.reference(arrays);
+}
+
+Tolerance allowed(const OpCase& c, Dtype dtype, double factor = 1) {
+    Tolerance t = tolerance(dtype);
+    t.relative *= factor * c.loose;
+    t.absolute *= factor * c.loose;
+    return t;
+}
+
+void check_values(const OpCase& c, const Tensors& inputs, Dtype dtype) {
+    const Tensor y = c.function(inputs);
+    if (is_floating(y.dtype())) CHECK(y.dtype() == dtype);
+    CHECK(y.device() == inputs[0].device());
+    CHECK_FALSE(y.requires_grad());
+    CHECK(difference(doubles(y), expected_values(c, inputs), allowed(c, y.dtype())) == "");
+}
+
+std::vector<Shape> ones_of(const std::vector<Shape>& shapes) {
+    std::vector<Shape> result;
+    for (const Shape& s : shapes) result.push_back(Shape::filled(s.size(), 1));
+    return result;
+}
+
+// The first size of the first input is 0 wherever it stands.
+std::vector<Shape> emptied(const std::vector<Shape>& shapes) {
+    std::vector<Shape> result = shapes;
+    const std::int64_t size = shapes[0][0];
+    for (Shape& s : result)
+        for (int d = 0; d < s.size(); ++d)
+            if (s[d] == size) s[d] = 0;
+    return result;
+}
+
+Tensors tracked_leaves(const Tensors& inputs) {
+    Tensors leaves;
+    for (const Tensor& x : inputs) {
+        leaves.push_back(x.detach().clone());
+        if (is_floating(x.dtype())) leaves.back().set_requires_grad();
+    }
+    return leaves;
+}
+
+// The gradients of <f(inputs), v>, with v rounded to the result's dtype.
+std::vector<std::vector<double>> gradients(const OpCase& c, const Tensors& inputs) {
+    const Tensors x = tracked_leaves(inputs);
+    const Tensor y = c.function(x);
+    REQUIRE(y.requires_grad());
+    const Tensor v = tensor_of(random_values(y.numel(), 50, Domain::unit), y.shape(), bfloat16).to(y.dtype());
+    autograd::backward({y}, {.grad_outputs = {v.to(y.device())}});
+    std::vector<std::vector<double>> result;
+    for (const Tensor& leaf : x) {
+        if (!leaf.requires_grad()) continue;
+        if (leaf.grad().defined()) {
+            CHECK(leaf.grad().shape() == leaf.shape());
+            CHECK(leaf.grad().dtype() == leaf.dtype());
+        }
+        result.push_back(leaf.grad().defined() ? doubles(leaf.grad()) : std::vector<double>(std::size_t(leaf.numel()), 0.0));
+    }
+    return result;
+}
+
+double magnitude(const std::vector<double>& values) {
+    double m = 0;
+    for (double v : values) m = std::max(m, std::abs(v));
+    return m;
+}
+
+template <class Body> void for_each_case(const Body& body) {
+    for (const OpCase& c : op_cases()) {
+        DYNAMIC_SECTION(c.name) { body(c); }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("op values", "[ops]") {
+    for_each_case([](const OpCase& c) {
+        for (Device device : devices())
+            for (Dtype dtype : floating)
+                for (Layout layout : {Layout::plain, Layout::transposed, Layout::sliced}) {
+                    CAPTURE(name(dtype), name(device.type()), int(layout));
+                    check_values(c, make_inputs(c, c.shapes, dtype, device, layout), dtype);
+                }
+    });
+}
+
+TEST_CASE("op values of one element and of none", "[ops]") {
+    for_each_case([](const OpCase& c) {
+        if (!c.resizable) return;
+        for (Device device : devices()) {
+            CAPTURE(name(device.type()));
+            check_values(c, make_inputs(c, ones_of(c.shapes), float32, device), float32);
+            if (c.empty) check_values(c, make_inputs(c, emptied(c.shapes), float32, device), float32);
+        }
+    });
+}
+
+TEST_CASE("op gradients agree with differences of values", "[ops]") {
+    for_each_case([](const OpCase& c) {
+        if (!c.gradient) return;
+        const Tensors inputs = make_inputs(c, c.shapes, float64, cpu);
+        CHECK(check_gradient(c.function, inputs) == "");
+        CHECK(check_second_gradient(c.function, inputs) == "");
+    });
+}
+
+TEST_CASE("op gradients of the meaning agree with those of the op", "[ops]") {
+    for_each_case([](const OpCase& c) {
+        if (!c.gradient || c.reference) return;
+        const Tensors inputs = make_inputs(c, c.shapes, float64, cpu);
+        const auto fused = gradients(c, inputs);
+        ByMeaning reference;
+        const auto composed = gradients(c, inputs);
+        for (std::size_t i = 0; i < fused.size(); ++i) CHECK(difference(fused[i], composed[i], {1e-9, 1e-9}) == "");
+    });
+}
+
+TEST_CASE("op gradients in every dtype on every device", "[ops]") {
+    for_each_case([](const OpCase& c) {
+        if (!c.gradient) return;
+        for (Device device : devices())
+            for (Dtype dtype : floating) {
+                CAPTURE(name(dtype), name(device.type()));
+                const Tensors inputs = make_inputs(c, c.shapes, dtype, device);
+                const auto actual = gradients(c, inputs), wanted = gradients(c, exact(inputs));
+                for (std::size_t i = 0; i < actual.size(); ++i) {
+                    Tolerance t = allowed(c, dtype, 4);  // a gradient of several ops rounds several times
+                    t.absolute += t.relative * magnitude(wanted[i]);
+                    CHECK(difference(actual[i], wanted[i], t) == "");
+                }
+            }
+    });
+}
+
+TEST_CASE("op gradients of one element and of none", "[ops]") {
+    for_each_case([](const OpCase& c) {
+        if (!c.gradient || !c.resizable) return;
+        for (Device device : devices()) {
+            CAPTURE(name(device.type()));
+            const Tensors one = make_inputs(c, ones_of(c.shapes), float32, device);
+            const auto actual = gradients(c, one), wanted = gradients(c, exact(one));
+            for (std::size_t i = 0; i < actual.size(); ++i) CHECK(difference(actual[i], wanted[i], {1e-4, 1e-5}) == "");
+            if (c.empty) gradients(c, make_inputs(c, emptied(c.shapes), float32, device));
+        }
+    });
+}
+
+TEST_CASE("op results under autocast", "[ops][autocast]") {
+    for_each_case([](const OpCase& c) {
+        if (c.autocast == Under::fixed) return;
+        for (Device device : devices())
+            for (Dtype scope : {float16, bfloat16})
+                for (Dtype dtype : {float32, scope}) {
+                    CAPTURE(name(scope), name(dtype), name(device.type()));
+                    const Tensors inputs = make_inputs(c, c.shapes, dtype, device);
+                    const std::vector<double> wanted = expected_values(c, inputs);
+                    amp::Autocast open({.device = device.type(), .dtype = scope});
+                    const Tensor y = c.function(inputs);
+                    const Dtype low_or_kept = c.autocast == Under::low ? scope : dtype;
+                    CHECK(y.dtype() == (c.autocast == Under::fp32 ? float32 : low_or_kept));
+                    Tolerance t = allowed(c, c.autocast == Under::low ? scope : y.dtype(), 2);
+                    t.absolute += 2 * t.relative * magnitude(wanted);
+                    CHECK(difference(doubles(y), wanted, t) == "");
+                }
+    });
+}
+
+TEST_CASE("op gradients under autocast are those of plain ops, within rounding", "[ops][autocast]") {
+    for_each_case([](const OpCase& c) {
+        if (c.autocast == Under::fixed || !c.gradient) return;
+        for (Device device : devices())
+            for (Dtype scope : {float16, bfloat16}) {
+                CAPTURE(name(scope), name(device.type()));
+                const Tensors inputs = make_inputs(c, c.shapes, scope, device);
+                const auto wanted = gradients(c, exact(inputs));
+                for (Dtype dtype : {float32, scope}) {
+                    Tensors given;
+                    for (const Tensor& x : inputs) given.push_back(is_floating(x.dtype()) ? x.to(dtype) : x);
+                    amp::Autocast open({.device = device.type(), .dtype = scope});
+                    const auto actual = gradients(c, given);
+                    for (std::size_t i = 0; i < actual.size(); ++i) {
+                        Tolerance t = allowed(c, scope, 4);
+                        t.absolute += t.relative * magnitude(wanted[i]);
+                        CHECK(difference(actual[i], wanted[i], t) == "");
+                    }
+                }
+            }
+    });
+}
+
+TEST_CASE("ops record only what is asked for and leave nothing alive", "[ops]") {
+    for_each_case([](const OpCase& c) {
+        for (Device device : devices()) {
+            CAPTURE(name(device.type()));
+            const LiveObjects before = live_objects();
+            {
+                const Tensors x = tracked_leaves(make_inputs(c, c.shapes, float32, device));
+                const Tensor y = c.function(x);
+                CHECK(y.requires_grad() == c.gradient);
+                NoGrad plain;
+                const Tensor z = c.function(x);
+                if (z.impl() != x[0].impl()) CHECK_FALSE(z.requires_grad());
+            }
+            if (c.gradient) {
+                gradients(c, make_inputs(c, c.shapes, float32, device));
+                if (device == cpu) (void)check_second_gradient(c.function, make_inputs(c, c.shapes, float64, cpu));
+            }
+            const LiveObjects after = live_objects();
+            CHECK(after.tensors == before.tensors);
+            CHECK(after.calls == before.calls);
+            CHECK(after.storages == before.storages);
+        }
+    });
+}
+
+TEST_CASE("every op has a line", "[ops]") {
+    std::set<std::string> covered{"dropout"};  // random: dropout_test
+    for (const OpCase& c : op_cases()) {
+        covered.insert(c.name);
+        std::istringstream rows(c.rows);
+        for (std::string row; rows >> row;) covered.insert(row);
+    }
+    int count = 0;
+    for (const Op* op = Op::first(); op; op = op->next(), ++count) {
+        CAPTURE(op->row().name);
+        CHECK(covered.contains(op->row().name));
+    }
+    CHECK(count > 100);
+}

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Runs the samples as a user does: short training, and every kind of bad input. Usage: samples_test.py MLP FASHION_MNIST"""
+import gzip
+import os
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+MLP, FASHION = sys.argv[1:3]
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+failures = []
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+
+
+def expect(condition, what, result=None):
+    print(("ok    " if condition else "FAILED") + " " + what)
+    if not condition:
+        failures.append(what)
+        if result:
+            print(result.stdout + result.stderr)
+
+
+def rows(text):
+    """Rows of mlp's table: name and numbers."""
+    return [(m.group(1).strip(), [float(n) for n in m.group(2).split()])
+            for m in re.finditer(r"^((?:b?float\d+)[a-z +]*?)\s{2,}((?:[\d.naif+-]+\s*){6})$", text, re.M)]
+
+
+def test_mlp():
+    for dtype in ("float16", "bfloat16"):
+        result = run(MLP, "--batch", "32", "--width", "64", "--batches", "5", "--epochs", "4", "--device", "cpu", "--dtype", dtype)
+        table = rows(result.stdout)
+        names = ["float32", f"{dtype} autocast", f"{dtype} autocast + scaler"]
+        expect(result.returncode == 0 and [name for name, _ in table] == names, f"mlp {dtype}: three rows", result)
+        if len(table) == 3:
+            losses = [numbers[3] for _, numbers in table]
+            expect(all(abs(loss / losses[0] - 1) < 0.02 for loss in losses), f"mlp {dtype}: losses agree {losses}", result)
+            expect(table[0][1][5] == 1 and all(n[0] > 0 and n[2] > 0 for _, n in table), f"mlp {dtype}: figures", result)
+    same = [run(MLP, "--batch", "8", "--width", "16", "--batches", "2", "--epochs", "1", "--device", "cpu", "--seed", seed)
+            for seed in ("3", "3", "4")]
+    losses = [[numbers[3] for _, numbers in rows(r.stdout)] for r in same]
+    expect(losses[0] == losses[1] != losses[2], "mlp: the seed decides the loss")
+
+
+def test_fashion_mnist():
+    final = {}
+    for precision in ("fp32", "bf16", "fp16"):
+        result = run(FASHION, "--precision", precision, "--epochs", "1", "--device", "cpu")
+        match = re.search(r"^\s+1\s+\S+\s+(\S+)%\s+(\S+)%", result.stdout, re.M)
+        expect(result.returncode == 0 and match and not result.stderr, f"fashion_mnist {precision} runs, stderr empty", result)
+        final[precision] = float(match.group(2)) if match else 0
+    expect(min(final.values()) > 80, f"fashion_mnist: one epoch gives over 80 %: {final}")
+    result = run(FASHION, "--epochs", "1", "--batch", "1000", "--progress", "--device", "cpu")
+    expect("batch 60 of 60" in result.stderr, "fashion_mnist: progress line on request", result)
+
+
+def refuse(program, arguments, code, *words):
+    """The program must stop with this code, one line on standard error that has the words, and no result on standard output."""
+    result = run(program, *arguments)
+    name = os.path.basename(program) + " " + " ".join(arguments)
+    lines = [line for line in result.stderr.splitlines() if line and not line.startswith("Run with --help")]
+    expect(result.returncode == code, f"{name}: exit code {result.returncode}, expected {code}", result)
+    expect(len(lines) == 1 and all(word in lines[0] for word in words), f"{name}: message {lines}", result)
+    expect("loss" not in result.stdout, f"{name}: no result", result)
+
+
+def test_bad_arguments():
+    refuse(MLP, ["--no-such-option"], 2, "--no-such-option")
+    refuse(MLP, ["--batch", "0"], 2, "--batch")
+    refuse(MLP, ["--batch", "many"], 2, "--batch", "many")
+    refuse(MLP, ["--preset", "huge"], 2, "--preset", "huge")
+    refuse(MLP, ["--dtype", "float8"], 2, "--dtype", "float8")
+    refuse(MLP, ["--device", "tpu"], 1, "tpu")
+    refuse(MLP, ["--device", "cuda:77"], 1, "cuda:77")
+    refuse(FASHION, ["--precision", "fp64"], 2, "fp64")
+    refuse(FASHION, ["--lr", "-1"], 2, "--lr")
+    refuse(FASHION, ["--trace", "/no/such/folder"], 2, "/no/such/folder")
+    expect(run(MLP, "--help").returncode == 0, "mlp --help")
+
+
+def test_bad_data():
+    files = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
+    quick = ["--epochs", "1", "--device", "cpu", "--data"]
+    refuse(FASHION, quick + ["/no/such/folder"], 1, "/no/such/folder", files[0])
+    with tempfile.TemporaryDirectory() as folder:
+        copies = pathlib.Path(folder)
+        for name in files:
+            shutil.copy(DATA / (name + ".gz"), copies)
+        images = copies / (files[0] + ".gz")
+        packed = images.read_bytes()
+        damages = {
+            "truncated": packed[: len(packed) // 2],
+            "empty": b"",
+            "short": gzip.compress(gzip.decompress(packed)[:5000], 1),
+            "magic": gzip.compress(struct.pack(">IIII", 0x12345678, 1, 28, 28) + bytes(784), 1),
+            "count": gzip.compress(struct.pack(">IIII", 0x803, 7, 28, 28) + bytes(7 * 784), 1),
+        }
+        for damage, content in damages.items():
+            images.write_bytes(content)
+            print(damage)
+            refuse(FASHION, quick + [folder], 1, files[0] if damage != "count" else "7")
+
+
+def main():
+    test_mlp()
+    test_bad_arguments()
+    if not DATA.is_dir():
+        print(f"{DATA} is not there: Fashion-MNIST cases skipped")
+        sys.exit(1 if failures else 77)
+    test_fashion_mnist()
+    test_bad_data()
+    sys.exit(1 if failures else 0)
+
+
+main()

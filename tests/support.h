@@ -1,0 +1,50 @@
+// What tests share: the devices present, seeded random tensors, and one tolerance per dtype.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor_impl.h"
+#include "mezzo/ops.h"
+
+namespace mezzo::test {
+
+// The CPU, and CUDA where a GPU (or its emulation) is present.
+std::vector<Device> devices();
+
+struct Tolerance {
+    double relative, absolute;
+};
+// What one op may lose when it computes in float32 (float64 for float64) and rounds once to dtype.
+Tolerance tolerance(Dtype dtype);
+
+// Where the values of a random tensor come from.
+enum class Domain {
+    any,       // [-2, 2], at least 0.1 from 0 and from other kinks at whole and half numbers
+    positive,  // [0.3, 2]
+    unit,      // [0.1, 0.9]
+    distinct,  // any, with gaps of at least 0.02 between all values
+};
+
+// `count` reproducible values.
+std::vector<double> random_values(std::int64_t count, std::uint64_t seed, Domain domain);
+
+// A tensor of `values` rounded to dtype.
+Tensor tensor_of(const std::vector<double>& values, const Shape& shape, Dtype dtype, Device device = cpu);
+
+inline std::vector<double> doubles(const Tensor& x) { return x.to_vector<double>(); }
+
+// The first difference beyond |a - b| <= absolute + relative |b|, in words; empty when there is none. NaN equals NaN.
+std::string difference(std::span<const double> actual, std::span<const double> expected, Tolerance allowed);
+
+// Runs every op that has a meaning as its meaning.
+class ByMeaning {
+public:
+    ByMeaning();
+    ~ByMeaning();
+    ByMeaning(const ByMeaning&) = delete;
+    ByMeaning& operator=(const ByMeaning&) = delete;
+};
+
+}  // namespace mezzo::test

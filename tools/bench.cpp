@@ -1,0 +1,175 @@
+// Times ops and whole training steps. One case per process, so that peak memory belongs to it; prints one
+// JSON object. tools/torch_bench.py runs the same cases in PyTorch, tools/compare.py both of them in turn.
+#include <fmt/format.h>
+#include <mezzo/mezzo.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace mz = mezzo;
+
+namespace {
+
+struct Settings {
+    std::string name = "mlp1024", precision = "float32";
+    mz::Device device;
+    double seconds = 2;  // of measuring
+    int warmup = 3, least = 10;
+
+    bool mixed() const { return precision != "float32"; }
+    mz::Dtype dtype() const {
+        return precision == "float16" ? mz::float16 : precision == "bfloat16" ? mz::bfloat16 : mz::float32;
+    }
+};
+
+using Step = std::function<void()>;
+
+// layers x [Linear(width, width), ReLU], mean squared error, SGD: one training step. 16 bit means autocast
+// and a gradient scaler.
+Step mlp_step(const Settings& s, std::int64_t layers, std::int64_t width, std::int64_t batch) {
+    mz::manual_seed(0);
+    mz::nn::Sequential net;
+    for (std::int64_t i = 0; i < layers; ++i) {
+        net.push_back(mz::nn::Linear(width, width));
+        net.push_back(mz::nn::ReLU());
+    }
+    net.to(s.device);
+    auto optimizer = std::make_shared<mz::optim::SGD>(net.parameters(), mz::optim::SGDOptions{.lr = 1e-3});
+    auto scaler = std::make_shared<mz::amp::GradScaler>(mz::amp::GradScalerOptions{.enabled = s.mixed()});
+    const mz::Tensor x = mz::randn({batch, width}, {.device = s.device});
+    const mz::Tensor y = mz::randn({batch, width}, {.device = s.device});
+    return [=, &s]() mutable {
+        optimizer->zero_grad();
+        mz::Tensor loss;
+        {
+            const mz::amp::Autocast scope({.device = s.device.type(),
+                                           .dtype = s.mixed() ? s.dtype() : mz::float16,
+                                           .enabled = s.mixed()});
+            loss = mz::mse_loss(net(x), y);
+        }
+        scaler->scale(loss).backward();
+        scaler->step(*optimizer);
+        scaler->update();
+    };
+}
+
+// An op on tensors of the given shapes in the case's dtype, without gradients.
+Step op_step(const Settings& s, const std::vector<mz::Shape>& shapes,
+             std::function<mz::Tensor(const mz::Tensors&)> op) {
+    mz::manual_seed(0);
+    mz::Tensors inputs;
+    for (const mz::Shape& shape : shapes)
+        inputs.push_back(mz::randn(shape, {.device = s.device}).to(s.dtype()));
+    return [inputs, op] {
+        const mz::NoGrad no_grad;
+        op(inputs);
+    };
+}
+
+using Make = std::function<Step(const Settings&)>;
+
+Make op_case(std::vector<mz::Shape> shapes, std::function<mz::Tensor(const mz::Tensors&)> op) {
+    return [=](const Settings& s) { return op_step(s, shapes, op); };
+}
+
+const std::map<std::string, Make>& cases() {
+    using In = const mz::Tensors&;
+    static const std::map<std::string, Make> table = {
+        {"mlp1024", [](const Settings& s) { return mlp_step(s, 3, 1024, 256); }},
+        {"mlp64", [](const Settings& s) { return mlp_step(s, 3, 64, 32); }},
+        {"matmul", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return mz::matmul(x[0], x[1]); })},
+        {"linear",
+         op_case({{256, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},
+        {"gemv",
+         op_case({{1, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},
+        {"add", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return x[0] + x[1]; })},
+        {"add_small", op_case({{32, 64}, {32, 64}}, [](In x) { return x[0] + x[1]; })},
+        {"relu", op_case({{1024, 1024}}, [](In x) { return mz::relu(x[0]); })},
+        {"gelu", op_case({{1024, 1024}}, [](In x) { return mz::gelu(x[0]); })},
+        {"exp", op_case({{1024, 1024}}, [](In x) { return mz::exp(x[0]); })},
+        {"sum", op_case({{1024, 1024}}, [](In x) { return mz::sum(x[0]); })},
+        {"softmax", op_case({{1024, 1024}}, [](In x) { return mz::softmax(x[0]); })},
+    };
+    return table;
+}
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Seconds of each step, device included.
+std::vector<double> measure(const Settings& s, const Step& step) {
+    for (int i = 0; i < s.warmup; ++i) step();
+    mz::synchronize(s.device);
+    std::vector<double> times;
+    const double end = now() + s.seconds;
+    for (double begin = now(); begin < end || times.size() < std::size_t(s.least);) {
+        step();
+        mz::synchronize(s.device);
+        const double after = now();
+        times.push_back(after - begin);
+        begin = after;
+    }
+    std::sort(times.begin(), times.end());
+    return times;
+}
+
+void run(const Settings& s) {
+    const std::vector<double> times = measure(s, cases().at(s.name)(s));
+    rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    fmt::print(
+        "{{\"framework\": \"mezzo\", \"case\": \"{}\", \"precision\": \"{}\", \"threads\": {}, \"device\": "
+        "\"{}\", "
+        "\"median_ms\": {:.6f}, \"min_ms\": {:.6f}, \"steps\": {}, \"peak_rss_mb\": {:.1f}, "
+        "\"peak_device_mb\": {:.1f}}}\n",
+        s.name, s.precision, mz::num_threads(), mz::hardware_name(s.device), 1e3 * times[times.size() / 2],
+        1e3 * times[0], times.size(), double(usage.ru_maxrss) * 1024 / 1e6,
+        double(mz::memory_stats(s.device).max_allocated) / 1e6);
+}
+
+int parse_and_run(int argc, char** argv) {
+    Settings s;
+    std::string device = "cpu";
+    int threads = mz::num_threads();
+    std::vector<std::string> names;
+    for (const auto& [name, make] : cases()) names.push_back(name);
+    CLI::App app{"Times one case and prints a JSON object."};
+    app.option_defaults()->always_capture_default();
+    app.add_option("--case", s.name, "what to time")->check(CLI::IsMember(names));
+    app.add_option("--precision", s.precision,
+                   "16 bit means autocast and scaler for steps, the inputs' dtype for ops")
+        ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+    app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
+    app.add_option("--seconds", s.seconds, "of measuring")->check(CLI::PositiveNumber);
+    app.add_option("--device", device, "cpu, cuda or cuda:N");
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    s.device = mz::parse_device(device.c_str());
+    mz::set_num_threads(threads);
+    run(s);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return parse_and_run(argc, argv);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "bench: {}\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,126 @@
+// Measures the multiply-add peak of a core and the GEMM against it, in one process.
+//   bench_gemm [threads [seconds-per-case]]
+// Prints GFLOP/s and percent of threads x peak for shapes of MLP and attention steps, and the time of small calls.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "cpu/convert.h"
+#include "cpu/gemm.h"
+#include "cpu/isa.h"
+#include "cpu/parallel.h"
+
+using namespace mezzo;
+
+namespace {
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double seconds_per_case = 0.15;
+
+// Best time of one call of f.
+template <class F> double best_time(const F& f) {
+    f();
+    double best = 1e9;
+    for (const double end = now() + seconds_per_case; now() < end;) {
+        int calls = 0;
+        const double start = now();
+        double stop = start;
+        do f(), ++calls, stop = now();
+        while (stop - start < 1e-4);
+        best = std::min(best, (stop - start) / calls);
+    }
+    return best;
+}
+
+// Independent chains of multiply-adds on N-float vectors; enough chains to cover the latency.
+#define MEZZO_PEAK(NAME, N, TARGET)                                                          \
+    __attribute__((target(TARGET))) double NAME() {                                          \
+        typedef float V __attribute__((vector_size(N * 4)));                                 \
+        constexpr int rounds = 20000;                                                        \
+        volatile float seed = 0.5f;                                                          \
+        double best = 1e9;                                                                   \
+        for (int attempt = 0; attempt < 200; ++attempt) {                                    \
+            const V x = seed - V{};                                                          \
+            V a = x, b = x, c = x, d = x, e = x, f = x, g = x, h = x, i = x, j = x;          \
+            const double start = now();                                                      \
+            for (int r = 0; r < rounds; ++r) {                                               \
+                a = a * x + x, b = b * x + x, c = c * x + x, d = d * x + x, e = e * x + x;   \
+                f = f * x + x, g = g * x + x, h = h * x + x, i = i * x + x, j = j * x + x;   \
+                __asm__ volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e));          \
+                __asm__ volatile("" : "+x"(f), "+x"(g), "+x"(h), "+x"(i), "+x"(j));          \
+            }                                                                                \
+            best = std::min(best, now() - start);                                            \
+        }                                                                                    \
+        return 2.0 * N * 10 * rounds / best * 1e-9;                                          \
+    }
+MEZZO_PEAK(peak_portable, 4, "sse2")
+MEZZO_PEAK(peak_avx2, 8, "avx2,fma")
+MEZZO_PEAK(peak_avx512, 16, "avx512f,fma")
+
+double peak() {
+    if (cpu::active_isa() == cpu::Isa::avx512) return peak_avx512();
+    return cpu::active_isa() == cpu::Isa::avx2 ? peak_avx2() : peak_portable();
+}
+
+struct Matrix {
+    std::vector<char> bytes;
+    Dtype type;
+    Matrix(std::int64_t count, Dtype t) : bytes(static_cast<std::size_t>(count) * size_of(t)), type(t) {
+        std::mt19937 random(1);
+        std::vector<float> values(static_cast<std::size_t>(count));
+        for (float& v : values) v = float(random() % 2001) / 1000.0f - 1.0f;
+        cpu::convert(values.data(), float32, bytes.data(), t, count);
+    }
+};
+
+double gemm_time(std::int64_t m, std::int64_t n, std::int64_t k, Dtype in, Dtype out, bool ta, bool tb) {
+    const Matrix a(m * k, in), b(k * n, in);
+    Matrix c(m * n, out);
+    const cpu::Gemm g{.m = m, .n = n, .k = k, .trans_a = ta, .trans_b = tb,
+                      .a = a.bytes.data(), .a_type = in, .lda = ta ? m : k,
+                      .b = b.bytes.data(), .b_type = in, .ldb = tb ? k : n,
+                      .c = c.bytes.data(), .c_type = out, .ldc = n};
+    return best_time([&] { cpu::gemm(g); });
+}
+
+struct Shape {
+    std::int64_t m, n, k;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    cpu::set_num_threads(argc > 1 ? std::max(1, std::atoi(argv[1])) : 1);
+    if (argc > 2) seconds_per_case = std::atof(argv[2]);
+    const double core = peak(), all = core * cpu::num_threads();
+    std::printf("%s, %d thread(s), peak of one core %.1f GFLOP/s\n", cpu::name(cpu::active_isa()),
+                cpu::num_threads(), core);
+    std::printf("%-18s %-5s %16s %16s %16s %16s\n", "m x n x k", "op", "float32", "bfloat16", "float16",
+                "bf16 -> float32");
+    for (const Shape s : {Shape{512, 1024, 1024}, {256, 1024, 1024}, {1024, 1024, 1024}, {768, 768, 8192},
+                          {128, 128, 64}, {32, 64, 64}, {32, 256, 256}, {8, 1024, 1024}, {4, 1024, 1024},
+                          {1, 1024, 1024}, {1024, 1, 1024}}) {
+        for (const char* op : {"NN", "NT", "TN", "TT"}) {
+            char shape[64];
+            std::snprintf(shape, sizeof shape, "%dx%dx%d", int(s.m), int(s.n), int(s.k));
+            std::printf("%-18s %-5s", shape, op);
+            const Dtype in[] = {float32, bfloat16, float16, bfloat16}, out[] = {float32, bfloat16, float16, float32};
+            for (int i = 0; i < 4; ++i) {
+                const double time = gemm_time(s.m, s.n, s.k, in[i], out[i], op[0] == 'T', op[1] == 'T');
+                const double rate = 2e-9 * double(s.m) * double(s.n) * double(s.k) / time;
+                if (time < 2e-5)
+                    std::printf("  %6.2fus %3.0f %%", time * 1e6, 100 * rate / all);
+                else
+                    std::printf(" %8.1f %3.0f %%", rate, 100 * rate / all);
+            }
+            std::printf("\n");
+            std::fflush(stdout);
+        }
+    }
+}

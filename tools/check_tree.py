@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Checks the rules of the source tree that a compiler does not: who may include whom, sizes, light public headers, and that the
+build files list every source. Prints one line per breach and exits with 1 if there is any."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOP_LEVEL = {"meson.build", "meson_options.txt", "src", "include", "cuda", "tests", "samples", "tools", "docs", "subprojects",
+             "README.md", "LICENSE"}
+CODE = {".h", ".cpp", ".cu", ".cuh", ".def"}
+
+FILE_LINES = 500
+FUNCTION_LINES = 60
+KERNEL_LINES = 100  # in folders of kernels, and for test cases
+
+# What a folder may include in quotes, as prefixes; its own folder is always allowed. Arrows point down only.
+BASIS = ["mezzo/dtype.h", "mezzo/error.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/tensor.h"]
+OPS = BASIS + ["mezzo/ops.h", "mezzo/ops.def", "mezzo/autograd.h", "mezzo/autocast.h"]
+KERNELS = ["core/", "ops/kernels.h", "ops/functor"]
+USER = OPS + ["mezzo/", "core/"]
+ALLOWED = {
+    "include": ["mezzo/"],
+    "src/core": BASIS,
+    "src/autograd": OPS + ["core/"],
+    "src/ops": OPS + KERNELS + ["autograd/"],
+    "src/cpu": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,  # ops.h for Reduction
+    "cuda": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,
+    "src/nn": USER,
+    "src/data": USER,
+    "src/io": USER,
+    "src/optim": USER + ["ops/kernels.h"],
+    "src/amp": USER + ["ops/kernels.h", "optim/", "nn/"],
+    "samples": ["mezzo/mezzo.h"],
+}
+# Single files with a wider view, each for a reason.
+ALLOWED_FILES = {
+    "src/core/device.cpp": ["cpu/parallel.h"],       # the registry of devices also sets the CPU's threads
+    "cuda/kernel.cuh": ["tests/emulation/"],         # kernels as C++ for the emulator
+    "src/nn/clip.cpp": ["ops/kernels.h", "optim/param_refs.h"],  # clipping is a step kernel
+}
+# Public headers by layer: a header may include headers of its own or a lower layer.
+LAYERS = [["dtype.h"], ["error.h", "shape.h", "device.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
+HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
+VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|fmt/|cub/|thrust/)")
+BACKEND_SWITCH = re.compile(r"\bMEZZO_(HAVE_CUDA|KERNELS)\b")
+UNWANTED = [re.compile(p) for p in (r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b", r"(?<![\w.])/(wo" r"rk|ro" r"ot|ho" r"me)/")]
+
+breaches = []
+
+
+def report(path, line, text):
+    breaches.append(f"{path}:{line}: {text}" if line else f"{path}: {text}")
+
+
+def tree():
+    """All files of the project, relative to its root."""
+    for path in sorted(ROOT.rglob("*")):
+        name = path.relative_to(ROOT)
+        first = name.parts[0]
+        if first.startswith((".git", "build")) or "__pycache__" in name.parts or not path.is_file():
+            continue
+        yield name
+
+
+def folder_of(name):
+    parts = name.parts
+    return "/".join(parts[:2]) if parts[0] == "src" else parts[0]
+
+
+def without_comments(text):
+    """The text with comments and literals blanked out, line for line."""
+    pattern = r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
+
+
+def layer(header):
+    return next((i for i, names in enumerate(LAYERS) if header in names), len(LAYERS))
+
+
+def check_includes(name, text):
+    folder = folder_of(name)
+    public = folder == "include"
+    for number, line in enumerate(text.split("\n"), 1):
+        match = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
+        if not match:
+            continue
+        kind, target = match.groups()
+        if kind == "<" or target.startswith("fmt/"):
+            if public and (target in HEAVY or VENDOR.match(f"<{target}>")):
+                report(name, number, f"public headers do not include <{target}>")
+            elif VENDOR.match(f"<{target}>") and "fmt/" not in target and folder != "cuda":
+                report(name, number, f"only cuda/ includes <{target}>")
+            continue
+        if public and layer(target.removeprefix("mezzo/")) > layer(name.name):
+            report(name, number, f"{target} belongs to a higher layer")
+        own = folder.removeprefix("src/") + "/"
+        allowed = ALLOWED.get(folder)
+        if allowed is None or "/" not in target or target.startswith(own):
+            continue
+        if not target.startswith(tuple(allowed + ALLOWED_FILES.get(str(name), []))):
+            report(name, number, f"{folder} does not include {target}")
+
+
+def check_sizes(name, text):
+    lines = text.count("\n")
+    if lines > FILE_LINES:
+        report(name, 0, f"{lines} lines; the limit is {FILE_LINES}")
+    folder = folder_of(name)
+    limit = KERNEL_LINES if folder in ("cuda", "src/cpu", "tests") else FUNCTION_LINES
+    for start, length, head in functions(without_comments(text)):
+        if length > limit:
+            report(name, start, f"{length} lines in one function ({head}); the limit is {limit}")
+
+
+def functions(text):
+    """(first line, lines, head) of every outermost function body."""
+    text = re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.M)
+    depth, opened, head_start = 0, None, 0
+    for match in re.finditer(r"[{};]", text):
+        token, at = match.group(), match.start()
+        if token == "{":
+            head = text[head_start:at].strip()
+            if opened is None and is_function(head):
+                opened = (depth, text.count("\n", 0, at) + 1, " ".join(head.split())[-60:])
+            depth += 1
+        elif token == "}":
+            depth -= 1
+            if opened and depth == opened[0]:
+                yield opened[1], text.count("\n", 0, at) + 2 - opened[1], opened[2]
+                opened = None
+        head_start = at + 1
+
+
+def is_function(head):
+    return "(" in head and not re.match(r"(namespace|class|struct|enum|union|extern|using)\b", head) and \
+        not re.search(r"=\s*$", head)
+
+
+def check_words(name, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        for pattern in UNWANTED:
+            if match := pattern.search(line):
+                report(name, number, f"'{match.group()}' does not belong here")
+
+
+def check_backend_switch(name, text):
+    folder = folder_of(name)
+    if folder.startswith(("src", "include", "cuda")) and folder != "src/ops" and str(name) != "src/core/device.cpp":
+        if match := BACKEND_SWITCH.search(without_comments(text)):
+            report(name, text.count("\n", 0, text.find(match.group())) + 1,
+                   f"{match.group()} belongs to the registries in src/ops and src/core/device.cpp")
+
+
+def check_build_lists(names):
+    listed = set()
+    for build_file in ("meson.build", "tests/meson.build"):
+        folder = pathlib.PurePosixPath(build_file).parent
+        for source in re.findall(r"'([\w./-]+\.(?:cpp|cu))'", (ROOT / build_file).read_text()):
+            listed.add(str(folder / source))
+    text = (ROOT / "meson.build").read_text()
+    listed |= {f"samples/{s}.cpp" for s in re.findall(r"'(\w+)'", " ".join(re.findall(r"foreach name : (\[.*\])", text)))}
+    sources = {str(n) for n in names if n.suffix in (".cpp", ".cu")}
+    for name in sorted(sources - listed):
+        report(name, 0, "listed in no build file")
+    for name in sorted(n for n in listed - sources if n.split("/")[0] in TOP_LEVEL and "/" in n):
+        if not name.startswith("tests/") or "/" in name.removeprefix("tests/") or name.endswith("_test.cpp"):
+            report(name, 0, "listed in a build file but not in the tree")
+    headers = {n.stem for n in names if n.parts[0] == "include" and n.suffix == ".h"}
+    tested = re.search(r"foreach header : \[(.*?)\]", (ROOT / "tests/meson.build").read_text(), re.S)
+    for header in sorted(headers ^ set(re.findall(r"'(\w+)'", tested.group(1)))):
+        report(f"include/mezzo/{header}.h", 0, "the header test's list in tests/meson.build and the tree differ")
+
+
+def main():
+    names = list(tree())
+    for first in sorted({n.parts[0] for n in names}):
+        if first not in TOP_LEVEL and not first.startswith("."):
+            report(first, 0, "does not belong to the top level")
+    for name in names:
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        if name.name != "LICENSE":
+            check_words(name, text)
+        if name.suffix in CODE:
+            check_includes(name, text)
+            check_sizes(name, text)
+            check_backend_switch(name, text)
+    check_build_lists(names)
+    print("\n".join(breaches) if breaches else f"check_tree: {len(names)} files, nothing to report")
+    sys.exit(1 if breaches else 0)
+
+
+main()

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""The cases of tools/bench.cpp in PyTorch, any version. One case per process; prints one JSON object.
+
+Threads are set in the environment before the import: the GEMM threads of some builds follow OPENBLAS_NUM_THREADS only."""
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+
+PRECISIONS = ["float32", "bfloat16", "float16"]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", default="mlp1024")
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--device", default="cpu")
+    return parser.parse_args()
+
+
+ARGS = arguments()
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = str(ARGS.threads)
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+def grad_scaler():
+    """A scaler where this version has one for the device."""
+    try:
+        return torch.amp.GradScaler(ARGS.device)
+    except (AttributeError, TypeError):
+        return torch.cuda.amp.GradScaler() if ARGS.device == "cuda" else None
+
+
+def mlp_step(layers, width, batch):
+    torch.manual_seed(0)
+    modules = [m for _ in range(layers) for m in (nn.Linear(width, width), nn.ReLU())]
+    net = nn.Sequential(*modules).to(ARGS.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    loss_of = nn.MSELoss()
+    x, y = (torch.randn(batch, width, device=ARGS.device) for _ in range(2))
+    mixed = ARGS.precision != "float32"
+    dtype = getattr(torch, ARGS.precision)
+    scaler = grad_scaler() if ARGS.precision == "float16" else None
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        if mixed:
+            with torch.autocast(ARGS.device, dtype=dtype):
+                output = net(x)
+            loss = loss_of(output.float(), y)
+        else:
+            loss = loss_of(net(x), y)
+        if scaler:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+
+    return step
+
+
+def op_step(shapes, op):
+    torch.manual_seed(0)
+    inputs = [torch.randn(*shape, device=ARGS.device).to(getattr(torch, ARGS.precision)) for shape in shapes]
+
+    def step():
+        with torch.no_grad():
+            op(*inputs)
+
+    return step
+
+
+SQUARE = (1024, 1024)
+CASES = {
+    "mlp1024": lambda: mlp_step(3, 1024, 256),
+    "mlp64": lambda: mlp_step(3, 64, 32),
+    "matmul": lambda: op_step([SQUARE, SQUARE], torch.matmul),
+    "linear": lambda: op_step([(256, 1024), SQUARE, (1024,)], nn.functional.linear),
+    "gemv": lambda: op_step([(1, 1024), SQUARE, (1024,)], nn.functional.linear),
+    "add": lambda: op_step([SQUARE, SQUARE], torch.add),
+    "add_small": lambda: op_step([(32, 64), (32, 64)], torch.add),
+    "relu": lambda: op_step([SQUARE], torch.relu),
+    "gelu": lambda: op_step([SQUARE], nn.functional.gelu),
+    "exp": lambda: op_step([SQUARE], torch.exp),
+    "sum": lambda: op_step([SQUARE], torch.sum),
+    "softmax": lambda: op_step([SQUARE], lambda x: torch.softmax(x, -1)),
+}
+
+
+def synchronize():
+    if ARGS.device != "cpu":
+        torch.cuda.synchronize()
+
+
+def measure(step):
+    for _ in range(3):
+        step()
+    synchronize()
+    times, end = [], time.perf_counter() + ARGS.seconds
+    begin = time.perf_counter()
+    while begin < end or len(times) < 10:
+        step()
+        synchronize()
+        after = time.perf_counter()
+        times.append(after - begin)
+        begin = after
+    return sorted(times)
+
+
+def sgemm_gflops():
+    """A build without a fast BLAS computes at 1-2 GFLOP/s; comparing with it would be unfair."""
+    a, b = torch.randn(512, 512), torch.randn(512, 512)
+    torch.mm(a, b)
+    begin = time.perf_counter()
+    torch.mm(a, b)
+    return 2 * 512**3 / (time.perf_counter() - begin) / 1e9
+
+
+def main():
+    torch.set_num_threads(ARGS.threads)
+    try:
+        times = measure(CASES[ARGS.case]())
+    except RuntimeError as error:  # an op this version lacks for the dtype
+        sys.exit(f"torch_bench: {ARGS.case} in {ARGS.precision}: {error}")
+    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    device_peak = torch.cuda.max_memory_allocated() / 1e6 if ARGS.device != "cpu" else 0
+    print(json.dumps({
+        "framework": f"torch {torch.__version__}", "case": ARGS.case, "precision": ARGS.precision,
+        "threads": ARGS.threads, "median_ms": 1e3 * times[len(times) // 2], "min_ms": 1e3 * times[0],
+        "steps": len(times), "peak_rss_mb": peak_rss, "peak_device_mb": device_peak,
+        "sgemm_gflops": sgemm_gflops() if ARGS.device == "cpu" else None}))
+
+
+main()
