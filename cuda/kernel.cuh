@@ -1,14 +1,11 @@
 // The only include kernel sources need for the device language. nvcc compiles them for the GPU; any other
 // compiler takes the emulator of the tests, which runs every thread of a block on the CPU. Rules for kernels:
-//  - shared memory through MEZZO_SHARED / MEZZO_DYN_SHARED, launches through launch(), no <<<>>>, no CUDA
-//  header
-//  - every thread of a block reaches the same __syncthreads(); all lanes of a mask the same warp call; blocks
-//  are
-//    1-D and a multiple of 32 threads
+//  - shared memory through MEZZO_SHARED / MEZZO_DYN_SHARED, launches through launch(); no CUDA header
+//  - every thread of a block reaches the same __syncthreads(); all lanes of a mask make the same warp call
+//  - blocks are 1-D and a multiple of 32 threads where the helpers below are used
 //  - lanes hand memory to each other across __syncwarp(), never across a shuffle alone
-//  - blocks hand memory to each other only as: write, __threadfence(), atomic; atomic, __threadfence(), read,
-//  with the
-//    last fence in the thread that did the atomic
+//  - blocks hand memory to each other only by write, __threadfence(), atomic in the one and atomic,
+//    __threadfence(), read in the other, with the second fence in the thread that did the atomic
 //  - grid-stride loops: a kernel is right for every grid size
 //  - 16-bit types are storage: compute in float through to_float() and from_float<T>()
 //  - wide accesses through Vec<T, N> of the same T
@@ -26,8 +23,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-// `T name dims` in shared memory: MEZZO_SHARED(float, tile, [32][33]). Bytes, so that T may have a
-// constructor.
+// `T name dims` in shared memory: MEZZO_SHARED(float, tile, [32][33]). As bytes: T may have a constructor.
 #define MEZZO_SHARED(T, name, ...)                                            \
     using name##_type = T __VA_ARGS__;                                        \
     __shared__ __align__(16) unsigned char name##_bytes[sizeof(name##_type)]; \

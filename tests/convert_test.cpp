@@ -48,7 +48,8 @@ template <class Half> void all_patterns(Dtype type) {
     }
 }
 
-// float32 values around every rounding decision of a 16-bit type: each pattern, its midpoint, and their neighbours.
+// float32 values around every rounding decision of a 16-bit type: each pattern, its midpoint, and their
+// neighbours.
 template <class Half> void narrowing(Dtype type) {
     std::vector<float> in;
     for (std::uint32_t i = 0; i < 65536; ++i) {
@@ -59,7 +60,8 @@ template <class Half> void narrowing(Dtype type) {
             for (const std::uint32_t step : {0u, 1u, ~0u})
                 in.push_back(std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) + step));
     }
-    for (const float x : {1e38f, -1e38f, 3.4028235e38f, 1e-45f, 65519.99f, 65520.0f, 2.98e-8f, 2.99e-8f}) in.push_back(x);
+    for (const float x : {1e38f, -1e38f, 3.4028235e38f, 1e-45f, 65519.99f, 65520.0f, 2.98e-8f, 2.99e-8f})
+        in.push_back(x);
     const auto n = static_cast<std::int64_t>(in.size());
     for (const cpu::Isa isa : available()) {
         cpu::force_isa(isa);
@@ -86,7 +88,8 @@ TEST_CASE("convert: narrowing rounds to nearest even everywhere", "[convert]") {
     narrowing<bfloat16_t>(bfloat16);
     cpu::force_isa(cpu::best_isa());
     // independent of dtype.h: ties to even, overflow, smallest subnormal
-    const float in[] = {1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 65519.0f, 65520.0f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, -0.0f};
+    const float in[] = {1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 65519.0f,   65520.0f,
+                        0x1p-24f,     0x1p-25f,         0x1.8p-25f, -0.0f};
     const std::uint16_t want[] = {0x3c00, 0x3c02, 0x7bff, 0x7c00, 0x0001, 0x0000, 0x0001, 0x8000};
     std::uint16_t out[8];
     cpu::convert(in, float32, out, float16, 8);
@@ -99,7 +102,11 @@ TEST_CASE("convert: narrowing rounds to nearest even everywhere", "[convert]") {
 
 TEST_CASE("convert: float64 is rounded once", "[convert]") {
     // just above a tie: rounding to float32 first would land on the tie and then go down to even
-    const double in[] = {1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-8 + 0x1p-40, 1e300, -1e300, 0x1p-25 + 0x1p-60,
+    const double in[] = {1 + 0x1p-11 + 0x1p-40,
+                         1 + 0x1p-8 + 0x1p-40,
+                         1e300,
+                         -1e300,
+                         0x1p-25 + 0x1p-60,
                          std::numeric_limits<double>::quiet_NaN()};
     float16_t half[6];
     bfloat16_t brain[6];
@@ -124,7 +131,8 @@ TEST_CASE("convert: every pair, every length up to 40, no alignment", "[convert]
                 for (std::int64_t n = 0; n <= 40; ++n) {
                     const auto from = static_cast<Dtype>(f), to = static_cast<Dtype>(t);
                     std::vector<std::int32_t> values(static_cast<std::size_t>(n));
-                    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i * 7 % 10);
+                    for (std::size_t i = 0; i < values.size(); ++i)
+                        values[i] = static_cast<std::int32_t>(i * 7 % 10);
                     std::vector<unsigned char> source(41 * 8 + 1, 0xee), target(43 * 8, 0xee);
                     cpu::convert(values.data(), int32, source.data() + 1, from, n);
                     cpu::convert(source.data() + 1, from, target.data() + 3, to, n);

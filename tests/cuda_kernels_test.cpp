@@ -1,0 +1,454 @@
+// Every op kernel of the CUDA backend against the CPU's on the same values: on a GPU, or on the emulated device.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "cuda/runtime.h"
+#include "ops/kernels.h"
+#include "tests/support.h"
+
+namespace {
+
+using namespace mezzo;
+using test::Domain;
+
+const Device device{DeviceType::cuda};
+constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+
+bool no_device() {
+    if (cuda_device_count() > 0) return false;
+    WARN("no CUDA device: skipped");
+    return true;
+}
+
+// The same values on both devices.
+struct Both {
+    Tensor host, cuda;
+
+    Both(const std::vector<double>& values, const Shape& shape, Dtype dtype)
+        : host(test::tensor_of(values, shape, dtype)), cuda(test::tensor_of(values, shape, dtype, device)) {}
+    Both(const Shape& shape, Dtype dtype, std::uint64_t seed, Domain domain = Domain::any)
+        : Both(test::random_values(shape.numel(), seed, domain), shape, dtype) {}
+    template <class F> Both view(const F& f) const {
+        Both result = *this;
+        result.host = f(host);
+        result.cuda = f(cuda);
+        return result;
+    }
+};
+
+struct Result {
+    Shape shape;
+    Dtype dtype;
+};
+
+// Runs both kernels into fresh outputs filled with a value no kernel writes, and compares.
+void agree(Kernel* on_cpu, Kernel* on_cuda, const std::vector<Both>& inputs, const Attrs& at,
+           const std::vector<Result>& results, double slack = 1) {
+    std::vector<Tensor> in_host, in_cuda, out_host, out_cuda;
+    for (const Both& x : inputs) {
+        in_host.push_back(x.host);
+        in_cuda.push_back(x.cuda);
+    }
+    for (const Result& r : results) {
+        const std::vector<double> junk(std::size_t(r.shape.numel()), 77.0);
+        out_host.push_back(test::tensor_of(junk, r.shape, r.dtype));
+        out_cuda.push_back(test::tensor_of(junk, r.shape, r.dtype, device));
+    }
+    on_cpu(in_host, at, out_host);
+    on_cuda(in_cuda, at, out_cuda);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        test::Tolerance allowed = test::tolerance(results[i].dtype);
+        allowed.relative *= slack;
+        allowed.absolute *= slack;
+        CAPTURE(i, name(results[i].dtype));
+        CHECK(test::difference(test::doubles(out_cuda[i]), test::doubles(out_host[i]), allowed) == "");
+    }
+}
+
+#define AGREE(kernel, ...) agree(cpu_kernels::kernel, cuda_kernels::kernel, __VA_ARGS__)
+
+struct Entry {
+    const char* name;
+    Kernel *on_cpu, *on_cuda;
+    bool integers, two_inputs;
+};
+constexpr bool same = true, real = false;
+#define MEZZO_UNARY(name, cast, ints, keep, gradient) \
+    {#name, cpu_kernels::name, cuda_kernels::name, ints, false},
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) \
+    {#name, cpu_kernels::name, cuda_kernels::name, ints, false},
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
+    {#name, cpu_kernels::name, cuda_kernels::name, ints, true},
+const Entry arithmetic[] = {
+#include "mezzo/ops.def"
+};
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+#undef MEZZO_BINARY
+#define MEZZO_COMPARE(name) {#name, cpu_kernels::name, cuda_kernels::name, true, true},
+const Entry comparisons[] = {
+#include "mezzo/ops.def"
+};
+#undef MEZZO_COMPARE
+
+const std::vector<Dtype> floating = {float32, float16, bfloat16, float64};
+const std::vector<Dtype> integral = {int32, int64, uint8};
+
+std::vector<double> small_integers(std::int64_t n, std::uint64_t seed) {
+    std::vector<double> values = test::random_values(n, seed, Domain::any);
+    for (double& v : values) v = std::floor(std::fabs(v) * 5);
+    return values;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: every element-wise op of the table", "[cuda]") {
+    if (no_device()) return;
+    const Attrs at{.alpha = 0.5, .beta = 1.25};
+    for (const Entry& op : arithmetic) {
+        CAPTURE(op.name);
+        for (Dtype dtype : floating) {
+            const Shape shape{5, 21};
+            std::vector<Both> inputs = {Both(shape, dtype, 1, Domain::positive)};
+            if (op.two_inputs) inputs.push_back(Both(shape, dtype, 2, Domain::positive));
+            agree(op.on_cpu, op.on_cuda, inputs, at, {{shape, dtype}}, 4);
+            // a transposed view and one broadcast dimension: the general path
+            inputs[0] = inputs[0].view([](const Tensor& x) { return x.transpose(0, 1); });
+            if (op.two_inputs) inputs[1] = Both({5}, dtype, 3, Domain::positive);
+            agree(op.on_cpu, op.on_cuda, inputs, at, {{{21, 5}, dtype}}, 4);
+        }
+        if (!op.integers) continue;
+        for (Dtype dtype : integral) {
+            const Attrs whole{.alpha = 2, .beta = 7};
+            std::vector<Both> inputs = {Both(small_integers(12, 4), {12}, dtype)};
+            if (op.two_inputs) inputs.push_back(Both(small_integers(12, 5), {12}, dtype));
+            agree(op.on_cpu, op.on_cuda, inputs, whole, {{{12}, dtype}});
+        }
+    }
+}
+
+TEST_CASE("cuda: infinities and NaN pass as on the CPU", "[cuda]") {
+    if (no_device()) return;
+    const std::vector<double> special = {inf, -inf, nan, 0.0, -0.0, 1.0, -1.0, 3e-8, 65504};
+    const Attrs at{.alpha = -0.5, .beta = 0.5};
+    for (const Entry& op : arithmetic) {
+        CAPTURE(op.name);
+        for (Dtype dtype : {float32, float16, float64}) {
+            std::vector<Both> inputs = {Both(special, {9}, dtype)};
+            if (op.two_inputs) inputs.push_back(Both({1}, dtype, 6));
+            agree(op.on_cpu, op.on_cuda, inputs, at, {{{9}, dtype}}, 4);
+        }
+    }
+}
+
+TEST_CASE("cuda: fast path with a tail, a single-element operand, and misaligned views", "[cuda]") {
+    if (no_device()) return;
+    for (Dtype dtype : {float32, float16, bfloat16})
+        for (std::int64_t n : {0, 1, 7, 8, 9, 333}) {
+            const Both a({n}, dtype, 1), b({n}, dtype, 2), one({}, dtype, 3);
+            AGREE(add, {a, b}, {}, {{{n}, dtype}});
+            AGREE(mul, {a, one}, {}, {{{n}, dtype}});
+            AGREE(sub, {one, a}, {}, {{{n}, dtype}});
+            if (n < 2) continue;
+            const Both rest = a.view([](const Tensor& x) { return x.slice(0, 1, x.size(0)); });
+            AGREE(neg, {rest}, {}, {{{n - 1}, dtype}});
+        }
+}
+
+TEST_CASE("cuda: operands of different dtypes and ranks", "[cuda]") {
+    if (no_device()) return;
+    const Both a({2, 3, 4}, float16, 1), b({3, 1}, float32, 2), c({4}, float64, 3);
+    AGREE(mul, {a, b}, {}, {{{2, 3, 4}, float32}});
+    AGREE(add, {b, a}, {}, {{{2, 3, 4}, bfloat16}});
+    AGREE(sub, {a, c}, {}, {{{2, 3, 4}, float64}});
+    const Both expanded = b.view([](const Tensor& x) { return x.expand({3, 4}); });
+    AGREE(maximum, {a, expanded}, {}, {{{2, 3, 4}, float32}});
+}
+
+TEST_CASE("cuda: comparisons and predicates", "[cuda]") {
+    if (no_device()) return;
+    const Both a({0, 1, nan, inf, 2, 3}, {6}, float32), b({0, 2, nan, 1, 2, 0}, {6}, float16);
+    const Both i({0, 1, 2, 3, 4, 5}, {6}, int64), flags({1, 0, 0, 1, 1, 0}, {6}, boolean);
+    for (const Entry& op : comparisons) {
+        CAPTURE(op.name);
+        agree(op.on_cpu, op.on_cuda, {a, b}, {}, {{{6}, boolean}});
+        agree(op.on_cpu, op.on_cuda, {i, flags}, {}, {{{6}, boolean}});
+    }
+    for (const Both& x : {a, b, i, flags}) {
+        AGREE(logical_not, {x}, {}, {{{6}, boolean}});
+        AGREE(isfinite, {x}, {}, {{{6}, boolean}});
+    }
+}
+
+TEST_CASE("cuda: where, masked_fill, clamp_grad", "[cuda]") {
+    if (no_device()) return;
+    const Both condition({1, 0, 1}, {3}, boolean);
+    for (Dtype dtype : {float32, float16, float64, int64}) {
+        const Both a({4, 3}, dtype, 1), b({4, 1}, dtype, 2);
+        AGREE(where, {condition, a, b}, {}, {{{4, 3}, dtype}});
+        AGREE(masked_fill, {a, condition}, {.alpha = -3}, {{{4, 3}, dtype}});
+        AGREE(clamp_grad, {a, b.view([](const Tensor& x) { return x.expand({4, 3}); })}, {.alpha = -1, .beta = 1},
+              {{{4, 3}, dtype}});
+    }
+}
+
+TEST_CASE("cuda: casts between all dtypes, copies and fills", "[cuda]") {
+    if (no_device()) return;
+    const std::vector<Dtype> all = {float16, bfloat16, float32, float64, int32, int64, uint8, boolean};
+    for (Dtype from : all)
+        for (Dtype to : all) {
+            CAPTURE(name(from), name(to));
+            const Both x(small_integers(21, 7), {3, 7}, from);
+            AGREE(cast, {x}, {}, {{{3, 7}, to}});
+            AGREE(cast, {x.view([](const Tensor& t) { return t.transpose(0, 1); })}, {}, {{{7, 3}, to}});
+        }
+    const Both rounding({1.00048828125, 65519.9, 65520, 1e-8, 5.9604645e-8, 3.1415927, inf, nan, 1e39}, {9}, float32);
+    AGREE(cast, {rounding}, {}, {{{9}, float16}}, 0);
+    AGREE(cast, {rounding}, {}, {{{9}, bfloat16}}, 0);
+    for (Dtype dtype : all) {
+        Both target(small_integers(20, 8), {4, 5}, dtype);
+        const Both source(small_integers(5, 9), {5}, float32);
+        const auto inner = [](const Tensor& t) { return t.slice(1, 0, 5, 2).slice(0, 1, 4); };
+        const Both view = target.view(inner), part = source.view([](const Tensor& t) { return t.slice(0, 0, 3); });
+        cpu_kernels::copy_into({&part.host, 1}, {}, {&view.host, 1});
+        cuda_kernels::copy_into({&part.cuda, 1}, {}, {&view.cuda, 1});
+        CHECK(test::doubles(target.cuda) == test::doubles(target.host));
+        cpu_kernels::fill({}, {.alpha = 1}, {&view.host, 1});
+        cuda_kernels::fill({}, {.alpha = 1}, {&view.cuda, 1});
+        CHECK(test::doubles(target.cuda) == test::doubles(target.host));
+        for (double value : {0.0, 1.0}) AGREE(fill, {}, {.alpha = value}, {{{3, 5}, dtype}});
+        AGREE(arange, {}, {}, {{{9}, dtype}}, 0);
+    }
+}
+
+TEST_CASE("cuda: cat", "[cuda]") {
+    if (no_device()) return;
+    for (Dtype dtype : {float32, float16, int64, boolean}) {
+        const Both a({2, 3, 4}, dtype, 1), b({2, 1, 4}, dtype, 2), none({2, 0, 4}, dtype, 3);
+        AGREE(cat, {a, none, b}, {.dim = 1}, {{{2, 4, 4}, dtype}}, 0);
+        AGREE(cat, {a, a}, {.dim = 0}, {{{4, 3, 4}, dtype}}, 0);
+        AGREE(cat, {b, a.view([](const Tensor& t) { return t.slice(1, 0, 1).contiguous(); })}, {.dim = 2},
+              {{{2, 1, 8}, dtype}}, 0);
+    }
+}
+
+TEST_CASE("cuda: reductions over any axes", "[cuda]") {
+    if (no_device()) return;
+    const Shape shape{3, 5, 4, 7};
+    struct Case {
+        Axes axes;
+        Shape result;
+    };
+    const Case cases[] = {{{}, {}},           {{3}, {3, 5, 4}}, {{0}, {5, 4, 7}},       {{1}, {3, 4, 7}},
+                          {{0, 2}, {5, 7}},   {{1, 3}, {3, 4}}, {{0, 1, 2, 3}, {}},     {{2, 3}, {3, 5}},
+                          {{0, 3}, {5, 4}}};
+    for (Dtype dtype : {float32, float16, bfloat16, float64, int64, uint8}) {
+        const bool real_dtype = is_floating(dtype);
+        const Both x = real_dtype ? Both(shape, dtype, 1, Domain::distinct)
+                                  : Both(small_integers(shape.numel(), 2), shape, dtype);
+        for (const Case& c : cases) {
+            CAPTURE(name(dtype), c.axes.size(), c.result.size());
+            const Attrs at{.axes = c.axes};
+            AGREE(sum, {x}, at, {{c.result, real_dtype ? float32 : int64}}, 8);
+            AGREE(max, {x}, at, {{c.result, dtype}}, 0);
+            AGREE(min, {x}, at, {{c.result, dtype}}, 0);
+            if (!real_dtype) continue;
+            AGREE(mean, {x}, at, {{c.result, dtype}}, 8);
+            AGREE(norm, {x}, at, {{c.result, float32}}, 8);
+        }
+        for (std::int64_t dim = 0; dim < 4; ++dim) {
+            Shape reduced = shape;
+            reduced.erase(int(dim));
+            AGREE(argmax, {x}, {.dim = dim}, {{reduced, int64}}, 0);
+        }
+    }
+}
+
+TEST_CASE("cuda: long reductions in several parts, and empty ones", "[cuda]") {
+    if (no_device()) return;
+    for (Dtype dtype : {float32, float16}) {
+        const Both row({9001}, dtype, 1), columns({301, 21}, dtype, 2);
+        AGREE(sum, {row}, {}, {{{}, float32}}, 200);
+        AGREE(norm, {row}, {}, {{{}, float32}}, 20);
+        AGREE(max, {row}, {}, {{{}, dtype}}, 0);
+        AGREE(argmax, {row}, {.dim = 0}, {{{}, int64}}, 0);
+        AGREE(column_sum, {columns}, {}, {{{21}, float32}}, 20);
+        AGREE(column_sum, {columns}, {}, {{{21}, dtype}}, 20);
+        AGREE(min, {columns}, {.axes = {0}}, {{{21}, dtype}}, 0);
+    }
+    const Both none({0, 3}, float32, 1);
+    AGREE(sum, {none}, {.axes = {0}}, {{{3}, float32}});
+    AGREE(mean, {none}, {.axes = {0}}, {{{3}, float32}});
+    AGREE(norm, {none}, {}, {{{}, float32}});
+    AGREE(sum, {none}, {.axes = {1}}, {{{0}, float32}});
+}
+
+TEST_CASE("cuda: max, argmax and their gradient with ties and NaN", "[cuda]") {
+    if (no_device()) return;
+    const Both x({1, 3, 3, -inf, -inf, -inf, 2, nan, nan, 5, 5, 5}, {4, 3}, float32);
+    AGREE(max, {x}, {.axes = {1}}, {{{4}, float32}}, 0);
+    AGREE(min, {x}, {.axes = {0}}, {{{3}, float32}}, 0);
+    AGREE(argmax, {x}, {.dim = 1}, {{{4}, int64}}, 0);
+    AGREE(argmax, {x}, {.dim = 0}, {{{3}, int64}}, 0);
+    const Both rows({3, -inf, nan, 5}, {4, 1}, float32), columns({5, 5, 5}, {1, 3}, float32);
+    AGREE(amax_grad, {Both({4, 1}, float32, 1), x, rows}, {.axes = {1}}, {{{4, 3}, float32}});
+    AGREE(amax_grad, {Both({1, 3}, float32, 1), x, columns}, {.axes = {0}}, {{{4, 3}, float32}});
+    AGREE(amax_grad, {Both({4, 3}, float32, 1), x, x}, {}, {{{4, 3}, float32}});
+    const Both h(small_integers(40, 1), {2, 4, 5}, float16), top({9, 9}, {2, 1, 1}, float16);
+    AGREE(amax_grad, {Both({2, 1, 1}, float16, 2), h, top}, {.axes = {1, 2}}, {{{2, 4, 5}, float16}});
+}
+
+TEST_CASE("cuda: softmax along every dimension", "[cuda]") {
+    if (no_device()) return;
+    struct Case {
+        Shape shape;
+        std::int64_t dim;
+    };
+    // one thread, one warp and one block per row
+    const Case cases[] = {{{3, 5, 40}, 1}, {{3, 5, 4}, 1}, {{4, 33}, 1}, {{2, 1100}, 1}, {{5, 64}, 0}, {{}, 0}, {{0, 4}, 1}};
+    for (const Case& c : cases)
+        for (Dtype dtype : floating) {
+            CAPTURE(c.shape.numel(), name(dtype));
+            const Attrs at{.dim = c.dim};
+            const Both x(c.shape, dtype, 1), g(c.shape, dtype, 2), wide_g(c.shape, float32, 2);
+            const Both y(c.shape, dtype, 3, Domain::unit), wide_y(c.shape, float32, 3, Domain::unit);
+            AGREE(softmax, {x}, at, {{c.shape, dtype}}, 4);
+            AGREE(log_softmax, {x}, at, {{c.shape, dtype}}, 4);
+            AGREE(softmax_grad, {g, y}, at, {{c.shape, dtype}}, 8);
+            AGREE(log_softmax_grad, {g, y}, at, {{c.shape, dtype}}, 8);
+            if (dtype == float64) continue;
+            AGREE(softmax, {x}, at, {{c.shape, float32}}, 4);
+            AGREE(log_softmax_grad, {wide_g, wide_y}, at, {{c.shape, dtype}}, 8);
+            AGREE(softmax_grad, {wide_g, y}, at, {{c.shape, float32}}, 8);
+        }
+    const Both special({1, -inf, 2, -inf, -inf, -inf, 1, nan, 2, 1000, 999, -1000}, {4, 3}, float32);
+    AGREE(softmax, {special}, {.dim = 1}, {{{4, 3}, float32}});
+    AGREE(log_softmax, {special}, {.dim = 1}, {{{4, 3}, float32}});
+}
+
+TEST_CASE("cuda: element-wise losses", "[cuda]") {
+    if (no_device()) return;
+    struct Loss {
+        Kernel *cpu, *cuda, *cpu_grad, *cuda_grad;
+        Domain domain;
+    };
+#define LOSS(name, domain) \
+    {cpu_kernels::name, cuda_kernels::name, cpu_kernels::name##_grad, cuda_kernels::name##_grad, domain}
+    const Loss losses[] = {LOSS(mse_loss, Domain::any), LOSS(l1_loss, Domain::any), LOSS(smooth_l1_loss, Domain::any),
+                           LOSS(bce, Domain::unit), LOSS(bce_with_logits, Domain::any)};
+#undef LOSS
+    const std::pair<Dtype, Dtype> dtypes[] = {{float32, float32}, {float16, float32}, {bfloat16, bfloat16},
+                                              {float64, float64}};
+    const Shape shape{70, 9};
+    for (const Loss& loss : losses)
+        for (const auto& [input, target] : dtypes)
+            for (std::uint8_t reduction : {0, 1, 2}) {
+                CAPTURE(&loss - losses, name(input), int(reduction));
+                const Dtype result = input == float64 ? float64 : float32;
+                const Both x(shape, input, 1, loss.domain), t(shape, target, 2, Domain::unit);
+                const Shape reduced = reduction == 0 ? shape : Shape{};
+                const Both g(reduced, result, 3);
+                const Attrs at{.alpha = 0.75, .reduction = reduction};
+                agree(loss.cpu, loss.cuda, {x, t}, at, {{reduced, result}}, 8);
+                agree(loss.cpu_grad, loss.cuda_grad, {g, x, t}, at, {{shape, input}}, 4);
+            }
+}
+
+TEST_CASE("cuda: losses of class indices", "[cuda]") {
+    if (no_device()) return;
+    for (std::int64_t classes : {5, 1100})
+        for (Dtype dtype : floating)
+            for (std::uint8_t reduction : {0, 1, 2}) {
+                CAPTURE(classes, name(dtype), int(reduction));
+                const Dtype result = dtype == float64 ? float64 : float32;
+                const Shape shape{4, classes}, reduced = reduction == 0 ? Shape{4} : Shape{};
+                const Both x(shape, dtype, 1), target({1, -100, 4, 0}, {4}, int64), g(reduced, result, 2);
+                const Both lse({2, 3, 2.5, 8}, {4}, result);
+                for (double smoothing : {0.0, 0.1}) {
+                    const Attrs at{.alpha = smoothing, .index = -100, .reduction = reduction};
+                    AGREE(cross_entropy, {x, target}, at, {{reduced, result}, {{4}, result}}, 4);
+                    AGREE(cross_entropy_grad, {g, x, target, lse}, at, {{shape, dtype}}, 4);
+                }
+                const Attrs at{.shape = shape, .index = -100, .reduction = reduction};
+                AGREE(nll_loss, {x, target}, at, {{reduced, result}});
+                AGREE(nll_loss_grad, {g, target}, at, {{shape, dtype}});
+            }
+}
+
+TEST_CASE("cuda: a target that is no class makes the loss NaN", "[cuda]") {
+    if (no_device()) return;
+    const Tensor x = test::tensor_of({1, 2, 3, 4, 5, 6}, {2, 3}, float32, device);
+    const Tensor target = test::tensor_of({0, 3}, {2}, int64, device);
+    const Tensor loss = empty({}, {.device = device}), lse = empty({2}, {.device = device});
+    const Tensor grad = empty({2, 3}, {.device = device}), g = test::tensor_of({1}, {}, float32, device);
+    const Attrs at{.shape = {2, 3}, .index = -100, .reduction = 2};
+    const auto run = [&](Kernel* kernel, const std::vector<Tensor>& in, const std::vector<Tensor>& out) {
+        kernel(in, at, out);
+        return test::doubles(out[0]);
+    };
+    CHECK(std::isnan(run(cuda_kernels::cross_entropy, {x, target}, {loss, lse})[0]));
+    CHECK(std::isnan(run(cuda_kernels::nll_loss, {x, target}, {loss})[0]));
+    for (const auto& values : {run(cuda_kernels::cross_entropy_grad, {g, x, target, lse}, {grad}),
+                               run(cuda_kernels::nll_loss_grad, {g, target}, {grad})}) {
+        CHECK(std::isfinite(values[0]));
+        CHECK(std::isnan(values[3]));
+    }
+}
+
+TEST_CASE("cuda: random numbers are those of the CPU", "[cuda]") {
+    if (no_device()) return;
+    for (std::int64_t n : {1, 8, 67})
+        for (Dtype dtype : floating) {
+            CAPTURE(n, name(dtype));
+            const Attrs at{.alpha = -1, .beta = 3, .seed = 42, .offset = 5};
+            AGREE(random_uniform, {}, at, {{{n}, dtype}}, 0.5);
+            AGREE(random_normal, {}, at, {{{n}, dtype}}, 4);
+            const Attrs drop{.alpha = 0.3, .seed = 7, .offset = 11};
+            AGREE(dropout, {Both({n}, dtype, 1)}, drop, {{{n}, dtype}}, 0.5);
+            AGREE(dropout, {Both({n}, dtype, 1)}, drop, {{{n}, float32}}, 0.5);
+        }
+    AGREE(dropout, {Both({80}, float16, 1)}, {.alpha = 0.3, .seed = 7, .offset = 11}, {{{80}, float16}}, 0.5);
+    AGREE(random_int, {}, {.alpha = -5, .beta = 1000000, .seed = 3}, {{{67}, int64}}, 0);
+    AGREE(random_int, {}, {.alpha = 0, .beta = 9, .seed = 3}, {{{67}, int32}}, 0);
+}
+
+TEST_CASE("cuda: matmul of strided, batched and broadcast operands", "[cuda]") {
+    if (no_device()) return;
+    for (Dtype dtype : floating) {
+        CAPTURE(name(dtype));
+        const Both a({4, 6}, dtype, 1), b({6, 5}, dtype, 2);
+        const auto t = [](const Tensor& x) { return x.transpose(-1, -2); };
+        const auto every_second = [](const Tensor& x) { return x.slice(1, 0, 6, 2); };
+        AGREE(matmul, {a, b}, {}, {{{4, 5}, dtype}}, 4);
+        AGREE(matmul, {b.view(t), a.view(t)}, {}, {{{5, 4}, dtype}}, 4);
+        AGREE(matmul, {a.view(every_second), b.view([](const Tensor& x) { return x.slice(0, 0, 3); })}, {},
+              {{{4, 5}, dtype}}, 4);
+        AGREE(matmul, {a, b}, {.beta = 1}, {{{4, 5}, dtype == float64 ? float64 : float32}}, 4);
+        const Both batch({2, 3, 4, 6}, dtype, 3), right({2, 3, 6, 5}, dtype, 4), row({1, 6}, dtype, 5);
+        AGREE(matmul, {batch, right}, {}, {{{2, 3, 4, 5}, dtype}}, 4);
+        AGREE(matmul, {batch, b}, {}, {{{2, 3, 4, 5}, dtype}}, 4);
+        AGREE(matmul, {row, b}, {}, {{{1, 5}, dtype}}, 4);
+        const auto repeated = [](const Tensor& x) { return x.slice(0, 0, 1).expand({2, 3, 6, 5}); };
+        AGREE(matmul, {batch, right.view(repeated)}, {}, {{{2, 3, 4, 5}, dtype}}, 4);
+        const auto swapped = [](const Tensor& x) { return x.transpose(0, 1); };
+        const Both turned({3, 2, 4, 6}, dtype, 6);
+        AGREE(matmul, {turned.view(swapped), right}, {}, {{{2, 3, 4, 5}, dtype}}, 4);
+        AGREE(matmul, {Both({4, 0}, dtype, 1), Both({0, 5}, dtype, 1)}, {}, {{{4, 5}, dtype}});
+    }
+}
+
+TEST_CASE("cuda: linear with bias, activation and pre-activation", "[cuda]") {
+    if (no_device()) return;
+    for (Dtype dtype : {float32, float16, bfloat16, float64}) {
+        const Both x({7, 6}, dtype, 1), weight({5, 6}, dtype, 2), bias({5}, dtype, 3);
+        for (Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
+            CAPTURE(name(dtype), int(activation));
+            const Attrs at{.activation = activation};
+            AGREE(linear, {x, weight, bias}, at, {{{7, 5}, dtype}}, 8);
+            AGREE(linear, {x, weight}, at, {{{7, 5}, dtype}}, 8);
+            if (activation == Activation::gelu)
+                AGREE(linear, {x, weight, bias}, at, {{{7, 5}, dtype}, {{7, 5}, dtype}}, 8);
+        }
+    }
+}

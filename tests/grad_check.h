@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/backend.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::test {

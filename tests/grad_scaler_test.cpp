@@ -6,6 +6,7 @@
 
 #include "core/tensor_impl.h"
 #include "mezzo/amp.h"
+#include "mezzo/nn.h"
 #include "mezzo/ops.h"
 #include "tests/support.h"
 
@@ -17,7 +18,7 @@ using optim::SGD;
 
 namespace {
 
-constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+constexpr float inf = std::numeric_limits<float>::infinity(), quiet_nan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
 Tensor leaf(std::initializer_list<float> values, Device device = {}) {
@@ -79,7 +80,7 @@ TEST_CASE("scaler: defaults and validation", "[scaler]") {
     CHECK_THROWS_AS(GradScaler({.growth_interval = 0}), Error);
     CHECK_THROWS_AS(GradScaler({.init_scale = 0}), Error);
     CHECK_THROWS_AS(GradScaler({.init_scale = double(inf)}), Error);
-    CHECK_THROWS_AS(GradScaler({.init_scale = double(nan)}), Error);
+    CHECK_THROWS_AS(GradScaler({.init_scale = double(quiet_nan)}), Error);
     CHECK_THROWS_AS(GradScaler({.init_scale = 4, .min_scale = 8}), Error);
     CHECK_THROWS_AS(GradScaler({.hysteresis = 0}), Error);
 }
@@ -122,7 +123,7 @@ TEST_CASE("scaler: a skipped step leaves AdamW as it was", "[scaler]") {
     for (int t = 0; t < 3; ++t) {
         optimizer.zero_grad();
         scaler.scale(sum(w * 3.0)).backward();
-        if (t == 1) poke(w, 0, nan);
+        if (t == 1) poke(w, 0, quiet_nan);
         scaler.step(optimizer);
         scaler.update();
         CHECK(w.item<float>() == Approx(values[t]).margin(1e-6));
@@ -271,7 +272,7 @@ TEST_CASE("scaler: one event list through every mode", "[scaler]") {
     CHECK(run({.init_scale = 4, .min_scale = 0}, "iiiiii") == Scales{2, 1, .5, .25, .125, .0625});
     CHECK(run({.init_scale = 4}, "iiiiii") == Scales{2, 1, 1, 1, 1, 1});
     CHECK(run({}, "oooooooooo") == Scales{16, 16, 32, 32, 32, 64, 64, 64, 128, 128});
-    CHECK(run({.max_scale = 48}, "oooooo").back() == 48);
+    CHECK(run({.max_scale = 48}, "oooooo") == Scales{16, 16, 32, 32, 32, 32});
 }
 
 TEST_CASE("scaler: the floor may throw instead of clamping", "[scaler]") {
@@ -349,7 +350,10 @@ TEST_CASE("scaler: a resumed run is the uninterrupted one", "[scaler]") {
     Bench first({.init_scale = 64, .growth_interval = 2}, 0.01);
     first.scales("ooioo");
     Bench second({}, 0.7);
-    second.w.copy_(first.w.detach());
+    {
+        NoGrad plain;
+        second.w.copy_(first.w);
+    }
     second.optimizer.load_state_dict(first.optimizer.state_dict());
     second.scaler.load_state_dict(first.scaler.state_dict());
     second.w.set_grad(scalar(3 * first.scaler.get_scale()).reshape({1}));
@@ -411,7 +415,7 @@ TEST_CASE("scaler: what counts as overflow", "[scaler]") {
         const Tensor w = zeros({n}).set_requires_grad();
         SGD optimizer({w});
         GradScaler scaler({.init_scale = 3});
-        for (const float bad : {inf, -inf, nan})
+        for (const float bad : {inf, -inf, quiet_nan})
             for (const std::int64_t at : {std::int64_t(0), n / 2, n - 1}) {
                 w.set_grad(ones({n}));
                 poke(w, at, bad);
@@ -452,7 +456,7 @@ TEST_CASE("scaler: the arithmetic of unscaling", "[scaler]") {
     const Tensor w = leaf({1});
     SGD optimizer({w});
     GradScaler scaler({.init_scale = 1});
-    set_grad(w, {nan});
+    set_grad(w, {quiet_nan});
     CHECK(scaler.step(optimizer).skipped());
 }
 
@@ -574,7 +578,7 @@ TEST_CASE("scaler: several optimizers, one scaler", "[scaler]") {
     CHECK(a.item<float>() == 1);
     CHECK(b.item<float>() == -1.5f);
     CHECK(scaler.get_scale() == 4);
-    CHECK(iterate(inf, nan) == std::pair(true, true));
+    CHECK(iterate(inf, quiet_nan) == std::pair(true, true));
     CHECK(scaler.get_scale() == 2);  // once, not once per optimizer
 }
 
@@ -583,7 +587,7 @@ TEST_CASE("scaler: overflow names its parameters", "[scaler]") {
     SGD optimizer(StateDict{{"encoder.weight", a}, {"encoder.bias", b}, {"head", c}});
     const GradScaler scaler;
     CHECK(scaler.overflowed_parameters(optimizer).empty());
-    set_grad(a, {1, nan});
+    set_grad(a, {1, quiet_nan});
     set_grad(c, {inf});
     CHECK(scaler.overflowed_parameters(optimizer) ==
           std::vector<std::string>{"encoder.weight (parameter 0)", "head (parameter 2)"});

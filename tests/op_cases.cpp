@@ -23,30 +23,39 @@ double broadcast_at(const Array& x, const Shape& out, std::int64_t index) {
 }
 
 // f of every element, or of every broadcast pair or triple.
-template <auto f> std::vector<double> each(std::span<const Array> x) {
-    Shape out = x[0].shape;
-    for (const Array& a : x) out = broadcast_shapes("each", out, a.shape);
-    std::vector<double> y;
-    for (std::int64_t i = 0; i < out.numel(); ++i) {
-        const auto at = [&](std::size_t k) { return broadcast_at(x[k], out, i); };
-        if constexpr (std::is_invocable_v<decltype(f), double>)
-            y.push_back(double(f(at(0))));
-        else if constexpr (std::is_invocable_v<decltype(f), double, double>)
-            y.push_back(double(f(at(0), at(1))));
-        else
-            y.push_back(double(f(at(0), at(1), at(2))));
-    }
-    return y;
+template <class F> Reference each(F f) {
+    return [f](std::span<const Array> x) {
+        Shape out = x[0].shape;
+        for (const Array& a : x) out = broadcast_shapes("each", out, a.shape);
+        std::vector<double> y;
+        for (std::int64_t i = 0; i < out.numel(); ++i) {
+            const auto at = [&](std::size_t k) { return broadcast_at(x[k], out, i); };
+            if constexpr (std::is_invocable_v<F, double>)
+                y.push_back(f(at(0)));
+            else if constexpr (std::is_invocable_v<F, double, double>)
+                y.push_back(f(at(0), at(1)));
+            else
+                y.push_back(f(at(0), at(1), at(2)));
+        }
+        return y;
+    };
 }
 
-// f of the values of every row of the last dimension; of all values at once with all = true.
-template <auto f, bool all = false> std::vector<double> rows(std::span<const Array> x) {
-    const std::vector<double>& v = x[0].values;
-    if (all) return {f(std::span<const double>(v))};
-    const std::size_t cols = std::size_t(x[0].shape.back());
-    std::vector<double> y;
-    for (std::size_t i = 0; cols && i < v.size(); i += cols) y.push_back(f(std::span<const double>(v).subspan(i, cols)));
-    return y;
+using OfValues = double(std::span<const double>);
+
+// f of the values of every row of the last dimension.
+Reference rows(OfValues* f) {
+    return [f](std::span<const Array> x) {
+        const std::span<const double> v = x[0].values;
+        const std::size_t cols = std::size_t(x[0].shape.back());
+        std::vector<double> y;
+        for (std::size_t i = 0; cols && i < v.size(); i += cols) y.push_back(f(v.subspan(i, cols)));
+        return y;
+    };
+}
+// f of all values.
+Reference everything(OfValues* f) {
+    return [f](std::span<const Array> x) { return std::vector<double>{f(x[0].values)}; };
 }
 
 double total(std::span<const double> v) {
@@ -101,14 +110,14 @@ using enum Domain;
 
 const Shape pair{3, 5};
 
-#define UNARY(op, ...) {#op, [](In x) { return op(x[0]); }, {pair}, each<[](double x) -> double { return __VA_ARGS__; }>
+#define UNARY(op, ...) {#op, [](In x) { return op(x[0]); }, {pair}, each([](double x) -> double { return __VA_ARGS__; })
 #define BINARY(op, ...) \
-    {#op, [](In x) { return op(x[0], x[1]); }, {pair, {5}}, each<[](double a, double b) -> double { return __VA_ARGS__; }>
+    {#op, [](In x) { return op(x[0], x[1]); }, {pair, {5}}, each([](double a, double b) -> double { return __VA_ARGS__; })
 #define COMPARE(op, ...)                                                                                              \
     {#op, [](In x) { return op(half_clamped(x[0]), half_clamped(x[1])); }, {pair, pair},                              \
-     each<[](double a, double b) -> double { return __VA_ARGS__; }>, fixed, any, "", "", false}
+     each([](double a, double b) -> double { return __VA_ARGS__; }), fixed, any, "", "", false}
 #define SCALAR(row, op, ...) \
-    {row, [](In x) { return op; }, {pair}, each<[](double x) -> double { return __VA_ARGS__; }>
+    {row, [](In x) { return op; }, {pair}, each([](double x) -> double { return __VA_ARGS__; })
 
 std::vector<OpCase> elementwise_cases() {
     return {
@@ -161,20 +170,20 @@ std::vector<OpCase> elementwise_cases() {
         COMPARE(gt, std::clamp(a, -0.5, 0.5) > std::clamp(b, -0.5, 0.5)),
         COMPARE(ge, std::clamp(a, -0.5, 0.5) >= std::clamp(b, -0.5, 0.5)),
         {"logical_and", [](In x) { return logical_and(relu(x[0]), relu(x[1])); }, {pair, {5}},
-         each<[](double a, double b) -> double { return a > 0 && b > 0; }>, fixed, any, "", "", false},
+         each([](double a, double b) -> double { return a > 0 && b > 0; }), fixed, any, "", "", false},
         {"logical_or", [](In x) { return logical_or(relu(x[0]), relu(x[1])); }, {pair, {5}},
-         each<[](double a, double b) -> double { return a > 0 || b > 0; }>, fixed, any, "", "", false},
+         each([](double a, double b) -> double { return a > 0 || b > 0; }), fixed, any, "", "", false},
         SCALAR("logical_not", logical_not(relu(x[0])), !(x > 0)), fixed, any, "", "", false},
         SCALAR("isfinite", isfinite(log(relu(x[0]))), x > 0), fixed, any, "", "", false},
         SCALAR("lt of a scalar", lt(x[0], 0.5), x < 0.5), fixed, any, "", "", false},
         {"where", [](In x) { return where(x[0], x[1], x[2]); }, {{5}, pair, {3, 1}},
-         each<[](double c, double a, double b) { return c != 0 ? a : b; }>, keep, any, "bff"},
+         each([](double c, double a, double b) { return c != 0 ? a : b; }), keep, any, "bff"},
         {"masked_fill", [](In x) { return masked_fill(x[0], x[1], -3.5); }, {pair, {3, 1}},
-         each<[](double a, double m) { return m != 0 ? -3.5 : a; }>, keep, any, "fb"},
+         each([](double a, double m) { return m != 0 ? -3.5 : a; }), keep, any, "fb"},
         {"clamp_grad", [](In x) { return clamp_grad(x[0], x[1], -1.25, 0.75); }, {pair, pair},
-         each<[](double g, double a) { return a >= -1.25 && a <= 0.75 ? g : 0; }>},
+         each([](double g, double a) { return a >= -1.25 && a <= 0.75 ? g : 0; })},
         {"broadcast over leading and inner dimensions", [](In x) { return x[0] * x[1] + x[2]; }, {{2, 1, 4}, {3, 1}, {}},
-         each<[](double a, double b, double c) { return a * b + c; }>, keep, any, "", "", true, false},
+         each([](double a, double b, double c) { return a * b + c; }), keep, any, "", "", true, false},
     };
 }
 
@@ -182,7 +191,7 @@ std::vector<OpCase> shape_cases() {
     return {
         {"cast", [](In x) { return cast(cast(x[0], float64), x[0].dtype()); }, {pair}, same},
         {"copy", [](In x) { return x[0].clone(); }, {pair}, same},
-        {"to_device", [](In x) { return x[0].to(cpu).to(x[0].device()); }, {pair}, same},
+        {"to_device", [](In x) { return x[0].to(cpu_device).to(x[0].device()); }, {pair}, same},
         {"reshape", [](In x) { return x[0].t().reshape({-1}); }, {pair}, transposed},
         {"permute", [](In x) { return x[0].permute({1, 0}).contiguous(); }, {pair}, transposed},
         {"slice", [](In x) { return x[0].slice(1, 1, 5, 2); }, {pair}, columns<1, 2>, keep, any, "", "slice_grad", true,
@@ -214,8 +223,8 @@ std::vector<OpCase> shape_cases() {
 
 std::vector<OpCase> reduction_cases() {
     return {
-        {"sum", [](In x) { return sum(x[0], {-1}); }, {pair}, rows<total>, fp32},
-        {"sum of all", [](In x) { return sum(x[0]); }, {{2, 3, 4}}, rows<total, true>, fp32},
+        {"sum", [](In x) { return sum(x[0], {-1}); }, {pair}, rows(total), fp32},
+        {"sum of all", [](In x) { return sum(x[0]); }, {{2, 3, 4}}, everything(total), fp32},
         {"sum over the first and last", [](In x) { return sum(x[0], {0, -1}, {.keepdim = true}); }, {{2, 3, 4}},
          [](std::span<const Array> x) {
              std::vector<double> y(std::size_t(x[0].shape[1]), 0.0);
@@ -224,20 +233,21 @@ std::vector<OpCase> reduction_cases() {
              return y;
          },
          fp32},
-        {"sum_to", [](In x) { return sum_to(x[0], {5}); }, {pair}, nullptr, fp32, any, "", "", true, false},
+        {"sum_to", [](In x) { return sum_to(x[0], {5}); }, {pair}, nullptr, keep, any, "", "", true, false},
         {"mean", [](In x) { return mean(x[0], {1}); }, {pair}},
         {"mean of the middle", [](In x) { return mean(x[0], {1}, {.keepdim = true}); }, {{2, 3, 4}}},
-        {"max", [](In x) { return max(x[0], {1}); }, {pair}, rows<highest>, keep, distinct, "", "amax_grad"},
-        {"max of all", [](In x) { return max(x[0]); }, {pair}, rows<highest, true>, keep, distinct, "", "", true, true,
+        {"max", [](In x) { return max(x[0], {1}); }, {pair}, rows(highest), keep, distinct, "", "amax_grad"},
+        {"max of all", [](In x) { return max(x[0]); }, {pair}, everything(highest), keep, distinct, "", "", true, true,
          false},
-        {"min", [](In x) { return min(x[0], {1}, {.keepdim = true}); }, {pair}, rows<lowest>, keep, distinct},
+        {"min", [](In x) { return min(x[0], {1}, {.keepdim = true}); }, {pair}, rows(lowest), keep, distinct},
         {"norm", [](In x) { return norm(x[0], {0}); }, {pair}, nullptr, fp32},
         {"norm of all", [](In x) { return norm(x[0]); }, {pair}, nullptr, fp32},
-        {"argmax", [](In x) { return argmax(x[0]); }, {pair}, rows<place_of_highest>, fixed, distinct, "", "", false},
+        {"argmax", [](In x) { return argmax(x[0]); }, {pair}, rows(place_of_highest), fixed, distinct, "", "", false},
         {"softmax", [](In x) { return softmax(x[0]); }, {pair}, nullptr, fp32, any, "", "softmax_grad"},
         {"softmax of the middle", [](In x) { return softmax(x[0], 1); }, {{2, 3, 4}}, nullptr, fp32},
         {"log_softmax", [](In x) { return log_softmax(x[0]); }, {pair}, nullptr, fp32, any, "", "log_softmax_grad"},
-        {"log_softmax of the first", [](In x) { return log_softmax(x[0], 0); }, {pair}, nullptr, fp32},
+        {"log_softmax of the first", [](In x) { return log_softmax(x[0], 0); }, {pair}, nullptr, fp32, any, "", "", true, true,
+         false},
     };
 }
 

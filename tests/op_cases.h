@@ -1,6 +1,7 @@
 // One line per op: what the op test machine runs.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@ struct Array {
     Shape shape;
     std::vector<double> values;
 };
-using Reference = std::vector<double>(std::span<const Array> x);
+using Reference = std::function<std::vector<double>(std::span<const Array> x)>;
 
 // What an open Autocast scope makes of the result: its inputs' dtype, the scope's, float32, or nothing to do with either.
 enum class Under { keep, low, fp32, fixed };
@@ -24,7 +25,7 @@ struct OpCase {
     const char* name;
     Function* function;
     std::vector<Shape> shapes;
-    Reference* reference = nullptr;  // null: the same function in float64 on the CPU, with every op run as its meaning
+    Reference reference = nullptr;  // null: the same function in float64 on the CPU, with every op run as its meaning
     Under autocast = Under::keep;
     Domain domain = Domain::any;
     const char* kinds = "";   // per input: f float (default), i class index (the first is -100, ignored), c class index, b boolean

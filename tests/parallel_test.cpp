@@ -56,10 +56,11 @@ TEST_CASE("parallel_for really uses several threads", "[parallel]") {
     const Threads restore;
     cpu::set_num_threads(3);
     std::atomic<int> arrived{0};
-    cpu::parallel_for(3, 1, [&](std::int64_t, std::int64_t) {  // returns only when all three are inside at once
-        ++arrived;
-        while (arrived < 3) std::this_thread::yield();
-    });
+    cpu::parallel_for(3, 1,
+                      [&](std::int64_t, std::int64_t) {  // returns only when all three are inside at once
+                          ++arrived;
+                          while (arrived < 3) std::this_thread::yield();
+                      });
     CHECK(arrived == 3);
 }
 
@@ -79,7 +80,8 @@ TEST_CASE("parallel_for passes exceptions on and stays usable", "[parallel]") {
         for (int round = 0; round < 50; ++round) {
             CHECK_THROWS_WITH(cpu::parallel_for(100, 1,
                                                 [&](std::int64_t begin, std::int64_t end) {
-                                                    if (begin <= 37 && 37 < end) throw std::runtime_error("at 37");
+                                                    if (begin <= 37 && 37 < end)
+                                                        throw std::runtime_error("at 37");
                                                 }),
                               "at 37");
             CHECK_FALSE(cpu::in_parallel_region());

@@ -10,7 +10,7 @@
 namespace mezzo::test {
 
 std::vector<Device> devices() {
-    std::vector<Device> all{cpu};
+    std::vector<Device> all{cpu_device};
     if (cuda_device_count() > 0) all.push_back(Device(DeviceType::cuda));
     return all;
 }

@@ -31,7 +31,7 @@ enum class Domain {
 std::vector<double> random_values(std::int64_t count, std::uint64_t seed, Domain domain);
 
 // A tensor of `values` rounded to dtype.
-Tensor tensor_of(const std::vector<double>& values, const Shape& shape, Dtype dtype, Device device = cpu);
+Tensor tensor_of(const std::vector<double>& values, const Shape& shape, Dtype dtype, Device device = cpu_device);
 
 inline std::vector<double> doubles(const Tensor& x) { return x.to_vector<double>(); }
 

@@ -1,6 +1,7 @@
 // Measures the multiply-add peak of a core and the GEMM against it, in one process.
 //   bench_gemm [threads [seconds-per-case]]
-// Prints GFLOP/s and percent of threads x peak for shapes of MLP and attention steps, and the time of small calls.
+// Prints GFLOP/s and percent of threads x peak for shapes of MLP and attention steps, and the time of small
+// calls.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -39,25 +40,25 @@ template <class F> double best_time(const F& f) {
 }
 
 // Independent chains of multiply-adds on N-float vectors; enough chains to cover the latency.
-#define MEZZO_PEAK(NAME, N, TARGET)                                                          \
-    __attribute__((target(TARGET))) double NAME() {                                          \
-        typedef float V __attribute__((vector_size(N * 4)));                                 \
-        constexpr int rounds = 20000;                                                        \
-        volatile float seed = 0.5f;                                                          \
-        double best = 1e9;                                                                   \
-        for (int attempt = 0; attempt < 200; ++attempt) {                                    \
-            const V x = seed - V{};                                                          \
-            V a = x, b = x, c = x, d = x, e = x, f = x, g = x, h = x, i = x, j = x;          \
-            const double start = now();                                                      \
-            for (int r = 0; r < rounds; ++r) {                                               \
-                a = a * x + x, b = b * x + x, c = c * x + x, d = d * x + x, e = e * x + x;   \
-                f = f * x + x, g = g * x + x, h = h * x + x, i = i * x + x, j = j * x + x;   \
-                __asm__ volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e));          \
-                __asm__ volatile("" : "+x"(f), "+x"(g), "+x"(h), "+x"(i), "+x"(j));          \
-            }                                                                                \
-            best = std::min(best, now() - start);                                            \
-        }                                                                                    \
-        return 2.0 * N * 10 * rounds / best * 1e-9;                                          \
+#define MEZZO_PEAK(NAME, N, TARGET)                                                        \
+    __attribute__((target(TARGET))) double NAME() {                                        \
+        typedef float V __attribute__((vector_size(N * 4)));                               \
+        constexpr int rounds = 20000;                                                      \
+        volatile float seed = 0.5f;                                                        \
+        double best = 1e9;                                                                 \
+        for (int attempt = 0; attempt < 200; ++attempt) {                                  \
+            const V x = seed - V{};                                                        \
+            V a = x, b = x, c = x, d = x, e = x, f = x, g = x, h = x, i = x, j = x;        \
+            const double start = now();                                                    \
+            for (int r = 0; r < rounds; ++r) {                                             \
+                a = a * x + x, b = b * x + x, c = c * x + x, d = d * x + x, e = e * x + x; \
+                f = f * x + x, g = g * x + x, h = h * x + x, i = i * x + x, j = j * x + x; \
+                __asm__ volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e));        \
+                __asm__ volatile("" : "+x"(f), "+x"(g), "+x"(h), "+x"(i), "+x"(j));        \
+            }                                                                              \
+            best = std::min(best, now() - start);                                          \
+        }                                                                                  \
+        return 2.0 * N * 10 * rounds / best * 1e-9;                                        \
     }
 MEZZO_PEAK(peak_portable, 4, "sse2")
 MEZZO_PEAK(peak_avx2, 8, "avx2,fma")
@@ -82,10 +83,20 @@ struct Matrix {
 double gemm_time(std::int64_t m, std::int64_t n, std::int64_t k, Dtype in, Dtype out, bool ta, bool tb) {
     const Matrix a(m * k, in), b(k * n, in);
     Matrix c(m * n, out);
-    const cpu::Gemm g{.m = m, .n = n, .k = k, .trans_a = ta, .trans_b = tb,
-                      .a = a.bytes.data(), .a_type = in, .lda = ta ? m : k,
-                      .b = b.bytes.data(), .b_type = in, .ldb = tb ? k : n,
-                      .c = c.bytes.data(), .c_type = out, .ldc = n};
+    const cpu::Gemm g{.m = m,
+                      .n = n,
+                      .k = k,
+                      .trans_a = ta,
+                      .trans_b = tb,
+                      .a = a.bytes.data(),
+                      .a_type = in,
+                      .lda = ta ? m : k,
+                      .b = b.bytes.data(),
+                      .b_type = in,
+                      .ldb = tb ? k : n,
+                      .c = c.bytes.data(),
+                      .c_type = out,
+                      .ldc = n};
     return best_time([&] { cpu::gemm(g); });
 }
 
@@ -103,14 +114,23 @@ int main(int argc, char** argv) {
                 cpu::num_threads(), core);
     std::printf("%-18s %-5s %16s %16s %16s %16s\n", "m x n x k", "op", "float32", "bfloat16", "float16",
                 "bf16 -> float32");
-    for (const Shape s : {Shape{512, 1024, 1024}, {256, 1024, 1024}, {1024, 1024, 1024}, {768, 768, 8192},
-                          {128, 128, 64}, {32, 64, 64}, {32, 256, 256}, {8, 1024, 1024}, {4, 1024, 1024},
-                          {1, 1024, 1024}, {1024, 1, 1024}}) {
+    for (const Shape s : {Shape{512, 1024, 1024},
+                          {256, 1024, 1024},
+                          {1024, 1024, 1024},
+                          {768, 768, 8192},
+                          {128, 128, 64},
+                          {32, 64, 64},
+                          {32, 256, 256},
+                          {8, 1024, 1024},
+                          {4, 1024, 1024},
+                          {1, 1024, 1024},
+                          {1024, 1, 1024}}) {
         for (const char* op : {"NN", "NT", "TN", "TT"}) {
             char shape[64];
             std::snprintf(shape, sizeof shape, "%dx%dx%d", int(s.m), int(s.n), int(s.k));
             std::printf("%-18s %-5s", shape, op);
-            const Dtype in[] = {float32, bfloat16, float16, bfloat16}, out[] = {float32, bfloat16, float16, float32};
+            const Dtype in[] = {float32, bfloat16, float16, bfloat16},
+                        out[] = {float32, bfloat16, float16, float32};
             for (int i = 0; i < 4; ++i) {
                 const double time = gemm_time(s.m, s.n, s.k, in[i], out[i], op[0] == 'T', op[1] == 'T');
                 const double rate = 2e-9 * double(s.m) * double(s.n) * double(s.k) / time;

@@ -157,7 +157,8 @@ def check_build_lists(names):
     for build_file in ("meson.build", "tests/meson.build"):
         folder = pathlib.PurePosixPath(build_file).parent
         for source in re.findall(r"'([\w./-]+\.(?:cpp|cu))'", (ROOT / build_file).read_text()):
-            listed.add(str(folder / source))
+            from_root = source.split("/")[0] in TOP_LEVEL
+            listed.add(source if from_root else str(folder / source))
     text = (ROOT / "meson.build").read_text()
     listed |= {f"samples/{s}.cpp" for s in re.findall(r"'(\w+)'", " ".join(re.findall(r"foreach name : (\[.*\])", text)))}
     sources = {str(n) for n in names if n.suffix in (".cpp", ".cu")}

@@ -78,14 +78,22 @@ template <class From> Loop loop_to(Dtype to) {
 
 Loop general_loop(Dtype from, Dtype to) {
     switch (from) {
-        case float16: return loop_to<float16_t>(to);
-        case bfloat16: return loop_to<bfloat16_t>(to);
-        case float32: return loop_to<float>(to);
-        case float64: return loop_to<double>(to);
-        case int32: return loop_to<std::int32_t>(to);
-        case int64: return loop_to<std::int64_t>(to);
-        case uint8: return loop_to<std::uint8_t>(to);
-        case boolean: break;
+        case float16:
+            return loop_to<float16_t>(to);
+        case bfloat16:
+            return loop_to<bfloat16_t>(to);
+        case float32:
+            return loop_to<float>(to);
+        case float64:
+            return loop_to<double>(to);
+        case int32:
+            return loop_to<std::int32_t>(to);
+        case int64:
+            return loop_to<std::int64_t>(to);
+        case uint8:
+            return loop_to<std::uint8_t>(to);
+        case boolean:
+            break;
     }
     return loop_to<bool>(to);
 }

@@ -7,9 +7,10 @@
 
 namespace mezzo::cpu {
 
-// dst[i] = src[i] as `to` for n contiguous elements, on the calling thread; no alignment needed, no overlap allowed.
-// Narrowing floats rounds once, to nearest even, overflow gives infinity, NaN stays NaN. Floating to integer truncates
-// towards zero: NaN gives 0, int32 and int64 saturate, uint8 keeps the low eight bits. Anything to boolean is x != 0.
+// dst[i] = src[i] as `to` for n contiguous elements, on the calling thread; no alignment needed, no overlap
+// allowed. Narrowing floats rounds once, to nearest even, overflow gives infinity, NaN stays NaN. Floating to
+// integer truncates towards zero: NaN gives 0, int32 and int64 saturate, uint8 keeps the low eight bits.
+// Anything to boolean is x != 0.
 void convert(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n);
 
 }  // namespace mezzo::cpu

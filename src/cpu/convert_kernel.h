@@ -1,5 +1,5 @@
-// Conversions among float16, bfloat16 and float32, one source for all instruction sets. The including file defines
-// MEZZO_LANES; internal linkage throughout: see vector.h.
+// Conversions among float16, bfloat16 and float32, one source for all instruction sets. The including file
+// defines MEZZO_LANES; internal linkage throughout: see vector.h.
 #pragma once
 
 #include "cpu/isa_tables.h"

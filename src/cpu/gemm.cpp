@@ -1,8 +1,9 @@
 // The GEMM driver: checks, blocking, threads. The arithmetic is in gemm_kernel.h.
 //
 // A strip of C is computed from float32 panels packed once per strip into buffers all threads read; its cache
-// blocks are handed out dynamically, and a block's sums stay in a scratch tile until its epilogue. Only where k is
-// longer than the packed panels do sums wait in a float32 copy of the strip: C itself is rounded once in any case.
+// blocks are handed out dynamically, and a block's sums stay in a scratch tile until its epilogue. Only where
+// k is longer than the packed panels do sums wait in a float32 copy of the strip: C itself is rounded once in
+// any case.
 #include "cpu/gemm.h"
 
 #include <algorithm>
@@ -19,10 +20,12 @@ namespace {
 
 constexpr std::int64_t panel_floats = std::int64_t(1) << 21;  // limit of a packed operand: 8 MiB, in L3
 constexpr std::int64_t longest_k = 2048;                      // packed at once
-constexpr std::int64_t parallel_work = 1 << 21;  // multiply-adds below which waking a thread costs more than it gives
+constexpr std::int64_t parallel_work =
+    1 << 21;  // multiply-adds below which waking a thread costs more than it gives
 constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to here packing the other operand does not pay
 
-// Per thread. a, b, rows, bias and strip belong to the thread that called gemm(); tile to each thread that computes.
+// Per thread. a, b, rows, bias and strip belong to the thread that called gemm(); tile to each thread that
+// computes.
 struct Scratch {
     Buffer a, b, rows, bias, strip, tile;
 };
@@ -146,18 +149,19 @@ void skinny_columns(const GemmKernels& kernels, const Gemm& g, const float* bias
 
 // A strip of C, one range of k, and the buffers of their packed panels.
 struct Strip {
-    std::int64_t i, j, p;        // origin
-    std::int64_t m, n, k;        // extent
-    float *a, *b;                // packed panels, k steps long
-    float* sums;                 // [m, ld_sums] float32, or null if k is all there is
+    std::int64_t i, j, p;  // origin
+    std::int64_t m, n, k;  // extent
+    float *a, *b;          // packed panels, k steps long
+    float* sums;           // [m, ld_sums] float32, or null if k is all there is
     std::int64_t ld_sums;
-    bool first, last;            // of the ranges of k
-    bool keep_a;                 // a holds these panels already
+    bool first, last;  // of the ranges of k
+    bool keep_a;       // a holds these panels already
 };
 
 void pack_strip(const GemmKernels& kernels, const Gemm& g, const Strip& s, std::int64_t work) {
     const std::int64_t unit_a = kernels.mr * 8, unit_b = kernels.nr * 4;
-    const std::int64_t count_a = s.keep_a ? 0 : (s.m + unit_a - 1) / unit_a, count_b = (s.n + unit_b - 1) / unit_b;
+    const std::int64_t count_a = s.keep_a ? 0 : (s.m + unit_a - 1) / unit_a,
+                       count_b = (s.n + unit_b - 1) / unit_b;
     const std::int64_t count = count_a + count_b;
     parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {
@@ -182,8 +186,8 @@ void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const S
     do {
         const std::int64_t left = s.k - p;  // halve the last two ranges rather than leave a short one
         const std::int64_t k = left > 2 * kernels.kc ? kernels.kc : left > kernels.kc ? (left + 1) / 2 : left;
-        kernels.tile(s.a + i * s.k + p * kernels.mr, s.b + j * s.k + p * kernels.nr, s.k, k, rows, columns, t, ldt,
-                     p != 0 || !s.first);
+        kernels.tile(s.a + i * s.k + p * kernels.mr, s.b + j * s.k + p * kernels.nr, s.k, k, rows, columns, t,
+                     ldt, p != 0 || !s.first);
         p += k;
     } while (p < s.k);
     if (s.last) finish(kernels, g, bias, s.i + i, s.j + j, rows, columns, t, ldt);
@@ -264,8 +268,8 @@ void check_stride(const char* name, std::int64_t ld, std::int64_t row) {
 bool storable(Dtype type) { return type <= float32; }
 
 void check_arguments(const Gemm& g) {
-    check(g.m >= 0 && g.n >= 0 && g.k >= 0 && g.batch >= 0, ErrorKind::value, "gemm: negative size, m ", g.m, ", n ",
-          g.n, ", k ", g.k, ", batch ", g.batch);
+    check(g.m >= 0 && g.n >= 0 && g.k >= 0 && g.batch >= 0, ErrorKind::value, "gemm: negative size, m ", g.m,
+          ", n ", g.n, ", k ", g.k, ", batch ", g.batch);
     const bool f64 = g.a_type == float64 && g.b_type == float64 && g.c_type == float64;
     check(f64 || (storable(g.a_type) && storable(g.b_type) && storable(g.c_type)), ErrorKind::dtype,
           "gemm: cannot multiply ", g.a_type, " and ", g.b_type, " into ", g.c_type,
@@ -294,7 +298,8 @@ Gemm at(const Gemm& g, std::int64_t index) {
 
 // Stacked A with one B is a single taller product.
 bool stacked(const Gemm& g) {
-    return g.batch > 1 && g.stride_b == 0 && !g.trans_a && g.stride_a == g.m * g.lda && g.stride_c == g.m * g.ldc;
+    return g.batch > 1 && g.stride_b == 0 && !g.trans_a && g.stride_a == g.m * g.lda &&
+           g.stride_c == g.m * g.ldc;
 }
 
 }  // namespace
@@ -309,7 +314,9 @@ const GemmKernels& active_gemm_kernels() {
 void gemm(const Gemm& g, const GemmKernels& kernels) {
     check_arguments(g);
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-    const auto compute = [&](const Gemm& one) { one.c_type == float64 ? gemm_f64(one) : single(kernels, one); };
+    const auto compute = [&](const Gemm& one) {
+        one.c_type == float64 ? gemm_f64(one) : single(kernels, one);
+    };
     if (stacked(g)) {
         Gemm tall = g;
         tall.batch = 1;

@@ -1,4 +1,5 @@
-// The float64 product, for reference results and double-precision training: blocked, not tuned per instruction set.
+// The float64 product, for reference results and double-precision training: blocked, not tuned per
+// instruction set.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -15,10 +16,14 @@ constexpr std::int64_t block_rows = 32, block_columns = 128, block_k = 256;
 double activate(Activation activation, double x) {
     constexpr double sqrt_half = 0.70710678118654752440, sqrt_2_over_pi = 0.79788456080286535588;
     switch (activation) {
-        case Activation::none: break;
-        case Activation::relu: return x < 0 ? 0 : x;
-        case Activation::gelu: return x * 0.5 * std::erfc(-x * sqrt_half);
-        case Activation::gelu_tanh: return x / (1 + std::exp(-2 * sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
+        case Activation::none:
+            break;
+        case Activation::relu:
+            return x < 0 ? 0 : x;
+        case Activation::gelu:
+            return x * 0.5 * std::erfc(-x * sqrt_half);
+        case Activation::gelu_tanh:
+            return x / (1 + std::exp(-2 * sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
     }
     return x;
 }
@@ -32,7 +37,8 @@ void copy_block(const double* from, std::int64_t ld, bool transposed, std::int64
 }
 
 // t[rows, columns] += a[rows, k] b[k, columns], four steps of k at a time.
-void multiply(const double* a, const double* b, std::int64_t rows, std::int64_t columns, std::int64_t k, double* t) {
+void multiply(const double* a, const double* b, std::int64_t rows, std::int64_t columns, std::int64_t k,
+              double* t) {
     for (std::int64_t r = 0; r < rows; ++r, a += k, t += columns) {
         std::int64_t p = 0;
         for (; p + 4 <= k; p += 4) {
@@ -50,7 +56,8 @@ void finish(const Gemm& g, const double* bias, std::int64_t i, std::int64_t j, s
             std::int64_t columns, const double* t) {
     for (std::int64_t r = 0; r < rows; ++r) {
         double* c = static_cast<double*>(g.c) + (i + r) * g.ldc + j;
-        double* pre = g.pre_activation ? static_cast<double*>(g.pre_activation) + (i + r) * g.ldc + j : nullptr;
+        double* pre =
+            g.pre_activation ? static_cast<double*>(g.pre_activation) + (i + r) * g.ldc + j : nullptr;
         for (std::int64_t q = 0; q < columns; ++q) {
             double v = t[r * columns + q] * static_cast<double>(g.alpha);
             if (bias) v += bias[j + q];
@@ -68,12 +75,15 @@ void gemm_f64(const Gemm& g) {
     if (g.bias) convert(g.bias, g.bias_type, bias.data(), float64, g.n);
     const std::int64_t down = (g.m + block_rows - 1) / block_rows;
     const std::int64_t across = (g.n + block_columns - 1) / block_columns;
-    const std::int64_t grain = (std::int64_t(1) << 19) / (block_rows * block_columns * std::max<std::int64_t>(g.k, 1));
+    const std::int64_t grain =
+        (std::int64_t(1) << 19) / (block_rows * block_columns * std::max<std::int64_t>(g.k, 1));
     parallel_for(down * across, std::max<std::int64_t>(1, grain), [&](std::int64_t begin, std::int64_t end) {
-        std::vector<double> a(block_rows * block_k), b(block_k * block_columns), t(block_rows * block_columns);
+        std::vector<double> a(block_rows * block_k), b(block_k * block_columns),
+            t(block_rows * block_columns);
         for (std::int64_t u = begin; u < end; ++u) {
             const std::int64_t i = u / across * block_rows, j = u % across * block_columns;
-            const std::int64_t rows = std::min(block_rows, g.m - i), columns = std::min(block_columns, g.n - j);
+            const std::int64_t rows = std::min(block_rows, g.m - i),
+                               columns = std::min(block_columns, g.n - j);
             std::fill(t.begin(), t.end(), 0.0);
             for (std::int64_t p = 0; p < g.k; p += block_k) {
                 const std::int64_t k = std::min(block_k, g.k - p);

@@ -1,6 +1,7 @@
 // The GEMM kernels, one source for all instruction sets. The including file defines MEZZO_LANES (floats per
 // vector), MEZZO_MR and MEZZO_NR (register tile; NR a multiple of LANES) and MEZZO_KC, MEZZO_MC, MEZZO_NC
-// (see GemmKernels), and takes the function pointers from `kernels`. Internal linkage throughout: see vector.h.
+// (see GemmKernels), and takes the function pointers from `kernels`. Internal linkage throughout: see
+// vector.h.
 #pragma once
 
 #include <type_traits>
@@ -42,8 +43,9 @@ MEZZO_INLINE void pack_across(const T* src, std::int64_t ld, std::int64_t width,
         } else {
             for (int i = 0; i < P; i += 2) {
                 const std::int64_t left = width - i;
-                store<2>(dst + i, left >= 2 ? load<2>(src + i) : left == 1 ? load_first<2>(src + i, 1)
-                                                                          : FloatN<2>{});
+                store<2>(dst + i, left >= 2   ? load<2>(src + i)
+                                  : left == 1 ? load_first<2>(src + i, 1)
+                                              : FloatN<2>{});
             }
         }
     }
@@ -103,7 +105,8 @@ MEZZO_INLINE void pack_along(const T* src, std::int64_t ld, std::int64_t width, 
 }
 
 template <int P> void pack(const Operand& x, std::int64_t width, std::int64_t k, float* dst) {
-    constexpr std::int64_t block = 64;  // steps per pass over all panels: their source rows stay in the TLB and L1
+    constexpr std::int64_t block =
+        64;  // steps per pass over all panels: their source rows stay in the TLB and L1
     with_type(x.type, x.data, [&](const auto* data) {
         if (x.along_k) {
             for (std::int64_t i = 0; i < width; i += P)
@@ -119,8 +122,8 @@ template <int P> void pack(const Operand& x, std::int64_t width, std::int64_t k,
 
 // ---- register tile: R rows of C vectors stay in registers while k runs
 
-template <int R, int C>
-void micro_kernel(std::int64_t k, const float* a, const float* b, float* t, std::int64_t ldt, bool accumulate) {
+template <int R, int C> void micro_kernel(std::int64_t k, const float* a, const float* b, float* t,
+                                          std::int64_t ldt, bool accumulate) {
     Vector sum[R][C] = {};
     if (accumulate) {
 #pragma GCC unroll 16
@@ -158,9 +161,9 @@ template <int R, int C> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::in
     return micro_kernel<R, C>;
 }
 
-template <int = 0>
-void tile(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
-          std::int64_t columns, float* t, std::int64_t ldt, bool accumulate) {
+template <int = 0> void tile(const float* a, const float* b, std::int64_t panel_k, std::int64_t k,
+                             std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
+                             bool accumulate) {
     for (std::int64_t j = 0; j < columns; j += nr) {
         const std::int64_t vectors = smaller(nr / lanes, (columns - j + lanes - 1) / lanes);
         const MicroKernel full = pick<mr, nr / lanes>(mr, vectors);
@@ -176,9 +179,8 @@ void tile(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, 
 // ---- few rows: y is read once, in place
 
 // y's rows run along the result: four of them at a time are added into R rows of t.
-template <int R, class T>
-void skinny_across(const float* x, std::int64_t ldx, const T* y, std::int64_t ldy, std::int64_t width,
-                   std::int64_t k, float* t, std::int64_t ldt) {
+template <int R, class T> void skinny_across(const float* x, std::int64_t ldx, const T* y, std::int64_t ldy,
+                                             std::int64_t width, std::int64_t k, float* t, std::int64_t ldt) {
     for (std::int64_t p = 0; p < k || p == 0; p += 4) {
         const std::int64_t left = smaller(4, k - p);
         float f[R][4] = {};
@@ -192,7 +194,9 @@ void skinny_across(const float* x, std::int64_t ldx, const T* y, std::int64_t ld
             Vector v[4] = {};
 #pragma GCC unroll 4
             for (int q = 0; q < 4; ++q)
-                if (q < left) v[q] = columns == lanes ? load<lanes>(row[q] + j) : load_first<lanes>(row[q] + j, columns);
+                if (q < left)
+                    v[q] =
+                        columns == lanes ? load<lanes>(row[q] + j) : load_first<lanes>(row[q] + j, columns);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) {
                 float* to = t + r * ldt + j;
@@ -216,9 +220,9 @@ MEZZO_INLINE float horizontal_sum(const Vector& v) {
 }
 
 // y's lines run along k: dot products of R rows of x with J lines of y. x is zero behind k.
-template <int R, int J, class T>
-MEZZO_INLINE void dots(const float* x, std::int64_t ldx, const T* y, std::int64_t ldy, std::int64_t k, float* t,
-                       std::int64_t ldt) {
+template <int R, int J, class T> MEZZO_INLINE void dots(const float* x, std::int64_t ldx, const T* y,
+                                                        std::int64_t ldy, std::int64_t k, float* t,
+                                                        std::int64_t ldt) {
     Vector sum[R][J] = {};
     for (std::int64_t p = 0; p < k; p += lanes) {
         Vector u[R];
@@ -239,9 +243,9 @@ MEZZO_INLINE void dots(const float* x, std::int64_t ldx, const T* y, std::int64_
 }
 
 // Two rows of x at a time: more would not leave enough registers for the sums of four lines.
-template <int R, int J, class T>
-MEZZO_INLINE void dots_by_pairs(const float* x, std::int64_t ldx, const T* y, std::int64_t ldy, std::int64_t k,
-                                float* t, std::int64_t ldt) {
+template <int R, int J, class T> MEZZO_INLINE void dots_by_pairs(const float* x, std::int64_t ldx, const T* y,
+                                                                 std::int64_t ldy, std::int64_t k, float* t,
+                                                                 std::int64_t ldt) {
     if constexpr (R <= 2) {
         dots<R, J>(x, ldx, y, ldy, k, t, ldt);
     } else {
@@ -250,18 +254,17 @@ MEZZO_INLINE void dots_by_pairs(const float* x, std::int64_t ldx, const T* y, st
     }
 }
 
-template <int R, class T>
-void skinny_along(const float* x, std::int64_t ldx, const T* y, std::int64_t ldy, std::int64_t width,
-                  std::int64_t k, float* t, std::int64_t ldt) {
+template <int R, class T> void skinny_along(const float* x, std::int64_t ldx, const T* y, std::int64_t ldy,
+                                            std::int64_t width, std::int64_t k, float* t, std::int64_t ldt) {
     constexpr int step = R == 1 ? 8 : 4;
     std::int64_t j = 0;
     for (; j + step <= width; j += step) dots_by_pairs<R, step>(x, ldx, y + j * ldy, ldy, k, t + j, ldt);
     for (; j < width; ++j) dots_by_pairs<R, 1>(x, ldx, y + j * ldy, ldy, k, t + j, ldt);
 }
 
-template <int R>
-MEZZO_INLINE void skinny_rows(const float* x, std::int64_t ldx, const Operand& y, std::int64_t width,
-                              std::int64_t k, float* t, std::int64_t ldt) {
+template <int R> MEZZO_INLINE void skinny_rows(const float* x, std::int64_t ldx, const Operand& y,
+                                               std::int64_t width, std::int64_t k, float* t,
+                                               std::int64_t ldt) {
     with_type(y.type, y.data, [&](const auto* data) {
         if (y.along_k)
             skinny_along<R>(x, ldx, data, y.ld, width, k, t, ldt);
@@ -270,17 +273,23 @@ MEZZO_INLINE void skinny_rows(const float* x, std::int64_t ldx, const Operand& y
     });
 }
 
-template <int = 0>
-void skinny(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y, std::int64_t width,
-            std::int64_t k, float* t, std::int64_t ldt) {
+template <int = 0> void skinny(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y,
+                               std::int64_t width, std::int64_t k, float* t, std::int64_t ldt) {
     for (std::int64_t i = 0; i < rows; i += 4) {
         const float* from = x + i * ldx;
         float* to = t + i * ldt;
         switch (smaller(4, rows - i)) {
-            case 1: skinny_rows<1>(from, ldx, y, width, k, to, ldt); break;
-            case 2: skinny_rows<2>(from, ldx, y, width, k, to, ldt); break;
-            case 3: skinny_rows<3>(from, ldx, y, width, k, to, ldt); break;
-            default: skinny_rows<4>(from, ldx, y, width, k, to, ldt);
+            case 1:
+                skinny_rows<1>(from, ldx, y, width, k, to, ldt);
+                break;
+            case 2:
+                skinny_rows<2>(from, ldx, y, width, k, to, ldt);
+                break;
+            case 3:
+                skinny_rows<3>(from, ldx, y, width, k, to, ldt);
+                break;
+            default:
+                skinny_rows<4>(from, ldx, y, width, k, to, ldt);
         }
     }
 }
@@ -296,7 +305,8 @@ template <Activation activation> MEZZO_INLINE Vector activate(Vector v) {
 
 // One vector of `count` <= lanes elements at column j of a row.
 template <Activation activation, bool full, class T>
-MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, std::int64_t j, std::int64_t count) {
+MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, std::int64_t j,
+                         std::int64_t count) {
     Vector v = load<lanes>(t + j) * e.alpha;
     if (e.bias) v += full ? load<lanes>(e.bias + j) : load_first<lanes>(e.bias + j, count);
     if (e.beta != 0.0f) v += e.beta * (full ? load<lanes>(c + j) : load_first<lanes>(c + j, count));
@@ -324,15 +334,19 @@ template <Activation activation> void epilogue_type(const Epilogue& e) {
 
 template <int = 0> void epilogue(const Epilogue& e) {
     switch (e.activation) {
-        case Activation::none: return epilogue_type<Activation::none>(e);
-        case Activation::relu: return epilogue_type<Activation::relu>(e);
-        case Activation::gelu: return epilogue_type<Activation::gelu>(e);
-        case Activation::gelu_tanh: return epilogue_type<Activation::gelu_tanh>(e);
+        case Activation::none:
+            return epilogue_type<Activation::none>(e);
+        case Activation::relu:
+            return epilogue_type<Activation::relu>(e);
+        case Activation::gelu:
+            return epilogue_type<Activation::gelu>(e);
+        case Activation::gelu_tanh:
+            return epilogue_type<Activation::gelu_tanh>(e);
     }
 }
 
-constexpr GemmKernels kernels = {mr,       nr,        MEZZO_KC, MEZZO_MC,   MEZZO_NC,  pack<mr>,
-                                 pack<nr>, tile<>,    epilogue<>, skinny<>, lanes};
+constexpr GemmKernels kernels = {mr,       nr,     MEZZO_KC,   MEZZO_MC, MEZZO_NC, pack<mr>,
+                                 pack<nr>, tile<>, epilogue<>, skinny<>, lanes};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -18,7 +18,8 @@ Isa detect() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    unsigned a = 0, b = 0, c = 0, d = 0;  // compilers disagree on the name "f16c": read its bit, leaf 1 ecx 29
+    unsigned a = 0, b = 0, c = 0,
+             d = 0;  // compilers disagree on the name "f16c": read its bit, leaf 1 ecx 29
     if (!avx2 || !__get_cpuid(1, &a, &b, &c, &d) || !(c >> 29 & 1u)) return Isa::portable;
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -30,8 +31,8 @@ Isa detect() {
 
 Isa checked(Isa isa) {
     if (isa > best_isa())
-        fail(ErrorKind::value, "force_isa: this processor has no ", name(isa), " instructions; the widest it has is ",
-             name(best_isa()));
+        fail(ErrorKind::value, "force_isa: this processor has no ", name(isa),
+             " instructions; the widest it has is ", name(best_isa()));
     return isa;
 }
 

@@ -11,7 +11,8 @@ enum class Isa : std::uint8_t { portable, avx2, avx512 };
 // The widest instruction set that both the processor (cpuid) and the operating system (xgetbv) support.
 Isa best_isa();
 
-// The instruction set in use: best_isa(), unless MEZZO_ISA=portable|avx2|avx512 (read once) or force_isa() says otherwise.
+// The instruction set in use: best_isa(), unless MEZZO_ISA=portable|avx2|avx512 (read once) or force_isa()
+// says otherwise.
 Isa active_isa();
 
 // Makes every later call use `isa`; throws Error if the processor lacks it.

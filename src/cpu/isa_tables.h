@@ -34,7 +34,8 @@ struct GemmKernels {
     int mr, nr;      // register tile
     int kc, mc, nc;  // cache blocks: kc x nr floats in L1, mc x kc in L2; mc, nc multiples of mr, nr
 
-    // dst[panel][p][i] = float(x[panel * mr + i][p]); the last panel is filled with zeros; nr likewise for pack_b.
+    // dst[panel][p][i] = float(x[panel * mr + i][p]); the last panel is filled with zeros; nr likewise for
+    // pack_b.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*pack_b)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
 

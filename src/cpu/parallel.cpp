@@ -32,7 +32,7 @@ int available_processors() {
 }
 
 thread_local bool inside = false;
-std::atomic<int> thread_count{0};          // 0: not asked yet
+std::atomic<int> thread_count{0};         // 0: not asked yet
 std::atomic<bool> pool_destroyed{false};  // loops in static destructors run inline
 
 struct RegionGuard {
@@ -92,7 +92,8 @@ private:
             for (std::int64_t i = 0; i < count; ++i) epoch_.notify_one();
     }
 
-    // Takes chunks until none is left; only workers that joined are waited for, a late one finds the loop closed.
+    // Takes chunks until none is left; only workers that joined are waited for, a late one finds the loop
+    // closed.
     void work() {
         const RegionGuard guard;
         for (;;) {

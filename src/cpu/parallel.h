@@ -6,7 +6,8 @@
 
 namespace mezzo::cpu {
 
-// How many threads a parallel loop may use, the caller included. Default: the processors this process may run on.
+// How many threads a parallel loop may use, the caller included. Default: the processors this process may run
+// on.
 int num_threads();
 
 // Sets num_threads(); n >= 1, else Error. Not from inside a parallel loop (Error, ErrorKind::state).

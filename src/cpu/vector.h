@@ -118,7 +118,8 @@ template <int N> MEZZO_INLINE HalfN<N> narrow_half(FloatN<N> v) {
 
 template <int N> MEZZO_INLINE FloatN<N> load(const float16_t* p) {
 #if defined(__AVX512F__)
-    if constexpr (N == 16) return (FloatN<N>)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)p));
+    if constexpr (N == 16)
+        return (FloatN<N>)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)p));
 #endif
 #if defined(__F16C__)
     if constexpr (N == 8) return (FloatN<N>)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));

@@ -6,8 +6,8 @@
 namespace mezzo::cpu {
 namespace {
 
-// e^x within 1.5 ulp for x in [-87, 88]; below that 0, above that e^88; NaN stays NaN. Cody-Waite reduction by
-// ln 2 in two parts and the degree-6 polynomial of Cephes' expf.
+// e^x within 1.5 ulp for x in [-87, 88]; below that 0, above that e^88; NaN stays NaN. Cody-Waite reduction
+// by ln 2 in two parts and the degree-6 polynomial of Cephes' expf.
 template <int N> MEZZO_INLINE FloatN<N> exp(FloatN<N> x) {
     const FloatN<N> zero = {};
     const IntN<N> under = x < -87.0f;
@@ -28,9 +28,9 @@ template <int N> MEZZO_INLINE FloatN<N> exp(FloatN<N> x) {
     return select<N>(x != x, x, select<N>(under, zero, scaled));
 }
 
-// x Phi(x) with Phi(x) = (1 + erf(x / sqrt 2)) / 2. Two polynomials after N. Juffa: near zero erf itself, farther
-// out ln erfc, so that the left tail is not lost where 1 + erf cancels: a few ulp for x > -2, then within
-// 2^-26 |x|, and still nine percent of the value at -9.
+// x Phi(x) with Phi(x) = (1 + erf(x / sqrt 2)) / 2. Two polynomials after N. Juffa: near zero erf itself,
+// farther out ln erfc, so that the left tail is not lost where 1 + erf cancels: a few ulp for x > -2, then
+// within 2^-26 |x|, and still nine percent of the value at -9.
 template <int N> MEZZO_INLINE FloatN<N> gelu(FloatN<N> x) {
     const FloatN<N> zero = {};
     const FloatN<N> a = x * 0.70710678f;

@@ -31,7 +31,7 @@ GROUPS = {
     },
     'ops': {
         'sources': ['cuda/*.cpp', 'cuda/*.cu'],
-        'tests': ['tests/cuda_kernels_test.cpp'],
+        'tests': ['tests/cuda_kernels_test.cpp', 'tests/cuda_step_test.cpp'],
     },
 }
 VENDOR = ['cuda/runtime.cpp', 'cuda/cublaslt.cpp']
@@ -59,6 +59,11 @@ MUTATIONS = [
     ('ops', 'cuda/reduce.cuh', BARRIER, 0, '', 'thread'),
     ('ops', 'cuda/reduce.cuh', BARRIER, 1, '', 'thread'),
     ('ops', 'cuda/reduce.cuh', 'output < s.kept.count', 0, 'true', 'address'),
+    ('ops', 'cuda/softmax.cu', 'j < r.cols', 0, 'j <= r.cols', 'plain'),
+    ('ops', 'cuda/softmax.cu', 'j < r.cols', 2, 'j <= r.cols', 'address'),
+    ('ops', 'cuda/softmax.cu', 'row < r.rows', 1, 'row <= r.rows', 'address'),
+    ('ops', 'cuda/step_update.cu', BARRIER, 0, '', 'thread'),
+    ('ops', 'cuda/step_update.cu', BARRIER, 1, '', 'thread'),
 ]
 
 

@@ -1,0 +1,322 @@
+// Modules: fields by name, state, moving, modes, printing; layers, Sequential and its fusing, losses, clipping.
+#include <catch2/catch.hpp>
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/state.h"
+#include "core/tensor_impl.h"
+#include "mezzo/amp.h"
+#include "mezzo/autograd.h"
+#include "mezzo/nn.h"
+#include "mezzo/optim.h"
+#include "tests/reference/pytorch.h"
+#include "tests/support.h"
+
+using namespace mezzo;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
+
+struct Block : nn::Module {
+    nn::Linear inner{2, 2, {.bias = false}};
+    nn::Dropout dropout{0.5};
+    Tensor operator()(const Tensor& x) const { return dropout(inner(x)); }
+    MEZZO_MODULE(Block, inner, dropout)
+};
+
+struct Net : nn::Module {
+    nn::Parameter scale{ones({1})};
+    std::vector<Block> blocks{Block(), Block()};
+    nn::Buffer count{zeros({1}, {.dtype = int64})};
+    nn::Sequential head{nn::Linear(2, 3), nn::ReLU()};
+    Tensor operator()(Tensor x) const {
+        for (const Block& block : blocks) x = block(x);
+        return head(x * scale);
+    }
+    MEZZO_MODULE(Net, scale, blocks, count, head)
+};
+
+std::vector<std::string> names(const StateDict& state) {
+    std::vector<std::string> result;
+    for (const auto& [name, value] : state) result.push_back(name);
+    return result;
+}
+
+}  // namespace
+
+TEST_CASE("module: names follow the fields", "[nn]") {
+    const Net net;
+    using Names = std::vector<std::string>;
+    CHECK(names(net.named_parameters()) ==
+          Names{"scale", "blocks.0.inner.weight", "blocks.1.inner.weight", "head.0.weight", "head.0.bias"});
+    CHECK(names(net.named_buffers("net")) == Names{"net.count"});
+    CHECK(names(net.state_dict()) ==
+          Names{"scale", "blocks.0.inner.weight", "blocks.1.inner.weight", "count", "head.0.weight", "head.0.bias"});
+    CHECK(net.parameters().size() == 5);
+    for (const Tensor& p : net.parameters()) CHECK(p.requires_grad());
+    CHECK(net.to_string() ==
+          "Net(\n"
+          "  (blocks.0): Block(\n"
+          "    (inner): Linear(in_features=2, out_features=2, bias=false)\n"
+          "    (dropout): Dropout(p=0.5)\n"
+          "  )\n"
+          "  (blocks.1): Block(\n"
+          "    (inner): Linear(in_features=2, out_features=2, bias=false)\n"
+          "    (dropout): Dropout(p=0.5)\n"
+          "  )\n"
+          "  (head): Sequential(\n"
+          "    (0): Linear(in_features=2, out_features=3, bias=true)\n"
+          "    (1): ReLU()\n"
+          "  )\n"
+          ")");
+}
+
+TEST_CASE("module: a parameter used twice is listed once", "[nn]") {
+    nn::Linear shared(2, 2);
+    const nn::Sequential net{shared, nn::Tanh(), shared};
+    CHECK(net.parameters().size() == 2);
+    CHECK(names(net.named_parameters()) == std::vector<std::string>{"0.weight", "0.bias"});
+}
+
+TEST_CASE("module: state goes from one to another", "[nn]") {
+    Net a, b;
+    {
+        NoGrad plain;
+        a.count.fill_(7);
+    }
+    const Tensor same = b.scale;
+    b.load_state_dict(a.state_dict());
+    CHECK(same.impl() == b.scale.impl());
+    CHECK(b.count.item<int>() == 7);
+    const StateDict x = a.state_dict(), y = b.state_dict();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        CHECK(x[i].second.to_vector<double>() == y[i].second.to_vector<double>());
+        CHECK_FALSE(x[i].second.requires_grad());
+    }
+}
+
+TEST_CASE("module: a wrong state names what is wrong and changes nothing", "[nn]") {
+    Net net;
+    const std::vector<float> before = floats(net.blocks[0].inner.weight);
+    StateDict wrong = Net().state_dict();
+    wrong[0].first = "scala";
+    wrong[4].second = zeros({2, 2});
+    CHECK_THROWS_WITH(net.load_state_dict(wrong),
+                      Contains("missing: scale;") && Contains("unexpected: scala;") && Contains("shape: head.0.weight"));
+    CHECK(floats(net.blocks[0].inner.weight) == before);
+    CHECK_THROWS_WITH(net.load_state_dict(wrong, false), Contains("missing: none") && Contains("head.0.weight"));
+    wrong.erase(wrong.begin() + 4);
+    CHECK_THROWS_AS(net.load_state_dict(wrong), Error);
+    net.load_state_dict(wrong, false);
+    CHECK(floats(net.blocks[0].inner.weight) == floats(wrong[1].second));
+}
+
+TEST_CASE("module: to() keeps the tensors' identity, so optimizers stay valid", "[nn]") {
+    nn::Linear layer(2, 1);
+    optim::SGD optimizer(layer.parameters(), {.lr = 1, .momentum = 0.5});
+    const Tensor handle = layer.weight;
+    const auto step = [&] {
+        optimizer.zero_grad();
+        sum(layer(ones({1, 2}, {.dtype = layer.weight.dtype()}))).backward();
+        optimizer.step();
+    };
+    step();
+    const std::vector<float> before = floats(layer.weight);
+    layer.to(float64);
+    CHECK(handle.dtype() == float64);
+    CHECK(handle.impl() == layer.weight.impl());
+    CHECK(layer.weight.grad().dtype() == float64);
+    CHECK(layer.weight.requires_grad());
+    CHECK(floats(layer.weight) == before);
+    step();
+    CHECK(floats(layer.weight)[0] == Approx(before[0] - 1.5));  // the momentum came along
+    Net net;
+    net.to(float16);
+    CHECK(net.scale.dtype() == float16);
+    CHECK(net.count.dtype() == int64);
+    CHECK_THROWS_AS(net.to(int64), Error);
+}
+
+TEST_CASE("module: to() makes casts of the old elements stale", "[nn]") {
+    nn::Linear layer(1, 1, {.bias = false});
+    {
+        NoGrad plain;
+        layer.weight.fill_(1);
+    }
+    amp::Autocast scope;
+    CHECK(layer(ones({1, 1})).item<float>() == 1);
+    layer.to(float64);
+    layer.to(float32);
+    {
+        NoGrad plain;
+        layer.weight->storage->version.store(0);
+        layer.weight.fill_(2);
+    }
+    CHECK(layer(ones({1, 1})).item<float>() == 2);
+}
+
+TEST_CASE("module: train, eval, zero_grad", "[nn]") {
+    Net net;
+    CHECK(net.blocks[1].dropout.training());
+    net.eval();
+    CHECK_FALSE(net.blocks[1].dropout.training());
+    CHECK_FALSE(net.head.training());
+    const Tensor x = ones({64, 2});
+    CHECK(floats(net(x)) == floats(net(x)));
+    net.train();
+    manual_seed(3);
+    CHECK(floats(net.blocks[0](x)) != floats(net.blocks[0](x)));
+    sum(net(x)).backward();
+    CHECK(net.scale.grad().defined());
+    net.zero_grad(false);
+    CHECK(net.scale.grad().item<float>() == 0);
+    net.zero_grad();
+    CHECK_FALSE(net.scale.grad().defined());
+}
+
+TEST_CASE("module: copies share parameters", "[nn]") {
+    const nn::Linear a(2, 2);
+    const nn::Linear b = a;
+    CHECK(a.weight.impl() == b.weight.impl());
+    CHECK_THROWS_AS(nn::Parameter(arange(3)), Error);
+}
+
+TEST_CASE("linear: values and initialisation", "[nn]") {
+    manual_seed(1);
+    const nn::Linear layer(400, 300);
+    for (const Tensor& p : layer.parameters()) {
+        double lowest = 0, highest = 0, total = 0;
+        for (const float v : floats(p)) {
+            lowest = std::min(lowest, double(v));
+            highest = std::max(highest, double(v));
+            total += double(v);
+        }
+        CHECK(lowest >= -0.05);  // 1 / sqrt(400)
+        CHECK(highest <= 0.05);
+        CHECK(highest > 0.049);
+        CHECK(std::abs(total / double(p.numel())) < 0.005);
+    }
+    nn::Linear small(2, 1);
+    NoGrad plain;
+    small.weight.copy_(Tensor::from({2, 3}, {1, 2}));
+    small.bias.fill_(1);
+    CHECK(floats(small(Tensor::from({1, 1, 10, 100}, {2, 2}))) == std::vector<float>{6, 321});
+    CHECK_THROWS_AS(nn::Linear(-1, 2), Error);
+    CHECK_THROWS_AS(nn::Dropout(1.5), Error);
+}
+
+TEST_CASE("activations are the functions of their names", "[nn]") {
+    const Tensor x = Tensor::from({-2, -0.5, 0, 1, 3});
+    CHECK(floats(nn::ReLU()(x)) == floats(relu(x)));
+    CHECK(floats(nn::GELU()(x)) == floats(gelu(x)));
+    CHECK(floats(nn::GELU({.approximate_tanh = true})(x)) == floats(gelu_tanh(x)));
+    CHECK(floats(nn::Tanh()(x)) == floats(tanh(x)));
+    CHECK(floats(nn::Sigmoid()(x)) == floats(sigmoid(x)));
+    CHECK(floats(nn::SiLU()(x)) == floats(silu(x)));
+    CHECK(floats(nn::Softmax()(x)) == floats(softmax(x)));
+    CHECK(floats(nn::LogSoftmax()(x)) == floats(log_softmax(x)));
+    CHECK(nn::Flatten()(zeros({2, 3, 4})).shape() == Shape{2, 12});
+}
+
+TEST_CASE("sequential: fused neighbours give what the single layers give", "[nn]") {
+    manual_seed(5);
+    nn::Linear first(6, 8), second(8, 8), third(8, 2);
+    const nn::GELU exact, approximate({.approximate_tanh = true});
+    const nn::Sequential net{first, nn::ReLU(), second, exact, third, approximate};
+    const Tensor x = randn({5, 6});
+    const Tensor fused = net(x), plain = approximate(third(exact(second(nn::ReLU()(first(x))))));
+    CHECK(all_close(fused, plain, 1e-5, 1e-6));
+    const Tensors a = autograd::grad({sum(square(fused))}, net.parameters());
+    const Tensors b = autograd::grad({sum(square(plain))}, net.parameters());
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(all_close(a[i], b[i], 1e-4, 1e-5));
+    CHECK(net.size() == 6);
+    CHECK(net.at<nn::Linear>(2).weight.impl() == second.weight.impl());
+    CHECK_THROWS_WITH(net.at<nn::ReLU>(0), Contains("module 0 is a Linear"));
+    CHECK_THROWS_AS(net[6], Error);
+}
+
+TEST_CASE("sequential: a chain of layers runs as fused ops", "[nn]") {
+    const nn::Sequential net{nn::Linear(2, 2), nn::ReLU(), nn::Linear(2, 2), nn::GELU()};
+    amp::clear_autocast_report();
+    amp::record_autocast_report(true);
+    {
+        amp::Autocast scope;
+        net(ones({1, 2}));
+        net(ones({1, 2}));
+        CHECK(autocast_counters().cache_entries == 4);  // parameters are leaves that the cast cache keeps
+    }
+    amp::record_autocast_report(false);
+    std::uint64_t calls = 0;
+    for (const auto& line : amp::autocast_report())
+        if (line.op == "linear" || line.op == "relu" || line.op == "gelu") calls += line.calls;
+    CHECK(calls == 4);
+    amp::clear_autocast_report();
+}
+
+TEST_CASE("sequential: nests, grows and shares", "[nn]") {
+    nn::Sequential outer{nn::Sequential(nn::Linear(2, 3), nn::Tanh()), nn::Linear(3, 1)};
+    CHECK(names(outer.named_parameters()) == std::vector<std::string>{"0.0.weight", "0.0.bias", "1.weight", "1.bias"});
+    outer.push_back(Block());
+    const nn::Sequential copy = outer;
+    outer.eval();
+    CHECK_FALSE(copy.at<Block>(2).dropout.training());
+    CHECK(floats(nn::Sequential()(ones({2}))) == std::vector<float>{1, 1});
+}
+
+namespace {
+
+template <class Loss, std::size_t n>
+void loss_matches(const float (&expected)[1][n], const Loss& loss, const Tensor& input, const Tensor& target) {
+    for (const Device device : test::devices()) {
+        const Tensor x = input.to(device).detach().clone().set_requires_grad();
+        const Tensor y = loss(x, target.to(device));
+        INFO(loss.type_name());
+        CHECK(y.item<float>() == Approx(expected[0][0]).epsilon(2e-6));
+        y.backward();
+        const std::vector<float> gradient = floats(x.grad());
+        REQUIRE(gradient.size() + 1 == n);
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+            CHECK(gradient[i] == Approx(expected[0][i + 1]).epsilon(2e-5).margin(1e-7));
+    }
+}
+
+Tensor table(const float (&values)[4][3]) { return Tensor::from<float>({&values[0][0], 12}, {4, 3}); }
+
+}  // namespace
+
+TEST_CASE("losses follow PyTorch", "[nn]") {
+    const Tensor logits = table(reference::logits), other = table(reference::other), unit = table(reference::unit);
+    const Tensor targets = Tensor::from(std::vector<std::int64_t>{0, 2, -100, 1}, {4});
+    loss_matches(reference::cross_entropy, nn::CrossEntropyLoss(), logits, targets);
+    loss_matches(reference::cross_entropy_smoothed, nn::CrossEntropyLoss({.label_smoothing = 0.1}), logits, targets);
+    loss_matches(reference::nll, nn::NLLLoss(), log_softmax(logits), targets);
+    loss_matches(reference::mse, nn::MSELoss(), logits, other);
+    loss_matches(reference::l1, nn::L1Loss({.reduction = Reduction::sum}), logits, other);
+    loss_matches(reference::smooth_l1, nn::SmoothL1Loss({.beta = 0.5}), logits, other);
+    loss_matches(reference::bce_logits, nn::BCEWithLogitsLoss(), logits, unit);
+    loss_matches(reference::bce, nn::BCELoss(), unit, sigmoid(other));
+}
+
+TEST_CASE("clipping by norm and by value", "[nn]") {
+    for (const Device device : test::devices()) {
+        const Tensor a = zeros({2}, {.device = device}).set_requires_grad(), b = zeros({1}, {.device = device}).set_requires_grad();
+        const Tensor idle = zeros({1}, {.device = device}).set_requires_grad();
+        a.set_grad(Tensor::from({3, 0}).to(device));
+        b.set_grad(Tensor::from({4}).to(float16).to(device));
+        CHECK(nn::clip_grad_norm_({a, b, idle}, 10).item<float>() == Approx(5));
+        CHECK(floats(a.grad()) == std::vector<float>{3, 0});
+        const std::uint64_t version = a.grad().version();
+        CHECK(nn::clip_grad_norm_({a, b, idle}, 2.5).item<float>() == Approx(5));
+        CHECK(a.grad().version() > version);
+        CHECK(floats(a.grad())[0] == Approx(1.5).epsilon(1e-5));
+        CHECK(b.grad().item<float>() == Approx(2).epsilon(1e-3));
+        nn::clip_grad_value_({a, b, idle}, 1);
+        CHECK(floats(a.grad()) == std::vector<float>{1, 0});
+        CHECK(b.grad().item<float>() == 1);
+        CHECK(nn::clip_grad_norm_({idle}, 1).item<float>() == 0);
+    }
+    CHECK_THROWS_AS(nn::clip_grad_norm_({}, -1), Error);
+    CHECK_THROWS_AS(nn::clip_grad_value_({}, -1), Error);
+}

@@ -1,0 +1,158 @@
+// Views: which storage they share, when reshape copies, and in-place writes through them.
+#include <catch2/catch.hpp>
+
+#include "mezzo/autograd.h"
+#include "support.h"
+
+using namespace mezzo;
+using namespace mezzo::test;
+
+namespace {
+
+Tensor counting(const Shape& shape) { return arange(shape.numel()).to(float32).reshape(shape); }
+bool shares(const Tensor& a, const Tensor& b) { return a->storage == b->storage; }
+using Values = std::vector<double>;
+
+}  // namespace
+
+TEST_CASE("views share storage and see writes", "[views]") {
+    const Tensor x = counting({2, 3, 4}).clone();
+    const Tensor row = x.select(0, 1).select(0, -1), part = x.slice(2, 1, 4, 2), turned = x.transpose(0, 2);
+    for (const Tensor& view : {row, part, turned, x.unsqueeze(0), x.reshape({6, 4}), x.expand({5, 2, 3, 4})}) {
+        CHECK(shares(view, x));
+        CHECK(view.is_view());
+    }
+    const std::uint64_t version = x.version();
+    x.fill_(7);
+    CHECK(x.version() > version);
+    CHECK(row.version() == x.version());
+    CHECK(doubles(row) == Values(4, 7));
+    part.fill_(0);
+    CHECK(doubles(x.select(0, 0).select(0, 0)) == Values{7, 0, 7, 0});
+    turned.copy_(counting({4, 3, 2}));
+    CHECK(doubles(x.select(0, 0).select(0, 0)) == Values{0, 6, 12, 18});
+}
+
+TEST_CASE("shapes and strides of views", "[views]") {
+    const Tensor x = counting({2, 3, 4});
+    CHECK(x.permute({2, 0, 1}).shape() == Shape{4, 2, 3});
+    CHECK(x.permute({2, 0, 1}).strides() == Strides{1, 12, 4});
+    CHECK(x.transpose(-1, 0).shape() == Shape{4, 3, 2});
+    CHECK(x.slice(1, -2, 100).shape() == Shape{2, 2, 4});
+    CHECK(x.slice(1, 2, 1).shape() == Shape{2, 0, 4});
+    CHECK(x.slice(2, 0, 4, 3).strides() == Strides{12, 4, 3});
+    CHECK(x[1].shape() == Shape{3, 4});
+    CHECK(x.unsqueeze(-1).shape() == Shape{2, 3, 4, 1});
+    CHECK(x.unsqueeze(1).squeeze(1).shape() == x.shape());
+    CHECK(x.squeeze(0).shape() == x.shape());
+    CHECK(x.flatten(1).shape() == Shape{2, 12});
+    CHECK(x.flatten(0, 1).shape() == Shape{6, 4});
+    CHECK(scalar(1).flatten().shape() == Shape{1});
+    CHECK(x.expand({5, -1, -1, 4}).shape() == Shape{5, 2, 3, 4});
+    CHECK(x.expand({5, 2, 3, 4}).strides() == Strides{0, 12, 4, 1});
+    CHECK(x.reshape({-1, 8}).shape() == Shape{3, 8});
+    CHECK(zeros({0, 3}).reshape({3, 0, 2}).shape() == Shape{3, 0, 2});
+    CHECK(counting({3, 4}).t().strides() == Strides{1, 4});
+}
+
+TEST_CASE("reshape copies only when no strides fit", "[views]") {
+    const Tensor x = counting({2, 3, 4});
+    CHECK(shares(x.reshape({24}), x));
+    CHECK_FALSE(shares(x.transpose(0, 1).reshape({24}), x));
+    CHECK(shares(x.transpose(0, 1).reshape({3, 2, 2, 2}), x));  // cuts a dimension, merges none
+    CHECK(shares(x.slice(0, 1, 2).reshape({12}), x));
+    CHECK(shares(x.slice(1, 0, 2).reshape({2, 8}), x));
+    CHECK_FALSE(shares(x.slice(2, 0, 2).reshape({12}), x));
+    CHECK(shares(x.slice(2, 0, 4, 2).reshape({6, 2}), x));
+    const auto turned = doubles(x.transpose(0, 1).contiguous());
+    for (const Shape& shape : {Shape{24}, Shape{3, 2, 2, 2}, Shape{6, 4}, Shape{3, 8}, Shape{1, 3, 1, 8}}) {
+        CAPTURE(shape.size());
+        CHECK(doubles(x.transpose(0, 1).reshape(shape)) == turned);
+    }
+}
+
+TEST_CASE("detach and clone", "[views]") {
+    const Tensor x = counting({3}).clone().set_requires_grad();
+    const Tensor detached = (x * 2.0).detach(), copy = x.clone();
+    CHECK_FALSE(detached.requires_grad());
+    CHECK(copy.requires_grad());
+    CHECK_FALSE(shares(copy, x));
+    CHECK(shares(x.detach(), x));
+    CHECK(x.contiguous().impl() == x.impl());
+    CHECK(x.to(float32).impl() == x.impl());
+    CHECK(x.to(x.device()).impl() == x.impl());
+}
+
+TEST_CASE("in-place arithmetic", "[views][inplace]") {
+    for (Device device : devices()) {
+        const Tensor x = counting({2, 2}).to(device).clone();
+        x.add_(ones({2}, {.device = device}), 10);
+        CHECK(doubles(x) == Values{10, 11, 12, 13});
+        x.mul_(2);
+        x.t().add_(x);  // reads what it writes in another order
+        CHECK(doubles(x) == Values{40, 46, 46, 52});
+        x.mul_(x);
+        CHECK(doubles(x) == Values{1600, 2116, 2116, 2704});
+        const Tensor half = zeros({2}, {.dtype = float16, .device = device});
+        half.add_(full({2}, 0.5, {.device = device}), -1);
+        CHECK(half.dtype() == float16);
+        CHECK(doubles(half) == Values{-0.5, -0.5});
+        x.select(1, 0).mul_(0);
+        CHECK(doubles(x) == Values{0, 2116, 0, 2704});
+    }
+}
+
+TEST_CASE("copy_ converts, broadcasts, reverses and crosses devices", "[views][inplace]") {
+    for (Device device : devices()) {
+        const Tensor x = zeros({2, 3}, {.dtype = int32, .device = device});
+        x.copy_(Tensor::from({1.5f, 2.5f, -3.5f}));
+        CHECK(doubles(x) == Values{1, 2, -3, 1, 2, -3});
+        const Tensor y = counting({4}).to(device).clone();
+        y.slice(0, 1, 4).copy_(y.slice(0, 0, 3));
+        CHECK(doubles(y) == Values{0, 0, 1, 2});
+    }
+}
+
+TEST_CASE("random fills follow the stream and respect strides", "[views][inplace]") {
+    manual_seed(3);
+    const Tensor a = zeros({8}).uniform_(2, 3);
+    const Tensor wide = zeros({8, 2});
+    manual_seed(3);
+    wide.select(1, 1).uniform_(2, 3);
+    CHECK(doubles(wide.select(1, 1)) == doubles(a));
+    CHECK(doubles(wide.select(1, 0)) == Values(8, 0));
+    for (double v : doubles(a)) CHECK((v >= 2 && v < 3));
+    const Tensor n = zeros({4000}).normal_(5, 2);
+    CHECK(mean(n).item<double>() == Approx(5).margin(0.15));
+    CHECK(mean(square(n - 5.0)).item<double>() == Approx(4).margin(0.4));
+}
+
+TEST_CASE("in-place writes bump the version, and are refused where history would be wrong", "[views][inplace]") {
+    const Tensor x = ones({2}).set_requires_grad();
+    const std::uint64_t version = x.version();
+    for (auto write : {+[](const Tensor& t) { t.zero_(); }, +[](const Tensor& t) { t.add_(ones({2})); },
+                       +[](const Tensor& t) { t.mul_(2); }, +[](const Tensor& t) { t.copy_(ones({2})); },
+                       +[](const Tensor& t) { t.uniform_(0, 1); }, +[](const Tensor& t) { t.normal_(0, 1); }}) {
+        CHECK_THROWS_WITH(write(x), Catch::Contains("NoGrad"));
+        CHECK(x.version() == version);
+    }
+    CHECK(doubles(x) == Values{1, 1});
+    NoGrad plain;
+    x.mul_(3);
+    CHECK(x.version() > version);
+    CHECK(doubles(x) == Values{3, 3});
+}
+
+TEST_CASE("conversions between all dtypes", "[views]") {
+    const Dtype all[] = {float16, bfloat16, float32, float64, int32, int64, uint8, boolean};
+    for (Device device : devices())
+        for (Dtype from : all)
+            for (Dtype to : all) {
+                CAPTURE(name(from), name(to), name(device.type()));
+                const Tensor x = tensor_of({0, 1, 2, 100}, {2, 2}, from, device);
+                const Tensor y = x.t().to(to);
+                CHECK(y.dtype() == to);
+                const bool flags = from == boolean || to == boolean;
+                CHECK(doubles(y) == (flags ? Values{0, 1, 1, 1} : Values{0, 2, 1, 100}));
+            }
+}
