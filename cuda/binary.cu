@@ -11,7 +11,8 @@ constexpr bool same = true, real = false;  // the `ints` column: whether integer
 template <bool integers, class F> void binary(In in, Out out, const F& f) {
     const Layout<3> l = make_layout<3>({out[0], in[0], in[1]});
     switch (compute_kind({out[0].dtype(), in[0].dtype(), in[1].dtype()})) {
-        case ComputeKind::float64: return map_general<double>(l, f);
+        case ComputeKind::float64:
+            return map_general<double>(l, f);
         case ComputeKind::integer:
             if constexpr (integers) return map_general<std::int64_t>(l, f);
             [[fallthrough]];

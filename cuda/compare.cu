@@ -8,9 +8,12 @@ namespace {
 
 template <int N, class Make> void map_in(ComputeKind kind, const Layout<N>& l, const Make& make) {
     switch (kind) {
-        case ComputeKind::float64: return map_general<double>(l, make(0.0));
-        case ComputeKind::integer: return map_general<std::int64_t>(l, make(std::int64_t(0)));
-        case ComputeKind::float32: return map_general<float>(l, make(0.0f));
+        case ComputeKind::float64:
+            return map_general<double>(l, make(0.0));
+        case ComputeKind::integer:
+            return map_general<std::int64_t>(l, make(std::int64_t(0)));
+        case ComputeKind::float32:
+            return map_general<float>(l, make(0.0f));
     }
 }
 
@@ -27,7 +30,9 @@ struct IsFinite {
     template <class C> __device__ bool operator()(C x) const { return x - x == C(0); }
 };
 struct Select {
-    template <class C> __device__ C operator()(C condition, C a, C b) const { return condition != C(0) ? a : b; }
+    template <class C> __device__ C operator()(C condition, C a, C b) const {
+        return condition != C(0) ? a : b;
+    }
 };
 template <class C> struct FillWhere {
     C value;
@@ -70,8 +75,10 @@ void masked_fill(In in, const Attrs& at, Out out) {
 }
 
 void clamp_grad(In in, const Attrs& at, Out out) {
-    map_in(compute_kind({out[0].dtype(), in[0].dtype(), in[1].dtype()}), make_layout<3>({out[0], in[0], in[1]}),
-           [&]<class C>(C) { return Inside<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)}; });
+    map_in(compute_kind({out[0].dtype(), in[0].dtype(), in[1].dtype()}),
+           make_layout<3>({out[0], in[0], in[1]}), [&]<class C>(C) {
+               return Inside<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)};
+           });
 }
 
 }  // namespace mezzo::cuda_kernels

@@ -24,7 +24,8 @@ __global__ void convert_kernel(To* __restrict__ to, const From* __restrict__ fro
         for (int j = 0; j < width; ++j) y.v[j] = convert<To>(x.v[j]);
         reinterpret_cast<Vec<To, width>*>(to)[i] = y;
     }
-    for (std::int64_t i = vectors * width + first_item(); i < n; i += item_step()) to[i] = convert<To>(from[i]);
+    for (std::int64_t i = vectors * width + first_item(); i < n; i += item_step())
+        to[i] = convert<To>(from[i]);
 }
 
 template <class To, class From> bool convert_flat(const Layout<2>& l) {
@@ -47,15 +48,19 @@ void copy(const Layout<2>& l) {
     if (l.numel == 0) return;
     if (flat_operands(l)) {
         if (l.dtype[0] == l.dtype[1])
-            return copy_on_device(l.data[0], l.data[1], static_cast<std::size_t>(l.numel) * size_of(l.dtype[0]));
+            return copy_on_device(l.data[0], l.data[1],
+                                  static_cast<std::size_t>(l.numel) * size_of(l.dtype[0]));
         if (convert_flat<float16_t, float>(l) || convert_flat<bfloat16_t, float>(l) ||
             convert_flat<float, float16_t>(l) || convert_flat<float, bfloat16_t>(l))
             return;
     }
     switch (compute_kind({l.dtype[1]})) {
-        case ComputeKind::float64: return map_general<double>(l, Identity{});
-        case ComputeKind::integer: return map_general<std::int64_t>(l, Identity{});
-        case ComputeKind::float32: return map_general<float>(l, Identity{});
+        case ComputeKind::float64:
+            return map_general<double>(l, Identity{});
+        case ComputeKind::integer:
+            return map_general<std::int64_t>(l, Identity{});
+        case ComputeKind::float32:
+            return map_general<float>(l, Identity{});
     }
 }
 
@@ -81,10 +86,12 @@ void fill(In, const Attrs& at, Out out) {
     if (flat && positive_zero && l.numel > 0)
         return fill_zero(l.data[0], static_cast<std::size_t>(l.numel) * size_of(l.dtype[0]));
     switch (compute_kind({out[0].dtype()})) {
-        case ComputeKind::float64: return map_general<double>(l, Constant<double>{at.alpha});
+        case ComputeKind::float64:
+            return map_general<double>(l, Constant<double>{at.alpha});
         case ComputeKind::integer:
             return map_general<std::int64_t>(l, Constant<std::int64_t>{scalar_as<std::int64_t>(at.alpha)});
-        case ComputeKind::float32: return map_general<float>(l, Constant<float>{static_cast<float>(at.alpha)});
+        case ComputeKind::float32:
+            return map_general<float>(l, Constant<float>{static_cast<float>(at.alpha)});
     }
 }
 

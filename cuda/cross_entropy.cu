@@ -1,5 +1,5 @@
-// Classification losses: nll_loss, cross_entropy, and their gradients. A target outside [0, classes) that is not the
-// ignored class makes the loss and its row of the gradient NaN: the device cannot throw.
+// Classification losses: nll_loss, cross_entropy, and their gradients. A target outside [0, classes) that is
+// not the ignored class makes the loss and its row of the gradient NaN: the device cannot throw.
 #include "cuda/reduce.cuh"
 #include "cuda/rows.cuh"
 #include "mezzo/ops.h"
@@ -21,9 +21,7 @@ Targets targets_of(const Tensor& target, const Attrs& at, std::int64_t classes) 
 }
 
 // Losses of rows and how many rows count.
-template <class C> struct Weighted {
-    C sum, count;
-};
+template <class C> struct Weighted { C sum, count; };
 template <class C> struct WeightedOp {
     using Acc = Weighted<C>;
     using Result = C;
@@ -54,21 +52,16 @@ template <class C> struct LoadRowLoss {
     }
 };
 
-ReduceShape over_rows(std::int64_t rows) { return reduce_shape(Shape{rows}, {}); }
 // Every row its own output.
-ReduceShape each_row(std::int64_t rows) {
-    ReduceShape s{};
-    s.kept.count = s.reduced.count = 1;
-    s.kept.push(rows, 1);
-    s.columns = true;
-    return s;
-}
+ReduceShape each_row(std::int64_t rows) { return reduce_shape(Shape{rows}, {}); }
 
 Reduction reduction_of(const Attrs& at) { return static_cast<Reduction>(at.reduction); }
 
-template <class C> void reduce_losses(const LoadRowLoss<C>& load, const Attrs& at, std::int64_t rows, const Tensor& out) {
+template <class C>
+void reduce_losses(const LoadRowLoss<C>& load, const Attrs& at, std::int64_t rows, const Tensor& out) {
     const bool each = reduction_of(at) == Reduction::none;
-    reduce(load, WeightedOp<C>{reduction_of(at) == Reduction::mean}, each ? each_row(rows) : over_rows(rows), out);
+    reduce(load, WeightedOp<C>{reduction_of(at) == Reduction::mean}, each ? each_row(rows) : reduce_all(rows),
+           out);
 }
 
 // A gradient per row from the loss's: g / (rows that count), g, or g[row].
@@ -77,15 +70,17 @@ template <class C> struct RowGradient {
     std::uint8_t reduction;
     __device__ C of(std::int64_t row) const {
         if (reduction == static_cast<std::uint8_t>(Reduction::none)) return g.load(row);
-        return reduction == static_cast<std::uint8_t>(Reduction::mean) ? g.load(0) / count.load(0) : g.load(0);
+        return reduction == static_cast<std::uint8_t>(Reduction::mean) ? g.load(0) / count.load(0)
+                                                                       : g.load(0);
     }
 };
 
 // The number of rows that count, on the device; undefined unless the mean needs it.
-template <class C> Tensor counted_rows(const Attrs& at, const Targets& targets, std::int64_t rows, const Tensor& like) {
+template <class C>
+Tensor counted_rows(const Attrs& at, const Targets& targets, std::int64_t rows, const Tensor& like) {
     if (reduction_of(at) != Reduction::mean) return {};
     Tensor count = empty({}, {.dtype = dtype_of<C>(), .device = like.device()});
-    reduce(LoadCounted<C>{targets}, WeightedOp<C>{false}, over_rows(rows), count);
+    reduce(LoadCounted<C>{targets}, WeightedOp<C>{false}, reduce_all(rows), count);
     return count;
 }
 
@@ -134,7 +129,8 @@ __global__ void cross_entropy_kernel(X x, Targets targets, Rows r, AnyArray<type
 // g (exp(x - lse) - (1 - smoothing) [column == target] - smoothing / classes)
 template <class Team, class X, class Y>
 __global__ void cross_entropy_grad_kernel(RowGradient<typename X::C> g, X x, Targets targets,
-                                          AnyArray<typename X::C> lse, Y out, Rows r, typename X::C smoothing) {
+                                          AnyArray<typename X::C> lse, Y out, Rows r,
+                                          typename X::C smoothing) {
     using C = typename X::C;
     for (std::int64_t row = Team::first_row(); row < r.rows; row += Team::row_step()) {
         const std::int64_t base = r.base(row), target = targets.target[row];
@@ -169,8 +165,8 @@ template <class X, class Y> void backward(const X& x, const Y& y, In in, const A
     const Tensor count = counted_rows<C>(at, targets, r.rows, in[0]);
     const auto g = row_gradient<C>(in[0], at, count);
     with_team(r, [&](auto team, unsigned grid, unsigned block) {
-        launch(cross_entropy_grad_kernel<decltype(team), X, Y>, grid, block, 0, g, x, targets, any_of<C>(in[3]), y,
-               r, static_cast<C>(at.alpha));
+        launch(cross_entropy_grad_kernel<decltype(team), X, Y>, grid, block, 0, g, x, targets,
+               any_of<C>(in[3]), y, r, static_cast<C>(at.alpha));
     });
 }
 
@@ -184,8 +180,8 @@ template <class C> void nll_backward(In in, const Attrs& at, Out out) {
     const Targets targets = targets_of(in[1], at, classes);
     const Tensor count = counted_rows<C>(at, targets, rows, in[0]);
     const auto g = row_gradient<C>(in[0], at, count);
-    launch(nll_grad_kernel<C>, grid_for(rows * classes, rows_block), rows_block, 0, g, targets, any_of<C>(out[0]),
-           rows);
+    launch(nll_grad_kernel<C>, grid_for(rows * classes, rows_block), rows_block, 0, g, targets,
+           any_of<C>(out[0]), rows);
 }
 
 }  // namespace
@@ -216,20 +212,28 @@ void nll_loss_grad(In in, const Attrs& at, Out out) {
 void cross_entropy(In in, const Attrs& at, Out out) {
     use_device_of(out[0]);
     switch (in[0].dtype()) {
-        case Dtype::float16: return forward(array_of<float16_t>(in[0]), in, at, out);
-        case Dtype::bfloat16: return forward(array_of<bfloat16_t>(in[0]), in, at, out);
-        case Dtype::float32: return forward(array_of<float>(in[0]), in, at, out);
-        default: return forward(any_of<double>(in[0]), in, at, out);
+        case Dtype::float16:
+            return forward(array_of<float16_t>(in[0]), in, at, out);
+        case Dtype::bfloat16:
+            return forward(array_of<bfloat16_t>(in[0]), in, at, out);
+        case Dtype::float32:
+            return forward(array_of<float>(in[0]), in, at, out);
+        default:
+            return forward(any_of<double>(in[0]), in, at, out);
     }
 }
 
 void cross_entropy_grad(In in, const Attrs& at, Out out) {
     use_device_of(out[0]);
     switch (in[1].dtype()) {
-        case Dtype::float16: return backward_of<float16_t>(in, at, out);
-        case Dtype::bfloat16: return backward_of<bfloat16_t>(in, at, out);
-        case Dtype::float32: return backward_of<float>(in, at, out);
-        default: return backward(any_of<double>(in[1]), any_of<double>(out[0]), in, at);
+        case Dtype::float16:
+            return backward_of<float16_t>(in, at, out);
+        case Dtype::bfloat16:
+            return backward_of<bfloat16_t>(in, at, out);
+        case Dtype::float32:
+            return backward_of<float>(in, at, out);
+        default:
+            return backward(any_of<double>(in[1]), any_of<double>(out[0]), in, at);
     }
 }
 

@@ -9,8 +9,8 @@ namespace mezzo::cuda {
 
 inline constexpr unsigned elementwise_block = 256;
 
-// Where corresponding elements of N operands lie; operand 0 is the result. Dimensions are merged where all operands
-// allow it, the last one runs fastest. Strides are in elements, 0 where an operand is broadcast.
+// Where corresponding elements of N operands lie; operand 0 is the result. Dimensions are merged where all
+// operands allow it, the last one runs fastest. Strides are in elements, 0 where an operand is broadcast.
 template <int N> struct Layout {
     std::int64_t numel;
     int dims;
@@ -138,7 +138,8 @@ template <class T, int N> bool flat(const Layout<N>& l, Flat<T, N>& x) {
     for (int k = 0; k < N; ++k) {
         const std::int64_t stride = l.dims == 0 ? 1 : l.strides[k][0];
         const bool aligned = reinterpret_cast<std::uintptr_t>(l.data[k]) % 16 == 0;
-        if (l.dtype[k] != dtype_of<T>() || stride < 0 || stride > 1 || (stride == 1 && !aligned)) return false;
+        if (l.dtype[k] != dtype_of<T>() || stride < 0 || stride > 1 || (stride == 1 && !aligned))
+            return false;
         if (k == 0 && stride != 1) return false;
         x.data[k] = static_cast<T*>(l.data[k]);
         x.step[k] = static_cast<int>(stride);

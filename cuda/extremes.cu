@@ -51,16 +51,19 @@ template <class C> struct ArgmaxOp {
     __device__ std::int64_t finish(const Acc& acc) const { return acc.index; }
 };
 
-// 1 where x equals its output's y.
+// NaN wins a maximum, and so shares in its gradient.
+template <class C> __device__ bool chosen(C x, C y) { return x == y || (x != x && y != y); }
+
+// 1 where x was chosen as its output y.
 template <class C> struct LoadTie {
     AnyArray<C> x, y;
     __device__ std::int64_t operator()(std::int64_t offset, std::int64_t output) const {
-        return x.load(offset) == y.load(output);
+        return chosen(x.load(offset), y.load(output));
     }
 };
 
 template <class C> struct ShareGradient {
-    __device__ C operator()(C g, C x, C y, C ties) const { return x == y ? g / ties : C(0); }
+    __device__ C operator()(C g, C x, C y, C ties) const { return chosen(x, y) ? g / ties : C(0); }
 };
 
 // axes of x along which y has size 1; y has x's number of dimensions.
@@ -74,14 +77,7 @@ Axes reduced_axes(const Shape& x, const Shape& y) {
 template <class C> void share_gradient(In in, const Tensor& out) {
     const Tensor &g = in[0], &x = in[1], &y = in[2];
     const Tensor ties = empty(y.shape(), {.dtype = float64, .device = y.device()});
-    const Axes axes = reduced_axes(x.shape(), y.shape());
-    ReduceShape s = reduce_shape(x.shape(), axes);
-    if (axes.empty()) {  // nothing is reduced: every element is its own output
-        s.kept = s.reduced;
-        s.reduced = Walk{};
-        s.reduced.count = 1;
-        s.columns = true;
-    }
+    const ReduceShape s = reduce_shape(x.shape(), reduced_axes(x.shape(), y.shape()));
     reduce(LoadTie<C>{any_of<C>(x), any_of<C>(y)}, SumOp<std::int64_t>{1}, s, ties);
     map_general<C>(make_layout<5>({out, g, x, y, ties}), ShareGradient<C>{});
 }

@@ -32,7 +32,9 @@ struct SmoothError {
 };
 // -(t ln x + (1 - t) ln(1 - x)), logarithms not below -100
 struct CrossEntropy {
-    template <class C> static __device__ C bounded(C logarithm) { return logarithm < C(-100) ? C(-100) : logarithm; }
+    template <class C> static __device__ C bounded(C logarithm) {
+        return logarithm < C(-100) ? C(-100) : logarithm;
+    }
     template <class C> static __device__ C loss(C x, C t, C) {
         return (t - C(1)) * bounded(math::log1p(-x)) - t * bounded(math::log(x));
     }
@@ -73,7 +75,7 @@ template <class F, class C> void loss_in(In in, const Attrs& at, Out out) {
         return map_general<C>(make_layout<3>({out[0], in[0], in[1]}), ElementLoss<F, C>{beta});
     const C divisor = reduces_to_mean(at) ? static_cast<C>(in[0].numel()) : C(1);
     reduce(LoadLoss<F, C>{any_of<C>(in[0]), any_of<C>(in[1]), beta}, SumOp<C>{divisor},
-           reduce_shape(in[0].shape(), {}), out[0]);
+           reduce_all(in[0].numel()), out[0]);
 }
 
 template <class F> void loss(In in, const Attrs& at, Out out) {

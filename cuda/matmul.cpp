@@ -14,7 +14,8 @@ struct Matrix {
     bool transposed;
 };
 
-// One of the two strides must be 1 and the other long enough; a stride of a dimension of size 1 does not count.
+// One of the two strides must be 1 and the other long enough; a stride of a dimension of size 1 does not
+// count.
 bool as_matrix(const Tensor& x, Matrix& m) {
     const int d = x.dim();
     const std::int64_t rows = x.shape()[d - 2], cols = x.shape()[d - 1];
@@ -47,7 +48,8 @@ void* element(const Tensor& x, std::int64_t offset) {
     return static_cast<char*>(raw(x)) + offset * std::int64_t(size_of(x.dtype()));
 }
 
-// The batch dimensions of the three operands; the last ones that one stride per operand covers are one GEMM call.
+// The batch dimensions of the three operands; the last ones that one stride per operand covers are one GEMM
+// call.
 struct Batches {
     int dims = 0;
     std::int64_t sizes[max_dims], a[max_dims], b[max_dims], c[max_dims];

@@ -1,5 +1,5 @@
-// Random numbers and dropout. The same seed and offset give the same bits as on the CPU (core/philox.h says which
-// element takes which); random_normal differs by the rounding of its functions.
+// Random numbers and dropout. The same seed and offset give the same bits as on the CPU (core/philox.h says
+// which element takes which); random_normal differs by the rounding of its functions.
 #include <cmath>
 
 #include "core/philox.h"
@@ -25,7 +25,8 @@ template <class T> struct Uniform {
     }
 };
 
-// Box and Muller, "A note on the generation of random normal deviates" (1958), in float32: two words, two numbers.
+// Box and Muller, "A note on the generation of random normal deviates" (1958), in float32: two words, two
+// numbers.
 template <class T> struct Normal {
     using C = T;
     T mean, deviation;
@@ -54,7 +55,8 @@ struct Integer {
     }
 };
 
-template <class F> __global__ void random_kernel(F f, Stream stream, AnyArray<typename F::C> out, std::int64_t n) {
+template <class F>
+__global__ void random_kernel(F f, Stream stream, AnyArray<typename F::C> out, std::int64_t n) {
     for (std::int64_t block = first_item(); block * 4 < n; block += item_step()) {
         typename F::C values[4];
         f(philox(stream.seed, stream.offset + static_cast<std::uint64_t>(block)), values);
@@ -65,13 +67,13 @@ template <class F> __global__ void random_kernel(F f, Stream stream, AnyArray<ty
 template <class F> void fill_random(const F& f, const Attrs& at, const Tensor& out) {
     use_device_of(out);
     const std::int64_t n = out.numel();
-    launch(random_kernel<F>, grid_for((n + 3) / 4, random_block), random_block, 0, f, Stream{at.seed, at.offset},
-           any_of<typename F::C>(out), n);
+    launch(random_kernel<F>, grid_for((n + 3) / 4, random_block), random_block, 0, f,
+           Stream{at.seed, at.offset}, any_of<typename F::C>(out), n);
 }
 
 // One Philox block per thread and round: eight elements, kept where their 16 bits reach the threshold.
-template <class X, class Y>
-__global__ void dropout_kernel(X x, Y y, Stream stream, std::uint32_t threshold, typename X::C scale, std::int64_t n) {
+template <class X, class Y> __global__ void dropout_kernel(X x, Y y, Stream stream, std::uint32_t threshold,
+                                                           typename X::C scale, std::int64_t n) {
     using C = typename X::C;
     for (std::int64_t block = first_item(); block * 8 < n; block += item_step()) {
         const PhiloxWords words = philox(stream.seed, stream.offset + static_cast<std::uint64_t>(block));
@@ -83,9 +85,9 @@ __global__ void dropout_kernel(X x, Y y, Stream stream, std::uint32_t threshold,
 }
 
 // The same for eight neighbours that move as one access (two for float32).
-template <class T>
-__global__ void dropout_vector_kernel(const T* x, T* y, Stream stream, std::uint32_t threshold, float scale,
-                                      std::int64_t blocks) {
+template <class T> __global__ void dropout_vector_kernel(const T* x, T* y, Stream stream,
+                                                         std::uint32_t threshold, float scale,
+                                                         std::int64_t blocks) {
     constexpr int width = 16 / sizeof(T);
     using V = Vec<T, width>;
     for (std::int64_t block = first_item(); block < blocks; block += item_step()) {
@@ -101,21 +103,22 @@ __global__ void dropout_vector_kernel(const T* x, T* y, Stream stream, std::uint
     }
 }
 
-template <class T> bool dropout_vectors(const Tensor& x, const Tensor& y, Stream stream, std::uint32_t threshold,
-                                        double scale) {
+template <class T>
+bool dropout_vectors(const Tensor& x, const Tensor& y, Stream stream, std::uint32_t threshold, double scale) {
     const auto aligned = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(raw(t)) % 16 == 0; };
     if (x.dtype() != dtype_of<T>() || y.dtype() != dtype_of<T>() || !aligned(x) || !aligned(y)) return false;
     const std::int64_t blocks = x.numel() / 8;
     if (blocks * 8 != x.numel()) return false;
-    launch(dropout_vector_kernel<T>, grid_for(blocks, random_block), random_block, 0, static_cast<const T*>(raw(x)),
-           static_cast<T*>(raw(y)), stream, threshold, static_cast<float>(scale), blocks);
+    launch(dropout_vector_kernel<T>, grid_for(blocks, random_block), random_block, 0,
+           static_cast<const T*>(raw(x)), static_cast<T*>(raw(y)), stream, threshold,
+           static_cast<float>(scale), blocks);
     return true;
 }
 
 template <class C>
 void dropout_any(const Tensor& x, const Tensor& y, Stream stream, std::uint32_t threshold, double scale) {
-    launch(dropout_kernel<AnyArray<C>, AnyArray<C>>, grid_for((x.numel() + 7) / 8, random_block), random_block, 0,
-           any_of<C>(x), any_of<C>(y), stream, threshold, static_cast<C>(scale), x.numel());
+    launch(dropout_kernel<AnyArray<C>, AnyArray<C>>, grid_for((x.numel() + 7) / 8, random_block),
+           random_block, 0, any_of<C>(x), any_of<C>(y), stream, threshold, static_cast<C>(scale), x.numel());
 }
 
 template <class Make> void with_real(const Tensor& out, const Make& make) {

@@ -32,7 +32,9 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void sum(In in, const Attrs& at, Out out) { sum_elements(in[0], reduce_shape(in[0].shape(), at.axes), 1, out[0]); }
+void sum(In in, const Attrs& at, Out out) {
+    sum_elements(in[0], reduce_shape(in[0].shape(), at.axes), 1, out[0]);
+}
 
 void mean(In in, const Attrs& at, Out out) {
     const ReduceShape s = reduce_shape(in[0].shape(), at.axes);
@@ -40,7 +42,8 @@ void mean(In in, const Attrs& at, Out out) {
 }
 
 void norm(In in, const Attrs& at, Out out) {
-    reduce_elements(in[0], reduce_shape(in[0].shape(), at.axes), out[0], []<class C>(C) { return NormOp<C>{}; });
+    reduce_elements(in[0], reduce_shape(in[0].shape(), at.axes), out[0],
+                    []<class C>(C) { return NormOp<C>{}; });
 }
 
 void column_sum(In in, const Attrs&, Out out) {

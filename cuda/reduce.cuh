@@ -1,8 +1,10 @@
-// Reductions over any axes of a contiguous tensor. The order of every sum depends on the shape and the device only, so
-// that results are reproducible.
+// Reductions over any axes of a contiguous tensor. The order of every sum depends on the shape and the device
+// only, so that results are reproducible.
 //
-// A reduction is made of a Load (element offset, output index) -> value and an Op with an accumulator type Acc:
-//   identity(), lift(value, position within the reduced elements) -> Acc, combine(Acc, Acc), finish(Acc) -> value
+// A reduction is made of a Load (element offset, output index) -> value and an Op with an accumulator type
+// Acc:
+//   identity(), lift(value, position within the reduced elements) -> Acc, combine(Acc, Acc), finish(Acc) ->
+//   value
 #pragma once
 
 #include "cuda/elements.cuh"
@@ -46,7 +48,7 @@ struct ReduceShape {
     std::int64_t part() const { return (reduced.count + splits - 1) / splits; }
 };
 
-// The reduction of contiguous x over the axes (all of them if none is given).
+// The reduction of a contiguous tensor over the axes.
 inline ReduceShape reduce_shape(const Shape& shape, const Axes& axes) {
     ReduceShape s{};
     s.kept.count = s.reduced.count = 1;
@@ -54,18 +56,21 @@ inline ReduceShape reduce_shape(const Shape& shape, const Axes& axes) {
     bool reduced[max_dims] = {};
     for (int d = shape.size() - 1; d >= 0; next *= shape[d--]) stride[d] = next;
     for (std::int64_t axis : axes) reduced[axis] = true;
-    for (int d = 0; d < shape.size(); ++d) (axes.empty() || reduced[d] ? s.reduced : s.kept).push(shape[d], stride[d]);
+    for (int d = 0; d < shape.size(); ++d) (reduced[d] ? s.reduced : s.kept).push(shape[d], stride[d]);
     s.columns = s.kept.dims > 0 && s.kept.strides[s.kept.dims - 1] == 1;
     return s;
 }
+
+// The reduction of n neighbouring elements to one.
+inline ReduceShape reduce_all(std::int64_t n) { return reduce_shape(Shape{n}, Axes{0}); }
 
 template <class Op> __device__ auto combiner(const Op& op) {
     using Acc = typename Op::Acc;
     return [op](const Acc& a, const Acc& b) { return op.combine(a, b); };
 }
 
-// Reduces positions begin, begin + step, … < end of one output. Where the reduced elements lie at one stride, four
-// accumulators keep four loads in flight.
+// Reduces positions begin, begin + step, … < end of one output. Where the reduced elements lie at one stride,
+// four accumulators keep four loads in flight.
 template <class Load, class Op>
 __device__ typename Op::Acc reduce_range(const Load& load, const Op& op, const Walk& walk, std::int64_t base,
                                          std::int64_t output, std::int64_t begin, std::int64_t end,
@@ -137,9 +142,9 @@ __global__ void reduce_columns_kernel(Load load, Op op, ReduceShape s, std::int6
 }
 
 // One warp per output puts its parts together.
-template <class Op>
-__global__ void reduce_parts_kernel(const typename Op::Acc* parts, Op op, std::int64_t outputs, std::int64_t splits,
-                                    Target<Op> target) {
+template <class Op> __global__ void reduce_parts_kernel(const typename Op::Acc* parts, Op op,
+                                                        std::int64_t outputs, std::int64_t splits,
+                                                        Target<Op> target) {
     const std::int64_t warps = item_step() / 32, lane = threadIdx.x % 32;
     for (std::int64_t output = first_item() / 32; output < outputs; output += warps) {
         auto acc = op.identity();
@@ -158,7 +163,8 @@ inline std::int64_t splits_for(const ReduceShape& s, std::int64_t items, unsigne
 }
 
 // out[i] = reduction of output i's elements, converted to out's dtype.
-template <class Load, class Op> void reduce(const Load& load, const Op& op, ReduceShape s, const Tensor& out) {
+template <class Load, class Op>
+void reduce(const Load& load, const Op& op, ReduceShape s, const Tensor& out) {
     using Acc = typename Op::Acc;
     use_device_of(out);
     if (s.kept.count == 0) return;
@@ -173,8 +179,8 @@ template <class Load, class Op> void reduce(const Load& load, const Op& op, Redu
     if (s.splits == 1) return run(result);
     const Scratch parts(out.device(), s.kept.count * s.splits * std::int64_t(sizeof(Acc)));
     run({result.out, parts.as<Acc>()});
-    launch(reduce_parts_kernel<Op>, grid_for(s.kept.count * 32, reduce_block), reduce_block, 0, parts.as<Acc>(), op,
-           s.kept.count, s.splits, result);
+    launch(reduce_parts_kernel<Op>, grid_for(s.kept.count * 32, reduce_block), reduce_block, 0,
+           parts.as<Acc>(), op, s.kept.count, s.splits, result);
 }
 
 // Loads element `offset` of one array.
@@ -187,13 +193,17 @@ template <class A> struct LoadElement {
 template <class Make>
 void reduce_elements(const Tensor& x, const ReduceShape& s, const Tensor& out, const Make& make) {
     switch (x.dtype()) {
-        case Dtype::float16: return reduce(LoadElement<Array<float16_t>>{array_of<float16_t>(x)}, make(0.0f), s, out);
+        case Dtype::float16:
+            return reduce(LoadElement<Array<float16_t>>{array_of<float16_t>(x)}, make(0.0f), s, out);
         case Dtype::bfloat16:
             return reduce(LoadElement<Array<bfloat16_t>>{array_of<bfloat16_t>(x)}, make(0.0f), s, out);
-        case Dtype::float32: return reduce(LoadElement<Array<float>>{array_of<float>(x)}, make(0.0f), s, out);
-        case Dtype::float64: return reduce(LoadElement<Array<double>>{array_of<double>(x)}, make(0.0), s, out);
+        case Dtype::float32:
+            return reduce(LoadElement<Array<float>>{array_of<float>(x)}, make(0.0f), s, out);
+        case Dtype::float64:
+            return reduce(LoadElement<Array<double>>{array_of<double>(x)}, make(0.0), s, out);
         default:
-            return reduce(LoadElement<AnyArray<std::int64_t>>{any_of<std::int64_t>(x)}, make(std::int64_t(0)), s, out);
+            return reduce(LoadElement<AnyArray<std::int64_t>>{any_of<std::int64_t>(x)}, make(std::int64_t(0)),
+                          s, out);
     }
 }
 

@@ -1,5 +1,5 @@
-// Kernels in which a team of threads works on one row of a [outer, cols, inner] tensor: a thread where neighbouring
-// rows are neighbours in memory, a warp for short rows, a block for long ones.
+// Kernels in which a team of threads works on one row of a [outer, cols, inner] tensor: a thread where
+// neighbouring rows are neighbours in memory, a warp for short rows, a block for long ones.
 #pragma once
 
 #include "cuda/elements.cuh"
@@ -95,7 +95,8 @@ private:
     }
 };
 
-template <class Team, class A> __device__ MaxSum<typename A::C> max_sum(const A& x, std::int64_t base, const Rows& r) {
+template <class Team, class A>
+__device__ MaxSum<typename A::C> max_sum(const A& x, std::int64_t base, const Rows& r) {
     auto result = MaxSum<typename A::C>::none();
     for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) result.add(x.load(base + j * r.inner));
     return Team::reduce(result, MaxSum<typename A::C>::none(), MergeMaxSum());

@@ -1,5 +1,5 @@
-// softmax, log_softmax and their gradients along any dimension. A row is read once from memory for its maximum and sum,
-// and once more, from cache, for the result.
+// softmax, log_softmax and their gradients along any dimension. A row is read once from memory for its
+// maximum and sum, and once more, from cache, for the result.
 #include "cuda/rows.cuh"
 #include "ops/kernels.h"
 
@@ -55,10 +55,14 @@ void softmax_forward(In in, const Attrs& at, Out out, bool log) {
     use_device_of(out[0]);
     const Rows r = rows_along(in[0].shape(), at.dim);
     switch (in[0].dtype()) {
-        case Dtype::float16: return softmax_of<float16_t>(in[0], out[0], r, log);
-        case Dtype::bfloat16: return softmax_of<bfloat16_t>(in[0], out[0], r, log);
-        case Dtype::float32: return softmax_of<float>(in[0], out[0], r, log);
-        default: return run_softmax(any_of<double>(in[0]), any_of<double>(out[0]), r, log);
+        case Dtype::float16:
+            return softmax_of<float16_t>(in[0], out[0], r, log);
+        case Dtype::bfloat16:
+            return softmax_of<bfloat16_t>(in[0], out[0], r, log);
+        case Dtype::float32:
+            return softmax_of<float>(in[0], out[0], r, log);
+        default:
+            return run_softmax(any_of<double>(in[0]), any_of<double>(out[0]), r, log);
     }
 }
 
@@ -71,7 +75,8 @@ void run_grad(const G& g, const Y& y, const X& out, const Rows& r, bool log) {
 
 // g and y of the same dtype, the usual case; out may be a 16-bit input's.
 template <class T> void grad_of(In in, const Tensor& out, const Rows& r, bool log) {
-    if (out.dtype() == in[0].dtype()) return run_grad(array_of<T>(in[0]), array_of<T>(in[1]), array_of<T>(out), r, log);
+    if (out.dtype() == in[0].dtype())
+        return run_grad(array_of<T>(in[0]), array_of<T>(in[1]), array_of<T>(out), r, log);
     run_grad(array_of<T>(in[0]), array_of<T>(in[1]), any_of<Compute<T>>(out), r, log);
 }
 

@@ -1,6 +1,7 @@
-// Optimizer and scaler bookkeeping on the device, and the table of all step kernels. Nothing here waits for the device.
-#include "cuda/step.h"
+// Optimizer and scaler bookkeeping on the device, and the table of all step kernels. Nothing here waits for
+// the device.
 #include "cuda/elements.cuh"
+#include "cuda/step.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -13,7 +14,8 @@ struct CounterTable {
     float* step[counter_table];
 };
 
-// Counts an applied step for every parameter of the table; the last table's launch also counts for the optimizer.
+// Counts an applied step for every parameter of the table; the last table's launch also counts for the
+// optimizer.
 __global__ void finish_step_kernel(CounterTable table, StepState* state, bool last) {
     const bool applied = state->found_inf == 0;
     for (std::int64_t i = first_item(); applied && i < table.count; i += item_step()) *table.step[i] += 1;
@@ -35,8 +37,9 @@ __global__ void merge_found_inf_kernel(ScalerState* scaler, const StepState* sta
     if (first_item() == 0 && state->found_inf != 0) scaler->found_inf = 1;
 }
 
-// A non-finite step uses up one unit of hysteresis; at none left the scale backs off, not below the floor. `interval`
-// finite steps in a row let the scale grow, unless it would leave [0, max_scale], and refill the hysteresis.
+// A non-finite step uses up one unit of hysteresis; at none left the scale backs off, not below the floor.
+// `interval` finite steps in a row let the scale grow, unless it would leave [0, max_scale], and refill the
+// hysteresis.
 __global__ void update_scale_kernel(ScalerState* scaler, StepKernels::ScalerArgs a) {
     if (first_item() != 0) return;
     ScalerState s = *scaler;
@@ -66,8 +69,8 @@ void finish_step(std::span<const ParamRef> params, StepState* state) {
     do {
         for (table.count = 0; next < params.size() && table.count < counter_table; ++next)
             if (params[next].step != nullptr) table.step[table.count++] = params[next].step;
-        launch(finish_step_kernel, grid_for(table.count > 0 ? table.count : 1, counter_block), counter_block, 0, table,
-               state, next == params.size());
+        launch(finish_step_kernel, grid_for(table.count > 0 ? table.count : 1, counter_block), counter_block,
+               0, table, state, next == params.size());
     } while (next < params.size());
 }
 

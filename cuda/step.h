@@ -7,8 +7,8 @@ namespace mezzo::cuda {
 
 void step_update(std::span<const ParamRef> params, const StepArgs& args, const StepState* state);
 
-void step_check_finite(std::span<const ParamRef> params, const ScalerState* scaler, bool multiply, StepState* state,
-                       float* per_param_flags);
+void step_check_finite(std::span<const ParamRef> params, const ScalerState* scaler, bool multiply,
+                       StepState* state, float* per_param_flags);
 void step_grad_norm(std::span<const ParamRef> params, float* norm);
 void step_clip_by_norm(std::span<const ParamRef> params, const float* norm, double max_norm);
 void step_clip_by_value(std::span<const ParamRef> params, double limit);

@@ -29,10 +29,14 @@ template <class T, class F> __device__ void visit(T* grad, const Chunk& chunk, b
 
 template <class F> __device__ void visit_chunk(const ParamRef& p, const Chunk& chunk, bool write, F& f) {
     switch (p.grad_dtype) {
-        case Dtype::float16: return visit(static_cast<float16_t*>(p.grad), chunk, write, f);
-        case Dtype::bfloat16: return visit(static_cast<bfloat16_t*>(p.grad), chunk, write, f);
-        case Dtype::float32: return visit(static_cast<float*>(p.grad), chunk, write, f);
-        default: return visit(static_cast<double*>(p.grad), chunk, write, f);
+        case Dtype::float16:
+            return visit(static_cast<float16_t*>(p.grad), chunk, write, f);
+        case Dtype::bfloat16:
+            return visit(static_cast<bfloat16_t*>(p.grad), chunk, write, f);
+        case Dtype::float32:
+            return visit(static_cast<float*>(p.grad), chunk, write, f);
+        default:
+            return visit(static_cast<double*>(p.grad), chunk, write, f);
     }
 }
 
@@ -50,8 +54,8 @@ struct Unscale {
 };
 
 // Several blocks may set the same flag: all write 1.
-__global__ void check_finite_kernel(ParamTable table, const ScalerState* scaler, bool multiply, StepState* state,
-                                    float* flags) {
+__global__ void check_finite_kernel(ParamTable table, const ScalerState* scaler, bool multiply,
+                                    StepState* state, float* flags) {
     Unscale unscale{1, false};
     if (scaler != nullptr) unscale.inverse = static_cast<float>(1.0 / static_cast<double>(scaler->scale));
     for (std::uint32_t c = blockIdx.x; c < table.chunks(); c += gridDim.x) {
@@ -120,11 +124,12 @@ __global__ void clip_by_value_kernel(ParamTable table, double limit) { visit_all
 
 }  // namespace
 
-void step_check_finite(std::span<const ParamRef> params, const ScalerState* scaler, bool multiply, StepState* state,
-                       float* per_param_flags) {
+void step_check_finite(std::span<const ParamRef> params, const ScalerState* scaler, bool multiply,
+                       StepState* state, float* per_param_flags) {
     if (per_param_flags != nullptr) fill_zero(per_param_flags, params.size() * sizeof(float));
     for_tables(params, [&](const ParamTable& table) {
-        launch(check_finite_kernel, table.grid(), step_block, 0, table, scaler, multiply, state, per_param_flags);
+        launch(check_finite_kernel, table.grid(), step_block, 0, table, scaler, multiply, state,
+               per_param_flags);
     });
 }
 

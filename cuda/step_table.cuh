@@ -1,5 +1,6 @@
-// Lists of parameters for the optimizer-step kernels. A list travels in the kernel's arguments, so that no table has to
-// be copied to the device; its elements are dealt to the blocks in chunks, whatever the sizes of the parameters.
+// Lists of parameters for the optimizer-step kernels. A list travels in the kernel's arguments, so that no
+// table has to be copied to the device; its elements are dealt to the blocks in chunks, whatever the sizes of
+// the parameters.
 #pragma once
 
 #include <span>
@@ -59,7 +60,8 @@ template <class Run> void for_tables(std::span<const ParamRef> params, const Run
     constexpr std::int64_t most_chunks = 0x7fffffff;
     for (const ParamRef& p : params) {
         const std::int64_t chunks = (p.numel + step_chunk - 1) / step_chunk;
-        check(chunks < most_chunks, ErrorKind::value, "optimizer step: a parameter of ", p.numel, " elements");
+        check(chunks < most_chunks, ErrorKind::value, "optimizer step: a parameter of ", p.numel,
+              " elements");
         if (table.count == table_params || table.chunks() + chunks > most_chunks) flush();
         table.end[table.count] = static_cast<std::uint32_t>(table.chunks() + chunks);
         table.params[table.count++] = p;

@@ -1,5 +1,5 @@
-// The optimizer update: SGD, Adam and AdamW over all parameters of a list, in one pass over each parameter's memory
-// that also writes its 16-bit shadow. Formulas and their order of evaluation are PyTorch's.
+// The optimizer update: SGD, Adam and AdamW over all parameters of a list, in one pass over each parameter's
+// memory that also writes its 16-bit shadow. Formulas and their order of evaluation are PyTorch's.
 #include "cuda/step.h"
 #include "cuda/step_table.cuh"
 #include "ops/functor_math.h"
@@ -15,11 +15,15 @@ template <class C> struct SgdStep {
     bool nesterov, first;
 
     __device__ SgdStep(const StepArgs& a, float step)
-        : lr(static_cast<C>(a.lr)), weight_decay(static_cast<C>(a.weight_decay)),
-          momentum(static_cast<C>(a.momentum)), gain(static_cast<C>(1 - a.dampening)), nesterov(a.nesterov),
+        : lr(static_cast<C>(a.lr)),
+          weight_decay(static_cast<C>(a.weight_decay)),
+          momentum(static_cast<C>(a.momentum)),
+          gain(static_cast<C>(1 - a.dampening)),
+          nesterov(a.nesterov),
           first(step == 0) {}
 
-    // g += wd p; buffer = momentum buffer + (1 - dampening) g, at first g; nesterov: g += momentum buffer; p -= lr g
+    // g += wd p; buffer = momentum buffer + (1 - dampening) g, at first g; nesterov: g += momentum buffer; p
+    // -= lr g
     __device__ C update(C p, C g, C& buffer, C&) const {
         if (weight_decay != C(0)) g += weight_decay * p;
         if (momentum != C(0)) {
@@ -37,15 +41,18 @@ template <class C> struct AdamStep {
     __device__ AdamStep(const StepArgs& a, float step)
         : shrink(static_cast<C>(a.algorithm == Algorithm::adamw ? 1 - a.lr * a.weight_decay : 1.0)),
           weight_decay(static_cast<C>(a.algorithm == Algorithm::adam ? a.weight_decay : 0.0)),
-          beta1(static_cast<C>(a.beta1)), beta2(static_cast<C>(a.beta2)),
-          one_minus_beta1(static_cast<C>(1 - a.beta1)), one_minus_beta2(static_cast<C>(1 - a.beta2)),
+          beta1(static_cast<C>(a.beta1)),
+          beta2(static_cast<C>(a.beta2)),
+          one_minus_beta1(static_cast<C>(1 - a.beta1)),
+          one_minus_beta2(static_cast<C>(1 - a.beta2)),
           eps(static_cast<C>(a.eps)) {
         const double t = static_cast<double>(step) + 1;
         step_size = static_cast<C>(a.lr / (1 - math::pow(a.beta1, t)));
         root_correction2 = static_cast<C>(math::sqrt(1 - math::pow(a.beta2, t)));
     }
 
-    // m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+    // m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) +
+    // eps)
     __device__ C update(C p, C g, C& m, C& v) const {
         p *= shrink;
         g += weight_decay * p;
@@ -61,7 +68,8 @@ __device__ void update_elements(const ParamRef& p, const Chunk& chunk, const Ste
     C* const first_state = static_cast<C*>(p.state[0]);
     C* const second_state = static_cast<C*>(p.state[1]);
     for (std::int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
-        C m = first_state != nullptr ? first_state[i] : C(0), v = second_state != nullptr ? second_state[i] : C(0);
+        C m = first_state != nullptr ? first_state[i] : C(0),
+          v = second_state != nullptr ? second_state[i] : C(0);
         const C g = load_as<C>(p.grad, p.grad_dtype, i) * multiplier;
         const C value = step.update(load_as<C>(p.param, p.dtype, i), g, m, v);
         store_as(p.param, p.dtype, i, value);
@@ -114,12 +122,13 @@ __device__ bool aligned(const void* p, std::size_t element) {
 __device__ bool takes_vectors(const ParamRef& p) {
     const std::size_t grad_size = p.grad_dtype == Dtype::float32 ? 4 : 2;
     return p.dtype == Dtype::float32 && p.grad_dtype != Dtype::float64 && aligned(p.param, 4) &&
-           aligned(p.grad, grad_size) && aligned(p.state[0], 4) && aligned(p.state[1], 4) && aligned(p.shadow, 2);
+           aligned(p.grad, grad_size) && aligned(p.state[0], 4) && aligned(p.state[1], 4) &&
+           aligned(p.shadow, 2);
 }
 
 template <template <class> class Step>
-__device__ void update_chunk(const ParamRef& p, const Chunk& chunk, const StepArgs& args, const Step<float>& step,
-                             float multiplier) {
+__device__ void update_chunk(const ParamRef& p, const Chunk& chunk, const StepArgs& args,
+                             const Step<float>& step, float multiplier) {
     if (args.maximize) multiplier = -multiplier;
     if (p.dtype == Dtype::float64) {
         const Step<double> exact(args, *p.step);
@@ -158,7 +167,9 @@ __global__ void update_kernel(ParamTable table, StepArgs args, const StepState* 
 
 void step_update(std::span<const ParamRef> params, const StepArgs& args, const StepState* state) {
     const auto kernel = args.algorithm == Algorithm::sgd ? update_kernel<SgdStep> : update_kernel<AdamStep>;
-    for_tables(params, [&](const ParamTable& table) { launch(kernel, table.grid(), step_block, 0, table, args, state); });
+    for_tables(params, [&](const ParamTable& table) {
+        launch(kernel, table.grid(), step_block, 0, table, args, state);
+    });
 }
 
 }  // namespace mezzo::cuda

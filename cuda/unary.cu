@@ -13,7 +13,8 @@ constexpr bool same = true, real = false;
 template <bool integers, class Make> void unary(In in, Out out, const Make& make) {
     const Layout<2> l = make_layout<2>({out[0], in[0]});
     switch (compute_kind({out[0].dtype(), in[0].dtype()})) {
-        case ComputeKind::float64: return map_general<double>(l, make(0.0));
+        case ComputeKind::float64:
+            return map_general<double>(l, make(0.0));
         case ComputeKind::integer:
             if constexpr (integers) return map_general<std::int64_t>(l, make(std::int64_t(0)));
             [[fallthrough]];
@@ -29,15 +30,15 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) \
-    void name(In in, const Attrs&, Out out) {         \
+#define MEZZO_UNARY(name, cast, ints, keep, gradient)                \
+    void name(In in, const Attrs&, Out out) {                        \
         unary<ints>(in, out, [](auto) { return functors::name{}; }); \
     }
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)                               \
-    void name(In in, const Attrs& at, Out out) {                                           \
-        unary<ints>(in, out, [&]<class C>(C) {                                             \
-            return functors::name<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)};       \
-        });                                                                                \
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)                         \
+    void name(In in, const Attrs& at, Out out) {                                     \
+        unary<ints>(in, out, [&]<class C>(C) {                                       \
+            return functors::name<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)}; \
+        });                                                                          \
     }
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY

@@ -60,7 +60,8 @@ TEST_CASE("autocast: what needs range runs in float32", "[amp]") {
     CHECK(log_softmax(x).dtype() == float32);
     CHECK(norm(x).dtype() == float32);
     CHECK(mse_loss(x, x).dtype() == float32);
-    CHECK(cross_entropy(x.reshape({1, 3}), Tensor::from(std::vector<std::int64_t>{1}, {1})).dtype() == float32);
+    CHECK(cross_entropy(x.reshape({1, 3}), Tensor::from(std::vector<std::int64_t>{1}, {1})).dtype() ==
+          float32);
     CHECK(log(x).dtype() == float32);
     CHECK(softplus(x).dtype() == float32);
 }
@@ -69,7 +70,8 @@ TEST_CASE("autocast: other ops keep their dtype", "[amp]") {
     Autocast scope;
     for (const Dtype dtype : {float16, float32}) {
         const Tensor x = Tensor::from({1, 2}).to(dtype);
-        for (const Tensor& y : {relu(x), gelu(x), tanh(x), sigmoid(x), mean(x), max(x), x * 2.5}) CHECK(y.dtype() == dtype);
+        for (const Tensor& y : {relu(x), gelu(x), tanh(x), sigmoid(x), mean(x), max(x), x * 2.5})
+            CHECK(y.dtype() == dtype);
     }
     CHECK((half({1}) + Tensor::from({1})).dtype() == float32);
     CHECK(cat({half({1}), Tensor::from({1})}).dtype() == float32);
@@ -168,9 +170,7 @@ TEST_CASE("autocast: a weight is cast once per scope", "[amp]") {
         {
             Autocast scope;
             linear(x, w);
-            {
-                Autocast off({.enabled = false});
-            }
+            { Autocast off({.enabled = false}); }
             linear(x, w);
             linear(x, w);
             CHECK(autocast_counters().cache_entries == 1);

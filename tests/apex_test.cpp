@@ -33,7 +33,8 @@ struct Model : nn::Module {
 
 struct Setup {
     explicit Setup(const InitializeOptions& options, double lr = 4)
-        : optimizer(with_unit_weight(model), {.lr = lr}), handle(amp::initialize(model, optimizer, options)) {}
+        : optimizer(with_unit_weight(model), {.lr = lr}),
+          handle(amp::initialize(model, optimizer, options)) {}
     static Tensors with_unit_weight(Model& model) {
         NoGrad plain;
         model.layer.weight.fill_(1);
@@ -65,8 +66,8 @@ amp::Properties properties(const InitializeOptions& options) { return Setup(opti
 }  // namespace
 
 TEST_CASE("apex: the table of levels", "[apex]") {
-    const auto o0 = properties({.opt_level = "O0"}), o1 = properties({}), o2 = properties({.opt_level = "O2"}),
-               o3 = properties({.opt_level = "O3"});
+    const auto o0 = properties({.opt_level = "O0"}), o1 = properties({}),
+               o2 = properties({.opt_level = "O2"}), o3 = properties({.opt_level = "O3"});
     CHECK(o0.cast_model_type == CastModel::to_float32);
     CHECK(o1.cast_model_type == CastModel::none);
     CHECK(o2.cast_model_type == CastModel::to_float16);
@@ -196,7 +197,8 @@ TEST_CASE("apex: gradients of several backwards add up unscaled, at any scale", 
 TEST_CASE("apex: a backward that throws leaves the earlier gradients", "[apex]") {
     Setup s({});
     s.backward(3);
-    CHECK_THROWS_AS(s.handle.scale_loss(scalar(1), s.optimizer, [](const Tensor& scaled) { scaled.backward(); }), Error);
+    CHECK_THROWS_AS(
+        s.handle.scale_loss(scalar(1), s.optimizer, [](const Tensor& scaled) { scaled.backward(); }), Error);
     CHECK(s.weight().grad().item<float>() == 0.375f);
 }
 

@@ -1,4 +1,5 @@
-// CPU kernels called directly: strides, broadcasting, 16-bit storage, reductions over any axes, losses, random numbers.
+// CPU kernels called directly: strides, broadcasting, 16-bit storage, reductions over any axes, losses,
+// random numbers.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -41,18 +42,23 @@ Tensor reversed_strides(const Tensor& x) {
     cpu_kernels::copy_into({&x, 1}, {}, {&y, 1});
     return y;
 }
-std::vector<double> run(Kernel* kernel, const std::vector<Tensor>& in, const Attrs& at, const Shape& shape, Dtype dtype) {
+std::vector<double> run(Kernel* kernel, const std::vector<Tensor>& in, const Attrs& at, const Shape& shape,
+                        Dtype dtype) {
     const Tensor y = empty(shape, {.dtype = dtype});
     kernel(in, at, {&y, 1});
     return y.to_vector<double>();
 }
-double rounding(Dtype dtype) { return dtype == float16 ? 1e-3 : dtype == bfloat16 ? 8e-3 : dtype == float32 ? 1e-6 : 1e-13; }
+double rounding(Dtype dtype) {
+    return dtype == float16 ? 1e-3 : dtype == bfloat16 ? 8e-3 : dtype == float32 ? 1e-6 : 1e-13;
+}
 
-void check_close(const std::vector<double>& got, const std::vector<double>& expected, double relative, double absolute = 0) {
+void check_close(const std::vector<double>& got, const std::vector<double>& expected, double relative,
+                 double absolute = 0) {
     REQUIRE(got.size() == expected.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
         const bool close = std::isnan(expected[i]) ? std::isnan(got[i])
-                                                   : std::fabs(got[i] - expected[i]) <= absolute + relative * std::fabs(expected[i]);
+                                                   : std::fabs(got[i] - expected[i]) <=
+                                                         absolute + relative * std::fabs(expected[i]);
         INFO("element " << i << ": " << got[i] << " instead of " << expected[i]);
         if (!close) CHECK(close);
     }
@@ -64,8 +70,9 @@ const Dtype real_dtypes[] = {float16, bfloat16, float32, float64};
 
 TEST_CASE("binary kernels broadcast, stride and mix dtypes", "[cpu_kernels]") {
     const std::vector<std::pair<Shape, Shape>> shapes = {
-        {{3, 5}, {3, 5}}, {{3, 5}, {5}}, {{3, 5}, {3, 1}}, {{3, 5}, {}}, {{2, 1, 4}, {3, 1}}, {{70, 90}, {70, 90}}, {{1}, {1}},
-        {{4, 1, 2, 3}, {5, 1, 3}}, {{0, 3}, {3}}, {{2, 600, 3}, {600, 1}}, {{}, {}}};
+        {{3, 5}, {3, 5}},    {{3, 5}, {5}},           {{3, 5}, {3, 1}}, {{3, 5}, {}},
+        {{2, 1, 4}, {3, 1}}, {{70, 90}, {70, 90}},    {{1}, {1}},       {{4, 1, 2, 3}, {5, 1, 3}},
+        {{0, 3}, {3}},       {{2, 600, 3}, {600, 1}}, {{}, {}}};
     for (const auto& [sa, sb] : shapes)
         for (const Dtype da : {float16, float32, float64, int32})
             for (const Dtype db : {bfloat16, float32, boolean}) {
@@ -88,9 +95,11 @@ TEST_CASE("binary kernels broadcast, stride and mix dtypes", "[cpu_kernels]") {
                 }
                 INFO(name(da) << " " << name(db) << " numel " << shape.numel());
                 check_close(run(cpu_kernels::add, {a, b}, {}, shape, dtype), expected, rounding(dtype), 1e-6);
-                check_close(run(cpu_kernels::add, {reversed_strides(a), b}, {}, shape, dtype), expected, rounding(dtype), 1e-6);
-                check_close(run(cpu_kernels::add, {reversed_strides(a), reversed_strides(b)}, {}, shape, dtype), expected,
+                check_close(run(cpu_kernels::add, {reversed_strides(a), b}, {}, shape, dtype), expected,
                             rounding(dtype), 1e-6);
+                check_close(
+                    run(cpu_kernels::add, {reversed_strides(a), reversed_strides(b)}, {}, shape, dtype),
+                    expected, rounding(dtype), 1e-6);
             }
 }
 
@@ -101,7 +110,8 @@ TEST_CASE("kernels write strided outputs and only those elements", "[cpu_kernels
         const Tensor a = random({4, 3}, dtype, 3, 0, 9), b = random({3}, dtype, 4, 0, 9);
         const std::vector<Tensor> in = {a, b};
         cpu_kernels::add(in, {}, {&view, 1});
-        const std::vector<double> all = storage.to_vector<double>(), va = a.to_vector<double>(), vb = b.to_vector<double>();
+        const std::vector<double> all = storage.to_vector<double>(), va = a.to_vector<double>(),
+                                  vb = b.to_vector<double>();
         for (std::size_t i = 0; i < 100; ++i) {
             const std::size_t at = i - 11;
             const bool inside = i >= 11 && at / 20 < 4 && at % 20 % 2 == 0 && at % 20 / 2 < 3;
@@ -121,10 +131,16 @@ TEST_CASE("cast, copies of transposed tensors, cat and arange", "[cpu_kernels]")
             const Tensor x = random({70, 130}, from, 5, -50, 50), strided = reversed_strides(x);
             const std::vector<double> expected = run(cpu_kernels::cast, {x}, {}, x.shape(), to);
             CHECK(run(cpu_kernels::cast, {strided}, {}, x.shape(), to) == expected);
-            check_close(expected, Tensor(x).to_vector<double>(), to == boolean ? 1e9 : to == int64 ? 0 : 8e-3, to == int64 ? 1 : 1);
+            check_close(expected, Tensor(x).to_vector<double>(),
+                        to == boolean ? 1e9
+                        : to == int64 ? 0
+                                      : 8e-3,
+                        to == int64 ? 1 : 1);
         }
-    const Tensor a = make({1, 2, 3, 4}, {2, 2}, float32), b = make({5, 6}, {2, 1}, float16), c = empty({2, 0});
-    CHECK(run(cpu_kernels::cat, {a, b, c}, {.dim = 1}, {2, 3}, float32) == std::vector<double>{1, 2, 5, 3, 4, 6});
+    const Tensor a = make({1, 2, 3, 4}, {2, 2}, float32), b = make({5, 6}, {2, 1}, float16),
+                 c = empty({2, 0});
+    CHECK(run(cpu_kernels::cat, {a, b, c}, {.dim = 1}, {2, 3}, float32) ==
+          std::vector<double>{1, 2, 5, 3, 4, 6});
     CHECK(run(cpu_kernels::arange, {}, {}, {5}, int32) == std::vector<double>{0, 1, 2, 3, 4});
     const Tensor x = make({1, 2, 3, 4}, {2, 2}, float32);
     const Tensor transposed = make_tensor(x->storage, {2, 2}, {1, 2}, 0, float32);
@@ -133,12 +149,15 @@ TEST_CASE("cast, copies of transposed tensors, cat and arange", "[cpu_kernels]")
 }
 
 TEST_CASE("where, masked_fill, clamp_grad and tests of elements", "[cpu_kernels]") {
-    const Tensor condition = make({1, 0, 1}, {3}, boolean), a = make({1, 2, 3, 4, 5, 6}, {2, 3}, float16), b = make({-1}, {}, float32);
-    CHECK(run(cpu_kernels::where, {condition, a, b}, {}, {2, 3}, float32) == std::vector<double>{1, -1, 3, 4, -1, 6});
+    const Tensor condition = make({1, 0, 1}, {3}, boolean), a = make({1, 2, 3, 4, 5, 6}, {2, 3}, float16),
+                 b = make({-1}, {}, float32);
+    CHECK(run(cpu_kernels::where, {condition, a, b}, {}, {2, 3}, float32) ==
+          std::vector<double>{1, -1, 3, 4, -1, 6});
     CHECK(run(cpu_kernels::masked_fill, {a, condition}, {.alpha = -1e9}, {2, 3}, float16) ==
           std::vector<double>{-65504, 2, -65504, -65504, 5, -65504});
     CHECK(run(cpu_kernels::masked_fill, {a, condition}, {.alpha = -1e9}, {2, 3}, float32)[0] == -1e9);
-    CHECK(std::isinf(run(cpu_kernels::masked_fill, {a, condition}, {.alpha = -INFINITY}, {2, 3}, float16)[0]));
+    CHECK(
+        std::isinf(run(cpu_kernels::masked_fill, {a, condition}, {.alpha = -INFINITY}, {2, 3}, float16)[0]));
     CHECK(run(cpu_kernels::clamp_grad, {a, a}, {.alpha = 2, .beta = 4}, {2, 3}, float32) ==
           std::vector<double>{0, 2, 3, 4, 0, 0});
     const Tensor odd = make({0, nan_value, INFINITY, -3}, {4}, bfloat16);
@@ -147,7 +166,8 @@ TEST_CASE("where, masked_fill, clamp_grad and tests of elements", "[cpu_kernels]
 }
 
 TEST_CASE("reductions over every set of axes", "[cpu_kernels]") {
-    const Shape shapes[] = {{7}, {3, 5}, {40, 6}, {4, 3, 5, 2}, {2, 1100, 3}, {3, 70000}, {70000, 3}, {5, 1, 4}, {}};
+    const Shape shapes[] = {{7},        {3, 5},    {40, 6}, {4, 3, 5, 2}, {2, 1100, 3}, {3, 70000},
+                            {70000, 3}, {5, 1, 4}, {}};
     for (const Shape& shape : shapes)
         for (const Dtype dtype : {float16, float32, float64, int32})
             for (int mask = shape.size() ? 1 : 0; mask < 1 << shape.size(); ++mask) {
@@ -155,8 +175,10 @@ TEST_CASE("reductions over every set of axes", "[cpu_kernels]") {
                 const std::vector<double> values = x.to_vector<double>();
                 Axes axes;
                 Shape kept;
-                for (int d = 0; d < shape.size(); ++d) mask >> d & 1 ? axes.push_back(d) : kept.push_back(shape[d]);
-                std::vector<double> sums(std::size_t(kept.numel()), 0), squares = sums, largest(sums.size(), -1e30);
+                for (int d = 0; d < shape.size(); ++d)
+                    mask >> d & 1 ? axes.push_back(d) : kept.push_back(shape[d]);
+                std::vector<double> sums(std::size_t(kept.numel()), 0), squares = sums,
+                                                                        largest(sums.size(), -1e30);
                 for (std::int64_t i = 0; i < x.numel(); ++i) {
                     std::int64_t rest = i, at = 0, step = 1;
                     for (int d = shape.size() - 1; d >= 0; --d) {
@@ -193,7 +215,8 @@ TEST_CASE("reductions: empty, NaN, threads, ties", "[cpu_kernels]") {
     CHECK(run(cpu_kernels::argmax, {ties}, {.dim = 1}, {2}, int64) == std::vector<double>{1, 1});
     CHECK(run(cpu_kernels::argmax, {ties}, {.dim = 0}, {3}, int64) == std::vector<double>{0, 1, 0});
     const Tensor g = make({4, 10}, {2, 1}, float32), y = make({5, 7}, {2, 1}, float32);
-    CHECK(run(cpu_kernels::amax_grad, {g, ties, y}, {}, {2, 3}, float32) == std::vector<double>{0, 2, 2, 0, 10, 0});
+    CHECK(run(cpu_kernels::amax_grad, {g, ties, y}, {}, {2, 3}, float32) ==
+          std::vector<double>{0, 2, 2, 0, 10, 0});
     const Tensor large = random({1000, 700}, float32, 8);
     const int threads = cpu::num_threads();
     std::vector<double> sums[3], columns[3];
@@ -218,7 +241,8 @@ TEST_CASE("softmax and its gradients along any dimension", "[cpu_kernels]") {
                     const std::int64_t place = std::int64_t(i) / strides[dim] % shape[dim];
                     const std::size_t first = i - std::size_t(place * strides[dim]);
                     double total = 0;
-                    for (std::int64_t k = 0; k < shape[dim]; ++k) total += std::exp(v[first + std::size_t(k * strides[dim])]);
+                    for (std::int64_t k = 0; k < shape[dim]; ++k)
+                        total += std::exp(v[first + std::size_t(k * strides[dim])]);
                     log_y[i] = v[i] - std::log(total), y[i] = std::exp(log_y[i]);
                 }
                 for (std::size_t i = 0; i < v.size(); ++i) {
@@ -236,17 +260,20 @@ TEST_CASE("softmax and its gradients along any dimension", "[cpu_kernels]") {
                 const Attrs at{.dim = dim};
                 INFO(name(dtype) << " dim " << dim << " numel " << x.numel());
                 check_close(run(cpu_kernels::softmax, {x}, at, shape, wide), y, precise, 1e-30);
-                check_close(run(cpu_kernels::softmax, {x}, at, shape, dtype), y, rounding(dtype) + precise, 6e-8);
+                check_close(run(cpu_kernels::softmax, {x}, at, shape, dtype), y, rounding(dtype) + precise,
+                            6e-8);
                 check_close(run(cpu_kernels::log_softmax, {x}, at, shape, wide), log_y, precise, precise);
                 const Tensor ty = make(y, shape, float64), tl = make(log_y, shape, float64);
                 check_close(run(cpu_kernels::softmax_grad, {g, ty}, at, shape, wide), grad, 1e-5, precise);
-                check_close(run(cpu_kernels::log_softmax_grad, {g, tl}, at, shape, wide), log_grad, 1e-5, 20 * precise);
+                check_close(run(cpu_kernels::log_softmax_grad, {g, tl}, at, shape, wide), log_grad, 1e-5,
+                            20 * precise);
             }
         }
 }
 
 TEST_CASE("matmul: transposed, batched and broadcast operands, accumulation", "[cpu_kernels]") {
-    const auto reference = [](const Tensor& a, const Tensor& b, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k) {
+    const auto reference = [](const Tensor& a, const Tensor& b, std::int64_t batch, std::int64_t m,
+                              std::int64_t n, std::int64_t k) {
         const std::vector<double> va = a.to_vector<double>(), vb = b.to_vector<double>();
         std::vector<double> y(std::size_t(batch * m * n), 0);
         const std::int64_t step_a = a.dim() > 2 ? m * k : 0, step_b = b.dim() > 2 ? k * n : 0;
@@ -254,18 +281,22 @@ TEST_CASE("matmul: transposed, batched and broadcast operands, accumulation", "[
             for (std::int64_t i = 0; i < m; ++i)
                 for (std::int64_t j = 0; j < n; ++j)
                     for (std::int64_t p = 0; p < k; ++p)
-                        y[std::size_t((e * m + i) * n + j)] += va[std::size_t(e * step_a + i * k + p)] * vb[std::size_t(e * step_b + p * n + j)];
+                        y[std::size_t((e * m + i) * n + j)] +=
+                            va[std::size_t(e * step_a + i * k + p)] * vb[std::size_t(e * step_b + p * n + j)];
         return y;
     };
     for (const Dtype dtype : real_dtypes) {
         const Dtype wide = dtype == float64 ? float64 : float32;
-        const Tensor a = random({3, 5, 7}, dtype, 11), b = random({3, 7, 4}, dtype, 12), b2 = random({7, 4}, dtype, 13);
-        const Tensor a2 = random({5, 7}, dtype, 14), wide_batch = make_tensor(b2->storage, {3, 7, 4}, {0, 4, 1}, 0, dtype);
+        const Tensor a = random({3, 5, 7}, dtype, 11), b = random({3, 7, 4}, dtype, 12),
+                     b2 = random({7, 4}, dtype, 13);
+        const Tensor a2 = random({5, 7}, dtype, 14),
+                     wide_batch = make_tensor(b2->storage, {3, 7, 4}, {0, 4, 1}, 0, dtype);
         const auto compare = [&](const Tensor& x, const Tensor& y) {
             const std::vector<double> expected = reference(x, y, x.dim() > 2 || y.dim() > 2 ? 3 : 1, 5, 4, 7);
             const Shape shape = x.dim() > 2 || y.dim() > 2 ? Shape{3, 5, 4} : Shape{5, 4};
             check_close(run(cpu_kernels::matmul, {x, y}, {}, shape, wide), expected, 1e-5, 1e-5);
-            check_close(run(cpu_kernels::matmul, {reversed_strides(x), reversed_strides(y)}, {}, shape, wide), expected, 1e-5, 1e-5);
+            check_close(run(cpu_kernels::matmul, {reversed_strides(x), reversed_strides(y)}, {}, shape, wide),
+                        expected, 1e-5, 1e-5);
         };
         compare(a2, b2), compare(a, b), compare(a, b2), compare(a2, b), compare(a, wide_batch);
         const Tensor y = make(std::vector<double>(20, 100), {5, 4}, wide);
@@ -275,7 +306,8 @@ TEST_CASE("matmul: transposed, batched and broadcast operands, accumulation", "[
         for (double& v : expected) v += 100;
         check_close(y.to_vector<double>(), expected, 1e-5, 1e-5);
         const Tensor weight = random({4, 7}, dtype, 15), bias = random({4}, dtype, 16);
-        const std::vector<double> va = a2.to_vector<double>(), vw = weight.to_vector<double>(), vb = bias.to_vector<double>();
+        const std::vector<double> va = a2.to_vector<double>(), vw = weight.to_vector<double>(),
+                                  vb = bias.to_vector<double>();
         std::vector<double> plain(20);
         for (std::size_t i = 0; i < 20; ++i) {
             plain[i] = vb[i % 4];
@@ -297,13 +329,20 @@ TEST_CASE("losses and their gradients for three reductions", "[cpu_kernels]") {
         double (*slope)(double, double);
     };
     const Case cases[] = {
-        {cpu_kernels::mse_loss, cpu_kernels::mse_loss_grad, [](double x, double t) { return (x - t) * (x - t); },
+        {cpu_kernels::mse_loss, cpu_kernels::mse_loss_grad,
+         [](double x, double t) { return (x - t) * (x - t); },
          [](double x, double t) { return 2 * (x - t); }},
         {cpu_kernels::l1_loss, cpu_kernels::l1_loss_grad, [](double x, double t) { return std::fabs(x - t); },
-         [](double x, double t) { return x > t ? 1.0 : x < t ? -1.0 : 0.0; }},
+         [](double x, double t) { return x > t   ? 1.0
+                                         : x < t ? -1.0
+                                                 : 0.0; }},
         {cpu_kernels::smooth_l1_loss, cpu_kernels::smooth_l1_loss_grad,
-         [](double x, double t) { return std::fabs(x - t) < 0.3 ? (x - t) * (x - t) / 0.6 : std::fabs(x - t) - 0.15; },
-         [](double x, double t) { return std::fabs(x - t) < 0.3 ? (x - t) / 0.3 : x > t ? 1.0 : -1.0; }},
+         [](double x, double t) {
+             return std::fabs(x - t) < 0.3 ? (x - t) * (x - t) / 0.6 : std::fabs(x - t) - 0.15;
+         },
+         [](double x, double t) { return std::fabs(x - t) < 0.3 ? (x - t) / 0.3
+                                         : x > t                ? 1.0
+                                                                : -1.0; }},
         {cpu_kernels::bce, cpu_kernels::bce_grad,
          [](double x, double t) { return -(t * std::log(x) + (1 - t) * std::log1p(-x)); },
          [](double x, double t) { return (x - t) / (x * (1 - x)); }},
@@ -313,7 +352,8 @@ TEST_CASE("losses and their gradients for three reductions", "[cpu_kernels]") {
     for (const Dtype dtype : real_dtypes)
         for (const Case& c : cases) {
             const std::int64_t n = 3000;
-            const Tensor x = random({30, 100}, dtype, 17, 0.05, 0.95), t = random({30, 100}, dtype == float64 ? float64 : float32, 18, 0, 1);
+            const Tensor x = random({30, 100}, dtype, 17, 0.05, 0.95),
+                         t = random({30, 100}, dtype == float64 ? float64 : float32, 18, 0, 1);
             const std::vector<double> vx = x.to_vector<double>(), vt = t.to_vector<double>();
             std::vector<double> values(vx.size()), slopes(vx.size());
             double total = 0;
@@ -350,44 +390,53 @@ TEST_CASE("cross entropy and nll: ignored rows, smoothing, reductions, bad targe
             for (const std::uint8_t reduction : {0, 1, 2}) {
                 const Tensor x = random({rows, classes}, dtype, 20);
                 const std::vector<double> v = x.to_vector<double>();
-                std::vector<double> losses(std::size_t(rows), 0), grad(v.size(), 0), lse(std::size_t(rows), 0);
+                std::vector<double> losses(std::size_t(rows), 0), grad(v.size(), 0),
+                    lse(std::size_t(rows), 0);
                 for (std::size_t r = 0; r < std::size_t(rows); ++r) {
                     double total = 0;
                     for (std::size_t c = 0; c < 5; ++c) total += std::exp(v[r * 5 + c]);
                     lse[r] = std::log(total);
                     if (labels[r] < 0) continue;
                     for (std::size_t c = 0; c < 5; ++c) {
-                        const double wanted = (c == std::size_t(labels[r]) ? 1 - smoothing : 0) + smoothing / 5;
+                        const double wanted =
+                            (c == std::size_t(labels[r]) ? 1 - smoothing : 0) + smoothing / 5;
                         losses[r] -= wanted * (v[r * 5 + c] - lse[r]);
-                        grad[r * 5 + c] = (std::exp(v[r * 5 + c] - lse[r]) - wanted) * 2 / (reduction == 1 ? 4 : 1);
+                        grad[r * 5 + c] =
+                            (std::exp(v[r * 5 + c] - lse[r]) - wanted) * 2 / (reduction == 1 ? 4 : 1);
                     }
                 }
                 double total = 0;
                 for (const double loss : losses) total += loss;
-                const std::vector<double> expected = reduction == 0 ? losses : std::vector<double>{reduction == 1 ? total / 4 : total};
+                const std::vector<double> expected =
+                    reduction == 0 ? losses : std::vector<double>{reduction == 1 ? total / 4 : total};
                 const Dtype wide = dtype == float64 ? float64 : float32;
                 const Attrs at{.alpha = smoothing, .index = -100, .reduction = reduction};
                 const Shape shape = reduction == 0 ? Shape{rows} : Shape{};
-                const std::vector<Tensor> in = {x, target}, out = {empty(shape, {.dtype = wide}), empty({rows}, {.dtype = wide})};
+                const std::vector<Tensor> in = {x, target}, out = {empty(shape, {.dtype = wide}),
+                                                                   empty({rows}, {.dtype = wide})};
                 cpu_kernels::cross_entropy(in, at, out);
                 check_close(out[0].to_vector<double>(), expected, 2e-6, 1e-6);
                 check_close(out[1].to_vector<double>(), lse, 2e-6);
                 const Tensor g = make(std::vector<double>(reduction == 0 ? 6 : 1, 2), shape, wide);
-                check_close(run(cpu_kernels::cross_entropy_grad, {g, x, target, out[1]}, at, x.shape(), dtype), grad,
-                            4 * rounding(dtype), rounding(dtype));
+                check_close(
+                    run(cpu_kernels::cross_entropy_grad, {g, x, target, out[1]}, at, x.shape(), dtype), grad,
+                    4 * rounding(dtype), rounding(dtype));
             }
-    const Tensor log_p = make({-1, -2, -3, -4}, {2, 2}, float32), two = Tensor::from(std::vector<std::int64_t>{1, 0}, {2});
+    const Tensor log_p = make({-1, -2, -3, -4}, {2, 2}, float32),
+                 two = Tensor::from(std::vector<std::int64_t>{1, 0}, {2});
     CHECK(run(cpu_kernels::nll_loss, {log_p, two}, {.index = -100, .reduction = 1}, {}, float32)[0] == 2.5);
     const Tensor g = make({1}, {}, float32);
-    CHECK(run(cpu_kernels::nll_loss_grad, {g, two}, {.shape = {2, 2}, .index = -100, .reduction = 1}, {2, 2}, float32) ==
-          std::vector<double>{0, -0.5, -0.5, 0});
-    const Tensor bad = Tensor::from(std::vector<std::int64_t>{0, 2}, {2}), untouched = make({42}, {}, float32);
+    CHECK(run(cpu_kernels::nll_loss_grad, {g, two}, {.shape = {2, 2}, .index = -100, .reduction = 1}, {2, 2},
+              float32) == std::vector<double>{0, -0.5, -0.5, 0});
+    const Tensor bad = Tensor::from(std::vector<std::int64_t>{0, 2}, {2}),
+                 untouched = make({42}, {}, float32);
     const std::vector<Tensor> in = {log_p, bad};
     CHECK_THROWS_WITH(cpu_kernels::nll_loss(in, {.index = -100, .reduction = 1}, {&untouched, 1}),
                       Catch::Contains("nll_loss: target 2 in row 1") && Catch::Contains("2 classes"));
     CHECK(untouched.to_vector<double>()[0] == 42);
     const Tensor ignored = Tensor::from(std::vector<std::int64_t>{-100, -100}, {2});
-    CHECK(std::isnan(run(cpu_kernels::nll_loss, {log_p, ignored}, {.index = -100, .reduction = 1}, {}, float32)[0]));
+    CHECK(std::isnan(
+        run(cpu_kernels::nll_loss, {log_p, ignored}, {.index = -100, .reduction = 1}, {}, float32)[0]));
 }
 
 TEST_CASE("random kernels use the documented words and have the right moments", "[cpu_kernels]") {
@@ -413,7 +462,8 @@ TEST_CASE("random kernels use the documented words and have the right moments", 
         CHECK(variance / n == Approx(1).epsilon(0.03));
     }
     cpu::set_num_threads(threads);
-    const std::vector<double> integers = run(cpu_kernels::random_int, {}, {.alpha = -3, .beta = 4, .seed = 5}, {n}, int64);
+    const std::vector<double> integers =
+        run(cpu_kernels::random_int, {}, {.alpha = -3, .beta = 4, .seed = 5}, {n}, int64);
     std::vector<int> counts(7, 0);
     for (const double v : integers) {
         REQUIRE((v >= -3 && v <= 3));
@@ -422,11 +472,13 @@ TEST_CASE("random kernels use the documented words and have the right moments", 
     for (const int count : counts) CHECK(std::fabs(count - n / 7.0) < 600);
     for (const Dtype dtype : real_dtypes) {
         const Tensor x = make(std::vector<double>(std::size_t(n), 3), {n}, dtype);
-        const std::vector<double> y = run(cpu_kernels::dropout, {x}, {.alpha = 0.25, .seed = 7, .offset = 3}, {n}, dtype);
+        const std::vector<double> y =
+            run(cpu_kernels::dropout, {x}, {.alpha = 0.25, .seed = 7, .offset = 3}, {n}, dtype);
         for (std::size_t i = 0; i < std::size_t(n); ++i) {
             const bool kept = philox_half(philox(7, 3 + i / 8), int(i % 8)) >= 16384;
             if (y[i] != (kept ? 4 : 0)) FAIL_CHECK(name(dtype) << " element " << i << " is " << y[i]);
         }
-        for (const double v : run(cpu_kernels::dropout, {x}, {.alpha = 1, .seed = 7}, {n}, dtype)) REQUIRE(v == 0);
+        for (const double v : run(cpu_kernels::dropout, {x}, {.alpha = 1, .seed = 7}, {n}, dtype))
+            REQUIRE(v == 0);
     }
 }

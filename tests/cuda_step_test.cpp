@@ -26,7 +26,8 @@ struct Kind {
     Dtype shadow_dtype;
 };
 
-// Parameters with gradients and optimizer state on one device; the same seed gives the same values everywhere.
+// Parameters with gradients and optimizer state on one device; the same seed gives the same values
+// everywhere.
 struct Model {
     Device where;
     std::vector<Tensor> params, grads, first, second, shadows, steps;
@@ -37,7 +38,8 @@ struct Model {
         for (std::size_t i = 0; i < sizes.size(); ++i) {
             const auto make = [&](Dtype dtype, std::uint64_t seed) {
                 const auto domain = seed == 4 ? test::Domain::positive : test::Domain::any;
-                return test::tensor_of(test::random_values(sizes[i], seed * 100 + i, domain), {sizes[i]}, dtype, at);
+                return test::tensor_of(test::random_values(sizes[i], seed * 100 + i, domain), {sizes[i]},
+                                       dtype, at);
             };
             params.push_back(make(kind.param, 1));
             grads.push_back(make(kind.grad, 2));
@@ -58,6 +60,19 @@ struct Model {
     }
     const StepKernels& kernels() const { return *step_kernels(where.type()); }
 };
+
+StepState step_state(float grad_multiplier, float found_inf = 0) {
+    StepState state{};
+    state.grad_multiplier = grad_multiplier;
+    state.found_inf = found_inf;
+    return state;
+}
+ScalerState scaler_state(float scale, float hysteresis_left = 0) {
+    ScalerState state{};
+    state.scale = scale;
+    state.hysteresis_left = hysteresis_left;
+    return state;
+}
 
 // A struct of floats in a device's memory.
 template <class T> struct On {
@@ -96,7 +111,7 @@ void check_same(const Model& actual, const Model& expected) {
     check_same(actual.steps, expected.steps, 0);
 }
 
-const std::vector<Kind> kinds = {{float32, float32, false, float16}, {float32, float16, true, float16},
+const std::vector<Kind> kinds = {{float32, float32, false, float16},  {float32, float16, true, float16},
                                  {float32, bfloat16, true, bfloat16}, {float16, float16, false, float16},
                                  {float64, float64, true, float16},   {float32, float64, false, float16}};
 const std::vector<std::int64_t> sizes = {1, 5, 2500, 0, 64, 2048, 3};
@@ -125,7 +140,7 @@ TEST_CASE("cuda step: two updates of every algorithm and dtype", "[cuda]") {
             CAPTURE(name(kind.param), name(kind.grad), int(args.algorithm), args.momentum, args.nesterov);
             Model host(Device{}, kind, sizes), cuda(device, kind, sizes);
             for (Model* model : {&host, &cuda}) {
-                const On<StepState> state(model->where, {.grad_multiplier = 0.25f});
+                const On<StepState> state(model->where, step_state(0.25f));
                 for (int i = 0; i < 2; ++i) {
                     model->kernels().update(model->refs, args, state.get());
                     model->kernels().finish_step(model->refs, state.get());
@@ -140,7 +155,7 @@ TEST_CASE("cuda step: an overflow leaves everything as it was", "[cuda]") {
     if (no_device()) return;
     const Kind kind{float32, float32, true, float16};
     Model untouched(device, kind, sizes), model(device, kind, sizes);
-    const On<StepState> state(device, {.found_inf = 1, .grad_multiplier = 1});
+    const On<StepState> state(device, step_state(1, 1));
     const auto before = cuda::counters();
     for (const StepArgs& args : all_args()) model.kernels().update(model.refs, args, state.get());
     model.kernels().finish_step(model.refs, state.get());
@@ -159,14 +174,15 @@ TEST_CASE("cuda step: finds inf and NaN wherever they are, and unscales", "[cuda
                 Model host(Device{}, kind, sizes), cuda(device, kind, sizes);
                 for (Model* model : {&host, &cuda}) {
                     model->grads[2].slice(0, position, position + 1).fill_(double(bad));
-                    const On<ScalerState> scaler(model->where, {.scale = 3});
-                    const On<StepState> state(model->where, {});
+                    const On<ScalerState> scaler(model->where, scaler_state(3));
+                    const On<StepState> state(model->where, step_state(1));
                     const Tensor flags = full({std::int64_t(sizes.size())}, 9, {.device = model->where});
                     model->kernels().check_finite(model->refs, scaler.get(), true, state.get(),
                                                   static_cast<float*>(raw(flags)));
                     CHECK(state.read().found_inf == (bad != 0 ? 1 : 0));
                     const std::vector<double> seen = test::doubles(flags);
-                    for (std::size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == (i == 2 && bad != 0 ? 1 : 0));
+                    for (std::size_t i = 0; i < seen.size(); ++i)
+                        CHECK(seen[i] == (i == 2 && bad != 0 ? 1 : 0));
                 }
                 check_same(cuda.grads, host.grads, 0);
             }
@@ -177,8 +193,8 @@ TEST_CASE("cuda step: overflow of the unscaled gradient only", "[cuda]") {
     Model model(device, {float32, float32, false, float16}, {3});
     model.grads[0].fill_(3e38);
     for (float scale : {0.5f, 1.0f}) {
-        const On<ScalerState> scaler(device, {.scale = scale});
-        const On<StepState> state(device, {});
+        const On<ScalerState> scaler(device, scaler_state(scale));
+        const On<StepState> state(device, step_state(1));
         model.kernels().check_finite(model.refs, scaler.get(), false, state.get(), nullptr);
         CHECK(state.read().found_inf == (scale < 1 ? 1 : 0));
     }
@@ -214,10 +230,11 @@ TEST_CASE("cuda step: more parameters than one launch takes", "[cuda]") {
     cuda.grads[120].fill_(double(inf));
     host.grads[120].fill_(double(inf));
     for (Model* model : {&host, &cuda}) {
-        const On<StepState> state(model->where, {.grad_multiplier = 1});
+        const On<StepState> state(model->where, step_state(1));
         const Tensor flags = empty({130}, {.device = model->where});
-        const On<StepState> checked(model->where, {});
-        model->kernels().check_finite(model->refs, nullptr, false, checked.get(), static_cast<float*>(raw(flags)));
+        const On<StepState> checked(model->where, step_state(1));
+        model->kernels().check_finite(model->refs, nullptr, false, checked.get(),
+                                      static_cast<float*>(raw(flags)));
         CHECK(checked.read().found_inf == 1);
         CHECK(test::doubles(flags)[120] == 1);
         CHECK(test::doubles(sum(flags))[0] == 1);
@@ -237,17 +254,18 @@ TEST_CASE("cuda step: the scaler's events", "[cuda]") {
     const float most = std::numeric_limits<float>::max();
     // events: overflow x 3, clean x 3, overflow, clean, overflow
     const bool overflows[] = {true, true, true, false, false, false, true, false, true};
-    const Scheme schemes[] = {{{2, 0.5f, 3, 0, most, 1, false, true}, {8, 4, 2, 2, 2, 4, 2, 2, 1}},     // PyTorch
-                              {{2, 0.5f, 3, 1, most, 2, false, true}, {16, 8, 4, 4, 4, 8, 8, 8, 4}},    // Megatron
-                              {{2, 0.5f, 3, 0, most, 2, true, true}, {16, 8, 4, 4, 4, 8, 8, 8, 8}},     // Apex
-                              {{2, 0.5f, 3, 6, 7, 1, false, true}, {8, 6, 6, 6, 6, 6, 6, 6, 6}},        // floor and cap
-                              {{2, 0.5f, 1, 0, most, 1, false, false}, {16, 16, 16, 16, 16, 16, 16, 16, 16}}};
+    const Scheme schemes[] = {
+        {{2, 0.5f, 3, 0, most, 1, false, true}, {8, 4, 2, 2, 2, 4, 2, 2, 1}},   // PyTorch
+        {{2, 0.5f, 3, 1, most, 2, false, true}, {16, 8, 4, 4, 4, 8, 8, 8, 4}},  // Megatron
+        {{2, 0.5f, 3, 0, most, 2, true, true}, {16, 8, 4, 4, 4, 8, 8, 8, 8}},   // Apex
+        {{2, 0.5f, 3, 6, 7, 1, false, true}, {8, 6, 6, 6, 6, 6, 6, 6, 6}},      // floor and cap
+        {{2, 0.5f, 1, 0, most, 1, false, false}, {16, 16, 16, 16, 16, 16, 16, 16, 16}}};
     for (const Scheme& scheme : schemes)
         for (Device where : {Device{}, device}) {
             CAPTURE(&scheme - schemes, name(where.type()));
             const StepKernels& kernels = *step_kernels(where.type());
-            const On<ScalerState> scaler(where, {.scale = 16, .hysteresis_left = scheme.args.hysteresis});
-            const On<StepState> state(where, {});
+            const On<ScalerState> scaler(where, scaler_state(16, scheme.args.hysteresis));
+            const On<StepState> state(where, step_state(1));
             for (std::size_t i = 0; i < scheme.scales.size(); ++i) {
                 kernels.begin_step(state.get(), scaler.get(), true);
                 const float multiplier = state.read().grad_multiplier;
@@ -259,7 +277,7 @@ TEST_CASE("cuda step: the scaler's events", "[cuda]") {
                 CHECK(scaler.read().found_inf == 0);
             }
         }
-    const On<ScalerState> huge(device, {.scale = 0x1p127f});
+    const On<ScalerState> huge(device, scaler_state(0x1p127f));
     step_kernels(DeviceType::cuda)->update_scale(huge.get(), {2, 0.5f, 1, 0, inf, 1, false, true});
     CHECK(huge.read().scale == 0x1p127f);
 }

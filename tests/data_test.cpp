@@ -1,6 +1,6 @@
 // IDX files, Fashion-MNIST, and the loader.
-#include <catch2/catch.hpp>
 #include <zlib.h>
+#include <catch2/catch.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -51,9 +51,7 @@ std::string idx(int type, const std::vector<int>& sizes, const std::string& elem
 
 std::vector<std::int64_t> integers(const Tensor& x) { return x.to_vector<std::int64_t>(); }
 
-data::Dataset numbered(std::int64_t n) {
-    return {arange(n).to(float32).reshape({n, 1}), arange(n)};
-}
+data::Dataset numbered(std::int64_t n) { return {arange(n).to(float32).reshape({n, 1}), arange(n)}; }
 
 std::vector<std::int64_t> order(data::DataLoader& loader) {
     std::vector<std::int64_t> result;
@@ -71,17 +69,20 @@ std::vector<std::int64_t> order(data::DataLoader& loader) {
 TEST_CASE("idx: types, shapes, plain and packed", "[data]") {
     const Folder folder;
     for (const bool pack : {false, true}) {
-        const Tensor bytes = data::read_idx(folder.write("u8", idx(8, {2, 3}, "\x01\x02\x03\xff\x05\x06"), pack));
+        const Tensor bytes =
+            data::read_idx(folder.write("u8", idx(8, {2, 3}, "\x01\x02\x03\xff\x05\x06"), pack));
         CHECK(bytes.dtype() == uint8);
         CHECK(bytes.shape() == Shape{2, 3});
         CHECK(integers(bytes) == std::vector<std::int64_t>{1, 2, 3, 255, 5, 6});
     }
-    const Tensor whole = data::read_idx(folder.write("i32", idx(12, {2}, std::string("\x00\x00\x01\x02\xff\xff\xff\xfe", 8))));
+    const Tensor whole =
+        data::read_idx(folder.write("i32", idx(12, {2}, std::string("\x00\x00\x01\x02\xff\xff\xff\xfe", 8))));
     CHECK(whole.dtype() == int32);
     CHECK(integers(whole) == std::vector<std::int64_t>{258, -2});
     const Tensor real = data::read_idx(folder.write("f32", idx(13, {1}, std::string("\x3f\xc0\x00\x00", 4))));
     CHECK(real.item<float>() == 1.5f);
-    const Tensor wide = data::read_idx(folder.write("f64", idx(14, {1}, std::string("\x3f\xf8\0\0\0\0\0\0", 8))));
+    const Tensor wide =
+        data::read_idx(folder.write("f64", idx(14, {1}, std::string("\x3f\xf8\0\0\0\0\0\0", 8))));
     CHECK(wide.dtype() == float64);
     CHECK(wide.item<double>() == 1.5);
     CHECK(data::read_idx(folder.write("none", idx(8, {0, 28}, ""))).shape() == Shape{0, 28});
@@ -92,18 +93,21 @@ TEST_CASE("idx: damaged files say what is wrong", "[data]") {
     const auto reading = [&](const std::string& bytes, bool pack = false) {
         return [&folder, bytes, pack] { data::read_idx(folder.write("file", bytes, pack)); };
     };
-    CHECK_THROWS_WITH(data::read_idx(folder.path + "/absent"), Contains("cannot open") && Contains("No such file"));
+    CHECK_THROWS_WITH(data::read_idx(folder.path + "/absent"),
+                      Contains("cannot open") && Contains("No such file"));
     CHECK_THROWS_WITH(reading("")(), Contains("truncated: its magic bytes have 4 bytes, it ends after 0"));
     CHECK_THROWS_WITH(reading("\x89PNG\r\n")(), Contains("no IDX file"));
     CHECK_THROWS_WITH(reading(idx(9, {1}, "a"))(), Contains("elements of type 9"));
     CHECK_THROWS_WITH(reading(idx(8, {}, ""))(), Contains("0 dimensions"));
     CHECK_THROWS_WITH(reading(idx(8, {1, 1, 1, 1, 1, 1, 1, 1, 1}, "a"))(), Contains("9 dimensions"));
-    CHECK_THROWS_WITH(reading(idx(8, {2, 3}, "12345"))(), Contains("its elements have 6 bytes, it ends after 5"));
+    CHECK_THROWS_WITH(reading(idx(8, {2, 3}, "12345"))(),
+                      Contains("its elements have 6 bytes, it ends after 5"));
     CHECK_THROWS_WITH(reading(idx(8, {2}, "123"))(), Contains("goes on after its elements"));
     CHECK_THROWS_WITH(reading(idx(8, {0x7fffffff, 0x7fffffff}, ""))(), Contains("claims shape"));
     CHECK_THROWS_WITH(reading(idx(8, {2}, "1"), true)(), Contains("truncated"));
 
-    const std::string packed = folder.write("packed", idx(8, {2000}, std::string(1000, 'x') + std::string(1000, 'y')), true);
+    const std::string packed =
+        folder.write("packed", idx(8, {2000}, std::string(1000, 'x') + std::string(1000, 'y')), true);
     std::string content;
     {
         std::ifstream in(packed, std::ios::binary);
@@ -124,7 +128,8 @@ TEST_CASE("fashion-mnist: images and labels belong together", "[data]") {
     CHECK(test.y.dtype() == int64);
     CHECK_THROWS_WITH(data::fashion_mnist({.directory = folder.path}), Contains("train-images-idx3-ubyte"));
     folder.write("t10k-labels-idx1-ubyte", idx(8, {3}, "abc"));
-    CHECK_THROWS_WITH(data::fashion_mnist({.train = false, .directory = folder.path}), Contains("labels of shape"));
+    CHECK_THROWS_WITH(data::fashion_mnist({.train = false, .directory = folder.path}),
+                      Contains("labels of shape"));
 }
 
 TEST_CASE("fashion-mnist: the installed test images", "[data]") {
@@ -172,7 +177,8 @@ TEST_CASE("loader: shuffling is a permutation fixed by seed and epoch", "[data]"
 }
 
 TEST_CASE("loader: every place is equally likely", "[data]") {
-    // 5 elements, 2,000 epochs: each place of element 0 is expected 400 times, with a standard deviation of 18.
+    // 5 elements, 2,000 epochs: each place of element 0 is expected 400 times, with a standard deviation
+    // of 18.
     data::DataLoader loader(numbered(5), {.batch_size = 5, .shuffle = true});
     std::vector<int> counts(5);
     for (int epoch = 0; epoch < 2000; ++epoch)
@@ -185,7 +191,8 @@ TEST_CASE("loader: every place is equally likely", "[data]") {
 
 TEST_CASE("loader: normalisation", "[data]") {
     const std::vector<std::uint8_t> pixels{0, 255, 51, 102};
-    data::DataLoader images({Tensor::from(pixels, {2, 2}), arange(2)}, {.batch_size = 2, .mean = 0.5, .stddev = 0.25});
+    data::DataLoader images({Tensor::from(pixels, {2, 2}), arange(2)},
+                            {.batch_size = 2, .mean = 0.5, .stddev = 0.25});
     for (const auto& [x, y] : images) {
         CHECK(x.dtype() == float32);
         CHECK(x.shape() == Shape{2, 2});

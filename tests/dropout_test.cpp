@@ -42,7 +42,8 @@ TEST_CASE("the gradient of dropout meets the elements that survived, to second o
     }
 }
 
-TEST_CASE("dropout draws from the stream: equal seeds repeat, calls differ, devices agree", "[ops][dropout]") {
+TEST_CASE("dropout draws from the stream: equal seeds repeat, calls differ, devices agree",
+          "[ops][dropout]") {
     const Tensor x = ones({1000});
     manual_seed(9);
     const auto a = doubles(dropout(x, 0.5)), b = doubles(dropout(x, 0.5));

@@ -72,7 +72,8 @@ std::string verdict(const char* what, double gradient, double difference) {
 
 constexpr double step = 1e-5;
 
-// inputs and, last, v -> sum over inputs of <d<f(inputs), v>/d(input), u>, with history when asked.
+// inputs and, last, v -> sum(f(inputs)) + the sum over inputs of <d<f(inputs), v>/d(input), u>, with history
+// when asked. The first term makes every node meet gradients of both orders in one backward.
 struct GradientProduct {
     Function* function;
     Tensors weights;  // u
@@ -81,9 +82,10 @@ struct GradientProduct {
         EnableGrad on;
         const Tensor v = leaves.back();
         const Tensors x(leaves.begin(), leaves.end() - 1);
-        const Tensors gradients = autograd::grad({function(x)}, varying(x),
-                                                 {.grad_outputs = {v}, .create_graph = create_graph, .allow_unused = true});
-        Tensor total = zeros({}, {.dtype = float64});
+        const Tensor y = function(x);
+        const Tensors gradients = autograd::grad(
+            {y}, varying(x), {.grad_outputs = {v}, .create_graph = create_graph, .allow_unused = true});
+        Tensor total = sum(y);
         std::size_t g = 0;
         for (const Tensor& u : weights) {
             if (!u.defined()) continue;
@@ -119,7 +121,9 @@ std::string check_second_gradient(Function* function, const Tensors& inputs) {
     Tensors gradients;
     if (total.requires_grad()) gradients = autograd::grad({total}, varying(leaves), {.allow_unused = true});
     gradients.resize(varying(leaves).size());
-    const auto value = [&](double h) { return product(as_leaves(moved(all, directions, h)), false).item<double>(); };
+    const auto value = [&](double h) {
+        return product(as_leaves(moved(all, directions, h)), false).item<double>();
+    };
     return verdict("second order", along(gradients, directions), (value(step) - value(-step)) / (2 * step));
 }
 

@@ -18,7 +18,8 @@ using optim::SGD;
 
 namespace {
 
-constexpr float inf = std::numeric_limits<float>::infinity(), quiet_nan = std::numeric_limits<float>::quiet_NaN();
+constexpr float inf = std::numeric_limits<float>::infinity(),
+                quiet_nan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
 Tensor leaf(std::initializer_list<float> values, Device device = {}) {
@@ -104,7 +105,8 @@ TEST_CASE("scaler: the numbers of one step", "[scaler]") {
         }
 }
 
-TEST_CASE("scaler: without unscaling in step the update is the same and the gradient stays scaled", "[scaler]") {
+TEST_CASE("scaler: without unscaling in step the update is the same and the gradient stays scaled",
+          "[scaler]") {
     Bench b({.init_scale = 4, .unscale_in_step = false});
     CHECK(b.step().stepped());
     CHECK(b.w.grad().item<float>() == 12);
@@ -164,7 +166,8 @@ TEST_CASE("scaler: clipping between unscale_ and step", "[scaler]") {
 TEST_CASE("scaler: optimizers without gradients", "[scaler]") {
     Bench b({.init_scale = 4});
     b.scaler.unscale_(b.optimizer);
-    CHECK_THROWS_WITH(b.scaler.step(b.optimizer), Contains("SGD") && Contains("of 1 parameters 0 have a gradient"));
+    CHECK_THROWS_WITH(b.scaler.step(b.optimizer),
+                      Contains("SGD") && Contains("of 1 parameters 0 have a gradient"));
     CHECK_THROWS_WITH(b.scaler.update(), Contains("no inf checks"));
 
     const Tensor used = leaf({1}), idle = leaf({1});
@@ -268,7 +271,8 @@ TEST_CASE("scaler: one event list through every mode", "[scaler]") {
     };
     CHECK(run({}, events) == Scales{8, 4, 2, 2, 2, 4, 2, 2, 1});
     CHECK(run({.hysteresis = 2}, events) == Scales{16, 8, 4, 4, 4, 8, 8, 8, 4});
-    CHECK(run({.hysteresis = 2, .refill_every_clean_step = true}, events) == Scales{16, 8, 4, 4, 4, 8, 8, 8, 8});
+    CHECK(run({.hysteresis = 2, .refill_every_clean_step = true}, events) ==
+          Scales{16, 8, 4, 4, 4, 8, 8, 8, 8});
     CHECK(run({.init_scale = 4, .min_scale = 0}, "iiiiii") == Scales{2, 1, .5, .25, .125, .0625});
     CHECK(run({.init_scale = 4}, "iiiiii") == Scales{2, 1, 1, 1, 1, 1});
     CHECK(run({}, "oooooooooo") == Scales{16, 16, 32, 32, 32, 64, 64, 64, 128, 128});
@@ -312,7 +316,8 @@ StateDict scaler_state(double scale, double growth, double backoff, double inter
             {"_growth_tracker", entry(tracker)}};
 }
 
-void check_values(const GradScaler& s, double scale, double growth, double backoff, double interval, double tracker) {
+void check_values(const GradScaler& s, double scale, double growth, double backoff, double interval,
+                  double tracker) {
     CHECK(s.get_scale() == scale);
     CHECK(s.get_growth_factor() == growth);
     CHECK(s.get_backoff_factor() == backoff);
@@ -324,7 +329,8 @@ void check_values(const GradScaler& s, double scale, double growth, double backo
 
 TEST_CASE("scaler: state dict", "[scaler]") {
     const StateDict saved =
-        GradScaler({.init_scale = 3, .growth_factor = 4, .backoff_factor = 0.5, .growth_interval = 2}).state_dict();
+        GradScaler({.init_scale = 3, .growth_factor = 4, .backoff_factor = 0.5, .growth_interval = 2})
+            .state_dict();
     for (const bool used_before : {false, true}) {
         GradScaler scaler({.init_scale = 6, .growth_factor = 7, .backoff_factor = 0.8, .growth_interval = 1});
         scaler.load_state_dict(scaler_state(6, 7, 0.8, 1, 7));
@@ -411,7 +417,8 @@ TEST_CASE("scaler: accumulation", "[scaler]") {
 }
 
 TEST_CASE("scaler: what counts as overflow", "[scaler]") {
-    for (const std::int64_t n : {std::int64_t(1), std::int64_t(255), std::int64_t(256), std::int64_t(257), std::int64_t(100003)}) {
+    for (const std::int64_t n :
+         {std::int64_t(1), std::int64_t(255), std::int64_t(256), std::int64_t(257), std::int64_t(100003)}) {
         const Tensor w = zeros({n}).set_requires_grad();
         SGD optimizer({w});
         GradScaler scaler({.init_scale = 3});

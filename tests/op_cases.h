@@ -18,22 +18,25 @@ struct Array {
 };
 using Reference = std::function<std::vector<double>(std::span<const Array> x)>;
 
-// What an open Autocast scope makes of the result: its inputs' dtype, the scope's, float32, or nothing to do with either.
+// What an open Autocast scope makes of the result: its inputs' dtype, the scope's, float32, or nothing to do
+// with either.
 enum class Under { keep, low, fp32, fixed };
 
 struct OpCase {
     const char* name;
     Function* function;
     std::vector<Shape> shapes;
-    Reference reference = nullptr;  // null: the same function in float64 on the CPU, with every op run as its meaning
+    Reference reference =
+        nullptr;  // null: the same function in float64 on the CPU, with every op run as its meaning
     Under autocast = Under::keep;
     Domain domain = Domain::any;
-    const char* kinds = "";   // per input: f float (default), i class index (the first is -100, ignored), c class index, b boolean
-    const char* rows = "";    // rows it covers besides `name`, separated by spaces
-    bool gradient = true;     // whether it has one
-    bool resizable = true;    // whether its inputs may have one element
-    bool empty = true;        // whether they may have none
-    double loose = 1;         // multiplies the dtype's tolerance
+    const char* kinds = "";  // per input: f float (default), i class index (the first is -100, ignored), c
+                             // class index, b boolean
+    const char* rows = "";   // rows it covers besides `name`, separated by spaces
+    bool gradient = true;    // whether it has one
+    bool resizable = true;   // whether its inputs may have one element
+    bool empty = true;       // whether they may have none
+    double loose = 1;        // multiplies the dtype's tolerance
 };
 
 const std::vector<OpCase>& op_cases();

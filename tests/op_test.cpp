@@ -1,4 +1,5 @@
-// Runs every line of op_cases.cpp: values, layouts, dtypes, devices, gradients of both orders, autocast, and what stays alive.
+// Runs every line of op_cases.cpp: values, layouts, dtypes, devices, gradients of both orders, autocast, and
+// what stays alive.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -31,7 +32,8 @@ Tensor class_indices(const Shape& shape, std::int64_t classes, bool ignore_one, 
 
 // The same values in other strides.
 Tensor laid_out(const Tensor& x, Layout layout) {
-    if (layout == Layout::transposed && x.dim() >= 2) return x.transpose(-2, -1).contiguous().transpose(-2, -1);
+    if (layout == Layout::transposed && x.dim() >= 2)
+        return x.transpose(-2, -1).contiguous().transpose(-2, -1);
     if (layout == Layout::sliced && x.dim() >= 1)
         return stack({x, x}, -1).flatten(-2).slice(-1, 1, 2 * x.size(-1), 2);
     return x;
@@ -115,12 +117,15 @@ Tensors tracked_leaves(const Tensors& inputs) {
     return leaves;
 }
 
-// The gradients of <f(inputs), v>, with v rounded to the result's dtype.
-std::vector<std::vector<double>> gradients(const OpCase& c, const Tensors& inputs) {
+// What the incoming gradient is rounded to, so that both sides of a comparison start from the same one.
+Dtype rounding(Dtype dtype) { return is_16bit(dtype) ? bfloat16 : float32; }
+
+// The gradients of <f(inputs), v>, with v rounded.
+std::vector<std::vector<double>> gradients(const OpCase& c, const Tensors& inputs, Dtype round_to = float32) {
     const Tensors x = tracked_leaves(inputs);
     const Tensor y = c.function(x);
     REQUIRE(y.requires_grad());
-    const Tensor v = tensor_of(random_values(y.numel(), 50, Domain::unit), y.shape(), bfloat16).to(y.dtype());
+    const Tensor v = tensor_of(random_values(y.numel(), 50, Domain::unit), y.shape(), round_to).to(y.dtype());
     autograd::backward({y}, {.grad_outputs = {v.to(y.device())}});
     std::vector<std::vector<double>> result;
     for (const Tensor& leaf : x) {
@@ -129,7 +134,8 @@ std::vector<std::vector<double>> gradients(const OpCase& c, const Tensors& input
             CHECK(leaf.grad().shape() == leaf.shape());
             CHECK(leaf.grad().dtype() == leaf.dtype());
         }
-        result.push_back(leaf.grad().defined() ? doubles(leaf.grad()) : std::vector<double>(std::size_t(leaf.numel()), 0.0));
+        result.push_back(leaf.grad().defined() ? doubles(leaf.grad())
+                                               : std::vector<double>(std::size_t(leaf.numel()), 0.0));
     }
     return result;
 }
@@ -186,7 +192,8 @@ TEST_CASE("op gradients of the meaning agree with those of the op", "[ops]") {
         const auto fused = gradients(c, inputs);
         ByMeaning reference;
         const auto composed = gradients(c, inputs);
-        for (std::size_t i = 0; i < fused.size(); ++i) CHECK(difference(fused[i], composed[i], {1e-9, 1e-9}) == "");
+        for (std::size_t i = 0; i < fused.size(); ++i)
+            CHECK(difference(fused[i], composed[i], {1e-9, 1e-9}) == "");
     });
 }
 
@@ -197,7 +204,9 @@ TEST_CASE("op gradients in every dtype on every device", "[ops]") {
             for (Dtype dtype : floating) {
                 CAPTURE(name(dtype), name(device.type()));
                 const Tensors inputs = make_inputs(c, c.shapes, dtype, device);
-                const auto actual = gradients(c, inputs), wanted = gradients(c, exact(inputs));
+                const Dtype round_to = rounding(dtype);
+                const auto actual = gradients(c, inputs, round_to),
+                           wanted = gradients(c, exact(inputs), round_to);
                 for (std::size_t i = 0; i < actual.size(); ++i) {
                     Tolerance t = allowed(c, dtype, 4);  // a gradient of several ops rounds several times
                     t.absolute += t.relative * magnitude(wanted[i]);
@@ -214,7 +223,8 @@ TEST_CASE("op gradients of one element and of none", "[ops]") {
             CAPTURE(name(device.type()));
             const Tensors one = make_inputs(c, ones_of(c.shapes), float32, device);
             const auto actual = gradients(c, one), wanted = gradients(c, exact(one));
-            for (std::size_t i = 0; i < actual.size(); ++i) CHECK(difference(actual[i], wanted[i], {1e-4, 1e-5}) == "");
+            for (std::size_t i = 0; i < actual.size(); ++i)
+                CHECK(difference(actual[i], wanted[i], {1e-4, 1e-5}) == "");
             if (c.empty) gradients(c, make_inputs(c, emptied(c.shapes), float32, device));
         }
     });
@@ -247,12 +257,12 @@ TEST_CASE("op gradients under autocast are those of plain ops, within rounding",
             for (Dtype scope : {float16, bfloat16}) {
                 CAPTURE(name(scope), name(device.type()));
                 const Tensors inputs = make_inputs(c, c.shapes, scope, device);
-                const auto wanted = gradients(c, exact(inputs));
+                const auto wanted = gradients(c, exact(inputs), bfloat16);
                 for (Dtype dtype : {float32, scope}) {
                     Tensors given;
                     for (const Tensor& x : inputs) given.push_back(is_floating(x.dtype()) ? x.to(dtype) : x);
                     amp::Autocast open({.device = device.type(), .dtype = scope});
-                    const auto actual = gradients(c, given);
+                    const auto actual = gradients(c, given, bfloat16);
                     for (std::size_t i = 0; i < actual.size(); ++i) {
                         Tolerance t = allowed(c, scope, 4);
                         t.absolute += t.relative * magnitude(wanted[i]);
@@ -278,7 +288,8 @@ TEST_CASE("ops record only what is asked for and leave nothing alive", "[ops]") 
             }
             if (c.gradient) {
                 gradients(c, make_inputs(c, c.shapes, float32, device));
-                if (device == cpu_device) (void)check_second_gradient(c.function, make_inputs(c, c.shapes, float64, cpu_device));
+                if (device == cpu_device)
+                    (void)check_second_gradient(c.function, make_inputs(c, c.shapes, float64, cpu_device));
             }
             const LiveObjects after = live_objects();
             CHECK(after.tensors == before.tensors);
@@ -289,7 +300,7 @@ TEST_CASE("ops record only what is asked for and leave nothing alive", "[ops]") 
 }
 
 TEST_CASE("every op has a line", "[ops]") {
-    std::set<std::string> covered{"dropout",  // dropout_test
+    std::set<std::string> covered{"dropout",                              // dropout_test
                                   "reattach", "checkpoint", "function"};  // the engine's own: autograd_test
     for (const OpCase& c : op_cases()) {
         covered.insert(c.name);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "autograd/state.h"
 #include "core/tensor_impl.h"
 #include "mezzo/amp.h"
 #include "mezzo/nn.h"
@@ -89,7 +90,8 @@ TEST_CASE("float64 parameters are updated in float64", "[optim]") {
 
 TEST_CASE("groups have options of their own", "[optim]") {
     const Tensor a = leaf({1}), b = leaf({1}), c = leaf({1});
-    SGD optimizer({{.params = {a, b}, .options = {.lr = 0.5}}, {.params = {c}, .options = {.lr = 0.25, .momentum = 0.5}}});
+    SGD optimizer({{.params = {a, b}, .options = {.lr = 0.5}},
+                   {.params = {c}, .options = {.lr = 0.25, .momentum = 0.5}}});
     CHECK(optimizer.group_count() == 2);
     for (int t = 0; t < 2; ++t) {
         set_grad(a, {1});
@@ -97,7 +99,7 @@ TEST_CASE("groups have options of their own", "[optim]") {
         optimizer.step();
     }
     CHECK(floats(a) == std::vector<float>{0});
-    CHECK(floats(b) == std::vector<float>{1});                // no gradient: left out
+    CHECK(floats(b) == std::vector<float>{1});                 // no gradient: left out
     CHECK(floats(c) == std::vector<float>{1 - .25f - .375f});  // 0.25 (1 + 1.5)
     optimizer.set_lr(2, 1);
     CHECK(optimizer.lr(0) == 0.5);
@@ -182,6 +184,28 @@ TEST_CASE("a step writes the 16-bit copy that autocast reads", "[optim]") {
             CHECK(shadow.value.dtype() == dtype);
             CHECK(floats(shadow.value) == floats(w.detach().to(dtype)));
         }
+    }
+}
+
+TEST_CASE("a steady training step casts no weights", "[optim]") {
+    nn::Sequential net{nn::Linear(4, 4), nn::ReLU(), nn::Linear(4, 1)};
+    SGD optimizer(net.parameters(), {.lr = 0.01});
+    const Tensor x = ones({2, 4}, {.dtype = float16});
+    std::uint64_t casts = 0, hits = 0;
+    for (int t = 0; t < 3; ++t) {
+        const AutocastCounters before = autocast_counters();
+        Tensor y;
+        {
+            amp::Autocast scope;
+            y = net(x);
+        }
+        casts = autocast_counters().casts - before.casts;
+        hits = autocast_counters().shadow_hits - before.shadow_hits;
+        sum(y).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+        CHECK(casts == (t == 0 ? 4 : 0));
+        CHECK(hits == (t == 0 ? 0 : 4));
     }
 }
 
@@ -293,7 +317,8 @@ TEST_CASE("a wrong state is refused and changes nothing", "[optim]") {
     const Tensor other = leaf({1, 2});
     CHECK_THROWS_WITH(optimizer.load_state_dict(AdamW({other}).state_dict()), Contains("another type"));
     const Tensor third = leaf({1, 2});
-    CHECK_THROWS_WITH(optimizer.load_state_dict(Adam({other, third}).state_dict()), Contains("2 parameters there and 1"));
+    CHECK_THROWS_WITH(optimizer.load_state_dict(Adam({other, third}).state_dict()),
+                      Contains("2 parameters there and 1"));
     same_as_before();
 }
 
@@ -358,15 +383,16 @@ void check_rates(const std::vector<double>& actual, const float (&expected)[1][1
 }  // namespace
 
 TEST_CASE("schedules follow PyTorch", "[optim]") {
-    check_rates(rates([](SGD& o) { return optim::StepLR(o, {.step_size = 3, .gamma = 0.5}); }), reference::step_lr);
+    check_rates(rates([](SGD& o) { return optim::StepLR(o, {.step_size = 3, .gamma = 0.5}); }),
+                reference::step_lr);
     check_rates(rates([](SGD& o) { return optim::ExponentialLR(o, 0.9); }), reference::exponential_lr);
     check_rates(rates([](SGD& o) { return optim::CosineAnnealingLR(o, {.t_max = 6, .eta_min = 0.05}); }),
                 reference::cosine_lr);
-    check_rates(rates([](SGD& o) {
-                    return optim::LambdaLR(o, [](std::int64_t t) { return 1 / (1 + double(t)); });
-                }),
-                reference::lambda_lr);
-    const auto warmup = rates([](SGD& o) { return optim::LinearWarmup(o, {.warmup_steps = 2, .total_steps = 6}); });
+    check_rates(
+        rates([](SGD& o) { return optim::LambdaLR(o, [](std::int64_t t) { return 1 / (1 + double(t)); }); }),
+        reference::lambda_lr);
+    const auto warmup =
+        rates([](SGD& o) { return optim::LinearWarmup(o, {.warmup_steps = 2, .total_steps = 6}); });
     CHECK(warmup == std::vector<double>{0, 0.25, 0.5, 0.375, 0.25, 0.125, 0, 0, 0, 0});
     CHECK(rates([](SGD& o) { return optim::LinearWarmup(o, {.warmup_steps = 4}); })[9] == 0.5);
 }
@@ -376,8 +402,10 @@ TEST_CASE("schedules validate and continue after loading", "[optim]") {
     SGD optimizer({w}, {.lr = 0.5});
     CHECK_THROWS_WITH(optim::StepLR(optimizer, {.step_size = 0}), Contains("step_size is 0"));
     CHECK_THROWS_WITH(optim::CosineAnnealingLR(optimizer, {.t_max = 0}), Contains("t_max"));
-    CHECK_THROWS_WITH(optim::LinearWarmup(optimizer, {.warmup_steps = 5, .total_steps = 5}), Contains("total_steps is 5"));
-    CHECK_THROWS_WITH(optim::LambdaLR(optimizer, [](std::int64_t) { return NAN; }), Contains("after 0 steps"));
+    CHECK_THROWS_WITH(optim::LinearWarmup(optimizer, {.warmup_steps = 5, .total_steps = 5}),
+                      Contains("total_steps is 5"));
+    CHECK_THROWS_WITH(optim::LambdaLR(optimizer, [](std::int64_t) { return NAN; }),
+                      Contains("after 0 steps"));
     optim::ExponentialLR scheduler(optimizer, 0.5);
     set_grad(w, {0});
     optimizer.step();

@@ -95,7 +95,8 @@ TEST_CASE("recipe: clipping", "[recipes]") {
     // end
     double squares = 0;
     for (std::size_t i = 0; i < before.size(); ++i)
-        for (const float d : floats(net.parameters()[i].detach() - before[i])) squares += double(d) * double(d);
+        for (const float d : floats(net.parameters()[i].detach() - before[i]))
+            squares += double(d) * double(d);
     CHECK(std::sqrt(squares) == Approx(0.01).epsilon(1e-3));
 }
 
@@ -131,7 +132,8 @@ TEST_CASE("recipe: the scaled gradient of the penalty", "[recipes]") {
 TEST_CASE("recipe: several losses, models and optimizers", "[recipes]") {
     mz::nn::Linear encoder(4, 4), first(4, 1), second(4, 1);
     mz::optim::SGD shared(encoder.parameters(), {.lr = 0.1});
-    mz::optim::AdamW heads({{.params = first.parameters()}, {.params = second.parameters(), .options = {.lr = 1e-2}}});
+    mz::optim::AdamW heads(
+        {{.params = first.parameters()}, {.params = second.parameters(), .options = {.lr = 1e-2}}});
     mz::amp::GradScaler scaler({.init_scale = 1024});
     const mz::Tensor x = mz::ones({3, 4});
     // begin
@@ -174,7 +176,8 @@ TEST_CASE("recipe: a skipped step", "[recipes]") {
 
 TEST_CASE("recipe: running a batch again after an overflow", "[recipes]") {
     // The product of x = 64 and the scaled gradient leaves float16 at scale 65536.
-    const mz::Tensor w = mz::Tensor::from({1}, {1, 1}).set_requires_grad(), x = mz::full({1, 1}, 64).set_requires_grad();
+    const mz::Tensor w = mz::Tensor::from({1}, {1, 1}).set_requires_grad(),
+                     x = mz::full({1, 1}, 64).set_requires_grad();
     mz::optim::SGD optimizer({w}, {.lr = 1.0 / 64});
     mz::amp::GradScaler scaler;
     const auto forward = [&] {
@@ -212,7 +215,8 @@ TEST_CASE("recipe: inference", "[recipes]") {
 }
 
 TEST_CASE("recipe: checkpointing", "[recipes]") {
-    mz::nn::Sequential block{mz::nn::Linear(4, 64), mz::nn::GELU(), mz::nn::Dropout(0.5), mz::nn::Linear(64, 4)};
+    mz::nn::Sequential block{mz::nn::Linear(4, 64), mz::nn::GELU(), mz::nn::Dropout(0.5),
+                             mz::nn::Linear(64, 4)};
     const mz::Tensor x = mz::ones({8, 4});
     const auto gradients = [&](bool save_memory) {
         block.zero_grad();
@@ -221,10 +225,10 @@ TEST_CASE("recipe: checkpointing", "[recipes]") {
         {
             mz::amp::Autocast scope;
             // begin
-            const mz::Tensor y = save_memory
-                                     ? mz::autograd::checkpoint(
-                                           [&](const mz::Tensors& in) { return mz::Tensors{block(in[0])}; }, {x})[0]
-                                     : block(x);
+            const mz::Tensor y =
+                save_memory ? mz::autograd::checkpoint(
+                                  [&](const mz::Tensors& in) { return mz::Tensors{block(in[0])}; }, {x})[0]
+                            : block(x);
             // end
             loss = mz::sum(y);
         }
@@ -239,7 +243,9 @@ TEST_CASE("recipe: checkpointing", "[recipes]") {
 // begin
 struct Clamped : mz::autograd::Function<Clamped> {
     // Limits values to [-1, 1] and lets the gradient through everywhere (a straight-through estimator).
-    static mz::Tensors forward(mz::autograd::Context&, const mz::Tensors& in) { return {mz::clamp(in[0], -1, 1)}; }
+    static mz::Tensors forward(mz::autograd::Context&, const mz::Tensors& in) {
+        return {mz::clamp(in[0], -1, 1)};
+    }
     static mz::Tensors backward(mz::autograd::Context&, const mz::Tensors& g) { return {g[0]}; }
 };
 // end
@@ -273,7 +279,8 @@ TEST_CASE("recipe: float32 inside a 16-bit region", "[recipes]") {
 
 TEST_CASE("recipe: saving and resuming", "[recipes]") {
     const mz::data::Dataset data = samples();
-    const auto train = [&](mz::nn::Sequential& net, mz::optim::Optimizer& optimizer, mz::amp::GradScaler& scaler, int steps) {
+    const auto train = [&](mz::nn::Sequential& net, mz::optim::Optimizer& optimizer,
+                           mz::amp::GradScaler& scaler, int steps) {
         for (int i = 0; i < steps; ++i) {
             mz::Tensor loss;
             {
@@ -287,7 +294,8 @@ TEST_CASE("recipe: saving and resuming", "[recipes]") {
         }
     };
     mz::nn::Sequential net = small_net(6), restored = small_net(7), straight = small_net(6);
-    mz::optim::AdamW optimizer(net.parameters()), resumed(restored.parameters()), reference(straight.parameters());
+    mz::optim::AdamW optimizer(net.parameters()), resumed(restored.parameters()),
+        reference(straight.parameters());
     mz::amp::GradScaler scaler({.growth_interval = 3}), again, third({.growth_interval = 3});
     train(net, optimizer, scaler, 4);
     // begin

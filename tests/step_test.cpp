@@ -1,4 +1,5 @@
-// Optimizer and scaler kernels of the CPU against plain float64 arithmetic, and the scaler against tables of events.
+// Optimizer and scaler kernels of the CPU against plain float64 arithmetic, and the scaler against tables of
+// events.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -33,11 +34,16 @@ struct Values {
             else
                 bits.push_back(type == float16 ? float16_t(float(v)).bits : bfloat16_t(float(v)).bits);
     }
-    void* data() { return dtype == float64 ? static_cast<void*>(f64.data()) : dtype == float32 ? static_cast<void*>(f32.data()) : bits.data(); }
+    void* data() {
+        return dtype == float64   ? static_cast<void*>(f64.data())
+               : dtype == float32 ? static_cast<void*>(f32.data())
+                                  : bits.data();
+    }
     double operator[](std::size_t i) const {
         if (dtype == float64) return f64[i];
         if (dtype == float32) return double(f32[i]);
-        return double(dtype == float16 ? float(float16_t::from_bits(bits[i])) : float(bfloat16_t::from_bits(bits[i])));
+        return double(dtype == float16 ? float(float16_t::from_bits(bits[i]))
+                                       : float(bfloat16_t::from_bits(bits[i])));
     }
 };
 
@@ -55,15 +61,26 @@ struct Parameter {
     std::vector<double> p, m, v;  // the reference
 
     Parameter(std::size_t n, Dtype dtype, Dtype grad_dtype, Dtype shadow_dtype, unsigned seed)
-        : param(dtype, random_values(n, seed)), grad(grad_dtype, std::vector<double>(n)),
+        : param(dtype, random_values(n, seed)),
+          grad(grad_dtype, std::vector<double>(n)),
           first(dtype == float64 ? float64 : float32, std::vector<double>(n, 0)),
-          second(first.dtype, std::vector<double>(n, 0)), shadow(shadow_dtype, std::vector<double>(n)), m(n, 0), v(n, 0) {
+          second(first.dtype, std::vector<double>(n, 0)),
+          shadow(shadow_dtype, std::vector<double>(n)),
+          m(n, 0),
+          v(n, 0) {
         for (std::size_t i = 0; i < n; ++i) p.push_back(param[i]);
     }
     ParamRef ref() {
         const auto n = std::int64_t(p.size());
-        return {param.data(), grad.data(), {first.data(), second.data()}, is_16bit(shadow.dtype) ? shadow.data() : nullptr, n,
-                param.dtype, grad.dtype, shadow.dtype, &step};
+        return {param.data(),
+                grad.data(),
+                {first.data(), second.data()},
+                is_16bit(shadow.dtype) ? shadow.data() : nullptr,
+                n,
+                param.dtype,
+                grad.dtype,
+                shadow.dtype,
+                &step};
     }
     void reference(const StepArgs& a, double multiplier) {
         const double t = double(step) + 1;
@@ -98,11 +115,17 @@ const StepArgs variants[] = {
     {.algorithm = Algorithm::sgd, .lr = 0.1, .momentum = 0.9, .nesterov = true, .maximize = true},
     {.algorithm = Algorithm::adam, .lr = 0.01},
     {.algorithm = Algorithm::adam, .lr = 0.01, .weight_decay = 0.1, .maximize = true},
-    {.algorithm = Algorithm::adamw, .lr = 0.01, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6},
+    {.algorithm = Algorithm::adamw,
+     .lr = 0.01,
+     .weight_decay = 0.1,
+     .beta1 = 0.8,
+     .beta2 = 0.95,
+     .eps = 1e-6},
 };
 
 ParamRef gradient(Values& g, std::size_t n) {
-    return {nullptr, g.data(), {nullptr, nullptr}, nullptr, std::int64_t(n), float32, g.dtype, float32, nullptr};
+    return {nullptr, g.data(), {nullptr, nullptr}, nullptr, std::int64_t(n), float32, g.dtype,
+            float32, nullptr};
 }
 
 }  // namespace
@@ -125,8 +148,10 @@ TEST_CASE("updates equal float64 arithmetic for every algorithm, dtype and threa
                 std::vector<ParamRef> refs;
                 for (Parameter& p : list) {
                     p.grad = Values(p.grad.dtype, random_values(p.p.size(), 100 + step));
-                    if (step == 0 && !p.first.f32.empty()) p.first.f32[0] = nan_value * float(args.algorithm == Algorithm::sgd);
-                    if (step == 0 && !p.first.f32.empty() && args.algorithm != Algorithm::sgd) p.first.f32[0] = 0;
+                    if (step == 0 && !p.first.f32.empty())
+                        p.first.f32[0] = nan_value * float(args.algorithm == Algorithm::sgd);
+                    if (step == 0 && !p.first.f32.empty() && args.algorithm != Algorithm::sgd)
+                        p.first.f32[0] = 0;
                     p.reference(args, 0.25);
                     refs.push_back(p.ref());
                 }
@@ -138,9 +163,10 @@ TEST_CASE("updates equal float64 arithmetic for every algorithm, dtype and threa
                 CHECK(p.step == 4);
                 const double tolerance = p.param.dtype == float64 ? 1e-12 : 4e-6;
                 for (std::size_t i = 0; i < p.p.size(); ++i) {
-                    const bool close = std::fabs(p.param[i] - p.p[i]) <= tolerance * std::max(1.0, std::fabs(p.p[i]));
-                    INFO("variant " << &args - variants << " size " << p.p.size() << " element " << i << ": " << p.param[i]
-                                    << " instead of " << p.p[i]);
+                    const bool close =
+                        std::fabs(p.param[i] - p.p[i]) <= tolerance * std::max(1.0, std::fabs(p.p[i]));
+                    INFO("variant " << &args - variants << " size " << p.p.size() << " element " << i << ": "
+                                    << p.param[i] << " instead of " << p.p[i]);
                     if (!close) CHECK(close);
                     if (!is_16bit(p.shadow.dtype) || p.param.dtype == float64) continue;
                     const Values rounded(p.shadow.dtype, {p.param[i]});
@@ -161,7 +187,8 @@ TEST_CASE("a 16-bit parameter without master is updated in float", "[step]") {
         p.reference(args, 1);
         const std::vector<ParamRef> refs = {p.ref()};
         kernels().update(refs, args, &state);
-        for (std::size_t i = 0; i < 5; ++i) CHECK(p.param[i] == Approx(p.p[i]).epsilon(dtype == float16 ? 1e-3 : 8e-3));
+        for (std::size_t i = 0; i < 5; ++i)
+            CHECK(p.param[i] == Approx(p.p[i]).epsilon(dtype == float16 ? 1e-3 : 8e-3));
     }
 }
 
@@ -172,7 +199,8 @@ TEST_CASE("a step with found_inf changes nothing but the count of skipped steps"
         p.grad.f32[17] = nan_value;
         const std::vector<ParamRef> refs = {p.ref()};
         const Parameter before = p;
-        ScalerState scaler = {.scale = 4, .growth_tracker = 0, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
+        ScalerState scaler = {
+            .scale = 4, .growth_tracker = 0, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
         StepState state = {};
         kernels().begin_step(&state, &scaler, true);
         CHECK(state.grad_multiplier == 0.25f);
@@ -180,13 +208,15 @@ TEST_CASE("a step with found_inf changes nothing but the count of skipped steps"
         kernels().update(refs, args, &state);
         kernels().finish_step(refs, &state);
         kernels().merge_found_inf(&scaler, &state);
-        CHECK((state.found_inf == 1 && state.skipped == 1 && state.applied == 0 && p.step == 0 && scaler.found_inf == 1));
-        CHECK((p.param.f32 == before.param.f32 && p.first.f32 == before.first.f32 && p.second.f32 == before.second.f32 &&
-               p.shadow.bits == before.shadow.bits));
+        CHECK((state.found_inf == 1 && state.skipped == 1 && state.applied == 0 && p.step == 0 &&
+               scaler.found_inf == 1));
+        CHECK((p.param.f32 == before.param.f32 && p.first.f32 == before.first.f32 &&
+               p.second.f32 == before.second.f32 && p.shadow.bits == before.shadow.bits));
     }
 }
 
-TEST_CASE("check_finite finds one bad element anywhere, in every dtype, before and after the multiply", "[step]") {
+TEST_CASE("check_finite finds one bad element anywhere, in every dtype, before and after the multiply",
+          "[step]") {
     for (const Dtype dtype : {float16, bfloat16, float32, float64})
         for (const std::size_t n : {1u, 255u, 256u, 257u, 100003u})
             for (const std::size_t at : {std::size_t(0), n / 2, n - 1})
@@ -203,13 +233,15 @@ TEST_CASE("check_finite finds one bad element anywhere, in every dtype, before a
                     CHECK(flags[0] == 0);
                     CHECK((flags[1] != 0) == expected);
                 }
-    // Two large finite elements do not add up to an overflow; one that only its unscaled value overflows is found.
+    // Two large finite elements do not add up to an overflow; one that only its unscaled value overflows is
+    // found.
     Values large(float32, {3e38, 3e38});
     const std::vector<ParamRef> refs = {gradient(large, 2)};
     StepState state = {};
     kernels().check_finite(refs, nullptr, true, &state, nullptr);
     CHECK((state.found_inf == 0 && large.f32[0] == 3e38f));
-    ScalerState tiny = {.scale = 0x1p-20f, .growth_tracker = 0, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
+    ScalerState tiny = {
+        .scale = 0x1p-20f, .growth_tracker = 0, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
     kernels().check_finite(refs, &tiny, false, &state, nullptr);
     CHECK(state.found_inf == 1);
     ScalerState zero = tiny;
@@ -227,7 +259,8 @@ TEST_CASE("unscaling multiplies by the reciprocal rounded to float", "[step]") {
     Values g(float32, {27, double(0.3f), double(inf)}), half(bfloat16, {12});
     std::vector<ParamRef> refs = {gradient(g, 3)};
     kernels().check_finite(refs, &scaler, true, &state, nullptr);
-    CHECK((g.f32[0] == 9 && double(g.f32[1]) == 0.10000000894069672 && g.f32[2] == inf && state.found_inf == 1));
+    CHECK((g.f32[0] == 9 && double(g.f32[1]) == 0.10000000894069672 && g.f32[2] == inf &&
+           state.found_inf == 1));
     scaler.scale = 4;
     refs = {gradient(half, 1)};
     kernels().check_finite(refs, &scaler, true, &state, nullptr);
@@ -271,16 +304,45 @@ TEST_CASE("the scaler's tables of events", "[step]") {
     };
     const float none = 0;
     const Table tables[] = {
-        {"iiiooo" "ioi", 16, 2, 3, none, 1, false, {8, 4, 2, 2, 2, 4, 2, 2, 1}},          // PyTorch
-        {"iiiooo" "ioi", 16, 2, 3, 1, 2, false, {16, 8, 4, 4, 4, 8, 8, 8, 4}},            // Megatron
-        {"iiiooo" "ioi", 16, 2, 3, none, 2, true, {16, 8, 4, 4, 4, 8, 8, 8, 8}},          // Apex' hysteresis kernel
+        {"iiiooo"
+         "ioi",
+         16,
+         2,
+         3,
+         none,
+         1,
+         false,
+         {8, 4, 2, 2, 2, 4, 2, 2, 1}},  // PyTorch
+        {"iiiooo"
+         "ioi",
+         16,
+         2,
+         3,
+         1,
+         2,
+         false,
+         {16, 8, 4, 4, 4, 8, 8, 8, 4}},  // Megatron
+        {"iiiooo"
+         "ioi",
+         16,
+         2,
+         3,
+         none,
+         2,
+         true,
+         {16, 8, 4, 4, 4, 8, 8, 8, 8}},  // Apex' hysteresis kernel
         {"iiiiii", 4, 2, 3, none, 1, false, {2, 1, 0.5f, 0.25f, 0.125f, 0.0625f}},
         {"iiiiii", 4, 2, 3, 1, 1, false, {2, 1, 1, 1, 1, 1}},
         {"oooooooooo", 16, 2, 3, none, 1, false, {16, 16, 32, 32, 32, 64, 64, 64, 128, 128}},
     };
     for (const Table& table : tables) {
-        ScalerState scaler = {.scale = table.init, .growth_tracker = 0, .hysteresis_left = table.hysteresis, .found_inf = 0, .pad = {}};
-        const StepKernels::ScalerArgs args = {table.growth, 0.5f, table.interval, table.floor, inf, table.hysteresis, table.refill, true};
+        ScalerState scaler = {.scale = table.init,
+                              .growth_tracker = 0,
+                              .hysteresis_left = table.hysteresis,
+                              .found_inf = 0,
+                              .pad = {}};
+        const StepKernels::ScalerArgs args = {
+            table.growth, 0.5f, table.interval, table.floor, inf, table.hysteresis, table.refill, true};
         std::vector<float> scales;
         for (const char* event = table.events; *event; ++event) {
             scaler.found_inf = *event == 'i';
@@ -295,7 +357,8 @@ TEST_CASE("the scaler's tables of events", "[step]") {
 
 TEST_CASE("scaler: finite growth, cap, lowered interval, static scale", "[step]") {
     const auto state = [](float scale, float tracker) {
-        return ScalerState{.scale = scale, .growth_tracker = tracker, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
+        return ScalerState{
+            .scale = scale, .growth_tracker = tracker, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
     };
     StepKernels::ScalerArgs args = {16, 0.5f, 1, 0, inf, 1, false, true};
     ScalerState s = state(1e38f, 0);

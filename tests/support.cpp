@@ -17,11 +17,16 @@ std::vector<Device> devices() {
 
 Tolerance tolerance(Dtype dtype) {
     switch (dtype) {
-        case float64: return {1e-11, 1e-11};
-        case float32: return {2e-5, 4e-6};
-        case float16: return {2e-3, 1e-3};
-        case bfloat16: return {1.6e-2, 8e-3};
-        default: return {0, 0};
+        case float64:
+            return {1e-11, 1e-11};
+        case float32:
+            return {2e-5, 4e-6};
+        case float16:
+            return {2e-3, 1e-3};
+        case bfloat16:
+            return {1.6e-2, 8e-3};
+        default:
+            return {0, 0};
     }
 }
 
@@ -41,7 +46,8 @@ std::vector<double> random_values(std::int64_t count, std::uint64_t seed, Domain
         std::vector<int> order(values.size());
         std::iota(order.begin(), order.end(), 0);
         std::shuffle(order.begin(), order.end(), engine);
-        for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.03125 * (order[i] - int(values.size()) / 2) + 0.01;
+        for (std::size_t i = 0; i < values.size(); ++i)
+            values[i] = 0.03125 * (order[i] - int(values.size()) / 2) + 0.01;
         return values;
     }
     const double low = domain == Domain::positive ? 0.3 : domain == Domain::unit ? 0.1 : -2;
@@ -52,7 +58,9 @@ std::vector<double> random_values(std::int64_t count, std::uint64_t seed, Domain
 }
 
 Tensor tensor_of(const std::vector<double>& values, const Shape& shape, Dtype dtype, Device device) {
-    return Tensor::from<double>(std::span<const double>(values), shape, {.dtype = float64}).to(dtype).to(device);
+    return Tensor::from<double>(std::span<const double>(values), shape, {.dtype = float64})
+        .to(dtype)
+        .to(device);
 }
 
 std::string difference(std::span<const double> actual, std::span<const double> expected, Tolerance allowed) {
@@ -62,8 +70,8 @@ std::string difference(std::span<const double> actual, std::span<const double> e
         const double a = actual[i], b = expected[i];
         if (a == b || (std::isnan(a) && std::isnan(b))) continue;
         if (std::abs(a - b) <= allowed.absolute + allowed.relative * std::abs(b)) continue;
-        return "element " + std::to_string(i) + " is " + std::to_string(a) + " instead of " + std::to_string(b) +
-               " (off by " + std::to_string((a - b) * 1e6) + "e-6)";
+        return "element " + std::to_string(i) + " is " + std::to_string(a) + " instead of " +
+               std::to_string(b) + " (off by " + std::to_string((a - b) * 1e6) + "e-6)";
     }
     return {};
 }

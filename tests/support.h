@@ -31,11 +31,13 @@ enum class Domain {
 std::vector<double> random_values(std::int64_t count, std::uint64_t seed, Domain domain);
 
 // A tensor of `values` rounded to dtype.
-Tensor tensor_of(const std::vector<double>& values, const Shape& shape, Dtype dtype, Device device = cpu_device);
+Tensor tensor_of(const std::vector<double>& values, const Shape& shape, Dtype dtype,
+                 Device device = cpu_device);
 
 inline std::vector<double> doubles(const Tensor& x) { return x.to_vector<double>(); }
 
-// The first difference beyond |a - b| <= absolute + relative |b|, in words; empty when there is none. NaN equals NaN.
+// The first difference beyond |a - b| <= absolute + relative |b|, in words; empty when there is none. NaN
+// equals NaN.
 std::string difference(std::span<const double> actual, std::span<const double> expected, Tolerance allowed);
 
 // Runs every op that has a meaning as its meaning.

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <new>
 
 #include "core/tensor_impl.h"
 
@@ -28,31 +26,28 @@ constexpr std::size_t small_limit = mebibyte;
 constexpr std::size_t small_segment = 2 * mebibyte;
 constexpr std::size_t large_segment = 20 * mebibyte;  // for requests below 10 MiB; above, multiples of 2 MiB
 
+std::size_t rounded(std::size_t bytes) { return (bytes + granularity - 1) / granularity * granularity; }
+
 std::size_t segment_size(std::size_t size) {
     if (size <= small_limit) return small_segment;
     if (size < 10 * mebibyte) return large_segment;
     return (size + small_segment - 1) / small_segment * small_segment;
 }
 
-// AddressSanitizer: bytes beyond the request and freed blocks are poisoned, so that the tests see a kernel
-// that leaves its tensor although neighbours share a segment. Emulated device memory is watched too, real
-// device memory cannot be.
+// AddressSanitizer: on the CPU, bytes beyond the request and freed blocks are poisoned, so that the tests see
+// a kernel that leaves its tensor although neighbours share a segment. Device memory is not the allocator's
+// to poison; there every block is a system allocation of its own, so that an emulated device notices the
+// same.
 #ifdef MEZZO_ASAN
-bool can_be_watched(Device device, void* p) {
-    char variable[8];
-    void* region = nullptr;
-    std::size_t size = 0;
-    return device.type() == DeviceType::cpu ||
-           std::strcmp(__asan_locate_address(p, variable, sizeof variable, &region, &size), "heap") == 0;
-}
+bool keeps_blocks(Device device) { return device.type() == DeviceType::cpu; }
 void poison(const Block* block) {
-    if (block->checked) __asan_poison_memory_region(block->address, block->size);
+    if (block->device.type() == DeviceType::cpu) __asan_poison_memory_region(block->address, block->size);
 }
 void unpoison(const Block* block, std::size_t bytes) {
-    if (block->checked) __asan_unpoison_memory_region(block->address, bytes);
+    if (block->device.type() == DeviceType::cpu) __asan_unpoison_memory_region(block->address, bytes);
 }
 #else
-bool can_be_watched(Device, void*) { return false; }
+bool keeps_blocks(Device) { return true; }
 void poison(const Block*) {}
 void unpoison(const Block*, std::size_t) {}
 #endif
@@ -110,7 +105,7 @@ private:
 FrontCache* front_cache(Device device) {
     if (caches_closed) return nullptr;
     thread_local FrontCache caches[device_type_count];
-    return device.index == 0 ? &caches[static_cast<int>(device.type())] : nullptr;
+    return device.index == 0 && keeps_blocks(device) ? &caches[static_cast<int>(device.type())] : nullptr;
 }
 
 std::string in_bytes(std::size_t bytes) {
@@ -122,22 +117,22 @@ std::string in_bytes(std::size_t bytes) {
 
 Block* CachingAllocator::allocate(std::size_t bytes) {
     if (bytes > PTRDIFF_MAX) out_of_memory(bytes);
-    const std::size_t size = (bytes + granularity - 1) / granularity * granularity;
+    const std::size_t size = rounded(bytes);
     FrontCache* front = front_cache(device_);
     Block* block = front != nullptr ? front->take(size) : nullptr;
     if (block == nullptr) {
         std::unique_lock lock(mutex_);
         block = take(size);
-        if (block == nullptr) block = take_segment(size, segment_size(size));
-        if (block ==
-            nullptr) {  // joined small blocks may do, and the system may give a segment without spare room
+        if (block == nullptr) block = take_segment(bytes, segment_size(size));
+        if (block == nullptr) {
+            // Joined small blocks may do, and the system may give a segment without spare room.
             lock.unlock();
             if (front != nullptr) front->flush();
             lock.lock();
             block = take(size);
             if (block == nullptr) release_segments();
-            if (block == nullptr) block = take_segment(size, segment_size(size));
-            if (block == nullptr) block = take_segment(size, size);
+            if (block == nullptr) block = take_segment(bytes, segment_size(size));
+            if (block == nullptr) block = take_segment(bytes, size);
         }
         if (block == nullptr) {
             lock.unlock();
@@ -159,6 +154,7 @@ void CachingAllocator::release(Block* block) noexcept {
 void CachingAllocator::return_to_pool(Block* block) noexcept {
     const std::lock_guard lock(mutex_);
     put(block);
+    if (!keeps_blocks(device_)) release_segments();
 }
 
 void CachingAllocator::count_allocation(std::size_t size) {
@@ -177,9 +173,11 @@ Block* CachingAllocator::take(std::size_t size) {
     return block;
 }
 
-Block* CachingAllocator::take_segment(std::size_t size, std::size_t segment) {
+Block* CachingAllocator::take_segment(std::size_t bytes, std::size_t segment) {
+    const std::size_t size = rounded(bytes);
+    if (!keeps_blocks(device_)) segment = size;
     if (limit_ != 0 && (segment > limit_ || reserved_ > limit_ - segment)) return nullptr;
-    void* memory = backend_.allocate(device_.index, segment);
+    void* memory = backend_.allocate(device_.index, keeps_blocks(device_) ? segment : bytes);
     if (memory == nullptr) return nullptr;
     ++system_allocations_;
     reserved_ += segment;
@@ -190,7 +188,6 @@ Block* CachingAllocator::take_segment(std::size_t size, std::size_t segment) {
     block->address = static_cast<char*>(memory);
     block->size = segment;
     block->small = size <= small_limit;
-    block->checked = can_be_watched(device_, memory);
     poison(block);
     if (segment > size) split(block, size);
     return block;
@@ -204,7 +201,6 @@ void CachingAllocator::split(Block* block, std::size_t size) {
     rest->address = block->address + size;
     rest->size = block->size - size;
     rest->small = block->small;
-    rest->checked = block->checked;
     rest->previous = block;
     rest->next = block->next;
     if (rest->next != nullptr) rest->next->previous = rest;

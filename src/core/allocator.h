@@ -26,7 +26,6 @@ struct Block : Storage {
     Block* next_cached = nullptr;  // in a thread's front cache
     bool free = false;             // in a pool's free set
     bool small = false;            // which pool
-    bool checked = false;          // AddressSanitizer can watch this memory
 };
 
 // Blocks of at most 1 MiB come from 2 MiB segments, larger ones from segments of at least 20 MiB. A free
@@ -62,8 +61,8 @@ private:
     using Pool = std::set<Block*, BySize>;
 
     Pool& pool(bool small) { return pools_[small ? 0 : 1]; }
-    Block* take(std::size_t size);                               // from a pool; null if none fits
-    Block* take_segment(std::size_t size, std::size_t segment);  // from the system; null if not to be had
+    Block* take(std::size_t size);                                // from a pool; null if none fits
+    Block* take_segment(std::size_t bytes, std::size_t segment);  // from the system; null if not to be had
     void split(Block* block, std::size_t size);
     Block* join(Block* first, Block* second);
     void put(Block* block);

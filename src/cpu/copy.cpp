@@ -13,22 +13,26 @@ struct Element {
     Element(double value, Dtype dtype) { convert(&value, float64, bytes, dtype, 1); }
 };
 
-// A 2-D transpose in square tiles, so that both sides use whole cache lines: y[i, j] = x[j, i].
+// A 2-D transpose in square tiles: y[i, j] = x[j, i]. A tile passes through a small buffer, so that each line
+// of x is read whole: rows a power of two apart share few places in the cache.
 template <class T>
 void transpose(const T* x, std::int64_t x_stride, T* y, std::int64_t rows, std::int64_t cols) {
     constexpr std::int64_t tile = 32;
     const std::int64_t tiles = (rows + tile - 1) / tile;
-    parallel_for(tiles, (grain + tile * cols) / (tile * cols + 1),
-                 [&](std::int64_t first, std::int64_t last) {
-                     for (std::int64_t i0 = first * tile; i0 < last * tile && i0 < rows; i0 += tile) {
-                         const std::int64_t i1 = i0 + tile < rows ? i0 + tile : rows;
-                         for (std::int64_t j0 = 0; j0 < cols; j0 += tile) {
-                             const std::int64_t j1 = j0 + tile < cols ? j0 + tile : cols;
-                             for (std::int64_t i = i0; i < i1; ++i)
-                                 for (std::int64_t j = j0; j < j1; ++j) y[i * cols + j] = x[j * x_stride + i];
-                         }
-                     }
-                 });
+    parallel_for(
+        tiles, (grain + tile * cols) / (tile * cols + 1), [&](std::int64_t first, std::int64_t last) {
+            T buffer[tile][tile];
+            for (std::int64_t i0 = first * tile; i0 < last * tile && i0 < rows; i0 += tile) {
+                const std::int64_t height = i0 + tile < rows ? tile : rows - i0;
+                for (std::int64_t j0 = 0; j0 < cols; j0 += tile) {
+                    const std::int64_t width = j0 + tile < cols ? tile : cols - j0;
+                    for (std::int64_t j = 0; j < width; ++j)
+                        std::memcpy(buffer[j], x + (j0 + j) * x_stride + i0, std::size_t(height) * sizeof(T));
+                    for (std::int64_t i = 0; i < height; ++i)
+                        for (std::int64_t j = 0; j < width; ++j) y[(i0 + i) * cols + j0 + j] = buffer[j][i];
+                }
+            }
+        });
 }
 
 // Handles what transpose() can: equal dtypes of 2 or 4 bytes, x stored column by column.

@@ -7,6 +7,10 @@
 #include "loops_step.h"
 #include "ops/functors.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #if defined(__clang__)
 #define MEZZO_VECTOR_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -80,6 +84,28 @@ void binary(void* dst, const void* pa, const void* pb, std::int64_t n, Single si
     }
 }
 
+// pow: a single operand is spread over a block, because its tests would become branches outside the loop.
+void power(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
+    constexpr std::int64_t block = 256;
+    float spread[block];
+    const auto fill = [&](float value) {
+        for (float& v : spread) v = value;
+    };
+    if (single == Single::a) fill(*static_cast<const float*>(pa));
+    if (single == Single::b) fill(*static_cast<const float*>(pb));
+    for (std::int64_t begin = 0; begin < n; begin += block) {
+        const std::int64_t count = n - begin < block ? n - begin : block;
+        const float* const a = single == Single::a ? spread : static_cast<const float*>(pa) + begin;
+        const float* const b = single == Single::b ? spread : static_cast<const float*>(pb) + begin;
+        float* const to = static_cast<float*>(dst) + begin;
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < count; ++i) to[i] = math::pow(a[i], b[i]);
+    }
+}
+void power_scalar(void* dst, const void* x, std::int64_t n, double alpha, double) {
+    const float exponent = float(alpha);
+    power(dst, x, &exponent, n, Single::b);
+}
+
 // ---- sums and extremes: four vectors of 64 bytes run side by side
 
 template <class T> struct Wide {
@@ -142,19 +168,18 @@ template <class T> double dot(const T* a, const T* b, std::int64_t n) {
 }
 
 template <class T, bool largest> T extreme(const T* x, std::int64_t n) {
-    using V = typename Wide<T>::V;
-    constexpr std::int64_t lanes = Wide<T>::lanes;
-    const auto better = [](T a, T b) { return (largest ? a > b : a < b) || a != a ? a : b; };
+    constexpr int lanes = 256 / sizeof(T);  // a plain array: compilers keep it in registers
+    const auto better = [](T a, T b) __attribute__((always_inline)) {
+        return (largest ? a > b : a < b) || a != a ? a : b;
+    };
     T best = x[0];
     std::int64_t i = 0;
     if (n >= lanes) {
-        V v = load_wide(x), w = v;
-        for (i = lanes; i + 2 * lanes <= n; i += 2 * lanes) {
-            const V a = load_wide(x + i), b = load_wide(x + i + lanes);
-            v = (largest ? a > v : a < v) | (a != a) ? a : v;
-            w = (largest ? b > w : b < w) | (b != b) ? b : w;
-        }
-        for (int j = 0; j < lanes; ++j) best = better(better(v[j], w[j]), best);
+        T lane[lanes];
+        for (int j = 0; j < lanes; ++j) lane[j] = x[j];
+        for (i = lanes; i + lanes <= n; i += lanes)
+            for (int j = 0; j < lanes; ++j) lane[j] = better(x[i + j], lane[j]);
+        for (int j = 0; j < lanes; ++j) best = better(lane[j], best);
     }
     for (; i < n; ++i) best = better(x[i], best);
     return best;
@@ -248,35 +273,45 @@ template <class Loss, class T> void loss_grad(T* dst, const T* x, const T* t, st
 
 // ---- random numbers
 
-// Sixteen blocks at a time, word by word, so that the 32 x 32 -> 64 bit products vectorise.
+// The 128 bits of `blocks` Philox blocks, `Lanes` of them side by side: each 32-bit value fills a 64-bit
+// lane, whose upper half the multiplication ignores.
+typedef std::uint64_t Lanes __attribute__((vector_size(32)));
+MEZZO_HD Lanes multiply_low_halves(const Lanes& a, const Lanes& b) {
+#if defined(__AVX2__)
+    return (Lanes)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#else
+    return (a & 0xffffffffu) * (b & 0xffffffffu);
+#endif
+}
+
 void philox_blocks(std::uint32_t* words, std::uint64_t key, std::uint64_t counter, std::int64_t blocks) {
-    constexpr int width = 16;
+    constexpr int groups = 4, lanes = 4, width = groups * lanes;
+    const Lanes m0 = Lanes{} + 0xD2511F53u, m1 = Lanes{} + 0xCD9E8D57u;
     for (std::int64_t first = 0; first < blocks; first += width) {
-        std::uint32_t c0[width], c1[width], c2[width] = {}, c3[width] = {};
+        Lanes c0[groups], c1[groups], c2[groups] = {}, c3[groups] = {};
         for (int i = 0; i < width; ++i) {
             const std::uint64_t at = counter + std::uint64_t(first + i);
-            c0[i] = std::uint32_t(at);
-            c1[i] = std::uint32_t(at >> 32);
+            c0[i / lanes][i % lanes] = at;
+            c1[i / lanes][i % lanes] = at >> 32;
         }
         std::uint32_t k0 = std::uint32_t(key), k1 = std::uint32_t(key >> 32);
         for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-            for (int i = 0; i < width; ++i) {
-                const std::uint64_t p0 = std::uint64_t(0xD2511F53u) * c0[i],
-                                    p1 = std::uint64_t(0xCD9E8D57u) * c2[i];
-                c0[i] = std::uint32_t(p1 >> 32) ^ c1[i] ^ k0;
-                c1[i] = std::uint32_t(p1);
-                c2[i] = std::uint32_t(p0 >> 32) ^ c3[i] ^ k1;
-                c3[i] = std::uint32_t(p0);
+            for (int i = 0; i < groups; ++i) {
+                const Lanes p0 = multiply_low_halves(c0[i], m0), p1 = multiply_low_halves(c2[i], m1);
+                c0[i] = (p1 >> 32) ^ c1[i] ^ k0;
+                c1[i] = p1;
+                c2[i] = (p0 >> 32) ^ c3[i] ^ k1;
+                c3[i] = p0;
             }
         }
         const std::int64_t count = blocks - first < width ? blocks - first : width;
         std::uint32_t* to = words + first * 4;
-        for (std::int64_t i = 0; i < count; ++i) {
-            to[4 * i] = c0[i];
-            to[4 * i + 1] = c1[i];
-            to[4 * i + 2] = c2[i];
-            to[4 * i + 3] = c3[i];
-        }
+        for (std::int64_t i = 0; i < count; ++i)
+            for (int j = 0; j < 4; ++j)
+                to[4 * i + j] = std::uint32_t((j == 0   ? c0
+                                               : j == 1 ? c1
+                                               : j == 2 ? c2
+                                                        : c3)[i / lanes][i % lanes]);
     }
 }
 
@@ -296,12 +331,25 @@ void dropout(float* dst, const float* x, const std::uint32_t* words, std::int64_
 // r = sqrt(-2 ln u1) and the angle 2 pi u2 of a point in the plane whose coordinates are independent normals;
 // u1 in (0, 1].
 void box_muller(float* dst, const std::uint32_t* words, std::int64_t pairs) {
-    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < pairs; ++i) {
-        const float u1 = float(std::int32_t((words[2 * i] >> 8) + 1)) * 0x1p-24f;
-        const float u2 = float(std::int32_t(words[2 * i + 1] >> 8)) * 0x1p-24f;
-        const float r = math::sqrt(-2.0f * math::log(u1)), angle = 6.28318530718f * u2;
-        dst[2 * i] = r * math::cos(angle);
-        dst[2 * i + 1] = r * math::sin(angle);
+    constexpr std::int64_t block = 128;
+    float first[block], second[block];
+    for (std::int64_t begin = 0; begin < pairs; begin += block) {
+        const std::int64_t count = pairs - begin < block ? pairs - begin : block;
+        const std::uint32_t* const from = words + 2 * begin;
+        for (std::int64_t i = 0; i < count; ++i) {
+            first[i] = float(std::int32_t((from[2 * i] >> 8) + 1)) * 0x1p-24f;
+            second[i] = float(std::int32_t(from[2 * i + 1] >> 8)) * 0x1p-24f;
+        }
+        for (std::int64_t i = 0; i < count; ++i) {
+            const float r = math::sqrt(-2.0f * math::log(first[i])), angle = 6.28318530718f * second[i];
+            first[i] = r * math::cos(angle);
+            second[i] = r * math::sin(angle);
+        }
+        float* const to = dst + 2 * begin;
+        for (std::int64_t i = 0; i < count; ++i) {
+            to[2 * i] = first[i];
+            to[2 * i + 1] = second[i];
+        }
     }
 }
 
@@ -364,6 +412,8 @@ constexpr Loops make_loops() {
                    dropout,
                    box_muller};
     loops.unary[int(UnaryOp::sin)][int(Compute::f32)] = periodic<functors::sin, exact_sin>;
+    loops.unary[int(UnaryOp::pow_scalar)][int(Compute::f32)] = power_scalar;
+    loops.binary[int(BinaryOp::pow)][int(Compute::f32)] = power;
     loops.unary[int(UnaryOp::cos)][int(Compute::f32)] = periodic<functors::cos, exact_cos>;
     return loops;
 }

@@ -122,7 +122,7 @@ template <class R, class T> void reduce_block(const Source& x, std::int64_t begi
                                               std::int64_t cols, typename R::A* sums) {
     using A = typename R::A;
     Buffer buffer, folded;
-    const std::int64_t fold = cols * 2 <= chunk ? chunk / cols : 1;
+    const std::int64_t fold = cols <= 32 ? 256 / cols : 1;
     if (fold < 2 || rows < 2 * fold) {
         for (std::int64_t i = 0; i < rows; ++i)
             for (std::int64_t j = 0; j < cols; j += chunk) {
@@ -137,7 +137,8 @@ template <class R, class T> void reduce_block(const Source& x, std::int64_t begi
         const std::int64_t n = (rows - i < fold ? rows - i : fold) * cols;
         R::join_row(wide, x.template read_as<T>((begin + i) * cols, n, buffer), n);
     }
-    for (std::int64_t j = 0; j < fold * cols; ++j) sums[j % cols] = R::join(sums[j % cols], wide[j]);
+    for (std::int64_t i = 0; i < fold; ++i)
+        for (std::int64_t j = 0; j < cols; ++j) sums[j] = R::join(sums[j], wide[i * cols + j]);
 }
 
 // y[o, j] = the reduction over i of x[o, i, j].

@@ -9,13 +9,14 @@
 
 namespace mezzo::nn {
 
-Parameter::Parameter(const Tensor& value) : Tensor(alias(value)) {
+Parameter::Parameter(const Tensor& value) : Tensor(alias(value.contiguous())) {
+    impl()->view = false;  // it owns its elements from here on, and autocast may keep a 16-bit copy of them
     check(is_floating(value.dtype()), ErrorKind::dtype, "Parameter: dtype is ", value.dtype(),
           "; only floating tensors can be trained");
     set_requires_grad(true);
 }
 
-Buffer::Buffer(const Tensor& value) : Tensor(alias(value)) {}
+Buffer::Buffer(const Tensor& value) : Tensor(alias(value)) { impl()->view = false; }
 
 std::string detail::next_field_name(std::string_view& names) {
     const std::size_t end = std::min(names.find(','), names.size());

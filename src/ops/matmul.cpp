@@ -12,12 +12,8 @@ const Kernels matmul_kernel{"matmul", MEZZO_KERNELS(matmul)};
 
 Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 
-Tensor left_grad(const Call& c, const Tensor& g) {
-    return product_grad(c, 0, g, transposed(c.in(1)));
-}
-Tensor right_grad(const Call& c, const Tensor& g) {
-    return product_grad(c, 1, transposed(c.in(0)), g);
-}
+Tensor left_grad(const Call& c, const Tensor& g) { return product_grad(c, 0, g, transposed(c.in(1))); }
+Tensor right_grad(const Call& c, const Tensor& g) { return product_grad(c, 1, transposed(c.in(0)), g); }
 
 // a [batch.., m, k], b [batch.., k, n], with equal batch dimensions.
 const Op matmul_op{

@@ -10,8 +10,8 @@ namespace mezzo {
 // never rounded to 16 bit.
 Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted);
 
-// The gradient of input i as product_as(a, b) gives it. Where the engine allows it, the product is added to the leaf's grad() by the
-// GEMM itself (beta = 1), and the result is undefined.
+// The gradient of input i as product_as(a, b) gives it. Where the engine allows it, the product is added to
+// the leaf's grad() by the GEMM itself (beta = 1), and the result is undefined.
 Tensor product_grad(const Call& c, int i, const Tensor& a, const Tensor& b);
 
 // The sum over the rows of a matrix, in `dtype`.
