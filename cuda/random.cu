@@ -60,7 +60,9 @@ __global__ void random_kernel(F f, Stream stream, AnyArray<typename F::C> out, s
     for (std::int64_t block = first_item(); block * 4 < n; block += item_step()) {
         typename F::C values[4];
         f(philox(stream.seed, stream.offset + static_cast<std::uint64_t>(block)), values);
-        for (int i = 0; i < 4 && block * 4 + i < n; ++i) out.store(block * 4 + i, values[i]);
+        for (int i = 0; i < 4;
+             ++i)  // no early exit, so that nvcc unrolls it and keeps the values in registers
+            if (block * 4 + i < n) out.store(block * 4 + i, values[i]);
     }
 }
 
@@ -77,7 +79,8 @@ template <class X, class Y> __global__ void dropout_kernel(X x, Y y, Stream stre
     using C = typename X::C;
     for (std::int64_t block = first_item(); block * 8 < n; block += item_step()) {
         const PhiloxWords words = philox(stream.seed, stream.offset + static_cast<std::uint64_t>(block));
-        for (int i = 0; i < 8 && block * 8 + i < n; ++i) {
+        for (int i = 0; i < 8; ++i) {
+            if (block * 8 + i >= n) continue;
             const bool keep = philox_half(words, i) >= threshold;
             y.store(block * 8 + i, keep ? x.load(block * 8 + i) * scale : C(0));
         }

@@ -192,6 +192,8 @@ TEST_CASE("apex: gradients of several backwards add up unscaled, at any scale", 
             sum(delayed.handle.forward(delayed.model, ones({1, 1})).to(float32)) * 0.125, delayed.optimizer,
             [](const Tensor& scaled) { scaled.backward(); }, 0, delay);
     CHECK(delayed.weight().grad().item<float>() == 0.375f);
+    delayed.backward(5);
+    CHECK(delayed.weight().grad().item<float>() == 1);
 }
 
 TEST_CASE("apex: a backward that throws leaves the earlier gradients", "[apex]") {

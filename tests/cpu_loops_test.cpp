@@ -86,7 +86,7 @@ const UnaryCase unary_cases[] = {
     {UnaryOp::tanh, [](Real x) { return std::tanh(x); }, 2, -10, 10},
     {UnaryOp::sigmoid, [](Real x) { return logistic(x); }, 3, -100, 100},
     {UnaryOp::relu, [](Real x) { return x < 0 ? Real(0) : x; }, 0, -10, 10},
-    {UnaryOp::gelu, [](Real x) { return x * cdf(x); }, 4, -5, 5, 3e-8},
+    {UnaryOp::gelu, [](Real x) { return x * cdf(x); }, 4, -5, 5, 6e-8},
     {UnaryOp::gelu_tanh,
      [](Real x) {
          return x * logistic(2 * std::sqrt(2 / std::acos(Real(-1))) * (x + Real(0.044715) * x * x * x));

@@ -220,6 +220,10 @@ TEST_CASE("scaler: the scale may be set", "[scaler]") {
     CHECK(b.scaler.get_growth_tracker() == 0);
     b.scaler.update(scalar(50));
     CHECK(b.scaler.get_scale() == 50);
+    b.step(true);
+    b.scaler.update(64);
+    CHECK_FALSE(b.scaler.found_inf());
+    CHECK(b.scales("o") == Scales{64});
     CHECK_THROWS_AS(b.scaler.update(0.0), Error);
     CHECK_THROWS_AS(b.scaler.update(double(inf)), Error);
     CHECK_THROWS_AS(b.scaler.update(ones({2})), Error);
@@ -532,9 +536,14 @@ TEST_CASE("scaler: a step says what became of it", "[scaler]") {
     CHECK(b.optimizer.skipped_steps() == 1);
     CHECK(b.optimizer.lr() == 0.125);
 
-    const amp::StepResult stale = b.step();
+    const amp::StepResult old = b.step();
     b.scaler.update();
     b.step();
+    CHECK_THROWS_WITH(old.stepped(), Contains("has gone on"));
+    b.scaler.update();
+    const amp::StepResult stale = b.step();
+    b.scaler.update();
+    b.scaler.unscale_(b.optimizer);
     CHECK_THROWS_WITH(stale.skipped(), Contains("has gone on"));
 }
 
@@ -610,7 +619,11 @@ TEST_CASE("scaler: the 16-bit copy is current after a skipped step", "[scaler]")
             amp::Autocast scope;
             scaler.scale(sum(linear(x, w))).backward();
         }
-        if (overflow) w.set_grad(full({1, 2}, double(inf)));
+        if (overflow) {
+            w.set_grad(full({1, 2}, double(inf)));
+            NoGrad plain;
+            w.add_(ones({1, 2}));  // makes the copy stale before the step that is skipped
+        }
         scaler.step(optimizer);
         scaler.update();
         optimizer.zero_grad();
@@ -619,5 +632,5 @@ TEST_CASE("scaler: the 16-bit copy is current after a skipped step", "[scaler]")
         CHECK(shadow.version == w.version());
         CHECK(floats(shadow.value) == floats(w.detach().to(float16)));
     }
-    CHECK(floats(w) == std::vector<float>{1.0001f - 0.25f, 2.0003f - 0.25f});
+    CHECK(floats(w)[0] == Approx(2.7501));
 }

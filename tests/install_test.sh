@@ -9,6 +9,7 @@ trap 'rm -rf "$work"' EXIT
 meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
 export PKG_CONFIG_PATH
 PKG_CONFIG_PATH=$(dirname "$(find "$work/root" -name mezzo.pc)")
+prefix=$work/root$(sed -n 's/^prefix=//p' "$PKG_CONFIG_PATH/mezzo.pc")
 
 cat >"$work/program.cpp" <<'CPP'
 #include <mezzo/mezzo.h>
@@ -19,7 +20,7 @@ int main() {
     return layer.bias.grad().to_vector<float>() == std::vector<float>{4, 4} ? 0 : 1;
 }
 CPP
-flags() { pkg-config --define-prefix "$@" mezzo; }
+flags() { pkg-config "--define-variable=prefix=$prefix" "$@" mezzo; }
 # shellcheck disable=SC2046
 c++ $(flags --cflags) "$work/program.cpp" -o "$work/shared" $(flags --libs)
 LD_LIBRARY_PATH=$(flags --variable=libdir) "$work/shared"

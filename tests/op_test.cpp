@@ -18,7 +18,8 @@ namespace {
 
 constexpr Dtype floating[] = {float32, bfloat16, float16, float64};
 
-enum class Layout { plain, transposed, sliced };
+// shifted: contiguous, but one element away from any alignment.
+enum class Layout { plain, transposed, sliced, shifted };
 
 char kind(const OpCase& c, std::size_t i) { return i < std::string(c.kinds).size() ? c.kinds[i] : 'f'; }
 
@@ -36,6 +37,8 @@ Tensor laid_out(const Tensor& x, Layout layout) {
         return x.transpose(-2, -1).contiguous().transpose(-2, -1);
     if (layout == Layout::sliced && x.dim() >= 1)
         return stack({x, x}, -1).flatten(-2).slice(-1, 1, 2 * x.size(-1), 2);
+    if (layout == Layout::shifted)
+        return cat({x.flatten().slice(0, 0, 1), x.flatten()}).slice(0, 1, x.numel() + 1).reshape(x.shape());
     return x;
 }
 
@@ -146,6 +149,33 @@ double magnitude(const std::vector<double>& values) {
     return m;
 }
 
+// Runs the kernel of a recorded call once more, into results with guard values on both sides, where its
+// inputs are known: kept, or those of the test itself. False where they are not.
+bool guarded_run(const Call& call, const Tensors& given) {
+    const Tensors inputs = call.kept_in.empty() ? given : call.kept_in;
+    bool known = inputs.size() == call.inputs.size();
+    for (std::size_t i = 0; known && i < inputs.size(); ++i)
+        known = inputs[i].shape() == call.inputs[i].shape;
+    const Device device = call.outputs[0].device;
+    Kernel* kernel = call.row->kernel[int(device.type())];
+    if (!known || !kernel) return false;
+    const std::int64_t guard = 64;  // elements; keeps results aligned for 16-byte accesses
+    Tensors wide, results;
+    for (const Meta& m : call.outputs) {
+        wide.push_back(full({guard + m.shape.numel() + guard}, 77, {.dtype = m.dtype, .device = device}));
+        results.push_back(
+            make_tensor(wide.back()->storage, m.shape, contiguous_strides(m.shape), guard, m.dtype));
+    }
+    Tensors plain;
+    for (const Tensor& x : inputs) plain.push_back(call.row->strided ? x.detach() : x.detach().contiguous());
+    kernel(plain, call.at, results);
+    for (const Tensor& w : wide) {
+        CHECK(doubles(w.slice(0, 0, guard)) == std::vector<double>(guard, 77));
+        CHECK(doubles(w.slice(0, w.numel() - guard, w.numel())) == std::vector<double>(guard, 77));
+    }
+    return true;
+}
+
 template <class Body> void for_each_case(const Body& body) {
     for (const OpCase& c : op_cases()) {
         DYNAMIC_SECTION(c.name) { body(c); }
@@ -158,7 +188,7 @@ TEST_CASE("op values", "[ops]") {
     for_each_case([](const OpCase& c) {
         for (Device device : devices())
             for (Dtype dtype : floating)
-                for (Layout layout : {Layout::plain, Layout::transposed, Layout::sliced}) {
+                for (Layout layout : {Layout::plain, Layout::transposed, Layout::sliced, Layout::shifted}) {
                     CAPTURE(name(dtype), name(device.type()), int(layout));
                     check_values(c, make_inputs(c, c.shapes, dtype, device, layout), dtype);
                 }
@@ -297,6 +327,21 @@ TEST_CASE("ops record only what is asked for and leave nothing alive", "[ops]") 
             CHECK(after.storages == before.storages);
         }
     });
+}
+
+TEST_CASE("op kernels write their results and nothing beside them", "[ops]") {
+    int ran = 0;
+    for (const OpCase& c : op_cases()) {
+        if (!c.gradient) continue;
+        for (Device device : devices())
+            for (Dtype dtype : {float32, float16}) {
+                CAPTURE(c.name, name(device.type()), name(dtype));
+                const Tensors x = tracked_leaves(make_inputs(c, c.shapes, dtype, device));
+                const Tensor y = c.function(x);
+                ran += guarded_run(*y->grad_meta->node, x);
+            }
+    }
+    CHECK(ran > 120 * int(devices().size()));
 }
 
 TEST_CASE("every op has a line", "[ops]") {

@@ -209,6 +209,21 @@ TEST_CASE("a steady training step casts no weights", "[optim]") {
     }
 }
 
+TEST_CASE("a step inside an open scope is seen by the next product", "[optim]") {
+    const Tensor w = Tensor::from({1}, {1, 1}).set_requires_grad(), x = ones({1, 1});
+    SGD optimizer({w}, {.lr = 1});
+    amp::Autocast scope;
+    for (const float expected : {1.f, 0.f, -1.f}) {
+        const std::uint64_t version = w.version();
+        const Tensor y = linear(x, w);
+        CHECK(y.item<float>() == expected);
+        y.backward();
+        optimizer.step();
+        optimizer.zero_grad();
+        CHECK(w.version() > version);
+    }
+}
+
 TEST_CASE("a graph that still holds the 16-bit copy keeps the old values", "[optim]") {
     const Tensor w = Tensor::from({2}, {1, 1}).set_requires_grad();
     const Tensor x = Tensor::from({3}, {1, 1}).set_requires_grad();

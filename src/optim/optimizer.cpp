@@ -83,7 +83,6 @@ bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
 // The 16-bit copy that autocast reads. A step that is skipped on the device leaves it as it is, so it must be
 // current before.
 Tensor* writable_shadow(const Slot& slot, bool conditional) {
-    if (slot.param.dtype() != float32) return nullptr;
     Shadow& shadow = slot.param->grads().shadow;
     if (!is_16bit(shadow.wanted)) return nullptr;
     const bool fits = shadow.value.defined() && shadow.value.dtype() == shadow.wanted &&
@@ -131,8 +130,7 @@ void mark_written(OptimizerImpl& optimizer, std::size_t index) {
     if (has_master(optimizer, slot)) {
         bump_version(slot.master);
         slot.master_version = slot.param.version();
-    } else if (slot.param->grad_meta && is_16bit(slot.param->grad_meta->shadow.wanted) &&
-               slot.param.dtype() == float32) {
+    } else if (slot.param->grad_meta && is_16bit(slot.param->grad_meta->shadow.wanted)) {
         slot.param->grad_meta->shadow.version = slot.param.version();
     }
 }
