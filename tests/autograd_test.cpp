@@ -1,4 +1,5 @@
-// The engine: order, freeing, hooks, user-defined functions, checkpoints, second derivatives, and what stays alive.
+// The engine: order, freeing, hooks, user-defined functions, checkpoints, second derivatives, and what stays
+// alive.
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -81,7 +82,8 @@ TEST_CASE("grad reports inputs that no output depends on", "[autograd]") {
     const Tensors g = autograd::grad({sum(x)}, {x, unused}, {.allow_unused = true});
     CHECK(g[0].defined());
     CHECK_FALSE(g[1].defined());
-    CHECK_THROWS_WITH(autograd::grad({sum(x)}, {Tensor::from({1})}), Catch::Contains("does not require grad"));
+    CHECK_THROWS_WITH(autograd::grad({sum(x)}, {Tensor::from({1})}),
+                      Catch::Contains("does not require grad"));
 }
 
 TEST_CASE("the same input may be asked for twice", "[autograd]") {
@@ -228,7 +230,9 @@ struct Cube : autograd::Function<Cube> {
         c.saved = {x[0]};
         return {x[0] * x[0] * x[0]};
     }
-    static Tensors backward(autograd::Context& c, const Tensors& g) { return {g[0] * (3.0 * square(c.saved[0]))}; }
+    static Tensors backward(autograd::Context& c, const Tensors& g) {
+        return {g[0] * (3.0 * square(c.saved[0]))};
+    }
 };
 
 // Saves its result, which needs its history back for second derivatives.
@@ -256,7 +260,9 @@ TEST_CASE("user-defined functions have first and second derivatives", "[autograd
 TEST_CASE("checkpoint gives the gradients of the plain run, dropout included", "[autograd]") {
     leaves_nothing([] {
         const Tensor x = randn({16, 8}).set_requires_grad(), w = randn({8, 8}).set_requires_grad();
-        const auto block = [&](const Tensors& in) -> Tensors { return {dropout(tanh(matmul(in[0], w)), 0.5)}; };
+        const auto block = [&](const Tensors& in) -> Tensors {
+            return {dropout(tanh(matmul(in[0], w)), 0.5)};
+        };
         manual_seed(3);
         sum(square(block({x})[0])).backward();
         const std::vector<float> gx = floats(x.grad()), gw = floats(w.grad());

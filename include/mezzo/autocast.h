@@ -1,4 +1,5 @@
-// The autocast scope: inside it, matrix products run in 16 bit and everything that needs range or accuracy in float32.
+// The autocast scope: inside it, matrix products run in 16 bit and everything that needs range or accuracy in
+// float32.
 #pragma once
 
 #include <string>
@@ -11,12 +12,14 @@ namespace mezzo::amp {
 struct AutocastOptions {
     DeviceType device = DeviceType::cpu;
     Dtype dtype = float16;  // float16 or bfloat16
-    bool enabled = true;    // false inside an enabled scope turns it off there; false everywhere equals no scope, bit for bit
+    bool enabled = true;    // false inside an enabled scope turns it off there; false everywhere equals no
+                            // scope, bit for bit
     bool cache = true;      // cast each float32 leaf that requires grad once per scope, not at every use
 };
 
-// Sets this thread's autocast state until the end of the scope, also when left by an exception. Scopes nest. New threads start with
-// autocast off. Weights that an optimizer updates are not cast at all after its first step: it keeps a 16-bit copy current.
+// Sets this thread's autocast state until the end of the scope, also when left by an exception. Scopes nest.
+// New threads start with autocast off. Weights that an optimizer updates are not cast at all after its first
+// step: it keeps a 16-bit copy current.
 class Autocast {
 public:
     explicit Autocast(const AutocastOptions& options = {});
@@ -36,8 +39,8 @@ Dtype autocast_dtype(DeviceType device);
 
 // What autocast did to one op since the last clear, on this thread, while the report was on.
 struct AutocastReportLine {
-    std::string op;      // its name
-    std::string policy;  // "low", "fp32", "fp32_out", "promote", "keep"
+    std::string op;            // its name
+    std::string policy;        // "low", "fp32", "fp32_out", "promote", "keep"
     Dtype computed = float32;  // dtype of the inputs the kernel saw
     Dtype result = float32;
     std::uint64_t calls = 0;

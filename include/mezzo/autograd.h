@@ -37,12 +37,14 @@ bool grad_enabled();
 namespace autograd {
 
 struct GradOptions {
-    Tensors grad_outputs = {};   // one per output; may be empty when every output has one element
-    bool retain_graph = false;   // create_graph implies it
-    bool create_graph = false;   // record the backward, so that the results can be differentiated
-    bool allow_unused = false;   // an input that no output depends on gives an undefined tensor instead of an error
+    Tensors grad_outputs = {};  // one per output; may be empty when every output has one element
+    bool retain_graph = false;  // create_graph implies it
+    bool create_graph = false;  // record the backward, so that the results can be differentiated
+    bool allow_unused =
+        false;  // an input that no output depends on gives an undefined tensor instead of an error
 };
-// d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or intermediate results.
+// d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or
+// intermediate results.
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
 // Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad.
 void backward(const Tensors& outputs, const GradOptions& options = {});
@@ -52,8 +54,8 @@ template <class Result, class... Args> class Callback;
 template <class Result, class... Args> class Callback<Result(Args...)> {
 public:
     template <class F>
-        requires(!std::is_same_v<std::decay_t<F>, Callback>)
-    Callback(F f) : object_(new Holder<F>(std::move(f))) {}
+    requires(!std::is_same_v<std::decay_t<F>, Callback>) Callback(F f)
+        : object_(new Holder<F>(std::move(f))) {}
     Callback(const Callback& other) : object_(other.object_) { ++object_->refs; }
     Callback& operator=(Callback other) noexcept {
         std::swap(object_, other.object_);
@@ -85,31 +87,35 @@ int add_hook(const Tensor& tensor, GradHook hook);
 void remove_hook(const Tensor& tensor, int hook);
 
 using Segment = Callback<Tensors(const Tensors&)>;
-// Runs function(inputs) without keeping what its backward needs; backward runs it again, with the random stream and the
-// autocast state of the first run. First-order gradients reach inputs and every leaf the function uses.
+// Runs function(inputs) without keeping what its backward needs; backward runs it again, with the random
+// stream and the autocast state of the first run. First-order gradients reach inputs and every leaf the
+// function uses.
 Tensors checkpoint(Segment function, const Tensors& inputs);
 
 // What a user-defined function keeps between forward and backward.
 struct Context {
-    Tensors saved;               // inputs or outputs of forward, or anything else backward needs
+    Tensors saved;  // inputs or outputs of forward, or anything else backward needs
     double scalars[4] = {};
     std::int64_t integers[4] = {};
     std::vector<bool> needs_grad;  // per input
 };
 struct FunctionOptions {
     const char* name = "function";
-    // Inside an Autocast scope: cast floating inputs to cast_inputs and run forward and backward with autocast off.
-    // Without it forward sees the scope, and backward runs under the same state wherever it is called.
+    // Inside an Autocast scope: cast floating inputs to cast_inputs and run forward and backward with
+    // autocast off. Without it forward sees the scope, and backward runs under the same state wherever it is
+    // called.
     bool has_cast_inputs = false;
     Dtype cast_inputs = float32;
 };
 using Forward = Callback<Tensors(Context&, const Tensors&)>;
-using Backward = Callback<Tensors(Context&, const Tensors&)>;  // gradients of the outputs in, of the inputs out
+using Backward =
+    Callback<Tensors(Context&, const Tensors&)>;  // gradients of the outputs in, of the inputs out
 // Calls forward, and makes backward its gradient. backward written in mezzo ops can be differentiated again.
-Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward, const Tensors& inputs);
+Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward,
+                       const Tensors& inputs);
 
-// A user-defined function as a type with static forward(Context&, const Tensors&) and backward(Context&, const Tensors&):
-// struct Cube : autograd::Function<Cube> { … };  Tensor y = Cube::apply({x})[0];
+// A user-defined function as a type with static forward(Context&, const Tensors&) and backward(Context&,
+// const Tensors&): struct Cube : autograd::Function<Cube> { … };  Tensor y = Cube::apply({x})[0];
 template <class Derived> struct Function {
     static FunctionOptions options() { return {}; }
     static Tensors apply(const Tensors& inputs) {

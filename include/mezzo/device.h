@@ -23,7 +23,7 @@ struct Device {
 };
 
 inline constexpr Device cpu_device{DeviceType::cpu};  // `cpu` is the namespace of its kernels
-const char* name(DeviceType type);  // "cpu", "cuda"
+const char* name(DeviceType type);                    // "cpu", "cuda"
 
 // Number of usable CUDA devices; 0 without a driver, a GPU, or in a build without CUDA.
 int cuda_device_count();
@@ -31,7 +31,8 @@ int cuda_device_count();
 Device best_device();
 // "cpu", "cuda" or "cuda:1" as a Device; throws for anything else and for a device that is not there.
 Device parse_device(const char* text);
-// A human name of the hardware, such as "NVIDIA H200" or the processor's ISA and thread count. Valid for the process' life.
+// A human name of the hardware, such as "NVIDIA H200" or the processor's ISA and thread count. Valid for the
+// process' life.
 const char* hardware_name(Device device);
 // Waits until all work queued on the device is done. Nothing to do on the CPU.
 void synchronize(Device device = best_device());
@@ -42,15 +43,16 @@ struct MemoryStats {
     std::size_t max_allocated = 0;  // the most ever since start or reset_peak()
     std::size_t reserved = 0;       // taken from the system: live + cached
     std::size_t max_reserved = 0;
-    std::size_t largest_free = 0;        // largest cached block
-    std::uint64_t allocations = 0;       // allocator calls
+    std::size_t largest_free = 0;          // largest cached block
+    std::uint64_t allocations = 0;         // allocator calls
     std::uint64_t system_allocations = 0;  // of them, those that went to the system
 };
 MemoryStats memory_stats(Device device);
 void reset_peak(Device device);
 // Gives all cached blocks back to the system.
 void empty_cache(Device device);
-// Fails allocations that would reserve more than this many bytes (0: no limit), as if the device were that small.
+// Fails allocations that would reserve more than this many bytes (0: no limit), as if the device were that
+// small.
 void set_memory_limit(Device device, std::size_t bytes);
 
 // Threads the CPU backend may use; n >= 1. The default is the number of processors this process may run on.
@@ -60,7 +62,8 @@ int num_threads();
 // Seeds the random number generators of all devices; the same seed gives the same numbers on CPU and CUDA.
 void manual_seed(std::uint64_t seed);
 
-// The state of the random stream: Philox4x32-10 key and the position in it. Restoring it repeats the stream exactly.
+// The state of the random stream: Philox4x32-10 key and the position in it. Restoring it repeats the stream
+// exactly.
 struct RandomState {
     std::uint64_t seed = 0;
     std::uint64_t offset = 0;

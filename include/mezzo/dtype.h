@@ -41,8 +41,9 @@ private:
     static constexpr std::uint16_t from(float value) {
         const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
         const std::uint32_t sign = u >> 16 & 0x8000u, magnitude = u & 0x7fffffffu;
-        if (magnitude > 0x7f800000u) return std::uint16_t(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));  // quiet NaN
-        if (magnitude >= 0x477ff000u) return std::uint16_t(sign | 0x7c00u);  // rounds to infinity
+        if (magnitude > 0x7f800000u)
+            return std::uint16_t(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));  // quiet NaN
+        if (magnitude >= 0x477ff000u) return std::uint16_t(sign | 0x7c00u);     // rounds to infinity
         if (magnitude < 0x38800000u)  // subnormal: adding 0.5 makes the FPU round at 2^-24
             return std::uint16_t(
                 sign | (std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u));
@@ -78,7 +79,8 @@ constexpr bool is_floating(Dtype dtype) { return dtype <= Dtype::float64; }
 constexpr bool is_16bit(Dtype dtype) { return dtype <= Dtype::bfloat16; }
 const char* name(Dtype dtype);  // "float16", "int64", ...
 
-// The dtype that holds both: floating wins over integral, float16 with bfloat16 gives float32 (PyTorch's table).
+// The dtype that holds both: floating wins over integral, float16 with bfloat16 gives float32 (PyTorch's
+// table).
 Dtype promote(Dtype a, Dtype b);
 
 // The dtype of a C++ element type: dtype_of<float>() == float32.

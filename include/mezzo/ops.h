@@ -1,4 +1,5 @@
-// Every differentiable function, by family. Shapes follow PyTorch; see each function for errors beyond dtype and device mismatches.
+// Every differentiable function, by family. Shapes follow PyTorch; see each function for errors beyond dtype
+// and device mismatches.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +8,12 @@
 
 namespace mezzo {
 
-// Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives float32; a
-// 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions.
+// Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives
+// float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions.
 #define MEZZO_UNARY(name, cast, ints, keep, gradient) Tensor name(const Tensor& x);
 #define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) Tensor name(const Tensor& a, const Tensor& b);
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
+    Tensor name(const Tensor& a, const Tensor& b);
 #define MEZZO_COMPARE(name) Tensor name(const Tensor& a, const Tensor& b);
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
@@ -34,8 +36,8 @@ Tensor logical_not(const Tensor& x);
 Tensor isfinite(const Tensor& x);  // boolean
 // a where the boolean condition holds, else b; all three broadcast.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-// x with value where the boolean mask (broadcast to x) holds. A value beyond the range of a 16-bit x becomes that dtype's lowest or
-// highest finite number, so that masks such as -1e9 mean the same in every dtype.
+// x with value where the boolean mask (broadcast to x) holds. A value beyond the range of a 16-bit x becomes
+// that dtype's lowest or highest finite number, so that masks such as -1e9 mean the same in every dtype.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
 Tensor operator+(const Tensor& a, const Tensor& b);
@@ -65,9 +67,11 @@ struct ReduceOptions {
     Dtype dtype = Dtype::float32;  // of the result, read only when explicit_dtype
     bool explicit_dtype = false;
 };
-Tensor sum(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});   // integers and booleans give int64
+Tensor sum(const Tensor& x, const Axes& axes = {},
+           ReduceOptions options = {});  // integers and booleans give int64
 Tensor mean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});  // floating only
-Tensor max(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});   // NaN wins; ties share the gradient
+Tensor max(const Tensor& x, const Axes& axes = {},
+           ReduceOptions options = {});  // NaN wins; ties share the gradient
 Tensor min(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // The Euclidean norm, sqrt(sum(x^2)), accumulated in float32 (float64 for float64); its gradient at 0 is 0.
 Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
@@ -75,8 +79,8 @@ Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);  //
 // Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 
-// Matrix products: 1-D, 2-D and batched (leading dimensions broadcast) operands as in numpy.matmul. 16-bit operands multiply
-// exactly and accumulate in float32; the result is rounded once.
+// Matrix products: 1-D, 2-D and batched (leading dimensions broadcast) operands as in numpy.matmul. 16-bit
+// operands multiply exactly and accumulate in float32; the result is rounded once.
 Tensor matmul(const Tensor& a, const Tensor& b);
 
 enum class LinearActivation : std::uint8_t { none, relu, gelu, gelu_tanh };
@@ -98,11 +102,13 @@ struct SmoothL1Options {
 };
 Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options options = {});
 struct CrossEntropyOptions {
-    std::int64_t ignore_index = -100;  // targets of this class add neither loss nor gradient nor weight to the mean
-    double label_smoothing = 0;        // in [0, 1]
+    std::int64_t ignore_index =
+        -100;                    // targets of this class add neither loss nor gradient nor weight to the mean
+    double label_smoothing = 0;  // in [0, 1]
     Reduction reduction = Reduction::mean;
 };
-// logits [rows, classes], target int64 [rows] of class indices; out-of-range targets throw (checked on the CPU).
+// logits [rows, classes], target int64 [rows] of class indices; out-of-range targets throw (checked on the
+// CPU).
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOptions options = {});
 struct NllOptions {
     std::int64_t ignore_index = -100;
@@ -110,13 +116,14 @@ struct NllOptions {
 };
 // log_probabilities [rows, classes], target int64 [rows].
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
-// input: probabilities in [0, 1]; logarithms are clamped to >= -100. Refused inside Autocast unless input is a float32 that no cast produced.
+// input: probabilities in [0, 1]; logarithms are clamped to >= -100. Refused inside Autocast unless input is
+// a float32 that no cast produced.
 Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
 Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
                                         Reduction reduction = Reduction::mean);
 
-// x with each element zeroed with probability p and the others multiplied by 1 / (1 - p); x itself when not training or p == 0.
-// The mask is never stored: the gradient regenerates it from the seed.
+// x with each element zeroed with probability p and the others multiplied by 1 / (1 - p); x itself when not
+// training or p == 0. The mask is never stored: the gradient regenerates it from the seed.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace mezzo

@@ -10,7 +10,8 @@ namespace mezzo {
 
 inline constexpr int max_dims = 8;
 
-// A list of up to eight integers: sizes, strides or axes. A default-made one is empty (a 0-dim tensor's shape).
+// A list of up to eight integers: sizes, strides or axes. A default-made one is empty (a 0-dim tensor's
+// shape).
 class Shape {
 public:
     Shape() = default;

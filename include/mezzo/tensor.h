@@ -26,7 +26,8 @@ struct TensorOptions {
 
 struct BackwardOptions;
 
-// A handle: copies share the same elements, gradient and graph. A default-made one is undefined: only defined(), == and assignment work.
+// A handle: copies share the same elements, gradient and graph. A default-made one is undefined: only
+// defined(), == and assignment work.
 class Tensor {
 public:
     Tensor() = default;
@@ -45,7 +46,8 @@ public:
     ~Tensor() { release(impl_); }
 
     // A tensor with a copy of the values (row-major), on the CPU unless options say otherwise.
-    template <class T> static Tensor from(std::span<const T> values, const Shape& shape, TensorOptions options);
+    template <class T>
+    static Tensor from(std::span<const T> values, const Shape& shape, TensorOptions options);
     template <class T> static Tensor from(std::span<const T> values, const Shape& shape) {
         return from<T>(values, shape, {.dtype = dtype_of<T>()});
     }
@@ -67,12 +69,14 @@ public:
     bool is_contiguous() const;
     bool is_view() const;  // shares its storage with a tensor it was made from
 
-    // Elements. data<T>() needs a contiguous or strided CPU tensor of that dtype and points at its first element.
+    // Elements. data<T>() needs a contiguous or strided CPU tensor of that dtype and points at its first
+    // element.
     template <class T> T* data() const;
-    template <class T> T item() const;                    // the one element, converted to T; waits for the device
+    template <class T> T item() const;  // the one element, converted to T; waits for the device
     template <class T> std::vector<T> to_vector() const;  // all elements in row-major order, converted to T
 
-    // Copies and conversions (differentiable; return *this unchanged when there is nothing to do, except clone).
+    // Copies and conversions (differentiable; return *this unchanged when there is nothing to do, except
+    // clone).
     Tensor to(Dtype dtype) const;
     Tensor to(Device device) const;
     Tensor clone() const;
@@ -95,14 +99,14 @@ public:
     bool requires_grad() const;
     const Tensor& set_requires_grad(bool value = true) const;  // leaves of floating dtype only
     bool is_leaf() const;
-    Tensor grad() const;  // undefined before the first backward
+    Tensor grad() const;                          // undefined before the first backward
     void set_grad(const Tensor& gradient) const;  // undefined clears it; else same shape and device
     void backward() const;  // of a one-element tensor: d(self)/d(leaf) is added to every leaf's grad()
     void backward(const BackwardOptions& options) const;
     Tensor detach() const;  // same elements, no history
 
-    // In-place writes for optimizers, running statistics and initialisers: not differentiable, refused for tensors that
-    // take part in recorded history unless a NoGrad scope is open. They bump version().
+    // In-place writes for optimizers, running statistics and initialisers: not differentiable, refused for
+    // tensors that take part in recorded history unless a NoGrad scope is open. They bump version().
     const Tensor& copy_(const Tensor& source) const;  // broadcasts and converts
     const Tensor& fill_(double value) const;
     const Tensor& zero_() const { return fill_(0); }
@@ -136,11 +140,12 @@ Tensor empty(const Shape& shape, TensorOptions options = {});
 Tensor zeros(const Shape& shape, TensorOptions options = {});
 Tensor ones(const Shape& shape, TensorOptions options = {});
 Tensor full(const Shape& shape, double value, TensorOptions options = {});
-Tensor scalar(double value, TensorOptions options = {});  // 0-dim
+Tensor scalar(double value, TensorOptions options = {});                    // 0-dim
 Tensor arange(std::int64_t end, TensorOptions options = {.dtype = int64});  // 0, 1, … end-1
-Tensor randn(const Shape& shape, TensorOptions options = {});              // standard normal
-Tensor rand(const Shape& shape, TensorOptions options = {});               // uniform in [0, 1)
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {.dtype = int64});
+Tensor randn(const Shape& shape, TensorOptions options = {});               // standard normal
+Tensor rand(const Shape& shape, TensorOptions options = {});                // uniform in [0, 1)
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape,
+               TensorOptions options = {.dtype = int64});
 Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});  // a random permutation of 0 … n-1
 Tensor empty_like(const Tensor& x);
 Tensor zeros_like(const Tensor& x);

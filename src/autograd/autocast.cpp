@@ -12,7 +12,8 @@ namespace mezzo {
 
 namespace {
 
-// A value converted in this scope. The source is held, so that its address cannot be reused while the entry lives.
+// A value converted in this scope. The source is held, so that its address cannot be reused while the entry
+// lives.
 struct CachedCast {
     Tensor source, value;
     std::uint64_t version = 0;
@@ -45,12 +46,18 @@ ThreadAutocast& thread_autocast() {
 
 const char* policy_name(Cast cast) {
     switch (cast) {
-        case Cast::low: return "low";
-        case Cast::fp32: return "fp32";
-        case Cast::fp32_out: return "fp32_out";
-        case Cast::promote: return "promote";
-        case Cast::banned: return "banned";
-        case Cast::keep: break;
+        case Cast::low:
+            return "low";
+        case Cast::fp32:
+            return "fp32";
+        case Cast::fp32_out:
+            return "fp32_out";
+        case Cast::promote:
+            return "promote";
+        case Cast::banned:
+            return "banned";
+        case Cast::keep:
+            break;
     }
     return "keep";
 }
@@ -70,7 +77,8 @@ Tensor convert(const Tensor& x, Dtype dtype) {
 }
 
 bool cacheable(const Tensor& x, Dtype dtype) {
-    return autocast_state().cache && is_16bit(dtype) && x.dtype() == float32 && tracked(x) && x.is_leaf() && !x.is_view();
+    return autocast_state().cache && is_16bit(dtype) && x.dtype() == float32 && tracked(x) && x.is_leaf() &&
+           !x.is_view();
 }
 
 Dtype widest(const Row& row, const Tensors& values, Dtype low) {
@@ -87,8 +95,9 @@ Dtype widest(const Row& row, const Tensors& values, Dtype low) {
 void refuse_banned(const Row& row, const Tensors& values) {
     for (const Tensor& x : values)
         check(!eligible(x) || (x.dtype() == float32 && !x->from_cast), ErrorKind::dtype, row.name,
-              ": unsafe inside an Autocast scope, because its gradient can leave the range of a 16-bit input; use ", row.name,
-              "_with_logits on the values before the sigmoid, or close the scope and pass float32");
+              ": unsafe inside an Autocast scope, because its gradient can leave the range of a 16-bit "
+              "input; use ",
+              row.name, "_with_logits on the values before the sigmoid, or close the scope and pass float32");
 }
 
 }  // namespace
@@ -118,7 +127,9 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
         ++t.counters.shadow_hits;
         return shadow.value;
     }
-    if (t.depth == 0) return convert(x, dtype);  // a backward or a checkpoint runs under a restored state: no scope to end it
+    if (t.depth == 0)
+        return convert(x,
+                       dtype);  // a backward or a checkpoint runs under a restored state: no scope to end it
     CachedCast& entry = t.cache[{x.impl(), dtype}];
     if (entry.value.defined() && entry.version == x.version()) {
         ++t.counters.cache_hits;
@@ -136,7 +147,8 @@ Dtype autocast_dtype(Cast cast, const Tensor& x) {
 
 void autocast_inputs(const Row& row, Tensors& values, Attrs& at) {
     switch (row.cast) {
-        case Cast::keep: return;
+        case Cast::keep:
+            return;
         case Cast::low:
             for (Tensor& x : values)
                 if (eligible(x)) x = cached_cast(x, autocast_state().dtype[int(x.device().type())]);
@@ -160,7 +172,9 @@ void autocast_inputs(const Row& row, Tensors& values, Attrs& at) {
                 if (eligible(x)) x = cached_cast(x, to);
             return;
         }
-        case Cast::banned: refuse_banned(row, values); return;
+        case Cast::banned:
+            refuse_banned(row, values);
+            return;
     }
 }
 

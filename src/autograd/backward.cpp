@@ -1,4 +1,5 @@
-// The engine: nodes are visited newest first, which is a topological order because a node is newer than all it depends on.
+// The engine: nodes are visited newest first, which is a topological order because a node is newer than all
+// it depends on.
 #include <algorithm>
 #include <cassert>
 #include <unordered_map>
@@ -16,8 +17,8 @@ namespace {
 thread_local Running* current = nullptr;
 
 bool owned_alone(const Tensor& x) {
-    return x->refs.load(std::memory_order_relaxed) == 1 && x->storage->refs.load(std::memory_order_relaxed) == 1 &&
-           x.is_contiguous();
+    return x->refs.load(std::memory_order_relaxed) == 1 &&
+           x->storage->refs.load(std::memory_order_relaxed) == 1 && x.is_contiguous();
 }
 
 // What an input may be in autograd::grad: a leaf, or one result of a node.
@@ -30,8 +31,8 @@ struct Target {
 
 class Engine final : public Running {
 public:
-    // With targets: their gradients are collected. Without: leaves accumulate into grad(). A parent takes the leaves that a
-    // nested run (checkpoint) does not ask for itself.
+    // With targets: their gradients are collected. Without: leaves accumulate into grad(). A parent takes the
+    // leaves that a nested run (checkpoint) does not ask for itself.
     Engine(std::vector<Target>* targets, bool create_graph, bool retain_graph, Running* parent)
         : targets_(targets), create_graph_(create_graph), retain_graph_(retain_graph), parent_(parent) {}
 
@@ -47,7 +48,8 @@ public:
     bool may_accumulate_in_place(const Tensor& leaf) const override {
         if (targets_ || create_graph_) return false;
         const Tensor& grad = leaf->grad_meta->grad;
-        return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) && !tracked(grad);
+        return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) &&
+               !tracked(grad);
     }
     void deliver(const Tensor& leaf, Tensor gradient) override;
     bool create_graph() const override { return create_graph_; }
@@ -63,8 +65,9 @@ private:
         return nullptr;
     }
     bool is_target(const Edge& edge) const {
-        return std::any_of(targets_->begin(), targets_->end(),
-                           [&](const Target& t) { return t.node == edge.node.get() && t.output == edge.output; });
+        return std::any_of(targets_->begin(), targets_->end(), [&](const Target& t) {
+            return t.node == edge.node.get() && t.output == edge.output;
+        });
     }
     void find_paths(const Tensors& outputs);
     void run_target_hooks();
@@ -79,16 +82,19 @@ private:
     bool create_graph_, retain_graph_;
     Running* parent_;
     std::unordered_map<Call*, Pending> pending_;
-    std::vector<Call*> heap_;                      // by sequence, newest on top
-    std::unordered_set<Call*> leads_to_target_;    // only with targets
+    std::vector<Call*> heap_;                        // by sequence, newest on top
+    std::unordered_set<Call*> leads_to_target_;      // only with targets
     std::vector<std::pair<Tensor, Tensor>> hooked_;  // leaves with hooks wait for their total
 };
 
 bool older(const Call* a, const Call* b) { return a->sequence < b->sequence; }
 
-bool is_opaque(const Call& call) { return call.extra && call.extra->function && call.extra->function->opaque(); }
+bool is_opaque(const Call& call) {
+    return call.extra && call.extra->function && call.extra->function->opaque();
+}
 
-// Marks every node from which a target can be reached. Nothing older than the oldest target can reach one, unless a target is a leaf.
+// Marks every node from which a target can be reached. Nothing older than the oldest target can reach one,
+// unless a target is a leaf.
 void Engine::find_paths(const Tensors& outputs) {
     std::uint64_t oldest = ~std::uint64_t(0);
     for (const Target& t : *targets_) oldest = std::min(oldest, t.leaf ? 0 : t.node->sequence);
@@ -106,10 +112,11 @@ void Engine::find_paths(const Tensors& outputs) {
     }
     std::sort(order.begin(), order.end(), older);  // what a node depends on comes before it
     for (Call* call : order) {
-        const bool leads = is_opaque(*call) || std::any_of(call->edges.begin(), call->edges.end(), [&](const Edge& e) {
-            if (e.leaf.defined()) return leaf_target(e.leaf.impl()) != nullptr;
-            return e.node && (leads_to_target_.contains(e.node.get()) || is_target(e));
-        });
+        const bool leads =
+            is_opaque(*call) || std::any_of(call->edges.begin(), call->edges.end(), [&](const Edge& e) {
+                if (e.leaf.defined()) return leaf_target(e.leaf.impl()) != nullptr;
+                return e.node && (leads_to_target_.contains(e.node.get()) || is_target(e));
+            });
         if (leads) leads_to_target_.insert(call);
     }
 }
@@ -161,7 +168,8 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient) {
     hooked_.emplace_back(leaf, std::move(gradient));
 }
 
-// Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied, since grad() is written to.
+// Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied, since
+// grad() is written to.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient) const {
     Tensor& grad = leaf->grad_meta->grad;
     if (!grad.defined()) {
@@ -177,13 +185,14 @@ void Engine::accumulate(const Tensor& leaf, Tensor gradient) const {
     }
 }
 
-// The gradient in the shape and dtype of the input it belongs to: broadcasting and autocast's conversions are undone here, once.
+// The gradient in the shape and dtype of the input it belongs to: broadcasting and autocast's conversions are
+// undone here, once.
 Tensor Engine::fitted(const Call& call, int i, Tensor gradient) const {
     const Meta& input = call.inputs[std::size_t(i)];
     if (!(gradient.shape() == input.shape)) gradient = sum_to(gradient, input.shape);
     if (gradient.dtype() != input.dtype) gradient = cast(gradient, input.dtype);
-    check(gradient.device() == input.device, ErrorKind::device, call.row->name, ": the gradient of input ", i, " is on ",
-          gradient.device(), ", the input on ", input.device);
+    check(gradient.device() == input.device, ErrorKind::device, call.row->name, ": the gradient of input ", i,
+          " is on ", gradient.device(), ", the input on ", input.device);
     return gradient;
 }
 
@@ -232,9 +241,11 @@ Tensors through_meaning(const Call& call, const Tensors& g, bool create_graph) {
             outputs.push_back(y[j]);
             seeds.push_back(g[j].dtype() == y[j].dtype() ? g[j] : cast(g[j], y[j].dtype()));
         }
-    const Tensors gradients =
-        autograd::grad(outputs, wanted,
-                       {.grad_outputs = seeds, .retain_graph = create_graph, .create_graph = create_graph, .allow_unused = true});
+    const Tensors gradients = autograd::grad(outputs, wanted,
+                                             {.grad_outputs = seeds,
+                                              .retain_graph = create_graph,
+                                              .create_graph = create_graph,
+                                              .allow_unused = true});
     Tensors result(call.edges.size());
     for (std::size_t k = 0; k < index.size(); ++k) result[std::size_t(index[k])] = gradients[k];
     return result;
@@ -243,21 +254,24 @@ Tensors through_meaning(const Call& call, const Tensors& g, bool create_graph) {
 void Engine::visit(Call& call, Tensors& gradients) {
     if (call.extra && !call.extra->hooks.empty())
         for (std::size_t j = 0; j < gradients.size(); ++j)
-            if (gradients[j].defined()) gradients[j] = run_hooks(call.extra->hooks, std::uint32_t(j), gradients[j]);
+            if (gradients[j].defined())
+                gradients[j] = run_hooks(call.extra->hooks, std::uint32_t(j), gradients[j]);
     if (targets_) {
         capture(call, gradients);
         if (!parent_ && !leads_to_target_.contains(&call)) return;
     }
     check(!call.released, ErrorKind::state, call.row->name,
-          ": backward has already freed this part of the graph; pass retain_graph = true to the first backward");
+          ": backward has already freed this part of the graph; pass retain_graph = true to the first "
+          "backward");
     Tensors result;
     if (call.extra && call.extra->function) {
         result = call.extra->function->backward(call, gradients);
     } else {
-        result = call.row->vjp ? call.row->vjp(call, gradients) : through_meaning(call, gradients, create_graph_);
+        result =
+            call.row->vjp ? call.row->vjp(call, gradients) : through_meaning(call, gradients, create_graph_);
     }
-    check(result.size() <= call.edges.size(), ErrorKind::state, call.row->name, ": its gradient has ", result.size(),
-          " results for ", call.edges.size(), " inputs");
+    check(result.size() <= call.edges.size(), ErrorKind::state, call.row->name, ": its gradient has ",
+          result.size(), " results for ", call.edges.size(), " inputs");
     gradients.clear();
     for (int i = 0; i < int(result.size()); ++i) {
         Tensor& gradient = result[std::size_t(i)];
@@ -274,10 +288,10 @@ void Engine::visit(Call& call, Tensors& gradients) {
 Tensor seed_for(const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
     if (i < grad_outputs.size() && grad_outputs[i].defined()) {
         const Tensor& seed = grad_outputs[i];
-        check(seed.shape() == output.shape(), ErrorKind::shape, "backward: the gradient has shape ", seed.shape(),
-              ", the output ", output.shape());
-        check(seed.device() == output.device(), ErrorKind::device, "backward: the gradient is on ", seed.device(),
-              ", the output on ", output.device());
+        check(seed.shape() == output.shape(), ErrorKind::shape, "backward: the gradient has shape ",
+              seed.shape(), ", the output ", output.shape());
+        check(seed.device() == output.device(), ErrorKind::device, "backward: the gradient is on ",
+              seed.device(), ", the output on ", output.device());
         return seed.dtype() == output.dtype() ? seed : cast(seed, output.dtype());
     }
     check(output.numel() == 1, ErrorKind::shape, "backward: the output has shape ", output.shape(),
@@ -315,7 +329,8 @@ void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
             pending_.erase(call);
             visit(*call, pending.gradients);
         }
-        for (auto& [leaf, gradient] : hooked_) accumulate(leaf, run_hooks(*leaf_hooks(leaf), 0, std::move(gradient)));
+        for (auto& [leaf, gradient] : hooked_)
+            accumulate(leaf, run_hooks(*leaf_hooks(leaf), 0, std::move(gradient)));
         run_target_hooks();
     };
     if (create_graph_) {
@@ -353,8 +368,8 @@ Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, con
 namespace autograd {
 
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options) {
-    check(options.grad_outputs.empty() || options.grad_outputs.size() == outputs.size(), ErrorKind::value, "grad: ",
-          options.grad_outputs.size(), " grad_outputs for ", outputs.size(), " outputs");
+    check(options.grad_outputs.empty() || options.grad_outputs.size() == outputs.size(), ErrorKind::value,
+          "grad: ", options.grad_outputs.size(), " grad_outputs for ", outputs.size(), " outputs");
     std::vector<Target> targets = targets_of(inputs);
     Engine(&targets, options.create_graph, options.retain_graph || options.create_graph, nullptr)
         .run(outputs, options.grad_outputs);
@@ -365,16 +380,16 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& o
             if (targets[j].leaf == targets[i].leaf && targets[j].node == targets[i].node &&
                 targets[j].output == targets[i].output)
                 targets[i].gradient = targets[j].gradient;
-        check(targets[i].gradient.defined() || options.allow_unused, ErrorKind::state, "grad: no output depends on input ", i,
-              "; pass allow_unused = true if that is meant");
+        check(targets[i].gradient.defined() || options.allow_unused, ErrorKind::state,
+              "grad: no output depends on input ", i, "; pass allow_unused = true if that is meant");
         result.push_back(targets[i].gradient);
     }
     return result;
 }
 
 void backward(const Tensors& outputs, const GradOptions& options) {
-    check(options.grad_outputs.empty() || options.grad_outputs.size() == outputs.size(), ErrorKind::value, "backward: ",
-          options.grad_outputs.size(), " grad_outputs for ", outputs.size(), " outputs");
+    check(options.grad_outputs.empty() || options.grad_outputs.size() == outputs.size(), ErrorKind::value,
+          "backward: ", options.grad_outputs.size(), " grad_outputs for ", outputs.size(), " outputs");
     Engine(nullptr, options.create_graph, options.retain_graph || options.create_graph, nullptr)
         .run(outputs, options.grad_outputs);
 }
@@ -384,9 +399,10 @@ void backward(const Tensors& outputs, const GradOptions& options) {
 void Tensor::backward() const { autograd::backward({*this}); }
 
 void Tensor::backward(const BackwardOptions& options) const {
-    autograd::backward({*this}, {.grad_outputs = options.gradient.defined() ? Tensors{options.gradient} : Tensors{},
-                                 .retain_graph = options.retain_graph,
-                                 .create_graph = options.create_graph});
+    autograd::backward({*this},
+                       {.grad_outputs = options.gradient.defined() ? Tensors{options.gradient} : Tensors{},
+                        .retain_graph = options.retain_graph,
+                        .create_graph = options.create_graph});
 }
 
 }  // namespace mezzo

@@ -12,8 +12,8 @@ Device common_device(const Row& row, const Tensors& values, const Attrs&) {
     for (const Tensor& x : values) {
         if (!x.defined()) continue;
         if (!first) first = &x;
-        check(x.device() == first->device(), ErrorKind::device, row.name, ": inputs are on ", first->device(), " and ",
-              x.device(), "; move one with to()");
+        check(x.device() == first->device(), ErrorKind::device, row.name, ": inputs are on ", first->device(),
+              " and ", x.device(), "; move one with to()");
     }
     return first ? first->device() : cpu_device;
 }
@@ -23,7 +23,8 @@ void require_one_dtype(const Row& row, const Tensors& values) {
     for (const Tensor& x : values) {
         if (!x.defined() || !is_floating(x.dtype())) continue;
         if (!first) first = &x;
-        check(x.dtype() == first->dtype(), ErrorKind::dtype, row.name, ": inputs are ", first->dtype(), " and ", x.dtype(),
+        check(x.dtype() == first->dtype(), ErrorKind::dtype, row.name, ": inputs are ", first->dtype(),
+              " and ", x.dtype(),
               "; convert one with to(), or open an Autocast scope (which leaves float64 alone)");
     }
 }
@@ -58,7 +59,8 @@ bool any_tracked(In given) {
     return false;
 }
 
-// An op without a kernel on this device runs its meaning; autocast has already been applied, so casts carry history here.
+// An op without a kernel on this device runs its meaning; autocast has already been applied, so casts carry
+// history here.
 Tensors run_meaning(const Row& row, In given, Tensors& values, const Attrs& at) {
     NoAutocast plain;
     for (std::size_t i = 0; i < values.size(); ++i)
@@ -69,6 +71,11 @@ Tensors run_meaning(const Row& row, In given, Tensors& values, const Attrs& at) 
 
 void keep_for_gradient(Call& call, const Row& row, const Tensors& values, const Tensors& results) {
     if (row.keep & keep_in) call.kept_in = values;
+    if (row.keep & (keep_first | keep_second)) {
+        const std::size_t i = row.keep & keep_first ? 0 : 1;
+        call.kept_in.resize(i + 1);
+        call.kept_in[i] = values[i];
+    }
     if (row.keep & keep_out)
         for (const Tensor& y : results) call.kept_out.push_back(alias(y));
     call.note_versions();

@@ -37,7 +37,8 @@ struct CallExtra {
 
 CallExtra& extra_of(Call& call);
 
-// A tensor with x's elements whose history is one identity node over x's edge: a unique place to ask a gradient for.
+// A tensor with x's elements whose history is one identity node over x's edge: a unique place to ask a
+// gradient for.
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype);
 Edge edge_of(const Tensor& x);
 

@@ -23,11 +23,13 @@ struct UserFunction final : NodeFunction {
     Tensors backward(const Call& call, const Tensors& g) override {
         AutocastGuard same_as_forward(state);
         const Tensors stored = context.saved;
-        for (auto [saved, output] : saved_outputs) context.saved[saved] = with_history(call, context.saved[saved], output);
+        for (auto [saved, output] : saved_outputs)
+            context.saved[saved] = with_history(call, context.saved[saved], output);
         Tensors filled = g;
         for (std::size_t i = 0; i < filled.size(); ++i)
             if (!filled[i].defined())
-                filled[i] = zeros(call.outputs[i].shape, {.dtype = call.outputs[i].dtype, .device = call.outputs[i].device});
+                filled[i] = zeros(call.outputs[i].shape,
+                                  {.dtype = call.outputs[i].dtype, .device = call.outputs[i].device});
         Tensors result = gradient(context, filled);
         context.saved = stored;
         return result;
@@ -56,7 +58,8 @@ struct Checkpoint final : NodeFunction {
 
     Tensors backward(const Call& call, const Tensors& g) override {
         check(!running_backward()->create_graph(), ErrorKind::state,
-              "checkpoint: second derivatives through a checkpoint are not recorded; call the function directly");
+              "checkpoint: second derivatives through a checkpoint are not recorded; call the function "
+              "directly");
         const RandomState now = random_state();
         Tensors x, wanted, y;
         {
@@ -117,7 +120,8 @@ Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
 
 namespace autograd {
 
-Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward, const Tensors& given) {
+Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward,
+                       const Tensors& given) {
     const bool casting = options.has_cast_inputs && autocast_open();
     const Tensors inputs = casting ? cast_eligible(given, options.cast_inputs) : given;
     const AutocastState state = casting ? AutocastState{} : autocast_state();

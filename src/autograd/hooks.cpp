@@ -30,8 +30,8 @@ Tensor run_hooks(const Hooks& hooks, std::uint32_t output, Tensor gradient) {
         Tensor replaced = hook.function(gradient);
         if (!replaced.defined()) continue;
         check(replaced.shape() == gradient.shape() && replaced.dtype() == gradient.dtype(), ErrorKind::shape,
-              "hook: returned ", replaced.dtype(), " ", replaced.shape(), " for a gradient of ", gradient.dtype(), " ",
-              gradient.shape());
+              "hook: returned ", replaced.dtype(), " ", replaced.shape(), " for a gradient of ",
+              gradient.dtype(), " ", gradient.shape());
         gradient = std::move(replaced);
     }
     return gradient;
@@ -40,7 +40,8 @@ Tensor run_hooks(const Hooks& hooks, std::uint32_t output, Tensor gradient) {
 namespace autograd {
 
 int add_hook(const Tensor& tensor, GradHook hook) {
-    check(tensor.defined() && tracked(tensor), ErrorKind::state, "add_hook: the tensor does not require grad");
+    check(tensor.defined() && tracked(tensor), ErrorKind::state,
+          "add_hook: the tensor does not require grad");
     GradMeta& meta = *tensor->grad_meta;
     const int id = next_hook.fetch_add(1);
     if (meta.node) {

@@ -33,8 +33,8 @@ Call::~Call() {
     detail::live_calls.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// Freeing a node frees what it points to: nodes reached while one is being freed wait in a list, so that the depth of the
-// recursion does not grow with the length of the chain.
+// Freeing a node frees what it points to: nodes reached while one is being freed wait in a list, so that the
+// depth of the recursion does not grow with the length of the chain.
 void dispose(Call* call) noexcept {
     thread_local std::vector<Call*>* waiting = nullptr;
     if (waiting) {
@@ -59,13 +59,15 @@ void Call::note_versions() {
 
 void Call::require_kept(bool input, int i) const {
     check(!released, ErrorKind::state, row->name,
-          ": backward has already freed this part of the graph; pass retain_graph = true to the first backward");
+          ": backward has already freed this part of the graph; pass retain_graph = true to the first "
+          "backward");
     const Tensors& kept = input ? kept_in : kept_out;
     assert(std::size_t(i) < kept.size() && "the row's keep column does not name what its gradient reads");
     const std::size_t at_index = input ? std::size_t(i) : kept_in.size() + std::size_t(i);
     check(kept[std::size_t(i)].version() == versions[at_index], ErrorKind::state, row->name, ": its ",
           input ? "input " : "result ", i,
-          " was changed in place after the forward pass, and the gradient needs the old value; change a clone()");
+          " was changed in place after the forward pass, and the gradient needs the old value; change a "
+          "clone()");
 }
 
 Tensor Call::in(int i) const {

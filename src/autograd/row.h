@@ -20,7 +20,13 @@ enum class Cast : std::uint8_t {
 };
 
 // What the gradient reads, as bits. Shapes, dtypes and edges are always held; data only if named here.
-enum Keep : std::uint8_t { keep_none = 0, keep_in = 1, keep_out = 2 };
+enum Keep : std::uint8_t {
+    keep_none = 0,
+    keep_in = 1,
+    keep_out = 2,
+    keep_first = 4,
+    keep_second = 8
+};  // of the inputs: all, or one
 
 // How the result's dtype follows from the inputs (after autocast).
 enum class Result : std::uint8_t { first, promoted, flags, indices, attr };  // flags: boolean, indices: int64
@@ -34,9 +40,9 @@ struct Row {
     Cast cast = Cast::keep;
     std::uint8_t keep = keep_in;
     Result result = Result::first;
-    bool integers_to_real = false;    // integral inputs compute as float32
-    bool strided = false;             // kernels accept any strides; otherwise inputs are made contiguous first
-    bool mixed = false;               // kernels accept inputs of different dtypes; otherwise floating inputs must agree
+    bool integers_to_real = false;  // integral inputs compute as float32
+    bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
+    bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
     bool differentiable = true;
     Kernel* kernel[device_type_count] = {};  // null: run the meaning
     Vjp* vjp = nullptr;                      // null: differentiate the meaning
@@ -79,13 +85,14 @@ struct Call {
     const Row* row = nullptr;
     std::uint64_t sequence = 0;  // grows with creation: a node is newer than everything it depends on
     Attrs at;
-    std::vector<Edge> edges;       // per input
-    std::vector<Meta> inputs;      // of the tensors as given, before autocast
+    std::vector<Edge> edges;   // per input
+    std::vector<Meta> inputs;  // of the tensors as given, before autocast
     std::vector<Meta> outputs;
-    Tensors kept_in;               // values the kernel saw (after autocast), without history
+    Tensors kept_in;  // values the kernel saw (after autocast), without history
     Tensors kept_out;
-    std::vector<std::uint64_t> versions;  // of the kept tensors' storages: an in-place write since then is an error
-    bool released = false;         // the kept tensors are gone: backward has run
+    std::vector<std::uint64_t>
+        versions;           // of the kept tensors' storages: an in-place write since then is an error
+    bool released = false;  // the kept tensors are gone: backward has run
     CallExtra* extra = nullptr;
 
     Call();
@@ -97,10 +104,11 @@ struct Call {
     Tensor out(int i = 0) const;
     // Whether the gradient of input i is asked for by the backward that is running.
     bool needs(int i) const;
-    // The float32 grad() of input i, when a product may be added to it in place (GEMM beta = 1) instead of being returned;
-    // undefined otherwise. Whoever adds returns an undefined gradient for i.
+    // The float32 grad() of input i, when a product may be added to it in place (GEMM beta = 1) instead of
+    // being returned; undefined otherwise. Whoever adds returns an undefined gradient for i.
     Tensor accumulator(int i) const;
-    // The dtype in which the gradient of input i will be stored: float32 for a weight that autocast read in 16 bit.
+    // The dtype in which the gradient of input i will be stored: float32 for a weight that autocast read in
+    // 16 bit.
     Dtype grad_dtype(int i) const { return inputs[std::size_t(i)].dtype; }
 
     void note_versions();

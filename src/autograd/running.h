@@ -18,7 +18,8 @@ struct Running {
 
 Running* running_backward();  // null outside a backward
 
-// d(outputs)/d(inputs) inside a running backward: leaves other than `inputs` get theirs through the running one.
+// d(outputs)/d(inputs) inside a running backward: leaves other than `inputs` get theirs through the running
+// one.
 Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs);
 
 }  // namespace mezzo

@@ -1,4 +1,5 @@
-// The autocast state of a thread, as a value: captured by nodes, restored around recomputation and user-defined backwards.
+// The autocast state of a thread, as a value: captured by nodes, restored around recomputation and
+// user-defined backwards.
 #pragma once
 
 #include "autograd/row.h"
@@ -20,7 +21,9 @@ inline bool autocast_open() {
 // Sets this thread's state, and puts the previous one back at the end.
 class AutocastGuard {
 public:
-    explicit AutocastGuard(const AutocastState& state) : previous_(autocast_state()) { autocast_state() = state; }
+    explicit AutocastGuard(const AutocastState& state) : previous_(autocast_state()) {
+        autocast_state() = state;
+    }
     ~AutocastGuard() { autocast_state() = previous_; }
     AutocastGuard(const AutocastGuard&) = delete;
     AutocastGuard& operator=(const AutocastGuard&) = delete;
@@ -40,8 +43,8 @@ void leave_autocast_scope() noexcept;
 
 // The value of x in a 16-bit dtype, from the parameter's shadow, the scope's cache, or a cast. No history.
 Tensor cached_cast(const Tensor& x, Dtype dtype);
-// Applies a policy to the inputs of an op (fp32_out: to its result dtype, in `at`); history is the caller's business.
-// Throws for Cast::banned.
+// Applies a policy to the inputs of an op (fp32_out: to its result dtype, in `at`); history is the caller's
+// business. Throws for Cast::banned.
 void autocast_inputs(const Row& row, Tensors& values, Attrs& at);
 
 // Casts made by autocast on this thread, and entries in its cache: for tests and the report.
@@ -50,6 +53,5 @@ struct AutocastCounters {
     std::int64_t cache_entries = 0;
 };
 AutocastCounters autocast_counters();
-
 
 }  // namespace mezzo

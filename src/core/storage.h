@@ -19,8 +19,8 @@ struct Storage {
 };
 void dispose(Storage* storage) noexcept;
 
-// A block of at least `bytes`, 256-byte aligned (zero bytes: no block). Out of memory: releases the cache, retries, then throws
-// Error(memory) with requested, current, peak, reserved and largest free block.
+// A block of at least `bytes`, 256-byte aligned (zero bytes: no block). Out of memory: releases the cache,
+// retries, then throws Error(memory) with requested, current, peak, reserved and largest free block.
 Ref<Storage> allocate_storage(std::size_t bytes, Device device);
 
 }  // namespace mezzo

@@ -22,8 +22,8 @@ struct Shadow {
 // Gradient bookkeeping, made on first use so that plain tensors stay small.
 struct GradMeta {
     bool requires_grad = false;
-    Tensor grad;          // leaves
-    Ref<Call> node;       // the call that made this tensor; null for leaves
+    Tensor grad;               // leaves
+    Ref<Call> node;            // the call that made this tensor; null for leaves
     std::uint32_t output = 0;  // which of the node's results it is
     Shadow shadow;
     void* hooks = nullptr;  // autograd/hooks.h
@@ -37,10 +37,11 @@ struct TensorImpl {
     Dtype dtype = float32;
     bool view = false;
     bool contiguous = true;
-    bool from_cast = false;  // an autocast or cast() from 16 bit made this float32 tensor (binary_cross_entropy asks)
+    bool from_cast =
+        false;  // an autocast or cast() from 16 bit made this float32 tensor (binary_cross_entropy asks)
     Shape shape;
-    Strides strides;           // in elements
-    std::int64_t offset = 0;   // in elements, into the storage
+    Strides strides;          // in elements
+    std::int64_t offset = 0;  // in elements, into the storage
     std::int64_t numel = 0;
     Ref<Storage> storage;
     GradMeta* grad_meta = nullptr;
@@ -63,8 +64,8 @@ extern std::atomic<std::int64_t> live_tensors, live_calls, live_storages;
 }
 
 // A new tensor on existing storage.
-Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Strides& strides, std::int64_t offset,
-                   Dtype dtype);
+Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Strides& strides,
+                   std::int64_t offset, Dtype dtype);
 // The same elements without graph or gradient (shares the storage).
 Tensor alias(const Tensor& x);
 // First element, untyped.

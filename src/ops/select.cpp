@@ -28,6 +28,7 @@ const Op isfinite_op{{.name = "isfinite",
                       .meaning = [](In in, const Attrs&) -> Tensors { return {eq(in[0] - in[0], 0.0)}; }}};
 
 const Op where_op{{.name = "where",
+                   .keep = keep_first,
                    .result = Result::attr,
                    .strided = true,
                    .mixed = true,
@@ -39,6 +40,7 @@ const Op where_op{{.name = "where",
                    }}};
 
 const Op masked_fill_op{{.name = "masked_fill",
+                         .keep = keep_second,
                          .strided = true,
                          .mixed = true,
                          .kernel = MEZZO_KERNELS(masked_fill),
@@ -47,6 +49,7 @@ const Op masked_fill_op{{.name = "masked_fill",
                          }}};
 
 const Op clamp_grad_op{{.name = "clamp_grad",
+                        .keep = keep_second,
                         .result = Result::promoted,
                         .strided = true,
                         .mixed = true,
