@@ -18,19 +18,19 @@ using amp::GradScalerOptions;
 using Catch::Matchers::Contains;
 using optim::SGD;
 
-namespace {
+namespace scaler_bench {
 
 constexpr float inf = std::numeric_limits<float>::infinity(),
                 quiet_nan = std::numeric_limits<float>::quiet_NaN();
 
-std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
-Tensor leaf(std::initializer_list<float> values, Device device = {}) {
+inline std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
+inline Tensor leaf(std::initializer_list<float> values, Device device = {}) {
     return Tensor::from(values).to(device).detach().set_requires_grad();
 }
-void set_grad(const Tensor& w, std::initializer_list<float> values) {
+inline void set_grad(const Tensor& w, std::initializer_list<float> values) {
     w.set_grad(Tensor::from(values, w.shape()).to(w.device()));
 }
-void poke(const Tensor& w, std::int64_t at, float value) {
+inline void poke(const Tensor& w, std::int64_t at, float value) {
     NoGrad plain;
     w.grad().slice(0, at, at + 1).fill_(value);
 }
@@ -67,4 +67,6 @@ struct Bench {
 
 using Scales = std::vector<double>;
 
-}  // namespace
+}  // namespace scaler_bench
+
+using namespace scaler_bench;

@@ -124,13 +124,10 @@ template <int P> void pack(const Operand& x, std::int64_t width, std::int64_t k,
 
 template <int R, int C> void micro_kernel(std::int64_t k, const float* a, const float* b, float* t,
                                           std::int64_t ldt, bool accumulate) {
-    Vector sum[R][C] = {};
-    if (accumulate) {
+    // The tile's old sums are fetched while k runs and added at the end, so that no multiply waits for them.
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) sum[r][c] = load<lanes>(t + r * ldt + c * lanes);
-    }
+    for (int r = 0; r < R; ++r) __builtin_prefetch(t + r * ldt);
+    Vector sum[R][C] = {};
     for (std::int64_t p = 0; p < k; ++p, a += mr, b += nr) {
         Vector y[C];
 #pragma GCC unroll 8
@@ -145,7 +142,10 @@ template <int R, int C> void micro_kernel(std::int64_t k, const float* a, const 
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) store<lanes>(t + r * ldt + c * lanes, sum[r][c]);
+        for (int c = 0; c < C; ++c) {
+            float* to = t + r * ldt + c * lanes;
+            store<lanes>(to, accumulate ? sum[r][c] + load<lanes>(to) : sum[r][c]);
+        }
 }
 
 using MicroKernel = void (*)(std::int64_t, const float*, const float*, float*, std::int64_t, bool);
