@@ -65,7 +65,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Method method, const Tensors& p
             return std::make_unique<optim::AdamW>(parameters,
                                                   optim::AdamWOptions{.lr = 0.01, .weight_decay = 0.1});
         default:
-            return std::make_unique<optim::SGD>(parameters, optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
+            return std::make_unique<optim::SGD>(parameters, optim::SGDOptions{.lr = 0.2, .momentum = 0.9});
     }
 }
 
@@ -133,7 +133,7 @@ struct Trainer {
     void apply() {
         if (recipe.clip) {
             scaler.unscale_(*optimizer);
-            seen.norms.push_back(nn::clip_grad_norm_(model.parameters(), 0.05));
+            seen.norms.push_back(nn::clip_grad_norm_(model.parameters(), 0.2));
         }
         scaler.step(*optimizer);
         if (recipe.scaled) scaler.update();
@@ -392,15 +392,17 @@ TEST_CASE("device training: running out of memory anywhere in a step, and going 
             trainer.apply();
             done = true;
         } catch (const Error& error) {
+            CAPTURE(failures, error.what());
             CHECK(error.kind() == ErrorKind::memory);
             ++failures;
             trainer.optimizer->zero_grad();
+            if (error.kind() != ErrorKind::memory) break;
             if (ballast.empty()) set_memory_limit(gpu, 0);
-            for (int i = 0; i < 2 && !ballast.empty(); ++i) ballast.pop_back();
+            if (!ballast.empty()) ballast.pop_back();
         }
     }
     set_memory_limit(gpu, 0);
-    CHECK(failures >= 3);
+    CHECK(failures > 20);  // one for nearly every tensor of a step
     CHECK(trainer.optimizer->applied_steps() == 1);
     check_same(trainer.model.parameters(), host.parameters, training_tolerance(recipe.compute));
     trainer.train(1);

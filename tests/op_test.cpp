@@ -152,10 +152,13 @@ double magnitude(const std::vector<double>& values) {
 // Runs the kernel of a recorded call once more, into results with guard values on both sides, where its
 // inputs are known: kept, or those of the test itself. False where they are not.
 bool guarded_run(const Call& call, const Tensors& given) {
-    const Tensors inputs = call.kept_in.empty() ? given : call.kept_in;
-    bool known = inputs.size() == call.inputs.size();
-    for (std::size_t i = 0; known && i < inputs.size(); ++i)
-        known = inputs[i].shape() == call.inputs[i].shape;
+    Tensors inputs = call.kept_in;
+    inputs.resize(call.inputs.size());
+    bool known = true;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (!inputs[i].defined() && i < given.size()) inputs[i] = given[i];
+        known = known && inputs[i].defined() && inputs[i].shape() == call.inputs[i].shape;
+    }
     const Device device = call.outputs[0].device;
     Kernel* kernel = call.row->kernel[int(device.type())];
     if (!known || !kernel) return false;

@@ -63,8 +63,9 @@ def run(command, args):
         result, foreign = run_once(command)
         if result is None or foreign <= args.foreign:
             break
-        print(f"others used {foreign:.2f} cores: again", file=sys.stderr)
-        time.sleep(2)
+        if attempt < args.retries:
+            print(f"others used {foreign:.2f} cores: again", file=sys.stderr)
+            time.sleep(2)
     if result is not None:
         result["foreign_cores"] = round(foreign, 3)
         result["disturbed"] = foreign > args.foreign

@@ -9,6 +9,10 @@
 #include "mezzo/module.h"
 #include "mezzo/optim.h"
 
+namespace mezzo::optim {
+struct GradientList;  // src/optim/param_refs.h
+}
+
 namespace mezzo::amp {
 
 // What happens on an overflow when the scale is already at min_scale.
@@ -114,7 +118,8 @@ private:
     };
     Record& record_of(const optim::Optimizer& optimizer);
     Tensor& state_on(Device device);
-    void unscale(optim::Optimizer& optimizer, bool write_back, Record& record);
+    void unscale(optim::OptimizerImpl& optimizer, const optim::GradientList& list, bool write_back,
+                 Record& record);
     void check_not_mixed(const optim::Optimizer& optimizer, const Record& record) const;
     void check_floor() const;
     void set_state(float scale, float growth_tracker, float hysteresis_left);

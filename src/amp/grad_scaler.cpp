@@ -15,6 +15,16 @@ namespace {
 constexpr int state_floats = sizeof(ScalerState) / sizeof(float);
 template <class T> T* state_of(const Tensor& tensor) { return static_cast<T*>(raw(tensor)); }
 
+Tensor state_tensor(float scale, float growth_tracker, float hysteresis_left, Device device) {
+    ScalerState values{};
+    values.scale = scale;
+    values.growth_tracker = growth_tracker;
+    values.hysteresis_left = hysteresis_left;
+    NoGrad plain;
+    const std::span<const float> floats(reinterpret_cast<const float*>(&values), state_floats);
+    return Tensor::from<float>(floats, {state_floats}).to(device);
+}
+
 void check_factors(double growth, double backoff, double interval) {
     check(std::isfinite(growth) && growth > 1, ErrorKind::value, "GradScaler: growth_factor is ", growth,
           "; it must be > 1");
@@ -86,8 +96,7 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 // The device state, made at the first use. It may follow the model to another device between iterations.
 Tensor& GradScaler::state_on(Device device) {
     if (!state_.defined()) {
-        state_ = zeros({state_floats}, {.device = device});
-        set_state(scale_, growth_tracker_, hysteresis_left_);
+        state_ = state_tensor(scale_, growth_tracker_, hysteresis_left_, device);
     } else if (!(state_.device() == device)) {
         check(records_.empty(), ErrorKind::device, "GradScaler: it works on ", state_.device(),
               " in this iteration, got ", device, "; use one scaler per device");
@@ -101,13 +110,7 @@ void GradScaler::set_state(float scale, float growth_tracker, float hysteresis_l
     scale_ = scale;
     growth_tracker_ = growth_tracker;
     hysteresis_left_ = hysteresis_left;
-    if (!state_.defined()) return;
-    ScalerState values{};
-    values.scale = scale;
-    values.growth_tracker = growth_tracker;
-    values.hysteresis_left = hysteresis_left;
-    const std::span<const float> floats(reinterpret_cast<const float*>(&values), state_floats);
-    state_.copy_(Tensor::from<float>(floats, {state_floats}).to(state_.device()));
+    if (state_.defined()) state_.copy_(state_tensor(scale, growth_tracker, hysteresis_left, state_.device()));
 }
 
 GradScaler::Record& GradScaler::record_of(const optim::Optimizer& optimizer) {
@@ -140,10 +143,8 @@ Tensors GradScaler::scale(const Tensors& outputs) {
 }
 
 // Checks all gradients, and multiplies them by 1/scale now (write_back) or leaves that to the update.
-void GradScaler::unscale(optim::Optimizer& optimizer, bool write_back, Record& record) {
-    optim::OptimizerImpl& impl = optimizer.impl();
-    if (write_back) optim::widen_gradients(impl);
-    const optim::GradientList list = optim::gradient_list("GradScaler", impl.params());
+void GradScaler::unscale(optim::OptimizerImpl& impl, const optim::GradientList& list, bool write_back,
+                         Record& record) {
     if (list.with_gradient == 0) return;
     if (write_back) check_gradients_wide(impl, list);
     optim::prepare_state(impl);
@@ -168,7 +169,9 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
           " since the last update()");
     check(record.stage != Stage::stepped, ErrorKind::state, "GradScaler.unscale_: it is called on this ",
           optimizer.type_name(), " after step()");
-    unscale(optimizer, true, record);
+    optim::OptimizerImpl& impl = optimizer.impl();
+    optim::widen_gradients(impl);
+    unscale(impl, optim::gradient_list("GradScaler", impl.params()), true, record);
     record.stage = Stage::unscaled;
 }
 
@@ -199,22 +202,23 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
     check(record.stage != Stage::stepped, ErrorKind::state,
           "GradScaler.step: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
-    if (record.stage == Stage::ready) {
-        unscale(optimizer, options_.unscale_in_step, record);
-    } else {
-        check_not_mixed(optimizer, record);
-        if (options_.recheck && record.checked) {
-            const optim::GradientList list = optim::gradient_list("GradScaler", impl.params());
-            const StepKernels& kernels = optim::kernels_of(impl.device());
-            kernels.check_finite(list.refs, nullptr, false, impl.step_state(), nullptr);
-            kernels.merge_found_inf(state_of<ScalerState>(state_), impl.step_state());
-        }
+    const bool unscaled = record.stage == Stage::unscaled;
+    if (unscaled) check_not_mixed(optimizer, record);
+    if (!unscaled && options_.unscale_in_step) optim::widen_gradients(impl);
+    // First, so that a step that runs out of memory leaves the gradients scaled, and can be tried again.
+    const optim::StepPlan plan = optim::plan_update(impl, true);
+    if (!unscaled) {
+        unscale(impl, plan.list, options_.unscale_in_step, record);
+    } else if (options_.recheck && record.checked) {
+        const StepKernels& kernels = optim::kernels_of(impl.device());
+        kernels.check_finite(plan.list.refs, nullptr, false, impl.step_state(), nullptr);
+        kernels.merge_found_inf(state_of<ScalerState>(state_), impl.step_state());
     }
     if (!record.checked && !options_.allow_no_gradients) fail_unchecked(impl);
     record.stage = Stage::stepped;
     record.gradients.clear();
     record.versions.clear();
-    if (!record.checked || !optim::run_update(impl, true)) return StepResult(Kind::nothing, {});
+    if (!record.checked || !optim::run_update(impl, plan, true)) return StepResult(Kind::nothing, {});
     return StepResult(Kind::on_device, impl.state);
 }
 

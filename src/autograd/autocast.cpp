@@ -69,9 +69,11 @@ bool eligible(const Tensor& x) {
 
 // A plain conversion, without history.
 Tensor convert(const Tensor& x, Dtype dtype) {
-    ++thread_autocast().counters.casts;
     NoGrad plain;
     Tensor y = cast(x, dtype);
+    AutocastCounters& counters = thread_autocast().counters;
+    ++counters.casts;
+    counters.cast_bytes += std::uint64_t(y.numel()) * size_of(dtype);
     if (dtype == float32) y->from_cast = true;
     return y;
 }
@@ -145,7 +147,9 @@ Dtype autocast_dtype(Cast cast, const Tensor& x) {
     return cast == Cast::fp32 ? float32 : x.dtype();
 }
 
-void autocast_inputs(const Row& row, Tensors& values, Attrs& at) {
+namespace {
+
+void apply_policy(const Row& row, Tensors& values, Attrs& at) {
     switch (row.cast) {
         case Cast::keep:
             return;
@@ -178,7 +182,16 @@ void autocast_inputs(const Row& row, Tensors& values, Attrs& at) {
     }
 }
 
-void report_call(const Row& row, In given, const Tensors& values, Dtype result) {
+}  // namespace
+
+CastWork autocast_inputs(const Row& row, Tensors& values, Attrs& at) {
+    const AutocastCounters& counters = thread_autocast().counters;
+    const std::uint64_t casts = counters.casts, bytes = counters.cast_bytes;
+    apply_policy(row, values, at);
+    return {counters.casts - casts, counters.cast_bytes - bytes};
+}
+
+void report_call(const Row& row, const Tensors& values, Dtype result, const CastWork& work) {
     ThreadAutocast& t = thread_autocast();
     if (!t.reporting || values.empty()) return;
     const Dtype computed = values[0].dtype();
@@ -190,11 +203,8 @@ void report_call(const Row& row, In given, const Tensors& values, Dtype result) 
         line = &t.report.back();
     }
     ++line->calls;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        if (!values[i].defined() || values[i].dtype() == given[i].dtype()) continue;
-        ++line->casts;
-        line->cast_bytes += std::uint64_t(values[i].numel()) * size_of(values[i].dtype());
-    }
+    line->casts += work.tensors;
+    line->cast_bytes += work.bytes;
 }
 
 namespace amp {

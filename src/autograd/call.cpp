@@ -127,13 +127,14 @@ Tensors call(const Op& op, In given, const Attrs& attrs, std::span<const Shape> 
     Tensors values(given.begin(), given.end());
     Attrs at = attrs;
     const bool autocast = autocast_open();
-    if (autocast) autocast_inputs(row, values, at);
+    CastWork work;
+    if (autocast) work = autocast_inputs(row, values, at);
     const Device device = common_device(row, values, at);
     Kernel* kernel = row.kernel[int(device.type())];
     if (!kernel || (row.meaning && prefer_meaning())) return run_meaning(row, given, values, at);
     prepare(row, values);
     const Dtype dtype = result_dtype(row, values, at);
-    if (autocast) report_call(row, given, values, dtype);
+    if (autocast) report_call(row, values, dtype, work);
     Tensors results;
     results.reserve(shapes.size());
     for (const Shape& shape : shapes) results.push_back(empty(shape, {.dtype = dtype, .device = device}));

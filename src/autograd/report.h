@@ -2,10 +2,11 @@
 #pragma once
 
 #include "autograd/row.h"
+#include "autograd/state.h"
 
 namespace mezzo {
 
-// Notes one op, when the report is on.
-void report_call(const Row& row, In given, const Tensors& values, Dtype result);
+// Notes one op, when the report is on: the inputs its kernel sees, and what autocast converted for it.
+void report_call(const Row& row, const Tensors& values, Dtype result, const CastWork& work);
 
 }  // namespace mezzo

@@ -92,6 +92,7 @@ Tensor* writable_shadow(const Slot& slot, bool conditional) {
     const bool alone = fits && shadow.value->refs.load() == 1 && shadow.value->storage->refs.load() == 1;
     if (alone && (current || !conditional)) return &shadow.value;
     NoGrad plain;
+    if (!conditional) shadow.version = ~std::uint64_t(0);  // holds nothing until the update has run
     shadow.value = conditional
                        ? slot.param.detach().to(shadow.wanted)
                        : empty(slot.param.shape(), {.dtype = shadow.wanted, .device = slot.param.device()});
@@ -165,27 +166,33 @@ void widen_gradients(OptimizerImpl& optimizer) {
     }
 }
 
-bool run_update(OptimizerImpl& optimizer, bool conditional) {
-    GradientList list = gradient_list(optimizer.type, optimizer.params());
-    if (list.with_gradient == 0) return false;
+StepPlan plan_update(OptimizerImpl& optimizer, bool conditional) {
+    StepPlan plan;
+    plan.list = gradient_list(optimizer.type, optimizer.params());
+    GradientList& list = plan.list;
+    if (list.with_gradient == 0) return plan;
     prepare_state(optimizer);
-    std::vector<std::pair<std::size_t, std::size_t>> ranges;  // of list.refs, per group
     std::size_t at = 0;
     for (const Group& group : optimizer.groups) {
         const std::size_t begin = at;
         for (; at < list.refs.size() && list.indices[at] < group.first + group.count; ++at)
             fill_ref(optimizer, group, list.indices[at], conditional, list.refs[at]);
-        ranges.emplace_back(begin, at - begin);
+        plan.ranges.emplace_back(begin, at - begin);
     }
+    return plan;
+}
+
+bool run_update(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional) {
+    if (plan.list.with_gradient == 0) return false;
     const StepKernels& kernels = kernels_of(optimizer.device());
     StepState* const state = optimizer.step_state();
     if (!conditional) kernels.begin_step(state, nullptr, false);
-    const std::span<const ParamRef> refs(list.refs);
-    for (std::size_t g = 0; g < ranges.size(); ++g)
-        if (ranges[g].second > 0)
-            kernels.update(refs.subspan(ranges[g].first, ranges[g].second), optimizer.groups[g].args, state);
+    const std::span<const ParamRef> refs(plan.list.refs);
+    for (std::size_t g = 0; g < plan.ranges.size(); ++g)
+        if (const auto [begin, count] = plan.ranges[g]; count > 0)
+            kernels.update(refs.subspan(begin, count), optimizer.groups[g].args, state);
     kernels.finish_step(refs, state);
-    for (const std::size_t index : list.indices) mark_written(optimizer, index);
+    for (const std::size_t index : plan.list.indices) mark_written(optimizer, index);
     bump_version(optimizer.state);
     bump_version(optimizer.steps);
     if (conditional) {
@@ -217,7 +224,7 @@ void Optimizer::step() {
         if (!impl_->counts_on_device) ++impl_->skipped;
         return;
     }
-    run_update(*impl_, false);
+    run_update(*impl_, plan_update(*impl_, false), false);
 }
 
 void Optimizer::zero_grad(bool set_to_none) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mezzo/optim.h"
@@ -51,9 +52,17 @@ void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict&
 void prepare_state(OptimizerImpl& optimizer);
 // Gradients of 16-bit parameters with masters become float32, so that unscaling and clipping lose nothing.
 void widen_gradients(OptimizerImpl& optimizer);
-// Updates every parameter that has a gradient unless StepState says found_inf, and counts. conditional: it
-// may say so. Returns false, having done nothing, when no parameter has a gradient.
-bool run_update(OptimizerImpl& optimizer, bool conditional);
+// What the kernels of a step take: the parameters with gradients, and which of them are of which group.
+struct StepPlan {
+    GradientList list;
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;  // begin and count, of list.refs
+};
+// Gets all memory that a step needs. Whatever throws does so here, before gradients and parameters change.
+// conditional: StepState may say found_inf.
+StepPlan plan_update(OptimizerImpl& optimizer, bool conditional);
+// Updates every parameter that has a gradient unless StepState says found_inf, and counts. Returns false,
+// having done nothing, when no parameter has a gradient.
+bool run_update(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional);
 // Brings applied and skipped up to date; waits for the device if it has to.
 void read_counts(OptimizerImpl& optimizer);
 
