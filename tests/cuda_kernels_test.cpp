@@ -337,8 +337,8 @@ TEST_CASE("cuda: softmax along every dimension", "[cuda]") {
         Shape shape;
         std::int64_t dim;
     };
-    // one thread, one warp and one block per row
-    const Case cases[] = {{{3, 5, 40}, 1}, {{3, 5, 4}, 1}, {{4, 33}, 1}, {{2, 1100}, 1},
+    // one thread, one warp and one block per row; more rows than blocks
+    const Case cases[] = {{{3, 5, 40}, 1}, {{3, 5, 4}, 1}, {{4, 33}, 1}, {{7, 1100}, 1},
                           {{5, 64}, 0},    {{}, 0},        {{0, 4}, 1}};
     for (const Case& c : cases)
         for (Dtype dtype : floating) {

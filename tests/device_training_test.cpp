@@ -396,6 +396,7 @@ TEST_CASE("device training: running out of memory anywhere in a step, and going 
             CHECK(error.kind() == ErrorKind::memory);
             ++failures;
             trainer.optimizer->zero_grad();
+            trainer.seen = {};
             if (error.kind() != ErrorKind::memory) break;
             if (ballast.empty()) set_memory_limit(gpu, 0);
             if (!ballast.empty()) ballast.pop_back();

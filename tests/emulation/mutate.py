@@ -3,10 +3,12 @@
 
 usage: mutate.py [--group gemm|ops] [--only TEXT] [--jobs N] LIBRARY...
 
-LIBRARY are archives or objects of the rest of mezzo (core, cpu, ops, ...), built without sanitizer; options for the
-linker (-lfmt) may be among them after `--`. Each mutation names the build that must stop it: plain (a wrong result or a
-report of the emulator), address (AddressSanitizer and UBSan) or thread (ThreadSanitizer: missing synchronisation).
-The unbroken tree must pass in every build first. Exit status 0: every mutation was stopped.
+LIBRARY are archives or objects of the rest of mezzo, built without sanitizer; the kernel registry with
+-DMEZZO_HAVE_CUDA. In a build folder: libcore.a libportable.a libavx2.a libavx512.a tests/libemulated_registry.a (or
+libregistry.a) -- -lfmt -lz. Options for the linker come after `--`. All of group ops takes about 9 minutes on one core.
+Each mutation names the build that must stop it: plain (a wrong result or a report of the emulator), address
+(AddressSanitizer and UBSan) or thread (ThreadSanitizer: missing synchronisation). The unbroken tree must pass in every
+build first. Exit status 0: every mutation was stopped.
 """
 import argparse
 import concurrent.futures
@@ -30,8 +32,9 @@ GROUPS = {
         'tests': ['tests/emulation_test.cpp', 'tests/cuda_gemm_test.cpp', 'tests/emulation/gemm_paths_test.cpp'],
     },
     'ops': {
-        'sources': ['cuda/*.cpp', 'cuda/*.cu'],
-        'tests': ['tests/cuda_kernels_test.cpp', 'tests/cuda_step_test.cpp'],
+        # the allocator too: under AddressSanitizer every block is a system allocation of its own
+        'sources': ['cuda/*.cpp', 'cuda/*.cu', 'src/core/allocator.cpp'],
+        'tests': ['tests/cuda_kernels_test.cpp', 'tests/cuda_step_test.cpp', 'tests/support.cpp'],
     },
 }
 VENDOR = ['cuda/runtime.cpp', 'cuda/cublaslt.cpp']
@@ -64,6 +67,27 @@ MUTATIONS = [
     ('ops', 'cuda/softmax.cu', 'row < r.rows', 1, 'row <= r.rows', 'address'),
     ('ops', 'cuda/step_update.cu', BARRIER, 0, '', 'thread'),
     ('ops', 'cuda/step_update.cu', BARRIER, 1, '', 'thread'),
+    ('ops', 'cuda/kernel.cuh', BARRIER, 1, '', 'thread'),
+    ('ops', 'cuda/reduce.cuh', 'begin + part < s.reduced.count ? begin + part : s.reduced.count', 0, 'begin + part',
+     'plain'),
+    ('ops', 'cuda/reduce.cuh', 'begin + part < s.reduced.count ? begin + part : s.reduced.count', 1, 'begin + part',
+     'plain'),
+    ('ops', 'cuda/reduce.cuh', 'i < splits', 0, 'i <= splits', 'plain'),
+    ('ops', 'cuda/cross_entropy.cu', '!targets.skip(row) && targets.valid(row)', 0, '!targets.skip(row)', 'address'),
+    ('ops', 'cuda/cross_entropy.cu', 'if (!targets.valid(row)) return {static_cast<C>(NAN), C(1)};', 0, '', 'address'),
+    ('ops', 'cuda/step_gradients.cu', 'atomicExch(&state->found_inf, 1.0f)', 0, 'state->found_inf = 1.0f', 'thread'),
+    ('ops', 'cuda/step_gradients.cu', '__syncthreads_or(unscale.bad) == 0', 0, '!unscale.bad', 'plain'),
+    ('ops', 'cuda/step_gradients.cu', 'i < chunk.end', 0, 'i <= chunk.end', 'address'),
+    ('ops', 'cuda/step_update.cu', 'i < whole', 0, 'i <= whole', 'address'),
+    ('ops', 'cuda/step_update.cu', 'i < chunk.end', 0, 'i <= chunk.end', 'address'),
+    ('ops', 'cuda/step_table.cuh', 'begin + step_chunk < numel ? begin + step_chunk : numel', 0, 'begin + step_chunk',
+     'address'),
+    ('ops', 'cuda/step.cu', '!last || first_item() != 0', 0, 'first_item() != 0', 'plain'),
+    ('ops', 'cuda/random.cu', 'if (block * 4 + i < n) ', 0, '', 'plain'),
+    ('ops', 'cuda/random.cu', 'if (block * 8 + i >= n) continue;', 0, '', 'plain'),
+    ('ops', 'cuda/copy.cu', 'vectors * width + first_item(); i < n', 0, 'vectors * width + first_item(); i <= n',
+     'address'),
+    ('ops', 'cuda/elementwise.cuh', '(stride == 1 && !aligned)', 0, 'false', 'address'),
 ]
 
 
