@@ -176,7 +176,7 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--batch", s.batch, "images per step")->check(positive);
     app.add_option("--hidden", s.hidden, "width of the first hidden layer; the second has half of it")
         ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 20));
-    app.add_option("--lr", s.lr, "learning rate at the start")->check(CLI::NonNegativeNumber);
+    app.add_option("--lr", s.lr, "learning rate at the start")->check(CLI::Range(0.0, 1e3));
     app.add_option("--seed", s.seed, "of weights and order");
     app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
     app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));

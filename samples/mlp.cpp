@@ -145,7 +145,7 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--layers", s.layers, "linear layers")->check(positive);
     app.add_option("--batches", s.batches, "batches per epoch")->check(positive);
     app.add_option("--epochs", s.epochs, "passes over the batches")->check(positive);
-    app.add_option("--lr", s.lr, "learning rate")->check(CLI::NonNegativeNumber);
+    app.add_option("--lr", s.lr, "learning rate")->check(CLI::Range(0.0, 1e3));
     app.add_option("--seed", s.seed, "of weights and data");
     app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
     app.add_option("--dtype", dtype, "of autocast")->check(CLI::IsMember({"float16", "bfloat16"}));

@@ -150,7 +150,7 @@ int parse_and_run(int argc, char** argv) {
                    "16 bit means autocast and scaler for steps, the inputs' dtype for ops")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
     app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
-    app.add_option("--seconds", s.seconds, "of measuring")->check(CLI::PositiveNumber);
+    app.add_option("--seconds", s.seconds, "of measuring")->check(CLI::Range(1e-3, 1e6));
     app.add_option("--device", device, "cpu, cuda or cuda:N");
     try {
         app.parse(argc, argv);
