@@ -306,6 +306,37 @@ std::vector<OpCase> product_cases() {
     };
 }
 
+Tensor attention_of(In x, const AttentionOptions& options = {}) {
+    return scaled_dot_product_attention(x[0], x[1], x[2], options);
+}
+
+std::vector<OpCase> transformer_cases() {
+    const Shape heads{2, 3, 4, 8}, keys{2, 3, 5, 8};
+    return {
+        {"layer_norm", [](In x) { return layer_norm(x[0], x[1], x[2]); }, {{3, 5}, {5}, {5}}, nullptr, fp32, any, "",
+         "layer_norm_grad", true, false},
+        {"layer_norm of three dimensions, without weight", [](In x) { return layer_norm(x[0], {}, {}, 1e-3); },
+         {{2, 3, 4}}, nullptr, fp32, any, "", "", true, false},
+        {"rms_norm", [](In x) { return rms_norm(x[0], x[1]); }, {{3, 5}, {5}}, nullptr, fp32, any, "", "rms_norm_grad",
+         true, false},
+        {"dropout_add_layer_norm", [](In x) { return dropout_add_layer_norm(x[0], x[1], x[2], x[3], x[4]); },
+         {{3, 5}, {5}, {3, 5}, {5}, {5}}, nullptr, fp32, any, "", "", true, false},
+        {"dropout_add_layer_norm without x_bias", [](In x) { return dropout_add_layer_norm(x[0], {}, x[1], x[2], x[3]); },
+         {{3, 5}, {3, 5}, {5}, {5}}, nullptr, fp32, any, "", "", true, false},
+        {"scaled_dot_product_attention", [](In x) { return attention_of(x); }, {heads, keys, keys}, nullptr, low, any, "",
+         "scaled_dot_product_attention_grad"},
+        {"attention with a padding mask", [](In x) { return attention_of(x, {.mask = x[3]}); },
+         {heads, keys, keys, {2, 1, 1, 5}}, nullptr, low, any, "fffb", "", true, true, false},
+        {"attention with a full mask, causal", [](In x) { return attention_of(x, {.mask = x[3], .causal = true, .scale = 0.5}); },
+         {heads, keys, keys, {2, 3, 4, 5}}, nullptr, low, any, "fffb", "", true, true, false},
+        {"attention with an added mask", [](In x) { return attention_of(x, {.mask = x[3]}); },
+         {heads, keys, keys, {4, 5}}, nullptr, low, any, "", "", true, true, false},
+        {"embedding", [](In x) { return embedding(x[0], x[1]); }, {{6, 4}, {2, 5}}, nullptr, keep, any, "fc", "embedding_grad"},
+        {"embedding with padding", [](In x) { return embedding(x[0], x[1], 1); }, {{6, 4}, {7}}, nullptr, keep, any, "fc", "",
+         true, false},
+    };
+}
+
 std::vector<OpCase> loss_cases() {
     return {
         LOSS(mse_loss, mean),
@@ -346,7 +377,8 @@ std::vector<OpCase> loss_cases() {
 const std::vector<OpCase>& op_cases() {
     static const std::vector<OpCase> all = [] {
         std::vector<OpCase> cases;
-        for (auto family : {elementwise_cases, shape_cases, reduction_cases, product_cases, loss_cases}) {
+        for (auto family : {elementwise_cases, shape_cases, reduction_cases, product_cases, transformer_cases,
+                            loss_cases}) {
             const std::vector<OpCase> more = family();
             cases.insert(cases.end(), more.begin(), more.end());
         }

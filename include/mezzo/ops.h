@@ -92,6 +92,49 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 Tensor softmax(const Tensor& x, std::int64_t dim = -1);
 Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
 
+// Rows of the last dimension, normalised with statistics in float32 (float64 for float64): x [..., n], weight
+// and bias [n] or undefined (1 and 0). Under autocast the result is float32.
+// (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance (Ba et al., arXiv 1607.06450).
+Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+// x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv 1910.07467).
+Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
+
+struct DropoutAddLayerNormOptions {
+    double p = 0;          // of the dropout, in [0, 1)
+    double eps = 1e-5;     // of the layer norm
+    bool training = true;  // false: no dropout
+};
+// layer_norm(residual + dropout(x + x_bias), weight, bias): what ends both halves of a Transformer layer, in
+// one pass over memory. x and residual [..., n], in 16 bit or float32 each; x_bias [n] or undefined; weight,
+// bias [n]. The sum is kept in float32. The result has the wider dtype of x and residual, float32 under
+// autocast.
+Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tensor& residual,
+                              const Tensor& weight, const Tensor& bias,
+                              const DropoutAddLayerNormOptions& options = {});
+
+struct AttentionOptions {
+    // Broadcasts to [batch, heads, query, key]. Boolean: true where a query may look at a key; floating:
+    // added to the scores. Undefined: every query looks at every key.
+    Tensor mask = {};
+    bool causal = false;   // query i looks only at keys 0 … i
+    double dropout_p = 0;  // of the weights, in [0, 1)
+    bool training = true;  // false: no dropout
+    double scale = 0;      // of the scores; 0: 1 / sqrt(dim)
+};
+// softmax(scale q k^T + mask) v per batch and head (Vaswani et al., arXiv 1706.03762): q [batch, heads,
+// query, dim], k [batch, heads, key, dim], v [batch, heads, key, dim_v]; result [batch, heads, query, dim_v].
+// A query that may look at no key gives 0. With a boolean mask or none and dim_v == dim the scores are never
+// stored as a whole; the result is then laid out as [batch, query, heads, dim], so that permute({0, 2, 1,
+// 3}).reshape() to [batch, query, heads * dim] copies nothing.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options = {});
+
+// Look-ups by int64 index. An index outside the table throws on the CPU and gives NaN rows on CUDA, where
+// looking would wait for the device.
+// Rows of weight [n, dim] for every index: index [...] -> [..., dim]. The gradient of weight is dense and
+// summed in a fixed order; row padding_idx (if >= 0) gets none.
+Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx = -1);
+
 // Losses. Under autocast they compute and return float32.
 enum class Reduction : std::uint8_t { none, mean, sum };
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);

@@ -137,7 +137,11 @@ Tensors call(const Op& op, In given, const Attrs& attrs, std::span<const Shape> 
     if (autocast) report_call(row, values, dtype, work);
     Tensors results;
     results.reserve(shapes.size());
-    for (const Shape& shape : shapes) results.push_back(empty(shape, {.dtype = dtype, .device = device}));
+    for (const Shape& shape : shapes) {
+        const bool statistic = row.statistics != 0 && results.size() >= row.statistics;
+        const Dtype own = statistic && dtype != float64 ? float32 : dtype;
+        results.push_back(empty(shape, {.dtype = own, .device = device}));
+    }
     kernel(values, at, results);
     if (row.differentiable && grad_enabled() && any_tracked(given) && is_floating(dtype))
         keep_for_gradient(*record(row, given, at, results), row, values, results);

@@ -44,6 +44,9 @@ struct Row {
     bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
     bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
     bool differentiable = true;
+    // If not 0: results from this one on are float32 (float64 beside a float64 result 0) whatever the dtype
+    // of the first is. For what only the gradient reads, such as means and log-sum-exps.
+    std::uint8_t statistics = 0;
     Kernel* kernel[device_type_count] = {};  // null: run the meaning
     Vjp* vjp = nullptr;                      // null: differentiate the meaning
     Meaning* meaning = nullptr;              // the op in other ops: fallback, test reference, gradient

@@ -29,14 +29,14 @@ Tensor row_grads(const Tensor& g, const Tensor& weight, const Attrs& at) {
 }
 
 Tensors nll_meaning(In in, const Attrs& at) {
-    const Tensor log_p = in_loss_dtype(in[0]);
+    const Tensor log_p = widened(in[0]);
     const Tensor weight = weights(in[1], at, log_p.dtype());
     const Tensor chosen = masked_fill(log_p, logical_not(one_hot(in[1], log_p.size(1))), 0);
     return {as_asked(reduced_rows(-(sum(chosen, {1}) * weight), weight, at), at)};
 }
 
 Tensors nll_grad_meaning(In in, const Attrs& at) {
-    const Tensor g = in_loss_dtype(in[0]);
+    const Tensor g = widened(in[0]);
     const Tensor hot = cast(one_hot(in[1], at.shape[1]), g.dtype());
     return {as_asked(-(row_grads(g, weights(in[1], at, g.dtype()), at).unsqueeze(1) * hot), at)};
 }
@@ -84,7 +84,7 @@ Tensor log_sum_exp(const Tensor& x) {
 
 // Per row: (1 - s) (lse - x[target]) + s (lse - mean(x)), for a label smoothing of s; and the log-sum-exp.
 Tensors cross_entropy_meaning(In in, const Attrs& at) {
-    const Tensor x = in_loss_dtype(in[0]), lse = log_sum_exp(x);
+    const Tensor x = widened(in[0]), lse = log_sum_exp(x);
     const Tensor weight = weights(in[1], at, x.dtype());
     const Tensor chosen = sum(masked_fill(x, logical_not(one_hot(in[1], x.size(1))), 0), {1});
     const Tensor rows = lse - ((1 - at.alpha) * chosen + at.alpha * mean(x, {1}));
@@ -94,7 +94,7 @@ Tensors cross_entropy_meaning(In in, const Attrs& at) {
 // Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). The log-sum-exp is a function of x, not an input
 // of its own.
 Tensors cross_entropy_grad_meaning(In in, const Attrs& at) {
-    const Tensor g = in_loss_dtype(in[0]), x = in_loss_dtype(in[1]);
+    const Tensor g = widened(in[0]), x = widened(in[1]);
     const Tensor hot = cast(one_hot(in[2], x.size(1)), x.dtype());
     const Tensor wanted = (1 - at.alpha) * hot + at.alpha / double(x.size(1));
     const Tensor scale = row_grads(g, weights(in[2], at, x.dtype()), at).unsqueeze(1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "autograd/row.h"
+#include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
 namespace mezzo {
@@ -13,6 +14,12 @@ void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
 // The dtype of two operands together: a 0-dim tensor raises the dtype of one with dimensions only from
 // integral to floating.
 Dtype promote_operands(Dtype a, int a_dims, Dtype b, int b_dims);
+
+// 16-bit values in float32, in which meanings compute; others as they are.
+inline Tensor widened(const Tensor& x) { return is_16bit(x.dtype()) ? cast(x, float32) : x; }
+
+// Whether a result computed from x, y, … now would be recorded.
+template <class... T> bool recording(const T&... x) { return grad_enabled() && (tracked(x) || ...); }
 
 // A gradient or meaning in the dtype that the attributes ask for.
 Tensor as_asked(const Tensor& x, const Attrs& at);

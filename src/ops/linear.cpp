@@ -1,5 +1,4 @@
 // linear: matrix product, bias and activation as one op.
-#include "mezzo/autograd.h"
 #include "ops/kernels.h"
 #include "ops/products.h"
 
@@ -119,7 +118,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearA
     Tensors given{x.dim() == 2 ? x : x.reshape({rows, in}), weight};
     if (bias.defined()) given.push_back(bias);
     const bool gelu = activation == LinearActivation::gelu || activation == LinearActivation::gelu_tanh;
-    const bool recorded = grad_enabled() && (tracked(x) || tracked(weight) || tracked(bias));
+    const bool recorded = recording(x, weight, bias);
     const Shape shapes[] = {{rows, out}, {rows, out}};
     const Attrs at{.activation = kernel_activation(activation)};
     const Tensor y =

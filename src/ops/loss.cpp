@@ -61,12 +61,12 @@ Tensor bce_target_slope(const Tensor& x, const Tensor&, const Attrs&) {
 Tensor bce_with_logits_target_slope(const Tensor& x, const Tensor&, const Attrs&) { return -x; }
 
 template <Value value> Tensors loss_meaning(In in, const Attrs& at) {
-    return {as_asked(reduced(value(in_loss_dtype(in[0]), in_loss_dtype(in[1]), at), at), at)};
+    return {as_asked(reduced(value(widened(in[0]), widened(in[1]), at), at), at)};
 }
 
 template <Slope slope> Tensors grad_meaning(In in, const Attrs& at) {
-    const Tensor x = in_loss_dtype(in[1]), t = in_loss_dtype(in[2]);
-    const Tensor g = spread_loss_grad(in_loss_dtype(in[0]), at, double(x.numel()));
+    const Tensor x = widened(in[1]), t = widened(in[2]);
+    const Tensor g = spread_loss_grad(widened(in[0]), at, double(x.numel()));
     return {as_asked(g * slope(x, t, at), at)};
 }
 
@@ -84,7 +84,7 @@ Tensors loss_vjp(const Op& grad_op, Slope* by_target, const Call& c, const Tenso
     if (c.needs(0)) grads[0] = input_grad(grad_op, c, g, c.grad_dtype(0));
     if (!c.needs(1)) return grads;
     if (by_target) {
-        const Tensor x = in_loss_dtype(c.in(0));
+        const Tensor x = widened(c.in(0));
         grads[1] = spread_loss_grad(g, c.at, double(x.numel())) * by_target(x, c.in(1), c.at);
     } else {
         const bool shared = c.needs(0) && c.grad_dtype(0) == c.grad_dtype(1);

@@ -9,7 +9,6 @@ inline Reduction reduction_of(const Attrs& at) { return Reduction(at.reduction);
 
 // Loss kernels read any dtype and accumulate and give float32, or float64 as soon as an input is.
 inline Dtype loss_dtype(Dtype a, Dtype b) { return a == float64 || b == float64 ? float64 : float32; }
-inline Tensor in_loss_dtype(const Tensor& x) { return is_16bit(x.dtype()) ? cast(x, float32) : x; }
 
 // Inside an Autocast scope the loss stays float32; outside it has the dtype of what it was computed from.
 Tensor finished_loss(const Tensor& loss, const Tensor& input, Dtype natural);

@@ -1,0 +1,150 @@
+// scaled_dot_product_attention. The row works on [batch, length, heads, dim], the layout in which linear
+// layers leave the heads, so that nothing is transposed in memory; the public function permutes views.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/dropout.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+
+namespace {
+
+// [batch, length, heads, dim] <-> [batch, heads, length, dim].
+Tensor heads_swapped(const Tensor& x) { return x.permute({0, 2, 1, 3}); }
+
+bool is_causal(const Attrs& at) { return at.index != 0; }
+
+// [query, key], true where a causal query may look.
+Tensor lower_triangle(std::int64_t query, std::int64_t key, Device device) {
+    const TensorOptions options{.dtype = int64, .device = device};
+    return le(arange(key, options), arange(query, options).unsqueeze(1));
+}
+
+// True where a query may not look, broadcastable to the scores; undefined when it may look everywhere.
+Tensor hidden(const Tensor& mask, bool causal, std::int64_t query, std::int64_t key, Device device) {
+    const Tensor triangle = causal ? lower_triangle(query, key, device) : Tensor();
+    if (!mask.defined()) return causal ? logical_not(triangle) : Tensor();
+    return logical_not(causal ? logical_and(mask, triangle) : mask);
+}
+
+// softmax(scale q k^T + mask): [batch, heads, query, key] from q and k of [batch, heads, length, dim]. Hidden
+// scores become the lowest number, so that a row of nothing else stays finite, and their weights 0.
+Tensor attention_weights(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at) {
+    Tensor scores = matmul(q * at.beta, k.transpose(-2, -1));
+    const bool additive = mask.defined() && mask.dtype() != boolean;
+    if (additive) scores = scores + cast(mask, scores.dtype());
+    const Tensor hide = hidden(additive ? Tensor() : mask, is_causal(at), q.size(2), k.size(2), q.device());
+    if (hide.defined()) scores = masked_fill(scores, hide, -1e30);
+    const Tensor weights = softmax(scores, -1);
+    return hide.defined() ? masked_fill(weights, hide, 0) : weights;
+}
+
+Tensor dropped(const Tensor& weights, const Attrs& at) {
+    return at.alpha > 0 ? dropout_at(weights, at) : weights;
+}
+
+Tensors attention_meaning(In in, const Attrs& at) {
+    const Tensor q = widened(heads_swapped(in[0])), k = widened(heads_swapped(in[1])),
+                 v = widened(heads_swapped(in[2]));
+    const Tensor y = matmul(dropped(attention_weights(q, k, in[3], at), at), v);
+    return {cast(heads_swapped(y).contiguous(), in[0].dtype())};
+}
+
+// Inputs g, q, k, v, y, lse, mask -> gradients of q, k, v. With p the weights, d their dropout:
+// dv = d(p)^T g, dp = d(g v^T), ds = p (dp - sum(p dp)), dq = scale ds k, dk = scale ds^T q.
+// y and lse are functions of q, k, v, not inputs of their own.
+Tensors attention_grad_meaning(In in, const Attrs& at) {
+    const Tensor g = widened(heads_swapped(in[0])), q = widened(heads_swapped(in[1])),
+                 k = widened(heads_swapped(in[2])), v = widened(heads_swapped(in[3]));
+    const Tensor p = attention_weights(q, k, in[6], at);
+    const Tensor dp = dropped(matmul(g, v.transpose(-2, -1)), at);
+    const Tensor ds = p * (dp - sum(p * dp, {-1}, keep_dims())) * at.beta;
+    Tensors grads{matmul(ds, k), matmul(ds.transpose(-2, -1), q),
+                  matmul(dropped(p, at).transpose(-2, -1), g)};
+    for (Tensor& grad : grads) grad = cast(heads_swapped(grad).contiguous(), in[1].dtype());
+    return grads;
+}
+
+const Op attention_grad_op{{.name = "scaled_dot_product_attention_grad",
+                            .strided = true,
+                            .mixed = true,
+                            .meaning = attention_grad_meaning}};
+
+// The last dimension contiguous, which kernels rely on.
+Tensor with_unit_stride(const Tensor& x) {
+    return x.size(3) <= 1 || x.strides()[3] == 1 ? x : x.contiguous();
+}
+
+Tensors attention_vjp(const Call& c, const Tensors& g) {
+    const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape, c.inputs[2].shape};
+    Tensors grads = call(
+        attention_grad_op,
+        Tensors{with_unit_stride(g[0]), c.in(0), c.in(1), c.in(2), c.out(), c.out(1), c.in(3)}, c.at, shapes);
+    grads.push_back(Tensor());
+    return grads;
+}
+
+// Inputs q [batch, query, heads, dim], k, v [batch, key, heads, dim] with any strides but 1 for dim, mask
+// (boolean view of [batch, heads, query, key], true: may look) or undefined; at.alpha = dropout_p with seed
+// and offset (element ((b heads + h) query + i) key + j of the weights), at.beta = scale, at.index = 1:
+// causal -> y contiguous like q, and for the gradient lse [batch, heads, query], the log-sum-exp of the
+// scores (-inf where there is nothing to look at).
+const Op attention_op{{.name = "scaled_dot_product_attention",
+                       .cast = Cast::low,
+                       .keep = keep_in | keep_out,
+                       .strided = true,
+                       .mixed = true,
+                       .statistics = 1,
+                       .vjp = attention_vjp,
+                       .meaning = attention_meaning}};
+
+void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+    const char* op = "scaled_dot_product_attention";
+    for (const Tensor* x : {&q, &k, &v}) {
+        check_floating(op, *x);
+        check(x->dim() == 4, ErrorKind::shape, op, ": q, k and v must be [batch, heads, length, dim], not ",
+              x->shape());
+    }
+    check(autocast_dtype(Cast::low, q) == autocast_dtype(Cast::low, k) &&
+              autocast_dtype(Cast::low, k) == autocast_dtype(Cast::low, v),
+          ErrorKind::dtype, op, ": q, k, v are ", q.dtype(), ", ", k.dtype(), ", ", v.dtype(),
+          "; convert them to one dtype with to()");
+    check(q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3) &&
+              v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2),
+          ErrorKind::shape, op, ": q ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
+          " do not fit; batch and heads must agree, dim of q and k, length of k and v");
+    check_dropout(op, options.dropout_p);
+    check(options.scale >= 0, ErrorKind::value, op, ": scale ", options.scale,
+          " is negative or not a number; 0 stands for 1 / sqrt(dim)");
+    if (!options.mask.defined()) return;
+    check(options.mask.dtype() == boolean || is_floating(options.mask.dtype()), ErrorKind::dtype, op,
+          ": mask is ", options.mask.dtype(), "; it must be boolean (true: look) or floating (added)");
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+    check_attention(q, k, v, options);
+    const std::int64_t query = q.size(2), key = k.size(2);
+    const Shape scores{q.size(0), q.size(1), query, key};
+    Attrs at;
+    if (options.training && options.dropout_p > 0) at = reserve_dropout(options.dropout_p, scores.numel());
+    at.beta = options.scale > 0 ? options.scale : 1 / std::sqrt(double(std::max<std::int64_t>(1, q.size(3))));
+    at.index = options.causal ? 1 : 0;
+    const Tensor mask = options.mask.defined() ? options.mask.expand(scores) : Tensor();
+    if (v.size(3) != q.size(3) || (mask.defined() && mask.dtype() != boolean)) {
+        const Dtype dtype = autocast_dtype(Cast::low, q);
+        const auto read = [&](const Tensor& x) { return widened(cast(x, dtype)); };
+        const Tensor weights = attention_weights(read(q), read(k), mask, at);
+        return cast(matmul(dropped(weights, at), read(v)), dtype);
+    }
+    Tensors in;
+    for (const Tensor* x : {&q, &k, &v}) in.push_back(with_unit_stride(heads_swapped(*x)));
+    in.push_back(mask);
+    const Shape shapes[] = {in[0].shape(), {q.size(0), q.size(1), query}};
+    return heads_swapped(call(attention_op, in, at, std::span(shapes, recording(q, k, v) ? 2 : 1))[0]);
+}
+
+}  // namespace mezzo

@@ -1,0 +1,209 @@
+// Normalisation of rows: layer_norm, rms_norm, and the end of a Transformer's half layer in one op.
+#include "ops/dropout.h"
+#include "ops/kernels.h"
+#include "ops/products.h"
+
+namespace mezzo {
+
+namespace {
+
+// A result in the dtype autocast asks for, or that of the input.
+Tensor finished(const Tensor& y, const Tensor& x, const Attrs& at) {
+    return cast(y, at.has_dtype ? at.dtype : x.dtype());
+}
+
+Tensor row_mean(const Tensor& x) { return mean(x, {1}, keep_dims()); }
+
+// x [rows, cols] with mean 0 and variance 1, and what it was divided by.
+struct Normalised {
+    Tensor x, rstd;
+};
+Normalised normalised(const Tensor& x, double eps, bool centred) {
+    const Tensor c = centred ? x - row_mean(x) : x;
+    const Tensor rstd = rsqrt(row_mean(c * c) + eps);
+    return {c * rstd, rstd};
+}
+
+Tensor layer_norm_of(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+    return normalised(x, eps, true).x * widened(weight) + widened(bias);
+}
+
+// For y = n(x) w + b: the gradients of x, w and b. The statistics are functions of x, not inputs of their
+// own, so that differentiating this again is right.
+Tensors layer_norm_grad_meaning(In in, const Attrs& at) {
+    const Tensor g = widened(in[0]), weight = widened(in[2]);
+    const Normalised n = normalised(widened(in[1]), at.alpha, true);
+    const Tensor gw = g * weight;
+    const Tensor dx = n.rstd * (gw - row_mean(gw) - n.x * row_mean(gw * n.x));
+    return {as_asked(dx, at), sum(g * n.x, {0}), sum(g, {0})};
+}
+
+Tensors rms_norm_grad_meaning(In in, const Attrs& at) {
+    const Tensor g = widened(in[0]), weight = widened(in[2]);
+    const Normalised n = normalised(widened(in[1]), at.alpha, false);
+    const Tensor gw = g * weight;
+    return {as_asked(n.rstd * (gw - n.x * row_mean(gw * n.x)), at), sum(g * n.x, {0})};
+}
+
+// Inputs g, x, weight, mean, rstd -> gradients of x, weight, bias.
+const Op layer_norm_grad_op{
+    {.name = "layer_norm_grad", .mixed = true, .statistics = 1, .meaning = layer_norm_grad_meaning}};
+// Inputs g, x, weight, rstd -> gradients of x, weight.
+const Op rms_norm_grad_op{
+    {.name = "rms_norm_grad", .mixed = true, .statistics = 1, .meaning = rms_norm_grad_meaning}};
+
+Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& row_mean,
+                        const Tensor& rstd, double eps, Dtype dtype) {
+    const Shape shapes[] = {x.shape(), weight.shape(), weight.shape()};
+    return call(layer_norm_grad_op, Tensors{g, x, weight, row_mean, rstd},
+                {.alpha = eps, .dtype = dtype, .has_dtype = true}, shapes);
+}
+
+// x [rows, cols], weight, bias [cols]; at.alpha = eps -> y, and for the gradient mean and rstd [rows].
+const Op layer_norm_op{
+    {.name = "layer_norm",
+     .cast = Cast::fp32_out,
+     .keep = keep_in | keep_out,
+     .mixed = true,
+     .statistics = 1,
+     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+         return layer_norm_grad(g[0], c.in(0), c.in(1), c.out(1), c.out(2), c.at.alpha, c.grad_dtype(0));
+     },
+     .meaning = [](In in, const Attrs& at) -> Tensors {
+         return {finished(layer_norm_of(widened(in[0]), in[1], in[2], at.alpha), in[0], at)};
+     }}};
+
+// x [rows, cols], weight [cols]; at.alpha = eps -> y, and for the gradient rstd [rows].
+const Op rms_norm_op{
+    {.name = "rms_norm",
+     .cast = Cast::fp32_out,
+     .keep = keep_in | keep_out,
+     .mixed = true,
+     .statistics = 1,
+     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+         const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape};
+         return call(rms_norm_grad_op, Tensors{g[0], c.in(0), c.in(1), c.out(1)},
+                     {.alpha = c.at.alpha, .dtype = c.grad_dtype(0), .has_dtype = true}, shapes);
+     },
+     .meaning = [](In in, const Attrs& at) -> Tensors {
+         return {finished(normalised(widened(in[0]), at.alpha, false).x * widened(in[1]), in[0], at)};
+     }}};
+
+// dropout(x + x_bias) + residual, in float32 or float64.
+Tensor dropped_sum(In in, const Attrs& at) {
+    Tensor x = widened(in[0]);
+    if (in[1].defined()) x = x + widened(in[1]);
+    if (at.alpha > 0) x = dropout_at(x, at);
+    return x + widened(in[2]);
+}
+
+// The gradient of the sum that was normalised: through y, and its own when a second backward asks for it.
+Tensor sum_grad(const Call& c, const Tensors& g, Tensors& of_weights) {
+    Tensor result = g.size() > 1 ? g[1] : Tensor();
+    if (!g[0].defined()) return result;
+    const Tensor z = c.out(1);
+    Tensors through = layer_norm_grad(g[0], z, c.in(3), c.out(2), c.out(3), c.at.beta, z.dtype());
+    of_weights = {through[1], through[2]};
+    return result.defined() ? result + through[0] : through[0];
+}
+
+Tensors dropout_add_layer_norm_vjp(const Call& c, const Tensors& g) {
+    Tensors of_weights(2);
+    const Tensor dz = sum_grad(c, g, of_weights);
+    Tensor dx, x_bias_grad;
+    if (c.needs(0) || c.needs(1)) {
+        dx = cast(dz, c.grad_dtype(0));
+        if (c.at.alpha > 0) dx = dropout_at(dx, c.at);
+        if (c.inputs[1].shape.size() > 0 && c.needs(1)) x_bias_grad = column_sum(dx, widened(dx).dtype());
+    }
+    return {dx, x_bias_grad, dz, of_weights[0], of_weights[1]};
+}
+
+// Inputs x [rows, cols], x_bias [cols] or undefined, residual, weight, bias; at.alpha = p, at.beta = eps ->
+// y, and for the gradient the sum z (float32), mean and rstd [rows].
+const Op dropout_add_layer_norm_op{
+    {.name = "dropout_add_layer_norm",
+     .cast = Cast::fp32_out,
+     .keep = keep_in | keep_out,
+     .result = Result::attr,
+     .mixed = true,
+     .statistics = 1,
+     .vjp = dropout_add_layer_norm_vjp,
+     .meaning = [](In in, const Attrs& at) -> Tensors {
+         return {cast(layer_norm_of(dropped_sum(in, at), in[3], in[4], at.beta), at.dtype)};
+     }}};
+
+// A vector of the last dimension's length; `fallback` where it is undefined.
+Tensor row_vector(const char* op, const char* what, const Tensor& v, const Tensor& x, double fallback) {
+    const std::int64_t n = x.size(-1);
+    if (!v.defined())
+        return full({n}, fallback, {.dtype = x.dtype() == float64 ? float64 : float32, .device = x.device()});
+    check_floating(op, v);
+    check(v.dim() == 1 && v.size(0) == n, ErrorKind::shape, op, ": ", what, " ", v.shape(),
+          " does not fit input ", x.shape(), "; it needs as many elements as the input's last dimension");
+    return v;
+}
+
+void check_rows(const char* op, const Tensor& x) {
+    check_floating(op, x);
+    check(x.dim() > 0, ErrorKind::shape, op, ": a 0-dim input has no rows");
+}
+
+void check_eps(const char* op, double eps) {
+    check(eps >= 0, ErrorKind::value, op, ": eps ", eps, " is negative or not a number");
+}
+
+Tensor as_rows(const Tensor& x) {
+    const std::int64_t cols = x.size(-1);
+    std::int64_t rows = 1;
+    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
+    return x.reshape({rows, cols});
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+    check_rows("layer_norm", x);
+    check_eps("layer_norm", eps);
+    const Tensor w = row_vector("layer_norm", "weight", weight, x, 1),
+                 b = row_vector("layer_norm", "bias", bias, x, 0), rows = as_rows(x);
+    const Shape shapes[] = {rows.shape(), {rows.size(0)}, {rows.size(0)}};
+    const std::size_t results = recording(x, w, b) ? 3 : 1;
+    return call(layer_norm_op, Tensors{rows, w, b}, {.alpha = eps}, std::span(shapes, results))[0].reshape(
+        x.shape());
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+    check_rows("rms_norm", x);
+    check_eps("rms_norm", eps);
+    const Tensor w = row_vector("rms_norm", "weight", weight, x, 1), rows = as_rows(x);
+    const Shape shapes[] = {rows.shape(), {rows.size(0)}};
+    const std::size_t results = recording(x, w) ? 2 : 1;
+    return call(rms_norm_op, Tensors{rows, w}, {.alpha = eps}, std::span(shapes, results))[0].reshape(
+        x.shape());
+}
+
+Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tensor& residual,
+                              const Tensor& weight, const Tensor& bias,
+                              const DropoutAddLayerNormOptions& options) {
+    const char* op = "dropout_add_layer_norm";
+    check_rows(op, x);
+    check_floating(op, residual);
+    check_same_shape(op, x, residual);
+    check_eps(op, options.eps);
+    check_dropout(op, options.p);
+    if (x_bias.defined()) row_vector(op, "x_bias", x_bias, x, 0);
+    const Tensor w = row_vector(op, "weight", weight, x, 1), b = row_vector(op, "bias", bias, x, 0);
+    Attrs at;
+    if (options.training && options.p > 0) at = reserve_dropout(options.p, x.numel());
+    at.beta = options.eps;
+    at.dtype = promote(x.dtype(), residual.dtype());
+    const Tensor rows = as_rows(x);
+    const Shape per_row{rows.size(0)}, shapes[] = {rows.shape(), rows.shape(), per_row, per_row};
+    const std::size_t results = recording(x, x_bias, residual, w, b) ? 4 : 1;
+    return call(dropout_add_layer_norm_op, Tensors{rows, x_bias, as_rows(residual), w, b}, at,
+                std::span(shapes, results))[0]
+        .reshape(x.shape());
+}
+
+}  // namespace mezzo
