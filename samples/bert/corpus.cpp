@@ -1,0 +1,135 @@
+#include "bert/corpus.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace bert {
+
+namespace {
+
+// A whole line as a non-negative number, or an error that says where.
+std::int64_t parse_label(const std::string& line, const std::string& path, std::size_t number) {
+    const bool digits = !line.empty() && line.size() < 10 && line.find_first_not_of("0123456789") == line.npos;
+    if (!digits)
+        throw std::runtime_error(
+            fmt::format("{}, line {}: label \"{}\" is not a class number", path, number, line.substr(0, 40)));
+    return std::stoll(line);
+}
+
+Corpus read_split(const std::string& folder, const std::string& split) {
+    const std::string label_path = folder + "/" + split + "_labels.txt",
+                      text_path = folder + "/" + split + "_text.txt";
+    Corpus corpus;
+    corpus.texts = read_lines(text_path);
+    const std::vector<std::string> labels = read_lines(label_path);
+    if (labels.size() != corpus.texts.size())
+        throw std::runtime_error(
+            fmt::format("{} has {} lines, {} has {}; there must be one label for every text", text_path,
+                        corpus.texts.size(), label_path, labels.size()));
+    if (labels.empty()) throw std::runtime_error(text_path + ": no texts");
+    for (std::size_t i = 0; i < labels.size(); ++i)
+        corpus.labels.push_back(parse_label(labels[i], label_path, i + 1));
+    return corpus;
+}
+
+// Class names by number; numbers that mapping.txt does not name are called by themselves.
+std::vector<std::string> class_names(const std::string& folder, std::int64_t count) {
+    std::vector<std::string> names;
+    for (std::int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+    std::ifstream file(folder + "/mapping.txt");
+    for (std::string line; std::getline(file, line);) {
+        const std::size_t tab = line.find('\t');
+        if (tab == line.npos || tab == 0 || tab > 9) continue;
+        if (line.find_first_not_of("0123456789") != tab) continue;
+        const std::size_t index = std::stoul(line.substr(0, tab));
+        if (index < names.size()) names[index] = line.substr(tab + 1);
+    }
+    return names;
+}
+
+std::string output_of(const char* command) {
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command, "r"), pclose);
+    if (!pipe) throw std::runtime_error(fmt::format("cannot run \"{}\"", command));
+    std::string text;
+    std::array<char, 1 << 16> buffer;
+    while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
+        text.append(buffer.data(), n);
+    return text;
+}
+
+// Descriptions by section; "contrib/net" and "net" are one.
+std::map<std::string, std::vector<std::string>> packages_by_section() {
+    std::map<std::string, std::vector<std::string>> sections;
+    const std::string all = output_of("apt-cache dumpavail 2>/dev/null");
+    std::string description, section;
+    for (std::size_t at = 0; at < all.size();) {
+        const std::size_t end = std::min(all.find('\n', at), all.size());
+        const std::string line = all.substr(at, end - at);
+        at = end + 1;
+        if (line.starts_with("Description: ")) description = line.substr(13);
+        if (line.starts_with("Section: ")) section = line.substr(line.find_last_of(" /") + 1);
+        if (!line.empty()) continue;
+        if (!description.empty() && !section.empty()) sections[section].push_back(description);
+        description.clear();
+        section.clear();
+    }
+    return sections;
+}
+
+}  // namespace
+
+std::vector<std::string> read_lines(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw std::runtime_error(path + ": cannot be read");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+        if (line.ends_with('\r')) line.pop_back();
+        lines.push_back(line);
+    }
+    return lines;
+}
+
+Corpora read_text_folder(const std::string& folder) {
+    Corpora corpora{read_split(folder, "train"), read_split(folder, "val"), {}};
+    const auto highest = [](const Corpus& c) { return *std::max_element(c.labels.begin(), c.labels.end()); };
+    const std::int64_t classes = highest(corpora.train) + 1;
+    if (highest(corpora.validation) >= classes)
+        throw std::runtime_error(
+            fmt::format("{}/val_labels.txt has class {}, but the training labels end at {}", folder,
+                        highest(corpora.validation), classes - 1));
+    if (classes < 2 || classes > 10000)
+        throw std::runtime_error(fmt::format(
+            "{}/train_labels.txt: labels up to {}; a classifier needs 2 to 10,000 classes", folder, classes - 1));
+    corpora.classes = class_names(folder, classes);
+    return corpora;
+}
+
+Corpora read_package_descriptions(std::size_t limit) {
+    Corpora corpora;
+    std::vector<std::pair<std::string, std::int64_t>> all;
+    for (auto& [section, texts] : packages_by_section()) {
+        if (texts.size() < 200) continue;
+        for (std::string& text : texts) all.push_back({std::move(text), std::int64_t(corpora.classes.size())});
+        corpora.classes.push_back(section);
+    }
+    if (corpora.classes.size() < 2)
+        throw std::runtime_error("no package descriptions on this machine (apt-cache dumpavail); pass --data DIR");
+    // By text rather than by section, so that every part of the list has all classes.
+    std::sort(all.begin(), all.end());
+    const std::size_t step = limit == 0 ? 1 : std::max<std::size_t>(1, all.size() / limit);
+    for (std::size_t i = 0, kept = 0; i < all.size(); i += step, ++kept) {
+        Corpus& corpus = kept % 10 == 9 ? corpora.validation : corpora.train;
+        corpus.texts.push_back(std::move(all[i].first));
+        corpus.labels.push_back(all[i].second);
+    }
+    return corpora;
+}
+
+}  // namespace bert

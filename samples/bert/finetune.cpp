@@ -1,0 +1,110 @@
+#include "bert/finetune.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "bert/trace.h"
+#include "bert/trainer.h"
+
+namespace mz = mezzo;
+
+namespace bert {
+
+namespace {
+
+std::int64_t row_length(const Options& options) { return options.pad_to_max ? options.max_length : 0; }
+
+mz::Tensor logits_of(const Classifier& model, const Batch& batch) {
+    return model(batch.tokens.input_ids, {.attention_mask = batch.tokens.attention_mask,
+                                          .token_type_ids = batch.tokens.token_type_ids});
+}
+
+// Two classes are one logit, as in the experiment this sample follows; more are one logit each.
+mz::Tensor loss_of(const Setup& setup, const mz::Tensor& logits, const mz::Tensor& labels) {
+    if (!setup.binary()) return mz::cross_entropy(logits, labels);
+    return mz::binary_cross_entropy_with_logits(logits.squeeze(-1), labels.to(mz::float32));
+}
+
+// [n, classes] of a batch's logits, in float32.
+mz::Tensor probabilities(const Setup& setup, const mz::Tensor& logits) {
+    if (!setup.binary()) return mz::softmax(logits.to(mz::float32));
+    const mz::Tensor p = mz::sigmoid(logits.to(mz::float32));
+    return mz::cat({1 - p, p}, -1);
+}
+
+void evaluate(const Options& options, const Setup& setup, const Samples& samples, Classifier& model,
+              std::int64_t epoch, double loss, double seconds) {
+    Confusion confusion(std::int64_t(setup.classes.size()));
+    const std::vector<Prediction> predictions = predict(options, setup, samples, model);
+    for (std::size_t i = 0; i < predictions.size(); ++i)
+        confusion.add(samples.labels[i], predictions[i].label);
+    fmt::print("epoch {}: train loss {:.4f}, validation macro-F1 {:.2f} %, accuracy {:.2f} %, {:.1f} s\n", epoch + 1,
+               loss, 100 * confusion.macro_f1(), 100 * confusion.accuracy(), seconds);
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+void finetune(const Options& options, const Setup& setup, const Samples& train_samples,
+              const Samples& validation, Classifier& model) {
+    EpochOrder batches(train_samples,
+                       {.batch_size = options.batch, .bucket = options.bucket, .seed = options.seed});
+    Trace trace(options.trace, model);
+    fmt::print("\nfine-tuning: {} texts, {} for validation, {} classes\n", train_samples.size(), validation.size(),
+               setup.classes.size());
+    Stage stage{.number = 1,
+                .name = "fine-tuning",
+                .epochs = options.epochs,
+                .max_steps = options.max_steps,
+                .lr = options.lr,
+                .model = &model};
+    stage.batches = [&](std::int64_t) { return batches.count(); };
+    stage.samples = [&](std::int64_t epoch, std::int64_t i) { return std::int64_t(batches.at(epoch, i).size()); };
+    stage.loss = [&](std::int64_t epoch, std::int64_t i) {
+        const Batch batch = make_batch(train_samples, batches.at(epoch, i), row_length(options),
+                                       setup.tokenizer.pad_id(), options.device);
+        trace.add(batch);
+        return loss_of(setup, logits_of(model, batch), batch.labels);
+    };
+    stage.epoch_done = [&](std::int64_t epoch, double loss, double seconds) {
+        evaluate(options, setup, validation, model, epoch, loss, seconds);
+    };
+    if (trace.on()) stage.step_done = [&](std::int64_t, double loss) { trace.add(loss); };
+    train(options, stage);
+    trace.finish();
+}
+
+std::vector<Prediction> predict(const Options& options, const Setup& setup, const Samples& samples,
+                                Classifier& model) {
+    const mz::NoGrad no_grad;
+    const mz::amp::Autocast scope(options.autocast());
+    model.eval();
+    std::vector<Prediction> predictions(std::size_t(samples.size()));
+    const BatchOptions order{.batch_size = 64, .shuffle = false};
+    for (const std::vector<std::int64_t>& indices : epoch_batches(samples, order, 0)) {
+        const Batch batch =
+            make_batch(samples, indices, row_length(options), setup.tokenizer.pad_id(), options.device);
+        const mz::Tensor p = probabilities(setup, logits_of(model, batch));
+        const std::vector<double> values = p.to_vector<double>();
+        const auto classes = static_cast<std::size_t>(p.size(1));
+        for (std::size_t row = 0; row < indices.size(); ++row) {
+            const auto first = values.begin() + std::ptrdiff_t(row * classes);
+            const auto best = std::max_element(first, first + std::ptrdiff_t(classes));
+            predictions[std::size_t(indices[row])] = {best - first, *best};
+        }
+    }
+    return predictions;
+}
+
+void predict_file(const Options& options, const Setup& setup, Classifier& model) {
+    Corpus corpus;
+    corpus.texts = read_lines(options.predict);
+    const Samples samples = tokenize(corpus, setup.tokenizer, options.max_length);
+    const std::vector<Prediction> predictions = predict(options, setup, samples, model);
+    for (std::size_t i = 0; i < predictions.size(); ++i)
+        fmt::print("{}\t{:.4f}\t{}\n", setup.classes[std::size_t(predictions[i].label)],
+                   predictions[i].probability, corpus.texts[i]);
+}
+
+}  // namespace bert

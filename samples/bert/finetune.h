@@ -1,0 +1,26 @@
+// The second stage: training the classifier, and using it.
+#pragma once
+
+#include "bert/metrics.h"
+#include "bert/setup.h"
+
+namespace bert {
+
+using Classifier = mezzo::nn::BertForSequenceClassification;
+
+// Trains on the training texts and prints macro-F1 and accuracy on the validation texts after every epoch.
+void finetune(const Options& options, const Setup& setup, const Samples& train, const Samples& validation,
+              Classifier& model);
+
+// Predictions for every sample, in order: the class and its probability.
+struct Prediction {
+    std::int64_t label = 0;
+    double probability = 0;
+};
+std::vector<Prediction> predict(const Options& options, const Setup& setup, const Samples& samples,
+                                Classifier& model);
+
+// Prints class, probability and text of each line of a file.
+void predict_file(const Options& options, const Setup& setup, Classifier& model);
+
+}  // namespace bert

@@ -1,0 +1,92 @@
+#include "bert/pretrain.h"
+
+#include <fmt/format.h>
+
+#include "bert/trainer.h"
+
+namespace mz = mezzo;
+
+namespace bert {
+
+namespace {
+
+constexpr std::int64_t ignored = -100;
+
+// Chooses 15 % of a text's tokens to be predicted: of them 80 % become [MASK], 10 % any token, 10 % stay.
+// Returns the labels: the token where one is to be predicted, else -100.
+std::vector<std::int64_t> mask_tokens(std::vector<std::int64_t>& ids, const mz::data::Encoding& encoding,
+                                      const mz::data::WordPiece& tokenizer, Shuffler& random) {
+    std::vector<std::int64_t> labels(ids.size(), ignored);
+    for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
+        if (encoding.is_special(i) || random.below(100) >= 15) continue;
+        labels[i] = ids[i];
+        const std::uint64_t kind = random.below(10);
+        if (kind < 8)
+            ids[i] = tokenizer.mask_id();
+        else if (kind == 8)
+            ids[i] = std::int64_t(random.below(std::uint64_t(tokenizer.size())));
+    }
+    return labels;
+}
+
+struct MaskedBatch {
+    mz::Tensor ids, attention_mask;
+    mz::nn::MaskedTokens masked;
+};
+
+// A batch with other masks in every epoch, which depend on the arguments alone.
+MaskedBatch make_masked_batch(const Options& options, const Setup& setup, const Samples& samples,
+                              const std::vector<std::int64_t>& indices, std::uint64_t seed) {
+    Shuffler random(seed);
+    const Batch batch = make_batch(samples, indices, options.pad_to_max ? options.max_length : 0,
+                                   setup.tokenizer.pad_id(), mz::cpu_device);
+    const mz::Shape& shape = batch.tokens.input_ids.shape();
+    std::vector<std::int64_t> ids = batch.tokens.input_ids.to_vector<std::int64_t>(),
+                              labels(ids.size(), ignored);
+    const auto length = static_cast<std::ptrdiff_t>(shape[1]);
+    for (std::size_t row = 0; row < indices.size(); ++row) {
+        const auto first = ids.begin() + std::ptrdiff_t(row) * length;
+        std::vector<std::int64_t> text(first, first + length);
+        const std::vector<std::int64_t> of_row =
+            mask_tokens(text, samples.encodings[std::size_t(indices[row])], setup.tokenizer, random);
+        std::copy(text.begin(), text.end(), first);
+        std::copy(of_row.begin(), of_row.end(), labels.begin() + std::ptrdiff_t(row) * length);
+    }
+    // A batch of very short texts may have lost the draw; then its first token is to be predicted.
+    if (std::all_of(labels.begin(), labels.end(), [](std::int64_t label) { return label == ignored; }))
+        labels[0] = ids[0];
+    mz::nn::MaskedTokens masked = mz::nn::masked_tokens(mz::Tensor::from(labels, shape), ignored);
+    masked.positions = masked.positions.to(options.device);
+    masked.labels = masked.labels.to(options.device);
+    return {mz::Tensor::from(ids, shape).to(options.device), batch.tokens.attention_mask.to(options.device),
+            masked};
+}
+
+}  // namespace
+
+void pretrain(const Options& options, const Setup& setup, const Samples& samples,
+              mz::nn::BertForMaskedLM& model) {
+    if (setup.tokenizer.mask_id() < 0)
+        throw std::runtime_error("--pretrain-epochs: the vocabulary has no [MASK]");
+    const BatchOptions order{.batch_size = options.batch, .bucket = options.bucket, .seed = options.seed};
+    EpochOrder batches(samples, order);
+    fmt::print("\npre-training on masked tokens: {} texts\n", samples.size());
+    Stage stage{.number = 0,
+                .name = "pre-training",
+                .epochs = options.pretrain_epochs,
+                .lr = options.pretrain_lr,
+                .model = &model};
+    stage.batches = [&](std::int64_t) { return batches.count(); };
+    stage.samples = [&](std::int64_t epoch, std::int64_t i) { return std::int64_t(batches.at(epoch, i).size()); };
+    stage.loss = [&](std::int64_t epoch, std::int64_t i) {
+        const std::uint64_t seed = (options.seed * 1000003 + std::uint64_t(epoch)) * 1000003 + std::uint64_t(i);
+        const MaskedBatch batch = make_masked_batch(options, setup, samples, batches.at(epoch, i), seed);
+        return model.loss(batch.ids, batch.masked, {.attention_mask = batch.attention_mask});
+    };
+    stage.epoch_done = [&](std::int64_t epoch, double loss, double seconds) {
+        fmt::print("pre-training epoch {}: loss {:.4f}, {:.1f} s\n", epoch + 1, loss, seconds);
+    };
+    train(options, stage);
+}
+
+}  // namespace bert

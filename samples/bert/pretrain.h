@@ -1,0 +1,12 @@
+// The first stage: predicting masked tokens (Devlin et al., arXiv 1810.04805, section 3.1).
+#pragma once
+
+#include "bert/setup.h"
+
+namespace bert {
+
+// Trains a masked language model on the texts; the encoder inside it is what the classifier starts from.
+void pretrain(const Options& options, const Setup& setup, const Samples& samples,
+              mezzo::nn::BertForMaskedLM& model);
+
+}  // namespace bert

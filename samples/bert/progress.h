@@ -1,0 +1,43 @@
+// The line that shows how training goes: rewritten in place on a terminal, a plain line now and then elsewhere.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace bert {
+
+struct ProgressState {
+    std::string stage;         // "pre-training", "fine-tuning"
+    std::int64_t epoch = 0, epochs = 1;
+    std::int64_t step = 0, steps = 1;  // of the whole stage
+    double loss = 0;           // mean since the last report
+    double lr = 0;
+    bool scaled = false;       // whether there is a gradient scaler
+    double scale = 1;
+    std::int64_t skipped = 0;
+};
+
+class Progress {
+public:
+    // terminal: rewrite one line on standard error.
+    explicit Progress(bool terminal) : terminal_(terminal), start_(Clock::now()) {}
+    // Samples and tokens processed since the start, for the rate.
+    void count(std::int64_t samples) { samples_ += samples; }
+    void show(const ProgressState& state);
+    // Ends the line, so that other output can follow.
+    void end_line();
+    double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    bool terminal_, open_ = false;
+    Clock::time_point start_;
+    std::int64_t samples_ = 0, first_step_ = -1;
+    double first_seconds_ = 0;
+};
+
+// 75 -> "1:15", 4000 -> "1:06:40".
+std::string clock_time(double seconds);
+
+}  // namespace bert

@@ -1,0 +1,28 @@
+// What a run starts from: texts, tokenizer and the model's configuration, from files or made from the texts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bert/batches.h"
+#include "bert/options.h"
+
+namespace bert {
+
+struct Setup {
+    Corpora corpora;  // empty when there is nothing to train
+    mezzo::data::WordPiece tokenizer;
+    std::vector<std::string> vocabulary;  // of the tokenizer, to be saved with the model
+    mezzo::nn::BertConfig config;
+    std::vector<std::string> classes;
+    std::string weights;  // safetensors file, or empty
+
+    bool binary() const { return classes.size() == 2; }  // one logit instead of two
+};
+
+Setup make_setup(const Options& options);
+
+// Writes model.safetensors, config.json, vocab.txt and classes.txt, from which --weights can start.
+void save_model(const std::string& folder, const Setup& setup, const mezzo::nn::Module& model);
+
+}  // namespace bert

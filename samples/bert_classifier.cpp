@@ -1,0 +1,74 @@
+// Trains a BERT-style text classifier in float32, bfloat16 or float16: from published weights, from scratch,
+// or after pre-training on masked tokens. samples/bert holds its parts.
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "bert/finetune.h"
+#include "bert/pretrain.h"
+#include "bert/trainer.h"
+
+namespace mz = mezzo;
+using namespace bert;
+
+namespace {
+
+// Published weights, with Hugging Face's names; what the file lacks keeps its fresh values, and is named.
+void load(const Setup& setup, Classifier& model) {
+    const mz::io::LoadReport report =
+        mz::io::load_weights(model, mz::io::load_state_dict_file(setup.weights),
+                             {.rename = [](const std::string& name) { return mz::io::bert_name(name, "bert."); }});
+    fmt::print("{}\n{}\n", setup.weights, report.to_string());
+    if (report.loaded.empty()) throw std::runtime_error(setup.weights + ": holds no weights of this model");
+}
+
+// The classifier with the encoder of a pre-trained language model.
+void take_encoder(const mz::nn::BertForMaskedLM& language_model, Classifier& model) {
+    mz::io::load_weights(model.bert, language_model.bert.state_dict());
+}
+
+void print_header(const Options& options, const Setup& setup, const Classifier& model) {
+    std::int64_t parameters = 0;
+    for (const mz::Tensor& p : model.parameters()) parameters += p.numel();
+    const mz::nn::BertConfig& c = setup.config;
+    fmt::print("BERT L-{} H-{} A-{}, {:.1f} M parameters, {} tokens, {}, batch {} x {}, seed {}\n{}\n",
+               c.num_hidden_layers, c.hidden_size, c.num_attention_heads, double(parameters) * 1e-6,
+               setup.tokenizer.size(), options.precision, options.batch, options.accumulate, options.seed,
+               mz::hardware_name(options.device));
+}
+
+void run(const Options& options) {
+    mz::manual_seed(options.seed);
+    const Setup setup = make_setup(options);
+    const Samples train = tokenize(setup.corpora.train, setup.tokenizer, options.max_length),
+                  validation = tokenize(setup.corpora.validation, setup.tokenizer, options.max_length);
+    Classifier model(setup.config, {.pooler = options.pooler});
+    model.to(options.device);
+    if (!setup.weights.empty()) load(setup, model);
+    print_header(options, setup, model);
+    if (options.pretrain_epochs > 0 && stage_to_resume(options) == 0) {
+        mz::nn::BertForMaskedLM language_model(setup.config);
+        language_model.to(options.device);
+        if (!setup.weights.empty()) mz::io::load_weights(language_model.bert, model.bert.state_dict());
+        pretrain(options, setup, train, language_model);
+        take_encoder(language_model, model);
+    }
+    if (options.epochs > 0) finetune(options, setup, train, validation, model);
+    if (!options.save.empty()) save_model(options.save, setup, model);
+    if (!options.predict.empty()) predict_file(options, setup, model);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        Options options;
+        const int code = parse_options(argc, argv, options);
+        if (code >= 0) return code;
+        run(options);
+        return 0;
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "bert_classifier: {}\n", error.what());
+        return 1;
+    }
+}
