@@ -12,3 +12,4 @@
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
 #include "mezzo/tensor.h"
+#include "mezzo/tokenizer.h"

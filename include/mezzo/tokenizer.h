@@ -1,0 +1,118 @@
+// Text to token ids: the WordPiece tokenizer of BERT (Devlin et al., arXiv 1810.04805), and padding to
+// tensors.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo::data {
+
+// What happens to accents: é becomes e when they are stripped.
+enum class Accents : std::uint8_t { follow_lower_case, strip, keep };
+
+// The defaults are those of bert-base-uncased. Where implementations of WordPiece differ: docs/text.md.
+struct WordPieceOptions {
+    bool lower_case = true;
+    Accents accents = Accents::follow_lower_case;  // strip when lower_case, else keep
+    bool tokenize_chinese_chars = true;            // every CJK ideograph is a word
+    std::int64_t max_chars_per_word = 100;         // longer words (in code points) become unk_token
+    // Texts of the special tokens. All but mask_token must be in the vocabulary.
+    std::string unk_token = "[UNK]", sep_token = "[SEP]", pad_token = "[PAD]", cls_token = "[CLS]",
+                mask_token = "[MASK]";
+};
+
+// Bytes [begin, end) of the text as given.
+struct Span {
+    std::int64_t begin = 0, end = 0;
+    friend bool operator==(const Span&, const Span&) = default;
+};
+
+// The tokens of a text or of a pair of texts; the three vectors have one element a token.
+struct Encoding {
+    std::vector<std::int64_t> ids;
+    std::vector<std::int64_t> token_type_ids;  // 0, or 1 for the second text and the [SEP] behind it
+    std::vector<Span> offsets;  // where the token stands in its text; {0, 0} for added special tokens
+    std::int64_t size() const { return std::int64_t(ids.size()); }
+    // Added by encode(): [CLS] and [SEP], but not a [MASK] that the text itself contains.
+    bool is_special(std::size_t index) const { return offsets[index] == Span{}; }
+};
+
+struct EncodeOptions {
+    std::int64_t max_length = 512;   // tokens at most, special ones included; 0 for no limit
+    bool add_special_tokens = true;  // [CLS] a [SEP], or [CLS] a [SEP] b [SEP]
+};
+
+namespace detail {
+struct WordPieceState;  // src/data/wordpiece.cpp
+}
+
+// A cheap handle: copies share the vocabulary, which never changes. All functions may be called from several
+// threads at once.
+//
+// Text is UTF-8. Invalid bytes and control characters are dropped; text that spells a special token, such as
+// [MASK], becomes that token.
+class WordPiece {
+public:
+    // A vocab.txt: UTF-8, one token a line; a token's id is the number of its line, from 0. Line ends are \n
+    // or \r\n. Error(io) for a file that cannot be read, else as from_vocabulary().
+    explicit WordPiece(const std::string& vocab_path, const WordPieceOptions& options = {});
+    // The token at index i has id i. Tokens that start with ## continue a word. Of equal tokens the last one
+    // is found, the others can only be decoded. Error(value) for an empty vocabulary, a missing special
+    // token, and a token that is no valid UTF-8.
+    static WordPiece from_vocabulary(std::vector<std::string> tokens, const WordPieceOptions& options = {});
+
+    WordPiece(const WordPiece& other);
+    WordPiece& operator=(const WordPiece& other);
+    ~WordPiece();
+
+    // Cuts the end off to fit options.max_length. Error(value) when not even the special tokens fit.
+    Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
+    // Cuts the longer text; once both are cut they get half the room each, and the longer one (the second if
+    // they are equally long) an odd place.
+    Encoding encode_pair(std::string_view first, std::string_view second,
+                         const EncodeOptions& options = {}) const;
+    // encode() of each text, on num_threads() threads.
+    std::vector<Encoding> encode_batch(const std::vector<std::string>& texts,
+                                       const EncodeOptions& options = {}) const;
+
+    // The tokens with spaces between them, except before ## which is left out. skip_special leaves out the
+    // five special tokens. Error(value) for an id that is not in [0, size()).
+    std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
+
+    std::int64_t id(std::string_view token) const;  // -1: not in the vocabulary
+    const std::string& token(std::int64_t id) const;
+    std::int64_t size() const;  // of the vocabulary
+    std::int64_t unk_id() const;
+    std::int64_t sep_id() const;
+    std::int64_t pad_id() const;
+    std::int64_t cls_id() const;
+    std::int64_t mask_id() const;  // -1: not in the vocabulary
+
+private:
+    explicit WordPiece(detail::WordPieceState* state);
+    detail::WordPieceState* state_;
+};
+
+struct PadOptions {
+    std::int64_t pad_id = 0;       // WordPiece::pad_id()
+    std::int64_t length = 0;       // tokens a row; 0 for the longest encoding
+    std::int64_t multiple_of = 1;  // the length is rounded up to a multiple, as matrix units like it
+    Device device = cpu_device;
+};
+
+// The input of a model. Each is [n, length].
+struct TokenBatch {
+    Tensor input_ids;       // int64, padded with pad_id
+    Tensor token_type_ids;  // int64, padded with 0
+    Tensor attention_mask;  // boolean, true where a token is
+};
+
+// Puts encodings into the rows of tensors. Error(value) when one is longer than options.length.
+TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options = {});
+
+}  // namespace mezzo::data
