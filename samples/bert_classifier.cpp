@@ -15,9 +15,9 @@ namespace {
 
 // Published weights, with Hugging Face's names; what the file lacks keeps its fresh values, and is named.
 void load(const Setup& setup, Classifier& model) {
-    const mz::io::LoadReport report =
-        mz::io::load_weights(model, mz::io::load_state_dict_file(setup.weights),
-                             {.rename = [](const std::string& name) { return mz::io::bert_name(name, "bert."); }});
+    const mz::io::LoadReport report = mz::io::load_weights(
+        model, mz::io::load_state_dict_file(setup.weights),
+        {.rename = [](const std::string& name) { return mz::io::bert_name(name, "bert."); }});
     fmt::print("{}\n{}\n", setup.weights, report.to_string());
     if (report.loaded.empty()) throw std::runtime_error(setup.weights + ": holds no weights of this model");
 }

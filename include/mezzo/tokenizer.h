@@ -98,6 +98,18 @@ private:
     detail::WordPieceState* state_;
 };
 
+struct VocabularyOptions {
+    std::int64_t size = 30000;   // tokens at most, special ones included
+    std::int64_t min_count = 2;  // a pair that occurs less often is not merged
+    WordPieceOptions tokenizer;  // how texts become words, and the special tokens, which come first
+};
+// A vocabulary for WordPiece::from_vocabulary() from texts: the special tokens, every character (the most
+// frequent ones if not all fit), and pieces made by merging the most frequent pair of neighbours in the words
+// (byte-pair encoding, Sennrich et al., arXiv 1508.07909) until `size` is reached. The same texts always give
+// the same vocabulary.
+std::vector<std::string> learn_wordpiece(const std::vector<std::string>& texts,
+                                         const VocabularyOptions& options = {});
+
 struct PadOptions {
     std::int64_t pad_id = 0;       // WordPiece::pad_id()
     std::int64_t length = 0;       // tokens a row; 0 for the longest encoding

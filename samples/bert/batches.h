@@ -35,9 +35,7 @@ std::vector<std::vector<std::int64_t>> epoch_batches(const Samples& samples, con
 class EpochOrder {
 public:
     EpochOrder(const Samples& samples, const BatchOptions& options) : samples_(samples), options_(options) {}
-    std::int64_t count() const {
-        return (samples_.size() + options_.batch_size - 1) / options_.batch_size;
-    }
+    std::int64_t count() const { return (samples_.size() + options_.batch_size - 1) / options_.batch_size; }
     const std::vector<std::int64_t>& at(std::int64_t epoch, std::int64_t batch);
 
 private:

@@ -16,7 +16,8 @@ namespace {
 
 // A whole line as a non-negative number, or an error that says where.
 std::int64_t parse_label(const std::string& line, const std::string& path, std::size_t number) {
-    const bool digits = !line.empty() && line.size() < 10 && line.find_first_not_of("0123456789") == line.npos;
+    const bool digits =
+        !line.empty() && line.size() < 10 && line.find_first_not_of("0123456789") == line.npos;
     if (!digits)
         throw std::runtime_error(
             fmt::format("{}, line {}: label \"{}\" is not a class number", path, number, line.substr(0, 40)));
@@ -105,8 +106,9 @@ Corpora read_text_folder(const std::string& folder) {
             fmt::format("{}/val_labels.txt has class {}, but the training labels end at {}", folder,
                         highest(corpora.validation), classes - 1));
     if (classes < 2 || classes > 10000)
-        throw std::runtime_error(fmt::format(
-            "{}/train_labels.txt: labels up to {}; a classifier needs 2 to 10,000 classes", folder, classes - 1));
+        throw std::runtime_error(
+            fmt::format("{}/train_labels.txt: labels up to {}; a classifier needs 2 to 10,000 classes",
+                        folder, classes - 1));
     corpora.classes = class_names(folder, classes);
     return corpora;
 }
@@ -116,11 +118,13 @@ Corpora read_package_descriptions(std::size_t limit) {
     std::vector<std::pair<std::string, std::int64_t>> all;
     for (auto& [section, texts] : packages_by_section()) {
         if (texts.size() < 200) continue;
-        for (std::string& text : texts) all.push_back({std::move(text), std::int64_t(corpora.classes.size())});
+        for (std::string& text : texts)
+            all.push_back({std::move(text), std::int64_t(corpora.classes.size())});
         corpora.classes.push_back(section);
     }
     if (corpora.classes.size() < 2)
-        throw std::runtime_error("no package descriptions on this machine (apt-cache dumpavail); pass --data DIR");
+        throw std::runtime_error(
+            "no package descriptions on this machine (apt-cache dumpavail); pass --data DIR");
     // By text rather than by section, so that every part of the list has all classes.
     std::sort(all.begin(), all.end());
     const std::size_t step = limit == 0 ? 1 : std::max<std::size_t>(1, all.size() / limit);

@@ -39,8 +39,8 @@ void evaluate(const Options& options, const Setup& setup, const Samples& samples
     const std::vector<Prediction> predictions = predict(options, setup, samples, model);
     for (std::size_t i = 0; i < predictions.size(); ++i)
         confusion.add(samples.labels[i], predictions[i].label);
-    fmt::print("epoch {}: train loss {:.4f}, validation macro-F1 {:.2f} %, accuracy {:.2f} %, {:.1f} s\n", epoch + 1,
-               loss, 100 * confusion.macro_f1(), 100 * confusion.accuracy(), seconds);
+    fmt::print("epoch {}: train loss {:.4f}, validation macro-F1 {:.2f} %, accuracy {:.2f} %, {:.1f} s\n",
+               epoch + 1, loss, 100 * confusion.macro_f1(), 100 * confusion.accuracy(), seconds);
     std::fflush(stdout);
 }
 
@@ -51,8 +51,8 @@ void finetune(const Options& options, const Setup& setup, const Samples& train_s
     EpochOrder batches(train_samples,
                        {.batch_size = options.batch, .bucket = options.bucket, .seed = options.seed});
     Trace trace(options.trace, model);
-    fmt::print("\nfine-tuning: {} texts, {} for validation, {} classes\n", train_samples.size(), validation.size(),
-               setup.classes.size());
+    fmt::print("\nfine-tuning: {} texts, {} for validation, {} classes\n", train_samples.size(),
+               validation.size(), setup.classes.size());
     Stage stage{.number = 1,
                 .name = "fine-tuning",
                 .epochs = options.epochs,
@@ -60,7 +60,9 @@ void finetune(const Options& options, const Setup& setup, const Samples& train_s
                 .lr = options.lr,
                 .model = &model};
     stage.batches = [&](std::int64_t) { return batches.count(); };
-    stage.samples = [&](std::int64_t epoch, std::int64_t i) { return std::int64_t(batches.at(epoch, i).size()); };
+    stage.samples = [&](std::int64_t epoch, std::int64_t i) {
+        return std::int64_t(batches.at(epoch, i).size());
+    };
     stage.loss = [&](std::int64_t epoch, std::int64_t i) {
         const Batch batch = make_batch(train_samples, batches.at(epoch, i), row_length(options),
                                        setup.tokenizer.pad_id(), options.device);

@@ -22,7 +22,8 @@ public:
             }
         return all ? double(right) / double(all) : 0;
     }
-    // The mean over the classes of 2 TP / (2 TP + FP + FN); 0 for a class that is neither there nor predicted.
+    // The mean over the classes of 2 TP / (2 TP + FP + FN); 0 for a class that is neither there nor
+    // predicted.
     double macro_f1() const {
         double total = 0;
         for (std::int64_t c = 0; c < classes_; ++c) {

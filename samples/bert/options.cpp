@@ -18,7 +18,8 @@ void add_model_options(CLI::App& app, Options& o) {
                    "start from these weights: a safetensors file with Hugging Face names, or a folder with "
                    "model.safetensors, config.json and vocab.txt");
     app.add_option("--vocab", o.vocab, "vocab.txt; default: that of --weights, else learned from the texts");
-    app.add_option("--config", o.config, "config.json; default: that of --weights, else the four sizes below");
+    app.add_option("--config", o.config,
+                   "config.json; default: that of --weights, else the four sizes below");
     app.add_option("--layers", o.layers, "encoder layers")->check(positive);
     app.add_option("--hidden", o.hidden, "width")->check(positive);
     app.add_option("--heads", o.heads, "attention heads; must divide the width")->check(positive);
@@ -50,10 +51,12 @@ void add_training_options(CLI::App& app, Options& o) {
         ->check(CLI::Range(0.0, 1.0));
     app.add_option("--warmup", o.warmup, "share of the steps in which the learning rate rises")
         ->check(CLI::Range(0.0, 1.0));
-    app.add_option("--clip", o.clip, "largest norm of the gradients; 0: do not clip")->check(CLI::Range(0.0, 1e9));
+    app.add_option("--clip", o.clip, "largest norm of the gradients; 0: do not clip")
+        ->check(CLI::Range(0.0, 1e9));
     app.add_option("--max-length", o.max_length, "tokens per text at most")
         ->check(CLI::Range(std::int64_t{3}, std::int64_t{1} << 20));
-    app.add_flag("--pad-to-max", o.pad_to_max, "pad every batch to --max-length rather than to its longest text");
+    app.add_flag("--pad-to-max", o.pad_to_max,
+                 "pad every batch to --max-length rather than to its longest text");
     app.add_flag("--bucket,!--no-bucket", o.bucket, "put texts of similar length into one batch");
     app.add_option("--seed", o.seed, "of weights, order, masks and dropout");
 }
@@ -64,7 +67,8 @@ void add_file_options(CLI::App& app, Options& o) {
                    "package descriptions of this Debian machine");
     app.add_option("--limit", o.limit, "use only about this many texts; 0: all");
     app.add_option("--checkpoint", o.checkpoint, "file that holds the state of the training");
-    app.add_option("--checkpoint-every", o.checkpoint_every, "steps between checkpoints besides the epochs' ends")
+    app.add_option("--checkpoint-every", o.checkpoint_every,
+                   "steps between checkpoints besides the epochs' ends")
         ->check(not_negative);
     app.add_flag("--resume", o.resume, "go on from --checkpoint if the file is there");
     app.add_option("--save", o.save, "write weights, configuration, vocabulary and classes into this folder");
@@ -73,7 +77,8 @@ void add_file_options(CLI::App& app, Options& o) {
                    "write initial weights, batches and losses into this folder, for tools/torch_bert.py")
         ->check(CLI::ExistingDirectory);
     app.add_option("--log-every", o.log_every, "steps between progress reports")->check(positive);
-    app.add_flag("--progress", o.progress, "rewrite one progress line even when standard error is no terminal");
+    app.add_flag("--progress", o.progress,
+                 "rewrite one progress line even when standard error is no terminal");
 }
 
 }  // namespace
@@ -93,7 +98,8 @@ int parse_options(int argc, char** argv, Options& o) {
         if (o.resume && o.checkpoint.empty())
             throw CLI::ValidationError("--resume", "needs --checkpoint FILE");
         if (o.predict.empty() && o.save.empty() && o.epochs == 0 && o.pretrain_epochs == 0)
-            throw CLI::ValidationError("--epochs", "0, and nothing else to do; pass --predict FILE or --save FOLDER");
+            throw CLI::ValidationError("--epochs",
+                                       "0, and nothing else to do; pass --predict FILE or --save FOLDER");
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
     }

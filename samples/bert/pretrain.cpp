@@ -77,9 +77,12 @@ void pretrain(const Options& options, const Setup& setup, const Samples& samples
                 .lr = options.pretrain_lr,
                 .model = &model};
     stage.batches = [&](std::int64_t) { return batches.count(); };
-    stage.samples = [&](std::int64_t epoch, std::int64_t i) { return std::int64_t(batches.at(epoch, i).size()); };
+    stage.samples = [&](std::int64_t epoch, std::int64_t i) {
+        return std::int64_t(batches.at(epoch, i).size());
+    };
     stage.loss = [&](std::int64_t epoch, std::int64_t i) {
-        const std::uint64_t seed = (options.seed * 1000003 + std::uint64_t(epoch)) * 1000003 + std::uint64_t(i);
+        const std::uint64_t seed =
+            (options.seed * 1000003 + std::uint64_t(epoch)) * 1000003 + std::uint64_t(i);
         const MaskedBatch batch = make_masked_batch(options, setup, samples, batches.at(epoch, i), seed);
         return model.loss(batch.ids, batch.masked, {.attention_mask = batch.attention_mask});
     };

@@ -22,8 +22,9 @@ void Progress::show(const ProgressState& state) {
     }
     const double per_step =
         state.step > first_step_ ? (now - first_seconds_) / double(state.step - first_step_) : 0;
-    std::string line = fmt::format("{} epoch {}/{} step {}/{}  loss {:.4f}  lr {:.2e}", state.stage,
-                                   state.epoch + 1, state.epochs, state.step, state.steps, state.loss, state.lr);
+    std::string line =
+        fmt::format("{} epoch {}/{} step {}/{}  loss {:.4f}  lr {:.2e}", state.stage, state.epoch + 1,
+                    state.epochs, state.step, state.steps, state.loss, state.lr);
     if (state.scaled) line += fmt::format("  scale {:g}  skipped {}", state.scale, state.skipped);
     line += fmt::format("  {:.1f} texts/s", double(samples_) / std::max(now, 1e-9));
     if (per_step > 0)

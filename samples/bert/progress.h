@@ -1,4 +1,5 @@
-// The line that shows how training goes: rewritten in place on a terminal, a plain line now and then elsewhere.
+// The line that shows how training goes: rewritten in place on a terminal, a plain line now and then
+// elsewhere.
 #pragma once
 
 #include <chrono>
@@ -8,12 +9,12 @@
 namespace bert {
 
 struct ProgressState {
-    std::string stage;         // "pre-training", "fine-tuning"
+    std::string stage;  // "pre-training", "fine-tuning"
     std::int64_t epoch = 0, epochs = 1;
     std::int64_t step = 0, steps = 1;  // of the whole stage
-    double loss = 0;           // mean since the last report
+    double loss = 0;                   // mean since the last report
     double lr = 0;
-    bool scaled = false;       // whether there is a gradient scaler
+    bool scaled = false;  // whether there is a gradient scaler
     double scale = 1;
     std::int64_t skipped = 0;
 };

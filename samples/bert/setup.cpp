@@ -52,8 +52,9 @@ mz::nn::BertConfig make_config(const Options& options, std::int64_t vocab_size) 
     if (!path.empty()) {
         config = mz::io::load_bert_config(path);
         if (config.vocab_size < vocab_size)
-            throw std::runtime_error(fmt::format("{}: vocab_size {} is less than the {} tokens of the vocabulary",
-                                                 path, config.vocab_size, vocab_size));
+            throw std::runtime_error(
+                fmt::format("{}: vocab_size {} is less than the {} tokens of the vocabulary", path,
+                            config.vocab_size, vocab_size));
     } else if (!options.weights.empty()) {
         throw std::runtime_error(options.weights + ": no config.json beside it; pass --config FILE");
     } else {
@@ -96,18 +97,19 @@ Setup make_setup(const Options& options) {
     if (!saved.empty()) {
         const std::vector<std::string> then = read_lines(saved);
         if (!classes.empty() && then.size() != classes.size())
-            throw std::runtime_error(fmt::format("{}: {} classes, but the data has {}", saved, then.size(),
-                                                 classes.size()));
+            throw std::runtime_error(
+                fmt::format("{}: {} classes, but the data has {}", saved, then.size(), classes.size()));
         if (classes.empty()) classes = then;
     }
     if (classes.size() < 2)
-        throw std::runtime_error("no classes: pass --data FOLDER, or --weights with a folder that --save wrote");
+        throw std::runtime_error(
+            "no classes: pass --data FOLDER, or --weights with a folder that --save wrote");
     const mz::data::WordPiece tokenizer = make_tokenizer(options, corpora);
     mz::nn::BertConfig config = make_config(options, tokenizer.size());
     config.pad_token_id = tokenizer.pad_id();
     config.num_labels = classes.size() == 2 ? 1 : std::int64_t(classes.size());
-    return {std::move(corpora), tokenizer,          vocabulary_of(tokenizer),
-            config,             std::move(classes), weights_file(options)};
+    return {std::move(corpora),   tokenizer, vocabulary_of(tokenizer), config, std::move(classes),
+            weights_file(options)};
 }
 
 void save_model(const std::string& folder, const Setup& setup, const mz::nn::Module& model) {

@@ -17,7 +17,8 @@ public:
     void add(double loss) {
         if (on()) losses_.push_back(loss);
     }
-    // Writes batches.safetensors ("0.input_ids", "0.attention_mask", "0.labels", "1.…") and losses.safetensors.
+    // Writes batches.safetensors ("0.input_ids", "0.attention_mask", "0.labels", "1.…") and
+    // losses.safetensors.
     void finish();
 
 private:

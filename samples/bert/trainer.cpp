@@ -32,11 +32,12 @@ mz::Tensor integers(const std::vector<std::int64_t>& values) {
 
 // What must be the same when a training goes on.
 std::vector<std::int64_t> fingerprint(const Options& o) {
-    return {std::int64_t(o.seed), o.batch, o.accumulate, o.epochs, o.pretrain_epochs, o.max_steps, o.max_length,
-            o.pad_to_max,         o.bucket, std::int64_t(o.limit)};
+    return {std::int64_t(o.seed), o.batch,      o.accumulate, o.epochs, o.pretrain_epochs,
+            o.max_steps,          o.max_length, o.pad_to_max, o.bucket, std::int64_t(o.limit)};
 }
-constexpr const char* fingerprint_names[] = {"--seed",       "--batch",   "--accumulate", "--epochs", "--pretrain-epochs",
-                                             "--max-steps",  "--max-length", "--pad-to-max", "--bucket", "--limit"};
+constexpr const char* fingerprint_names[] = {
+    "--seed",      "--batch",      "--accumulate", "--epochs", "--pretrain-epochs",
+    "--max-steps", "--max-length", "--pad-to-max", "--bucket", "--limit"};
 
 void check_same_run(const Options& options, const mz::Tensor& saved) {
     const std::vector<std::int64_t> then = saved.to_vector<std::int64_t>(), now = fingerprint(options);
@@ -44,14 +45,16 @@ void check_same_run(const Options& options, const mz::Tensor& saved) {
         throw std::runtime_error(options.checkpoint + ": written by another version of this program");
     for (std::size_t i = 0; i < now.size(); ++i)
         if (then[i] != now[i])
-            throw std::runtime_error(fmt::format("{}: made with {} {}, but now it is {}; resume with the same options",
-                                                 options.checkpoint, fingerprint_names[i], then[i], now[i]));
+            throw std::runtime_error(
+                fmt::format("{}: made with {} {}, but now it is {}; resume with the same options",
+                            options.checkpoint, fingerprint_names[i], then[i], now[i]));
 }
 
 const mz::Tensor& entry(const mz::io::Checkpoint& checkpoint, const std::string& path, const char* name) {
     for (const auto& [key, value] : checkpoint.extra)
         if (key == name) return value;
-    throw std::runtime_error(fmt::format("{}: has no \"{}\"; it is no checkpoint of this program", path, name));
+    throw std::runtime_error(
+        fmt::format("{}: has no \"{}\"; it is no checkpoint of this program", path, name));
 }
 
 Position position_of(const mz::io::Checkpoint& checkpoint, const std::string& path) {
