@@ -99,9 +99,9 @@ private:
 };
 
 struct VocabularyOptions {
-    std::int64_t size = 30000;   // tokens at most, special ones included
-    std::int64_t min_count = 2;  // a pair that occurs less often is not merged
-    WordPieceOptions tokenizer;  // how texts become words, and the special tokens, which come first
+    std::int64_t size = 30000;        // tokens at most, special ones included
+    std::int64_t min_count = 2;       // a pair that occurs less often is not merged
+    WordPieceOptions tokenizer = {};  // how texts become words, and the special tokens, which come first
 };
 // A vocabulary for WordPiece::from_vocabulary() from texts: the special tokens, every character (the most
 // frequent ones if not all fit), and pieces made by merging the most frequent pair of neighbours in the words
