@@ -4,6 +4,7 @@
 #include "mezzo/amp.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
+#include "mezzo/bert.h"
 #include "mezzo/data.h"
 #include "mezzo/device.h"
 #include "mezzo/grad_scaler.h"
@@ -12,3 +13,4 @@
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
 #include "mezzo/tensor.h"
+#include "mezzo/transformer.h"
