@@ -331,3 +331,40 @@ TEST_CASE("clipping by norm and by value", "[nn]") {
     CHECK_THROWS_AS(nn::clip_grad_norm_({}, -1), Error);
     CHECK_THROWS_AS(nn::clip_grad_value_({}, -1), Error);
 }
+
+TEST_CASE("embedding and normalisation layers", "[nn]") {
+    manual_seed(4);
+    const nn::Embedding table(500, 8, {.padding_idx = 2});
+    const std::vector<double> values = table.weight.to_vector<double>();
+    double squares = 0;
+    for (const double v : values) squares += v * v;
+    CHECK(squares / double(values.size()) == Approx(1).epsilon(0.1));
+    CHECK(floats(table.weight[2]) == std::vector<float>(8, 0));
+    const Tensor index = Tensor::from(std::vector<std::int64_t>{7, 2, 7}, {3, 1});
+    const Tensor rows = table(index);
+    CHECK(rows.shape() == Shape{3, 1, 8});
+    CHECK(floats(rows.select(1, 0)[2]) == floats(table.weight[7]));
+    sum(rows).backward();
+    CHECK(floats(table.weight.grad()[7]) == std::vector<float>(8, 2));
+    CHECK(floats(table.weight.grad()[2]) == std::vector<float>(8, 0));
+
+    const nn::LayerNorm norm(3, {.eps = 0.5}), plain(3, {.bias = false});
+    const nn::RMSNorm rms(3, {.eps = 0.25});
+    CHECK(floats(norm.weight) == std::vector<float>(3, 1));
+    CHECK(floats(norm.bias) == std::vector<float>(3, 0));
+    CHECK(names(norm.state_dict()) == std::vector<std::string>{"weight", "bias"});
+    CHECK(names(plain.state_dict()) == std::vector<std::string>{"weight"});
+    CHECK(names(rms.state_dict()) == std::vector<std::string>{"weight"});
+    const Tensor x = Tensor::from({1, 2, 3}, {1, 3});
+    CHECK(floats(norm(x))[2] == Approx(1 / std::sqrt(2.0 / 3 + 0.5)));
+    CHECK(floats(plain(x))[2] == Approx(1 / std::sqrt(2.0 / 3 + 1e-5)));
+    CHECK(floats(rms(x))[2] == Approx(3 / std::sqrt(14.0 / 3 + 0.25)));
+    CHECK((norm.is_normalization() && rms.is_normalization() && !table.is_normalization()));
+    CHECK(table.to_string() == "Embedding(num_embeddings=500, embedding_dim=8, padding_idx=2)");
+    CHECK(norm.to_string() == "LayerNorm(3, eps=0.5, bias=true)");
+    CHECK(rms.to_string() == "RMSNorm(3, eps=0.25)");
+    CHECK_THROWS_WITH(nn::Embedding(5, 2, {.padding_idx = 5}), Contains("padding_idx 5"));
+    CHECK_THROWS_WITH(nn::Embedding(-1, 2), Contains("-1 rows"));
+    CHECK_THROWS_WITH(nn::LayerNorm(0), Contains("n is 0"));
+    CHECK_THROWS_WITH(nn::RMSNorm(3, {.eps = -1}), Contains("eps -1"));
+}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/reference/pytorch.h: trajectories of optimizers, schedules and losses from PyTorch (any CPU build).
+"""Writes tests/reference/pytorch.h: trajectories of optimizers, schedules, losses and Transformer layers from PyTorch (any CPU build).
 
 Usage: tools/reference.py > tests/reference/pytorch.h
 """
@@ -61,6 +61,38 @@ def loss(name, function, value):
     array(name, [[y.item()] + x.grad.flatten().tolist()])  # the loss, then its gradient
 
 
+def waves(shape, phase, scale):
+    """Values that tests/transformer_test.cpp makes by the same formula."""
+    count = torch.tensor(shape).prod().item()
+    return (scale * torch.sin(1.3 * torch.arange(count, dtype=torch.float64) + phase)).float().reshape(shape)
+
+
+def module(name, net, call):
+    """The output, the gradient of the first input, then those of all parameters in their order."""
+    with torch.no_grad():
+        for j, parameter in enumerate(net.parameters()):
+            parameter.copy_(waves(parameter.shape, j, 0.7))
+    x = waves((2, 3, 4), 0.5, 1).requires_grad_()
+    y = call(net, x)
+    y.backward(waves(y.shape, 0.25, 1))
+    array(name + "_output", y.detach().reshape(-1, 4))
+    array(name + "_input_gradient", x.grad.reshape(-1, 4))
+    array(name + "_gradients", [torch.cat([p.grad.flatten() for p in net.parameters()])])
+
+
+def transformer():
+    nn = torch.nn
+    padding = torch.tensor([[False, False, False], [False, False, True]])
+    causal = torch.ones(3, 3, dtype=torch.bool).triu(1)
+    module("encoder_layer", nn.TransformerEncoderLayer(4, 2, 6, dropout=0, activation="gelu", batch_first=True),
+           lambda net, x: net(x, src_key_padding_mask=padding))
+    module("encoder_layer_norm_first", nn.TransformerEncoderLayer(4, 2, 6, dropout=0, batch_first=True, norm_first=True),
+           lambda net, x: net(x, src_mask=causal))
+    memory, added = waves((2, 2, 4), 1.5, 1), waves((3, 2), 2.5, 1)
+    module("cross_attention", nn.MultiheadAttention(4, 2, batch_first=True),
+           lambda net, x: net(x, memory, memory.flip(1), attn_mask=added, need_weights=False)[0])
+
+
 def main():
     print("// Written by tools/reference.py with PyTorch " + torch.__version__ + "; do not edit.")
     print("#pragma once\n\nnamespace reference {\n")
@@ -94,6 +126,7 @@ def main():
     loss("smooth_l1", lambda x: f.smooth_l1_loss(x, other, beta=0.5), LOGITS)
     loss("bce_logits", lambda x: f.binary_cross_entropy_with_logits(x, unit), LOGITS)
     loss("bce", lambda x: f.binary_cross_entropy(x, torch.sigmoid(other)), unit)
+    transformer()
     print("\n}  // namespace reference")
 
 

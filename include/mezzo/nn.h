@@ -31,6 +31,65 @@ public:
     MEZZO_MODULE(Linear, weight, bias)
 };
 
+struct EmbeddingOptions {
+    std::int64_t padding_idx = -1;  // >= 0: this row starts as 0 and look-ups give it no gradient
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// Rows of a table: int64 index [...] in 0 … num_embeddings-1 -> [..., embedding_dim]. The weight starts as
+// N(0, 1), PyTorch's default. An index outside throws on the CPU and gives NaN rows on CUDA.
+class Embedding : public Module {
+public:
+    Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, const EmbeddingOptions& options = {});
+    Tensor operator()(const Tensor& index) const { return embedding(weight, index, padding_idx); }
+    std::string describe() const override;
+
+    Parameter weight;  // [num_embeddings, embedding_dim]
+    std::int64_t padding_idx;
+    MEZZO_MODULE(Embedding, weight)
+};
+
+struct LayerNormOptions {
+    double eps = 1e-5;
+    bool bias = true;
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// layer_norm over the last dimension, which has n elements. The weight starts as 1, the bias as 0.
+class LayerNorm : public Module {
+public:
+    explicit LayerNorm(std::int64_t n, const LayerNormOptions& options = {});
+    Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
+    std::string describe() const override;
+    bool is_normalization() const override { return true; }
+
+    Parameter weight;  // [n]
+    Parameter bias;    // [n], undefined without bias
+    double eps;
+    MEZZO_MODULE(LayerNorm, weight, bias)
+};
+
+struct RMSNormOptions {
+    double eps = 1e-5;
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// rms_norm over the last dimension, which has n elements. The weight starts as 1.
+class RMSNorm : public Module {
+public:
+    explicit RMSNorm(std::int64_t n, const RMSNormOptions& options = {});
+    Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
+    std::string describe() const override;
+    bool is_normalization() const override { return true; }
+
+    Parameter weight;  // [n]
+    double eps;
+    MEZZO_MODULE(RMSNorm, weight)
+};
+
 // Activations: element-wise, any shape.
 struct ReLU : Module {
     Tensor operator()(const Tensor& x) const { return relu(x); }

@@ -33,6 +33,51 @@ std::string Linear::describe() const {
                        bias.defined());
 }
 
+Embedding::Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, const EmbeddingOptions& options)
+    : padding_idx(options.padding_idx) {
+    check(num_embeddings >= 0 && embedding_dim >= 0, ErrorKind::value, "Embedding: ", num_embeddings,
+          " rows of ", embedding_dim, " elements; neither may be negative");
+    check(padding_idx >= -1 && padding_idx < num_embeddings, ErrorKind::value, "Embedding: padding_idx ",
+          padding_idx, " is outside the ", num_embeddings, " rows; -1 stands for none");
+    const Tensor value =
+        empty({num_embeddings, embedding_dim}, {.dtype = options.dtype, .device = options.device});
+    value.normal_(0, 1);
+    if (padding_idx >= 0) value[padding_idx].zero_();
+    weight = Parameter(value);
+}
+
+std::string Embedding::describe() const {
+    const std::string sizes =
+        fmt::format("num_embeddings={}, embedding_dim={}", weight.size(0), weight.size(1));
+    return padding_idx < 0 ? sizes : sizes + fmt::format(", padding_idx={}", padding_idx);
+}
+
+namespace {
+
+// n ones or zeros, the neutral weight or bias of a normalisation.
+template <class Options>
+Parameter row_parameter(const char* module, std::int64_t n, double value, const Options& options) {
+    check(n > 0, ErrorKind::value, module, ": n is ", n, "; rows need at least one element");
+    check(options.eps >= 0, ErrorKind::value, module, ": eps ", options.eps, " is negative or not a number");
+    return Parameter(full({n}, value, {.dtype = options.dtype, .device = options.device}));
+}
+
+}  // namespace
+
+LayerNorm::LayerNorm(std::int64_t n, const LayerNormOptions& options)
+    : weight(row_parameter("LayerNorm", n, 1, options)), eps(options.eps) {
+    if (options.bias) bias = row_parameter("LayerNorm", n, 0, options);
+}
+
+std::string LayerNorm::describe() const {
+    return fmt::format("{}, eps={:g}, bias={}", weight.size(0), eps, bias.defined());
+}
+
+RMSNorm::RMSNorm(std::int64_t n, const RMSNormOptions& options)
+    : weight(row_parameter("RMSNorm", n, 1, options)), eps(options.eps) {}
+
+std::string RMSNorm::describe() const { return fmt::format("{}, eps={:g}", weight.size(0), eps); }
+
 Dropout::Dropout(double probability) : p(probability) {
     check(p >= 0 && p <= 1, ErrorKind::value, "Dropout: p is ", p, "; it must be in [0, 1]");
 }

@@ -1,0 +1,136 @@
+// Files: safetensors, checkpoints of a training run, Hugging Face BERT weights and configurations.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mezzo/autograd.h"
+#include "mezzo/bert_config.h"
+#include "mezzo/device.h"
+#include "mezzo/module.h"
+
+namespace mezzo::io {
+
+// What a safetensors file says about one tensor.
+struct TensorInfo {
+    std::string name;
+    std::string dtype;  // as in the file: "F32", "BF16", "I8", …
+    Shape shape;
+    std::uint64_t offset = 0;  // first byte, counted from the end of the header
+    std::uint64_t bytes = 0;
+};
+
+// Free text in a file's header.
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+struct SafeTensorsData;  // src/io/safetensors.cpp
+
+// A safetensors file (format of huggingface/safetensors), open for reading. The constructor reads and checks
+// the whole header, sizes and offsets included, and throws Error(io) for whatever is not as it must be;
+// elements are read when asked for. Several threads may read. When another file takes the path, this goes on
+// reading the one it opened.
+class SafeTensors {
+public:
+    explicit SafeTensors(const std::string& path);
+    SafeTensors(SafeTensors&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+    SafeTensors& operator=(SafeTensors&& other) noexcept {
+        std::swap(data_, other.data_);
+        return *this;
+    }
+    ~SafeTensors();
+
+    // In the order of the data.
+    const std::vector<TensorInfo>& infos() const;
+    std::vector<std::string> names() const;
+    bool contains(std::string_view name) const;
+    const TensorInfo& info(std::string_view name) const;
+    const Metadata& metadata() const;
+
+    // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8 and BOOL (bytes other than 0
+    // are true). Throws Error(value) for a name that is not there and Error(dtype) for the file's other
+    // dtypes.
+    Tensor tensor(std::string_view name) const;
+    // All tensors, in the order of infos().
+    StateDict state_dict() const;
+
+private:
+    SafeTensorsData* data_;
+};
+
+// Writes a safetensors file: tensors of any strides and devices, ordered by dtype and name as the reference
+// implementation orders them; tensors that share elements are each written whole. Replaces `path` in one
+// step when everything is on the disk (meanwhile PATH.mezzo-partial exists): at any moment the path holds the
+// old file or the new one. Throws Error(io), with the old file untouched, when the disk is full or the folder
+// cannot be written, and Error(value) for a name that is used twice, is no UTF-8 or is "__metadata__".
+// {"format", "pt"} makes Python's transformers accept the file.
+void save_safetensors(const std::string& path, const StateDict& state,
+                      const Metadata& metadata = {{"format", "pt"}});
+
+// All tensors of a safetensors file, or of the files that an index (model.safetensors.index.json) beside them
+// names.
+StateDict load_state_dict_file(const std::string& path);
+
+// The entries whose names begin with `prefix`, without it; and all entries, with `prefix` before their names.
+StateDict without_prefix(const StateDict& state, std::string_view prefix);
+StateDict with_prefix(const StateDict& state, std::string_view prefix);
+
+// Everything a training run needs to go on, bit for bit.
+struct Checkpoint {
+    StateDict model = {};  // what its state_dict() gave, like the next two
+    StateDict optimizer = {};
+    StateDict scaler = {};
+    StateDict extra = {};                 // counters and whatever else: {{"epoch", Tensor::from…}, …}
+    RandomState random = random_state();  // by default that of the moment the Checkpoint was made
+};
+// One safetensors file, replaced in one step like those of save_safetensors(): entries "model.…",
+// "optimizer.…", "scaler.…", "extra.…" and "random" (int64 [2], the bits of seed and offset), and the entry
+// "mezzo.checkpoint" = "1" of the metadata.
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
+// Throws Error(io) for a file that is no checkpoint or of a newer version. The random stream of the process
+// is left alone: set_random_state(checkpoint.random).
+Checkpoint load_checkpoint(const std::string& path);
+
+struct ShapeMismatch {
+    std::string name;  // in the model
+    Shape in_file, in_model;
+};
+struct LoadReport {
+    std::vector<std::string> loaded, missing;  // names in the model
+    std::vector<std::string> unexpected;       // names in the file
+    std::vector<ShapeMismatch> mismatched;
+    // A table of counts, and of every name that was not loaded.
+    std::string to_string() const;
+};
+
+// Turns a name in the file into one in the model; an empty one leaves the entry out without a word.
+using NameMap = autograd::Callback<std::string(const std::string&)>;
+
+struct LoadOptions {
+    NameMap rename = [](const std::string& name) { return name; };
+    bool strict = false;             // throw, with nothing loaded, when the model has names that are missing
+    bool ignore_mismatched = false;  // leave entries of another shape out instead of throwing
+};
+// Copies the entries that the module has into its parameters and buffers, converting dtype and device.
+// Throws, with nothing loaded: Error(shape) when shapes differ (unless ignored), Error(value) when names are
+// missing (if strict) or two entries get the same name. The texts hold the report.
+LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOptions& options = {});
+
+// The name of a Hugging Face BERT weight in mezzo's modules. The encoder's names (embeddings.…, encoder.…,
+// pooler.…, with or without "bert.") get `prefix`, the path of the encoder in the model; names that end in
+// LayerNorm.gamma and LayerNorm.beta end in weight and bias; embeddings.position_ids gives an empty name;
+// others (classifier.…, cls.…) stay: {.rename = [](const auto& name) { return io::bert_name(name); }}.
+std::string bert_name(std::string_view name, std::string_view prefix = "");
+
+// A BERT config.json. Names that are missing have their defaults, unknown ones are ignored. Throws Error(io)
+// for what is no JSON, and Error(value) for values of a wrong type or range, and for models that BertConfig
+// does not describe (relative positions, another model_type).
+nn::BertConfig parse_bert_config(std::string_view text);
+nn::BertConfig load_bert_config(const std::string& path);
+// The text of a config.json that parse_bert_config and Python's transformers read. Throws Error(value) for
+// what parse_bert_config would refuse.
+std::string to_json(const nn::BertConfig& config);
+
+}  // namespace mezzo::io

@@ -1,0 +1,139 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "mezzo/error.h"
+
+namespace mezzo::io {
+
+namespace {
+
+constexpr std::size_t chunk = std::size_t(1) << 30;  // one call transfers less than 2 GiB
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+// Repeats a system call that a signal interrupted.
+template <class Call> auto uninterrupted(Call call) {
+    auto result = call();
+    while (result < 0 && errno == EINTR) result = call();
+    return result;
+}
+
+}  // namespace
+
+InputFile::InputFile(const char* op, const std::string& path)
+    : where_(std::string(op) + ": " + path),
+      // Without O_NONBLOCK opening a named pipe would wait for a writer.
+      descriptor_(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); })) {
+    check(descriptor_ >= 0, ErrorKind::io, op, ": cannot open ", path, ": ", reason(errno));
+    struct stat status {};
+    if (fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
+        size_ = std::uint64_t(status.st_size);
+        return;
+    }
+    ::close(descriptor_);
+    fail(ErrorKind::io, where_, ": is no regular file");
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::read(std::uint64_t position, void* to, std::size_t bytes) const {
+    std::size_t done = 0;
+    while (done < bytes) {
+        const ssize_t got = uninterrupted([&] {
+            return pread(descriptor_, static_cast<char*>(to) + done, std::min(bytes - done, chunk),
+                         off_t(position + done));
+        });
+        check(got >= 0, ErrorKind::io, where_, ": cannot read ", bytes, " bytes at ", position, ": ",
+              reason(errno));
+        check(got > 0, ErrorKind::io, where_, ": ends at byte ", position + done, ", had ", size_,
+              " when it was opened; something shortened it");
+        done += std::size_t(got);
+    }
+}
+
+std::string read_text(const char* op, const std::string& path, std::uint64_t limit) {
+    const InputFile file(op, path);
+    check(file.size() <= limit, ErrorKind::io, op, ": ", path, ": ", file.size(), " bytes; at most ", limit,
+          " are read");
+    std::string text(std::size_t(file.size()), '\0');
+    file.read(0, text.data(), text.size());
+    return text;
+}
+
+ReplacedFile::ReplacedFile(const char* op, const std::string& path)
+    : op_(op), path_(path), partial_(path + ".mezzo-partial") {
+    open();
+}
+
+void ReplacedFile::open() {
+    for (;;) {
+        constexpr int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+        descriptor_ = uninterrupted([&] { return ::open(partial_.c_str(), flags, 0666); });
+        check_call(descriptor_ >= 0, "cannot create");
+        const bool locked = uninterrupted([&] { return flock(descriptor_, LOCK_EX); }) == 0;
+        struct stat mine {
+        }, named{};
+        const bool regular = locked && fstat(descriptor_, &mine) == 0 && S_ISREG(mine.st_mode);
+        // While this one waited for the lock, its last owner may have renamed or removed the file.
+        const bool same = regular && lstat(partial_.c_str(), &named) == 0 && named.st_ino == mine.st_ino &&
+                          named.st_dev == mine.st_dev;
+        if (same && ftruncate(descriptor_, 0) == 0) return;
+        const int error = errno;
+        ::close(descriptor_);
+        descriptor_ = -1;
+        if (!locked) fail_with("cannot lock", error);
+        if (!regular || same) fail_with("cannot write", error);
+    }
+}
+
+ReplacedFile::~ReplacedFile() {
+    if (descriptor_ < 0) return;
+    unlink(partial_.c_str());
+    ::close(descriptor_);
+}
+
+void ReplacedFile::fail_with(const char* what, int error) const {
+    fail(ErrorKind::io, op_, ": ", what, " ", partial_, " after ", written_, " bytes: ", reason(error), "; ",
+         path_, " is left as it was");
+}
+
+void ReplacedFile::check_call(bool good, const char* what) const {
+    if (!good) fail_with(what, errno);
+}
+
+void ReplacedFile::write(const void* from, std::size_t bytes) {
+    std::size_t done = 0;
+    while (done < bytes) {
+        const ssize_t got = uninterrupted([&] {
+            return ::write(descriptor_, static_cast<const char*>(from) + done, std::min(bytes - done, chunk));
+        });
+        check_call(got > 0, "cannot write");
+        done += std::size_t(got);
+        written_ += std::size_t(got);
+    }
+}
+
+void ReplacedFile::commit() {
+    check_call(uninterrupted([&] { return fsync(descriptor_); }) == 0, "cannot write");
+    check_call(rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename");
+    ::close(descriptor_);
+    descriptor_ = -1;
+    // The new name is on the disk once the folder is. Some file systems cannot do this; the file is whole
+    // there all the same.
+    const std::size_t slash = path_.rfind('/');
+    const std::string folder = slash == path_.npos ? "." : path_.substr(0, slash + 1);
+    const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0) return;
+    fsync(directory);
+    ::close(directory);
+}
+
+}  // namespace mezzo::io

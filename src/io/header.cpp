@@ -1,0 +1,305 @@
+#include "io/header.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "io/json.h"
+
+namespace mezzo::io {
+
+namespace {
+
+// In the order of the reference implementation, which writes the last ones first.
+constexpr FileDtype dtypes[] = {
+    {"BOOL", 8, boolean},
+    {"F4", 4},
+    {"F6_E2M3", 6},
+    {"F6_E3M2", 6},
+    {"U8", 8, uint8},
+    {"I8", 8},
+    {"F8_E5M2", 8},
+    {"F8_E4M3", 8},
+    {"F8_E8M0", 8},
+    {"F8_E4M3FNUZ", 8},
+    {"F8_E5M2FNUZ", 8},
+    {"I16", 16},
+    {"U16", 16},
+    {"F16", 16, float16},
+    {"BF16", 16, bfloat16},
+    {"I32", 32, int32},
+    {"U32", 32},
+    {"F32", 32, float32},
+    {"C64", 64},
+    {"F64", 64, float64},
+    {"I64", 64, int64},
+    {"U64", 64},
+};
+
+constexpr std::uint64_t largest = std::numeric_limits<std::int64_t>::max();
+
+// The header's entries as they come; what concerns all of them together is checked afterwards.
+class HeaderReader : public JsonHandler {
+public:
+    explicit HeaderReader(const std::string& where) : where_(where) {}
+
+    void begin(JsonKind kind) override {
+        if (place_ == Place::start) {
+            if (kind != JsonKind::object) unexpected(name(kind));
+            place_ = Place::top;
+        } else if (place_ == Place::top) {
+            if (kind != JsonKind::object) unexpected(name(kind));
+            place_ = info_.name == metadata_key ? Place::metadata : Place::tensor;
+            if (place_ == Place::metadata) {
+                check(!had_metadata_, ErrorKind::io, where_, ": \"__metadata__\" occurs twice");
+                had_metadata_ = true;
+            }
+        } else if (place_ == Place::tensor && kind == JsonKind::array && field_ != Field::dtype) {
+            place_ = field_ == Field::shape ? Place::shape : Place::offsets;
+        } else {
+            unexpected(name(kind));
+        }
+    }
+
+    void end() override {
+        switch (place_) {
+            case Place::shape:
+            case Place::offsets:
+                if (place_ == Place::offsets && offset_count_ != 2)
+                    fail_tensor(": data_offsets has ", offset_count_, " numbers, not 2");
+                place_ = Place::tensor;
+                break;
+            case Place::tensor:
+                finish_tensor();
+                place_ = Place::top;
+                break;
+            case Place::metadata:
+                place_ = Place::top;
+                break;
+            default:
+                place_ = Place::done;
+        }
+    }
+
+    void key(std::string& text) override {
+        if (place_ == Place::top) {
+            info_ = TensorInfo{.name = std::move(text), .dtype = {}, .shape = {}};
+            seen_ = 0;
+            offset_count_ = 0;
+        } else if (place_ == Place::metadata) {
+            header.metadata.emplace_back(std::move(text), std::string());
+        } else {
+            field_ = text == "dtype"          ? Field::dtype
+                     : text == "shape"        ? Field::shape
+                     : text == "data_offsets" ? Field::offsets
+                                              : Field::none;
+            if (field_ == Field::none)
+                fail_tensor(": ", shown(text), " is not one of dtype, shape and data_offsets");
+            const unsigned bit = 1u << int(field_);
+            if ((seen_ & bit) != 0) fail_tensor(": ", shown(text), " occurs twice");
+            seen_ |= bit;
+        }
+    }
+
+    void scalar(JsonScalar& value) override {
+        if (place_ == Place::metadata) {
+            if (value.kind != JsonKind::string) unexpected(name(value.kind));
+            header.metadata.back().second = std::move(value.text);
+        } else if (place_ == Place::tensor && field_ == Field::dtype && value.kind == JsonKind::string) {
+            if (!find_file_dtype(value.text)) fail_tensor(": unknown dtype ", shown(value.text));
+            info_.dtype = std::move(value.text);
+        } else if ((place_ == Place::shape || place_ == Place::offsets) && value.kind == JsonKind::natural) {
+            add_number(value.natural);
+        } else {
+            unexpected(name(value.kind));
+        }
+    }
+    Header header;
+
+private:
+    enum class Place : std::uint8_t { start, top, metadata, tensor, shape, offsets, done };
+    enum class Field : std::uint8_t { dtype, shape, offsets, none };
+    static constexpr const char* metadata_key = "__metadata__";
+
+    template <class... Items> [[noreturn]] void fail_tensor(const Items&... items) const {
+        fail(ErrorKind::io, where_, ": tensor ", shown(info_.name), items...);
+    }
+
+    [[noreturn]] void unexpected(const char* what) const {
+        static constexpr const char* fields[] = {"dtype", "shape", "data_offsets", "an entry"};
+        static constexpr const char* wanted[] = {"a string", "an array of whole numbers",
+                                                 "an array of two whole numbers", "an object"};
+        if (place_ == Place::start) fail(ErrorKind::io, where_, ": the header is ", what, ", not an object");
+        if (place_ == Place::top)
+            fail(ErrorKind::io, where_, ": ", shown(info_.name), " is ", what, ", not an object");
+        if (place_ == Place::metadata)
+            fail(ErrorKind::io, where_, ": metadata ", shown(header.metadata.back().first), " is ", what,
+                 ", not a string");
+        const char* const holds = place_ == Place::tensor ? " is " : " holds ";
+        fail(ErrorKind::io, where_, ": tensor ", shown(info_.name), ": ", fields[int(field_)], holds, what,
+             ", not ", wanted[int(field_)]);
+    }
+
+    void add_number(std::uint64_t number) {
+        if (number > largest)
+            fail_tensor(": ", std::to_string(number), " in ",
+                        place_ == Place::shape ? "shape" : "data_offsets", " overflows 63 bits");
+        if (place_ == Place::shape) {
+            if (info_.shape.size() == max_dims)
+                fail_tensor(" has more than ", max_dims, " dimensions, which mezzo does not read");
+            info_.shape.push_back(std::int64_t(number));
+            return;
+        }
+        if (offset_count_ == 0) info_.offset = number;
+        if (offset_count_ == 1) end_ = number;
+        ++offset_count_;
+    }
+
+    void finish_tensor() {
+        const auto has = [&](Field field) { return (seen_ & 1u << int(field)) != 0; };
+        if (!has(Field::dtype)) fail_tensor(" has no dtype");
+        if (!has(Field::shape)) fail_tensor(" has no shape");
+        if (!has(Field::offsets)) fail_tensor(" has no data_offsets");
+        if (end_ < info_.offset)
+            fail_tensor(": data_offsets end at ", end_, ", before they begin at ", info_.offset);
+        info_.bytes = end_ - info_.offset;
+        header.tensors.push_back(std::move(info_));
+    }
+
+    const std::string& where_;
+    Place place_ = Place::start;
+    Field field_ = Field::none;
+    TensorInfo info_ = {};
+    std::uint64_t end_ = 0;
+    int offset_count_ = 0;
+    unsigned seen_ = 0;
+    bool had_metadata_ = false;
+};
+
+// That a tensor has the bytes that shape and dtype need, and begins where the one before it ends.
+class LayoutCheck {
+public:
+    LayoutCheck(std::uint64_t data_bytes, const std::string& where)
+        : data_bytes_(data_bytes), where_(where) {}
+
+    void add(const TensorInfo& info) {
+        check_bytes(info);
+        if (info.offset != end_)
+            fail_tensor(info, " begins at byte ", info.offset,
+                        info.offset < end_ ? ", which another tensor holds" : ", which leaves a hole",
+                        "; the one before it ends at ", end_);
+        if (info.bytes > data_bytes_ - end_)
+            fail_tensor(info, " ends at byte ", end_ + info.bytes, ", the data have ", data_bytes_,
+                        "; the file is truncated or damaged");
+        end_ += info.bytes;
+    }
+    void finish() const {
+        check(end_ == data_bytes_, ErrorKind::io, where_, ": ", data_bytes_ - end_,
+              " bytes follow the last tensor, which ends at ", end_);
+    }
+
+private:
+    template <class... Items>
+    [[noreturn]] void fail_tensor(const TensorInfo& info, const Items&... items) const {
+        fail(ErrorKind::io, where_, ": tensor ", shown(info.name), items...);
+    }
+    // Zeros are left out of the product, so that strides fit too.
+    void check_bytes(const TensorInfo& info) const {
+        std::uint64_t bits = std::uint64_t(find_file_dtype(info.dtype)->bits);
+        bool empty = false;
+        for (const std::int64_t size : info.shape) {
+            empty = empty || size == 0;
+            if (size != 0 && bits > largest / std::uint64_t(size))
+                fail_tensor(info, ": the size of shape ", info.shape, " in ", info.dtype,
+                            " overflows 63 bits");
+            if (size != 0) bits *= std::uint64_t(size);
+        }
+        if (empty) bits = 0;
+        if (bits % 8 != 0)
+            fail_tensor(info, ": shape ", info.shape, " of ", info.dtype, " is ", bits,
+                        " bits, no whole number of bytes");
+        if (bits / 8 != info.bytes)
+            fail_tensor(info, ": shape ", info.shape, " of ", info.dtype, " needs ", bits / 8,
+                        " bytes, data_offsets [", info.offset, ", ", info.offset + info.bytes, "] hold ",
+                        info.bytes);
+    }
+
+    std::uint64_t data_bytes_, end_ = 0;
+    const std::string& where_;
+};
+
+template <class List, class Name>
+void check_unique(const List& list, const Name& name_of, const char* what, const std::string& where) {
+    std::vector<std::string_view> names;
+    names.reserve(list.size());
+    for (const auto& entry : list) names.push_back(name_of(entry));
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice != names.end()) fail(ErrorKind::io, where, ": ", what, " ", shown(*twice), " occurs twice");
+}
+
+}  // namespace
+
+const FileDtype* find_file_dtype(std::string_view name) {
+    const auto found = std::find_if(std::begin(dtypes), std::end(dtypes),
+                                    [&](const FileDtype& d) { return d.name == name; });
+    return found == std::end(dtypes) ? nullptr : found;
+}
+
+int file_dtype_rank(Dtype dtype) {
+    const auto found = std::find_if(std::begin(dtypes), std::end(dtypes),
+                                    [&](const FileDtype& d) { return d.dtype == dtype; });
+    return int(found - std::begin(dtypes));
+}
+
+const char* file_dtype_name(Dtype dtype) { return dtypes[file_dtype_rank(dtype)].name; }
+
+Header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& where) {
+    HeaderReader reader(where);
+    parse_json(text, where, reader);
+    Header header = std::move(reader.header);
+    check_unique(
+        header.tensors, [](const TensorInfo& t) -> std::string_view { return t.name; }, "tensor", where);
+    check_unique(
+        header.metadata, [](const auto& m) -> std::string_view { return m.first; }, "metadata", where);
+    std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+        if (a.offset != b.offset) return a.offset < b.offset;
+        return a.bytes != b.bytes ? a.bytes < b.bytes : a.name < b.name;
+    });
+    LayoutCheck layout(data_bytes, where);
+    for (const TensorInfo& info : header.tensors) layout.add(info);
+    layout.finish();
+    return header;
+}
+
+std::string header_text(const Header& header) {
+    std::string text = "{";
+    const auto comma = [&] {
+        if (text.back() != '{' && text.back() != '[') text += ',';
+    };
+    if (!header.metadata.empty()) {
+        text += "\"__metadata__\":{";
+        for (const auto& [key, value] : header.metadata) {
+            comma();
+            append_quoted(text, key);
+            text += ':';
+            append_quoted(text, value);
+        }
+        text += '}';
+    }
+    for (const TensorInfo& info : header.tensors) {
+        comma();
+        append_quoted(text, info.name);
+        text += ":{\"dtype\":\"" + info.dtype + "\",\"shape\":[";
+        for (const std::int64_t size : info.shape) {
+            comma();
+            text += std::to_string(size);
+        }
+        text += "],\"data_offsets\":[" + std::to_string(info.offset) + "," +
+                std::to_string(info.offset + info.bytes) + "]}";
+    }
+    text += '}';
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    return text;
+}
+
+}  // namespace mezzo::io

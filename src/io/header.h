@@ -1,0 +1,34 @@
+// The header of a safetensors file, as text and as a list.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "mezzo/io.h"
+
+namespace mezzo::io {
+
+// A dtype of the format.
+struct FileDtype {
+    const char* name;
+    int bits;
+    std::optional<Dtype> dtype = {};  // none: mezzo has no such tensors
+};
+const FileDtype* find_file_dtype(std::string_view name);
+// The name of a dtype in files, and its place in the order of the data: high ones come first.
+const char* file_dtype_name(Dtype dtype);
+int file_dtype_rank(Dtype dtype);
+
+inline constexpr std::uint64_t max_header_bytes = 100000000;  // the reference implementation's limit
+
+struct Header {
+    std::vector<TensorInfo> tensors;  // in the order of the data
+    Metadata metadata;
+};
+// Reads and checks a header of a file with `data_bytes` after it; `where` begins the errors.
+Header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& where);
+// The text for tensors in the order of the data, padded so that the data begin at a multiple of 8.
+std::string header_text(const Header& header);
+
+}  // namespace mezzo::io

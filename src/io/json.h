@@ -1,0 +1,59 @@
+// JSON for files from strangers: a strict reader without recursion, a small value tree, and quoting.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mezzo::io {
+
+enum class JsonKind : std::uint8_t { null, boolean, natural, negative, real, string, array, object };
+const char* name(JsonKind kind);  // as errors say it: "a string", "a negative number"
+
+// A value that is neither array nor object.
+struct JsonScalar {
+    JsonKind kind = JsonKind::null;
+    bool flag = false;
+    std::uint64_t natural = 0;
+    double number = 0;  // of natural, negative and real
+    std::string text;
+};
+
+// What parse_json() tells while it reads. Handlers may throw.
+class JsonHandler {
+public:
+    virtual ~JsonHandler() = default;
+    virtual void begin(JsonKind kind) = 0;  // an array or an object
+    virtual void end() = 0;
+    virtual void key(std::string& text) = 0;
+    virtual void scalar(JsonScalar& value) = 0;
+};
+
+// Reads one JSON text (RFC 8259, UTF-8, no byte order mark). `where` begins the errors, such as
+// "safetensors: FILE". Names that occur twice in an object are for the handler to notice.
+void parse_json(std::string_view text, const std::string& where, JsonHandler& handler);
+
+struct JsonMember;
+// One value as a tree.
+struct JsonValue : JsonScalar {
+    std::vector<JsonMember> members;  // of an object, in the order of the text
+    std::vector<JsonValue> items;     // of an array
+    const JsonValue* find(std::string_view key) const;
+};
+struct JsonMember {
+    std::string key;
+    JsonValue value;
+};
+// A whole text as a tree. Refuses names that occur twice in an object, more than 64 levels and more than a
+// million values.
+JsonValue parse_json_tree(std::string_view text, const std::string& where);
+
+// The position of the first byte that is not part of valid UTF-8; the size when there is none.
+std::size_t first_invalid_utf8(std::string_view text);
+// Appends text in JSON quotes; it must be valid UTF-8.
+void append_quoted(std::string& out, std::string_view text);
+// A name from a file for an error text: quoted, control characters escaped, shortened beyond 120 bytes.
+std::string shown(std::string_view text);
+
+}  // namespace mezzo::io

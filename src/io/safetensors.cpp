@@ -1,0 +1,206 @@
+// Reading and writing safetensors files: an unsigned 64-bit length, a JSON header of that length, the data
+// (format of huggingface/safetensors). Elements are little-endian, like the machines mezzo runs on.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "io/elements.h"
+#include "io/file.h"
+#include "io/header.h"
+#include "io/json.h"
+
+namespace mezzo::io {
+
+static_assert(std::endian::native == std::endian::little);
+
+Elements elements_of(const Tensor& tensor) {
+    if (tensor.numel() == 0) return {};
+    const auto at = [&]() -> void* {
+        switch (tensor.dtype()) {
+            case Dtype::float16:
+                return tensor.data<float16_t>();
+            case Dtype::bfloat16:
+                return tensor.data<bfloat16_t>();
+            case Dtype::float32:
+                return tensor.data<float>();
+            case Dtype::float64:
+                return tensor.data<double>();
+            case Dtype::int32:
+                return tensor.data<std::int32_t>();
+            case Dtype::int64:
+                return tensor.data<std::int64_t>();
+            case Dtype::uint8:
+                return tensor.data<std::uint8_t>();
+            default:
+                return tensor.data<bool>();
+        }
+    };
+    return {at(), std::size_t(tensor.numel()) * size_of(tensor.dtype())};
+}
+
+struct SafeTensorsData {
+    std::string where;  // "safetensors: PATH"
+    InputFile file;
+    std::uint64_t data_begin = 0;
+    Header header = {};
+    std::vector<std::uint32_t> by_name = {};  // positions in header.tensors
+
+    const TensorInfo* find(std::string_view name) const {
+        const auto less = [&](std::uint32_t i, std::string_view n) { return header.tensors[i].name < n; };
+        const auto at = std::lower_bound(by_name.begin(), by_name.end(), name, less);
+        return at != by_name.end() && header.tensors[*at].name == name ? &header.tensors[*at] : nullptr;
+    }
+    const TensorInfo& get(std::string_view name) const {
+        const TensorInfo* const info = find(name);
+        if (!info)
+            fail(ErrorKind::value, where, ": no tensor ", shown(name), " among ", header.tensors.size());
+        return *info;
+    }
+    void read_header();
+    Tensor read(const TensorInfo& info) const;
+};
+
+void SafeTensorsData::read_header() {
+    check(file.size() >= 8, ErrorKind::io, where, ": ", file.size(),
+          " bytes; a safetensors file has at least 8");
+    std::uint64_t length = 0;
+    file.read(0, &length, 8);
+    check(length <= max_header_bytes, ErrorKind::io, where, ": the header claims ", std::to_string(length),
+          " bytes; at most ", max_header_bytes, " are read");
+    check(length <= file.size() - 8, ErrorKind::io, where, ": the header claims ", length, " bytes, only ",
+          file.size() - 8, " follow; the file is truncated or no safetensors file");
+    std::string text(std::size_t(length), '\0');
+    file.read(8, text.data(), text.size());
+    data_begin = 8 + length;
+    header = parse_header(text, file.size() - data_begin, where);
+    by_name.resize(header.tensors.size());
+    for (std::size_t i = 0; i < by_name.size(); ++i) by_name[i] = std::uint32_t(i);
+    std::sort(by_name.begin(), by_name.end(), [this](std::uint32_t a, std::uint32_t b) {
+        return header.tensors[a].name < header.tensors[b].name;
+    });
+}
+
+Tensor SafeTensorsData::read(const TensorInfo& info) const {
+    const std::optional<Dtype> dtype = find_file_dtype(info.dtype)->dtype;
+    check(dtype.has_value(), ErrorKind::dtype, where, ": tensor ", shown(info.name), " is ", info.dtype,
+          "; mezzo reads F16, BF16, F32, F64, I32, I64, U8 and BOOL");
+    const Tensor result = empty(info.shape, {.dtype = *dtype});
+    const Elements to = elements_of(result);
+    if (*dtype != boolean) {
+        file.read(data_begin + info.offset, to.data, to.bytes);
+        return result;
+    }
+    std::vector<unsigned char> raw(to.bytes);
+    file.read(data_begin + info.offset, raw.data(), raw.size());
+    for (unsigned char& byte : raw) byte = byte != 0;
+    if (!raw.empty()) std::memcpy(to.data, raw.data(), raw.size());
+    return result;
+}
+
+SafeTensors::SafeTensors(const std::string& path)
+    : data_(new SafeTensorsData{.where = "safetensors: " + path, .file = InputFile("safetensors", path)}) {
+    try {
+        data_->read_header();
+    } catch (...) {
+        delete data_;
+        throw;
+    }
+}
+SafeTensors::~SafeTensors() { delete data_; }
+
+const std::vector<TensorInfo>& SafeTensors::infos() const { return data_->header.tensors; }
+
+std::vector<std::string> SafeTensors::names() const {
+    std::vector<std::string> result;
+    for (const TensorInfo& info : infos()) result.push_back(info.name);
+    return result;
+}
+
+bool SafeTensors::contains(std::string_view name) const { return data_->find(name) != nullptr; }
+const TensorInfo& SafeTensors::info(std::string_view name) const { return data_->get(name); }
+const Metadata& SafeTensors::metadata() const { return data_->header.metadata; }
+Tensor SafeTensors::tensor(std::string_view name) const { return data_->read(data_->get(name)); }
+
+StateDict SafeTensors::state_dict() const {
+    StateDict result;
+    for (const TensorInfo& info : infos()) result.emplace_back(info.name, data_->read(info));
+    return result;
+}
+
+namespace {
+
+using Entry = std::pair<std::string, Tensor>;
+
+void check_name(const std::string& path, std::string_view name, const char* what) {
+    if (const std::size_t bad = first_invalid_utf8(name); bad < name.size())
+        fail(ErrorKind::value, "save_safetensors: ", path, ": the ", what, " at byte ", bad,
+             " is no valid UTF-8");
+}
+
+// The entries in the order of the data; throws unless all can be written.
+std::vector<const Entry*> ordered(const std::string& path, const StateDict& state) {
+    std::vector<const Entry*> entries;
+    for (const Entry& entry : state) {
+        check_name(path, entry.first, "name of a tensor");
+        if (!entry.second.defined())
+            fail(ErrorKind::value, "save_safetensors: ", path, ": tensor ", shown(entry.first),
+                 " is undefined");
+        check(entry.first != "__metadata__", ErrorKind::value, "save_safetensors: ", path,
+              ": a tensor cannot be named \"__metadata__\"");
+        entries.push_back(&entry);
+    }
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry* a, const Entry* b) { return a->first < b->first; });
+    const auto twice = std::adjacent_find(
+        entries.begin(), entries.end(), [](const Entry* a, const Entry* b) { return a->first == b->first; });
+    if (twice != entries.end())
+        fail(ErrorKind::value, "save_safetensors: ", path, ": two tensors are named ",
+             shown((*twice)->first));
+    std::stable_sort(entries.begin(), entries.end(), [](const Entry* a, const Entry* b) {
+        return file_dtype_rank(a->second.dtype()) > file_dtype_rank(b->second.dtype());
+    });
+    return entries;
+}
+
+void check_metadata(const std::string& path, const Metadata& metadata) {
+    for (std::size_t i = 0; i < metadata.size(); ++i) {
+        check_name(path, metadata[i].first, "name of a metadata entry");
+        check_name(path, metadata[i].second, "text of a metadata entry");
+        for (std::size_t j = 0; j < i; ++j)
+            if (metadata[i].first == metadata[j].first)
+                fail(ErrorKind::value, "save_safetensors: ", path, ": two metadata entries are named ",
+                     shown(metadata[i].first));
+    }
+}
+
+}  // namespace
+
+void save_safetensors(const std::string& path, const StateDict& state, const Metadata& metadata) {
+    check_metadata(path, metadata);
+    const std::vector<const Entry*> entries = ordered(path, state);
+    Header header{.tensors = {}, .metadata = metadata};
+    std::uint64_t offset = 0;
+    for (const Entry* entry : entries) {
+        const auto& [name, tensor] = *entry;
+        const std::uint64_t bytes = std::uint64_t(tensor.numel()) * size_of(tensor.dtype());
+        header.tensors.push_back({name, file_dtype_name(tensor.dtype()), tensor.shape(), offset, bytes});
+        offset += bytes;
+    }
+    const std::string text = header_text(header);
+    check(text.size() <= max_header_bytes, ErrorKind::value, "save_safetensors: ", path, ": the header of ",
+          entries.size(), " tensors has ", text.size(), " bytes; the format allows ", max_header_bytes);
+
+    const NoGrad plain;
+    ReplacedFile file("save_safetensors", path);
+    const std::uint64_t length = text.size();
+    file.write(&length, sizeof length);
+    file.write(text);
+    for (const Entry* entry : entries) {
+        const Tensor host = entry->second.detach().to(cpu_device).contiguous();
+        const Elements from = elements_of(host);
+        file.write(from.data, from.bytes);
+    }
+    file.commit();
+}
+
+}  // namespace mezzo::io

@@ -1,0 +1,16 @@
+// What the encoder and the heads of BERT share.
+#pragma once
+
+#include "mezzo/bert.h"
+
+namespace mezzo::nn {
+
+double classifier_dropout(const BertConfig& config);
+// hidden_act by name; throws for one that is not known.
+BertActivation activation_of(const BertConfig& config);
+// Matrices N(0, stddev), vectors 0; normalisations stay as they are.
+void initialize_bert(Module& module, double stddev);
+// activation(dense(x)), in one op where the product has that epilogue.
+Tensor activated_linear(const Linear& dense, BertActivation activation, const Tensor& x);
+
+}  // namespace mezzo::nn

@@ -1,0 +1,225 @@
+// Multi-head attention and the Transformer encoder.
+#include "mezzo/transformer.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "mezzo/autograd.h"
+
+namespace mezzo::nn {
+
+namespace {
+
+// U(-a, a) with a = sqrt(6 / (rows + cols)) (Glorot and Bengio, AISTATS 2010).
+Parameter xavier_uniform(std::int64_t rows, std::int64_t cols) {
+    const Tensor value = empty({rows, cols});
+    const double bound = std::sqrt(6 / double(rows + cols));
+    value.uniform_(-bound, bound);
+    return Parameter(value);
+}
+
+void check_dropout_option(const char* module, double p) {
+    check(p >= 0 && p < 1, ErrorKind::value, module, ": dropout is ", p, "; it must be in [0, 1)");
+}
+
+std::int64_t checked_width(std::int64_t embed_dim, std::int64_t num_heads) {
+    check(num_heads > 0 && embed_dim > 0 && embed_dim % num_heads == 0, ErrorKind::value,
+          "MultiheadAttention: embed_dim is ", embed_dim, ", num_heads ", num_heads,
+          "; embed_dim must be a positive multiple of num_heads");
+    return embed_dim;
+}
+
+// [batch, length, embed] <-> [batch, heads, length, dim], as views.
+Tensor split_heads(const Tensor& x, std::int64_t heads) {
+    return x.reshape({x.size(0), x.size(1), heads, x.size(2) / heads}).permute({0, 2, 1, 3});
+}
+Tensor join_heads(const Tensor& x) {
+    return x.permute({0, 2, 1, 3}).reshape({x.size(0), x.size(2), x.size(1) * x.size(3)});
+}
+
+// [batch, length, parts * embed] -> views [batch, heads, length, dim] of its parts. One function, because the
+// gradients of separate slices would each be as large as x, and be added.
+Tensors split_projections(const Tensor& x, std::int64_t parts, std::int64_t heads) {
+    const std::int64_t embed = x.size(2) / parts;
+    const auto forward = [=](autograd::Context&, const Tensors& in) {
+        Tensors result;
+        for (std::int64_t i = 0; i < parts; ++i)
+            result.push_back(split_heads(in[0].slice(2, i * embed, (i + 1) * embed), heads));
+        return result;
+    };
+    const auto backward = [](autograd::Context&, const Tensors& g) {
+        Tensors joined;
+        for (const Tensor& part : g) joined.push_back(join_heads(part));
+        return Tensors{cat(joined, 2)};
+    };
+    return autograd::apply_function({.name = "split_projections"}, forward, backward, {x});
+}
+
+// Parts first … first+count-1 of the three input projections of x, as heads.
+Tensors project(const MultiheadAttention& attention, const Tensor& x, std::int64_t first,
+                std::int64_t count) {
+    const std::int64_t embed = attention.in_proj_weight.size(1), begin = first * embed,
+                       end = (first + count) * embed;
+    Tensor weight = attention.in_proj_weight, bias = attention.in_proj_bias;
+    if (count < 3) {
+        weight = weight.slice(0, begin, end);
+        if (bias.defined()) bias = bias.slice(0, begin, end);
+    }
+    const Tensor y = linear(x, weight, bias);
+    return count == 1 ? Tensors{split_heads(y, attention.num_heads)}
+                      : split_projections(y, count, attention.num_heads);
+}
+
+Tensors projections(const MultiheadAttention& attention, const Tensor& query, const Tensor& key,
+                    const Tensor& value) {
+    if (query.impl() == key.impl() && key.impl() == value.impl()) return project(attention, query, 0, 3);
+    Tensors result = project(attention, query, 0, 1);
+    if (key.impl() == value.impl()) {
+        for (Tensor& part : project(attention, key, 1, 2)) result.push_back(part);
+    } else {
+        result.push_back(project(attention, key, 1, 1)[0]);
+        result.push_back(project(attention, value, 2, 1)[0]);
+    }
+    return result;
+}
+
+void check_inputs(const MultiheadAttention& attention, const Tensor& query, const Tensor& key,
+                  const Tensor& value) {
+    for (const Tensor* x : {&query, &key, &value})
+        check(x->defined() && x->dim() == 3 && x->size(2) == attention.in_proj_weight.size(1),
+              ErrorKind::shape, "MultiheadAttention: query, key and value must be [batch, length, ",
+              attention.in_proj_weight.size(1), "], not ", x->defined() ? x->shape() : Shape{});
+    check(query.size(0) == key.size(0) && key.size(0) == value.size(0) && key.size(1) == value.size(1),
+          ErrorKind::shape, "MultiheadAttention: query ", query.shape(), ", key ", key.shape(), " and value ",
+          value.shape(), " do not fit; they share batch, key and value also length");
+}
+
+// attn_mask with the dimensions [batch, heads, query, key], sizes 1 where it is the same for all.
+Tensor mask_of_heads(const Tensor& mask, std::int64_t batch, std::int64_t heads, std::int64_t query,
+                     std::int64_t key) {
+    const bool shared = mask.shape() == Shape{query, key};
+    check(shared || mask.shape() == Shape{batch * heads, query, key}, ErrorKind::shape,
+          "MultiheadAttention: attn_mask ", mask.shape(), " is neither ", Shape{query, key}, " nor ",
+          Shape{batch * heads, query, key}, " ([batch * num_heads, query, key])");
+    return shared ? mask.reshape({1, 1, query, key}) : mask.reshape({batch, heads, query, key});
+}
+
+// The two masks as one for scaled_dot_product_attention, where true lets a query look.
+Tensor combined_mask(const AttentionMasks& masks, const Tensor& query, const Tensor& key,
+                     std::int64_t heads) {
+    const std::int64_t batch = query.size(0), keys = key.size(1);
+    Tensor padding, other;
+    if (masks.key_padding_mask.defined()) {
+        padding = masks.key_padding_mask;
+        check(padding.dtype() == boolean, ErrorKind::dtype, "MultiheadAttention: key_padding_mask is ",
+              padding.dtype(), "; it must be boolean, true where a key is padding");
+        check(padding.shape() == Shape{batch, keys}, ErrorKind::shape,
+              "MultiheadAttention: key_padding_mask ", padding.shape(), " is not ", Shape{batch, keys},
+              " ([batch, key])");
+        padding = padding.reshape({batch, 1, 1, keys});
+    }
+    if (masks.attn_mask.defined()) other = mask_of_heads(masks.attn_mask, batch, heads, query.size(1), keys);
+    if (!other.defined()) return padding.defined() ? logical_not(padding) : Tensor();
+    if (other.dtype() == boolean) return logical_not(padding.defined() ? logical_or(padding, other) : other);
+    if (!padding.defined()) return other;
+    const Shape both{batch, other.size(1), query.size(1), keys};
+    return masked_fill(other.expand(both), padding, -1e30);
+}
+
+}  // namespace
+
+MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads,
+                                       const MultiheadAttentionOptions& options)
+    : in_proj_weight(xavier_uniform(3 * checked_width(embed_dim, heads), embed_dim)),
+      out_proj(embed_dim, embed_dim, {.bias = options.bias}),
+      num_heads(heads),
+      dropout_p(options.dropout) {
+    check_dropout_option("MultiheadAttention", dropout_p);
+    if (!options.bias) return;
+    in_proj_bias = Parameter(zeros({3 * embed_dim}));
+    NoGrad plain;
+    out_proj.bias.zero_();
+}
+
+std::string MultiheadAttention::describe() const {
+    return fmt::format("embed_dim={}, num_heads={}, dropout={:g}, bias={}", in_proj_weight.size(1), num_heads,
+                       dropout_p, in_proj_bias.defined());
+}
+
+Tensor MultiheadAttention::joined_heads(const Tensor& query, const Tensor& key, const Tensor& value,
+                                        const AttentionMasks& masks) const {
+    check_inputs(*this, query, key, value);
+    const Tensors heads = projections(*this, query, key, value);
+    return join_heads(scaled_dot_product_attention(heads[0], heads[1], heads[2],
+                                                   {.mask = combined_mask(masks, query, key, num_heads),
+                                                    .causal = masks.causal,
+                                                    .dropout_p = dropout_p,
+                                                    .training = training()}));
+}
+
+TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t d_model, std::int64_t nhead,
+                                                 const TransformerEncoderLayerOptions& options)
+    : self_attn(d_model, nhead, {.dropout = options.dropout}),
+      linear1(d_model, options.dim_feedforward),
+      linear2(options.dim_feedforward, d_model),
+      norm1(d_model, {.eps = options.layer_norm_eps}),
+      norm2(d_model, {.eps = options.layer_norm_eps}),
+      dropout_p(options.dropout),
+      activation(options.activation),
+      norm_first(options.norm_first) {}
+
+Tensor TransformerEncoderLayer::normed_last(const Tensor& x, const AttentionMasks& masks) const {
+    const auto finish = [&](const Tensor& y, const Tensor& y_bias, const Tensor& residual,
+                            const LayerNorm& norm) {
+        return dropout_add_layer_norm(y, y_bias, residual, norm.weight, norm.bias,
+                                      {.p = dropout_p, .eps = norm.eps, .training = training()});
+    };
+    const Linear& out = self_attn.out_proj;
+    const Tensor attended = linear(self_attn.joined_heads(x, x, x, masks), out.weight);
+    const Tensor y = finish(attended, out.bias, x, norm1);
+    const Tensor inner = dropout(linear(y, linear1.weight, linear1.bias, activation), dropout_p, training());
+    return finish(linear(inner, linear2.weight), linear2.bias, y, norm2);
+}
+
+Tensor TransformerEncoderLayer::normed_first(const Tensor& x, const AttentionMasks& masks) const {
+    const auto dropped = [&](const Tensor& y) { return dropout(y, dropout_p, training()); };
+    const Tensor n = norm1(x);
+    const Tensor y = x + dropped(self_attn(n, n, n, masks));
+    const Tensor inner = dropped(linear(norm2(y), linear1.weight, linear1.bias, activation));
+    return y + dropped(linear2(inner));
+}
+
+Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
+    return norm_first ? normed_first(x, masks) : normed_last(x, masks);
+}
+
+TransformerEncoder::TransformerEncoder(std::int64_t d_model, std::int64_t nhead,
+                                       const TransformerEncoderOptions& options)
+    : norm(d_model, {.eps = options.layer.layer_norm_eps}),
+      final_norm(options.final_norm),
+      checkpoint_layers(options.checkpoint_layers) {
+    check(options.num_layers >= 0, ErrorKind::value, "TransformerEncoder: num_layers is ", options.num_layers,
+          "; it must not be negative");
+    for (std::int64_t i = 0; i < options.num_layers; ++i) layers.emplace_back(d_model, nhead, options.layer);
+}
+
+void TransformerEncoder::visit_fields(FieldVisitor& visitor) {
+    detail::visit_fields(visitor, "layers", layers);
+    if (final_norm) visitor.module("norm", norm);
+}
+
+Tensor TransformerEncoder::operator()(const Tensor& x, const AttentionMasks& masks) const {
+    Tensor y = x;
+    for (const TransformerEncoderLayer& layer : layers) {
+        if (!checkpoint_layers) {
+            y = layer(y, masks);
+            continue;
+        }
+        const auto segment = [layer, masks](const Tensors& in) { return Tensors{layer(in[0], masks)}; };
+        y = autograd::checkpoint(segment, {y})[0];
+    }
+    return final_norm ? norm(y) : y;
+}
+
+}  // namespace mezzo::nn

@@ -1,0 +1,40 @@
+// Modules as functions of their parameters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "mezzo/module.h"
+
+namespace mezzo::test {
+
+inline std::vector<std::string> names_of(const StateDict& state) {
+    std::vector<std::string> result;
+    for (const auto& [name, value] : state) result.push_back(name);
+    return result;
+}
+
+// Lets the parameters of a module be the given tensors themselves, in the order of parameters().
+inline void assign_parameters(nn::Module& net, In values) {
+    struct Assign : nn::FieldVisitor {
+        explicit Assign(In v) : values(v) {}
+        void parameter(const std::string&, nn::Parameter& p) override {
+            if (p.defined()) static_cast<Tensor&>(p) = values[next++];
+        }
+        void buffer(const std::string&, nn::Buffer&) override {}
+        void module(const std::string&, nn::Module& child) override { child.visit_fields(*this); }
+        In values;
+        std::size_t next = 0;
+    };
+    Assign assign(values);
+    net.visit_fields(assign);
+}
+
+// `first`, then copies of the module's parameters in float64.
+inline Tensors with_parameters(Tensors first, const nn::Module& net) {
+    for (const Tensor& p : net.parameters()) first.push_back(p.detach().to(float64));
+    return first;
+}
+
+}  // namespace mezzo::test

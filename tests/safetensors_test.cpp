@@ -1,0 +1,225 @@
+// Reading and writing safetensors files that are as they must be.
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <limits>
+
+#include "folder.h"
+#include "mezzo/io.h"
+#include "mezzo/ops.h"
+#include "support.h"
+
+using namespace mezzo;
+using Catch::Matchers::Contains;
+using test::Folder;
+
+namespace {
+
+const std::string zeros_16(16, '\0');
+const std::string smallest = std::string("\x3c\0\0\0\0\0\0\0", 8) +
+                             R"({"test":{"dtype":"I32","shape":[2,2],"data_offsets":[0,16]}})" + zeros_16;
+
+// Every readable dtype, as the reference implementation (safetensors 0.8.0) wrote it, byte for byte.
+const std::string every_dtype =
+    std::string("\x20\x02\0\0\0\0\0\0", 8) +
+    R"({"__metadata__":{"format":"pt"},"n":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
+    R"("d":{"dtype":"F64","shape":[1],"data_offsets":[8,16]},)"
+    R"("b":{"dtype":"F32","shape":[2],"data_offsets":[16,24]},)"
+    R"("none":{"dtype":"F32","shape":[2,0],"data_offsets":[24,24]},)"
+    R"("i":{"dtype":"I32","shape":[1],"data_offsets":[24,28]},)"
+    R"("a":{"dtype":"BF16","shape":[1],"data_offsets":[28,30]},)"
+    R"("h":{"dtype":"F16","shape":[1,1],"data_offsets":[30,32]},)"
+    "\"\xc3\xa9\\\"\\n\""
+    R"(:{"dtype":"U8","shape":[3],"data_offsets":[32,35]},)"
+    R"("flag":{"dtype":"BOOL","shape":[2],"data_offsets":[35,37]}}     )" +
+    std::string(
+        "\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\xd0?\0\0\xc0?\0\0\0\xc0\xff\xff\xff\xff\0?\0<\x01\x02\xff\x01\0", 37);
+
+StateDict every_dtype_state() {
+    const auto of = [](std::vector<double> values, const Shape& shape, Dtype dtype) {
+        return Tensor::from<double>(values, shape).to(dtype);
+    };
+    return {{"b", of({1.5, -2}, {2}, float32)}, {"a", of({0.5}, {1}, bfloat16)},
+            {"n", of({7}, {}, int64)},          {"\xc3\xa9\"\n", of({1, 2, 255}, {3}, uint8)},
+            {"flag", of({1, 0}, {2}, boolean)}, {"h", of({1}, {1, 1}, float16)},
+            {"d", of({0.25}, {1}, float64)},    {"i", of({-1}, {1}, int32)},
+            {"none", of({}, {2, 0}, float32)}};
+}
+
+}  // namespace
+
+TEST_CASE("safetensors: the smallest file", "[io]") {
+    const Folder folder;
+    const io::SafeTensors file(folder.write("small", smallest));
+    REQUIRE(file.names() == std::vector<std::string>{"test"});
+    CHECK(file.contains("test"));
+    CHECK_FALSE(file.contains("tes"));
+    CHECK(file.metadata().empty());
+    CHECK(file.info("test").dtype == "I32");
+    CHECK(file.info("test").bytes == 16);
+    const Tensor value = file.tensor("test");
+    CHECK(value.dtype() == int32);
+    CHECK(value.shape() == Shape{2, 2});
+    CHECK(test::doubles(value) == std::vector<double>{0, 0, 0, 0});
+    CHECK_THROWS_WITH(file.tensor("other"), Contains("small: no tensor \"other\" among 1"));
+}
+
+TEST_CASE("safetensors: written as the reference implementation writes, byte for byte", "[io]") {
+    const Folder folder;
+    io::save_safetensors(folder.file("all"), every_dtype_state());
+    CHECK(folder.read("all") == every_dtype);
+    CHECK(folder.listing() == "all ");
+    io::save_safetensors(folder.file("plain"), {{"test", zeros({2, 2}, {.dtype = int32})}}, {});
+    std::string padded = smallest;
+    padded[0] = '\x40';
+    padded.insert(8 + 60, "    ");
+    CHECK(folder.read("plain") == padded);
+}
+
+TEST_CASE("safetensors: every dtype is read back bit for bit", "[io]") {
+    const Folder folder;
+    const io::SafeTensors file(folder.write("all", every_dtype));
+    CHECK(file.metadata() == io::Metadata{{"format", "pt"}});
+    CHECK(file.infos().size() == 9);
+    CHECK(file.names().front() == "n");
+    for (const auto& [name, value] : every_dtype_state()) {
+        const Tensor read = file.tensor(name);
+        INFO(name);
+        CHECK(read.dtype() == value.dtype());
+        CHECK(read.shape() == value.shape());
+        CHECK(test::doubles(read) == test::doubles(value));
+    }
+    CHECK(file.state_dict().size() == 9);
+}
+
+TEST_CASE("safetensors: any bits survive, NaN and negative zero among them", "[io]") {
+    const Folder folder;
+    const Tensor value = empty({4});
+    const std::uint32_t bits[4] = {0x7fc12345u, 0xff800001u, 0x80000000u, 1u};
+    std::memcpy(value.data<float>(), bits, sizeof bits);
+    const Tensor half = empty({65536}, {.dtype = bfloat16});
+    for (int i = 0; i < 65536; ++i) half.data<bfloat16_t>()[i] = bfloat16_t::from_bits(std::uint16_t(i));
+    io::save_safetensors(folder.file("bits"), {{"value", value}, {"half", half}});
+    const io::SafeTensors file(folder.file("bits"));
+    const Tensor read = file.tensor("value"), read_half = file.tensor("half");
+    CHECK(std::memcmp(read.data<float>(), bits, sizeof bits) == 0);
+    CHECK(std::memcmp(read_half.data<bfloat16_t>(), half.data<bfloat16_t>(), 2 * 65536) == 0);
+}
+
+TEST_CASE("safetensors: tensors of any strides and device, shared ones too", "[io]") {
+    const Folder folder;
+    for (const Device device : test::devices()) {
+        const Tensor x = arange(24).to(device).to(float32).reshape({2, 3, 4}).set_requires_grad();
+        const Tensor y = mul(x, x);  // with history
+        const StateDict state{{"x", x},
+                              {"again", x},
+                              {"y", y},
+                              {"turned", x.permute({2, 0, 1})},
+                              {"part", x.slice(2, 1, 4, 2).select(0, 1)},
+                              {"wide", ones({1, 2}, {.device = device}).expand({3, 2})},
+                              {"one", scalar(3, {.device = device})}};
+        io::save_safetensors(folder.file("file"), state);
+        const io::SafeTensors file(folder.file("file"));
+        CHECK(file.infos().size() == state.size());
+        for (const auto& [name, value] : state) {
+            INFO(name);
+            const Tensor read = file.tensor(name);
+            CHECK(read.device() == cpu_device);
+            CHECK(read.shape() == value.shape());
+            CHECK(test::doubles(read) == test::doubles(value));
+        }
+    }
+}
+
+TEST_CASE("safetensors: names are only names, and metadata any text", "[io]") {
+    const Folder folder;
+    const Tensor one = ones({1});
+    const std::string control("\x01\0\t", 3);
+    const io::Metadata metadata{{"", "\"quoted\" \\ \n"}, {control, "\xf0\x9f\xa6\x99"}};
+    const StateDict state{
+        {"../../etc/passwd", one}, {"/a/b", one}, {"", one}, {control, one}, {"\xe2\x82\xac", one}};
+    io::save_safetensors(folder.file("file"), state, metadata);
+    CHECK(folder.listing() == "file ");
+    const io::SafeTensors file(folder.file("file"));
+    CHECK(file.metadata() == metadata);
+    for (const auto& entry : state) CHECK(file.contains(entry.first));
+}
+
+TEST_CASE("safetensors: what cannot be written leaves the old file", "[io]") {
+    const Folder folder;
+    const std::string path = folder.write("file", "old");
+    const Tensor one = ones({1});
+    CHECK_THROWS_WITH(io::save_safetensors(path, {{"a", one}, {"a", one}}),
+                      Contains("file: two tensors are named \"a\""));
+    CHECK_THROWS_WITH(io::save_safetensors(path, {{"a", Tensor()}}), Contains("tensor \"a\" is undefined"));
+    CHECK_THROWS_WITH(io::save_safetensors(path, {{"a\xff", one}}),
+                      Contains("the name of a tensor at byte 1 is no valid UTF-8"));
+    CHECK_THROWS_WITH(io::save_safetensors(path, {{"\xed\xa0\x80", one}}),
+                      Contains("at byte 0 is no valid UTF-8"));
+    CHECK_THROWS_WITH(io::save_safetensors(path, {{"__metadata__", one}}), Contains("cannot be named"));
+    CHECK_THROWS_WITH(io::save_safetensors(path, {}, {{"a", "1"}, {"a", "2"}}),
+                      Contains("two metadata entries are named \"a\""));
+    CHECK_THROWS_WITH(io::save_safetensors(path, {}, {{"a", "\xc0\x80"}}),
+                      Contains("text of a metadata entry"));
+    CHECK_THROWS_WITH(io::save_safetensors(folder.file("absent/file"), {}),
+                      Contains("cannot create") && Contains("absent/file") && Contains("No such file"));
+    CHECK(folder.listing() == "file ");
+    CHECK(folder.read("file") == "old");
+    std::filesystem::create_directory(folder.file("folder"));
+    CHECK_THROWS_WITH(io::save_safetensors(folder.file("folder"), {}), Contains("cannot rename"));
+    CHECK(folder.listing() == "file folder ");
+}
+
+TEST_CASE("safetensors: a full disk is an error, the old file stays, the partial one goes", "[io]") {
+    const Folder folder;
+    const std::string path = folder.write("file", "old");
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit small = before;
+    small.rlim_cur = 1000;
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    std::string text;
+    try {
+        io::save_safetensors(path, {{"a", ones({1000})}});
+    } catch (const Error& error) {
+        text = error.what();
+        CHECK(error.kind() == ErrorKind::io);
+    }
+    setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    CHECK_THAT(text, Contains("cannot write") && Contains("after 1000 bytes: File too large") &&
+                         Contains("file is left as it was"));
+    CHECK(folder.listing() == "file ");
+    CHECK(folder.read("file") == "old");
+    io::save_safetensors(path, {{"a", ones({1000})}});
+    CHECK(io::SafeTensors(path).contains("a"));
+}
+
+TEST_CASE("safetensors: a partial file of a killed program is no obstacle", "[io]") {
+    const Folder folder;
+    folder.write("file.mezzo-partial", std::string(5000, 'x'));
+    io::save_safetensors(folder.file("file"), every_dtype_state());
+    CHECK(folder.read("file") == every_dtype);
+    CHECK(folder.listing() == "file ");
+    // A link in its place is not followed.
+    std::filesystem::create_symlink(folder.write("victim", "precious"), folder.file("file.mezzo-partial"));
+    CHECK_THROWS_WITH(io::save_safetensors(folder.file("file"), {}), Contains("cannot create"));
+    CHECK(folder.read("victim") == "precious");
+}
+
+TEST_CASE("safetensors: an open file goes on when another takes its name", "[io]") {
+    const Folder folder;
+    io::save_safetensors(folder.file("file"), {{"a", full({3}, 1)}});
+    const io::SafeTensors old(folder.file("file"));
+    io::save_safetensors(folder.file("file"), {{"a", full({3}, 2)}});
+    CHECK(test::doubles(old.tensor("a")) == std::vector<double>{1, 1, 1});
+    CHECK(test::doubles(io::SafeTensors(folder.file("file")).tensor("a")) == std::vector<double>{2, 2, 2});
+    // One that is shortened in place is an error, no crash.
+    const io::SafeTensors open(folder.file("file"));
+    std::filesystem::resize_file(folder.file("file"), std::filesystem::file_size(folder.file("file")) - 5);
+    CHECK_THROWS_WITH(open.tensor("a"), Contains("something shortened it"));
+}
