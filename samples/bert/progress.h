@@ -28,14 +28,18 @@ public:
     void show(const ProgressState& state);
     // Ends the line, so that other output can follow.
     void end_line();
-    double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+    // Seconds of training: without what leave_out() was told of.
+    double seconds() const {
+        return std::chrono::duration<double>(Clock::now() - start_).count() - left_out_;
+    }
+    void leave_out(double since) { left_out_ += seconds() - since; }
 
 private:
     using Clock = std::chrono::steady_clock;
     bool terminal_, open_ = false;
     Clock::time_point start_;
     std::int64_t samples_ = 0, first_step_ = -1;
-    double first_seconds_ = 0;
+    double first_seconds_ = 0, left_out_ = 0;
 };
 
 // 75 -> "1:15", 4000 -> "1:06:40".

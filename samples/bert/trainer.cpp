@@ -91,8 +91,10 @@ public:
             }
             report();
             progress_.end_line();
+            const double end = progress_.seconds();
             stage_.epoch_done(at_.epoch, epoch_batches_ ? epoch_loss_ / double(epoch_batches_) : 0,
-                              progress_.seconds() - start);
+                              end - start);
+            progress_.leave_out(end);
             stage_.model->train();
             ++at_.epoch;
             at_.batch = 0;

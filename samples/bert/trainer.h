@@ -27,11 +27,11 @@ struct Stage {
     double lr = 2e-5;
     mezzo::nn::Module* model = nullptr;
     // How many batches an epoch has, and the loss of one of them. Both may be asked in any order.
-    std::function<std::int64_t(std::int64_t epoch)> batches;
-    std::function<mezzo::Tensor(std::int64_t epoch, std::int64_t batch)> loss;
-    std::function<std::int64_t(std::int64_t epoch, std::int64_t batch)> samples;  // texts in it
-    std::function<void(std::int64_t epoch, double loss, double seconds)> epoch_done;
-    std::function<void(std::int64_t step, double loss)> step_done;  // may be empty
+    std::function<std::int64_t(std::int64_t epoch)> batches = {};
+    std::function<mezzo::Tensor(std::int64_t epoch, std::int64_t batch)> loss = {};
+    std::function<std::int64_t(std::int64_t epoch, std::int64_t batch)> samples = {};  // texts in it
+    std::function<void(std::int64_t epoch, double loss, double seconds)> epoch_done = {};
+    std::function<void(std::int64_t step, double loss)> step_done = {};  // may be empty
 };
 
 // Trains one stage, from the start or from where the checkpoint of the options is.
