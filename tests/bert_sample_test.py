@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Runs samples/bert_classifier as a user would: training in all precisions on made-up texts, pre-training, prediction from saved weights,
+kill -9 at random moments with exact resumption, and what it says of wrong input.
+
+    bert_sample_test.py path/to/bert_classifier
+"""
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM = sys.argv[1]
+SIZES = ["--layers", "1", "--hidden", "32", "--heads", "2", "--max-length", "16", "--vocab-size", "300", "--threads", "1"]
+failures = []
+
+
+def check(condition, text):
+    if not condition:
+        failures.append(text)
+        print("FAILED:", text)
+
+
+def run(*arguments, expect=0):
+    result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    check(result.returncode == expect, f"{' '.join(map(str, arguments))}: exit code {result.returncode}, not {expect}\n"
+                                       f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return result
+
+
+def write_texts(folder):
+    """Texts whose label says whether they contain one of three words."""
+    generator = random.Random(7)
+    neutral, bad = "the a some green tall quiet river stone cloud walks sings waits today".split(), "awful nasty horrid".split()
+    for split, count in (("train", 320), ("val", 96)):
+        texts, labels = [], []
+        for _ in range(count):
+            words, label = [generator.choice(neutral) for _ in range(generator.randint(3, 10))], generator.randint(0, 1)
+            if label:
+                words[generator.randrange(len(words))] = generator.choice(bad)
+            texts.append(" ".join(words))
+            labels.append(str(label))
+        (folder / f"{split}_text.txt").write_text("\n".join(texts) + "\n")
+        (folder / f"{split}_labels.txt").write_text("\n".join(labels) + "\n")
+    (folder / "mapping.txt").write_text("0\tfine\n1\trude\n")
+
+
+def last_f1(output):
+    return float(re.findall(r"macro-F1 ([0-9.]+) %", output)[-1])
+
+
+def learns(folder, out):
+    for precision in ("fp32", "bf16", "fp16"):
+        output = run("--data", folder, *SIZES, "--epochs", 6, "--lr", 5e-3, "--precision", precision, "--save", out / precision).stdout
+        check(last_f1(output) > 95, f"{precision}: macro-F1 {last_f1(output)} %\n{output}")
+        if precision == "fp16":
+            check("scale 65536  skipped 0" in output, "fp16: no scale in the progress lines\n" + output)
+    lines = folder / "lines.txt"
+    lines.write_text("a quiet river\na horrid river\n\n")
+    output = run("--weights", out / "fp32", "--epochs", 0, "--max-length", 16, "--predict", lines).stdout
+    check([line.split("\t")[0] for line in output.splitlines() if "\t" in line][:2] == ["fine", "rude"], "prediction:\n" + output)
+
+
+def accumulates(folder, out):
+    """Two half batches per step give the update of the whole batch."""
+    one = ["--data", folder, *SIZES, "--epochs", 1, "--dropout", 0, "--lr", 1e-3, "--no-bucket", "--pad-to-max"]
+    losses = [re.findall(r"train loss ([0-9.]+)", run(*one, "--batch", b, "--accumulate", a).stdout) for b, a in ((16, 1), (8, 2))]
+    check(abs(float(losses[0][0]) - float(losses[1][0])) < 2e-3, f"accumulation: losses {losses}")
+
+
+def pretrains(folder, out):
+    output = run("--data", folder, *SIZES, "--pretrain-epochs", 3, "--epochs", 1, "--save", out / "two", "--pretrain-lr", 3e-3).stdout
+    losses = [float(x) for x in re.findall(r"pre-training epoch \d: loss ([0-9.]+)", output)]
+    check(len(losses) == 3 and losses[2] < losses[0], f"pre-training losses {losses}\n{output}")
+
+
+def survives_kills(folder, out):
+    training = ["--data", folder, *SIZES, "--pretrain-epochs", 2, "--epochs", 4, "--lr", 1e-3, "--precision", "fp16"]
+    start = time.monotonic()
+    run(*training, "--save", out / "whole", "--checkpoint", out / "whole.ckpt", "--checkpoint-every", 3)
+    duration = time.monotonic() - start
+    resumed = [*map(str, training), "--save", str(out / "killed"), "--checkpoint", str(out / "killed.ckpt"), "--checkpoint-every", "3", "--resume"]
+    generator, kills = random.Random(3), 0
+    for _ in range(200):
+        process = subprocess.Popen([PROGRAM, *resumed], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            # Later attempts get more time, so that a slow machine gets there too.
+            process.wait(duration * generator.uniform(0.1, 0.45) * (1 + kills / 20))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            kills += 1
+        error = process.communicate()[1]
+        check(process.returncode in (0, -9), f"resuming: {error}")
+        if process.returncode != -9:
+            break
+    check(kills >= 2, f"only {kills} kills hit the training")
+    same = (out / "whole/model.safetensors").read_bytes() == (out / "killed/model.safetensors").read_bytes()
+    check(same, f"weights after {kills} kills differ from those of the uninterrupted run")
+    print(f"killed {kills} times")
+    message = run(*training, "--batch", 8, "--checkpoint", out / "killed.ckpt", "--resume", expect=1).stderr
+    check("made with --batch 16, but now it is 8" in message, message)
+
+
+def explains_errors(folder, out):
+    def fails(text, *arguments, code=1):
+        message = run(*arguments, expect=code).stderr
+        check(text in message and message.startswith("bert_classifier: ") == (code == 1), f"wanted \"{text}\", got: {message}")
+
+    data = ["--data", folder, *SIZES]
+    fails("train_text.txt: cannot be read", "--data", out / "nothing")
+    fails("cannot be read", *data, "--epochs", 0, "--predict", out / "nothing")
+    fails("--resume", *data, "--resume", code=2)
+    fails("--precision", *data, "--precision", "fp8", code=2)
+    fails("--batch", *data, "--batch", "0", code=2)
+    fails("hidden_size", "--data", folder, "--hidden", 32, "--heads", 5)
+    fails("exceeds the model's", "--data", folder, "--weights", out / "fp32", "--max-length", 5000)
+    (out / "broken").mkdir()
+    for name, content, text in (("config.json", "{", "config.json"), ("vocab.txt", "", "vocab.txt"), ("model.safetensors", "xyz", "model.safetensors")):
+        for file in ("config.json", "vocab.txt", "model.safetensors", "classes.txt"):
+            (out / "broken" / file).write_bytes((out / "fp32" / file).read_bytes())
+        (out / "broken" / name).write_text(content)
+        fails(text, "--data", folder, "--weights", out / "broken", "--max-length", 16)
+    (out / "damaged.ckpt").write_bytes((out / "whole.ckpt").read_bytes()[:-100])
+    fails("damaged.ckpt", *data, "--checkpoint", out / "damaged.ckpt", "--resume")
+    bad = out / "labels"
+    bad.mkdir()
+    write_texts(bad)
+    (bad / "train_labels.txt").write_text("0\n1\n")
+    fails("train_labels.txt has 2", "--data", bad, *SIZES)
+    (bad / "train_labels.txt").write_text("0\nmaybe\n" + "1\n" * 318)
+    fails('line 2: label "maybe" is not a class number', "--data", bad, *SIZES)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = pathlib.Path(name) / "data", pathlib.Path(name) / "out"
+        folder.mkdir()
+        out.mkdir()
+        write_texts(folder)
+        for part in (learns, accumulates, pretrains, survives_kills, explains_errors):
+            start = time.monotonic()
+            part(folder, out)
+            print(f"{part.__name__}: {time.monotonic() - start:.1f} s")
+    return 1 if failures else 0
+
+
+sys.exit(main())
