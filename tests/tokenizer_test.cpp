@@ -272,6 +272,7 @@ TEST_CASE("wordpiece: max_length cuts the end and keeps the special tokens", "[t
     CHECK_THROWS_WITH(pieces.encode("a", {.max_length = -1}), Contains("max_length is -1"));
     CHECK_THROWS_WITH(pieces.encode_pair("a", "b", {.max_length = 2}), Contains("alone are 3"));
     CHECK_THROWS_WITH(pieces.encode_batch({"a"}, {.max_length = 1}), Contains("alone are 2"));
+    CHECK_THROWS_WITH(pieces.encode_batch({}, {.max_length = 1}), Contains("alone are 2"));
     CHECK(pieces.encode("a", {.max_length = 1, .add_special_tokens = false}).ids == Ids{5});
 }
 

@@ -3,7 +3,7 @@
 vectors of bert-base-uncased when the vocabulary is that one, over random lines, and over every Unicode character. Then times all
 on one thread. Exits with 1 if a difference is found that docs/text.md does not name.
 
-  tools/tokenizer_peer.py --vocab vocab.txt [--program build/tokenize] [--characters] [--random N] FILE...
+  tools/tokenizer_peer.py --vocab vocab.txt [--program build/tokenize] [--cased] [--characters] [--random N] FILE...
 """
 import argparse
 import os
@@ -34,6 +34,7 @@ KNOWN = re.compile("[\U0002b820-\U0002b91f]")
 def ours(options, text, *flags):
     """One list of (id, begin, end) a line."""
     command = [options.program, "--vocab", options.vocab, "--max-length", str(options.max_length), "--offsets"] + list(flags)
+    command += ["--cased"] if options.cased else []
     out = subprocess.run(command, input=text.encode(), stdout=subprocess.PIPE, check=True).stdout.decode()
     return [[tuple(map(int, token.split(":"))) for token in line.split()] for line in out.splitlines()]
 
@@ -43,7 +44,7 @@ def peers(options):
     found = {}
     try:
         import tokenizers
-        fast = tokenizers.BertWordPieceTokenizer(options.vocab, lowercase=True)
+        fast = tokenizers.BertWordPieceTokenizer(options.vocab, lowercase=not options.cased)
         if options.max_length:
             fast.enable_truncation(options.max_length)
         found[f"tokenizers {tokenizers.__version__}"] = fast
@@ -56,7 +57,8 @@ def transformers_tokenizer(options):
     try:
         import transformers
         name = "vocab" if int(transformers.__version__.split(".")[0]) >= 5 else "vocab_file"
-        return f"transformers {transformers.__version__}", transformers.BertTokenizer(**{name: options.vocab})
+        tokenizer = transformers.BertTokenizer(**{name: options.vocab}, do_lower_case=not options.cased)
+        return f"transformers {transformers.__version__}", tokenizer
     except ImportError:
         print("transformers is not installed")
         return None, None
@@ -143,7 +145,7 @@ def random_lines(count):
         (0x400, 0x52F), (0x5D0, 0x5EA), (0x900, 0x97F), (0x1100, 0x11FF), (0x1E00, 0x1EFF), (0x1FE0, 0x1FEF), (0x2000, 0x206F),
         (0x302A, 0x3030), (0x3041, 0x30FF), (0x4E00, 0x4E20), (0xAC00, 0xAC80), (0xE000, 0xE004), (0xF900, 0xF910),
         (0xFF01, 0xFF5E), (0xFFFD, 0xFFFD), (0x1D15E, 0x1D172), (0x1F600, 0x1F64F), (0x2F800, 0x2F810)]
-    words = ["[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[mask]", "[", "the", "##ing", "unaffable", "a" * 101, "ü" * 100, " ", "\t"]
+    words = ["[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[mask]", "[", "the", "##ing", "unaffable", "a" * 101, "ü" * 100, "\t"]
     lines = []
     for _ in range(count):
         parts = []
@@ -156,6 +158,7 @@ def random_lines(count):
 def measure(options, lines):
     text = "".join(line + "\n" for line in lines).encode()
     command = [options.program, "--vocab", options.vocab, "--max-length", str(options.max_length), "--time"]
+    command += ["--cased"] if options.cased else []
     out = subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout.decode().strip()
     print("mezzo:", out)
     single, batch = (float(s) for s in re.findall(r"([0-9.]+) s,", out))
@@ -183,7 +186,8 @@ def main():
     parser.add_argument("--program", default="build/tokenize")
     parser.add_argument("--vocab", required=True)
     parser.add_argument("--max-length", type=int, default=512)
-    parser.add_argument("--characters", action="store_true")
+    parser.add_argument("--cased", action="store_true", help="keep upper case and accents")
+    parser.add_argument("--characters", action="store_true", help="also compare every Unicode character")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="also compare N random lines")
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
@@ -193,7 +197,7 @@ def main():
             lines += file.read().removesuffix("\n").split("\n")
     failures = compare_lines(options, lines)
     with open(options.vocab, encoding="utf-8", newline="\n") as file:
-        if file.read().count("\n") == 30522:
+        if file.read().count("\n") == 30522 and not options.cased:
             failures += compare_golden(options)
     if options.random:
         failures += compare_lines(options, random_lines(options.random), with_offsets=False)
