@@ -154,7 +154,7 @@ def check_backend_switch(name, text):
 
 def check_build_lists(names):
     listed = set()
-    for build_file in ("meson.build", "tests/meson.build"):
+    for build_file in ("meson.build", "tests/meson.build", "tests/fuzz/meson.build"):
         folder = pathlib.PurePosixPath(build_file).parent
         for source in re.findall(r"'([\w./-]+\.(?:cpp|cu))'", (ROOT / build_file).read_text()):
             from_root = source.split("/")[0] in TOP_LEVEL
