@@ -60,6 +60,9 @@ TEST_CASE("load_weights: the report lists what did not fit", "[io]") {
           "loaded 3, missing 1, of another shape 0, unexpected 1\n  missing     dense.bias\n  unexpected  "
           "cls.bias");
 
+    state.back().first = "\x1b[31mred\n";
+    CHECK_THAT(io::load_weights(model, state).to_string(), Contains("unexpected  \"\\u001b[31mred\\n\""));
+
     Tiny fresh;
     CHECK_THROWS_WITH(
         io::load_weights(fresh, state, {.strict = true}),

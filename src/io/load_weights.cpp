@@ -37,9 +37,15 @@ std::string text_of(const Shape& shape) {
     return text;
 }
 
+// As it is, or quoted when it holds what would disturb a table.
+std::string readable(const std::string& name) {
+    const std::string quoted = shown(name);
+    return quoted.size() == name.size() + 2 ? name : quoted;
+}
+
 void append_rows(std::string& out, const char* head, const std::vector<std::string>& names) {
     for (const std::string& name : names)
-        fmt::format_to(std::back_inserter(out), "\n  {:<11} {}", head, name);
+        fmt::format_to(std::back_inserter(out), "\n  {:<11} {}", head, readable(name));
 }
 
 // Which entry goes where, decided before anything is copied.
@@ -92,7 +98,7 @@ std::string LoadReport::to_string() const {
     append_rows(out, "missing", missing);
     for (const ShapeMismatch& m : mismatched)
         fmt::format_to(std::back_inserter(out), "\n  {:<11} {}: {} in the file, {} in the model", "shape",
-                       m.name, text_of(m.in_file), text_of(m.in_model));
+                       readable(m.name), text_of(m.in_file), text_of(m.in_model));
     append_rows(out, "unexpected", unexpected);
     return out;
 }
