@@ -1,0 +1,189 @@
+// Writes what tools/torch_bert.py compares with PyTorch: random weights, batches, and mezzo's hidden states,
+// gradients and training losses on them. tools/bert_parity.py runs both sides and prints a table.
+#include <fmt/format.h>
+#include <mezzo/mezzo.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace mz = mezzo;
+
+namespace {
+
+struct Settings {
+    std::string folder, precision = "fp32";
+    mz::Device device;
+    mz::nn::BertConfig config;
+    std::int64_t batch = 4, length = 64, steps = 1;
+    double lr = 1e-4;
+    bool gradients = true;
+
+    bool mixed() const { return precision != "fp32"; }
+    mz::Dtype low() const { return precision == "bf16" ? mz::bfloat16 : mz::float16; }
+    std::string path(const std::string& name) const { return folder + "/" + name; }
+};
+
+mz::amp::AutocastOptions autocast_of(const Settings& s) {
+    return {.device = s.device.type(), .dtype = s.low(), .enabled = s.mixed()};
+}
+
+// Biases and norms start neutral, which would hide a mistake in their use.
+void disturb(const mz::nn::Module& net) {
+    const mz::NoGrad no_grad;
+    for (const mz::Tensor& p : net.parameters())
+        if (p.dim() == 1) p.add_(mz::randn(p.shape()), 0.05);
+}
+
+// Texts of different lengths, two token types, and labels that a model can learn: whether the id after [CLS]
+// is odd.
+mz::StateDict make_batches(const Settings& s) {
+    const mz::Shape shape{s.steps, s.batch, s.length};
+    const mz::Tensor columns = mz::arange(s.length);
+    const mz::Tensor lengths = mz::randint((s.length + 1) / 2, s.length + 1, {s.steps, s.batch, 1});
+    const mz::Tensor mask = mz::lt(columns, lengths);
+    const mz::Tensor random = mz::randint(1, s.config.vocab_size, shape);
+    const mz::Tensor ids = mz::where(mask, random, mz::zeros(shape, {.dtype = mz::int64}));
+    const mz::Tensor types =
+        mz::cast(mz::logical_and(mask, mz::ge(columns, double(s.length / 3))), mz::int64);
+    std::vector<std::int64_t> labels;
+    for (const std::int64_t id : ids.select(2, 1).to_vector<std::int64_t>()) labels.push_back(id % 2);
+    return {{"input_ids", ids},
+            {"attention_mask", mask},
+            {"token_type_ids", types},
+            {"labels", mz::Tensor::from(labels, {s.steps, s.batch})}};
+}
+
+// Both are made by the first run in a folder and read by later ones.
+mz::StateDict weights_and_batches(const Settings& s, mz::nn::Module& net) {
+    if (!std::filesystem::exists(s.path("batches.safetensors"))) {
+        disturb(net);
+        std::ofstream config(s.path("config.json"));
+        config << mz::io::to_json(s.config);
+        config.close();
+        if (!config) throw std::runtime_error("cannot write " + s.path("config.json"));
+        mz::io::save_safetensors(s.path("weights.safetensors"), net.state_dict());
+        mz::io::save_safetensors(s.path("batches.safetensors"), make_batches(s));
+    }
+    mz::io::load_weights(net, mz::io::load_state_dict_file(s.path("weights.safetensors")), {.strict = true});
+    return mz::io::load_state_dict_file(s.path("batches.safetensors"));
+}
+
+struct Batch {
+    mz::Tensor ids, labels;
+    mz::nn::BertInputs inputs;
+};
+
+Batch batch_of(const Settings& s, const mz::StateDict& batches, std::int64_t step) {
+    const auto at = [&](const std::string& wanted) {
+        for (const auto& [name, value] : batches)
+            if (name == wanted) return value[step].contiguous().to(s.device);
+        throw std::runtime_error("batches.safetensors has no " + wanted);
+    };
+    return {at("input_ids"), at("labels"), {at("attention_mask"), at("token_type_ids")}};
+}
+
+// Hidden states, logits, loss and gradients of the first batch, without dropout.
+mz::StateDict values(const Settings& s, mz::nn::BertForSequenceClassification& net, const Batch& batch) {
+    net.eval();
+    mz::StateDict results;
+    mz::Tensor loss;
+    {
+        const mz::amp::Autocast scope(autocast_of(s));
+        const mz::nn::BertOutput output = net.bert(batch.ids, batch.inputs);
+        const mz::Tensor logits = net.classifier(output.pooler_output);
+        loss = mz::cross_entropy(logits, batch.labels);
+        results = {{"last_hidden_state", output.last_hidden_state.detach()},
+                   {"logits", logits.detach()},
+                   {"loss", loss.detach()}};
+    }
+    if (!s.gradients) return results;
+    // A scale that float16 needs and float32 does not notice.
+    const double scale = 1024;
+    (loss * scale).backward();
+    for (const auto& [name, p] : net.named_parameters())
+        results.emplace_back("grad." + name, (p.grad() / scale).detach());
+    net.zero_grad();
+    return results;
+}
+
+// The loss of every step of training on the batches, without dropout.
+mz::Tensor train(const Settings& s, mz::nn::BertForSequenceClassification& net,
+                 const mz::StateDict& batches) {
+    mz::optim::AdamW optimizer(net.named_parameters(), {.lr = s.lr, .weight_decay = 0.01});
+    mz::amp::GradScaler scaler({.enabled = s.precision == "fp16"});
+    std::vector<double> losses;
+    for (std::int64_t step = 0; step < s.steps; ++step) {
+        const Batch batch = batch_of(s, batches, step);
+        mz::Tensor loss;
+        {
+            const mz::amp::Autocast scope(autocast_of(s));
+            loss = mz::cross_entropy(net(batch.ids, batch.inputs), batch.labels);
+        }
+        scaler.scale(loss).backward();
+        scaler.step(optimizer);
+        scaler.update();
+        optimizer.zero_grad();
+        losses.push_back(loss.item<double>());
+    }
+    return mz::Tensor::from(losses, {s.steps});
+}
+
+void run(const Settings& s) {
+    mz::manual_seed(1);
+    mz::nn::BertForSequenceClassification net(s.config);
+    const mz::StateDict batches = weights_and_batches(s, net);
+    net.to(s.device);
+    mz::StateDict results = values(s, net, batch_of(s, batches, 0));
+    if (s.steps > 1) results.emplace_back("losses", train(s, net, batches));
+    mz::io::save_safetensors(s.path("mezzo_" + s.precision + ".safetensors"), results);
+}
+
+int parse_and_run(int argc, char** argv) {
+    Settings s;
+    std::string device = "cpu";
+    int threads = mz::num_threads();
+    CLI::App app{"Writes weights, batches and results of BERT for a comparison with PyTorch."};
+    app.option_defaults()->always_capture_default();
+    app.add_option("folder", s.folder, "where the files go")->required()->check(CLI::ExistingDirectory);
+    app.add_option("--precision", s.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    const auto size = CLI::Range(std::int64_t{1}, std::int64_t{1} << 20);
+    app.add_option("--layers", s.config.num_hidden_layers)->check(size);
+    app.add_option("--hidden", s.config.hidden_size)->check(size);
+    app.add_option("--heads", s.config.num_attention_heads)->check(size);
+    app.add_option("--intermediate", s.config.intermediate_size)->check(size);
+    app.add_option("--vocabulary", s.config.vocab_size)->check(size);
+    app.add_option("--activation", s.config.hidden_act);
+    app.add_option("--batch", s.batch)->check(size);
+    app.add_option("--length", s.length, "at least 2")->check(size);
+    app.add_option("--steps", s.steps, "batches to make; more than one are trained on")->check(size);
+    app.add_option("--lr", s.lr, "of training")->check(CLI::Range(0.0, 1.0));
+    app.add_option("--gradients", s.gradients, "write the gradients of the first batch");
+    app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
+    app.add_option("--device", device, "cpu, cuda or cuda:N");
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    s.config.hidden_dropout_prob = s.config.attention_probs_dropout_prob = 0;
+    s.device = mz::parse_device(device.c_str());
+    mz::set_num_threads(threads);
+    run(s);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return parse_and_run(argc, argv);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "bert_parity: {}\n", error.what());
+        return 1;
+    }
+}
