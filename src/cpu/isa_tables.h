@@ -32,14 +32,15 @@ struct Operand {
 
 struct GemmKernels {
     int mr, nr;      // register tile
-    int kc, mc, nc;  // cache blocks: kc x nr floats in L1, mc x kc in L2; mc, nc multiples of mr, nr
+    int depth;       // steps of k in a 32-bit slot of a packed panel: 1 (float) or 2 (bfloat16)
+    int kc, mc, nc;  // cache blocks: kc slots, mc rows, nc columns; mc, nc multiples of mr, nr
 
-    // dst[panel][p][i] = float(x[panel * mr + i][p]); the last panel is filled with zeros; nr likewise for
-    // pack_b.
+    // dst[panel][p][i] = x[panel * mr + i][p], as float or in pairs of steps; the last panel and slot are
+    // filled with zeros; nr likewise for pack_b. k counts steps.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*pack_b)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
 
-    // t[rows, columns] = or += the product of packed panels over k steps; panels lie `panel_k` steps apart.
+    // t[rows, columns] = or += the product of packed panels over k slots; panels lie `panel_k` slots apart.
     // Writes whole vectors: columns are rounded up to a multiple of the vector width.
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, float* t, std::int64_t ldt, bool accumulate);
