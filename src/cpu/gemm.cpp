@@ -342,11 +342,28 @@ bool stacked(const Gemm& g) {
            g.stride_c == g.m * g.ldc;
 }
 
+// Pairs are of bfloat16 only.
+const GemmKernels& suited(const GemmKernels& kernels, const Gemm& g) {
+    const bool pairs = g.a_type == bfloat16 && g.b_type == bfloat16;
+    return kernels.depth == 1 || pairs ? kernels : gemm_avx512;
+}
+
 }  // namespace
+
+const GemmKernels& bf16_gemm_kernels() {
+    static const GemmKernels complete = [] {
+        GemmKernels kernels = gemm_avx512_bf16;
+        kernels.epilogue = gemm_avx512.epilogue;
+        kernels.skinny = gemm_avx512.skinny;
+        return kernels;
+    }();
+    return complete;
+}
 
 const GemmKernels& active_gemm_kernels() {
     const Isa isa = active_isa();
-    if (isa == Isa::avx512 && gemm_avx512.mr != 0) return gemm_avx512;
+    if (isa == Isa::avx512_bf16 && gemm_avx512_bf16.mr != 0) return bf16_gemm_kernels();
+    if (isa >= Isa::avx512 && gemm_avx512.mr != 0) return gemm_avx512;
     if (isa != Isa::portable && gemm_avx2.mr != 0) return gemm_avx2;
     return gemm_portable;
 }
@@ -355,7 +372,7 @@ void gemm(const Gemm& g, const GemmKernels& kernels) {
     check_arguments(g);
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
     const auto compute = [&](const Gemm& one) {
-        one.c_type == float64 ? gemm_f64(one) : single(kernels, one);
+        one.c_type == float64 ? gemm_f64(one) : single(suited(kernels, one), one);
     };
     if (stacked(g)) {
         Gemm tall = g;

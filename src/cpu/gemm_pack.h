@@ -27,19 +27,22 @@ MEZZO_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b
 
 // ---- source contiguous along the panel
 
-// The slots of N neighbouring lines. `second`: the row of the odd steps, or null if k ends before it.
-template <int N, class T> MEZZO_INLINE FloatN<N> slots_across(const T* first, const T* second) {
+// The slots of the first `count` <= N of neighbouring lines, the rest zero. `second`: the row of the odd
+// steps, or null if k ends before it.
+template <int N, class T>
+MEZZO_INLINE FloatN<N> slots_across(const T* first, const T* second, std::int64_t count) {
     if constexpr (depth == 1) {
-        return load<N>(first);
-    } else {
-        HalfN<N> even, odd = {};
-        __builtin_memcpy(&even, first, sizeof even);
-        if (second) __builtin_memcpy(&odd, second, sizeof odd);
-        return (FloatN<N>)(widen<N>(even) | widen<N>(odd) << 16);
+        return count >= N ? load<N>(first) : load_first<N>(first, count);
+    } else {  // bfloat16 widens by shifting
+        const UintN<N> even = (UintN<N>)(count >= N ? load<N>(first) : load_first<N>(first, count));
+        UintN<N> odd = {};
+        if (second) odd = (UintN<N>)(count >= N ? load<N>(second) : load_first<N>(second, count));
+        return (FloatN<N>)(even >> 16 | odd);
     }
 }
 
-// Full vectors, the last one overlapping its neighbour.
+// Full vectors, the last one overlapping its neighbour. The lines missing in the last panel are zero up to
+// the next multiple of a vector; nothing reads what is behind.
 template <int P, class T>
 MEZZO_INLINE void pack_across(const T* src, std::int64_t ld, std::int64_t width, std::int64_t k, float* dst) {
     constexpr int pow2 = P >= 16 ? 16 : P >= 8 ? 8 : 4;
@@ -50,15 +53,13 @@ MEZZO_INLINE void pack_across(const T* src, std::int64_t ld, std::int64_t width,
 #pragma GCC unroll 8
             for (int i = 0; i < P; i += n) {
                 const int at = i + n <= P ? i : P - n;
-                store<n>(dst + at, slots_across<n>(src + at, second ? second + at : second));
+                store<n>(dst + at, slots_across<n>(src + at, second ? second + at : second, n));
             }
         } else {
-            T even[P] = {}, odd[P] = {};
-            __builtin_memcpy(static_cast<void*>(even), src, static_cast<std::size_t>(width) * sizeof(T));
-            if (second)
-                __builtin_memcpy(static_cast<void*>(odd), second,
-                                 static_cast<std::size_t>(width) * sizeof(T));
-            for (int i = 0; i < P; i += 2) store<2>(dst + i, slots_across<2>(even + i, odd + i));
+            for (std::int64_t i = 0; i < width; i += n) {
+                const FloatN<n> v = slots_across<n>(src + i, second ? second + i : second, width - i);
+                i + n <= P ? store<n>(dst + i, v) : store_first<n>(dst + i, v, P - i);
+            }
         }
     }
 }
@@ -133,7 +134,8 @@ template <int P, class T>
 MEZZO_INLINE void pack_along(const T* src, std::int64_t ld, std::int64_t width, std::int64_t k, float* dst) {
     static_assert(P % lanes == 0 || P < lanes);
     constexpr int group = P < lanes ? P : lanes;
-    for (int i = 0; i < P; i += group) pack_group<P, group>(src + i * ld, ld, width - i, k, dst + i);
+    for (int i = 0; i < P && i < width; i += group)
+        pack_group<P, group>(src + i * ld, ld, width - i, k, dst + i);
 }
 
 template <int P> void pack(const Operand& x, std::int64_t width, std::int64_t k, float* dst) {

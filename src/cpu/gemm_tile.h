@@ -9,6 +9,26 @@ namespace {
 constexpr int mr = MEZZO_MR, nr = MEZZO_NR;
 static_assert(nr % lanes == 0 && mr % 2 == 0 && mr >= 4);
 
+// sum + x y, one step of k or a pair of them.
+MEZZO_INLINE Vector multiply_add(Vector sum, Vector x, Vector y) {
+#if MEZZO_DEPTH == 2
+    return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+#else
+    return sum + x * y;
+#endif
+}
+
+// A slot in all lanes, bit for bit.
+MEZZO_INLINE Vector repeat(const float* slot) {
+#if MEZZO_DEPTH == 2
+    std::int32_t bits;
+    __builtin_memcpy(&bits, slot, sizeof bits);
+    return (Vector)(bits - IntN<lanes>{});
+#else
+    return broadcast<lanes>(*slot);
+#endif
+}
+
 template <int R, int C> void micro_kernel(std::int64_t k, const float* a, const float* b, float* t,
                                           std::int64_t ldt, bool accumulate) {
     // The tile's old sums are fetched while k runs and added at the end, so that no multiply waits for them.
@@ -21,9 +41,9 @@ template <int R, int C> void micro_kernel(std::int64_t k, const float* a, const 
         for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
-            const Vector x = broadcast<lanes>(a[r]);
+            const Vector x = repeat(a + r);
 #pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) sum[r][c] += x * y[c];
+            for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
         }
     }
 #pragma GCC unroll 16
