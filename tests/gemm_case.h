@@ -221,6 +221,8 @@ inline std::vector<Variant> variants() {
     if (cpu::best_isa() >= cpu::Isa::avx2 && cpu::gemm_avx2.mr) list.push_back({"avx2", &cpu::gemm_avx2});
     if (cpu::best_isa() >= cpu::Isa::avx512 && cpu::gemm_avx512.mr)
         list.push_back({"avx512", &cpu::gemm_avx512});
+    if (cpu::best_isa() >= cpu::Isa::avx512_bf16 && cpu::gemm_avx512_bf16.mr)
+        list.push_back({"avx512_bf16", &cpu::bf16_gemm_kernels()});
     return list;
 }
 

@@ -2,11 +2,11 @@
 #include "gemm_wide_tile.h"
 
 #define MEZZO_LANES 16
-#define MEZZO_MR 14
-#define MEZZO_NR 32
-#define MEZZO_KC 384
-#define MEZZO_MC 112
-#define MEZZO_NC 512
+#define MEZZO_MR 8
+#define MEZZO_NR 48
+#define MEZZO_KC 1024
+#define MEZZO_MC 128
+#define MEZZO_NC 384
 #include "cpu/gemm_kernel.h"
 
 const mezzo::cpu::GemmKernels& wide_tile_kernels() { return mezzo::cpu::kernels; }

@@ -1,7 +1,6 @@
 // Measures the multiply-add peak of a core and the GEMM against it, in one process.
 //   bench_gemm [threads [seconds-per-case]]
-// Prints GFLOP/s and percent of threads x peak for shapes of MLP and attention steps, and the time of small
-// calls.
+// Prints medians: GFLOP/s and percent of threads x float32 peak, and the time of small calls.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -24,19 +23,20 @@ double now() {
 
 double seconds_per_case = 0.15;
 
-// Best time of one call of f.
-template <class F> double best_time(const F& f) {
+// Median time of one call of f.
+template <class F> double median_time(const F& f) {
     f();
-    double best = 1e9;
-    for (const double end = now() + seconds_per_case; now() < end;) {
+    std::vector<double> times;
+    for (const double end = now() + seconds_per_case; now() < end || times.empty();) {
         int calls = 0;
         const double start = now();
         double stop = start;
         do f(), ++calls, stop = now();
         while (stop - start < 1e-4);
-        best = std::min(best, (stop - start) / calls);
+        times.push_back((stop - start) / calls);
     }
-    return best;
+    std::nth_element(times.begin(), times.begin() + std::ptrdiff_t(times.size() / 2), times.end());
+    return times[times.size() / 2];
 }
 
 // Independent chains of multiply-adds on N-float vectors; enough chains to cover the latency.
@@ -65,7 +65,7 @@ MEZZO_PEAK(peak_avx2, 8, "avx2,fma")
 MEZZO_PEAK(peak_avx512, 16, "avx512f,fma")
 
 double peak() {
-    if (cpu::active_isa() == cpu::Isa::avx512) return peak_avx512();
+    if (cpu::active_isa() >= cpu::Isa::avx512) return peak_avx512();
     return cpu::active_isa() == cpu::Isa::avx2 ? peak_avx2() : peak_portable();
 }
 
@@ -80,9 +80,15 @@ struct Matrix {
     }
 };
 
-double gemm_time(std::int64_t m, std::int64_t n, std::int64_t k, Dtype in, Dtype out, bool ta, bool tb) {
-    const Matrix a(m * k, in), b(k * n, in);
-    Matrix c(m * n, out);
+struct Shape {
+    std::int64_t m, n, k, batch = 1;
+    double work() const { return 2.0 * double(m) * double(n) * double(k) * double(batch); }
+};
+
+double gemm_time(const Shape& s, Dtype in, Dtype out, bool ta, bool tb) {
+    const auto [m, n, k, batch] = s;
+    const Matrix a(batch * m * k, in), b(batch * k * n, in);
+    Matrix c(batch * m * n, out);
     const cpu::Gemm g{.m = m,
                       .n = n,
                       .k = k,
@@ -96,13 +102,21 @@ double gemm_time(std::int64_t m, std::int64_t n, std::int64_t k, Dtype in, Dtype
                       .ldb = tb ? k : n,
                       .c = c.bytes.data(),
                       .c_type = out,
-                      .ldc = n};
-    return best_time([&] { cpu::gemm(g); });
+                      .ldc = n,
+                      .batch = batch,
+                      .stride_a = m * k,
+                      .stride_b = k * n,
+                      .stride_c = m * n};
+    return median_time([&] { cpu::gemm(g); });
 }
 
-struct Shape {
-    std::int64_t m, n, k;
-};
+// MLP steps; a small BERT with 1024 tokens: projections and feed-forward, gradients of their weights,
+// attention in 192 heads; small and thin ones.
+const Shape shapes[] = {{512, 1024, 1024}, {256, 1024, 1024}, {1024, 1024, 256}, {1024, 1024, 1024},
+                        {768, 768, 8192},  {1024, 384, 384},  {1024, 1536, 384}, {1024, 384, 1536},
+                        {384, 384, 1024},  {1536, 384, 1024}, {384, 1536, 1024}, {64, 64, 32, 192},
+                        {64, 32, 64, 192}, {128, 128, 64},    {32, 64, 64},      {32, 256, 256},
+                        {8, 1024, 1024},   {4, 1024, 1024},   {1, 1024, 1024},   {1024, 1, 1024}};
 
 }  // namespace
 
@@ -114,26 +128,17 @@ int main(int argc, char** argv) {
                 cpu::num_threads(), core);
     std::printf("%-18s %-5s %16s %16s %16s %16s\n", "m x n x k", "op", "float32", "bfloat16", "float16",
                 "bf16 -> float32");
-    for (const Shape s : {Shape{512, 1024, 1024},
-                          {256, 1024, 1024},
-                          {1024, 1024, 1024},
-                          {768, 768, 8192},
-                          {128, 128, 64},
-                          {32, 64, 64},
-                          {32, 256, 256},
-                          {8, 1024, 1024},
-                          {4, 1024, 1024},
-                          {1, 1024, 1024},
-                          {1024, 1, 1024}}) {
+    for (const Shape& s : shapes) {
         for (const char* op : {"NN", "NT", "TN", "TT"}) {
             char shape[64];
-            std::snprintf(shape, sizeof shape, "%dx%dx%d", int(s.m), int(s.n), int(s.k));
+            std::snprintf(shape, sizeof shape, s.batch > 1 ? "%dx%dx%d (%d)" : "%dx%dx%d", int(s.m), int(s.n),
+                          int(s.k), int(s.batch));
             std::printf("%-18s %-5s", shape, op);
             const Dtype in[] = {float32, bfloat16, float16, bfloat16},
                         out[] = {float32, bfloat16, float16, float32};
             for (int i = 0; i < 4; ++i) {
-                const double time = gemm_time(s.m, s.n, s.k, in[i], out[i], op[0] == 'T', op[1] == 'T');
-                const double rate = 2e-9 * double(s.m) * double(s.n) * double(s.k) / time;
+                const double time = gemm_time(s, in[i], out[i], op[0] == 'T', op[1] == 'T');
+                const double rate = 1e-9 * s.work() / time;
                 if (time < 2e-5)
                     std::printf("  %6.2fus %3.0f %%", time * 1e6, 100 * rate / all);
                 else

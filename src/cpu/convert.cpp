@@ -100,7 +100,7 @@ Loop general_loop(Dtype from, Dtype to) {
 
 const ConvertKernels& active_kernels() {
     const Isa isa = active_isa();
-    if (isa == Isa::avx512 && convert_avx512.convert[0][1]) return convert_avx512;
+    if (isa >= Isa::avx512 && convert_avx512.convert[0][1]) return convert_avx512;
     if (isa != Isa::portable && convert_avx2.convert[0][1]) return convert_avx2;
     return convert_portable;
 }

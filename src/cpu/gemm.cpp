@@ -21,13 +21,14 @@ namespace {
 constexpr std::int64_t panel_floats = std::int64_t(1) << 21;  // limit of a packed operand: 8 MiB, in L3
 constexpr std::int64_t longest_k = 2048;                      // packed at once
 constexpr std::int64_t parallel_work =
-    1 << 21;  // multiply-adds below which waking a thread costs more than it gives
+    1 << 21;                             // multiply-adds below which waking a thread costs more than it gives
+constexpr std::int64_t own_rows = 2048;  // up to here packing op(B) costs enough to keep its panels in L2
 constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to here packing the other operand does not pay
 
-// Per thread. a, b, rows, bias and strip belong to the thread that called gemm(); tile to each thread that
-// computes.
+// Per thread. a, b, rows, bias and strip belong to the thread that called gemm(); tile and own_b to each
+// thread that computes.
 struct Scratch {
-    Buffer a, b, rows, bias, strip, tile;
+    Buffer a, b, rows, bias, strip, tile, own_b;
 };
 
 Scratch& scratch() {
@@ -79,6 +80,9 @@ std::int64_t grain(std::int64_t n, std::int64_t work) {
     if (work < parallel_work) return n;
     return std::max<std::int64_t>(1, n * (parallel_work / 8) / work);
 }
+
+// Columns of op(B) that a thread packs for itself.
+std::int64_t own_columns(const GemmKernels& kernels) { return kernels.nr * (64 / kernels.nr + 1); }
 
 // ---- few rows or few columns
 
@@ -151,7 +155,8 @@ void skinny_columns(const GemmKernels& kernels, const Gemm& g, const float* bias
 struct Strip {
     std::int64_t i, j, p;  // origin
     std::int64_t m, n, k;  // extent
-    float *a, *b;          // packed panels, k steps long
+    std::int64_t slots;    // of k in the packed panels
+    float *a, *b;          // packed panels; b is null if every block of columns packs its own
     float* sums;           // [m, ld_sums] float32, or null if k is all there is
     std::int64_t ld_sums;
     bool first, last;  // of the ranges of k
@@ -161,38 +166,49 @@ struct Strip {
 void pack_strip(const GemmKernels& kernels, const Gemm& g, const Strip& s, std::int64_t work) {
     const std::int64_t unit_a = kernels.mr * 8, unit_b = kernels.nr * 4;
     const std::int64_t count_a = s.keep_a ? 0 : (s.m + unit_a - 1) / unit_a,
-                       count_b = (s.n + unit_b - 1) / unit_b;
+                       count_b = s.b ? (s.n + unit_b - 1) / unit_b : 0;
     const std::int64_t count = count_a + count_b;
     parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {
             if (u < count_a) {
                 const std::int64_t i = u * unit_a;
-                kernels.pack_a(rows_of_a(g, s.i + i, s.p), std::min(unit_a, s.m - i), s.k, s.a + i * s.k);
+                kernels.pack_a(rows_of_a(g, s.i + i, s.p), std::min(unit_a, s.m - i), s.k, s.a + i * s.slots);
             } else {
                 const std::int64_t j = (u - count_a) * unit_b;
-                kernels.pack_b(columns_of_b(g, s.p, s.j + j), std::min(unit_b, s.n - j), s.k, s.b + j * s.k);
+                kernels.pack_b(columns_of_b(g, s.p, s.j + j), std::min(unit_b, s.n - j), s.k,
+                               s.b + j * s.slots);
             }
         }
     });
 }
 
-// One cache block of a strip: rows x columns at (i, j) of the strip.
-void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s, std::int64_t i,
-           std::int64_t j, std::int64_t rows, std::int64_t columns) {
-    float* t = s.sums ? s.sums + i * s.ld_sums + j
-                      : scratch().tile.get<float>(round_up(rows, kernels.mr) * kernels.nc);
-    const std::int64_t ldt = s.sums ? s.ld_sums : kernels.nc;
-    std::int64_t p = 0;
-    do {
-        const std::int64_t left = s.k - p;  // halve the last two ranges rather than leave a short one
-        const std::int64_t k = left > 2 * kernels.kc ? kernels.kc : left > kernels.kc ? (left + 1) / 2 : left;
-        kernels.tile(s.a + i * s.k + p * kernels.mr, s.b + j * s.k + p * kernels.nr, s.k, k, rows, columns, t,
-                     ldt, p != 0 || !s.first);
-        p += k;
-    } while (p < s.k);
-    if (s.last) finish(kernels, g, bias, s.i + i, s.j + j, rows, columns, t, ldt);
+// C takes the sums as they are, in whole vectors: no epilogue.
+bool stores_sums(const GemmKernels& kernels, const Gemm& g, std::int64_t columns) {
+    return g.c_type == float32 && g.alpha == 1 && (g.beta == 0 || g.beta == 1) && !g.bias &&
+           !g.pre_activation && g.activation == Activation::none && columns % kernels.lanes == 0;
 }
 
+// One cache block of a strip: rows x columns at (i, j) of the strip; b: the packed panels of these columns.
+void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s, const float* b,
+           std::int64_t i, std::int64_t j, std::int64_t rows, std::int64_t columns) {
+    const bool direct = !s.sums && stores_sums(kernels, g, columns);
+    float* t = direct   ? static_cast<float*>(g.c) + (s.i + i) * g.ldc + s.j + j
+               : s.sums ? s.sums + i * s.ld_sums + j
+                        : scratch().tile.get<float>(round_up(rows, kernels.mr) * kernels.nc);
+    const std::int64_t ldt = direct ? g.ldc : s.sums ? s.ld_sums : kernels.nc;
+    const bool add = direct ? g.beta != 0 : !s.first;
+    std::int64_t p = 0;
+    do {
+        const std::int64_t left = s.slots - p;  // halve the last two ranges rather than leave a short one
+        const std::int64_t k = left > 2 * kernels.kc ? kernels.kc : left > kernels.kc ? (left + 1) / 2 : left;
+        kernels.tile(s.a + i * s.slots + p * kernels.mr, b + p * kernels.nr, s.slots, k, rows, columns, t,
+                     ldt, p != 0 || add);
+        p += k;
+    } while (p < s.slots);
+    if (s.last && !direct) finish(kernels, g, bias, s.i + i, s.j + j, rows, columns, t, ldt);
+}
+
+// Both operands are packed: blocks of rows and columns in any order.
 void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s,
                    std::int64_t work) {
     std::int64_t mc = kernels.mc, nc = kernels.nc;
@@ -208,23 +224,46 @@ void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias,
     parallel_for(blocks(), work < parallel_work ? blocks() : 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {
             const std::int64_t i = u / across * mc, j = u % across * nc;
-            block(kernels, g, bias, s, i, j, std::min(mc, s.m - i), std::min(nc, s.n - j));
+            block(kernels, g, bias, s, s.b + j * s.slots, i, j, std::min(mc, s.m - i), std::min(nc, s.n - j));
+        }
+    });
+}
+
+// Every block of columns packs its panels just before it uses them for all rows: they never leave the L2
+// cache. As many blocks for each thread, as wide as each other: rows of C are long enough to feel one block
+// more.
+void compute_columns(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s) {
+    const std::int64_t unit = kernels.lanes, units = (s.n + unit - 1) / unit, widest = own_columns(kernels);
+    const std::int64_t least = std::min(4 * std::int64_t(num_threads()), s.n / kernels.nr);
+    const std::int64_t count = round_up(std::max((s.n + widest - 1) / widest, least), num_threads());
+    parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
+        float* b = scratch().own_b.get<float>(round_up(widest, kernels.nr) * s.slots);
+        for (std::int64_t u = begin; u < end; ++u) {
+            const std::int64_t j = u * units / count * unit;
+            const std::int64_t columns = std::min((u + 1) * units / count * unit, s.n) - j;
+            kernels.pack_b(columns_of_b(g, s.p, s.j + j), columns, s.k, b);
+            for (std::int64_t i = 0; i < s.m; i += kernels.mc)
+                block(kernels, g, bias, s, b, i, j, std::min<std::int64_t>(kernels.mc, s.m - i), columns);
         }
     });
 }
 
 void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const std::int64_t ks = g.k <= longest_k + longest_k / 2 ? g.k : longest_k;
+    const std::int64_t slots = (ks + kernels.depth - 1) / kernels.depth;
     const auto strip = [&](std::int64_t extent, std::int64_t unit) {
-        return std::min(round_up(extent, unit), panel_floats / std::max<std::int64_t>(ks, 512) / unit * unit);
+        return std::min(round_up(extent, unit),
+                        panel_floats / std::max<std::int64_t>(slots, 512) / unit * unit);
     };
-    const std::int64_t ms = strip(g.m, kernels.mr), ns = strip(g.n, kernels.nr);
+    const std::int64_t ms = strip(g.m, kernels.mr);
+    const bool own = g.m <= own_rows && g.n >= 2 * num_threads() * kernels.nr;
+    const std::int64_t ns = own ? g.n : strip(g.n, kernels.nr);
     Scratch& buffers = scratch();
     Strip s{};
-    s.a = buffers.a.get<float>(ms * ks);
-    s.b = buffers.b.get<float>(ns * ks);
-    if (g.k > ks) s.sums = buffers.strip.get<float>(ms * ns);
-    s.ld_sums = ns;
+    s.a = buffers.a.get<float>(ms * slots);
+    s.b = own ? nullptr : buffers.b.get<float>(ns * slots);
+    if (g.k > ks) s.sums = buffers.strip.get<float>(ms * round_up(ns, kernels.nr));
+    s.ld_sums = round_up(ns, kernels.nr);
     for (s.j = 0; s.j < g.n; s.j += ns) {
         s.n = std::min(ns, g.n - s.j);
         for (s.i = 0; s.i < g.m; s.i += ms) {
@@ -232,12 +271,13 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
             s.p = 0;
             do {
                 s.k = std::min(ks, g.k - s.p);
+                s.slots = (s.k + kernels.depth - 1) / kernels.depth;
                 s.first = s.p == 0;
                 s.last = s.p + s.k == g.k;
                 s.keep_a = s.j > 0 && ms >= g.m && ks == g.k;
                 const std::int64_t work = s.m * s.n * s.k;
                 pack_strip(kernels, g, s, work);
-                compute_strip(kernels, g, bias, s, work);
+                own ? compute_columns(kernels, g, bias, s) : compute_strip(kernels, g, bias, s, work);
                 s.p += s.k;
             } while (s.p < g.k);
         }
@@ -302,11 +342,28 @@ bool stacked(const Gemm& g) {
            g.stride_c == g.m * g.ldc;
 }
 
+// Pairs are of bfloat16 only.
+const GemmKernels& suited(const GemmKernels& kernels, const Gemm& g) {
+    const bool pairs = g.a_type == bfloat16 && g.b_type == bfloat16;
+    return kernels.depth == 1 || pairs ? kernels : gemm_avx512;
+}
+
 }  // namespace
+
+const GemmKernels& bf16_gemm_kernels() {
+    static const GemmKernels complete = [] {
+        GemmKernels kernels = gemm_avx512_bf16;
+        kernels.epilogue = gemm_avx512.epilogue;
+        kernels.skinny = gemm_avx512.skinny;
+        return kernels;
+    }();
+    return complete;
+}
 
 const GemmKernels& active_gemm_kernels() {
     const Isa isa = active_isa();
-    if (isa == Isa::avx512 && gemm_avx512.mr != 0) return gemm_avx512;
+    if (isa == Isa::avx512_bf16 && gemm_avx512_bf16.mr != 0) return bf16_gemm_kernels();
+    if (isa >= Isa::avx512 && gemm_avx512.mr != 0) return gemm_avx512;
     if (isa != Isa::portable && gemm_avx2.mr != 0) return gemm_avx2;
     return gemm_portable;
 }
@@ -315,7 +372,7 @@ void gemm(const Gemm& g, const GemmKernels& kernels) {
     check_arguments(g);
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
     const auto compute = [&](const Gemm& one) {
-        one.c_type == float64 ? gemm_f64(one) : single(kernels, one);
+        one.c_type == float64 ? gemm_f64(one) : single(suited(kernels, one), one);
     };
     if (stacked(g)) {
         Gemm tall = g;

@@ -23,7 +23,11 @@ Isa detect() {
     if (!avx2 || !__get_cpuid(1, &a, &b, &c, &d) || !(c >> 29 & 1u)) return Isa::portable;
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return avx512 ? Isa::avx512 : Isa::avx2;
+    if (!avx512) return Isa::avx2;
+    // Leaf 7, subleaf 1, eax bit 5; leaf 7 says in eax how many subleaves there are.
+    const bool pairs = __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
+                       __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1u);
+    return pairs ? Isa::avx512_bf16 : Isa::avx512;
 #else
     return Isa::portable;
 #endif
@@ -39,9 +43,10 @@ Isa checked(Isa isa) {
 Isa initial() {
     const char* wish = std::getenv("MEZZO_ISA");
     if (wish == nullptr || *wish == '\0') return best_isa();
-    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
         if (std::strcmp(wish, name(isa)) == 0) return checked(isa);
-    fail(ErrorKind::value, "MEZZO_ISA: unknown value \"", wish, "\"; use portable, avx2 or avx512");
+    fail(ErrorKind::value, "MEZZO_ISA: unknown value \"", wish,
+         "\"; use portable, avx2, avx512 or avx512_bf16");
 }
 
 std::atomic<Isa>& active() {
@@ -61,7 +66,7 @@ Isa active_isa() { return active().load(std::memory_order_relaxed); }
 void force_isa(Isa isa) { active().store(checked(isa), std::memory_order_relaxed); }
 
 const char* name(Isa isa) {
-    constexpr const char* names[] = {"portable", "avx2", "avx512"};
+    constexpr const char* names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
     return names[static_cast<int>(isa)];
 }
 

@@ -32,14 +32,16 @@ struct Operand {
 
 struct GemmKernels {
     int mr, nr;      // register tile
-    int kc, mc, nc;  // cache blocks: kc x nr floats in L1, mc x kc in L2; mc, nc multiples of mr, nr
+    int depth;       // steps of k in a 32-bit slot of a packed panel: 1 (float) or 2 (bfloat16)
+    int kc, mc, nc;  // cache blocks: kc slots, mc rows, nc columns; mc, nc multiples of mr, nr
 
-    // dst[panel][p][i] = float(x[panel * mr + i][p]); the last panel is filled with zeros; nr likewise for
-    // pack_b.
+    // dst[panel][p][i] = x[panel * mr + i][p], as float or in pairs of steps; nr likewise for pack_b. k
+    // counts steps; the last slot, and the last panel up to a multiple of the vector width, are filled up
+    // with zeros.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*pack_b)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
 
-    // t[rows, columns] = or += the product of packed panels over k steps; panels lie `panel_k` steps apart.
+    // t[rows, columns] = or += the product of packed panels over k slots; panels lie `panel_k` slots apart.
     // Writes whole vectors: columns are rounded up to a multiple of the vector width.
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, float* t, std::int64_t ldt, bool accumulate);
@@ -57,14 +59,19 @@ struct ConvertKernels {
     void (*convert[3][3])(const void* src, void* dst, std::int64_t n);
 };
 
-// The avx2 and avx512 ones are null where they were not compiled.
-extern const GemmKernels gemm_portable, gemm_avx2, gemm_avx512;
+// The avx2 and avx512 ones are null where they were not compiled. gemm_avx512_bf16 multiplies bfloat16 by
+// bfloat16 only and has no epilogue and no skinny.
+extern const GemmKernels gemm_portable, gemm_avx2, gemm_avx512, gemm_avx512_bf16;
 extern const ConvertKernels convert_portable, convert_avx2, convert_avx512;
 
 // The kernels of active_isa().
 const GemmKernels& active_gemm_kernels();
 
-// gemm() with the given kernels; tests run one instruction set's tile shape on another with it.
+// gemm_avx512_bf16, completed from gemm_avx512.
+const GemmKernels& bf16_gemm_kernels();
+
+// gemm() with the given kernels; tests run one instruction set's tile shape on another with it. Kernels of
+// depth 2 give way to gemm_avx512 where an operand is not bfloat16.
 void gemm(const Gemm& g, const GemmKernels& kernels);
 
 // The float64 product; called by gemm() after the checks.

@@ -149,6 +149,16 @@ template <int N> MEZZO_INLINE void store(float16_t* p, FloatN<N> v) {
 
 // The first `count` < N elements, the rest zero: never touches memory behind them.
 template <int N, class T> MEZZO_INLINE FloatN<N> load_first(const T* p, std::int64_t count) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    if constexpr (N == 16 && sizeof(T) == 4)
+        return (FloatN<N>)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), p);
+    if constexpr (N == 16 && sizeof(T) == 2) {
+        const __m256i bits = _mm256_maskz_loadu_epi16((__mmask16)((1u << count) - 1), p);
+        alignas(32) T part[N];
+        _mm256_store_si256((__m256i*)part, bits);
+        return load<N>(part);
+    }
+#endif
     alignas(4) std::uint8_t bytes[N * sizeof(T)] = {};
     __builtin_memcpy(bytes, p, static_cast<std::size_t>(count) * sizeof(T));
     return load<N>(reinterpret_cast<const T*>(bytes));

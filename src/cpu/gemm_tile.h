@@ -1,0 +1,87 @@
+// The register tile, a part of gemm_kernel.h: R rows of C vectors of sums stay in registers while k runs.
+#pragma once
+
+#include "cpu/gemm_pack.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr int mr = MEZZO_MR, nr = MEZZO_NR;
+static_assert(nr % lanes == 0 && mr % 2 == 0 && mr >= 4);
+
+// sum + x y, one step of k or a pair of them.
+MEZZO_INLINE Vector multiply_add(Vector sum, Vector x, Vector y) {
+#if MEZZO_DEPTH == 2
+    return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+#else
+    return sum + x * y;
+#endif
+}
+
+// A slot in all lanes, bit for bit.
+MEZZO_INLINE Vector repeat(const float* slot) {
+#if MEZZO_DEPTH == 2
+    std::int32_t bits;
+    __builtin_memcpy(&bits, slot, sizeof bits);
+    return (Vector)(bits - IntN<lanes>{});
+#else
+    return broadcast<lanes>(*slot);
+#endif
+}
+
+template <int R, int C> void micro_kernel(std::int64_t k, const float* a, const float* b, float* t,
+                                          std::int64_t ldt, bool accumulate) {
+    // The tile's old sums are fetched while k runs and added at the end, so that no multiply waits for them.
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) __builtin_prefetch(t + r * ldt);
+    Vector sum[R][C] = {};
+    for (std::int64_t p = 0; p < k; ++p, a += mr, b += nr) {
+        Vector y[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Vector x = repeat(a + r);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            float* to = t + r * ldt + c * lanes;
+            store<lanes>(to, accumulate ? sum[r][c] + load<lanes>(to) : sum[r][c]);
+        }
+}
+
+using MicroKernel = void (*)(std::int64_t, const float*, const float*, float*, std::int64_t, bool);
+
+// The kernel for `rows` <= R and `vectors` <= C.
+template <int R, int C> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::int64_t vectors) {
+    if constexpr (C > 1) {
+        if (vectors < C) return pick<R, C - 1>(rows, vectors);
+    }
+    if constexpr (R > 1) {
+        if (rows < R) return pick<R - 1, C>(rows, vectors);
+    }
+    return micro_kernel<R, C>;
+}
+
+template <int = 0> void tile(const float* a, const float* b, std::int64_t panel_k, std::int64_t k,
+                             std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
+                             bool accumulate) {
+    for (std::int64_t j = 0; j < columns; j += nr) {
+        const std::int64_t vectors = smaller(nr / lanes, (columns - j + lanes - 1) / lanes);
+        const MicroKernel full = pick<mr, nr / lanes>(mr, vectors);
+        std::int64_t i = 0;
+        for (; i + mr <= rows; i += mr)
+            full(k, a + i * panel_k, b + j * panel_k, t + i * ldt + j, ldt, accumulate);
+        if (i < rows)
+            pick<mr, nr / lanes>(rows - i, vectors)(k, a + i * panel_k, b + j * panel_k, t + i * ldt + j, ldt,
+                                                    accumulate);
+    }
+}
+
+}  // namespace
+}  // namespace mezzo::cpu
