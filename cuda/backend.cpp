@@ -70,6 +70,23 @@ void synchronize(int index) {
     cuda::synchronize();
 }
 
+void begin_capture(int index) {
+    const OnDevice scope(index);
+    cuda::begin_capture();
+}
+
+void* end_capture(int index) {
+    const OnDevice scope(index);
+    return cuda::end_capture();
+}
+
+void launch_graph(int index, void* graph) {
+    const OnDevice scope(index);
+    cuda::launch_graph(graph);
+}
+
+void destroy_graph(int, void* graph) { cuda::destroy_graph(graph); }
+
 }  // namespace
 
 extern const Backend cuda_backend;
@@ -80,6 +97,10 @@ const Backend cuda_backend{.device_count = cuda::device_count,
                            .copy_in = copy_in,
                            .copy_out = copy_out,
                            .copy = copy,
-                           .synchronize = synchronize};
+                           .synchronize = synchronize,
+                           .begin_capture = begin_capture,
+                           .end_capture = end_capture,
+                           .launch_graph = launch_graph,
+                           .destroy_graph = destroy_graph};
 
 }  // namespace mezzo

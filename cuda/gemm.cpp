@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/capture.h"
 #include "cuda/lt.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
@@ -156,6 +157,8 @@ bool sums_every_term(const lt::Problem& p, const lt::Algo& algo, void* work, std
 CachedPlan& plan_for(Service& s, const lt::Problem& problem, const void* bias) {
     const auto found = s.plans.find(problem);
     if (found != s.plans.end()) return found->second;
+    refuse_in_capture("gemm",
+                      "meet a product for the first time; its warm-up runs must have had every shape");
     if (s.plans.size() >= max_plans) s.plans.clear();
     CachedPlan cached;
     cached.plan = lt::make_plan(problem);

@@ -4,6 +4,7 @@
 
 #include "core/philox.h"
 #include "cuda/elements.cuh"
+#include "cuda/random_stream.cuh"
 #include "ops/functor_math.h"
 #include "ops/kernels.h"
 
@@ -11,10 +12,6 @@ namespace mezzo::cuda {
 namespace {
 
 constexpr unsigned random_block = 256;
-
-struct Stream {
-    std::uint64_t seed, offset;
-};
 
 // What the four words of a block become: values of elements 4 j to 4 j + 3.
 template <class T> struct Uniform {
@@ -56,10 +53,11 @@ struct Integer {
 };
 
 template <class F>
-__global__ void random_kernel(F f, Stream stream, AnyArray<typename F::C> out, std::int64_t n) {
+__global__ void random_kernel(F f, RandomStream stream, AnyArray<typename F::C> out, std::int64_t n) {
+    stream.begin();
     for (std::int64_t block = first_item(); block * 4 < n; block += item_step()) {
         typename F::C values[4];
-        f(philox(stream.seed, stream.offset + static_cast<std::uint64_t>(block)), values);
+        f(stream.block(block), values);
         for (int i = 0; i < 4;
              ++i)  // no early exit, so that nvcc unrolls it and keeps the values in registers
             if (block * 4 + i < n) out.store(block * 4 + i, values[i]);
@@ -69,16 +67,18 @@ __global__ void random_kernel(F f, Stream stream, AnyArray<typename F::C> out, s
 template <class F> void fill_random(const F& f, const Attrs& at, const Tensor& out) {
     use_device_of(out);
     const std::int64_t n = out.numel();
-    launch(random_kernel<F>, grid_for((n + 3) / 4, random_block), random_block, 0, f,
-           Stream{at.seed, at.offset}, any_of<typename F::C>(out), n);
+    launch(random_kernel<F>, grid_for((n + 3) / 4, random_block), random_block, 0, f, stream_of(at),
+           any_of<typename F::C>(out), n);
 }
 
 // One Philox block per thread and round: eight elements, kept where their 16 bits reach the threshold.
-template <class X, class Y> __global__ void dropout_kernel(X x, Y y, Stream stream, std::uint32_t threshold,
-                                                           typename X::C scale, std::int64_t n) {
+template <class X, class Y> __global__ void dropout_kernel(X x, Y y, RandomStream stream,
+                                                           std::uint32_t threshold, typename X::C scale,
+                                                           std::int64_t n) {
+    stream.begin();
     using C = typename X::C;
     for (std::int64_t block = first_item(); block * 8 < n; block += item_step()) {
-        const PhiloxWords words = philox(stream.seed, stream.offset + static_cast<std::uint64_t>(block));
+        const PhiloxWords words = stream.block(block);
         for (int i = 0; i < 8; ++i) {
             if (block * 8 + i >= n) continue;
             const bool keep = philox_half(words, i) >= threshold;
@@ -88,13 +88,14 @@ template <class X, class Y> __global__ void dropout_kernel(X x, Y y, Stream stre
 }
 
 // The same for eight neighbours that move as one access (two for float32).
-template <class T> __global__ void dropout_vector_kernel(const T* x, T* y, Stream stream,
+template <class T> __global__ void dropout_vector_kernel(const T* x, T* y, RandomStream stream,
                                                          std::uint32_t threshold, float scale,
                                                          std::int64_t blocks) {
+    stream.begin();
     constexpr int width = 16 / sizeof(T);
     using V = Vec<T, width>;
     for (std::int64_t block = first_item(); block < blocks; block += item_step()) {
-        const PhiloxWords words = philox(stream.seed, stream.offset + static_cast<std::uint64_t>(block));
+        const PhiloxWords words = stream.block(block);
         for (int part = 0; part < 8 / width; ++part) {
             V v = reinterpret_cast<const V*>(x)[block * (8 / width) + part];
             for (int i = 0; i < width; ++i) {
@@ -106,8 +107,8 @@ template <class T> __global__ void dropout_vector_kernel(const T* x, T* y, Strea
     }
 }
 
-template <class T>
-bool dropout_vectors(const Tensor& x, const Tensor& y, Stream stream, std::uint32_t threshold, double scale) {
+template <class T> bool dropout_vectors(const Tensor& x, const Tensor& y, RandomStream stream,
+                                        std::uint32_t threshold, double scale) {
     const auto aligned = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(raw(t)) % 16 == 0; };
     if (x.dtype() != dtype_of<T>() || y.dtype() != dtype_of<T>() || !aligned(x) || !aligned(y)) return false;
     const std::int64_t blocks = x.numel() / 8;
@@ -118,8 +119,8 @@ bool dropout_vectors(const Tensor& x, const Tensor& y, Stream stream, std::uint3
     return true;
 }
 
-template <class C>
-void dropout_any(const Tensor& x, const Tensor& y, Stream stream, std::uint32_t threshold, double scale) {
+template <class C> void dropout_any(const Tensor& x, const Tensor& y, RandomStream stream,
+                                    std::uint32_t threshold, double scale) {
     launch(dropout_kernel<AnyArray<C>, AnyArray<C>>, grid_for((x.numel() + 7) / 8, random_block),
            random_block, 0, any_of<C>(x), any_of<C>(y), stream, threshold, static_cast<C>(scale), x.numel());
 }
@@ -160,7 +161,7 @@ void random_int(In, const Attrs& at, Out out) {
 void dropout(In in, const Attrs& at, Out out) {
     use_device_of(out[0]);
     const Tensor &x = in[0], &y = out[0];
-    const Stream stream{at.seed, at.offset};
+    const RandomStream stream = stream_of(at);
     const auto threshold = static_cast<std::uint32_t>(std::lround(at.alpha * 65536.0));
     const double scale = at.alpha < 1 ? 1 / (1 - at.alpha) : 0;
     if (compute_kind({x.dtype(), y.dtype()}) == ComputeKind::float64)

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/capture.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {
@@ -76,6 +77,7 @@ int current_device() {
 }
 
 void* device_malloc(std::size_t bytes) {
+    refuse_in_capture("cuda: device_malloc", "take memory from the system");
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, bytes != 0 ? bytes : 1);
     if (status == cudaErrorMemoryAllocation) {
@@ -90,12 +92,14 @@ void device_free(void* memory) noexcept { cudaFree(memory); }
 
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
+    refuse_in_capture("cuda: copy_to_device", "copy from the host");
     ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync to the device");
     copy_count.fetch_add(1, std::memory_order_relaxed);
 }
 
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
+    refuse_in_capture("cuda: copy_to_host", "copy to the host");
     ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()), "cudaMemcpyAsync to the host");
     copy_count.fetch_add(1, std::memory_order_relaxed);
     synchronize();
@@ -113,6 +117,7 @@ void fill_zero(void* memory, std::size_t bytes) {
 }
 
 void synchronize() {
+    refuse_in_capture("cuda: synchronize", "wait for the device");
     ok(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
     sync_count.fetch_add(1, std::memory_order_relaxed);
 }
@@ -128,6 +133,29 @@ void* current_stream() {
            "cudaStreamCreateWithFlags");
     return all.streams[device];
 }
+
+// Other threads may go on allocating meanwhile: the restrictions hold for this one.
+void begin_capture() {
+    ok(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+
+void* end_capture() {
+    cudaGraph_t graph = nullptr;
+    ok(cudaStreamEndCapture(stream(), &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    ok(status, "cudaGraphInstantiate");
+    return executable;
+}
+
+void launch_graph(void* graph) {
+    ok(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream()), "cudaGraphLaunch");
+    count_launch();
+}
+
+// One that still runs is freed when it has ended.
+void destroy_graph(void* graph) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 Counters counters() {
     return {launch_count.load(std::memory_order_relaxed), sync_count.load(std::memory_order_relaxed),
@@ -145,6 +173,7 @@ Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(event_)); }
 void Event::record() { ok(cudaEventRecord(static_cast<cudaEvent_t>(event_), stream()), "cudaEventRecord"); }
 
 float Event::elapsed_ms(const Event& start) const {
+    refuse_in_capture("cuda: elapsed_ms", "wait for the device");
     const auto from = static_cast<cudaEvent_t>(start.event_), to = static_cast<cudaEvent_t>(event_);
     ok(cudaEventSynchronize(to), "cudaEventSynchronize");
     sync_count.fetch_add(1, std::memory_order_relaxed);

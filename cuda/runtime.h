@@ -39,6 +39,15 @@ void synchronize();
 // The current device's stream (a cudaStream_t), created at first use.
 void* current_stream();
 
+// Launches, fills and copies on the device that this thread asks for on the current stream between
+// begin_capture() and end_capture() become a graph instead of running. What cannot be recorded (memory,
+// copies to and from the host, waiting) throws Error(state) meanwhile, and the capture goes on. end_capture()
+// ends it in any case.
+void begin_capture();
+void* end_capture();             // the graph, to be given to destroy_graph()
+void launch_graph(void* graph);  // on the current stream; counts as one launch
+void destroy_graph(void* graph) noexcept;
+
 // What this process asked for so far; tests compare two readings.
 struct Counters {
     std::uint64_t launches, host_syncs, copies;

@@ -149,6 +149,7 @@ template <template <class> class Step>
 __global__ void update_kernel(ParamTable table, StepArgs args, const StepState* state) {
     MEZZO_SHARED(Step<float>, step, [1]);
     if (state->found_inf != 0) return;
+    if (args.lr_on_device != nullptr) args.lr = *args.lr_on_device;
     const float multiplier = state->grad_multiplier;
     int current = -1;
     for (std::uint32_t c = blockIdx.x; c < table.chunks(); c += gridDim.x) {

@@ -28,6 +28,7 @@ ALLOWED = {
     "cuda": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,
     "src/nn": USER,
     "src/data": USER,
+    "src/capture": USER + ["autograd/"],
     "src/io": OPS + ["mezzo/"],
     "src/optim": USER + ["ops/kernels.h"],
     "src/amp": USER + ["ops/kernels.h", "optim/", "nn/"],

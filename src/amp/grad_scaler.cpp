@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "core/capture.h"
 #include "mezzo/ops.h"
 #include "optim/optimizer.h"
 
@@ -50,6 +51,17 @@ void check_gradients_wide(const optim::OptimizerImpl& optimizer, const optim::Gr
     check(count == 0, ErrorKind::dtype, "GradScaler: attempting to unscale float16 gradients of ",
           optimizer.type, ": ", names, count > 5 ? ", … (" : " (", count, " of ", optimizer.slots.size(),
           " parameters); keep the parameters in float32 and use Autocast, or call use_master_weights()");
+}
+
+StepKernels::ScalerArgs update_args(const GradScalerOptions& options) {
+    return {.growth_factor = float(options.growth_factor),
+            .backoff_factor = float(options.backoff_factor),
+            .growth_interval = float(options.growth_interval),
+            .min_scale = float(options.min_scale),
+            .max_scale = float(options.max_scale),
+            .hysteresis = float(options.hysteresis),
+            .refill_every_clean_step = options.refill_every_clean_step,
+            .dynamic = options.dynamic};
 }
 
 [[noreturn]] void fail_unchecked(const optim::OptimizerImpl& optimizer) {
@@ -240,16 +252,14 @@ void GradScaler::update() {
           "GradScaler.update: no inf checks were recorded before it; call step() or unscale_() first");
     if (checked) {
         if (options_.dynamic && options_.at_floor == AtFloor::fail) check_floor();
-        optim::kernels_of(state_.device())
-            .update_scale(state_of<ScalerState>(state_),
-                          {.growth_factor = float(options_.growth_factor),
-                           .backoff_factor = float(options_.backoff_factor),
-                           .growth_interval = float(options_.growth_interval),
-                           .min_scale = float(options_.min_scale),
-                           .max_scale = float(options_.max_scale),
-                           .hysteresis = float(options_.hysteresis),
-                           .refill_every_clean_step = options_.refill_every_clean_step,
-                           .dynamic = options_.dynamic});
+        const StepKernels::ScalerArgs args = update_args(options_);
+        optim::kernels_of(state_.device()).update_scale(state_of<ScalerState>(state_), args);
+        if (StepGraph* graph = StepGraph::recording()) {
+            graph->require([this, args, data = raw(state_)] {
+                return raw(state_) == data && records_.empty() && update_args(options_) == args;
+            });
+            graph->after_replay([this] { optim::bump_version(state_); });
+        }
         optim::bump_version(state_);
     }
     records_.clear();

@@ -5,6 +5,7 @@
 
 #include "autograd/report.h"
 #include "autograd/state.h"
+#include "core/capture.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -67,6 +68,17 @@ bool eligible(const Tensor& x) {
            autocast_state().enabled[int(x.device().type())];
 }
 
+// A captured step reads the shadow where it is now, and relies on it being current before each replay.
+void note_shadow(const Tensor& x) {
+    StepGraph* const graph = StepGraph::recording();
+    if (graph == nullptr) return;
+    graph->require([x, data = raw(x), copy = raw(x->grad_meta->shadow.value)] {
+        const Shadow& shadow = x->grad_meta->shadow;
+        return raw(x) == data && shadow.value.defined() && raw(shadow.value) == copy &&
+               shadow.version == x.version();
+    });
+}
+
 // A plain conversion, without history.
 Tensor convert(const Tensor& x, Dtype dtype) {
     NoGrad plain;
@@ -127,6 +139,7 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
     shadow.wanted = dtype;
     if (shadow.value.defined() && shadow.value.dtype() == dtype && shadow.version == x.version()) {
         ++t.counters.shadow_hits;
+        note_shadow(x);
         return shadow.value;
     }
     if (t.depth == 0)

@@ -7,6 +7,7 @@
 
 #include "autograd/extra.h"
 #include "autograd/running.h"
+#include "core/capture.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -47,6 +48,7 @@ public:
     }
     bool may_accumulate_in_place(const Tensor& leaf) const override {
         if (targets_ || create_graph_) return false;
+        if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(leaf);
         const Tensor& grad = leaf->grad_meta->grad;
         return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) &&
                !tracked(grad);
@@ -171,6 +173,7 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient) {
 // Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied, since
 // grad() is written to.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient) const {
+    if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(leaf);
     Tensor& grad = leaf->grad_meta->grad;
     if (!grad.defined()) {
         if (create_graph_) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/capture.h"
 #include "core/tensor_impl.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -25,8 +26,6 @@ constexpr std::size_t granularity = 512;
 constexpr std::size_t small_limit = mebibyte;
 constexpr std::size_t small_segment = 2 * mebibyte;
 constexpr std::size_t large_segment = 20 * mebibyte;  // for requests below 10 MiB; above, multiples of 2 MiB
-
-std::size_t rounded(std::size_t bytes) { return (bytes + granularity - 1) / granularity * granularity; }
 
 std::size_t segment_size(std::size_t size) {
     if (size <= small_limit) return small_segment;
@@ -115,9 +114,11 @@ std::string in_bytes(std::size_t bytes) {
 
 }  // namespace
 
+std::size_t block_size(std::size_t bytes) { return (bytes + granularity - 1) / granularity * granularity; }
+
 Block* CachingAllocator::allocate(std::size_t bytes) {
     if (bytes > PTRDIFF_MAX) out_of_memory(bytes);
-    const std::size_t size = rounded(bytes);
+    const std::size_t size = block_size(bytes);
     FrontCache* front = front_cache(device_);
     Block* block = front != nullptr ? front->take(size) : nullptr;
     if (block == nullptr) {
@@ -174,7 +175,7 @@ Block* CachingAllocator::take(std::size_t size) {
 }
 
 Block* CachingAllocator::take_segment(std::size_t bytes, std::size_t segment) {
-    const std::size_t size = rounded(bytes);
+    const std::size_t size = block_size(bytes);
     if (!keeps_blocks(device_)) segment = size;
     if (limit_ != 0 && (segment > limit_ || reserved_ > limit_ - segment)) return nullptr;
     void* memory = backend_.allocate(device_.index, keeps_blocks(device_) ? segment : bytes);
@@ -330,7 +331,10 @@ CachingAllocator& allocator(Device device) {
 
 MemoryStats memory_stats(Device device) { return allocator(device).stats(); }
 void reset_peak(Device device) { allocator(device).reset_peak(); }
-void empty_cache(Device device) { allocator(device).empty_cache(); }
+void empty_cache(Device device) {
+    refuse_in_capture("empty_cache", device, "give memory back to the system");
+    allocator(device).empty_cache();
+}
 void set_memory_limit(Device device, std::size_t bytes) { allocator(device).set_limit(bytes); }
 
 }  // namespace mezzo

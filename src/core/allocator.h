@@ -18,7 +18,8 @@ class CachingAllocator;
 // A piece of a segment. It is also the Storage that tensors share while the block is live, so that making a
 // tensor's storage costs no allocation of its own.
 struct Block : Storage {
-    CachingAllocator* owner = nullptr;  // null: the storage of an empty tensor
+    CachingAllocator* owner = nullptr;  // null: the storage of an empty tensor, or a part of an arena
+    Ref<Storage> arena;                 // the storage it is a part of
     char* address = nullptr;
     std::size_t size = 0;       // multiple of 512
     Block* previous = nullptr;  // neighbours in the segment
@@ -26,6 +27,7 @@ struct Block : Storage {
     Block* next_cached = nullptr;  // in a thread's front cache
     bool free = false;             // in a pool's free set
     bool small = false;            // which pool
+    std::uint32_t number = 0;      // among the allocations of a step (core/step_memory.h)
 };
 
 // Blocks of at most 1 MiB come from 2 MiB segments, larger ones from segments of at least 20 MiB. A free
@@ -80,6 +82,9 @@ private:
     std::atomic<std::size_t> allocated_{0}, max_allocated_{0};
     std::atomic<std::uint64_t> allocations_{0};
 };
+
+// The bytes a block of at least `bytes` has, which statistics count.
+std::size_t block_size(std::size_t bytes);
 
 // The allocator of a device; throws Error(device) if the device is not there.
 CachingAllocator& allocator(Device device);

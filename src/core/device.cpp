@@ -3,7 +3,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "core/backend.h"
+#include "core/capture.h"
 #include "mezzo/error.h"
 
 namespace mezzo {
@@ -69,6 +69,9 @@ const char* hardware_name(Device device) {
     return backend_of("hardware_name", device).hardware_name(device.index);
 }
 
-void synchronize(Device device) { backend_of("synchronize", device).synchronize(device.index); }
+void synchronize(Device device) {
+    refuse_in_capture("synchronize", device, "wait for the device");
+    backend_of("synchronize", device).synchronize(device.index);
+}
 
 }  // namespace mezzo

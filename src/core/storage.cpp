@@ -1,13 +1,14 @@
 #include "core/storage.h"
 
-#include "core/allocator.h"
+#include "core/step_memory.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
 
 Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
     CachingAllocator& source = allocator(device);
-    Block* block = bytes != 0 ? source.allocate(bytes) : new Block;
+    MemoryHook* const hook = bytes != 0 ? MemoryHook::of(device) : nullptr;
+    Block* block = hook != nullptr ? hook->allocate(bytes) : bytes != 0 ? source.allocate(bytes) : new Block;
     block->device = device;
     block->data = block->address;
     block->bytes = bytes;
@@ -20,6 +21,9 @@ Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
 // Every Storage is a Block: allocate_storage is the only maker.
 void dispose(Storage* storage) noexcept {
     auto* block = static_cast<Block*>(storage);
+    if (MemoryHook* hook = block->size != 0 ? MemoryHook::of(block->device) : nullptr;
+        hook != nullptr && hook->keeps(block))
+        return;
     block->data = nullptr;
     detail::live_storages.fetch_sub(1, std::memory_order_relaxed);
     if (block->owner != nullptr)

@@ -1,5 +1,6 @@
 #include <new>
 
+#include "core/capture.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -190,6 +191,7 @@ Tensor Tensor::grad() const {
 void Tensor::set_grad(const Tensor& gradient) const {
     TensorImpl& impl = checked(impl_);
     if (!gradient.defined()) {
+        if (StepGraph* graph = StepGraph::recording()) graph->gradient_dropped(*this);
         if (impl.grad_meta != nullptr) impl.grad_meta->grad = Tensor();
         return;
     }

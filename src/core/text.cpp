@@ -21,7 +21,7 @@ enum class Form : std::uint8_t { flag, integer, whole, decimal, scientific };
 
 class Printer {
 public:
-    explicit Printer(const Tensor& x) : x_(x), values_(x), shorten_(x.numel() > full_limit) {
+    explicit Printer(const Tensor& x) : x_(x), values_(x, "to_string"), shorten_(x.numel() > full_limit) {
         choose_form();
         visit(0, 0, [this](std::int64_t offset) { width_ = std::max(width_, text_of(offset).size()); });
     }

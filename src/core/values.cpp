@@ -3,19 +3,20 @@
 #include <algorithm>
 #include <memory>
 
-#include "core/backend.h"
+#include "core/capture.h"
 
 namespace mezzo {
 
-HostValues::HostValues(const Tensor& x) : keep_(x) {
+HostValues::HostValues(const Tensor& x, const char* op) : keep_(x) {
     const Device device = x.device();  // throws for an undefined tensor
     if (x.numel() == 0) return;
-    const Backend& source = backend_of("to_vector", device);
+    const Backend& source = backend_of(op, device);
     if (device.type() == DeviceType::cpu) {
         source.synchronize(device.index);
         first_ = x->bytes();
         return;
     }
+    refuse_in_capture(op, device, "read values on the host");
     std::int64_t span = 1;
     for (int i = 0; i < x.dim(); ++i) span += (x->shape[i] - 1) * x->strides[i];
     const std::size_t bytes = static_cast<std::size_t>(span) * size_of(x.dtype());
@@ -27,7 +28,7 @@ HostValues::HostValues(const Tensor& x) : keep_(x) {
 template <class T> T Tensor::item() const {
     check(numel() == 1, ErrorKind::shape, "item: needs one element, got shape ", shape(),
           "; use to_vector() or index first");
-    const HostValues values(*this);
+    const HostValues values(*this, "item");
     return visit_dtype(
         dtype(), [&](auto type) { return convert_value<T>(values.get<typename decltype(type)::type>(0)); });
 }
@@ -53,6 +54,7 @@ template <class T> Tensor Tensor::from(std::span<const T> values, const Shape& s
         visit_dtype(options.dtype, [&](auto type) {
             using To = typename decltype(type)::type;
             const Backend& target = backend_of("from", options.device);
+            refuse_in_capture("from", options.device, "take values from the host; pass them as an input");
             if constexpr (std::is_same_v<To, T>) {
                 target.copy_in(options.device.index, raw(result), values.data(), values.size_bytes());
             } else {

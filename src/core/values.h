@@ -66,7 +66,8 @@ template <class To, class From> To convert_value(From value) {
 // storage otherwise.
 class HostValues {
 public:
-    explicit HostValues(const Tensor& x);
+    // op: who reads, for errors.
+    explicit HostValues(const Tensor& x, const char* op = "to_vector");
     // The element `offset` elements after the tensor's first.
     template <class T> T get(std::int64_t offset) const { return reinterpret_cast<const T*>(first_)[offset]; }
 

@@ -1,4 +1,5 @@
 // Conversions between dtypes and devices, and copies.
+#include "core/capture.h"
 #include "mezzo/autograd.h"
 #include "ops/common.h"
 #include "ops/kernels.h"
@@ -38,6 +39,8 @@ void transfer(const Tensor& x, const Tensor& y) {
     const std::size_t bytes = std::size_t(x.numel()) * size_of(x.dtype());
     if (bytes == 0) return;
     const Device from = x.device(), to = y.device();
+    refuse_in_capture("to", from, "copy to the host or another device");
+    refuse_in_capture("to", to, "copy from the host or another device; pass the tensor as an input");
     const Backend *source = backend(from.type()), *target = backend(to.type());
     if (from.type() == DeviceType::cpu) return target->copy_in(to.index, raw(y), raw(x), bytes);
     if (to.type() == DeviceType::cpu) return source->copy_out(from.index, raw(y), raw(x), bytes);

@@ -119,6 +119,9 @@ struct StepArgs {
     bool nesterov = false;
     double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
     bool maximize = false;
+    const double* lr_on_device = nullptr;  // if given, read by the kernel in place of lr
+
+    friend bool operator==(const StepArgs&, const StepArgs&) = default;
 };
 
 // The kernels of optimizers and scaler, per device type. `state` and `scaler` are device pointers.
@@ -141,6 +144,8 @@ struct StepKernels {
     struct ScalerArgs {
         float growth_factor, backoff_factor, growth_interval, min_scale, max_scale, hysteresis;
         bool refill_every_clean_step, dynamic;
+
+        friend bool operator==(const ScalerArgs&, const ScalerArgs&) = default;
     };
     void (*update_scale)(ScalerState* scaler, const ScalerArgs& args);
     // state->found_inf = 0, grad_multiplier = 1 or 1/scale; scaler.found_inf |= state.found_inf when merge.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/capture.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::optim {
@@ -21,6 +22,10 @@ std::string OptimizerImpl::describe(std::size_t slot) const {
     return slots[slot].name.empty() ? number : slots[slot].name + " (" + number + ")";
 }
 
+bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
+    return optimizer.masters && is_16bit(slot.param.dtype());
+}
+
 OptimizerImpl* make_optimizer(const char* type) {
     static std::atomic<std::uint64_t> next_id{1};
     auto* optimizer = new OptimizerImpl;
@@ -30,6 +35,10 @@ OptimizerImpl* make_optimizer(const char* type) {
 }
 
 namespace {
+
+void refuse_new_rate(const OptimizerImpl& optimizer) {
+    refuse_in_capture((optimizer.type + std::string(".set_lr")).c_str(), "change the learning rate");
+}
 
 void add_slot(OptimizerImpl& optimizer, const Tensor& param, const std::string& name) {
     const std::size_t index = optimizer.slots.size();
@@ -74,10 +83,6 @@ void refresh_master(Slot& slot) {
         slot.master = where(unchanged, slot.master, wide);
     }
     slot.master_version = slot.param.version();
-}
-
-bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
-    return optimizer.masters && is_16bit(slot.param.dtype());
 }
 
 // The 16-bit copy that autocast reads. A step that is skipped on the device leaves it as it is, so it must be
@@ -190,9 +195,15 @@ bool run_update(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional
     const std::span<const ParamRef> refs(plan.list.refs);
     for (std::size_t g = 0; g < plan.ranges.size(); ++g)
         if (const auto [begin, count] = plan.ranges[g]; count > 0)
-            kernels.update(refs.subspan(begin, count), optimizer.groups[g].args, state);
+            kernels.update(refs.subspan(begin, count), update_args(optimizer, g), state);
     kernels.finish_step(refs, state);
-    for (const std::size_t index : plan.list.indices) mark_written(optimizer, index);
+    note_update(optimizer, plan.list.indices, conditional);
+    follow_replays(optimizer, plan, conditional);
+    return true;
+}
+
+void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional) {
+    for (const std::size_t index : indices) mark_written(optimizer, index);
     bump_version(optimizer.state);
     bump_version(optimizer.steps);
     if (conditional) {
@@ -200,7 +211,6 @@ bool run_update(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional
     } else if (!optimizer.counts_on_device) {
         ++optimizer.applied;
     }
-    return true;
 }
 
 void read_counts(OptimizerImpl& optimizer) {
@@ -265,6 +275,7 @@ void Optimizer::set_lr(double lr, std::size_t group) {
           ", there are ", impl_->groups.size());
     check(lr >= 0 && lr <= 1e300, ErrorKind::value, impl_->type, ".set_lr: lr is ", lr,
           "; it must be finite and >= 0");
+    refuse_new_rate(*impl_);
     impl_->groups[group].args.lr = impl_->groups[group].initial_lr = lr;
 }
 

@@ -63,6 +63,15 @@ StepPlan plan_update(OptimizerImpl& optimizer, bool conditional);
 // Updates every parameter that has a gradient unless StepState says found_inf, and counts. Returns false,
 // having done nothing, when no parameter has a gradient.
 bool run_update(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional);
+// What the host notes after an update: writes to parameters and state, and the count.
+void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional);
+// Arguments of a group's update: in a captured step the learning rate is read from the device.
+StepArgs update_args(OptimizerImpl& optimizer, std::size_t group);
+// Of an update in a captured step: notes every replay, and has the step captured anew when what it writes to
+// has moved.
+void follow_replays(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional);
+// The 16-bit parameters that have a float32 master.
+bool has_master(const OptimizerImpl& optimizer, const Slot& slot);
 // Brings applied and skipped up to date; waits for the device if it has to.
 void read_counts(OptimizerImpl& optimizer);
 

@@ -1,6 +1,8 @@
 // From parameters to what the step kernels take.
 #include "optim/param_refs.h"
 
+#include "core/capture.h"
+
 namespace mezzo::optim {
 
 const StepKernels& kernels_of(Device device) {
@@ -22,6 +24,7 @@ GradientList gradient_list(const char* op, const Tensors& parameters) {
     bool first = true;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& parameter = parameters[i];
+        if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(parameter);
         Tensor gradient = parameter.grad();
         if (!gradient.defined()) continue;
         ++list.with_gradient;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/capture.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {
@@ -12,6 +13,7 @@ Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
 }
 
 void Scheduler::step() {
+    refuse_in_capture("Scheduler.step", "change the learning rate");
     const std::int64_t steps = optimizer_->applied_steps();
     std::vector<double> rates;
     for (const Group& group : optimizer_->impl().groups) {

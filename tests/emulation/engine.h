@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -162,12 +163,24 @@ template <class T> T& shared(const char* key, Site site = Site::current()) {
 }
 inline void* dynamic_shared(Site site = Site::current()) { return Engine::get().dynamic_shared(site); }
 
+// Stream capture: what this thread would do to the device is put into the list instead, while there is one.
+using Recording = std::vector<std::function<void()>>;
+inline thread_local Recording* recording = nullptr;
+template <class F> void run_or_record(const F& work) {
+    if (recording != nullptr)
+        recording->emplace_back(work);
+    else
+        work();
+}
+
 // What launch() of kernel.cuh becomes.
 template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t dynamic,
                                   std::type_identity_t<P>... args) {
-    auto call = [&] { kernel(args...); };
-    Engine::get().run(
-        grid, block, dynamic, [](void* p) { (*static_cast<decltype(call)*>(p))(); }, &call);
+    run_or_record([=] {
+        auto call = [&] { kernel(args...); };
+        Engine::get().run(
+            grid, block, dynamic, [](void* p) { (*static_cast<decltype(call)*>(p))(); }, &call);
+    });
 }
 
 }  // namespace mezzo::emulation

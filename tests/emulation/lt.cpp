@@ -148,7 +148,7 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
           "fake lt: an operand is less aligned than its plan");
     check(p.beta_is_zero == (o.beta == 0), ErrorKind::backend, "fake lt: beta differs from the plan's");
     const bool drops = number < fake_lt.dropping_tail;
-    compute(p, o, drops ? p.k / 32 * 32 : p.k);
+    emulation::run_or_record([p, o, drops] { compute(p, o, drops ? p.k / 32 * 32 : p.k); });
     fake_lt.last_algorithm = number;
     fake_lt.last_problem = p;
     fake_lt.last_workspace = o.workspace;

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
+#include "core/capture.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
 
@@ -13,6 +15,7 @@ namespace {
 
 using emulation::Engine;
 using emulation::options;
+using emulation::Recording;
 using Clock = std::chrono::steady_clock;
 
 Counters totals;
@@ -24,6 +27,12 @@ thread_local int device_of_thread = 0;
         options.schedule = unsigned(std::strtoul(schedule, nullptr, 10));
     return true;
 }();
+
+// Where a GPU would refuse a call and spoil the capture.
+void require_no_capture(const char* call) {
+    check(emulation::recording == nullptr, ErrorKind::backend, "cuda: ", call,
+          " failed with cudaErrorStreamCaptureUnsupported");
+}
 
 Clock::time_point& time_of(void* event) { return *static_cast<Clock::time_point*>(event); }
 
@@ -47,30 +56,63 @@ void set_device(int device) {
 }
 int current_device() { return device_of_thread; }
 
-void* device_malloc(std::size_t bytes) { return Engine::get().device_malloc(bytes); }
-void device_free(void* memory) noexcept { Engine::get().device_free(memory); }
+void* device_malloc(std::size_t bytes) {
+    refuse_in_capture("cuda: device_malloc", "take memory from the system");
+    require_no_capture("cudaMalloc");
+    return Engine::get().device_malloc(bytes);
+}
+// A cudaFree in a capture would spoil it, and noexcept makes that a crash here.
+void device_free(void* memory) noexcept {
+    require_no_capture("cudaFree");
+    Engine::get().device_free(memory);
+}
 
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
+    refuse_in_capture("cuda: copy_to_device", "copy from the host");
+    require_no_capture("cudaMemcpyAsync to the device");
     Engine::get().device_copy(to, from, bytes);
     ++totals.copies;
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
+    refuse_in_capture("cuda: copy_to_host", "copy to the host");
+    require_no_capture("cudaMemcpyAsync to the host");
     Engine::get().device_copy(to, from, bytes);
     ++totals.copies;
     ++totals.host_syncs;
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
-    Engine::get().device_copy(to, from, bytes);
+    emulation::run_or_record([=] { Engine::get().device_copy(to, from, bytes); });
     ++totals.copies;
 }
 void fill_zero(void* memory, std::size_t bytes) {
-    if (bytes != 0) Engine::get().device_fill_zero(memory, bytes);
+    if (bytes != 0) emulation::run_or_record([=] { Engine::get().device_fill_zero(memory, bytes); });
 }
 
-void synchronize() { ++totals.host_syncs; }
+void synchronize() {
+    refuse_in_capture("cuda: synchronize", "wait for the device");
+    require_no_capture("cudaStreamSynchronize");
+    ++totals.host_syncs;
+}
+
+void begin_capture() {
+    require_no_capture("cudaStreamBeginCapture");
+    emulation::recording = new Recording;
+}
+void* end_capture() {
+    check(emulation::recording != nullptr, ErrorKind::backend,
+          "cuda: cudaStreamEndCapture without a capture");
+    return std::exchange(emulation::recording, nullptr);
+}
+void launch_graph(void* graph) {
+    require_no_capture("cudaGraphLaunch");
+    for (const auto& work : *static_cast<Recording*>(graph)) work();
+    count_launch();
+}
+void destroy_graph(void* graph) noexcept { delete static_cast<Recording*>(graph); }
+
 void* current_stream() { return nullptr; }
 Counters counters() { return totals; }
 
@@ -78,6 +120,8 @@ Event::Event() : event_(new Clock::time_point{}) {}
 Event::~Event() { delete static_cast<Clock::time_point*>(event_); }
 void Event::record() { time_of(event_) = Clock::now(); }
 float Event::elapsed_ms(const Event& start) const {
+    refuse_in_capture("cuda: elapsed_ms", "wait for the device");
+    require_no_capture("cudaEventSynchronize");
     ++totals.host_syncs;
     return std::chrono::duration<float, std::milli>(time_of(event_) - time_of(start.event_)).count();
 }

@@ -1,0 +1,35 @@
+// The random stream as kernels read it.
+#pragma once
+
+#include "core/backend.h"
+#include "core/capture.h"
+#include "core/philox.h"
+#include "cuda/kernel.cuh"
+
+namespace mezzo::cuda {
+
+struct RandomStream {
+    std::uint64_t seed, offset;
+    const RandomState*
+        start;  // in a captured step: where the run's stream starts, with offset relative to it
+
+    // Once, before the first block().
+    __device__ void begin() {
+        if (start == nullptr) return;
+        seed = start->seed;
+        offset += start->offset;
+    }
+    __device__ PhiloxWords block(std::int64_t i) const {
+        return philox(seed, offset + static_cast<std::uint64_t>(i));
+    }
+};
+
+// The stream that an op's attributes name. Every kernel that draws takes it from here, so that a captured
+// step draws new numbers in each replay.
+inline RandomStream stream_of(const Attrs& at) {
+    const StepGraph* const graph = StepGraph::recording();
+    if (graph == nullptr) return {at.seed, at.offset, nullptr};
+    return {at.seed, at.offset - graph->start().offset, graph->random()};
+}
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,179 @@
+// CapturedStep: which call runs, captures or replays, and the inputs and results of each.
+#include "mezzo/capture.h"
+
+#include <algorithm>
+#include <list>
+#include <memory>
+
+#include "autograd/state.h"
+#include "core/capture.h"
+
+namespace mezzo::cuda {
+
+namespace {
+
+// What a graph is good for.
+struct Key {
+    std::vector<Shape> shapes = {};
+    std::vector<Dtype> dtypes = {};
+    bool recorded_history = false;
+    friend bool operator==(const Key& a, const Key& b) {
+        return a.recorded_history == b.recorded_history && a.dtypes == b.dtypes && a.shapes == b.shapes;
+    }
+};
+
+Key key_of(const Tensors& inputs) {
+    Key key{.recorded_history = grad_enabled()};
+    for (const Tensor& x : inputs) {
+        key.shapes.push_back(x.shape());
+        key.dtypes.push_back(x.dtype());
+    }
+    return key;
+}
+
+// Without history, so that what the step kept for a backward is released before the step ends.
+Tensors run(const StepFunction& step, const Tensors& inputs) {
+    Tensors results = step(inputs);
+    for (Tensor& y : results)
+        if (y.defined()) y = y.detach();
+    return results;
+}
+
+void check_inputs(const Tensors& inputs) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        check(inputs[i].defined(), ErrorKind::value, "CapturedStep: input ", i, " is undefined");
+        check(!tracked(inputs[i]), ErrorKind::value, "CapturedStep: input ", i,
+              " requires grad, and the step sees a copy; make it require grad inside the step");
+    }
+    check(!autocast_open(), ErrorKind::state,
+          "CapturedStep: called inside an Autocast scope; open the scope inside the step, so that its casts "
+          "belong to it");
+}
+
+}  // namespace
+
+// One shape's warm-up and graph.
+struct CapturedShape {
+    Key key = {};
+    Tensors inputs = {};  // the step's own, on its device
+    int warm_runs = 0;
+    MemoryPlan plan = {};
+    std::unique_ptr<StepGraph> graph = nullptr;
+    Tensors results = {};  // of the graph
+
+    // New handles, so that nothing done to one of them is seen in the next call.
+    Tensors handed_out() const {
+        Tensors handles;
+        for (const Tensor& y : results) handles.push_back(y.defined() ? alias(y) : Tensor());
+        return handles;
+    }
+    void restart() {
+        warm_runs = 0;
+        results.clear();
+        graph.reset();
+    }
+};
+
+struct CapturedStepImpl {
+    StepFunction step;
+    CaptureOptions options;
+    std::list<CapturedShape> shapes;  // most recently used first
+    CaptureStatistics counts;
+
+    CapturedShape& shape_of(const Tensors& given);
+    Tensors warm_up(CapturedShape& shape);
+    Tensors capture(CapturedShape& shape);
+    Tensors replay(CapturedShape& shape);
+};
+
+CapturedShape& CapturedStepImpl::shape_of(const Tensors& given) {
+    const Key key = key_of(given);
+    const auto found =
+        std::find_if(shapes.begin(), shapes.end(), [&](const CapturedShape& s) { return s.key == key; });
+    if (found != shapes.end()) {
+        shapes.splice(shapes.begin(), shapes, found);
+    } else {
+        CapturedShape fresh{.key = key};
+        for (const Tensor& x : given)
+            fresh.inputs.push_back(empty(x.shape(), {.dtype = x.dtype(), .device = options.device}));
+        while (shapes.size() >= static_cast<std::size_t>(options.max_graphs)) shapes.pop_back();
+        shapes.push_front(std::move(fresh));
+    }
+    return shapes.front();
+}
+
+Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
+    ++counts.eager_runs;
+    Tensors results;
+    if (shape.warm_runs + 1 < options.warmup) {
+        results = run(step, shape.inputs);
+    } else {
+        const MemoryTrace trace(options.device);
+        results = run(step, shape.inputs);
+        shape.plan = plan_memory(trace.lifetimes());
+    }
+    ++shape.warm_runs;
+    return results;
+}
+
+Tensors CapturedStepImpl::capture(CapturedShape& shape) {
+    auto graph = std::make_unique<StepGraph>(options.device, shape.plan);
+    shape.warm_runs = 0;  // should the step throw
+    graph->record([&] { shape.results = run(step, shape.inputs); });
+    for (const Tensor& y : shape.results)  // a graph that holds a result must notice that it changes
+        if (y.defined() && graph->owns(y))
+            graph->after_replay([y] { y->storage->version.fetch_add(1, std::memory_order_relaxed); });
+    ++counts.captures;
+    shape.graph = std::move(graph);
+    return shape.handed_out();
+}
+
+Tensors CapturedStepImpl::replay(CapturedShape& shape) {
+    shape.graph->replay();
+    ++counts.replays;
+    return shape.handed_out();
+}
+
+CapturedStep::CapturedStep(StepFunction step, const CaptureOptions& options) : impl_(nullptr) {
+    check(options.warmup >= 1, ErrorKind::value, "CapturedStep: warmup is ", options.warmup,
+          "; it must be at least 1");
+    check(options.max_graphs >= 1, ErrorKind::value, "CapturedStep: max_graphs is ", options.max_graphs,
+          "; it must be at least 1");
+    backend_of("CapturedStep", options.device);
+    impl_ = new CapturedStepImpl{std::move(step), options, {}, {}};
+}
+
+CapturedStep::~CapturedStep() { delete impl_; }
+
+Tensors CapturedStep::operator()(const Tensors& inputs) {
+    check_inputs(inputs);
+    CapturedStepImpl& s = *impl_;
+    Tensors given;
+    // inside another captured step it is a part of that one
+    if (StepGraph::recording() != nullptr ||
+        backend_of("CapturedStep", s.options.device).begin_capture == nullptr) {
+        for (const Tensor& x : inputs) given.push_back(x.to(s.options.device));
+        ++s.counts.eager_runs;
+        return run(s.step, given);
+    }
+    CapturedShape& shape = s.shape_of(inputs);
+    for (std::size_t i = 0; i < inputs.size(); ++i) shape.inputs[i].copy_(inputs[i]);
+    if (shape.graph != nullptr && !shape.graph->fits()) shape.restart();
+    if (shape.graph != nullptr) return s.replay(shape);
+    return shape.warm_runs < s.options.warmup ? s.warm_up(shape) : s.capture(shape);
+}
+
+CaptureStatistics CapturedStep::statistics() const {
+    CaptureStatistics result = impl_->counts;
+    for (const CapturedShape& shape : impl_->shapes) {
+        if (shape.graph == nullptr) continue;
+        ++result.graphs;
+        result.planned_bytes += shape.graph->plan().bytes;
+        result.live_peak_bytes += shape.graph->plan().live_peak;
+    }
+    return result;
+}
+
+void CapturedStep::clear() { impl_->shapes.clear(); }
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,110 @@
+#include "core/capture.h"
+
+#include <exception>
+
+#include "core/random.h"
+#include "core/tensor_impl.h"
+
+namespace mezzo {
+
+// What the host hands to a run, in device memory.
+struct StepGraph::Arguments {
+    static constexpr std::size_t capacity = 254;
+    RandomState random;
+    double numbers[capacity] = {};
+};
+
+StepGraph::StepGraph(Device device, MemoryPlan plan)
+    : device_(device), backend_(backend_of("captured step", device)), plan_(std::move(plan)) {
+    arguments_ = allocate_storage(sizeof(Arguments), device_);
+    if (plan_.bytes != 0) arena_ = allocate_storage(plan_.bytes, device_);
+}
+
+StepGraph::~StepGraph() {
+    if (graph_ != nullptr) backend_.destroy_graph(device_.index, graph_);
+}
+
+void StepGraph::record(const std::function<void()>& step) {
+    start_ = random_state();
+    std::exception_ptr error;
+    {
+        ArenaMemory memory(device_, plan_, arena_, held_);
+        backend_.begin_capture(device_.index);
+        current = this;
+        try {
+            step();
+        } catch (...) {
+            error = std::current_exception();
+        }
+        current = nullptr;
+        try {
+            graph_ = backend_.end_capture(device_.index);
+        } catch (...) {  // as a rule a consequence of the first error
+            if (error == nullptr) throw;
+        }
+    }
+    drawn_ = random_state().offset - start_.offset;
+    if (graph_ != nullptr) launch(start_);
+    if (error != nullptr) std::rethrow_exception(error);
+}
+
+bool StepGraph::fits() const {
+    for (const auto& condition : conditions_)
+        if (!condition()) return false;
+    return true;
+}
+
+void StepGraph::replay() {
+    launch(reserve_random(drawn_));
+    for (const auto& action : actions_) action();
+}
+
+// On one stream: a run's arguments arrive when the run before it has ended.
+void StepGraph::launch(RandomState start) {
+    Arguments arguments{.random = start};
+    for (std::size_t i = 0; i < numbers_.size(); ++i) arguments.numbers[i] = numbers_[i]();
+    const std::size_t bytes = offsetof(Arguments, numbers) + numbers_.size() * sizeof(double);
+    backend_.copy_in(device_.index, arguments_->data, &arguments, bytes);
+    backend_.launch_graph(device_.index, graph_);
+}
+
+const double* StepGraph::number(std::function<double()> value) {
+    check(numbers_.size() < Arguments::capacity, ErrorKind::state, "captured step: more than ",
+          Arguments::capacity, " learning rates; capture fewer optimizer steps at once");
+    numbers_.push_back(std::move(value));
+    return static_cast<const Arguments*>(arguments_->data)->numbers + (numbers_.size() - 1);
+}
+
+const RandomState* StepGraph::random() const {
+    return &static_cast<const Arguments*>(arguments_->data)->random;
+}
+
+// Only the first meeting counts: what the step finds later it has made itself.
+void StepGraph::gradient_used(const Tensor& leaf) {
+    if (owns(leaf) || !own_gradients_.insert(leaf.impl()).second) return;
+    const auto address = [](const Tensor& x) { return x.grad().defined() ? raw(x.grad()) : nullptr; };
+    require([leaf, address, expected = address(leaf)] { return address(leaf) == expected; });
+}
+
+bool StepGraph::owns(const Tensor& x) const {
+    return arena_ && static_cast<const Block*>(x->storage.get())->arena == arena_;
+}
+
+void StepGraph::check_random_state(RandomState state) const {
+    check(state.seed == start_.seed && state.offset >= start_.offset, ErrorKind::state,
+          "set_random_state: a captured step cannot start a random stream of its own; call manual_seed() "
+          "before the "
+          "step");
+}
+
+void refuse_in_capture(const char* op, const char* what) {
+    check(StepGraph::recording() == nullptr, ErrorKind::state, op, ": a captured step cannot ", what,
+          "; do it before or after the call, or run this step without a capture");
+}
+
+void refuse_in_capture(const char* op, Device device, const char* what) {
+    if (const StepGraph* graph = StepGraph::recording(); graph != nullptr && graph->device() == device)
+        refuse_in_capture(op, what);
+}
+
+}  // namespace mezzo

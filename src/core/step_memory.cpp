@@ -1,0 +1,112 @@
+#include "core/step_memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace mezzo {
+namespace {
+
+bool meet(const Lifetime& a, const Lifetime& b) { return a.birth < b.death && b.birth < a.death; }
+
+std::size_t most_alive(const std::vector<Lifetime>& lifetimes) {
+    // births in order; what died before a birth is subtracted in order of death
+    std::vector<std::uint32_t> by_death(lifetimes.size());
+    std::iota(by_death.begin(), by_death.end(), 0u);
+    std::sort(by_death.begin(), by_death.end(),
+              [&](auto a, auto b) { return lifetimes[a].death < lifetimes[b].death; });
+    std::size_t alive = 0, most = 0, dead = 0;
+    for (const Lifetime& born : lifetimes) {
+        for (; lifetimes[by_death[dead]].death < born.birth; ++dead) alive -= lifetimes[by_death[dead]].bytes;
+        alive += born.bytes;
+        most = std::max(most, alive);
+    }
+    return most;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes) {
+    MemoryPlan plan;
+    plan.offsets.resize(lifetimes.size());
+    plan.live_peak = most_alive(lifetimes);
+    for (const Lifetime& life : lifetimes) plan.sizes.push_back(life.bytes);
+    std::vector<std::uint32_t> order(lifetimes.size()), placed;  // placed: by offset
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](auto a, auto b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
+    for (const std::uint32_t i : order) {
+        std::size_t offset = 0;
+        for (const std::uint32_t other : placed) {
+            if (!meet(lifetimes[i], lifetimes[other])) continue;
+            if (offset + lifetimes[i].bytes <= plan.offsets[other]) break;
+            offset = std::max(offset, plan.offsets[other] + lifetimes[other].bytes);
+        }
+        plan.offsets[i] = offset;
+        plan.bytes = std::max(plan.bytes, offset + lifetimes[i].bytes);
+        const auto at = std::upper_bound(placed.begin(), placed.end(), i,
+                                         [&](auto a, auto b) { return plan.offsets[a] < plan.offsets[b]; });
+        placed.insert(at, i);
+    }
+    return plan;
+}
+
+Block* MemoryTrace::allocate(std::size_t bytes) {
+    const auto number = static_cast<std::uint32_t>(live_.size());
+    lifetimes_.push_back({.bytes = block_size(bytes), .birth = clock_++});
+    live_.push_back(nullptr);
+    Block* block = allocator(device_).allocate(bytes);
+    block->number = number;
+    live_[number] = block;
+    return block;
+}
+
+bool MemoryTrace::keeps(Block* block) noexcept {
+    // numbers of earlier traces may linger in blocks that were there before
+    if (block->number >= live_.size() || live_[block->number] != block) return false;
+    live_[block->number] = nullptr;
+    lifetimes_[block->number].death = clock_++;
+    return false;
+}
+
+HeldBlocks::~HeldBlocks() {
+    while (first_ != nullptr) dispose(std::exchange(first_, first_->next_cached));
+}
+
+void HeldBlocks::add(Block* block) noexcept {
+    block->next_cached = first_;
+    first_ = block;
+}
+
+Block* ArenaMemory::allocate(std::size_t bytes) {
+    const std::size_t size = block_size(bytes);
+    check(next_ < plan_.sizes.size() && plan_.sizes[next_] == size, ErrorKind::state,
+          "captured step: allocation ", next_, " is of ", size, " bytes, in the last warm-up run it was of ",
+          next_ < plan_.sizes.size() ? plan_.sizes[next_] : std::size_t(0),
+          "; the step must allocate the same in every call, and what it makes once must be made during the "
+          "warm-up");
+    const std::size_t begin = plan_.offsets[next_], end = begin + size;
+    for (const std::uint32_t other : live_)
+        check(plan_.offsets[other] >= end || plan_.offsets[other] + plan_.sizes[other] <= begin,
+              ErrorKind::state, "captured step: allocation ", other,
+              " lives longer than in the last warm-up run, into ", next_,
+              "; the step must keep and release the same tensors in every call");
+    live_.reserve(live_.size() + 1);
+    auto* block = new Block;
+    block->arena = arena_;
+    block->address = static_cast<char*>(arena_->data) + begin;
+    block->size = size;
+    block->number = next_;
+    live_.push_back(next_++);
+    return block;
+}
+
+bool ArenaMemory::keeps(Block* block) noexcept {
+    if (!(block->arena == arena_)) {
+        held_.add(block);
+        return true;
+    }
+    std::erase(live_, block->number);
+    return false;
+}
+
+}  // namespace mezzo

@@ -1,0 +1,99 @@
+// The memory of a captured step: an eager run is traced, its tensors get places in one arena by their
+// lifetimes, and the capture allocates there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/allocator.h"
+
+namespace mezzo {
+
+// One allocation of a step. Time counts allocations and releases.
+struct Lifetime {
+    std::size_t bytes = 0;  // as the allocator rounds it
+    std::uint32_t birth = 0;
+    std::uint32_t death = ~std::uint32_t(0);  // left so: it outlives the step
+};
+
+// Where each allocation of a step lies in its arena.
+struct MemoryPlan {
+    std::vector<std::size_t> sizes, offsets;  // in order of allocation
+    std::size_t bytes = 0;                    // of the arena
+    std::size_t live_peak = 0;                // most bytes alive at once: no plan can need less
+};
+// Largest first, each at the lowest offset that is free during its whole life.
+MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes);
+
+// Stands between this thread's tensors and the allocator of one device, from construction to destruction.
+class MemoryHook {
+public:
+    explicit MemoryHook(Device device) : device_(device), previous_(current) { current = this; }
+    virtual ~MemoryHook() { current = previous_; }
+    MemoryHook(const MemoryHook&) = delete;
+    MemoryHook& operator=(const MemoryHook&) = delete;
+
+    // The hook in place for a device, or null.
+    static MemoryHook* of(Device device) {
+        return current != nullptr && current->device_ == device ? current : nullptr;
+    }
+
+    // A live block of at least `bytes` > 0.
+    virtual Block* allocate(std::size_t bytes) = 0;
+    // Takes note that the last reference to a block is gone. True: the hook holds it from now on.
+    virtual bool keeps(Block* block) noexcept = 0;
+
+protected:
+    const Device device_;
+
+private:
+    static constinit inline thread_local MemoryHook* current = nullptr;
+    MemoryHook* previous_;
+};
+
+// Writes down lifetimes; memory comes from the allocator as ever.
+class MemoryTrace final : public MemoryHook {
+public:
+    using MemoryHook::MemoryHook;
+    Block* allocate(std::size_t bytes) override;
+    bool keeps(Block* block) noexcept override;
+    const std::vector<Lifetime>& lifetimes() const { return lifetimes_; }
+
+private:
+    std::vector<Lifetime> lifetimes_;
+    std::vector<Block*> live_;  // by number; null once released
+    std::uint32_t clock_ = 0;
+};
+
+// Blocks whose memory a graph may read although no tensor needs it any more.
+class HeldBlocks {
+public:
+    HeldBlocks() = default;
+    ~HeldBlocks();
+    HeldBlocks(const HeldBlocks&) = delete;
+    HeldBlocks& operator=(const HeldBlocks&) = delete;
+    void add(Block* block) noexcept;
+
+private:
+    Block* first_ = nullptr;
+};
+
+// Hands out the places of a plan in the plan's order, and holds blocks from elsewhere that are released
+// meanwhile. A place that is not free yet, or a size that differs from the plan's, is Error(state).
+class ArenaMemory final : public MemoryHook {
+public:
+    ArenaMemory(Device device, const MemoryPlan& plan, Ref<Storage> arena, HeldBlocks& held)
+        : MemoryHook(device), plan_(plan), arena_(std::move(arena)), held_(held) {}
+    Block* allocate(std::size_t bytes) override;
+    bool keeps(Block* block) noexcept override;
+
+private:
+    const MemoryPlan& plan_;
+    const Ref<Storage> arena_;
+    HeldBlocks& held_;
+    std::vector<std::uint32_t> live_;
+    std::uint32_t next_ = 0;
+};
+
+}  // namespace mezzo

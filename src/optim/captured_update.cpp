@@ -1,0 +1,90 @@
+// An optimizer's update inside a captured step: what replays refresh, check and note.
+#include "core/capture.h"
+#include "optim/optimizer.h"
+
+namespace mezzo::optim {
+
+namespace {
+
+void* address(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
+
+// Where an update reads and writes, besides the gradient.
+struct Places {
+    void *param = nullptr, *master = nullptr, *shadow = nullptr;
+    void* moments[2] = {};
+    friend bool operator==(const Places&, const Places&) = default;
+};
+
+Places places_of(const OptimizerImpl& optimizer, const Slot& slot) {
+    Places places{.param = raw(slot.param), .moments = {address(slot.moments[0]), address(slot.moments[1])}};
+    if (has_master(optimizer, slot))
+        places.master = address(slot.master);
+    else if (slot.param->grad_meta != nullptr)
+        places.shadow = address(slot.param->grad_meta->shadow.value);
+    return places;
+}
+
+// Whether the copies that an update writes besides the parameter hold its value now, and are nobody else's.
+bool copies_current(const OptimizerImpl& optimizer, const Slot& slot) {
+    if (has_master(optimizer, slot)) return slot.master_version == slot.param.version();
+    if (slot.param->grad_meta == nullptr || !slot.param->grad_meta->shadow.value.defined()) return true;
+    const Shadow& shadow = slot.param->grad_meta->shadow;
+    return shadow.version == slot.param.version() && shadow.value->refs.load() == 1 &&
+           shadow.value->storage->refs.load() == 1;
+}
+
+// The state of an optimizer that an update is recorded with.
+class CapturedUpdate {
+public:
+    CapturedUpdate(OptimizerImpl& optimizer, const StepPlan& plan)
+        : optimizer_(&optimizer),
+          indices_(plan.list.indices),
+          state_(raw(optimizer.state)),
+          steps_(raw(optimizer.steps)) {
+        for (const std::size_t index : indices_)
+            places_.push_back(places_of(optimizer, optimizer.slots[index]));
+        for (const Group& group : optimizer.groups) args_.push_back(without_rate(group.args));
+    }
+    bool fits() const {
+        if (address(optimizer_->state) != state_ || address(optimizer_->steps) != steps_) return false;
+        for (std::size_t g = 0; g < args_.size(); ++g)
+            if (!(without_rate(optimizer_->groups[g].args) == args_[g])) return false;
+        for (std::size_t i = 0; i < indices_.size(); ++i) {
+            const Slot& slot = optimizer_->slots[indices_[i]];
+            if (!(places_of(*optimizer_, slot) == places_[i]) || !copies_current(*optimizer_, slot))
+                return false;
+        }
+        return !optimizer_->skip_next;
+    }
+
+private:
+    static StepArgs without_rate(StepArgs args) {
+        args.lr = 0;
+        return args;
+    }
+    OptimizerImpl* optimizer_;
+    std::vector<std::size_t> indices_;
+    std::vector<Places> places_;
+    std::vector<StepArgs> args_;
+    void *state_, *steps_;
+};
+
+}  // namespace
+
+StepArgs update_args(OptimizerImpl& optimizer, std::size_t group) {
+    StepArgs args = optimizer.groups[group].args;
+    if (StepGraph* graph = StepGraph::recording())
+        args.lr_on_device = graph->number([&optimizer, group] { return optimizer.groups[group].args.lr; });
+    return args;
+}
+
+void follow_replays(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional) {
+    StepGraph* const graph = StepGraph::recording();
+    if (graph == nullptr) return;
+    graph->require([update = CapturedUpdate(optimizer, plan)] { return update.fits(); });
+    graph->after_replay([&optimizer, conditional, indices = plan.list.indices] {
+        note_update(optimizer, indices, conditional);
+    });
+}
+
+}  // namespace mezzo::optim
