@@ -44,7 +44,7 @@ TEST_CASE("step memory: places are shared by tensors that never meet") {
     check_plan(lifetimes, plan);
     CHECK(plan.live_peak == 1024 + 512 + 1024 + 512);
     CHECK(plan.bytes == plan.live_peak);
-    CHECK(plan.offsets[1] == plan.offsets[2]);
+    CHECK(plan_memory({{512, 0, 1}, {512, 2, 3}, {1024, 4, 5}}).bytes == 1024);
     CHECK(plan_memory({}).bytes == 0);
 }
 
@@ -92,7 +92,6 @@ TEST_CASE("step memory: a traced step runs again in its arena") {
         plan = plan_memory(trace.lifetimes());
     }
     CHECK(plan.sizes == std::vector<std::size_t>{1024, 512, 512, 1536});
-    CHECK(plan.offsets[1] == plan.offsets[2]);
     CHECK(plan.bytes == 3072);
 
     const LiveObjects before = live_objects();

@@ -50,6 +50,26 @@ void check_inputs(const Tensors& inputs) {
           "belong to it");
 }
 
+// New handles of the same elements, so that a gradient given to one of them is not seen in the next call.
+Tensors handles_of(const Tensors& tensors) {
+    Tensors handles;
+    for (const Tensor& x : tensors) handles.push_back(x.defined() ? alias(x) : Tensor());
+    return handles;
+}
+
+// While a captured step runs on this thread: another one inside it is a part of it.
+class Running {
+public:
+    Running() { ++depth; }
+    ~Running() { --depth; }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+    static bool nested() { return depth > 1; }
+
+private:
+    static constinit inline thread_local int depth = 0;
+};
+
 }  // namespace
 
 // One shape's warm-up and graph.
@@ -61,12 +81,6 @@ struct CapturedShape {
     std::unique_ptr<StepGraph> graph = nullptr;
     Tensors results = {};  // of the graph
 
-    // New handles, so that nothing done to one of them is seen in the next call.
-    Tensors handed_out() const {
-        Tensors handles;
-        for (const Tensor& y : results) handles.push_back(y.defined() ? alias(y) : Tensor());
-        return handles;
-    }
     void restart() {
         warm_runs = 0;
         results.clear();
@@ -106,10 +120,10 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
     ++counts.eager_runs;
     Tensors results;
     if (shape.warm_runs + 1 < options.warmup) {
-        results = run(step, shape.inputs);
+        results = run(step, handles_of(shape.inputs));
     } else {
         const MemoryTrace trace(options.device);
-        results = run(step, shape.inputs);
+        results = run(step, handles_of(shape.inputs));
         shape.plan = plan_memory(trace.lifetimes());
     }
     ++shape.warm_runs;
@@ -119,19 +133,19 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
     auto graph = std::make_unique<StepGraph>(options.device, shape.plan);
     shape.warm_runs = 0;  // should the step throw
-    graph->record([&] { shape.results = run(step, shape.inputs); });
+    graph->record([&] { shape.results = run(step, handles_of(shape.inputs)); });
     for (const Tensor& y : shape.results)  // a graph that holds a result must notice that it changes
         if (y.defined() && graph->owns(y))
             graph->after_replay([y] { y->storage->version.fetch_add(1, std::memory_order_relaxed); });
     ++counts.captures;
     shape.graph = std::move(graph);
-    return shape.handed_out();
+    return handles_of(shape.results);
 }
 
 Tensors CapturedStepImpl::replay(CapturedShape& shape) {
     shape.graph->replay();
     ++counts.replays;
-    return shape.handed_out();
+    return handles_of(shape.results);
 }
 
 CapturedStep::CapturedStep(StepFunction step, const CaptureOptions& options) : impl_(nullptr) {
@@ -149,12 +163,11 @@ Tensors CapturedStep::operator()(const Tensors& inputs) {
     check_inputs(inputs);
     CapturedStepImpl& s = *impl_;
     Tensors given;
-    // inside another captured step it is a part of that one
-    if (StepGraph::recording() != nullptr ||
-        backend_of("CapturedStep", s.options.device).begin_capture == nullptr) {
+    const Running running;
+    if (Running::nested() || backend_of("CapturedStep", s.options.device).begin_capture == nullptr) {
         for (const Tensor& x : inputs) given.push_back(x.to(s.options.device));
         ++s.counts.eager_runs;
-        return run(s.step, given);
+        return run(s.step, handles_of(given));
     }
     CapturedShape& shape = s.shape_of(inputs);
     for (std::size_t i = 0; i < inputs.size(); ++i) shape.inputs[i].copy_(inputs[i]);

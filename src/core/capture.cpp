@@ -7,6 +7,12 @@
 
 namespace mezzo {
 
+namespace {
+
+const void* address(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
+
+}  // namespace
+
 // What the host hands to a run, in device memory.
 struct StepGraph::Arguments {
     static constexpr std::size_t capacity = 254;
@@ -43,6 +49,7 @@ void StepGraph::record(const std::function<void()>& step) {
             if (error == nullptr) throw;
         }
     }
+    require_gradients();
     drawn_ = random_state().offset - start_.offset;
     if (graph_ != nullptr) launch(start_);
     if (error != nullptr) std::rethrow_exception(error);
@@ -82,8 +89,21 @@ const RandomState* StepGraph::random() const {
 // Only the first meeting counts: what the step finds later it has made itself.
 void StepGraph::gradient_used(const Tensor& leaf) {
     if (owns(leaf) || !own_gradients_.insert(leaf.impl()).second) return;
-    const auto address = [](const Tensor& x) { return x.grad().defined() ? raw(x.grad()) : nullptr; };
-    require([leaf, address, expected = address(leaf)] { return address(leaf) == expected; });
+    meetings_.push_back({leaf.impl(), address(leaf.grad())});
+}
+
+void StepGraph::leaf_gone(const TensorImpl* leaf) noexcept {
+    own_gradients_.erase(leaf);
+    std::erase_if(meetings_, [leaf](const FirstMeeting& meeting) { return meeting.leaf == leaf; });
+}
+
+void StepGraph::require_gradients() {
+    for (const FirstMeeting& meeting : meetings_)
+        require([leaf = Tensor(meeting.leaf), expected = meeting.gradient] {
+            return address(leaf.grad()) == expected;
+        });
+    meetings_.clear();
+    own_gradients_.clear();
 }
 
 bool StepGraph::owns(const Tensor& x) const {

@@ -46,6 +46,8 @@ public:
     // replays need it to be as it is now.
     void gradient_used(const Tensor& leaf);
     void gradient_dropped(const Tensor& leaf) { own_gradients_.insert(leaf.impl()); }
+    // A tensor with gradient bookkeeping has been destroyed: it was the step's own.
+    void leaf_gone(const TensorImpl* leaf) noexcept;
     // Whether a tensor's memory is the step's own.
     bool owns(const Tensor& x) const;
     // Throws unless the state continues the stream of the step.
@@ -54,6 +56,7 @@ public:
 private:
     struct Arguments;
     void launch(RandomState start);
+    void require_gradients();
 
     static constinit inline thread_local StepGraph* current = nullptr;
     const Device device_;
@@ -67,7 +70,14 @@ private:
     std::vector<std::function<double()>> numbers_;
     std::vector<std::function<bool()>> conditions_;
     std::vector<std::function<void()>> actions_;
+    // While recording: leaves met, and those of them whose gradient at the first meeting came from before the
+    // step. No references, which would make gradients live longer than without a capture.
+    struct FirstMeeting {
+        TensorImpl* leaf;
+        const void* gradient;
+    };
     std::unordered_set<const TensorImpl*> own_gradients_;
+    std::vector<FirstMeeting> meetings_;
 };
 
 // Throws Error(state) in the name of op if this thread is recording on the device: "op: a captured step

@@ -78,18 +78,20 @@ void HeldBlocks::add(Block* block) noexcept {
 }
 
 Block* ArenaMemory::allocate(std::size_t bytes) {
+    constexpr const char* hint =
+        "; the step must make and release the same tensors in every call, and what it makes only once must "
+        "be made "
+        "in the warm-up (raise CaptureOptions::warmup)";
     const std::size_t size = block_size(bytes);
-    check(next_ < plan_.sizes.size() && plan_.sizes[next_] == size, ErrorKind::state,
-          "captured step: allocation ", next_, " is of ", size, " bytes, in the last warm-up run it was of ",
-          next_ < plan_.sizes.size() ? plan_.sizes[next_] : std::size_t(0),
-          "; the step must allocate the same in every call, and what it makes once must be made during the "
-          "warm-up");
+    check(next_ < plan_.sizes.size(), ErrorKind::state, "captured step: allocation ", next_, ", of ", size,
+          " bytes, is one more than in the last warm-up run", hint);
+    check(plan_.sizes[next_] == size, ErrorKind::state, "captured step: allocation ", next_, " is of ", size,
+          " bytes, in the last warm-up run it was of ", plan_.sizes[next_], hint);
     const std::size_t begin = plan_.offsets[next_], end = begin + size;
     for (const std::uint32_t other : live_)
         check(plan_.offsets[other] >= end || plan_.offsets[other] + plan_.sizes[other] <= begin,
-              ErrorKind::state, "captured step: allocation ", other,
-              " lives longer than in the last warm-up run, into ", next_,
-              "; the step must keep and release the same tensors in every call");
+              ErrorKind::state, "captured step: allocation ", other, " is still alive at allocation ", next_,
+              ", in the last warm-up run it was not", hint);
     live_.reserve(live_.size() + 1);
     auto* block = new Block;
     block->arena = arena_;

@@ -99,7 +99,11 @@ TensorImpl& checked(TensorImpl* impl) {
 
 }  // namespace
 
-TensorImpl::~TensorImpl() { delete grad_meta; }
+TensorImpl::~TensorImpl() {
+    if (grad_meta == nullptr) return;
+    if (StepGraph* graph = StepGraph::recording()) graph->leaf_gone(this);
+    delete grad_meta;
+}
 
 void retain(TensorImpl* impl) noexcept {
     if (impl != nullptr) add_reference(impl->refs);
