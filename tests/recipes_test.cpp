@@ -260,6 +260,39 @@ TEST_CASE("recipe: a function with a gradient of its own", "[recipes]") {
     CHECK(floats(x.grad()) == std::vector<float>{1, 1, 1});
 }
 
+TEST_CASE("recipe: a step as a CUDA graph", "[recipes]") {
+    mz::nn::Sequential net = small_net(8);
+    net.to(mz::best_device());
+    mz::data::DataLoader loader(samples(), {.batch_size = 8});
+    float first = 0, last = 0;
+    // begin
+    mz::optim::AdamW optimizer(net.parameters(), {.lr = 3e-2});
+    mz::optim::CosineAnnealingLR schedule(optimizer, {.t_max = 1000});
+    mz::amp::GradScaler scaler;
+    mz::cuda::CapturedStep step([&](const mz::Tensors& in) {
+        mz::Tensor loss;
+        {
+            mz::amp::Autocast scope({.device = mz::best_device().type(), .dtype = mz::float16});
+            loss = mz::cross_entropy(net(in[0]), in[1]);
+        }
+        scaler.scale(loss).backward();
+        scaler.step(optimizer);
+        scaler.update();
+        optimizer.zero_grad();
+        return mz::Tensors{loss};
+    });
+    for (int epoch = 0; epoch < 20; ++epoch) {
+        for (const auto& [x, y] : loader) {
+            const mz::Tensor loss = step({x, y})[0];
+            schedule.step();
+            last = loss.item<float>();
+            if (first == 0) first = last;
+        }
+    }
+    // end
+    CHECK(last < 0.7f * first);
+}
+
 TEST_CASE("recipe: float32 inside a 16-bit region", "[recipes]") {
     const mz::Tensor x = mz::full({1, 1}, 300);
     mz::Tensor product, y;
