@@ -218,6 +218,26 @@ TEST_CASE("captured step: each shape has its graph", "[cuda]") {
     CHECK(one.eager_runs + one.captures == 18);
 }
 
+TEST_CASE("captured step: the least recently used graph goes", "[cuda]") {
+    if (no_device()) return;
+    cuda::CapturedStep captured([](const Tensors& in) { return Tensors{in[0] + 1.0}; },
+                                {.warmup = 1, .max_graphs = 2, .device = gpu});
+    const auto replays = [&](std::int64_t n) {
+        const std::uint64_t before = captured.statistics().replays;
+        CHECK(captured({full({n}, n)})[0].to_vector<float>() ==
+              std::vector<float>(std::size_t(n), float(n + 1)));
+        return captured.statistics().replays - before;
+    };
+    for (int i = 0; i < 2; ++i)
+        for (std::int64_t n : {1, 2}) replays(n);
+    CHECK(replays(2) == 1);
+    CHECK(replays(1) == 1);
+    replays(3);  // in place of 2
+    CHECK(replays(1) == 1);
+    CHECK(replays(2) == 0);
+    CHECK(captured.statistics().graphs == 1);
+}
+
 TEST_CASE("captured step: random numbers drawn between calls", "[cuda]") {
     if (no_device()) return;
     const cuda::CaptureStatistics seen = compare({}, {.between = [](Training&, int i) {

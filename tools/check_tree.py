@@ -46,6 +46,8 @@ LAYERS = [["dtype.h"], ["error.h", "shape.h", "device.h"], ["tensor.h"], ["ops.h
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|fmt/|cub/|thrust/)")
 BACKEND_SWITCH = re.compile(r"\bMEZZO_(HAVE_CUDA|KERNELS)\b")
+# Kernels that draw take their stream from stream_of(), so that a captured step draws anew in each replay.
+OWN_STREAM = re.compile(r"\bat\.(seed|offset)\b")
 UNWANTED = [re.compile(p) for p in (r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b", r"(?<![\w.])/(wo" r"rk|ro" r"ot|ho" r"me)/")]
 
 breaches = []
@@ -146,6 +148,12 @@ def check_words(name, text):
                 report(name, number, f"'{match.group()}' does not belong here")
 
 
+def check_random_stream(name, text):
+    if folder_of(name) == "cuda" and name.name != "random_stream.cuh":
+        if match := OWN_STREAM.search(without_comments(text)):
+            report(name, text.count("\n", 0, match.start()) + 1, f"{match.group()}: use stream_of() of cuda/random_stream.cuh")
+
+
 def check_backend_switch(name, text):
     folder = folder_of(name)
     if folder.startswith(("src", "include", "cuda")) and folder != "src/ops" and str(name) != "src/core/device.cpp":
@@ -189,6 +197,7 @@ def main():
             check_includes(name, text)
             check_sizes(name, text)
             check_backend_switch(name, text)
+            check_random_stream(name, text)
     check_build_lists(names)
     print("\n".join(breaches) if breaches else f"check_tree: {len(names)} files, nothing to report")
     sys.exit(1 if breaches else 0)
