@@ -74,7 +74,7 @@ ReplacedFile::ReplacedFile(const char* op, const std::string& path)
 }
 
 void ReplacedFile::open() {
-    for (;;) {
+    for (int attempt = 0; attempt < 10000; ++attempt) {
         constexpr int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
         descriptor_ = uninterrupted([&] { return ::open(partial_.c_str(), flags, 0666); });
         check_call(descriptor_ >= 0, "cannot create");
@@ -92,6 +92,7 @@ void ReplacedFile::open() {
         if (!locked) fail_with("cannot lock", error);
         if (!regular || same) fail_with("cannot write", error);
     }
+    fail_with("cannot lock", EBUSY);  // a file system that gives a file another number each time
 }
 
 // What was private stays private.
