@@ -310,6 +310,12 @@ Tensor attention_of(In x, const AttentionOptions& options = {}) {
     return scaled_dot_product_attention(x[0], x[1], x[2], options);
 }
 
+// The same elements in every call: differences of values need one function.
+Tensor dropped_norm(In x) {
+    manual_seed(11);
+    return dropout_add_layer_norm(x[0], x[1], x[2], x[3], x[4], {.p = 0.3});
+}
+
 std::vector<OpCase> transformer_cases() {
     const Shape heads{2, 3, 4, 8}, keys{2, 3, 5, 8};
     return {
@@ -323,6 +329,8 @@ std::vector<OpCase> transformer_cases() {
          {{3, 5}, {5}, {3, 5}, {5}, {5}}, nullptr, fp32, any, "", "", true, false},
         {"dropout_add_layer_norm without x_bias", [](In x) { return dropout_add_layer_norm(x[0], {}, x[1], x[2], x[3]); },
          {{3, 5}, {3, 5}, {5}, {5}}, nullptr, fp32, any, "", "", true, false},
+        {"dropout_add_layer_norm with dropout", dropped_norm, {{6, 10}, {10}, {6, 10}, {10}, {10}}, nullptr, fp32, any, "",
+         "dropout_add_layer_norm_grad", true, false},
         {"scaled_dot_product_attention", [](In x) { return attention_of(x); }, {heads, keys, keys}, nullptr, low, any, "",
          "scaled_dot_product_attention_grad"},
         {"attention with a padding mask", [](In x) { return attention_of(x, {.mask = x[3]}); },

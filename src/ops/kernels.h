@@ -42,12 +42,25 @@
 //                           (); at.seed, at.offset; at.alpha, at.beta low and high, or mean and stddev -> out
 //   cat                     any number of inputs (contiguous, of out's dtype); at.dim -> out
 //   arange                  () -> out[i] = i
+//   layer_norm              x [rows, cols], weight, bias [cols] of any floating dtypes; at.alpha = eps -> y
+//                           and, if there are out[1] and out[2], mean and rstd [rows]
+//   layer_norm_grad         g, x, weight, mean, rstd -> gradients of x, weight, bias
+//   rms_norm                as layer_norm without bias and mean
+//   rms_norm_grad           g, x, weight, rstd -> gradients of x, weight
+//   dropout_add_layer_norm  weight, x, x_bias or undefined, residual, bias; at.alpha = p, at.seed, at.offset,
+//                           at.beta = eps -> y and, if there are more, z = dropout(x + x_bias) + residual,
+//                           mean, rstd
+//   dropout_add_layer_norm_grad
+//                           g, z, weight, mean, rstd; attributes as above -> gradients of x, residual,
+//                           weight, bias and, if there is an out[4], x_bias
 #define MEZZO_OTHER_KERNELS                                                                                 \
     Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,    \
         min, norm, argmax, amax_grad, matmul, linear, column_sum, softmax, log_softmax, softmax_grad,       \
         log_softmax_grad, mse_loss, mse_loss_grad, l1_loss, l1_loss_grad, smooth_l1_loss,                   \
         smooth_l1_loss_grad, bce, bce_grad, bce_with_logits, bce_with_logits_grad, nll_loss, nll_loss_grad, \
-        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange;
+        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange, \
+        layer_norm, layer_norm_grad, rms_norm, rms_norm_grad, dropout_add_layer_norm,                       \
+        dropout_add_layer_norm_grad;
 
 namespace mezzo::cpu_kernels {
 #include "mezzo/ops.def"
