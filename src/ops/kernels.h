@@ -42,12 +42,22 @@
 //                           (); at.seed, at.offset; at.alpha, at.beta low and high, or mean and stddev -> out
 //   cat                     any number of inputs (contiguous, of out's dtype); at.dim -> out
 //   arange                  () -> out[i] = i
+//   scaled_dot_product_attention
+//                           q [batch, query, heads, dim], k, v [batch, key, heads, dim] (any strides but 1 in
+//                           dim), mask (boolean view of [batch, heads, query, key], true: may look) or
+//                           undefined; at.alpha = dropout_p with at.seed, at.offset (element ((b heads + h)
+//                           query + i) key + j), at.beta = scale, at.index = 1: causal -> y like q and, if
+//                           there is an out[1], lse [batch, heads, query] float32 (float64 for float64), -inf
+//                           where there is nothing to look at
+//   scaled_dot_product_attention_grad
+//                           g, q, k, v, y, lse, mask; at as above -> gradients of q, k, v
 #define MEZZO_OTHER_KERNELS                                                                                 \
     Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,    \
         min, norm, argmax, amax_grad, matmul, linear, column_sum, softmax, log_softmax, softmax_grad,       \
         log_softmax_grad, mse_loss, mse_loss_grad, l1_loss, l1_loss_grad, smooth_l1_loss,                   \
         smooth_l1_loss_grad, bce, bce_grad, bce_with_logits, bce_with_logits_grad, nll_loss, nll_loss_grad, \
-        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange;
+        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange,  \
+        scaled_dot_product_attention, scaled_dot_product_attention_grad;
 
 namespace mezzo::cpu_kernels {
 #include "mezzo/ops.def"
