@@ -53,6 +53,15 @@
 //   dropout_add_layer_norm_grad
 //                           g, z, weight, mean, rstd; attributes as above -> gradients of x, residual,
 //                           weight, bias and, if there is an out[4], x_bias
+//   scaled_dot_product_attention
+//                           q [batch, query, heads, dim], k, v [batch, key, heads, dim] (any strides but 1 in
+//                           dim), mask (boolean view of [batch, heads, query, key], true: may look) or
+//                           undefined; at.alpha = dropout_p with at.seed, at.offset (element ((b heads + h)
+//                           query + i) key + j), at.beta = scale, at.index = 1: causal -> y like q and, if
+//                           there is an out[1], lse [batch, heads, query] float32 (float64 for float64), -inf
+//                           where there is nothing to look at
+//   scaled_dot_product_attention_grad
+//                           g, q, k, v, y, lse, mask; at as above -> gradients of q, k, v
 #define MEZZO_OTHER_KERNELS                                                                                 \
     Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,    \
         min, norm, argmax, amax_grad, matmul, linear, column_sum, softmax, log_softmax, softmax_grad,       \
@@ -60,7 +69,7 @@
         smooth_l1_loss_grad, bce, bce_grad, bce_with_logits, bce_with_logits_grad, nll_loss, nll_loss_grad, \
         cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange, \
         layer_norm, layer_norm_grad, rms_norm, rms_norm_grad, dropout_add_layer_norm,                       \
-        dropout_add_layer_norm_grad;
+        dropout_add_layer_norm_grad, scaled_dot_product_attention, scaled_dot_product_attention_grad;
 
 namespace mezzo::cpu_kernels {
 #include "mezzo/ops.def"
