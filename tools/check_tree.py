@@ -37,6 +37,7 @@ ALLOWED = {
 ALLOWED_FILES = {
     "src/core/device.cpp": ["cpu/parallel.h"],       # the registry of devices also sets the CPU's threads
     "cuda/kernel.cuh": ["tests/emulation/"],         # kernels as C++ for the emulator
+    "cuda/mma.cuh": ["tests/emulation/"],
     "src/nn/clip.cpp": ["ops/kernels.h", "optim/param_refs.h"],  # clipping is a step kernel
 }
 # Public headers by layer: a header may include headers of its own or a lower layer.

@@ -69,6 +69,7 @@ Tensors attention_grad_meaning(In in, const Attrs& at) {
 const Op attention_grad_op{{.name = "scaled_dot_product_attention_grad",
                             .strided = true,
                             .mixed = true,
+                            .kernel = MEZZO_CUDA_KERNEL(scaled_dot_product_attention_grad),
                             .meaning = attention_grad_meaning}};
 
 // The last dimension contiguous, which kernels rely on.
@@ -96,6 +97,7 @@ const Op attention_op{{.name = "scaled_dot_product_attention",
                        .strided = true,
                        .mixed = true,
                        .statistics = 1,
+                       .kernel = MEZZO_CUDA_KERNEL(scaled_dot_product_attention),
                        .vjp = attention_vjp,
                        .meaning = attention_meaning}};
 

@@ -42,12 +42,15 @@
 //                           (); at.seed, at.offset; at.alpha, at.beta low and high, or mean and stddev -> out
 //   cat                     any number of inputs (contiguous, of out's dtype); at.dim -> out
 //   arange                  () -> out[i] = i
+//   scaled_dot_product_attention(_grad)
+//                           see src/ops/attention.cpp
 #define MEZZO_OTHER_KERNELS                                                                                 \
     Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,    \
         min, norm, argmax, amax_grad, matmul, linear, column_sum, softmax, log_softmax, softmax_grad,       \
         log_softmax_grad, mse_loss, mse_loss_grad, l1_loss, l1_loss_grad, smooth_l1_loss,                   \
         smooth_l1_loss_grad, bce, bce_grad, bce_with_logits, bce_with_logits_grad, nll_loss, nll_loss_grad, \
-        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange;
+        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange, \
+        scaled_dot_product_attention, scaled_dot_product_attention_grad;
 
 namespace mezzo::cpu_kernels {
 #include "mezzo/ops.def"
@@ -69,9 +72,14 @@ MEZZO_OTHER_KERNELS
 #ifdef MEZZO_HAVE_CUDA
 #define MEZZO_KERNELS(name) \
     { mezzo::cpu_kernels::name, mezzo::cuda_kernels::name }
+// Of an op that the CPU runs by its meaning.
+#define MEZZO_CUDA_KERNEL(name) \
+    { nullptr, mezzo::cuda_kernels::name }
 #else
 #define MEZZO_KERNELS(name) \
     { mezzo::cpu_kernels::name, nullptr }
+#define MEZZO_CUDA_KERNEL(name) \
+    { nullptr, nullptr }
 #endif
 
 namespace mezzo {
