@@ -69,7 +69,7 @@ Tensors attention_grad_meaning(In in, const Attrs& at) {
 const Op attention_grad_op{{.name = "scaled_dot_product_attention_grad",
                             .strided = true,
                             .mixed = true,
-                            .kernel = {cpu_kernels::scaled_dot_product_attention_grad, nullptr},
+                            .kernel = MEZZO_KERNELS(scaled_dot_product_attention_grad),
                             .meaning = attention_grad_meaning}};
 
 // The last dimension contiguous, which kernels rely on.
@@ -97,7 +97,7 @@ const Op attention_op{{.name = "scaled_dot_product_attention",
                        .strided = true,
                        .mixed = true,
                        .statistics = 1,
-                       .kernel = {cpu_kernels::scaled_dot_product_attention, nullptr},
+                       .kernel = MEZZO_KERNELS(scaled_dot_product_attention),
                        .vjp = attention_vjp,
                        .meaning = attention_meaning}};
 

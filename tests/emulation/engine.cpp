@@ -338,6 +338,7 @@ void Engine::begin_block(std::uint64_t block, dim3 grid, dim3 shape) {
         f.index = i;
         f.done = f.fenced = false;
         f.atomics.clear();
+        f.copies.assign(1, {});
         f.thread = {i % shape.x, i / shape.x % shape.y, i / (shape.x * shape.y)};
 #ifdef MEZZO_TSAN
         __tsan_set_fiber_name(
