@@ -91,14 +91,9 @@ MEZZO_OTHER_KERNELS
 #ifdef MEZZO_HAVE_CUDA
 #define MEZZO_KERNELS(name) \
     { mezzo::cpu_kernels::name, mezzo::cuda_kernels::name }
-// Of an op that the CPU runs by its meaning.
-#define MEZZO_CUDA_KERNEL(name) \
-    { nullptr, mezzo::cuda_kernels::name }
 #else
 #define MEZZO_KERNELS(name) \
     { mezzo::cpu_kernels::name, nullptr }
-#define MEZZO_CUDA_KERNEL(name) \
-    { nullptr, nullptr }
 #endif
 
 namespace mezzo {
