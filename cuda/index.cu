@@ -122,6 +122,7 @@ template <class T> struct Packs {
     using C = float;
     static constexpr int lanes = 4;
     T* p;
+    static Packs at(T* memory) { return {memory}; }
     __device__ void load(std::int64_t i, float (&values)[lanes]) const {
         const auto v = *reinterpret_cast<const Vec<T, lanes>*>(p + i);
         for (int k = 0; k < lanes; ++k) values[k] = to_float(v.v[k]);
@@ -136,6 +137,7 @@ template <class A> struct Singles {
     using C = typename A::C;
     static constexpr int lanes = 1;
     A a;
+    static Singles at(C* memory) { return {A{memory}}; }
     __device__ void load(std::int64_t i, C (&values)[1]) const { values[0] = a.load(i); }
     __device__ void store(std::int64_t i, const C (&values)[1]) const { a.store(i, values[0]); }
 };
@@ -261,8 +263,8 @@ void divide(RowSums& s) {
     if (s.segments < 1) s.segments = 1;
 }
 
-template <class G, class Y, class Parts>
-void sum_rows(const G& g, const Y& y, const Parts&, RowSums s, const Tensor& out) {
+// Parts: how the results of segments are written.
+template <class Parts, class G, class Y> void sum_rows(const G& g, const Y& y, RowSums s, const Tensor& out) {
     using C = typename Y::C;
     divide(s);
     const unsigned grid = grid_for(s.slices * s.chunks() * s.segments, 1);
@@ -270,7 +272,7 @@ void sum_rows(const G& g, const Y& y, const Parts&, RowSums s, const Tensor& out
     const Scratch parts(out.device(), s.segments * s.results() * std::int64_t(sizeof(C)));
     RowSums apart = s;
     apart.add = false;
-    launch(sum_rows_kernel<G, Parts>, grid, index_block, 0, g, Parts{{parts.as<C>()}}, apart);
+    launch(sum_rows_kernel<G, Parts>, grid, index_block, 0, g, Parts::at(parts.as<C>()), apart);
     const Shape shape{s.segments + (s.add ? 1 : 0), s.results()};
     reduce(LoadPart<C>{parts.as<C>(), any_of<C>(out), s.segments * s.results()}, SumOp<C>{1},
            reduce_shape(shape, Axes{0}), out);
@@ -281,13 +283,12 @@ template <class T> bool sum_packs(const Tensor& g, const Tensor& y, const RowSum
     if (g.dtype() != dtype_of<T>() || y.dtype() != dtype_of<T>() || s.width % Packs<T>::lanes != 0 ||
         !aligned(g, bytes) || !aligned(y, bytes))
         return false;
-    sum_rows(Packs<T>{static_cast<T*>(raw(g))}, Packs<T>{static_cast<T*>(raw(y))}, Packs<float>{}, s, y);
+    sum_rows<Packs<float>>(Packs<T>{static_cast<T*>(raw(g))}, Packs<T>{static_cast<T*>(raw(y))}, s, y);
     return true;
 }
 
 template <class C> void sum_singles(const Tensor& g, const Tensor& y, const RowSums& s) {
-    sum_rows(Singles<AnyArray<C>>{any_of<C>(g)}, Singles<AnyArray<C>>{any_of<C>(y)}, Singles<Array<C>>{}, s,
-             y);
+    sum_rows<Singles<Array<C>>>(Singles<AnyArray<C>>{any_of<C>(g)}, Singles<AnyArray<C>>{any_of<C>(y)}, s, y);
 }
 
 void sum_selected(const Tensor& g, const Tensor& index, std::int64_t dim, std::int64_t skip, bool add,

@@ -68,7 +68,7 @@ template <class C> struct Scale {
 };
 
 template <class Team, int packs, class Source, class Y>
-__global__ __launch_bounds__(longest_block) void norm_kernel(Source source, Y* y, NormArgs<float> a) {
+__global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y* y, NormArgs<float> a) {
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         float v[packs][pack];
         float sum = 0;
