@@ -61,8 +61,8 @@ private:
     const AttentionProblem& p;
     const Heads& y;
     float* lse;  // [batch, heads, query] or null
-    const GemmKernels& gemm = active_gemm_kernels();
-    const AttentionLoops& loops = active_attention_loops();
+    const AttentionKernels& kernels = active_attention_kernels();
+    const GemmKernels& gemm = kernels.gemm;
     const std::int64_t nr;
     const float scale;
 };
@@ -94,7 +94,7 @@ void Forward::drop(const Keys& keys, const Panel& panel, std::int64_t rows, floa
         p.dropout.read(p.element(keys.b, keys.h, panel.first + j, keys.first), rows, row);
         for (std::int64_t i = 0; i < rows; ++i) bytes[i * nr + j] = row[i];
     }
-    loops.keep(t, bytes, rows * nr, 0);
+    kernels.keep(t, bytes, rows * nr, 0);
 }
 
 // Adds a block of keys to what a panel of queries has seen.
@@ -105,7 +105,7 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     if (p.mask.by_query() && !hide(keys, panel, rows, bytes)) return;
     float* const t = scratch().scores.get<float>(attention_keys * nr);
     gemm.tile(keys.k, panel.q, p.dim, p.dim, rows, panel.columns, t, nr, false);
-    if (p.mask.by_query()) loops.keep(t, bytes, rows * nr, -infinity);
+    if (p.mask.by_query()) kernels.keep(t, bytes, rows * nr, -infinity);
     if (keys.seen)
         for (std::int64_t i = 0; i < rows; ++i)
             if (!keys.seen[i]) std::fill(t + i * nr, t + (i + 1) * nr, -infinity);
@@ -122,7 +122,7 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     block.total = panel.total;
     block.sums = panel.started ? panel.sums : nullptr;
     block.dim = p.dim;
-    loops.softmax(block);
+    kernels.softmax(block);
     if (p.dropout.threshold != 0) drop(keys, panel, rows, t, bytes);
     gemm.tile(keys.v, t, keys.count, rows, p.dim, panel.columns, panel.sums, nr, panel.started);
     panel.started = true;
@@ -131,7 +131,7 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
 // Sums over totals to y, and the log-sum-exp.
 void Forward::finish(std::int64_t b, std::int64_t h, const Panel& panel) const {
     if (!panel.started) std::fill(panel.sums, panel.sums + p.dim * nr, 0.0f);
-    loops.divide(panel.sums, nr, p.dim, panel.columns, panel.total, float(p.dropout.scale));
+    kernels.divide(panel.sums, nr, p.dim, panel.columns, panel.total, float(p.dropout.scale));
     float* const turned = scratch().turned.get<float>(round_up(p.dim, nr) * nr);
     write_transposed(gemm, panel.sums, p.dim, panel.columns, 1, turned, y, y.at(b, panel.first, h));
     if (!lse) return;
@@ -188,7 +188,7 @@ void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
     const cpu::Heads y(out[0]);
     float* const lse = out.size() > 1 ? reinterpret_cast<float*>(out[1]->bytes()) : nullptr;
     const cpu::Forward forward(p, y, lse);
-    const std::int64_t chunk = cpu::chunk_of_queries(p, cpu::active_gemm_kernels().nr);
+    const std::int64_t chunk = cpu::chunk_of_queries(p, cpu::active_attention_kernels().gemm.nr);
     const std::int64_t chunks = (p.query + chunk - 1) / chunk;
     constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention
     const std::int64_t grain = least_work / (2 * chunk * (p.key + 1) * (p.dim + 1)) + 1;

@@ -5,8 +5,7 @@
 
 #include "core/backend.h"
 #include "core/tensor_impl.h"
-#include "cpu/attention_loops.h"
-#include "cpu/isa_tables.h"
+#include "cpu/attention_tables.h"
 
 namespace mezzo::cpu {
 
@@ -89,9 +88,6 @@ struct AttentionProblem {
 inline constexpr std::int64_t attention_keys = 256;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-// The loops that belong to active_gemm_kernels().
-const AttentionLoops& active_attention_loops();
 
 // alpha times the transpose of sums[dim, nr], `rows` columns of it, to rows of y; `turned`: scratch of
 // round_up(dim, nr) * nr floats.

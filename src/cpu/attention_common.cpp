@@ -82,10 +82,10 @@ KeyRange AttentionProblem::visible_keys(std::int64_t b, std::int64_t h, std::uin
     return keys;
 }
 
-const AttentionLoops& active_attention_loops() {
+const AttentionKernels& active_attention_kernels() {
     const Isa isa = active_isa();
-    if (isa == Isa::avx512 && attention_avx512.lanes != 0) return attention_avx512;
-    if (isa != Isa::portable && attention_avx2.lanes != 0) return attention_avx2;
+    if (isa >= Isa::avx512 && attention_avx512.gemm.mr != 0) return attention_avx512;
+    if (isa >= Isa::avx2 && attention_avx2.gemm.mr != 0) return attention_avx2;
     return attention_portable;
 }
 

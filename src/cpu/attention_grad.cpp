@@ -87,8 +87,8 @@ private:
     const AttentionProblem& p;
     const Heads g, y, dq, dk, dv;
     const float* lse;
-    const GemmKernels& gemm = active_gemm_kernels();
-    const AttentionLoops& loops = active_attention_loops();
+    const AttentionKernels& kernels = active_attention_kernels();
+    const GemmKernels& gemm = kernels.gemm;
     const std::int64_t mr = gemm.mr, nr = gemm.nr, ldq = round_up(p.dim, nr);
     const float log2_scale = p.log2_scale();
 };
@@ -100,8 +100,8 @@ void Backward::statistics(const Part& part, float* lse2, float* delta) const {
     const float* from = lse + (part.b * p.heads + part.h) * p.query + part.first_query;
     for (std::int64_t i = 0; i < count; ++i)
         lse2[i] = from[i] == -infinity ? infinity : from[i] * 1.44269504f;
-    loops.row_dots(g.at(part.b, part.first_query, part.h), g.dtype, g.row,
-                   y.at(part.b, part.first_query, part.h), y.dtype, y.row, count, p.dim, delta);
+    kernels.row_dots(g.along_dim(part.b, part.first_query, part.h),
+                     y.along_dim(part.b, part.first_query, part.h), count, p.dim, delta);
 }
 
 Queries Backward::queries(const Part& part, std::int64_t first, float* to) const {
@@ -157,9 +157,10 @@ bool Backward::read_masks(const Part& part, const Queries& q, const Keys& k, std
 void Backward::hide(const Queries& q, const Keys& k, std::int64_t j, std::int64_t from, float* t,
                     const std::uint8_t* seen) const {
     const std::int64_t columns = std::min(nr, k.count - j);
-    if (p.mask.by_query()) loops.keep(t + from * nr, seen + from * nr, (q.count - from) * nr, -infinity);
+    if (p.mask.by_query()) kernels.keep(t + from * nr, seen + from * nr, (q.count - from) * nr, -infinity);
     if (k.seen && std::memchr(k.seen + j, 0, std::size_t(columns)))
-        for (std::int64_t i = from; i < q.count; ++i) loops.keep(t + i * nr, k.seen + j, columns, -infinity);
+        for (std::int64_t i = from; i < q.count; ++i)
+            kernels.keep(t + i * nr, k.seen + j, columns, -infinity);
     if (!p.causal) return;
     for (std::int64_t i = from; i < q.count; ++i) {
         const std::int64_t last = q.first + i - (k.first + j);  // column that the query still sees
@@ -195,7 +196,7 @@ void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int
         gemm.tile(q.q + from * p.dim, k.k_turned + j * p.dim, p.dim, p.dim, left, columns, t_from, nr, false);
         gemm.tile(q.g + from * p.dim, k.v_turned + j * p.dim, p.dim, p.dim, left, columns, u_from, nr, false);
         hide(q, k, j, from, t, seen);
-        if (kept) loops.keep(u_from, kept + from * nr, left * nr, 0);
+        if (kept) kernels.keep(u_from, kept + from * nr, left * nr, 0);
         SoftmaxGradBlock block{};
         block.t = t_from;
         block.u = u_from;
@@ -206,8 +207,8 @@ void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int
         block.kept_scale = float(p.dropout.scale);
         block.lse = q.lse + from;
         block.delta = q.delta + from;
-        loops.softmax_grad(block);
-        if (kept) loops.keep(t_from, kept + from * nr, left * nr, 0);
+        kernels.softmax_grad(block);
+        if (kept) kernels.keep(t_from, kept + from * nr, left * nr, 0);
         if (part.dkv) {
             gemm.tile(q.g_turned + from * mr, t_from, rows, left, p.dim, columns, k.dv + j * p.dim, nr, true);
             gemm.tile(q.q_turned + from * mr, u_from, rows, left, p.dim, columns, k.dk + j * p.dim, nr, true);

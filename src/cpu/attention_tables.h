@@ -1,10 +1,10 @@
-// The inner loops of attention between its matrix products, one table per instruction set like GemmKernels:
-// they work on the blocks of scores that GemmKernels::tile leaves behind.
+// What attention needs of each instruction set: matrix products, and the loops between them on the blocks of
+// scores that GemmKernels::tile leaves behind.
 #pragma once
 
 #include <cstdint>
 
-#include "mezzo/dtype.h"
+#include "cpu/isa_tables.h"
 
 namespace mezzo::cpu {
 
@@ -31,8 +31,10 @@ struct SoftmaxGradBlock {
     const float* delta;  // per row: sum over the keys of weight times its gradient
 };
 
-struct AttentionLoops {
-    int lanes;
+struct AttentionKernels {
+    // float32 panels in a register tile that divides the usual dims and lengths; blocks for the cache are
+    // chosen by attention itself.
+    GemmKernels gemm;
     void (*softmax)(const SoftmaxBlock& b);
     void (*softmax_grad)(const SoftmaxGradBlock& b);
     // t = keep ? t : otherwise, element by element.
@@ -41,11 +43,13 @@ struct AttentionLoops {
     void (*divide)(float* sums, std::int64_t ld, std::int64_t dim, std::int64_t columns, const float* total,
                    float factor);
     // dst[i] = the dot product of row i of x and of y, n long; float16, bfloat16 or float32.
-    void (*row_dots)(const void* x, Dtype x_type, std::int64_t ldx, const void* y, Dtype y_type,
-                     std::int64_t ldy, std::int64_t rows, std::int64_t n, float* dst);
+    void (*row_dots)(const Operand& x, const Operand& y, std::int64_t rows, std::int64_t n, float* dst);
 };
 
 // The avx2 and avx512 ones are empty where they were not compiled.
-extern const AttentionLoops attention_portable, attention_avx2, attention_avx512;
+extern const AttentionKernels attention_portable, attention_avx2, attention_avx512;
+
+// The kernels of active_isa().
+const AttentionKernels& active_attention_kernels();
 
 }  // namespace mezzo::cpu

@@ -1,16 +1,13 @@
-// The loops of attention, one source for all instruction sets. The including file defines MEZZO_LANES (floats
-// per vector, those of its GEMM kernels) and takes `attention_loops`. Internal linkage throughout: see
-// vector.h.
+// The kernels of attention, one source for all instruction sets. The including file defines what
+// gemm_kernel.h asks for and takes `attention_kernels`. Internal linkage throughout: see vector.h.
 #pragma once
 
-#include "cpu/attention_loops.h"
-#include "cpu/vector.h"
+#include "cpu/attention_tables.h"
+#include "cpu/gemm_kernel.h"
 
 namespace mezzo::cpu {
 namespace {
 
-constexpr int lanes = MEZZO_LANES;
-using Vector = FloatN<lanes>;
 using Bits = UintN<lanes>;
 
 // The larger of both; b if one is NaN.
@@ -129,37 +126,55 @@ template <int = 0> void divide(float* sums, std::int64_t ld, std::int64_t dim, s
     }
 }
 
-template <class X, class Y> void dots(const X* x, std::int64_t ldx, const Y* y, std::int64_t ldy,
-                                      std::int64_t rows, std::int64_t n, float* dst) {
-    for (std::int64_t i = 0; i < rows; ++i, x += ldx, y += ldy) {
-        Vector sum = {};
-        std::int64_t k = 0;
-        for (; k + lanes <= n; k += lanes) sum += load<lanes>(x + k) * load<lanes>(y + k);
-        if (k < n) sum += load_first<lanes>(x + k, n - k) * load_first<lanes>(y + k, n - k);
-        float f[lanes];
-        store<lanes>(f, sum);
+// The sums of four vectors, in a vector.
+template <int N> MEZZO_INLINE FloatN<4> four_sums(const FloatN<N> (&x)[4]) {
+    if constexpr (N > 4) {
+        constexpr int half = N / 2;
+        FloatN<half> folded[4];
 #pragma GCC unroll 4
-        for (int half = lanes / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-            for (int l = 0; l < half; ++l) f[l] += f[l + half];
-        dst[i] = f[0];
+        for (int i = 0; i < 4; ++i) {
+            FloatN<half> parts[2];
+            __builtin_memcpy(parts, &x[i], sizeof parts);
+            folded[i] = parts[0] + parts[1];
+        }
+        return four_sums<half>(folded);
+    } else {
+        const FloatN<4> a =
+            __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5) + __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+        const FloatN<4> b =
+            __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5) + __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+        return __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
     }
 }
 
-template <class F> MEZZO_INLINE void with_type(const void* p, Dtype type, const F& f) {
-    if (type == Dtype::float32) f(static_cast<const float*>(p));
-    if (type == Dtype::bfloat16) f(static_cast<const bfloat16_t*>(p));
-    if (type == Dtype::float16) f(static_cast<const float16_t*>(p));
+template <class X, class Y> void dots_of_rows(const X* x, std::int64_t ldx, const Y* y, std::int64_t ldy,
+                                              std::int64_t rows, std::int64_t n, float* dst) {
+    for (std::int64_t i = 0; i < rows; i += 4) {
+        Vector sum[4] = {};
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+            const std::int64_t row = smaller(i + r, rows - 1);
+            const X* const from_x = x + row * ldx;
+            const Y* const from_y = y + row * ldy;
+            std::int64_t k = 0;
+            for (; k + lanes <= n; k += lanes) sum[r] += load<lanes>(from_x + k) * load<lanes>(from_y + k);
+            if (k < n) sum[r] += load_first<lanes>(from_x + k, n - k) * load_first<lanes>(from_y + k, n - k);
+        }
+        const FloatN<4> sums = four_sums<lanes>(sum);
+        store_first<4>(dst + i, sums, smaller(4, rows - i));
+    }
 }
 
-template <int = 0> void row_dots(const void* x, Dtype x_type, std::int64_t ldx, const void* y, Dtype y_type,
-                                 std::int64_t ldy, std::int64_t rows, std::int64_t n, float* dst) {
-    with_type(x, x_type, [&](const auto* from_x) {
-        with_type(y, y_type, [&](const auto* from_y) { dots(from_x, ldx, from_y, ldy, rows, n, dst); });
+template <int = 0>
+void row_dots(const Operand& x, const Operand& y, std::int64_t rows, std::int64_t n, float* dst) {
+    with_type(x.type, x.data, [&](const auto* from_x) {
+        with_type(y.type, y.data,
+                  [&](const auto* from_y) { dots_of_rows(from_x, x.ld, from_y, y.ld, rows, n, dst); });
     });
 }
 
-constexpr AttentionLoops attention_loops = {lanes, softmax<>, softmax_grad<>, keep<>, divide<>, row_dots<>};
+constexpr AttentionKernels attention_kernels = {kernels, softmax<>, softmax_grad<>,
+                                                keep<>,  divide<>,  row_dots<>};
 
 }  // namespace
 }  // namespace mezzo::cpu
