@@ -64,6 +64,7 @@ template <class C> __device__ void dots(Tiles<C>& t, const Operand<C>& a, std::i
 template <class C, int parts> __device__ void accumulate(Tiles<C>& t, const C (&w)[warp_rows],
                                                          const Operand<C>& b, std::int64_t b0,
                                                          std::int64_t column, C (&sum)[warp_rows][parts]) {
+    MEZZO_UNROLL
     for (int n = 0; n < parts; ++n) {
         if (column + n * tile >= b.dim) continue;
         __syncthreads();
@@ -73,6 +74,7 @@ template <class C, int parts> __device__ void accumulate(Tiles<C>& t, const C (&
         __syncthreads();
         for (int l = 0; l < tile; ++l) {
             const C other = t.b[l][lane()];
+            MEZZO_UNROLL
             for (int r = 0; r < warp_rows; ++r) sum[r][n] += t.w[warp_row() + r][l] * other;
         }
     }
@@ -100,8 +102,10 @@ struct Place {
 template <class C, int parts>
 __device__ void store_rows(const Attention& a, const Place& place, std::int64_t length,
                            const C (&sum)[warp_rows][parts], const C (&factor)[warp_rows], AnyArray<C> out) {
+    MEZZO_UNROLL
     for (int r = 0; r < warp_rows; ++r) {
         const std::int64_t row = place.first + warp_row() + r;
+        MEZZO_UNROLL
         for (int n = 0; n < parts; ++n) {
             const std::int64_t column = place.column + n * tile + lane();
             if (row >= length || column >= a.dim) continue;
@@ -138,15 +142,19 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
         C result[warp_rows][parts] = {}, max[warp_rows], sum[warp_rows] = {};
         for (C& m : max) m = -static_cast<C>(INFINITY);
         for (std::int64_t j0 = 0; j0 < keys_seen(a, at.first); j0 += tile) {
-            C w[warp_rows];
+            C w[warp_rows], shrink[warp_rows];
             dots(tiles, queries, at.first, keys, j0, w);
             for (int r = 0; r < warp_rows; ++r) {
                 const std::int64_t i = at.first + warp_row() + r, j = j0 + lane();
                 w[r] =
                     a.visible(at.b, at.h, i, j) ? w[r] * static_cast<C>(a.scale) : -static_cast<C>(INFINITY);
-                const C shrink = online_softmax(w[r], max[r], sum[r]);
-                for (C& value : result[r]) value *= shrink;
+                shrink[r] = online_softmax(w[r], max[r], sum[r]);
                 if (!a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j))) w[r] = 0;
+            }
+            MEZZO_UNROLL
+            for (int r = 0; r < warp_rows; ++r) {
+                MEZZO_UNROLL
+                for (int n = 0; n < parts; ++n) result[r][n] *= shrink[r];
             }
             accumulate(tiles, w, values, j0, at.column, result);
         }

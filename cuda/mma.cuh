@@ -1,5 +1,6 @@
-// Tensor Core and asynchronous copy instructions of compute capability 8.0 and later. One PTX instruction per
-// wrapper; tests/emulation/mma.h does the same on the CPU, tests/mma_test.cpp tests each wrapper alone.
+// Tensor Core and asynchronous copy instructions of compute capability 8.0 and later. Inline PTX is found
+// here only, one instruction per wrapper; tests/emulation/mma.h does the same on the CPU, tests/mma_test.cpp
+// tests each wrapper alone.
 //
 // An m16n8k16 product is shared out among the lanes of a warp as the PTX manual says. With g = lane / 4 and
 // t = lane % 4, lane l holds
@@ -29,7 +30,7 @@ __device__ inline unsigned shared_address(const void* p) {
 
 // Copies `bytes` (0 to 16) from global memory and fills the rest of the 16 bytes in shared memory with zeros.
 // Both addresses are multiples of 16. The data is there after a wait that covers it, for other threads after
-// a barrier behind that wait.
+// a barrier behind that wait. No thread returns before it has waited for all its copies.
 __device__ inline void copy_async(void* shared, const void* global, unsigned bytes = 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(bytes)

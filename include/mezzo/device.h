@@ -57,8 +57,8 @@ void set_memory_limit(Device device, std::size_t bytes);
 
 // Whether scaled_dot_product_attention on CUDA may use Tensor Cores: float16 and bfloat16, dim 32, 64 or 128,
 // rows that start at multiples of 16 bytes; everything else runs in float32 or float64 arithmetic anyway.
-// Off unless set, because the Tensor Core kernels have run on an emulated device only so far. Set it before
-// the forward pass; forward and backward may differ.
+// Off unless set, because the Tensor Core kernels have run on an emulated device only so far. May be changed
+// at any time: a gradient does not depend on how the forward pass was computed.
 void set_flash_attention(bool on);
 bool flash_attention();
 

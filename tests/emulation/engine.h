@@ -59,6 +59,7 @@ struct AsyncCopy {
     void* to;
     const void* from;
     std::size_t bytes, zeros;  // copied, and zeros written behind them
+    Site site;
 };
 
 struct Fiber {
@@ -143,6 +144,7 @@ private:
     std::string stuck() const;
     char* new_edge() { return &edge_ring_[edge_next_++ % sizeof edge_ring_]; }
     void device_access(bool on);
+    void require_no_copies();
 
     std::mutex mutex_;
     Fiber main_;

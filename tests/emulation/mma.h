@@ -14,7 +14,7 @@ inline void copy_async(void* to, const void* from, std::size_t bytes, std::size_
         Engine::get().fail("cp.async: misaligned address", site);
     std::memset(to, 0xFF, bytes);
     Hidden hidden;
-    Engine::get().copies().back().push_back({to, from, from_bytes, bytes - from_bytes});
+    Engine::get().copies().back().push_back({to, from, from_bytes, bytes - from_bytes, site});
 }
 inline void copy_async_commit() {
     Hidden hidden;
