@@ -68,7 +68,7 @@ template <class C> struct Scale {
 };
 
 template <class Team, int packs, class Source, class Y>
-__global__ void norm_kernel(Source source, Y* y, NormArgs<float> a) {
+__global__ __launch_bounds__(longest_block) void norm_kernel(Source source, Y* y, NormArgs<float> a) {
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         float v[packs][pack];
         float sum = 0;
@@ -156,8 +156,6 @@ template <class C> void norm_any(const Tensor& x, const Tensor& y, const NormArg
         launch(norm_any_kernel<decltype(team), C>, grid, block, 0, any_of<C>(x), any_of<C>(y), a);
     });
 }
-
-constexpr std::int64_t longest_in_registers = 1024 * 4 * pack;
 
 template <class Y, class Source>
 bool norm_packs(const Source& source, const Tensor& y, const NormArgs<float>& a) {

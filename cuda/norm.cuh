@@ -68,7 +68,12 @@ struct AddTwo {
     }
 };
 
-// Threads for a block that covers a row with four packs per thread.
-inline unsigned block_over(std::int64_t cols) { return block_for((cols + 4 * pack - 1) / (4 * pack), 1024); }
+// Threads for a block that covers a row of up to longest_in_registers columns with four packs per thread;
+// kernels are built for it, so that 128 registers are theirs.
+inline constexpr unsigned longest_block = 512;
+inline constexpr std::int64_t longest_in_registers = longest_block * 4 * pack;
+inline unsigned block_over(std::int64_t cols) {
+    return block_for((cols + 4 * pack - 1) / (4 * pack), longest_block);
+}
 
 }  // namespace mezzo::cuda

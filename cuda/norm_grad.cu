@@ -10,7 +10,6 @@ namespace {
 
 constexpr int grad_packs = 4;  // packs per thread
 constexpr std::int64_t warp_grad_cols = 32 * grad_packs * pack;
-constexpr std::int64_t longest_in_registers = 1024 * grad_packs * pack;
 
 // What becomes of a row's gradient dx: stored.
 template <class D> struct Stored {
@@ -70,8 +69,9 @@ template <class Team, int sums> __device__ void store_parts(float (&total)[sums]
 // With h = (x - mean) rstd and c = g weight: dx = rstd (c - mean(c) - h mean(c h)), without mean(c) for
 // rms_norm.
 template <class Team, class G, class X, class Result>
-__global__ void norm_grad_kernel(const G* g, const X* x, Result result, NormGradArgs<float> a, float* parts,
-                                 int wanted) {
+__global__ __launch_bounds__(longest_block) void norm_grad_kernel(const G* g, const X* x, Result result,
+                                                                  NormGradArgs<float> a, float* parts,
+                                                                  int wanted) {
     float total[Result::sums][grad_packs][pack] = {};
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         const float mean = a.mean_of(row), rstd = a.rstd_of(row);

@@ -53,6 +53,15 @@
 //   dropout_add_layer_norm_grad
 //                           g, z, weight, mean, rstd; attributes as above -> gradients of x, residual,
 //                           weight, bias and, if there is an out[4], x_bias
+//   embedding               weight [n, dim], int64 index [...] -> [..., dim]. An index outside: an error on
+//                           the CPU, and CUDA gives NaN (0 for integers); the sums below ignore it there
+//   embedding_grad          g [..., dim], index [...]; at.shape = [n, dim], at.index = padding_idx -> sums of
+//                           the rows of equal index; at.beta != 0: added to out
+//   index_select            x, index [count]; at.dim -> like x with at.dim of size count
+//   index_select_grad       g, index; at.shape, at.dim -> sums of the slices of equal index
+//   gather                  x, index (equal shapes outside at.dim) -> x's elements, shaped like index
+//   scatter_add             src, index of one shape, and x (none: 0) -> x with src added at index along
+//   at.dim
 #define MEZZO_OTHER_KERNELS                                                                                 \
     Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,    \
         min, norm, argmax, amax_grad, matmul, linear, column_sum, softmax, log_softmax, softmax_grad,       \
@@ -60,7 +69,8 @@
         smooth_l1_loss_grad, bce, bce_grad, bce_with_logits, bce_with_logits_grad, nll_loss, nll_loss_grad, \
         cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange, \
         layer_norm, layer_norm_grad, rms_norm, rms_norm_grad, dropout_add_layer_norm,                       \
-        dropout_add_layer_norm_grad;
+        dropout_add_layer_norm_grad, embedding, embedding_grad, index_select, index_select_grad, gather,    \
+        scatter_add;
 
 namespace mezzo::cpu_kernels {
 #include "mezzo/ops.def"
