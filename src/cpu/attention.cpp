@@ -104,7 +104,7 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     std::uint8_t* const bytes = scratch().bytes.get<std::uint8_t>(attention_keys * nr);
     if (p.mask.by_query() && !hide(keys, panel, rows, bytes)) return;
     float* const t = scratch().scores.get<float>(attention_keys * nr);
-    gemm.tile(keys.k, panel.q, p.dim, p.dim, rows, panel.columns, t, nr, false);
+    multiply(gemm, keys.k, panel.q, p.dim, p.dim, rows, panel.columns, t, nr, false);
     if (p.mask.by_query()) kernels.keep(t, bytes, rows * nr, -infinity);
     if (keys.seen)
         for (std::int64_t i = 0; i < rows; ++i)
@@ -124,7 +124,7 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     block.dim = p.dim;
     kernels.softmax(block);
     if (p.dropout.threshold != 0) drop(keys, panel, rows, t, bytes);
-    gemm.tile(keys.v, t, keys.count, rows, p.dim, panel.columns, panel.sums, nr, panel.started);
+    multiply(gemm, keys.v, t, keys.count, rows, p.dim, panel.columns, panel.sums, nr, panel.started);
     panel.started = true;
 }
 

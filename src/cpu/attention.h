@@ -89,6 +89,14 @@ inline constexpr std::int64_t attention_keys = 256;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+// GemmKernels::tile on panels that are in the cache already, so that nothing is to be fetched meanwhile.
+inline void multiply(const GemmKernels& gemm, const float* a, const float* b, std::int64_t panel_k,
+                     std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
+                     bool accumulate) {
+    Walks none;
+    gemm.tile(a, b, panel_k, k, rows, columns, t, ldt, accumulate, none);
+}
+
 // alpha times the transpose of sums[dim, nr], `rows` columns of it, to rows of y; `turned`: scratch of
 // round_up(dim, nr) * nr floats.
 void write_transposed(const GemmKernels& gemm, const float* sums, std::int64_t dim, std::int64_t rows,

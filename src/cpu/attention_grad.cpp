@@ -193,8 +193,10 @@ void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int
     float* const u = t + block_queries * nr;
     float *const t_from = t + from * nr, *const u_from = u + from * nr;
     if (left > 0) {
-        gemm.tile(q.q + from * p.dim, k.k_turned + j * p.dim, p.dim, p.dim, left, columns, t_from, nr, false);
-        gemm.tile(q.g + from * p.dim, k.v_turned + j * p.dim, p.dim, p.dim, left, columns, u_from, nr, false);
+        multiply(gemm, q.q + from * p.dim, k.k_turned + j * p.dim, p.dim, p.dim, left, columns, t_from, nr,
+                 false);
+        multiply(gemm, q.g + from * p.dim, k.v_turned + j * p.dim, p.dim, p.dim, left, columns, u_from, nr,
+                 false);
         hide(q, k, j, from, t, seen);
         if (kept) kernels.keep(u_from, kept + from * nr, left * nr, 0);
         SoftmaxGradBlock block{};
@@ -210,8 +212,10 @@ void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int
         kernels.softmax_grad(block);
         if (kept) kernels.keep(t_from, kept + from * nr, left * nr, 0);
         if (part.dkv) {
-            gemm.tile(q.g_turned + from * mr, t_from, rows, left, p.dim, columns, k.dv + j * p.dim, nr, true);
-            gemm.tile(q.q_turned + from * mr, u_from, rows, left, p.dim, columns, k.dk + j * p.dim, nr, true);
+            multiply(gemm, q.g_turned + from * mr, t_from, rows, left, p.dim, columns, k.dv + j * p.dim, nr,
+                     true);
+            multiply(gemm, q.q_turned + from * mr, u_from, rows, left, p.dim, columns, k.dk + j * p.dim, nr,
+                     true);
         }
     }
     if (part.dq) pack_for_dq(q, k, j, from, u);
@@ -232,7 +236,7 @@ void Backward::block(const Part& part, const Queries& q, const Keys& k) const {
         panel(part, q, k, j, seen + j * q.count, dropped ? kept + j * q.count : nullptr);
     if (!part.dq) return;
     const float* const ds = scratch().weights.get<float>(round_up(block_queries, mr) * block_keys);
-    gemm.tile(ds, k.k, k.count, k.count, q.count, p.dim, q.dq, ldq, true);
+    multiply(gemm, ds, k.k, k.count, k.count, q.count, p.dim, q.dq, ldq, true);
 }
 
 void Backward::write_keys(const Part& part, const Keys& k) const {
