@@ -32,6 +32,8 @@
 #define MEZZO_DYN_SHARED(T, name)                                          \
     extern __shared__ __align__(128) unsigned char mezzo_dynamic_shared[]; \
     T* const name = reinterpret_cast<T*>(mezzo_dynamic_shared)
+// Before a loop over an array that must stay in registers.
+#define MEZZO_UNROLL _Pragma("unroll")
 #else
 #include "tests/emulation/intrinsics.h"
 
@@ -40,6 +42,7 @@
     using name##_type = T __VA_ARGS__; \
     name##_type& name = mezzo::emulation::shared<name##_type>(&name##_key)
 #define MEZZO_DYN_SHARED(T, name) T* const name = static_cast<T*>(mezzo::emulation::dynamic_shared())
+#define MEZZO_UNROLL
 #endif
 
 namespace mezzo::cuda {

@@ -2,7 +2,6 @@
 // which element takes which); random_normal differs by the rounding of its functions.
 #include <cmath>
 
-#include "core/philox.h"
 #include "cuda/elements.cuh"
 #include "cuda/random_stream.cuh"
 #include "ops/functor_math.h"
@@ -54,7 +53,6 @@ struct Integer {
 
 template <class F>
 __global__ void random_kernel(F f, RandomStream stream, AnyArray<typename F::C> out, std::int64_t n) {
-    stream.begin();
     for (std::int64_t block = first_item(); block * 4 < n; block += item_step()) {
         typename F::C values[4];
         f(stream.block(block), values);
@@ -75,7 +73,6 @@ template <class F> void fill_random(const F& f, const Attrs& at, const Tensor& o
 template <class X, class Y> __global__ void dropout_kernel(X x, Y y, RandomStream stream,
                                                            std::uint32_t threshold, typename X::C scale,
                                                            std::int64_t n) {
-    stream.begin();
     using C = typename X::C;
     for (std::int64_t block = first_item(); block * 8 < n; block += item_step()) {
         const PhiloxWords words = stream.block(block);
@@ -91,7 +88,6 @@ template <class X, class Y> __global__ void dropout_kernel(X x, Y y, RandomStrea
 template <class T> __global__ void dropout_vector_kernel(const T* x, T* y, RandomStream stream,
                                                          std::uint32_t threshold, float scale,
                                                          std::int64_t blocks) {
-    stream.begin();
     constexpr int width = 16 / sizeof(T);
     using V = Vec<T, width>;
     for (std::int64_t block = first_item(); block < blocks; block += item_step()) {

@@ -13,14 +13,9 @@ struct RandomStream {
     const RandomState*
         start;  // in a captured step: where the run's stream starts, with offset relative to it
 
-    // Once, before the first block().
-    __device__ void begin() {
-        if (start == nullptr) return;
-        seed = start->seed;
-        offset += start->offset;
-    }
     __device__ PhiloxWords block(std::int64_t i) const {
-        return philox(seed, offset + static_cast<std::uint64_t>(i));
+        const std::uint64_t counter = offset + static_cast<std::uint64_t>(i);
+        return start == nullptr ? philox(seed, counter) : philox(start->seed, start->offset + counter);
     }
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "mezzo/amp.h"
+#include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/optim.h"
 #include "tests/grad_check.h"
@@ -437,12 +438,43 @@ TEST_CASE("bert: the tied embedding has one gradient, summed in float32", "[bert
     }
 }
 
+TEST_CASE("bert: autocast converts every activation once", "[bert]") {
+    manual_seed(12);
+    const nn::BertForSequenceClassification net(tiny());
+    optim::AdamW optimizer(net.named_parameters());
+    const auto loss = [&] {
+        const amp::Autocast scope({.dtype = bfloat16});
+        return sum(square(net(ids())));
+    };
+    for (int step = 0; step < 2; ++step) {  // from then on the optimizer keeps 16-bit copies of the weights
+        loss().backward();
+        optimizer.step();
+        optimizer.zero_grad();
+    }
+    amp::clear_autocast_report();
+    amp::record_autocast_report(true);
+    loss();
+    amp::record_autocast_report(false);
+    std::uint64_t conversions = 0;
+    for (const amp::AutocastReportLine& line : amp::autocast_report()) {
+        INFO(line.op);
+        if (line.policy == "low") CHECK(line.computed == bfloat16);
+        if (line.op == "cast" && line.result == bfloat16) conversions += line.calls;
+    }
+    // In each of two layers: the input of query, key and value together, that of the intermediate product;
+    // then the pooler's.
+    CHECK(conversions == 5);
+}
+
 TEST_CASE("bert: errors", "[bert]") {
     const nn::Bert net(tiny());
     CHECK_THROWS_WITH(net(zeros({1, 9}, {.dtype = int64})), Contains("length 9") && Contains("1 to 8"));
     CHECK_THROWS_WITH(net(zeros({1, 0}, {.dtype = int64})), Contains("length 0"));
     CHECK_THROWS_WITH(net(zeros({4}, {.dtype = int64})), Contains("[batch, length], not [4]"));
     CHECK_THROWS_WITH(net(zeros({2, 4})), Contains("ids is float32"));
+    CHECK_THROWS_WITH(net(ids_of({3, 17, 2, 1}, {2, 2})), Contains("index 17 at position 1"));
+    CHECK_THROWS_WITH(net(ids(), {.token_type_ids = full({2, 4}, 2, {.dtype = int64})}),
+                      Contains("index 2 at position 0"));
     CHECK_THROWS_WITH(net(ids(), {.attention_mask = ones({2, 4}, {.dtype = int64})}),
                       Contains("attention_mask is int64") && Contains("ne(mask, 0)"));
     CHECK_THROWS_WITH(net(ids(), {.attention_mask = ones({2, 5}, {.dtype = boolean})}),

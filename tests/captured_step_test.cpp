@@ -185,6 +185,40 @@ TEST_CASE("captured step: training is bitwise that of eager calls", "[cuda]") {
         }
 }
 
+TEST_CASE("captured step: a transformer layer with dropout everywhere", "[cuda]") {
+    if (no_device()) return;
+    const auto train_layer = [](bool capture, Dtype compute) {
+        manual_seed(8);
+        nn::TransformerEncoderLayer layer(16, 2, {.dim_feedforward = 16, .dropout = 0.3});
+        layer.to(gpu);
+        optim::AdamW optimizer(layer.parameters(), {.lr = 0.01});
+        const auto step = [&](const Tensors& in) {
+            Tensor loss;
+            {
+                const amp::Autocast scope({.device = DeviceType::cuda,
+                                           .dtype = is_16bit(compute) ? compute : float16,
+                                           .enabled = is_16bit(compute)});
+                loss = mean(square(layer(in[0]) - 1.0));
+            }
+            loss.backward();
+            optimizer.step();
+            optimizer.zero_grad();
+            return Tensors{loss};
+        };
+        cuda::CapturedStep captured(step, {.device = gpu});
+        std::vector<std::vector<double>> seen;
+        for (int i = 0; i < 7; ++i) {
+            const Tensors in{values(2 * 5 * 2, i).reshape({2, 5, 16})};
+            seen.push_back(test::doubles(capture ? captured(in)[0] : step(in)[0]));
+        }
+        CHECK(captured.statistics().replays == (capture ? 3u : 0u));
+        for (const Tensor& p : layer.parameters()) seen.push_back(test::doubles(p));
+        return seen;
+    };
+    for (Dtype compute : {float32, bfloat16})
+        CHECK((train_layer(true, compute) == train_layer(false, compute)));
+}
+
 TEST_CASE("captured step: zero_grad first, micro-batches, checkpoints", "[cuda]") {
     if (no_device()) return;
     CHECK(compare({.zero_first = true}).replays == 6);

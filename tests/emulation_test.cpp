@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/kernel.cuh"
+#include "cuda/mma.cuh"
 #include "tests/device_array.h"
 
 namespace {
@@ -130,6 +130,26 @@ __global__ void divergent_shuffle_kernel(int* out) {
 }
 __global__ void outside_mask_kernel(int* out) {
     if (threadIdx.x % 32 < 16) out[0] = __shfl_xor_sync(0xffffu, 1, 16);
+}
+// What shared memory holds while a copy is under way, and after the wait for it.
+__global__ void copy_kernel(const std::uint16_t* in, std::uint16_t* out, bool wait) {
+    MEZZO_SHARED(std::uint16_t, tile, [32][8]);
+    const unsigned lane = threadIdx.x;
+    for (int i = 0; i < 8; ++i) tile[lane][i] = 7;
+    cuda::copy_async(tile[lane], in + lane * 8);
+    cuda::copy_async_commit();
+    out[lane] = tile[lane][0];
+    if (!wait) return;
+    cuda::copy_async_wait<0>();
+    out[32 + lane] = tile[lane][0];
+}
+__global__ void misaligned_copy_kernel(const std::uint16_t* in) {
+    MEZZO_SHARED(std::uint16_t, tile, [16]);
+    cuda::copy_async(tile, in + 1);
+}
+__global__ void misaligned_matrix_kernel() {
+    MEZZO_SHARED(std::uint16_t, tile, [32][9]);
+    cuda::load_matrices(tile[threadIdx.x]);
 }
 __global__ void not_in_mask_kernel() { __syncwarp(1u); }
 __global__ void big_shared_kernel() {
@@ -262,6 +282,18 @@ TEST_CASE("emulator: reports name the kernel's mistake", "[emulation]") {
     // and it works again
     launch(fill_kernel, 1, 32, 0, x.data(), 1);
     REQUIRE(x.host()[0] == 0);
+}
+
+TEST_CASE("emulator: asynchronous copies arrive in the wait, and misuse is reported", "[emulation]") {
+    const DeviceArray<std::uint16_t> in(std::vector<std::uint16_t>(256, 5)), out(64);
+    launch(copy_kernel, 1, 32, 0, in.data(), out.data(), true);
+    std::vector<std::uint16_t> expected(32, 0xFFFF);
+    expected.resize(64, 5);
+    CHECK(out.host() == expected);
+    REQUIRE_THROWS_WITH(launch(copy_kernel, 1, 32, 0, in.data(), out.data(), false),
+                        Contains("returned without waiting") && Contains("emulation_test.cpp"));
+    REQUIRE_THROWS_WITH(launch(misaligned_copy_kernel, 1, 32, 0, in.data()), Contains("misaligned address"));
+    REQUIRE_THROWS_WITH(launch(misaligned_matrix_kernel, 1, 32, 0), Contains("misaligned row"));
 }
 
 TEST_CASE("emulator: shared and new device memory hold NaN", "[emulation]") {

@@ -158,3 +158,19 @@ TEST_CASE("gemm: more than one strip of rows and columns", "[gemm]") {
         run({.m = 1040, .n = 10, .k = 3100, .ta = transposed, .c = bfloat16}, cpu::active_gemm_kernels());
     }
 }
+
+TEST_CASE("gemm: sums go straight into a float32 result, added to it or not", "[gemm]") {
+    for (const int threads : {1, 2}) {
+        cpu::set_num_threads(threads);
+        for (const Variant& v : variants()) {
+            if (v.name == "wide tile" && threads == 2) continue;
+            INFO(v.name << ", threads " << threads);
+            for (const Dtype type : {float32, bfloat16})
+                for (const float beta : {0.0f, 1.0f})
+                    for (const std::int64_t n : {400, 411})  // whole vectors or not
+                        run({.m = 45, .n = n, .k = 1500, .tb = n == 400, .a = type, .b = type, .beta = beta},
+                            *v.kernels);
+        }
+    }
+    cpu::set_num_threads(2);
+}

@@ -310,6 +310,50 @@ Tensor attention_of(In x, const AttentionOptions& options = {}) {
     return scaled_dot_product_attention(x[0], x[1], x[2], options);
 }
 
+// The column of a matrix element that an index names, and the like for rows.
+std::size_t index_at(const Array& index, std::size_t i) { return std::size_t(index.values[i]); }
+
+std::vector<double> columns_at(std::span<const Array> x) {
+    std::vector<double> y;
+    const auto cols = std::size_t(x[0].shape[1]);
+    for (std::size_t row = 0; row < std::size_t(x[0].shape[0]); ++row)
+        for (std::size_t j = 0; j < x[1].values.size(); ++j)
+            y.push_back(x[0].values[row * cols + index_at(x[1], j)]);
+    return y;
+}
+std::vector<double> rows_at(std::span<const Array> x) {
+    std::vector<double> y;
+    const auto cols = x[0].shape.back();
+    for (std::size_t j = 0; j < x[1].values.size(); ++j)
+        for (std::int64_t i = 0; i < cols; ++i)
+            y.push_back(x[0].values[index_at(x[1], j) * std::size_t(cols) + std::size_t(i)]);
+    return y;
+}
+// Of matrices, along dimension 0: the place that element i of the index names.
+std::size_t place_of(const Array& index, std::size_t i, std::int64_t cols) {
+    return index_at(index, i) * std::size_t(cols) + i % std::size_t(index.shape[1]);
+}
+std::vector<double> gathered_down(std::span<const Array> x) {
+    std::vector<double> y;
+    for (std::size_t i = 0; i < x[1].values.size(); ++i)
+        y.push_back(x[0].values[place_of(x[1], i, x[0].shape[1])]);
+    return y;
+}
+std::vector<double> scattered_down(std::span<const Array> x) {
+    std::vector<double> y = x[0].values;
+    const auto cols = std::size_t(x[1].shape[1]);
+    for (std::size_t i = 0; i < x[1].values.size(); ++i)
+        y[place_of(x[1], i, x[0].shape[1])] +=
+            x[2].values[i / cols * std::size_t(x[2].shape[1]) + i % cols];
+    return y;
+}
+
+// The same elements in every call: differences of values need one function.
+Tensor dropped_norm(In x) {
+    manual_seed(11);
+    return dropout_add_layer_norm(x[0], x[1], x[2], x[3], x[4], {.p = 0.3});
+}
+
 std::vector<OpCase> transformer_cases() {
     const Shape heads{2, 3, 4, 8}, keys{2, 3, 5, 8};
     return {
@@ -323,6 +367,8 @@ std::vector<OpCase> transformer_cases() {
          {{3, 5}, {5}, {3, 5}, {5}, {5}}, nullptr, fp32, any, "", "", true, false},
         {"dropout_add_layer_norm without x_bias", [](In x) { return dropout_add_layer_norm(x[0], {}, x[1], x[2], x[3]); },
          {{3, 5}, {3, 5}, {5}, {5}}, nullptr, fp32, any, "", "", true, false},
+        {"dropout_add_layer_norm with dropout", dropped_norm, {{6, 10}, {10}, {6, 10}, {10}, {10}}, nullptr, fp32, any, "",
+         "dropout_add_layer_norm_grad", true, false},
         {"scaled_dot_product_attention", [](In x) { return attention_of(x); }, {heads, keys, keys}, nullptr, low, any, "",
          "scaled_dot_product_attention_grad"},
         {"attention with a padding mask", [](In x) { return attention_of(x, {.mask = x[3]}); },
@@ -331,9 +377,23 @@ std::vector<OpCase> transformer_cases() {
          {heads, keys, keys, {2, 3, 4, 5}}, nullptr, low, any, "fffb", "", true, true, false},
         {"attention with an added mask", [](In x) { return attention_of(x, {.mask = x[3]}); },
          {heads, keys, keys, {4, 5}}, nullptr, low, any, "", "", true, true, false},
-        {"embedding", [](In x) { return embedding(x[0], x[1]); }, {{6, 4}, {2, 5}}, nullptr, keep, any, "fc", "embedding_grad"},
-        {"embedding with padding", [](In x) { return embedding(x[0], x[1], 1); }, {{6, 4}, {7}}, nullptr, keep, any, "fc", "",
+        {"embedding", [](In x) { return embedding(x[0], x[1]); }, {{6, 4}, {2, 5}}, nullptr, keep, any, "fc", "embedding_grad",
+         true, true, false},
+        // No index names the padding row, whose gradient is not that of the values: index_test.
+        {"embedding with padding", [](In x) { return embedding(x[0], x[1], 5); }, {{6, 4}, {7}}, nullptr, keep, any, "fc", "",
          true, false},
+        {"index_select", [](In x) { return index_select(x[0], -1, x[1]); }, {{3, 5}, {7}}, columns_at, keep, any, "fc",
+         "index_select_grad"},
+        {"index_select of the first", [](In x) { return index_select(x[0], 0, x[1]); }, {{6, 4}, {9}}, rows_at, keep, any, "fc", "",
+         true, true, false},
+        {"gather", [](In x) { return gather(x[0], 0, x[1]); }, {{6, 4}, {9, 4}}, gathered_down, keep, any, "fc", "",
+         true, true, false},
+        {"gather with a smaller index", [](In x) { return gather(x[0], 0, x[1]); }, {{6, 4}, {9, 3}}, gathered_down, keep, any,
+         "fc", "", true, false},
+        {"scatter_add", [](In x) { return scatter_add(x[0], 0, x[1], x[2]); }, {{6, 4}, {9, 4}, {9, 4}}, scattered_down, keep,
+         any, "fcf", "", true, true, false},
+        {"scatter_add with a smaller index", [](In x) { return scatter_add(x[0], 0, x[1], x[2]); }, {{6, 4}, {5, 3}, {9, 4}},
+         scattered_down, keep, any, "fcf", "", true, false},
     };
 }
 

@@ -211,6 +211,16 @@ TEST_CASE("safetensors: a partial file of a killed program is no obstacle", "[io
     CHECK(folder.read("victim") == "precious");
 }
 
+TEST_CASE("safetensors: a private file stays private", "[io]") {
+    const Folder folder;
+    const std::string path = folder.write("file", "old");
+    using std::filesystem::perms;
+    std::filesystem::permissions(path, perms::owner_read | perms::owner_write);
+    io::save_safetensors(path, every_dtype_state());
+    CHECK(std::filesystem::status(path).permissions() == (perms::owner_read | perms::owner_write));
+    CHECK(folder.read("file") == every_dtype);
+}
+
 TEST_CASE("safetensors: an open file goes on when another takes its name", "[io]") {
     const Folder folder;
     io::save_safetensors(folder.file("file"), {{"a", full({3}, 1)}});

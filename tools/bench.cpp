@@ -33,8 +33,27 @@ struct Settings {
 
 using Step = std::function<void()>;
 
-// layers x [Linear(width, width), ReLU], mean squared error, SGD: one training step. 16 bit means autocast
-// and a gradient scaler.
+// One training step: forward under autocast when the case is 16 bit, backward, update.
+Step training_step(const Settings& s, std::shared_ptr<mz::optim::Optimizer> optimizer, bool scaled,
+                   std::function<mz::Tensor()> loss_of) {
+    auto scaler = std::make_shared<mz::amp::GradScaler>(mz::amp::GradScalerOptions{.enabled = scaled});
+    return [=, &s] {
+        optimizer->zero_grad();
+        mz::Tensor loss;
+        {
+            const mz::amp::Autocast scope({.device = s.device.type(),
+                                           .dtype = s.mixed() ? s.dtype() : mz::float16,
+                                           .enabled = s.mixed()});
+            loss = loss_of();
+        }
+        scaler->scale(loss).backward();
+        scaler->step(*optimizer);
+        scaler->update();
+    };
+}
+
+// layers x [Linear(width, width), ReLU], mean squared error, SGD. 16 bit means autocast and a gradient
+// scaler.
 Step mlp_step(const Settings& s, std::int64_t layers, std::int64_t width, std::int64_t batch) {
     mz::manual_seed(0);
     mz::nn::Sequential net;
@@ -44,22 +63,24 @@ Step mlp_step(const Settings& s, std::int64_t layers, std::int64_t width, std::i
     }
     net.to(s.device);
     auto optimizer = std::make_shared<mz::optim::SGD>(net.parameters(), mz::optim::SGDOptions{.lr = 1e-3});
-    auto scaler = std::make_shared<mz::amp::GradScaler>(mz::amp::GradScalerOptions{.enabled = s.mixed()});
     const mz::Tensor x = mz::randn({batch, width}, {.device = s.device});
     const mz::Tensor y = mz::randn({batch, width}, {.device = s.device});
-    return [=, &s]() mutable {
-        optimizer->zero_grad();
-        mz::Tensor loss;
-        {
-            const mz::amp::Autocast scope({.device = s.device.type(),
-                                           .dtype = s.mixed() ? s.dtype() : mz::float16,
-                                           .enabled = s.mixed()});
-            loss = mz::mse_loss(net(x), y);
-        }
-        scaler->scale(loss).backward();
-        scaler->step(*optimizer);
-        scaler->update();
-    };
+    return training_step(s, optimizer, s.mixed(), [=] { return mz::mse_loss(net(x), y); });
+}
+
+// BERT with a classifier of two labels on full texts, dropout 0.1, cross-entropy, AdamW. Autocast in 16 bit;
+// a gradient scaler in float16 alone.
+Step bert_step(const Settings& s, const mz::nn::BertConfig& config, std::int64_t batch, std::int64_t length) {
+    mz::manual_seed(0);
+    mz::nn::BertForSequenceClassification net(config);
+    net.to(s.device);
+    auto optimizer =
+        std::make_shared<mz::optim::AdamW>(net.parameters(), mz::optim::AdamWOptions{.lr = 1e-4});
+    const mz::TensorOptions options{.dtype = mz::int64, .device = s.device};
+    const mz::Tensor ids = mz::randint(1, config.vocab_size, {batch, length}, options);
+    const mz::Tensor labels = mz::randint(0, 2, {batch}, options);
+    return training_step(s, optimizer, s.dtype() == mz::float16,
+                         [=] { return mz::cross_entropy(net(ids), labels); });
 }
 
 // An op on tensors of the given shapes in the case's dtype, without gradients.
@@ -86,6 +107,15 @@ const std::map<std::string, Make>& cases() {
     static const std::map<std::string, Make> table = {
         {"mlp1024", [](const Settings& s) { return mlp_step(s, 3, 1024, 256); }},
         {"mlp64", [](const Settings& s) { return mlp_step(s, 3, 64, 32); }},
+        {"bert6",
+         [](const Settings& s) {
+             return bert_step(s,
+                              {.hidden_size = 384,
+                               .num_hidden_layers = 6,
+                               .num_attention_heads = 12,
+                               .intermediate_size = 1536},
+                              16, 64);
+         }},
         {"matmul", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return mz::matmul(x[0], x[1]); })},
         {"linear",
          op_case({{256, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},

@@ -38,6 +38,7 @@ ALLOWED = {
 ALLOWED_FILES = {
     "src/core/device.cpp": ["cpu/parallel.h"],       # the registry of devices also sets the CPU's threads
     "cuda/kernel.cuh": ["tests/emulation/"],         # kernels as C++ for the emulator
+    "cuda/mma.cuh": ["tests/emulation/"],
     "src/data/wordpiece.cpp": ["cpu/parallel.h"],    # batches of texts on the library's threads
     "src/nn/clip.cpp": ["ops/kernels.h", "optim/param_refs.h"],  # clipping is a step kernel
 }

@@ -68,6 +68,18 @@ def mlp_step(layers, width, batch):
     return step
 
 
+def bert_step(batch, length, **sizes):
+    import torch_bert_model as model
+    torch.manual_seed(0)
+    net = model.Classifier(model.config(**sizes)).to(ARGS.device)
+    optimizer = model.adamw(net, 1e-4)
+    ids = torch.randint(1, 30522, (batch, length), device=ARGS.device)
+    labels = torch.randint(0, 2, (batch,), device=ARGS.device)
+    dtype = None if ARGS.precision == "float32" else getattr(torch, ARGS.precision)
+    scaler = grad_scaler() if ARGS.precision == "float16" else None
+    return lambda: model.training_step(net, optimizer, ids, labels, ARGS.device, dtype, scaler=scaler)
+
+
 def op_step(shapes, op):
     torch.manual_seed(0)
     inputs = [torch.randn(*shape, device=ARGS.device).to(getattr(torch, ARGS.precision)) for shape in shapes]
@@ -83,6 +95,7 @@ SQUARE = (1024, 1024)
 CASES = {
     "mlp1024": lambda: mlp_step(3, 1024, 256),
     "mlp64": lambda: mlp_step(3, 64, 32),
+    "bert6": lambda: bert_step(16, 64, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
     "matmul": lambda: op_step([SQUARE, SQUARE], torch.matmul),
     "linear": lambda: op_step([(256, 1024), SQUARE, (1024,)], nn.functional.linear),
     "gemv": lambda: op_step([(1, 1024), SQUARE, (1024,)], nn.functional.linear),

@@ -55,6 +55,13 @@ void empty_cache(Device device);
 // small.
 void set_memory_limit(Device device, std::size_t bytes);
 
+// Whether scaled_dot_product_attention on CUDA may use Tensor Cores: float16 and bfloat16, dim 32, 64 or 128,
+// rows that start at multiples of 16 bytes; everything else runs in float32 or float64 arithmetic anyway.
+// Off unless set, because the Tensor Core kernels have run on an emulated device only so far. May be changed
+// at any time: a gradient does not depend on how the forward pass was computed.
+void set_flash_attention(bool on);
+bool flash_attention();
+
 // Threads the CPU backend may use; n >= 1. The default is the number of processors this process may run on.
 void set_num_threads(int n);
 int num_threads();

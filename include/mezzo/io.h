@@ -69,8 +69,8 @@ private:
 void save_safetensors(const std::string& path, const StateDict& state,
                       const Metadata& metadata = {{"format", "pt"}});
 
-// All tensors of a safetensors file, or of the files that an index (model.safetensors.index.json) beside them
-// names.
+// All tensors of a safetensors file; or, when the path ends in .json, of the files that this index
+// (model.safetensors.index.json) beside them names. The index must list every tensor of its files.
 StateDict load_state_dict_file(const std::string& path);
 
 // The entries whose names begin with `prefix`, without it; and all entries, with `prefix` before their names.

@@ -129,11 +129,21 @@ struct AttentionOptions {
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 
-// Look-ups by int64 index. An index outside the table throws on the CPU and gives NaN rows on CUDA, where
-// looking would wait for the device.
+// Look-ups by int64 index. An index outside the table throws Error(value) on the CPU. On CUDA, where looking
+// would wait for the device, it gives NaN (0 for integers), and sums ignore it. Sums over equal indices are
+// added in a fixed order: the same bits every time.
 // Rows of weight [n, dim] for every index: index [...] -> [..., dim]. The gradient of weight is dense and
 // summed in a fixed order; row padding_idx (if >= 0) gets none.
 Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx = -1);
+// The slices of x along dim at each index: index [n] -> like x with size n at dim. Any dtype.
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+// y[.., j, ..] = x[.., index[.., j, ..], ..], j along dim: an index per element. index has as many dimensions
+// as x, none but dim larger than x's; y has its shape. Any dtype.
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
+// A copy of x with src[.., j, ..] added to element [.., index[.., j, ..], ..] for every index. src has x's
+// dtype; index is nowhere larger than src, nor, but for dim, than x. 16-bit sums are kept in float32 and
+// rounded once.
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 
 // Losses. Under autocast they compute and return float32.
 enum class Reduction : std::uint8_t { none, mean, sum };

@@ -50,7 +50,7 @@ void finetune(const Options& options, const Setup& setup, const Samples& train_s
               const Samples& validation, Classifier& model) {
     EpochOrder batches(train_samples,
                        {.batch_size = options.batch, .bucket = options.bucket, .seed = options.seed});
-    Trace trace(options.trace, model);
+    Trace trace(options, setup, validation, model);
     fmt::print("\nfine-tuning: {} texts, {} for validation, {} classes\n", train_samples.size(),
                validation.size(), setup.classes.size());
     Stage stage{.number = 1,

@@ -73,8 +73,9 @@ void add_file_options(CLI::App& app, Options& o) {
     app.add_flag("--resume", o.resume, "go on from --checkpoint if the file is there");
     app.add_option("--save", o.save, "write weights, configuration, vocabulary and classes into this folder");
     app.add_option("--predict", o.predict, "at the end, classify the lines of this file");
-    app.add_option("--trace", o.trace,
-                   "write initial weights, batches and losses into this folder, for tools/torch_bert.py")
+    app.add_option(
+           "--trace", o.trace,
+           "write settings, weights, batches and losses into this folder, for tools/torch_finetune.py")
         ->check(CLI::ExistingDirectory);
     app.add_option("--log-every", o.log_every, "steps between progress reports")->check(positive);
     app.add_flag("--progress", o.progress,

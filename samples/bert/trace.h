@@ -1,30 +1,32 @@
-// What tools/torch_bert.py needs to repeat a run in PyTorch: initial weights, every batch, every loss.
+// What tools/torch_finetune.py needs to repeat a run in PyTorch: settings, initial weights, every batch,
+// every loss.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "bert/batches.h"
+#include "bert/setup.h"
 
 namespace bert {
 
 class Trace {
 public:
-    // An empty folder: nothing is written. Otherwise the weights are, at once.
-    Trace(const std::string& folder, const mezzo::nn::Module& model);
+    // An empty folder: nothing is written. Otherwise weights.safetensors, config.json, settings.json and
+    // validation.safetensors are, at once.
+    Trace(const Options& options, const Setup& setup, const Samples& validation,
+          const mezzo::nn::Module& model);
     bool on() const { return !folder_.empty(); }
     void add(const Batch& batch);
     void add(double loss) {
         if (on()) losses_.push_back(loss);
     }
-    // Writes batches.safetensors ("0.input_ids", "0.attention_mask", "0.labels", "1.…") and
-    // losses.safetensors.
+    // Writes batches.safetensors ("0.input_ids", "0.attention_mask", "0.labels", "1.…", in the order of
+    // training) and losses.safetensors.
     void finish();
 
 private:
     std::string folder_;
     mezzo::StateDict batches_;
-    std::int64_t count_ = 0;
     std::vector<double> losses_;
 };
 

@@ -1,5 +1,6 @@
 #include "mezzo/device.h"
 
+#include <atomic>
 #include <charconv>
 #include <string_view>
 
@@ -21,6 +22,10 @@ const Backend* backend(DeviceType type) {
     return nullptr;
 #endif
 }
+
+static std::atomic<bool> flash_attention_on{false};
+void set_flash_attention(bool on) { flash_attention_on = on; }
+bool flash_attention() { return flash_attention_on; }
 
 const char* name(DeviceType type) { return type == DeviceType::cpu ? "cpu" : "cuda"; }
 

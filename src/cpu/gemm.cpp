@@ -188,9 +188,14 @@ bool stores_sums(const GemmKernels& kernels, const Gemm& g, std::int64_t columns
            !g.pre_activation && g.activation == Activation::none && columns % kernels.lanes == 0;
 }
 
+// Slots to multiply at once; halves the last two ranges rather than leave a short one.
+std::int64_t range(const GemmKernels& kernels, std::int64_t left) {
+    return left > 2 * kernels.kc ? kernels.kc : left > kernels.kc ? (left + 1) / 2 : left;
+}
+
 // One cache block of a strip: rows x columns at (i, j) of the strip; b: the packed panels of these columns.
 void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s, const float* b,
-           std::int64_t i, std::int64_t j, std::int64_t rows, std::int64_t columns) {
+           std::int64_t i, std::int64_t j, std::int64_t rows, std::int64_t columns, Walks& walks) {
     const bool direct = !s.sums && stores_sums(kernels, g, columns);
     float* t = direct   ? static_cast<float*>(g.c) + (s.i + i) * g.ldc + s.j + j
                : s.sums ? s.sums + i * s.ld_sums + j
@@ -199,10 +204,9 @@ void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const S
     const bool add = direct ? g.beta != 0 : !s.first;
     std::int64_t p = 0;
     do {
-        const std::int64_t left = s.slots - p;  // halve the last two ranges rather than leave a short one
-        const std::int64_t k = left > 2 * kernels.kc ? kernels.kc : left > kernels.kc ? (left + 1) / 2 : left;
+        const std::int64_t k = range(kernels, s.slots - p);
         kernels.tile(s.a + i * s.slots + p * kernels.mr, b + p * kernels.nr, s.slots, k, rows, columns, t,
-                     ldt, p != 0 || add);
+                     ldt, p != 0 || add, walks);
         p += k;
     } while (p < s.slots);
     if (s.last && !direct) finish(kernels, g, bias, s.i + i, s.j + j, rows, columns, t, ldt);
@@ -224,9 +228,24 @@ void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias,
     parallel_for(blocks(), work < parallel_work ? blocks() : 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {
             const std::int64_t i = u / across * mc, j = u % across * nc;
-            block(kernels, g, bias, s, s.b + j * s.slots, i, j, std::min(mc, s.m - i), std::min(nc, s.n - j));
+            Walks none;
+            block(kernels, g, bias, s, s.b + j * s.slots, i, j, std::min(mc, s.m - i), std::min(nc, s.n - j),
+                  none);
         }
     });
+}
+
+// Walks over columns of op(B) before they are packed; none where they are lines far apart, which the
+// processor follows by itself.
+Walks walks_over(const Operand& x, std::int64_t columns, std::int64_t k, std::int64_t slots) {
+    const std::int64_t size = std::int64_t(size_of(x.type));
+    const auto* start = static_cast<const char*>(x.data);
+    if (!x.along_k) {
+        const std::int64_t lines = (columns * size + 63) / 64;
+        return {start, x.ld * size, lines, lines * ((k + slots - 1) / slots)};
+    }
+    if (x.ld != k) return {};
+    return {start, 64, 1, (columns * k * size / 64 + slots - 1) / slots};
 }
 
 // Every block of columns packs its panels just before it uses them for all rows: they never leave the L2
@@ -234,16 +253,22 @@ void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias,
 // more.
 void compute_columns(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s) {
     const std::int64_t unit = kernels.lanes, units = (s.n + unit - 1) / unit, widest = own_columns(kernels);
-    const std::int64_t least = std::min(4 * std::int64_t(num_threads()), s.n / kernels.nr);
-    const std::int64_t count = round_up(std::max((s.n + widest - 1) / widest, least), num_threads());
+    const std::int64_t threads = num_threads(), least = std::min(4 * threads, s.n / kernels.nr);
+    const std::int64_t count = round_up(std::max((s.n + widest - 1) / widest, least), threads);
+    const auto edge = [&](std::int64_t u) { return std::min(u * units / count * unit, s.n); };
+    const auto source = [&](std::int64_t u) { return columns_of_b(g, s.p, s.j + edge(u)); };
     parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
         float* b = scratch().own_b.get<float>(round_up(widest, kernels.nr) * s.slots);
         for (std::int64_t u = begin; u < end; ++u) {
-            const std::int64_t j = u * units / count * unit;
-            const std::int64_t columns = std::min((u + 1) * units / count * unit, s.n) - j;
-            kernels.pack_b(columns_of_b(g, s.p, s.j + j), columns, s.k, b);
+            const std::int64_t j = edge(u), columns = edge(u + 1) - j;
+            kernels.pack_b(source(u), columns, s.k, b);
+            const std::int64_t next = u + 1 < end ? u + 1 : u + threads;  // this thread's, if all are as fast
+            Walks walks;
+            if (next < count)
+                walks = walks_over(source(next), edge(next + 1) - edge(next), s.k, range(kernels, s.slots));
             for (std::int64_t i = 0; i < s.m; i += kernels.mc)
-                block(kernels, g, bias, s, b, i, j, std::min<std::int64_t>(kernels.mc, s.m - i), columns);
+                block(kernels, g, bias, s, b, i, j, std::min<std::int64_t>(kernels.mc, s.m - i), columns,
+                      walks);
         }
     });
 }

@@ -29,13 +29,19 @@ MEZZO_INLINE Vector repeat(const float* slot) {
 #endif
 }
 
-template <int R, int C> void micro_kernel(std::int64_t k, const float* a, const float* b, float* t,
-                                          std::int64_t ldt, bool accumulate) {
+// With `walks` it fetches a line of memory a slot, from `ahead` on.
+template <int R, int C, bool walks> void micro_kernel(std::int64_t k, const float* a, const float* b,
+                                                      float* t, std::int64_t ldt, bool accumulate,
+                                                      const char* ahead, std::int64_t step) {
     // The tile's old sums are fetched while k runs and added at the end, so that no multiply waits for them.
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) __builtin_prefetch(t + r * ldt);
     Vector sum[R][C] = {};
     for (std::int64_t p = 0; p < k; ++p, a += mr, b += nr) {
+        if constexpr (walks) {
+            __builtin_prefetch(ahead, 0, 2);
+            ahead += step;
+        }
         Vector y[C];
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
@@ -55,7 +61,8 @@ template <int R, int C> void micro_kernel(std::int64_t k, const float* a, const 
         }
 }
 
-using MicroKernel = void (*)(std::int64_t, const float*, const float*, float*, std::int64_t, bool);
+using MicroKernel = void (*)(std::int64_t, const float*, const float*, float*, std::int64_t, bool,
+                             const char*, std::int64_t);
 
 // The kernel for `rows` <= R and `vectors` <= C.
 template <int R, int C> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::int64_t vectors) {
@@ -65,21 +72,35 @@ template <int R, int C> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::in
     if constexpr (R > 1) {
         if (rows < R) return pick<R - 1, C>(rows, vectors);
     }
-    return micro_kernel<R, C>;
+    return micro_kernel<R, C, false>;
+}
+template <int C> MEZZO_INLINE MicroKernel pick_walking(std::int64_t vectors) {
+    if constexpr (C > 1) {
+        if (vectors < C) return pick_walking<C - 1>(vectors);
+    }
+    return micro_kernel<mr, C, true>;
 }
 
 template <int = 0> void tile(const float* a, const float* b, std::int64_t panel_k, std::int64_t k,
                              std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
-                             bool accumulate) {
+                             bool accumulate, Walks& walks) {
     for (std::int64_t j = 0; j < columns; j += nr) {
         const std::int64_t vectors = smaller(nr / lanes, (columns - j + lanes - 1) / lanes);
-        const MicroKernel full = pick<mr, nr / lanes>(mr, vectors);
+        const MicroKernel full = pick<mr, nr / lanes>(mr, vectors),
+                          walking = pick_walking<nr / lanes>(vectors);
+        const float* panel = b + j * panel_k;
         std::int64_t i = 0;
-        for (; i + mr <= rows; i += mr)
-            full(k, a + i * panel_k, b + j * panel_k, t + i * ldt + j, ldt, accumulate);
+        for (; i + mr <= rows; i += mr) {
+            const bool walk = walks.done < walks.count;
+            const char* ahead =
+                walks.start + walks.done % walks.lines * 64 + walks.done / walks.lines * k * walks.step;
+            walks.done += walk;
+            (walk ? walking : full)(k, a + i * panel_k, panel, t + i * ldt + j, ldt, accumulate, ahead,
+                                    walks.step);
+        }
         if (i < rows)
-            pick<mr, nr / lanes>(rows - i, vectors)(k, a + i * panel_k, b + j * panel_k, t + i * ldt + j, ldt,
-                                                    accumulate);
+            pick<mr, nr / lanes>(rows - i, vectors)(k, a + i * panel_k, panel, t + i * ldt + j, ldt,
+                                                    accumulate, nullptr, 0);
     }
 }
 

@@ -30,6 +30,14 @@ struct Operand {
     bool along_k;  // neighbours in memory are neighbours along k
 };
 
+// Memory that tile() fetches into the L2 cache while it computes: `count` walks, each as many lines of 64
+// bytes as the tile has slots, `step` bytes apart. `lines` walks start side by side, then as many where those
+// end.
+struct Walks {
+    const char* start = nullptr;
+    std::int64_t step = 0, lines = 1, count = 0, done = 0;
+};
+
 struct GemmKernels {
     int mr, nr;      // register tile
     int depth;       // steps of k in a 32-bit slot of a packed panel: 1 (float) or 2 (bfloat16)
@@ -44,7 +52,7 @@ struct GemmKernels {
     // t[rows, columns] = or += the product of packed panels over k slots; panels lie `panel_k` slots apart.
     // Writes whole vectors: columns are rounded up to a multiple of the vector width.
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
-                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate);
+                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Walks& walks);
 
     void (*epilogue)(const Epilogue& e);
 

@@ -57,6 +57,34 @@ template <class T> struct AdamLoop {
     T beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, sqrt_correction2, eps;
 };
 
+// A row to normalise: y = (x - mean) rstd weight + bias. y may be x.
+template <class T> struct NormLoop {
+    T* y;
+    const T *x, *weight, *bias;  // no bias: null
+    std::int64_t n;
+    double eps;
+    bool centred;       // false: the mean is not taken off (root mean square)
+    double mean, rstd;  // results
+};
+// The gradients of a normalised row; bias_grad is null where the mean was not taken off. dx may be g.
+template <class T> struct NormGradLoop {
+    T *dx, *weight_grad, *bias_grad;  // the last two are added to
+    const T *g, *x, *weight;
+    std::int64_t n;
+    T mean, rstd;
+};
+// dst = dropout(x + bias) + residual; bias, residual and words may be null. Element i is dropped if half-word
+// first_half + i of `words` (low half first) is less than threshold.
+template <class T> struct DroppedSumLoop {
+    T* dst;
+    const T *x, *bias, *residual;  // a bias only with a residual
+    std::int64_t n;
+    const std::uint32_t* words;
+    std::int64_t first_half;
+    std::uint32_t threshold;
+    T scale;  // of what is kept
+};
+
 // Loops over floating T. Sums of float are kept in 16 or more float partial sums over at most 1,024 elements
 // each, and from there in double.
 template <class T> struct RealLoops {
@@ -77,6 +105,9 @@ template <class T> struct RealLoops {
     bool (*all_finite)(const T* x, std::int64_t n, T factor);
     void (*sgd)(const SgdLoop<T>& loop);
     void (*adam)(const AdamLoop<T>& loop);
+    void (*norm_row)(NormLoop<T>& loop);
+    void (*norm_grad_row)(const NormGradLoop<T>& loop);
+    void (*dropped_sum)(const DroppedSumLoop<T>& loop);
 };
 
 struct Loops {

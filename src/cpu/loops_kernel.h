@@ -224,6 +224,14 @@ template <class T> void clamp_grad(T* dst, const T* g, const T* x, std::int64_t 
         ((x[i] >= low) & (x[i] <= high)) ? g[i] : T(0);
 }
 
+}  // namespace
+}  // namespace mezzo::cpu
+
+#include "loops_norm.h"
+
+namespace mezzo::cpu {
+namespace {
+
 // ---- losses: x the input, t the target
 
 template <class T> MEZZO_HD T sign_of(T d) { return d > T(0) ? T(1) : d < T(0) ? T(-1) : d; }
@@ -385,7 +393,10 @@ template <class T> constexpr RealLoops<T> real_loops = {
      loss_grad<BceWithLogits, T>},
     all_finite<T>,
     sgd<T>,
-    adam<T>};
+    adam<T>,
+    norm_row<T>,
+    norm_grad_row<T>,
+    dropped_sum<T>};
 
 constexpr Loops make_loops() {
     Loops loops = {{

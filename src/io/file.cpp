@@ -33,7 +33,7 @@ InputFile::InputFile(const char* op, const std::string& path)
       // Without O_NONBLOCK opening a named pipe would wait for a writer.
       descriptor_(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); })) {
     check(descriptor_ >= 0, ErrorKind::io, op, ": cannot open ", path, ": ", reason(errno));
-    struct stat status {};
+    struct stat status = {};
     if (fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
         size_ = std::uint64_t(status.st_size);
         return;
@@ -74,24 +74,32 @@ ReplacedFile::ReplacedFile(const char* op, const std::string& path)
 }
 
 void ReplacedFile::open() {
-    for (;;) {
+    for (int attempt = 0; attempt < 10000; ++attempt) {
         constexpr int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
         descriptor_ = uninterrupted([&] { return ::open(partial_.c_str(), flags, 0666); });
         check_call(descriptor_ >= 0, "cannot create");
         const bool locked = uninterrupted([&] { return flock(descriptor_, LOCK_EX); }) == 0;
-        struct stat mine {
-        }, named{};
+        struct stat mine = {}, named = {};
         const bool regular = locked && fstat(descriptor_, &mine) == 0 && S_ISREG(mine.st_mode);
         // While this one waited for the lock, its last owner may have renamed or removed the file.
         const bool same = regular && lstat(partial_.c_str(), &named) == 0 && named.st_ino == mine.st_ino &&
                           named.st_dev == mine.st_dev;
-        if (same && ftruncate(descriptor_, 0) == 0) return;
+        if (same && ftruncate(descriptor_, 0) == 0 && keep_mode()) return;
         const int error = errno;
+        if (same) unlink(partial_.c_str());
         ::close(descriptor_);
         descriptor_ = -1;
         if (!locked) fail_with("cannot lock", error);
         if (!regular || same) fail_with("cannot write", error);
     }
+    fail_with("cannot lock", EBUSY);  // a file system that gives a file another number each time
+}
+
+// What was private stays private.
+bool ReplacedFile::keep_mode() const {
+    struct stat old = {};
+    if (stat(path_.c_str(), &old) != 0 || !S_ISREG(old.st_mode)) return true;
+    return fchmod(descriptor_, old.st_mode & 0777) == 0;
 }
 
 ReplacedFile::~ReplacedFile() {

@@ -45,6 +45,7 @@ public:
 
 private:
     void open();
+    bool keep_mode() const;
     [[noreturn]] void fail_with(const char* what, int error) const;
     void check_call(bool good, const char* what) const;
 

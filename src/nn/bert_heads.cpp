@@ -62,7 +62,7 @@ Tensor BertForMaskedLM::operator()(const Tensor& ids, const BertInputs& inputs) 
 Tensor BertForMaskedLM::logits_at(const Tensor& ids, const Tensor& positions,
                                   const BertInputs& inputs) const {
     const Tensor hidden = bert(ids, inputs).last_hidden_state;
-    const Tensor rows = embedding(hidden.reshape({ids.numel(), hidden.size(2)}), positions);
+    const Tensor rows = index_select(hidden.reshape({ids.numel(), hidden.size(2)}), 0, positions);
     return cls.predictions(rows, bert.embeddings.word_embeddings.weight);
 }
 

@@ -69,6 +69,7 @@ Tensors attention_grad_meaning(In in, const Attrs& at) {
 const Op attention_grad_op{{.name = "scaled_dot_product_attention_grad",
                             .strided = true,
                             .mixed = true,
+                            .kernel = MEZZO_KERNELS(scaled_dot_product_attention_grad),
                             .meaning = attention_grad_meaning}};
 
 // The last dimension contiguous, which kernels rely on.
@@ -96,8 +97,16 @@ const Op attention_op{{.name = "scaled_dot_product_attention",
                        .strided = true,
                        .mixed = true,
                        .statistics = 1,
+                       .kernel = MEZZO_KERNELS(scaled_dot_product_attention),
                        .vjp = attention_vjp,
                        .meaning = attention_meaning}};
+
+bool broadcasts(const Shape& from, const Shape& to) {
+    const int lead = to.size() - from.size();
+    bool fits = lead >= 0;
+    for (int d = 0; fits && d < from.size(); ++d) fits = from[d] == 1 || from[d] == to[lead + d];
+    return fits;
+}
 
 void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
     const char* op = "scaled_dot_product_attention";
@@ -118,6 +127,9 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const At
     check(options.scale >= 0, ErrorKind::value, op, ": scale ", options.scale,
           " is negative or not a number; 0 stands for 1 / sqrt(dim)");
     if (!options.mask.defined()) return;
+    const Shape scores{q.size(0), q.size(1), q.size(2), k.size(2)};
+    check(broadcasts(options.mask.shape(), scores), ErrorKind::shape, op, ": mask ", options.mask.shape(),
+          " does not broadcast to [batch, heads, query, key] = ", scores);
     check(options.mask.dtype() == boolean || is_floating(options.mask.dtype()), ErrorKind::dtype, op,
           ": mask is ", options.mask.dtype(), "; it must be boolean (true: look) or floating (added)");
 }

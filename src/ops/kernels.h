@@ -42,12 +42,44 @@
 //                           (); at.seed, at.offset; at.alpha, at.beta low and high, or mean and stddev -> out
 //   cat                     any number of inputs (contiguous, of out's dtype); at.dim -> out
 //   arange                  () -> out[i] = i
+//   layer_norm              x [rows, cols], weight, bias [cols] of any floating dtypes; at.alpha = eps -> y
+//                           and, if there are out[1] and out[2], mean and rstd [rows]
+//   layer_norm_grad         g, x, weight, mean, rstd -> gradients of x, weight, bias
+//   rms_norm                as layer_norm without bias and mean
+//   rms_norm_grad           g, x, weight, rstd -> gradients of x, weight
+//   dropout_add_layer_norm  weight, x, x_bias or undefined, residual, bias; at.alpha = p, at.seed, at.offset,
+//                           at.beta = eps -> y and, if there are more, z = dropout(x + x_bias) + residual,
+//                           mean, rstd
+//   dropout_add_layer_norm_grad
+//                           g, z, weight, mean, rstd; attributes as above -> gradients of x, residual,
+//                           weight, bias and, if there is an out[4], x_bias
+//   scaled_dot_product_attention
+//                           q [batch, query, heads, dim], k, v [batch, key, heads, dim] (any strides but 1 in
+//                           dim), mask (boolean view of [batch, heads, query, key], true: may look) or
+//                           undefined; at.alpha = dropout_p with at.seed, at.offset (element ((b heads + h)
+//                           query + i) key + j), at.beta = scale, at.index = 1: causal -> y like q and, if
+//                           there is an out[1], lse [batch, heads, query] float32 (float64 for float64), -inf
+//                           where there is nothing to look at
+//   scaled_dot_product_attention_grad
+//                           g, q, k, v, y, lse, mask; at as above -> gradients of q, k, v
+//   embedding               weight [n, dim], int64 index [...] -> [..., dim]. An index outside: an error on
+//                           the CPU, and CUDA gives NaN (0 for integers); the sums below ignore it there
+//   embedding_grad          g [..., dim], index [...]; at.shape = [n, dim], at.index = padding_idx -> sums of
+//                           the rows of equal index; at.beta != 0: added to out
+//   index_select            x, index [count]; at.dim -> like x with at.dim of size count
+//   index_select_grad       g, index; at.shape, at.dim -> sums of the slices of equal index
+//   gather                  x, index (equal shapes outside at.dim) -> x's elements, shaped like index
+//   scatter_add             src, index of one shape, and x (none: 0) -> x with src added at index along
+//   at.dim
 #define MEZZO_OTHER_KERNELS                                                                                 \
     Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,    \
         min, norm, argmax, amax_grad, matmul, linear, column_sum, softmax, log_softmax, softmax_grad,       \
         log_softmax_grad, mse_loss, mse_loss_grad, l1_loss, l1_loss_grad, smooth_l1_loss,                   \
         smooth_l1_loss_grad, bce, bce_grad, bce_with_logits, bce_with_logits_grad, nll_loss, nll_loss_grad, \
-        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange;
+        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange, \
+        layer_norm, layer_norm_grad, rms_norm, rms_norm_grad, dropout_add_layer_norm,                       \
+        dropout_add_layer_norm_grad, scaled_dot_product_attention, scaled_dot_product_attention_grad,       \
+        embedding, embedding_grad, index_select, index_select_grad, gather, scatter_add;
 
 namespace mezzo::cpu_kernels {
 #include "mezzo/ops.def"

@@ -46,11 +46,17 @@ Tensors rms_norm_grad_meaning(In in, const Attrs& at) {
 }
 
 // Inputs g, x, weight, mean, rstd -> gradients of x, weight, bias.
-const Op layer_norm_grad_op{
-    {.name = "layer_norm_grad", .mixed = true, .statistics = 1, .meaning = layer_norm_grad_meaning}};
+const Op layer_norm_grad_op{{.name = "layer_norm_grad",
+                             .mixed = true,
+                             .statistics = 1,
+                             .kernel = MEZZO_KERNELS(layer_norm_grad),
+                             .meaning = layer_norm_grad_meaning}};
 // Inputs g, x, weight, rstd -> gradients of x, weight.
-const Op rms_norm_grad_op{
-    {.name = "rms_norm_grad", .mixed = true, .statistics = 1, .meaning = rms_norm_grad_meaning}};
+const Op rms_norm_grad_op{{.name = "rms_norm_grad",
+                           .mixed = true,
+                           .statistics = 1,
+                           .kernel = MEZZO_KERNELS(rms_norm_grad),
+                           .meaning = rms_norm_grad_meaning}};
 
 Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& row_mean,
                         const Tensor& rstd, double eps, Dtype dtype) {
@@ -66,6 +72,7 @@ const Op layer_norm_op{
      .keep = keep_in | keep_out,
      .mixed = true,
      .statistics = 1,
+     .kernel = MEZZO_KERNELS(layer_norm),
      .vjp = [](const Call& c, const Tensors& g) -> Tensors {
          return layer_norm_grad(g[0], c.in(0), c.in(1), c.out(1), c.out(2), c.at.alpha, c.grad_dtype(0));
      },
@@ -80,6 +87,7 @@ const Op rms_norm_op{
      .keep = keep_in | keep_out,
      .mixed = true,
      .statistics = 1,
+     .kernel = MEZZO_KERNELS(rms_norm),
      .vjp = [](const Call& c, const Tensors& g) -> Tensors {
          const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape};
          return call(rms_norm_grad_op, Tensors{g[0], c.in(0), c.in(1), c.out(1)},
@@ -89,48 +97,80 @@ const Op rms_norm_op{
          return {finished(normalised(widened(in[0]), at.alpha, false).x * widened(in[1]), in[0], at)};
      }}};
 
+// Inputs g, z, weight, mean, rstd; at.alpha = p, at.beta = eps, at.dtype of the first result -> gradients of
+// x, residual, weight, bias and, if asked for, x_bias. It saves the passes of dropout and column_sum over dz.
+const Op dropout_add_layer_norm_grad_op{
+    {.name = "dropout_add_layer_norm_grad",
+     .mixed = true,
+     .statistics = 1,
+     .kernel = MEZZO_KERNELS(dropout_add_layer_norm_grad),
+     .meaning = [](In in, const Attrs& at) -> Tensors {
+         const Tensors through = layer_norm_grad_meaning(in, {.alpha = at.beta});
+         const Tensor dx = at.alpha > 0 ? dropout_at(through[0], at) : through[0];
+         return {as_asked(dx, at), through[0], through[1], through[2], sum(dx, {0})};
+     }}};
+
+enum DropoutAddLayerNormInput { weight_input, x_input, x_bias_input, residual_input, bias_input };
+
 // dropout(x + x_bias) + residual, in float32 or float64.
 Tensor dropped_sum(In in, const Attrs& at) {
-    Tensor x = widened(in[0]);
-    if (in[1].defined()) x = x + widened(in[1]);
+    Tensor x = widened(in[x_input]);
+    if (in[x_bias_input].defined()) x = x + widened(in[x_bias_input]);
     if (at.alpha > 0) x = dropout_at(x, at);
-    return x + widened(in[2]);
+    return x + widened(in[residual_input]);
 }
 
-// The gradient of the sum that was normalised: through y, and its own when a second backward asks for it.
-Tensor sum_grad(const Call& c, const Tensors& g, Tensors& of_weights) {
-    Tensor result = g.size() > 1 ? g[1] : Tensor();
-    if (!g[0].defined()) return result;
-    const Tensor z = c.out(1);
-    Tensors through = layer_norm_grad(g[0], z, c.in(3), c.out(2), c.out(3), c.at.beta, z.dtype());
-    of_weights = {through[1], through[2]};
-    return result.defined() ? result + through[0] : through[0];
+// The gradients of x, residual, weight, bias and x_bias, of which the last may be undefined, where only y
+// has one.
+Tensors fused_grads(const Call& c, const Tensor& g, bool of_x_bias) {
+    const Tensor weight = c.in(weight_input), z = c.out(1), row_mean = c.out(2), rstd = c.out(3);
+    const Dtype dtype = c.grad_dtype(x_input);
+    const bool wide = z.dtype() == float64;
+    if ((c.at.alpha > 0 || dtype != z.dtype()) && wide == (dtype == float64)) {
+        Attrs at = c.at;
+        at.dtype = dtype;
+        at.has_dtype = true;
+        const Shape &vector = weight.shape(), shapes[] = {z.shape(), z.shape(), vector, vector, vector};
+        Tensors grads = call(dropout_add_layer_norm_grad_op, Tensors{g, z, weight, row_mean, rstd}, at,
+                             std::span(shapes, of_x_bias ? 5 : 4));
+        grads.resize(5);
+        return grads;
+    }
+    const Tensors through = layer_norm_grad(g, z, weight, row_mean, rstd, c.at.beta, z.dtype());
+    const Tensor dx = c.at.alpha > 0 ? dropout_at(through[0], c.at) : through[0];
+    return {cast(dx, dtype), through[0], through[1], through[2],
+            of_x_bias ? column_sum(dx, dx.dtype()) : Tensor()};
 }
 
 Tensors dropout_add_layer_norm_vjp(const Call& c, const Tensors& g) {
-    Tensors of_weights(2);
-    const Tensor dz = sum_grad(c, g, of_weights);
-    Tensor dx, x_bias_grad;
-    if (c.needs(0) || c.needs(1)) {
-        dx = cast(dz, c.grad_dtype(0));
-        if (c.at.alpha > 0) dx = dropout_at(dx, c.at);
-        if (c.inputs[1].shape.size() > 0 && c.needs(1)) x_bias_grad = column_sum(dx, widened(dx).dtype());
+    const bool of_x_bias = c.inputs[x_bias_input].shape.size() > 0 && c.needs(x_bias_input);
+    Tensors of(5);  // x, residual, weight, bias, x_bias
+    if (g[0].defined()) of = fused_grads(c, g[0], of_x_bias);
+    if (g.size() > 1 && g[1].defined()) {  // z has a gradient of its own when a second backward asks for it
+        const Tensor dx = c.at.alpha > 0 ? dropout_at(g[1], c.at) : g[1];
+        const auto add = [](Tensor& sum, const Tensor& x) { sum = sum.defined() ? sum + x : x; };
+        add(of[0], cast(dx, c.grad_dtype(x_input)));
+        add(of[1], g[1]);
+        if (of_x_bias) add(of[4], column_sum(dx, dx.dtype()));
     }
-    return {dx, x_bias_grad, dz, of_weights[0], of_weights[1]};
+    return {of[2], of[0], of[4], of[1], of[3]};
 }
 
-// Inputs x [rows, cols], x_bias [cols] or undefined, residual, weight, bias; at.alpha = p, at.beta = eps ->
-// y, and for the gradient the sum z (float32), mean and rstd [rows].
+// Inputs weight, x [rows, cols], x_bias [cols] or undefined, residual, bias; at.alpha = p, at.beta = eps ->
+// y, and for the gradient the sum z (float32), mean and rstd [rows]. The weight is first because it is the
+// only input that the gradient reads.
 const Op dropout_add_layer_norm_op{
     {.name = "dropout_add_layer_norm",
      .cast = Cast::fp32_out,
-     .keep = keep_in | keep_out,
+     .keep = keep_first | keep_out,
      .result = Result::attr,
      .mixed = true,
      .statistics = 1,
+     .kernel = MEZZO_KERNELS(dropout_add_layer_norm),
      .vjp = dropout_add_layer_norm_vjp,
      .meaning = [](In in, const Attrs& at) -> Tensors {
-         return {cast(layer_norm_of(dropped_sum(in, at), in[3], in[4], at.beta), at.dtype)};
+         return {
+             cast(layer_norm_of(dropped_sum(in, at), in[weight_input], in[bias_input], at.beta), at.dtype)};
      }}};
 
 // A vector of the last dimension's length; `fallback` where it is undefined.
@@ -201,7 +241,7 @@ Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tenso
     const Tensor rows = as_rows(x);
     const Shape per_row{rows.size(0)}, shapes[] = {rows.shape(), rows.shape(), per_row, per_row};
     const std::size_t results = recording(x, x_bias, residual, w, b) ? 4 : 1;
-    return call(dropout_add_layer_norm_op, Tensors{rows, x_bias, as_rows(residual), w, b}, at,
+    return call(dropout_add_layer_norm_op, Tensors{w, rows, x_bias, as_rows(residual), b}, at,
                 std::span(shapes, results))[0]
         .reshape(x.shape());
 }

@@ -143,6 +143,7 @@ void Engine::entry() {
         acquire_edge(&e.launch_edge_);
         try {
             e.body_(e.argument_);
+            e.require_no_copies();
         } catch (...) {
             Hidden hidden;
             e.error_ = std::current_exception();
@@ -194,6 +195,12 @@ void Engine::yield() {
 void Engine::fail(const std::string& what, Site site) {
     throw Error(what + " at " + site.text() + ", " + block_text() + " thread " +
                 std::to_string(current_->index));
+}
+
+void Engine::require_no_copies() {
+    for (const auto& group : current_->copies)
+        if (!group.empty())
+            fail("cp.async: the thread returned without waiting for the copy", group.front().site);
 }
 
 std::string Engine::stuck() const {
@@ -338,6 +345,7 @@ void Engine::begin_block(std::uint64_t block, dim3 grid, dim3 shape) {
         f.index = i;
         f.done = f.fenced = false;
         f.atomics.clear();
+        f.copies.assign(1, {});
         f.thread = {i % shape.x, i / shape.x % shape.y, i / (shape.x * shape.y)};
 #ifdef MEZZO_TSAN
         __tsan_set_fiber_name(

@@ -55,6 +55,14 @@ struct Options {
 };
 inline Options options;
 
+// A cp.async on its way into shared memory.
+struct AsyncCopy {
+    void* to;
+    const void* from;
+    std::size_t bytes, zeros;  // copied, and zeros written behind them
+    Site site;
+};
+
 struct Fiber {
     void* stack_pointer = nullptr;
     char* stack = nullptr;
@@ -64,9 +72,10 @@ struct Fiber {
     uint3 thread{};              // the CUDA thread it plays in this block
     unsigned index = 0;          // the same, linear
     bool done = false;
-    bool fenced = false;             // has executed a __threadfence in this block
-    std::vector<void*> atomics;      // atomics done since the last fence
-    const char* waits_in = nullptr;  // for the deadlock report
+    bool fenced = false;                         // has executed a __threadfence in this block
+    std::vector<void*> atomics;                  // atomics done since the last fence
+    std::vector<std::vector<AsyncCopy>> copies;  // by group; the last one is still open
+    const char* waits_in = nullptr;              // for the deadlock report
     Site site;
     void* slot = nullptr;  // its data in a warp collective
 };
@@ -91,6 +100,9 @@ public:
     // receives.
     void fence();
     void atomic(void* address);
+
+    // The calling thread's asynchronous copies.
+    std::vector<std::vector<AsyncCopy>>& copies() { return current_->copies; }
 
     void* shared_array(const void* key, std::size_t bytes, bool dynamic, Site site);
     void* dynamic_shared(Site site) { return shared_array(this, dynamic_bytes_, true, site); }
@@ -133,6 +145,7 @@ private:
     std::string stuck() const;
     char* new_edge() { return &edge_ring_[edge_next_++ % sizeof edge_ring_]; }
     void device_access(bool on);
+    void require_no_copies();
 
     std::mutex mutex_;
     Fiber main_;

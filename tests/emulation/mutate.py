@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Breaks the real kernels in one place at a time and proves that the kernel tests notice.
 
-usage: mutate.py [--group gemm|ops] [--only TEXT] [--jobs N] LIBRARY...
+usage: mutate.py [--group attention|gemm|ops] [--only TEXT] [--jobs N] LIBRARY...
 
 LIBRARY are archives or objects of the rest of mezzo, built without sanitizer; the kernel registry with
 -DMEZZO_HAVE_CUDA. In a build folder: libcore.a libportable.a libavx2.a libavx512.a tests/libemulated_registry.a (or
-libregistry.a) -- -lfmt -lz. Options for the linker come after `--`. All of group ops takes about 9 minutes on one core.
+libregistry.a) -- -lfmt -lz; for group attention also tests/libemulated_cuda.a, which has the other kernels. Options for the linker come after `--`. All of group ops takes about 9 minutes on one core.
 Each mutation names the build that must stop it: plain (a wrong result or a report of the emulator), address
 (AddressSanitizer and UBSan) or thread (ThreadSanitizer: missing synchronisation). The unbroken tree must pass in every
 build first. Exit status 0: every mutation was stopped.
@@ -27,6 +27,13 @@ FLAGS = {
 }
 EMULATOR = ['tests/emulation/engine.cpp', 'tests/emulation/runtime.cpp', 'tests/emulation/lt.cpp']
 GROUPS = {
+    'attention': {
+        'sources': ['cuda/attention.cu', 'cuda/flash_attention.cu', 'cuda/flash_attention_grad.cu', 'cuda/backend.cpp',
+                    'src/core/allocator.cpp'],
+        'tests': ['tests/cuda_attention_test.cpp', 'tests/mma_test.cpp', 'tests/mma_kernels.cu', 'tests/support.cpp'],
+        # what the slow builds run: a few blocks of everything
+        'cases': {'thread': 'mma:*,cuda attention: small*', 'address': 'mma:*,cuda attention: small*'},
+    },
     'gemm': {
         'sources': ['cuda/gemm.cpp', 'cuda/gemm_epilogue.cu', 'cuda/gemm_fallback.cu', 'cuda/gemm_verify.cu'],
         'tests': ['tests/emulation_test.cpp', 'tests/cuda_gemm_test.cpp', 'tests/emulation/gemm_paths_test.cpp'],
@@ -39,9 +46,35 @@ GROUPS = {
 }
 VENDOR = ['cuda/runtime.cpp', 'cuda/cublaslt.cpp']
 BARRIER = '__syncthreads();'
+WAIT = 'copy_async_wait<0>();'
 
 # group, file, text to find, which of its occurrences (from 0), replacement, build that must stop it
 MUTATIONS = [
+    *[('attention', 'cuda/attention.cu', BARRIER, n, '', 'thread') for n in range(4)],
+    *[('attention', 'cuda/flash_attention.cu', BARRIER, n, '', 'thread') for n in range(2)],
+    *[('attention', 'cuda/flash_attention_grad.cu', BARRIER, n, '', 'thread') for n in range(4)],
+    ('attention', 'cuda/flash_attention.cu', WAIT, 0, '', 'plain'),
+    *[('attention', 'cuda/flash_attention_grad.cu', WAIT, n, '', 'plain') for n in range(2)],
+    ('attention', 'cuda/flash_attention.cu', 'fetch(stage ^ 1, j0 + step)', 0, 'fetch(stage, j0 + step)', 'plain'),
+    ('attention', 'cuda/flash_attention.cu', 'j0 + columns <= a.key', 0, 'true', 'plain'),
+    ('attention', 'cuda/flash_attention.cu', 'j0 + columns - 1 > i0', 0, 'j0 > i0', 'plain'),
+    ('attention', 'cuda/flash_attention.cu', 'max == -INFINITY ? 0.0f : max * scale', 0, 'max * scale', 'plain'),
+    ('attention', 'cuda/flash_attention.cu', 'sum *= shrink;', 0, '', 'plain'),
+    ('attention', 'cuda/flash_attention.cu', 'row < a.query', 0, 'row <= a.query', 'address'),
+    ('attention', 'cuda/flash_attention.cuh', 'if (row >= length) continue;', 0, '', 'address'),
+    ('attention', 'cuda/flash_attention.cuh', 'threadIdx.x % 4 * 8', 0, '0', 'plain'),
+    ('attention', 'cuda/flash_attention.cuh', '+ e / 2 * 8)', 0, ')', 'plain'),
+    ('attention', 'cuda/flash_attention_grad.cu', 'j0 + tiles * 16 - 1 > i0', 0, 'j0 > i0', 'plain'),
+    ('attention', 'cuda/flash_attention_grad.cu', 'a.causal ? at.first : 0', 0, 'a.causal ? at.first + step : 0', 'plain'),
+    ('attention', 'cuda/flash_attention_grad.cu', 'if (begin < end) {', 0, '{', 'plain'),
+    ('attention', 'cuda/attention.cu', 'row < a.batch * a.heads * stride', 0, 'row <= a.batch * a.heads * stride',
+     'address'),
+    ('attention', 'cuda/attention.cu', 'row >= length || column >= a.dim', 0, 'column >= a.dim', 'address'),
+    ('attention', 'cuda/attention.cu', 'first + r < count && ', 0, '', 'address'),
+    ('attention', 'cuda/attention.cuh', 'if (skip != 0)', 0, 'if (false)', 'plain'),
+    ('attention', 'cuda/attention.cuh', 'i >= query || ', 0, '', 'address'),
+    ('attention', 'cuda/mma.cuh', 'emulation::load_matrices(row, true, r.v, site)', 0,
+     'emulation::load_matrices(row, false, r.v, site)', 'plain'),
     ('gemm', 'cuda/kernel.cuh', BARRIER, 1, '', 'thread'),
     ('gemm', 'cuda/kernel.cuh', BARRIER, 2, '', 'thread'),
     ('gemm', 'cuda/kernel.cuh', 'MEZZO_SHARED(T, partial, [32])', 0, 'MEZZO_SHARED(T, partial, [4])', 'address'),
@@ -102,6 +135,7 @@ class Build:
         self.folder = os.path.join(folder, f'{group}-{variant}')
         os.makedirs(self.folder)
         self.flags = FLAGS[variant]
+        self.cases = GROUPS[group].get('cases', {}).get(variant)
         self.libraries = libraries
         members = GROUPS[group]
         sources = sorted({f for p in members['sources'] for f in glob.glob(p, root_dir=ROOT)} - set(VENDOR))
@@ -133,7 +167,7 @@ class Build:
     def execute(self, binary):
         environment = dict(os.environ, TSAN_OPTIONS='halt_on_error=1', ASAN_OPTIONS='detect_container_overflow=0')
         try:
-            result = run([binary, '--abort'], env=environment, timeout=300)
+            result = run([binary, '--abort', *([self.cases] if self.cases else [])], env=environment, timeout=300)
             return result.returncode, result.stdout + result.stderr
         except subprocess.TimeoutExpired:
             return 124, 'timeout'

@@ -1,0 +1,345 @@
+// scaled_dot_product_attention and its gradient for every dtype, dim and stride: FlashAttention-2's algorithm
+// (Dao, arXiv 2307.08691) in ordinary float32 or float64 arithmetic. Scores exist in tiles of 32 x 32 only.
+// flash_attention.cu does the same on Tensor Cores.
+//
+// Operations per (query, key) pair that is not skipped, in multiply-adds: forward 2 dim, gradient of q 3 dim,
+// gradients of k and v 4 dim; 128 dimensions of the result per pass, with the scores computed again in each.
+// Memory: each operand once per tile of 32 rows of the other side, results once, 8 bytes per query row.
+#include "cuda/attention.cuh"
+
+#include "mezzo/device.h"
+#include "ops/functor_math.h"
+#include "ops/kernels.h"
+
+namespace mezzo::cuda {
+namespace {
+
+constexpr int tile = 32, warps = 4, warp_rows = tile / warps;
+constexpr unsigned threads = 32 * warps;
+
+// Parts of the operands, and weights on their way from one thread to others: 12.7 KB in float32, 25.3 KB in
+// float64.
+template <class C> struct Tiles { C a[tile][tile + 1], b[tile][tile + 1], w[tile][tile + 1]; };
+
+// Some rows of one head. Rows behind `count` read as zeros.
+template <class C> struct Operand {
+    const HeadRows& x;
+    std::int64_t offset, count, dim;
+
+    __device__ Operand(const HeadRows& rows, std::int64_t b, std::int64_t h, std::int64_t length,
+                       std::int64_t dims)
+        : x(rows), offset(rows.offset(b, h)), count(length), dim(dims) {}
+
+    // to[r][c] = element (first + r, column + c).
+    __device__ void stage(C (&to)[tile][tile + 1], std::int64_t first, std::int64_t column) const {
+        const int c = static_cast<int>(threadIdx.x % 32);
+        for (int r = static_cast<int>(threadIdx.x / 32); r < tile; r += warps) {
+            const bool there = first + r < count && column + c < dim;
+            to[r][c] = there ? load_as<C>(x.p, x.dtype, offset + (first + r) * x.length + column + c) : C(0);
+        }
+    }
+};
+
+// The first of this warp's rows in a tile.
+__device__ int warp_row() { return static_cast<int>(threadIdx.x / 32) * warp_rows; }
+__device__ int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+// s[r] = row a0 + warp_row() + r of a times row b0 + lane() of b.
+template <class C> __device__ void dots(Tiles<C>& t, const Operand<C>& a, std::int64_t a0,
+                                        const Operand<C>& b, std::int64_t b0, C (&s)[warp_rows]) {
+    for (C& sum : s) sum = 0;
+    for (std::int64_t column = 0; column < a.dim; column += tile) {
+        __syncthreads();  // what was in the tiles has been read
+        a.stage(t.a, a0, column);
+        b.stage(t.b, b0, column);
+        __syncthreads();
+        for (int c = 0; c < tile; ++c) {
+            const C other = t.b[lane()][c];
+            for (int r = 0; r < warp_rows; ++r) s[r] += t.a[warp_row() + r][c] * other;
+        }
+    }
+}
+
+// sum[r][n] += over the lanes l: w[r] of lane l times element (b0 + l, column + 32 n + lane()) of b.
+template <class C, int parts> __device__ void accumulate(Tiles<C>& t, const C (&w)[warp_rows],
+                                                         const Operand<C>& b, std::int64_t b0,
+                                                         std::int64_t column, C (&sum)[warp_rows][parts]) {
+    MEZZO_UNROLL
+    for (int n = 0; n < parts; ++n) {
+        if (column + n * tile >= b.dim) continue;
+        __syncthreads();
+        if (n == 0)
+            for (int r = 0; r < warp_rows; ++r) t.w[warp_row() + r][lane()] = w[r];
+        b.stage(t.b, b0, column + n * tile);
+        __syncthreads();
+        for (int l = 0; l < tile; ++l) {
+            const C other = t.b[l][lane()];
+            MEZZO_UNROLL
+            for (int r = 0; r < warp_rows; ++r) sum[r][n] += t.w[warp_row() + r][l] * other;
+        }
+    }
+}
+
+// The tile of results a block works on: rows from `first` of head h in batch b, dimensions from `column`.
+struct Place {
+    std::int64_t bh, b, h, first, column;
+
+    __device__ Place(const Attention& a, std::int64_t index, std::int64_t length, std::int64_t columns) {
+        const std::int64_t row_tiles = (length + tile - 1) / tile, passes = (a.dim + columns - 1) / columns;
+        first = index % row_tiles * tile;
+        column = index / row_tiles % passes * columns;
+        bh = index / (row_tiles * passes);
+        b = bh / a.heads;
+        h = bh % a.heads;
+    }
+    static __host__ __device__ std::int64_t count(const Attention& a, std::int64_t length,
+                                                  std::int64_t columns) {
+        return a.batch * a.heads * ((length + tile - 1) / tile) * ((a.dim + columns - 1) / columns);
+    }
+};
+
+// Stores sum[r] * factor[r] to a contiguous [batch, length, heads, dim].
+template <class C, int parts>
+__device__ void store_rows(const Attention& a, const Place& place, std::int64_t length,
+                           const C (&sum)[warp_rows][parts], const C (&factor)[warp_rows], AnyArray<C> out) {
+    MEZZO_UNROLL
+    for (int r = 0; r < warp_rows; ++r) {
+        const std::int64_t row = place.first + warp_row() + r;
+        MEZZO_UNROLL
+        for (int n = 0; n < parts; ++n) {
+            const std::int64_t column = place.column + n * tile + lane();
+            if (row >= length || column >= a.dim) continue;
+            out.store(((place.b * length + row) * a.heads + place.h) * a.dim + column, sum[r][n] * factor[r]);
+        }
+    }
+}
+
+// One row's scores of a tile as weights exp(score - max), with the running maximum and this lane's share of
+// their sum; returns what earlier results must be multiplied by.
+template <class C> __device__ C online_softmax(C& score, C& max, C& sum) {
+    const C before = max;
+    max = Max()(before, warp_reduce(score, Max()));
+    const C base = max == -static_cast<C>(INFINITY) ? C(0) : max;  // nothing to look at so far
+    const C shrink = functors::math::exp(before - base);
+    score = functors::math::exp(score - base);
+    sum = sum * shrink + score;
+    return shrink;
+}
+
+// Keys that any of the rows first to first + tile - 1 looks at.
+__device__ std::int64_t keys_seen(const Attention& a, std::int64_t first) {
+    return a.causal && first + tile < a.key ? first + tile : a.key;
+}
+
+template <class C, int parts> __global__ void __launch_bounds__(threads)
+    attention_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, AnyArray<C> y, AnyArray<C> lse) {
+    MEZZO_SHARED(Tiles<C>, tiles, );
+    for (std::int64_t index = blockIdx.x; index < Place::count(a, a.query, parts * tile);
+         index += gridDim.x) {
+        const Place at(a, index, a.query, parts * tile);
+        const Operand<C> queries(q, at.b, at.h, a.query, a.dim), keys(k, at.b, at.h, a.key, a.dim),
+            values(v, at.b, at.h, a.key, a.dim);
+        C result[warp_rows][parts] = {}, max[warp_rows], sum[warp_rows] = {};
+        for (C& m : max) m = -static_cast<C>(INFINITY);
+        for (std::int64_t j0 = 0; j0 < keys_seen(a, at.first); j0 += tile) {
+            C w[warp_rows], shrink[warp_rows];
+            dots(tiles, queries, at.first, keys, j0, w);
+            for (int r = 0; r < warp_rows; ++r) {
+                const std::int64_t i = at.first + warp_row() + r, j = j0 + lane();
+                w[r] =
+                    a.visible(at.b, at.h, i, j) ? w[r] * static_cast<C>(a.scale) : -static_cast<C>(INFINITY);
+                shrink[r] = online_softmax(w[r], max[r], sum[r]);
+                if (!a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j))) w[r] = 0;
+            }
+            MEZZO_UNROLL
+            for (int r = 0; r < warp_rows; ++r) {
+                MEZZO_UNROLL
+                for (int n = 0; n < parts; ++n) result[r][n] *= shrink[r];
+            }
+            accumulate(tiles, w, values, j0, at.column, result);
+        }
+        for (int r = 0; r < warp_rows; ++r) {
+            const std::int64_t i = at.first + warp_row() + r;
+            const C total = warp_reduce(sum[r], Sum());
+            if (lse.p != nullptr && lane() == 0 && at.column == 0 && i < a.query)
+                lse.store(at.bh * a.query + i, max[r] + functors::math::log(total));
+            sum[r] = total == C(0) ? C(0) : static_cast<C>(a.dropout.scale) / total;
+        }
+        store_rows(a, at, a.query, result, sum, y);
+    }
+}
+
+// The weight p of a pair and, from dp = g v^T, the gradient ds of its score (before the scale).
+template <class C> struct PairGradient {
+    C dropped_p, ds;
+
+    __device__ PairGradient(const Attention& a, const Place& at, std::int64_t i, std::int64_t j, C score,
+                            C dp, const RowStatistics<C>& row) {
+        const bool kept = a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j));
+        const C scale = kept ? static_cast<C>(a.dropout.scale) : C(0);
+        const C p = a.visible(at.b, at.h, i, j)
+                        ? functors::math::exp(score * static_cast<C>(a.scale) - row.v[0])
+                        : C(0);
+        dropped_p = p * scale;
+        ds = p * (dp * scale - row.v[1]);
+    }
+};
+
+// dq = scale ds k.
+template <class C, int parts> __global__ void __launch_bounds__(threads)
+    query_gradient_kernel(Attention a, HeadRows g, HeadRows q, HeadRows k, HeadRows v,
+                          const RowStatistics<C>* statistics, std::int64_t statistics_stride,
+                          AnyArray<C> dq) {
+    MEZZO_SHARED(Tiles<C>, tiles, );
+    for (std::int64_t index = blockIdx.x; index < Place::count(a, a.query, parts * tile);
+         index += gridDim.x) {
+        const Place at(a, index, a.query, parts * tile);
+        const Operand<C> queries(q, at.b, at.h, a.query, a.dim), keys(k, at.b, at.h, a.key, a.dim),
+            values(v, at.b, at.h, a.key, a.dim), gradients(g, at.b, at.h, a.query, a.dim);
+        const RowStatistics<C>* rows = statistics + at.bh * statistics_stride + at.first + warp_row();
+        C result[warp_rows][parts] = {}, factor[warp_rows];
+        for (std::int64_t j0 = 0; j0 < keys_seen(a, at.first); j0 += tile) {
+            C s[warp_rows], dp[warp_rows];
+            dots(tiles, queries, at.first, keys, j0, s);
+            dots(tiles, gradients, at.first, values, j0, dp);
+            for (int r = 0; r < warp_rows; ++r)
+                s[r] =
+                    PairGradient<C>(a, at, at.first + warp_row() + r, j0 + lane(), s[r], dp[r], rows[r]).ds;
+            accumulate(tiles, s, keys, j0, at.column, result);
+        }
+        for (C& f : factor) f = static_cast<C>(a.scale);
+        store_rows(a, at, a.query, result, factor, dq);
+    }
+}
+
+// dv = d(p)^T g and dk = scale ds^T q, with d the dropout.
+template <class C, int parts> __global__ void __launch_bounds__(threads)
+    key_gradient_kernel(Attention a, HeadRows g, HeadRows q, HeadRows k, HeadRows v,
+                        const RowStatistics<C>* statistics, std::int64_t statistics_stride, AnyArray<C> dk,
+                        AnyArray<C> dv) {
+    MEZZO_SHARED(Tiles<C>, tiles, );
+    for (std::int64_t index = blockIdx.x; index < Place::count(a, a.key, parts * tile); index += gridDim.x) {
+        const Place at(a, index, a.key, parts * tile);
+        const Operand<C> queries(q, at.b, at.h, a.query, a.dim), keys(k, at.b, at.h, a.key, a.dim),
+            values(v, at.b, at.h, a.key, a.dim), gradients(g, at.b, at.h, a.query, a.dim);
+        const RowStatistics<C>* rows = statistics + at.bh * statistics_stride;
+        C key_result[warp_rows][parts] = {}, value_result[warp_rows][parts] = {}, factor[warp_rows];
+        for (std::int64_t i0 = a.causal ? at.first : 0; i0 < a.query; i0 += tile) {
+            C s[warp_rows], dp[warp_rows];
+            dots(tiles, keys, at.first, queries, i0, s);
+            dots(tiles, values, at.first, gradients, i0, dp);
+            for (int r = 0; r < warp_rows; ++r) {
+                const std::int64_t i = i0 + lane(), j = at.first + warp_row() + r;
+                const PairGradient<C> pair(a, at, i, j, s[r], dp[r], rows[i]);
+                s[r] = pair.dropped_p;
+                dp[r] = pair.ds;
+            }
+            accumulate(tiles, s, gradients, i0, at.column, value_result);
+            accumulate(tiles, dp, queries, i0, at.column, key_result);
+        }
+        for (C& f : factor) f = static_cast<C>(a.scale);
+        store_rows(a, at, a.key, key_result, factor, dk);
+        for (C& f : factor) f = C(1);
+        store_rows(a, at, a.key, value_result, factor, dv);
+    }
+}
+
+// A warp per row.
+template <class C> __global__ void statistics_kernel(Attention a, HeadRows g, HeadRows y, AnyArray<C> lse,
+                                                     C factor, RowStatistics<C>* out, std::int64_t stride) {
+    for (std::int64_t row = first_item() / 32; row < a.batch * a.heads * stride; row += item_step() / 32) {
+        const std::int64_t bh = row / stride, i = row % stride, b = bh / a.heads, h = bh % a.heads;
+        const std::int64_t of_g = g.offset(b, h) + i * g.length, of_y = y.offset(b, h) + i * y.length;
+        C delta = 0;
+        for (std::int64_t d = lane(); i < a.query && d < a.dim; d += 32)
+            delta += load_as<C>(g.p, g.dtype, of_g + d) * load_as<C>(y.p, y.dtype, of_y + d);
+        delta = warp_reduce(delta, Sum());
+        if (lane() != 0) continue;
+        const C value = i < a.query ? lse.load(bh * a.query + i) : -static_cast<C>(INFINITY);
+        if (value == -static_cast<C>(INFINITY))
+            out[row] = {{static_cast<C>(INFINITY), C(0)}};
+        else
+            out[row] = {{value * factor, delta}};
+    }
+}
+
+// run(number of 32-dimension parts as a constant) for the narrow and the wide instantiation.
+template <class Run> void with_parts(const Attention& a, const Run& run) {
+    if (a.dim <= 2 * tile)
+        run(std::integral_constant<int, 2>());
+    else
+        run(std::integral_constant<int, 4>());
+}
+
+template <class C> void forward(const Attention& a, In in, Out out) {
+    with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
+        launch(attention_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads, 0, a,
+               head_rows(in[0]), head_rows(in[1]), head_rows(in[2]), any_of<C>(out[0]),
+               out.size() > 1 ? any_of<C>(out[1]) : AnyArray<C>{nullptr, float32});
+    });
+}
+
+template <class C> void backward(const Attention& a, In in, Out out) {
+    const std::int64_t rows = statistics_rows(a.query);
+    const Scratch scratch(out[0].device(), a.batch * a.heads * rows * std::int64_t(sizeof(RowStatistics<C>)));
+    auto* statistics = scratch.as<RowStatistics<C>>();
+    attention_statistics<C>(a, in[0], in[4], in[5], 1, statistics);
+    const HeadRows g = head_rows(in[0]), q = head_rows(in[1]), k = head_rows(in[2]), v = head_rows(in[3]);
+    with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
+        launch(query_gradient_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads,
+               0, a, g, q, k, v, statistics, rows, any_of<C>(out[0]));
+        launch(key_gradient_kernel<C, parts>, grid_for(Place::count(a, a.key, parts * tile), 1), threads, 0,
+               a, g, q, k, v, statistics, rows, any_of<C>(out[1]), any_of<C>(out[2]));
+    });
+}
+
+bool any_float64(In in, Out out) {
+    for (In tensors : {in, In(out)})
+        for (const Tensor& x : tensors)
+            if (x.defined() && x.dtype() == float64) return true;
+    return false;
+}
+
+}  // namespace
+
+Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at) {
+    Attention a{q.size(0), q.size(2), q.size(1), k.size(1), q.size(3), {}, {}, at.beta, at.index != 0};
+    if (mask.defined()) {
+        const Strides& s = mask.strides();
+        a.mask = {static_cast<const bool*>(raw(mask)), s[0], s[1], s[2], s[3]};
+    }
+    a.dropout = {stream_of(at), static_cast<std::uint32_t>(std::lround(at.alpha * 65536.0)),
+                 1 / (1 - at.alpha)};
+    return a;
+}
+
+template <class C> void attention_statistics(const Attention& a, const Tensor& g, const Tensor& y,
+                                             const Tensor& lse, double factor, RowStatistics<C>* out) {
+    const std::int64_t rows = statistics_rows(a.query);
+    launch(statistics_kernel<C>, grid_for(a.batch * a.heads * rows * 32), 256, 0, a, head_rows(g),
+           head_rows(y), any_of<C>(lse), static_cast<C>(factor), out, rows);
+}
+template void attention_statistics<float>(const Attention&, const Tensor&, const Tensor&, const Tensor&,
+                                          double, RowStatistics<float>*);
+
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    const Attention a = attention_problem(in[0], in[1], in[3], at);
+    if (flash_attention() && flash_attention_forward(a, in, out)) return;
+    any_float64(in, out) ? forward<double>(a, in, out) : forward<float>(a, in, out);
+}
+
+void scaled_dot_product_attention_grad(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    const Attention a = attention_problem(in[1], in[2], in[6], at);
+    if (flash_attention() && flash_attention_backward(a, in, out)) return;
+    any_float64(in, out) ? backward<double>(a, in, out) : backward<float>(a, in, out);
+}
+
+}  // namespace mezzo::cuda_kernels

@@ -1,0 +1,106 @@
+// What the attention kernels share: where the operands lie, which scores count, which weights are dropped.
+#pragma once
+
+#include <cmath>
+
+#include "core/backend.h"
+#include "cuda/elements.cuh"
+#include "cuda/random_stream.cuh"
+
+namespace mezzo::cuda {
+
+// [batch, length, heads, dim] with unit stride in dim; strides in elements.
+struct HeadRows {
+    void* p;
+    Dtype dtype;
+    std::int64_t batch, length, head;
+
+    __device__ std::int64_t offset(std::int64_t b, std::int64_t h) const { return b * batch + h * head; }
+};
+
+// May query i look at key j? A boolean view of [batch, heads, query, key], or null.
+struct AttentionMask {
+    const bool* p;
+    std::int64_t batch, head, query, key;
+};
+
+// Which weights are dropped: element ((b heads + h) query + i) key + j as core/philox.h says.
+struct AttentionDropout {
+    RandomStream stream;
+    std::uint32_t threshold;  // 0: nothing is dropped
+    double scale;             // of those kept
+
+    __device__ bool kept(std::uint64_t element) const {
+        return threshold == 0 || philox_half(words(element), static_cast<int>(element % 8)) >= threshold;
+    }
+    // Bit n: element + n is kept.
+    __device__ std::uint32_t kept8(std::uint64_t element) const {
+        const int skip = static_cast<int>(element % 8);
+        std::uint32_t bits = kept_block(words(element));
+        if (skip != 0) bits |= kept_block(words(element + 8)) << 8;
+        return bits >> skip & 0xffu;
+    }
+
+private:
+    __device__ PhiloxWords words(std::uint64_t element) const {
+        return stream.block(static_cast<std::int64_t>(element / 8));
+    }
+    __device__ std::uint32_t kept_block(const PhiloxWords& block) const {
+        std::uint32_t bits = 0;
+        for (int n = 0; n < 8; ++n) bits |= (philox_half(block, n) >= threshold ? 1u : 0u) << n;
+        return bits;
+    }
+};
+
+struct Attention {
+    std::int64_t batch, heads, query, key, dim;
+    AttentionMask mask;
+    AttentionDropout dropout;
+    double scale;
+    bool causal;
+
+    // Element (i, 0) of the weights of head bh = b heads + h.
+    __device__ std::uint64_t weight(std::int64_t bh, std::int64_t i) const {
+        return (static_cast<std::uint64_t>(bh) * static_cast<std::uint64_t>(query) +
+                static_cast<std::uint64_t>(i)) *
+               static_cast<std::uint64_t>(key);
+    }
+    // Whether query i looks at key j; false outside the lengths.
+    __device__ bool visible(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+        if (i >= query || j >= key || (causal && j > i)) return false;
+        return mask.p == nullptr || mask.p[b * mask.batch + h * mask.head + i * mask.query + j * mask.key];
+    }
+};
+
+// What the gradient needs of a query row: p = exp(score - lse), ds = p (dp - delta).
+template <class C> using RowStatistics = Vec<C, 2>;  // lse times a factor, delta
+
+// Rows of RowStatistics per head: the queries in whole tiles, so that no kernel needs a bound.
+inline constexpr std::int64_t statistics_tile = 128;
+inline std::int64_t statistics_rows(std::int64_t query) {
+    return (query + statistics_tile - 1) / statistics_tile * statistics_tile;
+}
+
+inline HeadRows head_rows(const Tensor& x) {
+    return {raw(x), x.dtype(), x.strides()[0], x.strides()[1], x.strides()[2]};
+}
+
+// From q and k of the row, its mask (or undefined) and attributes; says nothing of the other operands.
+Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at);
+
+// {factor * lse, delta = sum over dim of g y} of every row [batch, heads, statistics_rows]; {inf, 0} where
+// there was nothing to look at and behind the last query, which makes weights and gradients 0.
+template <class C> void attention_statistics(const Attention& a, const Tensor& g, const Tensor& y,
+                                             const Tensor& lse, double factor, RowStatistics<C>* out);
+
+// Longer sequences leave the int indices of the Tensor Core kernels.
+inline constexpr std::int64_t flash_max_length = std::int64_t(1) << 30;
+
+// The Tensor Core kernels, if they take these operands; false: nothing was done.
+bool flash_attention_forward(const Attention& a, In in, Out out);
+bool flash_attention_backward(const Attention& a, In in, Out out);
+// What both ask of the problem and of an operand.
+bool flash_takes(const Attention& a, const Tensor& q);
+bool flash_reads(const Tensor& x, Dtype dtype);
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,166 @@
+// The pieces of the Tensor Core attention kernels (FlashAttention-2: Dao, arXiv 2307.08691). A block of four
+// warps works on 64 or 128 rows of one side, 16 or 32 per warp, and walks over the other side in tiles that
+// come into shared memory one step ahead (cp.async, two stages). All products are m16n8k16 with float32
+// accumulators.
+//
+// A warp's accumulators are Scores<tiles, columns>: `tiles` times 16 rows. In the layout of mma.cuh element
+// [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.
+#pragma once
+
+#include "cuda/attention.cuh"
+#include "cuda/mma.cuh"
+
+namespace mezzo::cuda {
+
+inline constexpr int flash_warps = 4;
+inline constexpr unsigned flash_threads = 32 * flash_warps;
+
+template <int tiles, int columns> using Scores = float[tiles][columns / 8][4];
+
+// Elements from row to row in shared memory: the 16 bytes behind each row put the eight rows that an ldmatrix
+// reads into different banks.
+template <int dim> inline constexpr int pitch = dim + 8;
+
+__device__ inline int flash_lane() { return static_cast<int>(threadIdx.x % 32); }
+// This lane's first row and column within a 16 x 8 tile of accumulators.
+__device__ inline int lane_row() { return flash_lane() / 4; }
+__device__ inline int lane_column() { return flash_lane() % 4 * 2; }
+
+// The rows of an operand that belong to one head.
+template <class T> struct FlashOperand {
+    const T* p;
+    std::int64_t stride;
+    int count;
+
+    __device__ FlashOperand(const HeadRows& x, std::int64_t b, std::int64_t h, std::int64_t length)
+        : p(static_cast<const T*>(x.p) + x.offset(b, h)), stride(x.length), count(static_cast<int>(length)) {}
+
+    // Starts to copy rows first to first + rows - 1 to shared memory; zeros for rows behind the last.
+    template <int dim, int rows> __device__ void fetch(T* to, int first) const {
+        constexpr int pieces = dim / 8;  // of 16 bytes
+        for (int n = static_cast<int>(threadIdx.x); n < rows * pieces; n += flash_threads) {
+            const int row = n / pieces, column = n % pieces * 8;
+            const bool there = first + row < count;
+            copy_async(to + row * pitch<dim> + column, p + (there ? first + row : 0) * stride + column,
+                       there ? 16 : 0);
+        }
+    }
+};
+
+// The rows a block works on: `rows` from `first` of head h in batch b. Blocks of one head follow each other,
+// so that they find its other side in the L2 cache.
+struct FlashPlace {
+    std::int64_t bh, b, h;
+    int first;
+
+    // last_first: the last rows come first, for they have most to do under a causal mask.
+    __device__ FlashPlace(const Attention& a, std::int64_t index, std::int64_t length, int rows,
+                          bool last_first) {
+        const std::int64_t row_tiles = (length + rows - 1) / rows, n = index % row_tiles;
+        first = static_cast<int>(last_first ? row_tiles - 1 - n : n) * rows;
+        bh = index / row_tiles;
+        b = bh / a.heads;
+        h = bh % a.heads;
+    }
+    static __host__ __device__ std::int64_t count(const Attention& a, std::int64_t length, int rows) {
+        return a.batch * a.heads * ((length + rows - 1) / rows);
+    }
+};
+
+// d = a b^T: rows of `a` [16 tiles][pitch] and of b [8 groups][pitch], both in shared memory.
+template <class T, int dim, int tiles, int groups>
+__device__ void multiply_rows(float (&d)[tiles][groups][4], const T* a, const T* b) {
+    const int lane = flash_lane();
+    const T* const a_row = a + lane % 16 * pitch<dim> + lane / 16 * 8;
+    const T* const b_row = b + (lane % 8 + lane / 16 * 8) * pitch<dim> + lane / 8 % 2 * 8;
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+        MEZZO_UNROLL
+        for (int j = 0; j < groups; ++j) d[i][j][0] = d[i][j][1] = d[i][j][2] = d[i][j][3] = 0;
+    }
+    MEZZO_UNROLL
+    for (int k = 0; k < dim; k += 16) {
+        Frag4 rows[tiles];
+        MEZZO_UNROLL
+        for (int i = 0; i < tiles; ++i) rows[i] = load_matrices(a_row + i * 16 * pitch<dim> + k);
+        MEZZO_UNROLL
+        for (int j = 0; j < groups; j += 2) {
+            const Frag4 other = load_matrices(b_row + j * 8 * pitch<dim> + k);
+            MEZZO_UNROLL
+            for (int i = 0; i < tiles; ++i) {
+                multiply_add(T(), d[i][j], rows[i], {{other.v[0], other.v[1]}});
+                multiply_add(T(), d[i][j + 1], rows[i], {{other.v[2], other.v[3]}});
+            }
+        }
+    }
+}
+
+// d += w b: w rounded to T, b [8 groups][pitch] in shared memory.
+template <class T, int dim, int tiles, int groups>
+__device__ void add_product(float (&d)[tiles][dim / 8][4], const float (&w)[tiles][groups][4], const T* b) {
+    const int lane = flash_lane();
+    const T* const b_row = b + lane % 16 * pitch<dim> + lane / 16 * 8;
+    MEZZO_UNROLL
+    for (int k = 0; k < groups; k += 2) {
+        Frag4 rows[tiles];
+        MEZZO_UNROLL
+        for (int i = 0; i < tiles; ++i) rows[i] = pack_operand<T>(w[i][k], w[i][k + 1]);
+        MEZZO_UNROLL
+        for (int j = 0; j < dim / 8; j += 2) {
+            const Frag4 other = load_matrices_transposed(b_row + k * 8 * pitch<dim> + j * 8);
+            MEZZO_UNROLL
+            for (int i = 0; i < tiles; ++i) {
+                multiply_add(T(), d[i][j], rows[i], {{other.v[0], other.v[1]}});
+                multiply_add(T(), d[i][j + 1], rows[i], {{other.v[2], other.v[3]}});
+            }
+        }
+    }
+}
+
+// Stores a warp's rows, which begin with row `first`, times factor[i][half] to a contiguous [batch, length,
+// heads, dim].
+template <class T, int dim, int tiles>
+__device__ void store_rows(T* out, const Attention& a, const FlashPlace& at, int first, std::int64_t length,
+                           const float (&d)[tiles][dim / 8][4], const float (&factor)[tiles][2]) {
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+        MEZZO_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            const int row = first + i * 16 + half * 8 + lane_row();
+            if (row >= length) continue;
+            T* const to = out + ((at.b * length + row) * a.heads + at.h) * dim + lane_column();
+            MEZZO_UNROLL
+            for (int j = 0; j < dim / 8; ++j) {
+                const float low = d[i][j][2 * half], high = d[i][j][2 * half + 1];
+                *reinterpret_cast<Vec<T, 2>*>(to + j * 8) = {
+                    {from_float<T>(low * factor[i][half]), from_float<T>(high * factor[i][half])}};
+            }
+        }
+    }
+}
+
+// Which of the 32 weights from `element` on are kept, as bits. The four lanes that hold a row of accumulators
+// call it together and compute a Philox block each.
+__device__ inline std::uint32_t kept_in_row(const AttentionDropout& dropout, std::uint64_t element) {
+    const unsigned part = threadIdx.x % 4 * 8;
+    std::uint32_t bits = dropout.kept8(element + part) << part;
+    bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
+    return bits | __shfl_xor_sync(0xffffffffu, bits, 2);
+}
+
+// The same where rows are keys and columns queries, `row` weights apart: for two 16 x 8 tiles side by side,
+// whose first weight is `element`. Bit 8 e + lane_row() of word n belongs to element e of tile n.
+__device__ inline Frag2 kept_in_columns(const AttentionDropout& dropout, std::uint64_t element,
+                                        std::uint64_t row) {
+    const unsigned own = threadIdx.x % 32 / 4, tile = own / 4, e = own % 4;
+    const unsigned query = tile * 8 + threadIdx.x % 4 * 2 + e % 2;
+    std::uint32_t bits = dropout.kept8(element + query * row + e / 2 * 8) << e * 8;
+    bits |= __shfl_xor_sync(0xffffffffu, bits, 4);
+    bits |= __shfl_xor_sync(0xffffffffu, bits, 8);
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, bits, 16);
+    return tile == 0 ? Frag2{{bits, other}} : Frag2{{other, bits}};
+}
+
+inline constexpr float log2_e = 1.44269504f, ln_2 = 0.693147181f;
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,241 @@
+// The gradient of scaled_dot_product_attention on Tensor Cores, without atomics: one kernel walks over the
+// queries for each tile of keys (dk, dv), another over the keys for each tile of queries (dq). Both compute
+// the scores again, so that results are reproducible at 7 products per pair instead of the 5 of a single
+// kernel that adds to dq from many blocks.
+//
+// Per (query, key) pair that is not skipped 7 dim multiply-adds and two exponentials. Memory: g, y, q, dq and
+// 8 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 for dim 128), most
+// of it from L2. Shared memory per block for dim 32, 64, 128 in KiB: dq 30, 54, 102; dk and dv 31, 55, 69.
+#include "cuda/flash_attention.cuh"
+
+namespace mezzo::cuda {
+namespace {
+
+using Statistics = RowStatistics<float>;  // log2(e) lse, delta
+
+// 16-row tiles per warp and rows of the other side per step, so that everything stays in registers.
+template <int dim> struct QueryTiles {
+    static constexpr int tiles = 2, rows = tiles * 16 * flash_warps, step = 32;
+    static constexpr std::size_t shared_bytes = (2 * rows + 2 * 2 * step) * pitch<dim> * sizeof(float16_t);
+};
+template <int dim> struct KeyTiles {
+    static constexpr int tiles = dim == 128 ? 1 : 2, rows = tiles * 16 * flash_warps, step = 32;
+    static constexpr std::size_t shared_bytes =
+        (2 * rows + 2 * 2 * step) * pitch<dim> * sizeof(float16_t) + 2 * step * sizeof(Statistics);
+};
+
+struct Operands {
+    HeadRows g, q, k, v;
+    const Statistics* statistics;
+    std::int64_t statistics_stride;
+};
+
+// From the scores of a warp's tile (query i0, key j0 on) and dp = g v^T the gradient ds of the scores, in
+// place of dp.
+template <int tiles, int groups>
+__device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[tiles][groups][4],
+                               const Attention& a, const FlashPlace& at, int i0, int j0,
+                               const Statistics (&rows)[tiles][2]) {
+    const float scale = static_cast<float>(a.scale) * log2_e,
+                kept_scale = static_cast<float>(a.dropout.scale);
+    const bool whole =
+        a.mask.p == nullptr && j0 + groups * 8 <= a.key && !(a.causal && j0 + groups * 8 - 1 > i0);
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+        MEZZO_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            const int query = i0 + i * 16 + half * 8 + lane_row();
+            const std::uint64_t row = a.weight(at.bh, query);
+            MEZZO_UNROLL
+            for (int word = 0; word < groups / 4; ++word) {
+                const std::uint32_t kept =
+                    a.dropout.threshold == 0
+                        ? ~0u
+                        : kept_in_row(a.dropout, row + static_cast<std::uint64_t>(j0 + word * 32));
+                MEZZO_UNROLL
+                for (int n = 0; n < 8; ++n) {
+                    const int j = word * 4 + n / 2, e = 2 * half + n % 2;
+                    const bool keep = kept >> (n / 2 * 8 + n % 2 + lane_column()) & 1u;
+                    const bool visible =
+                        whole || a.visible(at.b, at.h, query, j0 + j * 8 + n % 2 + lane_column());
+                    const float p =
+                        visible ? exp2_approximate(s[i][j][e] * scale - rows[i][half].v[0]) : 0.0f;
+                    dp[i][j][e] = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - rows[i][half].v[1]);
+                }
+            }
+        }
+    }
+}
+
+// dq = scale ds k.
+template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
+    flash_query_gradient_kernel(Attention a, Operands x, T* dq) {
+    using Tile = QueryTiles<dim>;
+    constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
+    MEZZO_DYN_SHARED(T, query_tile);
+    T* const gradient_tile = query_tile + rows * pitch<dim>;
+    T* const stages = gradient_tile + rows * pitch<dim>;  // [2][keys, values][step][pitch]
+    const int warp_first = static_cast<int>(threadIdx.x / 32) * tiles * 16;
+    for (std::int64_t index = blockIdx.x; index < FlashPlace::count(a, a.query, rows); index += gridDim.x) {
+        const FlashPlace at(a, index, a.query, rows, a.causal);
+        const FlashOperand<T> queries(x.q, at.b, at.h, a.query), gradients(x.g, at.b, at.h, a.query),
+            keys(x.k, at.b, at.h, a.key), values(x.v, at.b, at.h, a.key);
+        const auto fetch = [&](int stage, int j0) {
+            T* const to = stages + stage * 2 * step * pitch<dim>;
+            keys.template fetch<dim, step>(to, j0);
+            values.template fetch<dim, step>(to + step * pitch<dim>, j0);
+            copy_async_commit();
+        };
+        const int end = a.causal && at.first + rows < a.key ? at.first + rows : static_cast<int>(a.key);
+        const int i0 = at.first + warp_first;
+        Statistics statistics[tiles][2];
+        float result[tiles][dim / 8][4] = {}, factor[tiles][2];
+        MEZZO_UNROLL
+        for (int i = 0; i < tiles; ++i) {
+            MEZZO_UNROLL
+            for (int half = 0; half < 2; ++half) {
+                factor[i][half] = static_cast<float>(a.scale);
+                statistics[i][half] =
+                    x.statistics[at.bh * x.statistics_stride + i0 + i * 16 + half * 8 + lane_row()];
+            }
+        }
+        __syncthreads();  // the tiles of the index before have been read
+        queries.template fetch<dim, rows>(query_tile, at.first);
+        gradients.template fetch<dim, rows>(gradient_tile, at.first);
+        fetch(0, 0);
+        for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage ^= 1) {
+            copy_async_wait<0>();
+            __syncthreads();  // this stage is there for all, and nobody reads the other one any more
+            if (j0 + step < end) fetch(stage ^ 1, j0 + step);
+            const T* const tile = stages + stage * 2 * step * pitch<dim>;
+            Scores<tiles, step> s, dp;
+            multiply_rows<T, dim>(s, query_tile + warp_first * pitch<dim>, tile);
+            multiply_rows<T, dim>(dp, gradient_tile + warp_first * pitch<dim>, tile + step * pitch<dim>);
+            score_gradient(s, dp, a, at, i0, j0, statistics);
+            add_product<T, dim>(result, dp, tile);
+        }
+        store_rows<T, dim>(dq, a, at, i0, a.query, result, factor);
+    }
+}
+
+// The same with rows and columns exchanged: from the scores of a warp's tile (key j0, query i0 on) the
+// dropped weights, in place of s, and from dp the gradient of the scores, in its place. `columns` has the
+// statistics of the queries from i0 on.
+template <int tiles, int groups>
+__device__ void transposed_gradient(float (&s)[tiles][groups][4], float (&dp)[tiles][groups][4],
+                                    const Attention& a, const FlashPlace& at, int j0, int i0,
+                                    const Statistics* columns) {
+    const float scale = static_cast<float>(a.scale) * log2_e,
+                kept_scale = static_cast<float>(a.dropout.scale);
+    const bool whole = a.mask.p == nullptr && !(a.causal && j0 + tiles * 16 - 1 > i0);
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+        MEZZO_UNROLL
+        for (int pair = 0; pair < groups / 2; ++pair) {
+            Frag2 kept{{~0u, ~0u}};
+            if (a.dropout.threshold != 0)
+                kept = kept_in_columns(
+                    a.dropout, a.weight(at.bh, i0 + pair * 16) + static_cast<std::uint64_t>(j0 + i * 16),
+                    static_cast<std::uint64_t>(a.key));
+            MEZZO_UNROLL
+            for (int n = 0; n < 8; ++n) {
+                const int j = pair * 2 + n / 4, e = n % 4, column = j * 8 + e % 2 + lane_column();
+                const bool keep = kept.v[n / 4] >> (8 * e + lane_row()) & 1u;
+                const bool visible =
+                    whole || a.visible(at.b, at.h, i0 + column, j0 + i * 16 + e / 2 * 8 + lane_row());
+                const Statistics row = columns[column];
+                const float p = visible ? exp2_approximate(s[i][j][e] * scale - row.v[0]) : 0.0f;
+                dp[i][j][e] = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - row.v[1]);
+                s[i][j][e] = keep ? p : 0.0f;
+            }
+        }
+    }
+}
+
+// dv = d(p)^T g, with d the dropout, and dk = scale ds^T q.
+template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
+    flash_key_gradient_kernel(Attention a, Operands x, T* dk, T* dv) {
+    using Tile = KeyTiles<dim>;
+    constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
+    MEZZO_DYN_SHARED(T, key_tile);
+    T* const value_tile = key_tile + rows * pitch<dim>;
+    T* const stages = value_tile + rows * pitch<dim>;  // [2][queries, gradients][step][pitch]
+    auto* const statistics = reinterpret_cast<Statistics*>(stages + 2 * 2 * step * pitch<dim>);  // [2][step]
+    const int warp_first = static_cast<int>(threadIdx.x / 32) * tiles * 16;
+    for (std::int64_t index = blockIdx.x; index < FlashPlace::count(a, a.key, rows); index += gridDim.x) {
+        const FlashPlace at(a, index, a.key, rows, false);
+        const FlashOperand<T> queries(x.q, at.b, at.h, a.query), gradients(x.g, at.b, at.h, a.query),
+            keys(x.k, at.b, at.h, a.key), values(x.v, at.b, at.h, a.key);
+        const auto fetch = [&](int stage, int i0) {
+            T* const to = stages + stage * 2 * step * pitch<dim>;
+            queries.template fetch<dim, step>(to, i0);
+            gradients.template fetch<dim, step>(to + step * pitch<dim>, i0);
+            const int pair = static_cast<int>(threadIdx.x) * 2;
+            if (pair < step)
+                copy_async(statistics + stage * step + pair,
+                           x.statistics + at.bh * x.statistics_stride + i0 + pair);
+            copy_async_commit();
+        };
+        const int begin = a.causal ? at.first : 0, end = static_cast<int>(a.query);
+        float key_result[tiles][dim / 8][4] = {}, value_result[tiles][dim / 8][4] = {}, factor[tiles][2];
+        __syncthreads();  // the tiles of the index before have been read
+        if (begin < end) {
+            keys.template fetch<dim, rows>(key_tile, at.first);
+            values.template fetch<dim, rows>(value_tile, at.first);
+            fetch(0, begin);
+        }
+        for (int i0 = begin, stage = 0; i0 < end; i0 += step, stage ^= 1) {
+            copy_async_wait<0>();
+            __syncthreads();  // this stage is there for all, and nobody reads the other one any more
+            if (i0 + step < end) fetch(stage ^ 1, i0 + step);
+            const T* const tile = stages + stage * 2 * step * pitch<dim>;
+            Scores<tiles, step> s, dp;
+            multiply_rows<T, dim>(s, key_tile + warp_first * pitch<dim>, tile);
+            multiply_rows<T, dim>(dp, value_tile + warp_first * pitch<dim>, tile + step * pitch<dim>);
+            transposed_gradient(s, dp, a, at, at.first + warp_first, i0, statistics + stage * step);
+            add_product<T, dim>(value_result, s, tile + step * pitch<dim>);
+            add_product<T, dim>(key_result, dp, tile);
+        }
+        const int first = at.first + warp_first;
+        MEZZO_UNROLL
+        for (int i = 0; i < tiles; ++i) factor[i][0] = factor[i][1] = static_cast<float>(a.scale);
+        store_rows<T, dim>(dk, a, at, first, a.key, key_result, factor);
+        MEZZO_UNROLL
+        for (int i = 0; i < tiles; ++i) factor[i][0] = factor[i][1] = static_cast<float>(a.dropout.scale);
+        store_rows<T, dim>(dv, a, at, first, a.key, value_result, factor);
+    }
+}
+
+template <class T, int dim> void run(const Attention& a, const Operands& x, Out out) {
+    launch(flash_query_gradient_kernel<T, dim>,
+           grid_for(FlashPlace::count(a, a.query, QueryTiles<dim>::rows), 1), flash_threads,
+           QueryTiles<dim>::shared_bytes, a, x, static_cast<T*>(raw(out[0])));
+    launch(flash_key_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.key, KeyTiles<dim>::rows), 1),
+           flash_threads, KeyTiles<dim>::shared_bytes, a, x, static_cast<T*>(raw(out[1])),
+           static_cast<T*>(raw(out[2])));
+}
+
+template <class T> void run_dim(const Attention& a, const Operands& x, Out out) {
+    if (a.dim == 32) return run<T, 32>(a, x, out);
+    if (a.dim == 64) return run<T, 64>(a, x, out);
+    run<T, 128>(a, x, out);
+}
+
+}  // namespace
+
+bool flash_attention_backward(const Attention& a, In in, Out out) {
+    const Dtype dtype = in[1].dtype();
+    if (!flash_takes(a, in[1]) || out[0].dtype() != dtype) return false;
+    for (int i = 0; i < 4; ++i)
+        if (!flash_reads(in[std::size_t(i)], dtype)) return false;
+    const std::int64_t rows = statistics_rows(a.query);
+    const Scratch scratch(out[0].device(), a.batch * a.heads * rows * std::int64_t(sizeof(Statistics)));
+    auto* statistics = scratch.as<Statistics>();
+    attention_statistics<float>(a, in[0], in[4], in[5], log2_e, statistics);
+    const Operands x{head_rows(in[0]), head_rows(in[1]), head_rows(in[2]),
+                     head_rows(in[3]), statistics,       rows};
+    dtype == float16 ? run_dim<float16_t>(a, x, out) : run_dim<bfloat16_t>(a, x, out);
+    return true;
+}
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,142 @@
+// Tensor Core and asynchronous copy instructions of compute capability 8.0 and later. Inline PTX is found
+// here only, one instruction per wrapper; tests/emulation/mma.h does the same on the CPU, tests/mma_test.cpp
+// tests each wrapper alone.
+//
+// An m16n8k16 product is shared out among the lanes of a warp as the PTX manual says. With g = lane / 4 and
+// t = lane % 4, lane l holds
+//   A (16 x 16)  rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9
+//   B (16 x 8)   column g, rows 2t, 2t + 1, 2t + 8, 2t + 9
+//   D (16 x 8)   d[e]: row g + e / 2 * 8, column 2t + e % 2
+// so two D tiles side by side, rounded to 16 bit, are an A (pack_operand).
+#pragma once
+
+#include "cuda/kernel.cuh"
+
+#if !defined(__CUDACC__)
+#include "tests/emulation/mma.h"
+#endif
+
+namespace mezzo::cuda {
+
+// Two 16-bit elements per register, the first in the low half.
+using Frag4 = Vec<std::uint32_t, 4>;
+using Frag2 = Vec<std::uint32_t, 2>;
+
+#if defined(__CUDACC__)
+
+__device__ inline unsigned shared_address(const void* p) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// Copies `bytes` (0 to 16) from global memory and fills the rest of the 16 bytes in shared memory with zeros.
+// Both addresses are multiples of 16. The data is there after a wait that covers it, for other threads after
+// a barrier behind that wait. No thread returns before it has waited for all its copies.
+__device__ inline void copy_async(void* shared, const void* global, unsigned bytes = 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Ends a group of copies.
+__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most the last `pending` groups of this thread are under way.
+template <int pending> __device__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8 of matrix
+// l / 8, a multiple of 16. Register m gets the elements (l / 4, 2 (l % 4)) and the next of matrix m, or of
+// its transpose.
+__device__ inline Frag4 load_matrices(const void* row) {
+    Frag4 r;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+    return r;
+}
+__device__ inline Frag4 load_matrices_transposed(const void* row) {
+    Frag4 r;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+    return r;
+}
+
+// d += a b in float32.
+__device__ inline void multiply_add(float16_t, float (&d)[4], const Frag4& a, const Frag2& b) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+}
+__device__ inline void multiply_add(bfloat16_t, float (&d)[4], const Frag4& a, const Frag2& b) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+}
+
+// 2^x to about 2 ulp; 0 for -inf, subnormal results become 0.
+__device__ inline float exp2_approximate(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#else
+
+#define MEZZO_SITE emulation::Site site = emulation::Site::current()
+inline void copy_async(void* shared, const void* global, unsigned bytes = 16, MEZZO_SITE) {
+    emulation::copy_async(shared, global, 16, bytes, site);
+}
+inline void copy_async_commit() { emulation::copy_async_commit(); }
+template <int pending> void copy_async_wait() { emulation::copy_async_wait(pending); }
+inline Frag4 load_matrices(const void* row, MEZZO_SITE) {
+    Frag4 r;
+    emulation::load_matrices(row, false, r.v, site);
+    return r;
+}
+inline Frag4 load_matrices_transposed(const void* row, MEZZO_SITE) {
+    Frag4 r;
+    emulation::load_matrices(row, true, r.v, site);
+    return r;
+}
+template <class T> void multiply_add(T, float (&d)[4], const Frag4& a, const Frag2& b, MEZZO_SITE) {
+    emulation::multiply_add_16x8x16<T>(d, a.v, b.v, site);
+}
+#undef MEZZO_SITE
+inline float exp2_approximate(float x) { return std::exp2(x); }
+
+#endif
+
+template <class P> __device__ std::uint32_t word_of(const P& pair) {
+    std::uint32_t word;
+    static_assert(sizeof pair == sizeof word);
+    std::memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+// Two floats rounded to T as one register.
+template <class T> __device__ std::uint32_t pack_pair(float low, float high) {
+#if defined(__CUDACC__)  // one instruction for both
+    if constexpr (std::is_same_v<T, float16_t>)
+        return word_of(__floats2half2_rn(low, high));
+    else
+        return word_of(__floats2bfloat162_rn(low, high));
+#else
+    return word_of(Vec<T, 2>{{from_float<T>(low), from_float<T>(high)}});
+#endif
+}
+
+// The 16 x 16 operand A made of two neighbouring D tiles.
+template <class T> __device__ Frag4 pack_operand(const float (&left)[4], const float (&right)[4]) {
+    return {{pack_pair<T>(left[0], left[1]), pack_pair<T>(left[2], left[3]), pack_pair<T>(right[0], right[1]),
+             pack_pair<T>(right[2], right[3])}};
+}
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,255 @@
+// layer_norm, rms_norm and dropout_add_layer_norm. A row is read once and stays in registers: 8 values per
+// element and two reductions, at the speed of memory. Other shapes and dtypes read a row three times, from
+// cache after the first.
+#include "cuda/norm.cuh"
+
+#include <cmath>
+
+namespace mezzo::cuda {
+
+Dropping dropping(const Attrs& at) {
+    return {stream_of(at), static_cast<std::uint32_t>(std::lround(at.alpha * 65536.0)),
+            static_cast<float>(1 / (1 - at.alpha))};
+}
+
+namespace {
+
+// The values to normalise: those of x.
+template <class X> struct Plain {
+    const X* x;
+    __device__ void load(std::int64_t i, std::int64_t, float (&values)[pack]) const {
+        load_pack(x, i, values);
+    }
+};
+// dropout(x + bias) + residual, which is also stored in z unless that is null.
+template <class X, class R> struct DroppedSum {
+    const X* x;
+    AnyArray<float> bias;  // none: null
+    const R* residual;
+    float* z;
+    Dropping dropping;
+    __device__ void load(std::int64_t i, std::int64_t column, float (&values)[pack]) const {
+        float added[pack];
+        load_pack(x, i, values);
+        load_pack(residual, i, added);
+        if (bias.p != nullptr) {
+            float b[pack];
+            load_pack(bias, column, b);
+            for (int k = 0; k < pack; ++k) values[k] += b[k];
+        }
+        dropping.apply(i, values);
+        for (int k = 0; k < pack; ++k) values[k] += added[k];
+        if (z != nullptr) store_pack(z, i, values);
+    }
+};
+
+template <class C> struct NormArgs {
+    AnyArray<C> weight, bias;  // no bias: null
+    void *mean, *rstd;         // C, or null
+    std::int64_t rows, cols;
+    C eps;
+    bool centred;
+};
+
+// What a row is normalised with, from the sums of c and c^2, c = x - shift: a rounded shift costs nothing
+// (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983).
+template <class C> struct Scale {
+    C shift, rest, rstd;
+    __device__ Scale(const NormArgs<C>& a, C shift_, const TwoSums<C>& sums)
+        : shift(shift_), rest(a.centred ? sums.first / static_cast<C>(a.cols) : C(0)) {
+        const C variance = sums.second / static_cast<C>(a.cols) - rest * rest;
+        rstd = C(1) / functors::math::sqrt((variance < C(0) ? C(0) : variance) + a.eps);
+    }
+    __device__ C operator()(C x) const { return (x - shift - rest) * rstd; }
+    __device__ void keep(const NormArgs<C>& a, std::int64_t row) const {
+        if (a.mean != nullptr) static_cast<C*>(a.mean)[row] = shift + rest;
+        if (a.rstd != nullptr) static_cast<C*>(a.rstd)[row] = rstd;
+    }
+};
+
+template <class Team, int packs, class Source, class Y>
+__global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y* y, NormArgs<float> a) {
+    for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
+        float v[packs][pack];
+        float sum = 0;
+        for (int p = 0; p < packs; ++p) {
+            const std::int64_t column = pack_column<Team>(p);
+            for (int k = 0; k < pack; ++k) v[p][k] = 0;
+            if (column < a.cols) source.load(row * a.cols + column, column, v[p]);
+            for (int k = 0; k < pack; ++k) sum += v[p][k];
+        }
+        const float shift = a.centred ? Team::reduce(sum, 0.0f, Sum()) / static_cast<float>(a.cols) : 0.0f;
+        TwoSums<float> sums{0, 0};
+        for (int p = 0; p < packs; ++p) {
+            if (pack_column<Team>(p) >= a.cols) continue;
+            for (int k = 0; k < pack; ++k) {
+                const float c = v[p][k] - shift;
+                sums.first += c;
+                sums.second += c * c;
+            }
+        }
+        const Scale<float> scale(a, shift, Team::reduce(sums, TwoSums<float>{0, 0}, AddTwo()));
+        if (Team::rank() == 0) scale.keep(a, row);
+        for (int p = 0; p < packs; ++p) {
+            const std::int64_t column = pack_column<Team>(p);
+            if (column >= a.cols) continue;
+            float weight[pack], bias[pack] = {};
+            load_pack(a.weight, column, weight);
+            if (a.bias.p != nullptr) load_pack(a.bias, column, bias);
+            for (int k = 0; k < pack; ++k) v[p][k] = scale(v[p][k]) * weight[k] + bias[k];
+            store_pack(y, row * a.cols + column, v[p]);
+        }
+    }
+}
+
+// Any dtypes, any number of columns.
+template <class Team, class C> __global__ void norm_any_kernel(AnyArray<C> x, AnyArray<C> y, NormArgs<C> a) {
+    for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
+        const std::int64_t base = row * a.cols;
+        C sum = 0;
+        if (a.centred)
+            for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) sum += x.load(base + j);
+        const C shift = Team::reduce(sum, C(0), Sum()) / static_cast<C>(a.cols);
+        TwoSums<C> sums{0, 0};
+        for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {
+            const C c = x.load(base + j) - shift;
+            sums.first += c;
+            sums.second += c * c;
+        }
+        const Scale<C> scale(a, shift, Team::reduce(sums, TwoSums<C>{0, 0}, AddTwo()));
+        if (Team::rank() == 0) scale.keep(a, row);
+        for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {
+            const C bias = a.bias.p != nullptr ? a.bias.load(j) : C(0);
+            y.store(base + j, scale(x.load(base + j)) * a.weight.load(j) + bias);
+        }
+    }
+}
+
+// z = dropout(x + bias) + residual in any dtypes; a thread takes the eight elements of a Philox block.
+template <class C> __global__ void dropped_sum_kernel(AnyArray<C> x, AnyArray<C> bias, AnyArray<C> residual,
+                                                      AnyArray<C> z, std::int64_t n, std::int64_t cols,
+                                                      Dropping dropping, C scale) {
+    for (std::int64_t block = first_item(); block * 8 < n; block += item_step()) {
+        const PhiloxWords words = dropping.stream.block(block);
+        for (std::int64_t i = block * 8; i < block * 8 + 8 && i < n; ++i) {
+            C value = x.load(i);
+            if (bias.p != nullptr) value += bias.load(i % cols);
+            const bool keep = philox_half(words, static_cast<int>(i % 8)) >= dropping.threshold;
+            z.store(i, (keep ? value * scale : C(0)) + residual.load(i));
+        }
+    }
+}
+
+template <class C> AnyArray<C> any_or_null(const Tensor& x) {
+    return x.defined() ? any_of<C>(x) : AnyArray<C>{nullptr, float32};
+}
+void* raw_or_null(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
+
+template <class C> NormArgs<C> norm_args(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                         const Tensor& mean, const Tensor& rstd, double eps, bool centred) {
+    return {any_of<C>(weight), any_or_null<C>(bias), raw_or_null(mean),   raw_or_null(rstd),
+            x.shape()[0],      x.shape()[1],         static_cast<C>(eps), centred};
+}
+
+template <class C> void norm_any(const Tensor& x, const Tensor& y, const NormArgs<C>& a) {
+    with_team({a.rows, a.cols, 1}, [&](auto team, unsigned grid, unsigned block) {
+        launch(norm_any_kernel<decltype(team), C>, grid, block, 0, any_of<C>(x), any_of<C>(y), a);
+    });
+}
+
+template <class Y, class Source>
+bool norm_packs(const Source& source, const Tensor& y, const NormArgs<float>& a) {
+    Y* const to = static_cast<Y*>(raw(y));
+    const unsigned warps = grid_for(a.rows * 32, rows_block), block = block_over(a.cols);
+    if (a.cols <= 32 * 4 * pack)
+        launch(norm_kernel<WarpTeam, 4, Source, Y>, warps, rows_block, 0, source, to, a);
+    else if (a.cols <= warp_cols)
+        launch(norm_kernel<WarpTeam, 8, Source, Y>, warps, rows_block, 0, source, to, a);
+    else
+        launch(norm_kernel<BlockTeam, 4, Source, Y>, grid_for(a.rows, 1), block, 0, source, to, a);
+    return true;
+}
+
+template <class X, class Y> bool plain_packs(const Tensor& x, const Tensor& y, const NormArgs<float>& a) {
+    if (x.dtype() != dtype_of<X>() || y.dtype() != dtype_of<Y>()) return false;
+    return norm_packs<Y>(Plain<X>{static_cast<const X*>(raw(x))}, y, a);
+}
+
+void normalise(In in, const Attrs& at, Out out, bool centred) {
+    use_device_of(out[0]);
+    const Tensor &x = in[0], &y = out[0];
+    if (y.numel() == 0) return;
+    const Tensor bias = centred ? in[2] : Tensor(), mean = centred && out.size() > 1 ? out[1] : Tensor(),
+                 rstd = out.size() > 1 ? out.back() : Tensor();
+    if (compute_kind({x.dtype(), y.dtype()}) == ComputeKind::float64)
+        return norm_any(x, y, norm_args<double>(x, in[1], bias, mean, rstd, at.alpha, centred));
+    const auto a = norm_args<float>(x, in[1], bias, mean, rstd, at.alpha, centred);
+    const Tensor used[] = {x, in[1], bias, y};
+    if (a.cols <= longest_in_registers && packs_fit(a.cols, used) &&
+        (plain_packs<float, float>(x, y, a) || plain_packs<float16_t, float16_t>(x, y, a) ||
+         plain_packs<bfloat16_t, bfloat16_t>(x, y, a) || plain_packs<float16_t, float>(x, y, a) ||
+         plain_packs<bfloat16_t, float>(x, y, a)))
+        return;
+    norm_any(x, y, a);
+}
+
+// The inputs and results of dropout_add_layer_norm by name.
+struct DroppedNorm {
+    Tensor weight, x, x_bias, residual, bias, y, z, mean, rstd;
+    DroppedNorm(In in, Out out)
+        : weight(in[0]), x(in[1]), x_bias(in[2]), residual(in[3]), bias(in[4]), y(out[0]) {
+        if (out.size() < 2) return;
+        z = out[1];
+        mean = out[2];
+        rstd = out[3];
+    }
+};
+
+template <class X, class R, class Y>
+bool dropped_packs(const DroppedNorm& t, const Attrs& at, const NormArgs<float>& a) {
+    if (t.x.dtype() != dtype_of<X>() || t.residual.dtype() != dtype_of<R>() || t.y.dtype() != dtype_of<Y>())
+        return false;
+    const DroppedSum<X, R> source{static_cast<const X*>(raw(t.x)), any_or_null<float>(t.x_bias),
+                                  static_cast<const R*>(raw(t.residual)),
+                                  static_cast<float*>(raw_or_null(t.z)), dropping(at)};
+    return norm_packs<Y>(source, t.y, a);
+}
+
+template <class C> void dropped_any(const DroppedNorm& t, const Attrs& at, const NormArgs<C>& a) {
+    const Tensor z =
+        t.z.defined() ? t.z : empty(t.x.shape(), {.dtype = dtype_of<C>(), .device = t.x.device()});
+    launch(dropped_sum_kernel<C>, grid_for((t.x.numel() + 7) / 8, rows_block), rows_block, 0, any_of<C>(t.x),
+           any_or_null<C>(t.x_bias), any_of<C>(t.residual), any_of<C>(z), t.x.numel(), a.cols, dropping(at),
+           static_cast<C>(1 / (1 - at.alpha)));
+    norm_any(z, t.y, a);
+}
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void layer_norm(In in, const Attrs& at, Out out) { normalise(in, at, out, true); }
+void rms_norm(In in, const Attrs& at, Out out) { normalise(in, at, out, false); }
+
+void dropout_add_layer_norm(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    const DroppedNorm t(in, out);
+    if (t.y.numel() == 0) return;
+    if (compute_kind({t.x.dtype(), t.residual.dtype(), t.y.dtype()}) == ComputeKind::float64)
+        return dropped_any(t, at, norm_args<double>(t.x, t.weight, t.bias, t.mean, t.rstd, at.beta, true));
+    const auto a = norm_args<float>(t.x, t.weight, t.bias, t.mean, t.rstd, at.beta, true);
+    const Tensor used[] = {t.weight, t.x, t.x_bias, t.residual, t.bias, t.y, t.z};
+    if (a.cols <= longest_in_registers && packs_fit(a.cols, used) &&
+        (dropped_packs<float, float, float>(t, at, a) ||
+         dropped_packs<float16_t, float16_t, float16_t>(t, at, a) ||
+         dropped_packs<bfloat16_t, bfloat16_t, bfloat16_t>(t, at, a) ||
+         dropped_packs<float16_t, float, float>(t, at, a) ||
+         dropped_packs<bfloat16_t, float, float>(t, at, a)))
+        return;
+    dropped_any(t, at, a);
+}
+
+}  // namespace mezzo::cuda_kernels

@@ -1,0 +1,278 @@
+// Gradients of layer_norm, rms_norm and dropout_add_layer_norm. g and x are read once; a block adds up the
+// gradients of weight and bias over its rows in registers and leaves one part each, at most a quarter of a
+// value per element; a second launch adds the parts in order. Which rows a block takes depends on the shape
+// and the device only: the same sums every time.
+#include "cuda/norm.cuh"
+#include "cuda/reduce.cuh"
+
+namespace mezzo::cuda {
+namespace {
+
+constexpr int grad_packs = 4;  // packs per thread
+constexpr std::int64_t warp_grad_cols = 32 * grad_packs * pack;
+
+// What becomes of a row's gradient dx: stored.
+template <class D> struct Stored {
+    D* dx;
+    static constexpr int sums = 2;  // of weight and bias
+    __device__ void store(std::int64_t i, float (&values)[pack]) const { store_pack(dx, i, values); }
+};
+// Stored as the residual's gradient; x's is what dropout lets through, left in `values` for x_bias.
+template <class D> struct StoredTwice {
+    D* dx;
+    float* dz;
+    Dropping dropping;
+    static constexpr int sums = 3;  // of weight, bias and x_bias
+    __device__ void store(std::int64_t i, float (&values)[pack]) const {
+        store_pack(dz, i, values);
+        dropping.apply(i, values);
+        store_pack(dx, i, values);
+    }
+};
+
+template <class C> struct NormGradArgs {
+    AnyArray<C> weight;
+    const void *mean, *rstd;  // C; mean: null for rms_norm
+    std::int64_t rows, cols;
+    __device__ C mean_of(std::int64_t row) const {
+        return mean != nullptr ? static_cast<const C*>(mean)[row] : C(0);
+    }
+    __device__ C rstd_of(std::int64_t row) const { return static_cast<const C*>(rstd)[row]; }
+};
+
+// The sums of one block: [sums][cols] behind those of the blocks before it.
+template <class Team, int sums> __device__ void store_parts(float (&total)[sums][grad_packs][pack],
+                                                            float* parts, int wanted, std::int64_t cols) {
+    float* const own = parts + std::int64_t(blockIdx.x) * wanted * cols;
+    if constexpr (std::is_same_v<Team, BlockTeam>) {
+        for (int s = 0; s < sums; ++s)
+            for (int p = 0; p < grad_packs; ++p)
+                if (s < wanted && pack_column<Team>(p) < cols)
+                    for (int k = 0; k < pack; ++k) own[s * cols + pack_column<Team>(p) + k] = total[s][p][k];
+    } else {
+        MEZZO_SHARED(float, of_warps, [rows_block / 32][warp_grad_cols]);
+        for (int s = 0; s < sums; ++s) {
+            for (int p = 0; p < grad_packs; ++p)
+                for (int k = 0; k < pack; ++k)
+                    of_warps[threadIdx.x / 32][pack_column<Team>(p) + k] = total[s][p][k];
+            __syncthreads();
+            for (std::int64_t j = threadIdx.x; s < wanted && j < cols; j += blockDim.x) {
+                float sum = 0;
+                for (int warp = 0; warp < int(rows_block / 32); ++warp) sum += of_warps[warp][j];
+                own[s * cols + j] = sum;
+            }
+            __syncthreads();
+        }
+    }
+}
+
+// With h = (x - mean) rstd and c = g weight: dx = rstd (c - mean(c) - h mean(c h)), without mean(c) for
+// rms_norm.
+template <class Team, class G, class X, class Result>
+__global__ __launch_bounds__(longest_block, 1) void norm_grad_kernel(const G* g, const X* x, Result result,
+                                                                     NormGradArgs<float> a, float* parts,
+                                                                     int wanted) {
+    float total[Result::sums][grad_packs][pack] = {};
+    for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
+        const float mean = a.mean_of(row), rstd = a.rstd_of(row);
+        float gradient[grad_packs][pack], h[grad_packs][pack];
+        TwoSums<float> sums{0, 0};
+        for (int p = 0; p < grad_packs; ++p) {
+            const std::int64_t column = pack_column<Team>(p);
+            if (column >= a.cols) continue;
+            float weight[pack];
+            load_pack(g, row * a.cols + column, gradient[p]);
+            load_pack(x, row * a.cols + column, h[p]);
+            load_pack(a.weight, column, weight);
+            for (int k = 0; k < pack; ++k) {
+                h[p][k] = (h[p][k] - mean) * rstd;
+                total[0][p][k] += gradient[p][k] * h[p][k];
+                total[1][p][k] += gradient[p][k];
+                gradient[p][k] *= weight[k];
+                sums.first += gradient[p][k];
+                sums.second += gradient[p][k] * h[p][k];
+            }
+        }
+        sums = Team::reduce(sums, TwoSums<float>{0, 0}, AddTwo());
+        const float offset = a.mean != nullptr ? sums.first / static_cast<float>(a.cols) : 0.0f;
+        const float along = sums.second / static_cast<float>(a.cols);
+        for (int p = 0; p < grad_packs; ++p) {
+            const std::int64_t column = pack_column<Team>(p);
+            if (column >= a.cols) continue;
+            for (int k = 0; k < pack; ++k)
+                gradient[p][k] = rstd * (gradient[p][k] - offset - h[p][k] * along);
+            result.store(row * a.cols + column, gradient[p]);
+            if constexpr (Result::sums > 2)
+                for (int k = 0; k < pack; ++k) total[2][p][k] += gradient[p][k];
+        }
+    }
+    store_parts<Team>(total, parts, wanted, a.cols);
+}
+
+// The results of weight sums: one vector each.
+struct SumTargets {
+    AnyArray<float> out[3];
+};
+
+// 32 columns per block, one per lane; the warps share the parts.
+__global__ void add_parts_kernel(const float* parts, std::int64_t count, int wanted, std::int64_t cols,
+                                 SumTargets targets) {
+    MEZZO_SHARED(float, of_warps, [rows_block / 32][32]);
+    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, warps = int(rows_block / 32);
+    const std::int64_t tiles = (cols + 31) / 32;
+    for (std::int64_t item = blockIdx.x; item < tiles * wanted; item += gridDim.x) {
+        const std::int64_t s = item / tiles, column = item % tiles * 32 + lane;
+        float sum = 0;
+        if (column < cols)
+            for (std::int64_t i = warp; i < count; i += warps) sum += parts[(i * wanted + s) * cols + column];
+        of_warps[warp][lane] = sum;
+        __syncthreads();
+        if (warp == 0 && column < cols) {
+            for (int w = 1; w < warps; ++w) sum += of_warps[w][lane];
+            targets.out[s].store(column, sum);
+        }
+        __syncthreads();
+    }
+}
+
+template <class G, class X, class Result> bool norm_grad_packs(const Tensor& g, const Tensor& x,
+                                                               const Result& result,
+                                                               const NormGradArgs<float>& a, Out sums) {
+    const bool warp = a.cols <= warp_grad_cols;
+    const int wanted = static_cast<int>(sums.size());
+    const unsigned block = warp ? rows_block : block_over(a.cols);
+    // A block takes eight rows at once, or four one after the other: parts are no more than a fraction of x.
+    const std::int64_t rows_per_block = warp ? rows_block / 32 : 4;
+    const unsigned grid = grid_for((a.rows + rows_per_block - 1) / rows_per_block * block, block);
+    const Scratch parts(x.device(), std::int64_t(grid) * wanted * a.cols * 4);
+    launch(warp ? norm_grad_kernel<WarpTeam, G, X, Result> : norm_grad_kernel<BlockTeam, G, X, Result>, grid,
+           block, 0, static_cast<const G*>(raw(g)), static_cast<const X*>(raw(x)), result, a,
+           parts.as<float>(), wanted);
+    SumTargets targets{};
+    for (int i = 0; i < wanted; ++i) targets.out[i] = any_of<float>(sums[static_cast<std::size_t>(i)]);
+    launch(add_parts_kernel, grid_for((a.cols + 31) / 32 * wanted, 1), rows_block, 0, parts.as<float>(),
+           std::int64_t(grid), wanted, a.cols, targets);
+    return true;
+}
+
+// Any dtypes, any number of columns.
+template <class Team, class C>
+__global__ void norm_grad_any_kernel(AnyArray<C> g, AnyArray<C> x, AnyArray<C> dx, NormGradArgs<C> a) {
+    for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
+        const C mean = a.mean_of(row), rstd = a.rstd_of(row);
+        const std::int64_t base = row * a.cols;
+        TwoSums<C> sums{0, 0};
+        for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {
+            const C c = g.load(base + j) * a.weight.load(j);
+            sums.first += c;
+            sums.second += c * ((x.load(base + j) - mean) * rstd);
+        }
+        sums = Team::reduce(sums, TwoSums<C>{0, 0}, AddTwo());
+        const C offset = a.mean != nullptr ? sums.first / static_cast<C>(a.cols) : C(0);
+        const C along = sums.second / static_cast<C>(a.cols);
+        for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {
+            const C h = (x.load(base + j) - mean) * rstd;
+            dx.store(base + j, rstd * (g.load(base + j) * a.weight.load(j) - offset - h * along));
+        }
+    }
+}
+
+// Terms of the weight's gradient for a column sum.
+template <class C> struct LoadWeightTerm {
+    AnyArray<C> g, x;
+    NormGradArgs<C> a;
+    __device__ C operator()(std::int64_t offset, std::int64_t) const {
+        const std::int64_t row = offset / a.cols;
+        return g.load(offset) * ((x.load(offset) - a.mean_of(row)) * a.rstd_of(row));
+    }
+};
+
+template <class C> void norm_grad_any(const Tensor& g, const Tensor& x, const Tensor& dx,
+                                      const NormGradArgs<C>& a, const Tensor& of_weight,
+                                      const Tensor& of_bias) {
+    with_team({a.rows, a.cols, 1}, [&](auto team, unsigned grid, unsigned block) {
+        launch(norm_grad_any_kernel<decltype(team), C>, grid, block, 0, any_of<C>(g), any_of<C>(x),
+               any_of<C>(dx), a);
+    });
+    const ReduceShape columns = reduce_shape(x.shape(), Axes{0});
+    reduce(LoadWeightTerm<C>{any_of<C>(g), any_of<C>(x), a}, SumOp<C>{1}, columns, of_weight);
+    if (of_bias.defined()) reduce(LoadElement<AnyArray<C>>{any_of<C>(g)}, SumOp<C>{1}, columns, of_bias);
+}
+
+template <class G, class X>
+bool plain_packs(const Tensor& g, const Tensor& x, const Tensor& dx, const NormGradArgs<float>& a, Out sums) {
+    if (g.dtype() != dtype_of<G>() || x.dtype() != dtype_of<X>() || dx.dtype() != dtype_of<X>()) return false;
+    return norm_grad_packs<G, X>(g, x, Stored<X>{static_cast<X*>(raw(dx))}, a, sums);
+}
+
+template <class C>
+NormGradArgs<C> grad_args(const Tensor& x, const Tensor& weight, const void* mean, const Tensor& rstd) {
+    return {any_of<C>(weight), mean, raw(rstd), x.shape()[0], x.shape()[1]};
+}
+
+bool grad_packs_fit(In in, Out out, std::int64_t cols) {
+    return cols <= longest_in_registers && packs_fit(cols, in.first(3)) && packs_fit(cols, out.first(1));
+}
+
+void norm_grad(In in, Out out, bool centred) {
+    use_device_of(out[0]);
+    const Tensor &g = in[0], &x = in[1], &dx = out[0];
+    const void* const mean = centred ? raw(in[3]) : nullptr;
+    const Tensor of_bias = centred ? out[2] : Tensor();
+    if (compute_kind({x.dtype(), dx.dtype()}) == ComputeKind::float64)
+        return norm_grad_any(g, x, dx, grad_args<double>(x, in[2], mean, in.back()), out[1], of_bias);
+    const auto a = grad_args<float>(x, in[2], mean, in.back());
+    const Out sums = out.subspan(1);
+    if (a.cols > 0 && grad_packs_fit(in, out, a.cols) &&
+        (plain_packs<float, float>(g, x, dx, a, sums) ||
+         plain_packs<float16_t, float16_t>(g, x, dx, a, sums) ||
+         plain_packs<bfloat16_t, bfloat16_t>(g, x, dx, a, sums) ||
+         plain_packs<float, float16_t>(g, x, dx, a, sums) ||
+         plain_packs<float, bfloat16_t>(g, x, dx, a, sums)))
+        return;
+    norm_grad_any(g, x, dx, a, out[1], of_bias);
+}
+
+template <class G, class D> bool dropped_packs(In in, const Attrs& at, Out out) {
+    if (in[0].dtype() != dtype_of<G>() || out[0].dtype() != dtype_of<D>()) return false;
+    const StoredTwice<D> result{static_cast<D*>(raw(out[0])), static_cast<float*>(raw(out[1])), dropping(at)};
+    return norm_grad_packs<G, float>(in[0], in[1], result, grad_args<float>(in[1], in[2], raw(in[3]), in[4]),
+                                     out.subspan(2));
+}
+
+// One launch after the other: dz, dropout, conversion, column sum.
+template <class C> void dropped_grad_any(In in, const Attrs& at, Out out) {
+    norm_grad_any(in[0], in[1], out[1], grad_args<C>(in[1], in[2], raw(in[3]), in[4]), out[2], out[3]);
+    const Tensor dropped = out[0].dtype() == dtype_of<C>()
+                               ? out[0]
+                               : empty(out[0].shape(), {.dtype = dtype_of<C>(), .device = out[0].device()});
+    cuda_kernels::dropout(In(&out[1], 1), at, Out(&dropped, 1));
+    if (dropped.impl() != out[0].impl()) cuda_kernels::cast(In(&dropped, 1), at, out.first(1));
+    if (out.size() > 4) cuda_kernels::column_sum(In(&dropped, 1), at, out.subspan(4, 1));
+}
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void layer_norm_grad(In in, const Attrs&, Out out) { norm_grad(in, out, true); }
+void rms_norm_grad(In in, const Attrs&, Out out) { norm_grad(in, out, false); }
+
+void dropout_add_layer_norm_grad(In in, const Attrs& at, Out out) {
+    use_device_of(out[0]);
+    if (compute_kind({in[1].dtype(), out[0].dtype()}) == ComputeKind::float64)
+        return dropped_grad_any<double>(in, at, out);
+    const std::int64_t cols = in[1].shape()[1];
+    if (cols > 0 && in[1].dtype() == float32 && grad_packs_fit(in, out, cols) &&
+        packs_fit(cols, out.subspan(1, 1)) &&
+        (dropped_packs<float, float>(in, at, out) || dropped_packs<float, float16_t>(in, at, out) ||
+         dropped_packs<float, bfloat16_t>(in, at, out) || dropped_packs<float16_t, float16_t>(in, at, out) ||
+         dropped_packs<bfloat16_t, bfloat16_t>(in, at, out)))
+        return;
+    dropped_grad_any<float>(in, at, out);
+}
+
+}  // namespace mezzo::cuda_kernels

@@ -1,0 +1,203 @@
+// scaled_dot_product_attention by FlashAttention-2 (Dao, arXiv 2307.08691): scores exist only as blocks in
+// the cache, and the softmax of a query follows its maximum from block to block.
+//
+// Scores are computed transposed, a row per key and a column per query, in panels of the GEMM tile's width:
+// so maxima and sums run down the columns, all queries of a vector at a time, and the weights are at once the
+// packed operand of the second product, sums[dim, query] += v^T[dim, key] weights[key, query].
+#include "cpu/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/buffer.h"
+#include "cpu/loops.h"
+#include "cpu/parallel.h"
+#include "ops/kernels.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr float infinity = __builtin_inff();
+constexpr std::int64_t longest_chunk = 512;  // queries for which keys and values are packed once
+
+// Per thread.
+struct Scratch {
+    Buffer q, k, v, scores, sums, statistics, bytes, seen, turned;
+};
+
+Scratch& scratch() {
+    thread_local Scratch s;
+    return s;
+}
+
+// A panel of queries that share the columns of a block.
+struct Panel {
+    std::int64_t first, columns;  // queries
+    const float* q;               // packed
+    float *sums, *maximum, *total;
+    bool started;  // sums, maximum and total hold something
+};
+
+class Forward {
+public:
+    Forward(const AttentionProblem& problem, const Heads& result, float* log_sums)
+        : p(problem), y(result), lse(log_sums), nr(gemm.nr), scale(p.log2_scale()) {}
+
+    // Queries [first, first + count) of one head.
+    void run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) const;
+
+private:
+    struct Keys {
+        std::int64_t b, h, first, count;
+        const float *k, *v;        // packed: rows of k, and v^T
+        const std::uint8_t* seen;  // which of them a query may look at, if that is the same for all; or null
+    };
+    std::int64_t visible_rows(const Keys& keys, const Panel& panel) const;
+    bool hide(const Keys& keys, const Panel& panel, std::int64_t rows, std::uint8_t* bytes) const;
+    void attend(const Keys& keys, Panel& panel) const;
+    void drop(const Keys& keys, const Panel& panel, std::int64_t rows, float* t, std::uint8_t* bytes) const;
+    void finish(std::int64_t b, std::int64_t h, const Panel& panel) const;
+
+    const AttentionProblem& p;
+    const Heads& y;
+    float* lse;  // [batch, heads, query] or null
+    const AttentionKernels& kernels = active_attention_kernels();
+    const GemmKernels& gemm = kernels.gemm;
+    const std::int64_t nr;
+    const float scale;
+};
+
+// The rows of the block that any of the panel's queries may look at, as far as causality knows.
+std::int64_t Forward::visible_rows(const Keys& keys, const Panel& panel) const {
+    if (!p.causal) return keys.count;
+    return std::clamp<std::int64_t>(panel.first + panel.columns - keys.first, 0, keys.count);
+}
+
+// bytes[row, nr] = whether the column's query may look at the row's key; false where none may.
+bool Forward::hide(const Keys& keys, const Panel& panel, std::int64_t rows, std::uint8_t* bytes) const {
+    std::uint8_t row[attention_keys];
+    bool any = false;
+    std::fill(bytes, bytes + rows * nr, std::uint8_t(1));
+    for (std::int64_t j = 0; j < panel.columns; ++j) {
+        any = p.mask.read(keys.b, keys.h, panel.first + j, keys.first, rows, row) || any;
+        for (std::int64_t i = 0; i < rows; ++i) bytes[i * nr + j] = row[i];
+    }
+    return any;
+}
+
+// Sets dropped weights to 0; the others are scaled with the result.
+void Forward::drop(const Keys& keys, const Panel& panel, std::int64_t rows, float* t,
+                   std::uint8_t* bytes) const {
+    std::uint8_t row[attention_keys];
+    std::fill(bytes, bytes + rows * nr, std::uint8_t(1));
+    for (std::int64_t j = 0; j < panel.columns; ++j) {
+        p.dropout.read(p.element(keys.b, keys.h, panel.first + j, keys.first), rows, row);
+        for (std::int64_t i = 0; i < rows; ++i) bytes[i * nr + j] = row[i];
+    }
+    kernels.keep(t, bytes, rows * nr, 0);
+}
+
+// Adds a block of keys to what a panel of queries has seen.
+void Forward::attend(const Keys& keys, Panel& panel) const {
+    const std::int64_t rows = visible_rows(keys, panel);
+    if (rows == 0) return;
+    std::uint8_t* const bytes = scratch().bytes.get<std::uint8_t>(attention_keys * nr);
+    if (p.mask.by_query() && !hide(keys, panel, rows, bytes)) return;
+    float* const t = scratch().scores.get<float>(attention_keys * nr);
+    multiply(gemm, keys.k, panel.q, p.dim, p.dim, rows, panel.columns, t, nr, false);
+    if (p.mask.by_query()) kernels.keep(t, bytes, rows * nr, -infinity);
+    if (keys.seen)
+        for (std::int64_t i = 0; i < rows; ++i)
+            if (!keys.seen[i]) std::fill(t + i * nr, t + (i + 1) * nr, -infinity);
+    if (p.causal)
+        for (std::int64_t i = std::max<std::int64_t>(0, panel.first - keys.first + 1); i < rows; ++i)
+            std::fill(t + i * nr, t + i * nr + (keys.first + i - panel.first), -infinity);
+    SoftmaxBlock block{};
+    block.t = t;
+    block.ld = nr;
+    block.rows = rows;
+    block.columns = panel.columns;
+    block.scale = scale;
+    block.maximum = panel.maximum;
+    block.total = panel.total;
+    block.sums = panel.started ? panel.sums : nullptr;
+    block.dim = p.dim;
+    kernels.softmax(block);
+    if (p.dropout.threshold != 0) drop(keys, panel, rows, t, bytes);
+    multiply(gemm, keys.v, t, keys.count, rows, p.dim, panel.columns, panel.sums, nr, panel.started);
+    panel.started = true;
+}
+
+// Sums over totals to y, and the log-sum-exp.
+void Forward::finish(std::int64_t b, std::int64_t h, const Panel& panel) const {
+    if (!panel.started) std::fill(panel.sums, panel.sums + p.dim * nr, 0.0f);
+    kernels.divide(panel.sums, nr, p.dim, panel.columns, panel.total, float(p.dropout.scale));
+    float* const turned = scratch().turned.get<float>(round_up(p.dim, nr) * nr);
+    write_transposed(gemm, panel.sums, p.dim, panel.columns, 1, turned, y, y.at(b, panel.first, h));
+    if (!lse) return;
+    active_loops().unary[int(UnaryOp::log)][int(Compute::f32)](turned, panel.total, panel.columns, 0, 0);
+    float* const to = lse + (b * p.heads + h) * p.query + panel.first;
+    for (std::int64_t j = 0; j < panel.columns; ++j) to[j] = turned[j] + panel.maximum[j] * float(p.scale);
+}
+
+void Forward::run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) const {
+    Scratch& s = scratch();
+    const std::int64_t width = round_up(count, nr), padded = round_up(p.dim, gemm.mr);
+    float* const q = s.q.get<float>(width * p.dim);
+    float* const sums = s.sums.get<float>(width * p.dim);
+    float* const statistics = s.statistics.get<float>(2 * width);
+    gemm.pack_b(p.q.along_dim(b, first, h), count, p.dim, q);
+    std::fill(statistics, statistics + width, -infinity);
+    std::fill(statistics + width, statistics + 2 * width, 0.0f);
+    std::uint8_t* const seen = s.seen.get<std::uint8_t>(p.key);
+    const KeyRange keys = p.visible_keys(b, h, seen);
+    float* const k = s.k.get<float>(round_up(attention_keys, gemm.mr) * p.dim);
+    float* const v = s.v.get<float>(padded * attention_keys);
+    Panel panels[longest_chunk / 4];
+    for (std::int64_t i = 0; i < width; i += nr)
+        panels[i / nr] = {first + i,      std::min(nr, count - i), q + i * p.dim, sums + i * p.dim,
+                          statistics + i, statistics + width + i,  false};
+    const std::int64_t end = p.causal ? std::min(keys.end, first + count) : keys.end;
+    for (std::int64_t j = keys.begin; j < end; j += attention_keys) {
+        const std::int64_t n = std::min(attention_keys, end - j);
+        gemm.pack_a(p.k.along_dim(b, j, h), n, p.dim, k);
+        gemm.pack_a(p.v.along_rows(b, j, h), p.dim, n, v);
+        const Keys block{b, h, j, n, k, v, p.mask.by_key() ? seen + j : nullptr};
+        for (std::int64_t i = 0; i < width; i += nr) attend(block, panels[i / nr]);
+    }
+    for (std::int64_t i = 0; i < width; i += nr) finish(b, h, panels[i / nr]);
+}
+
+// How many queries a thread takes at once: a multiple of nr, few enough that every thread gets some. What
+// they are does not change any result.
+std::int64_t chunk_of_queries(const AttentionProblem& p, std::int64_t nr) {
+    const std::int64_t panels = (p.query + nr - 1) / nr;
+    const std::int64_t share = p.batch * p.heads * panels / (4 * num_threads());
+    return std::clamp<std::int64_t>(share, 1, std::min(panels, longest_chunk / nr)) * nr;
+}
+
+}  // namespace
+}  // namespace mezzo::cpu
+
+namespace mezzo::cpu_kernels {
+
+void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
+    const cpu::AttentionProblem p(in[0], in[1], in[2], in[3], at);
+    if (p.batch * p.heads * p.query == 0) return;
+    if (in[0]->dtype == float64) return cpu::attention_f64(p, out);
+    const cpu::Heads y(out[0]);
+    float* const lse = out.size() > 1 ? reinterpret_cast<float*>(out[1]->bytes()) : nullptr;
+    const cpu::Forward forward(p, y, lse);
+    const std::int64_t chunk = cpu::chunk_of_queries(p, cpu::active_attention_kernels().gemm.nr);
+    const std::int64_t chunks = (p.query + chunk - 1) / chunk;
+    constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention
+    const std::int64_t grain = least_work / (2 * chunk * (p.key + 1) * (p.dim + 1)) + 1;
+    cpu::parallel_for(p.batch * p.heads * chunks, grain, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t u = begin; u < end; ++u) {
+            const std::int64_t head = u / chunks, first = u % chunks * chunk;
+            forward.run(head / p.heads, head % p.heads, first, std::min(chunk, p.query - first));
+        }
+    });
+}
+
+}  // namespace mezzo::cpu_kernels

@@ -1,0 +1,112 @@
+// What the CPU kernels of attention and of its gradient share: operands, mask and dropout of one head.
+#pragma once
+
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/tensor_impl.h"
+#include "cpu/attention_tables.h"
+
+namespace mezzo::cpu {
+
+// A tensor [batch, length, heads, dim] with unit stride in dim.
+struct Heads {
+    char* data = nullptr;
+    Dtype dtype = float32;
+    std::int64_t batch = 0, row = 0, head = 0;  // strides in elements
+
+    Heads() = default;
+    explicit Heads(const Tensor& x);
+    // Row i of head h of batch item b.
+    char* at(std::int64_t b, std::int64_t i, std::int64_t h) const {
+        if (!data) return nullptr;
+        return data + (b * batch + i * row + h * head) * std::int64_t(size_of(dtype));
+    }
+    // The matrix [length, dim] from row i on: as rows of op(A) or columns of op(B), with k along dim, and the
+    // other way round.
+    Operand along_dim(std::int64_t b, std::int64_t i, std::int64_t h) const {
+        return {at(b, i, h), dtype, row, true};
+    }
+    Operand along_rows(std::int64_t b, std::int64_t i, std::int64_t h) const {
+        return {at(b, i, h), dtype, row, false};
+    }
+};
+
+// Which keys a query may look at: a boolean [batch, heads, query, key] of any strides.
+struct Mask {
+    const std::uint8_t* data = nullptr;  // null: all of them
+    std::int64_t batch = 0, head = 0, query = 0, key = 0;
+
+    Mask() = default;
+    explicit Mask(const Tensor& x);
+    bool any() const { return data != nullptr; }
+    // The same for all queries, as padding is.
+    bool by_key() const { return data && query == 0; }
+    bool by_query() const { return data && query != 0; }
+    // Copies keys [j, j + n) of one query; true if it may look at any of them.
+    bool read(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, std::int64_t n,
+              std::uint8_t* to) const;
+};
+
+// Dropout of the weights: element ((b heads + h) query + i) key + j of the stream (core/philox.h).
+struct WeightDropout {
+    std::uint32_t threshold = 0;  // in 2^-16; 0: no dropout
+    std::uint64_t seed = 0, offset = 0;
+    double scale = 1;  // of the weights that are kept
+
+    WeightDropout() = default;
+    explicit WeightDropout(const Attrs& at);
+    // to[i] = whether element first + i is kept, n <= attention_keys.
+    void read(std::int64_t first, std::int64_t n, std::uint8_t* to) const;
+};
+
+struct KeyRange {
+    std::int64_t begin, end;
+};
+
+// One call of attention.
+struct AttentionProblem {
+    std::int64_t batch, heads, query, key, dim;
+    double scale;  // of the scores
+    bool causal;   // query i looks at keys 0 ... i only
+    Heads q, k, v;
+    Mask mask;
+    WeightDropout dropout;
+
+    AttentionProblem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Attrs& at);
+    float log2_scale() const;
+    // The element of the dropout stream of a weight.
+    std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+        return ((b * heads + h) * query + i) * key + j;
+    }
+    // The keys between the first and the last that any query of the head may look at. Where the mask is the
+    // same for all queries, `seen` [key] says which of them.
+    KeyRange visible_keys(std::int64_t b, std::int64_t h, std::uint8_t* seen) const;
+};
+
+// How many keys are worked on at once, at most.
+inline constexpr std::int64_t attention_keys = 256;
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// GemmKernels::tile on panels that are in the cache already, so that nothing is to be fetched meanwhile.
+inline void multiply(const GemmKernels& gemm, const float* a, const float* b, std::int64_t panel_k,
+                     std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
+                     bool accumulate) {
+    Walks none;
+    gemm.tile(a, b, panel_k, k, rows, columns, t, ldt, accumulate, none);
+}
+
+// alpha times the transpose of sums[dim, nr], `rows` columns of it, to rows of y; `turned`: scratch of
+// round_up(dim, nr) * nr floats.
+void write_transposed(const GemmKernels& gemm, const float* sums, std::int64_t dim, std::int64_t rows,
+                      float alpha, float* turned, const Heads& y, char* to);
+// alpha times t[rows, columns] to the beginning of rows of y.
+void write_rows(const GemmKernels& gemm, const float* t, std::int64_t ldt, std::int64_t rows,
+                std::int64_t columns, float alpha, const Heads& y, char* to);
+
+// The float64 kernels: a row of weights at a time.
+void attention_f64(const AttentionProblem& p, Out out);
+void attention_grad_f64(In in, const Attrs& at, Out out);
+
+}  // namespace mezzo::cpu

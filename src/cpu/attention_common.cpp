@@ -1,0 +1,115 @@
+// Operands, masks and dropout of attention, and the way of finished sums into tensors.
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/attention.h"
+#include "cpu/isa.h"
+#include "cpu/loops.h"
+
+namespace mezzo::cpu {
+
+Heads::Heads(const Tensor& x)
+    : data(x->numel ? x->bytes() : nullptr),
+      dtype(x->dtype),
+      batch(x->strides[0]),
+      row(x->strides[1]),
+      head(x->strides[2]) {}
+
+Mask::Mask(const Tensor& x) {
+    if (!x.defined() || x->numel == 0) return;
+    data = reinterpret_cast<const std::uint8_t*>(x->bytes());
+    const auto stride = [&](int d) { return x->shape[d] == 1 ? 0 : x->strides[d]; };
+    batch = stride(0);
+    head = stride(1);
+    query = stride(2);
+    key = stride(3);
+}
+
+bool Mask::read(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, std::int64_t n,
+                std::uint8_t* to) const {
+    const std::uint8_t* from = data + b * batch + h * head + i * query + j * key;
+    if (key == 1)
+        std::memcpy(to, from, std::size_t(n));
+    else
+        for (std::int64_t e = 0; e < n; ++e) to[e] = from[e * key];
+    return std::memchr(to, 1, std::size_t(n)) != nullptr;
+}
+
+WeightDropout::WeightDropout(const Attrs& at) {
+    if (!(at.alpha > 0)) return;
+    threshold = std::uint32_t(std::lround(at.alpha * 65536.0));
+    seed = at.seed;
+    offset = at.offset;
+    scale = 1 / (1 - at.alpha);
+}
+
+void WeightDropout::read(std::int64_t first, std::int64_t n, std::uint8_t* to) const {
+    constexpr std::int64_t longest = (attention_keys + 14) / 8;  // blocks
+    std::uint32_t words[4 * longest];
+    std::uint16_t halves[8 * longest];
+    const std::int64_t skip = first % 8, blocks = (skip + n + 7) / 8;
+    active_loops().philox_blocks(words, seed, offset + std::uint64_t(first / 8), blocks);
+    std::memcpy(halves, words, std::size_t(blocks) * 16);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = halves[skip + i] >= threshold;
+}
+
+AttentionProblem::AttentionProblem(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& mask_,
+                                   const Attrs& at)
+    : batch(q_->shape[0]),
+      heads(q_->shape[2]),
+      query(q_->shape[1]),
+      key(k_->shape[1]),
+      dim(q_->shape[3]),
+      scale(at.beta),
+      causal(at.index != 0),
+      q(q_),
+      k(k_),
+      v(v_),
+      mask(mask_),
+      dropout(at) {}
+
+// Positive, so that -inf times it is -inf.
+float AttentionProblem::log2_scale() const { return std::max(float(scale * 1.4426950408889634), FLT_MIN); }
+
+KeyRange AttentionProblem::visible_keys(std::int64_t b, std::int64_t h, std::uint8_t* seen) const {
+    if (!mask.by_key()) return {0, key};
+    mask.read(b, h, 0, 0, key, seen);
+    KeyRange keys{0, key};
+    while (keys.end > 0 && !seen[keys.end - 1]) --keys.end;
+    while (keys.begin < keys.end && !seen[keys.begin]) ++keys.begin;
+    return keys;
+}
+
+const AttentionKernels& active_attention_kernels() {
+    const Isa isa = active_isa();
+    if (isa >= Isa::avx512 && attention_avx512.gemm.mr != 0) return attention_avx512;
+    if (isa >= Isa::avx2 && attention_avx2.gemm.mr != 0) return attention_avx2;
+    return attention_portable;
+}
+
+void write_rows(const GemmKernels& gemm, const float* t, std::int64_t ldt, std::int64_t rows,
+                std::int64_t columns, float alpha, const Heads& y, char* to) {
+    Epilogue e{};
+    e.t = t;
+    e.ldt = ldt;
+    e.rows = rows;
+    e.columns = columns;
+    e.c = to;
+    e.ldc = y.row;
+    e.c_type = y.dtype;
+    e.alpha = alpha;
+    gemm.epilogue(e);
+}
+
+void write_transposed(const GemmKernels& gemm, const float* sums, std::int64_t dim, std::int64_t rows,
+                      float alpha, float* turned, const Heads& y, char* to) {
+    // Packing turns; panels of nr columns are what it leaves.
+    gemm.pack_b({sums, Dtype::float32, gemm.nr, true}, dim, rows, turned);
+    for (std::int64_t d = 0; d < dim; d += gemm.nr)
+        write_rows(gemm, turned + d * rows, gemm.nr, rows, std::min<std::int64_t>(gemm.nr, dim - d), alpha, y,
+                   to + d * std::int64_t(size_of(y.dtype)));
+}
+
+}  // namespace mezzo::cpu

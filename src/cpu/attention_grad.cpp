@@ -1,0 +1,349 @@
+// The gradient of scaled_dot_product_attention by FlashAttention-2 (Dao, arXiv 2307.08691): weights are
+// computed again from the log-sum-exp, block by block. With p the weights, d their dropout:
+//   dv = d(p)^T g, dp = d(g v^T), ds = p (dp - sum(g y)), dq = scale ds k, dk = scale ds^T q.
+//
+// Here blocks have a row per query and a column per key, in panels of the GEMM tile's width: so p and ds are
+// at once the packed operands of dv^T = g^T p and dk^T = q^T ds, and only ds is packed again, for dq.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/attention.h"
+#include "cpu/buffer.h"
+#include "cpu/parallel.h"
+#include "ops/kernels.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr float infinity = __builtin_inff();
+constexpr std::int64_t block_queries = 128, block_keys = 128;
+static_assert(block_keys <= attention_keys);
+
+// Per thread.
+struct Scratch {
+    Buffer queries, rows, keys, key_sums, query_sums, weights, scores, masks, seen, turned, list;
+};
+
+Scratch& scratch() {
+    thread_local Scratch s;
+    return s;
+}
+
+// A block of queries, packed: rows of q and g as op(A) [queries, dim], and their transposes [dim, queries].
+struct Queries {
+    std::int64_t first, count;
+    const float *q, *g, *q_turned, *g_turned;
+    const float *lse, *delta;  // see SoftmaxGradBlock
+    float* dq;                 // [count, ldq] sums
+};
+
+// A block of keys, packed as op(B): k^T and v^T [dim, keys], and k [keys, dim].
+struct Keys {
+    std::int64_t first, count;
+    const float *k_turned, *v_turned, *k;
+    const std::uint8_t* seen;  // which of them a query may look at, if that is the same for all; or null
+    float *dk, *dv;            // transposed sums [dim, nr] per panel
+};
+
+// What one thread computes at once: one head, or the blocks of it that make one part of the result.
+struct Part {
+    std::int64_t b, h;
+    std::int64_t first_query, end_query, first_block, end_block;  // blocks of keys
+    bool dq, dkv;
+};
+
+class Backward {
+public:
+    Backward(In in, const AttentionProblem& problem, Out out)
+        : p(problem),
+          g(in[0]),
+          y(in[4]),
+          dq(out[0]),
+          dk(out[1]),
+          dv(out[2]),
+          lse(reinterpret_cast<const float*>(in[5]->bytes())) {}
+    void run(const Part& part) const;
+
+private:
+    void statistics(const Part& part, float* lse2, float* delta) const;
+    Queries queries(const Part& part, std::int64_t first, float* to) const;
+    Keys keys(const Part& part, std::int64_t first, std::int64_t count, float* to) const;
+    bool read_masks(const Part& part, const Queries& queries, const Keys& keys, std::uint8_t* seen,
+                    std::uint8_t* kept) const;
+    void block(const Part& part, const Queries& queries, const Keys& keys) const;
+    void panel(const Part& part, const Queries& queries, const Keys& keys, std::int64_t j,
+               const std::uint8_t* seen, const std::uint8_t* kept) const;
+    void hide(const Queries& queries, const Keys& keys, std::int64_t j, std::int64_t from, float* t,
+              const std::uint8_t* seen) const;
+    void pack_for_dq(const Queries& queries, const Keys& keys, std::int64_t j, std::int64_t from,
+                     const float* u) const;
+    void write_keys(const Part& part, const Keys& keys) const;
+    void zero_keys(const Part& part, std::int64_t first, std::int64_t end) const;
+    std::int64_t floats_of_queries() const {
+        return 2 * (round_up(block_queries, mr) * p.dim + block_queries * round_up(p.dim, mr));
+    }
+
+    const AttentionProblem& p;
+    const Heads g, y, dq, dk, dv;
+    const float* lse;
+    const AttentionKernels& kernels = active_attention_kernels();
+    const GemmKernels& gemm = kernels.gemm;
+    const std::int64_t mr = gemm.mr, nr = gemm.nr, ldq = round_up(p.dim, nr);
+    const float log2_scale = p.log2_scale();
+};
+
+// Per query of the part: the log-sum-exp to base 2, +inf where there was nothing to look at, so that all
+// weights become 0; and sum(g y), which is the sum over the keys of weight times its gradient.
+void Backward::statistics(const Part& part, float* lse2, float* delta) const {
+    const std::int64_t count = part.end_query - part.first_query;
+    const float* from = lse + (part.b * p.heads + part.h) * p.query + part.first_query;
+    for (std::int64_t i = 0; i < count; ++i)
+        lse2[i] = from[i] == -infinity ? infinity : from[i] * 1.44269504f;
+    kernels.row_dots(g.along_dim(part.b, part.first_query, part.h),
+                     y.along_dim(part.b, part.first_query, part.h), count, p.dim, delta);
+}
+
+Queries Backward::queries(const Part& part, std::int64_t first, float* to) const {
+    const std::int64_t count = std::min(block_queries, part.end_query - first);
+    const std::int64_t size = round_up(count, mr) * p.dim, turned = count * round_up(p.dim, mr);
+    float *const q = to, *const dy = q + size, *const q_turned = dy + size,
+                 *const g_turned = q_turned + turned;
+    gemm.pack_a(p.q.along_dim(part.b, first, part.h), count, p.dim, q);
+    gemm.pack_a(g.along_dim(part.b, first, part.h), count, p.dim, dy);
+    if (part.dkv) {
+        gemm.pack_a(p.q.along_rows(part.b, first, part.h), p.dim, count, q_turned);
+        gemm.pack_a(g.along_rows(part.b, first, part.h), p.dim, count, g_turned);
+    }
+    return {first, count, q, dy, q_turned, g_turned, nullptr, nullptr, nullptr};
+}
+
+Keys Backward::keys(const Part& part, std::int64_t first, std::int64_t count, float* to) const {
+    const std::int64_t size = round_up(count, nr) * p.dim;
+    float *const k_turned = to, *const v_turned = k_turned + size, *const k = v_turned + size;
+    gemm.pack_b(p.k.along_dim(part.b, first, part.h), count, p.dim, k_turned);
+    gemm.pack_b(p.v.along_dim(part.b, first, part.h), count, p.dim, v_turned);
+    if (part.dq) gemm.pack_b(p.k.along_rows(part.b, first, part.h), p.dim, count, k);
+    float *dk_sums = nullptr, *dv_sums = nullptr;
+    if (part.dkv) {
+        dk_sums = scratch().key_sums.get<float>(2 * size);
+        dv_sums = dk_sums + size;
+        std::fill(dk_sums, dk_sums + 2 * size, 0.0f);
+    }
+    return {first, count, k_turned, v_turned, k, nullptr, dk_sums, dv_sums};
+}
+
+// seen and kept: [panel, query, nr] bytes of the block. False where the mask hides all of it.
+bool Backward::read_masks(const Part& part, const Queries& q, const Keys& k, std::uint8_t* seen,
+                          std::uint8_t* kept) const {
+    std::uint8_t row[block_keys];
+    const auto scatter = [&](std::int64_t i, std::uint8_t* to) {
+        for (std::int64_t j = 0; j < k.count; j += nr)
+            std::memcpy(to + j * q.count + i * nr, row + j, std::size_t(std::min(nr, k.count - j)));
+    };
+    bool any = !p.mask.by_query();
+    for (std::int64_t i = 0; i < q.count && p.mask.by_query(); ++i) {
+        any = p.mask.read(part.b, part.h, q.first + i, k.first, k.count, row) || any;
+        scatter(i, seen);
+    }
+    for (std::int64_t i = 0; i < q.count && any && p.dropout.threshold != 0; ++i) {
+        p.dropout.read(p.element(part.b, part.h, q.first + i, k.first), k.count, row);
+        scatter(i, kept);
+    }
+    return any;
+}
+
+// Scores that a query may not look at become -inf, in rows from `from` on of panel j.
+void Backward::hide(const Queries& q, const Keys& k, std::int64_t j, std::int64_t from, float* t,
+                    const std::uint8_t* seen) const {
+    const std::int64_t columns = std::min(nr, k.count - j);
+    if (p.mask.by_query()) kernels.keep(t + from * nr, seen + from * nr, (q.count - from) * nr, -infinity);
+    if (k.seen && std::memchr(k.seen + j, 0, std::size_t(columns)))
+        for (std::int64_t i = from; i < q.count; ++i)
+            kernels.keep(t + i * nr, k.seen + j, columns, -infinity);
+    if (!p.causal) return;
+    for (std::int64_t i = from; i < q.count; ++i) {
+        const std::int64_t last = q.first + i - (k.first + j);  // column that the query still sees
+        if (last + 1 >= columns) break;
+        std::fill(t + i * nr + std::max<std::int64_t>(0, last + 1), t + i * nr + columns, -infinity);
+    }
+}
+
+// Panel j of ds as op(A) [queries, keys].
+void Backward::pack_for_dq(const Queries& q, const Keys& k, std::int64_t j, std::int64_t from,
+                           const float* u) const {
+    const std::int64_t columns = std::min(nr, k.count - j);
+    float* const to = scratch().weights.get<float>(round_up(block_queries, mr) * block_keys);
+    for (std::int64_t i = 0; i < q.count; i += mr) {
+        float* const at = to + i * k.count + j * mr;
+        if (i < from)
+            std::fill(at, at + columns * mr, 0.0f);
+        else
+            gemm.pack_a({u + i * nr, Dtype::float32, nr, true}, std::min(mr, q.count - i), columns, at);
+    }
+}
+
+void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int64_t j,
+                     const std::uint8_t* seen, const std::uint8_t* kept) const {
+    const std::int64_t rows = q.count, columns = std::min(nr, k.count - j);
+    // Causality hides the rows before; whole panels of op(A) are left out.
+    const std::int64_t hidden = p.causal ? std::clamp<std::int64_t>(k.first + j - q.first, 0, rows) : 0;
+    const std::int64_t from = hidden == rows ? rows : hidden / mr * mr, left = rows - from;
+    float* const t = scratch().scores.get<float>(2 * block_queries * nr);
+    float* const u = t + block_queries * nr;
+    float *const t_from = t + from * nr, *const u_from = u + from * nr;
+    if (left > 0) {
+        multiply(gemm, q.q + from * p.dim, k.k_turned + j * p.dim, p.dim, p.dim, left, columns, t_from, nr,
+                 false);
+        multiply(gemm, q.g + from * p.dim, k.v_turned + j * p.dim, p.dim, p.dim, left, columns, u_from, nr,
+                 false);
+        hide(q, k, j, from, t, seen);
+        if (kept) kernels.keep(u_from, kept + from * nr, left * nr, 0);
+        SoftmaxGradBlock block{};
+        block.t = t_from;
+        block.u = u_from;
+        block.ld = nr;
+        block.rows = left;
+        block.columns = columns;
+        block.scale = log2_scale;
+        block.kept_scale = float(p.dropout.scale);
+        block.lse = q.lse + from;
+        block.delta = q.delta + from;
+        kernels.softmax_grad(block);
+        if (kept) kernels.keep(t_from, kept + from * nr, left * nr, 0);
+        if (part.dkv) {
+            multiply(gemm, q.g_turned + from * mr, t_from, rows, left, p.dim, columns, k.dv + j * p.dim, nr,
+                     true);
+            multiply(gemm, q.q_turned + from * mr, u_from, rows, left, p.dim, columns, k.dk + j * p.dim, nr,
+                     true);
+        }
+    }
+    if (part.dq) pack_for_dq(q, k, j, from, u);
+}
+
+void Backward::block(const Part& part, const Queries& q, const Keys& k) const {
+    if (p.causal && q.first + q.count <= k.first) return;
+    const bool dropped = p.dropout.threshold != 0;
+    std::uint8_t *seen = nullptr, *kept = nullptr;
+    if (p.mask.by_query() || dropped) {
+        const std::int64_t size = block_queries * round_up(block_keys, nr);
+        seen = scratch().masks.get<std::uint8_t>(2 * size);
+        kept = seen + size;
+        std::memset(seen, 1, std::size_t(2 * size));
+        if (!read_masks(part, q, k, seen, kept)) return;
+    }
+    for (std::int64_t j = 0; j < k.count; j += nr)
+        panel(part, q, k, j, seen + j * q.count, dropped ? kept + j * q.count : nullptr);
+    if (!part.dq) return;
+    const float* const ds = scratch().weights.get<float>(round_up(block_queries, mr) * block_keys);
+    multiply(gemm, ds, k.k, k.count, k.count, q.count, p.dim, q.dq, ldq, true);
+}
+
+void Backward::write_keys(const Part& part, const Keys& k) const {
+    float* const turned = scratch().turned.get<float>(ldq * nr);
+    for (std::int64_t j = 0; j < k.count; j += nr) {
+        const std::int64_t columns = std::min(nr, k.count - j);
+        write_transposed(gemm, k.dk + j * p.dim, p.dim, columns, float(p.scale), turned, dk,
+                         dk.at(part.b, k.first + j, part.h));
+        write_transposed(gemm, k.dv + j * p.dim, p.dim, columns, float(p.dropout.scale), turned, dv,
+                         dv.at(part.b, k.first + j, part.h));
+    }
+}
+
+// Gradients of keys that no query may look at.
+void Backward::zero_keys(const Part& part, std::int64_t first, std::int64_t end) const {
+    for (const Heads* x : {&dk, &dv})
+        for (std::int64_t j = first; j < end; ++j)
+            std::memset(x->at(part.b, j, part.h), 0, std::size_t(p.dim) * size_of(x->dtype));
+}
+
+void Backward::run(const Part& part) const {
+    Scratch& s = scratch();
+    const std::int64_t count = part.end_query - part.first_query;
+    const std::int64_t blocks = (count + block_queries - 1) / block_queries;
+    std::uint8_t* const seen = s.seen.get<std::uint8_t>(p.key);
+    const KeyRange visible = p.visible_keys(part.b, part.h, seen);
+    float* const lse2 = s.rows.get<float>(2 * count);
+    statistics(part, lse2, lse2 + count);
+    float* const sums = part.dq ? s.query_sums.get<float>(count * ldq) : nullptr;
+    if (sums) std::fill(sums, sums + count * ldq, 0.0f);
+    float* const packed = s.queries.get<float>(blocks * floats_of_queries());
+    Queries* const list = s.list.get<Queries>(blocks);
+    for (std::int64_t n = 0; n < blocks; ++n) {
+        const std::int64_t first = n * block_queries;
+        list[n] = queries(part, part.first_query + first, packed + n * floats_of_queries());
+        list[n].lse = lse2 + first;
+        list[n].delta = lse2 + count + first;
+        list[n].dq = sums ? sums + first * ldq : nullptr;
+    }
+    float* const packed_keys = s.keys.get<float>(2 * round_up(block_keys, nr) * p.dim + block_keys * ldq);
+    for (std::int64_t n = part.first_block; n < part.end_block; ++n) {
+        const std::int64_t first = visible.begin + n * block_keys;
+        if (first >= visible.end) break;
+        Keys k = keys(part, first, std::min(block_keys, visible.end - first), packed_keys);
+        if (p.mask.by_key()) k.seen = seen + first;
+        for (std::int64_t i = 0; i < blocks; ++i) block(part, list[i], k);
+        if (part.dkv) write_keys(part, k);
+    }
+    if (part.dq)
+        write_rows(gemm, sums, ldq, count, p.dim, float(p.scale), dq,
+                   dq.at(part.b, part.first_query, part.h));
+    if (!part.dkv || part.first_block != 0) return;
+    zero_keys(part, 0, visible.begin);
+    zero_keys(part, visible.end, p.key);
+}
+
+// A head is one part, unless there are fewer heads than threads: then its blocks of keys, which make dk and
+// dv, and its blocks of queries, which make dq, are parts. Sums have the same terms in the same order either
+// way.
+struct Parts {
+    const AttentionProblem& p;
+    std::int64_t of_keys = 0, of_queries = 0;
+
+    explicit Parts(const AttentionProblem& problem) : p(problem) {
+        if (p.batch * p.heads >= num_threads()) return;
+        of_keys = (p.key + block_keys - 1) / block_keys;
+        of_queries = (p.query + block_queries - 1) / block_queries;
+        if (of_keys + of_queries <= 2) of_keys = of_queries = 0;
+    }
+    std::int64_t per_head() const { return std::max<std::int64_t>(1, of_keys + of_queries); }
+    Part at(std::int64_t index) const {
+        const std::int64_t head = index / per_head(), n = index % per_head();
+        const std::int64_t blocks = (p.key + block_keys - 1) / block_keys;
+        Part part{head / p.heads, head % p.heads, 0, p.query, 0, blocks, true, true};
+        if (per_head() == 1) return part;
+        part.dkv = n < of_keys;
+        part.dq = !part.dkv;
+        if (part.dkv) {
+            part.first_block = n;
+            part.end_block = n + 1;
+        } else {
+            part.first_query = (n - of_keys) * block_queries;
+            part.end_query = std::min(p.query, part.first_query + block_queries);
+        }
+        return part;
+    }
+};
+
+}  // namespace
+}  // namespace mezzo::cpu
+
+namespace mezzo::cpu_kernels {
+
+void scaled_dot_product_attention_grad(In in, const Attrs& at, Out out) {
+    bool f64 = out[0]->dtype == float64;
+    for (std::size_t i = 0; i < 5; ++i) f64 = f64 || in[i]->dtype == float64;
+    if (f64) return cpu::attention_grad_f64(in, at, out);
+    const cpu::AttentionProblem p(in[1], in[2], in[3], in[6], at);
+    if (p.batch * p.heads == 0) return;
+    const cpu::Backward backward(in, p, out);
+    const cpu::Parts parts(p);
+    const std::int64_t count = p.batch * p.heads * parts.per_head();
+    constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention
+    const std::int64_t work = 5 * p.query * p.key * p.dim / parts.per_head();
+    cpu::parallel_for(count, least_work / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) backward.run(parts.at(i));
+    });
+}
+
+}  // namespace mezzo::cpu_kernels

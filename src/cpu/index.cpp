@@ -1,0 +1,303 @@
+// Look-ups by index and the sums they transpose to. Indices are checked before anything is written. A row of
+// a sum is added up in the order of its indices by one thread: the same bits on any number of threads.
+#include <algorithm>
+#include <vector>
+
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+// A tensor as [outer, size, inner] around a dimension.
+struct Slices {
+    std::int64_t outer = 1, size = 1, inner = 1;
+    Slices(const Shape& shape, std::int64_t dim) {
+        for (int d = 0; d < shape.size(); ++d) (d < dim ? outer : d > dim ? inner : size) *= shape[d];
+    }
+};
+
+// The values of an index tensor, all of them within [0, size).
+const std::int64_t* checked(const char* op, const Tensor& index, std::int64_t size) {
+    if (index->numel == 0) return nullptr;
+    const auto* const values = reinterpret_cast<const std::int64_t*>(index->bytes());
+    for (std::int64_t i = 0; i < index->numel; ++i)
+        check(values[i] >= 0 && values[i] < size, ErrorKind::value, op, ": index ", values[i],
+              " at position ", i, " is outside [0, ", size, "); there are ", size, " rows to choose from");
+    return values;
+}
+
+// Calls f with an unsigned integer of the element's size.
+template <class F> void with_bits(std::size_t size, const F& f) {
+    if (size == 1) return f(std::uint8_t());
+    if (size == 2) return f(std::uint16_t());
+    if (size == 4) return f(std::uint32_t());
+    f(std::uint64_t());
+}
+
+// y[o, j, :] = x[o, index[j], :]
+void select_rows(const char* op, const Tensor& x, const Tensor& index, std::int64_t dim, const Tensor& y) {
+    const Slices s(x->shape, dim);
+    const std::int64_t* const row = checked(op, index, s.size);
+    if (y->numel == 0) return;
+    const std::int64_t count = index->numel, rows = s.outer * count;
+    const auto from = [&](std::int64_t item) { return item / count * s.size + row[item % count]; };
+    if (s.inner == 1)
+        return with_bits(size_of(x->dtype), [&]<class T>(T) {
+            const T* const source = reinterpret_cast<const T*>(x->bytes());
+            T* const to = reinterpret_cast<T*>(y->bytes());
+            parallel_for(rows, grain / 4, [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t i = begin; i < end; ++i) to[i] = source[from(i)];
+            });
+        });
+    const std::int64_t bytes = s.inner * std::int64_t(size_of(x->dtype));
+    parallel_for(rows, grain / (s.inner + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i)
+            std::memcpy(y->bytes() + i * bytes, x->bytes() + from(i) * bytes, std::size_t(bytes));
+    });
+}
+
+// ---- the transpose: rows of equal index added up
+
+struct Occurrence {
+    std::int64_t index, position;
+};
+
+// The occurrences of indices other than `skip`, by index and then by position: a radix sort with digits of 11
+// bits, whose passes keep the order of equal digits.
+std::vector<Occurrence> by_index(const std::int64_t* index, std::int64_t count, std::int64_t size,
+                                 std::int64_t skip) {
+    constexpr int bits = 11;
+    std::vector<Occurrence> sorted, other;
+    sorted.reserve(std::size_t(count));
+    for (std::int64_t i = 0; i < count; ++i)
+        if (index[i] != skip) sorted.push_back({index[i], i});
+    other.resize(sorted.size());
+    std::vector<std::size_t> place(std::size_t(1) << bits);
+    for (int shift = 0; shift < 63 && (size - 1) >> shift > 0; shift += bits) {
+        const auto digit = [shift](const Occurrence& o) {
+            return std::size_t(o.index >> shift) & ((std::size_t(1) << bits) - 1);
+        };
+        std::fill(place.begin(), place.end(), 0);
+        for (const Occurrence& o : sorted) ++place[digit(o)];
+        std::size_t next = 0;
+        for (std::size_t& p : place) next += std::exchange(p, next);
+        for (const Occurrence& o : sorted) other[place[digit(o)]++] = o;
+        sorted.swap(other);
+    }
+    return sorted;
+}
+
+// y[o, index[j], :] = or += the sum of g[o, j, :], columns [first, first + width) of it.
+template <class T> class RowSums {
+public:
+    RowSums(const Tensor& g, const Tensor& y, const Slices& s, std::int64_t count, bool add_to_y,
+            std::vector<Occurrence> sorted)
+        : g_(g), y_(y), s_(s), count_(count), add_to_y_(add_to_y), sorted_(std::move(sorted)) {}
+
+    // Rows [begin, end) of slice o. Without add_to_y rows of no index become 0.
+    void run(std::int64_t o, std::int64_t begin, std::int64_t end, std::int64_t first,
+             std::int64_t width) const {
+        auto next = std::lower_bound(sorted_.begin(), sorted_.end(), begin,
+                                     [](const Occurrence& a, std::int64_t row) { return a.index < row; });
+        for (std::int64_t row = begin; row < end;) {
+            const std::int64_t touched =
+                next == sorted_.end() || next->index > end ? end : std::int64_t(next->index);
+            if (!add_to_y_) clear(o, row, touched, first, width);
+            row = touched;
+            if (row == end) return;
+            const auto last =
+                std::find_if(next, sorted_.end(), [row](const Occurrence& a) { return a.index != row; });
+            sum(o, row, &*next, last - next, first, width);
+            next = last;
+            ++row;
+        }
+    }
+
+private:
+    char* place(const Tensor& x, std::int64_t row, std::int64_t first) const {
+        return x->bytes() + (row * s_.inner + first) * std::int64_t(size_of(x->dtype));
+    }
+    void clear(std::int64_t o, std::int64_t begin, std::int64_t end, std::int64_t first,
+               std::int64_t width) const {
+        const bool whole = width == s_.inner;
+        const std::int64_t bytes = width * std::int64_t(size_of(y_->dtype));
+        if (whole)
+            std::memset(place(y_, o * s_.size + begin, 0), 0, std::size_t((end - begin) * bytes));
+        else
+            for (std::int64_t row = begin; row < end; ++row)
+                std::memset(place(y_, o * s_.size + row, first), 0, std::size_t(bytes));
+    }
+    // Blocks of 256 rows are summed on their own, so that the rounding of a long sum does not grow with it.
+    void sum(std::int64_t o, std::int64_t row, const Occurrence* from, std::int64_t n, std::int64_t first,
+             std::int64_t width) const {
+        char* const to = place(y_, o * s_.size + row, first);
+        const bool direct = y_->dtype == dtype_of<T>();
+        T* const total = direct ? reinterpret_cast<T*>(to) : scratch(width, 0);
+        if (add_to_y_ && !direct) convert(to, y_->dtype, total, dtype_of<T>(), width);
+        bool empty = !add_to_y_;
+        for (std::int64_t i = 0; i < n; i += block) {
+            const std::int64_t in_block = n - i < block ? n - i : block;
+            const bool apart = !empty && in_block > 1;
+            T* const part = apart ? scratch(width, 1) : total;
+            for (std::int64_t j = 0; j < in_block; ++j) {
+                const char* const g = place(g_, o * count_ + from[i + j].position, first);
+                if (j == 0 && (empty || apart))
+                    convert(g, g_->dtype, part, dtype_of<T>(), width);
+                else
+                    add(part, read(g, width), width);
+            }
+            if (apart) add(total, part, width);
+            empty = false;
+        }
+        if (!direct) convert(total, dtype_of<T>(), to, y_->dtype, width);
+    }
+    const T* read(const char* g, std::int64_t width) const {
+        if (g_->dtype == dtype_of<T>()) return reinterpret_cast<const T*>(g);
+        T* const values = scratch(width, 2);
+        convert(g, g_->dtype, values, dtype_of<T>(), width);
+        return values;
+    }
+    static void add(T* to, const T* x, std::int64_t n) {
+        active_loops().binary[int(BinaryOp::add)][int(compute_for(dtype_of<T>()))](to, to, x, n,
+                                                                                   Single::none);
+    }
+    static T* scratch(std::int64_t n, int slot) {
+        thread_local std::vector<T> memory[3];
+        if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));
+        return memory[slot].data();
+    }
+
+    static constexpr std::int64_t block = 256;
+    const Tensor &g_, &y_;
+    Slices s_;
+    std::int64_t count_;
+    bool add_to_y_;
+    std::vector<Occurrence> sorted_;
+};
+
+// Most of a large table is only cleared, which memset does at the speed of memory; a small one is shared out
+// by columns too.
+void sum_rows(const char* op, In in, std::int64_t dim, std::int64_t skip, bool add_to_y, const Tensor& y) {
+    const Tensor &g = in[0], &index = in[1];
+    const Slices s(y->shape, dim);
+    const std::int64_t* const row = checked(op, index, s.size);
+    if (y->numel == 0) return;
+    const std::int64_t strips = s.size < 64 && s.inner >= 128 ? s.inner / 64 : 1,
+                       width = (s.inner + strips - 1) / strips;
+    with_real(promote(g->dtype, y->dtype), [&]<class T>(T) {
+        const RowSums<T> sums(g, y, s, index->numel, add_to_y, by_index(row, index->numel, s.size, skip));
+        const std::int64_t work = strips > 1 ? width * index->numel / s.size : width;
+        parallel_for(s.outer * strips * s.size, grain / (work + 1) + 1,
+                     [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t i = begin; i < end;) {
+                             const std::int64_t slice = i / s.size, first = slice % strips * width;
+                             const std::int64_t until = std::min(end, (slice + 1) * s.size);
+                             if (first < s.inner)
+                                 sums.run(slice / strips, i - slice * s.size, until - slice * s.size, first,
+                                          std::min(width, s.inner - first));
+                             i = until;
+                         }
+                     });
+    });
+}
+
+// ---- an index for every element
+
+// x's elements as T: in place, or a converted copy.
+template <class T> class ElementsOf {
+public:
+    explicit ElementsOf(const Tensor& x) : values_(reinterpret_cast<const T*>(x->bytes())) {
+        if (x->dtype == dtype_of<T>()) return;
+        own_.resize(std::size_t(x->numel));
+        for_chunks(x->numel, [&](std::int64_t i, std::int64_t n) {
+            convert(x->bytes() + i * std::int64_t(size_of(x->dtype)), x->dtype, own_.data() + i,
+                    dtype_of<T>(), n);
+        });
+        values_ = own_.data();
+    }
+    const T* get() const { return values_; }
+
+private:
+    std::vector<T> own_;
+    const T* values_;
+};
+
+// y = x (or 0) with src[o, j, i] added to element [o, index[o, j, i], i], in the order of j.
+template <class T> void scatter_sum(const Tensor& src, const std::int64_t* index, const Tensor& x,
+                                    std::int64_t dim, const Tensor& y) {
+    const Slices s(y->shape, dim);
+    const std::int64_t count = src->numel / std::max<std::int64_t>(1, s.outer * s.inner);
+    const Sink sink(y, dtype_of<T>());
+    std::vector<T> own(sink.direct() ? 0 : std::size_t(y->numel));
+    T* const to = sink.direct() ? reinterpret_cast<T*>(y->bytes()) : own.data();
+    for_chunks(y->numel, [&](std::int64_t i, std::int64_t n) {
+        if (x.defined())
+            convert(x->bytes() + i * std::int64_t(size_of(x->dtype)), x->dtype, to + i, dtype_of<T>(), n);
+        else
+            std::fill(to + i, to + i + n, T(0));
+    });
+    if (src->numel > 0) {
+        const ElementsOf<T> values(src);
+        const std::int64_t strips = (s.inner + chunk - 1) / chunk;
+        parallel_for(s.outer * strips, grain / (count * std::min(s.inner, chunk) + 1) + 1,
+                     [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t item = begin; item < end; ++item) {
+                             const std::int64_t o = item / strips, first = item % strips * chunk;
+                             const std::int64_t last = std::min(s.inner, first + chunk);
+                             for (std::int64_t j = o * count; j < (o + 1) * count; ++j)
+                                 for (std::int64_t i = first; i < last; ++i)
+                                     to[(o * s.size + index[j * s.inner + i]) * s.inner + i] +=
+                                         values.get()[j * s.inner + i];
+                         }
+                     });
+    }
+    if (!sink.direct())
+        for_chunks(y->numel, [&](std::int64_t i, std::int64_t n) { sink.store(i, n, to + i); });
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void embedding(In in, const Attrs&, Out out) { select_rows("embedding", in[0], in[1], 0, out[0]); }
+void index_select(In in, const Attrs& at, Out out) {
+    select_rows("index_select", in[0], in[1], at.dim, out[0]);
+}
+void embedding_grad(In in, const Attrs& at, Out out) {
+    sum_rows("embedding_grad", in, 0, at.index, at.beta != 0, out[0]);
+}
+void index_select_grad(In in, const Attrs& at, Out out) {
+    sum_rows("index_select_grad", in, at.dim, -1, false, out[0]);
+}
+
+void gather(In in, const Attrs& at, Out out) {
+    const Tensor &x = in[0], &y = out[0];
+    const Slices s(x->shape, at.dim);
+    const std::int64_t* const index = checked("gather", in[1], s.size);
+    if (y->numel == 0) return;
+    const std::int64_t count = y->shape[int(at.dim)];
+    with_bits(size_of(x->dtype), [&]<class T>(T) {
+        const T* const from = reinterpret_cast<const T*>(x->bytes());
+        T* const to = reinterpret_cast<T*>(y->bytes());
+        parallel_for(s.outer * count, grain / 4 / s.inner + 1, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t j = begin; j < end; ++j)
+                for (std::int64_t i = 0; i < s.inner; ++i)
+                    to[j * s.inner + i] = from[(j / count * s.size + index[j * s.inner + i]) * s.inner + i];
+        });
+    });
+}
+
+void scatter_add(In in, const Attrs& at, Out out) {
+    const std::int64_t size = out[0]->shape[int(at.dim)];
+    const std::int64_t* const index = checked("scatter_add", in[1], size);
+    if (out[0]->numel == 0) return;
+    const Tensor x = in.size() > 2 ? in[2] : Tensor();
+    if (!is_floating(out[0]->dtype)) return scatter_sum<std::int64_t>(in[0], index, x, at.dim, out[0]);
+    with_real(out[0]->dtype, [&]<class T>(T) { scatter_sum<T>(in[0], index, x, at.dim, out[0]); });
+}
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

@@ -1,0 +1,267 @@
+// Normalisation of rows and its gradients, in one pass over memory: a row is worked on while it lies in the
+// L1 cache, rows of other types in converted copies. The gradients of weight and bias are partial sums over
+// blocks of rows, whose size follows from the shape alone, added up in order: the same bits on any number of
+// threads.
+#include <cmath>
+#include <vector>
+
+#include "cpu/operand.h"
+#include "ops/kernels.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+// Thread-local room for a row; `slot` tells apart those in use at once.
+template <class T> T* scratch(std::int64_t n, int slot) {
+    thread_local std::vector<T> memory[5];
+    if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));
+    return memory[slot].data();
+}
+
+// The rows of a contiguous matrix as T, in place or through scratch memory.
+template <class T> class RowsOf {
+public:
+    RowsOf(const Tensor& x, std::int64_t cols, int slot)
+        : base_(x->numel ? x->bytes() : nullptr),
+          dtype_(x->dtype),
+          cols_(cols),
+          slot_(slot),
+          direct_(x->dtype == dtype_of<T>()) {}
+    const T* read(std::int64_t row) const {
+        if (direct_) return reinterpret_cast<const T*>(at(row));
+        T* const values = scratch<T>(cols_, slot_);
+        convert(at(row), dtype_, values, dtype_of<T>(), cols_);
+        return values;
+    }
+    // Where to compute a row; then write().
+    T* open(std::int64_t row) const {
+        return direct_ ? reinterpret_cast<T*>(at(row)) : scratch<T>(cols_, slot_);
+    }
+    void write(std::int64_t row, const T* values) const {
+        if (!direct_) convert(values, dtype_of<T>(), at(row), dtype_, cols_);
+    }
+
+private:
+    char* at(std::int64_t row) const { return base_ + row * cols_ * std::int64_t(size_of(dtype_)); }
+    char* base_;
+    Dtype dtype_;
+    std::int64_t cols_;
+    int slot_;
+    bool direct_;
+};
+
+// A vector as T, converted once; null where it is undefined.
+template <class T> class VectorOf {
+public:
+    explicit VectorOf(const Tensor& x) {
+        if (!x.defined() || x->numel == 0) return;
+        values_ = reinterpret_cast<const T*>(x->bytes());
+        if (x->dtype == dtype_of<T>()) return;
+        own_.resize(std::size_t(x->numel));
+        convert(x->bytes(), x->dtype, own_.data(), dtype_of<T>(), x->numel);
+        values_ = own_.data();
+    }
+    const T* get() const { return values_; }
+
+private:
+    std::vector<T> own_;
+    const T* values_ = nullptr;
+};
+
+// Element i of a statistic, float32 or float64.
+void put(const Tensor& y, std::int64_t i, double value) {
+    if (y->dtype == float64)
+        reinterpret_cast<double*>(y->bytes())[i] = value;
+    else
+        reinterpret_cast<float*>(y->bytes())[i] = float(value);
+}
+double get(const Tensor& x, std::int64_t i) {
+    return x->dtype == float64 ? reinterpret_cast<const double*>(x->bytes())[i]
+                               : double(reinterpret_cast<const float*>(x->bytes())[i]);
+}
+
+struct Matrix {
+    std::int64_t rows, cols;
+    explicit Matrix(const Tensor& x) : rows(x->shape[0]), cols(x->shape[1]) {}
+};
+
+template <class F> void for_rows(const Matrix& m, const F& body) {
+    parallel_for(m.rows, grain / 4 / (m.cols + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) body(row);
+    });
+}
+
+// y = norm(x) of all rows; the statistics go to those of out[first..] that are there.
+struct Forward {
+    bool centred;
+    double eps;
+};
+template <class T> void norm_rows(const Forward& f, In in, Out out) {
+    const Matrix m(in[0]);
+    const RowsOf<T> x(in[0], m.cols, 0), y(out[0], m.cols, 1);
+    const VectorOf<T> weight(in[1]), bias(f.centred ? in[2] : Tensor());
+    for_rows(m, [&](std::int64_t row) {
+        NormLoop<T> loop{y.open(row), x.read(row), weight.get(), bias.get(), m.cols, f.eps, f.centred, 0, 0};
+        real_loops<T>().norm_row(loop);
+        y.write(row, loop.y);
+        if (out.size() < 2) return;
+        if (f.centred) put(out[1], row, loop.mean);
+        put(out.back(), row, loop.rstd);
+    });
+}
+
+// Applies dropout as core/philox.h has it to rows of a matrix.
+struct Dropout {
+    double p;
+    std::uint64_t seed, offset;
+    explicit Dropout(const Attrs& at) : p(at.alpha), seed(at.seed), offset(at.offset) {}
+
+    // dst = dropout(x + bias) + residual for one row.
+    template <class T> void sum(T* dst, const T* x, const T* bias, const T* residual, std::int64_t row,
+                                std::int64_t cols) const {
+        std::uint32_t words[chunk / 2 + 4];  // half a word each, and what precedes them in their block
+        const auto threshold = std::uint32_t(std::lround(p * 65536.0));
+        for (std::int64_t begin = 0; begin < cols; begin += chunk) {
+            const std::int64_t n = cols - begin < chunk ? cols - begin : chunk;
+            const std::int64_t first = row * cols + begin, skipped = first % 8;
+            if (p > 0)
+                active_loops().philox_blocks(words, seed, offset + std::uint64_t(first / 8),
+                                             (skipped + n + 7) / 8);
+            real_loops<T>().dropped_sum({dst + begin, x + begin, bias ? bias + begin : nullptr,
+                                         residual ? residual + begin : nullptr, n, p > 0 ? words : nullptr,
+                                         skipped, threshold, T(1 / (1 - p))});
+        }
+    }
+};
+
+// Inputs weight, x, x_bias, residual, bias -> y [, z, mean, rstd].
+template <class T> void dropout_norm_rows(In in, const Attrs& at, Out out) {
+    const Matrix m(in[1]);
+    const Dropout dropout(at);
+    const bool recorded = out.size() > 1;
+    const RowsOf<T> x(in[1], m.cols, 0), residual(in[3], m.cols, 1), y(out[0], m.cols, 2);
+    const RowsOf<T> z(out[recorded], m.cols, 3);
+    const VectorOf<T> weight(in[0]), x_bias(in[2]), bias(in[4]);
+    for_rows(m, [&](std::int64_t row) {
+        T* const sum = recorded ? z.open(row) : scratch<T>(m.cols, 3);
+        dropout.sum(sum, x.read(row), x_bias.get(), residual.read(row), row, m.cols);
+        NormLoop<T> loop{y.open(row), sum, weight.get(), bias.get(), m.cols, at.beta, true, 0, 0};
+        real_loops<T>().norm_row(loop);
+        y.write(row, loop.y);
+        if (!recorded) return;
+        z.write(row, sum);
+        put(out[2], row, loop.mean);
+        put(out[3], row, loop.rstd);
+    });
+}
+
+// Sums over the rows of a matrix, `count` vectors side by side, as partial sums per block of rows.
+template <class T> class ColumnSums {
+public:
+    ColumnSums(const Matrix& m, int count)
+        : m_(m), width_(m.cols * count), height_(16384 / (m.cols + 1)), sums_() {
+        height_ = height_ < 16 ? 16 : height_ > 256 ? 256 : height_;
+        blocks_ = (m.rows + height_ - 1) / height_;
+        sums_.resize(std::size_t(blocks_ * width_));
+    }
+    // body(row, sums) for all rows, with the place that this row's values are added to.
+    template <class F> void for_rows(const F& body) {
+        parallel_for(blocks_, grain / 4 / (height_ * m_.cols + 1) + 1,
+                     [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t row = begin * height_; row < end * height_ && row < m_.rows; ++row)
+                             body(row, sums_.data() + row / height_ * width_);
+                     });
+    }
+    // Vector i of the sums.
+    void store(int i, const Tensor& y) const {
+        const Sink sink(y, float64);
+        parallel_for(m_.cols, grain / (blocks_ + 1) + 1, [&](std::int64_t first, std::int64_t last) {
+            Buffer buffer;
+            double* const total = buffer.as<double>();
+            for (std::int64_t begin = first; begin < last; begin += chunk) {
+                const std::int64_t n = last - begin < chunk ? last - begin : chunk;
+                for (std::int64_t j = 0; j < n; ++j) total[j] = 0;
+                for (std::int64_t b = 0; b < blocks_; ++b)
+                    real_loops<T>().add_to_double(total, sums_.data() + b * width_ + i * m_.cols + begin, n);
+                sink.store(begin, n, total);
+            }
+        });
+    }
+
+private:
+    Matrix m_;
+    std::int64_t width_, height_, blocks_;
+    std::vector<T> sums_;
+};
+
+// Inputs g, x, weight, [mean,] rstd -> gradients of x, weight [, bias].
+template <class T> void norm_grad(In in, Out out, bool centred) {
+    const Matrix m(in[1]);
+    const RowsOf<T> g(in[0], m.cols, 0), x(in[1], m.cols, 1), dx(out[0], m.cols, 2);
+    const VectorOf<T> weight(in[2]);
+    ColumnSums<T> sums(m, centred ? 2 : 1);
+    sums.for_rows([&](std::int64_t row, T* sum) {
+        const double mean = centred ? get(in[3], row) : 0;
+        const NormGradLoop<T> loop{dx.open(row), sum,         centred ? sum + m.cols : nullptr,
+                                   g.read(row),  x.read(row), weight.get(),
+                                   m.cols,       T(mean),     T(get(in.back(), row))};
+        real_loops<T>().norm_grad_row(loop);
+        dx.write(row, loop.dx);
+    });
+    for (int i = 0; i < (centred ? 2 : 1); ++i) sums.store(i, out[std::size_t(i + 1)]);
+}
+
+// Inputs g, z, weight, mean, rstd -> gradients of x, residual, weight, bias [, x_bias].
+template <class T> void dropout_norm_grad(In in, const Attrs& at, Out out) {
+    const Matrix m(in[1]);
+    const Dropout dropout(at);
+    const bool of_x_bias = out.size() > 4;
+    const RowsOf<T> g(in[0], m.cols, 0), z(in[1], m.cols, 1), dx(out[0], m.cols, 2), dz(out[1], m.cols, 3);
+    const VectorOf<T> weight(in[2]);
+    const BinaryLoop add = active_loops().binary[int(BinaryOp::add)][int(compute_for(dtype_of<T>()))];
+    ColumnSums<T> sums(m, of_x_bias ? 3 : 2);
+    sums.for_rows([&](std::int64_t row, T* sum) {
+        const NormGradLoop<T> loop{dz.open(row), sum,    sum + m.cols,       g.read(row),       z.read(row),
+                                   weight.get(), m.cols, T(get(in[3], row)), T(get(in[4], row))};
+        real_loops<T>().norm_grad_row(loop);
+        T* const dropped = dx.open(row);
+        dropout.sum<T>(dropped, loop.dx, nullptr, nullptr, row, m.cols);
+        if (of_x_bias) add(sum + 2 * m.cols, sum + 2 * m.cols, dropped, m.cols, Single::none);
+        dz.write(row, loop.dx);
+        dx.write(row, dropped);
+    });
+    for (std::size_t i = 2; i < out.size(); ++i) sums.store(int(i) - 2, out[i]);
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void layer_norm(In in, const Attrs& at, Out out) {
+    with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
+        norm_rows<T>({true, at.alpha}, in, out);
+    });
+}
+void rms_norm(In in, const Attrs& at, Out out) {
+    with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
+        norm_rows<T>({false, at.alpha}, in, out);
+    });
+}
+void layer_norm_grad(In in, const Attrs&, Out out) {
+    with_real(promote(in[1]->dtype, out[0]->dtype), [&]<class T>(T) { norm_grad<T>(in, out, true); });
+}
+void rms_norm_grad(In in, const Attrs&, Out out) {
+    with_real(promote(in[1]->dtype, out[0]->dtype), [&]<class T>(T) { norm_grad<T>(in, out, false); });
+}
+void dropout_add_layer_norm(In in, const Attrs& at, Out out) {
+    with_real(promote(promote(in[1]->dtype, in[3]->dtype), out[0]->dtype),
+              [&]<class T>(T) { dropout_norm_rows<T>(in, at, out); });
+}
+void dropout_add_layer_norm_grad(In in, const Attrs& at, Out out) {
+    with_real(promote(in[1]->dtype, out[0]->dtype), [&]<class T>(T) { dropout_norm_grad<T>(in, at, out); });
+}
+
+}  // namespace cpu_kernels
+}  // namespace mezzo
