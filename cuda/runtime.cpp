@@ -64,6 +64,7 @@ DeviceInfo device_info(int device) {
     info.minor = properties.minor;
     info.multiprocessors = properties.multiProcessorCount;
     info.total_memory = properties.totalGlobalMem;
+    info.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     return info;
 }
 
@@ -127,6 +128,12 @@ void* current_stream() {
         ok(cudaStreamCreateWithFlags(&all.streams[device], cudaStreamNonBlocking),
            "cudaStreamCreateWithFlags");
     return all.streams[device];
+}
+
+bool stream_is_capturing() {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    ok(cudaStreamIsCapturing(stream(), &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
 }
 
 Counters counters() {

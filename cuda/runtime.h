@@ -16,6 +16,7 @@ struct DeviceInfo {
     int major, minor;  // compute capability
     int multiprocessors;
     std::size_t total_memory;  // bytes
+    std::size_t l2_bytes;
 };
 DeviceInfo device_info(int device);
 
@@ -38,6 +39,9 @@ void synchronize();
 
 // The current device's stream (a cudaStream_t), created at first use.
 void* current_stream();
+
+// Whether the current stream's work is being recorded into a graph instead of run: nothing may wait for it.
+bool stream_is_capturing();
 
 // What this process asked for so far; tests compare two readings.
 struct Counters {

@@ -6,6 +6,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/bert.h"
 #include "mezzo/bert_config.h"
+#include "mezzo/cuda.h"
 #include "mezzo/data.h"
 #include "mezzo/device.h"
 #include "mezzo/grad_scaler.h"

@@ -51,7 +51,8 @@ Tensor bias_grad(const Call& c, const Tensor& g) {
 }
 
 Tensors linear_vjp(const Call& c, const Tensors& gs) {
-    const Tensor g = before_activation(c, gs);
+    // Made ready before it is transposed: rows of outputs, so that the batch is no leading dimension.
+    const Tensor g = gemm_ready(before_activation(c, gs));
     Tensors grads{c.needs(0) ? x_grad(c, g) : Tensor(), c.needs(1) ? weight_grad(c, g) : Tensor()};
     if (c.inputs.size() > 2) grads.push_back(c.needs(2) ? bias_grad(c, g) : Tensor());
     return grads;

@@ -25,7 +25,12 @@ thread_local int device_of_thread = 0;
     return true;
 }();
 
-Clock::time_point& time_of(void* event) { return *static_cast<Clock::time_point*>(event); }
+// Milliseconds.
+double& time_of(void* event) { return *static_cast<double*>(event); }
+double now() {
+    if (options.clock_ms >= 0) return options.clock_ms;
+    return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -34,10 +39,11 @@ int device_count() { return options.device_count; }
 DeviceInfo device_info(int device) {
     check(device >= 0 && device < options.device_count, ErrorKind::backend, "cuda: no device ", device);
     DeviceInfo info{};
-    std::snprintf(info.name, sizeof info.name, "emulated CUDA device");
+    std::snprintf(info.name, sizeof info.name, "%s", options.device_name);
     info.major = 9;
     info.multiprocessors = 1;
     info.total_memory = options.device_memory;
+    info.l2_bytes = options.l2_bytes;
     return info;
 }
 
@@ -72,17 +78,21 @@ void fill_zero(void* memory, std::size_t bytes) {
 
 void synchronize() { ++totals.host_syncs; }
 void* current_stream() { return nullptr; }
+bool stream_is_capturing() { return options.capturing; }
 Counters counters() { return totals; }
 
-Event::Event() : event_(new Clock::time_point{}) {}
-Event::~Event() { delete static_cast<Clock::time_point*>(event_); }
-void Event::record() { time_of(event_) = Clock::now(); }
+Event::Event() : event_(new double(0)) {}
+Event::~Event() { delete static_cast<double*>(event_); }
+void Event::record() { time_of(event_) = now(); }
 float Event::elapsed_ms(const Event& start) const {
     ++totals.host_syncs;
-    return std::chrono::duration<float, std::milli>(time_of(event_) - time_of(start.event_)).count();
+    return float(time_of(event_) - time_of(start.event_));
 }
 
-void count_launch() { ++totals.launches; }
+void count_launch() {
+    ++totals.launches;
+    if (options.clock_ms >= 0) options.clock_ms += options.launch_ms;
+}
 void check_launch() {}
 void allow_dynamic_shared(const void*, std::size_t) {}
 unsigned grid_limit(unsigned) { return options.grid_limit; }
