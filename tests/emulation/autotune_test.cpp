@@ -286,3 +286,22 @@ TEST_CASE("gemm: algorithms are asked for with the alignment that pointers have"
     REQUIRE(fake_lt.last_algorithm == 0);
     REQUIRE(float(c.host().back()) == 64);
 }
+
+TEST_CASE("linear: gradients of activation and bias are one launch less when asked for",
+          "[cuda][emulation]") {
+    const Tuned tuned;
+    const Device device(DeviceType::cuda);
+    const Tensor x = ones({4, 8}, {.device = device}),
+                 weight = ones({8, 8}, {.device = device}).set_requires_grad(),
+                 bias = ones({8}, {.device = device}).set_requires_grad();
+    const auto launches_of = [&](bool fused) {
+        cuda::set_gemm_options({.fuse_bias_gradients = fused});
+        const Tensor y = linear(x, weight, bias, LinearActivation::relu);
+        const Tensor g = ones_like(y);
+        const auto before = cuda::counters().launches;
+        autograd::grad({y}, {bias}, {.grad_outputs = {g}});
+        return cuda::counters().launches - before;
+    };
+    REQUIRE(launches_of(false) == 2);
+    REQUIRE(launches_of(true) == 1);
+}
