@@ -32,6 +32,9 @@ struct Functions {
     decltype(&cublasLtMatrixLayoutSetAttribute) set_layout;
     decltype(&cublasLtMatmulPreferenceInit_internal) init_preference;
     decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
+    decltype(&cublasLtMatmulAlgoCheck) check_algo;
+    decltype(&cublasLtMatmulAlgoConfigGetAttribute) get_algo;
+    decltype(&cublasLtGetVersion) version;
     decltype(&cublasLtGetStatusName) status_name;
 };
 
@@ -73,6 +76,9 @@ const Functions& functions() {
         find(library, "cublasLtMatrixLayoutSetAttribute", f.set_layout);
         find(library, "cublasLtMatmulPreferenceInit_internal", f.init_preference);
         find(library, "cublasLtMatmulPreferenceSetAttribute", f.set_preference);
+        find(library, "cublasLtMatmulAlgoCheck", f.check_algo);
+        find(library, "cublasLtMatmulAlgoConfigGetAttribute", f.get_algo);
+        find(library, "cublasLtGetVersion", f.version);
         find(library, "cublasLtGetStatusName", f.status_name);
         return f;
     }();
@@ -125,6 +131,10 @@ std::uint32_t epilogue_of(Epilogue epilogue) {
             return CUBLASLT_EPILOGUE_GELU;
         case Epilogue::gelu_tanh_bias:
             return CUBLASLT_EPILOGUE_GELU_BIAS;
+        case Epilogue::gelu_tanh_aux:
+            return CUBLASLT_EPILOGUE_GELU_AUX;
+        case Epilogue::gelu_tanh_aux_bias:
+            return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -153,6 +163,18 @@ void make_layout(cublasLtMatrixLayoutOpaque_t& layout, Dtype dtype, std::int64_t
        "cublasLtMatrixLayoutSetAttribute");
 }
 
+void set_vectors(Plan& plan, const Operands& o) {
+    if (has_bias(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+    if (has_aux(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.aux);
+}
+
+cublasLtMatmulAlgo_t native(const Algo& algo) {
+    cublasLtMatmulAlgo_t result{};
+    static_assert(sizeof algo.data == sizeof result.data);
+    for (int word = 0; word < 8; ++word) result.data[word] = algo.data[word];
+    return result;
+}
+
 }  // namespace
 
 std::shared_ptr<Plan> make_plan(const Problem& p) {
@@ -170,16 +192,20 @@ std::shared_ptr<Plan> make_plan(const Problem& p) {
     set(*plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p.epilogue));
     if (has_bias(p.epilogue))
         set(*plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t(data_type(p.d_type)));
+    if (has_aux(p.epilogue)) {
+        set(*plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, std::int32_t(data_type(p.d_type)));
+        set(*plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ldd);
+        if (p.batch > 1) set(*plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.stride_d);
+    }
     make_layout(plan->a, p.a_type, p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.lda, p, p.stride_a);
     make_layout(plan->b, p.b_type, p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n, p.ldb, p, p.stride_b);
     make_layout(plan->d, p.d_type, p.m, p.n, p.ldd, p, p.stride_d);
     return plan;
 }
 
-std::vector<Algo> heuristics(Plan& plan, const void* bias, std::size_t max_workspace, int max_count) {
+std::vector<Algo> heuristics(Plan& plan, const Operands& operands, std::size_t max_workspace, int max_count) {
     const Problem& p = plan.problem;
-    // The library infers the bias's alignment from this pointer.
-    if (has_bias(p.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    set_vectors(plan, operands);  // the library infers alignments from these pointers
     cublasLtMatmulPreferenceOpaque_t preference{};
     ok(functions().init_preference(&preference, sizeof preference), "cublasLtMatmulPreferenceInit");
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(max_workspace));
@@ -203,7 +229,6 @@ std::vector<Algo> heuristics(Plan& plan, const void* bias, std::size_t max_works
         const cublasLtMatmulHeuristicResult_t& r = results[static_cast<std::size_t>(i)];
         if (r.state != CUBLAS_STATUS_SUCCESS) continue;
         Algo algo;
-        static_assert(sizeof algo.data == sizeof r.algo.data);
         for (int word = 0; word < 8; ++word) algo.data[word] = r.algo.data[word];
         algo.workspace = r.workspaceSize;
         algos.push_back(algo);
@@ -211,10 +236,26 @@ std::vector<Algo> heuristics(Plan& plan, const void* bias, std::size_t max_works
     return algos;
 }
 
+bool accepts(Plan& plan, Algo& algo) {
+    const cublasLtMatmulAlgo_t stored = native(algo);
+    cublasLtMatmulHeuristicResult_t result{};
+    if (functions().check_algo(handle(), &plan.operation, &plan.a, &plan.b, &plan.d, &plan.d, &stored,
+                               &result) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    std::uint32_t reduction = 0;
+    std::size_t written = 0;
+    ok(functions().get_algo(&stored, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction, sizeof reduction,
+                            &written),
+       "cublasLtMatmulAlgoConfigGetAttribute");
+    algo.workspace = result.workspaceSize;
+    return reduction == CUBLASLT_REDUCTION_SCHEME_NONE || reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+std::uint64_t version() { return functions().version(); }
+
 bool run(Plan& plan, const Algo& algo, const Operands& o) {
-    if (has_bias(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
-    cublasLtMatmulAlgo_t chosen{};
-    for (int word = 0; word < 8; ++word) chosen.data[word] = algo.data[word];
+    set_vectors(plan, o);
+    const cublasLtMatmulAlgo_t chosen = native(algo);
     const float alpha = static_cast<float>(o.alpha), beta = static_cast<float>(o.beta);
     const bool is_double = plan.problem.d_type == float64;
     count_launch();

@@ -65,6 +65,7 @@ DeviceInfo device_info(int device) {
     info.minor = properties.minor;
     info.multiprocessors = properties.multiProcessorCount;
     info.total_memory = properties.totalGlobalMem;
+    info.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     return info;
 }
 
@@ -156,6 +157,12 @@ void launch_graph(void* graph) {
 
 // One that still runs is freed when it has ended.
 void destroy_graph(void* graph) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+
+bool stream_is_capturing() {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    ok(cudaStreamIsCapturing(stream(), &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+}
 
 Counters counters() {
     return {launch_count.load(std::memory_order_relaxed), sync_count.load(std::memory_order_relaxed),

@@ -16,6 +16,7 @@ struct DeviceInfo {
     int major, minor;  // compute capability
     int multiprocessors;
     std::size_t total_memory;  // bytes
+    std::size_t l2_bytes;
 };
 DeviceInfo device_info(int device);
 
@@ -47,6 +48,9 @@ void begin_capture();
 void* end_capture();             // the graph, to be given to destroy_graph()
 void launch_graph(void* graph);  // on the current stream; counts as one launch
 void destroy_graph(void* graph) noexcept;
+
+// Whether the current stream's work is being recorded into a graph instead of run: nothing may wait for it.
+bool stream_is_capturing();
 
 // What this process asked for so far; tests compare two readings.
 struct Counters {

@@ -7,6 +7,7 @@
 #include "mezzo/bert.h"
 #include "mezzo/bert_config.h"
 #include "mezzo/capture.h"
+#include "mezzo/cuda.h"
 #include "mezzo/data.h"
 #include "mezzo/device.h"
 #include "mezzo/grad_scaler.h"

@@ -4,7 +4,9 @@
 #include <charconv>
 #include <string_view>
 
+#include "core/backend.h"
 #include "core/capture.h"
+#include "core/gemm_plan.h"
 #include "mezzo/error.h"
 
 namespace mezzo {
@@ -20,6 +22,18 @@ const Backend* backend(DeviceType type) {
     return &cuda_backend;
 #else
     return nullptr;
+#endif
+}
+
+#ifdef MEZZO_HAVE_CUDA
+extern const cuda::lt::PlanStore cuda_plan_store;  // cuda/gemm_store.cpp
+#endif
+
+const cuda::lt::PlanStore* cuda::lt::plan_store(DeviceType type) {
+#ifdef MEZZO_HAVE_CUDA
+    return type == DeviceType::cuda ? &cuda_plan_store : nullptr;
+#else
+    return static_cast<void>(type), nullptr;
 #endif
 }
 

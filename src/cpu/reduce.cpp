@@ -334,5 +334,14 @@ void column_sum(In in, const Attrs&, Out out) {
     });
 }
 
+// Two passes: what the first one writes is still in the cache.
+void activation_grad(In in, const Attrs& at, Out out) {
+    Kernel* const gradient = at.activation == Activation::relu   ? relu_grad
+                             : at.activation == Activation::gelu ? gelu_grad
+                                                                 : gelu_tanh_grad;
+    gradient(in, {}, out.first(1));
+    column_sum(out.first(1), {}, out.subspan(1));
+}
+
 }  // namespace cpu_kernels
 }  // namespace mezzo

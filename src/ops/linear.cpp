@@ -1,4 +1,5 @@
 // linear: matrix product, bias and activation as one op.
+#include "mezzo/cuda.h"
 #include "ops/kernels.h"
 #include "ops/products.h"
 
@@ -29,19 +30,34 @@ Tensors linear_meaning(In in, const Attrs& at) {
     return {y};
 }
 
+// What the gradient of the activation reads.
+Tensor kept_by_activation(const Call& c) { return c.out(c.at.activation == Activation::relu ? 0 : 1); }
+
+Tensor through_activation(Activation activation, const Tensor& g, const Tensor& kept) {
+    if (activation == Activation::relu) return relu_grad(g, kept);
+    return activation == Activation::gelu ? gelu_grad(g, kept) : gelu_tanh_grad(g, kept);
+}
+
 // The gradient of what the activation saw, from those of the results that have one.
 Tensor before_activation(const Call& c, const Tensors& g) {
     if (c.at.activation == Activation::none) return g[0];
-    if (c.at.activation == Activation::relu) return relu_grad(g[0], c.out());
     Tensor result = g.size() > 1 ? g[1] : Tensor();
     if (g[0].defined()) {
-        const Tensor before = c.out(1);
-        const Tensor through =
-            c.at.activation == Activation::gelu ? gelu_grad(g[0], before) : gelu_tanh_grad(g[0], before);
+        const Tensor through = through_activation(c.at.activation, g[0], kept_by_activation(c));
         result = result.defined() ? result + through : through;
     }
     return result;
 }
+
+// The gradient before the activation and its column sums, the bias's gradient, together.
+const Op activation_grad_op{
+    {.name = "activation_grad",
+     .statistics = 1,
+     .kernel = MEZZO_KERNELS(activation_grad),
+     .meaning = [](In in, const Attrs& at) -> Tensors {
+         const Tensor before = through_activation(at.activation, in[0], in[1]);
+         return {before, column_sum(before, before.dtype() == float64 ? float64 : float32)};
+     }}};
 
 Tensor x_grad(const Call& c, const Tensor& g) { return product_grad(c, 0, g, c.in(1)); }
 Tensor weight_grad(const Call& c, const Tensor& g) { return product_grad(c, 1, g.t(), c.in(0)); }
@@ -50,10 +66,26 @@ Tensor bias_grad(const Call& c, const Tensor& g) {
     return column_sum(g, is_16bit(g.dtype()) && wanted != g.dtype() ? float32 : g.dtype());
 }
 
+bool fuses_bias_grad(const Call& c, const Tensors& gs) {
+    return cuda::gemm_options().fuse_bias_gradients && c.at.activation != Activation::none &&
+           c.inputs.size() > 2 && c.needs(2) && gs[0].defined() && (gs.size() < 2 || !gs[1].defined());
+}
+
 Tensors linear_vjp(const Call& c, const Tensors& gs) {
-    const Tensor g = before_activation(c, gs);
+    Tensor g, of_bias;
+    if (fuses_bias_grad(c, gs)) {
+        const Shape shapes[] = {gs[0].shape(), {gs[0].size(1)}};
+        const Tensor given[] = {gs[0], kept_by_activation(c)};
+        const Tensors both = call(activation_grad_op, given, {.activation = c.at.activation}, shapes);
+        g = both[0];
+        of_bias = is_16bit(c.grad_dtype(2)) ? cast(both[1], c.grad_dtype(2)) : both[1];
+    } else {
+        // Made ready before it is transposed: rows of outputs, so that the batch is no leading dimension.
+        g = gemm_ready(before_activation(c, gs));
+        if (c.inputs.size() > 2 && c.needs(2)) of_bias = bias_grad(c, g);
+    }
     Tensors grads{c.needs(0) ? x_grad(c, g) : Tensor(), c.needs(1) ? weight_grad(c, g) : Tensor()};
-    if (c.inputs.size() > 2) grads.push_back(c.needs(2) ? bias_grad(c, g) : Tensor());
+    if (c.inputs.size() > 2) grads.push_back(of_bias);
     return grads;
 }
 

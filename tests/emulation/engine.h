@@ -52,6 +52,11 @@ struct Options {
     std::size_t max_shared = 227 << 10;                // static + dynamic, sm_90
     std::size_t device_memory = std::size_t(4) << 30;  // bytes device_malloc gives in total
     int device_count = 1;
+    const char* device_name = "emulated CUDA device";
+    std::size_t l2_bytes = 16 << 10;
+    bool capturing = false;  // what cuda::stream_is_capturing() says
+    double clock_ms = -1;    // if not negative: what events record, instead of real time
+    double launch_ms = 0;    // by which a launch moves that clock
 };
 inline Options options;
 

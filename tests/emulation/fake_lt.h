@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "cuda/lt.h"
 
@@ -12,12 +15,23 @@ struct FakeLt {
     bool no_algorithm = false;  // no algorithm at all
     int failing = 0;            // the first this many candidates do not execute
     int dropping_tail = 0;      // the first this many candidates drop the last k % 32 terms
+    int dropping_last = 0;      // the first this many candidates drop the last term of any k
+    bool forgets_aux = false;   // aux is not written
     std::size_t workspace = 0;  // bytes the candidates ask for
+    double ms[3] = {};          // by which a run of a candidate moves the emulated clock
+    double fused_ms = 0;        // and an epilogue
+    double aux_ms = 0;          // and aux
+    bool vector_algorithm =
+        false;  // the last candidate comes first, but takes operands of whole 16 bytes only
+    std::uint64_t version = 130100;
+    std::function<void(const cuda::lt::Operands&)> on_run;  // called by each run that succeeded
 
     int plans = 0, heuristics = 0, runs = 0, failed_runs = 0;
     int last_algorithm = -1;         // candidate number of the last run that succeeded
     cuda::lt::Problem last_problem;  // of the last run that succeeded
     const void* last_workspace = nullptr;
+    cuda::lt::Operands last_operands;         // of the last run that succeeded
+    std::vector<cuda::lt::Problem> problems;  // that algorithms were asked for
 };
 inline FakeLt fake_lt;
 

@@ -2,6 +2,7 @@
 // what it takes, and able to misbehave in the ways the real one is known to.
 #include "cuda/lt.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cuda/runtime.h"
@@ -51,7 +52,7 @@ void store(void* p, Dtype dtype, std::int64_t i, double value) {
 
 double apply(Epilogue epilogue, double x) {
     if (epilogue == Epilogue::relu || epilogue == Epilogue::relu_bias) return x < 0 ? 0 : x;
-    if (epilogue == Epilogue::gelu_tanh || epilogue == Epilogue::gelu_tanh_bias)
+    if (has_activation(epilogue))
         return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
     return x;
 }
@@ -94,6 +95,7 @@ void compute(const Problem& p, const Operands& o, std::int64_t k) {
                 double value = o.alpha * dot(p, o, batch, i, j, k);
                 if (o.beta != 0) value += o.beta * load(o.d, p.d_type, at);
                 if (has_bias(p.epilogue)) value += load(o.bias, p.d_type, i);
+                if (has_aux(p.epilogue) && !fake_lt.forgets_aux) store(o.aux, p.d_type, at, value);
                 store(o.d, p.d_type, at, apply(p.epilogue, value));
             }
     engine.close_device_memory();
@@ -101,7 +103,15 @@ void compute(const Problem& p, const Operands& o, std::int64_t k) {
 
 // Whether the real pointer keeps the alignment the plan was made for.
 bool aligned(const void* p, std::uint16_t alignment) {
-    return reinterpret_cast<std::uintptr_t>(p) % alignment == 0;
+    return p != nullptr && reinterpret_cast<std::uintptr_t>(p) % alignment == 0;
+}
+
+bool whole_vectors(const Problem& p) {
+    const auto fits = [](std::uint16_t alignment, std::int64_t ld, Dtype dtype) {
+        return alignment >= 16 && ld * std::int64_t(size_of(dtype)) % 16 == 0;
+    };
+    return fits(p.align_a, p.lda, p.a_type) && fits(p.align_b, p.ldb, p.b_type) &&
+           fits(p.align_d, p.ldd, p.d_type);
 }
 
 }  // namespace
@@ -115,14 +125,19 @@ std::shared_ptr<Plan> make_plan(const Problem& p) {
           ErrorKind::backend, "fake lt: bad leading dimension");
     check(!has_bias(p.epilogue) || p.align_bias >= 16, ErrorKind::backend,
           "fake lt: bias is not 16-byte aligned");
+    check(!has_aux(p.epilogue) || (p.align_aux >= 16 && p.ldd % 8 == 0 && p.stride_d % 8 == 0),
+          ErrorKind::backend, "fake lt: aux is not 16-byte aligned");
     check(p.k > 0, ErrorKind::backend, "fake lt: k == 0");
     return std::make_shared<Plan>(Plan{p});
 }
 
-std::vector<Algo> heuristics(Plan& plan, const void* bias, std::size_t max_workspace, int max_count) {
+std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_workspace, int max_count) {
     ++fake_lt.heuristics;
-    check(!has_bias(plan.problem.epilogue) || bias != nullptr, ErrorKind::backend,
+    fake_lt.problems.push_back(plan.problem);
+    check(!has_bias(plan.problem.epilogue) || aligned(o.bias, plan.problem.align_bias), ErrorKind::backend,
           "fake lt: no bias pointer");
+    check(!has_aux(plan.problem.epilogue) || aligned(o.aux, plan.problem.align_aux), ErrorKind::backend,
+          "fake lt: no aux pointer");
     if (fake_lt.no_algorithm || fake_lt.workspace > max_workspace) return {};
     if (fake_lt.no_fused && plan.problem.epilogue != Epilogue::none) return {};
     std::vector<Algo> algos;
@@ -132,14 +147,29 @@ std::vector<Algo> heuristics(Plan& plan, const void* bias, std::size_t max_works
         algo.workspace = fake_lt.workspace;
         algos.push_back(algo);
     }
+    if (fake_lt.vector_algorithm && whole_vectors(plan.problem) && max_count >= candidate_count)
+        std::rotate(algos.begin(), algos.end() - 1, algos.end());
     return algos;
 }
+
+bool accepts(Plan& plan, Algo& algo) {
+    const bool fused = plan.problem.epilogue != Epilogue::none;
+    algo.workspace = fake_lt.workspace;
+    return algo.data[0] < candidate_count && !(fused && fake_lt.no_fused);
+}
+
+std::uint64_t version() { return fake_lt.version; }
 
 bool run(Plan& plan, const Algo& algo, const Operands& o) {
     const Problem& p = plan.problem;
     const int number = int(algo.data[0]);
     ++fake_lt.runs;
     count_launch();
+    if (emulation::options.clock_ms >= 0) {
+        const bool fused = p.epilogue != Epilogue::none;
+        emulation::options.clock_ms += fake_lt.ms[number % candidate_count] + (fused ? fake_lt.fused_ms : 0) +
+                                       (has_aux(p.epilogue) ? fake_lt.aux_ms : 0);
+    }
     if (number < fake_lt.failing || o.workspace_bytes < algo.workspace) {
         ++fake_lt.failed_runs;
         return false;
@@ -147,11 +177,14 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
     check(aligned(o.a, p.align_a) && aligned(o.b, p.align_b) && aligned(o.d, p.align_d), ErrorKind::backend,
           "fake lt: an operand is less aligned than its plan");
     check(p.beta_is_zero == (o.beta == 0), ErrorKind::backend, "fake lt: beta differs from the plan's");
-    const bool drops = number < fake_lt.dropping_tail;
-    emulation::run_or_record([p, o, drops] { compute(p, o, drops ? p.k / 32 * 32 : p.k); });
+    std::int64_t k = number < fake_lt.dropping_tail ? p.k / 32 * 32 : p.k;
+    if (number < fake_lt.dropping_last) --k;
+    emulation::run_or_record([p, o, k] { compute(p, o, k); });
     fake_lt.last_algorithm = number;
     fake_lt.last_problem = p;
     fake_lt.last_workspace = o.workspace;
+    fake_lt.last_operands = o;
+    if (fake_lt.on_run) fake_lt.on_run(o);
     return true;
 }
 

@@ -34,7 +34,12 @@ void require_no_capture(const char* call) {
           " failed with cudaErrorStreamCaptureUnsupported");
 }
 
-Clock::time_point& time_of(void* event) { return *static_cast<Clock::time_point*>(event); }
+// Milliseconds.
+double& time_of(void* event) { return *static_cast<double*>(event); }
+double now() {
+    if (options.clock_ms >= 0) return options.clock_ms;
+    return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -43,10 +48,11 @@ int device_count() { return options.device_count; }
 DeviceInfo device_info(int device) {
     check(device >= 0 && device < options.device_count, ErrorKind::backend, "cuda: no device ", device);
     DeviceInfo info{};
-    std::snprintf(info.name, sizeof info.name, "emulated CUDA device");
+    std::snprintf(info.name, sizeof info.name, "%s", options.device_name);
     info.major = 9;
     info.multiprocessors = 1;
     info.total_memory = options.device_memory;
+    info.l2_bytes = options.l2_bytes;
     return info;
 }
 
@@ -114,19 +120,23 @@ void launch_graph(void* graph) {
 void destroy_graph(void* graph) noexcept { delete static_cast<Recording*>(graph); }
 
 void* current_stream() { return nullptr; }
+bool stream_is_capturing() { return options.capturing || emulation::recording != nullptr; }
 Counters counters() { return totals; }
 
-Event::Event() : event_(new Clock::time_point{}) {}
-Event::~Event() { delete static_cast<Clock::time_point*>(event_); }
-void Event::record() { time_of(event_) = Clock::now(); }
+Event::Event() : event_(new double(0)) {}
+Event::~Event() { delete static_cast<double*>(event_); }
+void Event::record() { time_of(event_) = now(); }
 float Event::elapsed_ms(const Event& start) const {
     refuse_in_capture("cuda: elapsed_ms", "wait for the device");
     require_no_capture("cudaEventSynchronize");
     ++totals.host_syncs;
-    return std::chrono::duration<float, std::milli>(time_of(event_) - time_of(start.event_)).count();
+    return float(time_of(event_) - time_of(start.event_));
 }
 
-void count_launch() { ++totals.launches; }
+void count_launch() {
+    ++totals.launches;
+    if (options.clock_ms >= 0) options.clock_ms += options.launch_ms;
+}
 void check_launch() {}
 void allow_dynamic_shared(const void*, std::size_t) {}
 unsigned grid_limit(unsigned) { return options.grid_limit; }

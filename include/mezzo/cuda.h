@@ -1,0 +1,47 @@
+// Settings of the CUDA backend. Everything here may be called in a build without CUDA, too.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace mezzo::cuda {
+
+// How matrix products are done. All of it is off unless set, because it has run on an emulated device only so
+// far.
+struct GemmOptions {
+    // Times the algorithms of a product when it is met for the first time, and keeps the fastest that passes
+    // the check of its sums; bias and activation fused into it or done by a kernel behind it, whichever is
+    // faster. Costs some milliseconds per product and, meanwhile, device memory of twice the L2 cache.
+    // Nothing is timed while a stream is being captured. Runs may then choose different algorithms, whose
+    // sums differ in the last bits: a plan file makes them choose alike.
+    bool autotune = false;
+    // Algorithms to time, or to try without autotune: 1 to 64.
+    int candidates = 8;
+    // The gradients of linear's activation and of its bias in one kernel instead of two.
+    bool fuse_bias_gradients = false;
+};
+
+// Throws Error(value) if a field is out of range. Products that have been met keep their algorithms.
+void set_gemm_options(const GemmOptions& options);
+GemmOptions gemm_options();
+
+// Writes what autotune has chosen in this process and what load_gemm_plans() took over, and returns the
+// number of plans. The file is replaced as a whole: at any moment it is the old one or the new one. With
+// nothing to write (nothing was tuned, no GPU, a build without CUDA) it is left as it is. Errors: io; backend
+// if cuBLASLt cannot be opened.
+std::size_t save_gemm_plans(const std::string& path);
+
+// Plans by what happened to them.
+struct LoadedGemmPlans {
+    std::size_t loaded = 0;         // will be used, without timing
+    std::size_t other_device = 0;   // left out: made for a GPU that is not in this machine
+    std::size_t other_version = 0;  // left out: made for another version of cuBLASLt
+};
+
+// Reads a file that save_gemm_plans() wrote. Each algorithm still has to pass the check of its sums before
+// its first use; one that does not is forgotten. Nothing is taken over from a damaged file. Errors: io if the
+// file cannot be read or holds no JSON; value if it is no plan file, a field is out of range or the checksum
+// differs; backend if cuBLASLt cannot be opened.
+LoadedGemmPlans load_gemm_plans(const std::string& path);
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,108 @@
+// A GPU's matrix products as data: what is to be computed, and by which algorithm. The GEMM service in cuda/
+// works with it, and src/io keeps it in files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/activation.h"
+#include "mezzo/device.h"
+#include "mezzo/dtype.h"
+
+namespace mezzo::cuda::lt {
+
+// What the GEMM library does to a product before it stores it; aux: it stores the value before the
+// activation, too.
+enum class Epilogue : std::uint8_t {
+    none,
+    bias,
+    relu,
+    relu_bias,
+    gelu_tanh,
+    gelu_tanh_bias,
+    gelu_tanh_aux,
+    gelu_tanh_aux_bias
+};
+inline constexpr int epilogue_count = 8;
+constexpr bool has_bias(Epilogue e) {
+    return e == Epilogue::bias || e == Epilogue::relu_bias || e == Epilogue::gelu_tanh_bias ||
+           e == Epilogue::gelu_tanh_aux_bias;
+}
+constexpr bool has_aux(Epilogue e) {
+    return e == Epilogue::gelu_tanh_aux || e == Epilogue::gelu_tanh_aux_bias;
+}
+constexpr bool has_activation(Epilogue e) { return e != Epilogue::none && e != Epilogue::bias; }
+
+// D[m,n] = epilogue(alpha op(A)[m,k] op(B)[k,n] + beta D + bias[m]), column-major, for each of `batch`
+// matrices that lie stride elements apart; aux has D's type and layout. Everything that the choice of an
+// algorithm may depend on, so also the key of a plan.
+struct Problem {
+    std::int64_t m = 0, n = 0, k = 0;
+    std::int64_t lda = 0, ldb = 0, ldd = 0;
+    std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_d = 0;
+    int device = 0;
+    // bytes, of the real pointers
+    std::uint16_t align_a = 256, align_b = 256, align_d = 256, align_bias = 256, align_aux = 256;
+    Dtype a_type = float32, b_type = float32, d_type = float32;  // the bias has D's type
+    bool trans_a = false, trans_b = false;
+    Epilogue epilogue = Epilogue::none;
+    bool tf32 = false;  // float32 operands may be rounded to TF32
+    bool beta_is_zero = true;
+
+    friend bool operator==(const Problem&, const Problem&) = default;
+};
+
+struct Algo {
+    std::uint64_t data[8] = {};
+    std::size_t workspace = 0;  // bytes it needs
+
+    friend bool operator==(const Algo&, const Algo&) = default;
+};
+
+// A product as it is asked for, of which the library may do all or a part: the problem with the most it may
+// do.
+struct Request {
+    Problem problem;
+    Activation activation = Activation::none;
+    bool keeps_before = false;  // the value before the activation is wanted, too
+
+    friend bool operator==(const Request&, const Request&) = default;
+};
+
+// What the library is to do of a request, and how.
+struct Choice {
+    Epilogue epilogue = Epilogue::none;
+    Algo algo;
+
+    friend bool operator==(const Choice&, const Choice&) = default;
+};
+
+struct TunedGemm {
+    Request request;
+    Choice choice;
+
+    friend bool operator==(const TunedGemm&, const TunedGemm&) = default;
+};
+
+// For what an algorithm was chosen: it means nothing elsewhere.
+struct Library {
+    std::string device;                  // the GPU's name
+    std::uint64_t major = 0, minor = 0;  // its compute capability
+    std::uint64_t version = 0;           // of cuBLASLt
+
+    friend bool operator==(const Library&, const Library&) = default;
+};
+
+// The GEMM service's memory, as files see it.
+struct PlanStore {
+    std::vector<Library> (*libraries)();  // by index of the device; empty without one
+    std::vector<TunedGemm> (*tuned)();    // of all devices
+    void (*adopt)(const TunedGemm& tuned);
+};
+
+// The store of a device type, or null in a build without it.
+const PlanStore* plan_store(DeviceType type);
+
+}  // namespace mezzo::cuda::lt
