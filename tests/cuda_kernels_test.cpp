@@ -6,12 +6,12 @@
 
 #include "cuda/runtime.h"
 #include "ops/kernels.h"
-#include "tests/support.h"
+#include "tests/both_devices.h"
 
 namespace {
 
 using namespace mezzo;
-using test::Domain;
+using namespace mezzo::test;
 
 const Device device{DeviceType::cuda};
 constexpr double inf = std::numeric_limits<double>::infinity(),
@@ -21,75 +21,6 @@ bool no_device() {
     if (cuda_device_count() > 0) return false;
     WARN("no CUDA device: skipped");
     return true;
-}
-
-// The same values on both devices.
-struct Both {
-    Tensor host, cuda;
-
-    Both(const std::vector<double>& values, const Shape& shape, Dtype dtype)
-        : host(test::tensor_of(values, shape, dtype)), cuda(test::tensor_of(values, shape, dtype, device)) {}
-    Both(const Shape& shape, Dtype dtype, std::uint64_t seed, Domain domain = Domain::any)
-        : Both(test::random_values(shape.numel(), seed, domain), shape, dtype) {}
-    template <class F> Both view(const F& f) const {
-        Both result = *this;
-        result.host = f(host);
-        result.cuda = f(cuda);
-        return result;
-    }
-};
-
-struct Result {
-    Shape shape;
-    Dtype dtype;
-};
-
-// An output between guard elements that no kernel may write; the margin keeps it aligned for the fast paths.
-struct Guarded {
-    static constexpr std::int64_t margin = 16;
-    static constexpr double junk = 77;  // exact in every dtype but boolean, where it is true
-    Tensor all, out;
-
-    Guarded(const Result& r, Device where)
-        : all(test::tensor_of(std::vector<double>(std::size_t(r.shape.numel() + 2 * margin), junk),
-                              {r.shape.numel() + 2 * margin}, r.dtype, where)),
-          out(all.slice(0, margin, margin + r.shape.numel()).reshape(r.shape)) {
-        REQUIRE(out.is_view());
-    }
-    bool intact() const {
-        const std::vector<double> values = test::doubles(all);
-        const std::size_t end = values.size() - std::size_t(margin);
-        for (std::size_t i = 0; i < values.size(); ++i)
-            if ((i < std::size_t(margin) || i >= end) && values[i] != (all.dtype() == boolean ? 1 : junk))
-                return false;
-        return true;
-    }
-};
-
-// Runs both kernels into fresh outputs filled with a value no kernel writes, and compares.
-void agree(Kernel* on_cpu, Kernel* on_cuda, const std::vector<Both>& inputs, const Attrs& at,
-           const std::vector<Result>& results, double slack = 1) {
-    std::vector<Tensor> in_host, in_cuda, out_host, out_cuda;
-    std::vector<Guarded> guarded;
-    for (const Both& x : inputs) {
-        in_host.push_back(x.host);
-        in_cuda.push_back(x.cuda);
-    }
-    for (const Result& r : results) {
-        out_host.push_back(Guarded(r, Device{}).out);
-        guarded.emplace_back(r, device);
-        out_cuda.push_back(guarded.back().out);
-    }
-    on_cpu(in_host, at, out_host);
-    on_cuda(in_cuda, at, out_cuda);
-    for (std::size_t i = 0; i < results.size(); ++i) {
-        test::Tolerance allowed = test::tolerance(results[i].dtype);
-        allowed.relative *= slack;
-        allowed.absolute *= slack;
-        CAPTURE(i, name(results[i].dtype));
-        CHECK(test::difference(test::doubles(out_cuda[i]), test::doubles(out_host[i]), allowed) == "");
-        CHECK(guarded[i].intact());
-    }
 }
 
 #define AGREE(kernel, ...) agree(cpu_kernels::kernel, cuda_kernels::kernel, __VA_ARGS__)
@@ -314,28 +245,6 @@ TEST_CASE("cuda: long reductions in several parts, and empty ones", "[cuda]") {
     AGREE(mean, {none}, {.axes = {0}}, {{{3}, float32}});
     AGREE(norm, {none}, {.axes = {0, 1}}, {{{}, float32}});
     AGREE(sum, {none}, {.axes = {1}}, {{{0}, float32}});
-}
-
-TEST_CASE("cuda: gradient of an activation and its column sums", "[cuda]") {
-    if (no_device()) return;
-    for (Dtype dtype : {float32, float16, bfloat16, float64})
-        for (Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh})
-            for (const Shape& shape :
-                 {Shape{5, 8}, Shape{600, 272}, Shape{301, 21}, Shape{1, 1}, Shape{0, 8}, Shape{3, 0}}) {
-                CAPTURE(name(dtype), int(activation), shape[0], shape[1]);
-                const Both g(shape, dtype, 1), kept(shape, dtype, 2);
-                const Dtype sums = dtype == float64 ? float64 : float32;
-                // A sum is as far off as its terms, which are rounded to the dtype.
-                const double slack = sums == dtype ? 50 : 2000;
-                AGREE(activation_grad, {g, kept}, {.activation = activation},
-                      {{shape, dtype}, {{shape[1]}, sums}}, slack);
-            }
-    const Both g({1, 2, not_a_number, 4, 5, 6}, {3, 2}, float32),
-        y({0, 1, 1, not_a_number, 0, 2}, {3, 2}, float32);
-    AGREE(activation_grad, {g, y}, {.activation = Activation::relu}, {{{3, 2}, float32}, {{2}, float32}}, 0);
-    const auto odd = [](const Tensor& x) { return x.flatten().slice(0, 1, 33).reshape({4, 8}); };
-    const Both h = Both({33}, float16, 3).view(odd), u = Both({33}, float16, 4).view(odd);
-    AGREE(activation_grad, {h, u}, {.activation = Activation::relu}, {{{4, 8}, float16}, {{8}, float32}});
 }
 
 TEST_CASE("cuda: max, argmax and their gradient with ties and NaN", "[cuda]") {

@@ -231,9 +231,8 @@ std::vector<Group> groups_to_save() {
     const std::vector<lt::Library> libraries = store()->libraries();
     // Equal GPUs share their plans; a fixed order makes equal files of equal plans.
     std::map<std::pair<std::string, std::string>, std::pair<const lt::Library*, TunedGemm>> sorted;
-    for (TunedGemm plan : tuned) {
+    for (const TunedGemm& plan : tuned) {
         const lt::Library& library = libraries.at(std::size_t(plan.request.problem.device));
-        plan.request.problem.device = 0;
         sorted.try_emplace({library.device, request_text(plan.request)}, &library, plan);
     }
     for (const auto& [key, entry] : sorted) {

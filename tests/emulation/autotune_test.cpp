@@ -99,6 +99,18 @@ TEST_CASE("autotune: an algorithm that does not execute is skipped", "[cuda][gem
     REQUIRE(algorithm_of(x) == -1);
 }
 
+TEST_CASE("autotune: an algorithm that passes the check and then does not execute",
+          "[cuda][gemm][emulation]") {
+    const Tuned tuned;
+    Tuned::times(1, 3, 2);
+    fake_lt.on_run = [](const cuda::lt::Operands&) { fake_lt.failing = 1; };
+    Product x;
+    x.run();
+    REQUIRE(fake_lt.failed_runs == 1);  // and is not tried again
+    REQUIRE(algorithm_of(x) == 2);
+    REQUIRE(fake_lt.failed_runs == 1);
+}
+
 TEST_CASE("autotune: timing leaves the caller's results alone", "[cuda][gemm][emulation]") {
     const Tuned tuned;
     Product x;

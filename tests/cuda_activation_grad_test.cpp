@@ -1,0 +1,65 @@
+// activation_grad on CUDA against the CPU's two passes: vectors and single elements, several parts, odd
+// addresses.
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "ops/kernels.h"
+#include "tests/support.h"
+
+namespace {
+
+using namespace mezzo;
+
+// g and kept as they are on both devices; a float32 sum of rounded terms is as far off as the terms.
+void compare(const Tensor& g, const Tensor& kept, Activation activation) {
+    const Device cuda(DeviceType::cuda);
+    const Dtype of_sums = g.dtype() == float64 ? float64 : float32;
+    const auto run = [&](Device device, Kernel* kernel) {
+        const Tensors in{g.to(device), kept.to(device)};
+        const Tensors out{full(g.shape(), 77, {.dtype = g.dtype(), .device = device}),
+                          full({g.size(1)}, 77, {.dtype = of_sums, .device = device})};
+        kernel(in, {.activation = activation}, out);
+        return out;
+    };
+    const Tensors expected = run(cpu_device, cpu_kernels::activation_grad),
+                  got = run(cuda, cuda_kernels::activation_grad);
+    test::Tolerance allowed = test::tolerance(g.dtype());
+    CHECK(test::difference(test::doubles(got[0]), test::doubles(expected[0]), allowed) == "");
+    allowed.absolute *= double(g.size(0) + 1);
+    CHECK(test::difference(test::doubles(got[1]), test::doubles(expected[1]), allowed) == "");
+}
+
+Tensor values(const Shape& shape, Dtype dtype, std::uint64_t seed) {
+    return test::tensor_of(test::random_values(shape.numel(), seed, test::Domain::any), shape, dtype);
+}
+
+}  // namespace
+
+TEST_CASE("cuda: gradient of an activation and its column sums", "[cuda]") {
+    if (cuda_device_count() == 0) {
+        WARN("no CUDA device: skipped");
+        return;
+    }
+    for (Dtype dtype : {float32, float16, bfloat16, float64})
+        for (Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh})
+            for (const Shape& shape :
+                 {Shape{5, 8}, Shape{600, 272}, Shape{301, 21}, Shape{1, 1}, Shape{0, 8}, Shape{3, 0}}) {
+                CAPTURE(name(dtype), int(activation), shape[0], shape[1]);
+                compare(values(shape, dtype, 1), values(shape, dtype, 2), activation);
+            }
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    compare(test::tensor_of({1, 2, nan, 4, 5, 6}, {3, 2}, float32),
+            test::tensor_of({0, 1, 1, nan, 0, 2}, {3, 2}, float32), Activation::relu);
+}
+
+TEST_CASE("cuda: gradient of an activation at an odd address", "[cuda]") {
+    if (cuda_device_count() == 0) return;
+    const Device device(DeviceType::cuda);
+    const Tensor g = values({33}, float16, 3).to(device).slice(0, 1, 33).reshape({4, 8});
+    const Tensor kept = values({32}, float16, 4).to(device).reshape({4, 8});
+    const Tensors in{g, kept};
+    const Tensors out{zeros({4, 8}, {.dtype = float16, .device = device}), zeros({8}, {.device = device})};
+    REQUIRE(g.is_view());
+    cuda_kernels::activation_grad(in, {.activation = Activation::relu}, out);
+    CHECK(test::doubles(out[0]) == test::doubles(relu_grad(g, kept)));
+}
