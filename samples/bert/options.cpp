@@ -44,7 +44,9 @@ void add_training_options(CLI::App& app, Options& o) {
         ->check(not_negative);
     app.add_option("--batch", o.batch, "texts per forward pass")->check(positive);
     app.add_option("--accumulate", o.accumulate, "forward passes per step")->check(positive);
-    app.add_option("--lr", o.lr, "peak learning rate of fine-tuning (AdamW)")->check(CLI::Range(0.0, 1.0));
+    app.add_option("--lr", o.lr,
+                   "peak learning rate of fine-tuning (AdamW); 0: 2e-5 with --weights, else 5e-4")
+        ->check(CLI::Range(0.0, 1.0));
     app.add_option("--pretrain-lr", o.pretrain_lr, "peak learning rate of pre-training")
         ->check(CLI::Range(0.0, 1.0));
     app.add_option("--weight-decay", o.weight_decay, "of all weights but biases and LayerNorm")
@@ -105,6 +107,7 @@ int parse_options(int argc, char** argv, Options& o) {
         return app.exit(error) == 0 ? 0 : 2;
     }
     o.device = device.empty() ? mz::best_device() : mz::parse_device(device.c_str());
+    if (o.lr == 0) o.lr = o.weights.empty() ? 5e-4 : 2e-5;
     o.progress = o.progress || isatty(STDERR_FILENO) == 1;
     mz::set_num_threads(threads);
     return -1;

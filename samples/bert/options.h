@@ -14,7 +14,7 @@ struct Options {
     std::string vocab, config;
     std::string precision = "fp32";
     mezzo::Device device;
-    std::int64_t layers = 4, hidden = 256, heads = 4, intermediate = 0;  // without a config; 0: 4 * hidden
+    std::int64_t layers = 2, hidden = 128, heads = 2, intermediate = 0;  // without a config; 0: 4 * hidden
     double dropout = 0.1;
     bool pooler = true;
     std::int64_t vocab_size = 8000;  // of a vocabulary learned from the texts
@@ -22,7 +22,8 @@ struct Options {
     bool pad_to_max = false, bucket = true;
     std::int64_t batch = 16, accumulate = 1, epochs = 3, pretrain_epochs = 0;
     std::int64_t max_steps = 0;  // of fine-tuning; 0: all epochs
-    double lr = 2e-5, pretrain_lr = 5e-4, weight_decay = 0.01, warmup = 0.1, clip = 1.0;
+    double lr = 0;               // 0: 2e-5 with weights, 5e-4 for a model from scratch
+    double pretrain_lr = 1e-3, weight_decay = 0.01, warmup = 0.1, clip = 1.0;
     std::uint64_t seed = 1;
     std::size_t limit = 0;  // training texts; 0: all
     std::string checkpoint;
