@@ -115,6 +115,7 @@ def explains_errors(folder, out):
     fails("--precision", *data, "--precision", "fp8", code=2)
     fails("--batch", *data, "--batch", "0", code=2)
     fails("hidden_size", "--data", folder, "--hidden", 32, "--heads", 5)
+    fails("--weights: there is no", "--weights", out / "nothing")
     fails("exceeds the model's", "--data", folder, "--weights", out / "fp32", "--max-length", 5000)
     (out / "broken").mkdir()
     for name, content, text in (("config.json", "{", "config.json"), ("vocab.txt", "", "vocab.txt"), ("model.safetensors", "xyz", "model.safetensors")):
