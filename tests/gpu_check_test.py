@@ -130,8 +130,8 @@ def test_sanitizers(folder):
     """What a tool finds is a failure."""
     run = gpu_check(folder, "--reuse", "--only", "sanitizer")
     report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
-    found = [(r["tool"], pathlib.Path(r["file"]).stem, r["outcome"], r["summary"]) for r in report["sanitizer"] if r["outcome"] != "ok"]
-    check(found == [("memcheck", "mma_test", "errors", "7 errors")], f"memcheck: {found}")
+    found = [(r["tool"], r["file"], r["outcome"], r["summary"]) for r in report["sanitizer"] if r["outcome"] != "ok"]
+    check(found == [("memcheck", "tests/mma_test.cpp", "errors", "7 errors")], f"memcheck: {found}")
     check(run.returncode == 1 and run.stdout.count("- FAILED") == 1, "an error under a sanitizer is no failure")
     check(len({r["tool"] for r in report["sanitizer"]}) == 4, "not all tools ran")
 

@@ -108,7 +108,7 @@ def sanitizer_table(rows):
 
 
 def markdown(report):
-    note = "Per step. The median and the least are of steps whose end the host awaits; queued is the mean without waiting in between."
+    note = "Per step. The median and the least are of steps whose end the host awaits; queued is the mean without waiting."
     total = [sum(r[key] for r in report["tests"]) for key in ("passed", "failed", "skipped")]
     lines = ["# GPU check", "", *(f"- {key}: {value}" for key, value in report["machine"].items()), "",
              f"{total[0]} passed, {total[1]} failed, {total[2]} skipped", ""]
