@@ -76,24 +76,32 @@ def pretrains(folder, out):
     check(len(losses) == 3 and losses[2] < losses[0], f"pre-training losses {losses}\n{output}")
 
 
+def kill_after_checkpoint(process, checkpoint, wait):
+    """Kills the process `wait` seconds after it has written a checkpoint. False if it ended before."""
+    def written():
+        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    before = written()
+    while written() == before:
+        if process.poll() is not None:
+            return False
+        time.sleep(0.001)
+    time.sleep(wait)
+    process.kill()
+    return process.wait() == -9
+
+
 def survives_kills(folder, out):
-    training = ["--data", folder, *SIZES, "--pretrain-epochs", 2, "--epochs", 4, "--lr", 1e-3, "--precision", "fp16"]
-    start = time.monotonic()
+    training = ["--data", folder, *SIZES, "--pretrain-epochs", 3, "--epochs", 5, "--lr", 1e-3, "--precision", "fp16"]
     run(*training, "--save", out / "whole", "--checkpoint", out / "whole.ckpt", "--checkpoint-every", 3)
-    duration = time.monotonic() - start
     resumed = [*map(str, training), "--save", str(out / "killed"), "--checkpoint", str(out / "killed.ckpt"), "--checkpoint-every", "3", "--resume"]
     generator, kills = random.Random(3), 0
-    for _ in range(200):
-        process = subprocess.Popen([PROGRAM, *resumed], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            # Later attempts get more time, so that a slow machine gets there too.
-            process.wait(duration * generator.uniform(0.1, 0.45) * (1 + kills / 20))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            kills += 1
-        error = process.communicate()[1]
-        check(process.returncode in (0, -9), f"resuming: {error}")
-        if process.returncode != -9:
+    for attempt in range(5):
+        with subprocess.Popen([PROGRAM, *resumed], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            hit = attempt < 4 and kill_after_checkpoint(process, out / "killed.ckpt", generator.uniform(0, 0.02))
+            kills += hit
+            error = process.communicate()[1]
+        check(hit or process.returncode == 0, f"resuming: {error}")
+        if not hit:
             break
     check(kills >= 2, f"only {kills} kills hit the training")
     same = (out / "whole/model.safetensors").read_bytes() == (out / "killed/model.safetensors").read_bytes()
@@ -115,6 +123,7 @@ def explains_errors(folder, out):
     fails("--precision", *data, "--precision", "fp8", code=2)
     fails("--batch", *data, "--batch", "0", code=2)
     fails("hidden_size", "--data", folder, "--hidden", 32, "--heads", 5)
+    fails("--weights: there is no", "--weights", out / "nothing")
     fails("exceeds the model's", "--data", folder, "--weights", out / "fp32", "--max-length", 5000)
     (out / "broken").mkdir()
     for name, content, text in (("config.json", "{", "config.json"), ("vocab.txt", "", "vocab.txt"), ("model.safetensors", "xyz", "model.safetensors")):

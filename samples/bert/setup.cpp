@@ -15,6 +15,8 @@ namespace {
 
 // The file that --weights names, or the usual one in the folder that it names.
 std::string weights_file(const Options& options) {
+    if (!options.weights.empty() && !fs::exists(options.weights))
+        throw std::runtime_error("--weights: there is no " + options.weights);
     if (options.weights.empty() || !fs::is_directory(options.weights)) return options.weights;
     const fs::path folder = options.weights;
     for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
@@ -82,6 +84,7 @@ void write_lines(const fs::path& path, const std::vector<std::string>& lines) {
 }  // namespace
 
 Setup make_setup(const Options& options) {
+    std::string weights = weights_file(options);
     const bool trains = options.epochs > 0 || options.pretrain_epochs > 0;
     Corpora corpora;
     if (!options.data.empty())
@@ -108,8 +111,8 @@ Setup make_setup(const Options& options) {
     mz::nn::BertConfig config = make_config(options, tokenizer.size());
     config.pad_token_id = tokenizer.pad_id();
     config.num_labels = classes.size() == 2 ? 1 : std::int64_t(classes.size());
-    return {std::move(corpora),   tokenizer, vocabulary_of(tokenizer), config, std::move(classes),
-            weights_file(options)};
+    return {std::move(corpora), tokenizer,         vocabulary_of(tokenizer), config,
+            std::move(classes), std::move(weights)};
 }
 
 void save_model(const std::string& folder, const Setup& setup, const mz::nn::Module& model) {
