@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/bench_device.h"
+
 namespace mz = mezzo;
 
 namespace {
@@ -23,8 +25,12 @@ struct Settings {
     std::string name = "mlp1024", precision = "float32";
     mz::Device device;
     double seconds = 2;  // of measuring
-    int warmup = 3, least = 10;
+    int least = 10;      // steps to measure
+    bool capture = false, tf32 = false, flash = false;
+    mz::cuda::GemmOptions gemm;
 
+    // Eager steps, or also what comes before the first replay.
+    int warmup() const { return capture ? mz::cuda::CaptureOptions().warmup + 5 : 3; }
     bool mixed() const { return precision != "float32"; }
     mz::Dtype dtype() const {
         return precision == "float16" ? mz::float16 : precision == "bfloat16" ? mz::bfloat16 : mz::float32;
@@ -33,12 +39,12 @@ struct Settings {
 
 using Step = std::function<void()>;
 
-// One training step: forward under autocast when the case is 16 bit, backward, update.
+// One training step: forward under autocast when the case is 16 bit, backward, update. Gradients go at its
+// end, so that a captured step finds none.
 Step training_step(const Settings& s, std::shared_ptr<mz::optim::Optimizer> optimizer, bool scaled,
                    std::function<mz::Tensor()> loss_of) {
     auto scaler = std::make_shared<mz::amp::GradScaler>(mz::amp::GradScalerOptions{.enabled = scaled});
     return [=, &s] {
-        optimizer->zero_grad();
         mz::Tensor loss;
         {
             const mz::amp::Autocast scope({.device = s.device.type(),
@@ -49,17 +55,19 @@ Step training_step(const Settings& s, std::shared_ptr<mz::optim::Optimizer> opti
         scaler->scale(loss).backward();
         scaler->step(*optimizer);
         scaler->update();
+        optimizer->zero_grad();
     };
 }
 
-// layers x [Linear(width, width), ReLU], mean squared error, SGD. 16 bit means autocast and a gradient
-// scaler.
-Step mlp_step(const Settings& s, std::int64_t layers, std::int64_t width, std::int64_t batch) {
+// layers x Linear(width, width), each with a ReLU behind it or only those between two of them; mean squared
+// error, SGD. 16 bit means autocast and a gradient scaler.
+Step mlp_step(const Settings& s, std::int64_t layers, std::int64_t width, std::int64_t batch,
+              bool last_relu = true) {
     mz::manual_seed(0);
     mz::nn::Sequential net;
     for (std::int64_t i = 0; i < layers; ++i) {
         net.push_back(mz::nn::Linear(width, width));
-        net.push_back(mz::nn::ReLU());
+        if (last_relu || i + 1 < layers) net.push_back(mz::nn::ReLU());
     }
     net.to(s.device);
     auto optimizer = std::make_shared<mz::optim::SGD>(net.parameters(), mz::optim::SGDOptions{.lr = 1e-3});
@@ -107,6 +115,10 @@ const std::map<std::string, Make>& cases() {
     static const std::map<std::string, Make> table = {
         {"mlp1024", [](const Settings& s) { return mlp_step(s, 3, 1024, 256); }},
         {"mlp64", [](const Settings& s) { return mlp_step(s, 3, 64, 32); }},
+        {"recipe512", [](const Settings& s) { return mlp_step(s, 3, 4096, 512, false); }},
+        {"recipe513", [](const Settings& s) { return mlp_step(s, 3, 4096, 513, false); }},
+        {"bert_base128", [](const Settings& s) { return bert_step(s, {}, 16, 128); }},
+        {"bert_base512", [](const Settings& s) { return bert_step(s, {}, 16, 512); }},
         {"bert6",
          [](const Settings& s) {
              return bert_step(s,
@@ -136,35 +148,67 @@ double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Seconds of each step, device included.
-std::vector<double> measure(const Settings& s, const Step& step) {
-    for (int i = 0; i < s.warmup; ++i) step();
+// The step as a CUDA graph: one launch.
+Step captured(const Settings& s, Step step) {
+    auto graph = std::make_shared<mz::cuda::CapturedStep>(
+        [step](const mz::Tensors&) {
+            step();
+            return mz::Tensors();
+        },
+        mz::cuda::CaptureOptions{.device = s.device});
+    return [graph] { (*graph)({}); };
+}
+
+struct Measurement {
+    std::vector<double> seconds;  // of each step, the device's work included; ascending
+    double queued_seconds = 0;    // per step, when the host waits for the device only after many of them
+    double launches = 0, host_syncs = 0;  // per step
+};
+
+Measurement measure(const Settings& s, const Step& step) {
+    for (int i = 0; i < s.warmup(); ++i) step();
     mz::synchronize(s.device);
-    std::vector<double> times;
+    Measurement m;
     const double end = now() + s.seconds;
-    for (double begin = now(); begin < end || times.size() < std::size_t(s.least);) {
+    for (double begin = now(); begin < end || m.seconds.size() < std::size_t(s.least);) {
+        const Asked before = asked();
         step();
+        const Asked after = asked();
         mz::synchronize(s.device);
-        const double after = now();
-        times.push_back(after - begin);
-        begin = after;
+        const double done = now();
+        m.seconds.push_back(done - begin);
+        m.launches += double(after.launches - before.launches);
+        m.host_syncs += double(after.host_syncs - before.host_syncs);
+        begin = done;
     }
-    std::sort(times.begin(), times.end());
-    return times;
+    const std::size_t steps = m.seconds.size();
+    m.launches /= double(steps);
+    m.host_syncs /= double(steps);
+    if (s.device.type() != mz::DeviceType::cpu) {  // whose work is done when the step returns
+        const double begin = now();
+        for (std::size_t i = 0; i < steps; ++i) step();
+        mz::synchronize(s.device);
+        m.queued_seconds = (now() - begin) / double(steps);
+    }
+    std::sort(m.seconds.begin(), m.seconds.end());
+    return m;
 }
 
 void run(const Settings& s) {
-    const std::vector<double> times = measure(s, cases().at(s.name)(s));
+    Step step = cases().at(s.name)(s);
+    if (s.capture) step = captured(s, step);
+    const Measurement m = measure(s, step);
+    const double median = m.seconds[m.seconds.size() / 2];
     rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     fmt::print(
         "{{\"framework\": \"mezzo\", \"case\": \"{}\", \"precision\": \"{}\", \"threads\": {}, \"device\": "
-        "\"{}\", "
-        "\"median_ms\": {:.6f}, \"min_ms\": {:.6f}, \"steps\": {}, \"peak_rss_mb\": {:.1f}, "
-        "\"peak_device_mb\": {:.1f}}}\n",
-        s.name, s.precision, mz::num_threads(), mz::hardware_name(s.device), 1e3 * times[times.size() / 2],
-        1e3 * times[0], times.size(), double(usage.ru_maxrss) * 1024 / 1e6,
-        double(mz::memory_stats(s.device).max_allocated) / 1e6);
+        "\"{}\", \"median_ms\": {:.6f}, \"min_ms\": {:.6f}, \"queued_ms\": {:.6f}, \"steps\": {}, "
+        "\"launches\": "
+        "{:.1f}, \"host_syncs\": {:.1f}, \"peak_rss_mb\": {:.1f}, \"peak_device_mb\": {:.1f}}}\n",
+        s.name, s.precision, mz::num_threads(), mz::hardware_name(s.device), 1e3 * median, 1e3 * m.seconds[0],
+        1e3 * (m.queued_seconds > 0 ? m.queued_seconds : median), m.seconds.size(), m.launches, m.host_syncs,
+        double(usage.ru_maxrss) * 1024 / 1e6, double(mz::memory_stats(s.device).max_allocated) / 1e6);
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -182,6 +226,12 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
     app.add_option("--seconds", s.seconds, "of measuring")->check(CLI::Range(1e-3, 1e6));
     app.add_option("--device", device, "cpu, cuda or cuda:N");
+    app.add_flag("--capture", s.capture, "CUDA: the step as a graph");
+    app.add_flag("--tf32", s.tf32, "CUDA: float32 products may round their operands to TF32");
+    app.add_flag("--flash", s.flash, "CUDA: attention on Tensor Cores");
+    app.add_flag("--autotune", s.gemm.autotune, "CUDA: time the algorithms of matrix products");
+    app.add_flag("--fuse-bias-gradients", s.gemm.fuse_bias_gradients,
+                 "CUDA: gradients of activation and bias in one kernel");
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -189,6 +239,9 @@ int parse_and_run(int argc, char** argv) {
     }
     s.device = mz::parse_device(device.c_str());
     mz::set_num_threads(threads);
+    mz::set_flash_attention(s.flash);
+    mz::cuda::set_gemm_options(s.gemm);
+    allow_tf32(s.tf32);
     run(s);
     return 0;
 }

@@ -19,6 +19,8 @@ def arguments():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tf32", action="store_true", help="CUDA: float32 products may round their operands to TF32")
+    parser.add_argument("--compile", choices=["default", "reduce-overhead"], help="torch.compile in this mode, for training steps")
     return parser.parse_args()
 
 
@@ -38,11 +40,24 @@ def grad_scaler():
         return torch.cuda.amp.GradScaler() if ARGS.device == "cuda" else None
 
 
-def mlp_step(layers, width, batch):
+def compiled(net):
+    return torch.compile(net, mode=ARGS.compile) if ARGS.compile else net
+
+
+def sgd(net):
+    """The fastest SGD this version has for the device."""
+    try:
+        return torch.optim.SGD(net.parameters(), lr=1e-3, fused=ARGS.device == "cuda")
+    except TypeError:
+        return torch.optim.SGD(net.parameters(), lr=1e-3)
+
+
+def mlp_step(layers, width, batch, last_relu=True):
     torch.manual_seed(0)
     modules = [m for _ in range(layers) for m in (nn.Linear(width, width), nn.ReLU())]
-    net = nn.Sequential(*modules).to(ARGS.device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    net = nn.Sequential(*modules if last_relu else modules[:-1]).to(ARGS.device)
+    optimizer = sgd(net)
+    net = compiled(net)
     loss_of = nn.MSELoss()
     x, y = (torch.randn(batch, width, device=ARGS.device) for _ in range(2))
     mixed = ARGS.precision != "float32"
@@ -73,6 +88,7 @@ def bert_step(batch, length, **sizes):
     torch.manual_seed(0)
     net = model.Classifier(model.config(**sizes)).to(ARGS.device)
     optimizer = model.adamw(net, 1e-4)
+    net = compiled(net)
     ids = torch.randint(1, 30522, (batch, length), device=ARGS.device)
     labels = torch.randint(0, 2, (batch,), device=ARGS.device)
     dtype = None if ARGS.precision == "float32" else getattr(torch, ARGS.precision)
@@ -95,6 +111,10 @@ SQUARE = (1024, 1024)
 CASES = {
     "mlp1024": lambda: mlp_step(3, 1024, 256),
     "mlp64": lambda: mlp_step(3, 64, 32),
+    "recipe512": lambda: mlp_step(3, 4096, 512, last_relu=False),
+    "recipe513": lambda: mlp_step(3, 4096, 513, last_relu=False),
+    "bert_base128": lambda: bert_step(16, 128),
+    "bert_base512": lambda: bert_step(16, 512),
     "bert6": lambda: bert_step(16, 64, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
     "matmul": lambda: op_step([SQUARE, SQUARE], torch.matmul),
     "linear": lambda: op_step([(256, 1024), SQUARE, (1024,)], nn.functional.linear),
@@ -115,7 +135,9 @@ def synchronize():
 
 
 def measure(step):
-    for _ in range(3):
+    """Seconds of each step, the device's work included, ascending; and seconds per step where the host waits for the device
+    only after many of them."""
+    for _ in range(10 if ARGS.compile else 3):
         step()
     synchronize()
     times, end = [], time.perf_counter() + ARGS.seconds
@@ -126,7 +148,27 @@ def measure(step):
         after = time.perf_counter()
         times.append(after - begin)
         begin = after
-    return sorted(times)
+    queued = sorted(times)[len(times) // 2]
+    if ARGS.device != "cpu":  # whose work is done when the step returns
+        begin = time.perf_counter()
+        for _ in times:
+            step()
+        synchronize()
+        queued = (time.perf_counter() - begin) / len(times)
+    return sorted(times), queued
+
+
+def asked(step):
+    """Kernels and graphs launched, and waits of the host, in one step; of the CUDA calls that the profiler has seen."""
+    if ARGS.device == "cpu":
+        return 0, 0
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as calls:
+        step()
+    counts = {event.key: event.count for event in calls.key_averages()}
+    launches = sum(n for key, n in counts.items() if key.startswith("cu") and ("LaunchKernel" in key or "GraphLaunch" in key))
+    # The profiler itself waits for the device, not for the stream.
+    return launches, sum(n for key, n in counts.items() if key in ("cudaStreamSynchronize", "cudaEventSynchronize"))
 
 
 def sgemm_gflops():
@@ -140,16 +182,21 @@ def sgemm_gflops():
 
 def main():
     torch.set_num_threads(ARGS.threads)
+    if ARGS.tf32:
+        torch.set_float32_matmul_precision("high")
     try:
-        times = measure(CASES[ARGS.case]())
+        step = CASES[ARGS.case]()
+        times, queued = measure(step)
     except RuntimeError as error:  # an op this version lacks for the dtype
         sys.exit(f"torch_bench: {ARGS.case} in {ARGS.precision}: {error}")
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     device_peak = torch.cuda.max_memory_allocated() / 1e6 if ARGS.device != "cpu" else 0
+    launches, host_syncs = asked(step)
     print(json.dumps({
         "framework": f"torch {torch.__version__}", "case": ARGS.case, "precision": ARGS.precision,
         "threads": ARGS.threads, "median_ms": 1e3 * times[len(times) // 2], "min_ms": 1e3 * times[0],
-        "steps": len(times), "peak_rss_mb": peak_rss, "peak_device_mb": device_peak,
+        "queued_ms": 1e3 * queued, "launches": launches, "host_syncs": host_syncs, "steps": len(times),
+        "peak_rss_mb": peak_rss, "peak_device_mb": device_peak,
         "sgemm_gflops": sgemm_gflops() if ARGS.device == "cpu" else None}))
 
 

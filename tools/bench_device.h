@@ -1,0 +1,31 @@
+// What bench asks of the CUDA backend beyond the public headers. In a build without it: nothing to set,
+// nothing to count.
+#pragma once
+
+#include <cstdint>
+
+#ifdef MEZZO_HAVE_CUDA
+#include "cuda/gemm.h"
+#include "cuda/runtime.h"
+#endif
+
+// What the process has asked of CUDA devices so far: kernels and graphs launched, waits of the host.
+struct Asked {
+    std::uint64_t launches = 0, host_syncs = 0;
+};
+
+inline Asked asked() {
+#ifdef MEZZO_HAVE_CUDA
+    const mezzo::cuda::Counters counters = mezzo::cuda::counters();
+    return {counters.launches, counters.host_syncs};
+#else
+    return {};
+#endif
+}
+
+// Lets float32 products on CUDA round their operands to TF32.
+inline void allow_tf32([[maybe_unused]] bool allow) {
+#ifdef MEZZO_HAVE_CUDA
+    mezzo::cuda::set_allow_tf32(allow);
+#endif
+}
