@@ -70,6 +70,8 @@ def add_ratios(rows):
 
 def make(machine, results, left_out):
     rows = add_ratios([benchmark_row(r) for r in results["benchmark"]])
+    groups = list(dict.fromkeys((r["case"], r["precision"]) for r in rows))
+    rows.sort(key=lambda r: groups.index((r["case"], r["precision"])))
     return {"machine": machine, "tests": [test_row(r) for r in results["tests"]],
             "sanitizer": [sanitizer_row(r) for r in results["sanitizer"]],
             "sample": [{"outcome": outcome(r), "output": r["stdout"] + r["stderr"]} for r in results["sample"]],
