@@ -87,6 +87,21 @@ void launch_graph(int index, void* graph) {
 
 void destroy_graph(int, void* graph) { cuda::destroy_graph(graph); }
 
+void fork_branch(int index) {
+    const OnDevice scope(index);
+    cuda::fork_branch();
+}
+
+void enter_branch(int index) {
+    const OnDevice scope(index);
+    cuda::enter_branch();
+}
+
+void join_branch(int index) {
+    const OnDevice scope(index);
+    cuda::join_branch();
+}
+
 }  // namespace
 
 extern const Backend cuda_backend;
@@ -101,6 +116,9 @@ const Backend cuda_backend{.device_count = cuda::device_count,
                            .begin_capture = begin_capture,
                            .end_capture = end_capture,
                            .launch_graph = launch_graph,
-                           .destroy_graph = destroy_graph};
+                           .destroy_graph = destroy_graph,
+                           .fork_branch = fork_branch,
+                           .enter_branch = enter_branch,
+                           .join_branch = join_branch};
 
 }  // namespace mezzo

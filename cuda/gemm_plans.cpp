@@ -40,7 +40,7 @@ std::uint16_t alignment_of(const void* p) {
 }
 
 void* workspace(GemmService& s, int device) {
-    const auto index = static_cast<std::size_t>(device);
+    const auto index = static_cast<std::size_t>(2 * device + current_branch());
     if (s.workspaces.size() <= index) s.workspaces.resize(index + 1);
     if (s.workspaces[index] == nullptr) {
         s.workspaces[index] = device_malloc(workspace_size);

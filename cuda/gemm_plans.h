@@ -31,7 +31,7 @@ struct GemmService {
     // Requests that need no more thought; without a choice where nothing could be timed.
     std::unordered_map<lt::Request, std::optional<lt::Choice>, PlanHash> settled;
     std::unordered_map<lt::Request, lt::Choice, PlanHash> loaded;  // from files, not checked yet
-    std::vector<void*> workspaces;                                 // by device
+    std::vector<void*> workspaces;  // by device and branch: products side by side must not share one
 };
 GemmService& gemm_service();
 

@@ -22,10 +22,17 @@ void ok(cudaError_t status, const char* call) {
          "): ", cudaGetErrorString(status));
 }
 
+// The stream of branches, and the events that order it with the main stream.
+struct Side {
+    cudaStream_t stream = nullptr;
+    cudaEvent_t forked = nullptr, done = nullptr;
+};
+
 // What is asked of every device once. Leaked: the driver may be gone when destructors of statics run.
 struct Devices {
     std::mutex mutex;
     std::vector<cudaStream_t> streams;
+    std::vector<Side> sides;
     std::vector<int> multiprocessors;
 };
 Devices& devices() {
@@ -33,11 +40,43 @@ Devices& devices() {
         auto* d = new Devices;
         const auto count = static_cast<std::size_t>(device_count());
         d->streams.resize(count);
+        d->sides.resize(count);
         d->multiprocessors.resize(count);
         return d;
     }();
     return *all;
 }
+
+// Not the legacy default stream: that one cannot be captured into a graph.
+void make_stream(cudaStream_t& stream) {
+    if (stream == nullptr)
+        ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+
+cudaStream_t main_stream() {
+    const auto device = static_cast<std::size_t>(current_device());
+    Devices& all = devices();
+    const std::lock_guard lock(all.mutex);
+    check(device < all.streams.size(), ErrorKind::backend, "cuda: no usable device");
+    make_stream(all.streams[device]);
+    return all.streams[device];
+}
+
+// Made by a step's warm-up run: a capture is not the time to ask the driver for new things.
+Side side_stream() {
+    const auto device = static_cast<std::size_t>(current_device());
+    Devices& all = devices();
+    const std::lock_guard lock(all.mutex);
+    check(device < all.sides.size(), ErrorKind::backend, "cuda: no usable device");
+    Side& side = all.sides[device];
+    make_stream(side.stream);
+    for (cudaEvent_t* event : {&side.forked, &side.done})
+        if (*event == nullptr)
+            ok(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    return side;
+}
+
+thread_local int branch_device = -1;  // whose side stream takes this thread's work
 
 cudaStream_t stream() { return static_cast<cudaStream_t>(current_stream()); }
 
@@ -123,16 +162,23 @@ void synchronize() {
     sync_count.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Not the legacy default stream: that one cannot be captured into a graph.
-void* current_stream() {
-    const auto device = static_cast<std::size_t>(current_device());
-    Devices& all = devices();
-    const std::lock_guard lock(all.mutex);
-    check(device < all.streams.size(), ErrorKind::backend, "cuda: no usable device");
-    if (all.streams[device] == nullptr)
-        ok(cudaStreamCreateWithFlags(&all.streams[device], cudaStreamNonBlocking),
-           "cudaStreamCreateWithFlags");
-    return all.streams[device];
+void* current_stream() { return current_branch() == 0 ? main_stream() : side_stream().stream; }
+
+int current_branch() { return branch_device >= 0 && branch_device == current_device() ? 1 : 0; }
+
+void fork_branch() { ok(cudaEventRecord(side_stream().forked, main_stream()), "cudaEventRecord of a fork"); }
+
+void enter_branch() {
+    const Side side = side_stream();
+    ok(cudaStreamWaitEvent(side.stream, side.forked, 0), "cudaStreamWaitEvent of a fork");
+    branch_device = current_device();
+}
+
+void join_branch() {
+    branch_device = -1;
+    const Side side = side_stream();
+    ok(cudaEventRecord(side.done, side.stream), "cudaEventRecord of a join");
+    ok(cudaStreamWaitEvent(main_stream(), side.done, 0), "cudaStreamWaitEvent of a join");
 }
 
 // Other threads may go on allocating meanwhile: the restrictions hold for this one.

@@ -37,8 +37,17 @@ void fill_zero(void* memory, std::size_t bytes);
 // Waits until everything on the current stream is done; reports errors of kernels that ran meanwhile.
 void synchronize();
 
-// The current device's stream (a cudaStream_t), created at first use.
+// The current device's stream (a cudaStream_t), created at first use; inside a branch its side stream.
 void* current_stream();
+
+// A branch of this thread's work on the current device, one at a time: between enter_branch() and
+// join_branch() current_stream() is a side stream, whose work starts when the main stream's before
+// fork_branch() is done; the main stream's after join_branch() waits for it. In a capture the graph gets two
+// branches.
+void fork_branch();
+void enter_branch();
+void join_branch();
+int current_branch();  // 0: the main stream, 1: the side stream
 
 // Launches, fills and copies on the device that this thread asks for on the current stream between
 // begin_capture() and end_capture() become a graph instead of running. What cannot be recorded (memory,

@@ -122,7 +122,7 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
     if (shape.warm_runs + 1 < options.warmup) {
         results = run(step, handles_of(shape.inputs));
     } else {
-        const MemoryTrace trace(options.device);
+        const MemoryTrace trace(options.device, options.parallel_branches);
         results = run(step, handles_of(shape.inputs));
         shape.plan = plan_memory(trace.lifetimes());
     }
@@ -131,7 +131,7 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
 }
 
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
-    auto graph = std::make_unique<StepGraph>(options.device, shape.plan);
+    auto graph = std::make_unique<StepGraph>(options.device, shape.plan, options.parallel_branches);
     shape.warm_runs = 0;  // should the step throw
     graph->record([&] { shape.results = run(step, handles_of(shape.inputs)); });
     for (const Tensor& y : shape.results)  // a graph that holds a result must notice that it changes
@@ -182,6 +182,7 @@ CaptureStatistics CapturedStep::statistics() const {
         if (shape.graph == nullptr) continue;
         ++result.graphs;
         result.planned_bytes += shape.graph->plan().bytes;
+        result.parallel_branches += shape.graph->forks();
         result.live_peak_bytes += shape.graph->plan().live_peak;
     }
     return result;

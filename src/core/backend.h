@@ -53,6 +53,12 @@ struct Backend {
     void* (*end_capture)(int index) = nullptr;
     void (*launch_graph)(int index, void* graph) = nullptr;
     void (*destroy_graph)(int index, void* graph) = nullptr;  // does not throw
+    // A second branch of this thread's work (core/branch.h); null where there is no such thing. What is asked
+    // for between enter and join comes after all before the fork, and runs beside what was asked for between
+    // fork and enter. What follows the join comes after both.
+    void (*fork_branch)(int index) = nullptr;
+    void (*enter_branch)(int index) = nullptr;
+    void (*join_branch)(int index) = nullptr;
 };
 
 // The backend of a device type, or null in a build without it.

@@ -20,8 +20,11 @@ struct StepGraph::Arguments {
     double numbers[capacity] = {};
 };
 
-StepGraph::StepGraph(Device device, MemoryPlan plan)
-    : device_(device), backend_(backend_of("captured step", device)), plan_(std::move(plan)) {
+StepGraph::StepGraph(Device device, MemoryPlan plan, bool branches)
+    : device_(device),
+      backend_(backend_of("captured step", device)),
+      plan_(std::move(plan)),
+      branches_(branches) {
     arguments_ = allocate_storage(sizeof(Arguments), device_);
     if (plan_.bytes != 0) arena_ = allocate_storage(plan_.bytes, device_);
 }
@@ -34,7 +37,7 @@ void StepGraph::record(const std::function<void()>& step) {
     start_ = random_state();
     std::exception_ptr error;
     {
-        ArenaMemory memory(device_, plan_, arena_, held_);
+        ArenaMemory memory(device_, plan_, arena_, held_, branches_);
         backend_.begin_capture(device_.index);
         current = this;
         try {
@@ -43,6 +46,7 @@ void StepGraph::record(const std::function<void()>& step) {
             error = std::current_exception();
         }
         current = nullptr;
+        forks_ = memory.forks();
         try {
             graph_ = backend_.end_capture(device_.index);
         } catch (...) {  // as a rule a consequence of the first error

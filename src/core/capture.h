@@ -14,7 +14,8 @@ namespace mezzo {
 
 class StepGraph {
 public:
-    StepGraph(Device device, MemoryPlan plan);
+    // `branches`: whether the graph may have parallel branches (core/branch.h). So must the traced run.
+    StepGraph(Device device, MemoryPlan plan, bool branches);
     ~StepGraph();
     StepGraph(const StepGraph&) = delete;
     StepGraph& operator=(const StepGraph&) = delete;
@@ -30,6 +31,7 @@ public:
     void replay();
     const MemoryPlan& plan() const { return plan_; }
     Device device() const { return device_; }
+    std::size_t forks() const { return forks_; }  // how often the graph has two branches
 
     // While recording:
     // The device address of a number that is computed before each replay.
@@ -62,6 +64,8 @@ private:
     const Device device_;
     const Backend& backend_;
     const MemoryPlan plan_;
+    const bool branches_;
+    std::size_t forks_ = 0;
     Ref<Storage> arguments_, arena_;
     HeldBlocks held_;
     void* graph_ = nullptr;

@@ -29,7 +29,11 @@ MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes);
 // Stands between this thread's tensors and the allocator of one device, from construction to destruction.
 class MemoryHook {
 public:
-    explicit MemoryHook(Device device) : device_(device), previous_(current) { current = this; }
+    // `branches`: whether the thread's work may fork into parallel branches (core/branch.h).
+    explicit MemoryHook(Device device, bool branches = false)
+        : device_(device), branches_(branches), previous_(current) {
+        current = this;
+    }
     virtual ~MemoryHook() { current = previous_; }
     MemoryHook(const MemoryHook&) = delete;
     MemoryHook& operator=(const MemoryHook&) = delete;
@@ -44,12 +48,45 @@ public:
     // Takes note that the last reference to a block is gone. True: the hook holds it from now on.
     virtual bool keeps(Block* block) noexcept = 0;
 
+    // Between fork() and join() two branches run side by side: a block that is released may still be in use
+    // by the other one, and its memory is given to nobody before join().
+    bool may_fork() const { return branches_ && !forked_; }
+    void fork() noexcept {
+        forked_ = true;
+        ++forks_;
+    }
+    void join() noexcept {
+        forked_ = false;
+        joined();
+    }
+    std::size_t forks() const { return forks_; }
+
 protected:
+    virtual void joined() noexcept = 0;
+    bool forked() const { return forked_; }
     const Device device_;
 
 private:
+    const bool branches_;
+    bool forked_ = false;
+    std::size_t forks_ = 0;
     static constinit inline thread_local MemoryHook* current = nullptr;
     MemoryHook* previous_;
+};
+
+// Blocks that nobody refers to any more, but whose memory is still needed: by a graph that may read it, or
+// until two branches have joined.
+class HeldBlocks {
+public:
+    HeldBlocks() = default;
+    ~HeldBlocks() { release(); }
+    HeldBlocks(const HeldBlocks&) = delete;
+    HeldBlocks& operator=(const HeldBlocks&) = delete;
+    void add(Block* block) noexcept;
+    void release() noexcept;
+
+private:
+    Block* first_ = nullptr;
 };
 
 // Writes down lifetimes; memory comes from the allocator as ever.
@@ -61,38 +98,35 @@ public:
     const std::vector<Lifetime>& lifetimes() const { return lifetimes_; }
 
 private:
+    void joined() noexcept override { until_join_.release(); }
+
     std::vector<Lifetime> lifetimes_;
     std::vector<Block*> live_;  // by number; null once released
+    HeldBlocks until_join_;
     std::uint32_t clock_ = 0;
-};
-
-// Blocks whose memory a graph may read although no tensor needs it any more.
-class HeldBlocks {
-public:
-    HeldBlocks() = default;
-    ~HeldBlocks();
-    HeldBlocks(const HeldBlocks&) = delete;
-    HeldBlocks& operator=(const HeldBlocks&) = delete;
-    void add(Block* block) noexcept;
-
-private:
-    Block* first_ = nullptr;
 };
 
 // Hands out the places of a plan in the plan's order, and holds blocks from elsewhere that are released
 // meanwhile. A place that is not free yet, or a size that differs from the plan's, is Error(state).
 class ArenaMemory final : public MemoryHook {
 public:
-    ArenaMemory(Device device, const MemoryPlan& plan, Ref<Storage> arena, HeldBlocks& held)
-        : MemoryHook(device), plan_(plan), arena_(std::move(arena)), held_(held) {}
+    ArenaMemory(Device device, const MemoryPlan& plan, Ref<Storage> arena, HeldBlocks& held,
+                bool branches = false)
+        : MemoryHook(device, branches), plan_(plan), arena_(std::move(arena)), held_(held) {}
     Block* allocate(std::size_t bytes) override;
     bool keeps(Block* block) noexcept override;
 
 private:
+    struct Place {
+        std::uint32_t number;
+        bool released;  // while forked
+    };
+    void joined() noexcept override;
+
     const MemoryPlan& plan_;
     const Ref<Storage> arena_;
     HeldBlocks& held_;
-    std::vector<std::uint32_t> live_;
+    std::vector<Place> live_;  // places that must not be given again
     std::uint32_t next_ = 0;
 };
 

@@ -1,4 +1,5 @@
 // linear: matrix product, bias and activation as one op.
+#include "core/branch.h"
 #include "mezzo/cuda.h"
 #include "ops/kernels.h"
 #include "ops/products.h"
@@ -82,10 +83,14 @@ Tensors linear_vjp(const Call& c, const Tensors& gs) {
     } else {
         // Made ready before it is transposed: rows of outputs, so that the batch is no leading dimension.
         g = gemm_ready(before_activation(c, gs));
-        if (c.inputs.size() > 2 && c.needs(2)) of_bias = bias_grad(c, g);
     }
-    Tensors grads{c.needs(0) ? x_grad(c, g) : Tensor(), c.needs(1) ? weight_grad(c, g) : Tensor()};
-    if (c.inputs.size() > 2) grads.push_back(of_bias);
+    Tensors grads(c.inputs.size());
+    Branch side(g.device(), side_by_side(c));
+    if (c.needs(0)) grads[0] = x_grad(c, g);
+    side.enter();
+    if (c.needs(1)) grads[1] = weight_grad(c, g);
+    if (c.inputs.size() > 2 && c.needs(2)) grads[2] = of_bias.defined() ? of_bias : bias_grad(c, g);
+    side.join();
     return grads;
 }
 

@@ -1,4 +1,5 @@
 // Matrix products.
+#include "core/branch.h"
 #include "ops/kernel_for.h"
 #include "ops/products.h"
 
@@ -15,18 +16,25 @@ Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 Tensor left_grad(const Call& c, const Tensor& g) { return product_grad(c, 0, g, transposed(c.in(1))); }
 Tensor right_grad(const Call& c, const Tensor& g) { return product_grad(c, 1, transposed(c.in(0)), g); }
 
+Tensors matmul_vjp(const Call& c, const Tensors& g) {
+    Tensors grads(2);
+    Branch side(g[0].device(), side_by_side(c));
+    if (c.needs(0)) grads[0] = left_grad(c, g[0]);
+    side.enter();
+    if (c.needs(1)) grads[1] = right_grad(c, g[0]);
+    side.join();
+    return grads;
+}
+
 // a [batch.., m, k], b [batch.., k, n], with equal batch dimensions.
-const Op matmul_op{
-    {.name = "matmul",
-     .cast = Cast::low,
-     .strided = true,
-     .kernel = MEZZO_KERNELS(matmul),
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
-         return {c.needs(0) ? left_grad(c, g[0]) : Tensor(), c.needs(1) ? right_grad(c, g[0]) : Tensor()};
-     },
-     .meaning = [](In in, const Attrs& at) -> Tensors {
-         return {as_asked(sum(in[0].unsqueeze(-1) * in[1].unsqueeze(-3), {-2}), at)};
-     }}};
+const Op matmul_op{{.name = "matmul",
+                    .cast = Cast::low,
+                    .strided = true,
+                    .kernel = MEZZO_KERNELS(matmul),
+                    .vjp = matmul_vjp,
+                    .meaning = [](In in, const Attrs& at) -> Tensors {
+                        return {as_asked(sum(in[0].unsqueeze(-1) * in[1].unsqueeze(-3), {-2}), at)};
+                    }}};
 
 Tensor product(const Tensor& a, const Tensor& b, const Attrs& at) {
     Shape shape = a.shape();
@@ -89,6 +97,10 @@ Tensor product_grad(const Call& c, int i, const Tensor& a, const Tensor& b) {
     matmul_kernel(operands, {.beta = 1, .dtype = float32, .has_dtype = true}, grad);
     grad->storage->version.fetch_add(1, std::memory_order_relaxed);
     return {};
+}
+
+bool side_by_side(const Call& c) {
+    return c.needs(0) && c.needs(1) && !(c.edges[0].leaf.defined() && c.edges[1].leaf.defined());
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {

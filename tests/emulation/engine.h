@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tests/emulation/graph.h"
 #include "tests/emulation/sanitizers.h"
 
 struct uint3 {
@@ -57,6 +58,8 @@ struct Options {
     bool capturing = false;  // what cuda::stream_is_capturing() says
     double clock_ms = -1;    // if not negative: what events record, instead of real time
     double launch_ms = 0;    // by which a launch moves that clock
+    BranchOrder branch_order = BranchOrder::queued;  // of graphs that are launched
+    bool loses_joins = false;                        // graphs forget that the main branch waits for the side
 };
 inline Options options;
 
@@ -181,12 +184,12 @@ template <class T> T& shared(const char* key, Site site = Site::current()) {
 }
 inline void* dynamic_shared(Site site = Site::current()) { return Engine::get().dynamic_shared(site); }
 
-// Stream capture: what this thread would do to the device is put into the list instead, while there is one.
-using Recording = std::vector<std::function<void()>>;
-inline thread_local Recording* recording = nullptr;
+// Stream capture: what this thread would do to the device is put into the graph instead, while there is one.
+inline thread_local Graph* recording = nullptr;
+inline thread_local int branch_of_thread = 0;  // the stream that takes this thread's work: 0 main, 1 side
 template <class F> void run_or_record(const F& work) {
     if (recording != nullptr)
-        recording->emplace_back(work);
+        recording->add(work, branch_of_thread);
     else
         work();
 }

@@ -85,20 +85,49 @@ double dot(const Problem& p, const Operands& o, std::int64_t batch, std::int64_t
     return sum;
 }
 
-void compute(const Problem& p, const Operands& o, std::int64_t k) {
+// One after the other, with device memory open: f(batch, i, j, index among all results).
+template <class F> void for_each_result(const Problem& p, const F& f) {
     emulation::Engine& engine = emulation::Engine::get();
     engine.open_device_memory();
+    std::int64_t index = 0;
     for (std::int64_t batch = 0; batch < p.batch; ++batch)
         for (std::int64_t j = 0; j < p.n; ++j)
-            for (std::int64_t i = 0; i < p.m; ++i) {
-                const std::int64_t at = batch * p.stride_d + j * p.ldd + i;
-                double value = o.alpha * dot(p, o, batch, i, j, k);
-                if (o.beta != 0) value += o.beta * load(o.d, p.d_type, at);
-                if (has_bias(p.epilogue)) value += load(o.bias, p.d_type, i);
-                if (has_aux(p.epilogue) && !fake_lt.forgets_aux) store(o.aux, p.d_type, at, value);
-                store(o.d, p.d_type, at, apply(p.epilogue, value));
-            }
+            for (std::int64_t i = 0; i < p.m; ++i) f(batch, i, j, index++);
     engine.close_device_memory();
+}
+
+void finish(const Problem& p, const Operands& o, std::int64_t batch, std::int64_t i, std::int64_t j,
+            double sum) {
+    const std::int64_t at = batch * p.stride_d + j * p.ldd + i;
+    double value = o.alpha * sum;
+    if (o.beta != 0) value += o.beta * load(o.d, p.d_type, at);
+    if (has_bias(p.epilogue)) value += load(o.bias, p.d_type, i);
+    if (has_aux(p.epilogue) && !fake_lt.forgets_aux) store(o.aux, p.d_type, at, value);
+    store(o.d, p.d_type, at, apply(p.epilogue, value));
+}
+
+// With a workspace that is large enough as two kernels, as split-K has them: sums into the workspace, results
+// from there.
+void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t k) {
+    const auto results = static_cast<std::size_t>(p.batch * p.m * p.n);
+    if (algo.workspace < results * sizeof(double)) {
+        emulation::run_or_record([=] {
+            for_each_result(p, [&](auto batch, auto i, auto j, auto) {
+                finish(p, o, batch, i, j, dot(p, o, batch, i, j, k));
+            });
+        });
+        return;
+    }
+    emulation::run_or_record([=] {
+        for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
+            store(o.workspace, float64, index, dot(p, o, batch, i, j, k));
+        });
+    });
+    emulation::run_or_record([=] {
+        for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
+            finish(p, o, batch, i, j, load(o.workspace, float64, index));
+        });
+    });
 }
 
 // Whether the real pointer keeps the alignment the plan was made for.
@@ -179,7 +208,7 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
     check(p.beta_is_zero == (o.beta == 0), ErrorKind::backend, "fake lt: beta differs from the plan's");
     std::int64_t k = number < fake_lt.dropping_tail ? p.k / 32 * 32 : p.k;
     if (number < fake_lt.dropping_last) --k;
-    emulation::run_or_record([p, o, k] { compute(p, o, k); });
+    compute(p, o, algo, k);
     fake_lt.last_algorithm = number;
     fake_lt.last_problem = p;
     fake_lt.last_workspace = o.workspace;

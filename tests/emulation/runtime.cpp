@@ -14,8 +14,8 @@ namespace mezzo::cuda {
 namespace {
 
 using emulation::Engine;
+using emulation::Graph;
 using emulation::options;
-using emulation::Recording;
 using Clock = std::chrono::steady_clock;
 
 Counters totals;
@@ -105,21 +105,40 @@ void synchronize() {
 
 void begin_capture() {
     require_no_capture("cudaStreamBeginCapture");
-    emulation::recording = new Recording;
+    emulation::recording = new Graph;
 }
 void* end_capture() {
     check(emulation::recording != nullptr, ErrorKind::backend,
           "cuda: cudaStreamEndCapture without a capture");
-    return std::exchange(emulation::recording, nullptr);
+    Graph* const graph = std::exchange(emulation::recording, nullptr);
+    if (graph->side_joined() || options.loses_joins) return graph;
+    delete graph;
+    fail(ErrorKind::backend, "cuda: cudaStreamEndCapture failed with cudaErrorStreamCaptureUnjoined");
 }
 void launch_graph(void* graph) {
     require_no_capture("cudaGraphLaunch");
-    for (const auto& work : *static_cast<Recording*>(graph)) work();
+    static_cast<const Graph*>(graph)->run(options.branch_order);
     count_launch();
 }
-void destroy_graph(void* graph) noexcept { delete static_cast<Recording*>(graph); }
+void destroy_graph(void* graph) noexcept { delete static_cast<Graph*>(graph); }
 
-void* current_stream() { return nullptr; }
+void* current_stream() {
+    static char streams[2];
+    return &streams[current_branch()];
+}
+int current_branch() { return emulation::branch_of_thread; }
+void fork_branch() {
+    if (emulation::recording != nullptr) emulation::recording->fork();
+}
+void enter_branch() {
+    if (emulation::recording != nullptr) emulation::recording->enter();
+    emulation::branch_of_thread = 1;
+}
+void join_branch() {
+    emulation::branch_of_thread = 0;
+    if (emulation::recording != nullptr) emulation::recording->join();
+}
+
 bool stream_is_capturing() { return options.capturing || emulation::recording != nullptr; }
 Counters counters() { return totals; }
 

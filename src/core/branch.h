@@ -1,0 +1,33 @@
+// Work that does not need each other, on two branches of a captured step's graph.
+#pragma once
+
+#include "core/backend.h"
+
+namespace mezzo {
+
+class MemoryHook;
+
+//     Branch side(device, independent);
+//     dx = ...;  side.enter();  // on the main branch
+//     dw = ...;  side.join();   // on the second one, beside dx; what follows comes after both
+// Only in a step that is recorded with CaptureOptions::parallel_branches, and in the warm-up run that plans
+// its memory. Anywhere else, inside another Branch, and if not `independent`, all goes on in one line. The
+// two pieces must not write what the other one touches. What either of them releases is used again after
+// join() only. An exception in between joins as well.
+class Branch {
+public:
+    explicit Branch(Device device, bool independent = true);
+    ~Branch();
+    Branch(const Branch&) = delete;
+    Branch& operator=(const Branch&) = delete;
+    void enter();
+    void join();
+
+private:
+    const Device device_;
+    MemoryHook* hook_ = nullptr;  // null: no second branch, or joined
+    const Backend* backend_ = nullptr;
+    bool entered_ = false;
+};
+
+}  // namespace mezzo

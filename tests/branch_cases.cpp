@@ -1,0 +1,191 @@
+#include "tests/branch_cases.h"
+
+#include <memory>
+
+#include "tests/support.h"
+
+namespace mezzo::test {
+namespace {
+
+const Device gpu{DeviceType::cuda};
+constexpr std::int64_t width = 8;
+
+Tensor values(std::int64_t rows, int seed, std::int64_t cols = width) {
+    return tensor_of(random_values(rows * cols, std::uint64_t(seed), Domain::any), {rows, cols}, float32,
+                     gpu);
+}
+
+Tensor weight(int seed) { return (values(width, seed) * 0.25).detach().set_requires_grad(); }
+
+Tensors random_pair(int i) { return {values(4, i), values(4, i + 100)}; }
+
+// Dropout, autocast, scaler and clipping; `micro_batches` add up in the gradients.
+BranchStep mlp(int micro_batches, bool checkpointed) {
+    struct Parts {
+        nn::Sequential model{nn::Linear(width, 2 * width), nn::ReLU(), nn::Dropout(0.25),
+                             nn::Linear(2 * width, width), nn::GELU(), nn::Linear(width, width)};
+        std::unique_ptr<optim::AdamW> optimizer;
+        amp::GradScaler scaler{{.init_scale = 1024, .growth_interval = 2}};
+    };
+    auto p = std::make_shared<Parts>();
+    p->model.to(gpu);
+    p->optimizer = std::make_unique<optim::AdamW>(p->model.parameters(), optim::AdamWOptions{.lr = 0.02});
+    const auto forward = [p, checkpointed](const Tensor& x) {
+        if (!checkpointed) return p->model(x);
+        return autograd::checkpoint([p](const Tensors& in) { return Tensors{p->model(in[0])}; }, {x})[0];
+    };
+    const auto step = [=](const Tensors& in) {
+        Tensor loss;
+        for (int m = 0; m < micro_batches; ++m) {
+            const amp::Autocast scope({.device = DeviceType::cuda});
+            loss = mse_loss(forward(in[0]), in[1]);
+            p->scaler.scale(loss).backward();
+        }
+        p->scaler.unscale_(*p->optimizer);
+        const Tensor norm = nn::clip_grad_norm_(p->model.parameters(), 0.5);
+        p->scaler.step(*p->optimizer);
+        p->scaler.update();
+        p->optimizer->zero_grad();
+        return Tensors{loss, norm};
+    };
+    return {step, random_pair, p->model.parameters()};
+}
+
+// Masked tokens: the word embeddings are the weight of the last product, too.
+BranchStep bert() {
+    struct Parts {
+        nn::BertForMaskedLM model{{.vocab_size = 16,
+                                   .hidden_size = 16,
+                                   .num_hidden_layers = 2,
+                                   .num_attention_heads = 2,
+                                   .intermediate_size = 16,
+                                   .hidden_dropout_prob = 0.2,
+                                   .attention_probs_dropout_prob = 0.2,
+                                   .max_position_embeddings = 8,
+                                   .initializer_range = 0.3}};
+        std::unique_ptr<optim::AdamW> optimizer;
+    };
+    auto p = std::make_shared<Parts>();
+    p->model.to(gpu);
+    p->optimizer = std::make_unique<optim::AdamW>(p->model.parameters(), optim::AdamWOptions{.lr = 0.01});
+    const auto step = [p](const Tensors& in) {
+        Tensor loss;
+        {
+            const amp::Autocast scope({.device = DeviceType::cuda, .dtype = bfloat16});
+            loss = p->model.loss(in[0], {.positions = in[1], .labels = in[2]});
+        }
+        loss.backward();
+        p->optimizer->step();
+        p->optimizer->zero_grad();
+        return Tensors{loss};
+    };
+    const auto inputs = [](int i) {
+        std::vector<std::int64_t> ids(12);
+        for (std::size_t k = 0; k < ids.size(); ++k) ids[k] = std::int64_t(k * 5 + std::size_t(i) * 3) % 16;
+        const std::int64_t positions[] = {1, 4, 9}, labels[] = {i % 16, 7, 3};
+        return Tensors{Tensor::from<std::int64_t>(ids, {2, 6}, {.dtype = int64, .device = gpu}),
+                       Tensor::from<std::int64_t>(positions, {3}, {.dtype = int64, .device = gpu}),
+                       Tensor::from<std::int64_t>(labels, {3}, {.dtype = int64, .device = gpu})};
+    };
+    return {step, inputs, p->model.parameters()};
+}
+
+// One weight in three products whose gradients add to it in place, in gradients that are kept over two calls.
+BranchStep shared_weight() {
+    const Tensor w = weight(1), b = full({width}, 0.1, {.device = gpu}).set_requires_grad();
+    auto optimizer = std::make_shared<optim::SGD>(Tensors{w, b}, optim::SGDOptions{.lr = 0.05});
+    const auto step = [=](const Tensors& in) {
+        const Tensor h = linear(in[0], w, b, LinearActivation::relu);
+        const Tensor y = matmul(linear(h, w, b, LinearActivation::gelu), w);
+        const Tensor loss = mean(square(y - in[1]));
+        loss.backward();
+        mean(square(linear(linear(in[1], w), w, b))).backward();
+        optimizer->step();
+        optimizer->zero_grad();
+        return Tensors{loss};
+    };
+    return {step, random_pair, {w, b}};
+}
+
+// Operands that each gradient copies for itself, in batches; a weight that is frozen, and one whose input is.
+BranchStep layouts() {
+    const Tensor w = weight(2), frozen = weight(3).detach();
+    auto optimizer = std::make_shared<optim::SGD>(Tensors{w}, optim::SGDOptions{.lr = 0.05});
+    const auto step = [=](const Tensors& in) {
+        const Tensor x = linear(in[0], w);   // its input is frozen
+        const Tensor q = linear(x, frozen);  // its weight is
+        const Tensor a = q.reshape({2, 2, 2, 4}).permute({1, 3, 0, 2});
+        const Tensor b = x.reshape({2, 2, 2, 4}).permute({1, 3, 2, 0});
+        const Tensor loss = sum(matmul(a, b));  // its gradient is one number, expanded
+        loss.backward();
+        optimizer->step();
+        optimizer->zero_grad();
+        return Tensors{loss};
+    };
+    return {step, random_pair, {w}};
+}
+
+// The gradient's gradient: products of recorded backwards.
+BranchStep gradient_penalty() {
+    const Tensor w = weight(4), v = weight(5);
+    auto optimizer = std::make_shared<optim::SGD>(Tensors{w, v}, optim::SGDOptions{.lr = 0.02});
+    const auto step = [=](const Tensors& in) {
+        const Tensor y = sum(square(matmul(gelu(matmul(in[0], w)), v)));
+        const Tensors g = autograd::grad({y}, {w, v}, {.create_graph = true});
+        const Tensor loss = y * 0.01 + mean(square(g[0])) * 1e-4 + mean(square(g[1])) * 1e-4;
+        loss.backward();
+        optimizer->step();
+        optimizer->zero_grad();
+        return Tensors{loss};
+    };
+    return {step, random_pair, {w, v}};
+}
+
+// Both factors are one leaf: its gradients add to the same memory, one after the other.
+BranchStep both_factors() {
+    const Tensor w = weight(6);
+    auto optimizer = std::make_shared<optim::SGD>(Tensors{w}, optim::SGDOptions{.lr = 0.05});
+    const auto step = [=](const Tensors& in) {
+        const Tensor loss = mean(square(matmul(in[0], matmul(w, w)) - in[1])) + mean(square(linear(w, w)));
+        loss.backward();
+        optimizer->step();
+        optimizer->zero_grad();
+        return Tensors{loss};
+    };
+    return {step, random_pair, {w}};
+}
+
+void append(std::vector<std::vector<double>>& seen, const Tensors& tensors) {
+    for (const Tensor& x : tensors) seen.push_back(doubles(x.detach()));
+}
+
+}  // namespace
+
+const std::vector<BranchCase>& branch_cases() {
+    static const std::vector<BranchCase> cases{
+        {"mlp", 2, [] { return mlp(1, false); }},
+        {"mlp, two micro-batches", 4, [] { return mlp(2, false); }},
+        {"mlp, checkpointed", 2, [] { return mlp(1, true); }},
+        {"bert", 14, bert},
+        {"shared weight", 3, shared_weight},
+        {"layouts", 1, layouts},
+        {"gradient penalty", 4, gradient_penalty},
+        {"both factors", 0, both_factors},
+    };
+    return cases;
+}
+
+BranchRun run_branch_case(const BranchCase& c, Way way) {
+    manual_seed(11);
+    const BranchStep b = c.make();
+    cuda::CapturedStep captured(b.step,
+                                {.warmup = 2, .device = gpu, .parallel_branches = way == Way::branches});
+    BranchRun run;
+    for (int i = 0; i < branch_calls; ++i)
+        append(run.values, way == Way::eager ? b.step(b.inputs(i)) : captured(b.inputs(i)));
+    append(run.values, b.state);
+    run.statistics = captured.statistics();
+    return run;
+}
+
+}  // namespace mezzo::test
