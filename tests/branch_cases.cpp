@@ -107,7 +107,7 @@ BranchStep shared_weight() {
     return {step, random_pair, {w, b}};
 }
 
-// Operands that each gradient copies for itself, in batches; a weight that is frozen, and one whose input is.
+// Products in batches of strided operands; a weight that is frozen, and one whose input is.
 BranchStep layouts() {
     const Tensor w = weight(2), frozen = weight(3).detach();
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w}, optim::SGDOptions{.lr = 0.05});
@@ -116,13 +116,29 @@ BranchStep layouts() {
         const Tensor q = linear(x, frozen);  // its weight is
         const Tensor a = q.reshape({2, 2, 2, 4}).permute({1, 3, 0, 2});
         const Tensor b = x.reshape({2, 2, 2, 4}).permute({1, 3, 2, 0});
-        const Tensor loss = sum(matmul(a, b));  // its gradient is one number, expanded
+        const Tensor loss = sum(matmul(a, b));
         loss.backward();
         optimizer->step();
         optimizer->zero_grad();
         return Tensors{loss};
     };
     return {step, random_pair, {w}};
+}
+
+// The gradient is one number, expanded: each branch copies it for itself. The copy of the main branch would
+// fit where the side's result is, if it were thought to be free.
+BranchStep expanded_gradient() {
+    const Tensor first = values(64, 7).detach().set_requires_grad();
+    const Tensor second = values(64, 8, 48).detach().set_requires_grad();
+    auto optimizer = std::make_shared<optim::SGD>(Tensors{first, second}, optim::SGDOptions{.lr = 1e-3});
+    const auto step = [=](const Tensors& in) {
+        const Tensor loss = sum(matmul(linear(in[0], first), second));
+        loss.backward();
+        optimizer->step();
+        optimizer->zero_grad();
+        return Tensors{loss};
+    };
+    return {step, random_pair, {first, second}};
 }
 
 // The gradient's gradient: products of recorded backwards.
@@ -169,6 +185,7 @@ const std::vector<BranchCase>& branch_cases() {
         {"bert", 14, bert},
         {"shared weight", 3, shared_weight},
         {"layouts", 1, layouts},
+        {"expanded gradient", 1, expanded_gradient},
         {"gradient penalty", 4, gradient_penalty},
         {"both factors", 0, both_factors},
     };
