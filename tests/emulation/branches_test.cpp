@@ -97,10 +97,12 @@ TEST_CASE("branches: an error between fork and join leaves a graph that runs", "
         for (bool while_recording : {false, true}) {
             CAPTURE(place, while_recording);
             const Tensor w = full({4, 4}, 0.5, {.device = gpu}).set_requires_grad();
+            const Tensor count = zeros({1}, {.device = gpu}), one = ones({1}, {.device = gpu});
             bool fails = false;
             const auto now = [&] { return fails && (StepGraph::recording() != nullptr) == while_recording; };
             cuda::CapturedStep step(
                 [&](const Tensors& in) {
+                    count.add_(one);
                     Tensor y, z;
                     {
                         Branch side(gpu);
@@ -130,6 +132,7 @@ TEST_CASE("branches: an error between fork and join leaves a graph that runs", "
             if (!while_recording) step.clear();
             CHECK_THROWS_AS(step({x}), int);
             CHECK(cuda::current_branch() == 0);
+            CHECK(count.to_vector<float>() == std::vector<float>{2});  // as without a capture
             fails = false;
             fake_lt.on_run = {};
             w.set_grad({});
@@ -247,5 +250,5 @@ TEST_CASE("branches: what a capture does not take", "[cuda][emulation]") {
     emulation::branch_of_thread = 1;
     CHECK_THROWS_WITH(cuda::fill_zero(a.data(), 12), Catch::Contains("takes no part in the capture"));
     emulation::branch_of_thread = 0;
-    cuda::destroy_graph(cuda::end_capture());
+    CHECK_THROWS_WITH(cuda::end_capture(), Catch::Contains("cudaErrorStreamCaptureInvalidated"));
 }

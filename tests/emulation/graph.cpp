@@ -45,11 +45,17 @@ void Graph::enter() {
 }
 
 void Graph::join() {
+    invalid_ |= !side_captured_;
     check(side_captured_, ErrorKind::backend,
           "cuda: cudaStreamWaitEvent of a join failed with cudaErrorStreamCaptureIsolation");
     if (options.loses_joins) return;
     append(ends_[0], ends_[1]);
     side_joined_ = true;
+}
+
+const char* Graph::defect() const {
+    if (invalid_) return "cudaErrorStreamCaptureInvalidated";
+    return side_joined_ || options.loses_joins ? nullptr : "cudaErrorStreamCaptureUnjoined";
 }
 
 void Graph::run(BranchOrder order) const {

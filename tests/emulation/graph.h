@@ -18,7 +18,8 @@ public:
     void fork();
     void enter();
     void join();
-    bool side_joined() const { return side_joined_; }
+    // What makes cudaStreamEndCapture fail, or null.
+    const char* defect() const;
     void run(BranchOrder order) const;
 
 private:
@@ -29,7 +30,7 @@ private:
     };
     std::vector<Node> nodes_;
     std::vector<std::size_t> ends_[2], fork_;  // what the next work of a stream, or of a fork, comes after
-    bool side_captured_ = false, side_joined_ = true;
+    bool side_captured_ = false, side_joined_ = true, invalid_ = false;
 };
 
 }  // namespace mezzo::emulation

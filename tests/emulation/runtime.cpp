@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <utility>
 
 #include "core/capture.h"
@@ -110,10 +111,10 @@ void begin_capture() {
 void* end_capture() {
     check(emulation::recording != nullptr, ErrorKind::backend,
           "cuda: cudaStreamEndCapture without a capture");
-    Graph* const graph = std::exchange(emulation::recording, nullptr);
-    if (graph->side_joined() || options.loses_joins) return graph;
-    delete graph;
-    fail(ErrorKind::backend, "cuda: cudaStreamEndCapture failed with cudaErrorStreamCaptureUnjoined");
+    auto graph = std::unique_ptr<Graph>(std::exchange(emulation::recording, nullptr));
+    check(graph->defect() == nullptr, ErrorKind::backend, "cuda: cudaStreamEndCapture failed with ",
+          graph->defect());
+    return graph.release();
 }
 void launch_graph(void* graph) {
     require_no_capture("cudaGraphLaunch");
