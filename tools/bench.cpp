@@ -26,7 +26,7 @@ struct Settings {
     mz::Device device;
     double seconds = 2;  // of measuring
     int least = 10;      // steps to measure
-    bool capture = false, tf32 = false, flash = false;
+    bool capture = false, branches = false, tf32 = false, flash = false;
     mz::cuda::GemmOptions gemm;
 
     // Eager steps, or also what comes before the first replay.
@@ -155,7 +155,7 @@ Step captured(const Settings& s, Step step) {
             step();
             return mz::Tensors();
         },
-        mz::cuda::CaptureOptions{.device = s.device});
+        mz::cuda::CaptureOptions{.device = s.device, .parallel_branches = s.branches});
     return [graph] { (*graph)({}); };
 }
 
@@ -227,6 +227,8 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--seconds", s.seconds, "of measuring")->check(CLI::Range(1e-3, 1e6));
     app.add_option("--device", device, "cpu, cuda or cuda:N");
     app.add_flag("--capture", s.capture, "CUDA: the step as a graph");
+    app.add_flag("--branches", s.branches, "CUDA: weight gradients on a second branch of the graph")
+        ->needs("--capture");
     app.add_flag("--tf32", s.tf32, "CUDA: float32 products may round their operands to TF32");
     app.add_flag("--flash", s.flash, "CUDA: attention on Tensor Cores");
     app.add_flag("--autotune", s.gemm.autotune, "CUDA: time the algorithms of matrix products");

@@ -16,10 +16,10 @@ struct CaptureOptions {
     int warmup = 3;      // >= 1: eager runs before a capture; the last one plans the memory
     int max_graphs = 4;  // >= 1: graphs kept, one per set of shapes and dtypes; the least recently used goes
     Device device = best_device();  // where the step runs; inputs are copied there
-    // Whether the gradients by the weight and the bias of a linear layer, or by the second factor of
-    // matmul(), are computed on a branch of the graph beside the gradient by the input. The numbers stay the
-    // same. Costs a second GEMM workspace of 32 MiB, and memory that is released during such a pair is used
-    // again only after it.
+    // Computes the gradients by weight and bias of linear(), or by the second factor of matmul(), on a branch
+    // of the graph of their own, beside the gradient by the input. The numbers stay the same. Costs a second
+    // GEMM workspace (32 MiB), and memory that such a pair releases is used again only after both. Off unless
+    // set: has run on an emulated device only so far.
     bool parallel_branches = false;
 };
 
@@ -27,8 +27,8 @@ struct CaptureStatistics {
     std::uint64_t eager_runs = 0, captures = 0, replays = 0;  // calls of each kind
     std::size_t graphs = 0;                                   // kept now
     std::size_t planned_bytes = 0;      // device memory that the graphs hold for the step's tensors
-    std::size_t parallel_branches = 0;  // pairs of gradients side by side in the graphs that are kept
     std::size_t live_peak_bytes = 0;    // what their steps have alive at once; planned_bytes cannot be less
+    std::size_t parallel_branches = 0;  // branches that run beside the main one, in all these graphs
 };
 
 struct CapturedStepImpl;

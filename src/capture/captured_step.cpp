@@ -182,8 +182,8 @@ CaptureStatistics CapturedStep::statistics() const {
         if (shape.graph == nullptr) continue;
         ++result.graphs;
         result.planned_bytes += shape.graph->plan().bytes;
-        result.parallel_branches += shape.graph->forks();
         result.live_peak_bytes += shape.graph->plan().live_peak;
+        result.parallel_branches += shape.graph->forks();
     }
     return result;
 }

@@ -20,7 +20,7 @@ SANITIZERS = {
 SANITIZER_EXIT = 99
 OPTIONS = ["--autotune", "--fuse-bias-gradients", "--flash"]  # off by default
 MEZZO = {"mezzo": [], "mezzo, options on": OPTIONS, "mezzo, captured": ["--capture"],
-         "mezzo, captured, options on": ["--capture", *OPTIONS]}
+         "mezzo, captured, options on": ["--capture", "--branches", *OPTIONS]}
 EAGER = {"PyTorch": []}
 COMPILED = {"PyTorch, compiled": ["--compile", "default"], "PyTorch, reduce-overhead": ["--compile", "reduce-overhead"]}
 PLAIN = {name: MEZZO[name] for name in ("mezzo", "mezzo, options on")}
