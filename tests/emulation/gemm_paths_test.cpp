@@ -224,13 +224,14 @@ TEST_CASE("gemm paths: one workspace per device", "[cuda][gemm][emulation]") {
     fake_lt.workspace = 1 << 20;
     Ones x(64);
     x.run_and_check();
-    REQUIRE(cuda::workspace_bytes() == std::size_t(32) << 20);
+    const std::size_t held = cuda::workspace_bytes();  // a branch's, too, if one has run before
+    REQUIRE(held >= std::size_t(32) << 20);
     const void* first = fake_lt.last_workspace;
     REQUIRE(first != nullptr);
     x.with_relu_bias();
     x.run_and_check();
     REQUIRE(fake_lt.last_workspace == first);
-    REQUIRE(cuda::workspace_bytes() == std::size_t(32) << 20);
+    REQUIRE(cuda::workspace_bytes() == held);
 }
 
 TEST_CASE("gemm paths: no memory to verify an algorithm is an error that passes", "[cuda][gemm][emulation]") {
