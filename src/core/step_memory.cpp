@@ -73,7 +73,8 @@ bool MemoryTrace::keeps(Block* block) noexcept {
 }
 
 void HeldBlocks::release() noexcept {
-    while (first_ != nullptr) dispose(std::exchange(first_, first_->next_cached));
+    Block* block = std::exchange(first_, nullptr);
+    while (block != nullptr) dispose(std::exchange(block, block->next_cached));
 }
 
 void HeldBlocks::add(Block* block) noexcept {
