@@ -51,17 +51,18 @@ double slope(Activation activation, double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
 
-constexpr std::int64_t rows = 40, inner = 25;
+constexpr std::int64_t rows = 40;
 
-// C [40, n] = (A [40, 25] B [25, n]) activation'(kept) and its column sums.
+// C [40, n] = (A [40, k] B [k, n]) activation'(kept) and its column sums.
 struct Gradient {
-    std::int64_t n;
+    std::int64_t n, inner;
     std::vector<float> host_a, host_b, host_kept;
     DeviceArray<float> a, b, c, kept, sums;
     DeviceArray<std::uint8_t> mask;
     cuda::Gemm g;
-    explicit Gradient(Activation activation, std::int64_t columns = 16)
+    explicit Gradient(Activation activation, std::int64_t columns = 16, std::int64_t k = 25)
         : n(columns),
+          inner(k),
           host_a(numbers(std::size_t(rows * inner), 1)),
           host_b(numbers(std::size_t(inner * n), 2)),
           host_kept(numbers(std::size_t(rows * n), 3)),
@@ -108,15 +109,16 @@ struct Clock : Tuned {
     Clock() { emulation::options.launch_ms = 0.5; }
 };
 
-// y [40, n] = relu(A B + bias) with its mask.
+// y [rows, n] = relu(A B + bias) with its mask.
 struct Masked {
-    std::int64_t n;
+    std::int64_t n, rows, inner = 25;
     std::vector<float> host_a, host_b, host_bias;
     DeviceArray<float> a, b, c, bias;
     DeviceArray<std::uint8_t> mask;
     cuda::Gemm g;
-    explicit Masked(std::int64_t columns = 16)
+    explicit Masked(std::int64_t columns = 16, std::int64_t height = 40)
         : n(columns),
+          rows(height),
           host_a(numbers(std::size_t(rows * inner), 1)),
           host_b(numbers(std::size_t(inner * n), 2)),
           host_bias(numbers(std::size_t(n), 4)),
@@ -279,7 +281,7 @@ TEST_CASE("gemm gradient: wrong algorithms are found before their first use", "[
 
 TEST_CASE("gemm gradient: algorithms that do not execute", "[cuda][gemm][emulation]") {
     const Clock clock;
-    Gradient x(Activation::relu);
+    Gradient x(Activation::relu, 16, GENERATE(25, 64));
     fake_lt.failing = 1;
     REQUIRE(x.run() == Epilogue::drelu_bgrad);
     REQUIRE(fake_lt.last_algorithm == 1);
@@ -342,6 +344,16 @@ TEST_CASE("gemm mask: what the library does not take or does otherwise", "[cuda]
     fake_lt.no_algorithm = true;
     cuda::clear_gemm_plans();
     x.run();
+}
+
+TEST_CASE("gemm mask: a square one's transpose is found, too", "[cuda][gemm][emulation]") {
+    const Clock clock;
+    Masked x(128, 128);
+    fake_lt.mask = FakeLt::Mask::transposed;
+    REQUIRE(x.run() == Epilogue::relu_bias);
+    fake_lt.mask = FakeLt::Mask::right;
+    cuda::clear_gemm_plans();
+    REQUIRE(x.run() == Epilogue::relu_aux_bias);
 }
 
 TEST_CASE("gemm plans: masks and gradients in files", "[cuda][gemm][emulation]") {

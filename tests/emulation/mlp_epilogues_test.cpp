@@ -127,3 +127,29 @@ TEST_CASE("mlp: a fused layer's backward pass takes fewer launches", "[cuda][mlp
     CHECK(launches_of({.fuse_layers = true}) == fused_bias);
     CHECK(launches_of(everything) == fused_bias - 2);
 }
+
+TEST_CASE("mlp: products add to gradients that are there, and stop above frozen layers",
+          "[cuda][mlp][emulation]") {
+    const Tuned tuned;
+    cuda::set_gemm_options({.fuse_layers = true});
+    const nn::Sequential net = model(true, gpu);
+    const auto products = [&] {  // and how many of them add
+        const Tensor y = net(values({40, 16}, 1, gpu));
+        std::pair<int, int> count;
+        fake_lt.on_run = [&](const cuda::lt::Operands& o) {
+            ++count.first;
+            count.second += o.beta == 1;
+        };
+        autograd::backward({y}, {.grad_outputs = {values({40, 8}, 2, gpu)}});
+        fake_lt.on_run = nullptr;
+        return count;
+    };
+    products(), products();  // algorithms are checked, which takes runs of their own
+    CHECK((products() == std::pair(5, 3)));
+    for (const Tensor& p : net.parameters()) p.set_grad({});
+    CHECK((products() == std::pair(5, 0)));
+    for (std::size_t i = 0; i < 4; ++i) net.parameters()[i].set_requires_grad(false);
+    CHECK((products() == std::pair(1, 1)));
+    net.parameters()[1].set_requires_grad();  // the first bias
+    CHECK((products() == std::pair(3, 1)));
+}
