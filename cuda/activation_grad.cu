@@ -1,5 +1,7 @@
-// The gradient before linear's activation, and its column sums (the bias's gradient), in one pass: the
-// incoming gradient and what the activation kept are read once, and the result is not read again.
+// The gradient before a linear layer's activation, and its column sums (the bias's gradient), in one pass:
+// the incoming gradient and what the activation kept are read once, and the result is not read again.
+#include "core/gemm_plan.h"
+#include "cuda/gemm.h"
 #include "cuda/reduce.cuh"
 #include "ops/functors.h"
 #include "ops/kernels.h"
@@ -9,12 +11,33 @@ namespace {
 
 constexpr int warps = 8;
 
+// What the activation kept: `pack` neighbours of a row.
+template <class T, int pack> struct Values {
+    const T* p;
+    std::int64_t cols;
+    __device__ void load(std::int64_t row, std::int64_t column, Compute<T> (&out)[pack]) const {
+        const auto values = *reinterpret_cast<const Vec<T, pack>*>(p + row * cols + column);
+        MEZZO_UNROLL
+        for (int i = 0; i < pack; ++i) out[i] = convert<Compute<T>>(values.v[i]);
+    }
+};
+
+// A ReLU mask in the place of relu's result: 1 where that is positive, else 0. 8 is a multiple of `pack`.
+template <class T, int pack> struct Bits {
+    const std::uint8_t* p;
+    std::int64_t ld;
+    __device__ void load(std::int64_t row, std::int64_t column, Compute<T> (&out)[pack]) const {
+        const unsigned byte = unsigned(p[(row * ld + column) / 8]) >> (column % 8);
+        MEZZO_UNROLL
+        for (int i = 0; i < pack; ++i) out[i] = Compute<T>(byte >> i & 1u);
+    }
+};
+
 // A block takes 32 packs of neighbouring columns, one per lane, and a part of the rows; sums are of the
-// rounded results, as a second pass would find them. parts: [splits, cols].
-template <class T, int pack, class F>
-__global__ void activation_grad_kernel(const T* g, const T* kept, T* before, Compute<T>* parts,
-                                       std::int64_t rows, std::int64_t cols, std::int64_t splits,
-                                       F gradient) {
+// rounded results, as a second pass would find them. parts: [splits, cols] or null; g and before may be one.
+template <class T, int pack, class Kept, class F>
+__global__ void activation_grad_kernel(const T* g, Kept kept, T* before, Compute<T>* parts, std::int64_t rows,
+                                       std::int64_t cols, std::int64_t splits, F gradient) {
     using C = Compute<T>;
     using Pack = Vec<T, pack>;
     MEZZO_SHARED(C, sums, [warps][32 * pack]);
@@ -27,16 +50,18 @@ __global__ void activation_grad_kernel(const T* g, const T* kept, T* before, Com
         C total[pack] = {};
         for (std::int64_t row = begin + warp; column < cols && row < end; row += warps) {
             const std::int64_t at = row * cols + column;
-            const Pack a = *reinterpret_cast<const Pack*>(g + at),
-                       b = *reinterpret_cast<const Pack*>(kept + at);
+            const Pack a = *reinterpret_cast<const Pack*>(g + at);
+            C b[pack];
+            kept.load(row, column, b);
             Pack result;
             MEZZO_UNROLL
             for (int i = 0; i < pack; ++i) {
-                result.v[i] = convert<T>(gradient(convert<C>(a.v[i]), convert<C>(b.v[i])));
+                result.v[i] = convert<T>(gradient(convert<C>(a.v[i]), b[i]));
                 total[i] += convert<C>(result.v[i]);
             }
             *reinterpret_cast<Pack*>(before + at) = result;
         }
+        if (parts == nullptr) continue;
         for (int i = 0; i < pack; ++i) sums[warp][lane * pack + i] = total[i];
         __syncthreads();
         for (int i = int(threadIdx.x); i < 32 * pack && first + i < cols; i += 32 * warps) {
@@ -48,50 +73,86 @@ __global__ void activation_grad_kernel(const T* g, const T* kept, T* before, Com
     }
 }
 
-template <class T, int pack, class F> void run(In in, Out out, const F& gradient) {
+// before = g activation'(kept), mask in kept's place if there is one; sums of its columns unless null.
+struct Pass {
+    const void *g, *kept, *mask;
+    void *before, *sums;
+    std::int64_t rows, cols;
+};
+
+// out[i] = sum of column i of a [rows, cols] matrix.
+template <class T> void sum_columns(T* matrix, std::int64_t rows, std::int64_t cols, void* out) {
     using C = Compute<T>;
-    const std::int64_t rows = in[0].shape()[0], cols = in[0].shape()[1];
-    const std::int64_t tiles = (cols + 32 * pack - 1) / (32 * pack), most = rows / (warps * 8);
+    reduce(LoadElement<Array<T>>{{matrix}}, SumOp<C>{C(1)}, reduce_shape(Shape{rows, cols}, Axes{0}),
+           AnyArray<C>{out, dtype_of<C>()});
+}
+
+template <class T, int pack, class Kept, class F>
+void run(const Pass& p, const Kept& kept, const F& gradient) {
+    using C = Compute<T>;
+    const std::int64_t tiles = (p.cols + 32 * pack - 1) / (32 * pack), most = p.rows / (warps * 8);
     const std::int64_t wanted = grid_limit(32 * warps) / tiles,
                        splits = std::max<std::int64_t>(1, std::min(wanted, most));
     const auto launch_into = [&](C* parts) {
-        launch(activation_grad_kernel<T, pack, F>, grid_for(tiles * splits, 1), 32 * warps, 0,
-               static_cast<const T*>(raw(in[0])), static_cast<const T*>(raw(in[1])),
-               static_cast<T*>(raw(out[0])), parts, rows, cols, splits, gradient);
+        launch(activation_grad_kernel<T, pack, Kept, F>, grid_for(tiles * splits, 1), 32 * warps, 0,
+               static_cast<const T*>(p.g), kept, static_cast<T*>(p.before), parts, p.rows, p.cols, splits,
+               gradient);
     };
-    if (splits == 1) return launch_into(static_cast<C*>(raw(out[1])));
-    const Scratch parts(out[0].device(), splits * cols * std::int64_t(sizeof(C)));
+    if (p.sums == nullptr || splits == 1) return launch_into(static_cast<C*>(p.sums));
+    const Scratch parts(Device(DeviceType::cuda, current_device()),
+                        splits * p.cols * std::int64_t(sizeof(C)));
     launch_into(parts.as<C>());
-    reduce(LoadElement<Array<C>>{{parts.as<C>()}}, SumOp<C>{C(1)}, reduce_shape(Shape{splits, cols}, Axes{0}),
-           out[1]);
+    sum_columns(parts.as<C>(), splits, p.cols, p.sums);
 }
 
-template <class T, class F> void run_packed(In in, Out out, const F& gradient) {
-    constexpr int pack = 16 / sizeof(T);
-    bool whole = in[0].shape()[1] % pack == 0;
-    for (const Tensor& x : {in[0], in[1], out[0]})
-        whole &= reinterpret_cast<std::uintptr_t>(raw(x)) % 16 == 0;
-    if (whole)
-        run<T, pack>(in, out, gradient);
+template <class T, int pack> void run_activation(const Pass& p, Activation activation) {
+    const Values<T, pack> values{static_cast<const T*>(p.kept), p.cols};
+    if (activation == Activation::relu && p.mask != nullptr)
+        run<T, pack>(p, Bits<T, pack>{static_cast<const std::uint8_t*>(p.mask), relu_mask_ld(p.cols)},
+                     functors::relu_grad{});
+    else if (activation == Activation::relu)
+        run<T, pack>(p, values, functors::relu_grad{});
+    else if (activation == Activation::gelu)
+        run<T, pack>(p, values, functors::gelu_grad{});
     else
-        run<T, 1>(in, out, gradient);
+        run<T, pack>(p, values, functors::gelu_tanh_grad{});
 }
 
-template <class F> void run_any(In in, Out out, const F& gradient) {
-    use_device_of(out[0]);
-    switch (out[0].dtype()) {
+template <class T> void run_packed(const Pass& p, Activation activation) {
+    constexpr int pack = 16 / sizeof(T);
+    bool whole = p.cols % pack == 0;
+    for (const void* x : {p.g, p.mask != nullptr ? p.g : p.kept, static_cast<const void*>(p.before)})
+        whole &= reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
+    if (whole)
+        run_activation<T, pack>(p, activation);
+    else
+        run_activation<T, 1>(p, activation);
+}
+
+template <class F> void with_type(Dtype dtype, const F& f) {
+    switch (dtype) {
         case Dtype::float16:
-            return run_packed<float16_t>(in, out, gradient);
+            return f(float16_t());
         case Dtype::bfloat16:
-            return run_packed<bfloat16_t>(in, out, gradient);
+            return f(bfloat16_t());
         case Dtype::float32:
-            return run_packed<float>(in, out, gradient);
+            return f(float());
         default:
-            return run_packed<double>(in, out, gradient);
+            return f(double());
     }
 }
 
 }  // namespace
+
+void gemm_activation_grad(const Gemm& g) {
+    const Pass pass{g.c, g.kept, g.mask, g.c, g.bias_grad, g.m, g.n};
+    with_type(g.c_type, [&]<class T>(T) { run_packed<T>(pass, g.activation); });
+}
+
+void gemm_bias_grad(const Gemm& g) {
+    with_type(g.c_type, [&]<class T>(T) { sum_columns(static_cast<T*>(g.c), g.m, g.n, g.bias_grad); });
+}
+
 }  // namespace mezzo::cuda
 
 namespace mezzo::cuda_kernels {
@@ -100,12 +161,10 @@ using namespace mezzo::cuda;
 
 void activation_grad(In in, const Attrs& at, Out out) {
     if (out[1].numel() == 0) return;
-    if (at.activation == Activation::relu)
-        run_any(in, out, functors::relu_grad{});
-    else if (at.activation == Activation::gelu)
-        run_any(in, out, functors::gelu_grad{});
-    else
-        run_any(in, out, functors::gelu_tanh_grad{});
+    use_device_of(out[0]);
+    const Pass pass{raw(in[0]),  raw(in[1]),       nullptr,         raw(out[0]),
+                    raw(out[1]), in[0].shape()[0], in[0].shape()[1]};
+    with_type(out[0].dtype(), [&]<class T>(T) { run_packed<T>(pass, at.activation); });
 }
 
 }  // namespace mezzo::cuda_kernels

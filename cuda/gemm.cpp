@@ -1,5 +1,6 @@
 #include "cuda/gemm.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "cuda/gemm_plans.h"
@@ -29,15 +30,18 @@ void check_gemm(const Gemm& g) {
           "gemm: stride_c = ", g.stride_c, " makes results of the batch overlap");
     check(g.beta == 0 || (g.activation == Activation::none && g.pre_activation == nullptr), ErrorKind::value,
           "gemm: beta = ", double(g.beta), " with an activation; add in a separate op");
+    check((g.mask == nullptr && g.kept == nullptr) || (g.batch == 1 && g.ldc == g.n), ErrorKind::value,
+          "gemm: a mask or an activation's gradient with batch = ", g.batch, ", ldc = ", g.ldc, ", n = ", g.n,
+          "; it is for one matrix without gaps");
 }
 
 // What the library is to do of the product: as timed or loaded, otherwise the most that needs no aux.
 lt::Epilogue epilogue_for(GemmService& s, const Gemm& g) {
     const std::vector<lt::Epilogue> epilogues = epilogues_of(g);
-    const lt::Epilogue usual = epilogues[lt::has_aux(epilogues[0]) ? 1 : 0];
+    const lt::Epilogue usual = *std::find_if_not(epilogues.begin(), epilogues.end(), lt::has_aux);
     const bool autotune = gemm_options().autotune;
     if (!autotune && s.settled.empty() && s.loaded.empty()) return usual;
-    const lt::Request request{problem_of(g, epilogues[0]), g.activation, g.pre_activation != nullptr};
+    const lt::Request request = request_of(g, epilogues[0]);
     if (const auto settled = s.settled.find(request); settled != s.settled.end())
         return settled->second ? settled->second->epilogue : usual;
     if (stream_is_capturing()) return usual;  // timing and checking wait for the device
@@ -53,18 +57,31 @@ lt::Epilogue epilogue_for(GemmService& s, const Gemm& g) {
     return choice ? choice->epilogue : usual;
 }
 
+// All of it by own kernels.
+void without_library(const Gemm& g) {
+    Gemm product = g;
+    if (g.kept != nullptr) product.activation = Activation::none;
+    gemm_fallback(product);
+    if (g.kept != nullptr)
+        gemm_activation_grad(g);
+    else if (g.mask != nullptr)
+        gemm_mask(g);
+}
+
 }  // namespace
 
 void gemm(const Gemm& g) {
     check_gemm(g);
+    if (g.m == 0 && g.bias_grad != nullptr)
+        fill_zero(g.bias_grad, static_cast<std::size_t>(g.n) * size_of(lt::bias_grad_type(g.c_type)));
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-    if (!library_takes(g)) return gemm_fallback(g);
+    if (!library_takes(g)) return without_library(g);
     GemmService& s = gemm_service();
     const std::lock_guard lock(s.mutex);
     const lt::Epilogue epilogue = epilogue_for(s, g);
     if (run_library(s, g, epilogue)) return;
     if (epilogue != lt::Epilogue::none && run_library(s, g, lt::Epilogue::none)) return;
-    gemm_fallback(g);
+    without_library(g);
 }
 
 void set_allow_tf32(bool allow) { tf32_allowed = allow; }

@@ -10,8 +10,9 @@
 namespace mezzo::cuda {
 
 // C[m,n] = activation(alpha op(A)[m,k] op(B)[k,n] + beta C + bias[n]), row-major, for each of `batch`
-// matrices that lie stride elements apart (stride 0: the same matrix for all). Operands may be float16,
-// bfloat16, float32 or float64 in any mix; products are summed in float, in double if any operand is float64.
+// matrices that lie stride elements apart (stride 0: the same matrix for all). With `kept` it is the gradient
+// before an activation instead: C = alpha op(A) op(B) activation'(kept). Operands may be float16, bfloat16,
+// float32 or float64 in any mix; products are summed in float, in double if any operand is float64.
 struct Gemm {
     std::int64_t m = 0, n = 0, k = 0;
     bool trans_a = false, trans_b = false;  // A is stored k x m, B is stored n x k
@@ -27,7 +28,13 @@ struct Gemm {
     const void* bias = nullptr;  // [n], added to every row; may be null
     Dtype bias_type = float32;
     void* pre_activation =
-        nullptr;  // if given, takes the value before the activation; same type and layout as C
+        nullptr;                 // if given, takes the value before the activation; same type and layout as C
+    const void* kept = nullptr;  // of relu its result, otherwise what it saw; C's type and layout
+    void* bias_grad = nullptr;   // [n], with `kept`, if wanted: the column sums of C, in bias_grad_type()
+    // relu only, relu_mask_ld(n) bits per row (core/activation.h). Without `kept`, if wanted, takes the mask
+    // of C; with it says what kept says, for those that read masks. A mask or `kept` is for one matrix
+    // without gaps: batch 1, ldc = n.
+    void* mask = nullptr;
     Activation activation = Activation::none;
     float alpha = 1, beta = 0;  // beta must be 0 with an activation
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
@@ -52,16 +59,17 @@ void clear_gemm_plans();
 // is set.
 void gemm_epilogue(const Gemm& g, const void* input);
 
-// The whole of `g` by mezzo's own kernel: any mix of types, any size, k == 0 included.
+// The mask of C, which relu has made.
+void gemm_mask(const Gemm& g);
+
+// What is left to do on a product with `kept`: C = C activation'(kept), by the mask if there is one, and the
+// column sums of that.
+void gemm_activation_grad(const Gemm& g);
+// bias_grad = the column sums of C.
+void gemm_bias_grad(const Gemm& g);
+
+// The whole of `g` by mezzo's own kernel, but for mask and gradient: any mix of types, any size, k == 0
+// included.
 void gemm_fallback(const Gemm& g);
-
-// Fills `elements` of a column-major matrix with ones; with tail > 0, only where the k index is among the
-// last `tail` of k, zero elsewhere.
-void fill_ones(void* matrix, Dtype dtype, std::int64_t elements, std::int64_t ld, std::int64_t stride,
-               bool k_is_row, std::int64_t k, std::int64_t tail);
-
-// How many elements of the m x n matrices differ from `expected`. Waits for the result.
-std::int64_t count_different(const void* matrix, Dtype dtype, std::int64_t m, std::int64_t n, std::int64_t ld,
-                             std::int64_t batch, std::int64_t stride, double expected);
 
 }  // namespace mezzo::cuda

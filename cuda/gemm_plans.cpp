@@ -20,9 +20,6 @@ constexpr std::uint16_t vector_alignment = 16;
 constexpr std::int64_t aux_multiple = 8;
 // Some split-K kernels drop the last (k mod block_k) terms; no block_k seen is odd beyond a multiple of 64.
 constexpr std::int64_t safe_k = 64;
-// The longest run of ones whose sum every floating dtype holds exactly (bfloat16: integers up to 256).
-constexpr std::int64_t exact_16bit_sum = 256;
-
 std::atomic<std::size_t> workspace_total{0};
 
 struct Mixer {
@@ -49,18 +46,16 @@ void* workspace(GemmService& s, int device) {
     return s.workspaces[index];
 }
 
-// Puts the workspace the algorithm needs into the operands. False if there is no memory for it.
-bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands) {
-    if (algo.workspace == 0) return true;
-    if (algo.workspace > workspace_size) return false;
-    operands.workspace = workspace(s, device);
-    operands.workspace_bytes = workspace_size;
-    return operands.workspace != nullptr;
-}
-
 // Where the library stores its result.
 void* target_of(const Gemm& g, lt::Epilogue e) {
-    return g.pre_activation != nullptr && !lt::has_aux(e) ? g.pre_activation : g.c;
+    return g.pre_activation != nullptr && !lt::writes_before(e) ? g.pre_activation : g.c;
+}
+
+// What the library reads or writes beside its result and the bias.
+void* aux_of(const Gemm& g, lt::Epilogue e) {
+    if (lt::has_mask(e)) return g.mask;
+    if (lt::reads_before(e)) return const_cast<void*>(g.kept);
+    return lt::writes_before(e) ? g.pre_activation : nullptr;
 }
 
 lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
@@ -69,44 +64,55 @@ lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
     o.b = g.a;
     o.bias = lt::has_bias(e) ? g.bias : nullptr;
     o.d = target_of(g, e);
-    o.aux = lt::has_aux(e) ? g.pre_activation : nullptr;
+    o.aux = aux_of(g, e);
+    o.bias_grad = lt::has_bias_grad(e) ? g.bias_grad : nullptr;
     o.alpha = g.alpha;
     o.beta = g.beta;
     return o;
 }
 
+// What the library has left to do of a product with `kept`.
+void finish_gradient(const Gemm& g, lt::Epilogue e) {
+    if (!lt::is_gradient(e)) return gemm_activation_grad(g);
+    if (g.bias_grad != nullptr && !lt::has_bias_grad(e)) gemm_bias_grad(g);
+}
+
 // What the library has left to do. With beta != 0 the bias is added after: (alpha AB + beta C) + bias is the
 // same sum.
 void finish(const Gemm& g, lt::Epilogue e) {
+    if (g.kept != nullptr) return finish_gradient(g, e);
     const bool bias_left = g.bias != nullptr && !lt::has_bias(e);
     const bool activation_left = g.activation != Activation::none && !lt::has_activation(e);
-    const bool copy_left = g.pre_activation != nullptr && !lt::has_aux(e);
-    if (!bias_left && !activation_left && !copy_left) return;
-    Gemm rest = g;
-    if (!bias_left) {
-        rest.bias = nullptr;
-        rest.pre_activation = nullptr;  // the library has stored it
+    const bool copy_left = g.pre_activation != nullptr && !lt::writes_before(e);
+    if (bias_left || activation_left || copy_left) {
+        Gemm rest = g;
+        if (!bias_left) {
+            rest.bias = nullptr;
+            rest.pre_activation = nullptr;  // the library has stored it
+        }
+        gemm_epilogue(rest, target_of(g, e));
     }
-    gemm_epilogue(rest, target_of(g, e));
+    if (g.mask != nullptr && !lt::writes_mask(e)) gemm_mask(g);
 }
 
-std::int64_t extent(std::int64_t columns, std::int64_t ld, std::int64_t batch, std::int64_t stride) {
-    return columns * ld + (batch - 1) * stride;
+// Whether the library takes a matrix beside the result, or the mask.
+bool matrix_fits(const Gemm& g, const void* matrix) {
+    return g.ldc % aux_multiple == 0 && (g.batch == 1 || g.stride_c % aux_multiple == 0) &&
+           alignment_of(matrix) >= vector_alignment;
 }
+bool mask_fits(const Gemm& g) { return g.mask != nullptr && alignment_of(g.mask) >= vector_alignment; }
 
-struct Scratch {
-    void* memory;
-    explicit Scratch(std::int64_t bytes) : memory(device_malloc(static_cast<std::size_t>(bytes))) {
-        check(memory != nullptr, ErrorKind::memory, "gemm: no ", bytes,
-              " bytes of device memory to verify an algorithm; free memory before the first call of a shape");
+std::vector<lt::Epilogue> gradient_epilogues(const Gemm& g) {
+    using enum lt::Epilogue;
+    const bool is_relu = g.activation == Activation::relu;
+    std::vector<lt::Epilogue> epilogues;
+    if (is_relu ? mask_fits(g) : g.activation == Activation::gelu_tanh && matrix_fits(g, g.kept)) {
+        if (g.bias_grad != nullptr && alignment_of(g.bias_grad) >= vector_alignment)
+            epilogues.push_back(is_relu ? drelu_bgrad : dgelu_tanh_bgrad);
+        epilogues.push_back(is_relu ? drelu : dgelu_tanh);
     }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() { device_free(memory); }
-};
-
-bool is_gelu(lt::Epilogue e) {
-    return lt::has_aux(e) || e == lt::Epilogue::gelu_tanh || e == lt::Epilogue::gelu_tanh_bias;
+    epilogues.push_back(none);
+    return epilogues;
 }
 
 // Decisions stay when plans go, to be checked again.
@@ -161,7 +167,8 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     p.align_b = alignment_of(g.a);
     p.align_d = alignment_of(target_of(g, epilogue));
     if (lt::has_bias(epilogue)) p.align_bias = alignment_of(g.bias);
-    if (lt::has_aux(epilogue)) p.align_aux = alignment_of(g.pre_activation);
+    if (lt::has_bias_grad(epilogue)) p.align_bias = alignment_of(g.bias_grad);
+    if (lt::has_aux(epilogue)) p.align_aux = alignment_of(aux_of(g, epilogue));
     p.a_type = g.b_type;
     p.b_type = g.a_type;
     p.d_type = g.c_type;
@@ -171,6 +178,19 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     p.tf32 = g.a_type == float32 && allow_tf32();
     p.beta_is_zero = g.beta == 0;
     return p;
+}
+
+lt::Request request_of(const Gemm& g, lt::Epilogue most) {
+    const bool keeps = g.kept == nullptr && (g.pre_activation != nullptr || g.mask != nullptr);
+    return {problem_of(g, most), g.activation, keeps};
+}
+
+bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands) {
+    if (algo.workspace == 0) return true;
+    if (algo.workspace > workspace_size) return false;
+    operands.workspace = workspace(s, device);
+    operands.workspace_bytes = workspace_size;
+    return operands.workspace != nullptr;
 }
 
 CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {
@@ -196,50 +216,20 @@ bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& 
     return true;
 }
 
-// Outputs that cannot hold k exactly get ones in the last 256 terms only, where the known defects are.
-bool sums_every_term(GemmService& s, const lt::Problem& p, const lt::Algo& algo) {
-    lt::Problem plain = p;
-    plain.align_a = plain.align_b = plain.align_d = plain.align_bias = plain.align_aux = 256;
-    plain.beta_is_zero = true;
-    const std::int64_t size_a = extent(p.trans_a ? p.m : p.k, p.lda, p.batch, p.stride_a);
-    const std::int64_t size_b = extent(p.trans_b ? p.k : p.n, p.ldb, p.batch, p.stride_b);
-    const std::int64_t size_d = extent(p.n, p.ldd, p.batch, p.stride_d),
-                       item = std::int64_t(size_of(p.d_type));
-    const Scratch a(size_a * std::int64_t(size_of(p.a_type))), b(size_b * std::int64_t(size_of(p.b_type)));
-    const Scratch d(size_d * item), bias(p.m * item), aux(lt::has_aux(p.epilogue) ? size_d * item : 1);
-    const std::int64_t terms = is_16bit(p.d_type) ? std::min(p.k, exact_16bit_sum) : p.k;
-    fill_ones(a.memory, p.a_type, size_a, p.lda, p.stride_a, p.trans_a, p.k, terms < p.k ? terms : 0);
-    fill_ones(b.memory, p.b_type, size_b, p.ldb, p.stride_b, !p.trans_b, p.k, 0);
-    fill_zero(bias.memory, static_cast<std::size_t>(p.m * item));
-    fill_zero(d.memory, static_cast<std::size_t>(size_d * item));
-    const auto plan = lt::make_plan(plain);
-    // gelu(x) is exactly x for large x only; 16 times a sum below 16 is exact in every dtype
-    const double scale = is_gelu(p.epilogue) && terms < 16 ? 16 : 1;
-    lt::Operands operands{a.memory, b.memory, bias.memory, d.memory, aux.memory, scale, 0.0};
-    if (!give_workspace(s, p.device, algo, operands)) return false;
-    if (!lt::run(*plan, algo, operands)) {
-        synchronize();
-        return false;
-    }
-    const auto right = [&](const Scratch& result) {
-        return count_different(result.memory, p.d_type, p.m, p.n, p.ldd, p.batch, p.stride_d,
-                               double(terms) * scale) == 0;
-    };
-    return right(d) && (!lt::has_aux(p.epilogue) || right(aux));
-}
-
 std::vector<lt::Epilogue> epilogues_of(const Gemm& g) {
     using enum lt::Epilogue;
+    if (g.kept != nullptr) return gradient_epilogues(g);
     const bool bias_fits =
         g.bias != nullptr && g.bias_type == g.c_type && alignment_of(g.bias) >= vector_alignment;
-    const bool aux_fits = g.ldc % aux_multiple == 0 && (g.batch == 1 || g.stride_c % aux_multiple == 0) &&
-                          alignment_of(g.pre_activation) >= vector_alignment;
     std::vector<lt::Epilogue> epilogues;
     if (g.bias == nullptr || bias_fits) {
         const bool gelu = g.activation == Activation::gelu_tanh, keeps = g.pre_activation != nullptr;
-        if (keeps && gelu && aux_fits) epilogues.push_back(bias_fits ? gelu_tanh_aux_bias : gelu_tanh_aux);
+        const bool relu_alone = !keeps && g.activation == Activation::relu;
+        if (keeps && gelu && matrix_fits(g, g.pre_activation))
+            epilogues.push_back(bias_fits ? gelu_tanh_aux_bias : gelu_tanh_aux);
         if (!keeps && gelu) epilogues.push_back(bias_fits ? gelu_tanh_bias : gelu_tanh);
-        if (!keeps && g.activation == Activation::relu) epilogues.push_back(bias_fits ? relu_bias : relu);
+        if (relu_alone && mask_fits(g)) epilogues.push_back(bias_fits ? relu_aux_bias : relu_aux);
+        if (relu_alone) epilogues.push_back(bias_fits ? relu_bias : relu);
     }
     if (bias_fits) epilogues.push_back(bias);
     epilogues.push_back(none);
@@ -251,7 +241,7 @@ bool take_over(GemmService& s, const Gemm& g, const std::vector<lt::Epilogue>& e
     if (std::find(epilogues.begin(), epilogues.end(), choice.epilogue) == epilogues.end()) return false;
     CachedPlan& cached = plan_for(s, g, choice.epilogue);
     lt::Algo algo = choice.algo;
-    if (!lt::accepts(*cached.plan, algo) || !sums_every_term(s, problem_of(g, choice.epilogue), algo))
+    if (!lt::accepts(*cached.plan, algo) || !passes_check(s, problem_of(g, choice.epilogue), algo))
         return false;
     cached.candidates.insert(cached.candidates.begin(), algo);
     cached.chosen = 0;
@@ -259,13 +249,13 @@ bool take_over(GemmService& s, const Gemm& g, const std::vector<lt::Epilogue>& e
     return true;
 }
 
-// Runs the product with the first candidate that sums all terms and executes. False if there is none.
 bool run_library(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {
     CachedPlan& cached = plan_for(s, g, epilogue);
     for (; cached.chosen < cached.candidates.size(); ++cached.chosen, cached.verified = false) {
         const lt::Algo& algo = cached.candidates[cached.chosen];
         if (!cached.verified)
-            cached.verified = g.k % safe_k == 0 || sums_every_term(s, problem_of(g, epilogue), algo);
+            cached.verified = (g.k % safe_k == 0 && !lt::has_aux(epilogue)) ||
+                              passes_check(s, problem_of(g, epilogue), algo);
         if (cached.verified && run_algo(s, g, epilogue, cached, algo)) return true;
     }
     return false;

@@ -38,6 +38,9 @@ GemmService& gemm_service();
 // The library's problem if it does `epilogue` of the product.
 lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue);
 
+// The product as files know it; most: the most that the library may do of it.
+lt::Request request_of(const Gemm& g, lt::Epilogue most);
+
 // The problem's plan, made at need with the library's candidates.
 CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 
@@ -45,12 +48,17 @@ CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 // refuses the algorithm, or there is no memory for its workspace.
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);
 
-// Whether the algorithm sums all k terms: matrices of ones must give exactly k. Throws Error(memory) when
-// there is none to try it.
-bool sums_every_term(GemmService& s, const lt::Problem& problem, const lt::Algo& algo);
+// Whether the algorithm sums all k terms: matrices of ones must give exactly k. A mask it writes or reads
+// must be laid out as core/activation.h says, and be that of values above 0 (a ReLU's gradient at 0 is 0);
+// the gradient of an activation must be right where it is simple, and the sums of a bias's gradient exact.
+// Throws Error(memory) when there is none to try it.
+bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& algo);
 
-// Runs the product with the plan's first candidate that sums all terms and executes, own kernels for the rest
-// included. False if there is none.
+// Puts the workspace the algorithm needs into the operands. False if there is no memory for it.
+bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands);
+
+// Runs the product with the plan's first candidate that passes the check and executes, own kernels for the
+// rest included. False if there is none.
 bool run_library(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 
 // What the library may do of a product: the most first, nothing last.
@@ -60,7 +68,7 @@ std::vector<lt::Epilogue> epilogues_of(const Gemm& g);
 bool take_over(GemmService& s, const Gemm& g, const std::vector<lt::Epilogue>& epilogues,
                const lt::Choice& choice);
 
-// Times every candidate of every epilogue that sums all terms, on copies of the operands that the L2 cache
+// Times every candidate of every epilogue that passes the check, on copies of the operands that the L2 cache
 // does not hold. Leaves the plans' candidates in order of their times, and gives the fastest; none if no
 // candidate is right or there is no memory for the copies. Ties: the epilogue that does more, the library's
 // order.

@@ -35,8 +35,12 @@ public:
         const std::int64_t c = bytes_of(g.m, g.n, g.ldc, g.batch, g.stride_c, g.c_type);
         at_b_ = aligned(a);
         at_c_ = at_b_ + aligned(b);
-        at_before_ = at_c_ + aligned(c);
-        set_ = at_before_ + (g.pre_activation != nullptr ? aligned(c) : 0);
+        at_aux_ = at_c_ + aligned(c);
+        const std::int64_t aux = g.pre_activation != nullptr || g.kept != nullptr ? c : 0;
+        at_mask_ = at_aux_ + aligned(aux);
+        const std::int64_t mask = g.mask != nullptr ? relu_mask_bytes(g.m, g.n) : 0;
+        at_bias_grad_ = at_mask_ + aligned(mask);
+        set_ = at_bias_grad_ + (g.bias_grad != nullptr ? aligned(g.n * std::int64_t(sizeof(double))) : 0);
         const auto cold = static_cast<std::int64_t>(2 * device_info(current_device()).l2_bytes);
         copies_ = std::clamp((cold + set_ - 1) / set_, std::int64_t(1), max_copies);
         memory_ = static_cast<char*>(device_malloc(static_cast<std::size_t>(copies_ * set_)));
@@ -46,6 +50,10 @@ public:
         for (std::int64_t i = 0; i < copies_; ++i) {
             copy_on_device(memory_ + i * set_, g.a, static_cast<std::size_t>(a));
             copy_on_device(memory_ + i * set_ + at_b_, g.b, static_cast<std::size_t>(b));
+            if (g.kept == nullptr) continue;
+            copy_on_device(memory_ + i * set_ + at_aux_, g.kept, static_cast<std::size_t>(aux));
+            if (mask > 0)
+                copy_on_device(memory_ + i * set_ + at_mask_, g.mask, static_cast<std::size_t>(mask));
         }
     }
     Rotation(const Rotation&) = delete;
@@ -59,7 +67,10 @@ public:
         g.a = set;
         g.b = set + at_b_;
         g.c = set + at_c_;
-        if (g.pre_activation != nullptr) g.pre_activation = set + at_before_;
+        if (g.pre_activation != nullptr) g.pre_activation = set + at_aux_;
+        if (g.kept != nullptr) g.kept = set + at_aux_;
+        if (g.mask != nullptr) g.mask = set + at_mask_;
+        if (g.bias_grad != nullptr) g.bias_grad = set + at_bias_grad_;
         return g;
     }
 
@@ -67,7 +78,7 @@ private:
     static std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
     const Gemm g_;
-    std::int64_t at_b_, at_c_, at_before_, set_, copies_, turn_ = 0;
+    std::int64_t at_b_, at_c_, at_aux_, at_mask_, at_bias_grad_, set_, copies_, turn_ = 0;
     char* memory_;
 };
 
@@ -97,12 +108,12 @@ struct Timed {
     lt::Algo algo;
 };
 
-// The plan's candidates that sum all terms and execute, the fastest first.
+// The plan's candidates that pass the check and execute, the fastest first.
 std::vector<Timed> timed_candidates(GemmService& s, const Gemm& g, lt::Epilogue e, CachedPlan& cached,
                                     Rotation& rotation) {
     std::vector<Timed> timed;
     for (const lt::Algo& algo : cached.candidates) {
-        if (!sums_every_term(s, problem_of(g, e), algo)) continue;
+        if (!passes_check(s, problem_of(g, e), algo)) continue;
         const auto ms = median_ms([&] { return run_algo(s, rotation.next(), e, cached, algo); });
         if (ms) timed.push_back({*ms, algo});
     }

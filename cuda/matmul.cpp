@@ -156,9 +156,20 @@ void linear(In in, const Attrs& at, Out out) {
         g.bias = raw(in[2]);
         g.bias_type = in[2].dtype();
     }
-    if (out.size() > 1) g.pre_activation = raw(out[1]);
+    if (out.size() > 1) (out[1].dtype() == uint8 ? g.mask : g.pre_activation) = raw(out[1]);
     g.activation = at.activation;
     if (out[0].numel() > 0) gemm(g);
+}
+
+void linear_input_grad(In in, const Attrs& at, Out out) {
+    set_device(out[0].device().index);
+    const Matrix gradient = matrix(in[0]), weight = matrix(in[1]);
+    Gemm g = gemm_of(gradient, weight, out[0]);
+    g.activation = at.activation;
+    g.kept = raw(in[2]);
+    if (in.size() > 3 && in[3].defined()) g.mask = raw(in[3]);
+    if (out.size() > 1) g.bias_grad = raw(out[1]);
+    if (g.n > 0) gemm(g);
 }
 
 }  // namespace mezzo::cuda_kernels

@@ -162,25 +162,31 @@ inline std::int64_t splits_for(const ReduceShape& s, std::int64_t items, unsigne
     return splits > 1 ? splits : 1;
 }
 
-// out[i] = reduction of output i's elements, converted to out's dtype.
+// out[i] = reduction of output i's elements, converted to out's dtype. On the current device.
 template <class Load, class Op>
-void reduce(const Load& load, const Op& op, ReduceShape s, const Tensor& out) {
+void reduce(const Load& load, const Op& op, ReduceShape s, const AnyArray<typename Op::Result>& out) {
     using Acc = typename Op::Acc;
-    use_device_of(out);
     if (s.kept.count == 0) return;
     const unsigned block = s.columns ? reduce_block : block_for(s.reduced.count, reduce_block);
     const std::int64_t items = s.columns ? (s.kept.count + 31) / 32 : s.kept.count;
     s.splits = splits_for(s, items, block);
-    const Target<Op> result{any_of<typename Op::Result>(out), nullptr};
+    const Target<Op> result{out, nullptr};
     const auto run = [&](const Target<Op>& target) {
         launch(s.columns ? reduce_columns_kernel<Load, Op> : reduce_rows_kernel<Load, Op>,
                grid_for(items * s.splits, 1), block, 0, load, op, s, s.part(), target);
     };
     if (s.splits == 1) return run(result);
-    const Scratch parts(out.device(), s.kept.count * s.splits * std::int64_t(sizeof(Acc)));
+    const Scratch parts(Device(DeviceType::cuda, current_device()),
+                        s.kept.count * s.splits * std::int64_t(sizeof(Acc)));
     run({result.out, parts.as<Acc>()});
     launch(reduce_parts_kernel<Op>, grid_for(s.kept.count * 32, reduce_block), reduce_block, 0,
            parts.as<Acc>(), op, s.kept.count, s.splits, result);
+}
+
+template <class Load, class Op>
+void reduce(const Load& load, const Op& op, const ReduceShape& s, const Tensor& out) {
+    use_device_of(out);
+    reduce(load, op, s, any_of<typename Op::Result>(out));
 }
 
 // Loads element `offset` of one array.

@@ -234,6 +234,8 @@ int parse_and_run(int argc, char** argv) {
     app.add_flag("--autotune", s.gemm.autotune, "CUDA: time the algorithms of matrix products");
     app.add_flag("--fuse-bias-gradients", s.gemm.fuse_bias_gradients,
                  "CUDA: gradients of activation and bias in one kernel");
+    app.add_flag("--fuse-layers", s.gemm.fuse_layers, "CUDA: runs of linear layers as one op");
+    app.add_flag("--relu-masks", s.gemm.relu_masks, "CUDA: with --fuse-layers, a mask per hidden ReLU layer");
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -77,6 +77,7 @@ public:
     MEZZO_MODULE(TransformerEncoderLayer, self_attn, linear1, linear2, norm1, norm2)
 
 private:
+    Tensor feed_forward(const Tensor& x, const Tensor& last_bias) const;
     Tensor normed_last(const Tensor& x, const AttentionMasks& masks) const;
     Tensor normed_first(const Tensor& x, const AttentionMasks& masks) const;
 };

@@ -139,7 +139,8 @@ Tensors call(const Op& op, In given, const Attrs& attrs, std::span<const Shape> 
     results.reserve(shapes.size());
     for (const Shape& shape : shapes) {
         const bool statistic = row.statistics != 0 && results.size() >= row.statistics;
-        const Dtype own = statistic && dtype != float64 ? float32 : dtype;
+        const bool bits = row.bits != 0 && results.size() == row.bits;
+        const Dtype own = bits ? uint8 : statistic && dtype != float64 ? float32 : dtype;
         results.push_back(empty(shape, {.dtype = own, .device = device}));
     }
     kernel(values, at, results);

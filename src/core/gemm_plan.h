@@ -13,8 +13,10 @@
 
 namespace mezzo::cuda::lt {
 
-// What the GEMM library does to a product before it stores it; aux: it stores the value before the
-// activation, too.
+// What the GEMM library does to a product before it stores it. aux: it also stores what the gradient of the
+// activation reads, for gelu_tanh the value before it, for relu a mask. d...: it multiplies by the gradient
+// of the activation, for which it reads that; bgrad: it also stores the sums of D's rows, the gradient of a
+// bias.
 enum class Epilogue : std::uint8_t {
     none,
     bias,
@@ -23,21 +25,40 @@ enum class Epilogue : std::uint8_t {
     gelu_tanh,
     gelu_tanh_bias,
     gelu_tanh_aux,
-    gelu_tanh_aux_bias
+    gelu_tanh_aux_bias,
+    relu_aux,
+    relu_aux_bias,
+    drelu,
+    drelu_bgrad,
+    dgelu_tanh,
+    dgelu_tanh_bgrad
 };
-inline constexpr int epilogue_count = 8;
+inline constexpr int epilogue_count = 14;
 constexpr bool has_bias(Epilogue e) {
     return e == Epilogue::bias || e == Epilogue::relu_bias || e == Epilogue::gelu_tanh_bias ||
-           e == Epilogue::gelu_tanh_aux_bias;
+           e == Epilogue::gelu_tanh_aux_bias || e == Epilogue::relu_aux_bias;
 }
-constexpr bool has_aux(Epilogue e) {
+constexpr bool has_bias_grad(Epilogue e) {
+    return e == Epilogue::drelu_bgrad || e == Epilogue::dgelu_tanh_bgrad;
+}
+constexpr bool writes_mask(Epilogue e) { return e == Epilogue::relu_aux || e == Epilogue::relu_aux_bias; }
+constexpr bool reads_mask(Epilogue e) { return e == Epilogue::drelu || e == Epilogue::drelu_bgrad; }
+constexpr bool has_mask(Epilogue e) { return writes_mask(e) || reads_mask(e); }
+constexpr bool writes_before(Epilogue e) {
     return e == Epilogue::gelu_tanh_aux || e == Epilogue::gelu_tanh_aux_bias;
 }
-constexpr bool has_activation(Epilogue e) { return e != Epilogue::none && e != Epilogue::bias; }
+constexpr bool reads_before(Epilogue e) {
+    return e == Epilogue::dgelu_tanh || e == Epilogue::dgelu_tanh_bgrad;
+}
+constexpr bool is_gradient(Epilogue e) { return reads_mask(e) || reads_before(e); }
+constexpr bool has_aux(Epilogue e) { return has_mask(e) || writes_before(e) || reads_before(e); }
+constexpr bool has_activation(Epilogue e) {
+    return e != Epilogue::none && e != Epilogue::bias && !is_gradient(e);
+}
 
 // D[m,n] = epilogue(alpha op(A)[m,k] op(B)[k,n] + beta D + bias[m]), column-major, for each of `batch`
-// matrices that lie stride elements apart; aux has D's type and layout. Everything that the choice of an
-// algorithm may depend on, so also the key of a plan.
+// matrices that lie stride elements apart. aux: a mask of relu_mask_ld(m) bits per column, otherwise of D's
+// type and layout. Everything that the choice of an algorithm may depend on, so also the key of a plan.
 struct Problem {
     std::int64_t m = 0, n = 0, k = 0;
     std::int64_t lda = 0, ldb = 0, ldd = 0;
@@ -45,7 +66,8 @@ struct Problem {
     int device = 0;
     // bytes, of the real pointers
     std::uint16_t align_a = 256, align_b = 256, align_d = 256, align_bias = 256, align_aux = 256;
-    Dtype a_type = float32, b_type = float32, d_type = float32;  // the bias has D's type
+    Dtype a_type = float32, b_type = float32,
+          d_type = float32;  // the bias has D's, its gradient bias_grad_type()
     bool trans_a = false, trans_b = false;
     Epilogue epilogue = Epilogue::none;
     bool tf32 = false;  // float32 operands may be rounded to TF32
@@ -53,6 +75,8 @@ struct Problem {
 
     friend bool operator==(const Problem&, const Problem&) = default;
 };
+// Of a bias's gradient: never rounded to 16 bit.
+constexpr Dtype bias_grad_type(Dtype d_type) { return d_type == float64 ? float64 : float32; }
 
 struct Algo {
     std::uint64_t data[8] = {};
@@ -66,7 +90,7 @@ struct Algo {
 struct Request {
     Problem problem;
     Activation activation = Activation::none;
-    bool keeps_before = false;  // the value before the activation is wanted, too
+    bool keeps_before = false;  // what the activation's gradient reads is wanted, too
 
     friend bool operator==(const Request&, const Request&) = default;
 };

@@ -339,8 +339,14 @@ void activation_grad(In in, const Attrs& at, Out out) {
     Kernel* const gradient = at.activation == Activation::relu   ? relu_grad
                              : at.activation == Activation::gelu ? gelu_grad
                                                                  : gelu_tanh_grad;
-    gradient(in, {}, out.first(1));
-    column_sum(out.first(1), {}, out.subspan(1));
+    gradient(in.first(2), {}, out.first(1));
+    if (out.size() > 1) column_sum(out.first(1), {}, out.subspan(1));
+}
+
+void linear_input_grad(In in, const Attrs& at, Out out) {
+    matmul(in.first(2), {}, out.first(1));
+    const Tensor given[] = {out[0], in[2]};
+    activation_grad(given, at, out);
 }
 
 }  // namespace cpu_kernels

@@ -68,8 +68,13 @@ constexpr FlagField flags[] = {{"trans_a", &Problem::trans_a},
                                {"beta_is_zero", &Problem::beta_is_zero}};
 
 // By the values of the enumerations.
-constexpr std::array epilogue_names{"none",      "bias",           "relu",          "relu_bias",
-                                    "gelu_tanh", "gelu_tanh_bias", "gelu_tanh_aux", "gelu_tanh_aux_bias"};
+constexpr std::array epilogue_names{"none",          "bias",
+                                    "relu",          "relu_bias",
+                                    "gelu_tanh",     "gelu_tanh_bias",
+                                    "gelu_tanh_aux", "gelu_tanh_aux_bias",
+                                    "relu_aux",      "relu_aux_bias",
+                                    "drelu",         "drelu_bgrad",
+                                    "dgelu_tanh",    "dgelu_tanh_bgrad"};
 static_assert(epilogue_names.size() == lt::epilogue_count);
 constexpr std::array activation_names{"none", "relu", "gelu", "gelu_tanh"};
 constexpr std::array dtype_names{"float16", "bfloat16", "float32", "float64"};

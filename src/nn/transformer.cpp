@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "mezzo/autograd.h"
+#include "mezzo/cuda.h"
 
 namespace mezzo::nn {
 
@@ -169,6 +170,15 @@ TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t d_model, std::int6
       activation(options.activation),
       norm_first(options.norm_first) {}
 
+// linear2(dropout(activation(linear1(x)))), with a bias of its own or none.
+Tensor TransformerEncoderLayer::feed_forward(const Tensor& x, const Tensor& last_bias) const {
+    if (dropout_p == 0 && cuda::gemm_options().fuse_layers)
+        return mlp(x, {linear1.weight, linear2.weight}, {linear1.bias, last_bias},
+                   {.activation = activation});
+    const Tensor inner = dropout(linear(x, linear1.weight, linear1.bias, activation), dropout_p, training());
+    return linear(inner, linear2.weight, last_bias);
+}
+
 Tensor TransformerEncoderLayer::normed_last(const Tensor& x, const AttentionMasks& masks) const {
     const auto finish = [&](const Tensor& y, const Tensor& y_bias, const Tensor& residual,
                             const LayerNorm& norm) {
@@ -178,16 +188,14 @@ Tensor TransformerEncoderLayer::normed_last(const Tensor& x, const AttentionMask
     const Linear& out = self_attn.out_proj;
     const Tensor attended = linear(self_attn.joined_heads(x, x, x, masks), out.weight);
     const Tensor y = finish(attended, out.bias, x, norm1);
-    const Tensor inner = dropout(linear(y, linear1.weight, linear1.bias, activation), dropout_p, training());
-    return finish(linear(inner, linear2.weight), linear2.bias, y, norm2);
+    return finish(feed_forward(y, {}), linear2.bias, y, norm2);
 }
 
 Tensor TransformerEncoderLayer::normed_first(const Tensor& x, const AttentionMasks& masks) const {
     const auto dropped = [&](const Tensor& y) { return dropout(y, dropout_p, training()); };
     const Tensor n = norm1(x);
     const Tensor y = x + dropped(self_attn(n, n, n, masks));
-    const Tensor inner = dropped(linear(norm2(y), linear1.weight, linear1.bias, activation));
-    return y + dropped(linear2(inner));
+    return y + dropped(feed_forward(norm2(y), linear2.bias));
 }
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {

@@ -26,12 +26,16 @@
 //                           at.beta != 0: out = a b + beta * out
 //   linear                  x [rows, in], weight [out, in], optional bias [out]; at.activation -> y [rows,
 //   out],
-//                           and for gelu, if there is an out[1], the value before the activation
+//                           and for gelu, if there is an out[1], the value before the activation; for relu on
+//                           CUDA, if out[1] is uint8, its mask (core/activation.h)
 //   column_sum              x [rows, cols] -> [cols] in the out dtype (bias gradients)
 //   activation_grad         g, kept [rows, cols] of one dtype; at.activation (relu: kept is its result,
 //   otherwise
 //                           what it saw) -> gradient before it, its column sums [cols] (float32; float64 for
 //                           float64)
+//   linear_input_grad       g [rows, out], weight [out, in], kept [rows, in] of one dtype, a relu mask of it
+//                           (CUDA) or undefined; at.activation as above -> (g weight) through the activation
+//                           and, if there is an out[1], its column sums
 //   softmax log_softmax     x (contiguous), at.dim -> out dtype (float32 for a 16-bit x under autocast)
 //   (log_)softmax_grad      g, y, at.dim -> the out dtype
 //   mse_loss l1_loss smooth_l1_loss bce bce_with_logits
@@ -75,15 +79,16 @@
 //   gather                  x, index (equal shapes outside at.dim) -> x's elements, shaped like index
 //   scatter_add             src, index of one shape, and x (none: 0) -> x with src added at index along
 //   at.dim
-#define MEZZO_OTHER_KERNELS                                                                                 \
-    Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,    \
-        min, norm, argmax, amax_grad, matmul, linear, column_sum, activation_grad, softmax, log_softmax,    \
-        softmax_grad, log_softmax_grad, mse_loss, mse_loss_grad, l1_loss, l1_loss_grad, smooth_l1_loss,     \
-        smooth_l1_loss_grad, bce, bce_grad, bce_with_logits, bce_with_logits_grad, nll_loss, nll_loss_grad, \
-        cross_entropy, cross_entropy_grad, dropout, random_uniform, random_normal, random_int, cat, arange, \
-        layer_norm, layer_norm_grad, rms_norm, rms_norm_grad, dropout_add_layer_norm,                       \
-        dropout_add_layer_norm_grad, scaled_dot_product_attention, scaled_dot_product_attention_grad,       \
-        embedding, embedding_grad, index_select, index_select_grad, gather, scatter_add;
+#define MEZZO_OTHER_KERNELS                                                                               \
+    Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,  \
+        min, norm, argmax, amax_grad, matmul, linear, linear_input_grad, column_sum, activation_grad,     \
+        softmax, log_softmax, softmax_grad, log_softmax_grad, mse_loss, mse_loss_grad, l1_loss,           \
+        l1_loss_grad, smooth_l1_loss, smooth_l1_loss_grad, bce, bce_grad, bce_with_logits,                \
+        bce_with_logits_grad, nll_loss, nll_loss_grad, cross_entropy, cross_entropy_grad, dropout,        \
+        random_uniform, random_normal, random_int, cat, arange, layer_norm, layer_norm_grad, rms_norm,    \
+        rms_norm_grad, dropout_add_layer_norm, dropout_add_layer_norm_grad, scaled_dot_product_attention, \
+        scaled_dot_product_attention_grad, embedding, embedding_grad, index_select, index_select_grad,    \
+        gather, scatter_add;
 
 namespace mezzo::cpu_kernels {
 #include "mezzo/ops.def"

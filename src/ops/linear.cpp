@@ -6,8 +6,6 @@
 
 namespace mezzo {
 
-namespace {
-
 Tensor activated(const Tensor& x, Activation activation) {
     switch (activation) {
         case Activation::relu:
@@ -22,6 +20,13 @@ Tensor activated(const Tensor& x, Activation activation) {
     return x;
 }
 
+Tensor through_activation(Activation activation, const Tensor& g, const Tensor& kept) {
+    if (activation == Activation::relu) return relu_grad(g, kept);
+    return activation == Activation::gelu ? gelu_grad(g, kept) : gelu_tanh_grad(g, kept);
+}
+
+namespace {
+
 // activation(x W^T + b), and for gelu the value before the activation, which its gradient reads.
 Tensors linear_meaning(In in, const Attrs& at) {
     Tensor before = matmul(in[0], in[1].t());
@@ -33,11 +38,6 @@ Tensors linear_meaning(In in, const Attrs& at) {
 
 // What the gradient of the activation reads.
 Tensor kept_by_activation(const Call& c) { return c.out(c.at.activation == Activation::relu ? 0 : 1); }
-
-Tensor through_activation(Activation activation, const Tensor& g, const Tensor& kept) {
-    if (activation == Activation::relu) return relu_grad(g, kept);
-    return activation == Activation::gelu ? gelu_grad(g, kept) : gelu_tanh_grad(g, kept);
-}
 
 // The gradient of what the activation saw, from those of the results that have one.
 Tensor before_activation(const Call& c, const Tensors& g) {
@@ -60,6 +60,16 @@ const Op activation_grad_op{
          return {before, column_sum(before, before.dtype() == float64 ? float64 : float32)};
      }}};
 
+}  // namespace
+
+Tensors activation_grad(Activation activation, const Tensor& g, const Tensor& kept) {
+    const Shape shapes[] = {g.shape(), {g.size(1)}};
+    const Tensor given[] = {g, kept};
+    return call(activation_grad_op, given, {.activation = activation}, shapes);
+}
+
+namespace {
+
 Tensor x_grad(const Call& c, const Tensor& g) { return product_grad(c, 0, g, c.in(1)); }
 Tensor weight_grad(const Call& c, const Tensor& g) { return product_grad(c, 1, g.t(), c.in(0)); }
 Tensor bias_grad(const Call& c, const Tensor& g) {
@@ -75,9 +85,7 @@ bool fuses_bias_grad(const Call& c, const Tensors& gs) {
 Tensors linear_vjp(const Call& c, const Tensors& gs) {
     Tensor g, of_bias;
     if (fuses_bias_grad(c, gs)) {
-        const Shape shapes[] = {gs[0].shape(), {gs[0].size(1)}};
-        const Tensor given[] = {gs[0], kept_by_activation(c)};
-        const Tensors both = call(activation_grad_op, given, {.activation = c.at.activation}, shapes);
+        const Tensors both = activation_grad(c.at.activation, gs[0], kept_by_activation(c));
         g = both[0];
         of_bias = is_16bit(c.grad_dtype(2)) ? cast(both[1], c.grad_dtype(2)) : both[1];
     } else {
@@ -119,6 +127,8 @@ const Op& row_for(LinearActivation activation) {
     return activation == LinearActivation::relu ? linear_relu_op : linear_gelu_op;
 }
 
+}  // namespace
+
 Activation kernel_activation(LinearActivation activation) {
     switch (activation) {
         case LinearActivation::relu:
@@ -133,22 +143,19 @@ Activation kernel_activation(LinearActivation activation) {
     return Activation::none;
 }
 
-void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-    check_factors("linear", x, weight);
-    check(weight.dim() == 2, ErrorKind::shape, "linear: weight ", weight.shape(),
-          " is not a matrix [out, in]");
-    check(x.dim() > 0 && x.size(-1) == weight.size(1), ErrorKind::shape, "linear: input ", x.shape(),
-          " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
+void check_parameters(const char* op, const Tensor& weight, const Tensor& bias) {
+    check(weight.dim() == 2, ErrorKind::shape, op, ": weight ", weight.shape(), " is not a matrix [out, in]");
     if (!bias.defined()) return;
-    check_factors("linear", bias, weight);
-    check(bias.dim() == 1 && bias.size(0) == weight.size(0), ErrorKind::shape, "linear: bias ", bias.shape(),
+    check_factors(op, bias, weight);
+    check(bias.dim() == 1 && bias.size(0) == weight.size(0), ErrorKind::shape, op, ": bias ", bias.shape(),
           " does not fit weight ", weight.shape());
 }
 
-}  // namespace
-
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearActivation activation) {
-    check_linear(x, weight, bias);
+    check_factors("linear", x, weight);
+    check_parameters("linear", weight, bias);
+    check(x.dim() > 0 && x.size(-1) == weight.size(1), ErrorKind::shape, "linear: input ", x.shape(),
+          " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
     const std::int64_t in = weight.size(1), out = weight.size(0);
     std::int64_t rows = 1;
     for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);

@@ -19,6 +19,7 @@ struct Plan {
 namespace {
 
 using emulation::fake_lt;
+using emulation::FakeLt;
 constexpr int candidate_count = 3;
 
 double load(const void* p, Dtype dtype, std::int64_t i) {
@@ -51,7 +52,8 @@ void store(void* p, Dtype dtype, std::int64_t i, double value) {
 }
 
 double apply(Epilogue epilogue, double x) {
-    if (epilogue == Epilogue::relu || epilogue == Epilogue::relu_bias) return x < 0 ? 0 : x;
+    if (epilogue == Epilogue::relu || epilogue == Epilogue::relu_bias || writes_mask(epilogue))
+        return x < 0 ? 0 : x;
     if (has_activation(epilogue))
         return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
     return x;
@@ -85,6 +87,57 @@ double dot(const Problem& p, const Operands& o, std::int64_t batch, std::int64_t
     return sum;
 }
 
+// Where the bit of element (i, j) of D lies.
+std::int64_t bit_of(const Problem& p, std::int64_t i, std::int64_t j) {
+    const std::int64_t ld = relu_mask_ld(p.m);
+    switch (fake_lt.mask) {
+        case FakeLt::Mask::big_endian:
+            return (j * ld + i) ^ 7;
+        case FakeLt::Mask::packed:
+            return j * p.m + i;
+        case FakeLt::Mask::transposed:
+            return (i * p.n + j) % (ld * p.n);
+        default:
+            return j * ld + i;
+    }
+}
+
+void write_bit(const Problem& p, const Operands& o, std::int64_t i, std::int64_t j, double value) {
+    const std::int64_t bit = bit_of(p, i, j);
+    std::uint8_t& byte = static_cast<std::uint8_t*>(o.aux)[bit / 8];
+    const std::uint8_t one = static_cast<std::uint8_t>(1u << bit % 8);
+    const bool set = value > 0 || (value == 0 && fake_lt.mask == FakeLt::Mask::zero_is_positive);
+    byte = static_cast<std::uint8_t>(set ? byte | one : byte & ~one);
+}
+
+// By what a gradient epilogue multiplies element (i, j).
+double slope(const Problem& p, const Operands& o, std::int64_t i, std::int64_t j) {
+    if (reads_mask(p.epilogue)) {
+        if (fake_lt.mask == FakeLt::Mask::ignored) return 1;
+        const std::int64_t bit = bit_of(p, i, j);
+        return static_cast<const std::uint8_t*>(o.aux)[bit / 8] >> bit % 8 & 1;
+    }
+    const double x = load(o.aux, p.d_type, j * p.ldd + i), c = 0.79788456080286535588;
+    const double t = std::tanh(c * (x + 0.044715 * x * x * x));
+    const double exact = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+    return fake_lt.half_slope && exact < 1 ? 0.5 : exact;
+}
+
+// The sums of D's rows.
+void sum_rows(const Problem& p, const Operands& o) {
+    emulation::Engine& engine = emulation::Engine::get();
+    engine.open_device_memory();
+    const Dtype dtype = bias_grad_type(p.d_type);
+    for (std::int64_t i = 0; i < p.m; ++i) {
+        double sum = fake_lt.bias_grad == FakeLt::BiasGrad::added ? load(o.bias_grad, dtype, i) : 0;
+        const std::int64_t n = p.n - (fake_lt.bias_grad == FakeLt::BiasGrad::short_of_a_row);
+        for (std::int64_t j = 0; j < n; ++j) sum += load(o.d, p.d_type, j * p.ldd + i);
+        if (fake_lt.bias_grad == FakeLt::BiasGrad::rounded) sum = float(bfloat16_t(float(sum)));
+        store(o.bias_grad, dtype, i, sum);
+    }
+    engine.close_device_memory();
+}
+
 // One after the other, with device memory open: f(batch, i, j, index among all results).
 template <class F> void for_each_result(const Problem& p, const F& f) {
     emulation::Engine& engine = emulation::Engine::get();
@@ -102,8 +155,18 @@ void finish(const Problem& p, const Operands& o, std::int64_t batch, std::int64_
     double value = o.alpha * sum;
     if (o.beta != 0) value += o.beta * load(o.d, p.d_type, at);
     if (has_bias(p.epilogue)) value += load(o.bias, p.d_type, i);
-    if (has_aux(p.epilogue) && !fake_lt.forgets_aux) store(o.aux, p.d_type, at, value);
+    if (is_gradient(p.epilogue)) value *= slope(p, o, i, j);
+    if (writes_before(p.epilogue) && !fake_lt.forgets_aux) store(o.aux, p.d_type, at, value);
+    if (writes_mask(p.epilogue) && !fake_lt.forgets_aux) write_bit(p, o, i, j, value);
     store(o.d, p.d_type, at, apply(p.epilogue, value));
+}
+
+// The results from their sums: sum(batch, i, j, index among all results).
+template <class Sum> void finish_all(const Problem& p, const Operands& o, const Sum& sum) {
+    for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
+        finish(p, o, batch, i, j, sum(batch, i, j, index));
+    });
+    if (has_bias_grad(p.epilogue)) sum_rows(p, o);
 }
 
 // With a workspace that is large enough as two kernels, as split-K has them: sums into the workspace, results
@@ -112,9 +175,7 @@ void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t
     const auto results = static_cast<std::size_t>(p.batch * p.m * p.n);
     if (algo.workspace < results * sizeof(double)) {
         emulation::run_or_record([=] {
-            for_each_result(p, [&](auto batch, auto i, auto j, auto) {
-                finish(p, o, batch, i, j, dot(p, o, batch, i, j, k));
-            });
+            finish_all(p, o, [&](auto batch, auto i, auto j, auto) { return dot(p, o, batch, i, j, k); });
         });
         return;
     }
@@ -124,9 +185,7 @@ void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t
         });
     });
     emulation::run_or_record([=] {
-        for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
-            finish(p, o, batch, i, j, load(o.workspace, float64, index));
-        });
+        finish_all(p, o, [&](auto, auto, auto, auto index) { return load(o.workspace, float64, index); });
     });
 }
 
@@ -143,6 +202,10 @@ bool whole_vectors(const Problem& p) {
            fits(p.align_d, p.ldd, p.d_type);
 }
 
+bool takes(Epilogue epilogue) {
+    return !(fake_lt.no_fused && epilogue != Epilogue::none) && !fake_lt.refused.contains(epilogue);
+}
+
 }  // namespace
 
 std::shared_ptr<Plan> make_plan(const Problem& p) {
@@ -154,8 +217,14 @@ std::shared_ptr<Plan> make_plan(const Problem& p) {
           ErrorKind::backend, "fake lt: bad leading dimension");
     check(!has_bias(p.epilogue) || p.align_bias >= 16, ErrorKind::backend,
           "fake lt: bias is not 16-byte aligned");
-    check(!has_aux(p.epilogue) || (p.align_aux >= 16 && p.ldd % 8 == 0 && p.stride_d % 8 == 0),
-          ErrorKind::backend, "fake lt: aux is not 16-byte aligned");
+    check(!has_bias_grad(p.epilogue) || p.align_bias >= 16, ErrorKind::backend,
+          "fake lt: the bias's gradient is not 16-byte aligned");
+    check(!has_aux(p.epilogue) || p.align_aux >= 16, ErrorKind::backend,
+          "fake lt: aux is not 16-byte aligned");
+    check(!has_aux(p.epilogue) || has_mask(p.epilogue) || (p.ldd % 8 == 0 && p.stride_d % 8 == 0),
+          ErrorKind::backend, "fake lt: aux has no rows of 8 elements");
+    check(!(has_mask(p.epilogue) || is_gradient(p.epilogue)) || (p.batch == 1 && p.beta_is_zero),
+          ErrorKind::backend, "fake lt: a batch or beta with a mask or a gradient");
     check(p.k > 0, ErrorKind::backend, "fake lt: k == 0");
     return std::make_shared<Plan>(Plan{p});
 }
@@ -165,10 +234,12 @@ std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_work
     fake_lt.problems.push_back(plan.problem);
     check(!has_bias(plan.problem.epilogue) || aligned(o.bias, plan.problem.align_bias), ErrorKind::backend,
           "fake lt: no bias pointer");
+    check(!has_bias_grad(plan.problem.epilogue) || aligned(o.bias_grad, plan.problem.align_bias),
+          ErrorKind::backend, "fake lt: no pointer for the bias's gradient");
     check(!has_aux(plan.problem.epilogue) || aligned(o.aux, plan.problem.align_aux), ErrorKind::backend,
           "fake lt: no aux pointer");
     if (fake_lt.no_algorithm || fake_lt.workspace > max_workspace) return {};
-    if (fake_lt.no_fused && plan.problem.epilogue != Epilogue::none) return {};
+    if (!takes(plan.problem.epilogue)) return {};
     std::vector<Algo> algos;
     for (int i = 0; i < candidate_count && i < max_count; ++i) {
         Algo algo;
@@ -182,9 +253,8 @@ std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_work
 }
 
 bool accepts(Plan& plan, Algo& algo) {
-    const bool fused = plan.problem.epilogue != Epilogue::none;
     algo.workspace = fake_lt.workspace;
-    return algo.data[0] < candidate_count && !(fused && fake_lt.no_fused);
+    return algo.data[0] < candidate_count && takes(plan.problem.epilogue);
 }
 
 std::uint64_t version() { return fake_lt.version; }
@@ -197,7 +267,8 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
     if (emulation::options.clock_ms >= 0) {
         const bool fused = p.epilogue != Epilogue::none;
         emulation::options.clock_ms += fake_lt.ms[number % candidate_count] + (fused ? fake_lt.fused_ms : 0) +
-                                       (has_aux(p.epilogue) ? fake_lt.aux_ms : 0);
+                                       (has_aux(p.epilogue) ? fake_lt.aux_ms : 0) +
+                                       (has_bias_grad(p.epilogue) ? fake_lt.bias_grad_ms : 0);
     }
     if (number < fake_lt.failing || o.workspace_bytes < algo.workspace) {
         ++fake_lt.failed_runs;

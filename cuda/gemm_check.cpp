@@ -1,0 +1,133 @@
+// The check of a GEMM algorithm before its first use, on operands whose product is known exactly.
+#include "cuda/gemm_check.h"
+
+#include <algorithm>
+
+#include "cuda/gemm_plans.h"
+#include "cuda/runtime.h"
+#include "mezzo/error.h"
+
+namespace mezzo::cuda {
+namespace {
+
+// The longest run of ones whose sum every floating dtype holds exactly (bfloat16: integers up to 256).
+constexpr std::int64_t exact_16bit_sum = 256;
+// float32 holds every integer up to here.
+constexpr std::int64_t exact_sum = std::int64_t(1) << 24;
+
+std::int64_t extent(std::int64_t columns, std::int64_t ld, std::int64_t batch, std::int64_t stride) {
+    return columns * ld + (batch - 1) * stride;
+}
+
+struct Scratch {
+    void* memory;
+    explicit Scratch(std::int64_t bytes) : memory(device_malloc(static_cast<std::size_t>(bytes))) {
+        check(memory != nullptr, ErrorKind::memory, "gemm: no ", bytes,
+              " bytes of device memory to verify an algorithm; free memory before the first call of a shape");
+        fill_zero(memory, static_cast<std::size_t>(bytes));
+    }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    ~Scratch() { device_free(memory); }
+};
+
+// Outputs that cannot hold k exactly get ones in the last terms only, where the known defects are.
+std::int64_t terms_of(const lt::Problem& p) {
+    std::int64_t terms = is_16bit(p.d_type) ? std::min(p.k, exact_16bit_sum) : p.k;
+    if (lt::has_bias_grad(p.epilogue)) terms = std::min(terms, exact_sum / p.n);
+    return terms;
+}
+
+bool applies_gelu(lt::Epilogue e) {
+    return lt::writes_before(e) || e == lt::Epilogue::gelu_tanh || e == lt::Epilogue::gelu_tanh_bias;
+}
+
+std::int64_t aux_bytes(const lt::Problem& p, std::int64_t matrix_bytes) {
+    if (lt::has_mask(p.epilogue)) return relu_mask_bytes(p.n, p.m);
+    return lt::has_aux(p.epilogue) ? matrix_bytes : 1;
+}
+
+// One algorithm with operands of its own.
+class Check {
+public:
+    Check(GemmService& service, const lt::Problem& problem, const lt::Algo& algo)
+        : s_(service),
+          p_(problem),
+          algo_(algo),
+          item_(std::int64_t(size_of(p_.d_type))),
+          size_a_(extent(p_.trans_a ? p_.m : p_.k, p_.lda, p_.batch, p_.stride_a)),
+          size_b_(extent(p_.trans_b ? p_.k : p_.n, p_.ldb, p_.batch, p_.stride_b)),
+          size_d_(extent(p_.n, p_.ldd, p_.batch, p_.stride_d)),
+          terms_(terms_of(p_)),
+          a_(size_a_ * std::int64_t(size_of(p_.a_type))),
+          b_(size_b_ * std::int64_t(size_of(p_.b_type))),
+          d_(size_d_ * item_),
+          aux_(aux_bytes(p_, size_d_ * item_)),
+          bias_(p_.m * item_),
+          sums_(p_.m * std::int64_t(sizeof(double))) {}
+
+    bool passed() {
+        if (terms_ == 0) return false;  // no sum of a bias's gradient would be exact
+        if (!right(Trial::ones)) return false;
+        if (lt::writes_mask(p_.epilogue)) return right(Trial::signs);
+        if (lt::reads_mask(p_.epilogue)) return right(Trial::bits);
+        return !lt::reads_before(p_.epilogue) || right(Trial::slopes);
+    }
+
+private:
+    void fill(Trial trial) {
+        const std::int64_t tail = terms_ < p_.k ? terms_ : 0;
+        fill_operand({a_.memory, p_.a_type, size_a_, p_.lda, p_.stride_a, p_.trans_a, p_.k, tail, false},
+                     trial);
+        fill_operand({b_.memory, p_.b_type, size_b_, p_.ldb, p_.stride_b, !p_.trans_b, p_.k, 0, true}, trial);
+        if (lt::reads_mask(p_.epilogue)) fill_mask(aux_.memory, p_.m, p_.n, trial);
+        if (lt::reads_before(p_.epilogue)) fill_before(aux_.memory, p_.d_type, p_.m, p_.n, p_.ldd, trial);
+    }
+
+    bool run(double scale) {
+        lt::Problem plain = p_;
+        plain.align_a = plain.align_b = plain.align_d = plain.align_bias = plain.align_aux = 256;
+        plain.beta_is_zero = true;
+        lt::Operands o;
+        o.a = a_.memory, o.b = b_.memory, o.bias = bias_.memory;
+        o.d = d_.memory, o.aux = aux_.memory, o.bias_grad = sums_.memory;
+        o.alpha = scale;
+        if (!give_workspace(s_, p_.device, algo_, o)) return false;
+        if (lt::run(*lt::make_plan(plain), algo_, o)) return true;
+        synchronize();
+        return false;
+    }
+
+    // Results of an earlier trial are left to be overwritten: what is added to or kept is seen.
+    bool right(Trial trial) {
+        fill(trial);
+        // gelu(x) is exactly x for large x only; 16 times a sum below 16 is exact in every dtype
+        const double scale = applies_gelu(p_.epilogue) && terms_ < 16 ? 16 : 1;
+        if (!run(scale)) return false;
+        const double unit = double(terms_) * scale;
+        const TrialResult d{d_.memory, p_.d_type, p_.m, p_.n, p_.ldd, p_.batch, p_.stride_d};
+        if (count_different(d, trial, unit) != 0) return false;
+        TrialResult before = d;
+        before.matrix = aux_.memory;
+        if (lt::writes_before(p_.epilogue) && count_different(before, trial, unit) != 0) return false;
+        if (lt::writes_mask(p_.epilogue) && count_different_bits(aux_.memory, p_.m, p_.n, trial) != 0)
+            return false;
+        return !lt::has_bias_grad(p_.epilogue) ||
+               count_different_sums(sums_.memory, lt::bias_grad_type(p_.d_type), p_.m, p_.n, trial, unit) ==
+                   0;
+    }
+
+    GemmService& s_;
+    const lt::Problem& p_;
+    const lt::Algo& algo_;
+    const std::int64_t item_, size_a_, size_b_, size_d_, terms_;
+    const Scratch a_, b_, d_, aux_, bias_, sums_;
+};
+
+}  // namespace
+
+bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& algo) {
+    return Check(s, problem, algo).passed();
+}
+
+}  // namespace mezzo::cuda

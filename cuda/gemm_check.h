@@ -1,0 +1,50 @@
+// Kernels of the check that a GEMM algorithm computes what it should: operands, and comparison of results.
+// Matrices are column-major.
+#pragma once
+
+#include <cstdint>
+
+#include "mezzo/dtype.h"
+
+namespace mezzo::cuda {
+
+// What D[i,j] of a trial is, in units of the number of terms.
+enum class Trial : std::uint8_t {
+    ones,    // 1
+    signs,   // relu(a(i) b(j)), from operands whose rows and columns have signs -1, 0 or 1
+    bits,    // 0 or 1, by a mask
+    slopes,  // 0, 1/2 or 1, the derivatives of gelu_tanh at -16, 0 and 16
+};
+
+// One operand of a trial. Ones, times the signs of its rows or columns in a trial of signs; with tail > 0
+// only where the k index is among the last `tail` of k, zero elsewhere.
+struct TrialOperand {
+    void* matrix;
+    Dtype dtype;
+    std::int64_t elements, ld, stride;
+    bool k_is_row;
+    std::int64_t k, tail;
+    bool is_b;  // whose columns have other signs than A's rows
+};
+void fill_operand(const TrialOperand& operand, Trial trial);
+
+// What a gradient epilogue reads in a trial of ones, bits or slopes.
+void fill_mask(void* mask, std::int64_t m, std::int64_t n, Trial trial);
+void fill_before(void* matrix, Dtype dtype, std::int64_t m, std::int64_t n, std::int64_t ld, Trial trial);
+
+// How many elements of the m x n matrices are not `unit` times what the trial gives. Waits for the result.
+struct TrialResult {
+    const void* matrix;
+    Dtype dtype;
+    std::int64_t m, n, ld, batch, stride;
+};
+std::int64_t count_different(const TrialResult& result, Trial trial, double unit);
+
+// How many bits of the mask of D are wrong; those beyond m do not count.
+std::int64_t count_different_bits(const void* mask, std::int64_t m, std::int64_t n, Trial trial);
+
+// How many sums of D's rows are wrong.
+std::int64_t count_different_sums(const void* sums, Dtype dtype, std::int64_t m, std::int64_t n, Trial trial,
+                                  double unit);
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,144 @@
+// Operands and comparisons of the check that a GEMM algorithm computes what it should.
+#include "core/activation.h"
+#include "cuda/gemm_check.h"
+#include "cuda/gemm_device.cuh"
+#include "mezzo/error.h"
+
+namespace mezzo::cuda {
+namespace {
+
+// Numbers without a pattern that a wrong order of elements would meet, too.
+__device__ unsigned mixed(std::int64_t i, std::int64_t j) {
+    unsigned h = unsigned(i) * 0x9E3779B9u ^ (unsigned(j) + 0x7F4A7C15u) * 0x85EBCA6Bu;
+    h ^= h >> 15;
+    h *= 0x2C1B3C6Du;
+    return h ^ h >> 16;
+}
+// -1, 1, or one time in eight 0.
+__device__ float sign_of(std::int64_t i, bool is_b) {
+    const unsigned h = mixed(i, is_b ? -2 : -1);
+    return h % 8 == 0 ? 0.0f : h & 8 ? 1.0f : -1.0f;
+}
+
+__device__ double expected(Trial trial, std::int64_t i, std::int64_t j) {
+    const float product = trial == Trial::signs ? sign_of(i, false) * sign_of(j, true) : 1.0f;
+    if (trial == Trial::bits) return mixed(i, j) & 1u;
+    if (trial == Trial::slopes) return 0.5 * (mixed(i, j) % 3);
+    return product > 0 ? product : 0.0f;
+}
+
+__global__ void operand_kernel(TrialOperand o, Trial trial) {
+    const std::int64_t first_one = o.tail > 0 ? o.k - o.tail : 0;
+    for (std::int64_t i = first_item(); i < o.elements; i += item_step()) {
+        const std::int64_t in_matrix = o.stride > 0 ? i % o.stride : i;
+        const std::int64_t row = in_matrix % o.ld, column = in_matrix / o.ld;
+        const std::int64_t k = o.k_is_row ? row : column, other = o.k_is_row ? column : row;
+        const float one = trial == Trial::signs ? sign_of(other, o.is_b) : 1.0f;
+        store(o.matrix, o.dtype, i, k >= first_one ? one : 0.0f);
+    }
+}
+
+__global__ void mask_kernel(std::uint8_t* mask, std::int64_t m, std::int64_t n, std::int64_t ld,
+                            Trial trial) {
+    for (std::int64_t byte = first_item(); byte < ld / 8 * n; byte += item_step()) {
+        const std::int64_t column = byte / (ld / 8), first = byte % (ld / 8) * 8;
+        unsigned bits = 0;
+        for (int k = 0; k < 8; ++k)
+            bits |= unsigned(first + k < m && expected(trial, first + k, column) > 0) << k;
+        mask[byte] = static_cast<std::uint8_t>(bits);
+    }
+}
+
+__global__ void before_kernel(void* matrix, Dtype dtype, std::int64_t m, std::int64_t n, std::int64_t ld,
+                              Trial trial) {
+    for (std::int64_t i = first_item(); i < m * n; i += item_step()) {
+        const double slope = expected(trial, i % m, i / m);
+        store(matrix, dtype, i / m * ld + i % m, 32 * slope - 16);
+    }
+}
+
+__device__ void add_to(unsigned long long* count, unsigned long long different) {
+    different = block_reduce(different, 0ull, Sum());
+    if (threadIdx.x == 0 && different != 0) atomicAdd(count, different);
+}
+
+__global__ void different_kernel(TrialResult r, Trial trial, double unit, unsigned long long* count) {
+    unsigned long long different = 0;
+    for (std::int64_t i = first_item(); i < r.m * r.n * r.batch; i += item_step()) {
+        const std::int64_t row = i % r.m, column = i / r.m % r.n;
+        const std::int64_t at = i / (r.m * r.n) * r.stride + column * r.ld + row;
+        // counts NaN too
+        different += !(load<double>(r.matrix, r.dtype, at) == unit * expected(trial, row, column));
+    }
+    add_to(count, different);
+}
+
+__global__ void different_bits_kernel(const std::uint8_t* mask, std::int64_t m, std::int64_t n,
+                                      std::int64_t ld, Trial trial, unsigned long long* count) {
+    unsigned long long different = 0;
+    for (std::int64_t i = first_item(); i < m * n; i += item_step()) {
+        const std::int64_t bit = i / m * ld + i % m;
+        different += bool(mask[bit / 8] >> bit % 8 & 1) != (expected(trial, i % m, i / m) > 0);
+    }
+    add_to(count, different);
+}
+
+__global__ void different_sums_kernel(const void* sums, Dtype dtype, std::int64_t m, std::int64_t n,
+                                      Trial trial, double unit, unsigned long long* count) {
+    unsigned long long different = 0;
+    for (std::int64_t i = first_item(); i < m; i += item_step()) {
+        double sum = 0;
+        for (std::int64_t j = 0; j < n; ++j) sum += expected(trial, i, j);
+        different += !(load<double>(sums, dtype, i) == unit * sum);
+    }
+    add_to(count, different);
+}
+
+// What `count` has counted on the device.
+template <class Count> std::int64_t counted(const Count& count) {
+    auto* const total = static_cast<unsigned long long*>(device_malloc(sizeof(unsigned long long)));
+    check(total != nullptr, ErrorKind::memory, "gemm: no 8 bytes of device memory to verify an algorithm");
+    fill_zero(total, sizeof *total);
+    count(total);
+    unsigned long long different = 0;
+    copy_to_host(&different, total, sizeof different);
+    device_free(total);
+    return static_cast<std::int64_t>(different);
+}
+
+}  // namespace
+
+void fill_operand(const TrialOperand& operand, Trial trial) {
+    launch(operand_kernel, grid_for(operand.elements), 256, 0, operand, trial);
+}
+
+void fill_mask(void* mask, std::int64_t m, std::int64_t n, Trial trial) {
+    const std::int64_t ld = relu_mask_ld(m);
+    launch(mask_kernel, grid_for(ld / 8 * n), 256, 0, static_cast<std::uint8_t*>(mask), m, n, ld, trial);
+}
+
+void fill_before(void* matrix, Dtype dtype, std::int64_t m, std::int64_t n, std::int64_t ld, Trial trial) {
+    launch(before_kernel, grid_for(m * n), 256, 0, matrix, dtype, m, n, ld, trial);
+}
+
+std::int64_t count_different(const TrialResult& r, Trial trial, double unit) {
+    return counted([&](unsigned long long* total) {
+        launch(different_kernel, grid_for(r.m * r.n * r.batch), 256, 0, r, trial, unit, total);
+    });
+}
+
+std::int64_t count_different_bits(const void* mask, std::int64_t m, std::int64_t n, Trial trial) {
+    return counted([&](unsigned long long* total) {
+        launch(different_bits_kernel, grid_for(m * n), 256, 0, static_cast<const std::uint8_t*>(mask), m, n,
+               relu_mask_ld(m), trial, total);
+    });
+}
+
+std::int64_t count_different_sums(const void* sums, Dtype dtype, std::int64_t m, std::int64_t n, Trial trial,
+                                  double unit) {
+    return counted([&](unsigned long long* total) {
+        launch(different_sums_kernel, grid_for(m), 256, 0, sums, dtype, m, n, trial, unit, total);
+    });
+}
+
+}  // namespace mezzo::cuda

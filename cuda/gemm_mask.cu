@@ -1,0 +1,48 @@
+// The mask of a ReLU layer's result (core/activation.h), where the GEMM library has not made it.
+#include "cuda/gemm.h"
+#include "cuda/kernel.cuh"
+
+namespace mezzo::cuda {
+namespace {
+
+// A thread makes one byte: 8 neighbours of a row, read in accesses of `pack` elements. Bits beyond the row
+// are 0. As in relu's own gradient a NaN counts as positive.
+template <class T, int pack> __global__ void mask_kernel(const T* x, std::uint8_t* mask, std::int64_t rows,
+                                                         std::int64_t cols, std::int64_t row_bytes) {
+    for (std::int64_t i = first_item(); i < rows * row_bytes; i += item_step()) {
+        const std::int64_t row = i / row_bytes, first = i % row_bytes * 8;
+        unsigned byte = 0;
+        for (int begin = 0; begin < 8 && first + begin < cols; begin += pack) {
+            const auto values = *reinterpret_cast<const Vec<T, pack>*>(x + row * cols + first + begin);
+            MEZZO_UNROLL
+            for (int k = 0; k < pack; ++k)
+                byte |= unsigned(!(convert<Compute<T>>(values.v[k]) <= Compute<T>(0))) << (begin + k);
+        }
+        mask[i] = static_cast<std::uint8_t>(byte);
+    }
+}
+
+template <class T> void run(const Gemm& g) {
+    constexpr int pack = 16 / sizeof(T);
+    const std::int64_t row_bytes = relu_mask_ld(g.n) / 8;
+    const bool whole = g.n % pack == 0 && reinterpret_cast<std::uintptr_t>(g.c) % 16 == 0;
+    launch(whole ? mask_kernel<T, pack> : mask_kernel<T, 1>, grid_for(g.m * row_bytes), 256, 0,
+           static_cast<const T*>(g.c), static_cast<std::uint8_t*>(g.mask), g.m, g.n, row_bytes);
+}
+
+}  // namespace
+
+void gemm_mask(const Gemm& g) {
+    switch (g.c_type) {
+        case Dtype::float16:
+            return run<float16_t>(g);
+        case Dtype::bfloat16:
+            return run<bfloat16_t>(g);
+        case Dtype::float32:
+            return run<float>(g);
+        default:
+            return run<double>(g);
+    }
+}
+
+}  // namespace mezzo::cuda
