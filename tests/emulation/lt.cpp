@@ -19,7 +19,7 @@ struct Plan {
 namespace {
 
 using emulation::fake_lt;
-constexpr int candidate_count = 3;
+constexpr std::size_t candidate_count = 3;
 
 double load(const void* p, Dtype dtype, std::int64_t i) {
     switch (dtype) {
@@ -101,6 +101,14 @@ void compute(const Problem& p, const Operands& o, std::int64_t k) {
     engine.close_device_memory();
 }
 
+// By which a run moves the emulated clock.
+double ms_of(const Problem& p, std::size_t number) {
+    double ms =
+        number < candidate_count ? fake_lt.ms[number] : fake_lt.hidden_ms.at(number - candidate_count);
+    if (p.epilogue != Epilogue::none) ms += fake_lt.fused_ms;
+    return has_aux(p.epilogue) ? ms + fake_lt.aux_ms : ms;
+}
+
 // Whether the real pointer keeps the alignment the plan was made for.
 bool aligned(const void* p, std::uint16_t alignment) {
     return p != nullptr && reinterpret_cast<std::uintptr_t>(p) % alignment == 0;
@@ -141,13 +149,13 @@ std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_work
     if (fake_lt.no_algorithm || fake_lt.workspace > max_workspace) return {};
     if (fake_lt.no_fused && plan.problem.epilogue != Epilogue::none) return {};
     std::vector<Algo> algos;
-    for (int i = 0; i < candidate_count && i < max_count; ++i) {
+    for (std::size_t i = 0; i < candidate_count && i < std::size_t(max_count); ++i) {
         Algo algo;
-        algo.data[0] = std::uint64_t(i);
+        algo.data[0] = i;
         algo.workspace = fake_lt.workspace;
         algos.push_back(algo);
     }
-    if (fake_lt.vector_algorithm && whole_vectors(plan.problem) && max_count >= candidate_count)
+    if (fake_lt.vector_algorithm && whole_vectors(plan.problem) && std::size_t(max_count) >= candidate_count)
         std::rotate(algos.begin(), algos.end() - 1, algos.end());
     return algos;
 }
@@ -155,8 +163,31 @@ std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_work
 bool accepts(Plan& plan, Algo& algo) {
     const bool fused = plan.problem.epilogue != Epilogue::none;
     algo.workspace = fake_lt.workspace;
-    return algo.data[0] < candidate_count && !(fused && fake_lt.no_fused);
+    const std::uint64_t hidden = algo.data[0] - candidate_count;
+    const bool exists = algo.data[0] < candidate_count ||
+                        (hidden < fake_lt.hidden_ms.size() && fake_lt.hidden_ms[hidden] >= 0);
+    return exists && !(fused && fake_lt.no_fused);
 }
+
+std::vector<AlgoFamily> families(Plan&) {
+    std::vector<AlgoFamily> result(2);
+    for (std::uint32_t i = 0; i < fake_lt.hidden_ms.size(); ++i) {
+        AlgoFamily& family = result[i % 2];
+        if (family.values.empty()) family = {int(i % 2), {{}}};
+        family.values[0].push_back(i);
+    }
+    std::erase_if(result, [](const AlgoFamily& family) { return family.values.empty(); });
+    return result;
+}
+
+std::optional<Algo> configuration(Plan& plan, const AlgoFamily& family, std::uint64_t number) {
+    ++fake_lt.configurations;
+    Algo algo;
+    algo.data[0] = candidate_count + family.values.at(0).at(number);
+    return accepts(plan, algo) ? std::optional(algo) : std::nullopt;
+}
+
+std::string describe(const Algo& algo) { return "algorithm " + std::to_string(algo.data[0]); }
 
 std::uint64_t version() { return fake_lt.version; }
 
@@ -165,11 +196,7 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
     const int number = int(algo.data[0]);
     ++fake_lt.runs;
     count_launch();
-    if (emulation::options.clock_ms >= 0) {
-        const bool fused = p.epilogue != Epilogue::none;
-        emulation::options.clock_ms += fake_lt.ms[number % candidate_count] + (fused ? fake_lt.fused_ms : 0) +
-                                       (has_aux(p.epilogue) ? fake_lt.aux_ms : 0);
-    }
+    if (emulation::options.clock_ms >= 0) emulation::options.clock_ms += ms_of(p, algo.data[0]);
     if (number < fake_lt.failing || o.workspace_bytes < algo.workspace) {
         ++fake_lt.failed_runs;
         return false;
@@ -178,8 +205,14 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
           "fake lt: an operand is less aligned than its plan");
     check(p.beta_is_zero == (o.beta == 0), ErrorKind::backend, "fake lt: beta differs from the plan's");
     std::int64_t k = number < fake_lt.dropping_tail ? p.k / 32 * 32 : p.k;
-    if (number < fake_lt.dropping_last) --k;
-    emulation::run_or_record([p, o, k] { compute(p, o, k); });
+    const bool drops =
+        fake_lt.hidden_dropping >= 0 && number - int(candidate_count) == fake_lt.hidden_dropping;
+    if (number < fake_lt.dropping_last || drops) --k;
+    emulation::run_or_record([p, o, k] {
+        const std::string size = std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);
+        emulation::tell({nullptr, "product " + size});
+        compute(p, o, k);
+    });
     fake_lt.last_algorithm = number;
     fake_lt.last_problem = p;
     fake_lt.last_workspace = o.workspace;
