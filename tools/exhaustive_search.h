@@ -12,8 +12,8 @@ namespace mezzo {
 
 struct SearchOptions {
     double seconds = 3;  // for trying configurations, in equal shares for the library's kernel families
-    std::size_t finalists = 12;   // algorithms whose median is taken after one or two quick runs of each
-    std::function<double()> now;  // seconds; a steady clock unless set
+    std::size_t finalists = 12;        // algorithms whose median is taken after one or two quick runs of each
+    std::function<double()> now = {};  // seconds; a steady clock unless set
 };
 
 // Microseconds of one call on operands that the L2 cache does not hold, own kernels for bias and activation
