@@ -14,7 +14,7 @@ import time
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
-from gpu import build, parts  # noqa: E402
+from gpu import build, parts, rehearsal  # noqa: E402
 
 failures = []
 
@@ -37,9 +37,22 @@ ROW = '{"framework": "F", "median_ms": %s, "min_ms": 1, "queued_ms": 1, "launche
       '"peak_device_mb": 3}'
 BENCH = f"""#!/bin/sh
 case "$*" in
+  *--profile*--autotune*) echo "bench: gpu trace: CUPTI cannot be opened" >&2; exit 1 ;;
+  *--profile*) cat <<'END'
+{rehearsal.profile()}
+END
+  ;;
   *recipe513*) echo "bench: out of memory" >&2; exit 1 ;;
   *--capture*) echo '{ROW % 2}' ;;
   *) echo '{ROW % 4}' ;;
+esac
+"""
+# Its limit ends the last of them in the middle of a line.
+SEARCH = f"""#!/bin/sh
+case "$*" in
+  *recipe513*) echo '{rehearsal.product("recipe513")}'; printf '{{"step": "reci'; kill -9 $$ ;;
+  *bert*) echo "gemm_search: out of memory" >&2; exit 1 ;;
+  *) echo '{rehearsal.product("recipe512")}' ;;
 esac
 """
 PYTHON = f"""#!/bin/sh
@@ -101,14 +114,15 @@ def test_flags():
 def stand_ins(folder):
     write(folder / "tools/nvidia-smi", "#!/bin/sh\necho 'Stand-in, 9.0'\n")
     write(folder / "tools/python", PYTHON)
-    for name, script in {"mezzo-tests": TESTS, "bench": BENCH, "mlp": "#!/bin/sh\necho trained\n"}.items():
+    for name, script in {"mezzo-tests": TESTS, "bench": BENCH, "gemm_search": SEARCH, "mlp": "#!/bin/sh\necho trained\n"}.items():
         write(folder / "out" / name, script)
 
 
 def test_run(folder):
     """Everything once, with planted faults: each is reported, and nothing else is."""
     stand_ins(folder)
-    run = gpu_check(folder, "--reuse", "--only", "tests,sample,benchmark")
+    run = gpu_check(folder, "--reuse", "--only", "tests,sample,benchmark,profile,search")
+    check("Traceback" not in run.stderr, run.stderr)
     check(run.returncode == 1, f"exit code {run.returncode} with failed tests\n{run.stdout[-2000:]}{run.stderr}")
     report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
     markdown = (folder / "out/report.md").read_text(encoding="utf-8")
@@ -122,8 +136,82 @@ def test_run(folder):
     check(rows["bert_base512", "float16", "mezzo, captured"].get("times_eager") == 5, "ratio of the captured step")
     check(rows["mlp64", "float16", "PyTorch, reduce-overhead"].get("times_eager") == 1, "ratio of PyTorch")
     check(rows["recipe513", "float16", "mezzo"].get("outcome") == "exit code 1", "a failed benchmark has an outcome")
-    check(markdown.count("FAILED: benchmark") == 2 and "out of memory" in markdown, "failed benchmarks are not in the report")
+    check(markdown.count("FAILED: benchmark") == 4 and "out of memory" in markdown, "failed benchmarks are not in the report")
+    check_targets(report, markdown)
     check("trained" in markdown and not report["left_out"], "the sample's output, or something was left out")
+
+
+def check_targets(report, markdown):
+    """Targets are judged by what was measured; a search or profile that fails loses nothing but itself."""
+    states = {t["target"]: (t["measured"], t["state"]) for t in report["targets"]}
+    check(states["recipe MLP (3 x 4096, batch 512): at least 1.75x PyTorch"] == ("5.00x", "met"), f"recipe: {states}")
+    check(states["64-wide MLP, captured: at least 10x PyTorch"] == ("5.00x", "not met"), "64-wide MLP")
+    check(states["recipe MLP: batch 513 at most 1.25x the time of 512"] == ("", "not measured"), "batch 513")
+    check(states["test suite passes on the GPU"][1] == "not met", "a suite with failures")
+    check(states["memcheck is clean"] == ("", "not measured"), "sanitizers that did not run")
+    for name, expected in {"batch 512": ("1.020x", "met"), "batch 513": ("1.020x", "met"), "BERT-base": ("", "not measured")}.items():
+        found = states[f"{name}: products within 10 % of the best cuBLASLt algorithm, autotuned"]
+        check(found == expected, f"search of {name}: {found}")
+    ended = sorted((r["step"], r["outcome"]) for r in report["search"] if "outcome" in r)
+    check(ended == [("bert_base128", "exit code 1"), ("recipe513", "killed by signal 9")], f"searches: {ended}")
+    profiles = {(r["case"], r["side"]): r.get("outcome", "ok") for r in report["profile"]}
+    check(profiles == {("recipe512", "mezzo, captured, options on"): "exit code 1", ("recipe512", "mezzo, captured"): "ok",
+                       ("bert_base128", "mezzo, captured, options on"): "exit code 1", ("bert_base128", "mezzo, captured"): "ok"},
+          f"profiles: {profiles}")
+    check("CUPTI cannot be opened" in markdown and "`update_kernel<SgdStep>` | 1 | 160.0" in markdown, "profiles in the report")
+    for text in ("| 64-wide MLP, captured: at least 10x PyTorch | 5.00x | not met |", "FAILED: search: bert_base128: exit code 1"):
+        check(text in markdown, f"not in the report: {text}")
+
+
+def test_more(folder):
+    """A run that goes on from an earlier one: nothing again, one report, and what the budget has cut is run anew."""
+    run = gpu_check(folder, "--reuse", "--only", "sample,search", "--budget", "25")
+    report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
+    check(len(report["left_out"]) == 1 and "bert_base128" in report["left_out"][0], f"left out: {report['left_out']}\n{run.stderr}")
+    write(folder / "out/mlp", "#!/bin/sh\necho a second time\n")
+    gpu_check(folder, "--more", "--only", "sample,search")
+    report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
+    check([r["output"] for r in report["sample"]] == ["trained\n"], "a part that was done is run again")
+    check({r["step"] for r in report["search"]} == {"recipe512", "recipe513", "bert_base128"} and not report["left_out"],
+          "what was left out is not run")
+    cut = {"tests": [{"part": "a", "budget_spent": False}, {"part": "b", "budget_spent": False}, {"part": "b", "budget_spent": True}]}
+    check(parts.finished(cut) == {"tests": cut["tests"][:1]}, "a part that the budget has cut counts as done")
+
+
+class Built(build.Plan):
+    """A plan of three sources and two programs, of which one source does not compile."""
+
+    def __init__(self, args):
+        self.args, self.nvcc = args, "nvcc"
+        self.compiles, self.links = [], []
+
+    def add(self, program, *sources):
+        objects = []
+        for source, works in sources:
+            objects.append(str(self.args.out / (source.replace("/", "_") + ".o")))
+            script = f"touch {objects[-1]}" if works else "echo no such header >&2; exit 1"
+            self.compiles.append(["sh", "-ec", script, "sh", "-c", source, "-o", objects[-1]])
+        self.links.append(["sh", "-ec", f"touch {self.args.out / program}", *objects, "-o", str(self.args.out / program)])
+
+
+def test_build(folder):
+    """What does not compile costs the programs that need it, not the others, and no old program stands for it."""
+    args = type("Args", (), {"out": folder / "objects", "jobs": 2})
+    args.out.mkdir()
+    (args.out / "bench").write_text("old", encoding="utf-8")
+    plan = Built(args)
+    plan.add("mlp", ("samples/mlp.cpp", True))
+    plan.add("bench", ("tools/bench.cpp", True), ("tools/step_profile.cpp", False))
+    _, seconds, failed = plan.run()
+    check(set(failed) == {"bench"} and "no such header" in failed["bench"], f"not built: {failed}")
+    check((args.out / "mlp").exists() and not (args.out / "bench").exists(), "programs of a build with an error")
+    check(set(seconds) == {"samples/mlp.cpp", "tools/bench.cpp", "tools/step_profile.cpp"}, "seconds of each source")
+    without = Built(args)
+    without.compiles = [["sh", "-ec", 'case "$*" in *MEZZO_NO_CUPTI*) exit 0;; esac; exit 1', "sh", "-c", "tools/gpu_trace.cpp", "-o", "x"]]
+    check(without.execute(without.compiles[0])[1] == "", "a toolkit without CUPTI costs the program")
+    ran = parts.run_all([parts.Part("a", "benchmark", 0, [parts.Command([str(args.out / "bench")], 1, {})])], time.monotonic() + 9,
+                        lambda line: None, failed)
+    check(ran[1] == ["a: bench was not built"], f"a part without its program: {ran}")
 
 
 def test_sanitizers(folder):
@@ -158,7 +246,9 @@ def main():
         test_plan(pathlib.Path(folder))
         test_flags()
         test_run(pathlib.Path(folder))
+        test_more(pathlib.Path(folder))
         test_sanitizers(pathlib.Path(folder))
+        test_build(pathlib.Path(folder))
     test_limits()
     print(f"{len(failures)} failures")
     sys.exit(1 if failures else 0)

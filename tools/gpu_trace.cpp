@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#if defined(MEZZO_HAVE_CUDA) && __has_include(<cupti.h>)
+#if defined(MEZZO_HAVE_CUDA) && !defined(MEZZO_NO_CUPTI) && __has_include(<cupti.h>)
 #include <cupti.h>
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -153,7 +153,7 @@ std::vector<DeviceWork> take_gpu_trace() {
 #else
 
 void start_gpu_trace() {
-    throw std::runtime_error("gpu trace: built without CUDA, or with a toolkit without CUPTI (cupti.h)");
+    throw std::runtime_error("gpu trace: built without CUDA, or with a toolkit whose CUPTI (cupti.h) is missing or unknown");
 }
 std::vector<DeviceWork> take_gpu_trace() { return {}; }
 
