@@ -208,7 +208,9 @@ constexpr std::array<Setting, 6> settings{
     Setting{CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4, "swizzle"},
     Setting{CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2, "cluster"},
 };
-constexpr std::size_t split_setting = 3;
+constexpr Setting split_setting = settings[3];
+constexpr Setting family_id{CUBLASLT_ALGO_CONFIG_ID, 4, "family"};
+constexpr Setting reduction_setting{CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4, "reduction"};
 
 // A capability of one number; `otherwise` where the library does not know it.
 template <class T>
@@ -242,10 +244,9 @@ std::vector<std::vector<std::uint32_t>> values_of(const cublasLtMatmulAlgo_t& al
                          CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0;
     std::vector<std::uint32_t> split{1}, cluster{CUBLASLT_CLUSTER_SHAPE_AUTO};
     if (splits) split = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32};
-    for (std::uint32_t c = CUBLASLT_CLUSTER_SHAPE_1x1x1; device_info(device).major >= 9; ++c) {
-        if (c == CUBLASLT_CLUSTER_SHAPE_END) break;
+    const bool clusters = device_info(device).major >= 9;
+    for (std::uint32_t c = CUBLASLT_CLUSTER_SHAPE_1x1x1; clusters && c < CUBLASLT_CLUSTER_SHAPE_END; ++c)
         cluster.push_back(c);
-    }
     const auto options = capability(algo, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, std::int32_t(0));
     const auto swizzles = capability(algo, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT, std::uint32_t(0));
     return {ids(algo, CUBLASLT_ALGO_CAP_TILE_IDS),
@@ -267,6 +268,26 @@ bool set(cublasLtMatmulAlgo_t& algo, const Setting& setting, std::uint32_t value
     const auto narrow = static_cast<std::uint16_t>(value);
     const void* const from = setting.bytes == sizeof narrow ? static_cast<const void*>(&narrow) : &value;
     return functions().set_algo(&algo, setting.attribute, from, setting.bytes) == CUBLAS_STATUS_SUCCESS;
+}
+
+// None if this version of the library does not know the setting.
+std::optional<std::uint32_t> get(const cublasLtMatmulAlgo_t& algo, const Setting& setting) {
+    std::uint32_t value = 0;
+    std::size_t written = 0;
+    const cublasStatus_t status =
+        functions().get_algo(&algo, setting.attribute, &value, setting.bytes, &written);
+    return status == CUBLAS_STATUS_SUCCESS ? std::optional(value) : std::nullopt;
+}
+
+// The algorithm with the way of adding that its split needs; none if the library does not take it.
+std::optional<Algo> complete(Plan& plan, cublasLtMatmulAlgo_t algo) {
+    const bool splits = get(algo, split_setting).value_or(1) > 1;
+    if (!set(algo, reduction_setting,
+             splits ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE))
+        return std::nullopt;
+    Algo result;
+    store(algo, result);
+    return accepts(plan, result) ? std::optional(result) : std::nullopt;
 }
 
 }  // namespace
@@ -364,35 +385,36 @@ std::vector<AlgoFamily> families(Plan& plan) {
 std::optional<Algo> configuration(Plan& plan, const AlgoFamily& family, std::uint64_t number) {
     cublasLtMatmulAlgo_t algo{};
     if (!init(plan.problem, family.id, algo)) return std::nullopt;
-    bool splits = false;
     for (std::size_t i = 0; i < settings.size(); ++i) {
         const auto& values = family.values.at(i);
-        const std::uint32_t value = values[number % values.size()];
+        if (!set(algo, settings[i], values[number % values.size()])) return std::nullopt;
         number /= values.size();
-        if (!set(algo, settings[i], value)) return std::nullopt;
-        splits |= i == split_setting && value > 1;
     }
-    const Setting reduction{CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4, "reduction"};
-    if (!set(algo, reduction,
-             splits ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE))
-        return std::nullopt;
-    Algo result;
-    store(algo, result);
-    return accepts(plan, result) ? std::optional(result) : std::nullopt;
+    return complete(plan, algo);
+}
+
+std::vector<Algo> neighbours(Plan& plan, const Algo& algo) {
+    const cublasLtMatmulAlgo_t start = native(algo);
+    const int id = int(get(start, family_id).value_or(0));
+    cublasLtMatmulAlgo_t plain{};
+    std::vector<Algo> result;
+    if (!init(plan.problem, id, plain)) return result;
+    const auto values = values_of(plain, plan.problem.device);
+    for (std::size_t i = 0; i < settings.size(); ++i)
+        for (const std::uint32_t value : values.at(i)) {
+            cublasLtMatmulAlgo_t other = start;
+            if (get(start, settings[i]) == value || !set(other, settings[i], value)) continue;
+            if (const auto found = complete(plan, other)) result.push_back(*found);
+        }
+    return result;
 }
 
 std::string describe(const Algo& algo) {
     const cublasLtMatmulAlgo_t chosen = native(algo);
-    std::string text;
-    const auto add = [&](const Setting& setting) {
-        std::uint32_t value = 0;
-        std::size_t written = 0;
-        if (functions().get_algo(&chosen, setting.attribute, &value, setting.bytes, &written) ==
-            CUBLAS_STATUS_SUCCESS)
-            text += (text.empty() ? "" : ", ") + std::string(setting.name) + " " + std::to_string(value);
-    };
-    add({CUBLASLT_ALGO_CONFIG_ID, 4, "family"});
-    for (const Setting& setting : settings) add(setting);
+    std::string text = "family " + std::to_string(get(chosen, family_id).value_or(0));
+    for (const Setting& setting : settings)
+        if (const auto value = get(chosen, setting))
+            text += std::string(", ") + setting.name + " " + std::to_string(*value);
     return text;
 }
 

@@ -42,6 +42,9 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue);
 // The problem's plan, made at need with the library's candidates.
 CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 
+// The library's proposals for the product, up to `count`, its best guess first.
+std::vector<lt::Algo> proposals(const Gemm& g, lt::Epilogue epilogue, lt::Plan& plan, int count);
+
 // Runs the product with one algorithm, own kernels for what `epilogue` leaves included. False if the library
 // refuses the algorithm, or there is no memory for its workspace.
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);

@@ -53,6 +53,10 @@ std::vector<AlgoFamily> families(Plan& plan);
 // Configuration `number` < family.size(); none if the library does not take it for the plan.
 std::optional<Algo> configuration(Plan& plan, const AlgoFamily& family, std::uint64_t number);
 
+// The algorithms that differ from this one in a single setting, as far as the library takes them for the
+// plan.
+std::vector<Algo> neighbours(Plan& plan, const Algo& algo);
+
 // The algorithm's settings, for people.
 std::string describe(const Algo& algo);
 

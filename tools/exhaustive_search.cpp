@@ -1,9 +1,12 @@
 #include "tools/exhaustive_search.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "cuda/gemm_plans.h"
@@ -18,6 +21,8 @@ namespace lt = cuda::lt;
 
 // Medians of the same algorithm differ from one group of runs to the next: each finalist's best of so many.
 constexpr int rounds = 3;
+constexpr int max_proposals = 1000;
+constexpr std::size_t starts = 3;  // of the way from neighbour to neighbour
 
 double steady_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -27,6 +32,8 @@ struct Tried {
     float ms;
     lt::Algo algo;
 };
+
+bool faster(const Tried& a, const Tried& b) { return a.ms < b.ms; }
 
 // 0, 1 ... size - 1 in an order that jumps by about the golden section of the range.
 class Jumps {
@@ -56,7 +63,12 @@ public:
         const std::optional<lt::Algo> proposed = first_right(usual);
         const std::optional<lt::Choice> tuned = cuda::tune(s_, g_, epilogues);
         const lt::Epilogue epilogue = tuned ? tuned->epilogue : usual;
-        try_families(epilogue);
+        lt::Plan& plan = *cuda::plan_for(s_, g_, epilogue).plan;
+        begin_ = now_();
+        for (const lt::Algo& algo : cuda::proposals(g_, epilogue, plan, max_proposals))
+            if (now_() < time_at(1.0 / 3)) try_algo(epilogue, algo);
+        climb(plan, epilogue, time_at(2.0 / 3));
+        try_families(plan, epilogue);
         std::vector<Entrant> entrants = finalists(epilogue);
         const auto add = [&](lt::Epilogue e, const lt::Algo& algo, double* us) {
             entrants.push_back({e, algo, us});
@@ -86,13 +98,40 @@ private:
         return cuda::sums_every_term(s_, cuda::problem_of(g_, epilogue), algo);
     }
 
-    void try_families(lt::Epilogue epilogue) {
-        lt::Plan& plan = *cuda::plan_for(s_, g_, epilogue).plan;
+    double time_at(double share) const { return begin_ + share * options_.seconds; }
+
+    // Its time, if it runs; an algorithm is tried once.
+    std::optional<float> try_algo(lt::Epilogue epilogue, const lt::Algo& algo) {
+        if (!known_.insert(std::to_array(algo.data)).second) return std::nullopt;
+        const auto ms = time_(epilogue, algo, Timing::quick);
+        if (!ms) return std::nullopt;
+        ++result_.accepted;
+        tried_.push_back({*ms, algo});
+        return ms;
+    }
+
+    // From the fastest so far to what is faster and differs in one setting.
+    void climb(lt::Plan& plan, lt::Epilogue epilogue, double end) {
+        std::vector<Tried> fastest = tried_;
+        const std::size_t count = std::min(starts, fastest.size());
+        std::partial_sort(fastest.begin(), fastest.begin() + std::ptrdiff_t(count), fastest.end(), faster);
+        for (std::size_t i = 0; i < count; ++i)
+            for (Tried at = fastest[i]; now_() < end;) {
+                const float before = at.ms;
+                for (const lt::Algo& algo : lt::neighbours(plan, at.algo)) {
+                    if (now_() >= end) break;
+                    const auto ms = try_algo(epilogue, algo);
+                    if (ms && *ms < at.ms) at = {*ms, algo};
+                }
+                if (at.ms == before) break;
+            }
+    }
+
+    void try_families(lt::Plan& plan, lt::Epilogue epilogue) {
         const std::vector<lt::AlgoFamily> families = lt::families(plan);
-        const double begin = now_();
         for (const lt::AlgoFamily& family : families) result_.configurations += family.size();
         for (std::size_t i = 0; i < families.size(); ++i) {
-            const double left = begin + options_.seconds - now_();  // what earlier families left over as well
+            const double left = time_at(1) - now_();  // what earlier families left over as well
             try_family(plan, epilogue, families[i], now_() + left / double(families.size() - i));
         }
         result_.complete = result_.tried == result_.configurations;
@@ -102,19 +141,13 @@ private:
         Jumps jumps(family.size());
         for (std::uint64_t i = 0; i < family.size() && now_() < end; ++i) {
             ++result_.tried;
-            const std::optional<lt::Algo> algo = lt::configuration(plan, family, jumps[i]);
-            if (!algo) continue;
-            const auto ms = time_(epilogue, *algo, Timing::quick);
-            if (!ms) continue;
-            ++result_.accepted;
-            tried_.push_back({*ms, *algo});
+            if (const auto algo = lt::configuration(plan, family, jumps[i])) try_algo(epilogue, *algo);
         }
     }
 
     // The fastest of those tried that sum all terms.
     std::vector<Entrant> finalists(lt::Epilogue epilogue) {
-        std::stable_sort(tried_.begin(), tried_.end(),
-                         [](const Tried& a, const Tried& b) { return a.ms < b.ms; });
+        std::stable_sort(tried_.begin(), tried_.end(), faster);
         std::vector<Entrant> result;
         for (const Tried& t : tried_) {
             if (result.size() == options_.finalists) break;
@@ -146,7 +179,9 @@ private:
     const SearchOptions& options_;
     std::function<double()> now_;
     const TimeAlgo& time_;
+    double begin_ = 0;
     std::vector<Tried> tried_;
+    std::set<std::array<std::uint64_t, 8>> known_;
     SearchResult result_;
 };
 

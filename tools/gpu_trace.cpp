@@ -153,7 +153,8 @@ std::vector<DeviceWork> take_gpu_trace() {
 #else
 
 void start_gpu_trace() {
-    throw std::runtime_error("gpu trace: built without CUDA, or with a toolkit whose CUPTI (cupti.h) is missing or unknown");
+    throw std::runtime_error(
+        "gpu trace: built without CUDA, or with a toolkit whose CUPTI (cupti.h) is missing or unknown");
 }
 std::vector<DeviceWork> take_gpu_trace() { return {}; }
 

@@ -31,7 +31,7 @@ TEST_CASE("search: finds what the library does not propose", "[cuda][gemm][emula
     REQUIRE(r.best == "algorithm 5");
     REQUIRE(r.configurations == 5);
     REQUIRE(r.tried == 5);
-    REQUIRE(r.accepted == 3);
+    REQUIRE(r.accepted == 3 + 3);  // the proposals, too
     REQUIRE(r.complete);
 }
 
@@ -74,14 +74,15 @@ TEST_CASE("search: every family has its share of the time", "[cuda][gemm][emulat
     Tuned::times(9, 9, 9);
     fake_lt.hidden_ms.assign(1000, 8);  // odd numbers are the second family's
     fake_lt.hidden_ms[1] = 6;           // its first
+    fake_lt.hidden_ms[0] = -1;          // so that there is no way from neighbour to neighbour
     const Product x;
-    // 3 runs of 8 ms per configuration: about 20 in each half of the second
+    // 3 runs of 9 ms for each of 3 proposals, 3 runs of 8 ms for each configuration: 919 ms in two halves
     const SearchResult r = search_algorithms(x.g, options(1));
     REQUIRE(r.best_us == 6000);
     REQUIRE_FALSE(r.complete);
     REQUIRE(r.configurations == 1000);
-    REQUIRE(r.tried >= 40);
-    REQUIRE(r.tried <= 44);
+    REQUIRE(r.tried >= 39);
+    REQUIRE(r.tried <= 42);
 }
 
 TEST_CASE("search: the order visits every configuration once", "[cuda][gemm][emulation]") {
@@ -94,8 +95,28 @@ TEST_CASE("search: the order visits every configuration once", "[cuda][gemm][emu
     const Product x;
     const SearchResult r = search_algorithms(x.g, options(1e6));
     REQUIRE(r.best == "algorithm " + std::to_string(3 + fast));
-    REQUIRE(r.accepted == count);
+    REQUIRE(r.accepted == 3 + count);
     REQUIRE(std::size_t(fake_lt.configurations) == count);
+}
+
+TEST_CASE("search: from neighbour to neighbour", "[cuda][gemm][emulation]") {
+    const Tuned tuned;
+    Tuned::times(9, 9, 8);
+    fake_lt.hidden_ms = {7, 6, 5, 6, 1};  // the way ends at 5
+    for (int i = 0; i < 995; ++i) fake_lt.hidden_ms.push_back(20);
+    const Product x;
+    SearchResult r = search_algorithms(x.g, options(0.25));
+    REQUIRE(r.best == "algorithm 5");
+    REQUIRE(r.best_us == 5000);
+    REQUIRE(r.tried < 10);
+    cuda::clear_gemm_plans();
+    r = search_algorithms(x.g, options(1e6));
+    REQUIRE(r.best == "algorithm 7");
+    REQUIRE(r.accepted == 1003);  // each once
+    cuda::clear_gemm_plans();
+    r = search_algorithms(x.g, options(0));  // no time: mezzo's own choices
+    REQUIRE(r.accepted == 0);
+    REQUIRE(r.best == "algorithm 2");
 }
 
 TEST_CASE("search: without a right algorithm there is no time", "[cuda][gemm][emulation]") {

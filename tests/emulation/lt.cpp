@@ -187,6 +187,16 @@ std::optional<Algo> configuration(Plan& plan, const AlgoFamily& family, std::uin
     return accepts(plan, algo) ? std::optional(algo) : std::nullopt;
 }
 
+std::vector<Algo> neighbours(Plan& plan, const Algo& algo) {
+    std::vector<Algo> result;
+    for (const std::uint64_t number : {algo.data[0] - 1, algo.data[0] + 1}) {
+        Algo other;
+        other.data[0] = number;
+        if (accepts(plan, other)) result.push_back(other);
+    }
+    return result;
+}
+
 std::string describe(const Algo& algo) { return "algorithm " + std::to_string(algo.data[0]); }
 
 std::uint64_t version() { return fake_lt.version; }
