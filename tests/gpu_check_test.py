@@ -99,9 +99,38 @@ def test_plan(folder):
         for source in sources["device_test_sources"]:
             pattern = rf"--tool {tool} .*\[#{pathlib.Path(source).stem}\]"
             check(re.search(pattern, run.stdout), f"{tool} does not check {source}")
+    planned = re.findall(r"^# (\w+): (.*?); (\d+) s; ", run.stdout, re.M)
+    last = max(i for i, (kind, _, _) in enumerate(planned) if kind == "sanitizer")
+    check(sum(int(seconds) for _, _, seconds in planned[:last + 1]) <= 300, "what the targets need leaves no time for the build")
+    check(len({name for _, name, _ in planned}) == len(planned), "two parts of one name: --more could not tell them apart")
     (folder / "toolkit/bin/nvcc").unlink()
     run = gpu_check(folder, "--dry-run")
     check(run.returncode == 1 and "missing: " in run.stdout and "nvcc" in run.stdout, "nvcc is not missed")
+
+
+def test_deps(folder):
+    """Unpacked packages come before the system's: their headers, their static libraries."""
+    deps = folder / "deps"
+    for header in build.HEADERS:
+        write(deps / "usr/include" / header, "")
+    for library in build.LIBRARIES.values():
+        write(deps / f"usr/lib/x86_64-linux-gnu/lib{library}.a", "")
+    run = gpu_check(folder, "--dry-run", "--only", "sample", "--deps", str(deps))
+    lines = run.stdout.split("\n")
+    compiled = [line for line in lines if " -c tools/bench.cpp " in line]
+    check(len(compiled) == 1 and f"-isystem{deps}/usr/include" in compiled[0], "headers of the unpacked packages")
+    linked = [line for line in lines if line.endswith("/gemm_search")]
+    check(len(linked) == 1 and all(f"{deps}/usr/lib/x86_64-linux-gnu/lib{name}.a" in linked[0] for name in build.LIBRARIES.values()),
+          "libraries of the unpacked packages")
+
+
+def test_rehearsal(folder):
+    """The dry run goes through every part, and a part whose output does not reach the report is a fault."""
+    run = gpu_check(folder, "--dry-run")
+    check("rehearsal with stand-ins: 0 faults" in run.stdout, f"rehearsal: {run.stdout[-1000:]}{run.stderr}")
+    part = parts.Part("p", "benchmark", 0, [parts.Command(["unknown"], 5, {"case": "c", "precision": "float16", "side": "mezzo"})])
+    found = rehearsal.faults([part], {"tests": 1, "sanitizer": 1}, complete=False)
+    check(found == ["benchmark: c, float16, mezzo: printed no numbers"], f"output without numbers: {found}")
 
 
 def test_flags():
@@ -245,6 +274,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_plan(pathlib.Path(folder))
         test_flags()
+        test_deps(pathlib.Path(folder))
+        test_rehearsal(pathlib.Path(folder))
         test_run(pathlib.Path(folder))
         test_more(pathlib.Path(folder))
         test_sanitizers(pathlib.Path(folder))

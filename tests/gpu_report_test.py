@@ -78,6 +78,9 @@ def test_explain():
     near(found["forward 1"]["ratio"], 10 / 22.03, "distance of a product", 1e-2)
     near(found["input to 16 bit"]["floor_us"], 6 * 512 * 4096 / 4.3e12 * 1e6, "floor of a conversion")
     check(found["input to 16 bit"]["bound"] == "memory" and found["partial sums of split products"]["kernels"] == 1, "split-K's sums")
+    small = [{"name": f"void mezzo::cuda::{name}<float>(float const*)", "us": 2.0} for name in ("reduce_parts_kernel", "begin_step_kernel")]
+    rows = roofline.explain("recipe512", "float16", small, {})
+    check([(r["bound"], r["floor_us"]) for r in rows] == [("launch", 0.0)] * 2, "kernels that take what a launch takes")
     check(found["without a model"]["kernels"] == 1 and found["without a model"]["floor_us"] is None, "a kernel without a line")
 
 

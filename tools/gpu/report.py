@@ -24,6 +24,12 @@ def outcome(result):
     return "ok" if code == 0 else f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
+def without(what, result):
+    """How a command ended that has not printed what it should."""
+    ended = outcome(result)
+    return f"printed no {what}" if ended == "ok" else ended
+
+
 def test_row(result):
     """One file of test cases. A case that was skipped for want of a GPU has failed: there is one."""
     counts = catch_counts(result["stdout"])
@@ -56,7 +62,7 @@ def benchmark_row(result):
         measured = json.loads(result["stdout"].strip().split("\n")[-1])
         return row | {"framework": measured["framework"]} | {key: measured[key] for key in (*COLUMNS, "steps")}
     except (json.JSONDecodeError, KeyError, TypeError):
-        return row | {"outcome": outcome(result), "log": end_of(result)}
+        return row | {"outcome": without("numbers", result), "log": end_of(result)}
 
 
 def add_ratios(rows):
@@ -88,9 +94,8 @@ def search_rows(results):
         found = [r for r in json_lines(result["stdout"]) if {"product", "best_us", "heuristic_us", "autotuned_us"} <= set(r)]
         rows += found
         if outcome(result) != "ok" or not found:
-            ended = outcome(result)
             rows.append({"step": result["step"], "product": "", "best_us": 0, "log": end_of(result),
-                         "outcome": "printed no product" if ended == "ok" else ended})
+                         "outcome": without("product", result)})
     return rows
 
 
@@ -99,8 +104,7 @@ def profile_row(result, rows, rate):
     row = {key: result[key] for key in ("case", "precision", "side")}
     measured = next((m["profile"] for m in json_lines(result["stdout"]) if m.get("profile", {}).get("work")), None)
     if measured is None:
-        ended = outcome(result)
-        return row | {"outcome": "printed no profile" if ended == "ok" else ended, "log": end_of(result)}
+        return row | {"outcome": without("profile", result), "log": end_of(result)}
     untraced = targets.of(rows, *row.values())
     return row | profile.summary(measured, 1e3 * untraced["median_ms"] if untraced else None) | {
         "roofline": roofline.explain(row["case"], row["precision"], measured["work"], rate), "work": measured["work"]}
