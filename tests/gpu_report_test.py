@@ -11,7 +11,7 @@ import sys
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
-from gpu import profile, report, roofline, targets  # noqa: E402
+from gpu import parts, profile, report, roofline, targets  # noqa: E402
 
 failures = []
 
@@ -72,15 +72,22 @@ def test_explain():
              *["nvjet_hsh_128x256_64x4_1x2_h_bz_TNT"] * 4, "void cublasLt::splitKreduce_kernel<32, 16, int>(int)", "mezzo::other(int)"]
     rows = roofline.explain("recipe512", "float16", [{"name": n, "us": 10.0} for n in names], {"float16": 780e12, "memory": 4.3e12})
     found = {r["line"]: r for r in rows}
+    *rows, together = rows
     check(sum(r["us"] for r in rows) == 80 and sum(r["kernels"] for r in rows) == 8, "a kernel is lost or counted twice")
+    check(together["kernels"] == 7 and together["us"] == 70, f"all with a floor: {together}")
+    near(together["floor_us"], sum(r["floor_us"] for r in rows if r["floor_us"]), "their floor")
+    near(together["above_us"], 70 - together["floor_us"], "time above the floor")
     check({"forward 1", "forward 2", "forward 3", "input gradient 3"} <= set(found), "products in the order of a step")
     near(found["forward 1"]["floor_us"], 2 * 512 * 4096**2 / 780e12 * 1e6, "floor of a product")
     near(found["forward 1"]["ratio"], 10 / 22.03, "distance of a product", 1e-2)
     near(found["input to 16 bit"]["floor_us"], 6 * 512 * 4096 / 4.3e12 * 1e6, "floor of a conversion")
     check(found["input to 16 bit"]["bound"] == "memory" and found["partial sums of split products"]["kernels"] == 1, "split-K's sums")
+    bert = [{"name": f"void mezzo::cuda::{name}", "us": 5.0}
+            for name in ("norm_kernel<Source, float>(Source, float*)", "map_flat_kernel<float, 3, mezzo::functors::mul>(int)")]
+    check([r["line"] for r in roofline.explain("bert_base128", "float16", bert, {})][0] == "without a model", "LayerNorm is no bookkeeping")
     small = [{"name": f"void mezzo::cuda::{name}<float>(float const*)", "us": 2.0} for name in ("reduce_parts_kernel", "begin_step_kernel")]
     rows = roofline.explain("recipe512", "float16", small, {})
-    check([(r["bound"], r["floor_us"]) for r in rows] == [("launch", 0.0)] * 2, "kernels that take what a launch takes")
+    check([(r["bound"], r["floor_us"]) for r in rows] == [("launch", 0.0)] * 2 + [("", 0.0)], "kernels that take what a launch takes")
     check(found["without a model"]["kernels"] == 1 and found["without a model"]["floor_us"] is None, "a kernel without a line")
 
 
@@ -135,6 +142,8 @@ def test_properties():
     best = "batch 512: products within 10 % of the best cuBLASLt algorithm, "
     found = judged(search=[product, product | {"per_step": 3, "heuristic_us": 10.0, "complete": False, "tried": 1}])
     check((found[best + "heuristic"]["measured"], found[best + "heuristic"]["state"]) == ("1.038x", "met"), "products by their number")
+    failed = judged(search=[product, product | {"best_us": 0}])[best + "autotuned"]
+    check(failed["state"] == "not measured" and "1 products without" in failed["detail"], "a product that was not searched")
     check("6 of 10 configurations" in found[best + "autotuned"]["detail"], "a search cut short says so")
     check(judged(search=[product])[best + "heuristic"]["state"] == "not met", "15 % above the best")
     ok = {"file": "a", "passed": 3, "failed": 0, "skipped": 0}
@@ -176,13 +185,19 @@ def test_steps(bench):
 def test_search(program):
     """The search's lines are what the report reads, and its products add up to a step's."""
     run = subprocess.run([program, "--divide", "64", "--seconds", "0.1"], capture_output=True, text=True, timeout=300)
-    rows = report.search_rows([{"stdout": run.stdout, "stderr": run.stderr, "exit_code": run.returncode, "step": "all"}])
+    rows = report.search_rows([{"stdout": run.stdout, "stderr": run.stderr, "exit_code": run.returncode, "step": "all", "product": 0}])
     check(run.returncode == 0 and not any("outcome" in r for r in rows), f"gemm_search: {run.stderr}")
     for step, flops in (("recipe512", work_of(roofline.recipe(8, "float16", width=64))[0]),
                         ("recipe513", work_of(roofline.recipe(9, "float16", width=64))[0]),
                         ("bert_base128", work_of(roofline.bert(32, 1, "float16", hidden=12))[0])):
         found = sum(r["per_step"] * 2 * r["m"] * r["n"] * r["k"] for r in rows if r["step"] == step)
         check(found == flops, f"{step}: products of {found} FLOPs, not {flops}")
+    for step, count in parts.PRODUCTS.items():
+        check(sum(r["step"] == step for r in rows) == count, f"{step}: not the number of products in tools/gpu/parts.py")
+    one = subprocess.run([program, "--divide", "64", "--seconds", "0", "--step", "recipe513", "--product", "4"], capture_output=True,
+                         text=True, timeout=300)
+    found = [r["product"] for r in report.json_lines(one.stdout)]
+    check(found == ["weight gradient"], f"one product: {found}")
     check(len(report.search_table(rows)) == len(rows) + 3, "a row per product")
     json.dumps(judged(search=rows))
 

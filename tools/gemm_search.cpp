@@ -119,9 +119,10 @@ double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void run(const std::string& step, double seconds, std::int64_t divide) {
+void run(const std::string& step, std::size_t only, double seconds, std::int64_t divide) {
     std::vector<Product> todo = products(divide);
     if (!step.empty()) std::erase_if(todo, [&](const Product& p) { return p.step != step; });
+    if (only > 0) todo = {todo.at(only - 1)};
     const double end = now() + seconds;
     for (std::size_t i = 0; i < todo.size(); ++i) {
         Operands operands;
@@ -133,12 +134,14 @@ void run(const std::string& step, double seconds, std::int64_t divide) {
 
 int parse_and_run(int argc, char** argv) {
     std::string step;
+    std::size_t only = 0;
     double seconds = 60;
     std::int64_t divide = 1;
     CLI::App app{"Searches cuBLASLt's algorithms for the products of training steps."};
     app.option_defaults()->always_capture_default();
     app.add_option("--step", step, "of which step; all if empty")
         ->check(CLI::IsMember({"", "recipe512", "recipe513", "bert_base128"}));
+    app.add_option("--product", only, "only the first, second, ... of these; 0 for all");
     app.add_option("--seconds", seconds, "of trying configurations, for all products together")
         ->check(CLI::Range(0.0, 1e6));
     app.add_option("--divide", divide, "sizes by this number, for a trial")->check(CLI::Range(1, 64));
@@ -148,7 +151,7 @@ int parse_and_run(int argc, char** argv) {
         return app.exit(error) == 0 ? 0 : 2;
     }
     mz::cuda::set_device(0);
-    run(step, seconds, divide);
+    run(step, only, seconds, divide);
     return 0;
 }
 

@@ -94,7 +94,7 @@ def search_rows(results):
         found = [r for r in json_lines(result["stdout"]) if {"product", "best_us", "heuristic_us", "autotuned_us"} <= set(r)]
         rows += found
         if outcome(result) != "ok" or not found:
-            rows.append({"step": result["step"], "product": "", "best_us": 0, "log": end_of(result),
+            rows.append({"step": result["step"], "product": f"number {result['product']}", "best_us": 0, "log": end_of(result),
                          "outcome": without("product", result)})
     return rows
 
@@ -129,8 +129,8 @@ def failures(report):
     lines = [f"tests: {r['file']}: {r['outcome']}" for r in report["tests"] if r["failed"]]
     lines += [f"{r['tool']}: {r['file']}: {r['outcome']}" for r in report["sanitizer"] if r["outcome"] not in UNJUDGED]
     lines += [f"sample: {r['outcome']}" for r in report["sample"] if r["outcome"] != "ok"]
-    lines += [f"{key}: {r.get('step') or r['case'] + ', ' + r['side']}: {r['outcome']}" for key in ("search", "profile")
-              for r in report[key] if r.get("outcome", "budget spent") != "budget spent"]
+    lines += [f"{key}: {', '.join(r[k] for k in ('step', 'product', 'case', 'side') if k in r)}: {r['outcome']}"
+              for key in ("search", "profile") for r in report[key] if r.get("outcome", "budget spent") != "budget spent"]
     lines += [f"not built: {', '.join(report['machine']['not built'])}"] if report["machine"].get("not built") else []
     return lines + [f"benchmark: {r['case']}, {r['precision']}, {r['side']}: {r['outcome']}" for r in report["benchmark"]
                     if r.get("outcome", "budget spent") != "budget spent" and r["side"].startswith("mezzo")]
@@ -165,7 +165,7 @@ def target_table(rows):
 def search_table(rows):
     def cells(r):
         if "outcome" in r:
-            return [r["step"], r["outcome"]] + [""] * 8
+            return [r["step"], r["product"], r["outcome"]] + [""] * 7
         sizes, best = f"{r['m']} x {r['n']} x {r['k']}", r["best_us"]
         ratios = [f"{r[key] / best:.3f}" if best and r[key] else "" for key in ("heuristic_us", "autotuned_us")]
         return [r["step"], r["product"], sizes, str(r["per_step"]), f"{r['heuristic_us']:.2f}", f"{r['autotuned_us']:.2f}",
@@ -192,9 +192,9 @@ def profile_lines(row):
               f"{row['traced_wall_us']:.1f} us with it"]
     if "rest_us" in row:
         lines.append(f"- not covered by kernels in the step without trace: {row['rest_us']:.1f} us")
-    lines += ["", *table(["line", "kernels", "measured, us", "floor, us", "ratio", "bound by"],
-                         [[r["line"], str(r["kernels"]), number(r["us"]), number(r["floor_us"]), number(r["ratio"], 2), r["bound"]]
-                          for r in row["roofline"]])]
+    lines += ["", *table(["line", "kernels", "measured, us", "floor, us", "above it, us", "ratio", "bound by"],
+                         [[r["line"], str(r["kernels"]), number(r["us"]), number(r["floor_us"]), number(r["above_us"]),
+                           number(r["ratio"], 2), r["bound"]] for r in row["roofline"]])]
     return lines + table(["kernel", "count", "us", "share"], [[f"`{r['kernel']}`".replace("|", "\\|"), str(r["count"]),
                                                               number(r["us"]), f"{100 * r['share']:.1f} %"] for r in row["kernels"]])
 
@@ -222,6 +222,6 @@ def markdown(report):
         lines += ["## samples/mlp --preset recipe", "", "```", sample["output"].rstrip(), "```", ""]
     logs = [(key, r) for key in ("tests", "sanitizer", "benchmark", "search", "profile") for r in report[key] if r.get("log")]
     for key, row in logs:
-        what = [row.get(name) for name in ("case", "precision", "side", "tool", "file", "step") if name in row]
+        what = [row.get(name) for name in ("case", "precision", "side", "tool", "file", "step", "product") if name in row]
         lines += [f"## {key}: {', '.join(what)}: {row['outcome']}", "", "```", row["log"].rstrip(), "```", ""]
     return "\n".join(lines)

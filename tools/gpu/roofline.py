@@ -30,10 +30,11 @@ BOOKS = [
     Line("partial sums of split products", SPLIT_SUM, pooled=True),
     Line("host's numbers to the device", "^copy", pooled=True),
     Line("fills", "^fill", pooled=True),
-    Line("scaler and optimizer state", r"::(begin_step|merge_found_inf|finish_step|update_scale|norm)_kernel", pooled=True),
+    Line("scaler and optimizer state", r"::((begin_step|merge_found_inf|finish_step|update_scale)_kernel|norm_kernel\(double)",
+         pooled=True),
     Line("partial sums", r"::reduce_parts_kernel", pooled=True),
-    Line("scalars of the loss", r"::map_(flat_)?kernel<float, \d, [^>]*(functors::mul|Constant)", pooled=True),
 ]
+SCALARS = Line("scalars of the loss", r"::map_(flat_)?kernel<float, \d, [^>]*(functors::mul|Constant)", pooled=True)
 
 
 def optimizer(parameters, algorithm, mixed):
@@ -62,7 +63,7 @@ def recipe(batch, precision, width=4096):
     ]
     if mixed:
         own.insert(0, Line("input to 16 bit", r"::convert_kernel", bytes=6 * cells))
-    return BOOKS + own + optimizer(3 * (weights + width), "sgd", mixed) + forward + backward
+    return BOOKS + [SCALARS] + own + optimizer(3 * (weights + width), "sgd", mixed) + forward + backward
 
 
 def bert_parameters(layers, hidden, vocabulary, positions=512, labels=2):
@@ -132,23 +133,28 @@ def assign(lines, work):
     return taken
 
 
+def row(line, pieces, floor, bound):
+    measured = sum(p["us"] for p in pieces)
+    return {"line": line, "kernels": len(pieces), "us": measured, "floor_us": floor, "bound": bound,
+            "above_us": None if floor is None else measured - floor, "ratio": measured / floor if floor else None}
+
+
 def explain(case, precision, work, rate):
-    """Rows: line, kernels, measured microseconds, floor, ratio, what bounds it; the longest first. Lines without a kernel are
-    left out, and what no line takes comes as 'without a model'."""
+    """Rows: line, kernels, measured microseconds, floor, time above it, ratio, what bounds it; the longest first, then all lines
+    with a floor together. Lines without a kernel are left out, and what no line takes comes as 'without a model'."""
     lines = STEPS[case](precision)
     taken = assign(lines, work)
-    rows = []
+    rows, known, least = [], [], 0.0
     for i, line in enumerate(lines):
         pieces = [p for p, at in zip(work, taken) if at == i]
-        if not pieces:
-            continue
-        measured = sum(p["us"] for p in pieces)
         each, bound = floor_us(line, precision, rate)
-        least = each if each is None or line.pooled else each * len(pieces)
-        rows.append({"line": line.what, "kernels": len(pieces), "us": measured, "floor_us": least,
-                     "ratio": measured / least if least else None, "bound": bound})
+        floor = each if each is None or line.pooled else each * len(pieces)
+        if pieces:
+            rows.append(row(line.what, pieces, floor, bound))
+        if pieces and floor is not None:
+            known += pieces
+            least += floor
     other = [p for p, at in zip(work, taken) if at is None]
     if other:
-        rows.append({"line": "without a model", "kernels": len(other), "us": sum(p["us"] for p in other), "floor_us": None,
-                     "ratio": None, "bound": ""})
-    return sorted(rows, key=lambda r: -r["us"])
+        rows.append(row("without a model", other, None, ""))
+    return sorted(rows, key=lambda r: -r["us"]) + [row("all with a floor", known, least, "")]

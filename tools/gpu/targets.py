@@ -66,16 +66,20 @@ def products(found, name, step, key):
     """The step's products together: mezzo's choice against the best algorithm of the search."""
     target = f"{name}: products within 10 % of the best cuBLASLt algorithm, {key}"
     rows = [r for r in found if r["step"] == step and r["best_us"] > 0 and r[f"{key}_us"] > 0]
+    failed = sum(r["step"] == step for r in found) - len(rows)
     if not rows:
         return line(target, "", None, "no product was searched")
     chosen, best = (sum(r["per_step"] * r[k] for r in rows) for k in (f"{key}_us", "best_us"))
     worst = max(rows, key=lambda r: r[f"{key}_us"] / r["best_us"])
     cut = [r for r in rows if not r["complete"]]
     detail = f"{chosen:.1f} against {best:.1f} us per step; worst: {worst['product']} {worst[f'{key}_us'] / worst['best_us']:.3f}x"
+    if failed:
+        detail += f"; {failed} products without a time"
     if cut:
         tried, all_of_them = sum(r["tried"] for r in rows), sum(r["configurations"] for r in rows)
         detail += f"; {tried} of {all_of_them} configurations tried"
-    return line(target, f"{chosen / best:.3f}x", chosen <= 1.10 * best, detail)
+    close = chosen <= 1.10 * best
+    return line(target, f"{chosen / best:.3f}x", None if close and failed else close, detail)
 
 
 def suite(rows, files):
