@@ -125,6 +125,12 @@ cudaDataType_t data_type(Dtype dtype) {
     }
 }
 
+cublasComputeType_t compute_type(const Problem& p) {
+    if (p.d_type == float64) return CUBLAS_COMPUTE_64F;
+    return p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+cudaDataType_t scale_type(const Problem& p) { return p.d_type == float64 ? CUDA_R_64F : CUDA_R_32F; }
+
 std::uint32_t epilogue_of(Epilogue epilogue) {
     switch (epilogue) {
         case Epilogue::none:
@@ -175,12 +181,6 @@ void set_vectors(Plan& plan, const Operands& o) {
     if (has_bias(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
     if (has_aux(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.aux);
 }
-
-cublasComputeType_t compute_type(const Problem& p) {
-    if (p.d_type == float64) return CUBLAS_COMPUTE_64F;
-    return p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-}
-cudaDataType_t scale_type(const Problem& p) { return p.d_type == float64 ? CUDA_R_64F : CUDA_R_32F; }
 
 cublasLtMatmulAlgo_t native(const Algo& algo) {
     cublasLtMatmulAlgo_t result{};

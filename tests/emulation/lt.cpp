@@ -19,7 +19,7 @@ struct Plan {
 namespace {
 
 using emulation::fake_lt;
-constexpr std::size_t candidate_count = 3;
+constexpr int candidate_count = 3;
 
 double load(const void* p, Dtype dtype, std::int64_t i) {
     switch (dtype) {
@@ -101,14 +101,6 @@ void compute(const Problem& p, const Operands& o, std::int64_t k) {
     engine.close_device_memory();
 }
 
-// By which a run moves the emulated clock.
-double ms_of(const Problem& p, std::size_t number) {
-    double ms =
-        number < candidate_count ? fake_lt.ms[number] : fake_lt.hidden_ms.at(number - candidate_count);
-    if (p.epilogue != Epilogue::none) ms += fake_lt.fused_ms;
-    return has_aux(p.epilogue) ? ms + fake_lt.aux_ms : ms;
-}
-
 // Whether the real pointer keeps the alignment the plan was made for.
 bool aligned(const void* p, std::uint16_t alignment) {
     return p != nullptr && reinterpret_cast<std::uintptr_t>(p) % alignment == 0;
@@ -120,6 +112,17 @@ bool whole_vectors(const Problem& p) {
     };
     return fits(p.align_a, p.lda, p.a_type) && fits(p.align_b, p.ldb, p.b_type) &&
            fits(p.align_d, p.ldd, p.d_type);
+}
+
+// Algorithms beyond the candidates are the hidden ones.
+bool exists(std::uint64_t number) {
+    const std::uint64_t hidden = number - candidate_count;
+    return number < candidate_count || (hidden < fake_lt.hidden_ms.size() && fake_lt.hidden_ms[hidden] >= 0);
+}
+
+double ms_of(int number) {
+    return number < candidate_count ? fake_lt.ms[number]
+                                    : fake_lt.hidden_ms.at(std::size_t(number - candidate_count));
 }
 
 }  // namespace
@@ -149,13 +152,13 @@ std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_work
     if (fake_lt.no_algorithm || fake_lt.workspace > max_workspace) return {};
     if (fake_lt.no_fused && plan.problem.epilogue != Epilogue::none) return {};
     std::vector<Algo> algos;
-    for (std::size_t i = 0; i < candidate_count && i < std::size_t(max_count); ++i) {
+    for (int i = 0; i < candidate_count && i < max_count; ++i) {
         Algo algo;
-        algo.data[0] = i;
+        algo.data[0] = std::uint64_t(i);
         algo.workspace = fake_lt.workspace;
         algos.push_back(algo);
     }
-    if (fake_lt.vector_algorithm && whole_vectors(plan.problem) && std::size_t(max_count) >= candidate_count)
+    if (fake_lt.vector_algorithm && whole_vectors(plan.problem) && max_count >= candidate_count)
         std::rotate(algos.begin(), algos.end() - 1, algos.end());
     return algos;
 }
@@ -163,10 +166,7 @@ std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_work
 bool accepts(Plan& plan, Algo& algo) {
     const bool fused = plan.problem.epilogue != Epilogue::none;
     algo.workspace = fake_lt.workspace;
-    const std::uint64_t hidden = algo.data[0] - candidate_count;
-    const bool exists = algo.data[0] < candidate_count ||
-                        (hidden < fake_lt.hidden_ms.size() && fake_lt.hidden_ms[hidden] >= 0);
-    return exists && !(fused && fake_lt.no_fused);
+    return exists(algo.data[0]) && !(fused && fake_lt.no_fused);
 }
 
 std::vector<AlgoFamily> families(Plan&) {
@@ -206,7 +206,11 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
     const int number = int(algo.data[0]);
     ++fake_lt.runs;
     count_launch();
-    if (emulation::options.clock_ms >= 0) emulation::options.clock_ms += ms_of(p, algo.data[0]);
+    if (emulation::options.clock_ms >= 0) {
+        const bool fused = p.epilogue != Epilogue::none;
+        emulation::options.clock_ms +=
+            ms_of(number) + (fused ? fake_lt.fused_ms : 0) + (has_aux(p.epilogue) ? fake_lt.aux_ms : 0);
+    }
     if (number < fake_lt.failing || o.workspace_bytes < algo.workspace) {
         ++fake_lt.failed_runs;
         return false;
@@ -215,8 +219,7 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
           "fake lt: an operand is less aligned than its plan");
     check(p.beta_is_zero == (o.beta == 0), ErrorKind::backend, "fake lt: beta differs from the plan's");
     std::int64_t k = number < fake_lt.dropping_tail ? p.k / 32 * 32 : p.k;
-    const bool drops =
-        fake_lt.hidden_dropping >= 0 && number - int(candidate_count) == fake_lt.hidden_dropping;
+    const bool drops = fake_lt.hidden_dropping >= 0 && number - candidate_count == fake_lt.hidden_dropping;
     if (number < fake_lt.dropping_last || drops) --k;
     emulation::run_or_record([p, o, k] {
         const std::string size = std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);

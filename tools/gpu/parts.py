@@ -18,16 +18,30 @@ SANITIZERS = {
     "initcheck": [],
 }
 SANITIZER_EXIT = 99
-# What is off by default, and bench's switch for it. A new option is a line here: it then is part of "options on", and has a
-# row of its own in the recipe's table.
+
+
+@dataclasses.dataclass
+class Option:
+    switches: list          # of bench
+    captured: bool = False  # for captured steps only
+
+
+# What is off by default. A new option is a line here: it then is part of "options on", and has a row of its own in the tables.
 OPTIONS = {
-    "autotune": "--autotune",
-    "fused bias gradients": "--fuse-bias-gradients",
-    "flash attention": "--flash",
+    "autotune": Option(["--autotune"]),
+    "fused bias gradients": Option(["--fuse-bias-gradients"]),
+    "flash attention": Option(["--flash"]),
 }
-ON = list(OPTIONS.values())
-MEZZO = {"mezzo": [], "mezzo, options on": ON, "mezzo, captured": ["--capture"], "mezzo, captured, options on": ["--capture", *ON]}
-SINGLE = {f"mezzo, captured, {name}": ["--capture", switch] for name, switch in OPTIONS.items()}
+
+
+def switches(captured):
+    """Of all options together."""
+    return list(dict.fromkeys(s for option in OPTIONS.values() if captured or not option.captured for s in option.switches))
+
+
+MEZZO = {"mezzo": [], "mezzo, options on": switches(False), "mezzo, captured": ["--capture"],
+         "mezzo, captured, options on": ["--capture", *switches(True)]}
+SINGLE = {f"mezzo, captured, {name}": ["--capture", *option.switches] for name, option in OPTIONS.items()}
 EAGER = {"PyTorch": []}
 COMPILED = {"PyTorch, compiled": ["--compile", "default"], "PyTorch, reduce-overhead": ["--compile", "reduce-overhead"]}
 PLAIN = {name: MEZZO[name] for name in ("mezzo", "mezzo, options on")}

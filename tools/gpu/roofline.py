@@ -42,7 +42,7 @@ def optimizer(parameters, algorithm, mixed):
     moments = {"sgd": 0, "adamw": 2}[algorithm]
     update = parameters * (4 + 8 + 8 * moments + (2 if mixed else 0))
     lines = [Line("optimizer update", r"::update_kernel", bytes=update, pooled=True)]
-    return ([Line("gradient statistics", r"::check_finite_kernel", bytes=4 * parameters, pooled=True)] if mixed else []) + lines
+    return ([Line("gradient statistics", r"::(check_finite_kernel|statistics_kernel<.*Table)", bytes=4 * parameters, pooled=True)] if mixed else []) + lines
 
 
 def recipe(batch, precision, width=4096):
