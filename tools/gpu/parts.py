@@ -24,13 +24,14 @@ SANITIZER_EXIT = 99
 class Option:
     switches: list          # of bench
     captured: bool = False  # for captured steps only
+    cases: str = ""         # in the names of the cases that it makes a difference to
 
 
 # What is off by default. A new option is a line here: it then is part of "options on", and has a row of its own in the tables.
 OPTIONS = {
     "autotune": Option(["--autotune"]),
     "fused bias gradients": Option(["--fuse-bias-gradients"]),
-    "flash attention": Option(["--flash"]),
+    "flash attention": Option(["--flash"], cases="bert"),
 }
 
 
@@ -41,7 +42,6 @@ def switches(captured):
 
 MEZZO = {"mezzo": [], "mezzo, options on": switches(False), "mezzo, captured": ["--capture"],
          "mezzo, captured, options on": ["--capture", *switches(True)]}
-SINGLE = {f"mezzo, captured, {name}": ["--capture", *option.switches] for name, option in OPTIONS.items()}
 EAGER = {"PyTorch": []}
 COMPILED = {"PyTorch, compiled": ["--compile", "default"], "PyTorch, reduce-overhead": ["--compile", "reduce-overhead"]}
 PLAIN = {name: MEZZO[name] for name in ("mezzo", "mezzo, options on")}
@@ -49,6 +49,11 @@ BARE = {"mezzo": [], "PyTorch": []}
 PROFILED = {name: MEZZO[name] for name in ("mezzo, captured, options on", "mezzo, captured")}
 PRODUCTS = {"recipe512": 4, "recipe513": 4, "bert_base128": 12}  # of tools/gemm_search
 KINDS = ["tests", "sample", "benchmark", "profile", "search", "sanitizer"]
+
+
+def single(case):
+    """A captured step with each of the options alone that make a difference to it."""
+    return {f"mezzo, captured, {name}": ["--capture", *option.switches] for name, option in OPTIONS.items() if option.cases in case}
 
 
 @dataclasses.dataclass
@@ -96,7 +101,7 @@ def options_of(precision):
     return ["--precision", precision.replace("tf32", "float32"), *(["--tf32"] if precision == "tf32" else [])]
 
 
-def benchmark(args, case, precision, sides, seconds):
+def benchmark(args, case, precision, sides, seconds, which=""):
     """One case on several sides, each its own process. Those of PyTorch only where args.torch has it."""
     commands = []
     for side, options in sides.items():
@@ -107,7 +112,6 @@ def benchmark(args, case, precision, sides, seconds):
         words = [*program, "--case", case, *options_of(precision), "--threads", "1", "--device", "cuda", "--seconds", "0.8", *options]
         commands.append(Command(words, 90 if "--compile" in options else 40,
                                 {"case": case, "precision": precision, "side": side}))
-    which = {id(COMPILED): ", torch.compile", id(SINGLE): ", one option at a time"}.get(id(sides), "")
     return Part(f"{case}, {precision}{which}", "benchmark", seconds, commands)
 
 
@@ -150,7 +154,7 @@ def parts(args, plan):
              [Command([str(args.out / "mlp"), "--preset", "recipe", "--device", "cuda"], 60, {})]),
         *bench("recipe512", "float16", MEZZO | EAGER, 15),
         profile(args, "recipe512", "float16"),
-        *bench("recipe512", "float16", COMPILED, 30),
+        *bench("recipe512", "float16", COMPILED, 30, ", torch.compile"),
         rates(args),
         *check("memcheck"),
         *bench("recipe513", "float16", MEZZO | EAGER, 15),
@@ -163,16 +167,16 @@ def parts(args, plan):
         *check("racecheck"),
         *check("synccheck"),
         *check("initcheck"),
-        *bench("recipe512", "float16", SINGLE, 10),
+        *bench("recipe512", "float16", single("recipe512"), 10, ", one option at a time"),
         profile(args, "bert_base128", "float16"),
         search(args, "bert_base128", 20),
         *bench("bert_base512", "float16", MEZZO | EAGER, 20),
-        *bench("bert_base128", "float16", SINGLE, 10),
-        *bench("bert_base128", "float16", COMPILED, 60),
-        *bench("mlp64", "float16", COMPILED, 30),
+        *bench("bert_base128", "float16", single("bert_base128"), 10, ", one option at a time"),
+        *bench("bert_base128", "float16", COMPILED, 60, ", torch.compile"),
+        *bench("mlp64", "float16", COMPILED, 30, ", torch.compile"),
         *bench("bert_base128", "bfloat16", PLAIN | EAGER, 15),
         *bench("bert_base128", "tf32", PLAIN | EAGER, 15),
-        *bench("bert_base512", "float16", COMPILED, 60),
+        *bench("bert_base512", "float16", COMPILED, 60, ", torch.compile"),
     ]
 
 

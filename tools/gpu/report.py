@@ -169,10 +169,10 @@ def search_table(rows):
         sizes, best = f"{r['m']} x {r['n']} x {r['k']}", r["best_us"]
         ratios = [f"{r[key] / best:.3f}" if best and r[key] else "" for key in ("heuristic_us", "autotuned_us")]
         return [r["step"], r["product"], sizes, str(r["per_step"]), f"{r['heuristic_us']:.2f}", f"{r['autotuned_us']:.2f}",
-                f"{best:.2f}", " / ".join(ratios), f"{r['accepted']} of {r['tried']} of {r['configurations']}", r["best"]]
+                f"{best:.2f}", " / ".join(ratios), f"{r['accepted']}; {r['tried']} of {r['configurations']}", r["best"]]
 
     return table(["step", "product", "m x n x k", "per step", "heuristic, us", "autotuned, us", "best, us", "ratios",
-                  "run of tried of all", "best algorithm"], [cells(r) for r in rows])
+                  "run; tried of all", "best algorithm"], [cells(r) for r in rows])
 
 
 def number(value, digits=1):
