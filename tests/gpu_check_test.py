@@ -134,6 +134,17 @@ def test_rehearsal(folder):
     check(found == ["benchmark: c, float16, mezzo: printed no numbers"], f"output without numbers: {found}")
 
 
+def test_options():
+    """An option is one line of the table: with all others, alone where it makes a difference, captured only if it must be."""
+    parts.OPTIONS["new"] = parts.Option(["--autotune", "--new"], captured=True, cases="512")
+    check("--new" in parts.switches(True) and "--new" not in parts.switches(False), "an option for captured steps only")
+    check(parts.switches(True).count("--autotune") == 1, "a switch that two options need is given twice")
+    check(parts.single("recipe512").get("mezzo, captured, new") == ["--capture", "--autotune", "--new"], "an option alone")
+    check("mezzo, captured, new" not in parts.single("mlp64"), "an option where it makes no difference")
+    check("mezzo, captured, flash attention" in parts.single("bert_base128"), "flash attention in BERT")
+    del parts.OPTIONS["new"]
+
+
 def test_flags():
     """The instruction sets are those of meson.build."""
     text = (ROOT / "meson.build").read_text(encoding="utf-8")
@@ -258,23 +269,25 @@ def test_sanitizers(folder):
 def test_limits():
     """A command ends at its limit or with the budget, with all that it has started; a part that does not fit is left out."""
     hang = ["sh", "-c", "echo begun; sleep 30 & wait"]
-    said = []
+    said, written = [], []
     start = time.monotonic()
     results, left_out = parts.run_all(
         [parts.Part("a", "tests", 0, [parts.Command(hang, 0.5, {"file": "a"})]),
          parts.Part("b", "sanitizer", 100, [parts.Command(hang, 0.5, {"file": "b"})]),
          parts.Part("c", "tests", 0.1, [parts.Command(hang, 100, {"file": "c"}), parts.Command(hang, 100, {"file": "d"})])],
-        start + 1.5, said.append)
+        start + 1.5, said.append, after_part=lambda results, left_out: written.append(len(results["tests"])))
     check(time.monotonic() - start < 20, "processes beneath a command outlive it")
     found = [(r["file"], r["exit_code"], r["budget_spent"], r["stdout"]) for r in results["tests"]]
     check(found == [("a", None, False, "begun\n"), ("c", None, True, "begun\n"), ("d", None, True, "")], f"limits: {found}")
     check(not results["sanitizer"] and len(left_out) == 1 and left_out[0].startswith("b: takes 100 s"), f"left out: {left_out}")
+    check(written == [1, 3], f"the report is written after each part: {written}")
     check(any("left out: b" in line for line in said), "nothing is said of what is left out")
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test_plan(pathlib.Path(folder))
+        test_options()
         test_flags()
         test_deps(pathlib.Path(folder))
         test_rehearsal(pathlib.Path(folder))

@@ -82,6 +82,8 @@ def test_explain():
     near(found["forward 1"]["ratio"], 10 / 22.03, "distance of a product", 1e-2)
     near(found["input to 16 bit"]["floor_us"], 6 * 512 * 4096 / 4.3e12 * 1e6, "floor of a conversion")
     check(found["input to 16 bit"]["bound"] == "memory" and found["partial sums of split products"]["kernels"] == 1, "split-K's sums")
+    unknown = roofline.explain("recipe512", "float16", [{"name": names[2], "us": 10.0}], {"memory": 4e12})
+    check([(r["floor_us"], r["bound"]) for r in unknown] == [(None, "rate of float16 not measured"), (0.0, "")], f"no rate: {unknown}")
     bert = [{"name": f"void mezzo::cuda::{name}", "us": 5.0}
             for name in ("norm_kernel<Source, float>(Source, float*)", "map_flat_kernel<float, 3, mezzo::functors::mul>(int)")]
     check([r["line"] for r in roofline.explain("bert_base128", "float16", bert, {})][0] == "without a model", "LayerNorm is no bookkeeping")
