@@ -202,9 +202,12 @@ CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {
     if (s.plans.size() >= max_plans) forget_plans(s);
     CachedPlan cached;
     cached.plan = lt::make_plan(problem);
-    cached.candidates =
-        lt::heuristics(*cached.plan, operands_of(g, epilogue), workspace_size, gemm_options().candidates);
+    cached.candidates = proposals(g, epilogue, *cached.plan, gemm_options().candidates);
     return s.plans.emplace(problem, std::move(cached)).first->second;
+}
+
+std::vector<lt::Algo> proposals(const Gemm& g, lt::Epilogue epilogue, lt::Plan& plan, int count) {
+    return lt::heuristics(plan, operands_of(g, epilogue), workspace_size, count);
 }
 
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached,

@@ -2,6 +2,7 @@
 // file has chosen. Everything here needs the service's mutex.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,9 @@ lt::Request request_of(const Gemm& g, lt::Epilogue most);
 // The problem's plan, made at need with the library's candidates.
 CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 
+// The library's proposals for the product, up to `count`, its best guess first.
+std::vector<lt::Algo> proposals(const Gemm& g, lt::Epilogue epilogue, lt::Plan& plan, int count);
+
 // Runs the product with one algorithm, own kernels for what `epilogue` leaves included. False if the library
 // refuses the algorithm, or there is no memory for its workspace.
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);
@@ -73,5 +77,14 @@ bool take_over(GemmService& s, const Gemm& g, const std::vector<lt::Epilogue>& e
 // candidate is right or there is no memory for the copies. Ties: the epilogue that does more, the library's
 // order.
 std::optional<lt::Choice> tune(GemmService& s, const Gemm& g, const std::vector<lt::Epilogue>& epilogues);
+
+// Milliseconds of the product with one algorithm on operands that the L2 cache does not hold: the median that
+// tune() compares, or the better of two runs. None if it does not execute.
+enum class Timing { median, quick };
+using TimeAlgo = std::function<std::optional<float>(lt::Epilogue, const lt::Algo&, Timing)>;
+
+// Calls `use` with a function that times algorithms of the product as tune() does. Throws Error(memory) when
+// there is none for the operands' copies.
+void with_timer(GemmService& s, const Gemm& g, const std::function<void(const TimeAlgo&)>& use);
 
 }  // namespace mezzo::cuda

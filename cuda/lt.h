@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/gemm_plan.h"
@@ -32,6 +34,32 @@ std::vector<Algo> heuristics(Plan& plan, const Operands& operands, std::size_t m
 // Whether an algorithm from a file is one that heuristics() may have given for the plan; also sets the
 // workspace it needs.
 bool accepts(Plan& plan, Algo& algo);
+
+// One of the library's kernel families and the values that each of its settings may take (tile, stages,
+// split-K, ...). Most of its configurations, one value of each, do not fit a given problem.
+struct AlgoFamily {
+    int id = 0;
+    std::vector<std::vector<std::uint32_t>> values;
+
+    std::uint64_t size() const {
+        std::uint64_t count = 1;
+        for (const auto& v : values) count *= v.size();
+        return count;
+    }
+};
+
+// The families for the plan's types that add in at least float32.
+std::vector<AlgoFamily> families(Plan& plan);
+
+// Configuration `number` < family.size(); none if the library does not take it for the plan.
+std::optional<Algo> configuration(Plan& plan, const AlgoFamily& family, std::uint64_t number);
+
+// The algorithms that differ from this one in a single setting, as far as the library takes them for the
+// plan.
+std::vector<Algo> neighbours(Plan& plan, const Algo& algo);
+
+// The algorithm's settings, for people.
+std::string describe(const Algo& algo);
 
 // The version of the library.
 std::uint64_t version();

@@ -14,7 +14,7 @@ import time
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
-from gpu import build, parts  # noqa: E402
+from gpu import build, parts, rehearsal  # noqa: E402
 
 failures = []
 
@@ -37,9 +37,23 @@ ROW = '{"framework": "F", "median_ms": %s, "min_ms": 1, "queued_ms": 1, "launche
       '"peak_device_mb": 3}'
 BENCH = f"""#!/bin/sh
 case "$*" in
+  *--profile*--autotune*) echo "bench: gpu trace: CUPTI cannot be opened" >&2; exit 1 ;;
+  *--profile*) cat <<'END'
+{rehearsal.profile()}
+END
+  ;;
   *recipe513*) echo "bench: out of memory" >&2; exit 1 ;;
   *--capture*) echo '{ROW % 2}' ;;
   *) echo '{ROW % 4}' ;;
+esac
+"""
+# Its limit ends the last of them in the middle of a line.
+SEARCH = f"""#!/bin/sh
+case "$*" in
+  *recipe513*--product?2) echo '{rehearsal.product("recipe513")}'; printf '{{"step": "reci'; kill -9 $$ ;;
+  *recipe513*) echo '{rehearsal.product("recipe513")}' ;;
+  *bert*) echo "gemm_search: out of memory" >&2; exit 1 ;;
+  *) echo '{rehearsal.product("recipe512")}' ;;
 esac
 """
 PYTHON = f"""#!/bin/sh
@@ -86,9 +100,49 @@ def test_plan(folder):
         for source in sources["device_test_sources"]:
             pattern = rf"--tool {tool} .*\[#{pathlib.Path(source).stem}\]"
             check(re.search(pattern, run.stdout), f"{tool} does not check {source}")
+    planned = re.findall(r"^# (\w+): (.*?); (\d+) s; ", run.stdout, re.M)
+    last = max(i for i, (kind, _, _) in enumerate(planned) if kind == "sanitizer")
+    check(sum(int(seconds) for _, _, seconds in planned[:last + 1]) <= 300, "what the targets need leaves no time for the build")
+    check(len({name for _, name, _ in planned}) == len(planned), "two parts of one name: --more could not tell them apart")
     (folder / "toolkit/bin/nvcc").unlink()
     run = gpu_check(folder, "--dry-run")
     check(run.returncode == 1 and "missing: " in run.stdout and "nvcc" in run.stdout, "nvcc is not missed")
+
+
+def test_deps(folder):
+    """Unpacked packages come before the system's: their headers, their static libraries."""
+    deps = folder / "deps"
+    for header in build.HEADERS:
+        write(deps / "usr/include" / header, "")
+    for library in build.LIBRARIES.values():
+        write(deps / f"usr/lib/x86_64-linux-gnu/lib{library}.a", "")
+    run = gpu_check(folder, "--dry-run", "--only", "sample", "--deps", str(deps))
+    lines = run.stdout.split("\n")
+    compiled = [line for line in lines if " -c tools/bench.cpp " in line]
+    check(len(compiled) == 1 and f"-isystem{deps}/usr/include" in compiled[0], "headers of the unpacked packages")
+    linked = [line for line in lines if line.endswith("/gemm_search")]
+    check(len(linked) == 1 and all(f"{deps}/usr/lib/x86_64-linux-gnu/lib{name}.a" in linked[0] for name in build.LIBRARIES.values()),
+          "libraries of the unpacked packages")
+
+
+def test_rehearsal(folder):
+    """The dry run goes through every part, and a part whose output does not reach the report is a fault."""
+    run = gpu_check(folder, "--dry-run")
+    check("rehearsal with stand-ins: 0 faults" in run.stdout, f"rehearsal: {run.stdout[-1000:]}{run.stderr}")
+    part = parts.Part("p", "benchmark", 0, [parts.Command(["unknown"], 5, {"case": "c", "precision": "float16", "side": "mezzo"})])
+    found = rehearsal.faults([part], {"tests": 1, "sanitizer": 1}, complete=False)
+    check(found == ["benchmark: c, float16, mezzo: printed no numbers"], f"output without numbers: {found}")
+
+
+def test_options():
+    """An option is one line of the table: with all others, alone where it makes a difference, captured only if it must be."""
+    parts.OPTIONS["new"] = parts.Option(["--autotune", "--new"], captured=True, cases="512")
+    check("--new" in parts.switches(True) and "--new" not in parts.switches(False), "an option for captured steps only")
+    check(parts.switches(True).count("--autotune") == 1, "a switch that two options need is given twice")
+    check(parts.single("recipe512").get("mezzo, captured, new") == ["--capture", "--autotune", "--new"], "an option alone")
+    check("mezzo, captured, new" not in parts.single("mlp64"), "an option where it makes no difference")
+    check("mezzo, captured, flash attention" in parts.single("bert_base128"), "flash attention in BERT")
+    del parts.OPTIONS["new"]
 
 
 def test_flags():
@@ -101,14 +155,15 @@ def test_flags():
 def stand_ins(folder):
     write(folder / "tools/nvidia-smi", "#!/bin/sh\necho 'Stand-in, 9.0'\n")
     write(folder / "tools/python", PYTHON)
-    for name, script in {"mezzo-tests": TESTS, "bench": BENCH, "mlp": "#!/bin/sh\necho trained\n"}.items():
+    for name, script in {"mezzo-tests": TESTS, "bench": BENCH, "gemm_search": SEARCH, "mlp": "#!/bin/sh\necho trained\n"}.items():
         write(folder / "out" / name, script)
 
 
 def test_run(folder):
     """Everything once, with planted faults: each is reported, and nothing else is."""
     stand_ins(folder)
-    run = gpu_check(folder, "--reuse", "--only", "tests,sample,benchmark")
+    run = gpu_check(folder, "--reuse", "--only", "tests,sample,benchmark,profile,search")
+    check("Traceback" not in run.stderr, run.stderr)
     check(run.returncode == 1, f"exit code {run.returncode} with failed tests\n{run.stdout[-2000:]}{run.stderr}")
     report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
     markdown = (folder / "out/report.md").read_text(encoding="utf-8")
@@ -122,8 +177,83 @@ def test_run(folder):
     check(rows["bert_base512", "float16", "mezzo, captured"].get("times_eager") == 5, "ratio of the captured step")
     check(rows["mlp64", "float16", "PyTorch, reduce-overhead"].get("times_eager") == 1, "ratio of PyTorch")
     check(rows["recipe513", "float16", "mezzo"].get("outcome") == "exit code 1", "a failed benchmark has an outcome")
-    check(markdown.count("FAILED: benchmark") == 2 and "out of memory" in markdown, "failed benchmarks are not in the report")
+    check(markdown.count("FAILED: benchmark") == 4 and "out of memory" in markdown, "failed benchmarks are not in the report")
+    check_targets(report, markdown)
     check("trained" in markdown and not report["left_out"], "the sample's output, or something was left out")
+
+
+def check_targets(report, markdown):
+    """Targets are judged by what was measured; a search or profile that fails loses nothing but itself."""
+    states = {t["target"]: (t["measured"], t["state"]) for t in report["targets"]}
+    check(states["recipe MLP (3 x 4096, batch 512): at least 1.75x PyTorch"] == ("5.00x", "met"), f"recipe: {states}")
+    check(states["64-wide MLP, captured: at least 10x PyTorch"] == ("5.00x", "not met"), "64-wide MLP")
+    check(states["recipe MLP: batch 513 at most 1.25x the time of 512"] == ("", "not measured"), "batch 513")
+    check(states["test suite passes on the GPU"][1] == "not met", "a suite with failures")
+    check(states["memcheck is clean"] == ("", "not measured"), "sanitizers that did not run")
+    for name, expected in {"batch 512": ("1.020x", "met"), "batch 513": ("1.020x", "not measured"), "BERT-base": ("", "not measured")}.items():
+        found = states[f"{name}: products within 10 % of the best cuBLASLt algorithm, autotuned"]
+        check(found == expected, f"search of {name}: {found}")
+    ended = {(r["step"], r["product"], r["outcome"]) for r in report["search"] if "outcome" in r}
+    check(ended == {("bert_base128", f"number {i}", "exit code 1") for i in range(1, 13)} |
+          {("recipe513", "number 2", "killed by signal 9")}, f"searches: {ended}")
+    profiles = {(r["case"], r["side"]): r.get("outcome", "ok") for r in report["profile"]}
+    check(profiles == {("recipe512", "mezzo, captured, options on"): "exit code 1", ("recipe512", "mezzo, captured"): "ok",
+                       ("bert_base128", "mezzo, captured, options on"): "exit code 1", ("bert_base128", "mezzo, captured"): "ok"},
+          f"profiles: {profiles}")
+    check("CUPTI cannot be opened" in markdown and "`update_kernel<SgdStep>` | 1 | 160.0" in markdown, "profiles in the report")
+    for text in ("| 64-wide MLP, captured: at least 10x PyTorch | 5.00x | not met |", "FAILED: search: bert_base128, number 3: exit code 1"):
+        check(text in markdown, f"not in the report: {text}")
+
+
+def test_more(folder):
+    """A run that goes on from an earlier one: nothing again, one report, and what the budget has cut is run anew."""
+    run = gpu_check(folder, "--reuse", "--only", "sample,search", "--budget", "30")
+    report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
+    check(len(report["left_out"]) == 1 and "bert_base128" in report["left_out"][0], f"left out: {report['left_out']}\n{run.stderr}")
+    write(folder / "out/mlp", "#!/bin/sh\necho a second time\n")
+    gpu_check(folder, "--more", "--only", "sample,search")
+    report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
+    check([r["output"] for r in report["sample"]] == ["trained\n"], "a part that was done is run again")
+    check({r["step"] for r in report["search"]} == {"recipe512", "recipe513", "bert_base128"} and not report["left_out"],
+          "what was left out is not run")
+    cut = {"tests": [{"part": "a", "budget_spent": False}, {"part": "b", "budget_spent": False}, {"part": "b", "budget_spent": True}]}
+    check(parts.finished(cut) == {"tests": cut["tests"][:1]}, "a part that the budget has cut counts as done")
+
+
+class Built(build.Plan):
+    """A plan of three sources and two programs, of which one source does not compile."""
+
+    def __init__(self, args):
+        self.args, self.nvcc = args, "nvcc"
+        self.compiles, self.links = [], []
+
+    def add(self, program, *sources):
+        objects = []
+        for source, works in sources:
+            objects.append(str(self.args.out / (source.replace("/", "_") + ".o")))
+            script = f"touch {objects[-1]}" if works else "echo no such header >&2; exit 1"
+            self.compiles.append(["sh", "-ec", script, "sh", "-c", source, "-o", objects[-1]])
+        self.links.append(["sh", "-ec", f"touch {self.args.out / program}", *objects, "-o", str(self.args.out / program)])
+
+
+def test_build(folder):
+    """What does not compile costs the programs that need it, not the others, and no old program stands for it."""
+    args = type("Args", (), {"out": folder / "objects", "jobs": 2})
+    args.out.mkdir()
+    (args.out / "bench").write_text("old", encoding="utf-8")
+    plan = Built(args)
+    plan.add("mlp", ("samples/mlp.cpp", True))
+    plan.add("bench", ("tools/bench.cpp", True), ("tools/step_profile.cpp", False))
+    _, seconds, failed = plan.run()
+    check(set(failed) == {"bench"} and "no such header" in failed["bench"], f"not built: {failed}")
+    check((args.out / "mlp").exists() and not (args.out / "bench").exists(), "programs of a build with an error")
+    check(set(seconds) == {"samples/mlp.cpp", "tools/bench.cpp", "tools/step_profile.cpp"}, "seconds of each source")
+    without = Built(args)
+    without.compiles = [["sh", "-ec", 'case "$*" in *MEZZO_NO_CUPTI*) exit 0;; esac; exit 1', "sh", "-c", "tools/gpu_trace.cpp", "-o", "x"]]
+    check(without.execute(without.compiles[0])[1] == "", "a toolkit without CUPTI costs the program")
+    ran = parts.run_all([parts.Part("a", "benchmark", 0, [parts.Command([str(args.out / "bench")], 1, {})])], time.monotonic() + 9,
+                        lambda line: None, failed)
+    check(ran[1] == ["a: bench was not built"], f"a part without its program: {ran}")
 
 
 def test_sanitizers(folder):
@@ -139,26 +269,32 @@ def test_sanitizers(folder):
 def test_limits():
     """A command ends at its limit or with the budget, with all that it has started; a part that does not fit is left out."""
     hang = ["sh", "-c", "echo begun; sleep 30 & wait"]
-    said = []
+    said, written = [], []
     start = time.monotonic()
     results, left_out = parts.run_all(
         [parts.Part("a", "tests", 0, [parts.Command(hang, 0.5, {"file": "a"})]),
          parts.Part("b", "sanitizer", 100, [parts.Command(hang, 0.5, {"file": "b"})]),
          parts.Part("c", "tests", 0.1, [parts.Command(hang, 100, {"file": "c"}), parts.Command(hang, 100, {"file": "d"})])],
-        start + 1.5, said.append)
+        start + 1.5, said.append, after_part=lambda results, left_out: written.append(len(results["tests"])))
     check(time.monotonic() - start < 20, "processes beneath a command outlive it")
     found = [(r["file"], r["exit_code"], r["budget_spent"], r["stdout"]) for r in results["tests"]]
     check(found == [("a", None, False, "begun\n"), ("c", None, True, "begun\n"), ("d", None, True, "")], f"limits: {found}")
     check(not results["sanitizer"] and len(left_out) == 1 and left_out[0].startswith("b: takes 100 s"), f"left out: {left_out}")
+    check(written == [1, 3], f"the report is written after each part: {written}")
     check(any("left out: b" in line for line in said), "nothing is said of what is left out")
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test_plan(pathlib.Path(folder))
+        test_options()
         test_flags()
+        test_deps(pathlib.Path(folder))
+        test_rehearsal(pathlib.Path(folder))
         test_run(pathlib.Path(folder))
+        test_more(pathlib.Path(folder))
         test_sanitizers(pathlib.Path(folder))
+        test_build(pathlib.Path(folder))
     test_limits()
     print(f"{len(failures)} failures")
     sys.exit(1 if failures else 0)

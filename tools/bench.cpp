@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tools/bench_device.h"
+#include "tools/step_profile.h"
 
 namespace mz = mezzo;
 
@@ -24,8 +25,10 @@ namespace {
 struct Settings {
     std::string name = "mlp1024", precision = "float32";
     mz::Device device;
-    double seconds = 2;  // of measuring
-    int least = 10;      // steps to measure
+    double seconds = 2;       // of measuring
+    int least = 10;           // steps to measure
+    int profile = 0;          // steps to trace instead of timing
+    std::int64_t divide = 1;  // of the sizes of the recipe and BERT-base
     bool capture = false, branches = false, tf32 = false, flash = false;
     mz::cuda::GemmOptions gemm;
 
@@ -104,6 +107,17 @@ Step op_step(const Settings& s, const std::vector<mz::Shape>& shapes,
     };
 }
 
+// The PyTorch AMP recipe's network: 3 x Linear(4096, 4096), ReLU between.
+Step recipe_step(const Settings& s, std::int64_t more_rows) {
+    return mlp_step(s, 3, 4096 / s.divide, 512 / s.divide + more_rows, false);
+}
+
+// BERT-base; sizes that are divided keep its 12 heads.
+Step bert_base_step(const Settings& s, std::int64_t length) {
+    const mz::nn::BertConfig config{.hidden_size = 768 / s.divide, .intermediate_size = 3072 / s.divide};
+    return bert_step(s, config, 16, length / s.divide);
+}
+
 using Make = std::function<Step(const Settings&)>;
 
 Make op_case(std::vector<mz::Shape> shapes, std::function<mz::Tensor(const mz::Tensors&)> op) {
@@ -115,10 +129,10 @@ const std::map<std::string, Make>& cases() {
     static const std::map<std::string, Make> table = {
         {"mlp1024", [](const Settings& s) { return mlp_step(s, 3, 1024, 256); }},
         {"mlp64", [](const Settings& s) { return mlp_step(s, 3, 64, 32); }},
-        {"recipe512", [](const Settings& s) { return mlp_step(s, 3, 4096, 512, false); }},
-        {"recipe513", [](const Settings& s) { return mlp_step(s, 3, 4096, 513, false); }},
-        {"bert_base128", [](const Settings& s) { return bert_step(s, {}, 16, 128); }},
-        {"bert_base512", [](const Settings& s) { return bert_step(s, {}, 16, 512); }},
+        {"recipe512", [](const Settings& s) { return recipe_step(s, 0); }},
+        {"recipe513", [](const Settings& s) { return recipe_step(s, 1); }},
+        {"bert_base128", [](const Settings& s) { return bert_base_step(s, 128); }},
+        {"bert_base512", [](const Settings& s) { return bert_base_step(s, 512); }},
         {"bert6",
          [](const Settings& s) {
              return bert_step(s,
@@ -129,6 +143,8 @@ const std::map<std::string, Make>& cases() {
                               16, 64);
          }},
         {"matmul", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return mz::matmul(x[0], x[1]); })},
+        {"matmul8192", op_case({{8192, 8192}, {8192, 8192}}, [](In x) { return mz::matmul(x[0], x[1]); })},
+        {"copy", op_case({{512, 1 << 20}}, [](In x) { return x[0].clone(); })},
         {"linear",
          op_case({{256, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},
         {"gemv",
@@ -197,6 +213,11 @@ Measurement measure(const Settings& s, const Step& step) {
 void run(const Settings& s) {
     Step step = cases().at(s.name)(s);
     if (s.capture) step = captured(s, step);
+    if (s.profile > 0) {
+        fmt::print("{{\"framework\": \"mezzo\", \"case\": \"{}\", \"precision\": \"{}\", \"profile\": {}}}\n",
+                   s.name, s.precision, profile_steps(step, s.device, s.warmup(), s.profile));
+        return;
+    }
     const Measurement m = measure(s, step);
     const double median = m.seconds[m.seconds.size() / 2];
     rusage usage;
@@ -226,6 +247,10 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
     app.add_option("--seconds", s.seconds, "of measuring")->check(CLI::Range(1e-3, 1e6));
     app.add_option("--device", device, "cpu, cuda or cuda:N");
+    app.add_option("--profile", s.profile, "CUDA: trace so many steps and print the device's work in one")
+        ->check(CLI::Range(1, 1000));
+    app.add_option("--divide", s.divide, "sizes of the recipe and BERT-base by this number, for a trial")
+        ->check(CLI::Range(1, 64));
     app.add_flag("--capture", s.capture, "CUDA: the step as a graph");
     app.add_flag("--branches", s.branches, "CUDA: weight gradients on a second branch of the graph")
         ->needs("--capture");

@@ -116,6 +116,8 @@ CASES = {
     "bert_base128": lambda: bert_step(16, 128),
     "bert_base512": lambda: bert_step(16, 512),
     "bert6": lambda: bert_step(16, 64, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
+    "matmul8192": lambda: op_step([(8192, 8192)] * 2, torch.matmul),
+    "copy": lambda: op_step([(512, 1 << 20)], torch.clone),
     "matmul": lambda: op_step([SQUARE, SQUARE], torch.matmul),
     "linear": lambda: op_step([(256, 1024), SQUARE, (1024,)], nn.functional.linear),
     "gemv": lambda: op_step([(1, 1024), SQUARE, (1024,)], nn.functional.linear),

@@ -194,10 +194,21 @@ template <class F> void run_or_record(const F& work) {
         work();
 }
 
+// Told of each kernel, copy, fill and product when its turn on the device comes, of those of a graph too.
+struct Work {
+    const void* kernel = nullptr;  // or null, and `what` says it
+    std::string what;
+};
+inline std::function<void(const Work&)> on_work;
+inline void tell(const Work& work) {
+    if (on_work) on_work(work);
+}
+
 // What launch() of kernel.cuh becomes.
 template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t dynamic,
                                   std::type_identity_t<P>... args) {
     run_or_record([=] {
+        tell({reinterpret_cast<const void*>(kernel), {}});
         auto call = [&] { kernel(args...); };
         Engine::get().run(
             grid, block, dynamic, [](void* p) { (*static_cast<decltype(call)*>(p))(); }, &call);

@@ -34,10 +34,14 @@ struct FakeLt {
     double bias_grad_ms = 0;    // and the gradient of a bias
     bool vector_algorithm =
         false;  // the last candidate comes first, but takes operands of whole 16 bytes only
+    // Configurations that heuristics() does not propose, by number: milliseconds of a run, negative where the
+    // library does not take it; two families share them.
+    std::vector<double> hidden_ms;
+    int hidden_dropping = -1;  // the one that drops the last term
     std::uint64_t version = 130100;
     std::function<void(const cuda::lt::Operands&)> on_run;  // called by each run that succeeded
 
-    int plans = 0, heuristics = 0, runs = 0, failed_runs = 0;
+    int plans = 0, heuristics = 0, configurations = 0, runs = 0, failed_runs = 0;
     int last_algorithm = -1;         // candidate number of the last run that succeeded
     cuda::lt::Problem last_problem;  // of the last run that succeeded
     const void* last_workspace = nullptr;

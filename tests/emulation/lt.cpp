@@ -163,6 +163,8 @@ void finish(const Problem& p, const Operands& o, std::int64_t batch, std::int64_
 
 // The results from their sums: sum(batch, i, j, index among all results).
 template <class Sum> void finish_all(const Problem& p, const Operands& o, const Sum& sum) {
+    const std::string size = std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);
+    emulation::tell({nullptr, "product " + size});
     for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
         finish(p, o, batch, i, j, sum(batch, i, j, index));
     });
@@ -204,6 +206,17 @@ bool whole_vectors(const Problem& p) {
 
 bool takes(Epilogue epilogue) {
     return !(fake_lt.no_fused && epilogue != Epilogue::none) && !fake_lt.refused.contains(epilogue);
+}
+
+// Algorithms beyond the candidates are the hidden ones.
+bool exists(std::uint64_t number) {
+    const std::uint64_t hidden = number - candidate_count;
+    return number < candidate_count || (hidden < fake_lt.hidden_ms.size() && fake_lt.hidden_ms[hidden] >= 0);
+}
+
+double ms_of(int number) {
+    return number < candidate_count ? fake_lt.ms[number]
+                                    : fake_lt.hidden_ms.at(std::size_t(number - candidate_count));
 }
 
 }  // namespace
@@ -254,8 +267,38 @@ std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_work
 
 bool accepts(Plan& plan, Algo& algo) {
     algo.workspace = fake_lt.workspace;
-    return algo.data[0] < candidate_count && takes(plan.problem.epilogue);
+    return exists(algo.data[0]) && takes(plan.problem.epilogue);
 }
+
+std::vector<AlgoFamily> families(Plan&) {
+    std::vector<AlgoFamily> result(2);
+    for (std::uint32_t i = 0; i < fake_lt.hidden_ms.size(); ++i) {
+        AlgoFamily& family = result[i % 2];
+        if (family.values.empty()) family = {int(i % 2), {{}}};
+        family.values[0].push_back(i);
+    }
+    std::erase_if(result, [](const AlgoFamily& family) { return family.values.empty(); });
+    return result;
+}
+
+std::optional<Algo> configuration(Plan& plan, const AlgoFamily& family, std::uint64_t number) {
+    ++fake_lt.configurations;
+    Algo algo;
+    algo.data[0] = candidate_count + family.values.at(0).at(number);
+    return accepts(plan, algo) ? std::optional(algo) : std::nullopt;
+}
+
+std::vector<Algo> neighbours(Plan& plan, const Algo& algo) {
+    std::vector<Algo> result;
+    for (const std::uint64_t number : {algo.data[0] - 1, algo.data[0] + 1}) {
+        Algo other;
+        other.data[0] = number;
+        if (accepts(plan, other)) result.push_back(other);
+    }
+    return result;
+}
+
+std::string describe(const Algo& algo) { return "algorithm " + std::to_string(algo.data[0]); }
 
 std::uint64_t version() { return fake_lt.version; }
 
@@ -266,7 +309,7 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
     count_launch();
     if (emulation::options.clock_ms >= 0) {
         const bool fused = p.epilogue != Epilogue::none;
-        emulation::options.clock_ms += fake_lt.ms[number % candidate_count] + (fused ? fake_lt.fused_ms : 0) +
+        emulation::options.clock_ms += ms_of(number) + (fused ? fake_lt.fused_ms : 0) +
                                        (has_aux(p.epilogue) ? fake_lt.aux_ms : 0) +
                                        (has_bias_grad(p.epilogue) ? fake_lt.bias_grad_ms : 0);
     }
@@ -278,7 +321,8 @@ bool run(Plan& plan, const Algo& algo, const Operands& o) {
           "fake lt: an operand is less aligned than its plan");
     check(p.beta_is_zero == (o.beta == 0), ErrorKind::backend, "fake lt: beta differs from the plan's");
     std::int64_t k = number < fake_lt.dropping_tail ? p.k / 32 * 32 : p.k;
-    if (number < fake_lt.dropping_last) --k;
+    const bool drops = fake_lt.hidden_dropping >= 0 && number - candidate_count == fake_lt.hidden_dropping;
+    if (number < fake_lt.dropping_last || drops) --k;
     compute(p, o, algo, k);
     fake_lt.last_algorithm = number;
     fake_lt.last_problem = p;

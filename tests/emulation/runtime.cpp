@@ -78,6 +78,7 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
     refuse_in_capture("cuda: copy_to_device", "copy from the host");
     require_no_capture("cudaMemcpyAsync to the device");
+    emulation::tell({nullptr, "copy"});
     Engine::get().device_copy(to, from, bytes);
     ++totals.copies;
 }
@@ -91,11 +92,18 @@ void copy_to_host(void* to, const void* from, std::size_t bytes) {
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
-    emulation::run_or_record([=] { Engine::get().device_copy(to, from, bytes); });
+    emulation::run_or_record([=] {
+        emulation::tell({nullptr, "copy"});
+        Engine::get().device_copy(to, from, bytes);
+    });
     ++totals.copies;
 }
 void fill_zero(void* memory, std::size_t bytes) {
-    if (bytes != 0) emulation::run_or_record([=] { Engine::get().device_fill_zero(memory, bytes); });
+    if (bytes == 0) return;
+    emulation::run_or_record([=] {
+        emulation::tell({nullptr, "fill"});
+        Engine::get().device_fill_zero(memory, bytes);
+    });
 }
 
 void synchronize() {

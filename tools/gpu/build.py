@@ -19,8 +19,13 @@ LIBRARY = {"core_sources": ["-O2"], "autograd_sources": ["-O2"], "cpu_sources": 
            "avx512_bf16_sources": KERNEL_FLAGS + AVX512 + ["-mavx512bf16"], "cuda_kernels": []}
 # Lists of tests/meson.build.
 TESTS = {"test_sources": ["-O1", "-Wno-psabi"], "device_test_sources": ["-O1"], "test_helpers": ["-O1"], "test_kernels": []}
+# The programs that are measured, and the lists of meson.build that each is made of.
+PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"]}
+TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
 # Lists that are for the emulated device only.
 NOT_HERE = {"emulation_test_sources", "emulator_sources"}
+# What a toolkit may be too old or too new for, and the flag that leaves it out.
+OPTIONAL = {"tools/gpu_trace.cpp": "-DMEZZO_NO_CUPTI"}
 HEADERS = ["fmt/format.h", "catch2/catch.hpp", "CLI/CLI.hpp", "nlohmann/json.hpp", "utf8proc.h", "zlib.h"]
 LIBRARIES = {"zlib": "z", "utf8proc": "utf8proc"}
 
@@ -72,7 +77,7 @@ class Plan:
             command = [self.nvcc, *self.common, "-O3", "-lineinfo", gencode, "-Iinclude", "-Isrc", "-I."]
         else:
             command = [*self.cxx, *self.common, *flags, "-DFMT_HEADER_ONLY", *self.include,
-                       f"-isystem{self.args.toolkit}/include", "-pthread"]
+                       *[f"-isystem{self.args.toolkit}/{name}" for name in ("include", "extras/CUPTI/include")], "-pthread"]
         self.compiles.append(command + ["-c", source, "-o", target])
         return target
 
@@ -97,8 +102,9 @@ class Plan:
                 main.write_text("#define CATCH_CONFIG_MAIN\n#include <catch2/catch.hpp>\n", encoding="utf-8")
             tests.append(self.compile(str(main), ["-O0"]))
         self.link("mezzo-tests", tests + library)
-        self.link("mlp", [self.compile("samples/mlp.cpp", ["-O2"])] + library)
-        self.link("bench", [self.compile("tools/bench.cpp", ["-O2"])] + library)
+        own = {"mlp": [self.compile("samples/mlp.cpp", ["-O2"])]}
+        for name, sources in PROGRAMS.items():
+            self.link(name, own.get(name, []) + self.objects(self.library_lists, {key: TOOLS[key] for key in sources}) + library)
 
     def programs(self):
         return [pathlib.Path(link[link.index("-o") + 1]) for link in self.links]
@@ -109,21 +115,43 @@ class Plan:
         lacking += [f"header {h}" for h in HEADERS if not self.find(self.include_folders, h)]
         lacking += [f"library {name}" for name, library in LIBRARIES.items()
                     if not self.find(self.library_folders, f"lib{library}.a", f"lib{library}.so")]
-        known = set(LIBRARY) | set(TESTS) | NOT_HERE
+        known = set(LIBRARY) | set(TESTS) | set(TOOLS) | NOT_HERE
         found = self.library_lists | self.test_lists
-        lacking += [f"list {name} of the build files" for name in sorted(set(LIBRARY) | set(TESTS)) if not found.get(name)]
+        lacking += [f"list {name} of the build files" for name in sorted(set(LIBRARY) | set(TESTS) | set(TOOLS)) if not found.get(name)]
         lacking += [f"flags of the new list {name} in tools/gpu/build.py" for name in sorted(set(found) - known)]
         files = [c[c.index("-c") + 1] for c in self.compiles]
         return lacking + [f for f in files if not (ROOT / f).exists() and not f.endswith("catch_main.cpp")]
 
-    def run(self):
-        """Compiles everything in parallel, the slow kernels first, then links; seconds it took. Exits at the first error."""
+    @staticmethod
+    def slow_first(command):
+        """Kernels, those of attention ahead of all, then by the size of the source."""
+        source = ROOT / command[command.index("-c") + 1]
+        return not source.name.endswith(".cu"), "attention" not in source.name, -source.stat().st_size
+
+    def execute(self, command):
+        """(seconds, what went wrong or nothing). A source that the toolkit may not fit is tried again without that part."""
         start = time.monotonic()
-        kernels_first = sorted(self.compiles, key=lambda c: (c[0] != self.nvcc, -(ROOT / c[c.index("-c") + 1]).stat().st_size))
-        for commands in (kernels_first, self.links):
-            with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
-                for process in pool.map(lambda c: subprocess.run(c, cwd=ROOT, capture_output=True, text=True), commands):
-                    if process.returncode:
-                        pool.shutdown(cancel_futures=True)
-                        sys.exit(f"gpu_check: {' '.join(process.args)}\n{process.stderr[-4000:]}")
-        return time.monotonic() - start
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace")
+        source = command[command.index("-c") + 1] if "-c" in command else ""
+        if process.returncode and source in OPTIONAL:
+            process = subprocess.run([*command, OPTIONAL[source]], cwd=ROOT, capture_output=True, text=True, errors="replace")
+        error = f"{' '.join(command)}\n{process.stderr[-4000:]}" if process.returncode else ""
+        return time.monotonic() - start, error
+
+    def run(self):
+        """Compiles everything in parallel, the slow kernels first, then links what has all its objects. Gives the seconds it took,
+        those of each source, and what went wrong with which program."""
+        start, broken, seconds = time.monotonic(), {}, {}
+        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+            compiles = sorted(self.compiles, key=self.slow_first)
+            for command, (took, error) in zip(compiles, pool.map(self.execute, compiles)):
+                seconds[command[command.index("-c") + 1]] = took
+                if error:
+                    broken[command[-1]] = error
+            for program in self.programs():
+                program.unlink(missing_ok=True)  # one of an earlier run would stand for this one
+            failed = {link[-1]: "\n".join(broken[o] for o in link if o in broken) for link in self.links}
+            whole = [link for link in self.links if not failed[link[-1]]]
+            for link, (_, error) in zip(whole, pool.map(self.execute, whole)):
+                failed[link[-1]] = error
+        return time.monotonic() - start, seconds, {pathlib.Path(p).name: error for p, error in failed.items() if error}

@@ -18,12 +18,45 @@ SANITIZERS = {
     "initcheck": [],
 }
 SANITIZER_EXIT = 99
-OPTIONS = ["--autotune", "--fuse-bias-gradients", "--flash"]  # off by default
-MEZZO = {"mezzo": [], "mezzo, options on": OPTIONS, "mezzo, captured": ["--capture"],
-         "mezzo, captured, options on": ["--capture", "--branches", *OPTIONS]}
+
+
+@dataclasses.dataclass
+class Option:
+    switches: list          # of bench
+    captured: bool = False  # for captured steps only
+    cases: str = ""         # in the names of the cases that it makes a difference to
+
+
+# What is off by default. A new option is a line here: it then is part of "options on", and has a row of its own in the tables.
+OPTIONS = {
+    "autotune": Option(["--autotune"]),
+    "fused bias gradients": Option(["--fuse-bias-gradients"]),
+    "fused layers": Option(["--fuse-layers"]),
+    "ReLU masks": Option(["--fuse-layers", "--relu-masks"], cases="recipe"),
+    "parallel branches": Option(["--branches"], captured=True),
+    "flash attention": Option(["--flash"], cases="bert"),
+}
+
+
+def switches(captured):
+    """Of all options together."""
+    return list(dict.fromkeys(s for option in OPTIONS.values() if captured or not option.captured for s in option.switches))
+
+
+MEZZO = {"mezzo": [], "mezzo, options on": switches(False), "mezzo, captured": ["--capture"],
+         "mezzo, captured, options on": ["--capture", *switches(True)]}
 EAGER = {"PyTorch": []}
 COMPILED = {"PyTorch, compiled": ["--compile", "default"], "PyTorch, reduce-overhead": ["--compile", "reduce-overhead"]}
 PLAIN = {name: MEZZO[name] for name in ("mezzo", "mezzo, options on")}
+BARE = {"mezzo": [], "PyTorch": []}
+PROFILED = {name: MEZZO[name] for name in ("mezzo, captured, options on", "mezzo, captured")}
+PRODUCTS = {"recipe512": 4, "recipe513": 4, "bert_base128": 12}  # of tools/gemm_search
+KINDS = ["tests", "sample", "benchmark", "profile", "search", "sanitizer"]
+
+
+def single(case):
+    """A captured step with each of the options alone that make a difference to it."""
+    return {f"mezzo, captured, {name}": ["--capture", *option.switches] for name, option in OPTIONS.items() if option.cases in case}
 
 
 @dataclasses.dataclass
@@ -36,8 +69,8 @@ class Command:
 @dataclasses.dataclass
 class Part:
     name: str
-    kind: str       # tests, sample, benchmark or sanitizer
-    seconds: float  # left out where less is left of the budget
+    kind: str       # of KINDS
+    seconds: float  # that it may take: left out where less is left of the budget
     commands: list
     jobs: int = 1   # commands at a time
 
@@ -67,7 +100,11 @@ def sanitizer(args, plan, tool, program):
     return Part(tool, "sanitizer", 20, commands, max(1, args.jobs // 2))
 
 
-def benchmark(args, case, precision, sides, seconds):
+def options_of(precision):
+    return ["--precision", precision.replace("tf32", "float32"), *(["--tf32"] if precision == "tf32" else [])]
+
+
+def benchmark(args, case, precision, sides, seconds, which=""):
     """One case on several sides, each its own process. Those of PyTorch only where args.torch has it."""
     commands = []
     for side, options in sides.items():
@@ -75,17 +112,37 @@ def benchmark(args, case, precision, sides, seconds):
         if not own and not args.torch:
             continue
         program = [str(args.out / "bench")] if own else [args.torch, str(ROOT / "tools/torch_bench.py")]
-        words = [*program, "--case", case, "--precision", precision.replace("tf32", "float32"), "--threads", "1", "--device",
-                 "cuda", "--seconds", "0.8", *(["--tf32"] if precision == "tf32" else []), *options]
+        words = [*program, "--case", case, *options_of(precision), "--threads", "1", "--device", "cuda", "--seconds", "0.8", *options]
         commands.append(Command(words, 90 if "--compile" in options else 40,
                                 {"case": case, "precision": precision, "side": side}))
-    compiled = ", torch.compile" if sides is COMPILED else ""
-    return Part(f"{case}, {precision}{compiled}", "benchmark", seconds, commands)
+    return Part(f"{case}, {precision}{which}", "benchmark", seconds, commands)
+
+
+def rates(args):
+    """What the roofline needs: products and copies too large for anything but the machine's rates to matter."""
+    cases = [("matmul8192", "float16"), ("copy", "float16"), ("matmul8192", "tf32"), ("matmul8192", "float32")]
+    commands = [c for case, precision in cases for c in benchmark(args, case, precision, BARE, 0).commands]
+    return Part("rates of the machine", "benchmark", 20, commands)
+
+
+def profile(args, case, precision):
+    commands = [Command([str(args.out / "bench"), "--case", case, *options_of(precision), "--threads", "1", "--device", "cuda",
+                         "--profile", "20", *options], 40, {"case": case, "precision": precision, "side": side})
+                for side, options in PROFILED.items()]
+    return Part(f"profile of {case}, {precision}", "profile", 10, commands)
+
+
+def search(args, step, seconds):
+    """Each product in a process of its own: an algorithm that breaks the device costs that product."""
+    count = PRODUCTS[step]
+    words = [str(args.out / "gemm_search"), "--step", step, "--seconds", f"{seconds / count:.2g}", "--product"]
+    commands = [Command([*words, str(i + 1)], 30, {"step": step, "product": i + 1}) for i in range(count)]
+    return Part(f"GEMM search of {step}", "search", seconds + 2 * count, commands)
 
 
 def parts(args, plan):
-    """All parts, the most important first."""
-    found = find_sanitizer(args.toolkit)
+    """All parts, the most important first: the seconds of those that judge a target are to fit into the budget with the build."""
+    found = find_sanitizer(args.toolkit) or ("compute-sanitizer" if args.dry_run else "")
 
     def bench(*rest):
         part = benchmark(args, *rest)
@@ -96,25 +153,33 @@ def parts(args, plan):
 
     return [
         tests(args, plan),
-        Part("mlp --preset recipe", "sample", 10,
+        Part("mlp --preset recipe", "sample", 5,
              [Command([str(args.out / "mlp"), "--preset", "recipe", "--device", "cuda"], 60, {})]),
-        *bench("recipe512", "float16", MEZZO | EAGER, 20),
-        *bench("bert_base128", "float16", MEZZO | EAGER, 20),
+        *bench("recipe512", "float16", MEZZO | EAGER, 15),
+        profile(args, "recipe512", "float16"),
+        *bench("recipe512", "float16", COMPILED, 30, ", torch.compile"),
+        rates(args),
         *check("memcheck"),
-        *bench("recipe512", "float32", PLAIN | EAGER, 15),
-        *bench("recipe512", "tf32", PLAIN | EAGER, 15),
-        *bench("recipe513", "float16", PLAIN | EAGER, 15),
-        *bench("mlp64", "float16", MEZZO | EAGER, 20),
+        *bench("recipe513", "float16", MEZZO | EAGER, 15),
+        *bench("mlp64", "float16", MEZZO | EAGER, 15),
+        search(args, "recipe512", 10),
+        *bench("recipe512", "float32", PLAIN | EAGER, 10),
+        *bench("recipe512", "tf32", PLAIN | EAGER, 10),
+        *bench("bert_base128", "float16", MEZZO | EAGER, 15),
+        search(args, "recipe513", 10),
         *check("racecheck"),
-        *bench("recipe512", "float16", COMPILED, 30),
-        *bench("bert_base128", "float16", COMPILED, 60),
-        *bench("bert_base512", "float16", MEZZO | EAGER, 25),
         *check("synccheck"),
+        *check("initcheck"),
+        *bench("recipe512", "float16", single("recipe512"), 10, ", one option at a time"),
+        profile(args, "bert_base128", "float16"),
+        search(args, "bert_base128", 20),
+        *bench("bert_base512", "float16", MEZZO | EAGER, 20),
+        *bench("bert_base128", "float16", single("bert_base128"), 10, ", one option at a time"),
+        *bench("bert_base128", "float16", COMPILED, 60, ", torch.compile"),
+        *bench("mlp64", "float16", COMPILED, 30, ", torch.compile"),
         *bench("bert_base128", "bfloat16", PLAIN | EAGER, 15),
         *bench("bert_base128", "tf32", PLAIN | EAGER, 15),
-        *check("initcheck"),
-        *bench("mlp64", "float16", COMPILED, 30),
-        *bench("bert_base512", "float16", COMPILED, 60),
+        *bench("bert_base512", "float16", COMPILED, 60, ", torch.compile"),
     ]
 
 
@@ -143,17 +208,35 @@ def run_part(part, end):
         return list(pool.map(lambda command: run_command(command, end - time.monotonic()), part.commands))
 
 
-def run_all(planned, end, say):
-    """Runs the parts until time.monotonic() reaches `end`; (results by kind, lines of what was left out)."""
-    results = {"tests": [], "sample": [], "benchmark": [], "sanitizer": []}
+def not_built(part, missing):
+    """The program that a part lacks, or nothing. missing: names of those that did not link."""
+    names = {pathlib.PurePosixPath(word).name for command in part.commands for word in command.words}
+    return ", ".join(sorted(names & set(missing)))
+
+
+def run_all(planned, end, say, missing=(), earlier=None, after_part=lambda results, left_out: None):
+    """Runs the parts until time.monotonic() reaches `end`; (results by kind, lines of what was left out). A part that lacks a
+    program is left out, and so is one that earlier results have; after_part sees what there is so far."""
+    results = {kind: list((earlier or {}).get(kind, [])) for kind in KINDS}
+    done = {result["part"] for kind in KINDS for result in results[kind]}
     left_out = []
-    for part in planned:
+    for part in [p for p in planned if p.name not in done]:
         left = end - time.monotonic()
-        if left < part.seconds:
+        if lacking := not_built(part, missing):
+            left_out.append(f"{part.name}: {lacking} was not built")
+        elif left < part.seconds:
             left_out.append(f"{part.name}: takes {part.seconds:.0f} s, {max(left, 0):.0f} s were left")
-            say(f"left out: {left_out[-1]}")
+        else:
+            start = time.monotonic()
+            results[part.kind] += [result | {"part": part.name} for result in run_part(part, end)]
+            say(f"{part.name}: {time.monotonic() - start:.0f} s")
+            after_part(results, left_out)
             continue
-        start = time.monotonic()
-        results[part.kind] += run_part(part, end)
-        say(f"{part.name}: {time.monotonic() - start:.0f} s")
+        say(f"left out: {left_out[-1]}")
     return results, left_out
+
+
+def finished(results):
+    """The results of those parts that the budget has not cut short."""
+    cut = {result["part"] for kind in results for result in results[kind] if result["budget_spent"]}
+    return {kind: [result for result in results[kind] if result["part"] not in cut] for kind in results}

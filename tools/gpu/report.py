@@ -3,6 +3,7 @@ import json
 import re
 
 from count import catch_counts
+from gpu import profile, roofline, targets
 from gpu.parts import SANITIZER_EXIT
 
 COLUMNS = {"median_ms": "median ms", "min_ms": "least ms", "queued_ms": "ms, queued", "launches": "launches",
@@ -21,6 +22,12 @@ def outcome(result):
     if code is None:
         return "budget spent" if result["budget_spent"] else "time limit"
     return "ok" if code == 0 else f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def without(what, result):
+    """How a command ended that has not printed what it should."""
+    ended = outcome(result)
+    return f"printed no {what}" if ended == "ok" else ended
 
 
 def test_row(result):
@@ -55,7 +62,7 @@ def benchmark_row(result):
         measured = json.loads(result["stdout"].strip().split("\n")[-1])
         return row | {"framework": measured["framework"]} | {key: measured[key] for key in (*COLUMNS, "steps")}
     except (json.JSONDecodeError, KeyError, TypeError):
-        return row | {"outcome": outcome(result), "log": end_of(result)}
+        return row | {"outcome": without("numbers", result), "log": end_of(result)}
 
 
 def add_ratios(rows):
@@ -68,14 +75,53 @@ def add_ratios(rows):
     return rows
 
 
-def make(machine, results, left_out):
+def json_lines(text):
+    """The JSON objects that are lines of their own."""
+    found = []
+    for text_line in text.split("\n"):
+        try:
+            value = json.loads(text_line)
+        except json.JSONDecodeError:
+            continue
+        found += [value] if isinstance(value, dict) else []
+    return found
+
+
+def search_rows(results):
+    """One row per product; what a search printed before it failed or met its limit counts."""
+    rows = []
+    for result in results:
+        found = [r for r in json_lines(result["stdout"]) if {"product", "best_us", "heuristic_us", "autotuned_us"} <= set(r)]
+        rows += found
+        if outcome(result) != "ok" or not found:
+            rows.append({"step": result["step"], "product": f"number {result['product']}", "best_us": 0, "log": end_of(result),
+                         "outcome": without("product", result)})
+    return rows
+
+
+def profile_row(result, rows, rate):
+    """One step's profile and its distance to the roofline. rows: of the benchmark, which has the time without a trace."""
+    row = {key: result[key] for key in ("case", "precision", "side")}
+    measured = next((m["profile"] for m in json_lines(result["stdout"]) if m.get("profile", {}).get("work")), None)
+    if measured is None:
+        return row | {"outcome": without("profile", result), "log": end_of(result)}
+    untraced = targets.of(rows, *row.values())
+    return row | profile.summary(measured, 1e3 * untraced["median_ms"] if untraced else None) | {
+        "roofline": roofline.explain(row["case"], row["precision"], measured["work"], rate), "work": measured["work"]}
+
+
+def make(machine, results, left_out, planned):
+    """planned: the number of files of tests and of tests under sanitizers, of which all must be seen."""
     rows = add_ratios([benchmark_row(r) for r in results["benchmark"]])
     groups = list(dict.fromkeys((r["case"], r["precision"]) for r in rows))
     rows.sort(key=lambda r: groups.index((r["case"], r["precision"])))
-    return {"machine": machine, "tests": [test_row(r) for r in results["tests"]],
+    rate = roofline.rates(rows)
+    made = {"machine": machine, "rates": rate, "tests": [test_row(r) for r in results["tests"]],
             "sanitizer": [sanitizer_row(r) for r in results["sanitizer"]],
             "sample": [{"outcome": outcome(r), "output": r["stdout"] + r["stderr"]} for r in results["sample"]],
-            "benchmark": rows, "left_out": left_out}
+            "benchmark": rows, "search": search_rows(results["search"]),
+            "profile": [profile_row(r, rows, rate) for r in results["profile"]], "left_out": left_out}
+    return {"machine": machine, "targets": targets.judge(made, planned)} | made
 
 
 def failures(report):
@@ -83,6 +129,9 @@ def failures(report):
     lines = [f"tests: {r['file']}: {r['outcome']}" for r in report["tests"] if r["failed"]]
     lines += [f"{r['tool']}: {r['file']}: {r['outcome']}" for r in report["sanitizer"] if r["outcome"] not in UNJUDGED]
     lines += [f"sample: {r['outcome']}" for r in report["sample"] if r["outcome"] != "ok"]
+    lines += [f"{key}: {', '.join(r[k] for k in ('step', 'product', 'case', 'side') if k in r)}: {r['outcome']}"
+              for key in ("search", "profile") for r in report[key] if r.get("outcome", "budget spent") != "budget spent"]
+    lines += [f"not built: {', '.join(report['machine']['not built'])}"] if report["machine"].get("not built") else []
     return lines + [f"benchmark: {r['case']}, {r['precision']}, {r['side']}: {r['outcome']}" for r in report["benchmark"]
                     if r.get("outcome", "budget spent") != "budget spent" and r["side"].startswith("mezzo")]
 
@@ -109,19 +158,70 @@ def sanitizer_table(rows):
                                     for file in dict.fromkeys(r["file"] for r in rows)])
 
 
+def target_table(rows):
+    return table(["target", "measured", "", "detail"], [[r["target"], r["measured"], r["state"], r["detail"]] for r in rows])
+
+
+def search_table(rows):
+    def cells(r):
+        if "outcome" in r:
+            return [r["step"], r["product"], r["outcome"]] + [""] * 7
+        sizes, best = f"{r['m']} x {r['n']} x {r['k']}", r["best_us"]
+        ratios = [f"{r[key] / best:.3f}" if best and r[key] else "" for key in ("heuristic_us", "autotuned_us")]
+        return [r["step"], r["product"], sizes, str(r["per_step"]), f"{r['heuristic_us']:.2f}", f"{r['autotuned_us']:.2f}",
+                f"{best:.2f}", " / ".join(ratios), f"{r['accepted']}; {r['tried']} of {r['configurations']}", r["best"]]
+
+    return table(["step", "product", "m x n x k", "per step", "heuristic, us", "autotuned, us", "best, us", "ratios",
+                  "run; tried of all", "best algorithm"], [cells(r) for r in rows])
+
+
+def number(value, digits=1):
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def profile_lines(row):
+    """One step's tables."""
+    lines = [f"## Profile: {row['case']}, {row['precision']}, {row['side']}", ""]
+    if "outcome" in row:
+        return lines + [row["outcome"], ""]
+    lines += [f"- {row['launched']} pieces of work, {row['kernels_us']:.1f} us of them; something runs for {row['busy_us']:.1f} us of "
+              f"{row['span_us']:.1f} us from the first begin to the last end",
+              f"- gaps {row['gaps_us']:.1f} us, the longest {row['longest_gap_us']:.1f} us after {row['longest_gap_after'] or 'nothing'}; "
+              "tracing makes gaps longer",
+              f"- one step, the host waiting for its end: {number(row['untraced_wall_us']) or 'not measured'} us without trace, "
+              f"{row['traced_wall_us']:.1f} us with it"]
+    if "rest_us" in row:
+        lines.append(f"- not covered by kernels in the step without trace: {row['rest_us']:.1f} us")
+    lines += ["", *table(["line", "kernels", "measured, us", "floor, us", "above it, us", "ratio", "bound by"],
+                         [[r["line"], str(r["kernels"]), number(r["us"]), number(r["floor_us"]), number(r["above_us"]),
+                           number(r["ratio"], 2), r["bound"]] for r in row["roofline"]])]
+    return lines + table(["kernel", "count", "us", "share"], [[f"`{r['kernel']}`".replace("|", "\\|"), str(r["count"]),
+                                                              number(r["us"]), f"{100 * r['share']:.1f} %"] for r in row["kernels"]])
+
+
 def markdown(report):
     note = "Per step. The median and the least are of steps whose end the host awaits; queued is the mean without waiting."
     total = [sum(r[key] for r in report["tests"]) for key in ("passed", "failed", "skipped")]
-    lines = ["# GPU check", "", *(f"- {key}: {value}" for key, value in report["machine"].items()), "",
+    lines = ["# GPU check", "", *(f"- {key}: {', '.join(value) if isinstance(value, dict) else value}"
+                                    for key, value in report["machine"].items()), "",
              f"{total[0]} passed, {total[1]} failed, {total[2]} skipped", ""]
     lines += [*(f"- FAILED: {line}" for line in failures(report)), *(f"- left out: {line}" for line in report["left_out"]), ""]
+    lines += ["## Targets", "", *target_table(report["targets"])]
     lines += ["## Benchmark", "", note, "", *benchmark_table(report["benchmark"])]
+    if report["rates"]:
+        told = [f"{name} {rate / 1e12:.{2 if name == 'memory' else 0}f} {'TB/s' if name == 'memory' else 'TFLOP/s'}"
+                for name, rate in report["rates"].items()]
+        lines += ["Best rates of large products and a large copy (read and written): " + ", ".join(told) + ".", ""]
+    if report["search"]:
+        lines += ["## Products against the best cuBLASLt algorithm", "", *search_table(report["search"])]
+    for row in report["profile"]:
+        lines += profile_lines(row)
     if report["sanitizer"]:
         lines += ["## compute-sanitizer", "", *sanitizer_table(report["sanitizer"])]
     for sample in report["sample"]:
         lines += ["## samples/mlp --preset recipe", "", "```", sample["output"].rstrip(), "```", ""]
-    logs = [(key, r) for key in ("tests", "sanitizer", "benchmark") for r in report[key] if r.get("log")]
+    logs = [(key, r) for key in ("tests", "sanitizer", "benchmark", "search", "profile") for r in report[key] if r.get("log")]
     for key, row in logs:
-        what = [row.get(name) for name in ("case", "precision", "side", "tool", "file") if name in row]
+        what = [row.get(name) for name in ("case", "precision", "side", "tool", "file", "step", "product") if name in row]
         lines += [f"## {key}: {', '.join(what)}: {row['outcome']}", "", "```", row["log"].rstrip(), "```", ""]
     return "\n".join(lines)
