@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "core/activation.h"
+#include "core/staging.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -53,6 +55,9 @@ struct Backend {
     void* (*end_capture)(int index) = nullptr;
     void (*launch_graph)(int index, void* graph) = nullptr;
     void (*destroy_graph)(int index, void* graph) = nullptr;  // does not throw
+    // Host memory for copies beside the device's work (core/staging.h), null when it is not to be had; a null
+    // entry where there is no such thing.
+    std::unique_ptr<StagingBuffer> (*make_staging)(int index, std::size_t bytes) = nullptr;
 };
 
 // The backend of a device type, or null in a build without it.
