@@ -166,7 +166,7 @@ Pinned& pinned_memory() {
     return *all;
 }
 
-// Where a marker lies.
+// Where a marker lies: behind so much of a stream.
 struct Point {
     StreamKind stream = StreamKind::compute;
     std::uint64_t position = 0;
@@ -242,3 +242,9 @@ void allow_dynamic_shared(const void*, std::size_t) {}
 unsigned grid_limit(unsigned) { return options.grid_limit; }
 
 }  // namespace mezzo::cuda
+
+std::size_t mezzo::emulation::pinned_blocks() {
+    cuda::Pinned& pinned = cuda::pinned_memory();
+    const std::lock_guard lock(pinned.mutex);
+    return pinned.blocks.size();
+}

@@ -45,4 +45,7 @@ private:
     Stream streams_[2];
 };
 
+// How many pieces of pinned memory there are now.
+std::size_t pinned_blocks();
+
 }  // namespace mezzo::emulation
