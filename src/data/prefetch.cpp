@@ -13,7 +13,17 @@ namespace {
 
 constexpr std::size_t alignment = 256;  // of each tensor in its buffer
 
-std::size_t bytes_of(const Tensor& x) { return std::size_t(x.numel()) * size_of(x.dtype()); }
+// Where each tensor lies in the buffer.
+std::vector<StagingBuffer::Part> parts_of(const Tensors& values) {
+    std::vector<StagingBuffer::Part> parts;
+    std::size_t offset = 0;
+    for (const Tensor& x : values) {
+        const std::size_t bytes = std::size_t(x.numel()) * size_of(x.dtype());
+        parts.push_back({nullptr, offset, bytes});
+        offset += (bytes + alignment - 1) / alignment * alignment;
+    }
+    return parts;
+}
 
 }  // namespace
 
@@ -46,32 +56,38 @@ struct TransferQueue {
 };
 
 bool TransferQueue::start(std::span<Tensor* const> batch) {
-    Tensors values, targets;
-    std::vector<StagingBuffer::Part> parts;
-    std::size_t bytes = 0;
-    for (const Tensor* x : batch) {
+    std::vector<Tensor*> places;
+    Tensors values;
+    for (Tensor* x : batch) {
         if (!x->defined() || x->device() != cpu_device) continue;
+        places.push_back(x);
         values.push_back(x->detach().contiguous());
-        targets.push_back(empty(x->shape(), {.dtype = x->dtype(), .device = device}));
-        parts.push_back({raw(targets.back()), bytes, bytes_of(*x)});
-        bytes += (bytes_of(*x) + alignment - 1) / alignment * alignment;
     }
+    std::vector<StagingBuffer::Part> parts = parts_of(values);
+    const std::size_t bytes = parts.empty() ? 0 : parts.back().offset + parts.back().bytes;
     reuse();
-    std::unique_ptr<StagingBuffer> buffer = take_staging(device, bytes);
-    if (buffer == nullptr) return false;
-    for (std::size_t i = 0; i < parts.size(); ++i)
-        if (parts[i].bytes != 0)
-            std::memcpy(static_cast<char*>(buffer->memory()) + parts[i].offset, raw(values[i]),
-                        parts[i].bytes);
-    sent.push_back({std::move(buffer), targets});
+    sent.push_back({take_staging(device, bytes), {}});
+    Sent& now = sent.back();
+    if (now.buffer == nullptr) {
+        sent.pop_back();
+        return false;
+    }
     try {
-        sent.back().buffer->send(parts);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            const Tensor& x = values[i];
+            now.targets.push_back(empty(x.shape(), {.dtype = x.dtype(), .device = device}));
+            parts[i].to = raw(now.targets[i]);
+            if (parts[i].bytes != 0)
+                std::memcpy(static_cast<char*>(now.buffer->memory()) + parts[i].offset, raw(x),
+                            parts[i].bytes);
+        }
+        now.buffer->send(parts);
     } catch (...) {
+        give_staging(device, std::move(now.buffer));
         sent.pop_back();
         throw;
     }
-    for (std::size_t i = 0, next = 0; i < batch.size(); ++i)
-        if (batch[i]->defined() && batch[i]->device() == cpu_device) *batch[i] = targets[next++];
+    for (std::size_t i = 0; i < places.size(); ++i) *places[i] = now.targets[i];
     return true;
 }
 
