@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/allocator.h"
 #include "core/capture.h"
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
@@ -39,23 +40,30 @@ std::uint16_t alignment_of(const void* p) {
                                                    : std::min<std::uintptr_t>(address & (~address + 1), 256));
 }
 
+// From the caching allocator, so that statistics and limits cover it, but past the memory plan of a step that
+// happens to be traced.
+Block* device_block(int device, std::size_t bytes) {
+    refuse_in_capture("gemm", "take memory for a product");
+    return allocator(Device(DeviceType::cuda, device)).allocate(bytes);
+}
+
 void* workspace(GemmService& s, int device) {
     const auto index = static_cast<std::size_t>(device);
     if (s.workspaces.size() <= index) s.workspaces.resize(index + 1);
     if (s.workspaces[index] == nullptr) {
-        s.workspaces[index] = device_malloc(workspace_size);
-        if (s.workspaces[index] != nullptr) workspace_total += workspace_size;
+        s.workspaces[index] = device_block(device, workspace_size);
+        workspace_total += workspace_size;
     }
-    return s.workspaces[index];
+    return s.workspaces[index]->address;
 }
 
-// Puts the workspace the algorithm needs into the operands. False if there is no memory for it.
+// Puts the workspace the algorithm needs into the operands. False if it wants more than there is for any.
 bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands) {
     if (algo.workspace == 0) return true;
     if (algo.workspace > workspace_size) return false;
     operands.workspace = workspace(s, device);
     operands.workspace_bytes = workspace_size;
-    return operands.workspace != nullptr;
+    return true;
 }
 
 // Where the library stores its result.
@@ -95,14 +103,13 @@ std::int64_t extent(std::int64_t columns, std::int64_t ld, std::int64_t batch, s
 }
 
 struct Scratch {
-    void* memory;
-    explicit Scratch(std::int64_t bytes) : memory(device_malloc(static_cast<std::size_t>(bytes))) {
-        check(memory != nullptr, ErrorKind::memory, "gemm: no ", bytes,
-              " bytes of device memory to verify an algorithm; free memory before the first call of a shape");
-    }
+    Block* const block;
+    void* const memory;
+    explicit Scratch(std::int64_t bytes)
+        : block(device_block(current_device(), static_cast<std::size_t>(bytes))), memory(block->address) {}
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() { device_free(memory); }
+    ~Scratch() { block->owner->release(block); }
 };
 
 bool is_gelu(lt::Epilogue e) {

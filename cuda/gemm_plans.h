@@ -11,6 +11,10 @@
 #include "cuda/gemm.h"
 #include "cuda/lt.h"
 
+namespace mezzo {
+struct Block;  // core/allocator.h
+}
+
 namespace mezzo::cuda {
 
 struct PlanHash {
@@ -31,7 +35,7 @@ struct GemmService {
     // Requests that need no more thought; without a choice where nothing could be timed.
     std::unordered_map<lt::Request, std::optional<lt::Choice>, PlanHash> settled;
     std::unordered_map<lt::Request, lt::Choice, PlanHash> loaded;  // from files, not checked yet
-    std::vector<void*> workspaces;                                 // by device
+    std::vector<Block*> workspaces;                                // by device
 };
 GemmService& gemm_service();
 
@@ -42,7 +46,8 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue);
 CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 
 // Runs the product with one algorithm, own kernels for what `epilogue` leaves included. False if the library
-// refuses the algorithm, or there is no memory for its workspace.
+// refuses the algorithm, or it wants more workspace than there is for any. Throws Error(memory) when the
+// workspace cannot be had now: an algorithm is not given up for that.
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);
 
 // Whether the algorithm sums all k terms: matrices of ones must give exactly k. Throws Error(memory) when
