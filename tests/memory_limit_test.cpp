@@ -147,8 +147,9 @@ TEST_CASE("memory limit: warm-up, capture and replay", "[cuda]") {
         const std::string places = squeeze(
             captured, [&](const Tensors& x) { return step(x); }, in, 4096);
         set_memory_limit(gpu, 0);
+        CAPTURE(places);
         if (i == 1) CHECK(places == "before forward backward step ");  // before: the step's own inputs
-        if (i == 2) CHECK(places.rfind("forward backward ", 0) == 0);
+        if (i == 2) CHECK(places.find("backward ") != std::string::npos);
         if (i == 3) CHECK(places == "before ");
         if (i == 4) CHECK(places == "");  // a replay allocates nothing
         check_same_state(captured, twin);
@@ -165,14 +166,15 @@ TEST_CASE("memory limit: a smaller batch fits", "[cuda]") {
     for (const bool capture : {false, true}) {
         CAPTURE(capture);
         Training training, twin;
-        cuda::CapturedStep step(training.function(), {.warmup = 1, .device = gpu});
+        cuda::CapturedStep step(training.function(), {.warmup = 2, .device = gpu});
         const auto run = [&](const Tensors& in) { return capture ? step(in) : training(in); };
         for (int i = 0; i < 2; ++i) twin(small);
         run(small);
-        // warmed up with the large batch, the captured step fails where it needs its arena
         empty_cache(gpu);
         const std::size_t before = memory_stats(gpu).reserved;
-        set_memory_limit(gpu, before + (std::size_t(6) << 20));
+        set_memory_limit(gpu, before);
+        const Tensors pages = take_all(2 << 20), pieces = take_all(1 << 18);  // room for small tensors only
+        set_memory_limit(gpu, before + (std::size_t(2) << 20));
         std::string text;
         try {
             run(large);
@@ -187,7 +189,7 @@ TEST_CASE("memory limit: a smaller batch fits", "[cuda]") {
         }
         training.optimizer->zero_grad();
         run(small);
-        CHECK(memory_stats(gpu).reserved <= before + (std::size_t(6) << 20));
+        CHECK(memory_stats(gpu).reserved <= before + (std::size_t(2) << 20));
         check_same_state(training, twin);
         set_memory_limit(gpu, 0);
         run(large);
