@@ -5,31 +5,14 @@
 #include <set>
 #include <string>
 
+#include "cuda/on_device.h"
 #include "cuda/runtime.h"
-#include "mezzo/error.h"
+#include "cuda/staging.h"
 
 namespace mezzo {
 namespace {
 
-// Makes a device current, and the previous one again at the end.
-class OnDevice {
-public:
-    explicit OnDevice(int device) : previous_(cuda::current_device()), changed_(device != previous_) {
-        if (changed_) cuda::set_device(device);
-    }
-    ~OnDevice() {
-        try {
-            if (changed_) cuda::set_device(previous_);
-        } catch (const Error&) {  // the device is lost, and the call inside the scope has said so
-        }
-    }
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-
-private:
-    int previous_;
-    bool changed_;
-};
+using cuda::OnDevice;
 
 // Kept for good, because pointers to the names are given out.
 const char* hardware_name(int index) {
@@ -119,6 +102,7 @@ const Backend cuda_backend{.device_count = cuda::device_count,
                            .destroy_graph = destroy_graph,
                            .fork_branch = fork_branch,
                            .enter_branch = enter_branch,
-                           .join_branch = join_branch};
+                           .join_branch = join_branch,
+                           .make_staging = cuda::make_staging};
 
 }  // namespace mezzo

@@ -47,7 +47,8 @@ void gemm(const Gemm& g);
 void set_allow_tf32(bool allow);
 bool allow_tf32();
 
-// Device memory held as GEMM workspace by this process, all devices and branches together.
+// Device memory held as GEMM workspace by this process, all devices and branches together; memory_stats() has
+// it among the live blocks.
 std::size_t workspace_bytes();
 
 // Forgets all plans: the next call of each shape asks the library again.

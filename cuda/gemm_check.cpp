@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/gemm_memory.h"
 #include "cuda/gemm_plans.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
@@ -19,16 +20,11 @@ std::int64_t extent(std::int64_t columns, std::int64_t ld, std::int64_t batch, s
     return columns * ld + (batch - 1) * stride;
 }
 
-struct Scratch {
-    void* memory;
-    explicit Scratch(std::int64_t bytes) : memory(device_malloc(static_cast<std::size_t>(bytes))) {
-        check(memory != nullptr, ErrorKind::memory, "gemm: no ", bytes,
-              " bytes of device memory to verify an algorithm; free memory before the first call of a shape");
+// Zeros at first.
+struct Scratch : GemmScratch {
+    explicit Scratch(std::int64_t bytes) : GemmScratch(bytes) {
         fill_zero(memory, static_cast<std::size_t>(bytes));
     }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() { device_free(memory); }
 };
 
 // Outputs that cannot hold k exactly get ones in the last terms only, where the known defects are.

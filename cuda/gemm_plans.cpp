@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "core/capture.h"
+#include "cuda/gemm_memory.h"
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
@@ -40,10 +41,10 @@ void* workspace(GemmService& s, int device) {
     const auto index = static_cast<std::size_t>(2 * device + current_branch());
     if (s.workspaces.size() <= index) s.workspaces.resize(index + 1);
     if (s.workspaces[index] == nullptr) {
-        s.workspaces[index] = device_malloc(workspace_size);
-        if (s.workspaces[index] != nullptr) workspace_total += workspace_size;
+        s.workspaces[index] = gemm_block(device, workspace_size);
+        workspace_total += workspace_size;
     }
-    return s.workspaces[index];
+    return s.workspaces[index]->address;
 }
 
 // Where the library stores its result.
@@ -190,7 +191,7 @@ bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operan
     if (algo.workspace > workspace_size) return false;
     operands.workspace = workspace(s, device);
     operands.workspace_bytes = workspace_size;
-    return operands.workspace != nullptr;
+    return true;
 }
 
 CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {

@@ -12,6 +12,10 @@
 #include "cuda/gemm.h"
 #include "cuda/lt.h"
 
+namespace mezzo {
+struct Block;  // core/allocator.h
+}
+
 namespace mezzo::cuda {
 
 struct PlanHash {
@@ -32,7 +36,7 @@ struct GemmService {
     // Requests that need no more thought; without a choice where nothing could be timed.
     std::unordered_map<lt::Request, std::optional<lt::Choice>, PlanHash> settled;
     std::unordered_map<lt::Request, lt::Choice, PlanHash> loaded;  // from files, not checked yet
-    std::vector<void*> workspaces;  // by device and branch: products side by side must not share one
+    std::vector<Block*> workspaces;  // by device and branch: products side by side must not share one
 };
 GemmService& gemm_service();
 
@@ -49,7 +53,8 @@ CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 std::vector<lt::Algo> proposals(const Gemm& g, lt::Epilogue epilogue, lt::Plan& plan, int count);
 
 // Runs the product with one algorithm, own kernels for what `epilogue` leaves included. False if the library
-// refuses the algorithm, or there is no memory for its workspace.
+// refuses the algorithm, or it wants more workspace than there is for any. Throws Error(memory) when the
+// workspace cannot be had now: an algorithm is not given up for that.
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);
 
 // Whether the algorithm sums all k terms: matrices of ones must give exactly k. A mask it writes or reads
@@ -58,7 +63,7 @@ bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& 
 // Throws Error(memory) when there is none to try it.
 bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& algo);
 
-// Puts the workspace the algorithm needs into the operands. False if there is no memory for it.
+// Puts the workspace the algorithm needs into the operands. False if it wants more than there is for any.
 bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands);
 
 // Runs the product with the plan's first candidate that passes the check and executes, own kernels for the

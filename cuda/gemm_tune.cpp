@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cuda/gemm_memory.h"
 #include "cuda/gemm_plans.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
@@ -43,25 +44,19 @@ public:
         set_ = at_bias_grad_ + (g.bias_grad != nullptr ? aligned(g.n * std::int64_t(sizeof(double))) : 0);
         const auto cold = static_cast<std::int64_t>(2 * device_info(current_device()).l2_bytes);
         copies_ = std::clamp((cold + set_ - 1) / set_, std::int64_t(1), max_copies);
-        memory_ = static_cast<char*>(device_malloc(static_cast<std::size_t>(copies_ * set_)));
-        check(memory_ != nullptr, ErrorKind::memory, "gemm: no ", copies_ * set_,
-              " bytes of device memory to time algorithms");
-        fill_zero(memory_, static_cast<std::size_t>(copies_ * set_));
+        memory_.emplace(copies_ * set_);
+        fill_zero(memory_->memory, static_cast<std::size_t>(copies_ * set_));
         for (std::int64_t i = 0; i < copies_; ++i) {
-            copy_on_device(memory_ + i * set_, g.a, static_cast<std::size_t>(a));
-            copy_on_device(memory_ + i * set_ + at_b_, g.b, static_cast<std::size_t>(b));
+            char* const set = copy_at(i);
+            copy_on_device(set, g.a, static_cast<std::size_t>(a));
+            copy_on_device(set + at_b_, g.b, static_cast<std::size_t>(b));
             if (g.kept == nullptr) continue;
-            copy_on_device(memory_ + i * set_ + at_aux_, g.kept, static_cast<std::size_t>(aux));
-            if (mask > 0)
-                copy_on_device(memory_ + i * set_ + at_mask_, g.mask, static_cast<std::size_t>(mask));
+            copy_on_device(set + at_aux_, g.kept, static_cast<std::size_t>(aux));
+            if (mask > 0) copy_on_device(set + at_mask_, g.mask, static_cast<std::size_t>(mask));
         }
     }
-    Rotation(const Rotation&) = delete;
-    Rotation& operator=(const Rotation&) = delete;
-    ~Rotation() { device_free(memory_); }
-
     Gemm next() {
-        char* const set = memory_ + turn_ * set_;
+        char* const set = copy_at(turn_);
         turn_ = (turn_ + 1) % copies_;
         Gemm g = g_;
         g.a = set;
@@ -76,10 +71,11 @@ public:
 
 private:
     static std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+    char* copy_at(std::int64_t i) const { return static_cast<char*>(memory_->memory) + i * set_; }
 
     const Gemm g_;
     std::int64_t at_b_, at_c_, at_aux_, at_mask_, at_bias_grad_, set_, copies_, turn_ = 0;
-    char* memory_;
+    std::optional<GemmScratch> memory_;
 };
 
 // The median time of one call, in milliseconds; none if a call fails.

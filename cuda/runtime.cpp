@@ -235,6 +235,92 @@ float Event::elapsed_ms(const Event& start) const {
     return milliseconds;
 }
 
+namespace {
+
+cudaStream_t stream_of(StreamKind kind) {
+    if (kind == StreamKind::compute) return stream();
+    static std::mutex mutex;
+    static auto& streams = *new std::vector<cudaStream_t>(static_cast<std::size_t>(device_count()));
+    cudaStream_t& found = streams.at(static_cast<std::size_t>(current_device()));
+    const std::lock_guard lock(mutex);
+    if (found == nullptr)
+        ok(cudaStreamCreateWithFlags(&found, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    return found;
+}
+
+cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
+
+// In a scope of it this thread may ask for events of other streams although it captures its own.
+class BesideCapture {
+public:
+    BesideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+    ~BesideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+    BesideCapture(const BesideCapture&) = delete;
+    BesideCapture& operator=(const BesideCapture&) = delete;
+
+private:
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace
+
+void* pinned_malloc(std::size_t bytes) {
+    refuse_in_capture("cuda: pinned_malloc", "take memory from the system");
+    void* memory = nullptr;
+    const cudaError_t status = cudaMallocHost(&memory, bytes != 0 ? bytes : 1);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return nullptr;
+    }
+    ok(status, "cudaMallocHost");
+    return memory;
+}
+
+void pinned_free(void* memory) noexcept { cudaFreeHost(memory); }
+
+void copy_beside(void* to, const void* pinned, std::size_t bytes) {
+    if (bytes == 0) return;
+    refuse_in_capture("cuda: copy_beside", "copy from the host");
+    ok(cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, stream_of(StreamKind::copy)),
+       "cudaMemcpyAsync from pinned memory");
+    copy_count.fetch_add(1, std::memory_order_relaxed);
+}
+
+Marker::Marker() {
+    cudaEvent_t event = nullptr;
+    ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    event_ = event;
+}
+
+Marker::~Marker() { cudaEventDestroy(event_of(event_)); }
+
+void Marker::record(StreamKind kind) {
+    refuse_in_capture("cuda: record", "mark a point for copies");
+    ok(cudaEventRecord(event_of(event_), stream_of(kind)), "cudaEventRecord");
+}
+
+void Marker::hold(StreamKind kind) const {
+    refuse_in_capture("cuda: hold", "wait for copies");
+    ok(cudaStreamWaitEvent(stream_of(kind), event_of(event_), 0), "cudaStreamWaitEvent");
+}
+
+bool Marker::passed() const {
+    const BesideCapture scope;
+    const cudaError_t status = cudaEventQuery(event_of(event_));
+    if (status == cudaErrorNotReady) {
+        cudaGetLastError();
+        return false;
+    }
+    ok(status, "cudaEventQuery");
+    return true;
+}
+
+void Marker::wait() const {
+    const BesideCapture scope;
+    ok(cudaEventSynchronize(event_of(event_)), "cudaEventSynchronize");
+    sync_count.fetch_add(1, std::memory_order_relaxed);
+}
+
 void count_launch() { launch_count.fetch_add(1, std::memory_order_relaxed); }
 
 void check_launch() { ok(cudaGetLastError(), "kernel launch"); }

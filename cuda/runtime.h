@@ -82,6 +82,40 @@ private:
     void* event_ = nullptr;
 };
 
+// Copies from the host on a stream of their own, beside the work of the current one.
+
+// Page-locked host memory, which the device reads by itself. nullptr when it is not to be had.
+void* pinned_malloc(std::size_t bytes);
+void pinned_free(void* memory) noexcept;  // no copy may still read it
+
+enum class StreamKind {
+    compute,
+    copy
+};  // of the current device: current_stream(), and that of copy_beside()
+
+// Queues a copy on the copy stream. The host memory is pinned, and stays as it is until a marker behind the
+// copy has passed.
+void copy_beside(void* to, const void* pinned, std::size_t bytes);
+
+// A point on a stream, for order instead of time.
+class Marker {
+public:
+    Marker();
+    ~Marker();
+    Marker(const Marker&) = delete;
+    Marker& operator=(const Marker&) = delete;
+    void record(StreamKind stream);
+    // What is queued on the stream from now on comes after the point. The host does not wait.
+    void hold(StreamKind stream) const;
+    bool passed() const;  // true if it was never recorded
+    // The host waits for the point. Allowed while this thread captures its current stream, too: the copy
+    // stream is never part of a graph.
+    void wait() const;
+
+private:
+    void* event_ = nullptr;
+};
+
 // Used by launch() and grid_for() of kernel.cuh.
 void count_launch();
 void check_launch();                                               // throws if the last launch was refused

@@ -25,6 +25,7 @@ struct Settings {
     std::int64_t epochs = 8, batch = 128, hidden = 256;
     double lr = 1e-3;
     std::uint64_t seed = 1;
+    int prefetch = 0;
     bool progress = false;
     std::string trace;  // folder for what tools/torch_fashion.py repeats in PyTorch
     std::int64_t trace_steps = 100;
@@ -43,7 +44,8 @@ mz::data::DataLoader make_loader(const Settings& s, bool train) {
                                  .seed = s.seed,
                                  .mean = pixel_mean,
                                  .stddev = pixel_stddev,
-                                 .device = s.device});
+                                 .device = s.device,
+                                 .prefetch = s.prefetch});
 }
 
 mz::nn::Sequential make_model(const Settings& s) {
@@ -179,6 +181,8 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--lr", s.lr, "learning rate at the start")->check(CLI::Range(0.0, 1e3));
     app.add_option("--seed", s.seed, "of weights and order");
     app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
+    app.add_option("--prefetch", s.prefetch, "batches copied to a GPU ahead of their use")
+        ->check(CLI::Range(0, 16));
     app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
     app.add_flag("--progress", progress, "show a progress line even when standard error is no terminal");
     app.add_option("--trace", s.trace, "write weights, first batches and losses into this folder")

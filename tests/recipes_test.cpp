@@ -293,6 +293,67 @@ TEST_CASE("recipe: a step as a CUDA graph", "[recipes]") {
     CHECK(last < 0.7f * first);
 }
 
+TEST_CASE("recipe: copying batches ahead", "[recipes]") {
+    const mz::data::Dataset dataset = samples();
+    mz::nn::Sequential net = small_net(8);
+    net.to(mz::best_device());
+    mz::optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    std::int64_t seen = 0;
+    const auto train_step = [&](const mz::Tensor& x, const mz::Tensor& y) {
+        mz::cross_entropy(net(x), y).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+        seen += x.size(0);
+    };
+    // begin
+    mz::data::DataLoader loader(
+        dataset, {.batch_size = 8, .shuffle = true, .device = mz::best_device(), .prefetch = 2});
+    for (const auto& [x, y] : loader) train_step(x, y);
+    // end
+    CHECK(seen == dataset.size());
+    const std::vector<mz::data::Batch> batches{{dataset.x, dataset.y}, {dataset.x, dataset.y}};
+    // begin
+    for (const auto& [x, y] : mz::data::prefetch(batches, {.device = mz::best_device(), .ahead = 1}))
+        train_step(x, y);
+    // end
+    CHECK(seen == 3 * dataset.size());
+}
+
+TEST_CASE("recipe: out of memory", "[recipes]") {
+    mz::data::Dataset data = samples();
+    mz::nn::Sequential net = small_net(8);
+    mz::optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    std::int64_t micro_batches = 1, failures = 0;
+    const auto train_step = [&] {
+        const std::int64_t rows = data.size() / micro_batches;
+        if (micro_batches < 4) {
+            ++failures;
+            mz::empty({std::int64_t{1} << 50});
+        }
+        for (std::int64_t i = 0; i < micro_batches; ++i) {
+            const mz::Tensor x = data.x.slice(0, i * rows, (i + 1) * rows),
+                             y = data.y.slice(0, i * rows, (i + 1) * rows);
+            (mz::cross_entropy(net(x), y) / double(micro_batches)).backward();
+        }
+        optimizer.step();
+    };
+    // begin
+    for (bool done = false; !done;) {
+        optimizer.zero_grad();
+        try {
+            train_step();
+            done = true;
+        } catch (const mz::Error& error) {
+            if (error.kind() != mz::ErrorKind::memory || micro_batches >= 64) throw;
+            micro_batches *= 2;
+        }
+    }
+    // end
+    CHECK(micro_batches == 4);
+    CHECK(failures == 2);
+    CHECK(optimizer.applied_steps() == 1);
+}
+
 TEST_CASE("recipe: float32 inside a 16-bit region", "[recipes]") {
     const mz::Tensor x = mz::full({1, 1}, 300);
     mz::Tensor product, y;

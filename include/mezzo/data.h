@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 
+#include "mezzo/prefetch.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo::data {
@@ -36,12 +38,19 @@ struct DataLoaderOptions {
     // uint8 samples become float32 (value / 255 - mean) / stddev, floating ones (value - mean) / stddev.
     double mean = 0, stddev = 1;
     Device device = cpu_device;  // where the batches go
+    // Batches that are assembled and copied to a CUDA device while one is in use: see prefetch(). Off unless
+    // set, because it has run on an emulated device only so far.
+    int prefetch = 0;
 };
 
 struct Batch {
     Tensor x;
     Tensor y;
 };
+template <class F> void each_tensor(Batch& batch, F&& f) {
+    f(batch.x);
+    f(batch.y);
+}
 
 // for (const auto& [x, y] : loader) runs one epoch; the next such loop is the next epoch.
 class DataLoader {
@@ -53,25 +62,28 @@ public:
     std::int64_t epoch() const { return epoch_; }
     void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
 
-    struct End {};
-    class Iterator {
+    // A batch of an epoch, on the CPU.
+    class Place {
     public:
         Batch operator*() const { return loader_->batch(order_, index_); }
-        Iterator& operator++() {
+        Place& operator++() {
             ++index_;
             return *this;
         }
-        friend bool operator==(const Iterator& it, End) { return it.index_ >= it.loader_->size(); }
+        friend bool operator==(const Place& it, std::default_sentinel_t) {
+            return it.index_ >= it.loader_->size();
+        }
 
     private:
         friend class DataLoader;
-        Iterator(const DataLoader* loader, Tensor order) : loader_(loader), order_(std::move(order)) {}
+        Place(const DataLoader* loader, Tensor order) : loader_(loader), order_(std::move(order)) {}
         const DataLoader* loader_;
         Tensor order_;  // int64 [n], undefined: as stored
         std::int64_t index_ = 0;
     };
+    using Iterator = PrefetchIterator<Place, std::default_sentinel_t>;
     Iterator begin();
-    End end() const { return {}; }
+    std::default_sentinel_t end() const { return {}; }
 
 private:
     Batch batch(const Tensor& order, std::int64_t index) const;

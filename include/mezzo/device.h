@@ -37,7 +37,8 @@ const char* hardware_name(Device device);
 // Waits until all work queued on the device is done. Nothing to do on the CPU.
 void synchronize(Device device = best_device());
 
-// Bytes of tensors on one device, with the meaning of PyTorch's statistics of the same name.
+// Bytes on one device, with the meaning of PyTorch's statistics of the same name: tensors, and the workspace
+// of matrix products, which stays once it was needed.
 struct MemoryStats {
     std::size_t allocated = 0;      // live blocks, rounded to 512 bytes
     std::size_t max_allocated = 0;  // the most ever since start or reset_peak()

@@ -16,6 +16,7 @@
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
+#include "mezzo/prefetch.h"
 #include "mezzo/tensor.h"
 #include "mezzo/tokenizer.h"
 #include "mezzo/transformer.h"

@@ -123,6 +123,12 @@ struct TokenBatch {
     Tensor token_type_ids;  // int64, padded with 0
     Tensor attention_mask;  // boolean, true where a token is
 };
+// For prefetch().
+template <class F> void each_tensor(TokenBatch& batch, F&& f) {
+    f(batch.input_ids);
+    f(batch.token_type_ids);
+    f(batch.attention_mask);
+}
 
 // Puts encodings into the rows of tensors. Error(value) when one is longer than options.length.
 TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options = {});

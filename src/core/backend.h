@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "core/activation.h"
+#include "core/staging.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -59,6 +61,9 @@ struct Backend {
     void (*fork_branch)(int index) = nullptr;
     void (*enter_branch)(int index) = nullptr;
     void (*join_branch)(int index) = nullptr;
+    // Host memory for copies beside the device's work (core/staging.h), null when it is not to be had; a null
+    // entry where there is no such thing.
+    std::unique_ptr<StagingBuffer> (*make_staging)(int index, std::size_t bytes) = nullptr;
 };
 
 // The backend of a device type, or null in a build without it.

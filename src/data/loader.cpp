@@ -69,6 +69,8 @@ DataLoader::DataLoader(const Dataset& dataset, const DataLoaderOptions& options)
     check(std::isfinite(options.mean) && std::isfinite(options.stddev) && options.stddev > 0,
           ErrorKind::value, "DataLoader: mean is ", options.mean, " and stddev ", options.stddev,
           "; stddev must be positive");
+    check(options.prefetch >= 0, ErrorKind::value, "DataLoader: prefetch is ", options.prefetch,
+          "; it must not be negative");
     dataset_ = {dataset.x.detach().contiguous(), dataset.y.detach().contiguous()};
 }
 
@@ -79,8 +81,9 @@ std::int64_t DataLoader::size() const {
 
 DataLoader::Iterator DataLoader::begin() {
     const Tensor order = options_.shuffle ? permutation(dataset_.size(), options_.seed, epoch_) : Tensor();
+    Iterator first(Place(this, order), {}, {.device = options_.device, .ahead = options_.prefetch});
     ++epoch_;
-    return Iterator(this, order);
+    return first;
 }
 
 Batch DataLoader::batch(const Tensor& order, std::int64_t index) const {
@@ -89,7 +92,7 @@ Batch DataLoader::batch(const Tensor& order, std::int64_t index) const {
     check(index >= 0 && count > 0, ErrorKind::value, "DataLoader: no batch ", index, ", there are ", size());
     const Tensor x = gather_rows(dataset_.x, order, first, count),
                  y = gather_rows(dataset_.y, order, first, count);
-    return {normalized(x, options_).to(options_.device), y.contiguous().to(options_.device)};
+    return {normalized(x, options_), y.contiguous()};
 }
 
 }  // namespace mezzo::data

@@ -52,12 +52,15 @@ struct Options {
     std::size_t max_static_shared = 48 << 10;          // bytes a block may declare
     std::size_t max_shared = 227 << 10;                // static + dynamic, sm_90
     std::size_t device_memory = std::size_t(4) << 30;  // bytes device_malloc gives in total
+    std::size_t pinned_blocks = 64;                    // of host memory that pinned_malloc gives
     int device_count = 1;
     const char* device_name = "emulated CUDA device";
     std::size_t l2_bytes = 16 << 10;
-    bool capturing = false;  // what cuda::stream_is_capturing() says
-    double clock_ms = -1;    // if not negative: what events record, instead of real time
-    double launch_ms = 0;    // by which a launch moves that clock
+    bool capturing = false;     // what cuda::stream_is_capturing() says
+    double clock_ms = -1;       // if not negative: what events record, instead of real time
+    double launch_ms = 0;       // by which a launch moves that clock
+    bool late_work = false;     // work on the device starts when the host waits for it, not when it is queued
+    bool early_copies = false;  // those of the copy stream start at once, not when something waits for them
     BranchOrder branch_order = BranchOrder::queued;  // of graphs that are launched
     bool loses_joins = false;                        // graphs forget that the main branch waits for the side
 };
@@ -187,9 +190,12 @@ inline void* dynamic_shared(Site site = Site::current()) { return Engine::get().
 // Stream capture: what this thread would do to the device is put into the graph instead, while there is one.
 inline thread_local Graph* recording = nullptr;
 inline thread_local int branch_of_thread = 0;  // the stream that takes this thread's work: 0 main, 1 side
+void queue_work(std::function<void()> work);   // streams.h
 template <class F> void run_or_record(const F& work) {
     if (recording != nullptr)
         recording->add(work, branch_of_thread);
+    else if (options.late_work)
+        queue_work(work);
     else
         work();
 }

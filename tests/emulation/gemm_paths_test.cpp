@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/step_memory.h"
 #include "cuda/gemm.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
@@ -234,9 +235,40 @@ TEST_CASE("gemm paths: one workspace per device", "[cuda][gemm][emulation]") {
     REQUIRE(cuda::workspace_bytes() == held);
 }
 
+TEST_CASE("gemm paths: the workspace is in the statistics, within the limit, in no step's plan",
+          "[cuda][gemm][emulation]") {
+    const FreshLibrary fresh;
+    const int devices = std::exchange(emulation::options.device_count, 2);
+    const Device second(DeviceType::cuda, 1);  // where no product has been yet
+    const std::size_t workspace = std::size_t(32) << 20, held = cuda::workspace_bytes();
+    fake_lt.workspace = 1 << 20;
+    fake_lt.failing = 1;  // the second candidate is the one
+    Ones x(64);
+    cuda::set_device(1);
+    set_memory_limit(second, workspace - 1);
+    REQUIRE_THROWS_WITH(cuda::gemm(x.g), Catch::Contains("out of memory on cuda:1") &&
+                                             Catch::Contains("requested 33554432 bytes"));
+    REQUIRE(cuda::workspace_bytes() == held);
+    set_memory_limit(second, 0);
+    {
+        const MemoryTrace trace(second);
+        x.run_and_check();
+        REQUIRE(trace.lifetimes().empty());
+    }
+    REQUIRE(fake_lt.last_algorithm == 1);  // not given up for the memory it could not get
+    REQUIRE(cuda::workspace_bytes() == held + workspace);
+    REQUIRE(memory_stats(second).allocated == workspace);
+    empty_cache(second);
+    REQUIRE(memory_stats(second).reserved == workspace);
+    x.run_and_check();
+    cuda::set_device(0);
+    emulation::options.device_count = devices;
+}
+
 TEST_CASE("gemm paths: no memory to verify an algorithm is an error that passes", "[cuda][gemm][emulation]") {
     const FreshLibrary fresh;
     Ones x(70);
+    empty_cache(Device(DeviceType::cuda));
     const std::size_t all =
         std::exchange(emulation::options.device_memory, emulation::Engine::get().device_bytes());
     REQUIRE_THROWS_AS(cuda::gemm(x.g), Error);

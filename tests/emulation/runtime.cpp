@@ -4,12 +4,17 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "core/capture.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
+#include "tests/emulation/streams.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -17,6 +22,7 @@ namespace {
 using emulation::Engine;
 using emulation::Graph;
 using emulation::options;
+using emulation::Streams;
 using Clock = std::chrono::steady_clock;
 
 Counters totals;
@@ -68,9 +74,10 @@ void* device_malloc(std::size_t bytes) {
     require_no_capture("cudaMalloc");
     return Engine::get().device_malloc(bytes);
 }
-// A cudaFree in a capture would spoil it, and noexcept makes that a crash here.
+// A cudaFree in a capture would spoil it, and noexcept makes that a crash here. It waits for the device.
 void device_free(void* memory) noexcept {
     require_no_capture("cudaFree");
+    Streams::get().finish_all();
     Engine::get().device_free(memory);
 }
 
@@ -78,14 +85,18 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
     refuse_in_capture("cuda: copy_to_device", "copy from the host");
     require_no_capture("cudaMemcpyAsync to the device");
-    emulation::tell({nullptr, "copy"});
-    Engine::get().device_copy(to, from, bytes);
+    const auto* first = static_cast<const char*>(from);
+    emulation::run_or_record([to, values = std::vector<char>(first, first + bytes)] {
+        emulation::tell({nullptr, "copy"});
+        Engine::get().device_copy(to, values.data(), values.size());
+    });
     ++totals.copies;
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
     refuse_in_capture("cuda: copy_to_host", "copy to the host");
     require_no_capture("cudaMemcpyAsync to the host");
+    Streams::get().finish(StreamKind::compute);
     Engine::get().device_copy(to, from, bytes);
     ++totals.copies;
     ++totals.host_syncs;
@@ -109,6 +120,7 @@ void fill_zero(void* memory, std::size_t bytes) {
 void synchronize() {
     refuse_in_capture("cuda: synchronize", "wait for the device");
     require_no_capture("cudaStreamSynchronize");
+    Streams::get().finish(StreamKind::compute);
     ++totals.host_syncs;
 }
 
@@ -157,8 +169,96 @@ void Event::record() { time_of(event_) = now(); }
 float Event::elapsed_ms(const Event& start) const {
     refuse_in_capture("cuda: elapsed_ms", "wait for the device");
     require_no_capture("cudaEventSynchronize");
+    Streams::get().finish(StreamKind::compute);
     ++totals.host_syncs;
     return float(time_of(event_) - time_of(start.event_));
+}
+
+namespace {
+
+// Pinned memory with the number of copies that have still to read it.
+struct Pinned {
+    std::mutex mutex;
+    std::map<const char*, std::pair<std::size_t, int>> blocks;
+    // The block that holds all of [first, first + bytes).
+    int& readers(const char* first, std::size_t bytes) {
+        const auto after = blocks.upper_bound(first);
+        check(after != blocks.begin() &&
+                  first + bytes <= std::prev(after)->first + std::prev(after)->second.first,
+              ErrorKind::backend, "cuda: cudaMemcpyAsync beside the current stream from pageable memory");
+        return std::prev(after)->second.second;
+    }
+};
+Pinned& pinned_memory() {
+    static Pinned* all = new Pinned;
+    return *all;
+}
+
+// Where a marker lies: behind so much of a stream.
+struct Point {
+    StreamKind stream = StreamKind::compute;
+    std::uint64_t position = 0;
+};
+Point& point_of(void* event) { return *static_cast<Point*>(event); }
+
+}  // namespace
+
+void* pinned_malloc(std::size_t bytes) {
+    refuse_in_capture("cuda: pinned_malloc", "take memory from the system");
+    require_no_capture("cudaMallocHost");
+    Pinned& pinned = pinned_memory();
+    const std::lock_guard lock(pinned.mutex);
+    if (pinned.blocks.size() >= options.pinned_blocks) return nullptr;
+    char* const memory = new char[bytes];
+    std::memset(memory, 0xFF, bytes);
+    pinned.blocks[memory] = {bytes, 0};
+    return memory;
+}
+
+void pinned_free(void* memory) noexcept {
+    Pinned& pinned = pinned_memory();
+    const std::lock_guard lock(pinned.mutex);
+    const auto found = pinned.blocks.find(static_cast<char*>(memory));
+    check(found != pinned.blocks.end() && found->second.second == 0, ErrorKind::backend,
+          "cuda: cudaFreeHost of memory that a copy reads");
+    pinned.blocks.erase(found);
+    delete[] static_cast<char*>(memory);
+}
+
+void copy_beside(void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0) return;
+    refuse_in_capture("cuda: copy_beside", "copy from the host");
+    require_no_capture("cudaMemcpyAsync from pinned memory");
+    const auto count = [first = static_cast<const char*>(from), bytes](int readers) {
+        const std::lock_guard lock(pinned_memory().mutex);
+        pinned_memory().readers(first, bytes) += readers;
+    };
+    count(1);
+    Streams::get().add(StreamKind::copy, [=] {
+        Engine::get().device_copy(to, from, bytes);
+        count(-1);
+    });
+    ++totals.copies;
+}
+
+Marker::Marker() : event_(new Point) {}
+Marker::~Marker() { delete &point_of(event_); }
+void Marker::record(StreamKind stream) {
+    refuse_in_capture("cuda: record", "mark a point for copies");
+    require_no_capture("cudaEventRecord");
+    point_of(event_) = {stream, Streams::get().position(stream)};
+}
+void Marker::hold(StreamKind stream) const {
+    refuse_in_capture("cuda: hold", "wait for copies");
+    require_no_capture("cudaStreamWaitEvent");
+    Streams::get().hold(stream, point_of(event_).stream, point_of(event_).position);
+}
+bool Marker::passed() const {
+    return Streams::get().done(point_of(event_).stream, point_of(event_).position);
+}
+void Marker::wait() const {
+    Streams::get().run_until(point_of(event_).stream, point_of(event_).position);
+    ++totals.host_syncs;
 }
 
 void count_launch() {
@@ -170,3 +270,9 @@ void allow_dynamic_shared(const void*, std::size_t) {}
 unsigned grid_limit(unsigned) { return options.grid_limit; }
 
 }  // namespace mezzo::cuda
+
+std::size_t mezzo::emulation::pinned_blocks() {
+    cuda::Pinned& pinned = cuda::pinned_memory();
+    const std::lock_guard lock(pinned.mutex);
+    return pinned.blocks.size();
+}

@@ -1,0 +1,35 @@
+// Device memory of the GEMM service: from the caching allocator, so that statistics and limits cover it, but
+// past the memory plan of a step that happens to be traced.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/allocator.h"
+#include "core/capture.h"
+#include "cuda/runtime.h"
+
+namespace mezzo::cuda {
+
+inline Block* gemm_block(int device, std::size_t bytes) {
+    refuse_in_capture("gemm", "take memory for a product");
+    return allocator(Device(DeviceType::cuda, device)).allocate(bytes);
+}
+
+// Bytes of the current device for as long as it lives. Throws Error(memory).
+class GemmScratch {
+public:
+    explicit GemmScratch(std::int64_t bytes)
+        : block_(gemm_block(current_device(), static_cast<std::size_t>(bytes))), memory(block_->address) {}
+    GemmScratch(const GemmScratch&) = delete;
+    GemmScratch& operator=(const GemmScratch&) = delete;
+    ~GemmScratch() { block_->owner->release(block_); }
+
+private:
+    Block* const block_;
+
+public:
+    void* const memory;
+};
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,62 @@
+#include "cuda/staging.h"
+
+#include "cuda/on_device.h"
+#include "cuda/runtime.h"
+
+namespace mezzo::cuda {
+namespace {
+
+class PinnedBuffer final : public StagingBuffer {
+public:
+    PinnedBuffer(int device, void* pinned, std::size_t bytes)
+        : StagingBuffer(pinned, bytes), device_(device) {}
+    ~PinnedBuffer() override {
+        const OnDevice scope(device_);
+        pinned_free(memory());
+    }
+
+    void send(std::span<const Part> parts) override {
+        const OnDevice scope(device_);
+        queued_.record(StreamKind::compute);
+        queued_.hold(StreamKind::copy);
+        for (const Part& part : parts)
+            copy_beside(part.to, static_cast<const char*>(memory()) + part.offset, part.bytes);
+        copied_.record(StreamKind::copy);
+    }
+    void receive() override {
+        const OnDevice scope(device_);
+        copied_.hold(StreamKind::compute);
+    }
+    void drop() override {
+        const OnDevice scope(device_);
+        stream_is_capturing() ? copied_.wait() : copied_.hold(StreamKind::compute);
+    }
+    bool idle() const override {
+        const OnDevice scope(device_);
+        return copied_.passed();
+    }
+    void wait() override {
+        const OnDevice scope(device_);
+        copied_.wait();
+    }
+
+private:
+    const int device_;
+    Marker queued_, copied_;  // the device's work before the copies; the end of the copies
+};
+
+}  // namespace
+
+std::unique_ptr<StagingBuffer> make_staging(int index, std::size_t bytes) {
+    const OnDevice scope(index);
+    void* const pinned = pinned_malloc(bytes);
+    if (pinned == nullptr) return nullptr;
+    try {
+        return std::make_unique<PinnedBuffer>(index, pinned, bytes);
+    } catch (...) {
+        pinned_free(pinned);
+        throw;
+    }
+}
+
+}  // namespace mezzo::cuda

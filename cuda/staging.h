@@ -1,0 +1,14 @@
+// Pinned buffers from which a CUDA device copies beside its work.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "core/staging.h"
+
+namespace mezzo::cuda {
+
+// A buffer for copies to device `index`; null when there is no pinned memory.
+std::unique_ptr<StagingBuffer> make_staging(int index, std::size_t bytes);
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,186 @@
+// Batches on their way to a device while it works on the batch before.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <iterator>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mezzo/device.h"
+#include "mezzo/tensor.h"
+
+namespace mezzo::data {
+
+struct PrefetchOptions {
+    Device device = best_device();
+    int ahead = 2;  // batches whose copies are under way while one is in use; 0: copied when asked for
+};
+
+// Calls f with each tensor of a batch. A batch type of one's own needs such a function beside it.
+template <class F> void each_tensor(Tensor& batch, F&& f) { f(batch); }
+template <class F> void each_tensor(Tensors& batch, F&& f) {
+    for (Tensor& x : batch) f(x);
+}
+
+namespace detail {
+
+struct TransferQueue;
+
+// Batches whose tensors are being copied to a device, oldest first.
+class Transfers {
+public:
+    // Of at most `ahead` batches. Error(value) if ahead is negative, Error(device) if the device is not
+    // there.
+    Transfers(Device device, int ahead);
+    ~Transfers();
+    Transfers(Transfers&& other) noexcept : queue_(std::exchange(other.queue_, nullptr)) {}
+    Transfers& operator=(Transfers&& other) noexcept {
+        std::swap(queue_, other.queue_);
+        return *this;
+    }
+
+    // How many batches it takes: 0 where the host's memory is the device's, or has no copies beside its work.
+    int capacity() const;
+    // Puts tensors on the device in the place of those on the CPU, and starts to copy their values. False,
+    // and nothing done, where memory is lacking or a step is being captured.
+    bool start(std::span<Tensor* const> batch);
+    // What is queued on the device from now on sees the values of the oldest batch.
+    void finish();
+
+private:
+    TransferQueue* queue_;
+};
+
+// x on the device, without history.
+Tensor arrived(const Tensor& x, Device device);
+
+}  // namespace detail
+
+// One pass over [first, last), with copies started ahead. A batch comes out once the device's work waits for
+// its copies, so that nothing can read it half copied.
+template <class Source, class Sentinel> class PrefetchIterator {
+public:
+    using value_type = std::remove_cvref_t<decltype(*std::declval<Source&>())>;
+
+    PrefetchIterator(Source first, Sentinel last, const PrefetchOptions& options)
+        : device_(options.device),
+          next_(std::move(first)),
+          last_(std::move(last)),
+          transfers_(options.device, options.ahead) {}
+
+    // The batch on the device. What the source threw for it is thrown here.
+    value_type operator*() {
+        if (batches_.empty()) {
+            if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+            load();
+        }
+        arrive(batches_.front());
+        look_ahead();
+        return batches_.front().value;
+    }
+    PrefetchIterator& operator++() {
+        if (batches_.empty()) return skip();
+        if (batches_.front().place == Place::under_way) transfers_.finish();
+        batches_.pop_front();
+        if (batches_.empty() && !error_) advance();
+        return *this;
+    }
+    friend bool operator==(const PrefetchIterator& it, std::default_sentinel_t) {
+        return it.batches_.empty() && !it.error_ && !(it.next_ != it.last_);
+    }
+
+private:
+    enum class Place { source, under_way, device };
+    struct Loaded {
+        value_type value;
+        Place place = Place::source;
+    };
+
+    void load() {
+        batches_.push_back({*next_});
+        taken_ = true;
+    }
+    // Past a batch that nobody looked at, or that the source could not make.
+    PrefetchIterator& skip() {
+        error_ = nullptr;
+        advance();
+        ++next_;
+        return *this;
+    }
+    void advance() {
+        if (taken_) ++next_;
+        taken_ = false;
+    }
+    void arrive(Loaded& batch) {
+        if (batch.place == Place::under_way) transfers_.finish();
+        if (batch.place == Place::source)
+            each_tensor(batch.value, [&](Tensor& x) { x = detail::arrived(x, device_); });
+        batch.place = Place::device;
+    }
+    void look_ahead() {
+        while (!error_ && batches_.size() <= static_cast<std::size_t>(transfers_.capacity())) {
+            try {
+                advance();
+                if (!(next_ != last_)) return;
+                load();
+            } catch (...) {
+                error_ = std::current_exception();  // for whoever asks for that batch
+                return;
+            }
+            if (!start(batches_.back())) return;
+        }
+    }
+    bool start(Loaded& batch) {
+        std::vector<Tensor*> tensors;
+        each_tensor(batch.value, [&](Tensor& x) { tensors.push_back(&x); });
+        if (!transfers_.start(tensors)) return false;  // copied when its turn comes
+        batch.place = Place::under_way;
+        return true;
+    }
+
+    Device device_;
+    Source next_;
+    Sentinel last_;
+    bool taken_ = false;          // the batch at next_ is in batches_, or has been
+    std::deque<Loaded> batches_;  // the one in use and those ahead
+    std::exception_ptr error_;    // of the source, behind all of batches_
+    detail::Transfers transfers_;
+};
+
+// See prefetch().
+template <class Batches> class Prefetcher {
+public:
+    Prefetcher(Batches&& batches, const PrefetchOptions& options)
+        : batches_(std::forward<Batches>(batches)), options_(options) {}
+    auto begin() { return PrefetchIterator(std::begin(batches_), std::end(batches_), options_); }
+    std::default_sentinel_t end() const { return {}; }
+
+private:
+    Batches batches_;  // a reference, if it was given a variable
+    PrefetchOptions options_;
+};
+
+// for (const auto& batch : prefetch(batches, {.device = gpu})): the batches of any range, on the device.
+// While one is in use the next are being assembled and copied: on the calling thread, from pinned memory, on
+// a stream beside the device's work, for which the host does not wait. Only where it is more than ahead + 2
+// steps before the device, it waits for a pinned buffer to become free.
+//  - Values, their order, and exceptions come as without it. A batch stays as it is for as long as it is
+//  held.
+//    Only random numbers that the range itself draws from the common stream are drawn earlier.
+//  - Tensors lose their history; those on a device already stay there. On the CPU nothing is done ahead.
+//  - `ahead` more batches are on the device at once. Where memory lacks for them, they are copied when their
+//    turn comes.
+//  - Pinned memory is kept for later use: of each device about ahead + 3 batches, sizes rounded to powers of
+//  two.
+//  - Not inside a captured step: its batch is an input of the step.
+// Has run under emulation only so far, not on a GPU.
+template <class Batches>
+Prefetcher<Batches> prefetch(Batches&& batches, const PrefetchOptions& options = {}) {
+    return Prefetcher<Batches>(std::forward<Batches>(batches), options);
+}
+
+}  // namespace mezzo::data

@@ -1,0 +1,139 @@
+#include "mezzo/prefetch.h"
+
+#include <cstring>
+
+#include "core/backend.h"
+#include "core/capture.h"
+#include "core/staging.h"
+#include "core/tensor_impl.h"
+
+namespace mezzo::data::detail {
+
+namespace {
+
+constexpr std::size_t alignment = 256;  // of each tensor in its buffer
+
+// Where each tensor lies in the buffer.
+std::vector<StagingBuffer::Part> parts_of(const Tensors& values) {
+    std::vector<StagingBuffer::Part> parts;
+    std::size_t offset = 0;
+    for (const Tensor& x : values) {
+        const std::size_t bytes = std::size_t(x.numel()) * size_of(x.dtype());
+        parts.push_back({nullptr, offset, bytes});
+        offset += (bytes + alignment - 1) / alignment * alignment;
+    }
+    return parts;
+}
+
+}  // namespace
+
+// Buffers go round: at most ahead + 2 are with batches that have been started, and then the oldest is used
+// again.
+struct TransferQueue {
+    struct Sent {
+        std::unique_ptr<StagingBuffer> buffer;
+        Tensors targets;  // held until finished: their memory must not be used for anything else before
+    };
+    Device device;
+    std::size_t capacity;
+    std::deque<Sent> sent;
+    std::size_t finished = 0;  // of `sent`, from the front
+
+    void give_back_oldest() {
+        give_staging(device, std::move(sent.front().buffer));
+        sent.pop_front();
+        --finished;
+    }
+    // With copies done the buffer can serve the next batch; too far ahead of the device the host waits.
+    void reuse() {
+        while (finished > 0 && sent.front().buffer->idle()) give_back_oldest();
+        if (finished == 0 || sent.size() < capacity + 2) return;
+        sent.front().buffer->wait();
+        give_back_oldest();
+    }
+    bool start(std::span<Tensor* const> batch);
+    void drop() noexcept;
+};
+
+bool TransferQueue::start(std::span<Tensor* const> batch) {
+    std::vector<Tensor*> places;
+    Tensors values;
+    for (Tensor* x : batch) {
+        if (!x->defined() || x->device() != cpu_device) continue;
+        places.push_back(x);
+        values.push_back(x->detach().contiguous());
+    }
+    std::vector<StagingBuffer::Part> parts = parts_of(values);
+    const std::size_t bytes = parts.empty() ? 0 : parts.back().offset + parts.back().bytes;
+    reuse();
+    sent.push_back({take_staging(device, bytes), {}});
+    Sent& now = sent.back();
+    if (now.buffer == nullptr) {
+        sent.pop_back();
+        return false;
+    }
+    try {
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            const Tensor& x = values[i];
+            now.targets.push_back(empty(x.shape(), {.dtype = x.dtype(), .device = device}));
+            parts[i].to = raw(now.targets[i]);
+            if (parts[i].bytes != 0)
+                std::memcpy(static_cast<char*>(now.buffer->memory()) + parts[i].offset, raw(x),
+                            parts[i].bytes);
+        }
+        now.buffer->send(parts);
+    } catch (...) {
+        give_staging(device, std::move(now.buffer));
+        sent.pop_back();
+        throw;
+    }
+    for (std::size_t i = 0; i < places.size(); ++i) *places[i] = now.targets[i];
+    return true;
+}
+
+// Nobody waits for these copies, but the memory they write to is about to be free for other tensors.
+void TransferQueue::drop() noexcept {
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+        try {
+            if (i >= finished) sent[i].buffer->drop();
+        } catch (const Error&) {  // the device is lost, and with it the copies
+        }
+        give_staging(device, std::move(sent[i].buffer));
+    }
+}
+
+Transfers::Transfers(Device device, int ahead) : queue_(nullptr) {
+    check(ahead >= 0, ErrorKind::value, "prefetch: ahead is ", ahead, "; it must not be negative");
+    const bool beside = backend_of("prefetch", device).make_staging != nullptr;
+    if (beside && ahead > 0) queue_ = new TransferQueue{device, static_cast<std::size_t>(ahead), {}, 0};
+}
+
+Transfers::~Transfers() {
+    if (queue_ != nullptr) queue_->drop();
+    delete queue_;
+}
+
+int Transfers::capacity() const { return queue_ != nullptr ? static_cast<int>(queue_->capacity) : 0; }
+
+bool Transfers::start(std::span<Tensor* const> batch) {
+    if (StepGraph::recording() != nullptr) return false;
+    try {
+        return queue_->start(batch);
+    } catch (const Error&) {  // says the same again when its turn comes, if it is still true then
+        return false;
+    }
+}
+
+void Transfers::finish() {
+    refuse_in_capture("prefetch", queue_->device, "take a batch from the host; pass it as an input");
+    queue_->sent[queue_->finished].buffer->receive();
+    queue_->sent[queue_->finished].targets.clear();
+    ++queue_->finished;
+}
+
+Tensor arrived(const Tensor& x, Device device) {
+    if (!x.defined()) return x;
+    return x.detach().to(device);
+}
+
+}  // namespace mezzo::data::detail

@@ -1,0 +1,51 @@
+// The two streams of the emulated devices: compute, and copies beside it. What is queued on a stream is done
+// in order, but no sooner than something waits for it (options.late_work, options.early_copies), so that a
+// missing wait shows in the values.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+#include "cuda/runtime.h"
+
+namespace mezzo::emulation {
+
+class Streams {
+public:
+    static Streams& get();
+
+    void add(cuda::StreamKind kind, std::function<void()> work);
+    // How much has been queued so far.
+    std::uint64_t position(cuda::StreamKind kind);
+    // What is queued on `kind` from now on comes after that much of `other`.
+    void hold(cuda::StreamKind kind, cuda::StreamKind other, std::uint64_t position);
+    bool done(cuda::StreamKind kind, std::uint64_t position);
+    // The host waits.
+    void run_until(cuda::StreamKind kind, std::uint64_t position);
+    void finish(cuda::StreamKind kind) { run_until(kind, position(kind)); }
+    void finish_all();
+
+private:
+    struct Op {
+        std::function<void()> work;  // none: waits
+        cuda::StreamKind other = cuda::StreamKind::compute;
+        std::uint64_t position = 0;
+    };
+    struct Stream {
+        std::deque<Op> ops;
+        std::uint64_t queued = 0, done = 0;
+    };
+    Stream& stream(cuda::StreamKind kind) { return streams_[int(kind)]; }
+    void queue(cuda::StreamKind kind, Op op);
+    void run_early_copies();
+
+    std::recursive_mutex mutex_;
+    Stream streams_[2];
+};
+
+// How many pieces of pinned memory there are now.
+std::size_t pinned_blocks();
+
+}  // namespace mezzo::emulation
