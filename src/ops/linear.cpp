@@ -83,6 +83,7 @@ bool fuses_bias_grad(const Call& c, const Tensors& gs) {
 }
 
 Tensors linear_vjp(const Call& c, const Tensors& gs) {
+    const bool wants_bias = c.inputs.size() > 2 && c.needs(2);
     Tensor g, of_bias;
     if (fuses_bias_grad(c, gs)) {
         const Tensors both = activation_grad(c.at.activation, gs[0], kept_by_activation(c));
@@ -91,13 +92,15 @@ Tensors linear_vjp(const Call& c, const Tensors& gs) {
     } else {
         // Made ready before it is transposed: rows of outputs, so that the batch is no leading dimension.
         g = gemm_ready(before_activation(c, gs));
+        // A recorded gradient keeps its place: the order of nodes is the order of sums in the next backward.
+        if (wants_bias && grad_enabled()) of_bias = bias_grad(c, g);
     }
     Tensors grads(c.inputs.size());
     Branch side(g.device(), side_by_side(c));
     if (c.needs(0)) grads[0] = x_grad(c, g);
     side.enter();
     if (c.needs(1)) grads[1] = weight_grad(c, g);
-    if (c.inputs.size() > 2 && c.needs(2)) grads[2] = of_bias.defined() ? of_bias : bias_grad(c, g);
+    if (wants_bias) grads[2] = of_bias.defined() ? of_bias : bias_grad(c, g);
     side.join();
     return grads;
 }
