@@ -213,12 +213,14 @@ bool sums_every_term(GemmService& s, const lt::Problem& p, const lt::Algo& algo)
     const std::int64_t size_d = extent(p.n, p.ldd, p.batch, p.stride_d),
                        item = std::int64_t(size_of(p.d_type));
     const Scratch a(size_a * std::int64_t(size_of(p.a_type))), b(size_b * std::int64_t(size_of(p.b_type)));
-    const Scratch d(size_d * item), bias(p.m * item), aux(lt::has_aux(p.epilogue) ? size_d * item : 1);
+    const std::int64_t aux_bytes = lt::has_aux(p.epilogue) ? size_d * item : 1;
+    const Scratch d(size_d * item), bias(p.m * item), aux(aux_bytes);
     const std::int64_t terms = is_16bit(p.d_type) ? std::min(p.k, exact_16bit_sum) : p.k;
     fill_ones(a.memory, p.a_type, size_a, p.lda, p.stride_a, p.trans_a, p.k, terms < p.k ? terms : 0);
     fill_ones(b.memory, p.b_type, size_b, p.ldb, p.stride_b, !p.trans_b, p.k, 0);
     fill_zero(bias.memory, static_cast<std::size_t>(p.m * item));
-    fill_zero(d.memory, static_cast<std::size_t>(size_d * item));
+    fill_zero(d.memory, static_cast<std::size_t>(size_d * item));  // an earlier check may have left k there
+    fill_zero(aux.memory, static_cast<std::size_t>(aux_bytes));
     const auto plan = lt::make_plan(plain);
     // gelu(x) is exactly x for large x only; 16 times a sum below 16 is exact in every dtype
     const double scale = is_gelu(p.epilogue) && terms < 16 ? 16 : 1;
