@@ -95,7 +95,7 @@ private:
     }
 
     bool right(lt::Epilogue epilogue, const lt::Algo& algo) {
-        return cuda::sums_every_term(s_, cuda::problem_of(g_, epilogue), algo);
+        return cuda::passes_check(s_, cuda::problem_of(g_, epilogue), algo);
     }
 
     double time_at(double share) const { return begin_ + share * options_.seconds; }
