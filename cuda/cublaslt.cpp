@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <mutex>
@@ -238,6 +239,7 @@ constexpr std::array<Setting, 6> settings{
     Setting{CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4, "swizzle"},
     Setting{CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2, "cluster"},
 };
+constexpr std::int32_t max_option = 1023;
 constexpr Setting split_setting = settings[3];
 constexpr Setting family_id{CUBLASLT_ALGO_CONFIG_ID, 4, "family"};
 constexpr Setting reduction_setting{CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4, "reduction"};
@@ -281,7 +283,7 @@ std::vector<std::vector<std::uint32_t>> values_of(const cublasLtMatmulAlgo_t& al
     const auto swizzles = capability(algo, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT, std::uint32_t(0));
     return {ids(algo, CUBLASLT_ALGO_CAP_TILE_IDS),
             ids(algo, CUBLASLT_ALGO_CAP_STAGES_IDS),
-            numbers_to(options > 0 ? std::uint32_t(options) : 0),
+            numbers_to(std::uint32_t(std::clamp(options, 0, max_option))),
             split,
             numbers_to(swizzles),
             cluster};
@@ -294,12 +296,6 @@ bool init(const Problem& p, int id, cublasLtMatmulAlgo_t& algo) {
                                  data_type(p.b_type), d, d, id, &algo) == CUBLAS_STATUS_SUCCESS;
 }
 
-bool set(cublasLtMatmulAlgo_t& algo, const Setting& setting, std::uint32_t value) {
-    const auto narrow = static_cast<std::uint16_t>(value);
-    const void* const from = setting.bytes == sizeof narrow ? static_cast<const void*>(&narrow) : &value;
-    return functions().set_algo(&algo, setting.attribute, from, setting.bytes) == CUBLAS_STATUS_SUCCESS;
-}
-
 // None if this version of the library does not know the setting.
 std::optional<std::uint32_t> get(const cublasLtMatmulAlgo_t& algo, const Setting& setting) {
     std::uint32_t value = 0;
@@ -307,6 +303,13 @@ std::optional<std::uint32_t> get(const cublasLtMatmulAlgo_t& algo, const Setting
     const cublasStatus_t status =
         functions().get_algo(&algo, setting.attribute, &value, setting.bytes, &written);
     return status == CUBLAS_STATUS_SUCCESS ? std::optional(value) : std::nullopt;
+}
+
+bool set(cublasLtMatmulAlgo_t& algo, const Setting& setting, std::uint32_t value) {
+    if (get(algo, setting) == value) return true;  // a family may refuse settings that it does not have
+    const auto narrow = static_cast<std::uint16_t>(value);
+    const void* const from = setting.bytes == sizeof narrow ? static_cast<const void*>(&narrow) : &value;
+    return functions().set_algo(&algo, setting.attribute, from, setting.bytes) == CUBLAS_STATUS_SUCCESS;
 }
 
 // The algorithm with the way of adding that its split needs; none if the library does not take it.

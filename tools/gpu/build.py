@@ -115,10 +115,10 @@ class Plan:
         lacking += [f"header {h}" for h in HEADERS if not self.find(self.include_folders, h)]
         lacking += [f"library {name}" for name, library in LIBRARIES.items()
                     if not self.find(self.library_folders, f"lib{library}.a", f"lib{library}.so")]
-        known = set(LIBRARY) | set(TESTS) | set(TOOLS) | NOT_HERE
         found = self.library_lists | self.test_lists
-        lacking += [f"list {name} of the build files" for name in sorted(set(LIBRARY) | set(TESTS) | set(TOOLS)) if not found.get(name)]
-        lacking += [f"flags of the new list {name} in tools/gpu/build.py" for name in sorted(set(found) - known)]
+        wanted = set(LIBRARY) | set(TESTS) | set(TOOLS)
+        lacking += [f"list {name} of the build files" for name in sorted(wanted) if not found.get(name)]
+        lacking += [f"flags of the new list {name} in tools/gpu/build.py" for name in sorted(set(found) - wanted - NOT_HERE)]
         files = [c[c.index("-c") + 1] for c in self.compiles]
         return lacking + [f for f in files if not (ROOT / f).exists() and not f.endswith("catch_main.cpp")]
 

@@ -112,7 +112,8 @@ def benchmark(args, case, precision, sides, seconds, which=""):
         if not own and not args.torch:
             continue
         program = [str(args.out / "bench")] if own else [args.torch, str(ROOT / "tools/torch_bench.py")]
-        words = [*program, "--case", case, *options_of(precision), "--threads", "1", "--device", "cuda", "--seconds", "0.8", *options]
+        words = [*program, "--case", case, *options_of(precision), "--threads", "1", "--device", "cuda",
+                 "--seconds", "0.8", *options]
         commands.append(Command(words, 90 if "--compile" in options else 40,
                                 {"case": case, "precision": precision, "side": side}))
     return Part(f"{case}, {precision}{which}", "benchmark", seconds, commands)

@@ -184,10 +184,10 @@ def profile_lines(row):
     lines = [f"## Profile: {row['case']}, {row['precision']}, {row['side']}", ""]
     if "outcome" in row:
         return lines + [row["outcome"], ""]
-    lines += [f"- {row['launched']} pieces of work, {row['kernels_us']:.1f} us of them; something runs for {row['busy_us']:.1f} us of "
-              f"{row['span_us']:.1f} us from the first begin to the last end",
-              f"- gaps {row['gaps_us']:.1f} us, the longest {row['longest_gap_us']:.1f} us after {row['longest_gap_after'] or 'nothing'}; "
-              "tracing makes gaps longer",
+    lines += [f"- {row['launched']} pieces of work, {row['kernels_us']:.1f} us of them; something runs for {row['busy_us']:.1f} us "
+              f"of {row['span_us']:.1f} us from the first begin to the last end",
+              f"- gaps {row['gaps_us']:.1f} us, the longest {row['longest_gap_us']:.1f} us after "
+              f"{row['longest_gap_after'] or 'nothing'}; tracing makes gaps longer",
               f"- one step, the host waiting for its end: {number(row['untraced_wall_us']) or 'not measured'} us without trace, "
               f"{row['traced_wall_us']:.1f} us with it"]
     if "rest_us" in row:

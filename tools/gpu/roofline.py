@@ -41,8 +41,8 @@ def optimizer(parameters, algorithm, mixed):
     """Statistics read float32 gradients; the update reads them, reads and writes parameters and moments, writes 16-bit copies."""
     moments = {"sgd": 0, "adamw": 2}[algorithm]
     update = parameters * (4 + 8 + 8 * moments + (2 if mixed else 0))
-    lines = [Line("optimizer update", r"::update_kernel", bytes=update, pooled=True)]
-    return ([Line("gradient statistics", r"::(check_finite_kernel|statistics_kernel<.*Table)", bytes=4 * parameters, pooled=True)] if mixed else []) + lines
+    statistics = Line("gradient statistics", r"::(check_finite_kernel|statistics_kernel<.*Table)", bytes=4 * parameters, pooled=True)
+    return ([statistics] if mixed else []) + [Line("optimizer update", r"::update_kernel", bytes=update, pooled=True)]
 
 
 def recipe(batch, precision, width=4096):
@@ -126,7 +126,8 @@ def assign(lines, work):
     left = [line.count for line in lines]
     taken = []
     for piece in work:
-        found = next((i for i, line in enumerate(lines) if (line.pooled or left[i]) and re.search(line.pattern, piece["name"])), None)
+        free = (i for i, line in enumerate(lines) if line.pooled or left[i])
+        found = next((i for i in free if re.search(lines[i].pattern, piece["name"])), None)
         if found is not None:
             left[found] -= 1
         taken.append(found)
