@@ -21,6 +21,7 @@ constexpr std::uint16_t vector_alignment = 16;
 constexpr std::int64_t aux_multiple = 8;
 // Some split-K kernels drop the last (k mod block_k) terms; no block_k seen is odd beyond a multiple of 64.
 constexpr std::int64_t safe_k = 64;
+
 std::atomic<std::size_t> workspace_total{0};
 
 struct Mixer {

@@ -47,7 +47,7 @@ struct Row {
     // If not 0: results from this one on are float32 (float64 beside a float64 result 0) whatever the dtype
     // of the first is. For what only the gradient reads, such as means and log-sum-exps.
     std::uint8_t statistics = 0;
-    std::uint8_t bits = 0;  // If not 0: this result is uint8, bits that only the gradient reads.
+    std::uint8_t bits = 0;  // if not 0: this result is uint8, bits that only the gradient reads
     Kernel* kernel[device_type_count] = {};  // null: run the meaning
     Vjp* vjp = nullptr;                      // null: differentiate the meaning
     Meaning* meaning = nullptr;              // the op in other ops: fallback, test reference, gradient

@@ -66,8 +66,8 @@ struct Problem {
     int device = 0;
     // bytes, of the real pointers
     std::uint16_t align_a = 256, align_b = 256, align_d = 256, align_bias = 256, align_aux = 256;
-    Dtype a_type = float32, b_type = float32,
-          d_type = float32;  // the bias has D's, its gradient bias_grad_type()
+    // A bias has D's type, its gradient bias_grad_type().
+    Dtype a_type = float32, b_type = float32, d_type = float32;
     bool trans_a = false, trans_b = false;
     Epilogue epilogue = Epilogue::none;
     bool tf32 = false;  // float32 operands may be rounded to TF32

@@ -84,6 +84,7 @@ struct Gradient {
     }
     // Runs it; the epilogue the library did, values checked.
     Epilogue run() {
+        cuda::copy_to_device(c.data(), std::vector<float>(c.size(), 99).data(), c.size() * sizeof(float));
         cuda::copy_to_device(sums.data(), std::vector<float>(std::size_t(n), 99).data(), std::size_t(n) * 4);
         cuda::gemm(g);
         const auto got = c.host(), got_sums = sums.host();
@@ -126,7 +127,7 @@ struct Masked {
           b(host_b),
           c(std::size_t(rows * n)),
           bias(host_bias),
-          mask(std::vector<std::uint8_t>(std::size_t(relu_mask_bytes(rows, n)) + 16, 0xaa)) {
+          mask(std::size_t(relu_mask_bytes(rows, n)) + 16) {
         g.m = rows, g.n = g.ldb = g.ldc = n, g.k = g.lda = inner;
         g.a = a.data(), g.b = b.data(), g.c = c.data();
         g.bias = bias.data();
@@ -134,6 +135,8 @@ struct Masked {
         g.mask = mask.data();
     }
     Epilogue run() {
+        cuda::copy_to_device(c.data(), std::vector<float>(c.size(), 99).data(), c.size() * sizeof(float));
+        cuda::copy_to_device(mask.data(), std::vector<std::uint8_t>(mask.size(), 0xaa).data(), mask.size());
         cuda::gemm(g);
         const auto got = c.host();
         auto bits = mask.host();
@@ -360,18 +363,22 @@ TEST_CASE("gemm plans: masks and gradients in files", "[cuda][gemm][emulation]")
     const Clock clock;
     Tuned::times(3, 1, 2);
     Gradient relu(Activation::relu), gelu(Activation::gelu_tanh);
-    Masked masked;
-    relu.run(), gelu.run(), masked.run();
+    Gradient relu_alone(Activation::relu), gelu_alone(Activation::gelu_tanh);
+    relu_alone.g.bias_grad = gelu_alone.g.bias_grad = nullptr;
+    Masked masked, masked_alone;
+    masked_alone.g.bias = nullptr;
+    relu.run(), gelu.run(), masked.run(), relu_alone.run(), gelu_alone.run(), masked_alone.run();
     const test::Folder folder;
     const std::string path = folder.file("plans");
-    REQUIRE(cuda::save_gemm_plans(path) == 3);
+    REQUIRE(cuda::save_gemm_plans(path) == 6);
     const std::string text = folder.read("plans");
-    for (const char* name : {"\"drelu_bgrad\"", "\"dgelu_tanh_bgrad\"", "\"relu_aux_bias\""})
+    for (const char* name : {"\"drelu\"", "\"drelu_bgrad\"", "\"dgelu_tanh\"", "\"dgelu_tanh_bgrad\"",
+                             "\"relu_aux\"", "\"relu_aux_bias\""})
         REQUIRE(text.find(name) != text.npos);
     cuda::clear_gemm_plans();
     cuda::set_gemm_options({});
-    REQUIRE(cuda::load_gemm_plans(path).loaded == 3);
-    REQUIRE(cuda::save_gemm_plans(folder.file("again")) == 3);
+    REQUIRE(cuda::load_gemm_plans(path).loaded == 6);
+    REQUIRE(cuda::save_gemm_plans(folder.file("again")) == 6);
     REQUIRE(folder.read("again") == text);
     SECTION("used as they are") {
         const int runs = fake_lt.runs;
@@ -380,6 +387,9 @@ TEST_CASE("gemm plans: masks and gradients in files", "[cuda][gemm][emulation]")
         REQUIRE(fake_lt.runs == runs + 3);  // two for the check
         REQUIRE(gelu.run() == Epilogue::dgelu_tanh_bgrad);
         REQUIRE(masked.run() == Epilogue::relu_aux_bias);
+        REQUIRE(relu_alone.run() == Epilogue::drelu);
+        REQUIRE(gelu_alone.run() == Epilogue::dgelu_tanh);
+        REQUIRE(masked_alone.run() == Epilogue::relu_aux);
     }
     SECTION("a layout that is another one now") {
         fake_lt.mask = FakeLt::Mask::transposed;

@@ -35,7 +35,7 @@ GROUPS = {
         'cases': {'thread': 'mma:*,cuda attention: small*', 'address': 'mma:*,cuda attention: small*'},
     },
     'gemm': {
-        'sources': ['cuda/gemm.cpp', 'cuda/gemm_epilogue.cu', 'cuda/gemm_fallback.cu', 'cuda/gemm_verify.cu'],
+        'sources': ['cuda/*.cpp', 'cuda/*.cu', 'src/core/allocator.cpp'],
         'tests': ['tests/emulation_test.cpp', 'tests/cuda_gemm_test.cpp', 'tests/emulation/gemm_paths_test.cpp'],
     },
     'ops': {
@@ -88,10 +88,10 @@ MUTATIONS = [
     ('gemm', 'cuda/gemm_fallback.cu', 'b_tile, [tile][tile + 1]', 0, 'b_tile, [tile - 1][tile + 1]', 'address'),
     ('gemm', 'cuda/gemm_epilogue.cu', 'i < total', 0, 'i <= total', 'address'),
     ('gemm', 'cuda/gemm_epilogue.cu', 'i += item_step()', 0, 'i += item_step() + 1', 'plain'),
-    ('gemm', 'cuda/gemm_verify.cu', 'i < elements', 0, 'i <= elements', 'address'),
-    ('gemm', 'cuda/gemm_verify.cu', 'atomicAdd(count, different)', 0, '*count += different', 'thread'),
-    ('gemm', 'cuda/gemm_verify.cu', 'k >= first_one', 0, 'true', 'plain'),
-    ('gemm', 'cuda/gemm.cpp', 'if (!cached.verified) continue;', 0, '', 'plain'),
+    ('gemm', 'cuda/gemm_check_kernels.cu', 'i < o.elements', 0, 'i <= o.elements', 'address'),
+    ('gemm', 'cuda/gemm_check_kernels.cu', 'atomicAdd(count, different)', 0, '*count += different', 'thread'),
+    ('gemm', 'cuda/gemm_check_kernels.cu', 'k >= first_one', 0, 'true', 'plain'),
+    ('gemm', 'cuda/gemm_plans.cpp', 'cached.verified && run_algo', 0, 'run_algo', 'plain'),
     ('ops', 'cuda/reduce.cuh', BARRIER, 0, '', 'thread'),
     ('ops', 'cuda/reduce.cuh', BARRIER, 1, '', 'thread'),
     ('ops', 'cuda/reduce.cuh', 'output < s.kept.count', 0, 'true', 'address'),
