@@ -30,6 +30,7 @@ public:
     void replay();
     const MemoryPlan& plan() const { return plan_; }
     Device device() const { return device_; }
+    std::uint64_t id() const { return id_; }  // different for every graph; not 0
 
     // While recording:
     // The device address of a number that is computed before each replay.
@@ -59,6 +60,7 @@ private:
     void require_gradients();
 
     static constinit inline thread_local StepGraph* current = nullptr;
+    const std::uint64_t id_;
     const Device device_;
     const Backend& backend_;
     const MemoryPlan plan_;

@@ -161,43 +161,31 @@ void prepare_state(OptimizerImpl& optimizer) {
     make_or_move(optimizer.state, {std::int64_t(sizeof(StepState) / sizeof(float))}, float32, device);
 }
 
-void widen_gradients(OptimizerImpl& optimizer) {
-    NoGrad plain;
-    for (const Slot& slot : optimizer.slots) {
-        if (!has_master(optimizer, slot)) continue;
-        const Tensor gradient = slot.param.grad();
-        if (gradient.defined() && gradient.dtype() != float32)
-            slot.param.set_grad(gradient.detach().to(float32));
-    }
-}
-
-StepPlan plan_update(OptimizerImpl& optimizer, bool conditional) {
-    StepPlan plan;
-    plan.list = gradient_list(optimizer.type, optimizer.params());
-    GradientList& list = plan.list;
-    if (list.with_gradient == 0) return plan;
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, Waiting waiting) {
+    GradientList list = gradient_list(optimizer.type, optimizer.params(), waiting);
+    if (list.with_gradient == 0) return list;
     prepare_state(optimizer);
     std::size_t at = 0;
-    for (const Group& group : optimizer.groups) {
-        const std::size_t begin = at;
-        for (; at < list.refs.size() && list.indices[at] < group.first + group.count; ++at)
+    for (std::size_t g = 0; g < optimizer.groups.size(); ++g) {
+        const Group& group = optimizer.groups[g];
+        for (; at < list.refs.size() && list.indices[at] < group.first + group.count; ++at) {
             fill_ref(optimizer, group, list.indices[at], conditional, list.refs[at]);
-        plan.ranges.emplace_back(begin, at - begin);
+            list.refs[at].group = static_cast<std::uint32_t>(g);
+        }
     }
-    return plan;
+    return list;
 }
 
-bool run_update(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional) {
-    if (plan.list.with_gradient == 0) return false;
-    const StepKernels& kernels = kernels_of(optimizer.device());
+bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
+                const GradientScale& scale) {
+    if (plan.with_gradient == 0) return false;
     StepState* const state = optimizer.step_state();
-    if (!conditional) kernels.begin_step(state, nullptr, false);
-    const std::span<const ParamRef> refs(plan.list.refs);
-    for (std::size_t g = 0; g < plan.ranges.size(); ++g)
-        if (const auto [begin, count] = plan.ranges[g]; count > 0)
-            kernels.update(refs.subspan(begin, count), update_args(optimizer, g), state);
-    kernels.finish_step(refs, state);
-    note_update(optimizer, plan.list.indices, conditional);
+    std::vector<StepArgs> groups;
+    for (const ParamRef& ref : plan.refs)  // in the order of the groups
+        while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
+    kernels_of(optimizer.device())
+        .update(plan.refs, groups, scale, conditional ? &state->found_inf : nullptr, state);
+    note_update(optimizer, plan.indices, conditional);
     follow_replays(optimizer, plan, conditional);
     return true;
 }
@@ -234,7 +222,9 @@ void Optimizer::step() {
         if (!impl_->counts_on_device) ++impl_->skipped;
         return;
     }
-    run_update(*impl_, plan_update(*impl_, false), false);
+    const GradientList plan = plan_update(*impl_, false, Waiting::keep);
+    const Ref<Deferred>& deferred = plan.deferred;
+    run_update(*impl_, plan, false, deferred ? deferred->scale() : GradientScale{});
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
@@ -242,8 +232,9 @@ void Optimizer::zero_grad(bool set_to_none) {
     for (const Slot& slot : impl_->slots) {
         if (set_to_none) {
             slot.param.set_grad({});
-        } else if (const Tensor gradient = slot.param.grad(); gradient.defined()) {
-            gradient.zero_();
+        } else {
+            forget_pending(*slot.param.impl());
+            if (const Tensor gradient = slot.param.grad(); gradient.defined()) gradient.zero_();
         }
     }
 }
