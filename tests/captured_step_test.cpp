@@ -453,3 +453,52 @@ TEST_CASE("captured step: inference sees weights that were loaded since", "[cuda
     }
     CHECK(captured.statistics().captures == 2);
 }
+
+namespace {
+
+enum class Zero { drop, fill, never };
+
+// Ten steps whose gradients are looked at after some of them: losses, norms, gradients and parameters.
+std::vector<std::vector<double>> look_at_gradients(bool capture, Zero zero, bool scaled, bool clip) {
+    Training t({.compute = float32, .dropout = 0});
+    amp::GradScaler scaler({.init_scale = 64, .growth_interval = 3, .enabled = scaled});
+    const auto step = [&](const Tensors& in) {
+        if (zero != Zero::never) t.optimizer->zero_grad(zero == Zero::drop);
+        const Tensor loss = mse_loss(t.model(in[0]), in[1]);
+        scaler.scale(loss).backward();
+        Tensor norm;
+        if (clip) {
+            scaler.unscale_(*t.optimizer);
+            norm = nn::clip_grad_norm_(t.model.parameters(), 0.1);
+        }
+        scaler.step(*t.optimizer);
+        scaler.update();
+        return Tensors{loss, norm};
+    };
+    cuda::CapturedStep captured(step, {.device = gpu});
+    std::vector<std::vector<double>> seen;
+    for (int i = 0; i < 10; ++i) {
+        const Tensors in{values(4, i), values(4, i + 100)};
+        for (const Tensor& y : capture ? captured(in) : step(in))
+            if (y.defined()) seen.push_back(test::doubles(y));
+        if (i % 3 == 1) continue;
+        for (const Tensor& p : t.model.parameters()) seen.push_back(test::doubles(p.grad()));
+    }
+    for (const Tensor& p : t.model.parameters()) seen.push_back(test::doubles(p));
+    if (capture && zero != Zero::never) CHECK(captured.statistics().replays > 4);
+    return seen;
+}
+
+}  // namespace
+
+TEST_CASE("captured step: gradients that wait for their factor are seen with it after every replay",
+          "[cuda]") {
+    if (no_device()) return;
+    for (const Zero zero : {Zero::drop, Zero::fill, Zero::never})
+        for (const bool scaled : {true, false})
+            for (const bool clip : {true, false}) {
+                CAPTURE(int(zero), scaled, clip);
+                CHECK((look_at_gradients(true, zero, scaled, clip) ==
+                       look_at_gradients(false, zero, scaled, clip)));
+            }
+}

@@ -73,12 +73,12 @@ int moment_count(const StepArgs& args) {
 // The master of a 16-bit parameter. Where somebody wrote to the parameter since, the master takes its value.
 void refresh_master(Slot& slot) {
     NoGrad plain;
+    if (slot.master.defined()) slot.master = slot.master.to(slot.param.device());
+    if (slot.master.defined() && slot.master_version == slot.param.version()) return;
     const Tensor wide = slot.param.detach().to(float32);
     if (!slot.master.defined()) {
         slot.master = wide;
     } else {
-        slot.master = slot.master.to(slot.param.device());
-        if (slot.master_version == slot.param.version()) return;
         const Tensor unchanged = eq(slot.param.detach(), slot.master.to(slot.param.dtype()));
         slot.master = where(unchanged, slot.master, wide);
     }
