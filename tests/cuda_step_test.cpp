@@ -257,6 +257,8 @@ TEST_CASE("cuda step: more parameters and groups than one launch takes", "[cuda]
         model->kernels().flag_nonfinite(model->refs, static_cast<float*>(raw(flags)));
         for (std::size_t i : {120, 121, 1400}) CHECK(test::doubles(flags)[i] == 1);
         CHECK(test::doubles(sum(flags))[0] == 3);
+        model->kernels().update(model->refs, groups, {}, &state.get()->found_inf, state.get());
+        CHECK((state.read().applied == 1 && state.read().skipped == 1));
     }
     check_same(cuda, host);
 }

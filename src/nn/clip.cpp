@@ -1,6 +1,5 @@
 // Gradient clipping over lists of parameters, on the device.
 #include "mezzo/nn.h"
-#include "optim/deferred.h"
 #include "optim/param_refs.h"
 
 namespace mezzo::nn {

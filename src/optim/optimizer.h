@@ -50,6 +50,17 @@ void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict&
 
 // Makes steps and state on the device of the parameters, or moves them there.
 void prepare_state(OptimizerImpl& optimizer);
+// A tensor of zeros at first; later moved to what is asked for.
+void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device);
+int moment_count(const StepArgs& args);
+Dtype moment_dtype(const Slot& slot);
+// Makes the masters that these parameters lack on a device.
+void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
+// Makes whatever else an update of the list will write to and finds missing.
+void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional);
+void refresh_master(Slot& slot);
+// The 16-bit copy that the update is to write, or null.
+Tensor* writable_shadow(const Slot& slot, bool conditional);
 // The parameters with gradients and their state, as the kernels take them. Gets all memory that a step needs:
 // whatever throws does so here, before gradients and parameters change. conditional: StepState may say
 // found_inf.

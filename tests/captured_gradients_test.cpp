@@ -1,0 +1,74 @@
+// Gradients that wait for their factor (core/pending.h) in steps captured as graphs.
+#include <catch2/catch.hpp>
+
+#include "mezzo/mezzo.h"
+#include "tests/support.h"
+
+namespace {
+
+using namespace mezzo;
+
+const Device gpu{DeviceType::cuda};
+constexpr std::int64_t width = 8;
+
+enum class Zero { drop, fill, never };
+
+struct Recipe {
+    Zero zero;
+    bool scaled, clip;
+};
+
+Tensor values(int seed) {
+    return test::tensor_of(test::random_values(4 * width, std::uint64_t(seed), test::Domain::any), {4, width},
+                           float32, gpu);
+}
+
+// Ten steps whose gradients are looked at after some of them: losses, norms, gradients and parameters.
+std::vector<std::vector<double>> look_at_gradients(bool capture, const Recipe& recipe) {
+    manual_seed(3);
+    nn::Sequential model{nn::Linear(width, width), nn::ReLU(), nn::Linear(width, width)};
+    model.to(gpu);
+    optim::AdamW optimizer(model.parameters(), {.lr = 0.02});
+    amp::GradScaler scaler({.init_scale = 64, .growth_interval = 3, .enabled = recipe.scaled});
+    const auto step = [&](const Tensors& in) {
+        if (recipe.zero != Zero::never) optimizer.zero_grad(recipe.zero == Zero::drop);
+        const Tensor loss = mse_loss(model(in[0]), in[1]);
+        scaler.scale(loss).backward();
+        Tensor norm;
+        if (recipe.clip) {
+            scaler.unscale_(optimizer);
+            norm = nn::clip_grad_norm_(model.parameters(), 0.1);
+        }
+        scaler.step(optimizer);
+        scaler.update();
+        return Tensors{loss, norm};
+    };
+    cuda::CapturedStep captured(step, {.device = gpu});
+    std::vector<std::vector<double>> seen;
+    for (int i = 0; i < 10; ++i) {
+        const Tensors in{values(i), values(i + 100)};
+        for (const Tensor& y : capture ? captured(in) : step(in))
+            if (y.defined()) seen.push_back(test::doubles(y));
+        if (i % 3 == 1) continue;
+        for (const Tensor& p : model.parameters()) seen.push_back(test::doubles(p.grad()));
+    }
+    for (const Tensor& p : model.parameters()) seen.push_back(test::doubles(p));
+    if (capture && recipe.zero != Zero::never) CHECK(captured.statistics().replays > 4);
+    return seen;
+}
+
+}  // namespace
+
+TEST_CASE("captured gradients: seen with their factor after every replay", "[cuda]") {
+    if (cuda_device_count() == 0) {
+        WARN("no CUDA device: skipped");
+        return;
+    }
+    for (const Zero zero : {Zero::drop, Zero::fill, Zero::never})
+        for (const bool scaled : {true, false})
+            for (const bool clip : {true, false}) {
+                CAPTURE(int(zero), scaled, clip);
+                const Recipe recipe{zero, scaled, clip};
+                CHECK((look_at_gradients(true, recipe) == look_at_gradients(false, recipe)));
+            }
+}
