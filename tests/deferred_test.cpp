@@ -146,6 +146,20 @@ TEST_CASE("deferred: a second backward adds to the multiplied gradient", "[defer
     });
 }
 
+TEST_CASE("deferred: a product adds to the multiplied gradient", "[deferred]") {
+    for (const Device device : test::devices()) {
+        const Tensor w = ones({4, 3}, {.device = device}).set_requires_grad();
+        const Tensor x = ones({2, 4}, {.device = device});
+        optim::SGD optimizer({w}, {.lr = 0.1});
+        amp::GradScaler scaler({.init_scale = 8});
+        scaler.scale(sum(matmul(x, w))).backward();
+        scaler.unscale_(optimizer);
+        CHECK(bool(w->grad_meta->pending));
+        sum(matmul(x, w)).backward();  // inside the GEMM
+        CHECK(floats(w.grad()) == std::vector<float>(12, 4));
+    }
+}
+
 TEST_CASE("deferred: hooks see what they saw", "[deferred]") {
     same_either_way([](World& t) {
         autograd::add_hook(t.w[1], [&t](const Tensor& g) {
@@ -189,6 +203,12 @@ TEST_CASE("deferred: clipping parts, twice, by value", "[deferred]") {
         t.clip({t.w[2], t.w[0]}, 0.5);
         t.clip(t.w, 0.4);
         t.clip(t.w, 0.3);
+        t.step(*t.a);
+        t.scaler.update();
+        t.a->zero_grad();
+        t.backward();
+        t.unscale(*t.a);
+        t.clip({t.w[0], t.w[0], t.w[1]}, 100);  // as many as were unscaled, but not these
         t.step(*t.a);
         t.scaler.update();
         t.a->zero_grad();

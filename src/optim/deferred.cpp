@@ -28,7 +28,10 @@ GradientScale Deferred::scale() const {
 }
 
 bool Deferred::can_clip(const GradientList& list) const {
-    return norm_.defined() && !clips_ && measured_ == list.leaves.size() && waiting().size() == measured_;
+    if (!norm_.defined() || clips_ || measured_ != list.leaves.size()) return false;
+    std::vector<TensorImpl*> leaves = list.leaves;  // one that is listed twice counts twice
+    std::sort(leaves.begin(), leaves.end());
+    return std::adjacent_find(leaves.begin(), leaves.end()) == leaves.end();
 }
 
 Tensor Deferred::clip(double max_norm) {
