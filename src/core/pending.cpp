@@ -11,13 +11,16 @@ void PendingScale::attach(TensorImpl& leaf) {
     GradMeta& meta = leaf.grads();
     forget_pending(leaf);
     if (StepGraph* const graph = StepGraph::recording()) {
-        std::shared_ptr<std::vector<Replayed>> replayed = replayed_.lock();
+        std::shared_ptr<Replayed> replayed = replayed_.lock();
         if (!replayed) {
-            replayed_ = replayed = std::make_shared<std::vector<Replayed>>();
-            graph->after_replay(
-                [self = Ref<PendingScale>(this), replayed] { self->attach_again(*replayed); });
+            replayed_ = replayed = std::make_shared<Replayed>();
+            replayed->pending = Ref<PendingScale>(this);
+            graph->after_replay([replayed] {
+                if (replayed->pending) replayed->pending->attach_again(*replayed);
+            });
         }
-        replayed->push_back({Tensor(&leaf), raw(meta.grad)});
+        replayed->places.push_back({Tensor(&leaf), raw(meta.grad)});
+        ++replayed->waiting;
     }
     leaves_.push_back(&leaf);
     meta.pending = Ref<PendingScale>(this);
@@ -25,10 +28,10 @@ void PendingScale::attach(TensorImpl& leaf) {
 }
 
 // A replay has written the gradients anew, whatever became of those of the run before.
-void PendingScale::attach_again(const std::vector<Replayed>& replayed) {
+void PendingScale::attach_again(const Replayed& replayed) {
     for (TensorImpl* leaf : waiting()) detach(*leaf);
     leaves_.clear();
-    for (const auto& [leaf, gradient] : replayed)
+    for (const auto& [leaf, gradient] : replayed.places)
         if (leaf.defined() && leaf->grad_meta->grad.defined() && raw(leaf->grad_meta->grad) == gradient)
             attach(*leaf.impl());
 }
@@ -37,9 +40,16 @@ void PendingScale::detach(TensorImpl& leaf) noexcept {
     GradMeta& meta = *leaf.grad_meta;
     const std::uint32_t place = meta.pending_place;
     leaves_[place] = nullptr;
-    if (StepGraph::recording() != nullptr)
-        if (const auto replayed = replayed_.lock()) (*replayed)[place].leaf = Tensor();
+    if (StepGraph* graph = StepGraph::recording(); graph != nullptr && graph->id() == graph_)
+        forget_in_replays(place);
     meta.pending = nullptr;  // may be the last reference to this
+}
+
+void PendingScale::forget_in_replays(std::uint32_t place) noexcept {
+    const std::shared_ptr<Replayed> replayed = replayed_.lock();
+    if (!replayed || place >= replayed->places.size()) return;
+    replayed->places[place].leaf = Tensor();
+    if (--replayed->waiting == 0) replayed->pending = nullptr;
 }
 
 std::vector<TensorImpl*> PendingScale::waiting() const {

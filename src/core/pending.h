@@ -40,16 +40,22 @@ public:
     std::atomic<std::uint32_t> refs{0};
 
 private:
-    // A leaf that waits at the end of a captured step, and the memory of its gradient.
+    // What waits at the end of a captured step.
     struct Replayed {
-        Tensor leaf;
-        const void* gradient;
+        struct Place {
+            Tensor leaf;
+            const void* gradient;  // its memory
+        };
+        Ref<PendingScale> pending;  // null once no leaf is left: what the step is done with, it releases
+        std::vector<Place> places;
+        std::size_t waiting = 0;
     };
-    void attach_again(const std::vector<Replayed>& replayed);
+    void attach_again(const Replayed& replayed);
+    void forget_in_replays(std::uint32_t place) noexcept;
 
     std::vector<TensorImpl*> leaves_;  // null: no longer
     std::uint64_t graph_ = 0;          // the captured step that made it; 0: none
-    std::weak_ptr<std::vector<Replayed>> replayed_;
+    std::weak_ptr<Replayed> replayed_;
 };
 inline void dispose(PendingScale* pending) noexcept { delete pending; }
 
