@@ -34,6 +34,8 @@
     T* const name = reinterpret_cast<T*>(mezzo_dynamic_shared)
 // Before a loop over an array that must stay in registers.
 #define MEZZO_UNROLL _Pragma("unroll")
+// Before a large kernel argument that is indexed: it is read where it is, and never copied by a thread.
+#define MEZZO_GRID_CONSTANT __grid_constant__
 #else
 #include "tests/emulation/intrinsics.h"
 
@@ -43,16 +45,20 @@
     name##_type& name = mezzo::emulation::shared<name##_type>(&name##_key)
 #define MEZZO_DYN_SHARED(T, name) T* const name = static_cast<T*>(mezzo::emulation::dynamic_shared())
 #define MEZZO_UNROLL
+#define MEZZO_GRID_CONSTANT
 #endif
 
 namespace mezzo::cuda {
+
+// Bytes of kernel arguments, from CUDA 12.1 and compute capability 7.0 on.
+inline constexpr std::size_t argument_limit = 32764;
 
 // Runs `kernel` on the current stream; an empty grid launches nothing. `shared` is dynamic shared memory in
 // bytes.
 template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared,
                                   std::type_identity_t<P>... args) {
     static_assert((std::is_trivially_copyable_v<P> && ...), "kernel arguments are copied as bytes");
-    static_assert((sizeof(P) + ... + 0) <= 4096, "kernel arguments are limited to 4 KiB");
+    static_assert((sizeof(P) + ... + 0) <= argument_limit, "kernel arguments are limited to 32,764 bytes");
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
     count_launch();
 #if defined(__CUDACC__)

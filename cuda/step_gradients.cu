@@ -1,6 +1,10 @@
-// Kernels over the gradients of a list of parameters: finite check and unscaling, norm, clipping.
+// Kernels over the gradients of a list of parameters: statistics, scaling in place, clipping by value.
+#include <atomic>
+#include <mutex>
+
 #include "cuda/step.h"
 #include "cuda/step_table.cuh"
+#include "ops/functor_step.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -27,7 +31,7 @@ template <class T, class F> __device__ void visit(T* grad, const Chunk& chunk, b
     }
 }
 
-template <class F> __device__ void visit_chunk(const ParamRef& p, const Chunk& chunk, bool write, F& f) {
+template <class F> __device__ void visit_chunk(const GradRef& p, const Chunk& chunk, bool write, F& f) {
     switch (p.grad_dtype) {
         case Dtype::float16:
             return visit(static_cast<float16_t*>(p.grad), chunk, write, f);
@@ -42,56 +46,56 @@ template <class F> __device__ void visit_chunk(const ParamRef& p, const Chunk& c
 
 template <class C> __device__ bool finite(C x) { return x - x == C(0); }
 
-// x times the inverse scale; remembers whether it or x was not finite. A factor of 1 changes no bit.
-struct Unscale {
+// Looks at an element as it will be after scaling. A factor of 1 changes no bit.
+struct Look {
     float inverse;
-    bool bad;
+    bool squares;
+    bool bad = false;
+    double sum = 0;
     template <class C> __device__ C operator()(C x) {
         const C y = inverse == 1 ? x : x * static_cast<C>(inverse);
         bad = bad || !finite(x) || !finite(y);
-        return y;
-    }
-};
-
-// Several blocks may set the same flag: all write 1.
-__global__ void check_finite_kernel(ParamTable table, const ScalerState* scaler, bool multiply,
-                                    StepState* state, float* flags) {
-    Unscale unscale{1, false};
-    if (scaler != nullptr) unscale.inverse = static_cast<float>(1.0 / static_cast<double>(scaler->scale));
-    for (std::uint32_t c = blockIdx.x; c < table.chunks(); c += gridDim.x) {
-        const Chunk chunk = chunk_of(table, c);
-        unscale.bad = false;
-        visit_chunk(table.params[chunk.index], chunk, multiply && unscale.inverse != 1, unscale);
-        if (__syncthreads_or(unscale.bad) == 0 || threadIdx.x != 0) continue;
-        atomicExch(&state->found_inf, 1.0f);
-        if (flags != nullptr) atomicExch(&flags[table.first + chunk.index], 1.0f);
-    }
-}
-
-struct SquareSum {
-    double sum;
-    template <class C> __device__ C operator()(C x) {
-        sum += static_cast<double>(x) * static_cast<double>(x);
+        if (squares) sum += static_cast<double>(y) * static_cast<double>(y);
         return x;
     }
 };
 
-// One partial sum per block, in the order of the blocks.
-__global__ void square_sum_kernel(ParamTable table, double* partial) {
-    SquareSum squares{0};
-    for (std::uint32_t c = blockIdx.x; c < table.chunks(); c += gridDim.x) {
-        const Chunk chunk = chunk_of(table, c);
-        visit_chunk(table.params[chunk.index], chunk, false, squares);
+// What a block found.
+struct Partial {
+    double sum;
+    double bad;  // the number of threads that saw inf or NaN
+};
+
+// The last block's end of `statistics`: block results in their order, then every number that follows from
+// them.
+__device__ void conclude(const Partial* partials, unsigned count, const StepKernels::Statistics& wanted) {
+    double sum = 0, bad = 0;
+    for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
+        sum += partials[i].sum;
+        bad += partials[i].bad;
     }
-    const double sum = block_reduce(squares.sum, 0.0, Sum());
-    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+    sum = block_reduce(sum, 0.0, Sum());
+    bad = block_reduce(bad, 0.0, Sum());
+    if (threadIdx.x != 0) return;
+    StepState& state = *wanted.state;
+    state.found_inf = bad != 0 || (wanted.again && state.found_inf != 0) ? 1.0f : 0.0f;
+    state.grad_multiplier = functors::inverse_scale(wanted);
+    if (wanted.norm != nullptr) *wanted.norm = state.norm = static_cast<float>(std::sqrt(sum));
+    if (wanted.scaler != nullptr) functors::note_check(*wanted.scaler, wanted.first, bad != 0, wanted.args);
 }
 
-__global__ void norm_kernel(const double* partial, std::int64_t count, float* norm) {
-    double sum = 0;
-    for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) sum += partial[i];
-    sum = block_reduce(sum, 0.0, Sum());
-    if (threadIdx.x == 0) *norm = static_cast<float>(std::sqrt(sum));
+// `before` blocks of earlier launches have left their results in front of this launch's.
+template <class Table>
+__global__ void statistics_kernel(MEZZO_GRID_CONSTANT const Table table,
+                                  MEZZO_GRID_CONSTANT const StepKernels::Statistics wanted, Partial* partials,
+                                  unsigned before, bool last, unsigned* ticket) {
+    Look look{functors::inverse_scale(wanted), wanted.norm != nullptr};
+    for_chunks(table,
+               [&](const Chunk& chunk) { visit_chunk(table.entries[chunk.index], chunk, false, look); });
+    const double sum = block_reduce(look.sum, 0.0, Sum());
+    const int bad = __syncthreads_count(look.bad);
+    if (threadIdx.x == 0) partials[before + blockIdx.x] = {sum, static_cast<double>(bad)};
+    if (last && last_block(ticket)) conclude(partials, before + gridDim.x, wanted);
 }
 
 struct Scale {
@@ -107,53 +111,80 @@ struct Limit {
     }
 };
 
-template <class F> __device__ void visit_all(const ParamTable& table, F f) {
-    for (std::uint32_t c = blockIdx.x; c < table.chunks(); c += gridDim.x) {
-        const Chunk chunk = chunk_of(table, c);
-        visit_chunk(table.params[chunk.index], chunk, true, f);
-    }
+template <class Table>
+__global__ void scale_kernel(MEZZO_GRID_CONSTANT const Table table, GradientScale scale) {
+    Scale multiply{functors::factor_of(scale)};
+    if (multiply.factor == 1) return;
+    for_chunks(table,
+               [&](const Chunk& chunk) { visit_chunk(table.entries[chunk.index], chunk, true, multiply); });
 }
 
-__global__ void clip_by_norm_kernel(ParamTable table, const float* norm, double max_norm) {
-    const float factor = static_cast<float>(max_norm / (static_cast<double>(*norm) + 1e-6));
-    if (factor >= 1) return;  // a NaN norm spreads to all gradients, as in torch
-    visit_all(table, Scale{factor});
+template <class Table>
+__global__ void clip_by_value_kernel(MEZZO_GRID_CONSTANT const Table table, double limit) {
+    Limit clip{limit};
+    for_chunks(table,
+               [&](const Chunk& chunk) { visit_chunk(table.entries[chunk.index], chunk, true, clip); });
 }
 
-__global__ void clip_by_value_kernel(ParamTable table, double limit) { visit_all(table, Limit{limit}); }
+// Several blocks may set the same flag: all write 1.
+template <class Table> __global__ void flag_kernel(MEZZO_GRID_CONSTANT const Table table, float* flags) {
+    for_chunks(table, [&](const Chunk& chunk) {
+        Look look{1, false};
+        visit_chunk(table.entries[chunk.index], chunk, false, look);
+        if (__syncthreads_or(look.bad) != 0 && threadIdx.x == 0)
+            atomicExch(&flags[table.first + chunk.index], 1.0f);
+    });
+}
 
 }  // namespace
 
-void step_check_finite(std::span<const ParamRef> params, const ScalerState* scaler, bool multiply,
-                       StepState* state, float* per_param_flags) {
-    if (per_param_flags != nullptr) fill_zero(per_param_flags, params.size() * sizeof(float));
-    for_tables(params, [&](const ParamTable& table) {
-        launch(check_finite_kernel, table.grid(), step_block, 0, table, scaler, multiply, state,
-               per_param_flags);
+unsigned* step_ticket() {
+    constexpr int devices = 64;
+    static std::atomic<unsigned*> tickets[devices];
+    static std::mutex mutex;
+    const int device = current_device();
+    check(device < devices, ErrorKind::device, "optimizer step: device ", device, " is beyond the ", devices,
+          " that are supported");
+    if (unsigned* made = tickets[device].load(std::memory_order_acquire)) return made;
+    const std::lock_guard lock(mutex);
+    if (tickets[device].load() == nullptr) {
+        auto* const fresh = static_cast<unsigned*>(device_malloc(sizeof(unsigned)));
+        check(fresh != nullptr, ErrorKind::memory, "optimizer step: out of memory");
+        fill_zero(fresh, sizeof(unsigned));
+        tickets[device].store(fresh, std::memory_order_release);
+    }
+    return tickets[device].load();
+}
+
+void step_statistics(std::span<const ParamRef> params, const StepKernels::Statistics& wanted) {
+    unsigned blocks = 0;
+    for_grad_tables(params, [&](const auto& table, bool) { blocks += table.grid(); });
+    const Scratch partials(Device(DeviceType::cuda, current_device()),
+                           std::int64_t(blocks) * std::int64_t(sizeof(Partial)));
+    unsigned before = 0;
+    for_grad_tables(params, [&]<class Table>(const Table& table, bool last) {
+        launch(statistics_kernel<Table>, table.grid(), step_block, 0, table, wanted, partials.as<Partial>(),
+               before, last, step_ticket());
+        before += table.grid();
     });
 }
 
-void step_grad_norm(std::span<const ParamRef> params, float* norm) {
-    std::int64_t blocks = 0;
-    for_tables(params, [&](const ParamTable& table) { blocks += table.grid(); });
-    const Scratch partial(Device(DeviceType::cuda, current_device()), blocks * std::int64_t(sizeof(double)));
-    double* next = partial.as<double>();
-    for_tables(params, [&](const ParamTable& table) {
-        launch(square_sum_kernel, table.grid(), step_block, 0, table, next);
-        next += table.grid();
-    });
-    launch(norm_kernel, 1, step_block, 0, partial.as<double>(), blocks, norm);
-}
-
-void step_clip_by_norm(std::span<const ParamRef> params, const float* norm, double max_norm) {
-    for_tables(params, [&](const ParamTable& table) {
-        launch(clip_by_norm_kernel, table.grid(), step_block, 0, table, norm, max_norm);
+void step_scale_gradients(std::span<const ParamRef> params, const GradientScale& scale) {
+    for_grad_tables(params, [&]<class Table>(const Table& table, bool) {
+        launch(scale_kernel<Table>, table.grid(), step_block, 0, table, scale);
     });
 }
 
 void step_clip_by_value(std::span<const ParamRef> params, double limit) {
-    for_tables(params, [&](const ParamTable& table) {
-        launch(clip_by_value_kernel, table.grid(), step_block, 0, table, limit);
+    for_grad_tables(params, [&]<class Table>(const Table& table, bool) {
+        launch(clip_by_value_kernel<Table>, table.grid(), step_block, 0, table, limit);
+    });
+}
+
+void step_flag_nonfinite(std::span<const ParamRef> params, float* flags) {
+    fill_zero(flags, params.size() * sizeof(float));
+    for_grad_tables(params, [&]<class Table>(const Table& table, bool) {
+        launch(flag_kernel<Table>, table.grid(), step_block, 0, table, flags);
     });
 }
 

@@ -1,6 +1,7 @@
 // Lists of parameters for the optimizer-step kernels. A list travels in the kernel's arguments, so that no
-// table has to be copied to the device; its elements are dealt to the blocks in chunks, whatever the sizes of
-// the parameters.
+// table has to be copied to the device. Its elements are dealt to the blocks in chunks, whatever the sizes of
+// the parameters; a block's chunks follow each other, so that it meets few parameters. Short lists travel in
+// a small table, since every byte of an argument is copied at each launch.
 #pragma once
 
 #include <span>
@@ -12,22 +13,42 @@ namespace mezzo::cuda {
 
 inline constexpr unsigned step_block = 256;
 inline constexpr std::int64_t step_chunk = 2048;  // elements, a multiple of 8
-inline constexpr int table_params = 54;           // 3,904 bytes; kernel arguments are limited to 4 KiB
 
-struct ParamTable {
-    int count, first;                 // parameters, index of the first in the whole list
-    std::uint32_t end[table_params];  // chunks before and including each parameter
-    ParamRef params[table_params];
+// Elements begin .. end of a parameter.
+struct Chunk {
+    int index;
+    std::int64_t begin, end;
+};
 
-    __host__ __device__ std::uint32_t chunks() const { return count == 0 ? 0 : end[count - 1]; }
+// What the kernels over gradients know of a parameter.
+struct GradRef {
+    void* grad;
+    std::int64_t numel;
+    std::uint32_t end;  // chunks before and including it
+    Dtype grad_dtype;
+};
+struct UpdateRef {
+    ParamRef param;
+    std::uint32_t end;
+    std::uint32_t group;  // in the table
+};
+
+// The list in pieces of at most `capacity` entries.
+template <class Ref, int capacity_> struct StepList {
+    static constexpr int capacity = capacity_;
+    using Entry = Ref;
+    int count, first;  // entries, index of the first in the whole list
+    Ref entries[capacity];
+
+    __host__ __device__ std::uint32_t chunks() const { return count == 0 ? 0 : entries[count - 1].end; }
     // Blocks for a launch over all chunks: at least one, so that a list of empty parameters still runs.
     unsigned grid() const { return chunks() == 0 ? 1 : grid_for(chunks(), 1); }
-    // The parameter whose chunk it is.
+    // The entry whose chunk it is.
     __device__ int find(std::uint32_t chunk) const {
         int low = 0, high = count - 1;
         while (low < high) {
             const int middle = (low + high) / 2;
-            if (chunk < end[middle])
+            if (chunk < entries[middle].end)
                 high = middle;
             else
                 low = middle + 1;
@@ -36,37 +57,91 @@ struct ParamTable {
     }
 };
 
-// Elements begin .. end of a parameter.
-struct Chunk {
-    int index;
-    std::int64_t begin, end;
-};
+__device__ inline std::int64_t numel_of(const GradRef& ref) { return ref.numel; }
+__device__ inline std::int64_t numel_of(const UpdateRef& ref) { return ref.param.numel; }
 
-__device__ inline Chunk chunk_of(const ParamTable& table, std::uint32_t chunk) {
-    const int index = table.find(chunk);
-    const std::uint32_t before = index == 0 ? 0 : table.end[index - 1];
-    const std::int64_t begin = std::int64_t(chunk - before) * step_chunk, numel = table.params[index].numel;
-    return {index, begin, begin + step_chunk < numel ? begin + step_chunk : numel};
+// visit(chunk) for this block's share of the list's chunks.
+template <class List, class Visit> __device__ void for_chunks(const List& list, const Visit& visit) {
+    const std::uint64_t chunks = list.chunks();
+    const auto from = static_cast<std::uint32_t>(chunks * blockIdx.x / gridDim.x);
+    const auto to = static_cast<std::uint32_t>(chunks * (blockIdx.x + 1) / gridDim.x);
+    if (from == to) return;
+    int index = list.find(from);
+    for (std::uint32_t c = from; c < to; ++c) {
+        while (c >= list.entries[index].end) ++index;  // empty parameters have no chunk
+        const std::uint32_t before = index == 0 ? 0 : list.entries[index - 1].end;
+        const std::int64_t begin = std::int64_t(c - before) * step_chunk,
+                           numel = numel_of(list.entries[index]);
+        visit(Chunk{index, begin, begin + step_chunk < numel ? begin + step_chunk : numel});
+    }
 }
 
-// run(table) for the list, cut into tables.
-template <class Run> void for_tables(std::span<const ParamRef> params, const Run& run) {
-    ParamTable table{};
-    const auto flush = [&] {
-        if (table.count > 0) run(static_cast<const ParamTable&>(table));
-        table.first += table.count;
-        table.count = 0;
-    };
-    constexpr std::int64_t most_chunks = 0x7fffffff;
-    for (const ParamRef& p : params) {
+// Cuts a list into tables of one size: append() each parameter, run(table, last) is called with full ones.
+template <class List, class Run> class Cutter {
+public:
+    explicit Cutter(const Run& run) : run_(run) {}
+    // The entry for p, whose `end` is set.
+    typename List::Entry& append(const ParamRef& p, List& list) {
+        constexpr std::int64_t most_chunks = 0x7fffffff;
         const std::int64_t chunks = (p.numel + step_chunk - 1) / step_chunk;
         check(chunks < most_chunks, ErrorKind::value, "optimizer step: a parameter of ", p.numel,
               " elements");
-        if (table.count == table_params || table.chunks() + chunks > most_chunks) flush();
-        table.end[table.count] = static_cast<std::uint32_t>(table.chunks() + chunks);
-        table.params[table.count++] = p;
+        if (list.count == List::capacity || list.chunks() + chunks > most_chunks) flush(list, false);
+        const auto end = static_cast<std::uint32_t>(list.chunks() + chunks);
+        auto& entry = list.entries[list.count++];
+        entry.end = end;
+        return entry;
     }
-    flush();
+    void flush(List& list, bool last) {
+        run_(last);
+        list.first += list.count;
+        list.count = 0;
+    }
+
+private:
+    const Run& run_;
+};
+
+using SmallGradTable = StepList<GradRef, 160>;
+using LargeGradTable = StepList<GradRef, 1350>;
+
+// run(table, last) for the gradients of the list, cut into tables; at least once.
+template <class Table, class Run> void for_grad_tables_of(std::span<const ParamRef> params, const Run& run) {
+    Table table{};
+    const auto launch_table = [&](bool last) { run(static_cast<const Table&>(table), last); };
+    Cutter<Table, decltype(launch_table)> cutter(launch_table);
+    for (const ParamRef& p : params) {
+        GradRef& entry = cutter.append(p, table);
+        entry.grad = p.grad;
+        entry.numel = p.numel;
+        entry.grad_dtype = p.grad_dtype;
+    }
+    cutter.flush(table, true);
 }
+
+template <class Run> void for_grad_tables(std::span<const ParamRef> params, const Run& run) {
+    if (params.size() <= SmallGradTable::capacity)
+        for_grad_tables_of<SmallGradTable>(params, run);
+    else
+        for_grad_tables_of<LargeGradTable>(params, run);
+}
+
+// Hands over from all blocks of a launch to the one that comes last: true in every thread of it, with all
+// that the others wrote visible. The ticket is 0 before and after. All threads call it.
+__device__ inline bool last_block(unsigned* ticket) {
+    MEZZO_SHARED(unsigned, last, [1]);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last[0] = atomicAdd(ticket, 1u) == gridDim.x - 1 ? 1u : 0u;
+        __threadfence();
+        if (last[0] != 0) atomicExch(ticket, 0u);
+    }
+    __syncthreads();
+    return last[0] != 0;
+}
+
+// The ticket of the current device's stream, whose launches follow each other; made at the first use.
+unsigned* step_ticket();
 
 }  // namespace mezzo::cuda

@@ -1,8 +1,9 @@
-// The optimizer update: SGD, Adam and AdamW over all parameters of a list, in one pass over each parameter's
-// memory that also writes its 16-bit shadow. Formulas and their order of evaluation are PyTorch's.
+// The optimizer update: SGD, Adam and AdamW over all parameters and groups of a list, in one pass over each
+// parameter's memory that also writes its 16-bit shadow. Formulas and their order of evaluation are
+// PyTorch's.
 #include "cuda/step.h"
 #include "cuda/step_table.cuh"
-#include "ops/functor_math.h"
+#include "ops/functor_step.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -144,33 +145,109 @@ __device__ void update_chunk(const ParamRef& p, const Chunk& chunk, const StepAr
     }
 }
 
-// The bias corrections need double powers: one thread computes them for each parameter the block meets.
-template <template <class> class Step>
-__global__ void update_kernel(ParamTable table, StepArgs args, const StepState* state) {
-    MEZZO_SHARED(Step<float>, step, [1]);
-    if (state->found_inf != 0) return;
+// A list of parameters and the options of the groups they are in.
+template <int params, int groups_> struct UpdateTable : StepList<UpdateRef, params> {
+    static constexpr int groups = groups_;
+    int group_count;
+    StepArgs group[groups];
+};
+using SmallUpdateTable = UpdateTable<48, 5>;
+using LargeUpdateTable = UpdateTable<416, 26>;
+
+struct UpdateControl {
+    GradientScale scale;
+    const float* found_inf;
+    StepState* counts;
+    bool last;  // of the launches of one update
+    unsigned* ticket;
+};
+
+__device__ StepArgs args_of(const StepArgs& given) {
+    StepArgs args = given;
     if (args.lr_on_device != nullptr) args.lr = *args.lr_on_device;
-    const float multiplier = state->grad_multiplier;
+    return args;
+}
+
+// The bias corrections need double powers: one thread computes them for each parameter the block meets.
+template <template <class> class Step, class Table>
+__device__ void update_block(const Table& table, const GradientScale& scale) {
+    MEZZO_SHARED(Step<float>, step, [1]);
+    MEZZO_SHARED(StepArgs, args, [1]);
+    const float multiplier = functors::factor_of(scale);
     int current = -1;
-    for (std::uint32_t c = blockIdx.x; c < table.chunks(); c += gridDim.x) {
-        const Chunk chunk = chunk_of(table, c);
+    for_chunks(table, [&](const Chunk& chunk) {
+        const UpdateRef& entry = table.entries[chunk.index];
         if (chunk.index != current) {
             __syncthreads();
-            if (threadIdx.x == 0) step[0] = Step<float>(args, *table.params[chunk.index].step);
+            if (threadIdx.x == 0) {
+                args[0] = args_of(table.group[entry.group]);
+                step[0] = Step<float>(args[0], *entry.param.step);
+            }
             __syncthreads();
             current = chunk.index;
         }
-        update_chunk<Step>(table.params[chunk.index], chunk, args, step[0], multiplier);
+        update_chunk<Step>(entry.param, chunk, args[0], step[0], multiplier);
+    });
+}
+
+// The last block counts the step: no block reads a count after it has taken its ticket.
+template <template <class> class Step, class Table>
+__global__ void update_kernel(MEZZO_GRID_CONSTANT const Table table,
+                              MEZZO_GRID_CONSTANT const UpdateControl control) {
+    if (control.found_inf != nullptr && *control.found_inf != 0) {
+        if (control.last && first_item() == 0) control.counts->skipped += 1;
+        return;
     }
+    update_block<Step>(table, control.scale);
+    if (!last_block(control.ticket)) return;
+    for (unsigned i = threadIdx.x; i < static_cast<unsigned>(table.count); i += blockDim.x)
+        *table.entries[i].param.step += 1;
+    if (control.last && threadIdx.x == 0) control.counts->applied += 1;
+}
+
+template <class Table, class Run>
+void for_update_tables(std::span<const ParamRef> params, std::span<const StepArgs> groups, const Run& run) {
+    Table table{};
+    const auto launch_table = [&](bool last) { run(static_cast<const Table&>(table), last); };
+    Cutter<Table, decltype(launch_table)> cutter(launch_table);
+    for (const ParamRef& p : params) {
+        const StepArgs& args = groups[p.group];
+        const auto same = [&](int at) { return at < table.group_count && table.group[at] == args; };
+        int at = 0;
+        while (at < table.group_count && !same(at)) ++at;
+        if (at == Table::groups) {
+            cutter.flush(table, false);
+            at = table.group_count = 0;
+        }
+        if (at == table.group_count) table.group[table.group_count++] = args;
+        UpdateRef& entry = cutter.append(p, table);
+        entry.param = p;
+        entry.group = static_cast<std::uint32_t>(at);
+    }
+    cutter.flush(table, true);
+}
+
+template <class Table>
+void update_all(std::span<const ParamRef> params, std::span<const StepArgs> groups, UpdateControl control) {
+    const bool sgd = groups.empty() || groups.front().algorithm == Algorithm::sgd;
+    const auto kernel = sgd ? update_kernel<SgdStep, Table> : update_kernel<AdamStep, Table>;
+    for_update_tables<Table>(params, groups, [&](const Table& table, bool last) {
+        control.last = last;
+        launch(kernel, table.grid(), step_block, 0, table, control);
+    });
 }
 
 }  // namespace
 
-void step_update(std::span<const ParamRef> params, const StepArgs& args, const StepState* state) {
-    const auto kernel = args.algorithm == Algorithm::sgd ? update_kernel<SgdStep> : update_kernel<AdamStep>;
-    for_tables(params, [&](const ParamTable& table) {
-        launch(kernel, table.grid(), step_block, 0, table, args, state);
-    });
+void step_update(std::span<const ParamRef> params, std::span<const StepArgs> groups,
+                 const GradientScale& scale, const float* found_inf, StepState* counts) {
+    const UpdateControl control{scale, found_inf, counts, false, step_ticket()};
+    const bool small =
+        params.size() <= SmallUpdateTable::capacity && groups.size() <= SmallUpdateTable::groups;
+    if (small)
+        update_all<SmallUpdateTable>(params, groups, control);
+    else
+        update_all<LargeUpdateTable>(params, groups, control);
 }
 
 }  // namespace mezzo::cuda

@@ -61,7 +61,7 @@ struct Model {
     const StepKernels& kernels() const { return *step_kernels(where.type()); }
 };
 
-StepState step_state(float grad_multiplier, float found_inf = 0) {
+StepState step_state(float grad_multiplier = 1, float found_inf = 0) {
     StepState state{};
     state.grad_multiplier = grad_multiplier;
     state.found_inf = found_inf;
@@ -69,7 +69,8 @@ StepState step_state(float grad_multiplier, float found_inf = 0) {
 }
 ScalerState scaler_state(float scale, float hysteresis_left = 0) {
     ScalerState state{};
-    state.scale = scale;
+    state.scale = state.previous_scale = scale;
+    state.previous_hysteresis_left = hysteresis_left;
     state.hysteresis_left = hysteresis_left;
     return state;
 }
@@ -141,10 +142,9 @@ TEST_CASE("cuda step: two updates of every algorithm and dtype", "[cuda]") {
             Model host(Device{}, kind, sizes), cuda(device, kind, sizes);
             for (Model* model : {&host, &cuda}) {
                 const On<StepState> state(model->where, step_state(0.25f));
-                for (int i = 0; i < 2; ++i) {
-                    model->kernels().update(model->refs, args, state.get());
-                    model->kernels().finish_step(model->refs, state.get());
-                }
+                for (int i = 0; i < 2; ++i)
+                    model->kernels().update(model->refs, {&args, 1}, {.state = state.get()}, nullptr,
+                                            state.get());
                 CHECK(state.read().applied == 2);
             }
             check_same(cuda, host);
@@ -157,10 +157,10 @@ TEST_CASE("cuda step: an overflow leaves everything as it was", "[cuda]") {
     Model untouched(device, kind, sizes), model(device, kind, sizes);
     const On<StepState> state(device, step_state(1, 1));
     const auto before = cuda::counters();
-    for (const StepArgs& args : all_args()) model.kernels().update(model.refs, args, state.get());
-    model.kernels().finish_step(model.refs, state.get());
+    for (const StepArgs& args : all_args())
+        model.kernels().update(model.refs, {&args, 1}, {}, &state.get()->found_inf, state.get());
     CHECK(cuda::counters().host_syncs == before.host_syncs);
-    CHECK(state.read().skipped == 1);
+    CHECK(state.read().skipped == float(all_args().size()));
     CHECK(state.read().applied == 0);
     check_same(model, untouched);
 }
@@ -177,9 +177,13 @@ TEST_CASE("cuda step: finds inf and NaN wherever they are, and unscales", "[cuda
                     const On<ScalerState> scaler(model->where, scaler_state(3));
                     const On<StepState> state(model->where, step_state(1));
                     const Tensor flags = full({std::int64_t(sizes.size())}, 9, {.device = model->where});
-                    model->kernels().check_finite(model->refs, scaler.get(), true, state.get(),
-                                                  static_cast<float*>(raw(flags)));
+                    model->kernels().statistics(
+                        model->refs,
+                        {.state = state.get(), .scaler = scaler.get(), .first = true, .scaled = true});
+                    model->kernels().flag_nonfinite(model->refs, static_cast<float*>(raw(flags)));
+                    model->kernels().scale_gradients(model->refs, {.state = state.get()});
                     CHECK(state.read().found_inf == (bad != 0 ? 1 : 0));
+                    CHECK(scaler.read().found_inf == (bad != 0 ? 1 : 0));
                     const std::vector<double> seen = test::doubles(flags);
                     for (std::size_t i = 0; i < seen.size(); ++i)
                         CHECK(seen[i] == (i == 2 && bad != 0 ? 1 : 0));
@@ -195,7 +199,8 @@ TEST_CASE("cuda step: overflow of the unscaled gradient only", "[cuda]") {
     for (float scale : {0.5f, 1.0f}) {
         const On<ScalerState> scaler(device, scaler_state(scale));
         const On<StepState> state(device, step_state(1));
-        model.kernels().check_finite(model.refs, scaler.get(), false, state.get(), nullptr);
+        model.kernels().statistics(
+            model.refs, {.state = state.get(), .scaler = scaler.get(), .first = true, .scaled = true});
         CHECK(state.read().found_inf == (scale < 1 ? 1 : 0));
     }
     CHECK(test::doubles(model.grads[0])[0] == double(3e38f));
@@ -207,12 +212,14 @@ TEST_CASE("cuda step: norm and clipping, no waiting for the device", "[cuda]") {
         CAPTURE(name(kind.grad));
         Model host(Device{}, kind, sizes), cuda(device, kind, sizes);
         std::vector<Tensor> norms;
+        const On<StepState> states[] = {{Device{}, step_state()}, {device, step_state()}};
         const auto before = cuda::counters();
         for (Model* model : {&host, &cuda}) {
             norms.push_back(empty({1}, {.device = model->where}));
             auto* norm = static_cast<float*>(raw(norms.back()));
-            model->kernels().grad_norm(model->refs, norm);
-            model->kernels().clip_by_norm(model->refs, norm, 10);
+            StepState* const state = states[model == &cuda].get();
+            model->kernels().statistics(model->refs, {.state = state, .norm = norm});
+            model->kernels().scale_gradients(model->refs, {.state = state, .clip = true, .max_norm = 10});
             model->kernels().clip_by_value(model->refs, 0.1);
         }
         CHECK(cuda::counters().host_syncs == before.host_syncs);
@@ -222,26 +229,53 @@ TEST_CASE("cuda step: norm and clipping, no waiting for the device", "[cuda]") {
     }
 }
 
-TEST_CASE("cuda step: more parameters than one launch takes", "[cuda]") {
+TEST_CASE("cuda step: more parameters and groups than one launch takes", "[cuda]") {
     if (no_device()) return;
-    const std::vector<std::int64_t> many(500, 3);  // more than the counters of one launch, too
+    const std::vector<std::int64_t> many(1500, 3);
     const Kind kind{float32, float32, false, float16};
+    std::vector<StepArgs> groups(60, all_args()[2]);
+    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].lr = 0.01 * double(g + 1);
     Model host(Device{}, kind, many), cuda(device, kind, many);
     for (Model* model : {&host, &cuda}) {
-        for (std::size_t i : {120, 121, 122}) model->grads[i].fill_(double(inf));  // found by several blocks
-        const On<StepState> state(model->where, step_state(1));
-        const Tensor flags = empty({500}, {.device = model->where});
-        const On<StepState> checked(model->where, step_state(1));
-        model->kernels().check_finite(model->refs, nullptr, false, checked.get(),
-                                      static_cast<float*>(raw(flags)));
-        CHECK(checked.read().found_inf == 1);
-        for (std::size_t i : {120, 121, 122}) CHECK(test::doubles(flags)[i] == 1);
-        CHECK(test::doubles(sum(flags))[0] == 3);
-        model->kernels().update(model->refs, all_args()[0], state.get());
-        model->kernels().finish_step(model->refs, state.get());
+        for (std::size_t i = 0; i < many.size(); ++i) model->refs[i].group = std::uint32_t(i / 25);
+        const On<StepState> state(model->where, step_state());
+        const Tensor norm = empty({}, {.device = model->where}),
+                     flags = empty({1500}, {.device = model->where});
+        model->kernels().statistics(model->refs,
+                                    {.state = state.get(), .norm = static_cast<float*>(raw(norm))});
+        double squares = 0;
+        for (const Tensor& g : model->grads)
+            for (const double x : test::doubles(g)) squares += x * x;
+        CHECK(norm.item<double>() == Approx(std::sqrt(squares)).epsilon(1e-6));
+        CHECK(state.read().found_inf == 0);
+        model->kernels().update(model->refs, groups, {.state = state.get(), .clip = true, .max_norm = 1},
+                                &state.get()->found_inf, state.get());
         CHECK(state.read().applied == 1);
+        for (std::size_t i : {120, 121, 1400}) model->grads[i].fill_(double(inf));  // found by several blocks
+        model->kernels().statistics(model->refs, {.state = state.get()});
+        CHECK(state.read().found_inf == 1);
+        model->kernels().flag_nonfinite(model->refs, static_cast<float*>(raw(flags)));
+        for (std::size_t i : {120, 121, 1400}) CHECK(test::doubles(flags)[i] == 1);
+        CHECK(test::doubles(sum(flags))[0] == 3);
+        model->kernels().update(model->refs, groups, {}, &state.get()->found_inf, state.get());
+        CHECK((state.read().applied == 1 && state.read().skipped == 1));
     }
     check_same(cuda, host);
+}
+
+TEST_CASE("cuda step: nothing but empty parameters is still a step", "[cuda]") {
+    if (no_device()) return;
+    for (const std::vector<std::int64_t>& none : {std::vector<std::int64_t>{}, {0, 0}}) {
+        Model model(device, {float32, float32, false, float16}, none);
+        const On<StepState> state(device, step_state(5, 1));
+        const Tensor norm = full({}, 7, {.device = device});
+        model.kernels().statistics(model.refs,
+                                   {.state = state.get(), .norm = static_cast<float*>(raw(norm))});
+        CHECK((state.read().found_inf == 0 && state.read().grad_multiplier == 1));
+        CHECK(norm.item<float>() == 0);
+        model.kernels().update(model.refs, {&all_args()[0], 1}, {}, nullptr, state.get());
+        CHECK(state.read().applied == 1);
+    }
 }
 
 TEST_CASE("cuda step: the scaler's events", "[cuda]") {
@@ -266,14 +300,26 @@ TEST_CASE("cuda step: the scaler's events", "[cuda]") {
             const On<ScalerState> scaler(where, scaler_state(16, scheme.args.hysteresis));
             const On<StepState> state(where, step_state(1));
             for (std::size_t i = 0; i < scheme.scales.size(); ++i) {
-                kernels.begin_step(state.get(), scaler.get(), true);
-                const float multiplier = state.read().grad_multiplier;
-                CHECK(multiplier == 1 / scaler.read().scale);
-                if (overflows[i]) state.floats.slice(0, 0, 1).fill_(1);
-                kernels.merge_found_inf(scaler.get(), state.get());
-                kernels.update_scale(scaler.get(), scheme.args);
-                CHECK(scaler.read().scale == Approx(scheme.scales[i]));
-                CHECK(scaler.read().found_inf == 0);
+                const float scale = scaler.read().scale;
+                const Tensor g = full({1}, overflows[i] ? double(inf) : 1, {.device = where});
+                ParamRef ref{};
+                ref.grad = raw(g);
+                ref.numel = 1;
+                ref.dtype = ref.grad_dtype = float32;
+                kernels.statistics({&ref, 1}, {.state = state.get(),
+                                               .scaler = scaler.get(),
+                                               .first = true,
+                                               .scaled = true,
+                                               .args = scheme.args});
+                CHECK(state.read().grad_multiplier == 1 / scale);
+                const ScalerState seen = scaler.read();
+                CHECK(seen.scale == Approx(scheme.scales[i]));
+                CHECK(seen.previous_scale == scale);
+                CHECK(seen.found_inf == float(overflows[i]));
+                kernels.update_scale(scaler.get(), scheme.args);  // says the same
+                CHECK(scaler.read().scale == seen.scale);
+                CHECK(scaler.read().growth_tracker == seen.growth_tracker);
+                CHECK(scaler.read().hysteresis_left == seen.hysteresis_left);
             }
         }
     const On<ScalerState> huge(device, scaler_state(0x1p127f));

@@ -80,6 +80,7 @@ struct Parameter {
                 param.dtype,
                 grad.dtype,
                 shadow.dtype,
+                0,
                 &step};
     }
     void reference(const StepArgs& a, double multiplier) {
@@ -124,8 +125,39 @@ const StepArgs variants[] = {
 };
 
 ParamRef gradient(Values& g, std::size_t n) {
-    return {nullptr, g.data(), {nullptr, nullptr}, nullptr, std::int64_t(n), float32, g.dtype,
-            float32, nullptr};
+    return {nullptr, g.data(), {nullptr, nullptr}, nullptr, std::int64_t(n), float32, g.dtype, float32,
+            0,       nullptr};
+}
+
+ScalerState scaler_of(float scale, float growth_tracker = 0, float hysteresis_left = 1) {
+    ScalerState state{};
+    state.scale = state.previous_scale = scale;
+    state.growth_tracker = state.previous_growth_tracker = growth_tracker;
+    state.hysteresis_left = state.previous_hysteresis_left = hysteresis_left;
+    return state;
+}
+
+// found_inf of the gradients, divided by the scale if there is one.
+bool overflows(const std::vector<ParamRef>& refs, ScalerState* scaler = nullptr) {
+    StepState state{};
+    kernels().statistics(refs,
+                         {.state = &state, .scaler = scaler, .first = true, .scaled = scaler != nullptr});
+    return state.found_inf != 0;
+}
+
+float norm_of(const std::vector<ParamRef>& refs) {
+    StepState state{};
+    float norm = -1;
+    kernels().statistics(refs, {.state = &state, .norm = &norm});
+    CHECK((state.norm == norm || std::isnan(norm)));
+    return norm;
+}
+
+void clip(const std::vector<ParamRef>& refs, double max_norm) {
+    StepState state{};
+    float norm = 0;
+    kernels().statistics(refs, {.state = &state, .norm = &norm});
+    kernels().scale_gradients(refs, {.state = &state, .clip = true, .max_norm = max_norm});
 }
 
 }  // namespace
@@ -155,8 +187,7 @@ TEST_CASE("updates equal float64 arithmetic for every algorithm, dtype and threa
                     p.reference(args, 0.25);
                     refs.push_back(p.ref());
                 }
-                kernels().update(refs, args, &state);
-                kernels().finish_step(refs, &state);
+                kernels().update(refs, {&args, 1}, {.state = &state}, nullptr, &state);
             }
             CHECK(state.applied == 4);
             for (const Parameter& p : list) {
@@ -186,7 +217,7 @@ TEST_CASE("a 16-bit parameter without master is updated in float", "[step]") {
         const StepArgs args{.algorithm = Algorithm::adamw, .lr = 0.1, .weight_decay = 0.01};
         p.reference(args, 1);
         const std::vector<ParamRef> refs = {p.ref()};
-        kernels().update(refs, args, &state);
+        kernels().update(refs, {&args, 1}, {}, nullptr, &state);
         for (std::size_t i = 0; i < 5; ++i)
             CHECK(p.param[i] == Approx(p.p[i]).epsilon(dtype == float16 ? 1e-3 : 8e-3));
     }
@@ -199,15 +230,11 @@ TEST_CASE("a step with found_inf changes nothing but the count of skipped steps"
         p.grad.f32[17] = nan_value;
         const std::vector<ParamRef> refs = {p.ref()};
         const Parameter before = p;
-        ScalerState scaler = {
-            .scale = 4, .growth_tracker = 0, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
+        ScalerState scaler = scaler_of(4);
         StepState state = {};
-        kernels().begin_step(&state, &scaler, true);
+        kernels().statistics(refs, {.state = &state, .scaler = &scaler, .first = true, .scaled = true});
         CHECK(state.grad_multiplier == 0.25f);
-        kernels().check_finite(refs, &scaler, false, &state, nullptr);
-        kernels().update(refs, args, &state);
-        kernels().finish_step(refs, &state);
-        kernels().merge_found_inf(&scaler, &state);
+        kernels().update(refs, {&args, 1}, {.state = &state}, &state.found_inf, &state);
         CHECK((state.found_inf == 1 && state.skipped == 1 && state.applied == 0 && p.step == 0 &&
                scaler.found_inf == 1));
         CHECK((p.param.f32 == before.param.f32 && p.first.f32 == before.first.f32 &&
@@ -215,7 +242,7 @@ TEST_CASE("a step with found_inf changes nothing but the count of skipped steps"
     }
 }
 
-TEST_CASE("check_finite finds one bad element anywhere, in every dtype, before and after the multiply",
+TEST_CASE("statistics find one bad element anywhere, in every dtype, before and after the multiply",
           "[step]") {
     for (const Dtype dtype : {float16, bfloat16, float32, float64})
         for (const std::size_t n : {1u, 255u, 256u, 257u, 100003u})
@@ -225,11 +252,10 @@ TEST_CASE("check_finite finds one bad element anywhere, in every dtype, before a
                     values[at] = double(bad);
                     Values clean(float32, {1, 2, 3}), g(dtype, values);
                     const std::vector<ParamRef> refs = {gradient(clean, 3), gradient(g, n)};
-                    StepState state = {};
                     float flags[2] = {5, 5};
-                    kernels().check_finite(refs, nullptr, false, &state, flags);
+                    kernels().flag_nonfinite(refs, flags);
                     const bool expected = !std::isfinite(bad);
-                    CHECK((state.found_inf != 0) == expected);
+                    CHECK(overflows(refs) == expected);
                     CHECK(flags[0] == 0);
                     CHECK((flags[1] != 0) == expected);
                 }
@@ -237,35 +263,58 @@ TEST_CASE("check_finite finds one bad element anywhere, in every dtype, before a
     // found.
     Values large(float32, {3e38, 3e38});
     const std::vector<ParamRef> refs = {gradient(large, 2)};
-    StepState state = {};
-    kernels().check_finite(refs, nullptr, true, &state, nullptr);
-    CHECK((state.found_inf == 0 && large.f32[0] == 3e38f));
-    ScalerState tiny = {
-        .scale = 0x1p-20f, .growth_tracker = 0, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
-    kernels().check_finite(refs, &tiny, false, &state, nullptr);
-    CHECK(state.found_inf == 1);
-    ScalerState zero = tiny;
-    zero.scale = 0;
+    CHECK_FALSE(overflows(refs));
+    CHECK(large.f32[0] == 3e38f);
+    ScalerState tiny = scaler_of(0x1p-20f);
+    CHECK(overflows(refs, &tiny));
+    ScalerState zero = scaler_of(0);
     Values nothing(float32, {0});
-    const std::vector<ParamRef> null_refs = {gradient(nothing, 1)};
-    state.found_inf = 0;
-    kernels().check_finite(null_refs, &zero, false, &state, nullptr);
-    CHECK(state.found_inf == 1);  // 0 * infinity would put NaN into the parameter
+    CHECK(overflows({gradient(nothing, 1)}, &zero));  // 0 * infinity would put NaN into the parameter
+}
+
+TEST_CASE("a second check adds to the first", "[step]") {
+    Values good(float32, {1}), bad(float32, {double(inf)});
+    const std::vector<ParamRef> good_refs = {gradient(good, 1)}, bad_refs = {gradient(bad, 1)};
+    const StepKernels::ScalerArgs args = {2, 0.5f, 1, 0, inf, 1, false, true};
+    StepState first{}, second{};
+    ScalerState scaler = scaler_of(8);
+    const auto check = [&](const std::vector<ParamRef>& refs, StepState& state, bool opens, bool again) {
+        kernels().statistics(refs, {.state = &state,
+                                    .scaler = &scaler,
+                                    .first = opens,
+                                    .scaled = true,
+                                    .again = again,
+                                    .args = args});
+    };
+    check(good_refs, first, true, false);
+    CHECK((first.found_inf == 0 && scaler.found_inf == 0 && scaler.scale == 16));
+    check(bad_refs, second, false, false);
+    CHECK(
+        (second.found_inf == 1 && scaler.found_inf == 1 && scaler.scale == 4 && scaler.previous_scale == 8));
+    CHECK(second.grad_multiplier == 0.125f);  // by the scale of the iteration
+    check(good_refs, first, false, false);
+    CHECK((first.found_inf == 0 && scaler.found_inf == 1 && scaler.scale == 4));
+    check(good_refs, second, false, true);
+    CHECK(second.found_inf == 1);
+    check(good_refs, second, true, false);  // the next iteration
+    CHECK((second.found_inf == 0 && scaler.previous_scale == 4 && scaler.scale == 8));
 }
 
 TEST_CASE("unscaling multiplies by the reciprocal rounded to float", "[step]") {
-    ScalerState scaler = {.scale = 3, .growth_tracker = 0, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
+    ScalerState scaler = scaler_of(3);
     StepState state = {};
     Values g(float32, {27, double(0.3f), double(inf)}), half(bfloat16, {12});
     std::vector<ParamRef> refs = {gradient(g, 3)};
-    kernels().check_finite(refs, &scaler, true, &state, nullptr);
+    kernels().statistics(refs, {.state = &state, .scaler = &scaler, .first = true, .scaled = true});
+    CHECK(g.f32[0] == 27);
+    kernels().scale_gradients(refs, {.state = &state});
     CHECK((g.f32[0] == 9 && double(g.f32[1]) == 0.10000000894069672 && g.f32[2] == inf &&
            state.found_inf == 1));
-    scaler.scale = 4;
+    scaler = scaler_of(4);
     refs = {gradient(half, 1)};
-    kernels().check_finite(refs, &scaler, true, &state, nullptr);
+    kernels().statistics(refs, {.state = &state, .scaler = &scaler, .first = true, .scaled = true});
+    kernels().scale_gradients(refs, {.state = &state});
     CHECK(half[0] == 3);
-    CHECK(scaler.found_inf == 0);  // only merge_found_inf tells the scaler
 }
 
 TEST_CASE("gradient norms and clipping", "[step]") {
@@ -274,20 +323,21 @@ TEST_CASE("gradient norms and clipping", "[step]") {
     const std::vector<ParamRef> refs = {gradient(a, values.size()), gradient(b, 2), gradient(c, 1)};
     double squares = 25.25;
     for (const double v : values) squares += v * v;
-    float norm = 0;
-    kernels().grad_norm(refs, &norm);
-    CHECK(norm == Approx(std::sqrt(squares)).epsilon(1e-6));
-    kernels().clip_by_norm(refs, &norm, 1000);
+    CHECK(norm_of(refs) == Approx(std::sqrt(squares)).epsilon(1e-6));
+    clip(refs, 1000);
     CHECK((b[0] == 3 && c[0] == 0.5));
-    kernels().clip_by_norm(refs, &norm, 1);
-    float after = 0;
-    kernels().grad_norm(refs, &after);
-    CHECK(after == Approx(1).epsilon(1e-4));
+    clip(refs, 1);
+    CHECK(norm_of(refs) == Approx(1).epsilon(1e-4));
+    ScalerState scaler = scaler_of(4);
+    StepState state{};
+    float norm = 0;
+    kernels().statistics(refs,
+                         {.state = &state, .norm = &norm, .scaler = &scaler, .first = true, .scaled = true});
+    CHECK(norm == Approx(0.25).epsilon(1e-4));  // of the unscaled gradients
     Values bad(float32, {1, double(inf)});
     const std::vector<ParamRef> bad_refs = {gradient(bad, 2)};
-    kernels().grad_norm(bad_refs, &norm);
-    CHECK(std::isinf(norm));
-    kernels().clip_by_norm(bad_refs, &norm, 1);
+    CHECK(std::isinf(norm_of(bad_refs)));
+    clip(bad_refs, 1);
     CHECK((bad.f32[0] == 0 && std::isnan(bad.f32[1])));
     Values wide(float16, {-5, 0.25, 7});
     const std::vector<ParamRef> wide_refs = {gradient(wide, 3)};
@@ -336,18 +386,21 @@ TEST_CASE("the scaler's tables of events", "[step]") {
         {"oooooooooo", 16, 2, 3, none, 1, false, {16, 16, 32, 32, 32, 64, 64, 64, 128, 128}},
     };
     for (const Table& table : tables) {
-        ScalerState scaler = {.scale = table.init,
-                              .growth_tracker = 0,
-                              .hysteresis_left = table.hysteresis,
-                              .found_inf = 0,
-                              .pad = {}};
+        ScalerState scaler = scaler_of(table.init, 0, table.hysteresis);
         const StepKernels::ScalerArgs args = {
             table.growth, 0.5f, table.interval, table.floor, inf, table.hysteresis, table.refill, true};
         std::vector<float> scales;
         for (const char* event = table.events; *event; ++event) {
-            scaler.found_inf = *event == 'i';
-            kernels().update_scale(&scaler, args);
-            CHECK(scaler.found_inf == 0);
+            Values g(float32, {*event == 'i' ? double(inf) : 1.0});
+            StepState state{};
+            const std::vector<ParamRef> refs = {gradient(g, 1)};
+            kernels().statistics(
+                refs, {.state = &state, .scaler = &scaler, .first = true, .scaled = true, .args = args});
+            CHECK(state.grad_multiplier == 1 / scaler.previous_scale);
+            const ScalerState seen = scaler;
+            kernels().update_scale(&scaler, args);  // says the same
+            CHECK((scaler.scale == seen.scale && scaler.growth_tracker == seen.growth_tracker &&
+                   scaler.hysteresis_left == seen.hysteresis_left));
             scales.push_back(scaler.scale);
         }
         INFO(table.events << " from " << table.init << " hysteresis " << table.hysteresis);
@@ -356,27 +409,30 @@ TEST_CASE("the scaler's tables of events", "[step]") {
 }
 
 TEST_CASE("scaler: finite growth, cap, lowered interval, static scale", "[step]") {
-    const auto state = [](float scale, float tracker) {
-        return ScalerState{
-            .scale = scale, .growth_tracker = tracker, .hysteresis_left = 1, .found_inf = 0, .pad = {}};
+    Values g(float32, {1});
+    const auto run = [&](ScalerState& scaler, const StepKernels::ScalerArgs& args, float gradient_value = 1) {
+        g.f32[0] = gradient_value;
+        StepState state{};
+        const std::vector<ParamRef> refs = {gradient(g, 1)};
+        kernels().statistics(
+            refs, {.state = &state, .scaler = &scaler, .first = true, .scaled = true, .args = args});
     };
     StepKernels::ScalerArgs args = {16, 0.5f, 1, 0, inf, 1, false, true};
-    ScalerState s = state(1e38f, 0);
-    kernels().update_scale(&s, args);
+    ScalerState s = scaler_of(1e38f);
+    run(s, args);
     CHECK((s.scale == 1e38f && s.growth_tracker == 0));
     args = {2, 0.5f, 1, 0, 16777216, 1, false, true};
-    s = state(8388608, 0);
-    for (int i = 0; i < 3; ++i) kernels().update_scale(&s, args);
+    s = scaler_of(8388608);
+    for (int i = 0; i < 3; ++i) run(s, args);
     CHECK(s.scale == 16777216);
     args = {2, 0.5f, 4, 0, inf, 1, false, true};
-    s = state(8, 5);  // the interval was 10 when the tracker grew
-    kernels().update_scale(&s, args);
+    s = scaler_of(8, 5);  // the interval was 10 when the tracker grew
+    run(s, args);
     CHECK((s.scale == 16 && s.growth_tracker == 0));
     args.dynamic = false;
-    s = state(128, 0);
-    for (const float found : {0.0f, 1.0f, 0.0f}) {
-        s.found_inf = found;
-        kernels().update_scale(&s, args);
-        CHECK((s.scale == 128 && s.found_inf == 0));
+    s = scaler_of(128);
+    for (const float value : {1.0f, inf, 1.0f}) {
+        run(s, args, value);
+        CHECK((s.scale == 128 && s.found_inf == float(std::isinf(value))));
     }
 }

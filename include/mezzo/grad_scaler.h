@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,9 +69,10 @@ public:
     Tensor scale(const Tensor& outputs);
     Tensors scale(const Tensors& outputs);
 
-    // Divides the gradients of the optimizer's parameters by the scale in place and notes inf and NaN. Throws
-    // when called twice between updates or after step(), and for float16 gradients without float32 masters
-    // (the text names the parameters).
+    // Divides the gradients of the optimizer's parameters by the scale in place and notes inf and NaN. They
+    // are read once; the division itself waits until somebody looks at a gradient, or is done by the update.
+    // Throws when called twice between updates or after step(), and for float16 gradients without float32
+    // masters (the text names the parameters).
     void unscale_(optim::Optimizer& optimizer);
     // Unscales unless unscale_ did, and updates the parameters unless a gradient is inf or NaN: the device
     // decides. Throws when called twice between updates, or when no parameter has a gradient.
@@ -111,15 +113,19 @@ private:
         std::uint64_t optimizer;  // its id
         Stage stage = Stage::ready;
         bool checked = false;  // some gradient was looked at
-        // Gradients that unscale_ left, and their versions when scale() was called after it: a backward that
-        // then adds scaled gradients to unscaled ones is an error.
-        Tensors gradients = {};
+        // The parameters that unscale_ saw. Their gradients and the versions of these when scale() was called
+        // after it: a backward that then adds scaled gradients to unscaled ones is an error.
+        Tensors parameters = {}, gradients = {};
         std::vector<std::uint64_t> versions = {};
     };
     Record& record_of(const optim::Optimizer& optimizer);
     Tensor& state_on(Device device);
-    void unscale(optim::OptimizerImpl& optimizer, const optim::GradientList& list, bool write_back,
-                 Record& record);
+    Tensor writable_state(Device device);
+    void measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
+                 bool scaled, Record& record);
+    void set_scale(const Tensor& scale);
+    void remember_gradients();
+    std::vector<float> read_state() const;
     void check_not_mixed(const optim::Optimizer& optimizer, const Record& record) const;
     void check_floor() const;
     void set_state(float scale, float growth_tracker, float hysteresis_left);
@@ -129,6 +135,8 @@ private:
     float scale_, growth_tracker_ = 0, hysteresis_left_;  // until the first use tells the device
     Tensor state_;                                        // ScalerState
     std::vector<Record> records_;
+    // With what the device has computed the state after update(); none: update() has to compute it.
+    std::optional<GradScalerOptions> advanced_with_;
 };
 
 }  // namespace mezzo::amp

@@ -16,11 +16,17 @@ namespace {
 constexpr int state_floats = sizeof(ScalerState) / sizeof(float);
 template <class T> T* state_of(const Tensor& tensor) { return static_cast<T*>(raw(tensor)); }
 
+// Where in its tensor the state before this iteration's checks begins.
+constexpr int previous_state = offsetof(ScalerState, previous_scale) / sizeof(float);
+
 Tensor state_tensor(float scale, float growth_tracker, float hysteresis_left, Device device) {
     ScalerState values{};
     values.scale = scale;
     values.growth_tracker = growth_tracker;
     values.hysteresis_left = hysteresis_left;
+    values.previous_scale = scale;
+    values.previous_growth_tracker = growth_tracker;
+    values.previous_hysteresis_left = hysteresis_left;
     NoGrad plain;
     const std::span<const float> floats(reinterpret_cast<const float*>(&values), state_floats);
     return Tensor::from<float>(floats, {state_floats}).to(device);
@@ -45,7 +51,8 @@ void check_gradients_wide(const optim::OptimizerImpl& optimizer, const optim::Gr
     std::string names;
     std::size_t count = 0;
     for (std::size_t i = 0; i < list.refs.size(); ++i) {
-        if (list.refs[i].grad_dtype != float16) continue;
+        const bool widened = optim::has_master(optimizer, optimizer.slots[list.indices[i]]);
+        if (list.refs[i].grad_dtype != float16 || widened) continue;
         if (++count <= 5) names += (names.empty() ? "" : ", ") + optimizer.describe(list.indices[i]);
     }
     check(count == 0, ErrorKind::dtype, "GradScaler: attempting to unscale float16 gradients of ",
@@ -118,11 +125,25 @@ Tensor& GradScaler::state_on(Device device) {
     return state_;
 }
 
+// The same for writing to. A graph of this iteration that has not run backward yet reads the scale it was
+// made with: it keeps the old state.
+Tensor GradScaler::writable_state(Device device) {
+    Tensor& state = state_on(device);
+    if (state->storage->refs.load() > 1) {
+        NoGrad plain;
+        state = state.clone();
+    }
+    optim::bump_version(state);
+    return state;
+}
+
 void GradScaler::set_state(float scale, float growth_tracker, float hysteresis_left) {
     scale_ = scale;
     growth_tracker_ = growth_tracker;
     hysteresis_left_ = hysteresis_left;
-    if (state_.defined()) state_.copy_(state_tensor(scale, growth_tracker, hysteresis_left, state_.device()));
+    if (!state_.defined()) return;
+    state_.copy_(state_tensor(scale, growth_tracker, hysteresis_left, state_.device()));
+    advanced_with_.reset();
 }
 
 GradScaler::Record& GradScaler::record_of(const optim::Optimizer& optimizer) {
@@ -140,12 +161,24 @@ Tensor GradScaler::scale(const Tensor& outputs) {
     if (!options_.enabled) return outputs;
     check(outputs.defined() && is_floating(outputs.dtype()), ErrorKind::dtype,
           "GradScaler.scale: the output is undefined or not floating");
+    remember_gradients();
+    const int at = any_checked() ? previous_state : 0;
+    const Tensor factor = state_on(outputs.device()).select(0, at);
+    if (StepGraph* graph = StepGraph::recording())
+        graph->require([this, data = raw(state_)] { return raw(state_) == data; });
+    return (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
+}
+
+void GradScaler::remember_gradients() {
     for (Record& record : records_) {
         if (record.stage != Stage::unscaled || !record.versions.empty()) continue;
-        for (const Tensor& gradient : record.gradients) record.versions.push_back(gradient.version());
+        for (const Tensor& parameter : record.parameters) {
+            const Tensor gradient = parameter.grad();
+            if (!gradient.defined()) continue;
+            record.gradients.push_back(gradient);
+            record.versions.push_back(gradient.version());
+        }
     }
-    const Tensor factor = state_on(outputs.device()).select(0, 0);
-    return (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
 }
 
 Tensors GradScaler::scale(const Tensors& outputs) {
@@ -154,23 +187,28 @@ Tensors GradScaler::scale(const Tensors& outputs) {
     return result;
 }
 
-// Checks all gradients, and multiplies them by 1/scale now (write_back) or leaves that to the update.
-void GradScaler::unscale(optim::OptimizerImpl& impl, const optim::GradientList& list, bool write_back,
-                         Record& record) {
-    if (list.with_gradient == 0) return;
-    if (write_back) check_gradients_wide(impl, list);
+// Statistics over all gradients, the scaler's state after update() among them. scaled: the gradients are to
+// be divided by the scale.
+void GradScaler::measure(optim::OptimizerImpl& impl, const optim::GradientList& list, const Tensor& norm,
+                         bool scaled, Record& record) {
     optim::prepare_state(impl);
-    ScalerState* const scaler = state_of<ScalerState>(state_on(list.device));
-    const StepKernels& kernels = optim::kernels_of(list.device);
-    kernels.begin_step(impl.step_state(), scaler, !write_back);
-    kernels.check_finite(list.refs, scaler, write_back, impl.step_state(), nullptr);
-    kernels.merge_found_inf(scaler, impl.step_state());
+    const bool first = !any_checked();
+    const Tensor state = writable_state(list.device);
+    optim::kernels_of(list.device)
+        .statistics(list.refs, {.state = impl.step_state(),
+                                .norm = norm.defined() ? state_of<float>(norm) : nullptr,
+                                .scaler = state_of<ScalerState>(state),
+                                .first = first,
+                                .scaled = scaled,
+                                .again = record.checked,
+                                .args = update_args(options_)});
+    advanced_with_ = options_;
     record.checked = true;
     optim::bump_version(impl.state);
-    if (write_back) {
-        optim::bump_versions(list.gradients);
-        record.gradients = list.gradients;
-    }
+    if (StepGraph* graph = StepGraph::recording())
+        graph->require([this, args = update_args(options_), data = raw(state_)] {
+            return raw(state_) == data && update_args(options_) == args;
+        });
 }
 
 void GradScaler::unscale_(optim::Optimizer& optimizer) {
@@ -182,8 +220,15 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     check(record.stage != Stage::stepped, ErrorKind::state, "GradScaler.unscale_: it is called on this ",
           optimizer.type_name(), " after step()");
     optim::OptimizerImpl& impl = optimizer.impl();
-    optim::widen_gradients(impl);
-    unscale(impl, optim::gradient_list("GradScaler", impl.params()), true, record);
+    const optim::GradientList list =
+        optim::gradient_list("GradScaler", impl.params(), optim::Waiting::settle);
+    if (list.with_gradient != 0) {
+        check_gradients_wide(impl, list);
+        const Tensor norm = empty({}, {.device = list.device});
+        measure(impl, list, norm, true, record);
+        optim::defer(Ref<optim::Deferred>(new optim::Deferred(impl.state, norm, impl.masters)), list);
+        for (TensorImpl* leaf : list.leaves) record.parameters.push_back(Tensor(leaf));
+    }
     record.stage = Stage::unscaled;
 }
 
@@ -216,30 +261,36 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
           " since the last update()");
     const bool unscaled = record.stage == Stage::unscaled;
     if (unscaled) check_not_mixed(optimizer, record);
-    if (!unscaled && options_.unscale_in_step) optim::widen_gradients(impl);
     // First, so that a step that runs out of memory leaves the gradients scaled, and can be tried again.
-    const optim::StepPlan plan = optim::plan_update(impl, true);
-    if (!unscaled) {
-        unscale(impl, plan.list, options_.unscale_in_step, record);
-    } else if (options_.recheck && record.checked) {
-        const StepKernels& kernels = optim::kernels_of(impl.device());
-        kernels.check_finite(plan.list.refs, nullptr, false, impl.step_state(), nullptr);
-        kernels.merge_found_inf(state_of<ScalerState>(state_), impl.step_state());
+    const optim::GradientList plan =
+        optim::plan_update(impl, true, unscaled ? optim::Waiting::keep : optim::Waiting::settle);
+    GradientScale scale;
+    if (unscaled) {
+        if (plan.deferred) {
+            scale = plan.deferred->scale();
+        } else if (options_.recheck && record.checked) {
+            measure(impl, plan, {}, false, record);
+        }
+    } else if (plan.with_gradient != 0) {
+        if (options_.unscale_in_step) check_gradients_wide(impl, plan);
+        measure(impl, plan, {}, true, record);
+        scale.state = impl.step_state();
     }
     if (!record.checked && !options_.allow_no_gradients) fail_unchecked(impl);
     record.stage = Stage::stepped;
+    record.parameters.clear();
     record.gradients.clear();
     record.versions.clear();
-    if (!record.checked || !optim::run_update(impl, plan, true)) return StepResult(Kind::nothing, {});
+    if (!record.checked || !optim::run_update(impl, plan, true, scale)) return StepResult(Kind::nothing, {});
+    if (!unscaled && options_.unscale_in_step)
+        optim::defer(Ref<optim::Deferred>(new optim::Deferred(impl.state, {}, impl.masters)), plan);
     return StepResult(Kind::on_device, impl.state);
 }
 
 void GradScaler::check_floor() const {
-    const std::vector<float> values = state_.to_vector<float>();
-    const auto at = [&](std::size_t offset) { return values[offset / sizeof(float)]; };
-    const float scale = at(offsetof(ScalerState, scale));
-    const bool backs_off =
-        at(offsetof(ScalerState, found_inf)) != 0 && at(offsetof(ScalerState, hysteresis_left)) <= 1;
+    const std::vector<float> state = read_state();
+    const float scale = state[0];
+    const bool backs_off = state[3] != 0 && state[2] <= 1;
     check(!backs_off || scale > float(options_.min_scale), ErrorKind::value,
           "GradScaler.update: overflow at scale ", scale,
           ", which is min_scale already; the loss itself, or the model in 16 bit, has left the range");
@@ -252,16 +303,27 @@ void GradScaler::update() {
           "GradScaler.update: no inf checks were recorded before it; call step() or unscale_() first");
     if (checked) {
         if (options_.dynamic && options_.at_floor == AtFloor::fail) check_floor();
-        const StepKernels::ScalerArgs args = update_args(options_);
-        optim::kernels_of(state_.device()).update_scale(state_of<ScalerState>(state_), args);
+        // The device has computed the new state already, unless the rules have changed since.
+        if (!advanced_with_ || !(update_args(*advanced_with_) == update_args(options_)))
+            optim::kernels_of(state_.device())
+                .update_scale(state_of<ScalerState>(writable_state(state_.device())), update_args(options_));
         if (StepGraph* graph = StepGraph::recording()) {
-            graph->require([this, args, data = raw(state_)] {
-                return raw(state_) == data && records_.empty() && update_args(options_) == args;
-            });
+            graph->require([this] { return records_.empty(); });
             graph->after_replay([this] { optim::bump_version(state_); });
         }
-        optim::bump_version(state_);
     }
+    records_.clear();
+}
+
+// The growth tracker stays as it was before this iteration's checks.
+void GradScaler::set_scale(const Tensor& scale) {
+    NoGrad plain;
+    const bool checked = any_checked();
+    const Tensor state = writable_state(scale.device());
+    if (checked) {
+        state.slice(0, 1, 3).copy_(state.slice(0, previous_state + 1, previous_state + 3));
+    }
+    state.slice(0, 0, 1).copy_(scale);
     records_.clear();
 }
 
@@ -270,11 +332,10 @@ void GradScaler::update(double new_scale) {
     check_scale("the new scale", new_scale);
     scale_ = float(new_scale);
     if (state_.defined()) {
-        NoGrad plain;
-        state_.slice(0, 0, 1).fill_(new_scale);
-        state_.slice(0, 3, 4).zero_();  // found_inf
+        set_scale(full({1}, new_scale, {.device = state_.device()}));
+    } else {
+        records_.clear();
     }
-    records_.clear();
 }
 
 void GradScaler::update(const Tensor& new_scale) {
@@ -283,21 +344,26 @@ void GradScaler::update(const Tensor& new_scale) {
               !new_scale.requires_grad(),
           ErrorKind::value,
           "GradScaler.update: the new scale must be one float32 number that does not require grad");
-    NoGrad plain;
-    const Tensor& state = state_on(new_scale.device());
-    state.slice(0, 0, 1).copy_(new_scale.reshape({1}));
-    state.slice(0, 3, 4).zero_();
-    records_.clear();
+    state_on(new_scale.device());
+    set_scale(new_scale.reshape({1}));
+}
+
+// Scale, growth tracker, hysteresis left and found_inf, as they are until update(). Waits for the device.
+std::vector<float> GradScaler::read_state() const {
+    if (!state_.defined()) return {scale_, growth_tracker_, hysteresis_left_, 0};
+    const std::vector<float> values = state_.to_vector<float>();
+    const std::size_t at = any_checked() ? previous_state : 0;
+    return {values[at], values[at + 1], values[at + 2], any_checked() ? values[3] : 0};
 }
 
 double GradScaler::get_scale() const {
     if (!options_.enabled) return 1;
-    return state_.defined() ? double(state_.to_vector<float>()[0]) : double(scale_);
+    return double(read_state()[0]);
 }
 
 std::int64_t GradScaler::get_growth_tracker() const {
     if (!options_.enabled) return 0;
-    return std::int64_t(state_.defined() ? state_.to_vector<float>()[1] : growth_tracker_);
+    return std::int64_t(read_state()[1]);
 }
 
 void GradScaler::set_growth_factor(double factor) {
@@ -313,19 +379,15 @@ void GradScaler::set_growth_interval(std::int64_t interval) {
     options_.growth_interval = interval;
 }
 
-bool GradScaler::found_inf() const {
-    if (!options_.enabled || !state_.defined()) return false;
-    return state_.to_vector<float>()[offsetof(ScalerState, found_inf) / sizeof(float)] != 0;
-}
+bool GradScaler::found_inf() const { return options_.enabled && any_checked() && read_state()[3] != 0; }
 
 std::vector<std::string> GradScaler::overflowed_parameters(const optim::Optimizer& optimizer) const {
     const optim::OptimizerImpl& impl = optimizer.impl();
-    const optim::GradientList list = optim::gradient_list("GradScaler", impl.params());
+    const optim::GradientList list =
+        optim::gradient_list("GradScaler", impl.params(), optim::Waiting::settle);
     if (list.refs.empty()) return {};
-    const Tensor flags = zeros({std::int64_t(list.refs.size())}, {.device = list.device});
-    const Tensor state = zeros({std::int64_t(sizeof(StepState) / sizeof(float))}, {.device = list.device});
-    optim::kernels_of(list.device)
-        .check_finite(list.refs, nullptr, false, state_of<StepState>(state), state_of<float>(flags));
+    const Tensor flags = empty({std::int64_t(list.refs.size())}, {.device = list.device});
+    optim::kernels_of(list.device).flag_nonfinite(list.refs, state_of<float>(flags));
     std::vector<std::string> names;
     const std::vector<float> values = flags.to_vector<float>();
     for (std::size_t i = 0; i < values.size(); ++i)

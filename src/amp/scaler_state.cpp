@@ -28,20 +28,14 @@ bool has(const StateDict& state, const char* key) {
 
 StateDict GradScaler::state_dict() const {
     if (!options_.enabled) return {};
-    float scale = scale_, tracker = growth_tracker_, hysteresis = hysteresis_left_;
-    if (state_.defined()) {
-        const std::vector<float> values = state_.to_vector<float>();
-        scale = values[0];
-        tracker = values[1];
-        hysteresis = values[2];
-    }
+    const std::vector<float> state = read_state();
     const auto entry = [](double value) { return scalar(value, {.dtype = float64}); };
-    return {{"scale", entry(scale)},
+    return {{"scale", entry(state[0])},
             {"growth_factor", entry(options_.growth_factor)},
             {"backoff_factor", entry(options_.backoff_factor)},
             {"growth_interval", entry(double(options_.growth_interval))},
-            {"_growth_tracker", entry(tracker)},
-            {"hysteresis", entry(hysteresis)}};
+            {"_growth_tracker", entry(state[1])},
+            {"hysteresis", entry(state[2])}};
 }
 
 void GradScaler::load_state_dict(const StateDict& state) {

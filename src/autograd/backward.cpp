@@ -49,6 +49,7 @@ public:
     bool may_accumulate_in_place(const Tensor& leaf) const override {
         if (targets_ || create_graph_) return false;
         if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(leaf);
+        settle_gradient(*leaf.impl());
         const Tensor& grad = leaf->grad_meta->grad;
         return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) &&
                !tracked(grad);
@@ -174,6 +175,7 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient) {
 // grad() is written to.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient) const {
     if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(leaf);
+    settle_gradient(*leaf.impl());
     Tensor& grad = leaf->grad_meta->grad;
     if (!grad.defined()) {
         if (create_graph_) {

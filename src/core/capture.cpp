@@ -1,5 +1,6 @@
 #include "core/capture.h"
 
+#include <atomic>
 #include <exception>
 
 #include "core/random.h"
@@ -11,6 +12,11 @@ namespace {
 
 const void* address(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
 
+std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 }  // namespace
 
 // What the host hands to a run, in device memory.
@@ -21,7 +27,8 @@ struct StepGraph::Arguments {
 };
 
 StepGraph::StepGraph(Device device, MemoryPlan plan, bool branches)
-    : device_(device),
+    : id_(next_id()),
+      device_(device),
       backend_(backend_of("captured step", device)),
       plan_(std::move(plan)),
       branches_(branches) {
@@ -93,7 +100,8 @@ const RandomState* StepGraph::random() const {
 // Only the first meeting counts: what the step finds later it has made itself.
 void StepGraph::gradient_used(const Tensor& leaf) {
     if (owns(leaf) || !own_gradients_.insert(leaf.impl()).second) return;
-    meetings_.push_back({leaf.impl(), address(leaf.grad())});
+    const GradMeta* const meta = leaf->grad_meta;
+    meetings_.push_back({leaf.impl(), meta != nullptr ? address(meta->grad) : nullptr});
 }
 
 void StepGraph::leaf_gone(const TensorImpl* leaf) noexcept {
@@ -104,7 +112,7 @@ void StepGraph::leaf_gone(const TensorImpl* leaf) noexcept {
 void StepGraph::require_gradients() {
     for (const FirstMeeting& meeting : meetings_)
         require([leaf = Tensor(meeting.leaf), expected = meeting.gradient] {
-            return address(leaf.grad()) == expected;
+            return address(leaf.grad()) == expected;  // a gradient that waits for its factor gets it here
         });
     meetings_.clear();
     own_gradients_.clear();

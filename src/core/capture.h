@@ -32,6 +32,7 @@ public:
     const MemoryPlan& plan() const { return plan_; }
     Device device() const { return device_; }
     std::size_t forks() const { return forks_; }  // how often the graph has two branches
+    std::uint64_t id() const { return id_; }      // different for every graph; not 0
 
     // While recording:
     // The device address of a number that is computed before each replay.
@@ -61,6 +62,7 @@ private:
     void require_gradients();
 
     static constinit inline thread_local StepGraph* current = nullptr;
+    const std::uint64_t id_;
     const Device device_;
     const Backend& backend_;
     const MemoryPlan plan_;

@@ -18,7 +18,21 @@ Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
     return Ref<Storage>(block);
 }
 
-// Every Storage is a Block: allocate_storage is the only maker.
+Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t bytes) {
+    auto* block = new Block;
+    block->device = whole->device;
+    if (bytes != 0) {
+        block->arena = whole;
+        block->address = static_cast<char*>(whole->data) + offset;
+        block->data = block->address;
+        block->bytes = bytes;
+        block->size = block_size(bytes);  // not 0: a captured step keeps it like any other block
+    }
+    detail::live_storages.fetch_add(1, std::memory_order_relaxed);
+    return Ref<Storage>(block);
+}
+
+// Every Storage is a Block: the two functions above are the only makers.
 void dispose(Storage* storage) noexcept {
     auto* block = static_cast<Block*>(storage);
     if (MemoryHook* hook = block->size != 0 ? MemoryHook::of(block->device) : nullptr;

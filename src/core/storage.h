@@ -22,5 +22,7 @@ void dispose(Storage* storage) noexcept;
 // A block of at least `bytes`, 256-byte aligned (zero bytes: no block). Out of memory: releases the cache,
 // retries, then throws Error(memory) with requested, current, peak, reserved and largest free block.
 Ref<Storage> allocate_storage(std::size_t bytes, Device device);
+// A part of a block as a storage of its own: with its own version and references, and holding the block.
+Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t bytes);
 
 }  // namespace mezzo

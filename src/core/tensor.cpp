@@ -102,6 +102,7 @@ TensorImpl& checked(TensorImpl* impl) {
 TensorImpl::~TensorImpl() {
     if (grad_meta == nullptr) return;
     if (StepGraph* graph = StepGraph::recording()) graph->leaf_gone(this);
+    forget_pending(*this);
     delete grad_meta;
 }
 
@@ -188,13 +189,15 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
 }
 
 Tensor Tensor::grad() const {
-    const GradMeta* meta = checked(impl_).grad_meta;
+    settle_gradient(checked(impl_));
+    const GradMeta* meta = impl_->grad_meta;
     return meta != nullptr ? meta->grad : Tensor();
 }
 
 void Tensor::set_grad(const Tensor& gradient) const {
     TensorImpl& impl = checked(impl_);
     if (!gradient.defined()) {
+        forget_pending(impl);
         if (StepGraph* graph = StepGraph::recording()) graph->gradient_dropped(*this);
         if (impl.grad_meta != nullptr) impl.grad_meta->grad = Tensor();
         return;
@@ -203,6 +206,7 @@ void Tensor::set_grad(const Tensor& gradient) const {
           " for a tensor of shape ", shape());
     check(gradient.device() == device(), ErrorKind::device, "set_grad: gradient on ", gradient.device(),
           " for a tensor on ", device());
+    forget_pending(impl);
     impl.grads().grad = gradient;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/pending.h"
 #include "core/ref.h"
 #include "core/storage.h"
 #include "mezzo/tensor.h"
@@ -22,11 +23,13 @@ struct Shadow {
 // Gradient bookkeeping, made on first use so that plain tensors stay small.
 struct GradMeta {
     bool requires_grad = false;
-    Tensor grad;               // leaves
+    Tensor grad;               // leaves; to be read after settle_gradient()
     Ref<Call> node;            // the call that made this tensor; null for leaves
     std::uint32_t output = 0;  // which of the node's results it is
     Shadow shadow;
-    void* hooks = nullptr;  // autograd/hooks.h
+    Ref<PendingScale> pending;        // what grad waits for
+    std::uint32_t pending_place = 0;  // among the leaves of `pending`
+    void* hooks = nullptr;            // autograd/hooks.h
     void (*free_hooks)(void*) = nullptr;
     GradMeta();  // both in autograd/call.cpp, which knows Call
     ~GradMeta();

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cpu/operand.h"
-#include "ops/kernels.h"
+#include "ops/functor_step.h"
 
 namespace mezzo {
 namespace {
@@ -79,54 +79,54 @@ template <class F> void with_grad(const ParamRef& param, const Piece& piece, boo
     });
 }
 
-float inverse_scale(const ScalerState* scaler) { return scaler ? float(1.0 / double(scaler->scale)) : 1.0f; }
-
 template <class T> void multiply(T* x, std::int64_t n, T factor) {
     constexpr auto compute = std::is_same_v<T, double> ? Compute::f64 : Compute::f32;
     active_loops().unary[int(UnaryOp::mul_scalar)][int(compute)](x, x, n, double(factor), 0);
 }
 
-// A gradient counts as overflowed if it, or it times the inverse scale, is infinite or NaN.
-void check_finite(std::span<const ParamRef> params, const ScalerState* scaler, bool write, StepState* state,
-                  float* per_param_flags) {
-    const float inverse = inverse_scale(scaler);
-    const bool multiplies = write && inverse != 1.0f;
+// A gradient counts as overflowed if it, or it times the inverse scale, is infinite or NaN. The norm is that
+// of the gradients times the inverse scale.
+void statistics(std::span<const ParamRef> params, const StepKernels::Statistics& wanted) {
+    const float inverse = functors::inverse_scale(wanted);
     const Pieces pieces(params);
+    std::vector<double> squares(pieces.size(), 0.0);
     std::vector<std::uint8_t> bad(pieces.size(), 0);
     pieces.for_each([&](const Piece& piece, std::size_t i) {
-        with_grad(params[std::size_t(piece.param)], piece, multiplies, [&]<class T>(T* g, std::int64_t n) {
+        with_grad(params[std::size_t(piece.param)], piece, false, [&]<class T>(T* g, std::int64_t n) {
             if (!real_loops<T>().all_finite(g, n, T(inverse))) bad[i] = 1;
-            if (multiplies) multiply(g, n, T(inverse));
+            if (wanted.norm) squares[i] += real_loops<T>().sum_squares(g, n);
         });
     });
-    if (per_param_flags) std::fill(per_param_flags, per_param_flags + params.size(), 0.0f);
-    for (std::size_t i = 0; i < bad.size(); ++i) {
-        if (!bad[i]) continue;
-        state->found_inf = 1;
-        if (per_param_flags) per_param_flags[pieces[i].param] = 1;
-    }
+    StepState& state = *wanted.state;
+    const bool any = std::find(bad.begin(), bad.end(), 1) != bad.end();
+    state.found_inf = any || (wanted.again && state.found_inf != 0) ? 1.0f : 0.0f;
+    state.grad_multiplier = inverse;
+    double sum = 0;
+    for (const double value : squares) sum += value;
+    if (wanted.norm) *wanted.norm = state.norm = float(std::sqrt(sum) * double(inverse));
+    if (wanted.scaler) functors::note_check(*wanted.scaler, wanted.first, any, wanted.args);
 }
 
-void grad_norm(std::span<const ParamRef> params, float* norm) {
-    const Pieces pieces(params);
-    std::vector<double> partial(pieces.size(), 0.0);
-    pieces.for_each([&](const Piece& piece, std::size_t i) {
-        with_grad(params[std::size_t(piece.param)], piece, false,
-                  [&]<class T>(T* g, std::int64_t n) { partial[i] += real_loops<T>().sum_squares(g, n); });
-    });
-    double total = 0;
-    for (const double value : partial) total += value;
-    *norm = float(std::sqrt(total));
-}
-
-void clip_by_norm(std::span<const ParamRef> params, const float* norm, double max_norm) {
-    const float ratio = float(max_norm / (double(*norm) + 1e-6));
-    const float factor = ratio > 1.0f ? 1.0f : ratio;  // NaN stays NaN
+void scale_gradients(std::span<const ParamRef> params, const GradientScale& scale) {
+    const float factor = functors::factor_of(scale);
     if (factor == 1.0f) return;
     Pieces(params).for_each([&](const Piece& piece, std::size_t) {
         with_grad(params[std::size_t(piece.param)], piece, true,
                   [&]<class T>(T* g, std::int64_t n) { multiply(g, n, T(factor)); });
     });
+}
+
+void flag_nonfinite(std::span<const ParamRef> params, float* flags) {
+    const Pieces pieces(params);
+    std::vector<std::uint8_t> bad(pieces.size(), 0);
+    pieces.for_each([&](const Piece& piece, std::size_t i) {
+        with_grad(params[std::size_t(piece.param)], piece, false, [&]<class T>(T* g, std::int64_t n) {
+            if (!real_loops<T>().all_finite(g, n, T(1))) bad[i] = 1;
+        });
+    });
+    std::fill(flags, flags + params.size(), 0.0f);
+    for (std::size_t i = 0; i < bad.size(); ++i)
+        if (bad[i]) flags[pieces[i].param] = 1;
 }
 
 void clip_by_value(std::span<const ParamRef> params, double limit) {
@@ -215,62 +215,35 @@ void update_piece(const StepArgs& args, double multiplier, const ParamRef& ref, 
     update_piece<T>(loop, ref, piece);
 }
 
-void update(std::span<const ParamRef> params, const StepArgs& args, const StepState* state) {
-    if (state->found_inf != 0) return;
-    const double multiplier =
-        args.maximize ? -double(state->grad_multiplier) : double(state->grad_multiplier);
+void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, const GradientScale& scale,
+            const float* found_inf, StepState* counts) {
+    if (found_inf && *found_inf != 0) {
+        counts->skipped += 1;
+        return;
+    }
+    const double factor = double(functors::factor_of(scale));
     Pieces(params).for_each([&](const Piece& piece, std::size_t) {
         const ParamRef& ref = params[std::size_t(piece.param)];
+        const StepArgs& args = groups[ref.group];
+        const double multiplier = args.maximize ? -factor : factor;
         with_real(ref.dtype, [&]<class T>(T) { update_piece<T>(args, multiplier, ref, piece); });
     });
+    counts->applied += 1;
+    for (const ParamRef& param : params) *param.step += 1;
 }
 
-void finish_step(std::span<const ParamRef> params, StepState* state) {
-    if (state->found_inf != 0) {
-        state->skipped += 1;
-        return;
-    }
-    state->applied += 1;
-    for (const ParamRef& param : params)
-        if (param.step) *param.step += 1;
-}
-
-// PyTorch's rule, with >= for the interval, a floor, a cap, and overflows that hysteresis lets pass. With
-// hysteresis 1 the scale backs off at once; it is refilled when the interval is complete, or on every clean
-// step.
 void update_scale(ScalerState* scaler, const StepKernels::ScalerArgs& args) {
-    const bool overflow = scaler->found_inf != 0;
-    scaler->found_inf = 0;
-    if (!args.dynamic) return;
-    if (overflow) {
-        scaler->growth_tracker = 0;
-        scaler->hysteresis_left = std::max(scaler->hysteresis_left - 1, 0.0f);
-        if (scaler->hysteresis_left == 0)
-            scaler->scale = std::max(scaler->scale * args.backoff_factor, args.min_scale);
-        return;
-    }
-    if (args.refill_every_clean_step) scaler->hysteresis_left = args.hysteresis;
-    scaler->growth_tracker += 1;
-    if (scaler->growth_tracker < args.growth_interval) return;
-    scaler->growth_tracker = 0;
-    scaler->hysteresis_left = args.hysteresis;
-    const float grown = scaler->scale * args.growth_factor;
-    if (std::isfinite(grown) && grown <= args.max_scale) scaler->scale = grown;
-}
-
-void begin_step(StepState* state, const ScalerState* scaler, bool multiply_by_inverse_scale) {
-    state->found_inf = 0;
-    state->grad_multiplier = multiply_by_inverse_scale ? inverse_scale(scaler) : 1.0f;
-}
-
-void merge_found_inf(ScalerState* scaler, const StepState* state) {
-    if (state->found_inf != 0) scaler->found_inf = 1;
+    functors::advance(*scaler, args);
 }
 
 }  // namespace
 
 extern const StepKernels cpu_step_kernels;
-const StepKernels cpu_step_kernels = {check_finite, grad_norm,    clip_by_norm, clip_by_value,  update,
-                                      finish_step,  update_scale, begin_step,   merge_found_inf};
+const StepKernels cpu_step_kernels = {.statistics = statistics,
+                                      .update = update,
+                                      .scale_gradients = scale_gradients,
+                                      .clip_by_value = clip_by_value,
+                                      .flag_nonfinite = flag_nonfinite,
+                                      .update_scale = update_scale};
 
 }  // namespace mezzo

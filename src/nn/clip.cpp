@@ -7,22 +7,28 @@ namespace mezzo::nn {
 Tensor clip_grad_norm_(const Tensors& parameters, double max_norm) {
     check(max_norm >= 0, ErrorKind::value, "clip_grad_norm_: max_norm is ", max_norm,
           "; it must not be negative");
-    const optim::GradientList list = optim::gradient_list("clip_grad_norm_", parameters);
-    const Tensor norm = zeros({}, {.device = list.device});
-    if (list.refs.empty()) return norm;
-    const StepKernels& kernels = optim::kernels_of(list.device);
-    kernels.grad_norm(list.refs, static_cast<float*>(raw(norm)));
-    kernels.clip_by_norm(list.refs, static_cast<const float*>(raw(norm)), max_norm);
-    optim::bump_versions(list.gradients);
+    optim::GradientList list = optim::gradient_list("clip_grad_norm_", parameters, optim::Waiting::keep);
+    if (list.refs.empty()) return zeros({}, {.device = list.device});
+    if (list.deferred && list.deferred->can_clip(list)) return list.deferred->clip(max_norm);
+    if (list.deferred) list = optim::gradient_list("clip_grad_norm_", parameters, optim::Waiting::settle);
+    const Tensor norm = empty({}, {.device = list.device});
+    const Tensor state = empty({std::int64_t(sizeof(StepState) / sizeof(float))}, {.device = list.device});
+    optim::kernels_of(list.device)
+        .statistics(list.refs,
+                    {.state = static_cast<StepState*>(raw(state)), .norm = static_cast<float*>(raw(norm))});
+    const Ref<optim::Deferred> deferred(new optim::Deferred(state, norm, false));
+    deferred->clip(max_norm);
+    optim::defer(deferred, list);
     return norm;
 }
 
 void clip_grad_value_(const Tensors& parameters, double limit) {
     check(limit >= 0, ErrorKind::value, "clip_grad_value_: limit is ", limit, "; it must not be negative");
-    const optim::GradientList list = optim::gradient_list("clip_grad_value_", parameters);
+    const optim::GradientList list =
+        optim::gradient_list("clip_grad_value_", parameters, optim::Waiting::settle);
     if (list.refs.empty()) return;
     optim::kernels_of(list.device).clip_by_value(list.refs, limit);
-    optim::bump_versions(list.gradients);
+    optim::bump_gradients(list);
 }
 
 }  // namespace mezzo::nn

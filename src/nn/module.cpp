@@ -205,11 +205,11 @@ void Module::train(bool on) {
 void Module::zero_grad(bool set_to_none) {
     NoGrad plain;
     for (const Tensor& p : parameters()) {
-        if (!p.grad().defined()) continue;
         if (set_to_none) {
             p.set_grad({});
         } else {
-            p.grad().zero_();
+            forget_pending(*p.impl());
+            if (const Tensor gradient = p.grad(); gradient.defined()) gradient.zero_();
         }
     }
 }

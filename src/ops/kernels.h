@@ -119,23 +119,25 @@ namespace mezzo {
 
 // The optimizer step: kernels over lists of parameters, everything that decides in device memory.
 
-// The scaler's device state: one 64-byte line of float32 (counts are exact below 2^24).
+// The scaler's device state: one 64-byte line of float32 (counts are exact below 2^24). The first check of an
+// iteration keeps scale, tracker and hysteresis as `previous`, and every check leaves the others as update()
+// would: so update() itself has nothing to launch.
 struct ScalerState {
     float scale;  // loss scale
     float growth_tracker;
     float hysteresis_left;
     float found_inf;  // 1 when any optimizer since the last update() saw inf or NaN
-    float pad[12];
+    float previous_scale, previous_growth_tracker, previous_hysteresis_left;
+    float pad[9];
 };
-// One per optimizer: what grad_stats leaves for the update kernel, and the applied-step count.
+// One per optimizer: what `statistics` leaves for the update, and counts of steps.
 struct StepState {
     float found_inf;        // of this optimizer's gradients: 0 or 1
-    float grad_multiplier;  // gradients are multiplied by it in the update: 1/scale unless already unscaled
-    float norm;             // of the unscaled gradients, when asked
-    float clip;             // coefficient of clip_grad_norm_, 1 otherwise
+    float grad_multiplier;  // 1/scale, or 1
+    float norm;             // of the gradients times grad_multiplier, when asked
     float applied;          // steps applied so far (exact below 2^24)
     float skipped;
-    float pad[10];
+    float pad[11];
 };
 
 // A parameter of an optimizer step: raw pointers, contiguous storage.
@@ -147,6 +149,7 @@ struct ParamRef {
     void* shadow;  // 16-bit copy to write, or null
     std::int64_t numel;
     Dtype dtype, grad_dtype, shadow_dtype;
+    std::uint32_t group = 0;  // whose StepArgs hold for it
     // Device: updates applied to this parameter so far; 0 makes SGD start its momentum buffer with the
     // gradient.
     float* step;
@@ -165,33 +168,47 @@ struct StepArgs {
     friend bool operator==(const StepArgs&, const StepArgs&) = default;
 };
 
-// The kernels of optimizers and scaler, per device type. `state` and `scaler` are device pointers.
+// What gradients are multiplied by: state's grad_multiplier (1 without state), and if `clip` also
+// min(1, max_norm / (norm + 1e-6)) with state's norm.
+struct GradientScale {
+    const StepState* state = nullptr;
+    bool clip = false;
+    double max_norm = 0;
+};
+
+// The kernels of optimizers and scaler, per device type. States are in device memory.
 struct StepKernels {
-    // found_inf |= any gradient, or gradient / scale, that is not finite; multiply: writes gradient / scale
-    // back. No scaler: the scale is 1. Also flags per parameter (device float[n], may be null).
-    void (*check_finite)(std::span<const ParamRef> params, const ScalerState* scaler, bool multiply,
-                         StepState* state, float* per_param_flags);
-    // The Euclidean norm over all gradients (as they are) into *norm (device float).
-    void (*grad_norm)(std::span<const ParamRef> params, float* norm);
-    // gradient *= min(1, max_norm / (*norm + 1e-6)).
-    void (*clip_by_norm)(std::span<const ParamRef> params, const float* norm, double max_norm);
-    void (*clip_by_value)(std::span<const ParamRef> params, double limit);
-    // Nothing if state->found_inf; else one update of every parameter with gradient * grad_multiplier,
-    // shadows written in the same pass. Adam's step count is *step + 1.
-    void (*update)(std::span<const ParamRef> params, const StepArgs& args, const StepState* state);
-    // After update: unless found_inf, every *step += 1 and applied += 1; else skipped += 1.
-    void (*finish_step)(std::span<const ParamRef> params, StepState* state);
-    // The scaler's update() on the device (amp-semantics section 2.5 with floor, cap and hysteresis).
+    // How update() changes the scale (amp-semantics section 2.5 with floor, cap and hysteresis).
     struct ScalerArgs {
         float growth_factor, backoff_factor, growth_interval, min_scale, max_scale, hysteresis;
         bool refill_every_clean_step, dynamic;
 
         friend bool operator==(const ScalerArgs&, const ScalerArgs&) = default;
     };
+    struct Statistics {
+        StepState* state;
+        float* norm = nullptr;          // the norm is wanted: here and in state
+        ScalerState* scaler = nullptr;  // takes part: found_inf, and the state after update()
+        bool first = false;             // no other check since the scaler's last update()
+        bool scaled = false;            // gradients are to be divided by the scale
+        bool again = false;             // state->found_inf stays when it is 1
+        ScalerArgs args = {};
+    };
+    // Reads all gradients once. found_inf: any gradient, or gradient / scale, is not finite. Then settles
+    // everything that the update and the scaler's update() need.
+    void (*statistics)(std::span<const ParamRef> params, const Statistics& wanted);
+    // One update of every parameter with gradient * scale, unless *found_inf is 1 (null: never). Shadows are
+    // written in the same pass. Adam's step count is *step + 1. Then every *step += 1 and counts->applied +=
+    // 1, or counts->skipped += 1.
+    void (*update)(std::span<const ParamRef> params, std::span<const StepArgs> groups,
+                   const GradientScale& scale, const float* found_inf, StepState* counts);
+    // gradient *= scale.
+    void (*scale_gradients)(std::span<const ParamRef> params, const GradientScale& scale);
+    void (*clip_by_value)(std::span<const ParamRef> params, double limit);
+    // flags[i] (device) = 1 if gradient i holds inf or NaN, else 0.
+    void (*flag_nonfinite)(std::span<const ParamRef> params, float* flags);
+    // The scaler's state after update(), from `previous` and found_inf anew.
     void (*update_scale)(ScalerState* scaler, const ScalerArgs& args);
-    // state->found_inf = 0, grad_multiplier = 1 or 1/scale; scaler.found_inf |= state.found_inf when merge.
-    void (*begin_step)(StepState* state, const ScalerState* scaler, bool multiply_by_inverse_scale);
-    void (*merge_found_inf)(ScalerState* scaler, const StepState* state);
 };
 const StepKernels* step_kernels(DeviceType type);
 

@@ -36,9 +36,9 @@ bool copies_current(const OptimizerImpl& optimizer, const Slot& slot) {
 // The state of an optimizer that an update is recorded with.
 class CapturedUpdate {
 public:
-    CapturedUpdate(OptimizerImpl& optimizer, const StepPlan& plan)
+    CapturedUpdate(OptimizerImpl& optimizer, const GradientList& plan)
         : optimizer_(&optimizer),
-          indices_(plan.list.indices),
+          indices_(plan.indices),
           state_(raw(optimizer.state)),
           steps_(raw(optimizer.steps)) {
         for (const std::size_t index : indices_)
@@ -78,13 +78,12 @@ StepArgs update_args(OptimizerImpl& optimizer, std::size_t group) {
     return args;
 }
 
-void follow_replays(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional) {
+void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional) {
     StepGraph* const graph = StepGraph::recording();
     if (graph == nullptr) return;
     graph->require([update = CapturedUpdate(optimizer, plan)] { return update.fits(); });
-    graph->after_replay([&optimizer, conditional, indices = plan.list.indices] {
-        note_update(optimizer, indices, conditional);
-    });
+    graph->after_replay(
+        [&optimizer, conditional, indices = plan.indices] { note_update(optimizer, indices, conditional); });
 }
 
 }  // namespace mezzo::optim

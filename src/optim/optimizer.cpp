@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 
 #include "core/capture.h"
 #include "mezzo/ops.h"
@@ -55,55 +56,6 @@ void add_slot(OptimizerImpl& optimizer, const Tensor& param, const std::string& 
     optimizer.slots.push_back(std::move(slot));
 }
 
-// A tensor of zeros like x at first, x's companion on its device later.
-void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
-    NoGrad plain;
-    if (!tensor.defined()) {
-        tensor = zeros(shape, {.dtype = dtype, .device = device});
-    } else {
-        tensor = tensor.to(device).to(dtype);
-    }
-}
-
-int moment_count(const StepArgs& args) {
-    if (args.algorithm != Algorithm::sgd) return 2;
-    return args.momentum != 0 ? 1 : 0;
-}
-
-// The master of a 16-bit parameter. Where somebody wrote to the parameter since, the master takes its value.
-void refresh_master(Slot& slot) {
-    NoGrad plain;
-    const Tensor wide = slot.param.detach().to(float32);
-    if (!slot.master.defined()) {
-        slot.master = wide;
-    } else {
-        slot.master = slot.master.to(slot.param.device());
-        if (slot.master_version == slot.param.version()) return;
-        const Tensor unchanged = eq(slot.param.detach(), slot.master.to(slot.param.dtype()));
-        slot.master = where(unchanged, slot.master, wide);
-    }
-    slot.master_version = slot.param.version();
-}
-
-// The 16-bit copy that autocast reads. A step that is skipped on the device leaves it as it is, so it must be
-// current before.
-Tensor* writable_shadow(const Slot& slot, bool conditional) {
-    Shadow& shadow = slot.param->grads().shadow;
-    if (!is_16bit(shadow.wanted)) return nullptr;
-    const bool fits = shadow.value.defined() && shadow.value.dtype() == shadow.wanted &&
-                      shadow.value.device() == slot.param.device();
-    const bool current = fits && shadow.version == slot.param.version();
-    // A graph that still holds the old copy keeps it.
-    const bool alone = fits && shadow.value->refs.load() == 1 && shadow.value->storage->refs.load() == 1;
-    if (alone && (current || !conditional)) return &shadow.value;
-    NoGrad plain;
-    if (!conditional) shadow.version = ~std::uint64_t(0);  // holds nothing until the update has run
-    shadow.value = conditional
-                       ? slot.param.detach().to(shadow.wanted)
-                       : empty(slot.param.shape(), {.dtype = shadow.wanted, .device = slot.param.device()});
-    return &shadow.value;
-}
-
 void fill_ref(OptimizerImpl& optimizer, const Group& group, std::size_t index, bool conditional,
               ParamRef& ref) {
     Slot& slot = optimizer.slots[index];
@@ -120,9 +72,8 @@ void fill_ref(OptimizerImpl& optimizer, const Group& group, std::size_t index, b
         ref.shadow = raw(*shadow);
         ref.shadow_dtype = shadow->dtype();
     }
-    const Dtype moment_dtype = ref.dtype == float64 ? float64 : float32;
     for (int m = 0; m < moment_count(group.args); ++m) {
-        make_or_move(slot.moments[m], slot.param.shape(), moment_dtype, slot.param.device());
+        make_or_move(slot.moments[m], slot.param.shape(), moment_dtype(slot), slot.param.device());
         ref.state[m] = raw(slot.moments[m]);
     }
     ref.step = static_cast<float*>(raw(optimizer.steps)) + index;
@@ -161,43 +112,32 @@ void prepare_state(OptimizerImpl& optimizer) {
     make_or_move(optimizer.state, {std::int64_t(sizeof(StepState) / sizeof(float))}, float32, device);
 }
 
-void widen_gradients(OptimizerImpl& optimizer) {
-    NoGrad plain;
-    for (const Slot& slot : optimizer.slots) {
-        if (!has_master(optimizer, slot)) continue;
-        const Tensor gradient = slot.param.grad();
-        if (gradient.defined() && gradient.dtype() != float32)
-            slot.param.set_grad(gradient.detach().to(float32));
-    }
-}
-
-StepPlan plan_update(OptimizerImpl& optimizer, bool conditional) {
-    StepPlan plan;
-    plan.list = gradient_list(optimizer.type, optimizer.params());
-    GradientList& list = plan.list;
-    if (list.with_gradient == 0) return plan;
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, Waiting waiting) {
+    GradientList list = gradient_list(optimizer.type, optimizer.params(), waiting);
+    if (list.with_gradient == 0) return list;
     prepare_state(optimizer);
     std::size_t at = 0;
-    for (const Group& group : optimizer.groups) {
-        const std::size_t begin = at;
+    for (std::size_t g = 0; g < optimizer.groups.size(); ++g) {
+        const Group& group = optimizer.groups[g];
         for (; at < list.refs.size() && list.indices[at] < group.first + group.count; ++at)
-            fill_ref(optimizer, group, list.indices[at], conditional, list.refs[at]);
-        plan.ranges.emplace_back(begin, at - begin);
+            list.refs[at].group = static_cast<std::uint32_t>(g);
     }
-    return plan;
+    make_owned(optimizer, list, conditional);
+    for (std::size_t i = 0; i < list.refs.size(); ++i)
+        fill_ref(optimizer, optimizer.groups[list.refs[i].group], list.indices[i], conditional, list.refs[i]);
+    return list;
 }
 
-bool run_update(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional) {
-    if (plan.list.with_gradient == 0) return false;
-    const StepKernels& kernels = kernels_of(optimizer.device());
+bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
+                const GradientScale& scale) {
+    if (plan.with_gradient == 0) return false;
     StepState* const state = optimizer.step_state();
-    if (!conditional) kernels.begin_step(state, nullptr, false);
-    const std::span<const ParamRef> refs(plan.list.refs);
-    for (std::size_t g = 0; g < plan.ranges.size(); ++g)
-        if (const auto [begin, count] = plan.ranges[g]; count > 0)
-            kernels.update(refs.subspan(begin, count), update_args(optimizer, g), state);
-    kernels.finish_step(refs, state);
-    note_update(optimizer, plan.list.indices, conditional);
+    std::vector<StepArgs> groups;
+    for (const ParamRef& ref : plan.refs)  // in the order of the groups
+        while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
+    kernels_of(optimizer.device())
+        .update(plan.refs, groups, scale, conditional ? &state->found_inf : nullptr, state);
+    note_update(optimizer, plan.indices, conditional);
     follow_replays(optimizer, plan, conditional);
     return true;
 }
@@ -234,7 +174,9 @@ void Optimizer::step() {
         if (!impl_->counts_on_device) ++impl_->skipped;
         return;
     }
-    run_update(*impl_, plan_update(*impl_, false), false);
+    const GradientList plan = plan_update(*impl_, false, Waiting::keep);
+    const Ref<Deferred>& deferred = plan.deferred;
+    run_update(*impl_, plan, false, deferred ? deferred->scale() : GradientScale{});
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
@@ -242,8 +184,9 @@ void Optimizer::zero_grad(bool set_to_none) {
     for (const Slot& slot : impl_->slots) {
         if (set_to_none) {
             slot.param.set_grad({});
-        } else if (const Tensor gradient = slot.param.grad(); gradient.defined()) {
-            gradient.zero_();
+        } else {
+            forget_pending(*slot.param.impl());
+            if (const Tensor gradient = slot.param.grad(); gradient.defined()) gradient.zero_();
         }
     }
 }
@@ -285,6 +228,9 @@ void Optimizer::set_lr(double lr) {
 
 void Optimizer::use_master_weights() {
     impl_->masters = true;
+    std::vector<std::size_t> all(impl_->slots.size());
+    std::iota(all.begin(), all.end(), std::size_t(0));
+    make_masters(*impl_, all, impl_->device());
     for (Slot& slot : impl_->slots)
         if (has_master(*impl_, slot)) refresh_master(slot);
 }

@@ -50,26 +50,32 @@ void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict&
 
 // Makes steps and state on the device of the parameters, or moves them there.
 void prepare_state(OptimizerImpl& optimizer);
-// Gradients of 16-bit parameters with masters become float32, so that unscaling and clipping lose nothing.
-void widen_gradients(OptimizerImpl& optimizer);
-// What the kernels of a step take: the parameters with gradients, and which of them are of which group.
-struct StepPlan {
-    GradientList list;
-    std::vector<std::pair<std::size_t, std::size_t>> ranges;  // begin and count, of list.refs
-};
-// Gets all memory that a step needs. Whatever throws does so here, before gradients and parameters change.
-// conditional: StepState may say found_inf.
-StepPlan plan_update(OptimizerImpl& optimizer, bool conditional);
-// Updates every parameter that has a gradient unless StepState says found_inf, and counts. Returns false,
-// having done nothing, when no parameter has a gradient.
-bool run_update(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional);
+// A tensor of zeros at first; later moved to what is asked for.
+void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device);
+int moment_count(const StepArgs& args);
+Dtype moment_dtype(const Slot& slot);
+// Makes the masters that these parameters lack on a device.
+void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
+// Makes whatever else an update of the list will write to and finds missing.
+void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional);
+void refresh_master(Slot& slot);
+// The 16-bit copy that the update is to write, or null.
+Tensor* writable_shadow(const Slot& slot, bool conditional);
+// The parameters with gradients and their state, as the kernels take them. Gets all memory that a step needs:
+// whatever throws does so here, before gradients and parameters change. conditional: StepState may say
+// found_inf.
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, Waiting waiting);
+// Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says
+// found_inf, and counts. Returns false, having done nothing, when no parameter has a gradient.
+bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
+                const GradientScale& scale);
 // What the host notes after an update: writes to parameters and state, and the count.
 void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional);
 // Arguments of a group's update: in a captured step the learning rate is read from the device.
 StepArgs update_args(OptimizerImpl& optimizer, std::size_t group);
 // Of an update in a captured step: notes every replay, and has the step captured anew when what it writes to
 // has moved.
-void follow_replays(OptimizerImpl& optimizer, const StepPlan& plan, bool conditional);
+void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional);
 // The 16-bit parameters that have a float32 master.
 bool has_master(const OptimizerImpl& optimizer, const Slot& slot);
 // Brings applied and skipped up to date; waits for the device if it has to.

@@ -15,17 +15,20 @@ void bump_version(const Tensor& x) {
     if (x.numel() > 0) x->storage->version.fetch_add(1, std::memory_order_relaxed);
 }
 
-void bump_versions(const Tensors& tensors) {
-    for (const Tensor& x : tensors) bump_version(x);
+void bump_gradients(const GradientList& list) {
+    for (const TensorImpl* leaf : list.leaves) bump_version(leaf->grad_meta->grad);
 }
 
-GradientList gradient_list(const char* op, const Tensors& parameters) {
+GradientList gradient_list(const char* op, const Tensors& parameters, Waiting waiting) {
     GradientList list;
+    if (waiting == Waiting::keep) list.deferred = common_deferred(parameters);
+    if (!list.deferred) settle(parameters);
     bool first = true;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& parameter = parameters[i];
         if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(parameter);
-        Tensor gradient = parameter.grad();
+        if (parameter.requires_grad(); parameter->grad_meta == nullptr) continue;
+        Tensor gradient = parameter->grad_meta->grad;
         if (!gradient.defined()) continue;
         ++list.with_gradient;
         if (first) list.device = gradient.device();
@@ -46,7 +49,7 @@ GradientList gradient_list(const char* op, const Tensors& parameters) {
         ref.grad_dtype = gradient.dtype();
         list.refs.push_back(ref);
         list.indices.push_back(i);
-        list.gradients.push_back(gradient);
+        list.leaves.push_back(parameter.impl());
     }
     return list;
 }

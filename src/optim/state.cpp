@@ -150,7 +150,7 @@ void Optimizer::load_state_dict(const StateDict& state) {
     own.state = Tensor();
     prepare_state(own);
     StepState counts{};
-    counts.grad_multiplier = counts.clip = 1;
+    counts.grad_multiplier = 1;
     counts.applied = float(applied);
     counts.skipped = float(skipped);
     const std::span<const float> values(reinterpret_cast<const float*>(&counts),

@@ -128,16 +128,17 @@ TEST_CASE("autotune: operands take turns in more memory than the L2 cache", "[cu
     cuda::GemmService& s = cuda::gemm_service();
     const std::lock_guard lock(s.mutex);
     std::vector<const void*> seen;
-    const std::size_t before = emulation::Engine::get().device_bytes();
+    const auto allocated = [] { return memory_stats(Device(DeviceType::cuda)).allocated; };
+    const std::size_t before = allocated();
     std::size_t most = before;
     fake_lt.on_run = [&](const cuda::lt::Operands& o) {
         seen.push_back(o.b);
-        most = std::max(most, emulation::Engine::get().device_bytes());
+        most = std::max(most, allocated());
     };
     cuda::tune(s, x.g, {Epilogue::none});
     REQUIRE(seen.size() == 42);
     REQUIRE(most >= before + (16 << 10));
-    REQUIRE(emulation::Engine::get().device_bytes() == before);
+    REQUIRE(allocated() == before);
     for (std::size_t i = 1; i + 5 < 14; ++i) {  // the first is the check's
         for (std::size_t j = 1; j < 5; ++j) REQUIRE(seen[i] != seen[i + j]);
         REQUIRE(seen[i] == seen[i + 5]);

@@ -1,0 +1,60 @@
+// The arithmetic of the loss scaler and of gradient clipping, for the step kernels of every device.
+#pragma once
+
+#include "ops/functor_math.h"
+#include "ops/kernels.h"
+
+namespace mezzo::functors {
+
+// The scaler's state after update(), from `previous` and found_inf. PyTorch's rule, with >= for the interval,
+// a floor, a cap, and overflows that hysteresis lets pass: at none left the scale backs off; it is refilled
+// when the interval is complete, or on every clean step.
+MEZZO_HD void advance(ScalerState& s, const StepKernels::ScalerArgs& a) {
+    s.scale = s.previous_scale;
+    s.growth_tracker = s.previous_growth_tracker;
+    s.hysteresis_left = s.previous_hysteresis_left;
+    if (!a.dynamic) return;
+    if (s.found_inf != 0) {
+        s.growth_tracker = 0;
+        s.hysteresis_left = s.hysteresis_left > 1 ? s.hysteresis_left - 1 : 0;
+        const float lower = s.scale * a.backoff_factor;
+        if (s.hysteresis_left == 0) s.scale = lower > a.min_scale ? lower : a.min_scale;
+        return;
+    }
+    s.growth_tracker += 1;
+    if (a.refill_every_clean_step) s.hysteresis_left = a.hysteresis;
+    if (s.growth_tracker < a.growth_interval) return;
+    const float higher = s.scale * a.growth_factor;
+    if (higher <= a.max_scale && higher - higher == 0) s.scale = higher;
+    s.growth_tracker = 0;
+    s.hysteresis_left = a.hysteresis;
+}
+
+// A check's result enters the scaler's state.
+MEZZO_HD void note_check(ScalerState& s, bool first, bool bad, const StepKernels::ScalerArgs& a) {
+    if (first) {
+        s.previous_scale = s.scale;
+        s.previous_growth_tracker = s.growth_tracker;
+        s.previous_hysteresis_left = s.hysteresis_left;
+        s.found_inf = 0;
+    }
+    if (bad) s.found_inf = 1;
+    advance(s, a);
+}
+
+// 1/scale of this iteration, or 1.
+MEZZO_HD float inverse_scale(const StepKernels::Statistics& wanted) {
+    if (!wanted.scaled) return 1;
+    const float scale = wanted.first ? wanted.scaler->scale : wanted.scaler->previous_scale;
+    return static_cast<float>(1.0 / static_cast<double>(scale));
+}
+
+// A NaN norm makes it NaN, as in torch.
+MEZZO_HD float factor_of(const GradientScale& scale) {
+    const float multiplier = scale.state != nullptr ? scale.state->grad_multiplier : 1.0f;
+    if (!scale.clip) return multiplier;
+    const float ratio = static_cast<float>(scale.max_norm / (static_cast<double>(scale.state->norm) + 1e-6));
+    return ratio >= 1 ? multiplier : multiplier * ratio;
+}
+
+}  // namespace mezzo::functors

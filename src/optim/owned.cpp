@@ -1,0 +1,120 @@
+// What an optimizer holds of each parameter: moments, masters, and the 16-bit copies it writes for autocast.
+// What a step finds missing is made together (optim/arena.h).
+#include "mezzo/ops.h"
+#include "optim/arena.h"
+#include "optim/optimizer.h"
+
+namespace mezzo::optim {
+
+Dtype moment_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
+
+// A tensor of zeros like x at first, x's companion on its device later.
+void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
+    NoGrad plain;
+    if (!tensor.defined()) {
+        tensor = zeros(shape, {.dtype = dtype, .device = device});
+    } else {
+        tensor = tensor.to(device).to(dtype);
+    }
+}
+
+int moment_count(const StepArgs& args) {
+    if (args.algorithm != Algorithm::sgd) return 2;
+    return args.momentum != 0 ? 1 : 0;
+}
+
+// The master of a 16-bit parameter. Where somebody wrote to the parameter since, the master takes its value.
+void refresh_master(Slot& slot) {
+    NoGrad plain;
+    if (slot.master.defined()) slot.master = slot.master.to(slot.param.device());
+    if (slot.master.defined() && slot.master_version == slot.param.version()) return;
+    const Tensor wide = slot.param.detach().to(float32);
+    if (!slot.master.defined()) {
+        slot.master = wide;
+    } else {
+        const Tensor unchanged = eq(slot.param.detach(), slot.master.to(slot.param.dtype()));
+        slot.master = where(unchanged, slot.master, wide);
+    }
+    slot.master_version = slot.param.version();
+}
+
+// The 16-bit copy that autocast reads. A step that is skipped on the device leaves it as it is, so it must be
+// current before.
+Tensor* writable_shadow(const Slot& slot, bool conditional) {
+    Shadow& shadow = slot.param->grads().shadow;
+    if (!is_16bit(shadow.wanted)) return nullptr;
+    const bool fits = shadow.value.defined() && shadow.value.dtype() == shadow.wanted &&
+                      shadow.value.device() == slot.param.device();
+    const bool current = fits && shadow.version == slot.param.version();
+    // A graph that still holds the old copy keeps it.
+    const bool alone = fits && shadow.value->refs.load() == 1 && shadow.value->storage->refs.load() == 1;
+    if (alone && (current || !conditional)) return &shadow.value;
+    NoGrad plain;
+    if (!conditional) shadow.version = ~std::uint64_t(0);  // holds nothing until the update has run
+    shadow.value = conditional
+                       ? slot.param.detach().to(shadow.wanted)
+                       : empty(slot.param.shape(), {.dtype = shadow.wanted, .device = slot.param.device()});
+    return &shadow.value;
+}
+
+namespace {
+
+void make_moments(OptimizerImpl& optimizer, const GradientList& list, int moment) {
+    Arena arena;
+    for (std::size_t i = 0; i < list.refs.size(); ++i) {
+        Slot& slot = optimizer.slots[list.indices[i]];
+        if (moment < moment_count(optimizer.groups[list.refs[i].group].args) &&
+            !slot.moments[moment].defined())
+            arena.add(slot.moments[moment], slot.param.shape(), moment_dtype(slot));
+    }
+    arena.make(list.device, true);
+}
+
+void make_shadows(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
+    Arena arena;
+    std::vector<Slot*> fresh;
+    for (const std::size_t index : list.indices) {
+        Slot& slot = optimizer.slots[index];
+        Shadow& shadow = slot.param->grads().shadow;
+        if (has_master(optimizer, slot) || !is_16bit(shadow.wanted) || shadow.value.defined()) continue;
+        fresh.push_back(&slot);
+        shadow.version = ~std::uint64_t(0);  // holds nothing yet
+        arena.add(shadow.value, slot.param.shape(), shadow.wanted);
+    }
+    arena.make(list.device, false);
+    if (!conditional) return;
+    for (Slot* slot : fresh) {
+        Shadow& shadow = slot->param->grad_meta->shadow;
+        shadow.value.copy_(slot->param.detach());
+        shadow.version = slot->param.version();
+    }
+}
+
+}  // namespace
+
+void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device) {
+    NoGrad plain;
+    Arena arena;
+    std::vector<Slot*> fresh;
+    for (const std::size_t index : indices) {
+        Slot& slot = optimizer.slots[index];
+        if (!has_master(optimizer, slot) || slot.master.defined() || !(slot.param.device() == device))
+            continue;
+        fresh.push_back(&slot);
+        arena.add(slot.master, slot.param.shape(), float32);
+    }
+    arena.make(device, false);
+    for (Slot* slot : fresh) {
+        slot->master.copy_(slot->param.detach());
+        slot->master_version = slot->param.version();
+    }
+}
+
+void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
+    NoGrad plain;
+    make_masters(optimizer, list.indices, list.device);
+    for (int moment = 0; moment < 2; ++moment) make_moments(optimizer, list, moment);
+    make_shadows(optimizer, list, conditional);
+}
+
+}  // namespace mezzo::optim

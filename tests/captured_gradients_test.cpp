@@ -1,0 +1,81 @@
+// Gradients that wait for their factor (core/pending.h) in steps captured as graphs.
+#include <catch2/catch.hpp>
+
+#include "mezzo/mezzo.h"
+#include "tests/support.h"
+
+namespace {
+
+using namespace mezzo;
+
+const Device gpu{DeviceType::cuda};
+constexpr std::int64_t width = 8;
+
+enum class Zero { drop, fill, never };
+
+struct Recipe {
+    Zero zero;
+    bool scaled, clip;
+    int first_look;    // before: gradients wait when the step is captured
+    bool look_inside;  // in the step itself, which multiplies them then
+};
+
+Tensor values(int seed, std::int64_t rows) {
+    return test::tensor_of(test::random_values(rows * width, std::uint64_t(seed), test::Domain::any),
+                           {rows, width}, float32, gpu);
+}
+
+// Fourteen steps whose gradients are looked at after some of them: losses, norms, gradients and parameters.
+std::vector<std::vector<double>> look_at_gradients(bool capture, const Recipe& recipe) {
+    manual_seed(3);
+    nn::Sequential model{nn::Linear(width, width), nn::ReLU(), nn::Linear(width, width)};
+    model.to(gpu);
+    optim::AdamW optimizer(model.parameters(), {.lr = 0.02});
+    amp::GradScaler scaler({.init_scale = 64, .growth_interval = 3, .enabled = recipe.scaled});
+    const auto step = [&](const Tensors& in) {
+        if (recipe.zero != Zero::never) optimizer.zero_grad(recipe.zero == Zero::drop);
+        const Tensor loss = mse_loss(model(in[0]), in[1]);
+        scaler.scale(loss).backward();
+        Tensor norm;
+        if (recipe.clip) {
+            scaler.unscale_(optimizer);
+            norm = nn::clip_grad_norm_(model.parameters(), 0.1);
+        }
+        scaler.step(optimizer);
+        scaler.update();
+        return Tensors{loss, norm, recipe.look_inside ? model.parameters()[0].grad() * 3.0 : Tensor()};
+    };
+    cuda::CapturedStep captured(step, {.device = gpu});
+    std::vector<std::vector<double>> seen;
+    for (int i = 0; i < 14; ++i) {
+        // Two graphs, where the gradients are the same tensors in both.
+        const std::int64_t rows = recipe.zero == Zero::fill && i % 2 == 1 ? 6 : 4;
+        const Tensors in{values(i, rows), values(i + 100, rows)};
+        for (const Tensor& y : capture ? captured(in) : step(in))
+            if (y.defined()) seen.push_back(test::doubles(y));
+        if (i < recipe.first_look || i % 3 == 1) continue;
+        for (const Tensor& p : model.parameters()) seen.push_back(test::doubles(p.grad()));
+    }
+    for (const Tensor& p : model.parameters()) seen.push_back(test::doubles(p));
+    if (capture && recipe.zero != Zero::never)
+        CHECK(captured.statistics().replays == (recipe.zero == Zero::fill ? 14 - 2 * 4 : 14 - 4));
+    return seen;
+}
+
+}  // namespace
+
+TEST_CASE("captured gradients: seen with their factor after every replay", "[cuda]") {
+    if (cuda_device_count() == 0) {
+        WARN("no CUDA device: skipped");
+        return;
+    }
+    for (const Zero zero : {Zero::drop, Zero::fill, Zero::never})
+        for (const bool scaled : {true, false})
+            for (const bool clip : {true, false})
+                for (const int first_look : {0, 8})
+                    for (const bool look_inside : {false, true}) {
+                        CAPTURE(int(zero), scaled, clip, first_look, look_inside);
+                        const Recipe recipe{zero, scaled, clip, first_look, look_inside};
+                        CHECK((look_at_gradients(true, recipe) == look_at_gradients(false, recipe)));
+                    }
+}

@@ -1,0 +1,90 @@
+// What an optimizer step costs on the CUDA device, real or emulated: launches, copies and waits, counted.
+#include <catch2/catch.hpp>
+#include <memory>
+
+#include "cuda/runtime.h"
+#include "mezzo/mezzo.h"
+#include "tests/support.h"
+
+namespace {
+
+using namespace mezzo;
+
+const Device gpu{DeviceType::cuda};
+
+enum class Method { sgd, momentum, adam, adamw };
+
+// Parameters in two groups with options of their own.
+std::unique_ptr<optim::Optimizer> make(Method method, const Tensors& params) {
+    const auto cut = std::ptrdiff_t(params.size() / 3);
+    const Tensors some(params.begin(), params.begin() + cut), others(params.begin() + cut, params.end());
+    switch (method) {
+        case Method::adam:
+            return std::make_unique<optim::Adam>(
+                std::vector<optim::AdamGroup>{{.params = some}, {.params = others, .options = {.lr = 0.1}}});
+        case Method::adamw:
+            return std::make_unique<optim::AdamW>(
+                std::vector<optim::AdamWGroup>{{.params = some}, {.params = others, .options = {.lr = 0.1}}});
+        default:
+            const optim::SGDOptions options{.lr = 0.1, .momentum = method == Method::momentum ? 0.9 : 0.0};
+            return std::make_unique<optim::SGD>(
+                std::vector<optim::SGDGroup>{{.params = some, .options = options}, {.params = others}});
+    }
+}
+
+struct Loop {
+    bool scaled, clip;
+};
+
+// The counters of everything that comes after backward, in the third step.
+cuda::Counters cost(Method method, std::size_t count, const Loop& loop, Dtype dtype) {
+    Tensors params;
+    for (std::size_t i = 0; i < count; ++i)
+        params.push_back(
+            full({std::int64_t(1 + i % 5)}, 0.5, {.dtype = dtype, .device = gpu}).set_requires_grad());
+    const auto optimizer = make(method, params);
+    if (is_16bit(dtype)) optimizer->use_master_weights();
+    amp::GradScaler scaler({.enabled = loop.scaled});
+    cuda::Counters before{}, after{};
+    for (int i = 0; i < 3; ++i) {
+        optimizer->zero_grad();
+        scaler.scale(ones({}, {.device = gpu}));
+        for (const Tensor& p : params) p.set_grad(full(p.shape(), 3, {.dtype = dtype, .device = gpu}));
+        before = cuda::counters();
+        Tensor norm;
+        if (loop.clip) {
+            scaler.unscale_(*optimizer);
+            norm = nn::clip_grad_norm_(params, 0.5);
+        }
+        scaler.step(*optimizer);
+        scaler.update();
+        after = cuda::counters();
+    }
+    CHECK(optimizer->applied_steps() == 3);
+    return {after.launches - before.launches, after.host_syncs - before.host_syncs,
+            after.copies - before.copies};
+}
+
+}  // namespace
+
+TEST_CASE("step launches: two with scaler or clipping, one without, and no waiting", "[cuda]") {
+    if (cuda_device_count() == 0) {
+        WARN("no CUDA device: skipped");
+        return;
+    }
+    for (const Method method : {Method::sgd, Method::momentum, Method::adam, Method::adamw})
+        for (const Dtype dtype : {float32, float16})
+            for (const std::size_t count : {3, 200, 400, 1500})
+                for (const Loop& loop :
+                     {Loop{true, false}, Loop{true, true}, Loop{false, false}, Loop{false, true}}) {
+                    CAPTURE(int(method), name(dtype), count, loop.scaled, loop.clip);
+                    if (dtype == float16 && count == 1500) continue;
+                    const cuda::Counters spent = cost(method, count, loop, dtype);
+                    const bool reads = loop.scaled || loop.clip;
+                    // a table holds 1,350 gradients, or 416 parameters with their state
+                    const std::uint64_t expected = count == 1500 ? (reads ? 2 : 0) + 4 : (reads ? 1 : 0) + 1;
+                    CHECK(spent.launches == expected);
+                    CHECK(spent.host_syncs == 0);
+                    CHECK(spent.copies == 0);
+                }
+}
