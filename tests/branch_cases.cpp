@@ -20,7 +20,7 @@ Tensor weight(int seed) { return (values(width, seed) * 0.25).detach().set_requi
 Tensors random_pair(int i) { return {values(4, i), values(4, i + 100)}; }
 
 // Dropout, autocast, scaler and clipping; `micro_batches` add up in the gradients.
-BranchStep mlp(int micro_batches, bool checkpointed) {
+BranchStep network(int micro_batches, bool checkpointed) {
     struct Parts {
         nn::Sequential model{nn::Linear(width, 2 * width), nn::ReLU(), nn::Dropout(0.25),
                              nn::Linear(2 * width, width), nn::GELU(), nn::Linear(width, width)};
@@ -157,6 +157,23 @@ BranchStep gradient_penalty() {
     return {step, random_pair, {w, v}};
 }
 
+// Layers as one op: one of its weights twice, one bias frozen.
+BranchStep fused_layers() {
+    const Tensor first = weight(9), last = weight(10),
+                 b = full({width}, 0.1, {.device = gpu}).set_requires_grad();
+    auto optimizer = std::make_shared<optim::SGD>(Tensors{first, last, b}, optim::SGDOptions{.lr = 0.05});
+    const auto step = [=](const Tensors& in) {
+        const Tensor y =
+            mlp(in[0], {first, first, last}, {b, b.detach(), {}}, {.activation = LinearActivation::relu});
+        const Tensor loss = mean(square(y - in[1]));
+        loss.backward();
+        optimizer->step();
+        optimizer->zero_grad();
+        return Tensors{loss};
+    };
+    return {step, random_pair, {first, last, b}};
+}
+
 // Both factors are one leaf: its gradients add to the same memory, one after the other.
 BranchStep both_factors() {
     const Tensor w = weight(6);
@@ -179,14 +196,15 @@ void append(std::vector<std::vector<double>>& seen, const Tensors& tensors) {
 
 const std::vector<BranchCase>& branch_cases() {
     static const std::vector<BranchCase> cases{
-        {"mlp", 2, [] { return mlp(1, false); }},
-        {"mlp, two micro-batches", 4, [] { return mlp(2, false); }},
-        {"mlp, checkpointed", 2, [] { return mlp(1, true); }},
+        {"mlp", 2, [] { return network(1, false); }},
+        {"mlp, two micro-batches", 4, [] { return network(2, false); }},
+        {"mlp, checkpointed", 2, [] { return network(1, true); }},
         {"bert", 14, bert},
         {"shared weight", 3, shared_weight},
         {"layouts", 1, layouts},
         {"expanded gradient", 1, expanded_gradient},
         {"gradient penalty", 4, gradient_penalty},
+        {"fused layers", 2, fused_layers},
         {"both factors", 0, both_factors},
     };
     return cases;

@@ -1,5 +1,6 @@
 // mlp: linear layers one after the other as one op, so that a gradient may pass the activation between two of
 // them in the matrix product that makes it.
+#include "core/branch.h"
 #include "mezzo/cuda.h"
 #include "ops/kernel_for.h"
 #include "ops/products.h"
@@ -109,13 +110,20 @@ public:
     Tensors run() const {
         Tensors result(c.inputs.size());
         Before before = last();
-        for (int i = layout.layers - 1;; --i) {
+        for (int i = layout.layers - 1; i >= 0; --i) {
+            const bool goes_on = needed_below(i);
+            Before next;
+            Branch side(c.inputs[0].device, before.g.defined() && goes_on && side_by_side(i));
+            if (goes_on && i > 0)
+                next = below(i, before);
+            else if (goes_on && before.g.defined())
+                result[0] = product_grad(c, 0, before.g, c.in(Layout::weight(0)));
+            side.enter();
             if (before.g.defined()) add_parameters(i, before, result);
-            if (!needed_below(i)) return result;
-            if (i == 0) break;
-            before = below(i, before);
+            side.join();
+            if (!goes_on) break;
+            before = next;
         }
-        if (before.g.defined()) result[0] = product_grad(c, 0, before.g, c.in(Layout::weight(0)));
         return result;
     }
 
@@ -124,6 +132,12 @@ private:
         for (int i = 0; i < Layout::weight(layer); ++i)
             if (c.needs(i)) return true;
         return false;
+    }
+    // Whether a layer's parameters may get their gradients beside what goes on below it. Of two leaves both
+    // may be added to a grad() in place, and it may be the same one.
+    bool side_by_side(int layer) const {
+        const bool wanted = c.needs(Layout::weight(layer)) || needs_bias(layer);
+        return wanted && (layer > 0 || !c.edges[0].leaf.defined());
     }
     bool needs_bias(int layer) const { return c.needs(Layout::bias(layer)); }
 
