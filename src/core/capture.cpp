@@ -60,6 +60,7 @@ void StepGraph::record(const std::function<void()>& step) {
             if (error == nullptr) throw;
         }
     }
+    restore_gradients();
     require_gradients();
     drawn_ = random_state().offset - start_.offset;
     if (graph_ != nullptr) launch(start_);
@@ -104,9 +105,25 @@ void StepGraph::gradient_used(const Tensor& leaf) {
     meetings_.push_back({leaf.impl(), meta != nullptr ? address(meta->grad) : nullptr});
 }
 
-void StepGraph::leaf_gone(const TensorImpl* leaf) noexcept {
+void StepGraph::leaf_gone(TensorImpl* leaf) noexcept {
     own_gradients_.erase(leaf);
     std::erase_if(meetings_, [leaf](const FirstMeeting& meeting) { return meeting.leaf == leaf; });
+}
+
+// A replay writes gradients where the recording had them, whatever the leaves hold by then: those of another
+// graph, say. Before all other actions, which may look at them.
+void StepGraph::restore_gradients() {
+    std::vector<std::pair<Tensor, Tensor>> left;
+    for (TensorImpl* const leaf : own_gradients_)
+        if (leaf->grad_meta != nullptr && leaf->grad_meta->grad.defined() && owns(leaf->grad_meta->grad))
+            left.emplace_back(Tensor(leaf), alias(leaf->grad_meta->grad));
+    if (left.empty()) return;
+    actions_.insert(actions_.begin(), [left = std::move(left)] {
+        for (const auto& [leaf, gradient] : left) {
+            const GradMeta& meta = leaf->grads();
+            if (address(meta.grad) != raw(gradient)) leaf.set_grad(alias(gradient));
+        }
+    });
 }
 
 void StepGraph::require_gradients() {

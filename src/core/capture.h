@@ -50,7 +50,7 @@ public:
     void gradient_used(const Tensor& leaf);
     void gradient_dropped(const Tensor& leaf) { own_gradients_.insert(leaf.impl()); }
     // A tensor with gradient bookkeeping has been destroyed: it was the step's own.
-    void leaf_gone(const TensorImpl* leaf) noexcept;
+    void leaf_gone(TensorImpl* leaf) noexcept;
     // Whether a tensor's memory is the step's own.
     bool owns(const Tensor& x) const;
     // Throws unless the state continues the stream of the step.
@@ -59,6 +59,7 @@ public:
 private:
     struct Arguments;
     void launch(RandomState start);
+    void restore_gradients();
     void require_gradients();
 
     static constinit inline thread_local StepGraph* current = nullptr;
@@ -82,7 +83,7 @@ private:
         TensorImpl* leaf;
         const void* gradient;
     };
-    std::unordered_set<const TensorImpl*> own_gradients_;
+    std::unordered_set<TensorImpl*> own_gradients_;
     std::vector<FirstMeeting> meetings_;
 };
 
