@@ -1,7 +1,6 @@
 #include "cuda/gemm.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "cuda/gemm_plans.h"
 #include "cuda/runtime.h"
@@ -10,8 +9,6 @@
 
 namespace mezzo::cuda {
 namespace {
-
-std::atomic<bool> tf32_allowed{false};
 
 bool library_takes(const Gemm& g) {
     if (g.a_type != g.b_type || g.k == 0) return false;
@@ -83,8 +80,5 @@ void gemm(const Gemm& g) {
     if (epilogue != lt::Epilogue::none && run_library(s, g, lt::Epilogue::none)) return;
     without_library(g);
 }
-
-void set_allow_tf32(bool allow) { tf32_allowed = allow; }
-bool allow_tf32() { return tf32_allowed; }
 
 }  // namespace mezzo::cuda

@@ -43,10 +43,6 @@ struct Gemm {
 // Enqueues the product on the current stream. The first call of a new shape may synchronise.
 void gemm(const Gemm& g);
 
-// Whether float32 products may round their operands to TF32 (10 bits of mantissa). Off unless set.
-void set_allow_tf32(bool allow);
-bool allow_tf32();
-
 // Device memory held as GEMM workspace by this process, all devices and branches together; memory_stats() has
 // it among the live blocks.
 std::size_t workspace_bytes();

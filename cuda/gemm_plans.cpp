@@ -177,7 +177,7 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     p.trans_a = g.trans_b;
     p.trans_b = g.trans_a;
     p.epilogue = epilogue;
-    p.tf32 = g.a_type == float32 && allow_tf32();
+    p.tf32 = g.a_type == float32 && gemm_options().allow_tf32;
     p.beta_is_zero = g.beta == 0;
     return p;
 }

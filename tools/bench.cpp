@@ -29,7 +29,7 @@ struct Settings {
     int least = 10;           // steps to measure
     int profile = 0;          // steps to trace instead of timing
     std::int64_t divide = 1;  // of the sizes of the recipe and BERT-base
-    bool capture = false, branches = false, tf32 = false, flash = false;
+    bool capture = false, branches = false, flash = false;
     mz::cuda::GemmOptions gemm;
 
     // Eager steps, or also what comes before the first replay.
@@ -254,7 +254,7 @@ int parse_and_run(int argc, char** argv) {
     app.add_flag("--capture", s.capture, "CUDA: the step as a graph");
     app.add_flag("--branches", s.branches, "CUDA: weight gradients on a second branch of the graph")
         ->needs("--capture");
-    app.add_flag("--tf32", s.tf32, "CUDA: float32 products may round their operands to TF32");
+    app.add_flag("--tf32", s.gemm.allow_tf32, "CUDA: float32 products may round their operands to TF32");
     app.add_flag("--flash", s.flash, "CUDA: attention on Tensor Cores");
     app.add_flag("--autotune", s.gemm.autotune, "CUDA: time the algorithms of matrix products");
     app.add_flag("--fuse-bias-gradients", s.gemm.fuse_bias_gradients,
@@ -270,7 +270,6 @@ int parse_and_run(int argc, char** argv) {
     mz::set_num_threads(threads);
     mz::set_flash_attention(s.flash);
     mz::cuda::set_gemm_options(s.gemm);
-    allow_tf32(s.tf32);
     run(s);
     return 0;
 }

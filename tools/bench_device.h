@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #ifdef MEZZO_HAVE_CUDA
-#include "cuda/gemm.h"
 #include "cuda/runtime.h"
 #endif
 
@@ -20,12 +19,5 @@ inline Asked asked() {
     return {counters.launches, counters.host_syncs};
 #else
     return {};
-#endif
-}
-
-// Lets float32 products on CUDA round their operands to TF32.
-inline void allow_tf32([[maybe_unused]] bool allow) {
-#ifdef MEZZO_HAVE_CUDA
-    mezzo::cuda::set_allow_tf32(allow);
 #endif
 }

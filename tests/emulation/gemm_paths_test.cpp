@@ -6,6 +6,7 @@
 #include "core/step_memory.h"
 #include "cuda/gemm.h"
 #include "cuda/runtime.h"
+#include "mezzo/cuda.h"
 #include "mezzo/error.h"
 #include "tests/device_array.h"
 #include "tests/emulation/engine.h"
@@ -23,7 +24,7 @@ struct FreshLibrary {
     ~FreshLibrary() { reset(); }
     static void reset() {
         fake_lt = {};
-        cuda::set_allow_tf32(false);
+        cuda::set_gemm_options({});
         cuda::clear_gemm_plans();
     }
 };
@@ -286,7 +287,7 @@ TEST_CASE("gemm paths: TF32 only when allowed", "[cuda][gemm][emulation]") {
     g.a = a.data(), g.b = b.data(), g.c = c.data();
     cuda::gemm(g);
     REQUIRE(c.host()[0] == 64 * fine);
-    cuda::set_allow_tf32(true);
+    cuda::set_gemm_options({.allow_tf32 = true});
     cuda::gemm(g);
     REQUIRE(c.host()[0] == 64.0f);
 }
