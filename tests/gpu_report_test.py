@@ -89,7 +89,7 @@ def test_explain():
             for name in ("norm_kernel<Source, float>(Source, float*)", "map_flat_kernel<float, 3, mezzo::functors::mul>(int)")]
     check(roofline.explain("bert_base128", "float16", bert, {})[0]["line"] == "without a model", "LayerNorm is no bookkeeping")
     small = [{"name": f"void mezzo::cuda::{name}<float>(float const*)", "us": 2.0}
-             for name in ("reduce_parts_kernel", "begin_step_kernel")]
+             for name in ("reduce_parts_kernel", "update_scale_kernel")]
     rows = roofline.explain("recipe512", "float16", small, {})
     check([(r["bound"], r["floor_us"]) for r in rows] == [("launch", 0.0)] * 2 + [("", 0.0)], "kernels that take what a launch takes")
     check(found["without a model"]["kernels"] == 1 and found["without a model"]["floor_us"] is None, "a kernel without a line")
@@ -164,7 +164,7 @@ def test_properties():
 def test_steps(bench):
     """The model has a line for each kernel that the recipe's step launches, and each of its lines a kernel."""
     for precision in ("float16", "float32"):
-        for options in ([], ["--fuse-bias-gradients"]):
+        for options in ([], ["--branches"], ["--fuse-bias-gradients"], ["--fuse-layers"], ["--fuse-layers", "--relu-masks"]):
             command = [bench, "--case", "recipe513", "--divide", "64", "--device", "cuda", "--precision", precision, "--capture",
                        "--profile", "3", *options]
             run = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -174,7 +174,8 @@ def test_steps(bench):
             taken = roofline.assign(lines, work)
             unknown = [profile.short_name(piece["name"]) for piece, at in zip(work, taken) if at is None]
             check(not unknown, f"{precision} {options}: kernels without a line in tools/gpu/roofline.py: {unknown}")
-            optional = {line.what for line in lines if line.pooled} | {"gradient of ReLU", "gradient of ReLU and bias", "bias gradient"}
+            optional = {line.what for line in lines if line.pooled} | {
+                "gradient of ReLU", "gradient of ReLU and bias", "bias gradient", "mask of ReLU", "bias and activation behind a product"}
             unused = [line.what for i, line in enumerate(lines) if line.what not in optional and taken.count(i) != line.count]
             check(not unused, f"{precision} {options}: lines without their kernels: {unused}")
             for piece, at in zip(work, taken):
@@ -182,8 +183,9 @@ def test_steps(bench):
                     m, n, k = map(int, piece["name"].split()[1].split("x"))
                     check(lines[at].flops == 2 * m * n * k, f"{lines[at].what} has {lines[at].flops} FLOPs, not those of {m}x{n}x{k}")
             relu = [sum(1 for at in taken if at is not None and lines[at].what == what)
-                    for what in ("gradient of ReLU", "gradient of ReLU and bias")]
-            check(relu == ([0, 2] if options else [2, 0]), f"{precision} {options}: gradients of ReLU: {relu}")
+                    for what in ("gradient of ReLU", "gradient of ReLU and bias", "mask of ReLU")]
+            fused, masks = any("fuse" in option for option in options), "--relu-masks" in options
+            check(relu == [0 if fused else 2, 2 if fused else 0, 2 if masks else 0], f"{precision} {options}: ReLU: {relu}")
 
 
 def test_search(program):

@@ -30,8 +30,7 @@ BOOKS = [
     Line("partial sums of split products", SPLIT_SUM, pooled=True),
     Line("host's numbers to the device", "^copy", pooled=True),
     Line("fills", "^fill", pooled=True),
-    Line("scaler and optimizer state", r"::((begin_step|merge_found_inf|finish_step|update_scale)_kernel|norm_kernel\(double)",
-         pooled=True),
+    Line("scaler's state", r"::update_scale_kernel", pooled=True),
     Line("partial sums", r"::reduce_parts_kernel", pooled=True),
 ]
 SCALARS = Line("scalars of the loss", r"::map_(flat_)?kernel<float, \d, [^>]*(functors::mul|Constant)", pooled=True)
@@ -41,7 +40,7 @@ def optimizer(parameters, algorithm, mixed):
     """Statistics read float32 gradients; the update reads them, reads and writes parameters and moments, writes 16-bit copies."""
     moments = {"sgd": 0, "adamw": 2}[algorithm]
     update = parameters * (4 + 8 + 8 * moments + (2 if mixed else 0))
-    statistics = Line("gradient statistics", r"::(check_finite_kernel|statistics_kernel<.*Table)", bytes=4 * parameters, pooled=True)
+    statistics = Line("gradient statistics", r"::statistics_kernel<.*GradRef", bytes=4 * parameters, pooled=True)
     return ([statistics] if mixed else []) + [Line("optimizer update", r"::update_kernel", bytes=update, pooled=True)]
 
 
@@ -60,6 +59,8 @@ def recipe(batch, precision, width=4096):
         Line("bias gradient", r"::reduce_columns_kernel", bytes=item * cells, count=3),
         Line("gradient of ReLU", r"::map_flat_kernel<.*relu_grad", bytes=3 * item * cells, count=2),
         Line("gradient of ReLU and bias", r"::activation_grad_kernel", bytes=3 * item * cells, count=2),
+        Line("mask of ReLU", r"::mask_kernel", bytes=(item + 1 / 8) * cells, count=2),
+        Line("bias and activation behind a product", r"::epilogue_kernel", bytes=2 * item * cells, count=3),
     ]
     if mixed:
         own.insert(0, Line("input to 16 bit", r"::convert_kernel", bytes=6 * cells))
