@@ -46,7 +46,9 @@ struct GradOptions {
 // d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or
 // intermediate results.
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
-// Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad.
+// Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad. With create_graph such a grad() has
+// a history that holds its leaf: both stay until it is dropped (set_grad({}), zero_grad()); grad() has no
+// such cycle.
 void backward(const Tensors& outputs, const GradOptions& options = {});
 
 // A type-erased callable, so that no header needs <functional>. Copying shares the callable.
