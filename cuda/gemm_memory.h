@@ -17,19 +17,14 @@ inline Block* gemm_block(int device, std::size_t bytes) {
 }
 
 // Bytes of the current device for as long as it lives. Throws Error(memory).
-class GemmScratch {
-public:
+struct GemmScratch {
+    Block* const block;
+    void* const memory;
     explicit GemmScratch(std::int64_t bytes)
-        : block_(gemm_block(current_device(), static_cast<std::size_t>(bytes))), memory(block_->address) {}
+        : block(gemm_block(current_device(), static_cast<std::size_t>(bytes))), memory(block->address) {}
     GemmScratch(const GemmScratch&) = delete;
     GemmScratch& operator=(const GemmScratch&) = delete;
-    ~GemmScratch() { block_->owner->release(block_); }
-
-private:
-    Block* const block_;
-
-public:
-    void* const memory;
+    ~GemmScratch() { block->owner->release(block); }
 };
 
 }  // namespace mezzo::cuda
