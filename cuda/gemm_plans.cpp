@@ -8,6 +8,7 @@
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
+#include "mezzo/matmul_precision.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -177,7 +178,7 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     p.trans_a = g.trans_b;
     p.trans_b = g.trans_a;
     p.epilogue = epilogue;
-    p.tf32 = g.a_type == float32 && gemm_options().allow_tf32;
+    p.tf32 = g.a_type == float32 && float32_matmul_precision() != Float32MatmulPrecision::highest;
     p.beta_is_zero = g.beta == 0;
     return p;
 }

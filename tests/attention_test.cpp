@@ -90,7 +90,7 @@ std::string check_case(const Sizes& s, const AttentionOptions& options, Dtype dt
 }
 
 struct Isas {  // runs a body with every instruction set of this processor, and restores the best
-    ~Isas() { cpu::force_isa(cpu::best_isa()); }
+    ~Isas() { cpu::release_isa(); }
     template <class F> void each(const F& body) {
         for (const cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512}) {
             if (isa > cpu::best_isa()) continue;

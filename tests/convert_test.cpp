@@ -80,13 +80,13 @@ template <class Half> void narrowing(Dtype type) {
 TEST_CASE("convert: all float16 and bfloat16 patterns, both ways", "[convert]") {
     all_patterns<float16_t>(float16);
     all_patterns<bfloat16_t>(bfloat16);
-    cpu::force_isa(cpu::best_isa());
+    cpu::release_isa();
 }
 
 TEST_CASE("convert: narrowing rounds to nearest even everywhere", "[convert]") {
     narrowing<float16_t>(float16);
     narrowing<bfloat16_t>(bfloat16);
-    cpu::force_isa(cpu::best_isa());
+    cpu::release_isa();
     // independent of dtype.h: ties to even, overflow, smallest subnormal
     const float in[] = {1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 65519.0f,   65520.0f,
                         0x1p-24f,     0x1p-25f,         0x1.8p-25f, -0.0f};
@@ -147,7 +147,7 @@ TEST_CASE("convert: every pair, every length up to 40, no alignment", "[convert]
                     REQUIRE(target[end] == 0xee);
                 }
     }
-    cpu::force_isa(cpu::best_isa());
+    cpu::release_isa();
 }
 
 TEST_CASE("convert: float to integer and to boolean", "[convert]") {

@@ -12,7 +12,9 @@
 #include "cpu/gemm.h"
 #include "cpu/isa.h"
 #include "cpu/isa_tables.h"
+#include "cpu/tile_tables.h"
 #include "gemm_wide_tile.h"
+#include "tile_model.h"
 
 namespace gemm_case {
 
@@ -215,14 +217,18 @@ struct Variant {
     const cpu::GemmKernels* kernels;
 };
 
-// The instruction sets this processor has, and the AVX-512 tile shape lowered to what it has.
+// The instruction sets this processor has, the AVX-512 tile shape lowered to what it has, and products on the
+// model of AMX tiles.
 inline std::vector<Variant> variants() {
     std::vector<Variant> list{{"portable", &cpu::gemm_portable}, {"wide tile", &wide_tile_kernels()}};
     if (cpu::best_isa() >= cpu::Isa::avx2 && cpu::gemm_avx2.mr) list.push_back({"avx2", &cpu::gemm_avx2});
     if (cpu::best_isa() >= cpu::Isa::avx512 && cpu::gemm_avx512.mr)
         list.push_back({"avx512", &cpu::gemm_avx512});
     if (cpu::best_isa() >= cpu::Isa::avx512_bf16 && cpu::gemm_avx512_bf16.mr)
-        list.push_back({"avx512_bf16", &cpu::bf16_gemm_kernels()});
+        list.push_back({"avx512_bf16", &cpu::gemm_kernels(cpu::Isa::avx512_bf16)});
+    list.push_back({"tile model", &tile_model_kernels()});
+    if (cpu::gemm_kernels(cpu::Isa::amx).tiles && cpu::best_isa() >= cpu::Isa::amx)
+        list.push_back({"amx", &cpu::gemm_kernels(cpu::Isa::amx)});
     return list;
 }
 

@@ -240,7 +240,8 @@ TEST_CASE("gemm: concurrent callers and forced instruction sets", "[gemm]") {
         for (std::thread& caller : callers) caller.join();
         for (const auto& result : results) CHECK(result == std::vector<float>(150 * 150, 225.0f));
     }
-    if (cpu::best_isa() < cpu::Isa::avx512_bf16)
-        CHECK_THROWS_AS(cpu::force_isa(cpu::Isa::avx512_bf16), Error);
-    CHECK(cpu::active_isa() == cpu::best_isa());
+    for (const cpu::Isa isa : cpu::all_isas)
+        if (cpu::best_isa() < isa) CHECK_THROWS_AS(cpu::force_isa(isa), Error);
+    CHECK(cpu::isa_is_forced());
+    cpu::release_isa();
 }

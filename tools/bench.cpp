@@ -236,6 +236,7 @@ int parse_and_run(int argc, char** argv) {
     Settings s;
     std::string device = "cpu";
     int threads = mz::num_threads();
+    std::string matmul_precision = "highest";
     std::vector<std::string> names;
     for (const auto& [name, make] : cases()) names.push_back(name);
     CLI::App app{"Times one case and prints a JSON object."};
@@ -254,7 +255,8 @@ int parse_and_run(int argc, char** argv) {
     app.add_flag("--capture", s.capture, "CUDA: the step as a graph");
     app.add_flag("--branches", s.branches, "CUDA: weight gradients on a second branch of the graph")
         ->needs("--capture");
-    app.add_flag("--tf32", s.gemm.allow_tf32, "CUDA: float32 products may round their operands to TF32");
+    app.add_option("--float32-matmul-precision", matmul_precision, "of float32 products")
+        ->check(CLI::IsMember({"highest", "high", "medium"}));
     app.add_flag("--flash", s.flash, "CUDA: attention on Tensor Cores");
     app.add_flag("--autotune", s.gemm.autotune, "CUDA: time the algorithms of matrix products");
     app.add_flag("--fuse-bias-gradients", s.gemm.fuse_bias_gradients,
@@ -270,6 +272,9 @@ int parse_and_run(int argc, char** argv) {
     mz::set_num_threads(threads);
     mz::set_flash_attention(s.flash);
     mz::cuda::set_gemm_options(s.gemm);
+    mz::set_float32_matmul_precision(matmul_precision == "highest" ? mz::Float32MatmulPrecision::highest
+                                     : matmul_precision == "high"  ? mz::Float32MatmulPrecision::high
+                                                                   : mz::Float32MatmulPrecision::medium);
     run(s);
     return 0;
 }

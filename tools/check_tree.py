@@ -15,7 +15,8 @@ FUNCTION_LINES = 60
 KERNEL_LINES = 100  # in folders of kernels, and for test cases
 
 # What a folder may include in quotes, as prefixes; its own folder is always allowed. Arrows point down only.
-BASIS = ["mezzo/dtype.h", "mezzo/error.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/cuda.h", "mezzo/tensor.h"]
+BASIS = ["mezzo/dtype.h", "mezzo/error.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/cuda.h", "mezzo/matmul_precision.h",
+         "mezzo/tensor.h"]
 OPS = BASIS + ["mezzo/ops.h", "mezzo/ops.def", "mezzo/autograd.h", "mezzo/autocast.h"]
 KERNELS = ["core/", "ops/kernels.h", "ops/functor"]
 USER = OPS + ["mezzo/", "core/"]
@@ -44,7 +45,7 @@ ALLOWED_FILES = {
     "src/nn/clip.cpp": ["ops/kernels.h", "optim/param_refs.h"],  # clipping is a step kernel
 }
 # Public headers by layer: a header may include headers of its own or a lower layer.
-LAYERS = [["dtype.h"], ["error.h", "shape.h", "device.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
+LAYERS = [["dtype.h"], ["error.h", "shape.h", "device.h", "matmul_precision.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|fmt/|cub/|thrust/)")
 BACKEND_SWITCH = re.compile(r"\bMEZZO_(HAVE_CUDA|KERNELS)\b")
@@ -183,6 +184,13 @@ def check_build_lists(names):
         report(f"include/mezzo/{header}.h", 0, "the header test's list in tests/meson.build and the tree differ")
 
 
+def check_version():
+    stated = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text()).group(1)
+    name = "src/core/version.h"
+    if f'"{stated}"' not in (ROOT / name).read_text():
+        report(name, 0, f"meson.build says version {stated}")
+
+
 def main():
     names = list(tree())
     for first in sorted({n.parts[0] for n in names}):
@@ -201,6 +209,7 @@ def main():
             check_backend_switch(name, text)
             check_random_stream(name, text)
     check_build_lists(names)
+    check_version()
     print("\n".join(breaches) if breaches else f"check_tree: {len(names)} files, nothing to report")
     sys.exit(1 if breaches else 0)
 

@@ -19,7 +19,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tf32", action="store_true", help="CUDA: float32 products may round their operands to TF32")
+    parser.add_argument("--float32-matmul-precision", default="highest", choices=["highest", "high", "medium"])
     parser.add_argument("--compile", choices=["default", "reduce-overhead"], help="torch.compile in this mode, for training steps")
     return parser.parse_args()
 
@@ -184,8 +184,7 @@ def sgemm_gflops():
 
 def main():
     torch.set_num_threads(ARGS.threads)
-    if ARGS.tf32:
-        torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision(ARGS.float32_matmul_precision)
     try:
         step = CASES[ARGS.case]()
         times, queued = measure(step)

@@ -26,13 +26,9 @@ struct GemmOptions {
     // mlp() on CUDA also stores for hidden ReLU layers which values are positive, one bit each. The library's
     // gradient epilogues of ReLU read nothing else, and the kernel that does their work otherwise reads less.
     bool relu_masks = false;
-    // float32 products round their operands to TF32 (10 bits of mantissa) and run on Tensor Cores. Takes
-    // effect at the next product.
-    bool allow_tf32 = false;
 };
 
-// Throws Error(value) if a field is out of range. Products that have been met keep their algorithms;
-// allow_tf32 makes them other products.
+// Throws Error(value) if a field is out of range. Products that have been met keep their algorithms.
 void set_gemm_options(const GemmOptions& options);
 GemmOptions gemm_options();
 

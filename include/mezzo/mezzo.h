@@ -12,6 +12,7 @@
 #include "mezzo/device.h"
 #include "mezzo/grad_scaler.h"
 #include "mezzo/io.h"
+#include "mezzo/matmul_precision.h"
 #include "mezzo/module.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"

@@ -8,12 +8,15 @@
 
 #include <algorithm>
 
+#include "cpu/amx.h"
 #include "cpu/buffer.h"
 #include "cpu/convert.h"
-#include "cpu/isa.h"
+#include "cpu/gemm_choice.h"
 #include "cpu/isa_tables.h"
 #include "cpu/parallel.h"
+#include "cpu/tile_gemm.h"
 #include "mezzo/error.h"
+#include "mezzo/matmul_precision.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -309,6 +312,18 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     }
 }
 
+// On tiles if the kernels have them for the operands. `bias`: float32 or null.
+bool done_on_tiles(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    if (!kernels.tiles || g.a_type != g.b_type || g.k == 0 || !worth_packing(g)) return false;
+    const TileProduct* product = tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
+    if (!product) return false;
+    Gemm with_bias = g;
+    with_bias.bias = bias;
+    with_bias.bias_type = float32;
+    gemm_on_tiles(*product, with_bias, kernels);
+    return true;
+}
+
 void single(const GemmKernels& kernels, const Gemm& g) {
     const float* bias = static_cast<const float*>(g.bias);
     if (g.bias && g.bias_type != float32) {
@@ -316,6 +331,7 @@ void single(const GemmKernels& kernels, const Gemm& g) {
         convert(g.bias, g.bias_type, converted, float32, g.n);
         bias = converted;
     }
+    if (done_on_tiles(kernels, g, bias)) return;
     if (g.m <= skinny_m)
         skinny_rows(kernels, g, bias);
     else if (g.n <= skinny_n)
@@ -373,32 +389,10 @@ const GemmKernels& suited(const GemmKernels& kernels, const Gemm& g) {
     return kernels.depth == 1 || pairs ? kernels : gemm_avx512;
 }
 
-}  // namespace
-
-const GemmKernels& bf16_gemm_kernels() {
-    static const GemmKernels complete = [] {
-        GemmKernels kernels = gemm_avx512_bf16;
-        kernels.epilogue = gemm_avx512.epilogue;
-        kernels.skinny = gemm_avx512.skinny;
-        return kernels;
-    }();
-    return complete;
-}
-
-const GemmKernels& active_gemm_kernels() {
-    const Isa isa = active_isa();
-    if (isa == Isa::avx512_bf16 && gemm_avx512_bf16.mr != 0) return bf16_gemm_kernels();
-    if (isa >= Isa::avx512 && gemm_avx512.mr != 0) return gemm_avx512;
-    if (isa != Isa::portable && gemm_avx2.mr != 0) return gemm_avx2;
-    return gemm_portable;
-}
-
-void gemm(const Gemm& g, const GemmKernels& kernels) {
+// compute(one) for every matrix of the batch, or for all as one.
+template <class F> void each(const Gemm& g, const F& compute) {
     check_arguments(g);
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-    const auto compute = [&](const Gemm& one) {
-        one.c_type == float64 ? gemm_f64(one) : single(suited(kernels, one), one);
-    };
     if (stacked(g)) {
         Gemm tall = g;
         tall.batch = 1;
@@ -417,6 +411,48 @@ void gemm(const Gemm& g, const GemmKernels& kernels) {
                  });
 }
 
-void gemm(const Gemm& g) { gemm(g, active_gemm_kernels()); }
+}  // namespace
+
+bool worth_packing(const Gemm& g) { return g.m > skinny_m && g.n > skinny_n; }
+
+const GemmKernels& gemm_kernels(Isa isa) {
+    static const GemmKernels with_pairs = [] {
+        GemmKernels kernels = gemm_avx512_bf16;
+        kernels.epilogue = gemm_avx512.epilogue;
+        kernels.skinny = gemm_avx512.skinny;
+        return kernels;
+    }();
+    static const GemmKernels with_tiles = [] {
+        GemmKernels kernels = gemm_avx512;
+        kernels.tiles = &tiles_amx;
+        return kernels;
+    }();
+    if (isa == Isa::amx && tiles_amx.bf16.planes != 0 && request_tiles()) return with_tiles;
+    if (isa >= Isa::avx512_bf16 && gemm_avx512_bf16.mr != 0) return with_pairs;
+    if (isa >= Isa::avx512 && gemm_avx512.mr != 0) return gemm_avx512;
+    if (isa != Isa::portable && gemm_avx2.mr != 0) return gemm_avx2;
+    return gemm_portable;
+}
+
+void finish_sums(const GemmKernels& kernels, const Gemm& g, const float* t, std::int64_t ldt) {
+    finish(kernels, g, static_cast<const float*>(g.bias), 0, 0, g.m, g.n, t, ldt);
+}
+
+void gemm(const Gemm& g, const GemmKernels& kernels) {
+    each(g,
+         [&](const Gemm& one) { one.c_type == float64 ? gemm_f64(one) : single(suited(kernels, one), one); });
+}
+
+void gemm_without_tiles(const Gemm& g, const GemmKernels& kernels) {
+    GemmKernels plain = kernels;
+    plain.tiles = nullptr;
+    gemm(g, plain);
+}
+
+void gemm(const Gemm& g) {
+    each(g, [](const Gemm& one) {
+        one.c_type == float64 ? gemm_f64(one) : single(suited(chosen_gemm_kernels(one), one), one);
+    });
+}
 
 }  // namespace mezzo::cpu

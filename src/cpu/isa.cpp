@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cpu/amx.h"
 #include "mezzo/error.h"
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -27,7 +28,8 @@ Isa detect() {
     // Leaf 7, subleaf 1, eax bit 5; leaf 7 says in eax how many subleaves there are.
     const bool pairs = __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
                        __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1u);
-    return pairs ? Isa::avx512_bf16 : Isa::avx512;
+    if (!pairs) return Isa::avx512;
+    return has_tiles() ? Isa::amx : Isa::avx512_bf16;
 #else
     return Isa::portable;
 #endif
@@ -40,18 +42,23 @@ Isa checked(Isa isa) {
     return isa;
 }
 
-Isa initial() {
+struct Active {
+    Isa isa;
+    bool forced;
+};
+
+Active initial() {
     const char* wish = std::getenv("MEZZO_ISA");
-    if (wish == nullptr || *wish == '\0') return best_isa();
-    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
-        if (std::strcmp(wish, name(isa)) == 0) return checked(isa);
+    if (wish == nullptr || *wish == '\0') return {best_isa(), false};
+    for (const Isa isa : all_isas)
+        if (std::strcmp(wish, name(isa)) == 0) return {checked(isa), true};
     fail(ErrorKind::value, "MEZZO_ISA: unknown value \"", wish,
-         "\"; use portable, avx2, avx512 or avx512_bf16");
+         "\"; use portable, avx2, avx512, avx512_bf16 or amx");
 }
 
-std::atomic<Isa>& active() {
-    static std::atomic<Isa> isa{initial()};
-    return isa;
+std::atomic<Active>& active() {
+    static std::atomic<Active> value{initial()};
+    return value;
 }
 
 }  // namespace
@@ -61,12 +68,16 @@ Isa best_isa() {
     return best;
 }
 
-Isa active_isa() { return active().load(std::memory_order_relaxed); }
+Isa active_isa() { return active().load(std::memory_order_relaxed).isa; }
 
-void force_isa(Isa isa) { active().store(checked(isa), std::memory_order_relaxed); }
+bool isa_is_forced() { return active().load(std::memory_order_relaxed).forced; }
+
+void force_isa(Isa isa) { active().store({checked(isa), true}, std::memory_order_relaxed); }
+
+void release_isa() { active().store(initial(), std::memory_order_relaxed); }
 
 const char* name(Isa isa) {
-    constexpr const char* names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+    constexpr const char* names[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
     return names[static_cast<int>(isa)];
 }
 

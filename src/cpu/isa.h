@@ -6,20 +6,29 @@
 namespace mezzo::cpu {
 
 // avx2 stands for AVX2 + FMA + F16C; avx512 for AVX-512 F + BW + DQ + VL on top of those; avx512_bf16 for
-// AVX-512 BF16 on top of all, which multiplies bfloat16 matrices in pairs of steps.
-enum class Isa : std::uint8_t { portable, avx2, avx512, avx512_bf16 };
+// AVX-512 BF16 on top of all, which multiplies bfloat16 matrices in pairs of steps; amx for AMX TILE + BF16
+// on top of that, which multiplies tiles of bfloat16.
+enum class Isa : std::uint8_t { portable, avx2, avx512, avx512_bf16, amx };
+inline constexpr Isa all_isas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx};
 
 // The widest instruction set that both the processor (cpuid) and the operating system (xgetbv) support.
 Isa best_isa();
 
-// The instruction set in use: best_isa(), unless MEZZO_ISA=portable|avx2|avx512|avx512_bf16 (read once) or
-// force_isa() says otherwise.
+// The instruction set in use: best_isa(), unless MEZZO_ISA=portable|avx2|avx512|avx512_bf16|amx (read once)
+// or force_isa() says otherwise.
 Isa active_isa();
+
+// Whether MEZZO_ISA or force_isa() named the instruction set. If not, matrix products take what proves
+// fastest of those that the processor has (gemm_choice.h).
+bool isa_is_forced();
 
 // Makes every later call use `isa`; throws Error if the processor lacks it.
 void force_isa(Isa isa);
 
-// "portable", "avx2", "avx512" or "avx512_bf16".
+// Undoes force_isa().
+void release_isa();
+
+// "portable", "avx2", "avx512", "avx512_bf16" or "amx".
 const char* name(Isa isa);
 
 }  // namespace mezzo::cpu

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/gemm.h"
+#include "cpu/isa.h"
 
 namespace mezzo::cpu {
 
@@ -38,6 +39,8 @@ struct Walks {
     std::int64_t step = 0, lines = 1, count = 0, done = 0;
 };
 
+struct TileKernels;
+
 struct GemmKernels {
     int mr, nr;      // register tile
     int depth;       // steps of k in a 32-bit slot of a packed panel: 1 (float) or 2 (bfloat16)
@@ -60,6 +63,9 @@ struct GemmKernels {
     void (*skinny)(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y, std::int64_t width,
                    std::int64_t k, float* t, std::int64_t ldt);
     int lanes;
+
+    // Products of operands of one type on tile registers (tile_tables.h), or null.
+    const TileKernels* tiles = nullptr;
 };
 
 // [from][to] of float16, bfloat16, float32; the diagonal is null.
@@ -72,15 +78,23 @@ struct ConvertKernels {
 extern const GemmKernels gemm_portable, gemm_avx2, gemm_avx512, gemm_avx512_bf16;
 extern const ConvertKernels convert_portable, convert_avx2, convert_avx512;
 
-// The kernels of active_isa().
-const GemmKernels& active_gemm_kernels();
-
-// gemm_avx512_bf16, completed from gemm_avx512.
-const GemmKernels& bf16_gemm_kernels();
+// The kernels of an instruction set. Those of Isa::avx512_bf16 are gemm_avx512_bf16 completed from
+// gemm_avx512; those of Isa::amx are gemm_avx512 with tiles, or Isa::avx512_bf16's where the process may not
+// use tiles.
+const GemmKernels& gemm_kernels(Isa isa);
 
 // gemm() with the given kernels; tests run one instruction set's tile shape on another with it. Kernels of
 // depth 2 give way to gemm_avx512 where an operand is not bfloat16.
 void gemm(const Gemm& g, const GemmKernels& kernels);
+
+// Whether a product has enough rows and columns for panels; else one operand is read in place.
+bool worth_packing(const Gemm& g);
+
+// The same as gemm() without kernels.tiles.
+void gemm_without_tiles(const Gemm& g, const GemmKernels& kernels);
+
+// C = activation(alpha t + bias + beta C) for float32 sums t of one matrix; the bias is float32 or null.
+void finish_sums(const GemmKernels& kernels, const Gemm& g, const float* t, std::int64_t ldt);
 
 // The float64 product; called by gemm() after the checks.
 void gemm_f64(const Gemm& g);

@@ -192,6 +192,9 @@ void set_num_threads(int n) {
 
 bool in_parallel_region() { return inside; }
 
+SerialScope::SerialScope() : before_(std::exchange(inside, true)) {}
+SerialScope::~SerialScope() { inside = before_; }
+
 void detail::run_parallel(std::int64_t n, std::int64_t grain,
                           void (*call)(const void*, std::int64_t, std::int64_t), const void* body) {
     if (pool_destroyed || !Pool::instance().run(n, grain, call, body)) call(body, 0, n);

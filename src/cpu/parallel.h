@@ -16,6 +16,18 @@ void set_num_threads(int n);
 // True while this thread runs the body of a parallel loop; loops inside it run inline.
 bool in_parallel_region();
 
+// While it lives, loops of this thread run inline.
+class SerialScope {
+public:
+    SerialScope();
+    ~SerialScope();
+    SerialScope(const SerialScope&) = delete;
+    SerialScope& operator=(const SerialScope&) = delete;
+
+private:
+    bool before_;
+};
+
 namespace detail {
 void run_parallel(std::int64_t n, std::int64_t grain, void (*call)(const void*, std::int64_t, std::int64_t),
                   const void* body);

@@ -8,6 +8,7 @@
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
+#include "mezzo/matmul_precision.h"
 #include "tests/device_array.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/fake_lt.h"
@@ -287,9 +288,14 @@ TEST_CASE("gemm paths: TF32 only when allowed", "[cuda][gemm][emulation]") {
     g.a = a.data(), g.b = b.data(), g.c = c.data();
     cuda::gemm(g);
     REQUIRE(c.host()[0] == 64 * fine);
-    cuda::set_gemm_options({.allow_tf32 = true});
+    for (const auto level : {Float32MatmulPrecision::high, Float32MatmulPrecision::medium}) {
+        set_float32_matmul_precision(level);
+        cuda::gemm(g);
+        CHECK(c.host()[0] == 64.0f);
+    }
+    set_float32_matmul_precision(Float32MatmulPrecision::highest);
     cuda::gemm(g);
-    REQUIRE(c.host()[0] == 64.0f);
+    REQUIRE(c.host()[0] == 64 * fine);
 }
 
 TEST_CASE("gemm paths: mixed operand types and k == 0 never reach the library", "[cuda][gemm][emulation]") {

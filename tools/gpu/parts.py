@@ -101,7 +101,7 @@ def sanitizer(args, plan, tool, program):
 
 
 def options_of(precision):
-    return ["--precision", precision.replace("tf32", "float32"), *(["--tf32"] if precision == "tf32" else [])]
+    return ["--precision", precision.replace("tf32", "float32"), *(["--float32-matmul-precision", "high"] if precision == "tf32" else [])]
 
 
 def benchmark(args, case, precision, sides, seconds, which=""):

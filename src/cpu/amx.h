@@ -1,0 +1,14 @@
+// Whether this process may use AMX tile registers.
+#pragma once
+
+namespace mezzo::cpu {
+
+// The processor multiplies tiles of bfloat16 and the operating system saves them. Asks the processor only.
+bool has_tiles();
+
+// has_tiles(), and the operating system has granted them to this process, its later threads and its children.
+// Asks at the first call: from then on a thread that calls sigaltstack() needs a stack that holds the tiles,
+// too (AT_MINSIGSTKSZ). False where that is refused, as in some sandboxes.
+bool request_tiles();
+
+}  // namespace mezzo::cpu

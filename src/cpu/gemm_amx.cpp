@@ -1,0 +1,22 @@
+// Products on AMX tiles. Built with flags of its own; without them the table is empty and gemm() multiplies
+// with vectors.
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    defined(__AVX512BF16__)
+#include "cpu/tile_kernels.h"
+
+namespace mezzo::cpu {
+
+const TileKernels tiles_amx = tile_kernels;
+
+}  // namespace mezzo::cpu
+
+#else
+#include "cpu/tile_tables.h"
+
+namespace mezzo::cpu {
+
+const TileKernels tiles_amx = {};
+
+}  // namespace mezzo::cpu
+
+#endif

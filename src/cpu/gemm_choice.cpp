@@ -1,0 +1,331 @@
+#include "cpu/gemm_choice.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <optional>
+
+#include "core/user_cache.h"
+#include "core/version.h"
+#include "cpu/buffer.h"
+#include "cpu/convert.h"
+#include "cpu/cpu_name.h"
+#include "cpu/parallel.h"
+#include "cpu/tile_gemm.h"
+#include "mezzo/matmul_precision.h"
+
+namespace mezzo::cpu {
+namespace {
+
+enum class Path : std::uint8_t { unknown, vectors, pairs, tiles };
+constexpr Path paths[] = {Path::vectors, Path::pairs, Path::tiles};
+constexpr const char* path_names[] = {"?", "vectors", "pairs", "tiles"};
+
+// ---- classes
+
+enum class Kind : std::uint8_t { bf16, f16, f32_high, f32_medium };
+constexpr int kinds = 4, forms = 4, buckets = 3;
+constexpr const char* kind_names[kinds] = {"bfloat16", "float16", "float32 high", "float32 medium"};
+constexpr const char* form_names[forms] = {"NN", "TN", "NT", "TT"};
+constexpr Dtype kind_types[kinds] = {bfloat16, float16, float32, float32};
+// The sizes that stand for a class; the last one for everything larger, too.
+constexpr std::int64_t extents[buckets] = {16, 64, 256}, depths[buckets] = {32, 128, 512};
+constexpr int classes = kinds * forms * buckets * buckets * buckets;
+
+struct Class {
+    Kind kind;
+    int form, m, n, k;
+
+    int index() const { return (((int(kind) * forms + form) * buckets + m) * buckets + n) * buckets + k; }
+    static Class at(int index) {
+        Class c{};
+        c.k = index % buckets, index /= buckets;
+        c.n = index % buckets, index /= buckets;
+        c.m = index % buckets, index /= buckets;
+        c.form = index % forms, index /= forms;
+        c.kind = Kind(index);
+        return c;
+    }
+    std::string text() const {
+        return std::string(kind_names[int(kind)]) + " " + form_names[form] + " " +
+               std::to_string(extents[m]) + " x " + std::to_string(extents[n]) + " x " +
+               std::to_string(depths[k]);
+    }
+};
+
+int bucket(std::int64_t size, const std::int64_t (&upto)[buckets]) {
+    return size <= upto[0] ? 0 : size <= upto[1] ? 1 : 2;
+}
+
+// None where only vectors can multiply.
+std::optional<Kind> kind_of(const Gemm& g) {
+    if (g.a_type != g.b_type) return {};
+    if (g.a_type == bfloat16) return Kind::bf16;
+    if (g.a_type == float16) return Kind::f16;
+    const Float32MatmulPrecision precision = float32_matmul_precision();
+    if (g.a_type != float32 || precision == Float32MatmulPrecision::highest) return {};
+    return precision == Float32MatmulPrecision::high ? Kind::f32_high : Kind::f32_medium;
+}
+
+// ---- paths
+
+const GemmKernels& kernels_of(Path path) {
+    return gemm_kernels(path == Path::tiles   ? Isa::amx
+                        : path == Path::pairs ? Isa::avx512_bf16
+                                              : Isa::avx512);
+}
+
+bool available(Path path, Kind kind) {
+    const Isa best = best_isa();
+    if (path == Path::vectors) return true;
+    if (path == Path::pairs)
+        return kind == Kind::bf16 && best >= Isa::avx512_bf16 && kernels_of(path).depth == 2;
+    return best >= Isa::amx && kernels_of(path).tiles != nullptr;
+}
+
+// Random operands of a product, and room for its result.
+class Trial {
+public:
+    Trial(Kind kind, int form, std::int64_t m, std::int64_t n, std::int64_t k) {
+        const Dtype type = kind_types[int(kind)];
+        g.m = m, g.n = n, g.k = k;
+        g.trans_a = form & 1, g.trans_b = form & 2;
+        g.a = fill(a_, type, m * k, 1), g.b = fill(b_, type, k * n, 2);
+        g.a_type = g.b_type = g.c_type = type;
+        g.lda = g.trans_a ? m : k, g.ldb = g.trans_b ? k : n, g.ldc = n;
+        g.c = c_.get<float>(m * n);
+    }
+    Gemm g;
+
+private:
+    // Between -1 and 1, with as many significant bits as the type has.
+    const void* fill(Buffer& to, Dtype type, std::int64_t count, std::uint32_t seed) {
+        float* const values = (type == float32 ? to : values_).get<float>(count);
+        for (std::int64_t i = 0; i < count; ++i) {
+            seed = seed * 1664525u + 1013904223u;
+            values[i] = float(std::int32_t(seed)) * 0x1p-31f;
+        }
+        if (type == float32) return values;
+        void* const bits = to.get<std::uint16_t>(count);
+        convert(values, float32, bits, type, count);
+        return bits;
+    }
+
+    Buffer values_, a_, b_, c_;
+};
+
+void multiply(const Gemm& g, Kind kind, Path path) {
+    const GemmKernels& kernels = kernels_of(path);
+    if (path != Path::tiles) return gemm_without_tiles(g, kernels);
+    constexpr TileProduct TileKernels::*products[kinds] = {&TileKernels::bf16, &TileKernels::f16,
+                                                           &TileKernels::f32_six, &TileKernels::f32_three};
+    gemm_on_tiles(kernels.tiles->*products[int(kind)], g, kernels);
+}
+
+// Whether a path gives what vectors give, on sizes that are no multiple of anything. Leaving out a plane of
+// the operands, or a step of k, makes a difference that is ten times as large.
+bool agrees(Path path, Kind kind) {
+    constexpr std::int64_t m = 45, n = 71, k = 107;
+    constexpr float tolerance = 0x1p-18f * k;
+    for (int form = 0; form < forms; ++form) {
+        Trial trial(kind, form, m, n, k);
+        Buffer other;
+        trial.g.c_type = float32;
+        multiply(trial.g, kind, Path::vectors);
+        const auto* const want = static_cast<const float*>(trial.g.c);
+        float* const got = other.get<float>(m * n);
+        std::fill(got, got + m * n, std::numeric_limits<float>::quiet_NaN());
+        trial.g.c = got;
+        multiply(trial.g, kind, path);
+        for (std::int64_t i = 0; i < m * n; ++i)
+            if (!(std::fabs(got[i] - want[i]) <= tolerance)) return false;
+    }
+    return true;
+}
+
+// ---- times
+
+double seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double time_of(const Gemm& g, Kind kind, Path path, int calls) {
+    const double start = seconds();
+    for (int i = 0; i < calls; ++i) multiply(g, kind, path);
+    return (seconds() - start) / calls;
+}
+
+constexpr double no_time = std::numeric_limits<double>::infinity();
+
+struct Times {
+    double of[4] = {no_time, no_time, no_time, no_time};  // by Path
+
+    Path fastest() const {
+        constexpr double draw = 0.95;  // noise decides nothing
+        Path best = Path::vectors;
+        double least = draw * of[int(Path::vectors)];
+        for (const Path path : {Path::pairs, Path::tiles})
+            if (of[int(path)] < least) best = path, least = of[int(path)];
+        return best;
+    }
+    std::string text() const {
+        std::string all;
+        for (const Path path : paths) {
+            if (of[int(path)] == no_time) continue;
+            char part[48];
+            std::snprintf(part, sizeof part, "%s%s %.2f", all.empty() ? "" : ", ", path_names[int(path)],
+                          1e6 * of[int(path)]);
+            all += part;
+        }
+        return all;
+    }
+};
+
+// The fastest of some rounds in turn: what a call takes when nothing disturbs it.
+Times measure(const Class& c, const bool (&usable)[4]) {
+    constexpr double round = 3e-5;
+    constexpr int rounds = 5, most_calls = 100;
+    Trial trial(c.kind, c.form, extents[c.m], extents[c.n], depths[c.k]);
+    Times times;
+    for (int r = 0; r < rounds; ++r)
+        for (const Path path : paths) {
+            double& best = times.of[int(path)];
+            if (!usable[int(path)] || best > 3 * times.of[int(times.fastest())] + 1 / double(r)) continue;
+            if (r == 0) time_of(trial.g, c.kind, path, 1);  // fetches code, operands and scratch memory
+            const int calls = r == 0 ? 1 : std::clamp(int(round / best), 1, most_calls);
+            best = std::min(best, time_of(trial.g, c.kind, path, calls));
+        }
+    return times;
+}
+
+// ---- verdicts
+
+constexpr char file_name[] = "gemm-cpu.txt";
+
+class Verdicts {
+public:
+    static Verdicts& instance() {
+        static Verdicts& verdicts = *new Verdicts;  // threads may multiply until the very end
+        return verdicts;
+    }
+
+    Path of(const Class& c) {
+        const Path known = chosen_[std::size_t(c.index())].load(std::memory_order_acquire);
+        return known != Path::unknown ? known : decide(c);
+    }
+
+    std::vector<GemmVerdict> list() {
+        const std::lock_guard lock(mutex_);
+        load();
+        std::vector<GemmVerdict> list;
+        for (int i = 0; i < classes; ++i) {
+            const Path path = chosen_[std::size_t(i)].load(std::memory_order_relaxed);
+            if (path != Path::unknown && has_choice(Class::at(i).kind))
+                list.push_back({Class::at(i).text(), path_names[int(path)], times_[std::size_t(i)]});
+        }
+        return list;
+    }
+
+    static bool has_choice(Kind kind) { return available(Path::pairs, kind) || available(Path::tiles, kind); }
+
+private:
+    Path decide(const Class& c) {
+        const std::lock_guard lock(mutex_);
+        load();
+        std::atomic<Path>& chosen = chosen_[std::size_t(c.index())];
+        if (chosen.load(std::memory_order_relaxed) != Path::unknown) return chosen;
+        if (!has_choice(c.kind)) {
+            chosen.store(Path::vectors, std::memory_order_release);
+            return Path::vectors;
+        }
+        const SerialScope one_thread;
+        bool usable[4] = {};
+        for (const Path path : paths) usable[int(path)] = trusted(path, c.kind);
+        const Times times = measure(c, usable);
+        times_[std::size_t(c.index())] = times.text();
+        chosen.store(times.fastest(), std::memory_order_release);
+        save();
+        return times.fastest();
+    }
+
+    bool trusted(Path path, Kind kind) {
+        if (!available(path, kind)) return false;
+        if (path == Path::vectors) return true;
+        std::optional<bool>& proven = proven_[int(path)][int(kind)];
+        if (!proven) proven = agrees(path, kind);
+        return *proven;
+    }
+
+    // What the verdicts depend on. The number rises when kernels or classes change.
+    static std::string heading() {
+        return std::string("mezzo ") + project_version + ", matrix products 1\n" + cpu_name() + ", " +
+               name(best_isa()) + (available(Path::tiles, Kind::bf16) ? " granted" : "") + "\n";
+    }
+
+    // Lines "class: path; times". A file of another version or processor is no use, nor is a line that is
+    // none.
+    void load() {
+        if (loaded_) return;
+        loaded_ = true;
+        const std::string text = read_user_cache(file_name), begin = heading();
+        if (text.compare(0, begin.size(), begin) != 0) return;
+        for (std::size_t at = begin.size(), end; (end = text.find('\n', at)) != std::string::npos;
+             at = end + 1)
+            read_line(text.substr(at, end - at));
+    }
+    void read_line(const std::string& line) {
+        const std::size_t colon = line.find(": "), semicolon = line.find("; ");
+        if (colon == std::string::npos || semicolon == std::string::npos || semicolon < colon) return;
+        const std::string what = line.substr(0, colon), path = line.substr(colon + 2, semicolon - colon - 2);
+        for (int i = 0; i < classes; ++i) {
+            if (Class::at(i).text() != what) continue;
+            for (const Path p : paths)
+                if (path == path_names[int(p)] && trusted(p, Class::at(i).kind)) {
+                    times_[std::size_t(i)] = line.substr(semicolon + 2);
+                    chosen_[std::size_t(i)].store(p, std::memory_order_release);
+                }
+        }
+    }
+    void save() const {
+        std::string text = heading();
+        for (int i = 0; i < classes; ++i) {
+            const Path path = chosen_[std::size_t(i)].load(std::memory_order_relaxed);
+            if (path == Path::unknown || !has_choice(Class::at(i).kind)) continue;
+            text += Class::at(i).text() + ": " + path_names[int(path)] + "; " + times_[std::size_t(i)] + "\n";
+        }
+        write_user_cache(file_name, text);
+    }
+
+    std::array<std::atomic<Path>, classes> chosen_{};
+    std::mutex mutex_;  // of what follows, and of changes to chosen_
+    std::array<std::string, classes> times_;
+    std::optional<bool> proven_[4][kinds];
+    bool loaded_ = false;
+};
+
+}  // namespace
+
+const GemmKernels& chosen_gemm_kernels(const Gemm& g) {
+    const Isa isa = active_isa();
+    if (isa < Isa::avx512_bf16 || isa_is_forced()) return gemm_kernels(isa);
+    const std::optional<Kind> kind = kind_of(g);
+    if (!kind || !worth_packing(g)) return gemm_kernels(Isa::avx512);
+    const Class c{*kind, int(g.trans_a) + 2 * int(g.trans_b), bucket(g.m, extents), bucket(g.n, extents),
+                  bucket(g.k, depths)};
+    return kernels_of(Verdicts::instance().of(c));
+}
+
+std::vector<GemmVerdict> gemm_verdicts(bool complete) {
+    Verdicts& verdicts = Verdicts::instance();
+    for (int i = 0; complete && i < classes; ++i)
+        if (Verdicts::has_choice(Class::at(i).kind)) verdicts.of(Class::at(i));
+    return verdicts.list();
+}
+
+}  // namespace mezzo::cpu

@@ -1,0 +1,191 @@
+// A thread packs 512 to 1024 columns of op(B), which stay in its L2 cache, and multiplies rows of op(A) with
+// them. op(A) is packed 32 rows at a time into the L1 cache where k runs along its rows and it has one plane;
+// otherwise once for all threads. Neither depends on the number of threads: the same bits for any.
+#include "cpu/tile_gemm.h"
+
+#include <algorithm>
+#include <atomic>
+#include <type_traits>
+
+#include "cpu/buffer.h"
+#include "cpu/parallel.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr std::int64_t most_columns = 1024;      // of op(B) packed at once; at least half of it
+constexpr std::int64_t l1_bytes = 32 << 10;      // of op(A)
+constexpr std::int64_t l2_bytes = 1000 << 10;    // of op(B)
+constexpr std::int64_t a_bytes = 8 << 20;        // of op(A) where it is packed for all threads: in L3
+constexpr std::int64_t most_rows = 2048;         // whose sums wait between ranges of k
+constexpr std::int64_t longest_k = 4096;         // added up in one chain, by 32 steps at a time; up to twice
+constexpr std::int64_t strip_floats = 1 << 21;   // of sums that wait between two chains
+constexpr std::int64_t parallel_work = 1 << 23;  // multiply-adds worth waking a thread for
+
+// Per thread. a and strip belong to the thread that called gemm(), the others to each thread that computes.
+struct Scratch {
+    Buffer a, strip, b, sums, rows;
+};
+Scratch& scratch() {
+    thread_local Scratch s;
+    return s;
+}
+
+std::int64_t parts(std::int64_t n, std::int64_t most) { return (n + most - 1) / most; }
+
+template <class P> P* element(P* base, Dtype type, std::int64_t index) {
+    using Byte = std::conditional_t<std::is_const_v<P>, const char, char>;
+    return base ? static_cast<Byte*>(base) + index * std::int64_t(size_of(type)) : base;
+}
+
+// m rows from i on, n columns from j on, k steps from p on.
+Gemm part_of(const Gemm& g, std::int64_t i, std::int64_t m, std::int64_t j, std::int64_t n, std::int64_t p,
+             std::int64_t k) {
+    Gemm part = g;
+    part.m = m, part.n = n, part.k = k;
+    part.a = element(g.a, g.a_type, g.trans_a ? p * g.lda + i : i * g.lda + p);
+    part.b = element(g.b, g.b_type, g.trans_b ? j * g.ldb + p : p * g.ldb + j);
+    part.c = element(g.c, g.c_type, i * g.ldc + j);
+    part.pre_activation = element(g.pre_activation, g.c_type, i * g.ldc + j);
+    part.bias = element(g.bias, g.bias_type, j);
+    return part;
+}
+
+// A product whose packed op(A) fits the scratch.
+class Product {
+public:
+    Product(const TileProduct& tile_product, const Gemm& gemm, const GemmKernels& vector_kernels)
+        : product(tile_product), g(gemm), kernels(vector_kernels) {}
+
+    void run() {
+        if (!in_passing && !pack_a()) return gemm_without_tiles(g, kernels);
+        const bool worth_threads = g.m * g.n * g.k >= parallel_work;
+        const std::int64_t threads = worth_threads ? num_threads() : 1;
+        groups = parts(
+            panels, std::clamp(l2_bytes / panel, most_columns / panel_lines / 2, most_columns / panel_lines));
+        if (threads > 1)  // as many for each thread, 128 columns at least; then parts of the rows
+            groups = std::clamp(parts(std::max(groups, threads), threads) * threads, groups,
+                                std::max(groups, panels / 4));
+        part_rows = parts(parts(g.m, parts(threads, groups)), panel_lines) * panel_lines;
+        range = parts(tiles, parts(parts(panels, groups) * panel, l2_bytes));
+        const std::int64_t units = groups * parts(g.m, part_rows);
+        parallel_for(units, worth_threads ? 1 : units, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t u = begin; u < end; ++u) {
+                const std::int64_t i = u / groups * part_rows, x = u % groups, j = x * panels / groups;
+                work({i, std::min(part_rows, g.m - i), j * panel_lines,
+                      std::min((x + 1) * panels / groups * panel_lines, g.n) - j * panel_lines});
+            }
+        });
+    }
+
+private:
+    struct Part {
+        std::int64_t i, rows, j, columns;
+    };
+
+    bool pack_a() {
+        packed_a = scratch().a.get<char>(parts(g.m, panel_lines) * panel);
+        std::atomic<bool> finite{true};
+        const std::int64_t unit = g.trans_a ? 2 : 64;  // tiles of k, or rows: op(A) is read in order
+        const std::int64_t units = parts(g.trans_a ? tiles : g.m, unit);
+        parallel_for(
+            units, g.m * g.n * g.k < parallel_work ? units : 1, [&](std::int64_t begin, std::int64_t end) {
+                TilePacking p{{g.a, g.a_type, g.lda, !g.trans_a}, g.m, g.k, 0, tiles, packed_a, panel};
+                if (g.trans_a) {
+                    p.first = begin * unit;
+                    p.end = std::min(end * unit, tiles);
+                } else {
+                    p.x.data = element(g.a, g.a_type, begin * unit * g.lda);
+                    p.width = std::min(end * unit, g.m) - begin * unit;
+                    p.to = packed_a + begin * unit / panel_lines * panel;
+                }
+                if (!product.pack_a(p)) finite.store(false, std::memory_order_relaxed);
+            });
+        return finite;
+    }
+
+    bool pack_b(const Part& p, std::int64_t first, std::int64_t count, char* to) const {
+        const std::int64_t k = first * tile_steps;
+        const Operand b{element(g.b, g.b_type, g.trans_b ? p.j * g.ldb + k : k * g.ldb + p.j), g.b_type,
+                        g.ldb, g.trans_b};
+        return product.pack_b(
+            {b, p.columns, std::min(g.k - k, count * tile_steps), 0, count, to, count * step_bytes});
+    }
+
+    void work(const Part& p) const {
+        const std::int64_t longest = std::min(range, tiles), across = parts(p.columns, panel_lines);
+        const std::int64_t a_range = parts(longest, parts(longest * step_bytes, l1_bytes));
+        const std::int64_t block = panel_lines * panel_lines;
+        const bool all_rows = longest < tiles;
+        Scratch& own = scratch();
+        char* const b = own.b.get<char>(across * longest * step_bytes);
+        char* const a = in_passing ? own.rows.get<char>(a_range * step_bytes) : nullptr;
+        float* const sums = own.sums.get<float>(across * block * (all_rows ? parts(p.rows, panel_lines) : 1));
+        for (std::int64_t first = 0; first < tiles; first += longest) {
+            const std::int64_t count = std::min(longest, tiles - first);
+            if (!pack_b(p, first, count, b))
+                return gemm_without_tiles(part_of(g, p.i, p.rows, p.j, p.columns, 0, g.k), kernels);
+            product.multiply({g, static_cast<const float*>(g.bias), p.i, p.i + p.rows, p.j, p.columns, first,
+                              count, packed_a, panel, a, a_range, b, sums, all_rows});
+        }
+    }
+
+    const TileProduct& product;
+    const Gemm& g;
+    const GemmKernels& kernels;
+    const std::int64_t step_bytes = product.planes * 2 * tile_bytes;  // of a panel
+    const std::int64_t tiles = parts(g.k, tile_steps), panel = tiles * step_bytes,
+                       panels = parts(g.n, panel_lines);
+    const bool in_passing = product.planes == 1 && !g.trans_a;
+    char* packed_a = nullptr;
+    std::int64_t groups = 0, part_rows = 0, range = 0;  // of columns; of a part; tiles of k of op(B) at once
+};
+
+// All of k in one chain: as many rows at a time as fit the scratch.
+void by_rows(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
+    const std::int64_t panel = parts(g.k, tile_steps) * product.planes * 2 * tile_bytes;
+    const std::int64_t most = std::min(most_rows, std::max<std::int64_t>(1, a_bytes / panel) * panel_lines);
+    const std::int64_t strip = parts(parts(g.m, parts(g.m, most)), panel_lines) * panel_lines;
+    for (std::int64_t i = 0; i < g.m; i += strip) {
+        const Gemm part = part_of(g, i, std::min(strip, g.m - i), 0, g.n, 0, g.k);
+        Product(product, part, kernels).run();
+    }
+}
+
+// Adds ranges of k to C, the first with beta.
+void by_ranges(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
+    const std::int64_t range = parts(parts(g.k, parts(g.k, longest_k)), tile_steps) * tile_steps;
+    for (std::int64_t p = 0; p < g.k; p += range) {
+        Gemm part = part_of(g, 0, g.m, 0, g.n, p, std::min(range, g.k - p));
+        if (p > 0) part.beta = 1;
+        by_rows(product, part, kernels);
+    }
+}
+
+// k is long and C no plain sum in float32: sums of a strip of C wait for their epilogue.
+void by_strips(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
+    const std::int64_t most_n = std::min(g.n, most_rows), most_m = std::min(g.m, strip_floats / most_rows);
+    const std::int64_t ldt = parts(most_n, panel_lines) * panel_lines;
+    float* const t = scratch().strip.get<float>(most_m * ldt);
+    for (std::int64_t j = 0; j < g.n; j += most_n)
+        for (std::int64_t i = 0; i < g.m; i += most_m) {
+            const Gemm part = part_of(g, i, std::min(most_m, g.m - i), j, std::min(most_n, g.n - j), 0, g.k);
+            Gemm sums = part;
+            sums.c = t, sums.c_type = float32, sums.ldc = ldt;
+            sums.bias = nullptr, sums.pre_activation = nullptr, sums.activation = Activation::none;
+            sums.alpha = 1, sums.beta = 0;
+            by_ranges(product, sums, kernels);
+            finish_sums(kernels, part, t, ldt);
+        }
+}
+
+}  // namespace
+
+void gemm_on_tiles(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
+    const bool plain_sum = g.c_type == float32 && g.alpha == 1 && !g.bias && !g.pre_activation &&
+                           g.activation == Activation::none;
+    if (g.k <= 2 * longest_k) return by_rows(product, g, kernels);
+    plain_sum ? by_ranges(product, g, kernels) : by_strips(product, g, kernels);
+}
+
+}  // namespace mezzo::cpu

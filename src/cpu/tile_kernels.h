@@ -1,0 +1,253 @@
+// Products on tiles, one source for the instructions and for their model (see tile.h); the including file
+// takes `tile_kernels`. Internal linkage throughout: see vector.h.
+//
+// 32 rows by 32 columns of C are four tiles of sums; two tiles of op(A) and two of op(B) pass by. 32 rows of
+// op(A) stay in the L1 cache for some steps of k while the columns pass by without entering it
+// (tile_load_once), so that C is written along its rows, the order the processor's prefetcher follows. A
+// product of tiles keeps its port busy for one cycle in 16: the sums of the block before are finished and
+// stored between products.
+#pragma once
+
+#include "cpu/tile.h"
+#include "cpu/tile_pack.h"
+#include "cpu/vector_math.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr std::int64_t side = panel_lines;  // of a block of sums
+
+// Which plane of op(A) meets which of op(B), in an order that loads few tiles and each of op(A)'s once.
+struct OnePlane {
+    static constexpr int planes = 1, count = 1, pairs[][2] = {{0, 0}};
+};
+struct AllOfTwo {
+    static constexpr int planes = 2, count = 4, pairs[][2] = {{0, 0}, {0, 1}, {1, 1}, {1, 0}};
+};
+struct ThreeOfTwo {
+    static constexpr int planes = 2, count = 3, pairs[][2] = {{0, 1}, {0, 0}, {1, 0}};
+};
+struct SixOfThree {
+    static constexpr int planes = 3, count = 6, pairs[][2] = {{0, 2}, {0, 0}, {0, 1}, {1, 1}, {1, 0}, {2, 0}};
+};
+
+MEZZO_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+// ---- from sums to C
+
+// A block of sums whose rows are still to be finished.
+struct Finishing {
+    using Rows = void (*)(Finishing&, std::int64_t rows);
+    const Gemm& g;
+    const float* bias;
+    const Rows some_rows;
+    const float* t = nullptr;  // rows of 32
+    std::int64_t row = 0, rows = 0, columns = 0;
+    std::int64_t i = 0, j = 0;  // its place in C
+};
+
+MEZZO_INLINE void finish_some(Finishing& f, std::int64_t rows) {
+    if (f.row < f.rows) f.some_rows(f, rows);
+}
+
+template <Activation activation> MEZZO_INLINE FloatN<16> activate(FloatN<16> v) {
+    if constexpr (activation == Activation::relu) return relu<16>(v);
+    if constexpr (activation == Activation::gelu) return gelu<16>(v);
+    if constexpr (activation == Activation::gelu_tanh) return gelu_tanh<16>(v);
+    return v;
+}
+
+template <class T> MEZZO_INLINE void store_row(T* p, FloatN<16> v, FloatN<16> w) {
+    store<16>(p, v);
+    store<16>(p + 16, w);
+}
+#if defined(__AVX512BF16__)
+template <> MEZZO_INLINE void store_row(bfloat16_t* p, FloatN<16> v, FloatN<16> w) {
+    store_bytes(p, _mm512_cvtne2ps_pbh((__m512)w, (__m512)v));
+}
+#endif
+
+// Whole rows, at most with a bias, or added to float32: few instructions between the products.
+template <Activation activation, class T, bool biased, bool added>
+MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
+    const float* t = f.t + f.row * side;
+    T* c = static_cast<T*>(f.g.c) + (f.i + f.row) * f.g.ldc + f.j;
+    f.row += rows;
+    FloatN<16> bias = {}, more = {};
+    if constexpr (biased) bias = load<16>(f.bias + f.j), more = load<16>(f.bias + f.j + 16);
+    for (; rows > 0; --rows, t += side, c += f.g.ldc) {
+        FloatN<16> v = load<16>(t), w = load<16>(t + 16);
+        if constexpr (biased) v += bias, w += more;
+        if constexpr (added) v += load<16>(c), w += load<16>(c + 16);
+        store_row(c, activate<activation>(v), activate<activation>(w));
+    }
+}
+
+// 16 columns from column j of the block on; `left` of them are part of C.
+template <Activation activation, class T>
+MEZZO_INLINE void finish_vector(const Finishing& f, std::int64_t row, std::int64_t j) {
+    const Gemm& g = f.g;
+    const std::int64_t left = f.columns - j, at = (f.i + row) * g.ldc + f.j + j;
+    const bool full = left >= 16;
+    T* c = static_cast<T*>(g.c) + at;
+    FloatN<16> v = load<16>(f.t + row * side + j) * g.alpha;
+    if (f.bias) v += full ? load<16>(f.bias + f.j + j) : load_first<16>(f.bias + f.j + j, left);
+    if (g.beta != 0.0f) v += g.beta * (full ? load<16>(c) : load_first<16>(c, left));
+    if (g.pre_activation) {
+        T* pre = static_cast<T*>(g.pre_activation) + at;
+        full ? store<16>(pre, v) : store_first<16>(pre, v, left);
+    }
+    v = activate<activation>(v);
+    full ? store<16>(c, v) : store_first<16>(c, v, left);
+}
+
+template <Activation activation, class T> void finish_rows(Finishing& f, std::int64_t rows) {
+    const Gemm& g = f.g;
+    rows = smaller(rows, f.rows - f.row);
+    if (f.columns == side && g.alpha == 1 && !g.pre_activation) {
+        if (g.beta == 0)
+            return f.bias ? finish_whole<activation, T, true, false>(f, rows)
+                          : finish_whole<activation, T, false, false>(f, rows);
+        if (activation == Activation::none && g.beta == 1 && !f.bias)
+            return finish_whole<Activation::none, T, false, true>(f, rows);
+    }
+    for (; rows > 0; --rows, ++f.row)
+        for (std::int64_t j = 0; j < f.columns; j += 16) finish_vector<activation, T>(f, f.row, j);
+}
+
+template <Activation activation> Finishing::Rows finish_for(Dtype type) {
+    if (type == Dtype::bfloat16) return finish_rows<activation, bfloat16_t>;
+    return type == Dtype::float16 ? finish_rows<activation, float16_t> : finish_rows<activation, float>;
+}
+MEZZO_INLINE Finishing::Rows finish_for(const Gemm& g) {
+    switch (g.activation) {
+        case Activation::relu:
+            return finish_for<Activation::relu>(g.c_type);
+        case Activation::gelu:
+            return finish_for<Activation::gelu>(g.c_type);
+        case Activation::gelu_tanh:
+            return finish_for<Activation::gelu_tanh>(g.c_type);
+        default:
+            return finish_for<Activation::none>(g.c_type);
+    }
+}
+
+// ---- the block of sums in registers
+
+// 32 steps of k: R x C tiles of sums (0 to 3), op(A)'s in 4 and 5, op(B)'s in 6 and 7.
+template <class P, int R, int C, int I = 0> MEZZO_INLINE void multiply_step(const char* a, const char* b) {
+    constexpr int pa = P::pairs[I][0], pb = P::pairs[I][1], before = I > 0 ? I - 1 : 0;
+    constexpr bool load_a = I == 0 || pa != P::pairs[before][0], load_b = I == 0 || pb != P::pairs[before][1];
+    const char *at = a + pa * 2 * tile_bytes, *bt = b + pb * 2 * tile_bytes;
+    if constexpr (load_a) tile_load<4>(at, 64);
+    if constexpr (load_b) tile_load_once<6>(bt, 64);
+    tile_multiply<0, 4, 6>();
+    if constexpr (C == 2) {
+        if constexpr (load_b) tile_load_once<7>(bt + tile_bytes, 64);
+        tile_multiply<1, 4, 7>();
+    }
+    if constexpr (R == 2) {
+        if constexpr (load_a) tile_load<5>(at + tile_bytes, 64);
+        tile_multiply<2, 5, 6>();
+        if constexpr (C == 2) tile_multiply<3, 5, 7>();
+    }
+    if constexpr (I + 1 < P::count) multiply_step<P, R, C, I + 1>(a, b);
+}
+
+template <int T> MEZZO_INLINE void read_sums(const float* from) {
+    from ? tile_load<T>(from, 4 * side) : tile_zero<T>();
+}
+
+// The sums of `count` tiles of k, added to those at `from` (null: none), go to `to`; both 32 x 32.
+template <class P, int R, int C> void micro_kernel(std::int64_t count, const char* a, const char* b,
+                                                   const float* from, float* to, Finishing& before) {
+    constexpr std::int64_t advance = P::planes * 2 * tile_bytes;
+    read_sums<0>(from);
+    if constexpr (C == 2) read_sums<1>(from ? from + 16 : from);
+    if constexpr (R == 2) read_sums<2>(from ? from + 16 * side : from);
+    if constexpr (R == 2 && C == 2) read_sums<3>(from ? from + 16 * side + 16 : from);
+    for (std::int64_t p = 0; p < count; ++p, a += advance, b += advance) {
+        multiply_step<P, R, C>(a, b);
+        finish_some(before, 4);
+    }
+    tile_store<0>(to, 4 * side);
+    if constexpr (C == 2) tile_store<1>(to + 16, 4 * side);
+    if constexpr (R == 2) tile_store<2>(to + 16 * side, 4 * side);
+    if constexpr (R == 2 && C == 2) tile_store<3>(to + 16 * side + 16, 4 * side);
+}
+
+using MicroKernel = void (*)(std::int64_t, const char*, const char*, const float*, float*, Finishing&);
+
+template <class P> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::int64_t columns) {
+    if (rows > 16) return columns > 16 ? micro_kernel<P, 2, 2> : micro_kernel<P, 2, 1>;
+    return columns > 16 ? micro_kernel<P, 1, 2> : micro_kernel<P, 1, 1>;
+}
+
+// ---- a part of C
+
+// What 32 rows of a part need while the columns pass by.
+struct RowPass {
+    std::int64_t i, rows;
+    float* sums;         // of the first block of columns
+    float (*out)[1024];  // two blocks of sums in turn, for the last range
+};
+
+// op(A)'s tiles of k [first, first + count) of 32 rows, packed on the way.
+template <class P> MEZZO_INLINE const char* pack_rows(const TileBlock& t, const RowPass& r,
+                                                      std::int64_t first, std::int64_t count) {
+    const Gemm& g = t.g;
+    const std::int64_t k = first * tile_steps;
+    const auto* from = static_cast<const bfloat16_t*>(g.a) + r.i * g.lda + k;
+    pack<true, 1, bfloat16_t>({{from, Dtype::bfloat16, g.lda, true},
+                               r.rows,
+                               smaller(g.k - k, count * tile_steps),
+                               0,
+                               count,
+                               t.a_scratch,
+                               count * 2 * tile_bytes});
+    return t.a_scratch;
+}
+
+template <class P> MEZZO_INLINE void multiply_rows(const TileBlock& t, const RowPass& r, Finishing& before) {
+    constexpr std::int64_t step_bytes = P::planes * 2 * tile_bytes;
+    const std::int64_t all = (t.g.k + tile_steps - 1) / tile_steps;
+    for (std::int64_t s = 0; s < t.count; s += t.a_range) {
+        const std::int64_t count = smaller(t.a_range, t.count - s), first = t.first + s;
+        const char* a =
+            t.a ? t.a + r.i / side * t.a_panel + first * step_bytes : pack_rows<P>(t, r, first, count);
+        const bool last = first + count == all;
+        for (std::int64_t j = 0; j < t.columns; j += side) {
+            const std::int64_t columns = smaller(side, t.columns - j);
+            float* const sums = r.sums + j * side;
+            float* const to = last ? r.out[before.t == r.out[0]] : sums;
+            pick<P>(r.rows, columns)(count, a, t.b + j / side * t.count * step_bytes + s * step_bytes,
+                                     first == 0 ? nullptr : sums, to, before);
+            if (!last) continue;
+            finish_some(before, side);
+            before.t = to, before.row = 0, before.rows = r.rows, before.columns = columns;
+            before.i = r.i, before.j = t.j + j;
+        }
+    }
+}
+
+template <class P> void multiply(const TileBlock& t) {
+    alignas(64) float out[2][1024];
+    Finishing before{t.g, t.bias, finish_for(t.g)};
+    const std::int64_t across = (t.columns + side - 1) / side * side;
+    const TileScope scope;
+    for (std::int64_t i = t.i; i < t.i_end; i += side) {
+        const RowPass r{i, smaller(side, t.i_end - i), t.sums + (t.all_rows ? (i - t.i) * across : 0), out};
+        multiply_rows<P>(t, r, before);
+    }
+    finish_some(before, side);
+}
+
+template <class P, class T> constexpr TileProduct product() {
+    return {P::planes, pack<true, P::planes, T>, pack<false, P::planes, T>, multiply<P>};
+}
+
+constexpr TileKernels tile_kernels = {product<OnePlane, bfloat16_t>(), product<AllOfTwo, float16_t>(),
+                                      product<SixOfThree, float>(), product<ThreeOfTwo, float>()};
+
+}  // namespace
+}  // namespace mezzo::cpu

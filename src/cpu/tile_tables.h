@@ -1,0 +1,65 @@
+// Matrix products on tile registers (AMX): what the unit that is built for them offers to tile_gemm.cpp, as
+// plain function pointers for the reason that isa_tables.h gives.
+//
+// A tile is 16 rows of 64 bytes: 16 lines by 32 steps of k of op(A), or 16 pairs of steps by 16 lines of
+// op(B), both bfloat16, or 16 x 16 float32 sums. A panel is 32 lines of an operand; for each 32 steps of k
+// and each plane (see TileProduct) it holds two tiles.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa_tables.h"
+
+namespace mezzo::cpu {
+
+inline constexpr std::int64_t tile_bytes = 1024;
+inline constexpr std::int64_t tile_steps = 32;   // of k in a tile of an operand
+inline constexpr std::int64_t panel_lines = 32;  // rows of op(A) or columns of op(B)
+
+// A part of an operand on its way into panels.
+struct TilePacking {
+    Operand x;                // `width` lines, `k` steps of k each
+    std::int64_t width, k;    // what is missing up to whole tiles is filled up with zeros
+    std::int64_t first, end;  // the tiles along k to pack
+    char* to;                 // where the panel of the first line begins
+    std::int64_t panel;       // bytes from one panel to the next
+};
+
+// A part of C and a range of k: rows [i, i_end), columns from j on, `count` tiles of k from tile `first` on.
+struct TileBlock {
+    const Gemm& g;
+    const float* bias;  // of all columns of C, or null
+    std::int64_t i, i_end, j, columns;
+    std::int64_t first, count;
+    const char* a;  // panels of op(A) from row 0 and step 0 on, `a_panel` bytes each; null: packed here
+    std::int64_t a_panel;
+    char* a_scratch;       // where op(A) is packed 32 rows at a time, a_range tiles of k at once; or null
+    std::int64_t a_range;  // tiles of k of op(A) that stay in the L1 cache
+    const char* b;         // panels of op(B) of these columns and this range of k
+    float* sums;           // 32 x 32 blocks of the columns: one row of them, or as many as the part has
+    bool all_rows;         // the latter: the range is not the whole of k
+};
+
+// How operands of one type are multiplied. They are split into `planes` bfloat16 matrices whose sum they are,
+// and the planes of op(A) are multiplied with those of op(B).
+struct TileProduct {
+    int planes = 0;  // 0: there is no such product
+    // False where an element has no planes: infinities, NaN, float32 beyond bfloat16's largest. One plane
+    // takes everything as it is.
+    bool (*pack_a)(const TilePacking& p) = nullptr;
+    bool (*pack_b)(const TilePacking& p) = nullptr;
+    // Finishes the rows of C (alpha, bias, beta, activation, rounding) when the range ends with k.
+    void (*multiply)(const TileBlock& block) = nullptr;
+};
+
+struct TileKernels {
+    TileProduct bf16;       // bfloat16 as it is
+    TileProduct f16;        // float16 in two planes, all four products: exact
+    TileProduct f32_six;    // float32 in three planes, the six products that reach float32's accuracy
+    TileProduct f32_three;  // float32 in two planes, 16 of its 24 bits, three products
+};
+
+// Empty where it was not compiled. Only after request_tiles().
+extern const TileKernels tiles_amx;
+
+}  // namespace mezzo::cpu

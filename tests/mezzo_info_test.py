@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""mezzo-info, and the file in which it and all programs keep which kernels multiply.
+
+    mezzo_info_test.py PROGRAM"""
+import ctypes
+import os
+import pathlib
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = sys.argv[1]
+
+
+def run(*arguments, cache="off", isa="", prepare=None):
+    environment = {**os.environ, "MEZZO_CACHE": str(cache), "MEZZO_ISA": isa}
+    return subprocess.run([PROGRAM, *arguments], env=environment, capture_output=True, text=True, preexec_fn=prepare, timeout=120)
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+
+
+def table(output):
+    return output.split("Kernels of matrix products")[1].split("\n")[1:-1] if "Kernels of matrix products" in output else []
+
+
+def deny_arch_prctl():
+    """A sandbox that refuses arch_prctl, and with it tile registers, by a seccomp filter."""
+    def statement(code, jump_true, jump_false, value):
+        return struct.pack("HBBI", code, jump_true, jump_false, value)
+    number_of_arch_prctl, request_permission = 158, 0x1023
+    program = b"".join([
+        statement(0x20, 0, 0, 0),  # load the number of the call
+        statement(0x15, 0, 3, number_of_arch_prctl),
+        statement(0x20, 0, 0, 16),  # its first argument
+        statement(0x15, 0, 1, request_permission),
+        statement(0x06, 0, 0, 0x00050001),  # error EPERM
+        statement(0x06, 0, 0, 0x7fff0000),  # allowed
+    ])
+    library = ctypes.CDLL(None)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer)))
+    if library.prctl(38, 1, 0, 0, 0) != 0 or library.prctl(22, 2, header, 0, 0) != 0:
+        os._exit(77)  # no filters here
+
+
+def check_cache(folder):
+    """The second process reads what the first has measured."""
+    first, path = run("--measure", cache=folder), folder / "gemm-cpu.txt"
+    check(first.returncode == 0, f"--measure: {first.stderr}")
+    if not table(first.stdout):
+        check(not path.exists(), "nothing to choose, nothing kept")
+        return
+    kept = path.read_text()
+    second = run(cache=folder)
+    check(table(second.stdout) == table(first.stdout), "the second process knows what the first has measured")
+    check(path.read_text() == kept, "and measures nothing")
+    lines = kept.split("\n")
+    for damaged in ("", "\n" * 5, "\0\xff", kept[:len(kept) // 2], lines[0] + "\n", kept.replace("mezzo", "other"),
+                    "\n".join(lines[:2] + ["bfloat16 NN 16 x 16 x 32: nothing; vectors 1", ": ; ", "x" * 100000, ""])):
+        path.write_text(damaged)
+        result = run(cache=folder)
+        check(result.returncode == 0 and "nothing" not in result.stdout, f"a damaged file: {damaged[:50]!r}")
+    path.unlink()
+    os.mkfifo(path)
+    check(run(cache=folder).returncode == 0, "a pipe in place of the file")
+    path.unlink()
+    check(run("--measure", cache="/dev/null/x").returncode == 0, "a folder that cannot be made")
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    check(run("--measure", cache=folder).returncode == 0, "a folder that cannot be written to")
+    folder.chmod(stat.S_IRWXU)
+
+
+def main():
+    plain = run()
+    check(plain.returncode == 0 and plain.stdout.startswith("mezzo "), plain.stderr)
+    check("cache folder     none" in plain.stdout, "MEZZO_CACHE=off")
+    forced = run("--measure", isa="portable")
+    check("portable (forced)" in forced.stdout and not table(forced.stdout), "a forced instruction set leaves no choice")
+    check(run("--unknown").returncode == 2, "an unknown option")
+    with tempfile.TemporaryDirectory() as name:
+        check_cache(pathlib.Path(name) / "cache")
+    if "AMX tiles        yes" in plain.stdout:
+        refused = run("--measure", prepare=deny_arch_prctl)
+        if refused.returncode != 77:
+            check(refused.returncode == 0 and "does not grant" in refused.stdout, f"refused tiles: {refused.stdout}{refused.stderr}")
+            check(not any(", tiles" in line for line in table(refused.stdout)), "no tiles where they are refused")
+
+
+main()

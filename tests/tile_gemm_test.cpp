@@ -1,0 +1,313 @@
+// Products on tiles: planes of float16 and float32, errors, exactness, threads, permission. gemm_test and its
+// neighbours run them as two more variants; where the processor has no AMX, the model of the tiles is all
+// there is.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "cpu/amx.h"
+#include "cpu/gemm_choice.h"
+#include "cpu/parallel.h"
+#include "gemm_case.h"
+#include "mezzo/matmul_precision.h"
+
+using namespace gemm_case;
+
+namespace {
+
+std::vector<Variant> tile_variants() {
+    std::vector<Variant> list;
+    for (const Variant& v : variants())
+        if (v.kernels->tiles) list.push_back(v);
+    return list;
+}
+
+// Sets the precision of float32 products for a scope.
+struct Precision {
+    explicit Precision(Float32MatmulPrecision level) { set_float32_matmul_precision(level); }
+    ~Precision() { set_float32_matmul_precision(Float32MatmulPrecision::highest); }
+    Precision(const Precision&) = delete;
+    Precision& operator=(const Precision&) = delete;
+};
+
+// c[m, n] = a[m, k] b[k, n], dense rows.
+template <class T> std::vector<float> product(const std::vector<T>& a, const std::vector<T>& b,
+                                              std::int64_t m, std::int64_t n, std::int64_t k, Dtype type,
+                                              const Variant& v) {
+    std::vector<float> c(static_cast<std::size_t>(m * n));
+    cpu::gemm({.m = m,
+               .n = n,
+               .k = k,
+               .a = a.data(),
+               .a_type = type,
+               .lda = k,
+               .b = b.data(),
+               .b_type = type,
+               .ldb = n,
+               .c = c.data(),
+               .ldc = n},
+              *v.kernels);
+    return c;
+}
+
+// Largest and root mean square error of a 64 x 64 product against float64, in 2^-24 of the sum of magnitudes.
+struct Error24 {
+    double largest = 0, rms = 0;
+};
+
+template <class T>
+Error24 error_of(const Variant& v, Dtype type, std::int64_t k, const std::function<double()>& draw) {
+    constexpr std::int64_t m = 64, n = 64;
+    std::vector<T> a(std::size_t(m * k)), b(std::size_t(k * n));
+    for (T& x : a) x = T(float(draw()));
+    for (T& x : b) x = T(float(draw()));
+    const std::vector<float> c = product(a, b, m, n, k, type, v);
+    Error24 error;
+    for (std::int64_t i = 0; i < m; ++i)
+        for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0, size = 0;
+            for (std::int64_t p = 0; p < k; ++p) {
+                const double term =
+                    double(float(a[std::size_t(i * k + p)])) * float(b[std::size_t(p * n + j)]);
+                sum += term, size += std::fabs(term);
+            }
+            const double e = std::fabs(c[std::size_t(i * n + j)] - sum) / size * 0x1p24;
+            error.largest = std::max(error.largest, e);
+            error.rms += e * e / double(m * n);
+        }
+    error.rms = std::sqrt(error.rms);
+    return error;
+}
+
+std::vector<std::pair<const char*, std::function<double()>>> distributions() {
+    static std::mt19937_64 random(1);
+    static std::normal_distribution<double> normal;
+    static std::uniform_real_distribution<double> uniform;
+    return {{"normal", [] { return normal(random); }},
+            {"uniform in [0, 1)", [] { return uniform(random); }},
+            {"+-e^(2 normal)", [] { return (random() & 1 ? 1 : -1) * std::exp(2 * normal(random)); }}};
+}
+
+}  // namespace
+
+TEST_CASE("tiles: every float16 number passes exactly", "[gemm][tiles]") {
+    // 2048 x 32 numbers times the identity; infinities and NaN go to vectors, where they meet 0.
+    constexpr std::int64_t m = 2048, k = 32;
+    std::vector<float16_t> a(m * k), identity(k * k);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        a[i] = float16_t::from_bits(std::uint16_t(i));
+        if (!std::isfinite(float(a[i]))) a[i] = float16_t(0.0f);
+    }
+    for (std::size_t i = 0; i < k; ++i) identity[i * k + i] = float16_t(1.0f);
+    for (const Variant& v : tile_variants()) {
+        INFO(v.name);
+        const std::vector<float> c = product(a, identity, m, k, k, float16, v);
+        int wrong = 0;
+        for (std::size_t i = 0; i < a.size(); ++i) wrong += c[i] != float(a[i]);
+        CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("tiles: products of float16 extremes are exact", "[gemm][tiles]") {
+    // Every exponent with mantissas of no, one, all and some bits; each number with each.
+    std::vector<float16_t> x;
+    for (unsigned exponent = 0; exponent < 31; ++exponent)
+        for (const unsigned mantissa :
+             {0u, 1u, 2u, 7u, 8u, 9u, 0x155u, 0x2aau, 0x1ffu, 0x200u, 0x3f8u, 0x3ffu})
+            for (const unsigned sign : {0u, 0x8000u})
+                x.push_back(float16_t::from_bits(std::uint16_t(sign | exponent << 10 | mantissa)));
+    const auto n = std::int64_t(x.size());
+    for (const Variant& v : tile_variants()) {
+        INFO(v.name);
+        const std::vector<float> c = product(x, x, n, n, 1, float16, v);
+        int wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i)
+            for (std::size_t j = 0; j < x.size(); ++j)
+                wrong += c[i * x.size() + j] != float(x[i]) * float(x[j]);
+        CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("tiles: float16 infinities and NaN, in either operand", "[gemm][tiles]") {
+    constexpr std::int64_t m = 40, n = 70, k = 50;
+    const float inf = std::numeric_limits<float>::infinity();
+    for (const Variant& v : tile_variants())
+        for (const float special : {inf, -inf, std::numeric_limits<float>::quiet_NaN()}) {
+            std::vector<float16_t> a(m * k, float16_t(1.0f)), b(k * n, float16_t(0.5f));
+            b[3 * n + 35] = float16_t(special);
+            std::vector<float> c = product(a, b, m, n, k, float16, v);
+            int wrong = 0;
+            for (std::int64_t i = 0; i < m; ++i)
+                for (std::int64_t j = 0; j < n; ++j) {
+                    const float got = c[std::size_t(i * n + j)], want = j == 35 ? special : 25.0f;
+                    wrong += std::isnan(want) ? !std::isnan(got) : got != want;
+                }
+            CHECK(wrong == 0);
+            a[7 * k + 1] = float16_t(special);
+            c = product(a, b, m, n, k, float16, v);
+            for (std::int64_t j = 0; j < n; ++j)
+                if (j != 35) CHECK((c[7 * n + j] == special || std::isnan(special)));
+            CHECK(c[0] == 25.0f);
+        }
+}
+
+TEST_CASE("tiles: errors against float64", "[gemm][tiles]") {
+    // In 2^-24 of the sum of magnitudes; measured on hardware 0.2 to 5 (largest 22), see docs/numerics.md.
+    for (const Variant& v : tile_variants())
+        for (const std::int64_t k : {256, 2048})
+            for (const auto& [name, draw] : distributions()) {
+                if (v.name == "tile model" && k > 256) continue;
+                INFO(v.name << " " << name << " " << k);
+                const Error24 f16 = error_of<float16_t>(v, float16, k, draw);
+                CHECK(f16.rms < 6);
+                CHECK(f16.largest < 40);
+                {
+                    const Precision high(Float32MatmulPrecision::high);
+                    const Error24 e = error_of<float>(v, float32, k, draw);
+                    CHECK(e.rms < 6);
+                    CHECK(e.largest < 40);
+                }
+                const Precision medium(Float32MatmulPrecision::medium);
+                const Error24 e = error_of<float>(v, float32, k, draw);
+                CHECK(e.largest < 512);  // 2^-15
+                CHECK(e.largest > 2);    // else it was not this product
+            }
+}
+
+TEST_CASE("tiles: float32 in three planes down to 2e-31", "[gemm][tiles]") {
+    const Precision high(Float32MatmulPrecision::high);
+    std::mt19937 random(5);
+    for (const Variant& v : tile_variants())
+        for (const int exponent : {-102, -60, 0, 60, 126}) {
+            std::vector<float> a(32 * 32), identity(32 * 32);
+            for (float& x : a) x = std::ldexp(1.0f + float(random() >> 9) * 0x1p-23f, exponent);
+            for (std::size_t i = 0; i < 32; ++i) identity[i * 33] = 1.0f;
+            CHECK(product(a, identity, 32, 32, 32, float32, v) == a);
+        }
+    // Beyond bfloat16's largest number there are no planes: vectors multiply.
+    const std::vector<float> large(32 * 32, 3.4e38f), small(32 * 32, 0x1p-20f);
+    for (const Variant& v : tile_variants())
+        CHECK(product(large, small, 32, 32, 32, float32, v)[5] == Approx(32 * 3.4e38 * 0x1p-20));
+}
+
+TEST_CASE("tiles: one rounding behind very long sums, strips, ranges", "[gemm][tiles]") {
+    // 1 + (k - 1) 2^-13 in every element: right only if no range is lost or added twice.
+    for (const Variant& v : tile_variants())
+        for (const std::int64_t k : {8193, 12321}) {
+            const bool model = v.name == "tile model";
+            const std::int64_t m = 41, n = model ? 33 : 2100;
+            Matrix a(m, k, bfloat16), b(k, n, bfloat16), c(m, n, bfloat16), sums(m, n, float32),
+                bias(1, n, float32);
+            a.fill([] { return 0x1p-13; }), b.fill([] { return 1.0; }), bias.fill([] { return 2.0; });
+            sums.fill([] { return 5.0; });
+            for (std::int64_t i = 0; i < m; ++i) a.set(0, i, 0, 1.0);
+            Gemm g{.m = m,
+                   .n = n,
+                   .k = k,
+                   .a = a.data(),
+                   .a_type = bfloat16,
+                   .lda = a.ld,
+                   .b = b.data(),
+                   .b_type = bfloat16,
+                   .ldb = b.ld,
+                   .c = c.data(),
+                   .c_type = bfloat16,
+                   .ldc = c.ld,
+                   .bias = bias.data(),
+                   .activation = Activation::relu};
+            cpu::gemm(g, *v.kernels);
+            const double want = 1 + double(k - 1) * 0x1p-13;
+            CHECK(c.at(0, 0, 0) == double(float(bfloat16_t(float(want + 2)))));
+            CHECK(c.at(0, m - 1, n - 1) == c.at(0, 0, 0));
+            g.c = sums.data(), g.c_type = float32, g.ldc = sums.ld, g.beta = 2;
+            g.bias = nullptr, g.activation = Activation::none;
+            cpu::gemm(g, *v.kernels);
+            CHECK(sums.at(0, 3, n - 1) == want + 10);
+            CHECK(c.guards_intact());
+            CHECK(sums.guards_intact());
+        }
+}
+
+TEST_CASE("tiles: the same bits for any number of threads", "[gemm][tiles]") {
+    std::mt19937 random(3);
+    std::vector<bfloat16_t> a(300 * 700), b(700 * 500);
+    for (bfloat16_t& x : a) x = bfloat16_t(float(random()) * 0x1p-31f - 1);
+    for (bfloat16_t& x : b) x = bfloat16_t(float(random()) * 0x1p-31f - 1);
+    for (const Variant& v : tile_variants()) {
+        if (v.name == "tile model") continue;  // takes seconds
+        const int before = cpu::num_threads();
+        cpu::set_num_threads(1);
+        const std::vector<float> want = product(a, b, 300, 500, 700, bfloat16, v);
+        for (const int threads : {2, 3, 5}) {
+            cpu::set_num_threads(threads);
+            CHECK(product(a, b, 300, 500, 700, bfloat16, v) == want);
+        }
+        cpu::set_num_threads(before);
+    }
+}
+
+TEST_CASE("tiles: the processor's and the model's bits", "[gemm][tiles]") {
+    if (cpu::best_isa() < cpu::Isa::amx || !cpu::request_tiles()) {
+        WARN("no AMX here: the model stands alone");
+        return;
+    }
+    const Variant amx{"amx", &cpu::gemm_kernels(cpu::Isa::amx)}, model{"tile model", &tile_model_kernels()};
+    std::mt19937 random(11);
+    for (int round = 0; round < 20; ++round) {
+        const std::int64_t m = 9 + random() % 60, n = 5 + random() % 60, k = 1 + random() % 200;
+        std::vector<bfloat16_t> a(std::size_t(m * k)), b(std::size_t(k * n));
+        // Random bits: subnormals, infinities and NaN among them.
+        for (bfloat16_t& x : a) x.bits = std::uint16_t(random());
+        for (bfloat16_t& x : b) x.bits = std::uint16_t(random());
+        const std::vector<float> got = product(a, b, m, n, k, bfloat16, amx),
+                                 want = product(a, b, m, n, k, bfloat16, model);
+        int wrong = 0;
+        for (std::size_t i = 0; i < got.size(); ++i)
+            wrong += std::isnan(want[i]) ? !std::isnan(got[i])
+                                         : std::memcmp(&got[i], &want[i], sizeof(float)) != 0;
+        CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("tiles: permission holds for threads and children", "[gemm][tiles]") {
+    if (cpu::has_tiles()) CHECK(cpu::best_isa() == cpu::Isa::amx);
+    if (!cpu::request_tiles()) return;
+    CHECK(cpu::has_tiles());
+    const Variant amx{"amx", &cpu::gemm_kernels(cpu::Isa::amx)};
+    const std::vector<bfloat16_t> ones(64 * 64, bfloat16_t(1.0f));
+    const std::vector<float> want(64 * 64, 64.0f);
+    bool same = false;
+    std::thread([&] { same = product(ones, ones, 64, 64, 64, bfloat16, amx) == want; }).join();
+    CHECK(same);
+    const pid_t child = fork();
+    if (child == 0) _exit(product(ones, ones, 64, 64, 64, bfloat16, amx) == want ? 0 : 1);
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("gemm: kernels chosen by time give what vectors give", "[gemm][tiles]") {
+    // Every class of sizes that this processor has a choice in, at its upper and lower edge.
+    for (const Dtype type : {bfloat16, float16, float32})
+        for (const std::int64_t m : {9, 17, 65})
+            for (const std::int64_t n : {5, 17, 65})
+                for (const std::int64_t k : {32, 129}) {
+                    const Gemm g{.m = m, .n = n, .k = k, .a_type = type, .b_type = type};
+                    run({.m = m, .n = n, .k = k, .tb = true, .a = type, .b = type, .c = type},
+                        cpu::chosen_gemm_kernels(g));
+                }
+    for (const cpu::GemmVerdict& verdict : cpu::gemm_verdicts(false)) {
+        CHECK(verdict.times.find(verdict.chosen) != std::string::npos);
+        CHECK(verdict.what.find("float") != std::string::npos);
+    }
+    cpu::force_isa(cpu::Isa::portable);
+    CHECK(&cpu::chosen_gemm_kernels({.m = 64, .n = 64, .k = 64, .a_type = bfloat16, .b_type = bfloat16}) ==
+          &cpu::gemm_portable);
+    cpu::release_isa();
+}

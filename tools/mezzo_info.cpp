@@ -1,0 +1,72 @@
+// Prints what mezzo found on this machine: version, devices, instruction set, cache folder, and which kernels
+// multiply matrices on the CPU, by measurement.
+#include <fmt/format.h>
+#include <mezzo/mezzo.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "core/user_cache.h"
+#include "core/version.h"
+#include "cpu/amx.h"
+#include "cpu/cpu_name.h"
+#include "cpu/gemm_choice.h"
+#include "cpu/isa.h"
+
+namespace mz = mezzo;
+
+namespace {
+
+const char* tiles() {
+    if (!mz::cpu::has_tiles()) return "no";
+    return mz::cpu::request_tiles() ? "yes"
+                                    : "yes, but the operating system does not grant them to this process";
+}
+
+void print_machine() {
+    const std::string cache = mz::user_cache_folder();
+    fmt::print("mezzo {}\n", mz::project_version);
+    fmt::print("processor        {}\n", mz::cpu::cpu_name());
+    fmt::print("threads          {}\n", mz::num_threads());
+    fmt::print("instruction set  {}{}\n", mz::cpu::name(mz::cpu::active_isa()),
+               mz::cpu::isa_is_forced() ? " (forced)" : "");
+    fmt::print("AMX tiles        {}\n", tiles());
+    fmt::print("cache folder     {}\n", cache.empty() ? "none" : cache);
+    for (int i = 0; i < mz::cuda_device_count(); ++i)
+        fmt::print("cuda:{}           {}\n", i, mz::hardware_name({mz::DeviceType::cuda, i}));
+    if (mz::cuda_device_count() == 0) fmt::print("CUDA devices     none\n");
+}
+
+void print_choices(bool measure) {
+    if (mz::cpu::isa_is_forced()) return;
+    const auto verdicts = mz::cpu::gemm_verdicts(measure);
+    if (verdicts.empty()) return;
+    fmt::print("\nKernels of matrix products; microseconds on one thread\n");
+    for (const auto& v : verdicts) fmt::print("{:32}  {:8}  {}\n", v.what, v.chosen, v.times);
+}
+
+int parse_and_run(int argc, char** argv) {
+    bool measure = false;
+    CLI::App app{"Prints what mezzo found on this machine."};
+    app.add_flag("--measure", measure, "time matrix products of every size that has not been timed yet");
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    print_machine();
+    print_choices(measure);
+    return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return parse_and_run(argc, argv);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "mezzo-info: {}\n", error.what());
+        return 1;
+    }
+}
