@@ -1,6 +1,7 @@
 // A thread packs 512 to 1024 columns of op(B), which stay in its L2 cache, and multiplies rows of op(A) with
-// them. op(A) is packed 32 rows at a time into the L1 cache where k runs along its rows and it has one plane;
-// otherwise once for all threads. Neither depends on the number of threads: the same bits for any.
+// them. bfloat16 rows of op(A) along k are read where they lie if they lie well, else packed 32 at a time
+// into the L1 cache; everything else is packed once for all threads. Sums have the same terms in the same
+// order for any number of threads.
 #include "cpu/tile_gemm.h"
 
 #include <algorithm>
@@ -51,6 +52,19 @@ Gemm part_of(const Gemm& g, std::int64_t i, std::int64_t m, std::int64_t j, std:
     return part;
 }
 
+// Whether tiles of op(A) can be read where they lie: rows that begin with a cache line, and not so many of 32
+// rows in one set of the L1 cache (64 sets of 12 lines) that they evict each other.
+bool reads_well(const Gemm& g, std::int64_t count) {
+    constexpr std::int64_t line = 64, sets = 64, most = 8;
+    const std::int64_t stride = 2 * g.lda;
+    if (g.trans_a || stride % line != 0 || reinterpret_cast<std::uintptr_t>(g.a) % line != 0) return false;
+    int lines[sets] = {};
+    for (std::int64_t row = 0; row < panel_lines; ++row)
+        for (std::int64_t s = 0; s < count; ++s)
+            if (++lines[(row * stride / line + s) % sets] > most) return false;
+    return true;
+}
+
 // A product whose packed op(A) fits the scratch.
 class Product {
 public:
@@ -68,6 +82,8 @@ public:
                                 std::max(groups, panels / 4));
         part_rows = parts(parts(g.m, parts(threads, groups)), panel_lines) * panel_lines;
         range = parts(tiles, parts(parts(panels, groups) * panel, l2_bytes));
+        a_range = parts(range, parts(range * step_bytes, l1_bytes));
+        in_place = in_passing && reads_well(g, a_range);
         const std::int64_t units = groups * parts(g.m, part_rows);
         parallel_for(units, worth_threads ? 1 : units, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u) {
@@ -113,20 +129,19 @@ private:
     }
 
     void work(const Part& p) const {
-        const std::int64_t longest = std::min(range, tiles), across = parts(p.columns, panel_lines);
-        const std::int64_t a_range = parts(longest, parts(longest * step_bytes, l1_bytes));
+        const std::int64_t across = parts(p.columns, panel_lines);
         const std::int64_t block = panel_lines * panel_lines;
-        const bool all_rows = longest < tiles;
+        const bool all_rows = range < tiles;
         Scratch& own = scratch();
-        char* const b = own.b.get<char>(across * longest * step_bytes);
+        char* const b = own.b.get<char>(across * range * step_bytes);
         char* const a = in_passing ? own.rows.get<char>(a_range * step_bytes) : nullptr;
         float* const sums = own.sums.get<float>(across * block * (all_rows ? parts(p.rows, panel_lines) : 1));
-        for (std::int64_t first = 0; first < tiles; first += longest) {
-            const std::int64_t count = std::min(longest, tiles - first);
+        for (std::int64_t first = 0; first < tiles; first += range) {
+            const std::int64_t count = std::min(range, tiles - first);
             if (!pack_b(p, first, count, b))
                 return gemm_without_tiles(part_of(g, p.i, p.rows, p.j, p.columns, 0, g.k), kernels);
             product.multiply({g, static_cast<const float*>(g.bias), p.i, p.i + p.rows, p.j, p.columns, first,
-                              count, packed_a, panel, a, a_range, b, sums, all_rows});
+                              count, packed_a, panel, in_place, a, a_range, b, sums, all_rows});
         }
     }
 
@@ -138,7 +153,9 @@ private:
                        panels = parts(g.n, panel_lines);
     const bool in_passing = product.planes == 1 && !g.trans_a;
     char* packed_a = nullptr;
-    std::int64_t groups = 0, part_rows = 0, range = 0;  // of columns; of a part; tiles of k of op(B) at once
+    std::int64_t groups = 0, part_rows = 0;  // of columns; of a part
+    std::int64_t range = 0, a_range = 0;     // tiles of k at once: of op(B), and of op(A)
+    bool in_place = false;
 };
 
 // All of k in one chain: as many rows at a time as fit the scratch.

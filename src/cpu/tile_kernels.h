@@ -134,12 +134,20 @@ MEZZO_INLINE Finishing::Rows finish_for(const Gemm& g) {
 
 // ---- the block of sums in registers
 
+// 32 rows of op(A), packed or as they lie in memory.
+struct Rows {
+    const char* first;    // row
+    const char* second;   // row 16
+    std::int64_t stride;  // from row to row
+    std::int64_t step;    // from 32 steps of k to the next
+};
+
 // 32 steps of k: R x C tiles of sums (0 to 3), op(A)'s in 4 and 5, op(B)'s in 6 and 7.
-template <class P, int R, int C, int I = 0> MEZZO_INLINE void multiply_step(const char* a, const char* b) {
+template <class P, int R, int C, int I = 0> MEZZO_INLINE void multiply_step(const Rows& a, const char* b) {
     constexpr int pa = P::pairs[I][0], pb = P::pairs[I][1], before = I > 0 ? I - 1 : 0;
     constexpr bool load_a = I == 0 || pa != P::pairs[before][0], load_b = I == 0 || pb != P::pairs[before][1];
-    const char *at = a + pa * 2 * tile_bytes, *bt = b + pb * 2 * tile_bytes;
-    if constexpr (load_a) tile_load<4>(at, 64);
+    const char* const bt = b + pb * 2 * tile_bytes;
+    if constexpr (load_a) tile_load<4>(a.first + pa * 2 * tile_bytes, a.stride);
     if constexpr (load_b) tile_load_once<6>(bt, 64);
     tile_multiply<0, 4, 6>();
     if constexpr (C == 2) {
@@ -147,7 +155,7 @@ template <class P, int R, int C, int I = 0> MEZZO_INLINE void multiply_step(cons
         tile_multiply<1, 4, 7>();
     }
     if constexpr (R == 2) {
-        if constexpr (load_a) tile_load<5>(at + tile_bytes, 64);
+        if constexpr (load_a) tile_load<5>(a.second + pa * 2 * tile_bytes, a.stride);
         tile_multiply<2, 5, 6>();
         if constexpr (C == 2) tile_multiply<3, 5, 7>();
     }
@@ -159,16 +167,16 @@ template <int T> MEZZO_INLINE void read_sums(const float* from) {
 }
 
 // The sums of `count` tiles of k, added to those at `from` (null: none), go to `to`; both 32 x 32.
-template <class P, int R, int C> void micro_kernel(std::int64_t count, const char* a, const char* b,
+template <class P, int R, int C> void micro_kernel(std::int64_t count, Rows a, const char* b,
                                                    const float* from, float* to, Finishing& before) {
-    constexpr std::int64_t advance = P::planes * 2 * tile_bytes;
     read_sums<0>(from);
     if constexpr (C == 2) read_sums<1>(from ? from + 16 : from);
     if constexpr (R == 2) read_sums<2>(from ? from + 16 * side : from);
     if constexpr (R == 2 && C == 2) read_sums<3>(from ? from + 16 * side + 16 : from);
-    for (std::int64_t p = 0; p < count; ++p, a += advance, b += advance) {
+    for (std::int64_t p = 0; p < count; ++p) {
         multiply_step<P, R, C>(a, b);
         finish_some(before, 4);
+        a.first += a.step, a.second += a.step, b += P::planes * 2 * tile_bytes;
     }
     tile_store<0>(to, 4 * side);
     if constexpr (C == 2) tile_store<1>(to + 16, 4 * side);
@@ -176,7 +184,7 @@ template <class P, int R, int C> void micro_kernel(std::int64_t count, const cha
     if constexpr (R == 2 && C == 2) tile_store<3>(to + 16 * side + 16, 4 * side);
 }
 
-using MicroKernel = void (*)(std::int64_t, const char*, const char*, const float*, float*, Finishing&);
+using MicroKernel = void (*)(std::int64_t, Rows, const char*, const float*, float*, Finishing&);
 
 template <class P> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::int64_t columns) {
     if (rows > 16) return columns > 16 ? micro_kernel<P, 2, 2> : micro_kernel<P, 2, 1>;
@@ -192,12 +200,15 @@ struct RowPass {
     float (*out)[1024];  // two blocks of sums in turn, for the last range
 };
 
-// op(A)'s tiles of k [first, first + count) of 32 rows, packed on the way.
-template <class P> MEZZO_INLINE const char* pack_rows(const TileBlock& t, const RowPass& r,
-                                                      std::int64_t first, std::int64_t count) {
+// Tiles of k [first, first + count) of 32 rows of op(A): as they lie in memory, or packed on the way.
+MEZZO_INLINE Rows rows_of_a(const TileBlock& t, const RowPass& r, std::int64_t first, std::int64_t count) {
     const Gemm& g = t.g;
     const std::int64_t k = first * tile_steps;
     const auto* from = static_cast<const bfloat16_t*>(g.a) + r.i * g.lda + k;
+    if (t.in_place && k + count * tile_steps <= g.k && r.rows == side) {
+        const char* const row = reinterpret_cast<const char*>(from);
+        return {row, row + 32 * g.lda, 2 * g.lda, 64};
+    }
     pack<true, 1, bfloat16_t>({{from, Dtype::bfloat16, g.lda, true},
                                r.rows,
                                smaller(g.k - k, count * tile_steps),
@@ -205,7 +216,7 @@ template <class P> MEZZO_INLINE const char* pack_rows(const TileBlock& t, const 
                                count,
                                t.a_scratch,
                                count * 2 * tile_bytes});
-    return t.a_scratch;
+    return {t.a_scratch, t.a_scratch + tile_bytes, 64, 2 * tile_bytes};
 }
 
 template <class P> MEZZO_INLINE void multiply_rows(const TileBlock& t, const RowPass& r, Finishing& before) {
@@ -213,8 +224,9 @@ template <class P> MEZZO_INLINE void multiply_rows(const TileBlock& t, const Row
     const std::int64_t all = (t.g.k + tile_steps - 1) / tile_steps;
     for (std::int64_t s = 0; s < t.count; s += t.a_range) {
         const std::int64_t count = smaller(t.a_range, t.count - s), first = t.first + s;
-        const char* a =
-            t.a ? t.a + r.i / side * t.a_panel + first * step_bytes : pack_rows<P>(t, r, first, count);
+        const char* const packed = t.a ? t.a + r.i / side * t.a_panel + first * step_bytes : nullptr;
+        const Rows a =
+            packed ? Rows{packed, packed + tile_bytes, 64, step_bytes} : rows_of_a(t, r, first, count);
         const bool last = first + count == all;
         for (std::int64_t j = 0; j < t.columns; j += side) {
             const std::int64_t columns = smaller(side, t.columns - j);

@@ -1,0 +1,128 @@
+// Times matrix products on demand, for tools/compare_gemm.py. Reads lines
+//     m n k OP TYPE PRECISION MILLISECONDS
+// with OP NN, NT, TN or TT, TYPE float32, bfloat16 or float16 and PRECISION highest, high or medium (of
+// float32 products), and answers each with the seconds of a call: median and fastest. Four sets of operands
+// take turns, so that they come from the L3 cache or from memory, as a layer's do in training. Results have
+// the type of the operands; those of TN, the form of weight gradients, are float32.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpu/buffer.h"
+#include "cpu/convert.h"
+#include "cpu/gemm.h"
+#include "cpu/parallel.h"
+#include "mezzo/matmul_precision.h"
+
+using namespace mezzo;
+
+namespace {
+
+constexpr std::size_t sets = 4;
+
+struct Request {
+    std::int64_t m = 0, n = 0, k = 0;
+    std::string op, type, precision;
+    double milliseconds = 0;
+};
+
+Request parse(const std::string& line) {
+    Request r;
+    std::istringstream in(line);
+    in >> r.m >> r.n >> r.k >> r.op >> r.type >> r.precision >> r.milliseconds;
+    if (!in || r.m < 1 || r.n < 1 || r.k < 1 || r.op.size() != 2)
+        throw std::runtime_error("time_gemm: not understood: " + line);
+    return r;
+}
+
+class Operands {
+public:
+    explicit Operands(const Request& r) {
+        const Dtype type = r.type == "float32" ? float32 : r.type == "bfloat16" ? bfloat16 : float16;
+        g.m = r.m, g.n = r.n, g.k = r.k;
+        g.trans_a = r.op[0] == 'T', g.trans_b = r.op[1] == 'T';
+        g.a = fill(a_, type, r.m * r.k), g.b = fill(b_, type, r.k * r.n);
+        g.a_type = g.b_type = type;
+        g.c_type = r.op == "TN" ? float32 : type;
+        g.c = c_.get<float>(r.m * r.n);
+        std::memset(g.c, 0, static_cast<std::size_t>(r.m * r.n) * sizeof(float));
+        g.lda = g.trans_a ? r.m : r.k, g.ldb = g.trans_b ? r.k : r.n, g.ldc = r.n;
+    }
+    cpu::Gemm g;
+
+private:
+    static void* fill(cpu::Buffer& to, Dtype type, std::int64_t count) {
+        std::vector<float> values(static_cast<std::size_t>(count));
+        std::uint32_t seed = 1;
+        for (float& v : values) {
+            seed = seed * 1664525u + 1013904223u;
+            v = float(std::int32_t(seed)) * 0x1p-31f;
+        }
+        void* const elements = to.get<float>(count);
+        if (type == float32)
+            std::copy(values.begin(), values.end(), static_cast<float*>(elements));
+        else
+            cpu::convert(values.data(), float32, elements, type, count);
+        return elements;
+    }
+
+    cpu::Buffer a_, b_, c_;
+};
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void answer(const Request& r, const std::vector<std::unique_ptr<Operands>>& operands) {
+    set_float32_matmul_precision(r.precision == "high"     ? Float32MatmulPrecision::high
+                                 : r.precision == "medium" ? Float32MatmulPrecision::medium
+                                                           : Float32MatmulPrecision::highest);
+    std::vector<double> times;
+    cpu::gemm(operands[0]->g);  // wakes the threads
+    for (const double end = now() + r.milliseconds / 1e3; now() < end || times.size() < 3;) {
+        const double start = now();
+        cpu::gemm(operands[times.size() % sets]->g);
+        times.push_back(now() - start);
+    }
+    std::sort(times.begin(), times.end());
+    std::printf("%.9f %.9f\n", times[times.size() / 2], times[0]);
+    std::fflush(stdout);
+}
+
+void serve() {
+    std::vector<std::unique_ptr<Operands>> operands;
+    std::string line, before;
+    while (std::getline(std::cin, line)) {
+        const Request r = parse(line);
+        const std::string what = line.substr(0, line.find(r.precision));
+        if (what != before) {
+            operands.clear();
+            for (std::size_t i = 0; i < sets; ++i) operands.push_back(std::make_unique<Operands>(r));
+            for (const auto& set : operands) cpu::gemm(set->g);
+            before = what;
+        }
+        answer(r, operands);
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        cpu::set_num_threads(argc > 1 ? std::max(1, std::atoi(argv[1])) : 1);
+        serve();
+        return 0;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+}
