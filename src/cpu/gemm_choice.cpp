@@ -207,6 +207,7 @@ Times measure(const Class& c, const bool (&usable)[4]) {
 // ---- verdicts
 
 constexpr char file_name[] = "gemm-cpu.txt";
+constexpr char wrong[] = " gave wrong results";
 
 class Verdicts {
 public:
@@ -248,7 +249,11 @@ private:
         bool usable[4] = {};
         for (const Path path : paths) usable[int(path)] = trusted(path, c.kind);
         const Times times = measure(c, usable);
-        times_[std::size_t(c.index())] = times.text();
+        std::string& text = times_[std::size_t(c.index())];
+        text = times.text();
+        for (const Path path : paths)
+            if (available(path, c.kind) && !usable[int(path)])
+                text += std::string(", ") + path_names[int(path)] + wrong;
         chosen.store(times.fastest(), std::memory_order_release);
         save();
         return times.fastest();
@@ -297,6 +302,8 @@ private:
         for (int i = 0; i < classes; ++i) {
             const Path path = chosen_[std::size_t(i)].load(std::memory_order_relaxed);
             if (path == Path::unknown || !has_choice(Class::at(i).kind)) continue;
+            if (times_[std::size_t(i)].find(wrong) != std::string::npos)
+                continue;  // another build may be right
             text += Class::at(i).text() + ": " + path_names[int(path)] + "; " + times_[std::size_t(i)] + "\n";
         }
         write_user_cache(file_name, text);
