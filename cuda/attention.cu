@@ -4,7 +4,8 @@
 //
 // Operations per (query, key) pair that is not skipped, in multiply-adds: forward 2 dim, gradient of q 3 dim,
 // gradients of k and v 4 dim; 128 dimensions of the result per pass, with the scores computed again in each.
-// Memory: each operand once per tile of 32 rows of the other side, results once, 8 bytes per query row.
+// Memory: each operand once per tile of 32 rows of the other side, results once, 8 bytes per query row, 16 in
+// the gradient.
 #include "cuda/attention.cuh"
 
 #include "mezzo/device.h"
@@ -114,14 +115,14 @@ __device__ void store_rows(const Attention& a, const Place& place, std::int64_t 
     }
 }
 
-// One row's scores of a tile as weights exp(score - max), with the running maximum and this lane's share of
-// their sum; returns what earlier results must be multiplied by.
-template <class C> __device__ C online_softmax(C& score, C& max, C& sum) {
+// One row's scores of a tile as weights exp(scale (score - max)), with the running maximum and this lane's
+// share of their sum; returns what earlier results must be multiplied by.
+template <class C> __device__ C online_softmax(C& score, C scale, C& max, C& sum) {
     const C before = max;
     max = Max()(before, warp_reduce(score, Max()));
     const C base = max == -static_cast<C>(INFINITY) ? C(0) : max;  // nothing to look at so far
-    const C shrink = functors::math::exp(before - base);
-    score = functors::math::exp(score - base);
+    const C shrink = functors::math::exp(scale * (before - base));
+    score = functors::math::exp(scale * (score - base));
     sum = sum * shrink + score;
     return shrink;
 }
@@ -132,7 +133,8 @@ __device__ std::int64_t keys_seen(const Attention& a, std::int64_t first) {
 }
 
 template <class C, int parts> __global__ void __launch_bounds__(threads)
-    attention_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, AnyArray<C> y, AnyArray<C> lse) {
+    attention_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, AnyArray<C> y, AnyArray<C> maxima,
+                     AnyArray<C> totals) {
     MEZZO_SHARED(Tiles<C>, tiles, );
     for (std::int64_t index = blockIdx.x; index < Place::count(a, a.query, parts * tile);
          index += gridDim.x) {
@@ -146,9 +148,8 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
             dots(tiles, queries, at.first, keys, j0, w);
             for (int r = 0; r < warp_rows; ++r) {
                 const std::int64_t i = at.first + warp_row() + r, j = j0 + lane();
-                w[r] =
-                    a.visible(at.b, at.h, i, j) ? w[r] * static_cast<C>(a.scale) : -static_cast<C>(INFINITY);
-                shrink[r] = online_softmax(w[r], max[r], sum[r]);
+                if (!a.visible(at.b, at.h, i, j)) w[r] = -static_cast<C>(INFINITY);
+                shrink[r] = online_softmax(w[r], static_cast<C>(a.scale), max[r], sum[r]);
                 if (!a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j))) w[r] = 0;
             }
             MEZZO_UNROLL
@@ -161,8 +162,10 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
         for (int r = 0; r < warp_rows; ++r) {
             const std::int64_t i = at.first + warp_row() + r;
             const C total = warp_reduce(sum[r], Sum());
-            if (lse.p != nullptr && lane() == 0 && at.column == 0 && i < a.query)
-                lse.store(at.bh * a.query + i, max[r] + functors::math::log(total));
+            if (maxima.p != nullptr && lane() == 0 && at.column == 0 && i < a.query) {
+                maxima.store(at.bh * a.query + i, max[r]);
+                totals.store(at.bh * a.query + i, total);
+            }
             sum[r] = total == C(0) ? C(0) : static_cast<C>(a.dropout.scale) / total;
         }
         store_rows(a, at, a.query, result, sum, y);
@@ -178,10 +181,10 @@ template <class C> struct PairGradient {
         const bool kept = a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j));
         const C scale = kept ? static_cast<C>(a.dropout.scale) : C(0);
         const C p = a.visible(at.b, at.h, i, j)
-                        ? functors::math::exp(score * static_cast<C>(a.scale) - row.v[0])
+                        ? functors::math::exp((score - row.max) * static_cast<C>(a.scale) - row.log_sum)
                         : C(0);
         dropped_p = p * scale;
-        ds = p * (dp * scale - row.v[1]);
+        ds = p * (dp * scale - row.delta);
     }
 };
 
@@ -245,8 +248,9 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
 }
 
 // A warp per row.
-template <class C> __global__ void statistics_kernel(Attention a, HeadRows g, HeadRows y, AnyArray<C> lse,
-                                                     C factor, RowStatistics<C>* out, std::int64_t stride) {
+template <class C> __global__ void statistics_kernel(Attention a, HeadRows g, HeadRows y, AnyArray<C> max,
+                                                     AnyArray<C> sum, C factor, RowStatistics<C>* out,
+                                                     std::int64_t stride) {
     for (std::int64_t row = first_item() / 32; row < a.batch * a.heads * stride; row += item_step() / 32) {
         const std::int64_t bh = row / stride, i = row % stride, b = bh / a.heads, h = bh % a.heads;
         const std::int64_t of_g = g.offset(b, h) + i * g.length, of_y = y.offset(b, h) + i * y.length;
@@ -255,11 +259,11 @@ template <class C> __global__ void statistics_kernel(Attention a, HeadRows g, He
             delta += load_as<C>(g.p, g.dtype, of_g + d) * load_as<C>(y.p, y.dtype, of_y + d);
         delta = warp_reduce(delta, Sum());
         if (lane() != 0) continue;
-        const C value = i < a.query ? lse.load(bh * a.query + i) : -static_cast<C>(INFINITY);
-        if (value == -static_cast<C>(INFINITY))
-            out[row] = {{static_cast<C>(INFINITY), C(0)}};
+        const C total = i < a.query ? sum.load(bh * a.query + i) : C(0);
+        if (total == C(0))
+            out[row] = {static_cast<C>(INFINITY), C(0), C(0)};
         else
-            out[row] = {{value * factor, delta}};
+            out[row] = {max.load(bh * a.query + i), functors::math::log(total) * factor, delta};
     }
 }
 
@@ -272,10 +276,11 @@ template <class Run> void with_parts(const Attention& a, const Run& run) {
 }
 
 template <class C> void forward(const Attention& a, In in, Out out) {
+    const AnyArray<C> none{nullptr, float32};
     with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
         launch(attention_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads, 0, a,
                head_rows(in[0]), head_rows(in[1]), head_rows(in[2]), any_of<C>(out[0]),
-               out.size() > 1 ? any_of<C>(out[1]) : AnyArray<C>{nullptr, float32});
+               out.size() > 1 ? any_of<C>(out[1]) : none, out.size() > 1 ? any_of<C>(out[2]) : none);
     });
 }
 
@@ -283,7 +288,7 @@ template <class C> void backward(const Attention& a, In in, Out out) {
     const std::int64_t rows = statistics_rows(a.query);
     const Scratch scratch(out[0].device(), a.batch * a.heads * rows * std::int64_t(sizeof(RowStatistics<C>)));
     auto* statistics = scratch.as<RowStatistics<C>>();
-    attention_statistics<C>(a, in[0], in[4], in[5], 1, statistics);
+    attention_statistics<C>(a, in[0], in[4], in[5], in[6], 1, statistics);
     const HeadRows g = head_rows(in[0]), q = head_rows(in[1]), k = head_rows(in[2]), v = head_rows(in[3]);
     with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
         launch(query_gradient_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads,
@@ -303,7 +308,8 @@ bool any_float64(In in, Out out) {
 }  // namespace
 
 Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at) {
-    Attention a{q.size(0), q.size(2), q.size(1), k.size(1), q.size(3), {}, {}, at.beta, at.index != 0};
+    Attention a{q.size(0),    q.size(2), q.size(1), k.size(1), q.size(3), {}, {}, std::fmax(at.beta, 1e-37),
+                at.index != 0};
     if (mask.defined()) {
         const Strides& s = mask.strides();
         a.mask = {static_cast<const bool*>(raw(mask)), s[0], s[1], s[2], s[3]};
@@ -314,13 +320,14 @@ Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask
 }
 
 template <class C> void attention_statistics(const Attention& a, const Tensor& g, const Tensor& y,
-                                             const Tensor& lse, double factor, RowStatistics<C>* out) {
+                                             const Tensor& max, const Tensor& sum, double factor,
+                                             RowStatistics<C>* out) {
     const std::int64_t rows = statistics_rows(a.query);
     launch(statistics_kernel<C>, grid_for(a.batch * a.heads * rows * 32), 256, 0, a, head_rows(g),
-           head_rows(y), any_of<C>(lse), static_cast<C>(factor), out, rows);
+           head_rows(y), any_of<C>(max), any_of<C>(sum), static_cast<C>(factor), out, rows);
 }
 template void attention_statistics<float>(const Attention&, const Tensor&, const Tensor&, const Tensor&,
-                                          double, RowStatistics<float>*);
+                                          const Tensor&, double, RowStatistics<float>*);
 
 }  // namespace mezzo::cuda
 
@@ -337,7 +344,7 @@ void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
 
 void scaled_dot_product_attention_grad(In in, const Attrs& at, Out out) {
     use_device_of(out[0]);
-    const Attention a = attention_problem(in[1], in[2], in[6], at);
+    const Attention a = attention_problem(in[1], in[2], in[7], at);
     if (flash_attention() && flash_attention_backward(a, in, out)) return;
     any_float64(in, out) ? backward<double>(a, in, out) : backward<float>(a, in, out);
 }

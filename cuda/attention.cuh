@@ -72,8 +72,11 @@ struct Attention {
     }
 };
 
-// What the gradient needs of a query row: p = exp(score - lse), ds = p (dp - delta).
-template <class C> using RowStatistics = Vec<C, 2>;  // lse times a factor, delta
+// What the gradient needs of a query row: p = exp(scale (score - max) - log_sum), ds = p (dp - delta). Max
+// and logarithm apart: their sum would round the logarithm away where scores are large.
+template <class C> struct alignas(4 * sizeof(C)) RowStatistics {
+    C max, log_sum, delta;  // max: of the scores, not scaled; log_sum: times a factor
+};
 
 // Rows of RowStatistics per head: the queries in whole tiles, so that no kernel needs a bound.
 inline constexpr std::int64_t statistics_tile = 128;
@@ -88,10 +91,11 @@ inline HeadRows head_rows(const Tensor& x) {
 // From q and k of the row, its mask (or undefined) and attributes; says nothing of the other operands.
 Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at);
 
-// {factor * lse, delta = sum over dim of g y} of every row [batch, heads, statistics_rows]; {inf, 0} where
-// there was nothing to look at and behind the last query, which makes weights and gradients 0.
+// {max, factor * ln sum, delta = sum over dim of g y} of every row [batch, heads, statistics_rows]; {inf, 0,
+// 0} where there was nothing to look at and behind the last query, which makes weights and gradients 0.
 template <class C> void attention_statistics(const Attention& a, const Tensor& g, const Tensor& y,
-                                             const Tensor& lse, double factor, RowStatistics<C>* out);
+                                             const Tensor& max, const Tensor& sum, double factor,
+                                             RowStatistics<C>* out);
 
 // Longer sequences leave the int indices of the Tensor Core kernels.
 inline constexpr std::int64_t flash_max_length = std::int64_t(1) << 30;

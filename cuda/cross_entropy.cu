@@ -101,10 +101,12 @@ __global__ void nll_grad_kernel(RowGradient<C> g, Targets targets, AnyArray<C> o
     }
 }
 
-// loss = (1 - smoothing) (lse - x[target]) + smoothing (lse - mean(x)), lse = ln(sum(exp(x)))
+// loss = (1 - smoothing) (lse - x[target]) + smoothing (lse - mean(x)), lse = max + ln(sum(exp(x - max))).
+// Max and sum go to the gradient apart: their log-sum-exp would round the sum away where logits are large.
 template <class Team, class X>
 __global__ void cross_entropy_kernel(X x, Targets targets, Rows r, AnyArray<typename X::C> loss,
-                                     AnyArray<typename X::C> lse, typename X::C smoothing) {
+                                     AnyArray<typename X::C> max, AnyArray<typename X::C> sum,
+                                     typename X::C smoothing) {
     using C = typename X::C;
     for (std::int64_t row = Team::first_row(); row < r.rows; row += Team::row_step()) {
         const std::int64_t base = r.base(row);
@@ -112,32 +114,37 @@ __global__ void cross_entropy_kernel(X x, Targets targets, Rows r, AnyArray<type
         const C log_sum = functors::math::log(stats.sum);
         C mean = 0;
         if (smoothing != C(0)) {
-            for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) mean += x.load(base + j);
-            mean = Team::reduce(mean, C(0), Sum()) / static_cast<C>(r.cols);
+            BlockedSum<C> total;
+            for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size())
+                total.add(x.load(base + j) - stats.max);
+            mean = Team::reduce(total.get(), C(0), Sum()) / static_cast<C>(r.cols);
         }
         if (Team::rank() != 0) continue;
-        lse.store(row, stats.max + log_sum);
+        max.store(row, stats.max);
+        sum.store(row, stats.sum);
         C value = targets.skip(row) ? C(0) : static_cast<C>(NAN);
         if (!targets.skip(row) && targets.valid(row)) {
             value = (C(1) - smoothing) * ((stats.max - x.load(base + targets.target[row])) + log_sum);
-            if (smoothing != C(0)) value += smoothing * ((stats.max - mean) + log_sum);
+            if (smoothing != C(0)) value += smoothing * (log_sum - mean);
         }
         loss.store(row, value);
     }
 }
 
-// g (exp(x - lse) - (1 - smoothing) [column == target] - smoothing / classes)
+// g (exp(x - max) / sum - (1 - smoothing) [column == target] - smoothing / classes)
 template <class Team, class X, class Y>
 __global__ void cross_entropy_grad_kernel(RowGradient<typename X::C> g, X x, Targets targets,
-                                          AnyArray<typename X::C> lse, Y out, Rows r,
-                                          typename X::C smoothing) {
+                                          AnyArray<typename X::C> max, AnyArray<typename X::C> sum, Y out,
+                                          Rows r, typename X::C smoothing) {
     using C = typename X::C;
     for (std::int64_t row = Team::first_row(); row < r.rows; row += Team::row_step()) {
         const std::int64_t base = r.base(row), target = targets.target[row];
         const bool skip = targets.skip(row);
-        const C gradient = targets.valid(row) ? g.of(row) : static_cast<C>(NAN), log_sum = lse.load(row);
+        const C gradient = targets.valid(row) ? g.of(row) : static_cast<C>(NAN);
+        const C largest = max.load(row), inverse = C(1) / sum.load(row);
         for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) {
-            C value = functors::math::exp(x.load(base + j) - log_sum) - smoothing / static_cast<C>(r.cols);
+            C value = functors::math::exp(x.load(base + j) - largest) * inverse -
+                      smoothing / static_cast<C>(r.cols);
             if (j == target) value -= C(1) - smoothing;
             out.store(base + j, skip ? C(0) : gradient * value);
         }
@@ -153,7 +160,7 @@ template <class X> void forward(const X& x, In in, const Attrs& at, Out out) {
     const Rows r{rows, classes, 1};
     with_team(r, [&](auto team, unsigned grid, unsigned block) {
         launch(cross_entropy_kernel<decltype(team), X>, grid, block, 0, x, targets, r, any_of<C>(losses),
-               any_of<C>(out[1]), static_cast<C>(at.alpha));
+               any_of<C>(out[1]), any_of<C>(out[2]), static_cast<C>(at.alpha));
     });
     if (!each) reduce_losses(LoadRowLoss<C>{any_of<C>(losses), targets, false}, at, rows, out[0]);
 }
@@ -166,7 +173,7 @@ template <class X, class Y> void backward(const X& x, const Y& y, In in, const A
     const auto g = row_gradient<C>(in[0], at, count);
     with_team(r, [&](auto team, unsigned grid, unsigned block) {
         launch(cross_entropy_grad_kernel<decltype(team), X, Y>, grid, block, 0, g, x, targets,
-               any_of<C>(in[3]), y, r, static_cast<C>(at.alpha));
+               any_of<C>(in[3]), any_of<C>(in[4]), y, r, static_cast<C>(at.alpha));
     });
 }
 

@@ -1,8 +1,8 @@
 // scaled_dot_product_attention on Tensor Cores: float16 and bfloat16, dim 32, 64 and 128.
 //
-// Per (query, key) pair that is not skipped 2 dim multiply-adds and one exponential. Memory: q, y and lse
-// once; k and v once per 128 queries, most of it from L2. Shared memory per block: 30 KiB (dim 32), 54 KiB
-// (64), 68 KiB (128).
+// Per (query, key) pair that is not skipped 2 dim multiply-adds and one exponential. Memory: q, y, maxima and
+// sums once; k and v once per 128 queries, most of it from L2. Shared memory per block: 30 KiB (dim 32), 54
+// KiB (64), 68 KiB (128).
 #include "cuda/flash_attention.cuh"
 
 namespace mezzo::cuda {
@@ -64,15 +64,15 @@ __device__ void online_softmax(float (&s)[tiles][groups][4], RowState& state,
                 max = fmaxf(max, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-            const float base = max == -INFINITY ? 0.0f : max * scale;  // nothing to look at so far
-            const float shrink = exp2_approximate(old * scale - base);
+            const float base = max == -INFINITY ? 0.0f : max;  // nothing to look at so far
+            const float shrink = exp2_approximate((old - base) * scale);
             old = max;
             sum *= shrink;
             MEZZO_UNROLL
             for (int j = 0; j < groups; ++j) {
                 MEZZO_UNROLL
                 for (int e = 2 * half; e < 2 * half + 2; ++e) {
-                    s[i][j][e] = exp2_approximate(s[i][j][e] * scale - base);
+                    s[i][j][e] = exp2_approximate((s[i][j][e] - base) * scale);
                     sum += s[i][j][e];
                 }
             }
@@ -109,8 +109,9 @@ __device__ void drop(float (&s)[tiles][groups][4], const Attention& a, const Fla
     }
 }
 
-// Stores lse and turns the sums into the factors of the results.
-__device__ void finish(RowState& state, const Attention& a, const FlashPlace& at, int i0, float* lse) {
+// Stores maxima and sums, and turns the sums into the factors of the results.
+__device__ void finish(RowState& state, const Attention& a, const FlashPlace& at, int i0, float* maxima,
+                       float* totals) {
     MEZZO_UNROLL
     for (int i = 0; i < tiles; ++i) {
         MEZZO_UNROLL
@@ -119,15 +120,17 @@ __device__ void finish(RowState& state, const Attention& a, const FlashPlace& at
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             const int row = i0 + i * 16 + half * 8 + lane_row();
-            if (lse != nullptr && lane_column() == 0 && row < a.query)
-                lse[at.bh * a.query + row] = state.max[i][half] * static_cast<float>(a.scale) + logf(sum);
+            if (maxima != nullptr && lane_column() == 0 && row < a.query) {
+                maxima[at.bh * a.query + row] = state.max[i][half];
+                totals[at.bh * a.query + row] = sum;
+            }
             sum = sum == 0 ? 0.0f : static_cast<float>(a.dropout.scale) / sum;
         }
     }
 }
 
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
-    flash_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, T* y, float* lse) {
+    flash_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, T* y, float* maxima, float* totals) {
     constexpr int step = keys<dim>, stage_size = 2 * step * pitch<dim>;
     MEZZO_DYN_SHARED(T, query_tile);
     T* const stages = query_tile + rows * pitch<dim>;  // [2][keys, values][step][pitch]
@@ -161,15 +164,17 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             drop(s, a, at, i0, j0);
             add_product<T, dim>(result, s, tile + step * pitch<dim>);
         }
-        finish(state, a, at, i0, lse);
+        finish(state, a, at, i0, maxima, totals);
         store_rows<T, dim>(y, a, at, i0, a.query, result, state.sum);
     }
 }
 
 template <class T, int dim> void run(const Attention& a, In in, Out out) {
+    const bool kept = out.size() > 1;
     launch(flash_kernel<T, dim>, grid_for(FlashPlace::count(a, a.query, rows), 1), flash_threads,
            shared_bytes<dim>(), a, head_rows(in[0]), head_rows(in[1]), head_rows(in[2]),
-           static_cast<T*>(raw(out[0])), out.size() > 1 ? static_cast<float*>(raw(out[1])) : nullptr);
+           static_cast<T*>(raw(out[0])), kept ? static_cast<float*>(raw(out[1])) : nullptr,
+           kept ? static_cast<float*>(raw(out[2])) : nullptr);
 }
 
 template <class T> void run_dim(const Attention& a, In in, Out out) {

@@ -4,14 +4,14 @@
 // kernel that adds to dq from many blocks.
 //
 // Per (query, key) pair that is not skipped 7 dim multiply-adds and two exponentials. Memory: g, y, q, dq and
-// 8 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 for dim 128), most
+// 16 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 for dim 128), most
 // of it from L2. Shared memory per block for dim 32, 64, 128 in KiB: dq 30, 54, 102; dk and dv 31, 55, 69.
 #include "cuda/flash_attention.cuh"
 
 namespace mezzo::cuda {
 namespace {
 
-using Statistics = RowStatistics<float>;  // log2(e) lse, delta
+using Statistics = RowStatistics<float>;  // max, log2(sum), delta
 
 // 16-row tiles per warp and rows of the other side per step, so that everything stays in registers.
 template <int dim> struct QueryTiles {
@@ -58,9 +58,10 @@ __device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[t
                     const bool keep = kept >> (n / 2 * 8 + n % 2 + lane_column()) & 1u;
                     const bool visible =
                         whole || a.visible(at.b, at.h, query, j0 + j * 8 + n % 2 + lane_column());
-                    const float p =
-                        visible ? exp2_approximate(s[i][j][e] * scale - rows[i][half].v[0]) : 0.0f;
-                    dp[i][j][e] = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - rows[i][half].v[1]);
+                    const float p = visible ? exp2_approximate((s[i][j][e] - rows[i][half].max) * scale -
+                                                               rows[i][half].log_sum)
+                                            : 0.0f;
+                    dp[i][j][e] = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - rows[i][half].delta);
                 }
             }
         }
@@ -144,8 +145,9 @@ __device__ void transposed_gradient(float (&s)[tiles][groups][4], float (&dp)[ti
                 const bool visible =
                     whole || a.visible(at.b, at.h, i0 + column, j0 + i * 16 + e / 2 * 8 + lane_row());
                 const Statistics row = columns[column];
-                const float p = visible ? exp2_approximate(s[i][j][e] * scale - row.v[0]) : 0.0f;
-                dp[i][j][e] = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - row.v[1]);
+                const float p =
+                    visible ? exp2_approximate((s[i][j][e] - row.max) * scale - row.log_sum) : 0.0f;
+                dp[i][j][e] = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - row.delta);
                 s[i][j][e] = keep ? p : 0.0f;
             }
         }
@@ -170,10 +172,10 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             T* const to = stages + stage * 2 * step * pitch<dim>;
             queries.template fetch<dim, step>(to, i0);
             gradients.template fetch<dim, step>(to + step * pitch<dim>, i0);
-            const int pair = static_cast<int>(threadIdx.x) * 2;
-            if (pair < step)
-                copy_async(statistics + stage * step + pair,
-                           x.statistics + at.bh * x.statistics_stride + i0 + pair);
+            const int row = static_cast<int>(threadIdx.x);
+            if (row < step)
+                copy_async(statistics + stage * step + row,
+                           x.statistics + at.bh * x.statistics_stride + i0 + row);
             copy_async_commit();
         };
         const int begin = a.causal ? at.first : 0, end = static_cast<int>(a.query);
@@ -231,7 +233,7 @@ bool flash_attention_backward(const Attention& a, In in, Out out) {
     const std::int64_t rows = statistics_rows(a.query);
     const Scratch scratch(out[0].device(), a.batch * a.heads * rows * std::int64_t(sizeof(Statistics)));
     auto* statistics = scratch.as<Statistics>();
-    attention_statistics<float>(a, in[0], in[4], in[5], log2_e, statistics);
+    attention_statistics<float>(a, in[0], in[4], in[5], in[6], log2_e, statistics);
     const Operands x{head_rows(in[0]), head_rows(in[1]), head_rows(in[2]),
                      head_rows(in[3]), statistics,       rows};
     dtype == float16 ? run_dim<float16_t>(a, x, out) : run_dim<bfloat16_t>(a, x, out);

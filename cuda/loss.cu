@@ -30,15 +30,18 @@ struct SmoothError {
         return math::abs(d) < beta ? d / beta : functors::sign{}(d);
     }
 };
-// -(t ln x + (1 - t) ln(1 - x)), logarithms not below -100
+// -(t ln x + (1 - t) ln(1 - x)), logarithms not below -100. Outside [0, 1] both are NaN: the device cannot
+// throw.
 struct CrossEntropy {
     template <class C> static __device__ C bounded(C logarithm) {
         return logarithm < C(-100) ? C(-100) : logarithm;
     }
     template <class C> static __device__ C loss(C x, C t, C) {
+        if (x < C(0) || x > C(1)) return static_cast<C>(NAN);
         return (t - C(1)) * bounded(math::log1p(-x)) - t * bounded(math::log(x));
     }
     template <class C> static __device__ C slope(C x, C t, C) {
+        if (x < C(0) || x > C(1)) return static_cast<C>(NAN);
         const C variance = x * (C(1) - x);
         return (x - t) / (variance < C(1e-12) ? C(1e-12) : variance);
     }

@@ -67,6 +67,23 @@ template <class Run> void with_team(const Rows& r, const Run& run) {
         run(BlockTeam{}, grid_for(r.rows, 1), rows_block);
 }
 
+// A sum in blocks: no rounded sum has more than 256 terms, or 256 such sums behind each other, up to 65,536
+// terms, and one more per 256 terms from there on.
+template <class C> struct BlockedSum {
+    C total = 0, part = 0;
+    int count = 0;
+    __device__ void add(C x) {
+        part += x;
+        if (++count == 256) flush();
+    }
+    __device__ void flush() {
+        total += part;
+        part = 0;
+        count = 0;
+    }
+    __device__ C get() const { return total + part; }
+};
+
 // The running maximum of some values and the sum of exp(value - maximum): one pass over a row for its softmax
 // (Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867).
 template <class C> struct MaxSum {
@@ -97,8 +114,15 @@ private:
 
 template <class Team, class A>
 __device__ MaxSum<typename A::C> max_sum(const A& x, std::int64_t base, const Rows& r) {
+    constexpr std::int64_t block = 256;  // terms that are summed up on their own, see BlockedSum
+    const std::int64_t step = Team::size();
     auto result = MaxSum<typename A::C>::none();
-    for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) result.add(x.load(base + j * r.inner));
+    for (std::int64_t j = Team::rank(); j < r.cols;) {
+        auto part = MaxSum<typename A::C>::none();
+        for (std::int64_t n = 0; n < block && j < r.cols; ++n, j += step)
+            part.add(x.load(base + j * r.inner));
+        result = MergeMaxSum()(result, part);
+    }
     return Team::reduce(result, MaxSum<typename A::C>::none(), MergeMaxSum());
 }
 

@@ -26,12 +26,12 @@ __global__ void softmax_grad_kernel(G g, Y y, X out, Rows r, bool log) {
     using C = typename X::C;
     for (std::int64_t row = Team::first_row(); row < r.rows; row += Team::row_step()) {
         const std::int64_t base = r.base(row);
-        C sum = 0;
+        BlockedSum<C> own;
         for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) {
             const C gradient = g.load(base + j * r.inner);
-            sum += log ? gradient : gradient * y.load(base + j * r.inner);
+            own.add(log ? gradient : gradient * y.load(base + j * r.inner));
         }
-        sum = Team::reduce(sum, C(0), Sum());
+        const C sum = Team::reduce(own.get(), C(0), Sum());
         for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) {
             const C gradient = g.load(base + j * r.inner), value = y.load(base + j * r.inner);
             out.store(base + j * r.inner,

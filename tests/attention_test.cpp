@@ -106,10 +106,10 @@ struct Threads {
     ~Threads() { set_num_threads(before); }
 };
 
-// The log-sum-exp that the forward leaves for the gradient of y.
-Tensor kept_lse(const Tensor& y) {
+// What the forward leaves for the gradient of y: largest scores (1) and sums (2).
+Tensor kept(const Tensor& y, std::size_t result) {
     const Ref<Call> view = y->grad_meta->node;
-    return view->edges[0].node->kept_out[1];
+    return view->edges[0].node->kept_out[result];
 }
 
 }  // namespace
@@ -158,7 +158,8 @@ TEST_CASE("attention: a query that may look at nothing gives 0", "[ops][attentio
         for (const Tensor& t : {r.y, r.dq, r.dk, r.dv}) CHECK(magnitude(t) == 0);
         const Tensor q = alias(x).set_requires_grad();
         const Tensor y = scaled_dot_product_attention(q, x, x, {.mask = nothing});
-        CHECK(doubles(kept_lse(y)) == std::vector<double>(10, -INFINITY));
+        CHECK(doubles(kept(y, 1)) == std::vector<double>(10, -INFINITY));
+        CHECK(doubles(kept(y, 2)) == std::vector<double>(10, 0));
         const Tensor no_keys = zeros({1, 2, 0, 8}, {.dtype = dtype});
         const Results none = run(x, no_keys, no_keys, x, {});
         for (const Tensor& t : {none.y, none.dq}) CHECK(magnitude(t) == 0);
@@ -166,7 +167,7 @@ TEST_CASE("attention: a query that may look at nothing gives 0", "[ops][attentio
     }
 }
 
-TEST_CASE("attention keeps the log-sum-exp of the scores", "[ops][attention]") {
+TEST_CASE("attention keeps the largest score and the sum of exponentials", "[ops][attention]") {
     const Sizes s{2, 3, 40, 300, 16};
     const Tensor q = random_tensor({2, 3, 40, 16}, 1), k = random_tensor({2, 3, 300, 16}, 2);
     const Tensor mask = mask_of(MaskKind::full, s);
@@ -177,9 +178,13 @@ TEST_CASE("attention keeps the log-sum-exp of the scores", "[ops][attention]") {
     isas.each([&] {
         const Tensor y =
             scaled_dot_product_attention(alias(q).set_requires_grad(), k, k, {.mask = mask, .scale = 0.5});
-        const Tensor lse = kept_lse(y);
-        CHECK(lse.shape() == Shape{2, 3, 40});
-        CHECK(lse.dtype() == float32);
+        const Tensor largest = kept(y, 1), total = kept(y, 2);
+        for (const Tensor& t : {largest, total}) {
+            CHECK(t.shape() == Shape{2, 3, 40});
+            CHECK(t.dtype() == float32);
+        }
+        CHECK(difference(doubles(largest), doubles(max(hidden, {-1}) * 2.0), {1e-6, 1e-5}) == "");
+        const Tensor lse = largest.to(float64) * 0.5 + log(total.to(float64));
         CHECK(difference(doubles(lse), doubles(wanted), {1e-6, 1e-5}) == "");
     });
 }

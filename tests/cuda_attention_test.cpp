@@ -71,7 +71,7 @@ struct Case {
 
 using Values = std::vector<double>;
 struct Expected {
-    Values y, lse, dq, dk, dv;
+    Values y, largest, sum, dq, dk, dv;  // largest scores before the scale, and sums of exponentials
 };
 
 // One head: rows of q, k, v, g are `stride` apart, from element `at` (queries) and `from` (keys) on.
@@ -95,7 +95,8 @@ void head_reference(const Case& c, std::int64_t b, std::int64_t h, const Values&
             max = std::max(max, p[std::size_t(j)]);
         }
         for (double& x : p) sum += x = max == -INFINITY ? 0 : std::exp(x - max);
-        e.lse[std::size_t(bh * c.query + i)] = max + std::log(sum);
+        e.largest[std::size_t(bh * c.query + i)] = max / scale;
+        e.sum[std::size_t(bh * c.query + i)] = sum;
         if (sum == 0) continue;
         for (std::int64_t j = 0; j < c.key; ++j) {
             const auto n = std::size_t(j);
@@ -119,7 +120,8 @@ void head_reference(const Case& c, std::int64_t b, std::int64_t h, const Values&
 
 Expected reference(const Case& c, const Values& q, const Values& k, const Values& v, const Values& g) {
     const Values queries(std::size_t(c.queries().numel()), 0.0), keys(std::size_t(c.keys().numel()), 0.0);
-    Expected e{queries, Values(std::size_t(c.batch * c.heads * c.query), 0.0), queries, keys, keys};
+    const Values rows(std::size_t(c.batch * c.heads * c.query), 0.0);
+    Expected e{queries, rows, rows, queries, keys, keys};
     for (std::int64_t b = 0; b < c.batch; ++b)
         for (std::int64_t h = 0; h < c.heads; ++h) head_reference(c, b, h, q, k, v, g, e);
     return e;
@@ -165,7 +167,7 @@ Tensor mask_of(const Case& c) {
 
 struct Run {
     Case c;
-    Tensor q, k, v, g, mask, y, lse, dq, dk, dv;
+    Tensor q, k, v, g, mask, y, largest, sum, dq, dk, dv;
 
     explicit Run(const Case& what) : c(what) {
         q = laid_out(on_device(c.queries(), c.dtype, 1), c.layout, 0);
@@ -175,16 +177,17 @@ struct Run {
         mask = mask_of(c);
         const TensorOptions like{.dtype = c.dtype, .device = device};
         y = full(c.queries(), 55.0, like);
-        lse = full({c.batch, c.heads, c.query}, 55.0,
-                   {.dtype = c.dtype == float64 ? float64 : float32, .device = device});
-        const Tensors in{q, k, v, mask}, out{y, lse};
+        const TensorOptions wide{.dtype = c.dtype == float64 ? float64 : float32, .device = device};
+        largest = full({c.batch, c.heads, c.query}, 55.0, wide);
+        sum = full({c.batch, c.heads, c.query}, 55.0, wide);
+        const Tensors in{q, k, v, mask}, out{y, largest, sum};
         cuda_kernels::scaled_dot_product_attention(in, c.attrs(), out);
         backward();
     }
     void backward() {
         const TensorOptions like{.dtype = c.dtype, .device = device};
         dq = full(c.queries(), 55.0, like), dk = full(c.keys(), 55.0, like), dv = full(c.keys(), 55.0, like);
-        const Tensors in{g, q, k, v, y, lse, mask}, out{dq, dk, dv};
+        const Tensors in{g, q, k, v, y, largest, sum, mask}, out{dq, dk, dv};
         cuda_kernels::scaled_dot_product_attention_grad(in, c.attrs(), out);
     }
 };
@@ -206,7 +209,8 @@ void check_case(const Case& c) {
     const Expected e =
         reference(c, test::doubles(run.q), test::doubles(run.k), test::doubles(run.v), test::doubles(run.g));
     check_close("y", run.y, e.y, 1);
-    check_close("lse", run.lse, e.lse, 4);
+    check_close("largest", run.largest, e.largest, 4);
+    check_close("sum", run.sum, e.sum, 4);
     check_close("dq", run.dq, e.dq, 2);
     check_close("dk", run.dk, e.dk, 2);
     check_close("dv", run.dv, e.dv, 2);
@@ -242,7 +246,8 @@ TEST_CASE("cuda attention: no key gives zeros", "[cuda]") {
         const Flash flash(on);
         const Run run(Case{.query = 3, .key = 0, .dim = 64});
         CHECK(test::doubles(run.y) == Values(std::size_t(run.y.numel()), 0.0));
-        CHECK(test::doubles(run.lse) == Values(std::size_t(run.lse.numel()), -INFINITY));
+        CHECK(test::doubles(run.largest) == Values(std::size_t(run.largest.numel()), -INFINITY));
+        CHECK(test::doubles(run.sum) == Values(std::size_t(run.sum.numel()), 0));
         CHECK(test::doubles(run.dq) == Values(std::size_t(run.dq.numel()), 0.0));
     }
 }
@@ -315,9 +320,10 @@ TEST_CASE("cuda attention: a query with nothing to look at", "[cuda]") {
         const Flash flash(on);
         const Case c{.query = 20, .key = 24, .dim = 32, .look = Look::holes, .batch = 1, .heads = 1};
         const Run run(c);
-        const Values y = test::doubles(run.y), dq = test::doubles(run.dq), lse = test::doubles(run.lse);
+        const Values y = test::doubles(run.y), dq = test::doubles(run.dq),
+                     largest = test::doubles(run.largest);
         for (std::int64_t i = 3; i < c.query; i += 4) {
-            CHECK(lse[std::size_t(i)] == -INFINITY);
+            CHECK(largest[std::size_t(i)] == -INFINITY);
             for (std::int64_t d = 0; d < c.dim; ++d) {
                 CHECK(y[std::size_t(i * c.dim + d)] == 0);
                 CHECK(dq[std::size_t(i * c.dim + d)] == 0);

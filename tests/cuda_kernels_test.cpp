@@ -329,11 +329,12 @@ TEST_CASE("cuda: losses of class indices", "[cuda]") {
                 const Dtype result = dtype == float64 ? float64 : float32;
                 const Shape shape{4, classes}, reduced = reduction == 0 ? Shape{4} : Shape{};
                 const Both x(shape, dtype, 1), target({1, -100, 4, 0}, {4}, int64), g(reduced, result, 2);
-                const Both lse({2, 3, 2.5, 8}, {4}, result);
+                const Both largest({2, 3, 2.5, 8}, {4}, result), sum({1, 2, 1.5, 30}, {4}, result);
                 for (double smoothing : {0.0, 0.1}) {
                     const Attrs at{.alpha = smoothing, .index = -100, .reduction = reduction};
-                    AGREE(cross_entropy, {x, target}, at, {{reduced, result}, {{4}, result}}, 4);
-                    AGREE(cross_entropy_grad, {g, x, target, lse}, at, {{shape, dtype}}, 4);
+                    AGREE(cross_entropy, {x, target}, at, {{reduced, result}, {{4}, result}, {{4}, result}},
+                          4);
+                    AGREE(cross_entropy_grad, {g, x, target, largest, sum}, at, {{shape, dtype}}, 4);
                 }
                 const Attrs at{.shape = shape, .index = -100, .reduction = reduction};
                 AGREE(nll_loss, {x, target}, at, {{reduced, result}});
@@ -345,16 +346,17 @@ TEST_CASE("cuda: a target that is no class makes the loss NaN", "[cuda]") {
     if (no_device()) return;
     const Tensor x = test::tensor_of({1, 2, 3, 4, 5, 6}, {2, 3}, float32, device);
     const Tensor target = test::tensor_of({0, 3}, {2}, int64, device);
-    const Tensor loss = empty({}, {.device = device}), lse = empty({2}, {.device = device});
+    const Tensor loss = empty({}, {.device = device}), largest = empty({2}, {.device = device}),
+                 sum = empty({2}, {.device = device});
     const Tensor grad = empty({2, 3}, {.device = device}), g = test::tensor_of({1}, {}, float32, device);
     const Attrs at{.shape = {2, 3}, .index = -100, .reduction = 2};
     const auto run = [&](Kernel* kernel, const std::vector<Tensor>& in, const std::vector<Tensor>& out) {
         kernel(in, at, out);
         return test::doubles(out[0]);
     };
-    CHECK(std::isnan(run(cuda_kernels::cross_entropy, {x, target}, {loss, lse})[0]));
+    CHECK(std::isnan(run(cuda_kernels::cross_entropy, {x, target}, {loss, largest, sum})[0]));
     CHECK(std::isnan(run(cuda_kernels::nll_loss, {x, target}, {loss})[0]));
-    for (const auto& values : {run(cuda_kernels::cross_entropy_grad, {g, x, target, lse}, {grad}),
+    for (const auto& values : {run(cuda_kernels::cross_entropy_grad, {g, x, target, largest, sum}, {grad}),
                                run(cuda_kernels::nll_loss_grad, {g, target}, {grad})}) {
         CHECK(std::isfinite(values[0]));
         CHECK(std::isnan(values[3]));

@@ -71,7 +71,7 @@ Tensor sum(const Tensor& x, const Axes& axes = {},
            ReduceOptions options = {});  // integers and booleans give int64
 Tensor mean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});  // floating only
 Tensor max(const Tensor& x, const Axes& axes = {},
-           ReduceOptions options = {});  // NaN wins; ties share the gradient
+           ReduceOptions options = {});  // NaN wins, its gradient is NaN; ties share the gradient
 Tensor min(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // The Euclidean norm, sqrt(sum(x^2)), accumulated in float32 (float64 for float64); its gradient at 0 is 0.
 Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
@@ -127,7 +127,7 @@ Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tenso
 
 struct AttentionOptions {
     // Broadcasts to [batch, heads, query, key]. Boolean: true where a query may look at a key; floating:
-    // added to the scores. Undefined: every query looks at every key.
+    // added to the scores, where -inf hides a key. Undefined: every query looks at every key.
     Tensor mask = {};
     bool causal = false;   // query i looks only at keys 0 … i
     double dropout_p = 0;  // of the weights, in [0, 1)
@@ -136,9 +136,9 @@ struct AttentionOptions {
 };
 // softmax(scale q k^T + mask) v per batch and head (Vaswani et al., arXiv 1706.03762): q [batch, heads,
 // query, dim], k [batch, heads, key, dim], v [batch, heads, key, dim_v]; result [batch, heads, query, dim_v].
-// A query that may look at no key gives 0. With a boolean mask or none and dim_v == dim the scores are never
-// stored as a whole; the result is then laid out as [batch, query, heads, dim], so that permute({0, 2, 1,
-// 3}).reshape() to [batch, query, heads * dim] copies nothing.
+// A query that may look at no key gives 0, and adds 0 to all gradients. With a boolean mask or none and dim_v
+// == dim the scores are never stored as a whole; the result is then laid out as [batch, query, heads, dim],
+// so that permute({0, 2, 1, 3}).reshape() to [batch, query, heads * dim] copies nothing.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 
@@ -182,8 +182,9 @@ struct NllOptions {
 };
 // log_probabilities [rows, classes], target int64 [rows].
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
-// input: probabilities in [0, 1]; logarithms are clamped to >= -100. Refused inside Autocast unless input is
-// a float32 that no cast produced.
+// input: probabilities in [0, 1]; logarithms are clamped to >= -100. An element outside throws Error(value)
+// on the CPU; on CUDA, where looking would wait for the device, its loss and gradient are NaN. NaN stays NaN
+// on both. Refused inside Autocast unless input is a float32 that no cast produced.
 Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
 Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
                                         Reduction reduction = Reduction::mean);

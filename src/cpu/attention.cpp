@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "cpu/buffer.h"
-#include "cpu/loops.h"
 #include "cpu/parallel.h"
 #include "ops/kernels.h"
 
@@ -40,8 +39,12 @@ struct Panel {
 
 class Forward {
 public:
-    Forward(const AttentionProblem& problem, const Heads& result, float* log_sums)
-        : p(problem), y(result), lse(log_sums), nr(gemm.nr), scale(p.log2_scale()) {}
+    Forward(const AttentionProblem& problem, const Heads& result, Out out)
+        : p(problem), y(result), nr(gemm.nr), scale(p.log2_scale()) {
+        if (out.size() < 2) return;
+        maxima = reinterpret_cast<float*>(out[1]->bytes());
+        totals = reinterpret_cast<float*>(out[2]->bytes());
+    }
 
     // Queries [first, first + count) of one head.
     void run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) const;
@@ -60,7 +63,7 @@ private:
 
     const AttentionProblem& p;
     const Heads& y;
-    float* lse;  // [batch, heads, query] or null
+    float *maxima = nullptr, *totals = nullptr;  // of the softmax, [batch, heads, query], or null
     const AttentionKernels& kernels = active_attention_kernels();
     const GemmKernels& gemm = kernels.gemm;
     const std::int64_t nr;
@@ -128,16 +131,16 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     panel.started = true;
 }
 
-// Sums over totals to y, and the log-sum-exp.
+// Sums over totals to y, and what the gradient reads.
 void Forward::finish(std::int64_t b, std::int64_t h, const Panel& panel) const {
     if (!panel.started) std::fill(panel.sums, panel.sums + p.dim * nr, 0.0f);
     kernels.divide(panel.sums, nr, p.dim, panel.columns, panel.total, float(p.dropout.scale));
     float* const turned = scratch().turned.get<float>(round_up(p.dim, nr) * nr);
     write_transposed(gemm, panel.sums, p.dim, panel.columns, 1, turned, y, y.at(b, panel.first, h));
-    if (!lse) return;
-    active_loops().unary[int(UnaryOp::log)][int(Compute::f32)](turned, panel.total, panel.columns, 0, 0);
-    float* const to = lse + (b * p.heads + h) * p.query + panel.first;
-    for (std::int64_t j = 0; j < panel.columns; ++j) to[j] = turned[j] + panel.maximum[j] * float(p.scale);
+    if (!maxima) return;
+    const std::int64_t row = (b * p.heads + h) * p.query + panel.first;
+    std::copy_n(panel.maximum, panel.columns, maxima + row);
+    std::copy_n(panel.total, panel.columns, totals + row);
 }
 
 void Forward::run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) const {
@@ -186,8 +189,7 @@ void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
     if (p.batch * p.heads * p.query == 0) return;
     if (in[0]->dtype == float64) return cpu::attention_f64(p, out);
     const cpu::Heads y(out[0]);
-    float* const lse = out.size() > 1 ? reinterpret_cast<float*>(out[1]->bytes()) : nullptr;
-    const cpu::Forward forward(p, y, lse);
+    const cpu::Forward forward(p, y, out);
     const std::int64_t chunk = cpu::chunk_of_queries(p, cpu::active_attention_kernels().gemm.nr);
     const std::int64_t chunks = (p.query + chunk - 1) / chunk;
     constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention

@@ -30,7 +30,7 @@ void add(double* to, const double* x, double factor, std::int64_t n) {
 struct Row {
     std::vector<double> weight, kept;
     std::vector<std::uint8_t> bytes;
-    double lse = 0;
+    double top = 0, total = 0;  // the largest score, and the sum of exponentials
     explicit Row(std::int64_t key)
         : weight(std::size_t(key)), kept(std::size_t(key), 1.0), bytes(std::size_t(key)) {}
 
@@ -39,16 +39,16 @@ struct Row {
         std::fill(weight.begin(), weight.end(), -INFINITY);
         std::fill(bytes.begin(), bytes.end(), std::uint8_t(1));
         if (p.mask.any()) p.mask.read(b, h, i, 0, p.key, bytes.data());
-        double top = -INFINITY, total = 0;
+        top = -INFINITY;
+        total = 0;
         for (std::int64_t j = 0; j < end; ++j) {
             if (!bytes[std::size_t(j)]) continue;
-            weight[std::size_t(j)] = p.scale * dot(row(p.q, b, i, h), row(p.k, b, j, h), p.dim);
+            weight[std::size_t(j)] = dot(row(p.q, b, i, h), row(p.k, b, j, h), p.dim);
             top = std::max(top, weight[std::size_t(j)]);
         }
         const double shift = top == -INFINITY ? 0 : top;
-        for (double& w : weight) total += w = std::exp(w - shift);
+        for (double& w : weight) total += w = std::exp(p.scale * (w - shift));
         for (double& w : weight) w = total == 0 ? 0 : w / total;
-        lse = std::log(total) + top;
         if (p.dropout.threshold == 0) return;
         for (std::int64_t j = 0; j < p.key; j += attention_keys) {
             const std::int64_t n = std::min(attention_keys, p.key - j);
@@ -78,7 +78,9 @@ Tensor as_double(const Tensor& x) {
 
 void attention_f64(const AttentionProblem& p, Out out) {
     const Heads y(out[0]);
-    double* const lse = out.size() > 1 ? reinterpret_cast<double*>(out[1]->bytes()) : nullptr;
+    const auto keep = [&](std::size_t result, std::int64_t row, double value) {
+        if (out.size() > 1) reinterpret_cast<double*>(out[result]->bytes())[row] = value;
+    };
     for_heads(p, [&](std::int64_t b, std::int64_t h, Row& weights) {
         for (std::int64_t i = 0; i < p.query; ++i) {
             weights.compute(p, b, h, i);
@@ -88,7 +90,8 @@ void attention_f64(const AttentionProblem& p, Out out) {
                 const double w = weights.weight[std::size_t(j)] * weights.kept[std::size_t(j)];
                 if (w != 0) add(to, row(p.v, b, j, h), w, p.dim);
             }
-            if (lse) lse[(b * p.heads + h) * p.query + i] = weights.lse;
+            keep(1, (b * p.heads + h) * p.query + i, weights.top);
+            keep(2, (b * p.heads + h) * p.query + i, weights.total);
         }
     });
 }
@@ -100,7 +103,7 @@ void attention_grad_f64(In in, const Attrs& at, Out out) {
     for (const Tensor& y : out)
         grads.push_back(y->dtype == float64 ? y : empty(y->shape, {.dtype = float64}));
     for (const Tensor& y : grads) std::fill_n(y.data<double>(), y->numel, 0.0);
-    const AttentionProblem p(x[1], x[2], x[3], in[6], at);
+    const AttentionProblem p(x[1], x[2], x[3], in[7], at);
     const Heads g(x[0]), y(x[4]), dq(grads[0]), dk(grads[1]), dv(grads[2]);
     for_heads(p, [&](std::int64_t b, std::int64_t h, Row& weights) {
         for (std::int64_t i = 0; i < p.query; ++i) {

@@ -1,5 +1,6 @@
 // The gradient of scaled_dot_product_attention by FlashAttention-2 (Dao, arXiv 2307.08691): weights are
-// computed again from the log-sum-exp, block by block. With p the weights, d their dropout:
+// computed again from the maximum and sum of their softmax, block by block. With p the weights, d their
+// dropout:
 //   dv = d(p)^T g, dp = d(g v^T), ds = p (dp - sum(g y)), dq = scale ds k, dk = scale ds^T q.
 //
 // Here blocks have a row per query and a column per key, in panels of the GEMM tile's width: so p and ds are
@@ -10,6 +11,7 @@
 
 #include "cpu/attention.h"
 #include "cpu/buffer.h"
+#include "cpu/loops.h"
 #include "cpu/parallel.h"
 #include "ops/kernels.h"
 
@@ -34,8 +36,8 @@ Scratch& scratch() {
 struct Queries {
     std::int64_t first, count;
     const float *q, *g, *q_turned, *g_turned;
-    const float *lse, *delta;  // see SoftmaxGradBlock
-    float* dq;                 // [count, ldq] sums
+    const float *maximum, *log2_sum, *delta;  // see SoftmaxGradBlock
+    float* dq;                                // [count, ldq] sums
 };
 
 // A block of keys, packed as op(B): k^T and v^T [dim, keys], and k [keys, dim].
@@ -62,11 +64,12 @@ public:
           dq(out[0]),
           dk(out[1]),
           dv(out[2]),
-          lse(reinterpret_cast<const float*>(in[5]->bytes())) {}
+          maxima(reinterpret_cast<const float*>(in[5]->bytes())),
+          totals(reinterpret_cast<const float*>(in[6]->bytes())) {}
     void run(const Part& part) const;
 
 private:
-    void statistics(const Part& part, float* lse2, float* delta) const;
+    void statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const;
     Queries queries(const Part& part, std::int64_t first, float* to) const;
     Keys keys(const Part& part, std::int64_t first, std::int64_t count, float* to) const;
     bool read_masks(const Part& part, const Queries& queries, const Keys& keys, std::uint8_t* seen,
@@ -86,20 +89,25 @@ private:
 
     const AttentionProblem& p;
     const Heads g, y, dq, dk, dv;
-    const float* lse;
+    const float *maxima, *totals;
     const AttentionKernels& kernels = active_attention_kernels();
     const GemmKernels& gemm = kernels.gemm;
     const std::int64_t mr = gemm.mr, nr = gemm.nr, ldq = round_up(p.dim, nr);
     const float log2_scale = p.log2_scale();
 };
 
-// Per query of the part: the log-sum-exp to base 2, +inf where there was nothing to look at, so that all
-// weights become 0; and sum(g y), which is the sum over the keys of weight times its gradient.
-void Backward::statistics(const Part& part, float* lse2, float* delta) const {
+// Per query of the part: the largest score, +inf where there was nothing to look at, so that all weights
+// become 0; the logarithm of the sum to base 2; and sum(g y), which is the sum over the keys of weight times
+// its gradient.
+void Backward::statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const {
     const std::int64_t count = part.end_query - part.first_query;
-    const float* from = lse + (part.b * p.heads + part.h) * p.query + part.first_query;
-    for (std::int64_t i = 0; i < count; ++i)
-        lse2[i] = from[i] == -infinity ? infinity : from[i] * 1.44269504f;
+    const std::int64_t row = (part.b * p.heads + part.h) * p.query + part.first_query;
+    active_loops().unary[int(UnaryOp::log)][int(Compute::f32)](log2_sum, totals + row, count, 0, 0);
+    for (std::int64_t i = 0; i < count; ++i) {
+        const bool nothing = totals[row + i] == 0;
+        maximum[i] = nothing ? infinity : maxima[row + i];
+        log2_sum[i] = nothing ? 0 : log2_sum[i] * 1.44269504f;
+    }
     kernels.row_dots(g.along_dim(part.b, part.first_query, part.h),
                      y.along_dim(part.b, part.first_query, part.h), count, p.dim, delta);
 }
@@ -115,7 +123,7 @@ Queries Backward::queries(const Part& part, std::int64_t first, float* to) const
         gemm.pack_a(p.q.along_rows(part.b, first, part.h), p.dim, count, q_turned);
         gemm.pack_a(g.along_rows(part.b, first, part.h), p.dim, count, g_turned);
     }
-    return {first, count, q, dy, q_turned, g_turned, nullptr, nullptr, nullptr};
+    return {first, count, q, dy, q_turned, g_turned, nullptr, nullptr, nullptr, nullptr};
 }
 
 Keys Backward::keys(const Part& part, std::int64_t first, std::int64_t count, float* to) const {
@@ -207,7 +215,8 @@ void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int
         block.columns = columns;
         block.scale = log2_scale;
         block.kept_scale = float(p.dropout.scale);
-        block.lse = q.lse + from;
+        block.maximum = q.maximum + from;
+        block.log2_sum = q.log2_sum + from;
         block.delta = q.delta + from;
         kernels.softmax_grad(block);
         if (kept) kernels.keep(t_from, kept + from * nr, left * nr, 0);
@@ -263,8 +272,9 @@ void Backward::run(const Part& part) const {
     const std::int64_t blocks = (count + block_queries - 1) / block_queries;
     std::uint8_t* const seen = s.seen.get<std::uint8_t>(p.key);
     const KeyRange visible = p.visible_keys(part.b, part.h, seen);
-    float* const lse2 = s.rows.get<float>(2 * count);
-    statistics(part, lse2, lse2 + count);
+    float *const maximum = s.rows.get<float>(3 * count), *const log2_sum = maximum + count,
+                 *const delta = log2_sum + count;
+    statistics(part, maximum, log2_sum, delta);
     float* const sums = part.dq ? s.query_sums.get<float>(count * ldq) : nullptr;
     if (sums) std::fill(sums, sums + count * ldq, 0.0f);
     float* const packed = s.queries.get<float>(blocks * floats_of_queries());
@@ -272,8 +282,9 @@ void Backward::run(const Part& part) const {
     for (std::int64_t n = 0; n < blocks; ++n) {
         const std::int64_t first = n * block_queries;
         list[n] = queries(part, part.first_query + first, packed + n * floats_of_queries());
-        list[n].lse = lse2 + first;
-        list[n].delta = lse2 + count + first;
+        list[n].maximum = maximum + first;
+        list[n].log2_sum = log2_sum + first;
+        list[n].delta = delta + first;
         list[n].dq = sums ? sums + first * ldq : nullptr;
     }
     float* const packed_keys = s.keys.get<float>(2 * round_up(block_keys, nr) * p.dim + block_keys * ldq);
@@ -334,7 +345,7 @@ void scaled_dot_product_attention_grad(In in, const Attrs& at, Out out) {
     bool f64 = out[0]->dtype == float64;
     for (std::size_t i = 0; i < 5; ++i) f64 = f64 || in[i]->dtype == float64;
     if (f64) return cpu::attention_grad_f64(in, at, out);
-    const cpu::AttentionProblem p(in[1], in[2], in[3], in[6], at);
+    const cpu::AttentionProblem p(in[1], in[2], in[3], in[7], at);
     if (p.batch * p.heads == 0) return;
     const cpu::Backward backward(in, p, out);
     const cpu::Parts parts(p);

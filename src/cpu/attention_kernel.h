@@ -97,13 +97,15 @@ template <int = 0> void softmax(const SoftmaxBlock& b) {
     }
 }
 
-// p = e^(score - lse), ds = p (dp - delta). Rounding of a large lse cannot raise a weight above 1.
+// p = e^(scale (score - max)) / sum, ds = p (dp - delta). Scores that are rounded differently from the
+// forward pass's cannot raise a weight above 1.
 template <int = 0> void softmax_grad(const SoftmaxGradBlock& b) {
     for (std::int64_t i = 0; i < b.rows; ++i) {
-        const Vector lse = broadcast<lanes>(b.lse[i]), delta = broadcast<lanes>(b.delta[i]);
+        const Vector maximum = broadcast<lanes>(b.maximum[i]), log2_sum = broadcast<lanes>(b.log2_sum[i]),
+                     delta = broadcast<lanes>(b.delta[i]);
         for (std::int64_t j = 0; j < b.columns; j += lanes) {
             float *const t = b.t + i * b.ld + j, *const u = b.u + i * b.ld + j;
-            const Vector p = power_of_two(at_most_zero(load<lanes>(t) * b.scale - lse));
+            const Vector p = power_of_two(at_most_zero((load<lanes>(t) - maximum) * b.scale - log2_sum));
             store<lanes>(t, p);
             store<lanes>(u, p * (load<lanes>(u) * b.kept_scale - delta));
         }

@@ -25,10 +25,11 @@ struct SoftmaxGradBlock {
     float* t;  // [rows, ld]: scores, then weights
     float* u;  // [rows, ld]: gradients of the (dropped) weights, then of the scaled scores
     std::int64_t ld, rows, columns;
-    float scale;         // of the scores, times log2 e
-    float kept_scale;    // of the gradients of weights: 1 / (1 - dropout_p)
-    const float* lse;    // per row: log-sum-exp of the scaled scores, times log2 e
-    const float* delta;  // per row: sum over the keys of weight times its gradient
+    float scale;            // of the scores, times log2 e
+    float kept_scale;       // of the gradients of weights: 1 / (1 - dropout_p)
+    const float* maximum;   // per row: the largest score, not scaled; inf makes all weights 0
+    const float* log2_sum;  // per row: of the exponentials of scaled scores less the largest, to base 2
+    const float* delta;     // per row: sum over the keys of weight times its gradient
 };
 
 struct AttentionKernels {

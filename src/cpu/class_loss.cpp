@@ -89,28 +89,46 @@ double element(const Tensor& x, std::int64_t i) {
     return value;
 }
 
-// loss = lse - (1 - s) x[target] - s mean(x), lse = ln sum e^x, s the smoothing
+// The mean of x - shift: differences first, because a sum of large numbers rounds them away.
+template <class T> double shifted_mean(const T* x, std::int64_t n, T shift) {
+    Buffer buffer;
+    double total = 0;
+    for (std::int64_t i = 0; i < n; i += chunk) {
+        const std::int64_t count = n - i < chunk ? n - i : chunk;
+        active_loops().unary[int(UnaryOp::add_scalar)][int(compute_for(dtype_of<T>()))](
+            buffer.bytes, x + i, count, -double(shift), 0);
+        total += real_loops<T>().sum(buffer.as<T>(), count);
+    }
+    return total / double(n);
+}
+
+// loss = lse - (1 - s) x[target] - s mean(x), lse = ln sum e^x, s the smoothing. Largest logit and sum of
+// e^(x - largest) go to the gradient apart: their log-sum-exp would round the sum away where logits are
+// large.
 template <class T> void cross_entropy(In in, const Attrs& at, Out out) {
     const Tensor& x = in[0];
     const std::int64_t classes = x->shape[1];
     const Targets targets("cross_entropy", in[1], classes, at.index);
     const RealLoops<T>& loops = real_loops<T>();
-    std::vector<double> losses(static_cast<std::size_t>(targets.rows)), log_sums(losses.size());
+    std::vector<double> losses(static_cast<std::size_t>(targets.rows)), maxima(losses.size()),
+        sums(losses.size());
     for_rows(targets.rows, classes, [&](std::int64_t row) {
         const T* p = read_row<T>(x, row, classes);
         const T largest = loops.max(p, classes);
-        const double log_sum = std::log(loops.exp_sum(nullptr, p, classes, largest));
-        log_sums[std::size_t(row)] = double(largest) + log_sum;
+        const double total = loops.exp_sum(nullptr, p, classes, largest), log_sum = std::log(total);
+        maxima[std::size_t(row)] = double(largest);
+        sums[std::size_t(row)] = total;
         double& loss = losses[std::size_t(row)];
         if (targets.ignores(row)) return;
         loss = (double(largest) - double(p[targets.index[row]])) + log_sum;
         if (at.alpha != 0) {
-            const double smooth = log_sum + (double(largest) - loops.sum(p, classes) / double(classes));
+            const double smooth = log_sum - shifted_mean(p, classes, largest);
             loss = (1 - at.alpha) * loss + at.alpha * smooth;
         }
     });
     store_reduced(losses, targets, at.reduction, out[0]);
-    store_reduced(log_sums, targets, none, out[1]);
+    store_reduced(maxima, targets, none, out[1]);
+    store_reduced(sums, targets, none, out[2]);
 }
 
 // (softmax(x) - (1 - s) [i == target] - s / classes) g
@@ -127,13 +145,14 @@ template <class T> void cross_entropy_grad(In in, const Attrs& at, Out out) {
                 return;
             }
             const T g = T(row_gradient(in[0], targets, at.reduction, row));
-            const double log_sum = element(in[3], row);
             const T* p = read_row<T>(x, row, classes);
-            real_loops<T>().exp_sum(to, p, classes, T(log_sum));
-            to[targets.index[row]] -= T(1 - at.alpha);
+            real_loops<T>().exp_sum(to, p, classes, T(element(in[3], row)));
+            // g e / total - g wanted: one pass, and 0 where the target has all of the weight.
+            all.unary[int(UnaryOp::mul_scalar)][compute](to, to, classes, double(g) / element(in[4], row), 0);
+            to[targets.index[row]] -= g * T(1 - at.alpha);
             if (at.alpha != 0)
-                all.unary[int(UnaryOp::add_scalar)][compute](to, to, classes, -at.alpha / double(classes), 0);
-            all.unary[int(UnaryOp::mul_scalar)][compute](to, to, classes, double(g), 0);
+                all.unary[int(UnaryOp::add_scalar)][compute](to, to, classes,
+                                                             -double(g) * at.alpha / double(classes), 0);
         });
     });
 }

@@ -265,10 +265,10 @@ struct Bce {
         return (x - t) / (width < T(1e-12) ? T(1e-12) : width);
     }
 };
-// max(x, 0) - x t + ln(1 + e^-|x|)
+// (1 - t) x + max(-x, 0) + ln(1 + e^-|x|): x - x t would round the difference away where x is large
 struct BceWithLogits {
     template <class T> static MEZZO_HD T loss(T x, T t, T) {
-        return (x < T(0) ? T(0) : x) - x * t + math::log1p(math::exp(-math::abs(x)));
+        return (T(1) - t) * x + (x < T(0) ? -x : T(0)) + math::log1p(math::exp(-math::abs(x)));
     }
     template <class T> static MEZZO_HD T grad(T x, T t, T) { return math::sigmoid(x) - t; }
 };

@@ -77,6 +77,21 @@ template <class T> void loss_grad(LossOp op, In in, const Attrs& at, Out out) {
     });
 }
 
+// Throws before anything is written. NaN passes: it stays what it was.
+template <class T> void check_probabilities(const Tensor& x) {
+    const Source source(x, x->shape, dtype_of<T>());
+    for_chunks(x->numel, [&](std::int64_t begin, std::int64_t n) {
+        Buffer buffer;
+        const T* const values = source.template read_as<T>(begin, n, buffer);
+        bool outside = false;
+        for (std::int64_t i = 0; i < n; ++i) outside |= values[i] < T(0) || values[i] > T(1);
+        for (std::int64_t i = 0; outside && i < n; ++i)
+            check(!(values[i] < T(0) || values[i] > T(1)), ErrorKind::value, "binary_cross_entropy: input ",
+                  values[i], " at element ", begin + i,
+                  " is no probability; it must be between 0 and 1, or use binary_cross_entropy_with_logits");
+    });
+}
+
 void forward(LossOp op, In in, const Attrs& at, Out out) {
     with_real(promote(promote(in[0]->dtype, in[1]->dtype), out[0]->dtype),
               [&]<class T>(T) { loss<T>(op, in, at, out); });
@@ -96,7 +111,10 @@ void l1_loss(In in, const Attrs& at, Out out) { forward(LossOp::l1, in, at, out)
 void l1_loss_grad(In in, const Attrs& at, Out out) { backward(LossOp::l1, in, at, out); }
 void smooth_l1_loss(In in, const Attrs& at, Out out) { forward(LossOp::smooth_l1, in, at, out); }
 void smooth_l1_loss_grad(In in, const Attrs& at, Out out) { backward(LossOp::smooth_l1, in, at, out); }
-void bce(In in, const Attrs& at, Out out) { forward(LossOp::bce, in, at, out); }
+void bce(In in, const Attrs& at, Out out) {
+    with_real(in[0]->dtype, [&]<class T>(T) { check_probabilities<T>(in[0]); });
+    forward(LossOp::bce, in, at, out);
+}
 void bce_grad(In in, const Attrs& at, Out out) { backward(LossOp::bce, in, at, out); }
 void bce_with_logits(In in, const Attrs& at, Out out) { forward(LossOp::bce_with_logits, in, at, out); }
 void bce_with_logits_grad(In in, const Attrs& at, Out out) { backward(LossOp::bce_with_logits, in, at, out); }

@@ -29,12 +29,17 @@ Tensor hidden(const Tensor& mask, bool causal, std::int64_t query, std::int64_t 
 }
 
 // softmax(scale q k^T + mask): [batch, heads, query, key] from q and k of [batch, heads, length, dim]. Hidden
-// scores become the lowest number, so that a row of nothing else stays finite, and their weights 0.
+// scores, those a mask adds -inf to among them, become the lowest number, so that a row of nothing else stays
+// finite, and their weights 0.
 Tensor attention_weights(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at) {
     Tensor scores = matmul(q * at.beta, k.transpose(-2, -1));
     const bool additive = mask.defined() && mask.dtype() != boolean;
-    if (additive) scores = scores + cast(mask, scores.dtype());
-    const Tensor hide = hidden(additive ? Tensor() : mask, is_causal(at), q.size(2), k.size(2), q.device());
+    Tensor hide = hidden(additive ? Tensor() : mask, is_causal(at), q.size(2), k.size(2), q.device());
+    if (additive) {
+        const Tensor added = cast(mask, scores.dtype()), unseen = eq(added, -INFINITY);
+        scores = scores + added;
+        hide = hide.defined() ? logical_or(hide, unseen) : unseen;
+    }
     if (hide.defined()) scores = masked_fill(scores, hide, -1e30);
     const Tensor weights = softmax(scores, -1);
     return hide.defined() ? masked_fill(weights, hide, 0) : weights;
@@ -51,13 +56,13 @@ Tensors attention_meaning(In in, const Attrs& at) {
     return {cast(heads_swapped(y).contiguous(), in[0].dtype())};
 }
 
-// Inputs g, q, k, v, y, lse, mask -> gradients of q, k, v. With p the weights, d their dropout:
+// Inputs g, q, k, v, y, max, sum, mask -> gradients of q, k, v. With p the weights, d their dropout:
 // dv = d(p)^T g, dp = d(g v^T), ds = p (dp - sum(p dp)), dq = scale ds k, dk = scale ds^T q.
-// y and lse are functions of q, k, v, not inputs of their own.
+// y, max and sum are functions of q, k, v, not inputs of their own.
 Tensors attention_grad_meaning(In in, const Attrs& at) {
     const Tensor g = widened(heads_swapped(in[0])), q = widened(heads_swapped(in[1])),
                  k = widened(heads_swapped(in[2])), v = widened(heads_swapped(in[3]));
-    const Tensor p = attention_weights(q, k, in[6], at);
+    const Tensor p = attention_weights(q, k, in[7], at);
     const Tensor dp = dropped(matmul(g, v.transpose(-2, -1)), at);
     const Tensor ds = p * (dp - sum(p * dp, {-1}, keep_dims())) * at.beta;
     Tensors grads{matmul(ds, k), matmul(ds.transpose(-2, -1), q),
@@ -79,9 +84,10 @@ Tensor with_unit_stride(const Tensor& x) {
 
 Tensors attention_vjp(const Call& c, const Tensors& g) {
     const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape, c.inputs[2].shape};
-    Tensors grads = call(
-        attention_grad_op,
-        Tensors{with_unit_stride(g[0]), c.in(0), c.in(1), c.in(2), c.out(), c.out(1), c.in(3)}, c.at, shapes);
+    Tensors grads =
+        call(attention_grad_op,
+             Tensors{with_unit_stride(g[0]), c.in(0), c.in(1), c.in(2), c.out(), c.out(1), c.out(2), c.in(3)},
+             c.at, shapes);
     grads.push_back(Tensor());
     return grads;
 }
@@ -89,8 +95,9 @@ Tensors attention_vjp(const Call& c, const Tensors& g) {
 // Inputs q [batch, query, heads, dim], k, v [batch, key, heads, dim] with any strides but 1 for dim, mask
 // (boolean view of [batch, heads, query, key], true: may look) or undefined; at.alpha = dropout_p with seed
 // and offset (element ((b heads + h) query + i) key + j of the weights), at.beta = scale, at.index = 1:
-// causal -> y contiguous like q, and for the gradient lse [batch, heads, query], the log-sum-exp of the
-// scores (-inf where there is nothing to look at).
+// causal -> y contiguous like q, and for the gradient the largest score q k^T of each query, not scaled (-inf
+// where there is nothing to look at), and the sum of e^(scale (score - largest)), both [batch, heads, query].
+// Their log-sum-exp would round the sum away where scores are large.
 const Op attention_op{{.name = "scaled_dot_product_attention",
                        .cast = Cast::low,
                        .keep = keep_in | keep_out,
@@ -155,8 +162,8 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
     Tensors in;
     for (const Tensor* x : {&q, &k, &v}) in.push_back(with_unit_stride(heads_swapped(*x)));
     in.push_back(mask);
-    const Shape shapes[] = {in[0].shape(), {q.size(0), q.size(1), query}};
-    return heads_swapped(call(attention_op, in, at, std::span(shapes, recording(q, k, v) ? 2 : 1))[0]);
+    const Shape rows{q.size(0), q.size(1), query}, shapes[] = {in[0].shape(), rows, rows};
+    return heads_swapped(call(attention_op, in, at, std::span(shapes, recording(q, k, v) ? 3 : 1))[0]);
 }
 
 }  // namespace mezzo

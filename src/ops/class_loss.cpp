@@ -77,22 +77,23 @@ Tensor nll(const Tensor& log_p, const Tensor& target, const Attrs& given) {
     return call(nll_loss_op, {log_p, target}, at, loss_shape(log_p, at));
 }
 
-Tensor log_sum_exp(const Tensor& x) {
-    const Tensor highest = max(x, {1}, keep_dims()).detach();
-    return (log(sum(exp(x - highest), {1}, keep_dims())) + highest).squeeze(1);
-}
-
-// Per row: (1 - s) (lse - x[target]) + s (lse - mean(x)), for a label smoothing of s; and the log-sum-exp.
+// Per row: (1 - s) (lse - x[target]) + s (lse - mean(x)), for a label smoothing of s and the log-sum-exp
+// lse = max + ln sum e^(x - max). All is computed from x - max: a sum of max and logarithm would round the
+// logarithm away where logits are large. Max and sum are what the gradient reads, apart for the same reason.
 Tensors cross_entropy_meaning(In in, const Attrs& at) {
-    const Tensor x = widened(in[0]), lse = log_sum_exp(x);
+    const Tensor given = widened(in[0]), highest = max(given, {1}, keep_dims()).detach();
+    const Tensor x = given - highest, total = sum(exp(x), {1});
     const Tensor weight = weights(in[1], at, x.dtype());
     const Tensor chosen = sum(masked_fill(x, logical_not(one_hot(in[1], x.size(1))), 0), {1});
-    const Tensor rows = lse - ((1 - at.alpha) * chosen + at.alpha * mean(x, {1}));
-    return {as_asked(reduced_rows(rows * weight, weight, at), at), as_asked(lse, at)};
+    Tensor away = chosen;
+    if (at.alpha != 0) away = (1 - at.alpha) * chosen + at.alpha * mean(x, {1});
+    const Tensor rows = log(total) - away;
+    return {as_asked(reduced_rows(rows * weight, weight, at), at), as_asked(highest.squeeze(1), at),
+            as_asked(total, at)};
 }
 
-// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). The log-sum-exp is a function of x, not an input
-// of its own.
+// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). Max and sum are functions of x, not inputs of
+// their own.
 Tensors cross_entropy_grad_meaning(In in, const Attrs& at) {
     const Tensor g = widened(in[0]), x = widened(in[1]);
     const Tensor hot = cast(one_hot(in[2], x.size(1)), x.dtype());
@@ -117,8 +118,9 @@ const Op cross_entropy_op{
      .vjp = [](const Call& c, const Tensors& g) -> Tensors {
          Attrs at = c.at;
          at.dtype = c.grad_dtype(0);
-         const Tensor lse = c.out(1).detach();
-         return {call(cross_entropy_grad_op, {g[0], c.in(0), c.in(1), lse}, at, c.inputs[0].shape), Tensor()};
+         const Tensor highest = c.out(1).detach(), total = c.out(2).detach();
+         return {call(cross_entropy_grad_op, {g[0], c.in(0), c.in(1), highest, total}, at, c.inputs[0].shape),
+                 Tensor()};
      },
      .meaning = cross_entropy_meaning}};
 
@@ -151,7 +153,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOpt
                    .has_dtype = true,
                    .reduction = std::uint8_t(options.reduction)};
     const Tensor given[] = {logits, target};
-    const Shape shapes[] = {loss_shape(logits, at), {logits.size(0)}};
+    const Shape shapes[] = {loss_shape(logits, at), {logits.size(0)}, {logits.size(0)}};
     return finished_loss(call(cross_entropy_op, given, at, shapes)[0], logits, logits.dtype());
 }
 

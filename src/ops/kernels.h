@@ -44,8 +44,9 @@
 //   *_grad of those         g (0-dim or element-wise), input, target -> gradient of input in the out dtype
 //   nll_loss                log_p [rows, classes], target int64 [rows], at.index ignored class -> 0-dim or
 //   [rows] nll_loss_grad           g, target; at.shape = [rows, classes] -> gradient of log_p cross_entropy
-//   logits, target; at.index, at.alpha = label smoothing -> loss, log-sum-exp [rows] cross_entropy_grad g,
-//   logits, target, log-sum-exp -> gradient of logits in the out dtype dropout                 x; at.alpha =
+//   logits, target; at.index, at.alpha = label smoothing -> loss, and [rows] each the largest logit and the
+//   sum of e^(logit - largest) cross_entropy_grad g,
+//   logits, target, largest, sum -> gradient of logits in the out dtype dropout                 x; at.alpha =
 //   p, at.seed, at.offset -> y (see core/philox.h) random_uniform random_normal random_int
 //                           (); at.seed, at.offset; at.alpha, at.beta low and high, or mean and stddev -> out
 //   cat                     any number of inputs (contiguous, of out's dtype); at.dim -> out
@@ -66,10 +67,11 @@
 //                           dim), mask (boolean view of [batch, heads, query, key], true: may look) or
 //                           undefined; at.alpha = dropout_p with at.seed, at.offset (element ((b heads + h)
 //                           query + i) key + j), at.beta = scale, at.index = 1: causal -> y like q and, if
-//                           there is an out[1], lse [batch, heads, query] float32 (float64 for float64), -inf
-//                           where there is nothing to look at
+//                           there are out[1] and out[2], the largest score of each query, not scaled, -inf
+//                           where there is nothing to look at, and the sum of e^(scale (score - largest)):
+//                           [batch, heads, query], float32 (float64 for float64)
 //   scaled_dot_product_attention_grad
-//                           g, q, k, v, y, lse, mask; at as above -> gradients of q, k, v
+//                           g, q, k, v, y, largest, sum, mask; at as above -> gradients of q, k, v
 //   embedding               weight [n, dim], int64 index [...] -> [..., dim]. An index outside: an error on
 //                           the CPU, and CUDA gives NaN (0 for integers); the sums below ignore it there
 //   embedding_grad          g [..., dim], index [...]; at.shape = [n, dim], at.index = padding_idx -> sums of

@@ -51,8 +51,10 @@ Tensor bce_slope(const Tensor& x, const Tensor& t, const Attrs&) {
     return (x - t) / clamp(x * (1.0 - x), 1e-12, 1);
 }
 
-// softplus(x) - x t = max(x, 0) - x t + log(1 + exp(-|x|)).
-Tensor bce_with_logits_value(const Tensor& x, const Tensor& t, const Attrs&) { return softplus(x) - x * t; }
+// softplus(x) - x t, where x is large without a difference of large numbers.
+Tensor bce_with_logits_value(const Tensor& x, const Tensor& t, const Attrs&) {
+    return (1.0 - t) * x + softplus(-x);
+}
 Tensor bce_with_logits_slope(const Tensor& x, const Tensor& t, const Attrs&) { return sigmoid(x) - t; }
 
 Tensor bce_target_slope(const Tensor& x, const Tensor&, const Attrs&) {

@@ -1,0 +1,175 @@
+// Losses, softmax and attention where values are large: differences decide, so that adding one number to all
+// logits changes nothing. And inputs that are no probabilities.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+
+#include "mezzo/autograd.h"
+#include "mezzo/device.h"
+#include "support.h"
+
+using namespace mezzo;
+using namespace mezzo::test;
+
+namespace {
+
+const double shifts[] = {0, 100, 6e4, 1e7, 1e8, 3e30, -1e8};
+
+// Runs f(logits) for logits of steps of 64 units of float32 at 1e8, so that they stay exact at every shift up
+// to 1e8, and returns the gradient.
+template <class F> std::vector<double> gradient_at(double shift, Device device, const F& f) {
+    const std::vector<double> steps = {0, 0, 0, 0, 512, 0, 512, 504, 0};
+    std::vector<double> values;
+    for (const double step : steps) values.push_back(shift + (std::abs(shift) > 1e9 ? 0 : step));
+    const Tensor x = tensor_of(values, {3, 3}, float32, device).set_requires_grad();
+    f(x).backward();
+    return doubles(x.grad());
+}
+
+struct Flash {
+    explicit Flash(bool on) { set_flash_attention(on); }
+    ~Flash() { set_flash_attention(false); }
+};
+
+}  // namespace
+
+TEST_CASE("equal logits share the gradient whatever their size", "[ops][loss]") {
+    for (const Device device : devices())
+        for (const double shift : shifts)
+            for (const double smoothing : {0.0, 0.25}) {
+                CAPTURE(shift, smoothing, name(device.type()));
+                const Tensor x = tensor_of({shift, shift}, {1, 2}, float32, device).set_requires_grad();
+                const Tensor target = zeros({1}, {.dtype = int64, .device = device});
+                const Tensor loss = cross_entropy(x, target, {.label_smoothing = smoothing});
+                loss.backward();
+                CHECK(doubles(loss)[0] == Approx(std::log(2.0)).epsilon(1e-6));
+                const double wanted = 0.5 - smoothing / 2;
+                CHECK(difference(doubles(x.grad()), std::vector<double>{-wanted, wanted}, {1e-6, 0}) == "");
+            }
+}
+
+TEST_CASE("the loss and its gradient do not depend on a shift of the logits", "[ops][loss]") {
+    for (const Device device : devices()) {
+        const Tensor target = Tensor::from(std::vector<std::int64_t>{0, 1, 2}, {3}).to(device);
+        for (const double smoothing : {0.0, 0.3}) {
+            const auto loss = [&](const Tensor& x) {
+                return cross_entropy(x, target, {.label_smoothing = smoothing});
+            };
+            const std::vector<double> wanted = gradient_at(0, device, loss);
+            for (const double shift : {6e4, 1e7, 1e8, -1e8}) {
+                CAPTURE(shift, smoothing, name(device.type()));
+                CHECK(difference(gradient_at(shift, device, loss), wanted, {1e-6, 1e-9}) == "");
+                ByMeaning composed;
+                CHECK(difference(gradient_at(shift, device, loss), wanted, {1e-6, 1e-7}) == "");
+            }
+        }
+        for (const bool logarithm : {false, true}) {
+            const auto chosen = [&](const Tensor& x) {
+                return sum((logarithm ? log_softmax(x) : softmax(x)).select(1, 1));
+            };
+            const std::vector<double> wanted = gradient_at(0, device, chosen);
+            for (const double shift : {6e4, 1e7, 1e8, -1e8})
+                CHECK(difference(gradient_at(shift, device, chosen), wanted, {1e-6, 1e-9}) == "");
+        }
+    }
+}
+
+TEST_CASE("binary cross entropy of a large logit is a difference taken first", "[ops][loss]") {
+    // 1 - t is 2^-20 and x 2^24: the loss is 16, and x - x t in float32 the nearest multiple of 1 or 2.
+    const double t = 1 - 0x1p-20;
+    for (const Device device : devices())
+        for (const double x : {0x1p24 + 2, 0x1p30, -0x1p24, 88.0, 1e8}) {
+            CAPTURE(x, name(device.type()));
+            const double wanted = (1 - t) * x + (x < 0 ? -x : 0) + std::log1p(std::exp(-std::abs(x)));
+            const Tensor logit = tensor_of({x}, {1}, float32, device),
+                         target = tensor_of({t}, {1}, float32, device);
+            CHECK(doubles(binary_cross_entropy_with_logits(logit, target))[0] ==
+                  Approx(wanted).epsilon(1e-6));
+            ByMeaning composed;
+            CHECK(doubles(binary_cross_entropy_with_logits(logit, target))[0] ==
+                  Approx(wanted).epsilon(1e-6));
+        }
+}
+
+TEST_CASE("attention of equal scores shares the gradient whatever their size", "[ops][attention]") {
+    for (const Device device : devices())
+        for (const Dtype dtype : {float32, float16, float64})
+            for (const bool flash : {false, true}) {
+                const Flash scope(flash);
+                for (const double size : {1.0, 200.0, 20000.0}) {  // scores of size^2 sqrt(32)
+                    CAPTURE(size, name(dtype), name(device.type()), flash);
+                    const TensorOptions like{.dtype = dtype, .device = device};
+                    const Tensor q = full({1, 1, 4, 32}, size, like).set_requires_grad();
+                    const Tensor k = full({1, 1, 8, 32}, size, like).set_requires_grad();
+                    const Tensor v = full({1, 1, 8, 32}, 1, like).set_requires_grad();
+                    sum(scaled_dot_product_attention(q, k, v)).backward();
+                    CHECK(difference(doubles(v.grad()), std::vector<double>(256, 0.5), {1e-5, 0}) == "");
+                    CHECK(difference(doubles(k.grad()), std::vector<double>(256, 0.0), {0, 1e-3}) == "");
+                }
+            }
+}
+
+TEST_CASE("a query that a floating mask hides from every key gives 0 and zero gradients",
+          "[ops][attention]") {
+    for (const Device device : devices())
+        for (const Dtype dtype : {float32, float16, float64})
+            for (const bool flash : {false, true})
+                for (const bool floating : {true, false})
+                    for (const bool causal : {false, true}) {
+                        const Flash scope(flash);
+                        CAPTURE(name(dtype), name(device.type()), flash, floating, causal);
+                        const auto input = [&](std::uint64_t seed) {
+                            return tensor_of(random_values(2 * 6 * 32, seed, Domain::any), {1, 2, 6, 32},
+                                             dtype, device)
+                                .set_requires_grad();
+                        };
+                        const Tensor q = input(1), k = input(2), v = input(3);
+                        std::vector<double> look(36, 1);  // query 2 sees nothing, query 4 only key 1
+                        for (std::size_t j = 0; j < 6; ++j) look[12 + j] = look[24 + j] = 0;
+                        look[25] = 1;
+                        Tensor mask = tensor_of(look, {6, 6}, boolean, device);
+                        if (floating)
+                            mask =
+                                masked_fill(zeros({6, 6}, {.device = device}), logical_not(mask), -INFINITY);
+                        const Tensor y =
+                            scaled_dot_product_attention(q, k, v, {.mask = mask, .causal = causal});
+                        sum(y * y).backward();
+                        for (const Tensor& t : {y, q.grad(), k.grad(), v.grad()})
+                            CHECK(doubles(isfinite(t)) == std::vector<double>(384, 1));
+                        for (const Tensor& t : {y, q.grad()})
+                            CHECK(doubles(t.select(2, 2)) == std::vector<double>(64, 0));
+                        CHECK(difference(doubles(y.select(2, 4)), doubles(v.select(2, 1)),
+                                         tolerance(dtype)) == "");
+                    }
+}
+
+TEST_CASE("binary cross entropy of what is no probability", "[ops][loss]") {
+    const Tensor target = tensor_of({0, 1, 0, 1}, {4}, float32);
+    for (const Dtype dtype : {float32, float16, float64}) {
+        CHECK_THROWS_WITH(
+            binary_cross_entropy(tensor_of({0.5, 1.5, 0, 1}, {4}, dtype), target),
+            "binary_cross_entropy: input 1.5 at element 1 is no probability; it must be between 0 "
+            "and 1, or use binary_cross_entropy_with_logits");
+        CHECK_THROWS_WITH(binary_cross_entropy(tensor_of({0.5, 0.5, 0, -0.25}, {4}, dtype), target),
+                          Catch::StartsWith("binary_cross_entropy: input -0.25 at element 3"));
+    }
+    const Tensor rest = tensor_of({NAN, 1, 0, 0.5}, {4}, float32);
+    const std::vector<double> values = doubles(binary_cross_entropy(rest, target, Reduction::none));
+    CHECK(std::isnan(values[0]));
+    CHECK(values[1] == 0);
+    for (const Device device : devices()) {
+        if (device == cpu_device) continue;
+        const Tensor x = tensor_of({0.5, 1.5, -0.5, 1}, {4}, float32, device).set_requires_grad();
+        const Tensor loss = binary_cross_entropy(x, target.to(device), Reduction::none);
+        sum(loss).backward();
+        const std::vector<double> y = doubles(loss), g = doubles(x.grad());
+        for (const std::size_t i : {1, 2}) {
+            CHECK(std::isnan(y[i]));
+            CHECK(std::isnan(g[i]));
+        }
+        for (const std::size_t i : {0, 3}) {
+            CHECK(std::isfinite(y[i]));
+            CHECK(std::isfinite(g[i]));
+        }
+    }
+}
