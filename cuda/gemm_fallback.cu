@@ -7,6 +7,8 @@ namespace {
 
 constexpr int tile = 16;
 constexpr unsigned threads = tile * tile;
+constexpr std::int64_t block_k =
+    1024;  // products that are summed up on their own: rounding hardly grows with k
 
 // Each block computes 16 x 16 tiles of C, one element per thread, over k in slices of 16 held in shared
 // memory.
@@ -18,8 +20,12 @@ template <class Acc> __global__ void fallback_kernel(Gemm g) {
     for (std::int64_t t = blockIdx.x; t < g.batch * tiles_m * tiles_n; t += gridDim.x) {
         const std::int64_t batch = t / (tiles_m * tiles_n);
         const std::int64_t i = t / tiles_n % tiles_m * tile + row, j = t % tiles_n * tile + column;
-        Acc sum = 0;
+        Acc total = 0, sum = 0;
         for (std::int64_t k0 = 0; k0 < g.k; k0 += tile) {
+            if (k0 % block_k == 0) {
+                total += sum;
+                sum = 0;
+            }
             const std::int64_t ka = k0 + column, kb = k0 + row;
             const std::int64_t at_a = batch * g.stride_a + (g.trans_a ? ka * g.lda + i : i * g.lda + ka);
             const std::int64_t at_b = batch * g.stride_b + (g.trans_b ? j * g.ldb + kb : kb * g.ldb + j);
@@ -31,7 +37,7 @@ template <class Acc> __global__ void fallback_kernel(Gemm g) {
         }
         if (i >= g.m || j >= g.n) continue;
         const std::int64_t at = batch * g.stride_c + i * g.ldc + j;
-        Acc value = Acc(g.alpha) * sum;
+        Acc value = Acc(g.alpha) * (total + sum);
         if (g.beta != 0) value += Acc(g.beta) * load<Acc>(g.c, g.c_type, at);
         if (g.bias != nullptr) value += load<Acc>(g.bias, g.bias_type, j);
         if (g.pre_activation != nullptr) store(g.pre_activation, g.c_type, at, value);

@@ -185,12 +185,11 @@ template <class G, class Y> __device__ void sum_row(const G& g, const Y& y, cons
     constexpr int lanes = Y::lanes, flight = 4;
     const int lane = int(threadIdx.x) % 32;
     C sum[lanes] = {};
-    bool touched = !add;
+    bool any = false;
     for (int begin = 0; begin < list.count; begin += 32) {
         const bool mine = begin + lane < list.count && list.row[begin + lane] == row;
         unsigned found = __ballot_sync(0xffffffffu, mine);
-        if (found != 0 && !touched && inside) y.load(to, sum);
-        touched = touched || found != 0;
+        any = any || found != 0;
         while (found != 0) {
             C value[flight][lanes] = {};
             for (int f = 0; f < flight; ++f) {
@@ -203,7 +202,13 @@ template <class G, class Y> __device__ void sum_row(const G& g, const Y& y, cons
                 for (int k = 0; k < lanes; ++k) sum[k] += value[f][k];
         }
     }
-    if (touched && inside) y.store(to, sum);
+    if (!inside || (add && !any)) return;
+    if (add) {  // at the end: what one list adds up to is rounded on its own
+        C before[lanes];
+        y.load(to, before);
+        for (int k = 0; k < lanes; ++k) sum[k] += before[k];
+    }
+    y.store(to, sum);
 }
 
 // A block owns some rows of y. It reads a segment of the index list, collects the occurrences of its rows in
@@ -352,18 +357,20 @@ void gather(In in, const Attrs& at, Out out) {
     look_up(in[0], in[1], out[0], slices_of(in[0].shape(), at.dim), out[0].shape()[int(at.dim)], true);
 }
 
-// 16-bit sums are kept in float32 until all is added.
+// 16-bit sums are kept in float32 until all is added, sums that may have many terms in float64.
 void scatter_add(In in, const Attrs& at, Out out) {
     use_device_of(out[0]);
     const Tensor& y = out[0];
     if (y.numel() == 0) return;
-    const Dtype wide = is_16bit(y.dtype()) ? float32 : y.dtype();
+    const Slices s = slices_of(y.shape(), at.dim);
+    const std::int64_t count = in[0].numel() / (s.outer * s.inner);
+    Dtype wide = is_16bit(y.dtype()) ? float32 : y.dtype();
+    if (is_floating(wide) && count > 1024) wide = float64;
     const Tensor sum = wide == y.dtype() ? y : empty(y.shape(), {.dtype = wide, .device = y.device()});
     if (in.size() > 2)
         cast(in.subspan(2, 1), {}, Out(&sum, 1));
     else
         fill({}, {}, Out(&sum, 1));
-    const Slices s = slices_of(y.shape(), at.dim);
     switch (compute_kind({wide})) {
         case ComputeKind::float32:
             scatter_into<float>(in[0], in[1], s, sum);

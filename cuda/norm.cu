@@ -106,16 +106,16 @@ __global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y
 template <class Team, class C> __global__ void norm_any_kernel(AnyArray<C> x, AnyArray<C> y, NormArgs<C> a) {
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         const std::int64_t base = row * a.cols;
-        C sum = 0;
+        BlockedSum<C> sum, first, second;
         if (a.centred)
-            for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) sum += x.load(base + j);
-        const C shift = Team::reduce(sum, C(0), Sum()) / static_cast<C>(a.cols);
-        TwoSums<C> sums{0, 0};
+            for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) sum.add(x.load(base + j));
+        const C shift = Team::reduce(sum.get(), C(0), Sum()) / static_cast<C>(a.cols);
         for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {
             const C c = x.load(base + j) - shift;
-            sums.first += c;
-            sums.second += c * c;
+            first.add(c);
+            second.add(c * c);
         }
+        const TwoSums<C> sums{first.get(), second.get()};
         const Scale<C> scale(a, shift, Team::reduce(sums, TwoSums<C>{0, 0}, AddTwo()));
         if (Team::rank() == 0) scale.keep(a, row);
         for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {

@@ -161,13 +161,14 @@ __global__ void norm_grad_any_kernel(AnyArray<C> g, AnyArray<C> x, AnyArray<C> d
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         const C mean = a.mean_of(row), rstd = a.rstd_of(row);
         const std::int64_t base = row * a.cols;
-        TwoSums<C> sums{0, 0};
+        BlockedSum<C> first, second;
         for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {
             const C c = g.load(base + j) * a.weight.load(j);
-            sums.first += c;
-            sums.second += c * ((x.load(base + j) - mean) * rstd);
+            first.add(c);
+            second.add(c * ((x.load(base + j) - mean) * rstd));
         }
-        sums = Team::reduce(sums, TwoSums<C>{0, 0}, AddTwo());
+        const TwoSums<C> sums =
+            Team::reduce(TwoSums<C>{first.get(), second.get()}, TwoSums<C>{0, 0}, AddTwo());
         const C offset = a.mean != nullptr ? sums.first / static_cast<C>(a.cols) : C(0);
         const C along = sums.second / static_cast<C>(a.cols);
         for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {

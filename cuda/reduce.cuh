@@ -70,25 +70,32 @@ template <class Op> __device__ auto combiner(const Op& op) {
 }
 
 // Reduces positions begin, begin + step, … < end of one output. Where the reduced elements lie at one stride,
-// four accumulators keep four loads in flight.
+// four accumulators keep four loads in flight. After 1,024 positions (256 per accumulator) their results are
+// combined and the accumulators begin anew, so that the rounding of a long sum hardly grows with it.
 template <class Load, class Op>
 __device__ typename Op::Acc reduce_range(const Load& load, const Op& op, const Walk& walk, std::int64_t base,
                                          std::int64_t output, std::int64_t begin, std::int64_t end,
                                          std::int64_t step) {
-    constexpr int unroll = 4;
-    typename Op::Acc acc[unroll];
-    for (int u = 0; u < unroll; ++u) acc[u] = op.identity();
+    constexpr int unroll = 4, block = 256;
+    typename Op::Acc total = op.identity();
     std::int64_t r = begin;
-    if (walk.dims <= 1) {
-        const std::int64_t stride = walk.strides[0];
-        for (; r + (unroll - 1) * step < end; r += unroll * step) {
-            decltype(load(base, output)) value[unroll];
-            for (int u = 0; u < unroll; ++u) value[u] = load(base + (r + u * step) * stride, output);
-            for (int u = 0; u < unroll; ++u) acc[u] = op.combine(acc[u], op.lift(value[u], r + u * step));
+    do {
+        typename Op::Acc acc[unroll];
+        for (int u = 0; u < unroll; ++u) acc[u] = op.identity();
+        const std::int64_t full = r + unroll * block * step, stop = full < end ? full : end;
+        if (walk.dims <= 1) {
+            const std::int64_t stride = walk.strides[0];
+            for (; r + (unroll - 1) * step < stop; r += unroll * step) {
+                decltype(load(base, output)) value[unroll];
+                for (int u = 0; u < unroll; ++u) value[u] = load(base + (r + u * step) * stride, output);
+                for (int u = 0; u < unroll; ++u) acc[u] = op.combine(acc[u], op.lift(value[u], r + u * step));
+            }
         }
-    }
-    for (; r < end; r += step) acc[0] = op.combine(acc[0], op.lift(load(base + walk.offset(r), output), r));
-    return op.combine(op.combine(acc[0], acc[1]), op.combine(acc[2], acc[3]));
+        for (; r < stop; r += step)
+            acc[0] = op.combine(acc[0], op.lift(load(base + walk.offset(r), output), r));
+        total = op.combine(total, op.combine(op.combine(acc[0], acc[1]), op.combine(acc[2], acc[3])));
+    } while (r < end);
+    return total;
 }
 
 // Where a kernel leaves its results: finished in out, or as parts for the second launch.

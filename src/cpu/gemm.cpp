@@ -27,11 +27,12 @@ constexpr std::int64_t parallel_work =
     1 << 21;                             // multiply-adds below which waking a thread costs more than it gives
 constexpr std::int64_t own_rows = 2048;  // up to here packing op(B) costs enough to keep its panels in L2
 constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to here packing the other operand does not pay
+constexpr std::int64_t skinny_k = 1024;             // multiplied at once where k is longer than longest_k
 
 // Per thread. a, b, rows, bias and strip belong to the thread that called gemm(); tile and own_b to each
 // thread that computes.
 struct Scratch {
-    Buffer a, b, rows, bias, strip, tile, own_b;
+    Buffer a, b, rows, bias, strip, totals, tile, own_b;
 };
 
 Scratch& scratch() {
@@ -110,11 +111,53 @@ void read_rows(const Operand& x, std::int64_t rows, std::int64_t k, float* to, s
     }
 }
 
+// The products of few rows with the columns of another operand. A long k is cut into pieces that are
+// converted and multiplied on their own and added up in double: the rounding of a sum does not grow with k.
+struct FewRows {
+    const GemmKernels& kernels;
+    std::int64_t rows, k, ldx;
+    Operand source;
+    const float* packed = nullptr;  // all of the rows, unless k is cut
+
+    FewRows(const GemmKernels& kernels_, const Operand& x, std::int64_t rows_, std::int64_t k_)
+        : kernels(kernels_),
+          rows(rows_),
+          k(k_),
+          ldx(round_up(cut() ? skinny_k : k_, kernels_.lanes)),
+          source(x) {
+        if (cut()) return;
+        float* const to = scratch().rows.get<float>(rows * ldx);
+        read_rows(source, rows, k, to, ldx);
+        packed = to;
+    }
+    bool cut() const { return k > longest_k; }
+
+    void multiply(const Operand& y, std::int64_t columns, float* t, std::int64_t ldt) const {
+        if (!cut()) return kernels.skinny(packed, ldx, rows, y, columns, k, t, ldt);
+        double* const sums = scratch().totals.get<double>(rows * columns);
+        std::fill_n(sums, rows * columns, 0.0);
+        float* const x = scratch().own_b.get<float>(rows * ldx);
+        for (std::int64_t p = 0; p < k; p += skinny_k) {
+            const std::int64_t left = std::min(skinny_k, k - p);
+            read_rows(from_step(source, p), rows, left, x, ldx);
+            kernels.skinny(x, ldx, rows, from_step(y, p), columns, left, t, ldt);
+            for (std::int64_t i = 0; i < rows; ++i)
+                for (std::int64_t j = 0; j < columns; ++j) sums[i * columns + j] += double(t[i * ldt + j]);
+        }
+        for (std::int64_t i = 0; i < rows; ++i)
+            for (std::int64_t j = 0; j < columns; ++j) t[i * ldt + j] = float(sums[i * columns + j]);
+    }
+
+private:
+    static Operand from_step(Operand x, std::int64_t p) {
+        x.data = element(x.data, x.type, x.along_k ? p : p * x.ld);
+        return x;
+    }
+};
+
 // op(A) has few rows: op(B) is read once where it lies.
 void skinny_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
-    const std::int64_t ldx = round_up(g.k, kernels.lanes);
-    float* x = scratch().rows.get<float>(g.m * ldx);
-    read_rows(rows_of_a(g, 0, 0), g.m, g.k, x, ldx);
+    const FewRows x(kernels, rows_of_a(g, 0, 0), g.m, g.k);
     constexpr std::int64_t width = 512;  // columns at once: their sums stay in L1
     const std::int64_t unit = 32;
     parallel_for((g.n + unit - 1) / unit, grain((g.n + unit - 1) / unit, 8 * g.m * g.n * g.k),
@@ -123,7 +166,7 @@ void skinny_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
                      const std::int64_t last = std::min(g.n, end * unit);
                      for (std::int64_t j = begin * unit; j < last; j += width) {
                          const std::int64_t columns = std::min(width, last - j);
-                         kernels.skinny(x, ldx, g.m, columns_of_b(g, 0, j), columns, g.k, t, width);
+                         x.multiply(columns_of_b(g, 0, j), columns, t, width);
                          finish(kernels, g, bias, 0, j, g.m, columns, t, width);
                      }
                  });
@@ -131,10 +174,7 @@ void skinny_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
 
 // op(B) has few columns: C^T = op(B)^T op(A)^T block by block, transposed back on the way to the epilogue.
 void skinny_columns(const GemmKernels& kernels, const Gemm& g, const float* bias) {
-    const std::int64_t ldx = round_up(g.k, kernels.lanes);
-    float* x = scratch().rows.get<float>(g.n * ldx);
-    Operand columns = columns_of_b(g, 0, 0);
-    read_rows(columns, g.n, g.k, x, ldx);
+    const FewRows x(kernels, columns_of_b(g, 0, 0), g.n, g.k);
     constexpr std::int64_t width = 512;
     const std::int64_t unit = 32, ldt = round_up(g.n, kernels.lanes);
     parallel_for((g.m + unit - 1) / unit, grain((g.m + unit - 1) / unit, 8 * g.m * g.n * g.k),
@@ -144,7 +184,7 @@ void skinny_columns(const GemmKernels& kernels, const Gemm& g, const float* bias
                      const std::int64_t last = std::min(g.m, end * unit);
                      for (std::int64_t i = begin * unit; i < last; i += width) {
                          const std::int64_t rows = std::min(width, last - i);
-                         kernels.skinny(x, ldx, g.n, rows_of_a(g, i, 0), rows, g.k, sums, width);
+                         x.multiply(rows_of_a(g, i, 0), rows, sums, width);
                          for (std::int64_t r = 0; r < rows; ++r)
                              for (std::int64_t j = 0; j < g.n; ++j) t[r * ldt + j] = sums[j * width + r];
                          finish(kernels, g, bias, i, 0, rows, g.n, t, ldt);
@@ -276,6 +316,30 @@ void compute_columns(const GemmKernels& kernels, const Gemm& g, const float* bia
     });
 }
 
+// Where k takes many ranges, their sums are added up in groups of about as many ranges as there are groups,
+// so that the longest chain of float32 additions grows with the square root of k.
+class Groups {
+public:
+    Groups(std::int64_t ranges, std::int64_t size) : ranges_(ranges), size_(size) {
+        while (ranges > 16 && group_ * group_ < ranges) ++group_;
+        if (group_ > 1) totals_ = scratch().totals.get<float>(size);
+    }
+    // Before range r > 0 adds to the sums: whether they begin anew.
+    bool begins(std::int64_t r, float* sums) {
+        if (group_ == 1 || r % group_ != 0) return false;
+        const bool last = r + group_ >= ranges_, first = r == group_;
+        for (std::int64_t i = 0; i < size_; ++i) {
+            const float total = first ? sums[i] : totals_[i] + sums[i];
+            (last ? sums : totals_)[i] = total;
+        }
+        return !last;
+    }
+
+private:
+    std::int64_t ranges_, size_, group_ = 1;
+    float* totals_ = nullptr;
+};
+
 void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const std::int64_t ks = g.k <= longest_k + longest_k / 2 ? g.k : longest_k;
     const std::int64_t slots = (ks + kernels.depth - 1) / kernels.depth;
@@ -297,10 +361,12 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
         for (s.i = 0; s.i < g.m; s.i += ms) {
             s.m = std::min(ms, g.m - s.i);
             s.p = 0;
+            Groups groups(s.sums ? (g.k + ks - 1) / ks : 1,
+                          s.sums ? round_up(s.m, kernels.mr) * s.ld_sums : 0);
             do {
                 s.k = std::min(ks, g.k - s.p);
                 s.slots = (s.k + kernels.depth - 1) / kernels.depth;
-                s.first = s.p == 0;
+                s.first = s.p == 0 || groups.begins(s.p / ks, s.sums);
                 s.last = s.p + s.k == g.k;
                 s.keep_a = s.j > 0 && ms >= g.m && ks == g.k;
                 const std::int64_t work = s.m * s.n * s.k;

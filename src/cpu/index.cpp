@@ -225,11 +225,10 @@ private:
     const T* values_;
 };
 
-// y = x (or 0) with src[o, j, i] added to element [o, index[o, j, i], i], in the order of j.
+// y = x (or 0) with src[o, j, i] added to element [o, index[o, j, i], i], in the order of j. T: what sums are
+// kept in.
 template <class T> void scatter_sum(const Tensor& src, const std::int64_t* index, const Tensor& x,
-                                    std::int64_t dim, const Tensor& y) {
-    const Slices s(y->shape, dim);
-    const std::int64_t count = src->numel / std::max<std::int64_t>(1, s.outer * s.inner);
+                                    const Slices& s, std::int64_t count, const Tensor& y) {
     const Sink sink(y, dtype_of<T>());
     std::vector<T> own(sink.direct() ? 0 : std::size_t(y->numel));
     T* const to = sink.direct() ? reinterpret_cast<T*>(y->bytes()) : own.data();
@@ -295,8 +294,12 @@ void scatter_add(In in, const Attrs& at, Out out) {
     const std::int64_t* const index = checked("scatter_add", in[1], size);
     if (out[0]->numel == 0) return;
     const Tensor x = in.size() > 2 ? in[2] : Tensor();
-    if (!is_floating(out[0]->dtype)) return scatter_sum<std::int64_t>(in[0], index, x, at.dim, out[0]);
-    with_real(out[0]->dtype, [&]<class T>(T) { scatter_sum<T>(in[0], index, x, at.dim, out[0]); });
+    const Slices s(out[0]->shape, at.dim);
+    const std::int64_t count = in[0]->numel / std::max<std::int64_t>(1, s.outer * s.inner);
+    if (!is_floating(out[0]->dtype)) return scatter_sum<std::int64_t>(in[0], index, x, s, count, out[0]);
+    constexpr std::int64_t longest_chain = 1024;  // of float32 additions
+    with_real(count > longest_chain ? float64 : out[0]->dtype,
+              [&]<class T>(T) { scatter_sum<T>(in[0], index, x, s, count, out[0]); });
 }
 
 }  // namespace cpu_kernels
