@@ -51,8 +51,7 @@ template <class C> struct ArgmaxOp {
     __device__ std::int64_t finish(const Acc& acc) const { return acc.index; }
 };
 
-// NaN wins a maximum, and so shares in its gradient.
-template <class C> __device__ bool chosen(C x, C y) { return x == y || (x != x && y != y); }
+template <class C> __device__ bool chosen(C x, C y) { return x == y; }
 
 // 1 where x was chosen as its output y.
 template <class C> struct LoadTie {
@@ -63,7 +62,11 @@ template <class C> struct LoadTie {
 };
 
 template <class C> struct ShareGradient {
-    __device__ C operator()(C g, C x, C y, C ties) const { return chosen(x, y) ? g / ties : C(0); }
+    // NaN, which nothing equals, makes the gradient NaN throughout.
+    __device__ C operator()(C g, C x, C y, C ties) const {
+        if (y != y) return y;
+        return chosen(x, y) ? g / ties : C(0);
+    }
 };
 
 // axes of x along which y has size 1; y has x's number of dimensions.

@@ -6,19 +6,16 @@
 namespace mezzo::cuda {
 namespace {
 
-// sqrt(sum of squares)
+// sqrt(sum of squares), in double because squares leave the range of float.
 template <class C> struct NormOp {
-    using Acc = C;
+    using Acc = double;
     using Result = C;
-    __device__ C identity() const { return C(0); }
-    __device__ C lift(C value, std::int64_t) const { return value * value; }
-    __device__ C combine(C a, C b) const { return a + b; }
-    __device__ C finish(C acc) const {
-        if constexpr (std::is_integral_v<C>)
-            return static_cast<C>(functors::math::sqrt(static_cast<double>(acc)));
-        else
-            return functors::math::sqrt(acc);
+    __device__ double identity() const { return 0; }
+    __device__ double lift(C value, std::int64_t) const {
+        return static_cast<double>(value) * static_cast<double>(value);
     }
+    __device__ double combine(double a, double b) const { return a + b; }
+    __device__ C finish(double acc) const { return static_cast<C>(functors::math::sqrt(acc)); }
 };
 
 void sum_elements(const Tensor& x, const ReduceShape& s, std::int64_t divisor, const Tensor& out) {

@@ -120,6 +120,15 @@ template <class T> const RealLoops<T>& real_loops();
 template <> inline const RealLoops<float>& real_loops<float>() { return active_loops().f32; }
 template <> inline const RealLoops<double>& real_loops<double>() { return active_loops().f64; }
 
+// The sum of squares, which may leave the range of float: those are squared once more in double.
+template <class T> double sum_of_squares(const T* x, std::int64_t n) {
+    const double fast = real_loops<T>().sum_squares(x, n);
+    if (sizeof(T) == 8 || (fast > 1e-25 && fast < 1e38)) return fast;
+    double sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) sum += double(x[i]) * double(x[i]);
+    return sum;
+}
+
 // Calls f(T()) with double for float64, else with float.
 template <class F> void with_real(Dtype dtype, const F& f) {
     if (dtype == float64)

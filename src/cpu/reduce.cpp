@@ -36,7 +36,7 @@ template <> struct SumOf<std::int64_t> {
 };
 template <class T> struct SquaresOf : SumOf<T> {
     using A = double;
-    static A part(const T* x, std::int64_t n) { return real_loops<T>().sum_squares(x, n); }
+    static A part(const T* x, std::int64_t n) { return sum_of_squares(x, n); }
     static void join_row(A* sums, const T* x, std::int64_t n) {
         for (std::int64_t i = 0; i < n; ++i) sums[i] += double(x[i]) * double(x[i]);
     }
@@ -267,7 +267,9 @@ template <class T> void amax_grad(In in, Out out) {
     const Source xs(x, x->shape, dtype_of<T>()), ys(y, x->shape, dtype_of<T>()),
         gs(g, x->shape, dtype_of<T>());
     const Sink sink(out[0], dtype_of<T>());
-    const auto tie = [](T a, T b) { return a == b || (a != a && b != b); };
+    const auto tie = [](T a, T b) {
+        return a == b;
+    };  // NaN has no ties, so that its gradient is NaN throughout
     Buffer px, py, pg, pp;
     for (const bool counting : {true, false})
         for (std::int64_t i = 0; i < x->numel; i += chunk) {
@@ -281,7 +283,9 @@ template <class T> void amax_grad(In in, Out out) {
             const T* vg = gs.template read_as<T>(i, n, pg);
             T* result = sink.template open_as<T>(i, px);
             for (std::int64_t j = 0; j < n; ++j)
-                result[j] = tie(vx[j], vy[j]) ? vg[j] / T(ties[std::size_t(at[j])]) : T(0);
+                result[j] = tie(vx[j], vy[j]) ? vg[j] / T(ties[std::size_t(at[j])])
+                            : vy[j] != vy[j]  ? vy[j]
+                                              : T(0);
             sink.finish(i, n, px);
         }
 }

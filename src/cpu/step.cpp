@@ -94,7 +94,7 @@ void statistics(std::span<const ParamRef> params, const StepKernels::Statistics&
     pieces.for_each([&](const Piece& piece, std::size_t i) {
         with_grad(params[std::size_t(piece.param)], piece, false, [&]<class T>(T* g, std::int64_t n) {
             if (!real_loops<T>().all_finite(g, n, T(inverse))) bad[i] = 1;
-            if (wanted.norm) squares[i] += real_loops<T>().sum_squares(g, n);
+            if (wanted.norm) squares[i] += sum_of_squares(g, n);
         });
     });
     StepState& state = *wanted.state;

@@ -2,6 +2,7 @@
 #include "ops/common.h"
 #include "ops/kernels.h"
 #include "ops/products.h"
+#include "ops/vjp_helpers.h"
 
 namespace mezzo {
 
@@ -43,8 +44,8 @@ const Op min_op{{.name = "min",
                      return {as_asked(-max(-in[0], at.axes, {.keepdim = at.keepdim}), at)};
                  }}};
 
-// g where x equals the extremum y, shared evenly by the equals. Linear in g; x and y only choose, so their
-// gradient is 0.
+// g where x equals the extremum y, shared evenly by the equals; NaN where y is NaN, so that the loss scaler
+// sees it. Linear in g; x and y only choose, so their gradient is 0.
 const Op amax_grad_op{{.name = "amax_grad",
                        .kernel = MEZZO_KERNELS(amax_grad),
                        .vjp = [](const Call& c, const Tensors& g) -> Tensors {
@@ -73,8 +74,12 @@ const Op norm_op{{.name = "norm",
                   .kernel = MEZZO_KERNELS(norm),
                   .vjp = [](const Call& c, const Tensors& g) -> Tensors {
                       const Shape& shape = c.inputs[0].shape;
-                      const Tensor y = with_kept_dims(c.out(), shape, c.at.axes);
-                      const Tensor direction = c.in(0) / masked_fill(y, eq(y, 0.0), 1);
+                      // A 16-bit result has lost digits where it is small, and 1 / y all of them.
+                      const bool again = is_16bit(c.outputs[0].dtype);
+                      const ReduceOptions kept{.keepdim = true, .explicit_dtype = true};
+                      const Tensor y =
+                          again ? norm(c.in(0), c.at.axes, kept) : with_kept_dims(c.out(), shape, c.at.axes);
+                      const Tensor direction = wide(c.in(0)) / masked_fill(y, eq(y, 0.0), 1);
                       return {with_kept_dims(g[0], shape, c.at.axes) * direction};
                   },
                   .meaning = [](In in, const Attrs& at) -> Tensors {

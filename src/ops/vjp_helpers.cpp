@@ -2,48 +2,55 @@
 
 namespace mezzo {
 
+Tensor wide(const Tensor& x) {
+    if (!is_16bit(x.dtype())) return x;
+    return cast(x, x.dtype() == float16 ? float32 : float64);
+}
+
 Tensor pow_scalar_vjp(const Tensor& g, const Tensor& x, double alpha) {
     if (alpha == 0) return zeros_like(g);
-    return g * (alpha * pow(x, alpha - 1));
+    return g * (alpha * pow(wide(x), alpha - 1));
 }
 
 Tensor pow_base_vjp(const Tensor& g, const Tensor& a, const Tensor& b) {
-    return g * masked_fill(b * pow(a, b - 1.0), eq(b, 0.0), 0);
+    const Tensor exponent = wide(b);
+    return g * masked_fill(exponent * pow(wide(a), exponent - 1.0), eq(b, 0.0), 0);
 }
 
 Tensor pow_exponent_vjp(const Tensor& g, const Tensor& a, const Tensor& b) {
-    const Tensor log_a = log(masked_fill(a, eq(a, 0.0), 1));
-    return g * (pow(a, b) * log_a);
+    const Tensor base = wide(a), log_a = log(masked_fill(base, eq(a, 0.0), 1));
+    return g * (pow(base, wide(b)) * log_a);
 }
 
-Tensor select_grad(const Tensor& g, const Tensor& chosen, const Tensor& tie) {
-    return where(tie, 0.5 * g, masked_fill(g, logical_not(chosen), 0));
+Tensor select_grad(const Tensor& g, const Tensor& other, const Tensor& tie) {
+    return where(tie, 0.5 * g, masked_fill(g, other, 0));
 }
 
 // gelu'(x) = Phi(x) + x phi(x), so gelu''(x) = phi(x) (2 - x^2).
-Tensor gelu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x) {
+Tensor gelu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& given) {
     const double inverse_sqrt_two_pi = 0.3989422804014327;
+    const Tensor x = clamp(wide(given), -40, 40);  // density is 0 beyond: no 0 * inf
     const Tensor square_x = square(x);
     const Tensor density = inverse_sqrt_two_pi * exp(-0.5 * square_x);
-    return g * (a * (density * (2.0 - square_x)));
+    return wide(g) * a * (density * (2.0 - square_x));
 }
 
 // With u = k (x + c x^3) and t = tanh(u): gelu_tanh(x) = x (1 + t) / 2, whose second derivative is
-// (1 - t^2) (u' + x (u'' / 2 - t u'^2)).
-Tensor gelu_tanh_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x) {
+// (1 - t^2) (u' + x (u'' / 2 - t u'^2)). 1 - t^2 = 4 s(2 u) s(-2 u), s the sigmoid, loses no digits.
+Tensor gelu_tanh_second_vjp(const Tensor& g, const Tensor& a, const Tensor& given) {
     const double k = 0.7978845608028654, c = 0.044715;
-    const Tensor square_x = square(x);
-    const Tensor t = tanh(k * (x + c * (x * square_x)));
+    const Tensor x = clamp(wide(given), -40, 40);  // the sigmoids' product is 0 beyond: no 0 * inf
+    const Tensor square_x = square(x), twice_u = (2 * k) * (x + c * (x * square_x));
     const Tensor first = k * (1.0 + (3 * c) * square_x);
-    const Tensor bracket = first + x * ((3 * k * c) * x - t * square(first));
-    return g * (a * ((1.0 - square(t)) * bracket));
+    const Tensor bracket = first + x * ((3 * k * c) * x - tanh(0.5 * twice_u) * square(first));
+    return wide(g) * a * (4.0 * (sigmoid(twice_u) * sigmoid(-twice_u)) * bracket);
 }
 
 // silu'(x) = s (1 + x (1 - s)) with s = sigmoid(x), and s' = s (1 - s): silu''(x) = s (1 - s) (2 + x (1 - 2
-// s)).
-Tensor silu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x) {
-    const Tensor s = sigmoid(x);
-    return g * (a * (s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s))));
+// s)), where 1 - s = sigmoid(-x).
+Tensor silu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& given) {
+    const Tensor x = wide(given), s = sigmoid(x);
+    return wide(g) * a * (s * sigmoid(-x) * (2.0 + x * (1.0 - 2.0 * s)));
 }
 
 }  // namespace mezzo

@@ -5,14 +5,19 @@
 
 namespace mezzo {
 
+// x where products and quotients of 16-bit numbers do not overflow or vanish: float32 for float16, float64
+// for bfloat16, whose range is float32's already; x itself otherwise.
+Tensor wide(const Tensor& x);
+
 // Gradient of x ^ alpha: g alpha x^(alpha - 1); 0 for alpha == 0, also at x == 0.
 Tensor pow_scalar_vjp(const Tensor& g, const Tensor& x, double alpha);
 // Gradient of a ^ b by a: g b a^(b - 1); 0 where b == 0, also at a == 0.
 Tensor pow_base_vjp(const Tensor& g, const Tensor& a, const Tensor& b);
 // Gradient of a ^ b by b: g a^b log(a), with 0 at a == 0.
 Tensor pow_exponent_vjp(const Tensor& g, const Tensor& a, const Tensor& b);
-// g where chosen, half of it at ties (which may also be chosen), else 0: gradients of maximum and minimum.
-Tensor select_grad(const Tensor& g, const Tensor& chosen, const Tensor& tie);
+// 0 where the other one was chosen, half of g at ties, else g (also beside a NaN): gradients of maximum and
+// minimum.
+Tensor select_grad(const Tensor& g, const Tensor& other, const Tensor& tie);
 // g a f''(x): the gradient by x of a f'(x), for f = gelu, gelu_tanh, silu.
 Tensor gelu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x);
 Tensor gelu_tanh_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x);
