@@ -429,3 +429,26 @@ TEST_CASE("autocast: repeated inference keeps nothing", "[amp]") {
     CHECK(live_objects().storages == before.storages);
     CHECK(live_objects().calls == before.calls);
 }
+
+TEST_CASE("autocast: a leaf made by detach() is converted once, and then by its optimizer", "[amp]") {
+    manual_seed(1);
+    const Tensor made = randn({32, 16}), x = randn({4, 16});
+    const Tensor whole = made.slice(0, 0, 16).clone();
+    for (const Tensor& leaf : {whole.clone(), whole.detach(), made.slice(0, 16, 32).detach()}) {
+        const Tensor weight = alias(leaf).set_requires_grad();
+        optim::SGD optimizer({weight}, {.lr = 0.1});
+        const auto step = [&] {
+            const std::uint64_t before = casts();
+            {
+                const amp::Autocast scope;
+                sum(linear(linear(x, weight), weight).to(float32)).backward();
+            }
+            optimizer.step();
+            optimizer.zero_grad();
+            return casts() - before;
+        };
+        CHECK(step() == 2);  // x, and the weight for two layers
+        CHECK(step() == 1);
+        CHECK(weight->grad_meta->shadow.value.defined());
+    }
+}

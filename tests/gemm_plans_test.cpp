@@ -1,12 +1,31 @@
 // Options and plan files of matrix products where there is no GPU, or another one.
 #include <catch2/catch.hpp>
 
+#include "autograd/row.h"
+#include "mezzo/amp.h"
 #include "mezzo/cuda.h"
+#include "mezzo/nn.h"
+#include "mezzo/transformer.h"
 #include "tests/folder.h"
 
 using namespace mezzo;
 
 namespace {
+
+// The ops that f runs inside an Autocast scope of the CPU.
+template <class F> std::string ops_of(const F& f) {
+    amp::clear_autocast_report();
+    amp::record_autocast_report(true);
+    {
+        const amp::Autocast scope({.device = DeviceType::cpu});
+        f();
+    }
+    amp::record_autocast_report(false);
+    std::string ops;
+    for (const auto& line : amp::autocast_report()) ops += line.op + "*" + std::to_string(line.calls) + " ";
+    amp::clear_autocast_report();
+    return ops;
+}
 
 // The format, by example. The checksum is the CRC-32 of "libraries" as save_gemm_plans() spaces it.
 constexpr const char* file_of_another_gpu =
@@ -44,4 +63,26 @@ TEST_CASE("gemm options are kept in every build", "[gemm]") {
     CHECK(cuda::gemm_options().candidates == 3);
     cuda::set_gemm_options({});
     CHECK(cuda::gemm_options().candidates == 8);
+}
+
+TEST_CASE("gemm options change nothing that runs on the CPU", "[gemm]") {
+    struct Options {
+        explicit Options(const cuda::GemmOptions& options) { cuda::set_gemm_options(options); }
+        ~Options() { cuda::set_gemm_options({}); }
+    };
+    const nn::Linear first(8, 8), second(8, 8);
+    const nn::Sequential net{first, nn::ReLU(), second};
+    const nn::TransformerEncoderLayer layer(8, 2, {.dim_feedforward = 16, .dropout = 0});
+    const Tensor x = ones({2, 3, 8});
+    const auto run = [&] {
+        net(x);
+        layer(x);
+    };
+    const std::string plain = ops_of(run);
+    const Options all({.fuse_bias_gradients = true, .fuse_layers = true, .relu_masks = true});
+    CHECK(ops_of(run) == plain);
+    const Tensor y = linear(x, first.weight, first.bias, LinearActivation::relu);
+    const Tensor of_bias = autograd::grad({sum(y)}, {first.bias}, {.create_graph = true})[0];
+    REQUIRE(of_bias->grad_meta);
+    CHECK(std::string(of_bias->grad_meta->node->row->name) == "column_sum");
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "ops/kernels.h"
 #include "support.h"
@@ -266,4 +267,34 @@ TEST_CASE("a long scatter_add into few elements", "[ops][index]") {
                 wanted[std::size_t(i / count * 9 + index[std::size_t(i)])] += values[std::size_t(i)];
             CHECK(difference(doubles(y), wanted, {1e-5, 2e-3}) == "");
         }
+}
+
+TEST_CASE("scatter_add promotes inside an Autocast scope", "[ops][index][autocast]") {
+    for (const Device device : devices()) {
+        const Tensor index = Tensor::from(std::vector<std::int64_t>{0, 1, 0}, {3, 1}).to(device);
+        for (const bool wide_input : {true, false})
+            for (const Dtype low : {float16, bfloat16}) {
+                const Tensor x = ones({2, 2}, {.dtype = wide_input ? float32 : low, .device = device});
+                const Tensor src = full({3, 2}, 0.5, {.dtype = wide_input ? low : float32, .device = device});
+                CHECK_THROWS_WITH(scatter_add(x, 0, index, src), Catch::Contains("they must agree"));
+                const Tensor input = alias(x).set_requires_grad(), values = alias(src).set_requires_grad();
+                const Tensor nothing = zeros({0, 1}, {.dtype = int64, .device = device});
+                Tensor y, same;
+                {
+                    const amp::Autocast scope({.device = device.type(), .dtype = low});
+                    y = scatter_add(input, 0, index, values);
+                    same = scatter_add(input, 0, nothing, values);
+                    CHECK(scatter_add(x.to(low), 0, index, src.to(low)).dtype() == low);
+                    CHECK_THROWS_WITH(scatter_add(x.to(float64), 0, index, src), Catch::Contains("float64"));
+                }
+                CHECK(y.dtype() == float32);
+                CHECK(same.dtype() == float32);
+                CHECK(doubles(y) == std::vector<double>{2, 1, 1.5, 1});
+                sum(y).backward();
+                CHECK(input.grad().dtype() == x.dtype());
+                CHECK(values.grad().dtype() == src.dtype());
+                CHECK(doubles(input.grad()) == std::vector<double>(4, 1));
+                CHECK(doubles(values.grad()) == std::vector<double>{1, 0, 1, 0, 1, 0});
+            }
+    }
 }

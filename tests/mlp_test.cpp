@@ -307,6 +307,10 @@ TEST_CASE("sequential: with fuse_layers a run of layers is one mlp", "[nn][mlp]"
         const Tensor x = values({5, 8}, 1, float32, device);
         CHECK(calls(relus, x) == "linear_relu*2 linear*1 ");
         const Options scope({.fuse_layers = true});
+        if (device == cpu_device) {  // options of CUDA
+            CHECK(calls(relus, x) == "linear_relu*2 linear*1 ");
+            continue;
+        }
         CHECK(calls(relus, x) == "mlp*1 ");
         CHECK(calls(changing, x) == "linear_relu*1 mlp*1 linear*1 ");
         CHECK(calls(parted, x).find("linear_relu*1 ") != std::string::npos);
@@ -369,7 +373,7 @@ TEST_CASE("transformer: with fuse_layers and no dropout the feed-forward part is
             bool found = false;
             for (const auto& line : amp::autocast_report()) found |= line.op == "mlp";
             amp::clear_autocast_report();
-            CHECK(found == (dropout == 0 || !training));
+            CHECK(found == (device != cpu_device && (dropout == 0 || !training)));
         }
     }
 }

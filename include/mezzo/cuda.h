@@ -28,7 +28,8 @@ struct GemmOptions {
     bool relu_masks = false;
 };
 
-// Throws Error(value) if a field is out of range. Products that have been met keep their algorithms.
+// Throws Error(value) if a field is out of range. Products that have been met keep their algorithms. Nothing
+// that runs on the CPU depends on these options.
 void set_gemm_options(const GemmOptions& options);
 GemmOptions gemm_options();
 

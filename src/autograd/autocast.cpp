@@ -63,11 +63,6 @@ const char* policy_name(Cast cast) {
     return "keep";
 }
 
-bool eligible(const Tensor& x) {
-    return x.defined() && is_floating(x.dtype()) && x.dtype() != float64 &&
-           autocast_state().enabled[int(x.device().type())];
-}
-
 // A captured step reads the shadow where it is now, and relies on it being current before each replay.
 void note_shadow(const Tensor& x) {
     StepGraph* const graph = StepGraph::recording();
@@ -91,14 +86,13 @@ Tensor convert(const Tensor& x, Dtype dtype) {
 }
 
 bool cacheable(const Tensor& x, Dtype dtype) {
-    return autocast_state().cache && is_16bit(dtype) && x.dtype() == float32 && tracked(x) && x.is_leaf() &&
-           !x.is_view();
+    return autocast_state().cache && is_16bit(dtype) && x.dtype() == float32 && tracked(x) && x.is_leaf();
 }
 
 Dtype widest(const Row& row, const Tensors& values, Dtype low) {
     Dtype result = low;
     for (const Tensor& x : values) {
-        if (!eligible(x)) continue;
+        if (!autocast_takes(x)) continue;
         if (x.dtype() == float32) result = float32;
         check(x.dtype() == float32 || x.dtype() == low, ErrorKind::dtype, row.name, ": a ", x.dtype(),
               " input inside an Autocast scope of ", low, "; convert it with to()");
@@ -108,7 +102,7 @@ Dtype widest(const Row& row, const Tensors& values, Dtype low) {
 
 void refuse_banned(const Row& row, const Tensors& values) {
     for (const Tensor& x : values)
-        check(!eligible(x) || (x.dtype() == float32 && !x->from_cast), ErrorKind::dtype, row.name,
+        check(!autocast_takes(x) || (x.dtype() == float32 && !x->from_cast), ErrorKind::dtype, row.name,
               ": unsafe inside an Autocast scope, because its gradient can leave the range of a 16-bit "
               "input; use ",
               row.name, "_with_logits on the values before the sigmoid, or close the scope and pass float32");
@@ -117,6 +111,11 @@ void refuse_banned(const Row& row, const Tensors& values) {
 }  // namespace
 
 AutocastState& autocast_state() { return thread_autocast().state; }
+
+bool autocast_takes(const Tensor& x) {
+    return x.defined() && is_floating(x.dtype()) && x.dtype() != float64 &&
+           autocast_state().enabled[int(x.device().type())];
+}
 
 void enter_autocast_scope() { ++thread_autocast().depth; }
 
@@ -155,7 +154,7 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
 }
 
 Dtype autocast_dtype(Cast cast, const Tensor& x) {
-    if (!eligible(x)) return x.dtype();
+    if (!autocast_takes(x)) return x.dtype();
     if (cast == Cast::low) return autocast_state().dtype[int(x.device().type())];
     return cast == Cast::fp32 ? float32 : x.dtype();
 }
@@ -168,14 +167,14 @@ void apply_policy(const Row& row, Tensors& values, Attrs& at) {
             return;
         case Cast::low:
             for (Tensor& x : values)
-                if (eligible(x)) x = cached_cast(x, autocast_state().dtype[int(x.device().type())]);
+                if (autocast_takes(x)) x = cached_cast(x, autocast_state().dtype[int(x.device().type())]);
             return;
         case Cast::fp32:
             for (Tensor& x : values)
-                if (eligible(x) && x.dtype() != float32) x = convert(x, float32);
+                if (autocast_takes(x) && x.dtype() != float32) x = convert(x, float32);
             return;
         case Cast::fp32_out:
-            if (!values.empty() && eligible(values[0]) && !at.has_dtype) {
+            if (!values.empty() && autocast_takes(values[0]) && !at.has_dtype) {
                 at.has_dtype = true;
                 at.dtype = float32;
             }
@@ -183,10 +182,10 @@ void apply_policy(const Row& row, Tensors& values, Attrs& at) {
         case Cast::promote: {
             Dtype low = float32;
             for (const Tensor& x : values)
-                if (eligible(x)) low = autocast_state().dtype[int(x.device().type())];
+                if (autocast_takes(x)) low = autocast_state().dtype[int(x.device().type())];
             const Dtype to = widest(row, values, low);
             for (Tensor& x : values)
-                if (eligible(x)) x = cached_cast(x, to);
+                if (autocast_takes(x)) x = cached_cast(x, to);
             return;
         }
         case Cast::banned:

@@ -132,6 +132,10 @@ Tensor record_view(const Op& op, const Tensor& given, const Attrs& at, Tensor vi
 // Set on this thread, ops that have a meaning run it instead of their kernel: tests compare the two.
 bool& prefer_meaning();
 
+// Whether an open Autocast scope converts x where an op's policy asks for it: floating, not float64, on the
+// scope's device.
+bool autocast_takes(const Tensor& x);
+
 // The dtype that op's kernel will read input x in, when an Autocast scope is open; x's own otherwise.
 Dtype autocast_dtype(Cast cast, const Tensor& x);
 

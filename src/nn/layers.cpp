@@ -136,7 +136,9 @@ DenseRun dense_run(const std::vector<detail::Layer>& layers, std::size_t first, 
 }  // namespace
 
 Tensor Sequential::operator()(const Tensor& x) const {
-    const std::size_t most = cuda::gemm_options().fuse_layers ? layers_.size() : 1;
+    const bool fuse =
+        x.defined() && x.device().type() == DeviceType::cuda && cuda::gemm_options().fuse_layers;
+    const std::size_t most = fuse ? layers_.size() : 1;
     Tensor y = x;
     for (std::size_t i = 0; i < layers_.size();) {
         const DenseRun run = dense_run(layers_, i, most);

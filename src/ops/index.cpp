@@ -105,6 +105,7 @@ const Op gather_op{
     {.name = "gather", .keep = keep_second, .kernel = MEZZO_KERNELS(gather), .vjp = gather_vjp}};
 // Inputs src, index, and x unless it is 0; at.dim. Outside of dim their shapes are equal.
 const Op scatter_add_op{{.name = "scatter_add",
+                         .cast = Cast::promote,
                          .keep = keep_second,
                          .kernel = MEZZO_KERNELS(scatter_add),
                          .vjp = scatter_add_vjp}};
@@ -208,13 +209,15 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
     const int d = check_elements("scatter_add", x, dim, index);
     check_defined("scatter_add", src);
-    check(x.dtype() == src.dtype() && x.dtype() != boolean, ErrorKind::dtype, "scatter_add: input is ",
-          x.dtype(), " and src ", src.dtype(), "; they must agree and not be boolean; convert one with to()");
+    const bool agree = x.dtype() == src.dtype() || (autocast_takes(x) && autocast_takes(src));
+    check(agree && x.dtype() != boolean, ErrorKind::dtype, "scatter_add: input is ", x.dtype(), " and src ",
+          src.dtype(), "; they must agree and not be boolean; convert one with to()");
     bool fits = src.dim() == index.dim();
     for (int i = 0; fits && i < src.dim(); ++i) fits = index.size(i) <= src.size(i);
     check(fits, ErrorKind::shape, "scatter_add: index ", index.shape(), " does not fit src ", src.shape(),
           "; it needs as many dimensions, none larger");
-    if (index.numel() == 0) return x.clone();
+    if (index.numel() == 0)
+        return x.dtype() == src.dtype() ? x.clone() : cast(x, promote(x.dtype(), src.dtype()));
     const Tensor part = reached(x, d, index.shape());
     const Tensor values = reached(src, -1, index.shape());
     const Tensor sum = call(scatter_add_op, {values, index, part}, {.dim = d}, part.shape());

@@ -78,8 +78,9 @@ Tensor bias_grad(const Call& c, const Tensor& g) {
 }
 
 bool fuses_bias_grad(const Call& c, const Tensors& gs) {
-    return cuda::gemm_options().fuse_bias_gradients && c.at.activation != Activation::none &&
-           c.inputs.size() > 2 && c.needs(2) && gs[0].defined() && (gs.size() < 2 || !gs[1].defined());
+    if (!gs[0].defined() || (gs.size() > 1 && gs[1].defined())) return false;
+    return gs[0].device().type() == DeviceType::cuda && cuda::gemm_options().fuse_bias_gradients &&
+           c.at.activation != Activation::none && c.inputs.size() > 2 && c.needs(2);
 }
 
 Tensors linear_vjp(const Call& c, const Tensors& gs) {
