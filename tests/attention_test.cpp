@@ -92,7 +92,7 @@ std::string check_case(const Sizes& s, const AttentionOptions& options, Dtype dt
 struct Isas {  // runs a body with every instruction set of this processor, and restores the best
     ~Isas() { cpu::release_isa(); }
     template <class F> void each(const F& body) {
-        for (const cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512}) {
+        for (const cpu::Isa isa : cpu::all_isas) {
             if (isa > cpu::best_isa()) continue;
             cpu::force_isa(isa);
             CAPTURE(cpu::name(isa));

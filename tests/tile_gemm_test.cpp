@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "cpu/amx.h"
+#include "cpu/attention_products.h"
+#include "cpu/buffer.h"
 #include "cpu/gemm_choice.h"
 #include "cpu/parallel.h"
 #include "gemm_case.h"
@@ -231,6 +233,75 @@ TEST_CASE("tiles: one rounding behind very long sums, strips, ranges", "[gemm][t
             CHECK(sums.at(0, 3, n - 1) == want + 10);
             CHECK(c.guards_intact());
             CHECK(sums.guards_intact());
+        }
+}
+
+TEST_CASE("tiles: products of attention", "[gemm][tiles][attention]") {
+    constexpr std::int64_t m = 70, n = 45, k = 90, from_row = 32, from_step = 64;
+    using Types = cpu::AttentionProducts::Types;
+    std::mt19937 random(9);
+    const auto uniform = [&] { return float(random()) * 0x1p-31f - 1; };
+    for (const Variant& v : tile_variants())
+        for (const Dtype type : {bfloat16, float16}) {
+            INFO(v.name << " " << name(type));
+            cpu::GemmKernels vectors = cpu::gemm_portable;
+            vectors.nr = 32;  // the width of tiles
+            const cpu::AttentionProducts products(vectors, v.kernels->tiles, type);
+            Matrix a(m, k, type), b(k, n, type);
+            a.fill(uniform), b.fill(uniform);
+            std::vector<float> weights(k * 32);
+            for (float& w : weights) w = uniform();
+            cpu::Buffer a_buffer, b_buffer, w_buffer;
+            char *const packed_a = a_buffer.get<char>(products.a_bytes(m, k)),
+                        *const packed_b = b_buffer.get<char>(products.b_bytes(n, k)),
+                        *const packed_w = w_buffer.get<char>(products.weights_a_bytes(k, 32));
+            products.pack_a({a.data(), type, a.ld, true}, m, k, packed_a);
+            products.pack_b({b.data(), type, b.ld, false}, n, k, packed_b);
+            double worst = 0;
+            const auto compare = [&](float got, double want) {
+                worst = std::max(worst, std::fabs(got - want));
+            };
+            // Rows of a from 32 on with columns of b from 32 on.
+            std::vector<float> t(k * 64, 1.0f);
+            products.multiply(Types::inputs, products.a_from(packed_a, from_row, 0, k), k,
+                              products.b_from(packed_b, 32, k), k, m - from_row, n - 32, t.data(), 64, false);
+            for (std::int64_t i = from_row; i < m; ++i)
+                for (std::int64_t j = 32; j < n; ++j) {
+                    double want = 0;
+                    for (std::int64_t p = 0; p < k; ++p) want += a.at(0, i, p) * b.at(0, p, j);
+                    compare(t[std::size_t((i - from_row) * 64 + j - 32)], want);
+                }
+            CHECK(worst < 2e-5);
+            // Steps of a from 64 on with weights, added to 1.
+            worst = 0;
+            std::fill(t.begin(), t.end(), 1.0f);
+            products.multiply(Types::inputs_weights, products.a_from(packed_a, 0, from_step, k), k,
+                              products.weights_b(weights.data(), k - from_step, 30), k - from_step, m, 30,
+                              t.data(), 32, true);
+            for (std::int64_t i = 0; i < m; ++i)
+                for (std::int64_t j = 0; j < 30; ++j) {
+                    double want = 1;
+                    for (std::int64_t p = from_step; p < k; ++p)
+                        want += a.at(0, i, p) * weights[std::size_t((p - from_step) * 32 + j)];
+                    compare(t[std::size_t(i * 32 + j)], want);
+                }
+            CHECK(worst < 2e-4);  // 16 bits of each weight
+            CHECK(worst > 1e-7);
+            // Weights, the first 32 rows taken as 0, with rows of b.
+            worst = 0;
+            products.pack_weights_a(weights.data(), k, 32, 0, 32, 32, packed_w);
+            products.pack_b({b.data(), type, b.ld, false}, n, 32, packed_b);
+            products.multiply(Types::weights_inputs, packed_w, 32, packed_b, 32, k, n, t.data(), 64, false);
+            for (std::int64_t i = 0; i < m; ++i)
+                for (std::int64_t j = 0; j < n; ++j) {
+                    double want = 0;
+                    for (std::int64_t p = 0; p < 32 && i >= 32; ++p)
+                        want += double(weights[std::size_t(i * 32 + p)]) * b.at(0, p, j);
+                    compare(t[std::size_t(i * 64 + j)], want);
+                }
+            CHECK(worst < 2e-4);
+            weights[5] = std::numeric_limits<float>::infinity();
+            CHECK_THROWS_AS(products.weights_b(weights.data(), k, 32), cpu::NoPlanes);
         }
 }
 

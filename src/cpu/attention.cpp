@@ -16,6 +16,8 @@
 namespace mezzo::cpu {
 namespace {
 
+using Types = AttentionProducts::Types;
+
 constexpr float infinity = __builtin_inff();
 constexpr std::int64_t longest_chunk = 512;  // queries for which keys and values are packed once
 
@@ -32,27 +34,27 @@ Scratch& scratch() {
 // A panel of queries that share the columns of a block.
 struct Panel {
     std::int64_t first, columns;  // queries
-    const float* q;               // packed
+    const char* q;                // packed
     float *sums, *maximum, *total;
     bool started;  // sums, maximum and total hold something
 };
 
 class Forward {
 public:
-    Forward(const AttentionProblem& problem, const Heads& result, Out out)
-        : p(problem), y(result), nr(gemm.nr), scale(p.log2_scale()) {
+    Forward(const AttentionProblem& problem, const Heads& result, Out out, const TileKernels* tiles)
+        : p(problem), y(result), products(gemm, tiles, p.q.dtype), nr(gemm.nr), scale(p.log2_scale()) {
         if (out.size() < 2) return;
         maxima = reinterpret_cast<float*>(out[1]->bytes());
         totals = reinterpret_cast<float*>(out[2]->bytes());
     }
 
-    // Queries [first, first + count) of one head.
+    // Queries [first, first + count) of one head. Throws NoPlanes before it writes any result.
     void run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) const;
 
 private:
     struct Keys {
         std::int64_t b, h, first, count;
-        const float *k, *v;        // packed: rows of k, and v^T
+        const char *k, *v;         // packed: rows of k, and v^T
         const std::uint8_t* seen;  // which of them a query may look at, if that is the same for all; or null
     };
     std::int64_t visible_rows(const Keys& keys, const Panel& panel) const;
@@ -66,6 +68,7 @@ private:
     float *maxima = nullptr, *totals = nullptr;  // of the softmax, [batch, heads, query], or null
     const AttentionKernels& kernels = active_attention_kernels();
     const GemmKernels& gemm = kernels.gemm;
+    const AttentionProducts products;
     const std::int64_t nr;
     const float scale;
 };
@@ -107,7 +110,7 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     std::uint8_t* const bytes = scratch().bytes.get<std::uint8_t>(attention_keys * nr);
     if (p.mask.by_query() && !hide(keys, panel, rows, bytes)) return;
     float* const t = scratch().scores.get<float>(attention_keys * nr);
-    multiply(gemm, keys.k, panel.q, p.dim, p.dim, rows, panel.columns, t, nr, false);
+    products.multiply(Types::inputs, keys.k, p.dim, panel.q, p.dim, rows, panel.columns, t, nr, false);
     if (p.mask.by_query()) kernels.keep(t, bytes, rows * nr, -infinity);
     if (keys.seen)
         for (std::int64_t i = 0; i < rows; ++i)
@@ -127,7 +130,8 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     block.dim = p.dim;
     kernels.softmax(block);
     if (p.dropout.threshold != 0) drop(keys, panel, rows, t, bytes);
-    multiply(gemm, keys.v, t, keys.count, rows, p.dim, panel.columns, panel.sums, nr, panel.started);
+    products.multiply(Types::inputs_weights, keys.v, keys.count, products.weights_b(t, rows, panel.columns),
+                      rows, p.dim, panel.columns, panel.sums, nr, panel.started);
     panel.started = true;
 }
 
@@ -145,26 +149,31 @@ void Forward::finish(std::int64_t b, std::int64_t h, const Panel& panel) const {
 
 void Forward::run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) const {
     Scratch& s = scratch();
-    const std::int64_t width = round_up(count, nr), padded = round_up(p.dim, gemm.mr);
-    float* const q = s.q.get<float>(width * p.dim);
+    const std::int64_t width = round_up(count, nr);
+    char* const q = s.q.get<char>(products.b_bytes(count, p.dim));
     float* const sums = s.sums.get<float>(width * p.dim);
     float* const statistics = s.statistics.get<float>(2 * width);
-    gemm.pack_b(p.q.along_dim(b, first, h), count, p.dim, q);
+    products.pack_b(p.q.along_dim(b, first, h), count, p.dim, q);
     std::fill(statistics, statistics + width, -infinity);
     std::fill(statistics + width, statistics + 2 * width, 0.0f);
     std::uint8_t* const seen = s.seen.get<std::uint8_t>(p.key);
     const KeyRange keys = p.visible_keys(b, h, seen);
-    float* const k = s.k.get<float>(round_up(attention_keys, gemm.mr) * p.dim);
-    float* const v = s.v.get<float>(padded * attention_keys);
+    char* const k = s.k.get<char>(products.a_bytes(attention_keys, p.dim));
+    char* const v = s.v.get<char>(products.a_bytes(p.dim, attention_keys));
     Panel panels[longest_chunk / 4];
     for (std::int64_t i = 0; i < width; i += nr)
-        panels[i / nr] = {first + i,      std::min(nr, count - i), q + i * p.dim, sums + i * p.dim,
-                          statistics + i, statistics + width + i,  false};
+        panels[i / nr] = {first + i,
+                          std::min(nr, count - i),
+                          products.b_from(q, i, p.dim),
+                          sums + i * p.dim,
+                          statistics + i,
+                          statistics + width + i,
+                          false};
     const std::int64_t end = p.causal ? std::min(keys.end, first + count) : keys.end;
     for (std::int64_t j = keys.begin; j < end; j += attention_keys) {
         const std::int64_t n = std::min(attention_keys, end - j);
-        gemm.pack_a(p.k.along_dim(b, j, h), n, p.dim, k);
-        gemm.pack_a(p.v.along_rows(b, j, h), p.dim, n, v);
+        products.pack_a(p.k.along_dim(b, j, h), n, p.dim, k);
+        products.pack_a(p.v.along_rows(b, j, h), p.dim, n, v);
         const Keys block{b, h, j, n, k, v, p.mask.by_key() ? seen + j : nullptr};
         for (std::int64_t i = 0; i < width; i += nr) attend(block, panels[i / nr]);
     }
@@ -189,7 +198,7 @@ void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
     if (p.batch * p.heads * p.query == 0) return;
     if (in[0]->dtype == float64) return cpu::attention_f64(p, out);
     const cpu::Heads y(out[0]);
-    const cpu::Forward forward(p, y, out);
+    const cpu::Forward forward(p, y, out, p.tiles()), on_vectors(p, y, out, nullptr);
     const std::int64_t chunk = cpu::chunk_of_queries(p, cpu::active_attention_kernels().gemm.nr);
     const std::int64_t chunks = (p.query + chunk - 1) / chunk;
     constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention
@@ -197,7 +206,13 @@ void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
     cpu::parallel_for(p.batch * p.heads * chunks, grain, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {
             const std::int64_t head = u / chunks, first = u % chunks * chunk;
-            forward.run(head / p.heads, head % p.heads, first, std::min(chunk, p.query - first));
+            const std::int64_t b = head / p.heads, h = head % p.heads,
+                               count = std::min(chunk, p.query - first);
+            try {
+                forward.run(b, h, first, count);
+            } catch (const cpu::NoPlanes&) {
+                on_vectors.run(b, h, first, count);
+            }
         }
     });
 }

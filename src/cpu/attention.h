@@ -5,7 +5,7 @@
 
 #include "core/backend.h"
 #include "core/tensor_impl.h"
-#include "cpu/attention_tables.h"
+#include "cpu/attention_products.h"
 
 namespace mezzo::cpu {
 
@@ -75,6 +75,8 @@ struct AttentionProblem {
 
     AttentionProblem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Attrs& at);
     float log2_scale() const;
+    // The tiles to multiply on, or null: vectors.
+    const TileKernels* tiles() const;
     // The element of the dropout stream of a weight.
     std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
         return ((b * heads + h) * query + i) * key + j;
@@ -88,14 +90,6 @@ struct AttentionProblem {
 inline constexpr std::int64_t attention_keys = 256;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-// GemmKernels::tile on panels that are in the cache already, so that nothing is to be fetched meanwhile.
-inline void multiply(const GemmKernels& gemm, const float* a, const float* b, std::int64_t panel_k,
-                     std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
-                     bool accumulate) {
-    Walks none;
-    gemm.tile(a, b, panel_k, k, rows, columns, t, ldt, accumulate, none);
-}
 
 // alpha times the transpose of sums[dim, nr], `rows` columns of it, to rows of y; `turned`: scratch of
 // round_up(dim, nr) * nr floats.

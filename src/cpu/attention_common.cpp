@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cpu/attention.h"
+#include "cpu/gemm_choice.h"
 #include "cpu/isa.h"
 #include "cpu/loops.h"
 
@@ -72,6 +73,15 @@ AttentionProblem::AttentionProblem(const Tensor& q_, const Tensor& k_, const Ten
 
 // Positive, so that -inf times it is -inf.
 float AttentionProblem::log2_scale() const { return std::max(float(scale * 1.4426950408889634), FLT_MIN); }
+
+const TileKernels* AttentionProblem::tiles() const {
+    if (q.dtype != k.dtype || q.dtype != v.dtype || !is_16bit(q.dtype)) return nullptr;
+    // Splitting the weights costs more than tiles save where each of them meets so few steps (measured:
+    // 0.9x).
+    if (q.dtype == float16 && dim < 64) return nullptr;
+    const Gemm scores{.m = query, .n = key, .k = dim, .trans_b = true, .a_type = q.dtype, .b_type = q.dtype};
+    return chosen_gemm_kernels(scores).tiles;
+}
 
 KeyRange AttentionProblem::visible_keys(std::int64_t b, std::int64_t h, std::uint8_t* seen) const {
     if (!mask.by_key()) return {0, key};

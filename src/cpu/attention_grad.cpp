@@ -18,6 +18,8 @@
 namespace mezzo::cpu {
 namespace {
 
+using Types = AttentionProducts::Types;
+
 constexpr float infinity = __builtin_inff();
 constexpr std::int64_t block_queries = 128, block_keys = 128;
 static_assert(block_keys <= attention_keys);
@@ -35,7 +37,7 @@ Scratch& scratch() {
 // A block of queries, packed: rows of q and g as op(A) [queries, dim], and their transposes [dim, queries].
 struct Queries {
     std::int64_t first, count;
-    const float *q, *g, *q_turned, *g_turned;
+    const char *q, *g, *q_turned, *g_turned;
     const float *maximum, *log2_sum, *delta;  // see SoftmaxGradBlock
     float* dq;                                // [count, ldq] sums
 };
@@ -43,7 +45,7 @@ struct Queries {
 // A block of keys, packed as op(B): k^T and v^T [dim, keys], and k [keys, dim].
 struct Keys {
     std::int64_t first, count;
-    const float *k_turned, *v_turned, *k;
+    const char *k_turned, *v_turned, *k;
     const std::uint8_t* seen;  // which of them a query may look at, if that is the same for all; or null
     float *dk, *dv;            // transposed sums [dim, nr] per panel
 };
@@ -57,7 +59,7 @@ struct Part {
 
 class Backward {
 public:
-    Backward(In in, const AttentionProblem& problem, Out out)
+    Backward(In in, const AttentionProblem& problem, Out out, const TileKernels* tiles)
         : p(problem),
           g(in[0]),
           y(in[4]),
@@ -65,13 +67,15 @@ public:
           dk(out[1]),
           dv(out[2]),
           maxima(reinterpret_cast<const float*>(in[5]->bytes())),
-          totals(reinterpret_cast<const float*>(in[6]->bytes())) {}
+          totals(reinterpret_cast<const float*>(in[6]->bytes())),
+          products(gemm, tiles, p.q.dtype) {}
+    // Throws NoPlanes; what it has written by then is written again by a run without tiles.
     void run(const Part& part) const;
 
 private:
     void statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const;
-    Queries queries(const Part& part, std::int64_t first, float* to) const;
-    Keys keys(const Part& part, std::int64_t first, std::int64_t count, float* to) const;
+    Queries queries(const Part& part, std::int64_t first, char* to) const;
+    Keys keys(const Part& part, std::int64_t first, std::int64_t count, char* to) const;
     bool read_masks(const Part& part, const Queries& queries, const Keys& keys, std::uint8_t* seen,
                     std::uint8_t* kept) const;
     void block(const Part& part, const Queries& queries, const Keys& keys) const;
@@ -79,12 +83,10 @@ private:
                const std::uint8_t* seen, const std::uint8_t* kept) const;
     void hide(const Queries& queries, const Keys& keys, std::int64_t j, std::int64_t from, float* t,
               const std::uint8_t* seen) const;
-    void pack_for_dq(const Queries& queries, const Keys& keys, std::int64_t j, std::int64_t from,
-                     const float* u) const;
     void write_keys(const Part& part, const Keys& keys) const;
     void zero_keys(const Part& part, std::int64_t first, std::int64_t end) const;
-    std::int64_t floats_of_queries() const {
-        return 2 * (round_up(block_queries, mr) * p.dim + block_queries * round_up(p.dim, mr));
+    std::int64_t bytes_of_queries() const {
+        return 2 * (products.a_bytes(block_queries, p.dim) + products.a_bytes(p.dim, block_queries));
     }
 
     const AttentionProblem& p;
@@ -92,7 +94,8 @@ private:
     const float *maxima, *totals;
     const AttentionKernels& kernels = active_attention_kernels();
     const GemmKernels& gemm = kernels.gemm;
-    const std::int64_t mr = gemm.mr, nr = gemm.nr, ldq = round_up(p.dim, nr);
+    const AttentionProducts products;
+    const std::int64_t nr = gemm.nr, ldq = round_up(p.dim, nr);
     const float log2_scale = p.log2_scale();
 };
 
@@ -112,26 +115,26 @@ void Backward::statistics(const Part& part, float* maximum, float* log2_sum, flo
                      y.along_dim(part.b, part.first_query, part.h), count, p.dim, delta);
 }
 
-Queries Backward::queries(const Part& part, std::int64_t first, float* to) const {
+Queries Backward::queries(const Part& part, std::int64_t first, char* to) const {
     const std::int64_t count = std::min(block_queries, part.end_query - first);
-    const std::int64_t size = round_up(count, mr) * p.dim, turned = count * round_up(p.dim, mr);
-    float *const q = to, *const dy = q + size, *const q_turned = dy + size,
-                 *const g_turned = q_turned + turned;
-    gemm.pack_a(p.q.along_dim(part.b, first, part.h), count, p.dim, q);
-    gemm.pack_a(g.along_dim(part.b, first, part.h), count, p.dim, dy);
+    const std::int64_t size = products.a_bytes(count, p.dim), turned = products.a_bytes(p.dim, count);
+    char *const q = to, *const dy = q + size, *const q_turned = dy + size,
+                *const g_turned = q_turned + turned;
+    products.pack_a(p.q.along_dim(part.b, first, part.h), count, p.dim, q);
+    products.pack_a(g.along_dim(part.b, first, part.h), count, p.dim, dy);
     if (part.dkv) {
-        gemm.pack_a(p.q.along_rows(part.b, first, part.h), p.dim, count, q_turned);
-        gemm.pack_a(g.along_rows(part.b, first, part.h), p.dim, count, g_turned);
+        products.pack_a(p.q.along_rows(part.b, first, part.h), p.dim, count, q_turned);
+        products.pack_a(g.along_rows(part.b, first, part.h), p.dim, count, g_turned);
     }
     return {first, count, q, dy, q_turned, g_turned, nullptr, nullptr, nullptr, nullptr};
 }
 
-Keys Backward::keys(const Part& part, std::int64_t first, std::int64_t count, float* to) const {
-    const std::int64_t size = round_up(count, nr) * p.dim;
-    float *const k_turned = to, *const v_turned = k_turned + size, *const k = v_turned + size;
-    gemm.pack_b(p.k.along_dim(part.b, first, part.h), count, p.dim, k_turned);
-    gemm.pack_b(p.v.along_dim(part.b, first, part.h), count, p.dim, v_turned);
-    if (part.dq) gemm.pack_b(p.k.along_rows(part.b, first, part.h), p.dim, count, k);
+Keys Backward::keys(const Part& part, std::int64_t first, std::int64_t count, char* to) const {
+    const std::int64_t bytes = products.b_bytes(count, p.dim), size = round_up(count, nr) * p.dim;
+    char *const k_turned = to, *const v_turned = k_turned + bytes, *const k = v_turned + bytes;
+    products.pack_b(p.k.along_dim(part.b, first, part.h), count, p.dim, k_turned);
+    products.pack_b(p.v.along_dim(part.b, first, part.h), count, p.dim, v_turned);
+    if (part.dq) products.pack_b(p.k.along_rows(part.b, first, part.h), p.dim, count, k);
     float *dk_sums = nullptr, *dv_sums = nullptr;
     if (part.dkv) {
         dk_sums = scratch().key_sums.get<float>(2 * size);
@@ -177,34 +180,22 @@ void Backward::hide(const Queries& q, const Keys& k, std::int64_t j, std::int64_
     }
 }
 
-// Panel j of ds as op(A) [queries, keys].
-void Backward::pack_for_dq(const Queries& q, const Keys& k, std::int64_t j, std::int64_t from,
-                           const float* u) const {
-    const std::int64_t columns = std::min(nr, k.count - j);
-    float* const to = scratch().weights.get<float>(round_up(block_queries, mr) * block_keys);
-    for (std::int64_t i = 0; i < q.count; i += mr) {
-        float* const at = to + i * k.count + j * mr;
-        if (i < from)
-            std::fill(at, at + columns * mr, 0.0f);
-        else
-            gemm.pack_a({u + i * nr, Dtype::float32, nr, true}, std::min(mr, q.count - i), columns, at);
-    }
-}
-
 void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int64_t j,
                      const std::uint8_t* seen, const std::uint8_t* kept) const {
     const std::int64_t rows = q.count, columns = std::min(nr, k.count - j);
     // Causality hides the rows before; whole panels of op(A) are left out.
     const std::int64_t hidden = p.causal ? std::clamp<std::int64_t>(k.first + j - q.first, 0, rows) : 0;
-    const std::int64_t from = hidden == rows ? rows : hidden / mr * mr, left = rows - from;
+    const std::int64_t from =
+        hidden == rows ? round_up(rows, products.rows) : hidden / products.rows * products.rows;
+    const std::int64_t left = rows - from;
     float* const t = scratch().scores.get<float>(2 * block_queries * nr);
     float* const u = t + block_queries * nr;
     float *const t_from = t + from * nr, *const u_from = u + from * nr;
     if (left > 0) {
-        multiply(gemm, q.q + from * p.dim, k.k_turned + j * p.dim, p.dim, p.dim, left, columns, t_from, nr,
-                 false);
-        multiply(gemm, q.g + from * p.dim, k.v_turned + j * p.dim, p.dim, p.dim, left, columns, u_from, nr,
-                 false);
+        products.multiply(Types::inputs, products.a_from(q.q, from, 0, p.dim), p.dim,
+                          products.b_from(k.k_turned, j, p.dim), p.dim, left, columns, t_from, nr, false);
+        products.multiply(Types::inputs, products.a_from(q.g, from, 0, p.dim), p.dim,
+                          products.b_from(k.v_turned, j, p.dim), p.dim, left, columns, u_from, nr, false);
         hide(q, k, j, from, t, seen);
         if (kept) kernels.keep(u_from, kept + from * nr, left * nr, 0);
         SoftmaxGradBlock block{};
@@ -221,13 +212,18 @@ void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int
         kernels.softmax_grad(block);
         if (kept) kernels.keep(t_from, kept + from * nr, left * nr, 0);
         if (part.dkv) {
-            multiply(gemm, q.g_turned + from * mr, t_from, rows, left, p.dim, columns, k.dv + j * p.dim, nr,
-                     true);
-            multiply(gemm, q.q_turned + from * mr, u_from, rows, left, p.dim, columns, k.dk + j * p.dim, nr,
-                     true);
+            products.multiply(Types::inputs_weights, products.a_from(q.g_turned, 0, from, rows), rows,
+                              products.weights_b(t_from, left, columns), left, p.dim, columns,
+                              k.dv + j * p.dim, nr, true);
+            products.multiply(Types::inputs_weights, products.a_from(q.q_turned, 0, from, rows), rows,
+                              products.weights_b(u_from, left, columns), left, p.dim, columns,
+                              k.dk + j * p.dim, nr, true);
         }
     }
-    if (part.dq) pack_for_dq(q, k, j, from, u);
+    if (part.dq)
+        products.pack_weights_a(
+            u, rows, std::min(from, round_up(rows, products.rows)), j, columns, k.count,
+            scratch().weights.get<char>(products.weights_a_bytes(block_queries, block_keys)));
 }
 
 void Backward::block(const Part& part, const Queries& q, const Keys& k) const {
@@ -244,8 +240,8 @@ void Backward::block(const Part& part, const Queries& q, const Keys& k) const {
     for (std::int64_t j = 0; j < k.count; j += nr)
         panel(part, q, k, j, seen + j * q.count, dropped ? kept + j * q.count : nullptr);
     if (!part.dq) return;
-    const float* const ds = scratch().weights.get<float>(round_up(block_queries, mr) * block_keys);
-    multiply(gemm, ds, k.k, k.count, k.count, q.count, p.dim, q.dq, ldq, true);
+    const char* const ds = scratch().weights.get<char>(products.weights_a_bytes(block_queries, block_keys));
+    products.multiply(Types::weights_inputs, ds, k.count, k.k, k.count, q.count, p.dim, q.dq, ldq, true);
 }
 
 void Backward::write_keys(const Part& part, const Keys& k) const {
@@ -277,17 +273,18 @@ void Backward::run(const Part& part) const {
     statistics(part, maximum, log2_sum, delta);
     float* const sums = part.dq ? s.query_sums.get<float>(count * ldq) : nullptr;
     if (sums) std::fill(sums, sums + count * ldq, 0.0f);
-    float* const packed = s.queries.get<float>(blocks * floats_of_queries());
+    char* const packed = s.queries.get<char>(blocks * bytes_of_queries());
     Queries* const list = s.list.get<Queries>(blocks);
     for (std::int64_t n = 0; n < blocks; ++n) {
         const std::int64_t first = n * block_queries;
-        list[n] = queries(part, part.first_query + first, packed + n * floats_of_queries());
+        list[n] = queries(part, part.first_query + first, packed + n * bytes_of_queries());
         list[n].maximum = maximum + first;
         list[n].log2_sum = log2_sum + first;
         list[n].delta = delta + first;
         list[n].dq = sums ? sums + first * ldq : nullptr;
     }
-    float* const packed_keys = s.keys.get<float>(2 * round_up(block_keys, nr) * p.dim + block_keys * ldq);
+    char* const packed_keys =
+        s.keys.get<char>(2 * products.b_bytes(block_keys, p.dim) + products.b_bytes(p.dim, block_keys));
     for (std::int64_t n = part.first_block; n < part.end_block; ++n) {
         const std::int64_t first = visible.begin + n * block_keys;
         if (first >= visible.end) break;
@@ -347,13 +344,18 @@ void scaled_dot_product_attention_grad(In in, const Attrs& at, Out out) {
     if (f64) return cpu::attention_grad_f64(in, at, out);
     const cpu::AttentionProblem p(in[1], in[2], in[3], in[7], at);
     if (p.batch * p.heads == 0) return;
-    const cpu::Backward backward(in, p, out);
+    const bool same = in[0]->dtype == in[1]->dtype;
+    const cpu::Backward backward(in, p, out, same ? p.tiles() : nullptr), on_vectors(in, p, out, nullptr);
     const cpu::Parts parts(p);
     const std::int64_t count = p.batch * p.heads * parts.per_head();
     constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention
     const std::int64_t work = 5 * p.query * p.key * p.dim / parts.per_head();
     cpu::parallel_for(count, least_work / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) backward.run(parts.at(i));
+        for (std::int64_t i = begin; i < end; ++i) try {
+                backward.run(parts.at(i));
+            } catch (const cpu::NoPlanes&) {
+                on_vectors.run(parts.at(i));
+            }
     });
 }
 

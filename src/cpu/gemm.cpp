@@ -493,7 +493,7 @@ const GemmKernels& gemm_kernels(Isa isa) {
         kernels.tiles = &tiles_amx;
         return kernels;
     }();
-    if (isa == Isa::amx && tiles_amx.bf16.planes != 0 && request_tiles()) return with_tiles;
+    if (isa == Isa::amx && tiles_amx.bf16.planes_a != 0 && request_tiles()) return with_tiles;
     if (isa >= Isa::avx512_bf16 && gemm_avx512_bf16.mr != 0) return with_pairs;
     if (isa >= Isa::avx512 && gemm_avx512.mr != 0) return gemm_avx512;
     if (isa != Isa::portable && gemm_avx2.mr != 0) return gemm_avx2;

@@ -148,10 +148,10 @@ private:
     const TileProduct& product;
     const Gemm& g;
     const GemmKernels& kernels;
-    const std::int64_t step_bytes = product.planes * 2 * tile_bytes;  // of a panel
+    const std::int64_t step_bytes = product.planes_a * 2 * tile_bytes;  // of a panel
     const std::int64_t tiles = parts(g.k, tile_steps), panel = tiles * step_bytes,
                        panels = parts(g.n, panel_lines);
-    const bool in_passing = product.planes == 1 && !g.trans_a;
+    const bool in_passing = product.planes_a == 1 && !g.trans_a;
     char* packed_a = nullptr;
     std::int64_t groups = 0, part_rows = 0;  // of columns; of a part
     std::int64_t range = 0, a_range = 0;     // tiles of k at once: of op(B), and of op(A)
@@ -160,7 +160,7 @@ private:
 
 // All of k in one chain: as many rows at a time as fit the scratch.
 void by_rows(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
-    const std::int64_t panel = parts(g.k, tile_steps) * product.planes * 2 * tile_bytes;
+    const std::int64_t panel = parts(g.k, tile_steps) * product.planes_a * 2 * tile_bytes;
     const std::int64_t most = std::min(most_rows, std::max<std::int64_t>(1, a_bytes / panel) * panel_lines);
     const std::int64_t strip = parts(parts(g.m, parts(g.m, most)), panel_lines) * panel_lines;
     for (std::int64_t i = 0; i < g.m; i += strip) {

@@ -19,16 +19,23 @@ constexpr std::int64_t side = panel_lines;  // of a block of sums
 
 // Which plane of op(A) meets which of op(B), in an order that loads few tiles and each of op(A)'s once.
 struct OnePlane {
-    static constexpr int planes = 1, count = 1, pairs[][2] = {{0, 0}};
+    static constexpr int planes_a = 1, planes_b = 1, count = 1, pairs[][2] = {{0, 0}};
+};
+struct OneByTwo {
+    static constexpr int planes_a = 1, planes_b = 2, count = 2, pairs[][2] = {{0, 1}, {0, 0}};
+};
+struct TwoByOne {
+    static constexpr int planes_a = 2, planes_b = 1, count = 2, pairs[][2] = {{1, 0}, {0, 0}};
 };
 struct AllOfTwo {
-    static constexpr int planes = 2, count = 4, pairs[][2] = {{0, 0}, {0, 1}, {1, 1}, {1, 0}};
+    static constexpr int planes_a = 2, planes_b = 2, count = 4, pairs[][2] = {{0, 0}, {0, 1}, {1, 1}, {1, 0}};
 };
 struct ThreeOfTwo {
-    static constexpr int planes = 2, count = 3, pairs[][2] = {{0, 1}, {0, 0}, {1, 0}};
+    static constexpr int planes_a = 2, planes_b = 2, count = 3, pairs[][2] = {{0, 1}, {0, 0}, {1, 0}};
 };
 struct SixOfThree {
-    static constexpr int planes = 3, count = 6, pairs[][2] = {{0, 2}, {0, 0}, {0, 1}, {1, 1}, {1, 0}, {2, 0}};
+    static constexpr int planes_a = 3, planes_b = 3, count = 6,
+                         pairs[][2] = {{0, 2}, {0, 0}, {0, 1}, {1, 1}, {1, 0}, {2, 0}};
 };
 
 MEZZO_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
@@ -176,7 +183,7 @@ template <class P, int R, int C> void micro_kernel(std::int64_t count, Rows a, c
     for (std::int64_t p = 0; p < count; ++p) {
         multiply_step<P, R, C>(a, b);
         finish_some(before, 4);
-        a.first += a.step, a.second += a.step, b += P::planes * 2 * tile_bytes;
+        a.first += a.step, a.second += a.step, b += P::planes_b * 2 * tile_bytes;
     }
     tile_store<0>(to, 4 * side);
     if constexpr (C == 2) tile_store<1>(to + 16, 4 * side);
@@ -220,19 +227,18 @@ MEZZO_INLINE Rows rows_of_a(const TileBlock& t, const RowPass& r, std::int64_t f
 }
 
 template <class P> MEZZO_INLINE void multiply_rows(const TileBlock& t, const RowPass& r, Finishing& before) {
-    constexpr std::int64_t step_bytes = P::planes * 2 * tile_bytes;
+    constexpr std::int64_t a_step = P::planes_a * 2 * tile_bytes, b_step = P::planes_b * 2 * tile_bytes;
     const std::int64_t all = (t.g.k + tile_steps - 1) / tile_steps;
     for (std::int64_t s = 0; s < t.count; s += t.a_range) {
         const std::int64_t count = smaller(t.a_range, t.count - s), first = t.first + s;
-        const char* const packed = t.a ? t.a + r.i / side * t.a_panel + first * step_bytes : nullptr;
-        const Rows a =
-            packed ? Rows{packed, packed + tile_bytes, 64, step_bytes} : rows_of_a(t, r, first, count);
+        const char* const packed = t.a ? t.a + r.i / side * t.a_panel + first * a_step : nullptr;
+        const Rows a = packed ? Rows{packed, packed + tile_bytes, 64, a_step} : rows_of_a(t, r, first, count);
         const bool last = first + count == all;
         for (std::int64_t j = 0; j < t.columns; j += side) {
             const std::int64_t columns = smaller(side, t.columns - j);
             float* const sums = r.sums + j * side;
             float* const to = last ? r.out[before.t == r.out[0]] : sums;
-            pick<P>(r.rows, columns)(count, a, t.b + j / side * t.count * step_bytes + s * step_bytes,
+            pick<P>(r.rows, columns)(count, a, t.b + (j / side * t.count + s) * b_step,
                                      first == 0 ? nullptr : sums, to, before);
             if (!last) continue;
             finish_some(before, side);
@@ -254,12 +260,20 @@ template <class P> void multiply(const TileBlock& t) {
     finish_some(before, side);
 }
 
-template <class P, class T> constexpr TileProduct product() {
-    return {P::planes, pack<true, P::planes, T>, pack<false, P::planes, T>, multiply<P>};
+template <class P, class A, class B = A> constexpr TileProduct product() {
+    return {P::planes_a, P::planes_b, pack<true, P::planes_a, A>, pack<false, P::planes_b, B>, multiply<P>};
 }
 
-constexpr TileKernels tile_kernels = {product<OnePlane, bfloat16_t>(), product<AllOfTwo, float16_t>(),
-                                      product<SixOfThree, float>(), product<ThreeOfTwo, float>()};
+constexpr TileKernels tile_kernels = {
+    .bf16 = product<OnePlane, bfloat16_t>(),
+    .f16 = product<AllOfTwo, float16_t>(),
+    .f32_six = product<SixOfThree, float>(),
+    .f32_three = product<ThreeOfTwo, float>(),
+    .bf16_f32 = product<OneByTwo, bfloat16_t, float>(),
+    .f32_bf16 = product<TwoByOne, float, bfloat16_t>(),
+    .f16_f32 = product<AllOfTwo, float16_t, float>(),
+    .f32_f16 = product<AllOfTwo, float, float16_t>(),
+};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -41,10 +41,10 @@ struct TileBlock {
     bool all_rows;         // the latter: the range is not the whole of k
 };
 
-// How operands of one type are multiplied. They are split into `planes` bfloat16 matrices whose sum they are,
-// and the planes of op(A) are multiplied with those of op(B).
+// How operands of some types are multiplied. They are split into bfloat16 matrices whose sum they are, and
+// these planes of op(A) are multiplied with those of op(B).
 struct TileProduct {
-    int planes = 0;  // 0: there is no such product
+    int planes_a = 0, planes_b = 0;  // 0: there is no such product
     // False where an element has no planes: infinities, NaN, float32 beyond bfloat16's largest. One plane
     // takes everything as it is.
     bool (*pack_a)(const TilePacking& p) = nullptr;
@@ -58,6 +58,8 @@ struct TileKernels {
     TileProduct f16;        // float16 in two planes, all four products: exact
     TileProduct f32_six;    // float32 in three planes, the six products that reach float32's accuracy
     TileProduct f32_three;  // float32 in two planes, 16 of its 24 bits, three products
+    // The products of attention: a 16-bit operand with float32 weights, 16 bits of them.
+    TileProduct bf16_f32, f32_bf16, f16_f32, f32_f16;
 };
 
 // Empty where it was not compiled. Only after request_tiles().
