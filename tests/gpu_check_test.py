@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """tools/gpu_check without a GPU: its plan covers the build files; over stand-ins for the programs it judges, limits and reports.
 
-    gpu_check_test.py path/to/source/tree
+    gpu_check_test.py path/to/source/tree path/to/build/folder
 """
 import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(sys.argv[1])
+ROOT, BUILD = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 from gpu import build, parts, rehearsal  # noqa: E402
 
@@ -89,7 +90,8 @@ def test_plan(folder):
     write(folder / "toolkit/bin/nvcc", "#!/bin/sh\n")
     write(folder / "toolkit/compute-sanitizer/compute-sanitizer", SANITIZER)
     run = gpu_check(folder, "--dry-run")
-    check(run.returncode == int("missing:" in run.stdout), f"dry run: exit code {run.returncode}\n{run.stderr}")
+    check(missing(run) == absent(), f"missing: {missing(run)}, this machine lacks {absent()}")
+    check(run.returncode == bool(absent()), f"dry run: exit code {run.returncode}\n{run.stderr}")
     check(not (folder / "out").exists(), "the dry run writes files")
     sources = build.lists("meson.build") | build.lists("tests/meson.build")
     check(sum(map(len, sources.values())) > 100, "the build files' lists were not read")
@@ -107,6 +109,93 @@ def test_plan(folder):
     (folder / "toolkit/bin/nvcc").unlink()
     run = gpu_check(folder, "--dry-run")
     check(run.returncode == 1 and "missing: " in run.stdout and "nvcc" in run.stdout, "nvcc is not missed")
+
+
+def missing(run):
+    return re.findall(r"^missing: (.*)$", run.stdout, re.M)
+
+
+def absent():
+    """The packages that this machine lacks, so that gpu_check may say so. On Debian 12 nothing: the build has needed them."""
+    headers = [h for h in build.HEADERS if not (pathlib.Path("/usr/include") / h).exists()]
+    names = subprocess.run(["sh", "-c", "ls /usr/lib /usr/lib64 /usr/lib/x86_64-linux-gnu"], capture_output=True, text=True).stdout.split()
+    libraries = [n for n, l in build.LIBRARIES.items() if not {f"lib{l}.a", f"lib{l}.so"} & set(names)]
+    return [f"header {h}" for h in headers] + [f"library {n}" for n in libraries]
+
+
+def test_start(folder):
+    """Without a stand-in for its own work the check comes as far as it can without a GPU, and lacks nothing but that."""
+    write(folder / "toolkit/bin/nvcc", "#!/bin/sh\n")
+    write(folder / "tools/nvidia-smi", "#!/bin/sh\nexit 9\n")
+    run = gpu_check(folder)
+    check(missing(run) == absent() and (absent() or "cannot start: no GPU (nvidia-smi)" in run.stderr), f"start: {run.stdout}{run.stderr}")
+    (folder / "tools/nvidia-smi").unlink()
+    toolkit = pathlib.Path("/usr/local/cuda")
+    if (toolkit / "bin/nvcc").exists():
+        run = gpu_check(folder, "--dry-run", "--only", "sample", "--toolkit", str(toolkit))
+        check(missing(run) == absent(), f"with the toolkit of this machine: {missing(run)}")
+
+
+def plan_without_files(folder):
+    """The plan as gpu_check makes it, with the system's packages."""
+    return build.Plan(type("Args", (), {"out": folder / "plan", "toolkit": folder / "toolkit", "deps": None, "arch": "90", "dry_run": True}))
+
+
+def test_commands(folder):
+    """Every file that this build has compiled for the library and the tests is compiled with the same flags for the machine and the
+    same definitions; the first source of each list finds all of its headers."""
+    plan = plan_without_files(folder)
+    planned = {c[c.index("-c") + 1]: c for c in plan.compiles if c[c.index("-c") + 1].endswith(".cpp")}
+    path = BUILD / "compile_commands.json"
+    built = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    check(any(entry["file"].endswith("/gemm_avx512_bf16.cpp") for entry in built), f"{path} does not list the library")
+    for entry in built:
+        source = os.path.relpath(pathlib.Path(entry["directory"], entry["file"]), ROOT)
+        if source not in planned or "emulated" in entry["output"]:
+            continue
+        command = shlex.split(entry["command"])
+        for what, prefix, wider in (("machine", "-m", False), ("arithmetic", "-fno-", False), ("definitions", "-DMEZZO", True)):
+            here, there = ({f for f in c if f.startswith(prefix)} for c in (planned[source], command))
+            check(there <= here if wider else there == here, f"{source}: {what}: {sorted(here)}, meson.build has {sorted(there)}")
+    for name, sources in (plan.library_lists | plan.test_lists).items():
+        if sources[0] not in planned or name == "cuda_vendor_sources":  # those need a toolkit's headers
+            continue
+        command = planned[sources[0]]
+        run = subprocess.run([*command[:command.index("-o")], "-E", "-o", "/dev/null"], cwd=ROOT, capture_output=True, text=True)
+        check(run.returncode == 0 or absent(), f"{name}: {run.stderr}")
+
+
+def test_new_lists():
+    """New lists are read from meson.build, or missed by name; none is compiled without its flags."""
+    text = """
+x_args = []
+if host_machine.cpu_family() == 'x86_64'
+  x_args = avx2_args + ['-mx',  # 'a comment'
+                        '-my']
+endif
+x_args += [c ? '-mz' : '-mw']
+y_args = cpp.get_supported_arguments('-my')
+"""
+    found = build.values("avx2_args = ['-mavx2']\n" + text)
+    check(found == {"avx2_args": ["-mavx2"], "x_args": ["-mavx2", "-mx", "-my", "-mz"]}, f"values: {found}")
+    with tempfile.TemporaryDirectory() as name:
+        folder, root = pathlib.Path(name), build.ROOT
+        (folder / "tests").mkdir()
+        tests = (root / "tests/meson.build").read_text(encoding="utf-8")
+        (folder / "tests/meson.build").write_text(tests + "part_sources = files('gemm_test.cpp')\nnew_test_sources = files('new.cpp')\n",
+                                                  encoding="utf-8")
+        library = "x_sources = files('src/x.cpp')\ny_sources = files('src/y.cpp')\nz_sources = files('src/z.cpp')\n" \
+                  "static_library('x', x_sources, include_directories: includes, cpp_args: kernel_args + x_args)\n" \
+                  "static_library('y', y_sources, cpp_args: y_args)\n"
+        (folder / "meson.build").write_text((root / "meson.build").read_text(encoding="utf-8") + text + library, encoding="utf-8")
+        build.ROOT = folder
+        plan = plan_without_files(folder)
+        lacking = [line for line in plan.missing() if "_sources" in line or "library" in line.split()[:5]]
+        build.ROOT = root
+    check(plan.flags["x_sources"][-3:] == ["-mx", "-my", "-mz"], f"flags of a new list: {plan.flags['x_sources']}")
+    check(len(lacking) == 4 and "cpp_args of the library y" in lacking[0] and
+          all(f"the list {name} " in line for name, line in zip(("new_test_sources", "y_sources", "z_sources"), lacking[1:])),
+          f"lists that nothing compiles: {lacking}")
 
 
 def test_deps(folder):
@@ -143,13 +232,6 @@ def test_options():
     check("mezzo, captured, new" not in parts.single("mlp64"), "an option where it makes no difference")
     check("mezzo, captured, flash attention" in parts.single("bert_base128"), "flash attention in BERT")
     del parts.OPTIONS["new"]
-
-
-def test_flags():
-    """The instruction sets are those of meson.build."""
-    text = (ROOT / "meson.build").read_text(encoding="utf-8")
-    check(set(re.findall(r"'(-m\w[^']*)'", text)) == {f for flags in build.LIBRARY.values() for f in flags if f.startswith("-m")},
-          "tools/gpu/build.py and meson.build differ in -m flags")
 
 
 def stand_ins(folder):
@@ -291,7 +373,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_plan(pathlib.Path(folder))
         test_options()
-        test_flags()
+        test_start(pathlib.Path(folder))
+        test_commands(pathlib.Path(folder))
+        test_new_lists()
         test_deps(pathlib.Path(folder))
         test_rehearsal(pathlib.Path(folder))
         test_run(pathlib.Path(folder))

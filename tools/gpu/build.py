@@ -9,19 +9,14 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-KERNEL_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
-AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-AVX512 = AVX2 + ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
-# Lists of meson.build, and how their sources are compiled.
-LIBRARY = {"core_sources": ["-O2"], "autograd_sources": ["-O2"], "cpu_sources": ["-O2"], "registry_sources": ["-O2"],
-           "user_sources": ["-O2"], "cuda_sources": ["-O2"], "cuda_vendor_sources": ["-O2"], "portable_sources": KERNEL_FLAGS,
-           "avx2_sources": KERNEL_FLAGS + AVX2, "avx512_sources": KERNEL_FLAGS + AVX512,
-           "avx512_bf16_sources": KERNEL_FLAGS + AVX512 + ["-mavx512bf16"], "cuda_kernels": []}
-# Lists of tests/meson.build.
+# Lists of tests/meson.build, and how their sources are compiled. A list of sources that are all in these needs no line here.
 TESTS = {"test_sources": ["-O1", "-Wno-psabi"], "device_test_sources": ["-O1"], "test_helpers": ["-O1"], "test_kernels": []}
 # The programs that are measured, and the lists of meson.build that each is made of.
 PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"]}
 TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
+# Lists without which there is no library, whatever the build file has made of their names.
+NEEDED = {"core_sources", "autograd_sources", "cpu_sources", "registry_sources", "user_sources", "cuda_sources", "cuda_vendor_sources",
+          "portable_sources", "cuda_kernels"}
 # Lists that are for the emulated device only.
 NOT_HERE = {"emulation_test_sources", "emulator_sources"}
 # What a toolkit may be too old or too new for, and the flag that leaves it out.
@@ -36,6 +31,60 @@ def lists(build_file):
     folder = pathlib.PurePosixPath(build_file).parent
     return {name: [str(folder / path) for path in re.findall(r"'([^']+)'", body)]
             for name, body in re.findall(r"^(\w+) = files\((.*?)\)", text, re.M | re.S)}
+
+
+def values(text):
+    """The lists of strings that a build file gives names to. The last value of a name counts, of a conditional expression the
+    first one: that of a plain build."""
+    found = {}
+    for name, more, value in re.findall(r"^ *(\w+) (\+?)= (.*)$", statements(text), re.M):
+        try:
+            found[name] = (found[name] if more else []) + evaluate(value, found)
+        except (ValueError, KeyError):
+            found.pop(name, None)  # something else: whoever needs it as a list cannot be told
+    return found
+
+
+def statements(text):
+    """A build file with one statement a line and no comments."""
+    text = re.sub(r"'[^'\n]*'|#.*", lambda m: m.group() if m.group().startswith("'") else "", text)
+    depth, result = 0, []
+    for piece in re.split(r"([\[\](){}\n])", text):
+        depth += (piece in tuple("[({")) - (piece in tuple("])}"))
+        result.append(" " if piece == "\n" and depth > 0 else piece)
+    return "".join(result)
+
+
+def evaluate(expression, names):
+    """A sum of lists of strings and of names. ValueError where it is something else."""
+    result = []
+    for term in re.findall(r"\[.*?\]|[^+\[]+", expression):
+        term = term.strip()
+        if term in names:
+            result += names[term]
+        elif term.startswith("["):
+            body = re.sub(r"[^,\[]*\? *('[^']*') *: *'[^']*'", r"\1", term)
+            if not re.fullmatch(r"\[\s*('[^']*'\s*(,\s*'[^']*'\s*)*,?\s*)?\]", body):
+                raise ValueError(f"no list of strings: {term}")
+            result += re.findall(r"'([^']*)'", body)
+        elif term:
+            raise ValueError(f"unknown: {term}")
+    return result
+
+
+def library(build_file):
+    """(the flags of each list that a static library of a build file is made of, what cannot be told)."""
+    text = (ROOT / build_file).read_text(encoding="utf-8")
+    found, known, flags, unclear = lists(build_file), values(text), {}, []
+    for name, body in re.findall(r"static_library\('(\w+)', ((?:[^()]|\([^()]*\))*)\)", statements(text)):
+        own = re.search(r"cpp_args: ([^,:]+?) *(?:,|$)", body)
+        try:
+            extra = evaluate(own.group(1), known | {"cuda_args": []}) if own else []  # every source here sees MEZZO_HAVE_CUDA
+        except ValueError as error:
+            unclear.append(f"cpp_args of the library {name} in {build_file} ({error})")
+            continue
+        flags |= {source: ["-O2", *extra] for source in re.findall(r"\w+", body) if source in found}
+    return flags, unclear
 
 
 def output(*command):
@@ -64,6 +113,7 @@ class Plan:
         self.common = ["-std=c++20", "-DNDEBUG", "-DMEZZO_HAVE_CUDA"]
         self.compiles, self.links = [], []
         self.library_lists, self.test_lists = lists("meson.build"), lists("tests/meson.build")
+        self.flags, self.unclear = library("meson.build")
         self.plan()
 
     @staticmethod
@@ -91,7 +141,7 @@ class Plan:
         return [self.compile(source, flags[name]) for name in flags for source in found.get(name, [])]
 
     def plan(self):
-        library = self.objects(self.library_lists, LIBRARY)
+        library = self.objects(self.library_lists, self.flags)
         tests = self.objects(self.test_lists, TESTS)
         catch_main = self.find(self.library_folders, "libCatch2WithMain.a")
         if catch_main:
@@ -115,12 +165,22 @@ class Plan:
         lacking += [f"header {h}" for h in HEADERS if not self.find(self.include_folders, h)]
         lacking += [f"library {name}" for name, library in LIBRARIES.items()
                     if not self.find(self.library_folders, f"lib{library}.a", f"lib{library}.so")]
+        lacking += [f"flags: {what}" for what in self.unclear] + [f"flags that {self.cxx[0]} takes: {e}" for e in self.refused_flags()]
         found = self.library_lists | self.test_lists
-        wanted = set(LIBRARY) | set(TESTS) | set(TOOLS)
-        lacking += [f"list {name} of the build files" for name in sorted(wanted) if not found.get(name)]
-        lacking += [f"flags of the new list {name} in tools/gpu/build.py" for name in sorted(set(found) - wanted - NOT_HERE)]
+        wanted = set(self.flags) | set(TESTS) | set(TOOLS)
+        covered = {source for name in wanted for source in found.get(name, [])}
+        lacking += [f"list {name} of the build files" for name in sorted(wanted | NEEDED) if not found.get(name)]
+        lacking += [f"a use for the list {name} of the build files in tools/gpu/build.py" for name in sorted(set(found) - wanted - NOT_HERE)
+                    if not covered.issuperset(found[name])]
         files = [c[c.index("-c") + 1] for c in self.compiles]
         return lacking + [f for f in files if not (ROOT / f).exists() and not f.endswith("catch_main.cpp")]
+
+    def refused_flags(self):
+        """What the compiler says of flags that it does not know."""
+        machine = {tuple(f for f in c if f.startswith(("-m", "-f"))) for c in self.compiles if c[0] == self.cxx[0]}
+        runs = [subprocess.run([*self.cxx, *flags, "-fsyntax-only", "-x", "c++", "/dev/null"], capture_output=True, text=True)
+                for flags in sorted(machine) if shutil.which(self.cxx[0])]
+        return [run.stderr.strip().split("\n")[0] for run in runs if run.returncode]
 
     @staticmethod
     def slow_first(command):
