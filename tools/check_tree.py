@@ -15,8 +15,8 @@ FUNCTION_LINES = 60
 KERNEL_LINES = 100  # in folders of kernels, and for test cases
 
 # What a folder may include in quotes, as prefixes; its own folder is always allowed. Arrows point down only.
-BASIS = ["mezzo/dtype.h", "mezzo/error.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/cuda.h", "mezzo/matmul_precision.h",
-         "mezzo/tensor.h"]
+BASIS = ["mezzo/cpp20.h", "mezzo/dtype.h", "mezzo/error.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/cuda.h",
+         "mezzo/matmul_precision.h", "mezzo/tensor.h"]
 OPS = BASIS + ["mezzo/ops.h", "mezzo/ops.def", "mezzo/autograd.h", "mezzo/autocast.h"]
 KERNELS = ["core/", "ops/kernels.h", "ops/functor"]
 USER = OPS + ["mezzo/", "core/"]
@@ -45,7 +45,7 @@ ALLOWED_FILES = {
     "src/nn/clip.cpp": ["ops/kernels.h", "optim/param_refs.h"],  # clipping is a step kernel
 }
 # Public headers by layer: a header may include headers of its own or a lower layer.
-LAYERS = [["dtype.h"], ["error.h", "shape.h", "device.h", "matmul_precision.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
+LAYERS = [["cpp20.h"], ["dtype.h"], ["error.h", "shape.h", "device.h", "matmul_precision.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|fmt/|cub/|thrust/)")
 BACKEND_SWITCH = re.compile(r"\bMEZZO_(HAVE_CUDA|KERNELS)\b")

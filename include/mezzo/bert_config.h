@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "mezzo/cpp20.h"
+
 namespace mezzo::nn {
 
 // Defaults are those of bert-base-uncased (Devlin et al., arXiv 1810.04805).

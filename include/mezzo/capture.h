@@ -37,26 +37,21 @@ struct CapturedStepImpl;
 // a CUDA graph. The numbers are those of eager calls, dropout masks, learning rates and skipped steps
 // included.
 //  - The step sees copies of the inputs on options.device, at the same addresses in every call of one shape.
-//  Its results
-//    are detached. Those of a replay are overwritten by the next call of the same shape: clone() what is to
-//    be kept.
+//    Its results are detached. Those of a replay are overwritten by the next call of the same shape: clone()
+//    what is to be kept.
 //  - A call runs the device work of the captured call again, not the host code. What the host decides must be
-//  the same
-//    in every call: one CapturedStep for training and one for evaluation, every micro-batch of an update
-//    inside the step, schedules and set_lr() after the call. Modules, optimizers and scalers that it uses
-//    must outlive it.
+//    the same in every call: one CapturedStep for training and one for evaluation, every micro-batch of an
+//    update inside the step, schedules and set_lr() after the call. Modules, optimizers and scalers that it
+//    uses must outlive it.
 //  - After load_state_dict(), a move to another device, a changed option of the scaler, or gradients that the
-//  step finds
-//    where there were none, the step is warmed up and captured again. State other than parameters, gradients,
-//    optimizers and scalers must be kept in tensors that are written in place.
+//    step finds where there were none, the step is warmed up and captured again. State other than parameters,
+//    gradients, optimizers and scalers must be kept in tensors that are written in place.
 //  - zero_grad() belongs into the step, best at its end: gradients of the call before would be held as well.
 //  - What reads values on the host, copies from it, waits, or meets a matrix product for the first time
-//  cannot be
-//    captured: Error(state) names it. As without a capture, the work before the error has been done, and the
-//    step's objects stay usable; the next calls are warm-up runs again.
+//    cannot be captured: Error(state) names it. As without a capture, the work before the error has been
+//    done, and the step's objects stay usable; the next calls are warm-up runs again.
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
-//  queue work
-//    on the device during a capture.
+//    queue work on the device during a capture.
 // On the CPU, and in a build without CUDA, every call simply runs the step.
 // Graphs have run under emulation only so far, not on a GPU.
 class CapturedStep {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <string>
 
+#include "mezzo/cpp20.h"
+
 namespace mezzo::cuda {
 
 // How matrix products are done. All of it is off unless set, because it has run on an emulated device only so

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "mezzo/cpp20.h"
+
 namespace mezzo {
 
 enum class DeviceType : std::uint8_t { cpu, cuda };

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "mezzo/cpp20.h"
+
 namespace mezzo {
 
 enum class Dtype : std::uint8_t { float16, bfloat16, float32, float64, int32, int64, uint8, boolean };

@@ -27,7 +27,8 @@ struct TensorOptions {
 struct BackwardOptions;
 
 // A handle: copies share the same elements, gradient and graph. A default-made one is undefined: only
-// defined(), == and assignment work.
+// defined(), copying and assignment work. There is no ==: eq() compares element by element, all_close() as a
+// whole.
 class Tensor {
 public:
     Tensor() = default;

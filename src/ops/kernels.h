@@ -20,19 +20,17 @@
 //   sum mean max min norm   x (contiguous), at.axes (ascending) -> reduced; out may be float32 for a 16-bit x
 //   argmax                  x (contiguous), at.dim -> int64
 //   amax_grad               g, x, y (g and y keep size-1 dims) -> g where x == y, divided by the number of
-//   ties matmul                  a [batch.., m, k], b [batch.., k, n]: 2-D or with equal batch dims; the last
-//   two dims may
-//                           be transposed by strides; at.has_dtype: result dtype (float32 from 16 bit);
-//                           at.beta != 0: out = a b + beta * out
+//                           ties
+//   matmul                  a [batch.., m, k], b [batch.., k, n]: 2-D or with equal batch dims; the last two
+//                           dims may be transposed by strides; at.has_dtype: result dtype (float32 from 16
+//                           bit); at.beta != 0: out = a b + beta * out
 //   linear                  x [rows, in], weight [out, in], optional bias [out]; at.activation -> y [rows,
-//   out],
-//                           and for gelu, if there is an out[1], the value before the activation; for relu on
-//                           CUDA, if out[1] is uint8, its mask (core/activation.h)
+//                           out], and for gelu, if there is an out[1], the value before the activation; for
+//                           relu on CUDA, if out[1] is uint8, its mask (core/activation.h)
 //   column_sum              x [rows, cols] -> [cols] in the out dtype (bias gradients)
 //   activation_grad         g, kept [rows, cols] of one dtype; at.activation (relu: kept is its result,
-//   otherwise
-//                           what it saw) -> gradient before it, its column sums [cols] (float32; float64 for
-//                           float64)
+//                           otherwise what it saw) -> gradient before it, its column sums [cols] (float32;
+//                           float64 for float64)
 //   linear_input_grad       g [rows, out], weight [out, in], kept [rows, in] of one dtype, a relu mask of it
 //                           (CUDA) or undefined; at.activation as above -> (g weight) through the activation
 //                           and, if there is an out[1], its column sums
@@ -43,11 +41,13 @@
 //                           mean 2 sum; at.alpha = beta of smooth_l1 -> float32 (float64 for float64)
 //   *_grad of those         g (0-dim or element-wise), input, target -> gradient of input in the out dtype
 //   nll_loss                log_p [rows, classes], target int64 [rows], at.index ignored class -> 0-dim or
-//   [rows] nll_loss_grad           g, target; at.shape = [rows, classes] -> gradient of log_p cross_entropy
-//   logits, target; at.index, at.alpha = label smoothing -> loss, and [rows] each the largest logit and the
-//   sum of e^(logit - largest) cross_entropy_grad g,
-//   logits, target, largest, sum -> gradient of logits in the out dtype dropout                 x; at.alpha =
-//   p, at.seed, at.offset -> y (see core/philox.h) random_uniform random_normal random_int
+//                           [rows]
+//   nll_loss_grad           g, target; at.shape = [rows, classes] -> gradient of log_p
+//   cross_entropy           logits, target; at.index, at.alpha = label smoothing -> loss, and [rows] each: the
+//                           largest logit, and the sum of e^(logit - largest)
+//   cross_entropy_grad      g, logits, target, largest, sum -> gradient of logits in the out dtype
+//   dropout                 x; at.alpha = p, at.seed, at.offset -> y (see core/philox.h)
+//   random_uniform random_normal random_int
 //                           (); at.seed, at.offset; at.alpha, at.beta low and high, or mean and stddev -> out
 //   cat                     any number of inputs (contiguous, of out's dtype); at.dim -> out
 //   arange                  () -> out[i] = i
@@ -80,7 +80,7 @@
 //   index_select_grad       g, index; at.shape, at.dim -> sums of the slices of equal index
 //   gather                  x, index (equal shapes outside at.dim) -> x's elements, shaped like index
 //   scatter_add             src, index of one shape, and x (none: 0) -> x with src added at index along
-//   at.dim
+//                           at.dim
 #define MEZZO_OTHER_KERNELS                                                                               \
     Kernel logical_not, isfinite, where, masked_fill, clamp_grad, cast, copy_into, fill, sum, mean, max,  \
         min, norm, argmax, amax_grad, matmul, linear, linear_input_grad, column_sum, activation_grad,     \
