@@ -49,6 +49,26 @@ StateDict every_dtype_state() {
             {"none", of({}, {2, 0}, float32)}};
 }
 
+// A file without the digests in its metadata, as other programs write it.
+std::string without_digests(const std::string& bytes) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), 8);
+    std::string header = bytes.substr(8, length);
+    for (const std::string name : {"tensors", "header"}) {
+        const std::string key = "\"mezzo.crc32." + name + "\":\"";
+        const std::size_t begin = header.find(key), end = header.find('"', begin + key.size());
+        REQUIRE(begin != header.npos);
+        header.erase(begin, end + 1 - begin);
+        if (header[begin] == ',') header.erase(begin, 1);
+        if (header[begin - 1] == ',') header.erase(begin - 1, 1);
+    }
+    if (header.starts_with("{\"__metadata__\":{},")) header.erase(1, 18);
+    header.resize((header.find_last_not_of(' ') + 8) / 8 * 8, ' ');
+    length = header.size();
+    return std::string(reinterpret_cast<const char*>(&length), 8) + header +
+           bytes.substr(8 + std::size_t(bytes[0] & 255) + (std::size_t(bytes[1] & 255) << 8));
+}
+
 }  // namespace
 
 TEST_CASE("safetensors: the smallest file", "[io]") {
@@ -67,16 +87,17 @@ TEST_CASE("safetensors: the smallest file", "[io]") {
     CHECK_THROWS_WITH(file.tensor("other"), Contains("small: no tensor \"other\" among 1"));
 }
 
-TEST_CASE("safetensors: written as the reference implementation writes, byte for byte", "[io]") {
+TEST_CASE("safetensors: written as the reference implementation writes, byte for byte but for the digests",
+          "[io]") {
     const Folder folder;
     io::save_safetensors(folder.file("all"), every_dtype_state());
-    CHECK(folder.read("all") == every_dtype);
+    CHECK(without_digests(folder.read("all")) == every_dtype);
     CHECK(folder.listing() == "all ");
     io::save_safetensors(folder.file("plain"), {{"test", zeros({2, 2}, {.dtype = int32})}}, {});
     std::string padded = smallest;
     padded[0] = '\x40';
     padded.insert(8 + 60, "    ");
-    CHECK(folder.read("plain") == padded);
+    CHECK(without_digests(folder.read("plain")) == padded);
 }
 
 TEST_CASE("safetensors: every dtype is read back bit for bit", "[io]") {
@@ -203,7 +224,7 @@ TEST_CASE("safetensors: a partial file of a killed program is no obstacle", "[io
     const Folder folder;
     folder.write("file.mezzo-partial", std::string(5000, 'x'));
     io::save_safetensors(folder.file("file"), every_dtype_state());
-    CHECK(folder.read("file") == every_dtype);
+    CHECK(without_digests(folder.read("file")) == every_dtype);
     CHECK(folder.listing() == "file ");
     // A link in its place is not followed.
     std::filesystem::create_symlink(folder.write("victim", "precious"), folder.file("file.mezzo-partial"));
@@ -218,7 +239,7 @@ TEST_CASE("safetensors: a private file stays private", "[io]") {
     std::filesystem::permissions(path, perms::owner_read | perms::owner_write);
     io::save_safetensors(path, every_dtype_state());
     CHECK(std::filesystem::status(path).permissions() == (perms::owner_read | perms::owner_write));
-    CHECK(folder.read("file") == every_dtype);
+    CHECK(without_digests(folder.read("file")) == every_dtype);
 }
 
 TEST_CASE("safetensors: an open file goes on when another takes its name", "[io]") {

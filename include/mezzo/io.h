@@ -31,7 +31,9 @@ struct SafeTensorsData;  // src/io/safetensors.cpp
 // A safetensors file (format of huggingface/safetensors), open for reading. The constructor reads and checks
 // the whole header, sizes and offsets included, and throws Error(io) for whatever is not as it must be;
 // elements are read when asked for. Several threads may read. When another file takes the path, this goes on
-// reading the one it opened.
+// reading the one it opened. Files that save_safetensors() wrote have digests (CRC-32) of the header and of
+// each tensor in their metadata: what does not fit them is refused, with the tensor's name. Files of other
+// programs have none and are read without.
 class SafeTensors {
 public:
     explicit SafeTensors(const std::string& path);
@@ -47,11 +49,11 @@ public:
     std::vector<std::string> names() const;
     bool contains(std::string_view name) const;
     const TensorInfo& info(std::string_view name) const;
-    const Metadata& metadata() const;
+    const Metadata& metadata() const;  // without the digests
 
     // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8 and BOOL (bytes other than 0
-    // are true). Throws Error(value) for a name that is not there and Error(dtype) for the file's other
-    // dtypes.
+    // are true). Throws Error(value) for a name that is not there, Error(dtype) for the file's other dtypes and
+    // Error(io) for bytes that do not fit their digest.
     Tensor tensor(std::string_view name) const;
     // All tensors, in the order of infos().
     StateDict state_dict() const;
@@ -64,7 +66,8 @@ private:
 // implementation orders them; tensors that share elements are each written whole. Replaces `path` in one
 // step when everything is on the disk (meanwhile PATH.mezzo-partial exists): at any moment the path holds the
 // old file or the new one. Throws Error(io), with the old file untouched, when the disk is full or the folder
-// cannot be written, and Error(value) for a name that is used twice, is no UTF-8 or is "__metadata__".
+// cannot be written, and Error(value) for a name that is used twice, is no UTF-8 or is "__metadata__", and for
+// metadata whose name begins with "mezzo.crc32.", under which the digests are.
 // {"format", "pt"} makes Python's transformers accept the file.
 void save_safetensors(const std::string& path, const StateDict& state,
                       const Metadata& metadata = {{"format", "pt"}});

@@ -129,6 +129,17 @@ void ReplacedFile::write(const void* from, std::size_t bytes) {
     }
 }
 
+void ReplacedFile::rewrite(std::uint64_t position, std::string_view text) {
+    for (std::size_t done = 0; done < text.size();) {
+        const ssize_t got = uninterrupted([&] {
+            return pwrite(descriptor_, text.data() + done, std::min(text.size() - done, chunk),
+                          off_t(position + done));
+        });
+        check_call(got > 0, "cannot write");
+        done += std::size_t(got);
+    }
+}
+
 void ReplacedFile::commit() {
     check_call(uninterrupted([&] { return fsync(descriptor_); }) == 0, "cannot write");
     check_call(rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename");

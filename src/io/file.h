@@ -41,6 +41,8 @@ public:
     ReplacedFile& operator=(const ReplacedFile&) = delete;
     void write(const void* from, std::size_t bytes);
     void write(std::string_view text) { write(text.data(), text.size()); }
+    // Other bytes in place of some that were written.
+    void rewrite(std::uint64_t position, std::string_view text);
     void commit();
 
 private:

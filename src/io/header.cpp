@@ -253,6 +253,13 @@ int file_dtype_rank(Dtype dtype) {
 
 const char* file_dtype_name(Dtype dtype) { return dtypes[file_dtype_rank(dtype)].name; }
 
+void sort_by_place(std::vector<TensorInfo>& tensors) {
+    std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+        if (a.offset != b.offset) return a.offset < b.offset;
+        return a.bytes != b.bytes ? a.bytes < b.bytes : a.name < b.name;
+    });
+}
+
 Header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& where) {
     HeaderReader reader(where);
     parse_json(text, where, reader);
@@ -261,10 +268,7 @@ Header parse_header(std::string_view text, std::uint64_t data_bytes, const std::
         header.tensors, [](const TensorInfo& t) -> std::string_view { return t.name; }, "tensor", where);
     check_unique(
         header.metadata, [](const auto& m) -> std::string_view { return m.first; }, "metadata", where);
-    std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
-        if (a.offset != b.offset) return a.offset < b.offset;
-        return a.bytes != b.bytes ? a.bytes < b.bytes : a.name < b.name;
-    });
+    sort_by_place(header.tensors);
     LayoutCheck layout(data_bytes, where);
     for (const TensorInfo& info : header.tensors) layout.add(info);
     layout.finish();

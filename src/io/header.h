@@ -26,6 +26,8 @@ struct Header {
     std::vector<TensorInfo> tensors;  // in the order of the data
     Metadata metadata;
 };
+// The order of the data; tensors without elements go before one with some at the same place.
+void sort_by_place(std::vector<TensorInfo>& tensors);
 // Reads and checks a header of a file with `data_bytes` after it; `where` begins the errors.
 Header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& where);
 // The text for tensors in the order of the data, padded so that the data begin at a multiple of 8.

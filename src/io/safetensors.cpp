@@ -4,12 +4,16 @@
 #include <bit>
 #include <cstring>
 
+#include "io/digest.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/header.h"
 #include "io/json.h"
 
 namespace mezzo::io {
+
+// Files are read and written in pieces that are still in the cache for their digest.
+static constexpr std::size_t cache_piece = 1 << 18;
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -43,6 +47,7 @@ struct SafeTensorsData {
     InputFile file;
     std::uint64_t data_begin = 0;
     Header header = {};
+    std::vector<std::uint32_t> digests = {};  // of header.tensors, or nothing
     std::vector<std::uint32_t> by_name = {};  // positions in header.tensors
 
     const TensorInfo* find(std::string_view name) const {
@@ -57,6 +62,7 @@ struct SafeTensorsData {
         return *info;
     }
     void read_header();
+    void read_bytes(const TensorInfo& info, void* to) const;
     Tensor read(const TensorInfo& info) const;
 };
 
@@ -73,11 +79,29 @@ void SafeTensorsData::read_header() {
     file.read(8, text.data(), text.size());
     data_begin = 8 + length;
     header = parse_header(text, file.size() - data_begin, where);
+    digests = take_digests(header, where);
     by_name.resize(header.tensors.size());
     for (std::size_t i = 0; i < by_name.size(); ++i) by_name[i] = std::uint32_t(i);
     std::sort(by_name.begin(), by_name.end(), [this](std::uint32_t a, std::uint32_t b) {
         return header.tensors[a].name < header.tensors[b].name;
     });
+}
+
+// The bytes of one of header.tensors, compared with their digest where there is one.
+void SafeTensorsData::read_bytes(const TensorInfo& info, void* to) const {
+    const std::uint64_t begin = data_begin + info.offset;
+    if (digests.empty()) return file.read(begin, to, std::size_t(info.bytes));
+    std::uint32_t digest = 0;
+    for (std::uint64_t done = 0; done < info.bytes; done += cache_piece) {
+        const auto bytes = std::size_t(std::min<std::uint64_t>(cache_piece, info.bytes - done));
+        char* const at = static_cast<char*>(to) + done;
+        file.read(begin + done, at, bytes);
+        digest = crc32_of(digest, at, bytes);
+    }
+    const std::uint32_t said = digests[std::size_t(&info - header.tensors.data())];
+    if (digest != said)
+        fail(ErrorKind::io, where, ": tensor ", shown(info.name), " at byte ", begin, ": its ", info.bytes,
+             " bytes do not have the CRC-32 that was written; ", damage_hint);
 }
 
 Tensor SafeTensorsData::read(const TensorInfo& info) const {
@@ -87,11 +111,11 @@ Tensor SafeTensorsData::read(const TensorInfo& info) const {
     const Tensor result = empty(info.shape, {.dtype = *dtype});
     const Elements to = elements_of(result);
     if (*dtype != boolean) {
-        file.read(data_begin + info.offset, to.data, to.bytes);
+        read_bytes(info, to.data);
         return result;
     }
     std::vector<unsigned char> raw(to.bytes);
-    file.read(data_begin + info.offset, raw.data(), raw.size());
+    read_bytes(info, raw.data());
     for (unsigned char& byte : raw) byte = byte != 0;
     if (!raw.empty()) std::memcpy(to.data, raw.data(), raw.size());
     return result;
@@ -166,11 +190,26 @@ void check_metadata(const std::string& path, const Metadata& metadata) {
     for (std::size_t i = 0; i < metadata.size(); ++i) {
         check_name(path, metadata[i].first, "name of a metadata entry");
         check_name(path, metadata[i].second, "text of a metadata entry");
+        if (metadata[i].first.starts_with(digest_prefix))
+            fail(ErrorKind::value, "save_safetensors: ", path, ": metadata ", shown(metadata[i].first),
+                 ": names that begin with ", digest_prefix, " are those of the digests");
         for (std::size_t j = 0; j < i; ++j)
             if (metadata[i].first == metadata[j].first)
                 fail(ErrorKind::value, "save_safetensors: ", path, ": two metadata entries are named ",
                      shown(metadata[i].first));
     }
+}
+
+// The digest of what it writes.
+std::uint32_t write_digested(ReplacedFile& file, const Elements& from) {
+    std::uint32_t digest = 0;
+    for (std::size_t done = 0; done < from.bytes; done += cache_piece) {
+        const char* const at = static_cast<const char*>(from.data) + done;
+        const std::size_t bytes = std::min(cache_piece, from.bytes - done);
+        digest = crc32_of(digest, at, bytes);
+        file.write(at, bytes);
+    }
+    return digest;
 }
 
 }  // namespace
@@ -186,7 +225,11 @@ void save_safetensors(const std::string& path, const StateDict& state, const Met
         header.tensors.push_back({name, file_dtype_name(tensor.dtype()), tensor.shape(), offset, bytes});
         offset += bytes;
     }
-    const std::string text = header_text(header);
+    // What has the elements' digests in it is written again when they are known.
+    std::vector<std::uint32_t> digests(entries.size());
+    Header digested = header;
+    add_digests(digested, digests);
+    const std::string text = header_text(digested);
     check(text.size() <= max_header_bytes, ErrorKind::value, "save_safetensors: ", path, ": the header of ",
           entries.size(), " tensors has ", text.size(), " bytes; the format allows ", max_header_bytes);
 
@@ -195,11 +238,13 @@ void save_safetensors(const std::string& path, const StateDict& state, const Met
     const std::uint64_t length = text.size();
     file.write(&length, sizeof length);
     file.write(text);
-    for (const Entry* entry : entries) {
-        const Tensor host = entry->second.detach().to(cpu_device).contiguous();
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+        const Tensor host = entries[i]->second.detach().to(cpu_device).contiguous();
         const Elements from = elements_of(host);
-        file.write(from.data, from.bytes);
+        digests[i] = write_digested(file, from);
     }
+    add_digests(header, digests);
+    file.rewrite(sizeof length, header_text(header));
     file.commit();
 }
 

@@ -1,0 +1,34 @@
+// Digests of a safetensors file in its metadata: CRC-32 of each tensor's bytes and of the header. Every single
+// flipped bit, and every run of flipped bits up to 32, changes a CRC-32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/header.h"
+
+namespace mezzo::io {
+
+// Metadata whose names begin so belong to the digests; nobody else sees or writes them.
+inline constexpr std::string_view digest_prefix = "mezzo.crc32.";
+
+// CRC-32 as zlib and gzip compute it, going on from `before`; 0 at the start.
+std::uint32_t crc32_of(std::uint32_t before, const void* data, std::size_t bytes);
+
+// Adds the entries for tensors with these digests, which are in the order of the data. The number of
+// characters does not depend on the digests.
+void add_digests(Header& header, const std::vector<std::uint32_t>& tensors);
+
+// Takes the entries out of a header that was read. Returns the tensors' digests in the order of the data, or
+// nothing for a file without any. Throws Error(io) when the header is not the one that was written: names,
+// dtypes, shapes, places and metadata count, white space and the order of the metadata do not.
+std::vector<std::uint32_t> take_digests(Header& header, const std::string& where);
+
+// How all errors of digests end.
+inline constexpr const char* damage_hint =
+    "the file is damaged, or a program that does not know these digests has changed it";
+
+}  // namespace mezzo::io
