@@ -69,8 +69,10 @@ TEST_CASE("bert config: wrong values are named", "[io]") {
     CHECK_THAT(refusal(R"({"hidden_size": -768})"), Contains("hidden_size is -768"));
     CHECK_THAT(refusal(R"({"hidden_size": null})"), Contains("hidden_size is null"));
     CHECK_THAT(refusal(R"({"num_hidden_layers": 0})"), Contains("num_hidden_layers is 0; 1 to 16777216"));
+    CHECK_THAT(refusal(R"({"hidden_size": 1000000000000})"),
+               Contains("hidden_size is 1000000000000; 1 to 16777216"));
     CHECK_THAT(refusal(R"({"vocab_size": 18446744073709551615})"),
-               Contains("vocab_size is 16777217; 1 to 16777216"));
+               Contains("vocab_size is 18446744073709551615; 1 to 16777216"));
     CHECK_THAT(refusal(R"({"vocab_size": 1e30})"), Contains("vocab_size is 1e+30"));
     CHECK_THAT(refusal(R"({"num_attention_heads": 7})"),
                Contains("hidden_size 768 is no multiple of num_attention_heads 7"));

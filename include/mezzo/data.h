@@ -27,7 +27,8 @@ struct FashionMnistOptions {
     std::string directory =
         "/usr/share/datasets/fashion-mnist";  // where Debian's dataset-fashion-mnist puts the files
 };
-// Images uint8 [n, 28, 28] and labels 0 … 9 of Fashion-MNIST (Xiao et al., arXiv 1708.07747).
+// Images uint8 [n, 28, 28] and labels 0 … 9 of Fashion-MNIST (Xiao et al., arXiv 1708.07747). Throws Error(io)
+// for files that are missing, unfit or without an image.
 Dataset fashion_mnist(const FashionMnistOptions& options = {});
 
 struct DataLoaderOptions {

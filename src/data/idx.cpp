@@ -1,5 +1,6 @@
 // The IDX format (http://yann.lecun.com/exdb/mnist): two zero bytes, element type, number of dimensions,
 // big-endian sizes, elements.
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -111,13 +112,18 @@ Tensor read_idx(const std::string& path) {
     return result;
 }
 
+// Whether something has that name. What it is, and whether it may be read, is for read_idx() to say.
+static bool is_there(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
 Dataset fashion_mnist(const FashionMnistOptions& options) {
     const std::string prefix = options.directory + (options.train ? "/train" : "/t10k");
     const auto path = [&](const char* rest) {
         const std::string plain = prefix + rest, packed = plain + ".gz";
-        const gzFile probe = gzopen(packed.c_str(), "rb");
-        if (probe) gzclose(probe);
-        return probe ? packed : plain;
+        if (is_there(packed)) return packed;
+        check(is_there(plain), ErrorKind::io, "fashion_mnist: ", options.directory, " holds neither ",
+              packed.substr(options.directory.size() + 1),
+              " nor the same without .gz; on Debian the package ", "dataset-fashion-mnist has the files");
+        return plain;
     };
     const Tensor images = read_idx(path("-images-idx3-ubyte")), labels = read_idx(path("-labels-idx1-ubyte"));
     check(images.dtype() == uint8 && images.dim() == 3 && labels.dtype() == uint8 && labels.dim() == 1 &&
@@ -125,6 +131,8 @@ Dataset fashion_mnist(const FashionMnistOptions& options) {
           ErrorKind::io, "fashion_mnist: ", options.directory, " has images of shape ", images.shape(),
           " and labels of shape ", labels.shape(),
           "; [n, height, width] and [n] of unsigned bytes are expected");
+    check(images.size(0) > 0, ErrorKind::io, "fashion_mnist: ", path("-images-idx3-ubyte"),
+          " holds no images");
     return {images, labels.to(int64)};
 }
 

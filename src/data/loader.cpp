@@ -59,9 +59,11 @@ Tensor normalized(const Tensor& x, const DataLoaderOptions& options) {
 
 DataLoader::DataLoader(const Dataset& dataset, const DataLoaderOptions& options)
     : dataset_(dataset), options_(options) {
-    check(dataset.x.defined() && dataset.y.defined() && dataset.x.dim() >= 1 && dataset.y.dim() >= 1 &&
-              dataset.x.size(0) == dataset.y.size(0),
-          ErrorKind::shape, "DataLoader: x and y need the same number of rows");
+    check(dataset.x.defined() && dataset.y.defined(), ErrorKind::value,
+          "DataLoader: ", dataset.x.defined() ? "y" : "x", " is undefined");
+    check(dataset.x.dim() >= 1 && dataset.y.dim() >= 1 && dataset.x.size(0) == dataset.y.size(0),
+          ErrorKind::shape, "DataLoader: x ", dataset.x.shape(), " and y ", dataset.y.shape(),
+          " differ in their first sizes; each row of x needs one of y");
     check(dataset.x.device() == cpu_device && dataset.y.device() == cpu_device, ErrorKind::device,
           "DataLoader: the dataset is on ", dataset.x.device(),
           "; keep it on the CPU, options.device is where batches go");

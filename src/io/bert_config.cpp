@@ -55,11 +55,16 @@ void check_real(const std::string& where, const char* name, double value, bool p
           value, positive ? "; more than 0 and at most 1 is expected" : "; 0 to 1 is expected");
 }
 
+template <class Number>
+[[noreturn]] void fail_size(const std::string& where, const IntegerField& field, Number value) {
+    fail(ErrorKind::value, where, ": ", field.name, " is ", std::to_string(value), "; ", field.least, " to ",
+         max_size, " is expected");
+}
+
 void check_config(const BertConfig& config, const std::string& where) {
     for (const IntegerField& field : integers) {
         const std::int64_t value = config.*field.value;
-        check(value >= field.least && value <= max_size, ErrorKind::value, where, ": ", field.name, " is ",
-              value, "; ", field.least, " to ", max_size, " is expected");
+        if (value < field.least || value > max_size) fail_size(where, field, value);
     }
     for (const RealField& field : reals) check_real(where, field.name, config.*field.value, field.positive);
     if (config.classifier_dropout) check_real(where, "classifier_dropout", *config.classifier_dropout, false);
@@ -117,7 +122,8 @@ private:
     }
     std::int64_t integer(const IntegerField& field, const JsonValue& value) const {
         if (value.kind != JsonKind::natural) wrong(field.name, value, "a whole number");
-        return std::int64_t(std::min(value.natural, std::uint64_t(max_size) + 1));
+        if (value.natural > std::uint64_t(max_size)) fail_size(where_, field, value.natural);
+        return std::int64_t(value.natural);
     }
     double real(const char* key, const JsonValue& value) const {
         if (value.kind != JsonKind::natural && value.kind != JsonKind::negative &&

@@ -117,8 +117,8 @@ bool broadcasts(const Shape& from, const Shape& to) {
 
 void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
     const char* op = "scaled_dot_product_attention";
-    for (const Tensor* x : {&q, &k, &v}) {
-        check_floating(op, *x);
+    for (const auto& [what, x] : {std::pair("q", &q), std::pair("k", &k), std::pair("v", &v)}) {
+        check_floating(op, *x, what);
         check(x->dim() == 4, ErrorKind::shape, op, ": q, k and v must be [batch, heads, length, dim], not ",
               x->shape());
     }

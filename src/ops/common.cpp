@@ -8,9 +8,9 @@ void check_defined(const char* op, const Tensor& x) {
     check(x.defined(), ErrorKind::value, op, ": an input is undefined");
 }
 
-void check_floating(const char* op, const Tensor& x) {
+void check_floating(const char* op, const Tensor& x, const char* what) {
     check_defined(op, x);
-    check(is_floating(x.dtype()), ErrorKind::dtype, op, ": input is ", x.dtype(),
+    check(is_floating(x.dtype()), ErrorKind::dtype, op, ": ", what, " is ", x.dtype(),
           ", but must be floating; convert it with to(float32)");
 }
 

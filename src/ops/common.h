@@ -8,7 +8,8 @@
 namespace mezzo {
 
 void check_defined(const char* op, const Tensor& x);
-void check_floating(const char* op, const Tensor& x);
+// `what` is the operand's name in the error.
+void check_floating(const char* op, const Tensor& x, const char* what = "input");
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
 
 // The dtype of two operands together: a 0-dim tensor raises the dtype of one with dimensions only from

@@ -147,7 +147,7 @@ void check_index(const char* op, const Tensor& index) {
 }  // namespace
 
 Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx) {
-    check_floating("embedding", weight);
+    check_floating("embedding", weight, "weight");
     check_index("embedding", index);
     check(weight.dim() == 2, ErrorKind::shape, "embedding: weight ", weight.shape(), " is not [n, dim]");
     check(padding_idx >= -1 && padding_idx < weight.size(0), ErrorKind::value, "embedding: padding_idx ",

@@ -124,7 +124,7 @@ MEZZO_LOSS(binary_cross_entropy_with_logits, bce_with_logits, fp32_out, bce_with
 Tensor loss(const Op& op, const Tensor& input, const Tensor& target, Reduction reduction, double alpha = 0) {
     const char* name = op.row().name;
     check_floating(name, input);
-    check_floating(name, target);
+    check_floating(name, target, "target");
     check_same_shape(name, input, target);
     const Attrs at{.alpha = alpha,
                    .dtype = loss_dtype(input.dtype(), target.dtype()),

@@ -76,8 +76,8 @@ Tensor gemm_ready(const Tensor& x) {
 }
 
 void check_factors(const char* op, const Tensor& a, const Tensor& b) {
-    check_floating(op, a);
-    check_floating(op, b);
+    check_floating(op, a, "the first operand");
+    check_floating(op, b, "the second operand");
     const Dtype da = autocast_dtype(Cast::low, a), db = autocast_dtype(Cast::low, b);
     check(da == db, ErrorKind::dtype, op, ": operands are ", da, " and ", db,
           "; convert one with to(), or open an Autocast scope (which leaves float64 alone)");

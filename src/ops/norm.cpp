@@ -178,7 +178,7 @@ Tensor row_vector(const char* op, const char* what, const Tensor& v, const Tenso
     const std::int64_t n = x.size(-1);
     if (!v.defined())
         return full({n}, fallback, {.dtype = x.dtype() == float64 ? float64 : float32, .device = x.device()});
-    check_floating(op, v);
+    check_floating(op, v, what);
     check(v.dim() == 1 && v.size(0) == n, ErrorKind::shape, op, ": ", what, " ", v.shape(),
           " does not fit input ", x.shape(), "; it needs as many elements as the input's last dimension");
     return v;
@@ -228,7 +228,7 @@ Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tenso
                               const DropoutAddLayerNormOptions& options) {
     const char* op = "dropout_add_layer_norm";
     check_rows(op, x);
-    check_floating(op, residual);
+    check_floating(op, residual, "residual");
     check_same_shape(op, x, residual);
     check_eps(op, options.eps);
     check_dropout(op, options.p);
