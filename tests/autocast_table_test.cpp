@@ -1,0 +1,72 @@
+// The table of autocast policies in docs/numerics.md, made from the rows. tests/autocast_doc_test.py compares the
+// two; with --write it puts this one there.
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+
+#include "autograd/row.h"
+
+using namespace mezzo;
+
+namespace {
+
+struct Policy {
+    Cast cast;
+    const char *name, *rule;
+};
+constexpr Policy policies[] = {
+    {Cast::low, "low", "inputs become 16 bit, so is the result"},
+    {Cast::fp32, "fp32", "inputs become float32, so is the result"},
+    {Cast::fp32_out, "fp32 result", "16-bit inputs are read as they are, the result is float32"},
+    {Cast::promote, "promote", "inputs become the widest of their dtypes, at least the scope's"},
+    {Cast::banned, "refused",
+     "of an input that autocast converted: its gradient leaves float16's range; use the form with logits"},
+    {Cast::keep, "keep", "ordinary type promotion"},
+};
+
+// Rows that no user calls, besides those of gradients.
+const std::set<std::string> engine{"reattach", "checkpoint", "function", "column_sum"};
+
+// What a user calls a row, or nothing if no user does. A scalar operand makes no difference.
+std::string public_name(const Row& row) {
+    std::string name = row.name;
+    if (name.ends_with("_grad") || engine.contains(name)) return "";
+    if (const std::string tail = "_scalar"; name.ends_with(tail)) name.resize(name.size() - tail.size());
+    return name == "rsub" || name == "rdiv" ? name.substr(1) : name;
+}
+
+std::map<Cast, std::set<std::string>> ops_by_policy() {
+    std::map<Cast, std::set<std::string>> ops;
+    for (const Op* op = Op::first(); op; op = op->next())
+        if (const std::string name = public_name(op->row()); !name.empty()) ops[op->row().cast].insert(name);
+    return ops;
+}
+
+}  // namespace
+
+TEST_CASE("autocast table: an op has one policy", "[autocast_table]") {
+    std::map<std::string, int> times;
+    for (const auto& [cast, names] : ops_by_policy())
+        for (const std::string& name : names) ++times[name];
+    for (const auto& [name, count] : times) {
+        CAPTURE(name);
+        CHECK(count == 1);
+    }
+    CHECK(times.size() > 60);
+}
+
+TEST_CASE("autocast table: as Markdown", "[.autocast_markdown]") {
+    auto ops = ops_by_policy();
+    std::string table = "| policy | ops | rule |\n| --- | --- | --- |\n";
+    for (const Policy& policy : policies) {
+        std::string names;
+        for (const std::string& name : ops[policy.cast]) names += (names.empty() ? "`" : ", `") + name + "`";
+        if (!names.empty())
+            table += std::string("| ") + policy.name + " | " + names + " | " + policy.rule + " |\n";
+        ops.erase(policy.cast);
+    }
+    CHECK(ops.empty());
+    std::printf("%s", table.c_str());
+}
