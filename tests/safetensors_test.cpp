@@ -1,5 +1,6 @@
 // Reading and writing safetensors files that are as they must be.
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -190,8 +191,10 @@ TEST_CASE("safetensors: what cannot be written leaves the old file", "[io]") {
     CHECK(folder.listing() == "file ");
     CHECK(folder.read("file") == "old");
     std::filesystem::create_directory(folder.file("folder"));
-    CHECK_THROWS_WITH(io::save_safetensors(folder.file("folder"), {}), Contains("cannot rename"));
-    CHECK(folder.listing() == "file folder ");
+    CHECK_THROWS_WITH(io::save_safetensors(folder.file("folder"), {}), Contains("folder: it is a folder"));
+    REQUIRE(mkfifo(folder.file("pipe").c_str(), 0600) == 0);
+    CHECK_THROWS_WITH(io::save_safetensors(folder.file("pipe"), {}), Contains("pipe: it is no regular file"));
+    CHECK(folder.listing() == "file folder pipe ");
 }
 
 TEST_CASE("safetensors: a full disk is an error, the old file stays, the partial one goes", "[io]") {

@@ -65,8 +65,8 @@ private:
 // Writes a safetensors file: tensors of any strides and devices, ordered by dtype and name as the reference
 // implementation orders them; tensors that share elements are each written whole. Replaces `path` in one
 // step when everything is on the disk (meanwhile PATH.mezzo-partial exists): at any moment the path holds the
-// old file or the new one. Throws Error(io), with the old file untouched, when the disk is full or the folder
-// cannot be written, and Error(value) for a name that is used twice, is no UTF-8 or is "__metadata__", and for
+// old file or the new one. Throws Error(io), with the old file untouched, when the disk is full, the folder
+// cannot be written, or the path is a folder, a device or a pipe, and Error(value) for a name that is used twice, is no UTF-8 or is "__metadata__", and for
 // metadata whose name begins with "mezzo.crc32.", under which the digests are.
 // {"format", "pt"} makes Python's transformers accept the file.
 void save_safetensors(const std::string& path, const StateDict& state,

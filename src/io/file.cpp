@@ -74,6 +74,10 @@ ReplacedFile::ReplacedFile(const char* op, const std::string& path)
 }
 
 void ReplacedFile::open() {
+    struct stat old = {};
+    if (lstat(path_.c_str(), &old) == 0 && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode))
+        fail(ErrorKind::io, op_, ": cannot replace ", path_, ": it is ",
+             S_ISDIR(old.st_mode) ? "a folder" : "no regular file");
     for (int attempt = 0; attempt < 10000; ++attempt) {
         constexpr int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
         descriptor_ = uninterrupted([&] { return ::open(partial_.c_str(), flags, 0666); });
