@@ -2,11 +2,12 @@
 // or after pre-training on masked tokens. samples/bert holds its parts.
 #include <fmt/format.h>
 
-#include <exception>
+#include <algorithm>
 
 #include "bert/finetune.h"
 #include "bert/pretrain.h"
 #include "bert/trainer.h"
+#include "program.h"
 
 namespace mz = mezzo;
 using namespace bert;
@@ -14,12 +15,21 @@ using namespace bert;
 namespace {
 
 // Published weights, with Hugging Face's names; what the file lacks keeps its fresh values, and is named.
-void load(const Setup& setup, Classifier& model) {
+void load(const Setup& setup, const mz::StateDict& weights, Classifier& model) {
     const mz::io::LoadReport report = mz::io::load_weights(
-        model, mz::io::load_state_dict_file(setup.weights),
-        {.rename = [](const std::string& name) { return mz::io::bert_name(name, "bert."); }});
+        model, weights, {.rename = [](const std::string& name) { return mz::io::bert_name(name, "bert."); }});
     fmt::print("{}\n{}\n", setup.weights, report.to_string());
     if (report.loaded.empty()) throw std::runtime_error(setup.weights + ": holds no weights of this model");
+}
+
+// Loads the weights to start from, if there are any, and notes what the training will be made with.
+void take_weights(const Options& options, Setup& setup, Classifier& model) {
+    mz::StateDict weights;
+    if (!setup.weights.empty()) {
+        weights = mz::io::load_state_dict_file(setup.weights);
+        load(setup, weights, model);
+    }
+    if (!options.checkpoint.empty()) setup.settings = settings_of(options, setup, weights);
 }
 
 // The classifier with the encoder of a pre-trained language model.
@@ -39,14 +49,15 @@ void print_header(const Options& options, const Setup& setup, const Classifier& 
 
 void run(const Options& options) {
     mz::manual_seed(options.seed);
-    const Setup setup = make_setup(options);
+    Setup setup = make_setup(options);
     const Samples train = tokenize(setup.corpora.train, setup.tokenizer, options.max_length),
                   validation = tokenize(setup.corpora.validation, setup.tokenizer, options.max_length);
     Classifier model(setup.config, {.pooler = options.pooler});
     model.to(options.device);
-    if (!setup.weights.empty()) load(setup, model);
+    take_weights(options, setup, model);
+    const std::int64_t first_stage = stage_to_resume(options, setup.settings);
     print_header(options, setup, model);
-    if (options.pretrain_epochs > 0 && stage_to_resume(options) == 0) {
+    if (options.pretrain_epochs > 0 && first_stage == 0) {
         mz::nn::BertForMaskedLM language_model(setup.config);
         language_model.to(options.device);
         if (!setup.weights.empty()) mz::io::load_weights(language_model.bert, model.bert.state_dict());
@@ -61,14 +72,10 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
+    return program::run("bert_classifier", [&] {
         Options options;
         const int code = parse_options(argc, argv, options);
-        if (code >= 0) return code;
-        run(options);
-        return 0;
-    } catch (const std::exception& error) {
-        fmt::print(stderr, "bert_classifier: {}\n", error.what());
-        return 1;
-    }
+        if (code < 0) run(options);
+        return std::max(code, 0);
+    });
 }

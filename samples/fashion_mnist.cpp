@@ -4,15 +4,15 @@
 #include <mezzo/mezzo.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <numbers>
 #include <stdexcept>
 #include <string>
+
+#include "program.h"
 
 namespace mz = mezzo;
 
@@ -64,6 +64,7 @@ public:
         std::ofstream weights;
         open(weights, s.trace + "/weights.bin");
         for (const mz::Tensor& parameter : net.parameters()) write(weights, parameter.to_vector<float>());
+        close(weights);
     }
     // One step: x and y as the model saw them, and the loss.
     void add(const mz::data::Batch& batch, const mz::Tensor& loss) {
@@ -74,8 +75,8 @@ public:
         write(batches_, batch.y.to_vector<std::int64_t>());
         write(losses_, std::vector<double>{loss.item<double>()});
         if (steps_left_ == 0) {
-            batches_.close();
-            losses_.close();
+            close(batches_);
+            close(losses_);
         }
     }
 
@@ -87,6 +88,13 @@ private:
     template <class T> static void write(std::ofstream& file, const std::vector<T>& values) {
         file.write(reinterpret_cast<const char*>(values.data()),
                    static_cast<std::streamsize>(values.size() * sizeof(T)));
+        check_written(file);
+    }
+    static void close(std::ofstream& file) {
+        file.close();
+        check_written(file);
+    }
+    static void check_written(const std::ofstream& file) {
         if (!file) throw std::runtime_error("--trace: writing failed; is the disk full?");
     }
     std::int64_t steps_left_;
@@ -124,9 +132,10 @@ double train_epoch(const Settings& s, std::int64_t epoch, mz::nn::Sequential& ne
         total = total + loss.detach();
         trace.add(batch, loss);
         if (++done % 20 == 0 && s.progress)
-            fmt::print(stderr, "\repoch {} of {}: batch {} of {}", epoch + 1, s.epochs, done, loader.size());
+            program::tell(
+                fmt::format("\repoch {} of {}: batch {} of {}", epoch + 1, s.epochs, done, loader.size()));
     }
-    if (s.progress) fmt::print(stderr, "\r{:50}\r", "");
+    if (s.progress) program::tell(fmt::format("\r{:50}\r", ""));
     return total.item<double>() / double(loader.size());
 }
 
@@ -173,26 +182,22 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--data", s.data, "folder of the four IDX files, plain or gzip");
     app.add_option("--precision", s.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-    const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 32);
-    app.add_option("--epochs", s.epochs, "passes over the 60,000 training images")->check(positive);
-    app.add_option("--batch", s.batch, "images per step")->check(positive);
+    app.add_option("--epochs", s.epochs, "passes over the 60,000 training images")
+        ->transform(program::positive());
+    app.add_option("--batch", s.batch, "images per step")->transform(program::positive());
     app.add_option("--hidden", s.hidden, "width of the first hidden layer; the second has half of it")
-        ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 20));
-    app.add_option("--lr", s.lr, "learning rate at the start")->check(CLI::Range(0.0, 1e3));
-    app.add_option("--seed", s.seed, "of weights and order");
+        ->transform(program::in_range<std::int64_t>(2, std::int64_t{1} << 20));
+    app.add_option("--lr", s.lr, "learning rate at the start")->transform(program::learning_rate());
+    app.add_option("--seed", s.seed, "of weights and order")->transform(program::any_seed());
     app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
     app.add_option("--prefetch", s.prefetch, "batches copied to a GPU ahead of their use")
-        ->check(CLI::Range(0, 16));
-    app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
+        ->transform(program::in_range(0, 16));
+    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
     app.add_flag("--progress", progress, "show a progress line even when standard error is no terminal");
     app.add_option("--trace", s.trace, "write weights, first batches and losses into this folder")
         ->check(CLI::ExistingDirectory);
-    app.add_option("--trace-steps", s.trace_steps, "steps to write")->check(positive);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
-    }
+    app.add_option("--trace-steps", s.trace_steps, "steps to write")->transform(program::positive());
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     s.device = device.empty() ? mz::best_device() : mz::parse_device(device.c_str());
     s.progress = progress || isatty(STDERR_FILENO) == 1;
     mz::set_num_threads(threads);
@@ -203,10 +208,5 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
-        return parse_and_run(argc, argv);
-    } catch (const std::exception& error) {
-        fmt::print(stderr, "fashion_mnist: {}\n", error.what());
-        return 1;
-    }
+    return program::run("fashion_mnist", [&] { return parse_and_run(argc, argv); });
 }

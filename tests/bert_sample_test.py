@@ -123,8 +123,75 @@ def survives_kills(folder, out):
     same = (out / "whole/model.safetensors").read_bytes() == (out / "killed/model.safetensors").read_bytes()
     check(same, f"weights after {kills} kills differ from those of the uninterrupted run")
     print(f"killed {kills} times")
-    message = run(*training, "--batch", 8, "--checkpoint", out / "killed.ckpt", "--resume", expect=1).stderr
-    check("made with --batch 16, but now it is 8" in message, message)
+    refuses_other_settings(training, folder, out)
+
+
+def refuses_other_settings(training, folder, out):
+    """A training goes on only as the one it was; what differs is listed, and nothing is written."""
+    checkpoint = out / "killed.ckpt"
+    before = checkpoint.read_bytes()
+    resume = [*training, "--checkpoint", checkpoint, "--resume"]
+    changes = {"--batch": (16, 8), "--heads": (2, 4), "--dropout": (0.1, 0.2), "--precision": ("fp16", "fp32"), "--clip": (1, 0.5),
+               "--warmup": (0.1, 0.2), "--lr": (0.001, 0.002), "--pretrain-lr": (0.001, 0.002), "--weight-decay": (0.01, 0.02),
+               "--seed": (1, 2), "--accumulate": (1, 2), "--epochs": (5, 6), "--pretrain-epochs": (3, 4), "--max-steps": (0, 7),
+               "--max-length": (16, 17), "--layers": (1, 2), "--hidden": (32, 64), "--intermediate": (128, 100)}
+    for name, (then, now) in changes.items():
+        message = run(*without(resume, name), name, now, expect=1).stderr
+        check(f"  {name}: {then}, now {now}\n" in message, f"{name}: {message}")
+    for flag, name in (("--pad-to-max", "--pad-to-max: false, now true"), ("--no-bucket", "--bucket: true, now false"),
+                       ("--no-pooler", "--pooler: true, now false")):
+        check(f"  {name}\n" in run(*resume, flag, expect=1).stderr, f"{flag} is not missed")
+    message = run(*without(resume, "--heads"), "--heads", 4, "--clip", 2, expect=1).stderr
+    check(message.count(", now ") == 2 and "--heads: 2, now 4" in message and "--clip: 1, now 2" in message, message)
+    other = out / "other texts"
+    other.mkdir()
+    write_texts(other)
+    texts = (other / "train_text.txt").read_text()
+    (other / "train_text.txt").write_text(texts.replace("quiet", "queit", 1))
+    message = run(*[other if a == folder else a for a in resume], expect=1).stderr
+    check("  training data: 320 texts, digest " in message, f"other texts of the same number: {message}")
+    words = (out / "whole/vocab.txt").read_text().splitlines()
+    words[-1], words[-2] = words[-2], words[-1]
+    (out / "vocab.txt").write_text("\n".join(words) + "\n")
+    message = run(*resume, "--vocab", out / "vocab.txt", expect=1).stderr
+    check(f"  vocabulary: {len(words)}, digest " in message and message.count(", now ") == 1, f"another vocabulary: {message}")
+    check(checkpoint.read_bytes() == before, "a refused resumption has written the checkpoint")
+    # What does not shape the training may change.
+    run(*without(resume, "--threads"), "--threads", 2, "--log-every", 7, "--checkpoint-every", 5)
+
+
+def without(arguments, option):
+    """A command line without an option and its value."""
+    at = arguments.index(option) if option in arguments else len(arguments)
+    return arguments[:at] + arguments[at + 2:]
+
+
+def fails_early(folder, out):
+    """What can be known at once is said before a line of output about the training."""
+    data = ["--data", folder, *SIZES]
+    file = out / "a file"
+    file.write_text("text")
+    (out / "saved/model.safetensors").mkdir(parents=True)
+    for text, *arguments in (
+            (f"--save: {file}: is no folder", *data, "--save", file),
+            (f"--save: {file}/in: cannot be made: Not a directory", *data, "--save", f"{file}/in"),
+            ("model.safetensors: is a folder, not a file", *data, "--save", out / "saved"),
+            ("--save: /proc/", *data, "--save", "/proc/folder"),
+            (f"--checkpoint: {out / 'none/run'}: there is no folder", *data, "--checkpoint", out / "none/run"),
+            (f"--checkpoint: {out}: is a folder, not a file", *data, "--checkpoint", out),
+            ("--checkpoint: /dev/full: is no regular file", *data, "--checkpoint", "/dev/full"),
+            (f"{out / 'none'}: cannot be read: No such file or directory", *data, "--predict", out / "none"),
+            (f"{out}: cannot be read: Is a directory", *data, "--predict", out),
+            ("/proc/self/mem: cannot be read: Input/output error", *data, "--predict", "/proc/self/mem"),
+            ("a file", *data, "--checkpoint", file, "--resume")):
+        result = run(*arguments, expect=1)
+        check(text in result.stderr and result.stderr.startswith("bert_classifier: "), f"wanted \"{text}\", got: {result.stderr}")
+        check("epoch" not in result.stdout, f"{text}: after {result.stdout}")
+    (out / "no texts").mkdir()
+    for name in ("train_text.txt", "train_labels.txt"):
+        (out / "no texts" / name).mkdir()
+    message = run("--data", out / "no texts", *SIZES, expect=1).stderr
+    check("train_text.txt: cannot be read: Is a directory" in message, f"a folder as texts: {message}")
 
 
 def explains_errors(folder, out):
@@ -164,7 +231,7 @@ def main():
         folder.mkdir()
         out.mkdir()
         write_texts(folder)
-        for part in (learns, accumulates, pretrains, survives_kills, explains_errors):
+        for part in (fails_early, learns, accumulates, pretrains, survives_kills, explains_errors):
             start = time.monotonic()
             part(folder, out)
             print(f"{part.__name__}: {time.monotonic() - start:.1f} s")

@@ -4,17 +4,16 @@
 #include <mezzo/mezzo.h>
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "samples/program.h"
 #include "tools/bench_device.h"
 #include "tools/step_profile.h"
 
@@ -245,13 +244,13 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--precision", s.precision,
                    "16 bit means autocast and scaler for steps, the inputs' dtype for ops")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
-    app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
-    app.add_option("--seconds", s.seconds, "of measuring")->check(CLI::Range(1e-3, 1e6));
+    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    app.add_option("--seconds", s.seconds, "of measuring")->transform(program::in_range(1e-3, 1e6));
     app.add_option("--device", device, "cpu, cuda or cuda:N");
     app.add_option("--profile", s.profile, "CUDA: trace so many steps and print the device's work in one")
-        ->check(CLI::Range(1, 1000));
+        ->transform(program::in_range(1, 1000));
     app.add_option("--divide", s.divide, "sizes of the recipe and BERT-base by this number, for a trial")
-        ->check(CLI::Range(1, 64));
+        ->transform(program::in_range(1, 64));
     app.add_flag("--capture", s.capture, "CUDA: the step as a graph");
     app.add_flag("--branches", s.branches, "CUDA: weight gradients on a second branch of the graph")
         ->needs("--capture");
@@ -263,11 +262,7 @@ int parse_and_run(int argc, char** argv) {
                  "CUDA: gradients of activation and bias in one kernel");
     app.add_flag("--fuse-layers", s.gemm.fuse_layers, "CUDA: runs of linear layers as one op");
     app.add_flag("--relu-masks", s.gemm.relu_masks, "CUDA: with --fuse-layers, a mask per hidden ReLU layer");
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
-    }
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     s.device = mz::parse_device(device.c_str());
     mz::set_num_threads(threads);
     mz::set_flash_attention(s.flash);
@@ -282,10 +277,5 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
-        return parse_and_run(argc, argv);
-    } catch (const std::exception& error) {
-        fmt::print(stderr, "bench: {}\n", error.what());
-        return 1;
-    }
+    return program::run("bench", [&] { return parse_and_run(argc, argv); });
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "cpu/gemm.h"
 #include "cpu/isa.h"
 #include "cpu/parallel.h"
+#include "samples/program.h"
 
 using namespace mezzo;
 
@@ -118,11 +118,8 @@ const Shape shapes[] = {{512, 1024, 1024}, {256, 1024, 1024}, {1024, 1024, 256},
                         {64, 32, 64, 192}, {128, 128, 64},    {32, 64, 64},      {32, 256, 256},
                         {8, 1024, 1024},   {4, 1024, 1024},   {1, 1024, 1024},   {1024, 1, 1024}};
 
-}  // namespace
-
-int main(int argc, char** argv) {
-    cpu::set_num_threads(argc > 1 ? std::max(1, std::atoi(argv[1])) : 1);
-    if (argc > 2) seconds_per_case = std::atof(argv[2]);
+void run(int threads) {
+    cpu::set_num_threads(threads);
     const double core = peak(), all = core * cpu::num_threads();
     std::printf("%s, %d thread(s), peak of one core %.1f GFLOP/s\n", cpu::name(cpu::active_isa()),
                 cpu::num_threads(), core);
@@ -148,4 +145,22 @@ int main(int argc, char** argv) {
             std::fflush(stdout);
         }
     }
+}
+
+int parse_and_run(int argc, char** argv) {
+    int threads = 1;
+    CLI::App app{"Measures the multiply-add peak of a core, and matrix products against it."};
+    app.option_defaults()->always_capture_default();
+    app.add_option("threads", threads, "CPU threads")->transform(program::thread_count());
+    app.add_option("seconds", seconds_per_case, "of measuring each case")
+        ->transform(program::in_range(1e-3, 1e6));
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    run(threads);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return program::run("bench_gemm", [&] { return parse_and_run(argc, argv); });
 }

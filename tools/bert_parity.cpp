@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
-#include <CLI/CLI.hpp>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "samples/program.h"
 
 namespace mz = mezzo;
 
@@ -151,25 +151,23 @@ int parse_and_run(int argc, char** argv) {
     app.option_defaults()->always_capture_default();
     app.add_option("folder", s.folder, "where the files go")->required()->check(CLI::ExistingDirectory);
     app.add_option("--precision", s.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-    const auto size = CLI::Range(std::int64_t{1}, std::int64_t{1} << 20);
-    app.add_option("--layers", s.config.num_hidden_layers)->check(size);
-    app.add_option("--hidden", s.config.hidden_size)->check(size);
-    app.add_option("--heads", s.config.num_attention_heads)->check(size);
-    app.add_option("--intermediate", s.config.intermediate_size)->check(size);
-    app.add_option("--vocabulary", s.config.vocab_size)->check(size);
+    const auto size = program::in_range<std::int64_t>(1, 1 << 20);
+    app.add_option("--layers", s.config.num_hidden_layers)->transform(size);
+    app.add_option("--hidden", s.config.hidden_size)->transform(size);
+    app.add_option("--heads", s.config.num_attention_heads)->transform(size);
+    app.add_option("--intermediate", s.config.intermediate_size)->transform(size);
+    app.add_option("--vocabulary", s.config.vocab_size)->transform(size);
     app.add_option("--activation", s.config.hidden_act);
-    app.add_option("--batch", s.batch)->check(size);
-    app.add_option("--length", s.length, "at least 2")->check(size);
-    app.add_option("--steps", s.steps, "batches to make; more than one are trained on")->check(size);
-    app.add_option("--lr", s.lr, "of training")->check(CLI::Range(0.0, 1.0));
+    app.add_option("--batch", s.batch)->transform(size);
+    app.add_option("--length", s.length, "tokens a text")
+        ->transform(program::in_range<std::int64_t>(2, 1 << 20));
+    app.add_option("--steps", s.steps, "batches to make; more than one are trained on")->transform(size);
+    app.add_option("--lr", s.lr, "of training")->transform(program::in_range(0.0, 1.0));
     app.add_option("--gradients", s.gradients, "write the gradients of the first batch");
-    app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
+    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
     app.add_option("--device", device, "cpu, cuda or cuda:N");
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
-    }
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    program::require_writable("folder", s.folder);
     s.config.hidden_dropout_prob = s.config.attention_probs_dropout_prob = 0;
     s.device = mz::parse_device(device.c_str());
     mz::set_num_threads(threads);
@@ -180,10 +178,5 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
-        return parse_and_run(argc, argv);
-    } catch (const std::exception& error) {
-        fmt::print(stderr, "bert_parity: {}\n", error.what());
-        return 1;
-    }
+    return program::run("bert_parity", [&] { return parse_and_run(argc, argv); });
 }

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "core/tensor_impl.h"
 #include "cuda/gemm.h"
 #include "cuda/runtime.h"
+#include "samples/program.h"
 #include "tools/exhaustive_search.h"
 
 namespace mz = mezzo;
@@ -122,7 +122,9 @@ double now() {
 void run(const std::string& step, std::size_t only, double seconds, std::int64_t divide) {
     std::vector<Product> todo = products(divide);
     if (!step.empty()) std::erase_if(todo, [&](const Product& p) { return p.step != step; });
-    if (only > 0) todo = {todo.at(only - 1)};
+    if (only > todo.size())
+        throw std::runtime_error(fmt::format("--product {}: there are {} of them", only, todo.size()));
+    if (only > 0) todo = {todo[only - 1]};
     const double end = now() + seconds;
     for (std::size_t i = 0; i < todo.size(); ++i) {
         Operands operands;
@@ -141,15 +143,13 @@ int parse_and_run(int argc, char** argv) {
     app.option_defaults()->always_capture_default();
     app.add_option("--step", step, "of which step; all if empty")
         ->check(CLI::IsMember({"", "recipe512", "recipe513", "bert_base128"}));
-    app.add_option("--product", only, "only the first, second, ... of these; 0 for all");
+    app.add_option("--product", only, "only the first, second, ... of these; 0 for all")
+        ->transform(program::in_range<std::size_t>(0, 1000));
     app.add_option("--seconds", seconds, "of trying configurations, for all products together")
-        ->check(CLI::Range(0.0, 1e6));
-    app.add_option("--divide", divide, "sizes by this number, for a trial")->check(CLI::Range(1, 64));
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
-    }
+        ->transform(program::in_range(0.0, 1e6));
+    app.add_option("--divide", divide, "sizes by this number, for a trial")
+        ->transform(program::in_range(1, 64));
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     mz::cuda::set_device(0);
     run(step, only, seconds, divide);
     return 0;
@@ -158,10 +158,5 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
-        return parse_and_run(argc, argv);
-    } catch (const std::exception& error) {
-        fmt::print(stderr, "gemm_search: {}\n", error.what());
-        return 1;
-    }
+    return program::run("gemm_search", [&] { return parse_and_run(argc, argv); });
 }

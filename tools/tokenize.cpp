@@ -1,14 +1,12 @@
 // Lines to token ids: one line of ids for each line of a file or of standard input.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iostream>
 
 #include "mezzo/device.h"
-#include "mezzo/error.h"
 #include "mezzo/tokenizer.h"
+#include "samples/program.h"
 
 namespace {
 
@@ -19,9 +17,16 @@ struct Options {
     bool time = false, offsets = false, cased = false, no_special = false;
 };
 
-std::vector<std::string> read_lines(std::istream& in) {
+// Lines as std::getline gives them: a carriage return is part of its line.
+std::vector<std::string> read_lines(const std::string& path) {
+    const std::string text =
+        path.empty() ? program::read_all(stdin, "standard input") : program::read_file(path);
     std::vector<std::string> lines;
-    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = std::min(text.find('\n', at), text.size());
+        lines.push_back(text.substr(at, end - at));
+        at = end + 1;
+    }
     return lines;
 }
 
@@ -66,44 +71,39 @@ void time(const mezzo::data::WordPiece& tokenizer, const std::vector<std::string
         double(tokens) / batch);
 }
 
-int run(const Options& options) {
+void run(const Options& options) {
     mezzo::set_num_threads(options.threads);
     const mezzo::data::WordPiece tokenizer(options.vocab, {.lower_case = !options.cased});
-    std::ifstream file;
-    if (!options.input.empty()) {
-        file.open(options.input, std::ios::binary);
-        mezzo::check(file.is_open(), mezzo::ErrorKind::io, "tokenize: cannot open ", options.input);
-    }
-    const std::vector<std::string> lines = read_lines(options.input.empty() ? std::cin : file);
+    const std::vector<std::string> lines = read_lines(options.input);
     const mezzo::data::EncodeOptions encode{.max_length = options.max_length,
                                             .add_special_tokens = !options.no_special};
     if (options.time)
         time(tokenizer, lines, encode, options.repeat);
     else
         print(tokenizer.encode_batch(lines, encode), options.offsets);
+}
+
+int parse_and_run(int argc, char** argv) {
+    Options options;
+    CLI::App app("Lines to WordPiece token ids");
+    app.option_defaults()->always_capture_default();
+    app.add_option("--vocab", options.vocab, "vocab.txt, one token a line")->required();
+    app.add_option("file", options.input, "text, one line a row; standard input if left out");
+    app.add_option("--threads", options.threads, "CPU threads")->transform(program::thread_count());
+    app.add_option("--max-length", options.max_length, "tokens a line at most; 0: no limit")
+        ->transform(program::not_negative());
+    app.add_option("--repeat", options.repeat, "runs of --time")->transform(program::in_range(1, 1000000));
+    app.add_flag("--time", options.time, "print tokens per second instead of ids");
+    app.add_flag("--offsets", options.offsets, "print id:begin:end, in bytes of the line");
+    app.add_flag("--cased", options.cased, "keep upper case and accents");
+    app.add_flag("--no-special", options.no_special, "without [CLS] and [SEP]");
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    run(options);
     return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    Options options;
-    CLI::App app("Lines to WordPiece token ids");
-    app.add_option("--vocab", options.vocab, "vocab.txt, one token a line")->required();
-    app.add_option("file", options.input, "text, one line a row; standard input if left out");
-    app.add_option("--threads", options.threads, "CPU threads")->capture_default_str();
-    app.add_option("--max-length", options.max_length, "tokens a line at most; 0: no limit")
-        ->capture_default_str();
-    app.add_option("--repeat", options.repeat, "runs of --time")->capture_default_str();
-    app.add_flag("--time", options.time, "print tokens per second instead of ids");
-    app.add_flag("--offsets", options.offsets, "print id:begin:end, in bytes of the line");
-    app.add_flag("--cased", options.cased, "keep upper case and accents");
-    app.add_flag("--no-special", options.no_special, "without [CLS] and [SEP]");
-    CLI11_PARSE(app, argc, argv);
-    try {
-        return run(options);
-    } catch (const mezzo::Error& error) {
-        fmt::print(stderr, "{}\n", error.what());
-        return 1;
-    }
+    return program::run("tokenize", [&] { return parse_and_run(argc, argv); });
 }

@@ -1,14 +1,15 @@
 #include "bert/corpus.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <stdexcept>
 
 #include <fmt/format.h>
+
+#include "program.h"
 
 namespace bert {
 
@@ -44,8 +45,9 @@ Corpus read_split(const std::string& folder, const std::string& split) {
 std::vector<std::string> class_names(const std::string& folder, std::int64_t count) {
     std::vector<std::string> names;
     for (std::int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
-    std::ifstream file(folder + "/mapping.txt");
-    for (std::string line; std::getline(file, line);) {
+    const std::string mapping = folder + "/mapping.txt";
+    if (!std::filesystem::exists(mapping)) return names;
+    for (const std::string& line : read_lines(mapping)) {
         const std::size_t tab = line.find('\t');
         if (tab == line.npos || tab == 0 || tab > 9) continue;
         if (line.find_first_not_of("0123456789") != tab) continue;
@@ -56,12 +58,13 @@ std::vector<std::string> class_names(const std::string& folder, std::int64_t cou
 }
 
 std::string output_of(const char* command) {
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command, "r"), pclose);
+    std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command, "r"), pclose);
     if (!pipe) throw std::runtime_error(fmt::format("cannot run \"{}\"", command));
-    std::string text;
-    std::array<char, 1 << 16> buffer;
-    while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
-        text.append(buffer.data(), n);
+    std::string text = program::read_all(pipe.get(), fmt::format("the output of \"{}\"", command));
+    const int status = pclose(pipe.release());
+    // Without apt-cache there is no text, and the caller says what to do; half a text is nobody's data.
+    if (status != 0 && !text.empty())
+        throw std::runtime_error(fmt::format("\"{}\" failed after {} bytes", command, text.size()));
     return text;
 }
 
@@ -87,14 +90,7 @@ std::map<std::string, std::vector<std::string>> packages_by_section() {
 }  // namespace
 
 std::vector<std::string> read_lines(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) throw std::runtime_error(path + ": cannot be read");
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) {
-        if (line.ends_with('\r')) line.pop_back();
-        lines.push_back(line);
-    }
-    return lines;
+    return program::lines_of(program::read_file(path));
 }
 
 Corpora read_text_folder(const std::string& folder) {

@@ -17,7 +17,7 @@ struct Corpora {
     std::vector<std::string> classes;
 };
 
-// The lines of a text file, without line ends.
+// The lines of a text file, without line ends. Throws std::runtime_error when it cannot be read to its end.
 std::vector<std::string> read_lines(const std::string& path);
 
 // TweetEval's layout: train_text.txt, train_labels.txt, val_text.txt, val_labels.txt, one text or label a

@@ -73,7 +73,7 @@ void finetune(const Options& options, const Setup& setup, const Samples& train_s
         evaluate(options, setup, validation, model, epoch, loss, seconds);
     };
     if (trace.on()) stage.step_done = [&](std::int64_t, double loss) { trace.add(loss); };
-    train(options, stage);
+    train(options, setup.settings, stage);
     trace.finish();
 }
 
@@ -101,7 +101,7 @@ std::vector<Prediction> predict(const Options& options, const Setup& setup, cons
 
 void predict_file(const Options& options, const Setup& setup, Classifier& model) {
     Corpus corpus;
-    corpus.texts = read_lines(options.predict);
+    corpus.texts = setup.to_predict;
     const Samples samples = tokenize(corpus, setup.tokenizer, options.max_length);
     const std::vector<Prediction> predictions = predict(options, setup, samples, model);
     for (std::size_t i = 0; i < predictions.size(); ++i)

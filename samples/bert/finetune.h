@@ -20,7 +20,7 @@ struct Prediction {
 std::vector<Prediction> predict(const Options& options, const Setup& setup, const Samples& samples,
                                 Classifier& model);
 
-// Prints class, probability and text of each line of a file.
+// Prints class, probability and text of each line of --predict.
 void predict_file(const Options& options, const Setup& setup, Classifier& model);
 
 }  // namespace bert

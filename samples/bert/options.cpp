@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include "program.h"
 
 namespace mz = mezzo;
 
@@ -10,8 +10,9 @@ namespace bert {
 
 namespace {
 
-const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 32);
-const auto not_negative = CLI::Range(std::int64_t{0}, std::int64_t{1} << 32);
+using program::in_range;
+using program::not_negative;
+using program::positive;
 
 void add_model_options(CLI::App& app, Options& o) {
     app.add_option("--weights", o.weights,
@@ -20,15 +21,15 @@ void add_model_options(CLI::App& app, Options& o) {
     app.add_option("--vocab", o.vocab, "vocab.txt; default: that of --weights, else learned from the texts");
     app.add_option("--config", o.config,
                    "config.json; default: that of --weights, else the four sizes below");
-    app.add_option("--layers", o.layers, "encoder layers")->check(positive);
-    app.add_option("--hidden", o.hidden, "width")->check(positive);
-    app.add_option("--heads", o.heads, "attention heads; must divide the width")->check(positive);
+    app.add_option("--layers", o.layers, "encoder layers")->transform(positive());
+    app.add_option("--hidden", o.hidden, "width")->transform(positive());
+    app.add_option("--heads", o.heads, "attention heads; must divide the width")->transform(positive());
     app.add_option("--intermediate", o.intermediate, "width of the feed-forward layers; 0: 4 times the width")
-        ->check(not_negative);
+        ->transform(not_negative());
     app.add_option("--vocab-size", o.vocab_size, "of a vocabulary learned from the texts")
-        ->check(CLI::Range(std::int64_t{300}, std::int64_t{1} << 20));
+        ->transform(in_range<std::int64_t>(300, 1 << 20));
     app.add_option("--dropout", o.dropout, "of hidden states, attention and classifier")
-        ->check(CLI::Range(0.0, 0.99));
+        ->transform(in_range(0.0, 0.99));
     app.add_flag("--pooler,!--no-pooler", o.pooler,
                  "classify tanh(dense(first token)) as BERT does, or the first token itself");
 }
@@ -36,50 +37,51 @@ void add_model_options(CLI::App& app, Options& o) {
 void add_training_options(CLI::App& app, Options& o) {
     app.add_option("--precision", o.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-    app.add_option("--epochs", o.epochs, "of fine-tuning; 0: none")->check(not_negative);
+    app.add_option("--epochs", o.epochs, "of fine-tuning; 0: none")->transform(not_negative());
     app.add_option("--max-steps", o.max_steps, "stop fine-tuning after this many steps; 0: do not")
-        ->check(not_negative);
+        ->transform(not_negative());
     app.add_option("--pretrain-epochs", o.pretrain_epochs,
                    "first train by predicting masked tokens, for this many passes over the texts")
-        ->check(not_negative);
-    app.add_option("--batch", o.batch, "texts per forward pass")->check(positive);
-    app.add_option("--accumulate", o.accumulate, "forward passes per step")->check(positive);
+        ->transform(not_negative());
+    app.add_option("--batch", o.batch, "texts per forward pass")->transform(positive());
+    app.add_option("--accumulate", o.accumulate, "forward passes per step")->transform(positive());
     app.add_option("--lr", o.lr,
                    "peak learning rate of fine-tuning (AdamW); 0: 2e-5 with --weights, else 5e-4")
-        ->check(CLI::Range(0.0, 1.0));
+        ->transform(in_range(0.0, 1.0));
     app.add_option("--pretrain-lr", o.pretrain_lr, "peak learning rate of pre-training")
-        ->check(CLI::Range(0.0, 1.0));
+        ->transform(in_range(0.0, 1.0));
     app.add_option("--weight-decay", o.weight_decay, "of all weights but biases and LayerNorm")
-        ->check(CLI::Range(0.0, 1.0));
+        ->transform(in_range(0.0, 1.0));
     app.add_option("--warmup", o.warmup, "share of the steps in which the learning rate rises")
-        ->check(CLI::Range(0.0, 1.0));
+        ->transform(in_range(0.0, 1.0));
     app.add_option("--clip", o.clip, "largest norm of the gradients; 0: do not clip")
-        ->check(CLI::Range(0.0, 1e9));
+        ->transform(in_range(0.0, 1e9));
     app.add_option("--max-length", o.max_length, "tokens per text at most")
-        ->check(CLI::Range(std::int64_t{3}, std::int64_t{1} << 20));
+        ->transform(in_range<std::int64_t>(3, 1 << 20));
     app.add_flag("--pad-to-max", o.pad_to_max,
                  "pad every batch to --max-length rather than to its longest text");
     app.add_flag("--bucket,!--no-bucket", o.bucket, "put texts of similar length into one batch");
-    app.add_option("--seed", o.seed, "of weights, order, masks and dropout");
+    app.add_option("--seed", o.seed, "of weights, order, masks and dropout")->transform(program::any_seed());
 }
 
 void add_file_options(CLI::App& app, Options& o) {
     app.add_option("--data", o.data,
                    "folder of train_text.txt, train_labels.txt, val_text.txt, val_labels.txt; default: the "
                    "package descriptions of this Debian machine");
-    app.add_option("--limit", o.limit, "use only about this many texts; 0: all");
+    app.add_option("--limit", o.limit, "use only about this many texts; 0: all")->transform(not_negative());
     app.add_option("--checkpoint", o.checkpoint, "file that holds the state of the training");
     app.add_option("--checkpoint-every", o.checkpoint_every,
                    "steps between checkpoints besides the epochs' ends")
-        ->check(not_negative);
-    app.add_flag("--resume", o.resume, "go on from --checkpoint if the file is there");
+        ->transform(not_negative());
+    app.add_flag("--resume", o.resume,
+                 "go on from --checkpoint if the file is there; what shapes the training must be as it was");
     app.add_option("--save", o.save, "write weights, configuration, vocabulary and classes into this folder");
     app.add_option("--predict", o.predict, "at the end, classify the lines of this file");
     app.add_option(
            "--trace", o.trace,
            "write settings, weights, batches and losses into this folder, for tools/torch_finetune.py")
         ->check(CLI::ExistingDirectory);
-    app.add_option("--log-every", o.log_every, "steps between progress reports")->check(positive);
+    app.add_option("--log-every", o.log_every, "steps between progress reports")->transform(positive());
     app.add_flag("--progress", o.progress,
                  "rewrite one progress line even when standard error is no terminal");
 }
@@ -95,17 +97,15 @@ int parse_options(int argc, char** argv, Options& o) {
     add_model_options(app, o);
     add_training_options(app, o);
     app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
-    app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 1024));
-    try {
-        app.parse(argc, argv);
+    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    app.callback([&o] {
         if (o.resume && o.checkpoint.empty())
             throw CLI::ValidationError("--resume", "needs --checkpoint FILE");
         if (o.predict.empty() && o.save.empty() && o.epochs == 0 && o.pretrain_epochs == 0)
             throw CLI::ValidationError("--epochs",
                                        "0, and nothing else to do; pass --predict FILE or --save FOLDER");
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
-    }
+    });
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     o.device = device.empty() ? mz::best_device() : mz::parse_device(device.c_str());
     if (o.lr == 0) o.lr = o.weights.empty() ? 5e-4 : 2e-5;
     o.progress = o.progress || isatty(STDERR_FILENO) == 1;

@@ -89,7 +89,7 @@ void pretrain(const Options& options, const Setup& setup, const Samples& samples
     stage.epoch_done = [&](std::int64_t epoch, double loss, double seconds) {
         fmt::print("pre-training epoch {}: loss {:.4f}, {:.1f} s\n", epoch + 1, loss, seconds);
     };
-    train(options, stage);
+    train(options, setup.settings, stage);
 }
 
 }  // namespace bert

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "program.h"
+
 namespace bert {
 
 std::string clock_time(double seconds) {
@@ -30,7 +32,7 @@ void Progress::show(const ProgressState& state) {
     if (per_step > 0)
         line += fmt::format("  ETA {}", clock_time(per_step * double(state.steps - state.step)));
     if (terminal_) {
-        fmt::print(stderr, "\r{:<110}", line);
+        program::tell(fmt::format("\r{:<110}", line));
         open_ = true;
     } else {
         fmt::print("{}\n", line);
@@ -39,7 +41,7 @@ void Progress::show(const ProgressState& state) {
 }
 
 void Progress::end_line() {
-    if (open_) fmt::print(stderr, "\n");
+    if (open_) program::tell("\n");
     open_ = false;
 }
 

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "bert/places.h"
+
 namespace mz = mezzo;
 namespace fs = std::filesystem;
 
@@ -84,16 +86,20 @@ void write_lines(const fs::path& path, const std::vector<std::string>& lines) {
 }  // namespace
 
 Setup make_setup(const Options& options) {
+    // First what is quickly found to be missing.
+    check_places(options);
+    std::vector<std::string> to_predict;
+    if (!options.predict.empty()) to_predict = read_lines(options.predict);
     std::string weights = weights_file(options);
     const bool trains = options.epochs > 0 || options.pretrain_epochs > 0;
     Corpora corpora;
     if (!options.data.empty())
         corpora = read_text_folder(options.data);
     else if (trains || options.weights.empty())
-        corpora = read_package_descriptions(options.limit);
-    if (options.limit > 0 && corpora.train.texts.size() > options.limit) {
-        corpora.train.texts.resize(options.limit);
-        corpora.train.labels.resize(options.limit);
+        corpora = read_package_descriptions(std::size_t(options.limit));
+    if (const auto limit = std::size_t(options.limit); limit > 0 && corpora.train.texts.size() > limit) {
+        corpora.train.texts.resize(limit);
+        corpora.train.labels.resize(limit);
     }
     std::vector<std::string> classes = corpora.classes;
     const std::string saved = beside_weights(options, "classes.txt");
@@ -111,12 +117,11 @@ Setup make_setup(const Options& options) {
     mz::nn::BertConfig config = make_config(options, tokenizer.size());
     config.pad_token_id = tokenizer.pad_id();
     config.num_labels = classes.size() == 2 ? 1 : std::int64_t(classes.size());
-    return {std::move(corpora), tokenizer,         vocabulary_of(tokenizer), config,
-            std::move(classes), std::move(weights)};
+    return {std::move(corpora), tokenizer,          vocabulary_of(tokenizer), config,
+            std::move(classes), std::move(weights), std::move(to_predict)};
 }
 
 void save_model(const std::string& folder, const Setup& setup, const mz::nn::Module& model) {
-    fs::create_directories(folder);
     const fs::path path = folder;
     mz::io::save_safetensors((path / "model.safetensors").string(), model.state_dict());
     write_lines(path / "config.json", {mz::io::to_json(setup.config)});

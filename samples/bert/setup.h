@@ -6,6 +6,7 @@
 
 #include "bert/batches.h"
 #include "bert/options.h"
+#include "bert/settings.h"
 
 namespace bert {
 
@@ -15,12 +16,17 @@ struct Setup {
     std::vector<std::string> vocabulary;  // of the tokenizer, to be saved with the model
     mezzo::nn::BertConfig config;
     std::vector<std::string> classes;
-    std::string weights;  // safetensors file, or empty
+    std::string weights;                       // safetensors file, or empty
+    std::vector<std::string> to_predict = {};  // the lines of --predict
+    Settings settings = {};                    // what a checkpoint is made with
 
     bool binary() const { return classes.size() == 2; }  // one logit instead of two
 };
 
 Setup make_setup(const Options& options);
+
+// What save_model() writes.
+inline constexpr const char* model_files[] = {"model.safetensors", "config.json", "vocab.txt", "classes.txt"};
 
 // Writes model.safetensors, config.json, vocab.txt and classes.txt, from which --weights can start.
 void save_model(const std::string& folder, const Setup& setup, const mezzo::nn::Module& model);

@@ -30,31 +30,11 @@ mz::Tensor integers(const std::vector<std::int64_t>& values) {
     return mz::Tensor::from(values, {std::int64_t(values.size())});
 }
 
-// What must be the same when a training goes on.
-std::vector<std::int64_t> fingerprint(const Options& o) {
-    return {std::int64_t(o.seed), o.batch,      o.accumulate, o.epochs, o.pretrain_epochs,
-            o.max_steps,          o.max_length, o.pad_to_max, o.bucket, std::int64_t(o.limit)};
-}
-constexpr const char* fingerprint_names[] = {
-    "--seed",      "--batch",      "--accumulate", "--epochs", "--pretrain-epochs",
-    "--max-steps", "--max-length", "--pad-to-max", "--bucket", "--limit"};
-
-void check_same_run(const Options& options, const mz::Tensor& saved) {
-    const std::vector<std::int64_t> then = saved.to_vector<std::int64_t>(), now = fingerprint(options);
-    if (then.size() != now.size())
-        throw std::runtime_error(options.checkpoint + ": written by another version of this program");
-    for (std::size_t i = 0; i < now.size(); ++i)
-        if (then[i] != now[i])
-            throw std::runtime_error(
-                fmt::format("{}: made with {} {}, but now it is {}; resume with the same options",
-                            options.checkpoint, fingerprint_names[i], then[i], now[i]));
-}
-
 const mz::Tensor& entry(const mz::io::Checkpoint& checkpoint, const std::string& path, const char* name) {
     for (const auto& [key, value] : checkpoint.extra)
         if (key == name) return value;
     throw std::runtime_error(
-        fmt::format("{}: has no \"{}\"; it is no checkpoint of this program", path, name));
+        fmt::format("{}: has no \"{}\"; it is no checkpoint of this version of the program", path, name));
 }
 
 Position position_of(const mz::io::Checkpoint& checkpoint, const std::string& path) {
@@ -65,8 +45,9 @@ Position position_of(const mz::io::Checkpoint& checkpoint, const std::string& pa
 
 class Trainer {
 public:
-    Trainer(const Options& options, const Stage& stage)
+    Trainer(const Options& options, const Settings& settings, const Stage& stage)
         : options_(options),
+          settings_(settings),
           stage_(stage),
           optimizer_(parameter_groups(options, stage)),
           scaler_({.enabled = options.precision == "fp16"}),
@@ -167,12 +148,13 @@ private:
              .optimizer = optimizer_.state_dict(),
              .scaler = scaler_.state_dict(),
              .extra = {{"position", integers({at_.stage, at_.epoch, at_.batch, at_.step})},
-                       {"options", integers(fingerprint(options_))}}});
+                       {"settings", to_tensor(settings_)}}});
     }
 
     void resume() {
         const mz::io::Checkpoint checkpoint = mz::io::load_checkpoint(options_.checkpoint);
-        check_same_run(options_, entry(checkpoint, options_.checkpoint, "options"));
+        check_same_settings(entry(checkpoint, options_.checkpoint, "settings"), settings_,
+                            options_.checkpoint);
         const Position position = position_of(checkpoint, options_.checkpoint);
         if (position.stage != stage_.number) return;
         stage_.model->load_state_dict(checkpoint.model);
@@ -184,6 +166,7 @@ private:
     }
 
     const Options& options_;
+    const Settings& settings_;
     const Stage& stage_;
     mz::optim::AdamW optimizer_;
     mz::amp::GradScaler scaler_;
@@ -199,11 +182,15 @@ private:
 
 }  // namespace
 
-void train(const Options& options, const Stage& stage) { Trainer(options, stage).run(); }
+void train(const Options& options, const Settings& settings, const Stage& stage) {
+    Trainer(options, settings, stage).run();
+}
 
-std::int64_t stage_to_resume(const Options& options) {
+std::int64_t stage_to_resume(const Options& options, const Settings& settings) {
     if (!options.resume || !std::filesystem::exists(options.checkpoint)) return 0;
-    return position_of(mz::io::load_checkpoint(options.checkpoint), options.checkpoint).stage;
+    const mz::io::Checkpoint checkpoint = mz::io::load_checkpoint(options.checkpoint);
+    check_same_settings(entry(checkpoint, options.checkpoint, "settings"), settings, options.checkpoint);
+    return position_of(checkpoint, options.checkpoint).stage;
 }
 
 }  // namespace bert

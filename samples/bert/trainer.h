@@ -8,6 +8,7 @@
 
 #include "bert/options.h"
 #include "bert/progress.h"
+#include "bert/settings.h"
 
 namespace bert {
 
@@ -35,9 +36,10 @@ struct Stage {
 };
 
 // Trains one stage, from the start or from where the checkpoint of the options is.
-void train(const Options& options, const Stage& stage);
+void train(const Options& options, const Settings& settings, const Stage& stage);
 
-// The stage the checkpoint is in, or 0 if there is none or it is not to be used.
-std::int64_t stage_to_resume(const Options& options);
+// The stage the checkpoint is in, or 0 if there is none or it is not to be used. Throws std::runtime_error when it
+// is of a training with other settings.
+std::int64_t stage_to_resume(const Options& options, const Settings& settings);
 
 }  // namespace bert

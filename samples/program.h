@@ -1,0 +1,128 @@
+// What all programs of this repository share: ranges of options, reading of text files, and the end of main().
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <vector>
+
+namespace program {
+
+// The whole text as a decimal number; false for anything else, and for numbers that T cannot hold.
+template <class T> bool parse_number(std::string_view text, T& value) {
+    if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+}
+
+template <class T> std::string shown(T value) {
+    if constexpr (std::is_floating_point_v<T>) return fmt::format("{:g}", value);
+    return fmt::format("{}", value);
+}
+
+// For Option::transform(): a number from low to high, both included. Errors give the value and the range.
+template <class T> CLI::Validator in_range(T low, T high) {
+    const std::string range = shown(low) + " to " + shown(high);
+    const char* const kind = std::is_floating_point_v<T> ? "a number" : "a whole number";
+    return CLI::Validator(
+        [=](std::string& text) -> std::string {
+            T value{};
+            if (!parse_number(text, value) || !(value >= low && value <= high))
+                return fmt::format("\"{}\" is not {} from {}", text, kind, range);
+            if constexpr (!std::is_floating_point_v<T>) text = std::to_string(value);  // 010 is ten
+            return {};
+        },
+        "from " + range);
+}
+
+inline constexpr std::int64_t many = std::int64_t{1} << 32;
+inline CLI::Validator positive() { return in_range<std::int64_t>(1, many); }
+inline CLI::Validator not_negative() { return in_range<std::int64_t>(0, many); }
+inline CLI::Validator any_seed() {
+    return in_range<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max());
+}
+inline CLI::Validator thread_count() { return in_range(1, 1024); }
+inline CLI::Validator learning_rate() { return in_range(0.0, 1e3); }
+
+// Says something on standard error; whether it can be written changes nothing.
+inline void tell(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
+// All of an open file; throws when reading fails, which is not its end. `name` begins the error.
+inline std::string read_all(std::FILE* file, const std::string& name) {
+    std::string text;
+    char buffer[1 << 16];
+    while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, file)) text.append(buffer, got);
+    if (std::ferror(file)) throw std::runtime_error(name + ": cannot be read: " + std::strerror(errno));
+    return text;
+}
+inline std::string read_file(const std::string& path) {
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+    if (!file) throw std::runtime_error(path + ": cannot be read: " + std::strerror(errno));
+    return read_all(file.get(), path);
+}
+
+// Lines without their ends, "\n" or "\r\n".
+inline std::vector<std::string> lines_of(const std::string& text) {
+    std::vector<std::string> lines;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = std::min(text.find('\n', at), text.size());
+        const bool carriage_return = end > at && text[end - 1] == '\r';
+        lines.push_back(text.substr(at, end - at - carriage_return));
+        at = end + 1;
+    }
+    return lines;
+}
+
+// Throws unless files can be made in a folder; `option` begins the error.
+inline void require_writable(const char* option, const std::filesystem::path& folder) {
+    if (access(folder.c_str(), W_OK | X_OK) == 0) return;
+    const int reason = errno;
+    throw std::runtime_error(
+        fmt::format("{}: {}: cannot be written into: {}", option, folder.string(), std::strerror(reason)));
+}
+
+// Parses the command line: -1 to go on, or the exit code of a program that has printed help or an error.
+inline int parse(CLI::App& app, int argc, char** argv) {
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    return -1;
+}
+
+// Runs body(), which returns the exit code; errors go to standard error behind the program's name. Output that
+// could not be written is one: a full disk must not look like success.
+template <class Body> int run(const char* name, const Body& body) {
+    int code = 1;
+    try {
+        code = body();
+    } catch (const std::filesystem::filesystem_error& error) {
+        tell(fmt::format("{}: {}: {}\n", name, error.path1().string(), error.code().message()));
+    } catch (const std::exception& error) {
+        tell(fmt::format("{}: {}\n", name, error.what()));
+    }
+    errno = 0;
+    if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
+    const std::string reason = errno == 0 ? "" : std::string(": ") + std::strerror(errno);
+    tell(fmt::format("{}: standard output cannot be written{}\n", name, reason));
+    return code == 0 ? 1 : code;
+}
+
+}  // namespace program

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Every option of every program that takes a number, with numbers outside of its range: each is refused at once, with the option's name
+and the range. And every program says so when its output cannot be written.
+
+    command_lines_test.py PROGRAM...
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+failures = []
+BAD = ("nan", "inf", "-inf", "-1", "-0.5", "1e400", "18446744073709551616", "-9223372036854775809", "many", "1x", " ", "0x10", "1e3 ", "+-1")
+
+
+POSITIONALS_BEFORE = {"seconds": ["1"]}
+
+
+def check(condition, text):
+    if not condition:
+        failures.append(text)
+        print("FAILED:", text)
+
+
+def run(*command, **options):
+    return subprocess.run([str(c) for c in command], capture_output="stdout" not in options, text=True, stdin=subprocess.DEVNULL,
+                          timeout=60, **options)
+
+
+def options_of(program):
+    """(name, type, lowest, highest) of the options and positionals that take a number, from the help; the last two None: no range."""
+    text = run(program, "--help").stdout
+    pattern = r"^  (-[-\w,]*|\w+) (U?INT|FLOAT)(?::from (\S+) to ([^\s=]+))?(?=[=\s])"
+    return [(m[1].split(",")[-1], m[2], m[3], m[4]) for m in re.finditer(pattern, text, re.M)]
+
+
+def allowed(value, kind, low, high):
+    try:
+        return float(low) <= (float(value) if kind == "FLOAT" else int(value)) <= float(high) and value == value.strip()
+    except ValueError:
+        return False
+
+
+def needed(program, folder):
+    """What a program insists on besides."""
+    return {"tokenize": ["--vocab", folder / "none"], "bert_parity": [folder]}.get(program.name, [])
+
+
+def refuses(program, name, kind, low, high, value, folder):
+    given = [f"{name}={value}"] if name.startswith("-") else ["--", *POSITIONALS_BEFORE.get(name, []), value]
+    result = run(program, *needed(program, folder), *given)
+    said = result.stderr.split("\n")[0]
+    where = f"{program.name} {name} '{value}'"
+    return [f"{where}: {what}: exit code {result.returncode}, {result.stdout}{result.stderr}" for what, good in (
+        ("is accepted", result.returncode == 2), ("no name", said.startswith(f"{name}:")),
+        ("no range", f"from {low} to {high}" in said)) if not good]
+
+
+def test_numbers(programs, folder):
+    cases, count = [], 0
+    for program in programs:
+        found = options_of(program)
+        check(len(found) >= 2, f"{program.name}: the help names {len(found)} options with numbers")
+        for name, kind, low, high in found:
+            check(low is not None, f"{program.name} {name}: takes any {kind}")
+            if low is None:
+                continue
+            above = repr(float(high) * 1.01) if kind == "FLOAT" else str(int(high) + 1)
+            below = repr(float(low) - 0.01) if kind == "FLOAT" else str(int(low) - 1)
+            for value in (*BAD, above, below):
+                if not allowed(value, kind, low, high):
+                    cases.append((program, name, kind, low, high, value, folder))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for found in pool.map(lambda case: refuses(*case), cases):
+            count += 1
+            for text in found:
+                check(False, text)
+    print(f"{count} numbers out of range")
+    check(count > 100, "too few cases")
+
+
+def test_full_device(programs, folder):
+    """Standard output on a full device is an error, for the help and for results."""
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n", encoding="utf-8")
+    text = folder / "text.txt"
+    text.write_text("hello world\n", encoding="utf-8")
+    work = {
+        "mlp": ["--batch", 2, "--width", 4, "--batches", 1, "--epochs", 1, "--device", "cpu"],
+        "bench": ["--case", "add_small", "--seconds", 0.001],
+        "tokenize": ["--vocab", vocabulary, text],
+    }
+    for program in programs:
+        for arguments in (["--help"], *([work[program.name]] if program.name in work else [])):
+            where = f"{program.name} {' '.join(map(str, arguments))} > /dev/full"
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = run(program, *arguments, stdout=full, stderr=subprocess.PIPE)
+            check(result.returncode == 1, f"{where}: exit code {result.returncode}")
+            check("No space left on device" in result.stderr and result.stderr.startswith(program.name), f"{where}: {result.stderr}")
+            # Nor does a full standard error end the work.
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = run(program, *arguments, stdout=subprocess.DEVNULL, stderr=full)
+            check(result.returncode == 0, f"{program.name} 2> /dev/full: exit code {result.returncode}")
+
+
+def test_unreadable(programs, folder):
+    """Folders and files that are not there are named, for the tools that read texts."""
+    programs = {program.name: program for program in programs}
+    vocabulary = folder / "vocab.txt"
+    for name, arguments, words in (
+            ("tokenize", ["--vocab", vocabulary, folder], ("Is a directory", str(folder))),
+            ("tokenize", ["--vocab", vocabulary, folder / "none"], ("No such file", "none")),
+            ("tokenize", ["--vocab", folder, vocabulary], ("Is a directory", str(folder))),
+            ("bert_parity", [vocabulary], ("folder", str(vocabulary))),
+            ("bert_parity", ["/proc"], ("/proc", "cannot"))):
+        if name not in programs or (name == "bert_parity" and arguments[0] == "/proc" and not pathlib.Path("/proc").is_dir()):
+            continue
+        result = run(programs[name], *arguments)
+        check(result.returncode in (1, 2) and all(word in result.stderr for word in words), f"{name} {arguments}: {result.stderr}")
+    if "tokenize" in programs:  # a folder as standard input
+        descriptor = os.open(folder, os.O_RDONLY)
+        result = subprocess.run([programs["tokenize"], "--vocab", vocabulary], stdin=descriptor, capture_output=True, text=True)
+        os.close(descriptor)
+        check(result.returncode == 1 and "standard input: cannot be read: Is a directory" in result.stderr, f"standard input: {result}")
+
+
+def main():
+    programs = [pathlib.Path(p) for p in sys.argv[1:]]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        test_numbers(programs, folder)
+        test_full_device(programs, folder)
+        test_unreadable(programs, folder)
+    print(f"{len(failures)} failures")
+    sys.exit(1 if failures else 0)
+
+
+main()
