@@ -4,6 +4,7 @@ kill -9 at random moments with exact resumption, and what it says of wrong input
 
     bert_sample_test.py path/to/bert_classifier
 """
+import os
 import pathlib
 import random
 import re
@@ -172,6 +173,7 @@ def fails_early(folder, out):
     file = out / "a file"
     file.write_text("text")
     (out / "saved/model.safetensors").mkdir(parents=True)
+    os.mkfifo(out / "pipe")
     for text, *arguments in (
             (f"--save: {file}: is no folder", *data, "--save", file),
             (f"--save: {file}/in: cannot be made: Not a directory", *data, "--save", f"{file}/in"),
@@ -179,7 +181,7 @@ def fails_early(folder, out):
             ("--save: /proc/", *data, "--save", "/proc/folder"),
             (f"--checkpoint: {out / 'none/run'}: there is no folder", *data, "--checkpoint", out / "none/run"),
             (f"--checkpoint: {out}: is a folder, not a file", *data, "--checkpoint", out),
-            ("--checkpoint: /dev/full: is no regular file", *data, "--checkpoint", "/dev/full"),
+            (f"--checkpoint: {out / 'pipe'}: is no regular file", *data, "--checkpoint", out / "pipe"),  # as for a device
             (f"{out / 'none'}: cannot be read: No such file or directory", *data, "--predict", out / "none"),
             (f"{out}: cannot be read: Is a directory", *data, "--predict", out),
             ("/proc/self/mem: cannot be read: Input/output error", *data, "--predict", "/proc/self/mem"),

@@ -132,6 +132,25 @@ TEST_CASE("fashion-mnist: images and labels belong together", "[data]") {
                       Contains("labels of shape"));
 }
 
+TEST_CASE("fashion-mnist: files that are missing or empty", "[data]") {
+    const Folder folder;
+    CHECK_THROWS_WITH(data::fashion_mnist({.train = false, .directory = folder.path}),
+                      Contains(folder.path + " holds neither t10k-images-idx3-ubyte.gz nor") &&
+                          Contains("the package dataset-fashion-mnist has the files"));
+    folder.write("t10k-images-idx3-ubyte", idx(8, {0, 2, 2}, ""));
+    folder.write("t10k-labels-idx1-ubyte", idx(8, {0}, ""));
+    CHECK_THROWS_WITH(data::fashion_mnist({.train = false, .directory = folder.path}),
+                      Contains("t10k-images-idx3-ubyte holds no images"));
+}
+
+TEST_CASE("loader: what does not belong together is refused with its shapes", "[data]") {
+    CHECK_THROWS_WITH(data::DataLoader({zeros({5, 2}), arange(4)}, {}),
+                      Contains("DataLoader: x [5, 2] and y [4] differ in their first sizes"));
+    CHECK_THROWS_WITH(data::DataLoader({zeros({}), arange(4)}, {}), Contains("x [] and y [4]"));
+    CHECK_THROWS_WITH(data::DataLoader({zeros({5, 2}), Tensor()}, {}),
+                      Contains("DataLoader: y is undefined"));
+}
+
 TEST_CASE("fashion-mnist: the installed test images", "[data]") {
     if (!std::filesystem::exists(installed + "/t10k-images-idx3-ubyte.gz")) {
         WARN("the package dataset-fashion-mnist is not installed");

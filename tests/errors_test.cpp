@@ -50,7 +50,27 @@ const Bad bad[] = {
          matmul(f({2, 3}), half({3, 5}));
      },
      ErrorKind::dtype, "matmul:", "float16"},
-    {[] { matmul(arange(3), arange(3)); }, ErrorKind::dtype, "matmul:", "int64"},
+    {[] { matmul(arange(3), arange(3)); }, ErrorKind::dtype, "matmul:", "the first operand is int64"},
+    {[] { matmul(f({3}), arange(3)); }, ErrorKind::dtype, "matmul:", "the second operand is int64"},
+    {[] { mse_loss(f({3}), arange(3)); }, ErrorKind::dtype, "mse_loss:", "target is int64"},
+    {[] { mse_loss(arange(3), f({3})); }, ErrorKind::dtype, "mse_loss:", "input is int64"},
+    {[] {
+         embedding(zeros({2, 3}, {.dtype = int32}), classes({1}));
+     },
+     ErrorKind::dtype, "embedding:", "weight is int32"},
+    {[] {
+         layer_norm(f({2, 3}), arange(3), f({3}), 1e-5);
+     },
+     ErrorKind::dtype, "layer_norm:", "weight is int64"},
+    {[] {
+         layer_norm(f({2, 3}), f({3}), arange(3), 1e-5);
+     },
+     ErrorKind::dtype, "layer_norm:", "bias is int64"},
+    {[] {
+         scaled_dot_product_attention(f({1, 2, 1, 4}), f({1, 2, 1, 4}),
+                                      zeros({1, 2, 1, 4}, {.dtype = int64}));
+     },
+     ErrorKind::dtype, "scaled_dot_product_attention:", "v is int64"},
     {[] { matmul(scalar(1), f({2})); }, ErrorKind::shape, "matmul:", "0-dim"},
     {[] {
          linear(f({2, 3}), f({4, 5}));

