@@ -182,6 +182,8 @@ def fails_early(folder, out):
             (f"--checkpoint: {out / 'none/run'}: there is no folder", *data, "--checkpoint", out / "none/run"),
             (f"--checkpoint: {out}: is a folder, not a file", *data, "--checkpoint", out),
             (f"--checkpoint: {out / 'pipe'}: is no regular file", *data, "--checkpoint", out / "pipe"),  # as for a device
+            ("--checkpoint: " + "x" * 250 + ": cannot be written: File name too long", *data, "--checkpoint", "x" * 250),
+            ("BERT configuration: cannot open", *data, "--config", out / "none"),
             (f"{out / 'none'}: cannot be read: No such file or directory", *data, "--predict", out / "none"),
             (f"{out}: cannot be read: Is a directory", *data, "--predict", out),
             ("/proc/self/mem: cannot be read: Input/output error", *data, "--predict", "/proc/self/mem"),

@@ -157,7 +157,7 @@ def test_commands(folder):
         for what, prefix, wider in (("machine", "-m", False), ("arithmetic", "-fno-", False), ("definitions", "-DMEZZO", True)):
             here, there = ({f for f in c if f.startswith(prefix)} for c in (planned[source], command))
             check(there <= here if wider else there == here, f"{source}: {what}: {sorted(here)}, meson.build has {sorted(there)}")
-    for name, sources in (plan.library_lists | plan.test_lists).items():
+    for name, sources in (plan.library_lists | plan.test_lists | {"samples": ["samples/mlp.cpp"]}).items():
         if sources[0] not in planned or name == "cuda_vendor_sources":  # those need a toolkit's headers
             continue
         command = planned[sources[0]]
@@ -351,6 +351,15 @@ def test_sanitizers(folder):
     check(len({r["tool"] for r in report["sanitizer"]}) == 4, "not all tools ran")
 
 
+def test_numbers(folder):
+    """What is no number of seconds or jobs is refused; so it is by all Python tools, which share the types."""
+    for option, value in (("--budget", "nan"), ("--budget", "inf"), ("--budget", "-1"), ("--jobs", "0"), ("--jobs", "1.5"), ("--jobs", "x")):
+        run = gpu_check(folder, f"{option}={value}")
+        check(run.returncode == 2 and f"argument {option}: '{value}' is not a" in run.stderr, f"{option} {value}: {run.stderr}")
+    for path in [*sorted((ROOT / "tools").glob("*.py")), ROOT / "tools/gpu_check"]:
+        check(not re.search(r"type=(int|float)\b", path.read_text(encoding="utf-8")), f"{path.name}: an option takes any number")
+
+
 def test_limits():
     """A command ends at its limit or with the budget, with all that it has started; a part that does not fit is left out."""
     hang = ["sh", "-c", "echo begun; sleep 30 & wait"]
@@ -373,6 +382,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_plan(pathlib.Path(folder))
         test_options()
+        test_numbers(pathlib.Path(folder))
         test_start(pathlib.Path(folder))
         test_commands(pathlib.Path(folder))
         test_new_lists()

@@ -11,6 +11,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from ranges import COUNT, RATE, THREADS
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Largest absolute error of hidden states, largest error of a gradient relative to its largest element, of the loss in training.
@@ -23,10 +24,10 @@ def arguments():
     parser.add_argument("program", help="the built bert_parity")
     parser.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="an interpreter that has torch; repeatable")
     parser.add_argument("--precisions", default="fp32,bf16,fp16")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument("--lr", type=RATE, default=1e-4)
     for size in SIZES:
-        parser.add_argument("--" + size, type=int)
+        parser.add_argument("--" + size, type=COUNT)
     return parser.parse_args()
 
 

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from ranges import COUNT, SECONDS, number
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -25,11 +26,11 @@ def arguments():
     parser.add_argument("--cases", default="mlp1024,mlp64")
     parser.add_argument("--precisions", default="float32,bfloat16,float16")
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--rounds", type=int, default=3, help="runs per side; the median counts")
-    parser.add_argument("--seconds", type=float, default=2, help="of measuring per run")
+    parser.add_argument("--rounds", type=COUNT, default=3, help="runs per side; the median counts")
+    parser.add_argument("--seconds", type=SECONDS, default=2, help="of measuring per run")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--foreign", type=float, default=0.1, help="cores others may use during a run")
-    parser.add_argument("--retries", type=int, default=5, help="of a disturbed run, before it counts anyway, marked *")
+    parser.add_argument("--foreign", type=number(float, 0, 1e3), default=0.1, help="cores others may use during a run")
+    parser.add_argument("--retries", type=number(int, 0, 1000), default=5, help="of a disturbed run, before it counts anyway, marked *")
     parser.add_argument("--json", help="write all runs into this file")
     return parser.parse_args()
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import unicodedata
+from ranges import number
 
 os.environ.update(TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1", TRANSFORMERS_VERBOSITY="error")
 
@@ -185,10 +186,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="build/tokenize")
     parser.add_argument("--vocab", required=True)
-    parser.add_argument("--max-length", type=int, default=512)
+    parser.add_argument("--max-length", type=number(int, 0, 1 << 32), default=512)
     parser.add_argument("--cased", action="store_true", help="keep upper case and accents")
     parser.add_argument("--characters", action="store_true", help="also compare every Unicode character")
-    parser.add_argument("--random", type=int, default=0, metavar="N", help="also compare N random lines")
+    parser.add_argument("--random", type=number(int, 0, 1 << 32), default=0, metavar="N", help="also compare N random lines")
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
     lines = []

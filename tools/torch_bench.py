@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 import time
+from ranges import SECONDS, THREADS
 
 PRECISIONS = ["float32", "bfloat16", "float16"]
 
@@ -16,8 +17,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", default="mlp1024")
     parser.add_argument("--precision", default="float32", choices=PRECISIONS)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--threads", type=THREADS, default=1)
+    parser.add_argument("--seconds", type=SECONDS, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--float32-matmul-precision", default="highest", choices=["highest", "high", "medium"])
     parser.add_argument("--compile", choices=["default", "reduce-overhead"], help="torch.compile in this mode, for training steps")

@@ -13,6 +13,7 @@ import os
 import pathlib
 import resource
 import time
+from ranges import COUNT, RATE, THREADS
 
 
 def arguments():
@@ -20,15 +21,15 @@ def arguments():
     parser.add_argument("mode", choices=["values", "train", "time"])
     parser.add_argument("folder", nargs="?", type=pathlib.Path)
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "fp16"])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument("--lr", type=RATE, default=1e-4)
     parser.add_argument("--dropout", action="store_true", help="train: leave the configuration's dropout on")
-    parser.add_argument("--layers", type=int, default=6, help="time: size of the model")
-    parser.add_argument("--hidden", type=int, default=384)
-    parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=10, help="time: steps after 2 for warming up")
+    parser.add_argument("--layers", type=COUNT, default=6, help="time: size of the model")
+    parser.add_argument("--hidden", type=COUNT, default=384)
+    parser.add_argument("--heads", type=COUNT, default=12)
+    parser.add_argument("--batch", type=COUNT, default=16)
+    parser.add_argument("--length", type=COUNT, default=64)
+    parser.add_argument("--steps", type=COUNT, default=10, help="time: steps after 2 for warming up")
     args = parser.parse_args()
     if args.mode != "time" and args.folder is None:
         parser.error(f"{args.mode} needs FOLDER")

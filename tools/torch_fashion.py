@@ -12,6 +12,7 @@ import sys
 import numpy
 import torch
 from torch import nn
+from ranges import COUNT, RATE, number
 
 
 def read_weights(path, sizes):
@@ -55,9 +56,9 @@ def train(folder, hidden, lr):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=pathlib.Path, help="the folder given to --trace")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="relative")
+    parser.add_argument("--hidden", type=COUNT, default=256)
+    parser.add_argument("--lr", type=RATE, default=1e-3)
+    parser.add_argument("--tolerance", type=number(float, 0, 1), default=1e-4, help="relative")
     args = parser.parse_args()
     own = numpy.fromfile(args.trace / "losses.bin", "<f8")
     peer = numpy.array(list(train(args.trace, args.hidden, args.lr)))

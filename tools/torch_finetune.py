@@ -10,10 +10,11 @@ import json
 import os
 import pathlib
 import time
+from ranges import THREADS
 
 PARSER = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 PARSER.add_argument("folder", type=pathlib.Path)
-PARSER.add_argument("--threads", type=int, default=2)
+PARSER.add_argument("--threads", type=THREADS, default=2)
 PARSER.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
 ARGS = PARSER.parse_args()
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -1,5 +1,10 @@
 #include "bert/places.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <stdexcept>
 
@@ -18,6 +23,18 @@ namespace {
     throw std::runtime_error(fmt::format("{}: {}: {}", option, path, why));
 }
 
+// Makes the file that a save begins with, and removes it: rights, length of the name, room for another file. One
+// that is there is another program's, or left by one that was killed.
+void try_partial(const char* option, const fs::path& file) {
+    const std::string partial = file.string() + ".mezzo-partial";
+    const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor < 0 && errno != EEXIST)
+        refuse(option, file.string(), std::string("cannot be written: ") + std::strerror(errno));
+    if (descriptor < 0) return;
+    close(descriptor);
+    unlink(partial.c_str());
+}
+
 // A file that is to be written there replaces a file, and nothing else.
 void check_replaceable(const char* option, const fs::path& file) {
     std::error_code error;
@@ -33,8 +50,8 @@ void check_save(const std::string& folder) {
         refuse("--save", folder, "is no folder; model.safetensors and other files are to go into one");
     fs::create_directories(folder, error);
     if (error) refuse("--save", folder, "cannot be made: " + error.message());
-    program::require_writable("--save", folder);
     for (const char* const name : model_files) check_replaceable("--save", fs::path(folder) / name);
+    try_partial("--save", fs::path(folder) / model_files[0]);
 }
 
 }  // namespace
@@ -48,8 +65,10 @@ void check_places(const Options& options) {
         if (!fs::is_directory(folder, error))
             refuse("--checkpoint", options.checkpoint, "there is no folder " + folder.string());
         check_replaceable("--checkpoint", file);
-        program::require_writable("--checkpoint", folder);
+        try_partial("--checkpoint", file);
     }
+    if (options.resume && fs::exists(options.checkpoint)) mezzo::io::SafeTensors header(options.checkpoint);
+    if (!options.config.empty()) mezzo::io::load_bert_config(options.config);
     if (!options.trace.empty()) program::require_writable("--trace", options.trace);
 }
 

@@ -8,8 +8,8 @@
 
 namespace bert {
 
-// Makes the folder of --save. Throws std::runtime_error where --save, --checkpoint or --trace cannot be written,
-// or --resume finds something that is no file.
+// Makes the folder of --save. Throws std::exception where --save, --checkpoint or --trace cannot be written, or
+// what --resume and --config name cannot be used; the rest of a checkpoint is for later.
 void check_places(const Options& options);
 
 }  // namespace bert

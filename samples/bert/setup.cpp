@@ -91,6 +91,7 @@ Setup make_setup(const Options& options) {
     std::vector<std::string> to_predict;
     if (!options.predict.empty()) to_predict = read_lines(options.predict);
     std::string weights = weights_file(options);
+    if (weights.ends_with(".safetensors")) mz::io::SafeTensors header(weights);
     const bool trains = options.epochs > 0 || options.pretrain_epochs > 0;
     Corpora corpora;
     if (!options.data.empty())
