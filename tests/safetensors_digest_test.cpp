@@ -44,11 +44,17 @@ Flips flip_all(const Folder& folder, const std::string& name,
                const std::function<std::string(const std::string&)>& read) {
     const std::string bytes = folder.read(name), before = read(folder.file(name));
     Flips flips;
+    const std::string path = folder.write("damaged", bytes);
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    const auto put = [&](std::size_t at, char byte) {
+        file.seekp(std::streamoff(at)).put(byte).flush();
+        REQUIRE(file.good());
+    };
     for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
-        std::string damaged = bytes;
-        damaged[bit / 8] = char(damaged[bit / 8] ^ 1 << bit % 8);
+        put(bit / 8, char(bytes[bit / 8] ^ 1 << bit % 8));
+        if (bit >= 8 && bit % 8 == 0) put(bit / 8 - 1, bytes[bit / 8 - 1]);
         try {
-            if (read(folder.write("damaged", damaged)) == before)
+            if (read(path) == before)
                 ++flips.harmless;
             else
                 flips.wrong += " " + std::to_string(bit);
