@@ -128,7 +128,7 @@ def test_unreadable(programs, folder):
 
 
 def main():
-    programs = [pathlib.Path(p) for p in sys.argv[1:]]
+    programs = [pathlib.Path(p).resolve() for p in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         test_numbers(programs, folder)

@@ -1,6 +1,5 @@
 #include "io/digest.h"
 
-#include <fmt/format.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -15,7 +14,11 @@ namespace {
 // Both are there, or none: a damaged name does not make them go away.
 constexpr const char *tensors_key = "mezzo.crc32.tensors", *header_key = "mezzo.crc32.header";
 
-std::string in_hex(std::uint32_t digest) { return fmt::format("{:08x}", digest); }
+std::string in_hex(std::uint32_t digest) {
+    std::string text;
+    for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[digest >> shift & 15];
+    return text;
+}
 
 // Of everything that the header says, in one order whatever that of the file is; without its own entry.
 std::uint32_t header_digest(Header header) {
