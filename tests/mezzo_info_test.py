@@ -82,6 +82,8 @@ def main():
     forced = run("--measure", isa="portable")
     check("portable (forced)" in forced.stdout and not table(forced.stdout), "a forced instruction set leaves no choice")
     check(run("--unknown").returncode == 2, "an unknown option")
+    with open("/dev/full", "w") as full:
+        check(subprocess.run([PROGRAM], stdout=full, stderr=subprocess.DEVNULL).returncode == 1, "standard output on a full device")
     with tempfile.TemporaryDirectory() as name:
         check_cache(pathlib.Path(name) / "cache")
     if "AMX tiles        yes" in plain.stdout:

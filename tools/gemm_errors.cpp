@@ -11,6 +11,7 @@
 #include "cpu/isa.h"
 #include "cpu/isa_tables.h"
 #include "mezzo/matmul_precision.h"
+#include "samples/program.h"
 
 using namespace mezzo;
 
@@ -97,9 +98,7 @@ void print_row(const char* what, cpu::Isa isa, Dtype type, Float32MatmulPrecisio
     std::printf("\n");
 }
 
-}  // namespace
-
-int main() {
+void print_table() {
     std::printf("| operands, arithmetic |");
     for (const Distribution& d : distributions()) std::printf(" %s, k = 256 | k = 4096 |", d.name);
     std::printf("\n| --- |");
@@ -114,4 +113,15 @@ int main() {
     print_row<bfloat16_t>("bfloat16, vectors", cpu::Isa::avx512, bfloat16, highest);
     print_row<bfloat16_t>("bfloat16, pairs", cpu::Isa::avx512_bf16, bfloat16, highest);
     print_row<bfloat16_t>("bfloat16, tiles", cpu::Isa::amx, bfloat16, highest);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return program::run("gemm_errors", [&] {
+        CLI::App app{"Prints the errors of matrix products against float64."};
+        if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+        print_table();
+        return 0;
+    });
 }

@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <exception>
-
 #include "core/user_cache.h"
 #include "core/version.h"
 #include "cpu/amx.h"
 #include "cpu/cpu_name.h"
 #include "cpu/gemm_choice.h"
 #include "cpu/isa.h"
+#include "samples/program.h"
 
 namespace mz = mezzo;
 
@@ -50,23 +47,14 @@ int parse_and_run(int argc, char** argv) {
     bool measure = false;
     CLI::App app{"Prints what mezzo found on this machine."};
     app.add_flag("--measure", measure, "time matrix products of every size that has not been timed yet");
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
-    }
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     print_machine();
     print_choices(measure);
-    return std::fflush(stdout) == 0 ? 0 : 1;
+    return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
-        return parse_and_run(argc, argv);
-    } catch (const std::exception& error) {
-        fmt::print(stderr, "mezzo-info: {}\n", error.what());
-        return 1;
-    }
+    return program::run("mezzo-info", [&] { return parse_and_run(argc, argv); });
 }

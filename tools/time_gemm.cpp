@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -22,6 +20,7 @@
 #include "cpu/gemm.h"
 #include "cpu/parallel.h"
 #include "mezzo/matmul_precision.h"
+#include "samples/program.h"
 
 using namespace mezzo;
 
@@ -40,7 +39,7 @@ Request parse(const std::string& line) {
     std::istringstream in(line);
     in >> r.m >> r.n >> r.k >> r.op >> r.type >> r.precision >> r.milliseconds;
     if (!in || r.m < 1 || r.n < 1 || r.k < 1 || r.op.size() != 2)
-        throw std::runtime_error("time_gemm: not understood: " + line);
+        throw std::runtime_error("not understood: " + line);
     return r;
 }
 
@@ -117,12 +116,13 @@ void serve() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    try {
-        cpu::set_num_threads(argc > 1 ? std::max(1, std::atoi(argv[1])) : 1);
+    return program::run("time_gemm", [&] {
+        int threads = 1;
+        CLI::App app{"Times the matrix products that standard input asks for."};
+        app.add_option("threads", threads, "CPU threads")->transform(program::thread_count());
+        if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+        cpu::set_num_threads(threads);
         serve();
         return 0;
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "%s\n", error.what());
-        return 1;
-    }
+    });
 }

@@ -1,6 +1,8 @@
 // How accurate products of float32 matrices have to be.
 #pragma once
 
+#include "mezzo/cpp20.h"
+
 #include <cstdint>
 
 namespace mezzo {
