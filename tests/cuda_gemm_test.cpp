@@ -9,6 +9,7 @@
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
 #include "tests/device_array.h"
+#include "tests/support.h"
 
 namespace {
 
@@ -319,4 +320,24 @@ TEST_CASE("cuda gemm: a shape seen before costs no synchronisation", "[cuda][gem
     REQUIRE(cuda::counters().host_syncs == before.host_syncs);
     REQUIRE(cuda::counters().launches == before.launches + 3);
     REQUIRE(c.host() == std::vector<float>(100, 10.0f));
+}
+
+TEST_CASE("cuda gemm: the fallback adds a long k in blocks", "[cuda][gemm]") {
+    if (test::devices().size() < 2) return;
+    const Device device{DeviceType::cuda};
+    const std::int64_t k = 1 << 14;
+    const Tensor first = full({1}, 1, {.device = device}), rest = full({k - 1}, 0x1p-25, {.device = device});
+    const Tensor a = cat({first, rest}), b = full({k}, 1, {.device = device}),
+                 c = empty({1}, {.device = device});
+    cuda::Gemm g{};
+    g.m = g.n = 1;
+    g.k = k;
+    g.a = raw(a);
+    g.b = raw(b);
+    g.c = raw(c);
+    g.a_type = g.b_type = g.c_type = float32;
+    g.lda = k;
+    g.ldb = g.ldc = 1;
+    cuda::gemm_fallback(g);  // a chain would stay at 1
+    CHECK(test::doubles(c)[0] == Approx(1 + double(k - 1) * 0x1p-25).epsilon(1e-4));
 }
