@@ -7,8 +7,8 @@ namespace {
 
 constexpr int tile = 16;
 constexpr unsigned threads = tile * tile;
-constexpr std::int64_t block_k =
-    1024;  // products that are summed up on their own: rounding hardly grows with k
+// Products that are summed up on their own, so that rounding hardly grows with k.
+constexpr std::int64_t block_k = 1024;
 
 // Each block computes 16 x 16 tiles of C, one element per thread, over k in slices of 16 held in shared
 // memory.

@@ -45,7 +45,7 @@ struct Row {
     bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
     bool differentiable = true;
     // If not 0: results from this one on are float32 (float64 beside a float64 result 0) whatever the dtype
-    // of the first is. For what only the gradient reads, such as means and log-sum-exps.
+    // of the first is. For what only the gradient reads, such as means, maxima and sums.
     std::uint8_t statistics = 0;
     std::uint8_t bits = 0;  // if not 0: this result is uint8, bits that only the gradient reads
     Kernel* kernel[device_type_count] = {};  // null: run the meaning
