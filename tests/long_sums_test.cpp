@@ -108,7 +108,7 @@ TEST_CASE("the gradients of a small layer over a million rows", "[nn][long]") {
     const Tensor x = full({1, 4}, 0.1).expand({rows, 4});
     nn::Linear layer(4, 4);
     sum(layer(x) * 0.1).backward();
-    CHECK(relative(layer.weight.grad(), 0.01 * double(rows)) < 3e-5);
+    CHECK(relative(layer.weight.grad(), 0.01 * double(rows)) < 6e-5);
     CHECK(relative(layer.bias.grad(), 0.1 * double(rows)) < 1e-5);
 }
 

@@ -27,7 +27,6 @@ constexpr std::int64_t parallel_work =
     1 << 21;                             // multiply-adds below which waking a thread costs more than it gives
 constexpr std::int64_t own_rows = 2048;  // up to here packing op(B) costs enough to keep its panels in L2
 constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to here packing the other operand does not pay
-constexpr std::int64_t skinny_k = 1024;             // multiplied at once where k is longer than longest_k
 
 // Per thread. a, b, rows, bias and strip belong to the thread that called gemm(); tile and own_b to each
 // thread that computes.
@@ -123,7 +122,7 @@ struct FewRows {
         : kernels(kernels_),
           rows(rows_),
           k(k_),
-          ldx(round_up(cut() ? skinny_k : k_, kernels_.lanes)),
+          ldx(round_up(cut() ? longest_k : k_, kernels_.lanes)),
           source(x) {
         if (cut()) return;
         float* const to = scratch().rows.get<float>(rows * ldx);
@@ -137,8 +136,8 @@ struct FewRows {
         double* const sums = scratch().totals.get<double>(rows * columns);
         std::fill_n(sums, rows * columns, 0.0);
         float* const x = scratch().own_b.get<float>(rows * ldx);
-        for (std::int64_t p = 0; p < k; p += skinny_k) {
-            const std::int64_t left = std::min(skinny_k, k - p);
+        for (std::int64_t p = 0; p < k; p += longest_k) {
+            const std::int64_t left = std::min(longest_k, k - p);
             read_rows(from_step(source, p), rows, left, x, ldx);
             kernels.skinny(x, ldx, rows, from_step(y, p), columns, left, t, ldt);
             for (std::int64_t i = 0; i < rows; ++i)
