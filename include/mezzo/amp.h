@@ -45,9 +45,9 @@ struct Properties {
 // A model and its optimizers prepared by initialize(). The optimizers must outlive it.
 class Handle {
 public:
-    const Properties& properties() const { return properties_; }
+    [[nodiscard]] const Properties& properties() const { return properties_; }
     // One per loss.
-    GradScaler& scaler(int loss_id = 0);
+    [[nodiscard]] GradScaler& scaler(int loss_id = 0);
 
     // Runs model(x) as the preset says: under Autocast, or with x cast to the model's dtype and the result
     // cast to float32.
@@ -56,8 +56,8 @@ public:
         const Autocast scope({.device = x.device().type(), .dtype = low_, .enabled = properties_.autocast});
         return cast_output(model(input));
     }
-    Tensor cast_input(const Tensor& x) const;
-    Tensor cast_output(const Tensor& y) const;
+    [[nodiscard]] Tensor cast_input(const Tensor& x) const;
+    [[nodiscard]] Tensor cast_output(const Tensor& y) const;
 
     // Calls backward(scaled loss), which must call its backward(). On return the gradients are unscaled and
     // added to those that were there before, and the scale is updated. On an overflow the next step() of each
@@ -70,7 +70,7 @@ public:
                     int loss_id = 0, bool delay_unscale = false);
 
     // loss_scale and growth tracker of every scaler.
-    StateDict state_dict() const;
+    [[nodiscard]] StateDict state_dict() const;
     void load_state_dict(const StateDict& state);
 
 private:
@@ -85,8 +85,9 @@ private:
 // Applies a preset to a float32 model and its optimizers (casts the model, gives the optimizers masters) and
 // makes the scalers. Throws for an unknown level, parameters that are not float32, an optimizer prepared
 // before, and overrides that the level refuses.
-Handle initialize(nn::Module& model, optim::Optimizer& optimizer, const InitializeOptions& options = {});
-Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optimizers,
-                  const InitializeOptions& options = {});
+[[nodiscard]] Handle initialize(nn::Module& model, optim::Optimizer& optimizer,
+                                const InitializeOptions& options = {});
+[[nodiscard]] Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optimizers,
+                                const InitializeOptions& options = {});
 
 }  // namespace mezzo::amp

@@ -20,9 +20,9 @@ struct AutocastOptions {
 // Sets this thread's autocast state until the end of the scope, also when left by an exception. Scopes nest.
 // New threads start with autocast off. Weights that an optimizer updates are not cast at all after its first
 // step: it keeps a 16-bit copy current.
-class Autocast {
+class [[nodiscard]] Autocast {
 public:
-    explicit Autocast(const AutocastOptions& options = {});
+    [[nodiscard]] explicit Autocast(const AutocastOptions& options = {});
     ~Autocast();
     Autocast(const Autocast&) = delete;
     Autocast& operator=(const Autocast&) = delete;
@@ -34,8 +34,8 @@ private:
     bool cache_;
 };
 
-bool autocast_enabled(DeviceType device);
-Dtype autocast_dtype(DeviceType device);
+[[nodiscard]] bool autocast_enabled(DeviceType device);
+[[nodiscard]] Dtype autocast_dtype(DeviceType device);
 
 // What autocast did to one op since the last clear, on this thread, while the report was on.
 struct AutocastReportLine {
@@ -49,7 +49,7 @@ struct AutocastReportLine {
 };
 // Turns recording of the report on or off (off by default; costs a table look-up per op).
 void record_autocast_report(bool on);
-std::vector<AutocastReportLine> autocast_report();
+[[nodiscard]] std::vector<AutocastReportLine> autocast_report();
 void clear_autocast_report();
 
 }  // namespace mezzo::amp

@@ -4,14 +4,15 @@
 #include <type_traits>
 #include <utility>
 
+#include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
 
-// While alive, ops on this thread record no history.
-class NoGrad {
+// While alive, ops on this thread record no history. NoGrad(); without a name would end at once.
+class [[nodiscard]] NoGrad {
 public:
-    NoGrad();
+    [[nodiscard]] NoGrad();
     ~NoGrad();
     NoGrad(const NoGrad&) = delete;
     NoGrad& operator=(const NoGrad&) = delete;
@@ -21,9 +22,9 @@ private:
 };
 
 // While alive, ops on this thread record history even inside a NoGrad scope.
-class EnableGrad {
+class [[nodiscard]] EnableGrad {
 public:
-    EnableGrad();
+    [[nodiscard]] EnableGrad();
     ~EnableGrad();
     EnableGrad(const EnableGrad&) = delete;
     EnableGrad& operator=(const EnableGrad&) = delete;
@@ -32,7 +33,7 @@ private:
     bool previous_;
 };
 
-bool grad_enabled();
+[[nodiscard]] bool grad_enabled();
 
 namespace autograd {
 
@@ -45,33 +46,24 @@ struct GradOptions {
 };
 // d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or
 // intermediate results.
-Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
+[[nodiscard]] Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
 // Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad. With create_graph such a grad() has
 // a history that holds its leaf: both stay until it is dropped (set_grad({}), zero_grad()); grad() has no
 // such cycle.
 void backward(const Tensors& outputs, const GradOptions& options = {});
 
-// A type-erased callable, so that no header needs <functional>. Copying shares the callable.
+// A type-erased callable, so that no header needs <functional>. Copies share the callable, and may be made
+// and dropped in several threads; calls from several threads at once are as safe as the callable itself.
 template <class Result, class... Args> class Callback;
 template <class Result, class... Args> class Callback<Result(Args...)> {
 public:
     template <class F>
     requires(!std::is_same_v<std::decay_t<F>, Callback>) Callback(F f)
         : object_(new Holder<F>(std::move(f))) {}
-    Callback(const Callback& other) : object_(other.object_) { ++object_->refs; }
-    Callback& operator=(Callback other) noexcept {
-        std::swap(object_, other.object_);
-        return *this;
-    }
-    ~Callback() {
-        if (--object_->refs == 0) delete object_;
-    }
     Result operator()(Args... args) const { return object_->call(static_cast<Args>(args)...); }
 
 private:
-    struct Base {
-        int refs = 1;
-        virtual ~Base() = default;
+    struct Base : detail::SharedObject {
         virtual Result call(Args... args) = 0;
     };
     template <class F> struct Holder final : Base {
@@ -79,7 +71,7 @@ private:
         Result call(Args... args) override { return function(static_cast<Args>(args)...); }
         F function;
     };
-    Base* object_;
+    detail::SharedHandle<Base> object_;
 };
 
 // Called with the gradient of a tensor when backward has computed it; a defined result replaces the gradient.
@@ -92,7 +84,7 @@ using Segment = Callback<Tensors(const Tensors&)>;
 // Runs function(inputs) without keeping what its backward needs; backward runs it again, with the random
 // stream and the autocast state of the first run. First-order gradients reach inputs and every leaf the
 // function uses.
-Tensors checkpoint(Segment function, const Tensors& inputs);
+[[nodiscard]] Tensors checkpoint(Segment function, const Tensors& inputs);
 
 // What a user-defined function keeps between forward and backward.
 struct Context {

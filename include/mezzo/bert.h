@@ -29,7 +29,7 @@ class BertEmbeddings : public Module {
 public:
     explicit BertEmbeddings(const BertConfig& config);
     // ids [batch, length] -> [batch, length, hidden_size].
-    Tensor operator()(const Tensor& ids, const Tensor& token_type_ids) const;
+    [[nodiscard]] Tensor operator()(const Tensor& ids, const Tensor& token_type_ids) const;
 
     Embedding word_embeddings;        // [vocab_size, hidden_size]
     Embedding position_embeddings;    // [max_position_embeddings, hidden_size]
@@ -44,7 +44,7 @@ public:
     explicit BertSelfAttention(const BertConfig& config);
     // x [batch, length, hidden_size]; mask as of scaled_dot_product_attention, or undefined -> the results of
     // the heads side by side.
-    Tensor operator()(const Tensor& x, const Tensor& mask) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& mask) const;
 
     Linear query, key, value;
     std::int64_t heads;
@@ -56,7 +56,7 @@ public:
 class BertResidual : public Module {
 public:
     BertResidual(std::int64_t in_features, const BertConfig& config);
-    Tensor operator()(const Tensor& x, const Tensor& residual) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& residual) const;
 
     Linear dense;
     nn::LayerNorm LayerNorm;
@@ -67,7 +67,9 @@ public:
 class BertAttention : public Module {
 public:
     explicit BertAttention(const BertConfig& config) : self(config), output(config.hidden_size, config) {}
-    Tensor operator()(const Tensor& x, const Tensor& mask) const { return output(self(x, mask), x); }
+    [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& mask) const {
+        return output(self(x, mask), x);
+    }
 
     BertSelfAttention self;
     BertResidual output;
@@ -80,7 +82,7 @@ enum class BertActivation : std::uint8_t { gelu, gelu_tanh, relu, silu };
 class BertDense : public Module {
 public:
     BertDense(std::int64_t out_features, const BertConfig& config);
-    Tensor operator()(const Tensor& x) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x) const;
 
     Linear dense;
     BertActivation activation;
@@ -90,7 +92,7 @@ public:
 class BertLayer : public Module {
 public:
     explicit BertLayer(const BertConfig& config);
-    Tensor operator()(const Tensor& x, const Tensor& mask) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& mask) const;
 
     BertAttention attention;
     BertDense intermediate;
@@ -101,7 +103,7 @@ public:
 class BertEncoder : public Module {
 public:
     explicit BertEncoder(const BertConfig& config);
-    Tensor operator()(const Tensor& x, const Tensor& mask) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& mask) const;
 
     std::vector<BertLayer> layer;
     // Backward computes each layer's activations again instead of keeping them: memory for one layer plus one
@@ -115,7 +117,7 @@ class BertPooler : public Module {
 public:
     // present = false: no parameters, and the result is undefined.
     BertPooler(const BertConfig& config, bool present);
-    Tensor operator()(const Tensor& hidden) const;
+    [[nodiscard]] Tensor operator()(const Tensor& hidden) const;
     const char* type_name() const override { return "BertPooler"; }
     void visit_fields(FieldVisitor& visitor) override;
 
@@ -133,7 +135,7 @@ class Bert : public Module {
 public:
     explicit Bert(const BertConfig& config, const BertOptions& options = {});
     // ids int64 [batch, length] in 0 … vocab_size-1, length <= max_position_embeddings.
-    BertOutput operator()(const Tensor& ids, const BertInputs& inputs = {}) const;
+    [[nodiscard]] BertOutput operator()(const Tensor& ids, const BertInputs& inputs = {}) const;
 
     BertConfig config;
     BertEmbeddings embeddings;
@@ -153,7 +155,7 @@ public:
     explicit BertForSequenceClassification(const BertConfig& config,
                                            const BertClassifierOptions& options = {});
     // ids as for Bert -> [batch, num_labels].
-    Tensor operator()(const Tensor& ids, const BertInputs& inputs = {}) const;
+    [[nodiscard]] Tensor operator()(const Tensor& ids, const BertInputs& inputs = {}) const;
 
     Bert bert;
     Linear classifier;  // [num_labels, hidden_size]
@@ -165,7 +167,7 @@ public:
 class BertPredictionTransform : public Module {
 public:
     explicit BertPredictionTransform(const BertConfig& config);
-    Tensor operator()(const Tensor& x) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x) const;
 
     Linear dense;
     nn::LayerNorm LayerNorm;
@@ -177,7 +179,7 @@ class BertPredictions : public Module {
 public:
     explicit BertPredictions(const BertConfig& config);
     // x [..., hidden_size], the word embeddings -> logits [..., vocab_size].
-    Tensor operator()(const Tensor& x, const Tensor& word_embeddings) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& word_embeddings) const;
 
     Parameter bias;  // [vocab_size]
     BertPredictionTransform transform;
@@ -199,7 +201,7 @@ struct MaskedTokens {
 };
 // The places where labels, int64 [batch, length], is not ignore_index. Reads labels on the host, which waits
 // for a device: call it where a batch is made. Throws Error(value) where nothing is left to predict.
-MaskedTokens masked_tokens(const Tensor& labels, std::int64_t ignore_index = -100);
+[[nodiscard]] MaskedTokens masked_tokens(const Tensor& labels, std::int64_t ignore_index = -100);
 
 // Predicts tokens. The decoder's matrix is the word embedding: one Parameter, whose gradient is the float32
 // sum of both uses, also under Autocast. There is no pooler.
@@ -207,11 +209,13 @@ class BertForMaskedLM : public Module {
 public:
     explicit BertForMaskedLM(const BertConfig& config);
     // ids as for Bert -> logits [batch, length, vocab_size].
-    Tensor operator()(const Tensor& ids, const BertInputs& inputs = {}) const;
+    [[nodiscard]] Tensor operator()(const Tensor& ids, const BertInputs& inputs = {}) const;
     // Logits [n, vocab_size] of the given positions alone (int64 [n], each row * length + column).
-    Tensor logits_at(const Tensor& ids, const Tensor& positions, const BertInputs& inputs = {}) const;
+    [[nodiscard]] Tensor logits_at(const Tensor& ids, const Tensor& positions,
+                                   const BertInputs& inputs = {}) const;
     // Mean cross-entropy over the masked tokens. Logits of other tokens are never computed.
-    Tensor loss(const Tensor& ids, const MaskedTokens& masked, const BertInputs& inputs = {}) const;
+    [[nodiscard]] Tensor loss(const Tensor& ids, const MaskedTokens& masked,
+                              const BertInputs& inputs = {}) const;
 
     Bert bert;
     BertPredictionHead cls;

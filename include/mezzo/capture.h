@@ -62,7 +62,7 @@ public:
     CapturedStep& operator=(const CapturedStep&) = delete;
 
     Tensors operator()(const Tensors& inputs);
-    CaptureStatistics statistics() const;
+    [[nodiscard]] CaptureStatistics statistics() const;
     // Drops all graphs and the memory they hold; the next calls are warm-up runs.
     void clear();
 

@@ -33,7 +33,7 @@ struct GemmOptions {
 // Throws Error(value) if a field is out of range. Products that have been met keep their algorithms. Nothing
 // that runs on the CPU depends on these options.
 void set_gemm_options(const GemmOptions& options);
-GemmOptions gemm_options();
+[[nodiscard]] GemmOptions gemm_options();
 
 // Writes what autotune has chosen in this process and what load_gemm_plans() took over, and returns the
 // number of plans. The file is replaced as a whole: at any moment it is the old one or the new one. With

@@ -13,13 +13,13 @@ namespace mezzo::data {
 // Reads an IDX file (LeCun's MNIST format), plain or gzip: element types unsigned byte, int32, float32 and
 // float64 become uint8, int32, float32, float64. Throws Error(io) for a missing, truncated, over-long or
 // damaged file, or another type.
-Tensor read_idx(const std::string& path);
+[[nodiscard]] Tensor read_idx(const std::string& path);
 
 // Samples and their class indices, in the same order.
 struct Dataset {
     Tensor x;  // [n, ...]
     Tensor y;  // int64 [n]
-    std::int64_t size() const { return x.size(0); }
+    [[nodiscard]] std::int64_t size() const { return x.size(0); }
 };
 
 struct FashionMnistOptions {
@@ -29,7 +29,7 @@ struct FashionMnistOptions {
 };
 // Images uint8 [n, 28, 28] and labels 0 … 9 of Fashion-MNIST (Xiao et al., arXiv 1708.07747). Throws Error(io)
 // for files that are missing, unfit or without an image.
-Dataset fashion_mnist(const FashionMnistOptions& options = {});
+[[nodiscard]] Dataset fashion_mnist(const FashionMnistOptions& options = {});
 
 struct DataLoaderOptions {
     std::int64_t batch_size = 64;
@@ -57,10 +57,10 @@ template <class F> void each_tensor(Batch& batch, F&& f) {
 class DataLoader {
 public:
     explicit DataLoader(const Dataset& dataset, const DataLoaderOptions& options = {});
-    std::int64_t size() const;  // batches per epoch
-    const Dataset& dataset() const { return dataset_; }
+    [[nodiscard]] std::int64_t size() const;  // batches per epoch
+    [[nodiscard]] const Dataset& dataset() const { return dataset_; }
     // Epochs begun so far; set it to continue the order of an interrupted run.
-    std::int64_t epoch() const { return epoch_; }
+    [[nodiscard]] std::int64_t epoch() const { return epoch_; }
     void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
 
     // A batch of an epoch, on the CPU.

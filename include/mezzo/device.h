@@ -18,24 +18,24 @@ struct Device {
     constexpr Device() = default;
     constexpr Device(DeviceType type, int device_index = 0)
         : type_(type), index(static_cast<std::int16_t>(device_index)) {}
-    constexpr DeviceType type() const { return type_; }
+    [[nodiscard]] constexpr DeviceType type() const { return type_; }
     friend constexpr bool operator==(const Device& a, const Device& b) {
         return a.type_ == b.type_ && a.index == b.index;
     }
 };
 
 inline constexpr Device cpu_device{DeviceType::cpu};  // `cpu` is the namespace of its kernels
-const char* name(DeviceType type);                    // "cpu", "cuda"
+[[nodiscard]] const char* name(DeviceType type);      // "cpu", "cuda"
 
 // Number of usable CUDA devices; 0 without a driver, a GPU, or in a build without CUDA.
-int cuda_device_count();
+[[nodiscard]] int cuda_device_count();
 // CUDA device 0 if there is one, else the CPU.
-Device best_device();
+[[nodiscard]] Device best_device();
 // "cpu", "cuda" or "cuda:1" as a Device; throws for anything else and for a device that is not there.
-Device parse_device(const char* text);
+[[nodiscard]] Device parse_device(const char* text);
 // A human name of the hardware, such as "NVIDIA H200" or the processor's ISA and thread count. Valid for the
 // process' life.
-const char* hardware_name(Device device);
+[[nodiscard]] const char* hardware_name(Device device);
 // Waits until all work queued on the device is done. Nothing to do on the CPU.
 void synchronize(Device device = best_device());
 
@@ -50,7 +50,7 @@ struct MemoryStats {
     std::uint64_t allocations = 0;         // allocator calls
     std::uint64_t system_allocations = 0;  // of them, those that went to the system
 };
-MemoryStats memory_stats(Device device);
+[[nodiscard]] MemoryStats memory_stats(Device device);
 void reset_peak(Device device);
 // Gives all cached blocks back to the system.
 void empty_cache(Device device);
@@ -63,11 +63,13 @@ void set_memory_limit(Device device, std::size_t bytes);
 // Off unless set, because the Tensor Core kernels have run on an emulated device only so far. May be changed
 // at any time: a gradient does not depend on how the forward pass was computed.
 void set_flash_attention(bool on);
-bool flash_attention();
+[[nodiscard]] bool flash_attention();
 
-// Threads the CPU backend may use; n >= 1. The default is the number of processors this process may run on.
+// Threads the CPU backend may use, the calling one included; 1 to 1024, else Error(value). The default is the
+// number of processors this process may run on. The threads start with the first work for them; where the
+// system starts only some, the work goes on with those, and num_threads() tells how many there are.
 void set_num_threads(int n);
-int num_threads();
+[[nodiscard]] int num_threads();
 
 // Seeds the random number generators of all devices; the same seed gives the same numbers on CPU and CUDA.
 void manual_seed(std::uint64_t seed);
@@ -78,7 +80,7 @@ struct RandomState {
     std::uint64_t seed = 0;
     std::uint64_t offset = 0;
 };
-RandomState random_state();
+[[nodiscard]] RandomState random_state();
 void set_random_state(RandomState state);
 
 }  // namespace mezzo

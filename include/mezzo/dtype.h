@@ -33,7 +33,7 @@ struct float16_t {
         if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
         return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(float(mantissa) * 0x1p-24f));
     }
-    static constexpr float16_t from_bits(std::uint16_t b) {
+    [[nodiscard]] static constexpr float16_t from_bits(std::uint16_t b) {
         float16_t h;
         h.bits = b;
         return h;
@@ -59,7 +59,7 @@ struct bfloat16_t {
     constexpr bfloat16_t() = default;
     constexpr explicit bfloat16_t(float value) : bits(from(value)) {}
     constexpr explicit operator float() const { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
-    static constexpr bfloat16_t from_bits(std::uint16_t b) {
+    [[nodiscard]] static constexpr bfloat16_t from_bits(std::uint16_t b) {
         bfloat16_t h;
         h.bits = b;
         return h;
@@ -73,20 +73,20 @@ private:
     }
 };
 
-constexpr std::size_t size_of(Dtype dtype) {
+[[nodiscard]] constexpr std::size_t size_of(Dtype dtype) {
     constexpr std::size_t sizes[dtype_count] = {2, 2, 4, 8, 4, 8, 1, 1};
     return sizes[static_cast<int>(dtype)];
 }
-constexpr bool is_floating(Dtype dtype) { return dtype <= Dtype::float64; }
-constexpr bool is_16bit(Dtype dtype) { return dtype <= Dtype::bfloat16; }
-const char* name(Dtype dtype);  // "float16", "int64", ...
+[[nodiscard]] constexpr bool is_floating(Dtype dtype) { return dtype <= Dtype::float64; }
+[[nodiscard]] constexpr bool is_16bit(Dtype dtype) { return dtype <= Dtype::bfloat16; }
+[[nodiscard]] const char* name(Dtype dtype);  // "float16", "int64", ...
 
 // The dtype that holds both: floating wins over integral, float16 with bfloat16 gives float32 (PyTorch's
 // table).
-Dtype promote(Dtype a, Dtype b);
+[[nodiscard]] Dtype promote(Dtype a, Dtype b);
 
 // The dtype of a C++ element type: dtype_of<float>() == float32.
-template <class T> constexpr Dtype dtype_of();
+template <class T> [[nodiscard]] constexpr Dtype dtype_of();
 template <> constexpr Dtype dtype_of<float16_t>() { return float16; }
 template <> constexpr Dtype dtype_of<bfloat16_t>() { return bfloat16; }
 template <> constexpr Dtype dtype_of<float>() { return float32; }

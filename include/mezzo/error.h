@@ -20,7 +20,7 @@ enum class ErrorKind : std::uint8_t { shape, dtype, device, value, state, memory
 class Error : public std::runtime_error {
 public:
     Error(ErrorKind kind, const std::string& text);
-    ErrorKind kind() const { return kind_; }
+    [[nodiscard]] ErrorKind kind() const { return kind_; }
 
 private:
     ErrorKind kind_;

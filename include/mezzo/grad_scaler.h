@@ -45,10 +45,10 @@ struct GradScalerOptions {
 // step or unscale_.
 class StepResult {
 public:
-    bool stepped() const;
-    bool skipped() const;
+    [[nodiscard]] bool stepped() const;
+    [[nodiscard]] bool skipped() const;
     // No parameter had a gradient (needs GradScalerOptions::allow_no_gradients).
-    bool nothing_to_do() const { return kind_ == Kind::nothing; }
+    [[nodiscard]] bool nothing_to_do() const { return kind_ == Kind::nothing; }
 
 private:
     friend class GradScaler;
@@ -66,8 +66,8 @@ public:
     explicit GradScaler(const GradScalerOptions& options = {});
 
     // outputs * scale, float32 or wider; the same tensor when disabled.
-    Tensor scale(const Tensor& outputs);
-    Tensors scale(const Tensors& outputs);
+    [[nodiscard]] Tensor scale(const Tensor& outputs);
+    [[nodiscard]] Tensors scale(const Tensors& outputs);
 
     // Divides the gradients of the optimizer's parameters by the scale in place and notes inf and NaN. They
     // are read once; the division itself waits until somebody looks at a gradient, or is done by the update.
@@ -83,26 +83,26 @@ public:
     void update(double new_scale);
     void update(const Tensor& new_scale);
 
-    double get_scale() const;  // 1 when disabled
-    std::int64_t get_growth_tracker() const;
-    double get_growth_factor() const { return options_.growth_factor; }
-    double get_backoff_factor() const { return options_.backoff_factor; }
-    std::int64_t get_growth_interval() const { return options_.growth_interval; }
+    [[nodiscard]] double get_scale() const;  // 1 when disabled
+    [[nodiscard]] std::int64_t get_growth_tracker() const;
+    [[nodiscard]] double get_growth_factor() const { return options_.growth_factor; }
+    [[nodiscard]] double get_backoff_factor() const { return options_.backoff_factor; }
+    [[nodiscard]] std::int64_t get_growth_interval() const { return options_.growth_interval; }
     void set_growth_factor(double factor);
     void set_backoff_factor(double factor);
     void set_growth_interval(std::int64_t interval);
-    bool is_enabled() const { return options_.enabled; }
-    const GradScalerOptions& options() const { return options_; }
+    [[nodiscard]] bool is_enabled() const { return options_.enabled; }
+    [[nodiscard]] const GradScalerOptions& options() const { return options_; }
 
     // Whether any gradient was inf or NaN since the last update(); waits for the device.
-    bool found_inf() const;
+    [[nodiscard]] bool found_inf() const;
     // The parameters of the optimizer whose gradients hold inf or NaN right now, by name or index; waits for
     // the device.
-    std::vector<std::string> overflowed_parameters(const optim::Optimizer& optimizer) const;
+    [[nodiscard]] std::vector<std::string> overflowed_parameters(const optim::Optimizer& optimizer) const;
 
     // scale, growth_factor, backoff_factor, growth_interval, _growth_tracker, hysteresis as 0-dim tensors;
     // empty when disabled.
-    StateDict state_dict() const;
+    [[nodiscard]] StateDict state_dict() const;
     // Throws, with nothing changed, when a key is missing (hysteresis may be) or a value is out of range.
     // Does nothing when disabled.
     void load_state_dict(const StateDict& state);

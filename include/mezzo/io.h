@@ -38,25 +38,25 @@ class SafeTensors {
 public:
     explicit SafeTensors(const std::string& path);
     SafeTensors(SafeTensors&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-    SafeTensors& operator=(SafeTensors&& other) noexcept {
+    SafeTensors& operator=(SafeTensors&& other) & noexcept {
         std::swap(data_, other.data_);
         return *this;
     }
     ~SafeTensors();
 
     // In the order of the data.
-    const std::vector<TensorInfo>& infos() const;
-    std::vector<std::string> names() const;
-    bool contains(std::string_view name) const;
-    const TensorInfo& info(std::string_view name) const;
-    const Metadata& metadata() const;  // without the digests
+    [[nodiscard]] const std::vector<TensorInfo>& infos() const;
+    [[nodiscard]] std::vector<std::string> names() const;
+    [[nodiscard]] bool contains(std::string_view name) const;
+    [[nodiscard]] const TensorInfo& info(std::string_view name) const;
+    [[nodiscard]] const Metadata& metadata() const;  // without the digests
 
     // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8 and BOOL (bytes other than 0
     // are true). Throws Error(value) for a name that is not there, Error(dtype) for the file's other dtypes and
     // Error(io) for bytes that do not fit their digest.
-    Tensor tensor(std::string_view name) const;
+    [[nodiscard]] Tensor tensor(std::string_view name) const;
     // All tensors, in the order of infos().
-    StateDict state_dict() const;
+    [[nodiscard]] StateDict state_dict() const;
 
 private:
     SafeTensorsData* data_;
@@ -74,11 +74,11 @@ void save_safetensors(const std::string& path, const StateDict& state,
 
 // All tensors of a safetensors file; or, when the path ends in .json, of the files that this index
 // (model.safetensors.index.json) beside them names. The index must list every tensor of its files.
-StateDict load_state_dict_file(const std::string& path);
+[[nodiscard]] StateDict load_state_dict_file(const std::string& path);
 
 // The entries whose names begin with `prefix`, without it; and all entries, with `prefix` before their names.
-StateDict without_prefix(const StateDict& state, std::string_view prefix);
-StateDict with_prefix(const StateDict& state, std::string_view prefix);
+[[nodiscard]] StateDict without_prefix(const StateDict& state, std::string_view prefix);
+[[nodiscard]] StateDict with_prefix(const StateDict& state, std::string_view prefix);
 
 // Everything a training run needs to go on, bit for bit.
 struct Checkpoint {
@@ -94,7 +94,7 @@ struct Checkpoint {
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 // Throws Error(io) for a file that is no checkpoint or of a newer version. The random stream of the process
 // is left alone: set_random_state(checkpoint.random).
-Checkpoint load_checkpoint(const std::string& path);
+[[nodiscard]] Checkpoint load_checkpoint(const std::string& path);
 
 struct ShapeMismatch {
     std::string name;  // in the model
@@ -105,7 +105,7 @@ struct LoadReport {
     std::vector<std::string> unexpected;       // names in the file
     std::vector<ShapeMismatch> mismatched;
     // A table of counts, and of every name that was not loaded.
-    std::string to_string() const;
+    [[nodiscard]] std::string to_string() const;
 };
 
 // Turns a name in the file into one in the model; an empty one leaves the entry out without a word.
@@ -125,15 +125,15 @@ LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOp
 // pooler.…, with or without "bert.") get `prefix`, the path of the encoder in the model; names that end in
 // LayerNorm.gamma and LayerNorm.beta end in weight and bias; embeddings.position_ids gives an empty name;
 // others (classifier.…, cls.…) stay: {.rename = [](const auto& name) { return io::bert_name(name); }}.
-std::string bert_name(std::string_view name, std::string_view prefix = "");
+[[nodiscard]] std::string bert_name(std::string_view name, std::string_view prefix = "");
 
 // A BERT config.json. Names that are missing have their defaults, unknown ones are ignored. Throws Error(io)
 // for what is no JSON, and Error(value) for values of a wrong type or range, and for models that BertConfig
 // does not describe (relative positions, another model_type).
-nn::BertConfig parse_bert_config(std::string_view text);
-nn::BertConfig load_bert_config(const std::string& path);
+[[nodiscard]] nn::BertConfig parse_bert_config(std::string_view text);
+[[nodiscard]] nn::BertConfig load_bert_config(const std::string& path);
 // The text of a config.json that parse_bert_config and Python's transformers read. Throws Error(value) for
 // what parse_bert_config would refuse.
-std::string to_json(const nn::BertConfig& config);
+[[nodiscard]] std::string to_json(const nn::BertConfig& config);
 
 }  // namespace mezzo::io

@@ -20,6 +20,6 @@ enum class Float32MatmulPrecision : std::uint8_t { highest, high, medium };
 
 // For all later products in this process, from any thread. `highest` unless set.
 void set_float32_matmul_precision(Float32MatmulPrecision precision);
-Float32MatmulPrecision float32_matmul_precision();
+[[nodiscard]] Float32MatmulPrecision float32_matmul_precision();
 
 }  // namespace mezzo

@@ -25,6 +25,10 @@ public:
                             // {.bias = false})
     // Takes the elements of a leaf of floating dtype; a result of recorded ops is detached.
     explicit Parameter(const Tensor& value);
+    Parameter(const Parameter&) = default;
+    Parameter(Parameter&&) = default;
+    Parameter& operator=(const Parameter&) & = default;
+    Parameter& operator=(Parameter&&) & = default;
 };
 
 // A tensor that is saved and moved with the module but not trained, such as running statistics.
@@ -32,6 +36,10 @@ class Buffer : public Tensor {
 public:
     Buffer() = default;
     explicit Buffer(const Tensor& value);
+    Buffer(const Buffer&) = default;
+    Buffer(Buffer&&) = default;
+    Buffer& operator=(const Buffer&) & = default;
+    Buffer& operator=(Buffer&&) & = default;
 };
 
 class Module;
@@ -54,14 +62,14 @@ public:
     virtual ~Module() = default;
 
     // All parameters, depth first in the order of declaration; a parameter that occurs twice is listed once.
-    Tensors parameters() const;
+    [[nodiscard]] Tensors parameters() const;
     // The same with names such as "encoder.layers.0.weight".
-    StateDict named_parameters(const std::string& prefix = "") const;
-    StateDict named_buffers(const std::string& prefix = "") const;
+    [[nodiscard]] StateDict named_parameters(const std::string& prefix = "") const;
+    [[nodiscard]] StateDict named_buffers(const std::string& prefix = "") const;
 
     // Parameters and buffers by name, detached; they share the elements with the module (clone() them to keep
     // a snapshot).
-    StateDict state_dict() const;
+    [[nodiscard]] StateDict state_dict() const;
     // Copies values into parameters and buffers, converting dtype and device. Throws, with nothing changed,
     // when a name is missing, unexpected or of another shape; the text lists all of them. strict = false
     // ignores missing and unexpected names.
@@ -76,21 +84,21 @@ public:
     // Switches dropout and the like on or off, here and in all children.
     void train(bool on = true);
     void eval() { train(false); }
-    bool training() const { return training_; }
+    [[nodiscard]] bool training() const { return training_; }
 
     // Clears the gradients of all parameters, or sets them to zero in place.
     void zero_grad(bool set_to_none = true);
 
     // The tree of modules, one per line, such as "Linear(in_features=2, out_features=3, bias=true)".
-    std::string to_string() const;
+    [[nodiscard]] std::string to_string() const;
 
     // Both written by MEZZO_MODULE.
-    virtual const char* type_name() const = 0;
+    [[nodiscard]] virtual const char* type_name() const = 0;
     virtual void visit_fields(FieldVisitor& visitor) = 0;
     // What to_string() puts between the parentheses.
-    virtual std::string describe() const { return {}; }
+    [[nodiscard]] virtual std::string describe() const { return {}; }
     // True for normalisation layers, which the amp presets O2 keeps in float32.
-    virtual bool is_normalization() const { return false; }
+    [[nodiscard]] virtual bool is_normalization() const { return false; }
 
 private:
     bool training_ = true;

@@ -9,6 +9,7 @@
 
 #include "mezzo/module.h"
 #include "mezzo/ops.h"
+#include "mezzo/shared.h"
 
 namespace mezzo::nn {
 
@@ -23,7 +24,7 @@ struct LinearOptions {
 class Linear : public Module {
 public:
     Linear(std::int64_t in_features, std::int64_t out_features, const LinearOptions& options = {});
-    Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
     std::string describe() const override;
 
     Parameter weight;  // [out_features, in_features]
@@ -42,7 +43,9 @@ struct EmbeddingOptions {
 class Embedding : public Module {
 public:
     Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, const EmbeddingOptions& options = {});
-    Tensor operator()(const Tensor& index) const { return embedding(weight, index, padding_idx); }
+    [[nodiscard]] Tensor operator()(const Tensor& index) const {
+        return embedding(weight, index, padding_idx);
+    }
     std::string describe() const override;
 
     Parameter weight;  // [num_embeddings, embedding_dim]
@@ -61,7 +64,7 @@ struct LayerNormOptions {
 class LayerNorm : public Module {
 public:
     explicit LayerNorm(std::int64_t n, const LayerNormOptions& options = {});
-    Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
     std::string describe() const override;
     bool is_normalization() const override { return true; }
 
@@ -81,7 +84,7 @@ struct RMSNormOptions {
 class RMSNorm : public Module {
 public:
     explicit RMSNorm(std::int64_t n, const RMSNormOptions& options = {});
-    Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
     std::string describe() const override;
     bool is_normalization() const override { return true; }
 
@@ -92,19 +95,19 @@ public:
 
 // Activations: element-wise, any shape.
 struct ReLU : Module {
-    Tensor operator()(const Tensor& x) const { return relu(x); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return relu(x); }
     MEZZO_MODULE(ReLU)
 };
 struct Tanh : Module {
-    Tensor operator()(const Tensor& x) const { return tanh(x); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return tanh(x); }
     MEZZO_MODULE(Tanh)
 };
 struct Sigmoid : Module {
-    Tensor operator()(const Tensor& x) const { return sigmoid(x); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return sigmoid(x); }
     MEZZO_MODULE(Sigmoid)
 };
 struct SiLU : Module {
-    Tensor operator()(const Tensor& x) const { return silu(x); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return silu(x); }
     MEZZO_MODULE(SiLU)
 };
 struct GELUOptions {
@@ -113,7 +116,9 @@ struct GELUOptions {
 class GELU : public Module {
 public:
     explicit GELU(const GELUOptions& options = {}) : approximate_tanh(options.approximate_tanh) {}
-    Tensor operator()(const Tensor& x) const { return approximate_tanh ? gelu_tanh(x) : gelu(x); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const {
+        return approximate_tanh ? gelu_tanh(x) : gelu(x);
+    }
     std::string describe() const override { return approximate_tanh ? "approximate=tanh" : ""; }
 
     bool approximate_tanh;
@@ -124,7 +129,7 @@ public:
 class Dropout : public Module {
 public:
     explicit Dropout(double probability = 0.5);
-    Tensor operator()(const Tensor& x) const { return dropout(x, p, training()); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return dropout(x, p, training()); }
     std::string describe() const override;
 
     double p;
@@ -135,7 +140,7 @@ public:
 class Flatten : public Module {
 public:
     explicit Flatten(std::int64_t start = 1, std::int64_t end = -1) : start_dim(start), end_dim(end) {}
-    Tensor operator()(const Tensor& x) const { return x.flatten(start_dim, end_dim); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return x.flatten(start_dim, end_dim); }
 
     std::int64_t start_dim, end_dim;
     MEZZO_MODULE(Flatten)
@@ -144,7 +149,7 @@ public:
 class Softmax : public Module {
 public:
     explicit Softmax(std::int64_t dimension = -1) : dim(dimension) {}
-    Tensor operator()(const Tensor& x) const { return softmax(x, dim); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return softmax(x, dim); }
 
     std::int64_t dim;
     MEZZO_MODULE(Softmax)
@@ -152,23 +157,23 @@ public:
 class LogSoftmax : public Module {
 public:
     explicit LogSoftmax(std::int64_t dimension = -1) : dim(dimension) {}
-    Tensor operator()(const Tensor& x) const { return log_softmax(x, dim); }
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return log_softmax(x, dim); }
 
     std::int64_t dim;
     MEZZO_MODULE(LogSoftmax)
 };
 
 // Losses as modules: each calls the function of the same family in ops.h with its options.
-#define MEZZO_LOSS(Class, function, Options)                                        \
-    class Class : public Module {                                                   \
-    public:                                                                         \
-        explicit Class(const Options& loss_options = {}) : options(loss_options) {} \
-        Tensor operator()(const Tensor& input, const Tensor& target) const {        \
-            return function(input, target, options);                                \
-        }                                                                           \
-                                                                                    \
-        Options options;                                                            \
-        MEZZO_MODULE(Class)                                                         \
+#define MEZZO_LOSS(Class, function, Options)                                               \
+    class Class : public Module {                                                          \
+    public:                                                                                \
+        explicit Class(const Options& loss_options = {}) : options(loss_options) {}        \
+        [[nodiscard]] Tensor operator()(const Tensor& input, const Tensor& target) const { \
+            return function(input, target, options);                                       \
+        }                                                                                  \
+                                                                                           \
+        Options options;                                                                   \
+        MEZZO_MODULE(Class)                                                                \
     };
 MEZZO_LOSS(SmoothL1Loss, smooth_l1_loss, SmoothL1Options)
 MEZZO_LOSS(CrossEntropyLoss, cross_entropy, CrossEntropyOptions)
@@ -178,16 +183,16 @@ MEZZO_LOSS(NLLLoss, nll_loss, NllOptions)
 struct LossOptions {
     Reduction reduction = Reduction::mean;
 };
-#define MEZZO_LOSS(Class, function)                                                     \
-    class Class : public Module {                                                       \
-    public:                                                                             \
-        explicit Class(const LossOptions& loss_options = {}) : options(loss_options) {} \
-        Tensor operator()(const Tensor& input, const Tensor& target) const {            \
-            return function(input, target, options.reduction);                          \
-        }                                                                               \
-                                                                                        \
-        LossOptions options;                                                            \
-        MEZZO_MODULE(Class)                                                             \
+#define MEZZO_LOSS(Class, function)                                                        \
+    class Class : public Module {                                                          \
+    public:                                                                                \
+        explicit Class(const LossOptions& loss_options = {}) : options(loss_options) {}    \
+        [[nodiscard]] Tensor operator()(const Tensor& input, const Tensor& target) const { \
+            return function(input, target, options.reduction);                             \
+        }                                                                                  \
+                                                                                           \
+        LossOptions options;                                                               \
+        MEZZO_MODULE(Class)                                                                \
     };
 MEZZO_LOSS(MSELoss, mse_loss)
 MEZZO_LOSS(L1Loss, l1_loss)
@@ -201,22 +206,11 @@ namespace detail {
 class Layer {
 public:
     template <class M> explicit Layer(M module) : holder_(new Holder<M>(std::move(module))) {}
-    Layer(const Layer& other) : holder_(other.holder_) { ++holder_->refs; }
-    Layer(Layer&& other) noexcept : holder_(std::exchange(other.holder_, nullptr)) {}
-    Layer& operator=(Layer other) noexcept {
-        std::swap(holder_, other.holder_);
-        return *this;
-    }
-    ~Layer() {
-        if (holder_ && --holder_->refs == 0) delete holder_;
-    }
     Tensor operator()(const Tensor& x) const { return holder_->call(x); }
     Module& module() const { return holder_->module(); }
 
 private:
-    struct Base {
-        int refs = 1;
-        virtual ~Base() = default;
+    struct Base : mezzo::detail::SharedObject {
         virtual Tensor call(const Tensor& x) = 0;
         virtual Module& module() = 0;
     };
@@ -226,7 +220,7 @@ private:
         Module& module() override { return value; }
         M value;
     };
-    Base* holder_;
+    mezzo::detail::SharedHandle<Base> holder_;
 };
 
 }  // namespace detail
@@ -248,17 +242,17 @@ public:
     template <class M> void push_back(M&& module) {
         layers_.push_back(detail::Layer(std::remove_cvref_t<M>(std::forward<M>(module))));
     }
-    std::size_t size() const { return layers_.size(); }
+    [[nodiscard]] std::size_t size() const { return layers_.size(); }
     // Module i; at<Linear>(0) is that of a known type.
-    Module& operator[](std::size_t i) const;
-    template <class M> M& at(std::size_t i) const {
+    [[nodiscard]] Module& operator[](std::size_t i) const;
+    template <class M> [[nodiscard]] M& at(std::size_t i) const {
         M* const module = dynamic_cast<M*>(&(*this)[i]);
         check(module != nullptr, ErrorKind::value, "Sequential: module ", i, " is a ",
               (*this)[i].type_name());
         return *module;
     }
 
-    Tensor operator()(const Tensor& x) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x) const;
     const char* type_name() const override { return "Sequential"; }
     void visit_fields(FieldVisitor& visitor) override;
 

@@ -10,56 +10,56 @@ namespace mezzo {
 
 // Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives
 // float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions.
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) Tensor name(const Tensor& x);
+#define MEZZO_UNARY(name, cast, ints, keep, gradient) [[nodiscard]] Tensor name(const Tensor& x);
 #define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)
 #define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
-    Tensor name(const Tensor& a, const Tensor& b);
-#define MEZZO_COMPARE(name) Tensor name(const Tensor& a, const Tensor& b);
+    [[nodiscard]] Tensor name(const Tensor& a, const Tensor& b);
+#define MEZZO_COMPARE(name) [[nodiscard]] Tensor name(const Tensor& a, const Tensor& b);
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
 #undef MEZZO_BINARY
 #undef MEZZO_COMPARE
 
-Tensor pow(const Tensor& x, double exponent);
+[[nodiscard]] Tensor pow(const Tensor& x, double exponent);
 // x limited to [low, high]; NaN stays NaN. The gradient is 0 outside.
-Tensor clamp(const Tensor& x, double low, double high);
+[[nodiscard]] Tensor clamp(const Tensor& x, double low, double high);
 // g where low <= x <= high, else 0: the gradient of clamp.
-Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
-Tensor eq(const Tensor& a, double b);
-Tensor ne(const Tensor& a, double b);
-Tensor lt(const Tensor& a, double b);
-Tensor le(const Tensor& a, double b);
-Tensor gt(const Tensor& a, double b);
-Tensor ge(const Tensor& a, double b);
-Tensor logical_not(const Tensor& x);
-Tensor isfinite(const Tensor& x);  // boolean
+[[nodiscard]] Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
+[[nodiscard]] Tensor eq(const Tensor& a, double b);
+[[nodiscard]] Tensor ne(const Tensor& a, double b);
+[[nodiscard]] Tensor lt(const Tensor& a, double b);
+[[nodiscard]] Tensor le(const Tensor& a, double b);
+[[nodiscard]] Tensor gt(const Tensor& a, double b);
+[[nodiscard]] Tensor ge(const Tensor& a, double b);
+[[nodiscard]] Tensor logical_not(const Tensor& x);
+[[nodiscard]] Tensor isfinite(const Tensor& x);  // boolean
 // a where the boolean condition holds, else b; all three broadcast.
-Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // x with value where the boolean mask (broadcast to x) holds. A value beyond the range of a 16-bit x becomes
 // that dtype's lowest or highest finite number, so that masks such as -1e9 mean the same in every dtype.
-Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+[[nodiscard]] Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-Tensor operator+(const Tensor& a, const Tensor& b);
-Tensor operator-(const Tensor& a, const Tensor& b);
-Tensor operator*(const Tensor& a, const Tensor& b);
-Tensor operator/(const Tensor& a, const Tensor& b);
-Tensor operator+(const Tensor& a, double b);
-Tensor operator-(const Tensor& a, double b);
-Tensor operator*(const Tensor& a, double b);
-Tensor operator/(const Tensor& a, double b);
-Tensor operator+(double a, const Tensor& b);
-Tensor operator-(double a, const Tensor& b);
-Tensor operator*(double a, const Tensor& b);
-Tensor operator/(double a, const Tensor& b);
-Tensor operator-(const Tensor& x);
+[[nodiscard]] Tensor operator+(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator-(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator*(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator/(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator+(const Tensor& a, double b);
+[[nodiscard]] Tensor operator-(const Tensor& a, double b);
+[[nodiscard]] Tensor operator*(const Tensor& a, double b);
+[[nodiscard]] Tensor operator/(const Tensor& a, double b);
+[[nodiscard]] Tensor operator+(double a, const Tensor& b);
+[[nodiscard]] Tensor operator-(double a, const Tensor& b);
+[[nodiscard]] Tensor operator*(double a, const Tensor& b);
+[[nodiscard]] Tensor operator/(double a, const Tensor& b);
+[[nodiscard]] Tensor operator-(const Tensor& x);
 
 // Conversions and copies. cast returns x itself when the dtype is already right.
-Tensor cast(const Tensor& x, Dtype dtype);
+[[nodiscard]] Tensor cast(const Tensor& x, Dtype dtype);
 // Joins tensors along an existing dimension; the dtypes are promoted.
-Tensor cat(const Tensors& tensors, std::int64_t dim = 0);
+[[nodiscard]] Tensor cat(const Tensors& tensors, std::int64_t dim = 0);
 // Joins tensors of one shape along a new dimension.
-Tensor stack(const Tensors& tensors, std::int64_t dim = 0);
+[[nodiscard]] Tensor stack(const Tensors& tensors, std::int64_t dim = 0);
 
 // Reductions over axes (all when empty); keepdim leaves size-1 dimensions in place.
 struct ReduceOptions {
@@ -67,26 +67,28 @@ struct ReduceOptions {
     Dtype dtype = Dtype::float32;  // of the result, read only when explicit_dtype
     bool explicit_dtype = false;
 };
-Tensor sum(const Tensor& x, const Axes& axes = {},
-           ReduceOptions options = {});  // integers and booleans give int64
-Tensor mean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});  // floating only
-Tensor max(const Tensor& x, const Axes& axes = {},
-           ReduceOptions options = {});  // NaN wins, its gradient is NaN; ties share the gradient
-Tensor min(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+// Integers and booleans give int64.
+[[nodiscard]] Tensor sum(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+// Floating only.
+[[nodiscard]] Tensor mean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+// The largest and the smallest: NaN wins, its gradient is NaN; ties share the gradient.
+[[nodiscard]] Tensor max(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+[[nodiscard]] Tensor min(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // The Euclidean norm, sqrt(sum(x^2)), accumulated in float32 (float64 for float64); its gradient at 0 is 0.
-Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
-Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);  // int64, the first of equals
+[[nodiscard]] Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+// int64, the first of equals.
+[[nodiscard]] Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);
 // Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched.
-Tensor sum_to(const Tensor& x, const Shape& shape);
+[[nodiscard]] Tensor sum_to(const Tensor& x, const Shape& shape);
 
 // Matrix products: 1-D, 2-D and batched (leading dimensions broadcast) operands as in numpy.matmul. 16-bit
 // operands multiply exactly and accumulate in float32; the result is rounded once.
-Tensor matmul(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor matmul(const Tensor& a, const Tensor& b);
 
 enum class LinearActivation : std::uint8_t { none, relu, gelu, gelu_tanh };
 // activation(x W^T + b): x [..., in], weight [out, in], bias [out] or undefined; result [..., out].
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-              LinearActivation activation = LinearActivation::none);
+[[nodiscard]] Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                            LinearActivation activation = LinearActivation::none);
 
 struct MlpOptions {
     LinearActivation activation = LinearActivation::relu;  // between two layers
@@ -98,19 +100,20 @@ struct MlpOptions {
 // so that the backward pass may make a hidden layer's gradient, undo its activation and sum its bias's
 // gradient in one matrix product (see docs/cuda.md). Throws Error(value) without weights, or with another
 // number of biases.
-Tensor mlp(const Tensor& x, const Tensors& weights, const Tensors& biases = {},
-           const MlpOptions& options = {});
+[[nodiscard]] Tensor mlp(const Tensor& x, const Tensors& weights, const Tensors& biases = {},
+                         const MlpOptions& options = {});
 
 // Rows along one dimension.
-Tensor softmax(const Tensor& x, std::int64_t dim = -1);
-Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
+[[nodiscard]] Tensor softmax(const Tensor& x, std::int64_t dim = -1);
+[[nodiscard]] Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
 
 // Rows of the last dimension, normalised with statistics in float32 (float64 for float64): x [..., n], weight
 // and bias [n] or undefined (1 and 0). Under autocast the result is float32.
 // (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance (Ba et al., arXiv 1607.06450).
-Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+[[nodiscard]] Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
+                                double eps = 1e-5);
 // x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv 1910.07467).
-Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
+[[nodiscard]] Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
 
 struct DropoutAddLayerNormOptions {
     double p = 0;          // of the dropout, in [0, 1)
@@ -121,9 +124,9 @@ struct DropoutAddLayerNormOptions {
 // one pass over memory. x and residual [..., n], in 16 bit or float32 each; x_bias [n] or undefined; weight,
 // bias [n]. The sum is kept in float32. The result has the wider dtype of x and residual, float32 under
 // autocast.
-Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tensor& residual,
-                              const Tensor& weight, const Tensor& bias,
-                              const DropoutAddLayerNormOptions& options = {});
+[[nodiscard]] Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tensor& residual,
+                                            const Tensor& weight, const Tensor& bias,
+                                            const DropoutAddLayerNormOptions& options = {});
 
 struct AttentionOptions {
     // Broadcasts to [batch, heads, query, key]. Boolean: true where a query may look at a key; floating:
@@ -139,34 +142,36 @@ struct AttentionOptions {
 // A query that may look at no key gives 0, and adds 0 to all gradients. With a boolean mask or none and dim_v
 // == dim the scores are never stored as a whole; the result is then laid out as [batch, query, heads, dim],
 // so that permute({0, 2, 1, 3}).reshape() to [batch, query, heads * dim] copies nothing.
-Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                    const AttentionOptions& options = {});
+[[nodiscard]] Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                  const AttentionOptions& options = {});
 
 // Look-ups by int64 index. An index outside the table throws Error(value) on the CPU. On CUDA, where looking
 // would wait for the device, it gives NaN (0 for integers), and sums ignore it. Sums over equal indices are
 // added in a fixed order: the same bits every time.
 // Rows of weight [n, dim] for every index: index [...] -> [..., dim]. The gradient of weight is dense and
 // summed in a fixed order; row padding_idx (if >= 0) gets none.
-Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx = -1);
+[[nodiscard]] Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx = -1);
 // The slices of x along dim at each index: index [n] -> like x with size n at dim. Any dtype.
-Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+[[nodiscard]] Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 // y[.., j, ..] = x[.., index[.., j, ..], ..], j along dim: an index per element. index has as many dimensions
 // as x, none but dim larger than x's; y has its shape. Any dtype.
-Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
+[[nodiscard]] Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
 // A copy of x with src[.., j, ..] added to element [.., index[.., j, ..], ..] for every index. src has x's
 // dtype; index is nowhere larger than src, nor, but for dim, than x. 16-bit sums are kept in float32 and
 // rounded once.
-Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+[[nodiscard]] Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 
 // Losses. Under autocast they compute and return float32.
 enum class Reduction : std::uint8_t { none, mean, sum };
-Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
-Tensor l1_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
+[[nodiscard]] Tensor mse_loss(const Tensor& input, const Tensor& target,
+                              Reduction reduction = Reduction::mean);
+[[nodiscard]] Tensor l1_loss(const Tensor& input, const Tensor& target,
+                             Reduction reduction = Reduction::mean);
 struct SmoothL1Options {
     double beta = 1;  // > 0: |d| < beta is quadratic
     Reduction reduction = Reduction::mean;
 };
-Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options options = {});
+[[nodiscard]] Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options options = {});
 struct CrossEntropyOptions {
     std::int64_t ignore_index =
         -100;                    // targets of this class add neither loss nor gradient nor weight to the mean
@@ -175,22 +180,24 @@ struct CrossEntropyOptions {
 };
 // logits [rows, classes], target int64 [rows] of class indices; out-of-range targets throw (checked on the
 // CPU).
-Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOptions options = {});
+[[nodiscard]] Tensor cross_entropy(const Tensor& logits, const Tensor& target,
+                                   CrossEntropyOptions options = {});
 struct NllOptions {
     std::int64_t ignore_index = -100;
     Reduction reduction = Reduction::mean;
 };
 // log_probabilities [rows, classes], target int64 [rows].
-Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
+[[nodiscard]] Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
 // input: probabilities in [0, 1]; logarithms are clamped to >= -100. An element outside throws Error(value)
 // on the CPU; on CUDA, where looking would wait for the device, its loss and gradient are NaN. NaN stays NaN
 // on both. Refused inside Autocast unless input is a float32 that no cast produced.
-Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
-Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
-                                        Reduction reduction = Reduction::mean);
+[[nodiscard]] Tensor binary_cross_entropy(const Tensor& input, const Tensor& target,
+                                          Reduction reduction = Reduction::mean);
+[[nodiscard]] Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
+                                                      Reduction reduction = Reduction::mean);
 
 // x with each element zeroed with probability p and the others multiplied by 1 / (1 - p); x itself when not
 // training or p == 0. The mask is never stored: the gradient regenerates it from the seed.
-Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
+[[nodiscard]] Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace mezzo

@@ -27,16 +27,16 @@ public:
     // Drops all gradients; set_to_none = false sets them to zero in place, so that their memory stays.
     void zero_grad(bool set_to_none = true);
 
-    const char* type_name() const;  // "SGD", "Adam", "AdamW"
+    [[nodiscard]] const char* type_name() const;  // "SGD", "Adam", "AdamW"
     // All parameters, group by group.
-    Tensors parameters() const;
+    [[nodiscard]] Tensors parameters() const;
     // Steps applied, and steps that a GradScaler skipped; waits for the device when a scaler took part since
     // the last call.
-    std::int64_t applied_steps() const;
-    std::int64_t skipped_steps() const;
+    [[nodiscard]] std::int64_t applied_steps() const;
+    [[nodiscard]] std::int64_t skipped_steps() const;
 
-    std::size_t group_count() const;
-    double lr(std::size_t group = 0) const;
+    [[nodiscard]] std::size_t group_count() const;
+    [[nodiscard]] double lr(std::size_t group = 0) const;
     // Sets the learning rate of one group or of all; schedules scale this value from then on.
     void set_lr(double lr, std::size_t group);
     void set_lr(double lr);
@@ -46,18 +46,18 @@ public:
     void use_master_weights();
     // The float32 masters of 16-bit parameters, and the other parameters themselves. A master shares the
     // parameter's gradient once it has been unscaled.
-    Tensors master_parameters() const;
+    [[nodiscard]] Tensors master_parameters() const;
 
     // Copies of everything that step() depends on besides the parameters: moments, step counts, masters,
     // options of every group.
-    StateDict state_dict() const;
+    [[nodiscard]] StateDict state_dict() const;
     // Puts back a state_dict() of an optimizer of the same type, groups and shapes; throws, with nothing
     // changed, for any other.
     void load_state_dict(const StateDict& state);
 
     // Different for every optimizer made in this process.
-    std::uint64_t id() const;
-    OptimizerImpl& impl() const { return *impl_; }
+    [[nodiscard]] std::uint64_t id() const;
+    [[nodiscard]] OptimizerImpl& impl() const { return *impl_; }
 
 protected:
     explicit Optimizer(OptimizerImpl* impl) : impl_(impl) {}

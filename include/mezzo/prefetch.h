@@ -38,13 +38,13 @@ public:
     Transfers(Device device, int ahead);
     ~Transfers();
     Transfers(Transfers&& other) noexcept : queue_(std::exchange(other.queue_, nullptr)) {}
-    Transfers& operator=(Transfers&& other) noexcept {
+    Transfers& operator=(Transfers&& other) & noexcept {
         std::swap(queue_, other.queue_);
         return *this;
     }
 
     // How many batches it takes: 0 where the host's memory is the device's, or has no copies beside its work.
-    int capacity() const;
+    [[nodiscard]] int capacity() const;
     // Puts tensors on the device in the place of those on the CPU, and starts to copy their values. False,
     // and nothing done, where memory is lacking or a step is being captured.
     bool start(std::span<Tensor* const> batch);
@@ -56,7 +56,7 @@ private:
 };
 
 // x on the device, without history.
-Tensor arrived(const Tensor& x, Device device);
+[[nodiscard]] Tensor arrived(const Tensor& x, Device device);
 
 }  // namespace detail
 
@@ -179,7 +179,7 @@ private:
 //  - Not inside a captured step: its batch is an input of the step.
 // Has run under emulation only so far, not on a GPU.
 template <class Batches>
-Prefetcher<Batches> prefetch(Batches&& batches, const PrefetchOptions& options = {}) {
+[[nodiscard]] Prefetcher<Batches> prefetch(Batches&& batches, const PrefetchOptions& options = {}) {
     return Prefetcher<Batches>(std::forward<Batches>(batches), options);
 }
 

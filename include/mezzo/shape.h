@@ -1,6 +1,7 @@
 // Shapes and strides: up to eight dimensions, stored inline.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -21,32 +22,29 @@ public:
     Shape(const std::int64_t* values, int count) {
         for (int i = 0; i < count; ++i) push_back(values[i]);
     }
-    static Shape filled(int count, std::int64_t value) {
+    [[nodiscard]] static Shape filled(int count, std::int64_t value) {
         Shape s;
         for (int i = 0; i < count; ++i) s.push_back(value);
         return s;
     }
 
-    int size() const { return size_; }
-    bool empty() const { return size_ == 0; }
-    std::int64_t operator[](int i) const { return values_[i]; }
-    std::int64_t& operator[](int i) { return values_[i]; }
-    const std::int64_t* begin() const { return values_; }
-    const std::int64_t* end() const { return values_ + size_; }
-    std::int64_t back() const { return values_[size_ - 1]; }
-    std::int64_t& back() { return values_[size_ - 1]; }
+    [[nodiscard]] int size() const { return size_; }
+    [[nodiscard]] bool empty() const { return size_ == 0; }
+    [[nodiscard]] std::int64_t operator[](int i) const { return values_[i]; }
+    [[nodiscard]] std::int64_t& operator[](int i) { return values_[i]; }
+    [[nodiscard]] const std::int64_t* begin() const { return values_; }
+    [[nodiscard]] const std::int64_t* end() const { return values_ + size_; }
+    [[nodiscard]] std::int64_t back() const { return values_[size_ - 1]; }
+    [[nodiscard]] std::int64_t& back() { return values_[size_ - 1]; }
     void push_back(std::int64_t value) {
         check(size_ < max_dims, ErrorKind::shape, "shape: more than ", max_dims, " dimensions");
         values_[size_++] = value;
     }
     void insert(int at, std::int64_t value);
     void erase(int at);
-    // The product of all values; 1 when empty.
-    std::int64_t numel() const {
-        std::int64_t n = 1;
-        for (std::int64_t v : *this) n *= v;
-        return n;
-    }
+    // The product of all values; 1 when empty. Error(shape) for a negative value or a product beyond 2^63
+    // - 1.
+    [[nodiscard]] std::int64_t numel() const;
     friend bool operator==(const Shape& a, const Shape& b) {
         if (a.size_ != b.size_) return false;
         for (int i = 0; i < a.size_; ++i)
@@ -62,11 +60,19 @@ private:
 using Strides = Shape;
 using Axes = Shape;
 
+// The number of elements, or -1: a size is negative, or the elements, of so many bytes each and with sizes of
+// 0 counted as 1, have more than 2^63 - 1 bytes (or bits, where a size is given in those). Whatever passes
+// has strides and byte offsets that fit as well.
+[[nodiscard]] std::int64_t count_elements(const Shape& shape, std::size_t element_bytes = 1);
+// The same, but Error(shape) instead of -1; the op's name goes into its text. Every count of elements or
+// bytes in the library is one of these two.
+std::int64_t checked_numel(const char* op, const Shape& shape, std::size_t element_bytes = 1);
+
 // Row-major strides, in elements.
-Strides contiguous_strides(const Shape& shape);
+[[nodiscard]] Strides contiguous_strides(const Shape& shape);
 // NumPy broadcasting of two shapes; the op's name goes into the error.
-Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
+[[nodiscard]] Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
 // A dimension index in [-dims, dims) made non-negative; 0-dim tensors accept 0 and -1.
-int wrap_dim(const char* op, std::int64_t dim, int dims);
+[[nodiscard]] int wrap_dim(const char* op, std::int64_t dim, int dims);
 
 }  // namespace mezzo

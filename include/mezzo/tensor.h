@@ -35,12 +35,13 @@ public:
     explicit Tensor(TensorImpl* impl) : impl_(impl) { retain(impl_); }
     Tensor(const Tensor& other) : impl_(other.impl_) { retain(impl_); }
     Tensor(Tensor&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
-    Tensor& operator=(const Tensor& other) {
+    // Makes the variable another handle, and writes no element: that is x[0].copy_(y), not x[0] = y.
+    Tensor& operator=(const Tensor& other) & {
         Tensor copy(other);
         std::swap(impl_, copy.impl_);
         return *this;
     }
-    Tensor& operator=(Tensor&& other) noexcept {
+    Tensor& operator=(Tensor&& other) & noexcept {
         std::swap(impl_, other.impl_);
         return *this;
     }
@@ -48,63 +49,65 @@ public:
 
     // A tensor with a copy of the values (row-major), on the CPU unless options say otherwise.
     template <class T>
-    static Tensor from(std::span<const T> values, const Shape& shape, TensorOptions options);
-    template <class T> static Tensor from(std::span<const T> values, const Shape& shape) {
+    [[nodiscard]] static Tensor from(std::span<const T> values, const Shape& shape, TensorOptions options);
+    template <class T> [[nodiscard]] static Tensor from(std::span<const T> values, const Shape& shape) {
         return from<T>(values, shape, {.dtype = dtype_of<T>()});
     }
-    template <class T> static Tensor from(const std::vector<T>& values, const Shape& shape) {
+    template <class T> [[nodiscard]] static Tensor from(const std::vector<T>& values, const Shape& shape) {
         return from<T>(std::span<const T>(values), shape);
     }
     // A 1-dim float32 tensor of the listed values: Tensor::from({1, 2, 3}).
-    static Tensor from(std::initializer_list<float> values);
-    static Tensor from(std::initializer_list<float> values, const Shape& shape);
+    [[nodiscard]] static Tensor from(std::initializer_list<float> values);
+    [[nodiscard]] static Tensor from(std::initializer_list<float> values, const Shape& shape);
 
-    bool defined() const { return impl_ != nullptr; }
-    const Shape& shape() const;
-    const Strides& strides() const;  // in elements
-    std::int64_t size(std::int64_t dim) const;
-    int dim() const;
-    std::int64_t numel() const;
-    Dtype dtype() const;
-    Device device() const;
-    bool is_contiguous() const;
-    bool is_view() const;  // shares its storage with a tensor it was made from
+    [[nodiscard]] bool defined() const { return impl_ != nullptr; }
+    [[nodiscard]] const Shape& shape() const;
+    [[nodiscard]] const Strides& strides() const;  // in elements
+    [[nodiscard]] std::int64_t size(std::int64_t dim) const;
+    [[nodiscard]] int dim() const;
+    [[nodiscard]] std::int64_t numel() const;
+    [[nodiscard]] Dtype dtype() const;
+    [[nodiscard]] Device device() const;
+    [[nodiscard]] bool is_contiguous() const;
+    [[nodiscard]] bool is_view() const;  // shares its storage with a tensor it was made from
 
     // Elements. data<T>() needs a contiguous or strided CPU tensor of that dtype and points at its first
     // element.
-    template <class T> T* data() const;
-    template <class T> T item() const;  // the one element, converted to T; waits for the device
-    template <class T> std::vector<T> to_vector() const;  // all elements in row-major order, converted to T
+    template <class T> [[nodiscard]] T* data() const;
+    template <class T> [[nodiscard]] T item() const;  // the one element, converted to T; waits for the device
+    // All elements in row-major order, converted to T.
+    template <class T> [[nodiscard]] std::vector<T> to_vector() const;
 
     // Copies and conversions (differentiable; return *this unchanged when there is nothing to do, except
     // clone).
-    Tensor to(Dtype dtype) const;
-    Tensor to(Device device) const;
-    Tensor clone() const;
-    Tensor contiguous() const;
+    [[nodiscard]] Tensor to(Dtype dtype) const;
+    [[nodiscard]] Tensor to(Device device) const;
+    [[nodiscard]] Tensor clone() const;
+    [[nodiscard]] Tensor contiguous() const;
 
     // Views (differentiable; share storage). At most one -1 in reshape and expand's kept sizes.
-    Tensor reshape(const Shape& shape) const;  // copies when the strides do not allow a view
-    Tensor permute(const Axes& axes) const;
-    Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
-    Tensor t() const;  // 2-D transpose
-    Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
-    Tensor select(std::int64_t dim, std::int64_t index) const;
-    Tensor operator[](std::int64_t index) const { return select(0, index); }
-    Tensor squeeze(std::int64_t dim) const;
-    Tensor unsqueeze(std::int64_t dim) const;
-    Tensor expand(const Shape& shape) const;
-    Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
+    [[nodiscard]] Tensor reshape(const Shape& shape) const;  // copies when the strides do not allow a view
+    [[nodiscard]] Tensor permute(const Axes& axes) const;
+    [[nodiscard]] Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
+    [[nodiscard]] Tensor t() const;  // 2-D transpose
+    [[nodiscard]] Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end,
+                               std::int64_t step = 1) const;
+    [[nodiscard]] Tensor select(std::int64_t dim, std::int64_t index) const;
+    [[nodiscard]] Tensor operator[](std::int64_t index) const { return select(0, index); }
+    [[nodiscard]] Tensor squeeze(std::int64_t dim) const;
+    [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;
+    [[nodiscard]] Tensor expand(const Shape& shape) const;
+    [[nodiscard]] Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
 
     // Autograd.
-    bool requires_grad() const;
+    [[nodiscard]] bool requires_grad() const;
     const Tensor& set_requires_grad(bool value = true) const;  // leaves of floating dtype only
-    bool is_leaf() const;
-    Tensor grad() const;                          // undefined before the first backward
+    [[nodiscard]] bool is_leaf() const;
+    [[nodiscard]] Tensor grad() const;            // undefined before the first backward
     void set_grad(const Tensor& gradient) const;  // undefined clears it; else same shape and device
     void backward() const;  // of a one-element tensor: d(self)/d(leaf) is added to every leaf's grad()
     void backward(const BackwardOptions& options) const;
-    Tensor detach() const;  // same elements, no history
+    [[nodiscard]] Tensor detach() const;  // same elements, no history
 
     // In-place writes for optimizers, running statistics and initialisers: not differentiable, refused for
     // tensors that take part in recorded history unless a NoGrad scope is open. They bump version().
@@ -116,11 +119,12 @@ public:
     const Tensor& mul_(double value) const;
     const Tensor& uniform_(double low, double high) const;
     const Tensor& normal_(double mean, double stddev) const;
-    std::uint64_t version() const;  // of the storage: grows with every in-place write
+    [[nodiscard]] std::uint64_t version() const;  // of the storage: grows with every in-place write
 
-    std::string to_string() const;  // values, shape, dtype and device, shortened beyond 1,000 elements
+    // Values, shape, dtype and device, shortened beyond 1,000 elements.
+    [[nodiscard]] std::string to_string() const;
 
-    TensorImpl* impl() const { return impl_; }
+    [[nodiscard]] TensorImpl* impl() const { return impl_; }
     TensorImpl* operator->() const { return impl_; }
 
 private:
@@ -137,22 +141,23 @@ struct BackwardOptions {
 };
 
 // Factories. Values of empty() are undefined.
-Tensor empty(const Shape& shape, TensorOptions options = {});
-Tensor zeros(const Shape& shape, TensorOptions options = {});
-Tensor ones(const Shape& shape, TensorOptions options = {});
-Tensor full(const Shape& shape, double value, TensorOptions options = {});
-Tensor scalar(double value, TensorOptions options = {});                    // 0-dim
-Tensor arange(std::int64_t end, TensorOptions options = {.dtype = int64});  // 0, 1, … end-1
-Tensor randn(const Shape& shape, TensorOptions options = {});               // standard normal
-Tensor rand(const Shape& shape, TensorOptions options = {});                // uniform in [0, 1)
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape,
-               TensorOptions options = {.dtype = int64});
-Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});  // a random permutation of 0 … n-1
-Tensor empty_like(const Tensor& x);
-Tensor zeros_like(const Tensor& x);
-Tensor ones_like(const Tensor& x);
+[[nodiscard]] Tensor empty(const Shape& shape, TensorOptions options = {});
+[[nodiscard]] Tensor zeros(const Shape& shape, TensorOptions options = {});
+[[nodiscard]] Tensor ones(const Shape& shape, TensorOptions options = {});
+[[nodiscard]] Tensor full(const Shape& shape, double value, TensorOptions options = {});
+[[nodiscard]] Tensor scalar(double value, TensorOptions options = {});                    // 0-dim
+[[nodiscard]] Tensor arange(std::int64_t end, TensorOptions options = {.dtype = int64});  // 0, 1, … end-1
+[[nodiscard]] Tensor randn(const Shape& shape, TensorOptions options = {});               // standard normal
+[[nodiscard]] Tensor rand(const Shape& shape, TensorOptions options = {});                // uniform in [0, 1)
+[[nodiscard]] Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape,
+                             TensorOptions options = {.dtype = int64});
+// A random permutation of 0 … n-1.
+[[nodiscard]] Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});
+[[nodiscard]] Tensor empty_like(const Tensor& x);
+[[nodiscard]] Tensor zeros_like(const Tensor& x);
+[[nodiscard]] Tensor ones_like(const Tensor& x);
 
 // Elements differ by at most atol + rtol * |b|, with equal NaN positions counted as equal.
-bool all_close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+[[nodiscard]] bool all_close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
 }  // namespace mezzo

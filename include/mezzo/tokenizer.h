@@ -37,9 +37,9 @@ struct Encoding {
     std::vector<std::int64_t> ids;
     std::vector<std::int64_t> token_type_ids;  // 0, or 1 for the second text and the [SEP] behind it
     std::vector<Span> offsets;  // where the token stands in its text; {0, 0} for added special tokens
-    std::int64_t size() const { return std::int64_t(ids.size()); }
+    [[nodiscard]] std::int64_t size() const { return std::int64_t(ids.size()); }
     // Added by encode(): [CLS] and [SEP], but not a [MASK] that the text itself contains.
-    bool is_special(std::size_t index) const { return offsets[index] == Span{}; }
+    [[nodiscard]] bool is_special(std::size_t index) const { return offsets[index] == Span{}; }
 };
 
 struct EncodeOptions {
@@ -64,34 +64,35 @@ public:
     // The token at index i has id i. Tokens that start with ## continue a word. Of equal tokens the last one
     // is found, the others can only be decoded. Error(value) for an empty vocabulary, a missing special
     // token, and a token that is no valid UTF-8.
-    static WordPiece from_vocabulary(std::vector<std::string> tokens, const WordPieceOptions& options = {});
+    [[nodiscard]] static WordPiece from_vocabulary(std::vector<std::string> tokens,
+                                                   const WordPieceOptions& options = {});
 
     WordPiece(const WordPiece& other);
-    WordPiece& operator=(const WordPiece& other);
+    WordPiece& operator=(const WordPiece& other) &;
     ~WordPiece();
 
     // Cuts the end off to fit options.max_length. Error(value) when not even the special tokens fit.
-    Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
+    [[nodiscard]] Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
     // Cuts the longer text; once both are cut they get half the room each, and the longer one (the second if
     // they are equally long) an odd place.
-    Encoding encode_pair(std::string_view first, std::string_view second,
-                         const EncodeOptions& options = {}) const;
-    // encode() of each text, on num_threads() threads.
-    std::vector<Encoding> encode_batch(const std::vector<std::string>& texts,
+    [[nodiscard]] Encoding encode_pair(std::string_view first, std::string_view second,
                                        const EncodeOptions& options = {}) const;
+    // encode() of each text, on num_threads() threads.
+    [[nodiscard]] std::vector<Encoding> encode_batch(const std::vector<std::string>& texts,
+                                                     const EncodeOptions& options = {}) const;
 
     // The tokens with spaces between them, except before ## which is left out. skip_special leaves out the
     // five special tokens. Error(value) for an id that is not in [0, size()).
-    std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
+    [[nodiscard]] std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
 
-    std::int64_t id(std::string_view token) const;  // -1: not in the vocabulary
-    const std::string& token(std::int64_t id) const;
-    std::int64_t size() const;  // of the vocabulary
-    std::int64_t unk_id() const;
-    std::int64_t sep_id() const;
-    std::int64_t pad_id() const;
-    std::int64_t cls_id() const;
-    std::int64_t mask_id() const;  // -1: not in the vocabulary
+    [[nodiscard]] std::int64_t id(std::string_view token) const;  // -1: not in the vocabulary
+    [[nodiscard]] const std::string& token(std::int64_t id) const;
+    [[nodiscard]] std::int64_t size() const;  // of the vocabulary
+    [[nodiscard]] std::int64_t unk_id() const;
+    [[nodiscard]] std::int64_t sep_id() const;
+    [[nodiscard]] std::int64_t pad_id() const;
+    [[nodiscard]] std::int64_t cls_id() const;
+    [[nodiscard]] std::int64_t mask_id() const;  // -1: not in the vocabulary
 
 private:
     explicit WordPiece(detail::WordPieceState* state);
@@ -107,8 +108,8 @@ struct VocabularyOptions {
 // frequent ones if not all fit), and pieces made by merging the most frequent pair of neighbours in the words
 // (byte-pair encoding, Sennrich et al., arXiv 1508.07909) until `size` is reached. The same texts always give
 // the same vocabulary.
-std::vector<std::string> learn_wordpiece(const std::vector<std::string>& texts,
-                                         const VocabularyOptions& options = {});
+[[nodiscard]] std::vector<std::string> learn_wordpiece(const std::vector<std::string>& texts,
+                                                       const VocabularyOptions& options = {});
 
 struct PadOptions {
     std::int64_t pad_id = 0;       // WordPiece::pad_id()
@@ -131,6 +132,6 @@ template <class F> void each_tensor(TokenBatch& batch, F&& f) {
 }
 
 // Puts encodings into the rows of tensors. Error(value) when one is longer than options.length.
-TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options = {});
+[[nodiscard]] TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options = {});
 
 }  // namespace mezzo::data

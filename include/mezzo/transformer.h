@@ -33,13 +33,13 @@ public:
                        const MultiheadAttentionOptions& options = {});
     // query [batch, length, embed_dim], key and value [batch, key, embed_dim] -> [batch, length, embed_dim].
     // One tensor given as all three is projected by one product, one given as key and value by one for both.
-    Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
-                      const AttentionMasks& masks = {}) const {
+    [[nodiscard]] Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const AttentionMasks& masks = {}) const {
         return out_proj(joined_heads(query, key, value, masks));
     }
     // What out_proj is applied to: the results of the heads, side by side.
-    Tensor joined_heads(const Tensor& query, const Tensor& key, const Tensor& value,
-                        const AttentionMasks& masks = {}) const;
+    [[nodiscard]] Tensor joined_heads(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const AttentionMasks& masks = {}) const;
     std::string describe() const override;
 
     Parameter in_proj_weight;  // [3 embed_dim, embed_dim]: of query, key, value
@@ -66,7 +66,7 @@ public:
     TransformerEncoderLayer(std::int64_t d_model, std::int64_t nhead,
                             const TransformerEncoderLayerOptions& options = {});
     // [batch, length, d_model] -> the same shape.
-    Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const;
 
     MultiheadAttention self_attn;
     Linear linear1, linear2;
@@ -97,7 +97,7 @@ public:
     TransformerEncoder(std::int64_t d_model, std::int64_t nhead,
                        const TransformerEncoderOptions& options = {});
     // [batch, length, d_model] -> the same shape.
-    Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const;
+    [[nodiscard]] Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const;
 
     const char* type_name() const override { return "TransformerEncoder"; }
     void visit_fields(FieldVisitor& visitor) override;

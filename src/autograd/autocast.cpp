@@ -135,7 +135,7 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
     if (!cacheable(x, dtype)) return convert(x, dtype);
     ThreadAutocast& t = thread_autocast();
     Shadow& shadow = x->grad_meta->shadow;
-    shadow.wanted = dtype;
+    shadow.want(dtype);
     if (shadow.value.defined() && shadow.value.dtype() == dtype && shadow.version == x.version()) {
         ++t.counters.shadow_hits;
         note_shadow(x);

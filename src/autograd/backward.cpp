@@ -305,7 +305,7 @@ Tensor seed_for(const Tensor& output, const Tensors& grad_outputs, std::size_t i
 }
 
 // Makes an engine the thread's running backward, with autocast off and recording as asked.
-class RunScope {
+class [[nodiscard]] RunScope {
 public:
     explicit RunScope(Running* engine) : previous_(current) { current = engine; }
     ~RunScope() { current = previous_; }

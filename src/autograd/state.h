@@ -19,9 +19,9 @@ inline bool autocast_open() {
 }
 
 // Sets this thread's state, and puts the previous one back at the end.
-class AutocastGuard {
+class [[nodiscard]] AutocastGuard {
 public:
-    explicit AutocastGuard(const AutocastState& state) : previous_(autocast_state()) {
+    [[nodiscard]] explicit AutocastGuard(const AutocastState& state) : previous_(autocast_state()) {
         autocast_state() = state;
     }
     ~AutocastGuard() { autocast_state() = previous_; }
@@ -32,9 +32,9 @@ private:
     AutocastState previous_;
 };
 // Autocast off on every device.
-class NoAutocast : AutocastGuard {
+class [[nodiscard]] NoAutocast : AutocastGuard {
 public:
-    NoAutocast() : AutocastGuard(AutocastState{}) {}
+    [[nodiscard]] NoAutocast() : AutocastGuard(AutocastState{}) {}
 };
 
 // Depth of open scopes; the scope cast cache lives until the outermost one closes.

@@ -14,9 +14,9 @@ class MemoryHook;
 // its memory. Anywhere else, inside another Branch, and if not `independent`, all goes on in one line. The
 // two pieces must not write what the other one touches. What either of them releases is used again after
 // join() only. An exception in between joins as well.
-class Branch {
+class [[nodiscard]] Branch {
 public:
-    explicit Branch(Device device, bool independent = true);
+    [[nodiscard]] explicit Branch(Device device, bool independent = true);
     ~Branch();
     Branch(const Branch&) = delete;
     Branch& operator=(const Branch&) = delete;

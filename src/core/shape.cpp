@@ -16,6 +16,31 @@ void Shape::erase(int at) {
     --size_;
 }
 
+std::int64_t count_elements(const Shape& shape, std::size_t element_bytes) {
+    const auto element = static_cast<std::int64_t>(element_bytes);
+    std::int64_t bytes = element;
+    bool empty = false, good = true;
+    for (const std::int64_t size : shape) {
+        empty = empty || size == 0;
+        good = good && size >= 0 && !__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes);
+    }
+    if (!good) return -1;
+    return empty ? 0 : bytes / element;
+}
+
+std::int64_t checked_numel(const char* op, const Shape& shape, std::size_t element_bytes) {
+    const std::int64_t numel = count_elements(shape, element_bytes);
+    if (numel >= 0) [[likely]]
+        return numel;
+    for (const std::int64_t size : shape)
+        check(size >= 0, ErrorKind::shape, op, ": negative size in shape ", shape);
+    check(element_bytes == 1, ErrorKind::shape, op, ": shape ", shape, " of ", element_bytes,
+          "-byte elements is beyond 2^63 bytes");
+    fail(ErrorKind::shape, op, ": shape ", shape, " has more than 2^63 elements");
+}
+
+std::int64_t Shape::numel() const { return checked_numel("shape", *this); }
+
 Strides contiguous_strides(const Shape& shape) {
     Strides strides = shape;
     std::int64_t step = 1;

@@ -78,20 +78,6 @@ bool is_row_major(const Shape& shape, const Strides& strides) {
     return true;
 }
 
-// The number of elements; all strides and byte counts of the shape are known to fit afterwards.
-std::int64_t checked_numel(const Shape& shape, Dtype dtype) {
-    const auto element = static_cast<std::int64_t>(size_of(dtype));
-    std::int64_t bytes = element;
-    bool empty = false, overflow = false;
-    for (const std::int64_t size : shape) {
-        check(size >= 0, ErrorKind::shape, "empty: negative size in shape ", shape);
-        empty = empty || size == 0;
-        if (size != 0) overflow = __builtin_mul_overflow(bytes, size, &bytes) || overflow;
-    }
-    check(!overflow, ErrorKind::shape, "empty: shape ", shape, " of ", dtype, " is beyond 2^63 bytes");
-    return empty ? 0 : bytes / element;
-}
-
 TensorImpl& checked(TensorImpl* impl) {
     check(impl != nullptr, ErrorKind::state, "tensor is undefined; assign a tensor to it first");
     return *impl;
@@ -116,6 +102,7 @@ void release(TensorImpl* impl) noexcept {
 
 Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Strides& strides,
                    std::int64_t offset, Dtype dtype) {
+    const std::int64_t numel = checked_numel("view", shape, size_of(dtype));
     Tensor result(new_impl());
     TensorImpl& impl = *result.impl();
     impl.dtype = dtype;
@@ -123,7 +110,7 @@ Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Stride
     impl.contiguous = is_row_major(shape, strides);
     impl.shape = shape;
     impl.strides = strides;
-    impl.numel = shape.numel();
+    impl.numel = numel;
     impl.offset = impl.numel != 0 ? offset : 0;  // an empty tensor may have no memory to point into
     impl.storage = storage;
     return result;
@@ -135,7 +122,7 @@ Tensor alias(const Tensor& x) {
 }
 
 Tensor empty(const Shape& shape, TensorOptions options) {
-    const std::int64_t numel = checked_numel(shape, options.dtype);
+    const std::int64_t numel = checked_numel("empty", shape, size_of(options.dtype));
     Ref<Storage> storage =
         allocate_storage(static_cast<std::size_t>(numel) * size_of(options.dtype), options.device);
     Tensor result(new_impl());

@@ -17,7 +17,18 @@ struct Call;  // autograd/row.h: the graph's only kind of node
 struct Shadow {
     Tensor value;  // undefined: none
     std::uint64_t version = 0;
-    Dtype wanted = float32;  // the 16-bit dtype that autocast last asked for; float32: never asked
+    // The 16-bit dtype that autocast last asked for; float32: never asked. Threads that share a module all
+    // note it, but after the first step none writes.
+    std::atomic<Dtype> wanted{float32};
+
+    void want(Dtype dtype) {
+        if (wanted.load(std::memory_order_relaxed) != dtype) wanted.store(dtype, std::memory_order_relaxed);
+    }
+    void clear() {
+        value = Tensor();
+        version = 0;
+        wanted = float32;
+    }
 };
 
 // Gradient bookkeeping, made on first use so that plain tensors stay small.

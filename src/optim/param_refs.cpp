@@ -27,7 +27,8 @@ GradientList gradient_list(const char* op, const Tensors& parameters, Waiting wa
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& parameter = parameters[i];
         if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(parameter);
-        if (parameter.requires_grad(); parameter->grad_meta == nullptr) continue;
+        static_cast<void>(parameter.requires_grad());  // throws if the parameter is undefined
+        if (parameter->grad_meta == nullptr) continue;
         Tensor gradient = parameter->grad_meta->grad;
         if (!gradient.defined()) continue;
         ++list.with_gradient;

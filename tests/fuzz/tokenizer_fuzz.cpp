@@ -50,7 +50,7 @@ void verify(const WordPiece& pieces, const Encoding& encoding, std::size_t text_
             encoding.ids.size() == encoding.token_type_ids.size());
     std::int64_t begin = 0;
     for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
-        pieces.token(encoding.ids[i]);
+        (void)pieces.token(encoding.ids[i]);
         if (encoding.is_special(i)) continue;
         const Span span = encoding.offsets[i];
         require(begin <= span.begin && span.begin < span.end && span.end <= std::int64_t(text_bytes));
@@ -69,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
     const Encoding whole = pieces.encode(text, {.max_length = 0});
     verify(pieces, whole, text.size());
-    pieces.decode(whole.ids, (data[0] & 32) != 0);
+    (void)pieces.decode(whole.ids, (data[0] & 32) != 0);
 
     const std::int64_t limit = 2 + data[0] % 7;
     const Encoding cut = pieces.encode(text, {.max_length = limit});

@@ -1,0 +1,39 @@
+// A handle whose copies share one object. Copies may be made and dropped in several threads at once; the last
+// one deletes the object.
+#pragma once
+
+#include <atomic>
+#include <utility>
+
+namespace mezzo::detail {
+
+struct SharedObject {
+    SharedObject() = default;
+    SharedObject(const SharedObject&) = delete;
+    SharedObject& operator=(const SharedObject&) = delete;
+    virtual ~SharedObject() = default;
+    std::atomic<int> refs{1};
+};
+
+// Never null: there is no move that would leave one empty.
+template <class Object> class SharedHandle {
+public:
+    explicit SharedHandle(Object* object) : object_(object) {}
+    SharedHandle(const SharedHandle& other) : object_(other.object_) {
+        object_->refs.fetch_add(1, std::memory_order_relaxed);
+    }
+    SharedHandle& operator=(const SharedHandle& other) & {
+        SharedHandle copy(other);
+        std::swap(object_, copy.object_);
+        return *this;
+    }
+    ~SharedHandle() {
+        if (object_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete object_;
+    }
+    Object* operator->() const { return object_; }
+
+private:
+    Object* object_;
+};
+
+}  // namespace mezzo::detail
