@@ -1,4 +1,6 @@
 // IDX files, Fashion-MNIST, and the loader.
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <catch2/catch.hpp>
 
@@ -9,7 +11,9 @@
 #include <set>
 
 #include "mezzo/data.h"
+#include "mezzo/io.h"
 #include "mezzo/ops.h"
+#include "mezzo/tokenizer.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
@@ -88,6 +92,43 @@ TEST_CASE("idx: types, shapes, plain and packed", "[data]") {
     CHECK(data::read_idx(folder.write("none", idx(8, {0, 28}, ""))).shape() == Shape{0, 28});
 }
 
+TEST_CASE("idx: a header that claims more than the file has costs no memory", "[data]") {
+    const Folder folder;
+    const std::uint64_t before = memory_stats(cpu_device).allocations;
+    CHECK_THROWS_WITH(data::read_idx(folder.write("all", idx(8, {0x7fffffff, 0x7fffffff, 0x7fffffff}, ""))),
+                      Contains("claims shape [2147483647, 2147483647, 2147483647]"));
+    // What the machine could still allocate.
+    for (const bool pack : {false, true}) {
+        CAPTURE(pack);
+        CHECK_THROWS_WITH(data::read_idx(folder.write("much", idx(8, {1 << 30}, "ab"), pack)),
+                          Contains("truncated: its elements have 1073741824 bytes, the whole file has "));
+        CHECK_THROWS_WITH(data::read_idx(folder.write("wide", idx(14, {1 << 20, 100}, "ab"), pack)),
+                          Contains("truncated: its elements have 838860800 bytes"));
+    }
+    CHECK(memory_stats(cpu_device).allocations == before);
+    const Tensor zeros =
+        data::read_idx(folder.write("zeros", idx(8, {1 << 20}, std::string(1 << 20, 'z')), true));
+    CHECK(zeros.numel() == 1 << 20);  // as well compressed as deflate can
+    CHECK(memory_stats(cpu_device).allocations == before + 1);
+}
+
+TEST_CASE("named pipes are refused at once", "[data]") {
+    const Folder folder;
+    const std::string pipe = folder.path + "/pipe";
+    REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+    alarm(20);  // instead of waiting for a writer for ever
+    CHECK_THROWS_WITH(data::read_idx(pipe),
+                      Contains("read_idx: ") && Contains("pipe: is no regular file but a named pipe"));
+    CHECK_THROWS_WITH(data::WordPiece(pipe),
+                      Contains("WordPiece: ") && Contains("pipe: is no regular file but a named pipe"));
+    CHECK_THROWS_WITH(io::SafeTensors(pipe), Contains("pipe: is no regular file but a named pipe"));
+    CHECK_THROWS_WITH(io::load_bert_config(pipe), Contains("pipe: is no regular file but a named pipe"));
+    REQUIRE(mkfifo((folder.path + "/train-images-idx3-ubyte.gz").c_str(), 0600) == 0);
+    CHECK_THROWS_WITH(data::fashion_mnist({.directory = folder.path}),
+                      Contains("is no regular file but a named pipe"));
+    alarm(0);
+}
+
 TEST_CASE("idx: damaged files say what is wrong", "[data]") {
     const Folder folder;
     const auto reading = [&](const std::string& bytes, bool pack = false) {
@@ -103,7 +144,6 @@ TEST_CASE("idx: damaged files say what is wrong", "[data]") {
     CHECK_THROWS_WITH(reading(idx(8, {2, 3}, "12345"))(),
                       Contains("its elements have 6 bytes, it ends after 5"));
     CHECK_THROWS_WITH(reading(idx(8, {2}, "123"))(), Contains("goes on after its elements"));
-    CHECK_THROWS_WITH(reading(idx(8, {0x7fffffff, 0x7fffffff}, ""))(), Contains("claims shape"));
     CHECK_THROWS_WITH(reading(idx(8, {2}, "1"), true)(), Contains("truncated"));
 
     const std::string packed =

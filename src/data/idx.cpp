@@ -4,9 +4,9 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
+#include "core/regular_file.h"
+#include "core/tensor_impl.h"
 #include "mezzo/data.h"
 
 namespace mezzo::data {
@@ -16,8 +16,13 @@ namespace {
 // A file that zlib reads, compressed or not.
 class File {
 public:
-    explicit File(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
-        check(file_ != nullptr, ErrorKind::io, "read_idx: cannot open ", path, ": ", std::strerror(errno));
+    explicit File(const std::string& path) : path_(path) {
+        const RegularFile file = open_regular("read_idx", path);
+        size_ = file.bytes;
+        file_ = gzdopen(file.descriptor, "rb");
+        if (file_ != nullptr) return;
+        ::close(file.descriptor);
+        fail(ErrorKind::memory, "read_idx: no memory to read ", path);
     }
     ~File() { gzclose(file_); }
     File(const File&) = delete;
@@ -37,6 +42,12 @@ public:
             done += std::size_t(got);
         }
     }
+    // What the header claims, before memory is taken for it: deflate makes at most 1032 bytes of one.
+    void expect(std::uint64_t bytes, const char* what) {
+        const std::uint64_t most = gzdirect(file_) != 0 ? size_ : 1032 * size_;
+        check(bytes <= most, ErrorKind::io, "read_idx: ", path_, " is truncated: its ", what, " have ", bytes,
+              " bytes, the whole file has ", size_);
+    }
     // Reading the end also makes zlib compare the checksum.
     void expect_end() {
         char extra = 0;
@@ -49,7 +60,8 @@ public:
 
 private:
     std::string path_;
-    gzFile file_;
+    std::uint64_t size_ = 0;  // of the file, compressed or not
+    gzFile file_ = nullptr;
 };
 
 std::uint32_t big_endian(const unsigned char* p) {
@@ -88,27 +100,18 @@ Tensor read_idx(const std::string& path) {
     unsigned char sizes[4 * max_dims] = {};
     file.read(sizes, 4u * magic[3], "sizes");
     Shape shape;
-    std::int64_t numel = 1;
-    constexpr std::int64_t limit = std::int64_t(1) << 40;
-    for (int d = 0; d < magic[3]; ++d) {
-        shape.push_back(big_endian(sizes + 4 * d));
-        check(shape[d] == 0 || numel <= limit / shape[d], ErrorKind::io, "read_idx: ", path, " claims shape ",
-              shape);
-        numel *= shape[d];
-    }
+    for (int d = 0; d < magic[3]; ++d) shape.push_back(big_endian(sizes + 4 * d));
+    const std::size_t size = size_of(dtype);
+    const std::int64_t numel = count_elements(shape, size);
+    check(numel >= 0, ErrorKind::io, "read_idx: ", path, " claims shape ", shape);
+    const std::size_t bytes = std::size_t(numel) * size;
+    file.expect(bytes, "elements");
     const Tensor result = empty(shape, {.dtype = dtype});
-    const std::size_t bytes = std::size_t(numel) * size_of(dtype);
-    std::vector<unsigned char> raw(bytes);
-    file.read(raw.data(), bytes, "elements");
+    auto* const to = static_cast<unsigned char*>(raw(result));
+    file.read(to, bytes, "elements");
     file.expect_end();
-    if (const std::size_t size = size_of(dtype); size > 1)
-        for (std::size_t i = 0; i < bytes; i += size)
-            std::reverse(raw.begin() + std::ptrdiff_t(i), raw.begin() + std::ptrdiff_t(i + size));
-    void* const to = dtype == uint8     ? static_cast<void*>(result.data<std::uint8_t>())
-                     : dtype == int32   ? static_cast<void*>(result.data<std::int32_t>())
-                     : dtype == float32 ? static_cast<void*>(result.data<float>())
-                                        : static_cast<void*>(result.data<double>());
-    if (bytes > 0) std::memcpy(to, raw.data(), bytes);
+    if (size > 1)
+        for (std::size_t i = 0; i < bytes; i += size) std::reverse(to + i, to + i + size);
     return result;
 }
 

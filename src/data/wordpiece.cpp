@@ -1,13 +1,15 @@
 // WordPiece: words to ids by greedy longest match, as in BERT; ids back to text.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 
 #include "core/ref.h"
+#include "core/regular_file.h"
 #include "cpu/parallel.h"
 #include "data/trie.h"
 #include "data/words.h"
@@ -238,13 +240,14 @@ bool Encoder::match(const Word& word, Encoding& out) const {
 }
 
 std::vector<std::string> read_lines(const std::string& path) {
-    std::FILE* const file = std::fopen(path.c_str(), "rb");
-    check(file != nullptr, ErrorKind::io, "WordPiece: cannot open ", path, ": ", std::strerror(errno));
+    const int file = open_regular("WordPiece", path).descriptor;
     std::string content;
     char buffer[1 << 16];
-    while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, file)) content.append(buffer, got);
-    const int failure = std::ferror(file) ? errno : 0;
-    std::fclose(file);
+    ssize_t got = 0;
+    while ((got = ::read(file, buffer, sizeof buffer)) > 0 || (got < 0 && errno == EINTR))
+        if (got > 0) content.append(buffer, std::size_t(got));
+    const int failure = got < 0 ? errno : 0;
+    ::close(file);
     check(failure == 0, ErrorKind::io, "WordPiece: cannot read ", path, ": ", std::strerror(failure));
     std::vector<std::string> lines;
     for (std::size_t at = 0; at < content.size();) {
@@ -265,7 +268,7 @@ WordPiece WordPiece::from_vocabulary(std::vector<std::string> tokens, const Word
     return WordPiece(new State(std::move(tokens), options, "the vocabulary"));
 }
 WordPiece::WordPiece(const WordPiece& other) : WordPiece(other.state_) {}
-WordPiece& WordPiece::operator=(const WordPiece& other) {
+WordPiece& WordPiece::operator=(const WordPiece& other) & {
     WordPiece copy(other);
     std::swap(state_, copy.state_);
     return *this;

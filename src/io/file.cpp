@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "core/regular_file.h"
 #include "mezzo/error.h"
 
 namespace mezzo::io {
@@ -28,18 +29,10 @@ template <class Call> auto uninterrupted(Call call) {
 
 }  // namespace
 
-InputFile::InputFile(const char* op, const std::string& path)
-    : where_(std::string(op) + ": " + path),
-      // Without O_NONBLOCK opening a named pipe would wait for a writer.
-      descriptor_(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); })) {
-    check(descriptor_ >= 0, ErrorKind::io, op, ": cannot open ", path, ": ", reason(errno));
-    struct stat status = {};
-    if (fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
-        size_ = std::uint64_t(status.st_size);
-        return;
-    }
-    ::close(descriptor_);
-    fail(ErrorKind::io, where_, ": is no regular file");
+InputFile::InputFile(const char* op, const std::string& path) : where_(std::string(op) + ": " + path) {
+    const RegularFile file = open_regular(op, path);
+    descriptor_ = file.descriptor;
+    size_ = file.bytes;
 }
 
 InputFile::~InputFile() { ::close(descriptor_); }
