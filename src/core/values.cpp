@@ -25,6 +25,19 @@ HostValues::HostValues(const Tensor& x, const char* op) : keep_(x) {
     first_ = reinterpret_cast<const char*>(copy_.data());
 }
 
+namespace {
+
+// Room on the host for all elements of x, of which an expanded view may have more than any memory.
+template <class T> std::vector<T> elements(const Tensor& x) {
+    try {
+        return std::vector<T>(static_cast<std::size_t>(x.numel()));
+    } catch (const std::exception&) {  // bad_alloc or length_error
+        fail(ErrorKind::memory, "to_vector: no memory for the ", x.numel(), " elements of shape ", x.shape());
+    }
+}
+
+}  // namespace
+
 template <class T> T Tensor::item() const {
     check(numel() == 1, ErrorKind::shape, "item: needs one element, got shape ", shape(),
           "; use to_vector() or index first");
@@ -34,7 +47,7 @@ template <class T> T Tensor::item() const {
 }
 
 template <class T> std::vector<T> Tensor::to_vector() const {
-    std::vector<T> result(static_cast<std::size_t>(numel()));
+    std::vector<T> result = elements<T>(*this);
     const HostValues values(*this);
     visit_dtype(dtype(), [&](auto type) {
         std::size_t next = 0;

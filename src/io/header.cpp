@@ -202,18 +202,12 @@ private:
     [[noreturn]] void fail_tensor(const TensorInfo& info, const Items&... items) const {
         fail(ErrorKind::io, where_, ": tensor ", shown(info.name), items...);
     }
-    // Zeros are left out of the product, so that strides fit too.
     void check_bytes(const TensorInfo& info) const {
-        std::uint64_t bits = std::uint64_t(find_file_dtype(info.dtype)->bits);
-        bool empty = false;
-        for (const std::int64_t size : info.shape) {
-            empty = empty || size == 0;
-            if (size != 0 && bits > largest / std::uint64_t(size))
-                fail_tensor(info, ": the size of shape ", info.shape, " in ", info.dtype,
-                            " overflows 63 bits");
-            if (size != 0) bits *= std::uint64_t(size);
-        }
-        if (empty) bits = 0;
+        const auto element_bits = std::size_t(find_file_dtype(info.dtype)->bits);
+        const std::int64_t count = count_elements(info.shape, element_bits);
+        if (count < 0)
+            fail_tensor(info, ": the size of shape ", info.shape, " in ", info.dtype, " overflows 63 bits");
+        const std::uint64_t bits = std::uint64_t(count) * element_bits;
         if (bits % 8 != 0)
             fail_tensor(info, ": shape ", info.shape, " of ", info.dtype, " is ", bits,
                         " bits, no whole number of bytes");

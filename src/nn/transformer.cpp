@@ -28,6 +28,7 @@ std::int64_t checked_width(std::int64_t embed_dim, std::int64_t num_heads) {
     check(num_heads > 0 && embed_dim > 0 && embed_dim % num_heads == 0, ErrorKind::value,
           "MultiheadAttention: embed_dim is ", embed_dim, ", num_heads ", num_heads,
           "; embed_dim must be a positive multiple of num_heads");
+    checked_numel("MultiheadAttention", {3, embed_dim, embed_dim}, sizeof(float));
     return embed_dim;
 }
 

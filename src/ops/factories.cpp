@@ -87,8 +87,8 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
 // / 2^32.
 Tensor randperm(std::int64_t n, TensorOptions options) {
     check(n >= 0 && n <= INT32_MAX, ErrorKind::value, "randperm: n is ", n, "; it must be in [0, 2^31)");
-    const RandomState start = reserve_random(static_cast<std::uint64_t>(n + 3) / 4);
     std::vector<std::int64_t> values(static_cast<std::size_t>(n));
+    const RandomState start = reserve_random(static_cast<std::uint64_t>(n + 3) / 4);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
     PhiloxWords words{};
     for (std::size_t used = 0, i = values.size(); i-- > 1; ++used) {

@@ -30,7 +30,8 @@ Shape joined_shape(const Tensors& tensors, int dim) {
         if (other.size() == shape.size()) other[dim] = shape[dim];
         check(other == shape, ErrorKind::shape, "cat: shapes ", tensors[0].shape(), " and ",
               tensors[i].shape(), " differ outside dimension ", dim);
-        shape[dim] += count;
+        check(!__builtin_add_overflow(shape[dim], count, &shape[dim]), ErrorKind::shape, "cat: dimension ",
+              dim, " of the result is beyond 2^63");
     }
     return shape;
 }

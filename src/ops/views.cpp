@@ -28,7 +28,7 @@ Tensor raw_slice(const Tensor& x, int dim, std::int64_t start, std::int64_t step
     Strides strides = x.strides();
     const std::int64_t offset = count > 0 ? start * strides[dim] : 0;
     shape[dim] = count;
-    strides[dim] *= step;
+    if (count > 1) strides[dim] *= step;  // which then is less than the dimension's size
     return raw_view(x, shape, strides, offset);
 }
 
@@ -88,19 +88,16 @@ Tensor slice_grad(const Tensor& g, const Attrs& at) {
 Shape complete_shape(const Shape& wanted, const Tensor& x) {
     Shape shape = wanted;
     int unknown = -1;
-    std::int64_t known = 1;
     for (int d = 0; d < shape.size(); ++d) {
         check(shape[d] >= -1, ErrorKind::shape, "reshape: size ", shape[d], " in ", wanted, " is negative");
         check(shape[d] != -1 || unknown < 0, ErrorKind::shape, "reshape: more than one -1 in ", wanted);
-        if (shape[d] == -1)
-            unknown = d;
-        else
-            known *= shape[d];
+        if (shape[d] == -1) shape[unknown = d] = 1;
     }
+    const std::int64_t known = checked_numel("reshape", shape, size_of(x.dtype()));
     if (unknown >= 0 && known > 0) shape[unknown] = x.numel() / known;
     const bool fits = unknown < 0 || known > 0;
-    check(fits && shape.numel() == x.numel(), ErrorKind::shape, "reshape: ", x.shape(), " has ", x.numel(),
-          " elements, which do not fit ", wanted);
+    check(fits && checked_numel("reshape", shape, size_of(x.dtype())) == x.numel(), ErrorKind::shape,
+          "reshape: ", x.shape(), " has ", x.numel(), " elements, which do not fit ", wanted);
     return shape;
 }
 
@@ -193,7 +190,7 @@ Tensor Tensor::slice(std::int64_t along, std::int64_t start, std::int64_t end, s
     const auto within = [n](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + n : i, 0, n); };
     start = within(start);
     end = std::max(start, within(end));
-    const std::int64_t count = (end - start + step - 1) / step;
+    const std::int64_t count = end > start ? (end - start - 1) / step + 1 : 0;
     if (count == n) return *this;
     return recorded_view(slice_op, *this, slice_attrs(shape(), d, start, step),
                          raw_slice(*this, d, start, step, count));
@@ -251,6 +248,7 @@ Tensor Tensor::expand(const Shape& wanted) const {
         if (d >= added && new_shape[d] == own) new_strides[d] = strides()[d - added];
     }
     if (new_shape == shape()) return *this;
+    checked_numel("expand", new_shape, size_of(dtype()));
     return recorded_view(expand_op, *this, {}, raw_view(*this, new_shape, new_strides));
 }
 
