@@ -257,6 +257,7 @@ void Backward::write_keys(const Part& part, const Keys& k) const {
 
 // Gradients of keys that no query may look at.
 void Backward::zero_keys(const Part& part, std::int64_t first, std::int64_t end) const {
+    if (p.dim == 0) return;  // no elements, and perhaps no memory
     for (const Heads* x : {&dk, &dv})
         for (std::int64_t j = first; j < end; ++j)
             std::memset(x->at(part.b, j, part.h), 0, std::size_t(p.dim) * size_of(x->dtype));

@@ -42,7 +42,7 @@ Scratch& scratch() {
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 const void* element(const void* base, Dtype type, std::int64_t index) {
-    if (index == 0) return base;
+    if (index == 0 || base == nullptr) return base;  // none: an operand without elements
     return static_cast<const char*>(base) + index * static_cast<std::int64_t>(size_of(type));
 }
 void* element(void* base, Dtype type, std::int64_t index) {
@@ -379,7 +379,7 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
 
 // On tiles if the kernels have them for the operands. `bias`: float32 or null.
 bool done_on_tiles(const GemmKernels& kernels, const Gemm& g, const float* bias) {
-    if (!kernels.tiles || g.a_type != g.b_type || g.k == 0 || !worth_packing(g)) return false;
+    if (!kernels.tiles || g.a_type != g.b_type || !worth_packing(g)) return false;
     const TileProduct* product = tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
     if (!product) return false;
     Gemm with_bias = g;
@@ -389,6 +389,18 @@ bool done_on_tiles(const GemmKernels& kernels, const Gemm& g, const float* bias)
     return true;
 }
 
+// Nothing to add up, k = 0: C is what the epilogue makes of zeros.
+void empty_sums(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    constexpr std::int64_t width = 1024;
+    const auto rows_at_once = std::max<std::int64_t>(1, 64 * width / g.n);
+    parallel_for(g.m, rows_at_once, [&](std::int64_t begin, std::int64_t end) {
+        float* zeros = scratch().tile.get<float>(width);
+        std::fill(zeros, zeros + width, 0.0f);
+        for (std::int64_t j = 0; j < g.n; j += width)
+            finish(kernels, g, bias, begin, j, end - begin, std::min(width, g.n - j), zeros, 0);
+    });
+}
+
 void single(const GemmKernels& kernels, const Gemm& g) {
     const float* bias = static_cast<const float*>(g.bias);
     if (g.bias && g.bias_type != float32) {
@@ -396,6 +408,7 @@ void single(const GemmKernels& kernels, const Gemm& g) {
         convert(g.bias, g.bias_type, converted, float32, g.n);
         bias = converted;
     }
+    if (g.k == 0) return empty_sums(kernels, g, bias);
     if (done_on_tiles(kernels, g, bias)) return;
     if (g.m <= skinny_m)
         skinny_rows(kernels, g, bias);

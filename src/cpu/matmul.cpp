@@ -57,6 +57,7 @@ void set_operands(Gemm& g, const Matrix& a, const Matrix& b) {
 }
 
 const char* advance(const void* p, std::int64_t elements, Dtype dtype) {
+    if (p == nullptr) return nullptr;  // no elements
     return static_cast<const char*>(p) + elements * std::int64_t(size_of(dtype));
 }
 

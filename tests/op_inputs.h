@@ -1,0 +1,23 @@
+// Inputs of the lines of op_cases.cpp.
+#pragma once
+
+#include <vector>
+
+#include "op_cases.h"
+
+namespace mezzo::test {
+
+// shifted: contiguous, but one element away from any alignment.
+enum class Layout { plain, transposed, sliced, shifted };
+
+// Reproducible inputs of the given shapes, of the kinds that the line asks for.
+Tensors make_inputs(const OpCase& c, const std::vector<Shape>& shapes, Dtype dtype, Device device,
+                    Layout layout = Layout::plain);
+
+// The inputs' exact values in float64 on the CPU.
+Tensors exact(const Tensors& inputs);
+
+// 'f', 'i', 'c' or 'b': see OpCase::kinds.
+char kind(const OpCase& c, std::size_t i);
+
+}  // namespace mezzo::test
