@@ -1,5 +1,6 @@
 // The graph's node: what it keeps, how it is read again, and how long chains are freed without recursion.
 #include <cassert>
+#include <utility>
 
 #include "autograd/extra.h"
 #include "autograd/running.h"
@@ -34,21 +35,15 @@ Call::~Call() {
 }
 
 // Freeing a node frees what it points to: nodes reached while one is being freed wait in a list, so that the
-// depth of the recursion does not grow with the length of the chain.
+// depth of the recursion does not grow with the length of the chain. The list runs through the nodes, because
+// memory may be lacking just when a graph is dropped.
 void dispose(Call* call) noexcept {
-    thread_local std::vector<Call*>* waiting = nullptr;
-    if (waiting) {
-        waiting->push_back(call);
-        return;
-    }
-    std::vector<Call*> list{call};
-    waiting = &list;
-    while (!list.empty()) {
-        Call* next = list.back();
-        list.pop_back();
-        delete next;
-    }
-    waiting = nullptr;
+    thread_local bool freeing = false;
+    thread_local Call* waiting = nullptr;
+    call->next_disposed = std::exchange(waiting, call);
+    if (std::exchange(freeing, true)) return;
+    while (waiting != nullptr) delete std::exchange(waiting, waiting->next_disposed);
+    freeing = false;
 }
 
 void Call::note_versions() {

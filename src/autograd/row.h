@@ -98,6 +98,7 @@ struct Call {
         versions;           // of the kept tensors' storages: an in-place write since then is an error
     bool released = false;  // the kept tensors are gone: backward has run
     CallExtra* extra = nullptr;
+    Call* next_disposed = nullptr;  // while it waits to be freed
 
     Call();
     ~Call();

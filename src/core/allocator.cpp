@@ -164,13 +164,14 @@ void CachingAllocator::count_allocation(std::size_t size) {
 }
 
 Block* CachingAllocator::take(std::size_t size) {
-    Pool& free_blocks = pool(size <= small_limit);
+    BlockPool& free_blocks = pool(size <= small_limit);
     const auto found = free_blocks.lower_bound(size);
     if (found == free_blocks.end()) return nullptr;
     Block* block = *found;
-    free_blocks.erase(found);
+    std::unique_ptr<Block> rest = block->size > size ? new_block() : nullptr;
+    block->place = free_blocks.extract(found);
     block->free = false;
-    if (block->size > size) split(block, size);
+    if (rest) split(block, size, std::move(rest));
     return block;
 }
 
@@ -178,27 +179,34 @@ Block* CachingAllocator::take_segment(std::size_t bytes, std::size_t segment) {
     const std::size_t size = block_size(bytes);
     if (!keeps_blocks(device_)) segment = size;
     if (limit_ != 0 && (segment > limit_ || reserved_ > limit_ - segment)) return nullptr;
+    std::unique_ptr<Block> first = new_block(), rest = segment > size ? new_block() : nullptr;
     void* memory = backend_.allocate(device_.index, keeps_blocks(device_) ? segment : bytes);
     if (memory == nullptr) return nullptr;
     ++system_allocations_;
     reserved_ += segment;
     max_reserved_ = std::max(max_reserved_, reserved_);
-    auto* block = new Block;
-    block->owner = this;
-    block->device = device_;
+    Block* block = first.release();
     block->address = static_cast<char*>(memory);
     block->size = segment;
     block->small = size <= small_limit;
     poison(block);
-    if (segment > size) split(block, size);
+    if (rest) split(block, size, std::move(rest));
     return block;
 }
 
-// Cuts a block that is in no pool to `size`; the rest becomes a free block.
-void CachingAllocator::split(Block* block, std::size_t size) {
-    auto* rest = new Block;
-    rest->owner = this;
-    rest->device = device_;
+// A block without memory, in no pool. All that may throw comes before anything is changed.
+std::unique_ptr<Block> CachingAllocator::new_block() {
+    auto block = std::make_unique<Block>();
+    block->owner = this;
+    block->device = device_;
+    BlockPool alone;
+    block->place = alone.extract(alone.insert(block.get()).first);
+    return block;
+}
+
+// Cuts a block that is in no pool to `size`; `other` becomes the rest, a free block.
+void CachingAllocator::split(Block* block, std::size_t size, std::unique_ptr<Block> other) {
+    Block* rest = other.release();
     rest->address = block->address + size;
     rest->size = block->size - size;
     rest->small = block->small;
@@ -208,7 +216,7 @@ void CachingAllocator::split(Block* block, std::size_t size) {
     block->next = rest;
     block->size = size;
     rest->free = true;
-    pool(rest->small).insert(rest);
+    pool(rest->small).insert(std::move(rest->place));
 }
 
 // Makes one of two neighbours.
@@ -221,22 +229,22 @@ Block* CachingAllocator::join(Block* first, Block* second) {
 }
 
 void CachingAllocator::put(Block* block) {
-    Pool& free_blocks = pool(block->small);
+    BlockPool& free_blocks = pool(block->small);
     if (Block* next = block->next; next != nullptr && next->free) {
         free_blocks.erase(next);
         block = join(block, next);
     }
     if (Block* previous = block->previous; previous != nullptr && previous->free) {
-        free_blocks.erase(previous);
+        previous->place = free_blocks.extract(previous);
         block = join(previous, block);
     }
     block->free = true;
-    free_blocks.insert(block);
+    free_blocks.insert(std::move(block->place));
 }
 
 // Gives every segment that is one free block back to the system.
 void CachingAllocator::release_segments() {
-    for (Pool& free_blocks : pools_)
+    for (BlockPool& free_blocks : pools_)
         for (auto it = free_blocks.begin(); it != free_blocks.end();) {
             Block* block = *it;
             if (block->previous != nullptr || block->next != nullptr) {
@@ -253,7 +261,7 @@ void CachingAllocator::release_segments() {
 
 std::size_t CachingAllocator::largest_free() const {
     std::size_t largest = 0;
-    for (const Pool& free_blocks : pools_)
+    for (const BlockPool& free_blocks : pools_)
         if (!free_blocks.empty()) largest = std::max(largest, (*free_blocks.rbegin())->size);
     return largest;
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <set>
 
@@ -14,6 +15,14 @@
 namespace mezzo {
 
 class CachingAllocator;
+struct Block;
+
+struct BlocksBySize {
+    using is_transparent = void;
+    bool operator()(const Block* a, const Block* b) const;
+    bool operator()(const Block* a, std::size_t size) const;
+};
+using BlockPool = std::set<Block*, BlocksBySize>;
 
 // A piece of a segment. It is also the Storage that tensors share while the block is live, so that making a
 // tensor's storage costs no allocation of its own.
@@ -25,10 +34,16 @@ struct Block : Storage {
     Block* previous = nullptr;  // neighbours in the segment
     Block* next = nullptr;
     Block* next_cached = nullptr;  // in a thread's front cache
+    BlockPool::node_type place;    // its entry in a pool while it is in none: to give it back needs no memory
     bool free = false;             // in a pool's free set
     bool small = false;            // which pool
     std::uint32_t number = 0;      // among the allocations of a step (core/step_memory.h)
 };
+
+inline bool BlocksBySize::operator()(const Block* a, const Block* b) const {
+    return a->size != b->size ? a->size < b->size : a->address < b->address;
+}
+inline bool BlocksBySize::operator()(const Block* a, std::size_t size) const { return a->size < size; }
 
 // Blocks of at most 1 MiB come from 2 MiB segments, larger ones from segments of at least 20 MiB. A free
 // block is found by best fit, cut to size, and joined with its free neighbours when it comes back. All
@@ -53,19 +68,11 @@ public:
     void return_to_pool(Block* block) noexcept;
 
 private:
-    struct BySize {
-        using is_transparent = void;
-        bool operator()(const Block* a, const Block* b) const {
-            return a->size != b->size ? a->size < b->size : a->address < b->address;
-        }
-        bool operator()(const Block* a, std::size_t size) const { return a->size < size; }
-    };
-    using Pool = std::set<Block*, BySize>;
-
-    Pool& pool(bool small) { return pools_[small ? 0 : 1]; }
+    BlockPool& pool(bool small) { return pools_[small ? 0 : 1]; }
     Block* take(std::size_t size);                                // from a pool; null if none fits
     Block* take_segment(std::size_t bytes, std::size_t segment);  // from the system; null if not to be had
-    void split(Block* block, std::size_t size);
+    std::unique_ptr<Block> new_block();
+    void split(Block* block, std::size_t size, std::unique_ptr<Block> rest);
     Block* join(Block* first, Block* second);
     void put(Block* block);
     void release_segments();
@@ -76,7 +83,7 @@ private:
     const Backend& backend_;
     const Device device_;
     std::mutex mutex_;  // guards the pools, reserved and limit
-    Pool pools_[2];
+    BlockPool pools_[2];
     std::size_t reserved_ = 0, max_reserved_ = 0, limit_ = 0;
     std::uint64_t system_allocations_ = 0;
     std::atomic<std::size_t> allocated_{0}, max_allocated_{0};

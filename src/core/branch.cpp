@@ -20,7 +20,7 @@ Branch::Branch(Device device, bool independent) : device_(device) {
 Branch::~Branch() {
     try {
         join();
-    } catch (const Error&) {  // the device is lost, and the next call says so
+    } catch (...) {  // the device is lost, and the next call says so
     }
 }
 

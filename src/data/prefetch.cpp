@@ -96,7 +96,7 @@ void TransferQueue::drop() noexcept {
     for (std::size_t i = 0; i < sent.size(); ++i) {
         try {
             if (i >= finished) sent[i].buffer->drop();
-        } catch (const Error&) {  // the device is lost, and with it the copies
+        } catch (...) {  // the device is lost, and with it the copies
         }
         give_staging(device, std::move(sent[i].buffer));
     }

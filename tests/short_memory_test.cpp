@@ -1,0 +1,103 @@
+// The host's memory runs out: what is given back then needs none, and what fails leaves everything usable.
+// This file replaces operator new for the whole program.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <new>
+
+#include "core/tensor_impl.h"
+#include "mezzo/autograd.h"
+#include "mezzo/nn.h"
+#include "mezzo/optim.h"
+
+using namespace mezzo;
+
+namespace {
+
+// How many allocations of this thread may still succeed; below 0: any number.
+thread_local long allowed = -1;
+
+class Limit {
+public:
+    explicit Limit(long allocations) { allowed = allocations; }
+    ~Limit() { allowed = -1; }
+    Limit(const Limit&) = delete;
+    Limit& operator=(const Limit&) = delete;
+};
+
+}  // namespace
+
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+    if (allowed == 0) return nullptr;
+    if (allowed > 0) --allowed;
+    return std::malloc(bytes != 0 ? bytes : 1);
+}
+void* operator new(std::size_t bytes) {
+    if (void* memory = operator new(bytes, std::nothrow)) return memory;
+    throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+TEST_CASE("short of memory: a graph is dropped without any", "[memory]") {
+    const LiveObjects before = live_objects();
+    {
+        const Tensor x = ones({8}).set_requires_grad();
+        Tensor y = x;
+        for (int i = 0; i < 5000; ++i) y = y * 1.0 + x;  // nodes with two edges each
+        const Limit none(0);
+        y = Tensor();
+    }
+    CHECK(live_objects().calls == before.calls);
+    CHECK(live_objects().tensors == before.tensors);
+}
+
+TEST_CASE("short of memory: tensors of every size are dropped without any", "[memory]") {
+    empty_cache(cpu_device);
+    const std::size_t allocated = memory_stats(cpu_device).allocated;
+    {
+        Tensors tensors;
+        for (int i = 0; i < 600; ++i) tensors.push_back(empty({std::int64_t(1) << i % 22}));
+        const Limit none(0);
+        for (std::size_t i = 0; i < tensors.size(); i += 2) tensors[i] = Tensor();  // between live neighbours
+        for (std::size_t i = 1; i < tensors.size(); i += 2)
+            tensors[i] = Tensor();  // which are joined with them
+    }
+    CHECK(memory_stats(cpu_device).allocated == allocated);
+    empty_cache(cpu_device);
+    CHECK(memory_stats(cpu_device).largest_free < memory_stats(cpu_device).reserved + 1);
+    CHECK(ones({1 << 20})[5].item<float>() == 1);
+}
+
+TEST_CASE("short of memory: a step that fails at any allocation can be repeated", "[memory]") {
+    manual_seed(4);
+    nn::Sequential net(nn::Linear(6, 5), nn::ReLU(), nn::Linear(5, 2));
+    const Tensor x = randn({3, 6});
+    const auto gradients = [&] { return autograd::grad({sum(square(net(x)))}, net.parameters()); };
+    const Tensors wanted = gradients();
+    empty_cache(cpu_device);
+    const std::size_t reserved = memory_stats(cpu_device).reserved;
+    long allocations = 0;
+    for (bool done = false; !done; ++allocations) {
+        const LiveObjects before = live_objects();
+        try {
+            Tensors found;
+            {
+                const Limit some(allocations);
+                found = gradients();
+            }
+            for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(all_close(found[i], wanted[i]));
+            done = true;
+        } catch (const std::bad_alloc&) {
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::memory);
+        }
+        CAPTURE(allocations);
+        empty_cache(cpu_device);
+        CHECK(memory_stats(cpu_device).reserved == reserved);
+        CHECK(live_objects().calls == before.calls);
+        CHECK(live_objects().tensors == before.tensors);
+        CHECK(live_objects().storages == before.storages);
+    }
+    CHECK(allocations > 50);
+}
