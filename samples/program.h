@@ -72,6 +72,9 @@ inline std::string read_all(std::FILE* file, const std::string& name) {
     return text;
 }
 inline std::string read_file(const std::string& path) {
+    std::error_code unknown;
+    if (std::filesystem::is_fifo(path, unknown))  // opening it would wait for a writer
+        throw std::runtime_error(path + ": is a named pipe, no regular file");
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
     if (!file) throw std::runtime_error(path + ": cannot be read: " + std::strerror(errno));
     return read_all(file.get(), path);

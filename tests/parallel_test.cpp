@@ -1,6 +1,7 @@
 // The thread pool: coverage of ranges, exceptions, nesting, several callers, changing sizes.
 #include "cpu/parallel.h"
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -139,4 +140,30 @@ TEST_CASE("parallel_for works in a forked child, which exits cleanly", "[paralle
     int status = -1;
     REQUIRE(waitpid(child, &status, 0) == child);
     CHECK(status == 0);
+}
+
+TEST_CASE("parallel_for goes on where the system starts no thread", "[parallel]") {
+    const Threads restore;
+    cpu::set_num_threads(1);
+    CHECK_THROWS_WITH(cpu::set_num_threads(1048576),
+                      Catch::Matchers::Contains("got 1048576; 1 to 1024 threads"));
+    CHECK(cpu::num_threads() == 1);
+    pthread_attr_t usual, impossible;
+    REQUIRE(pthread_getattr_default_np(&usual) == 0);
+    REQUIRE(pthread_getattr_default_np(&impossible) == 0);
+    REQUIRE(pthread_attr_setstacksize(&impossible, std::size_t(1) << 50) ==
+            0);  // no address space has room for it
+    cpu::set_num_threads(4);
+    REQUIRE(pthread_setattr_default_np(&impossible) == 0);
+    const bool covered = covers(1000, 1), again = covers(77, 3);
+    const int left = cpu::num_threads();
+    REQUIRE(pthread_setattr_default_np(&usual) == 0);
+    CHECK(covered);
+    CHECK(again);
+    CHECK(left == 1);
+    cpu::set_num_threads(3);  // asked again, the system can
+    CHECK(covers(1000, 1));
+    CHECK(cpu::num_threads() == 3);
+    pthread_attr_destroy(&usual);
+    pthread_attr_destroy(&impossible);
 }

@@ -15,13 +15,6 @@ namespace bert {
 
 namespace {
 
-// Opening a named pipe would wait for a writer.
-void refuse_pipe(const std::string& path) {
-    std::error_code unknown;
-    if (std::filesystem::is_fifo(path, unknown))
-        throw std::runtime_error(path + ": is a named pipe, no regular file");
-}
-
 // A whole line as a non-negative number, or an error that says where.
 std::int64_t parse_label(const std::string& line, const std::string& path, std::size_t number) {
     const bool digits =
@@ -97,7 +90,6 @@ std::map<std::string, std::vector<std::string>> packages_by_section() {
 }  // namespace
 
 std::vector<std::string> read_lines(const std::string& path) {
-    refuse_pipe(path);
     return program::lines_of(program::read_file(path));
 }
 

@@ -12,7 +12,6 @@
 #include "core/backend.h"
 #include "cpu/isa.h"
 #include "cpu/parallel.h"
-#include "mezzo/error.h"
 
 namespace mezzo {
 namespace {
@@ -72,12 +71,7 @@ const Backend cpu_backend{.device_count = device_count,
                           .copy = copy,
                           .synchronize = nothing_to_wait_for};
 
-void set_num_threads(int n) {
-    check(n >= 1, ErrorKind::value, "set_num_threads: got ", n, "; needs at least 1");
-    check(!cpu::in_parallel_region(), ErrorKind::state,
-          "set_num_threads: called from inside a parallel loop");
-    cpu::set_num_threads(n);
-}
+void set_num_threads(int n) { cpu::set_num_threads(n); }
 
 int num_threads() { return cpu::num_threads(); }
 

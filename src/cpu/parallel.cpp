@@ -16,6 +16,8 @@
 namespace mezzo::cpu {
 namespace {
 
+constexpr int max_threads = 1024;
+
 // About 2 us: enough to bridge back-to-back loops, too little to steal time from a neighbour process.
 constexpr int spin_rounds = 60;
 
@@ -28,14 +30,14 @@ void pause_briefly() {
 int available_processors() {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, max_threads);
 }
 
 thread_local bool inside = false;
 std::atomic<int> thread_count{0};         // 0: not asked yet
 std::atomic<bool> pool_destroyed{false};  // loops in static destructors run inline
 
-struct RegionGuard {
+struct [[nodiscard]] RegionGuard {
     RegionGuard() { inside = true; }
     ~RegionGuard() { inside = false; }
     RegionGuard(const RegionGuard&) = delete;
@@ -59,8 +61,8 @@ public:
              const void* body) {
         const std::unique_lock<std::mutex> owner(owner_, std::try_to_lock);
         if (!owner.owns_lock()) return false;
+        if (static_cast<int>(workers_.size()) != num_threads() - 1) start(num_threads() - 1);
         const int threads = num_threads();
-        if (static_cast<int>(workers_.size()) != threads - 1) start(threads - 1);
         n_ = n;
         chunk_ = std::max<std::int64_t>({1, grain, n / (std::int64_t(threads) * 8)});
         call_ = call;
@@ -141,12 +143,20 @@ private:
         }
     }
 
+    // Where the system has no room for so many threads, those that it has started are what num_threads() says
+    // from then on.
     void start(int count) {
         stop();
         pid_ = getpid();
         stopping_ = false;
         const std::uint32_t now = epoch_.load();
-        for (int i = 0; i < count; ++i) workers_.emplace_back([this, now] { worker(now); });
+        try {
+            workers_.reserve(static_cast<std::size_t>(count));
+            while (static_cast<int>(workers_.size()) < count)
+                workers_.emplace_back([this, now] { worker(now); });
+        } catch (const std::exception&) {  // system_error, or bad_alloc
+            thread_count = static_cast<int>(workers_.size()) + 1;
+        }
     }
 
     // After fork() the child has no worker threads: nothing to join there.
@@ -185,7 +195,8 @@ int num_threads() {
 }
 
 void set_num_threads(int n) {
-    check(n >= 1, ErrorKind::value, "set_num_threads: got ", n, "; needs at least 1");
+    check(n >= 1 && n <= max_threads, ErrorKind::value, "set_num_threads: got ", n, "; 1 to ", max_threads,
+          " threads are supported");
     check(!inside, ErrorKind::state, "set_num_threads: called from inside a parallel loop; call it before");
     Pool::instance().resize(n);
 }

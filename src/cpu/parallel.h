@@ -10,7 +10,9 @@ namespace mezzo::cpu {
 // on.
 int num_threads();
 
-// Sets num_threads(); n >= 1, else Error. Not from inside a parallel loop (Error, ErrorKind::state).
+// Sets num_threads(); 1 to 1024, else Error. Where the system cannot start that many, the first loop goes on
+// with fewer, and num_threads() is their number from then on. Not from inside a parallel loop (Error,
+// ErrorKind::state).
 void set_num_threads(int n);
 
 // True while this thread runs the body of a parallel loop; loops inside it run inline.
