@@ -104,7 +104,7 @@ private:
 // Share of samples whose largest logit is the right one.
 double accuracy(const Settings& s, mz::nn::Sequential& net, mz::data::DataLoader& loader) {
     const mz::NoGrad no_grad;
-    const mz::amp::Autocast scope({.device = s.device.type(), .dtype = s.low(), .enabled = s.mixed()});
+    const mz::amp::Autocast scope({.dtype = s.low(), .enabled = s.mixed()});
     net.eval();
     mz::Tensor right = mz::zeros({}, {.dtype = mz::int64, .device = s.device});
     for (const auto& [x, y] : loader) right = right + mz::sum(mz::eq(mz::argmax(net(x), 1), y));
@@ -121,8 +121,7 @@ double train_epoch(const Settings& s, std::int64_t epoch, mz::nn::Sequential& ne
     for (const mz::data::Batch batch : loader) {
         mz::Tensor loss;
         {
-            const mz::amp::Autocast scope(
-                {.device = s.device.type(), .dtype = s.low(), .enabled = s.mixed()});
+            const mz::amp::Autocast scope({.dtype = s.low(), .enabled = s.mixed()});
             loss = mz::cross_entropy(net(batch.x), batch.y);
         }
         scaler.scale(loss).backward();

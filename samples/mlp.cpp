@@ -72,9 +72,8 @@ Result train(const Settings& s, const Mode& mode, const std::vector<mz::data::Ba
     for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
         for (const auto& [x, y] : data) {
             {
-                mz::amp::Autocast scope({.device = s.device.type(),
-                                         .dtype = mode.autocast() ? mode.dtype : mz::float16,
-                                         .enabled = mode.autocast()});
+                mz::amp::Autocast scope(
+                    {.dtype = mode.autocast() ? mode.dtype : mz::float16, .enabled = mode.autocast()});
                 const mz::Tensor output = net(x);
                 loss = mz::mse_loss(output, y);
                 check_dtypes(mode, output, loss);

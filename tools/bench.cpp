@@ -49,9 +49,8 @@ Step training_step(const Settings& s, std::shared_ptr<mz::optim::Optimizer> opti
     return [=, &s] {
         mz::Tensor loss;
         {
-            const mz::amp::Autocast scope({.device = s.device.type(),
-                                           .dtype = s.mixed() ? s.dtype() : mz::float16,
-                                           .enabled = s.mixed()});
+            const mz::amp::Autocast scope(
+                {.dtype = s.mixed() ? s.dtype() : mz::float16, .enabled = s.mixed()});
             loss = loss_of();
         }
         scaler->scale(loss).backward();

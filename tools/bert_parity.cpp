@@ -28,9 +28,7 @@ struct Settings {
     std::string path(const std::string& name) const { return folder + "/" + name; }
 };
 
-mz::amp::AutocastOptions autocast_of(const Settings& s) {
-    return {.device = s.device.type(), .dtype = s.low(), .enabled = s.mixed()};
-}
+mz::amp::AutocastOptions autocast_of(const Settings& s) { return {.dtype = s.low(), .enabled = s.mixed()}; }
 
 // Biases and norms start neutral, which would hide a mistake in their use.
 void disturb(const mz::nn::Module& net) {

@@ -53,7 +53,7 @@ public:
     // cast to float32.
     template <class Model> Tensor forward(Model& model, const Tensor& x) const {
         const Tensor input = cast_input(x);
-        const Autocast scope({.device = x.device().type(), .dtype = low_, .enabled = properties_.autocast});
+        const Autocast scope({.dtype = low_, .enabled = properties_.autocast});
         return cast_output(model(input));
     }
     [[nodiscard]] Tensor cast_input(const Tensor& x) const;
@@ -71,6 +71,7 @@ public:
 
     // loss_scale and growth tracker of every scaler.
     [[nodiscard]] StateDict state_dict() const;
+    // Throws, with nothing changed, for another number of losses and values that a scaler refuses.
     void load_state_dict(const StateDict& state);
 
 private:

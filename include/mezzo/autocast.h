@@ -2,6 +2,7 @@
 // float32.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,11 @@
 namespace mezzo::amp {
 
 struct AutocastOptions {
-    DeviceType device = DeviceType::cpu;
-    Dtype dtype = float16;  // float16 or bfloat16
-    bool enabled = true;    // false inside an enabled scope turns it off there; false everywhere equals no
-                            // scope, bit for bit
-    bool cache = true;      // cast each float32 leaf that requires grad once per scope, not at every use
+    std::optional<DeviceType> device = {};  // none: every device; the others stay as they are outside
+    Dtype dtype = float16;                  // float16 or bfloat16
+    bool enabled = true;  // false inside an enabled scope turns it off there; false everywhere equals no
+                          // scope, bit for bit
+    bool cache = true;    // cast each float32 leaf that requires grad once per scope, not at every use
 };
 
 // Sets this thread's autocast state until the end of the scope, also when left by an exception. Scopes nest.
@@ -28,9 +29,8 @@ public:
     Autocast& operator=(const Autocast&) = delete;
 
 private:
-    DeviceType device_;
-    bool enabled_;
-    Dtype dtype_;
+    bool enabled_[device_type_count];  // what was set before
+    Dtype dtype_[device_type_count];
     bool cache_;
 };
 

@@ -35,9 +35,7 @@ struct Options {
 
     bool mixed() const { return precision != "fp32"; }
     mezzo::Dtype low() const { return precision == "bf16" ? mezzo::bfloat16 : mezzo::float16; }
-    mezzo::amp::AutocastOptions autocast() const {
-        return {.device = device.type(), .dtype = low(), .enabled = mixed()};
-    }
+    mezzo::amp::AutocastOptions autocast() const { return {.dtype = low(), .enabled = mixed()}; }
 };
 
 // Returns -1 to go on, or the exit code of a program that has printed help or an error.

@@ -1,7 +1,10 @@
 // Autocast: the thread's state, the scope's cast cache, and what each policy does to an op's inputs.
 #include "mezzo/autocast.h"
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_map>
+#include <utility>
 
 #include "autograd/report.h"
 #include "autograd/state.h"
@@ -221,25 +224,26 @@ void report_call(const Row& row, const Tensors& values, Dtype result, const Cast
 
 namespace amp {
 
-Autocast::Autocast(const AutocastOptions& options) : device_(options.device) {
+Autocast::Autocast(const AutocastOptions& options) {
     check(is_16bit(options.dtype), ErrorKind::dtype, "Autocast: dtype is ", options.dtype,
           "; it must be float16 or bfloat16");
     AutocastState& state = autocast_state();
-    const int d = int(device_);
-    enabled_ = state.enabled[d];
-    dtype_ = state.dtype[d];
-    cache_ = state.cache;
-    state.enabled[d] = options.enabled;
-    state.dtype[d] = options.dtype;
-    state.cache = options.cache;
+    cache_ = std::exchange(state.cache, options.cache);
+    for (int d = 0; d < device_type_count; ++d) {
+        enabled_[d] = state.enabled[d];
+        dtype_[d] = state.dtype[d];
+        if (options.device && *options.device != DeviceType(d)) continue;
+        state.enabled[d] = options.enabled;
+        state.dtype[d] = options.dtype;
+    }
     enter_autocast_scope();
 }
 
 Autocast::~Autocast() {
     leave_autocast_scope();
     AutocastState& state = autocast_state();
-    state.enabled[int(device_)] = enabled_;
-    state.dtype[int(device_)] = dtype_;
+    std::copy(std::begin(enabled_), std::end(enabled_), state.enabled);
+    std::copy(std::begin(dtype_), std::end(dtype_), state.dtype);
     state.cache = cache_;
 }
 
