@@ -44,6 +44,10 @@ struct World {
         return total;
     }
     void backward(double slope = 1) { scaler.scale(loss(slope)).backward(); }
+    void zero_grad() {
+        a->zero_grad();
+        if (b) b->zero_grad();
+    }
     // In the eager run the gradients have a second owner from here on.
     void hold() {
         held.clear();
@@ -122,10 +126,10 @@ TEST_CASE("deferred: step without unscale_ leaves unscaled gradients", "[deferre
         t.scaler.update();
         t.look();
         CHECK_FALSE(t.waits(0));
-        t.backward();  // without zero_grad: added to unscaled ones
+        t.loss().backward();  // added to unscaled ones
         t.look();
-        t.step(*t.a);
-        t.scaler.update();
+        t.a->step();
+        t.a->zero_grad();
         t.backward();
         t.step(*t.a);
     });
@@ -220,6 +224,7 @@ TEST_CASE("deferred: clipping parts, twice, by value", "[deferred]") {
         nn::clip_grad_value_(t.w, 0.01);
         t.step(*t.a);
         t.scaler.update();
+        t.a->zero_grad();
         t.backward();
         t.unscale(*t.a);
         t.clip({}, 1);
@@ -348,6 +353,7 @@ TEST_CASE("deferred: backward of one loss after the step of another", "[deferred
         t.scaler.step(*t.b);
         CHECK(floats(t.w[2].grad())[0] == 1);
         t.scaler.update();
+        t.zero_grad();
         t.backward();
         t.scaler.step(*t.a);
         t.scaler.update();
@@ -359,9 +365,11 @@ TEST_CASE("deferred: backward of one loss after the step of another", "[deferred
 TEST_CASE("deferred: the scaler's state until update()", "[deferred]") {
     for (const Device device : test::devices()) {
         World t(device, false, true);
+        t.zero_grad();
         t.backward();
         t.scaler.step(*t.a);
         t.scaler.update();
+        t.zero_grad();
         t.backward();
         t.scaler.step(*t.a);  // the device holds the grown scale already
         CHECK((t.scaler.get_scale() == 64 && t.scaler.get_growth_tracker() == 1 && !t.scaler.found_inf()));
@@ -372,14 +380,17 @@ TEST_CASE("deferred: the scaler's state until update()", "[deferred]") {
         t.scaler.update();
         CHECK((t.scaler.get_scale() == 512 && t.scaler.get_growth_tracker() == 0));
         t.scaler.set_growth_factor(2);
+        t.zero_grad();
         t.backward();
         t.scaler.step(*t.a);
         t.scaler.update(100.0);
         CHECK((t.scaler.get_scale() == 100 && t.scaler.get_growth_tracker() == 0));
+        t.zero_grad();
         t.backward();
         t.scaler.step(*t.a);
         const StateDict saved = t.scaler.state_dict();
         t.scaler.update();
+        t.zero_grad();
         t.backward();
         t.scaler.step(*t.a);
         t.scaler.load_state_dict(saved);  // between step and update

@@ -35,6 +35,13 @@ inline void poke(const Tensor& w, std::int64_t at, float value) {
     w.grad().slice(0, at, at + 1).fill_(value);
 }
 
+// A scaler for gradients that a case sets itself: one that has never scaled would refuse them.
+inline GradScaler scaler_in_use(const GradScalerOptions& options) {
+    GradScaler scaler(options);
+    scaler.scale(scalar(1));
+    return scaler;
+}
+
 // One parameter, an optimizer and a scaler: loss = slope * w.
 struct Bench {
     explicit Bench(const GradScalerOptions& options, double lr = 0.5, float slope_ = 3, Device device = {})

@@ -117,7 +117,7 @@ TEST_CASE("scaler: what counts as overflow", "[scaler]") {
          {std::int64_t(1), std::int64_t(255), std::int64_t(256), std::int64_t(257), std::int64_t(100003)}) {
         const Tensor w = zeros({n}).set_requires_grad();
         SGD optimizer({w});
-        GradScaler scaler({.init_scale = 3});
+        GradScaler scaler = scaler_in_use({.init_scale = 3});
         for (const float bad : {inf, -inf, quiet_nan})
             for (const std::int64_t at : {std::int64_t(0), n / 2, n - 1}) {
                 w.set_grad(ones({n}));
@@ -131,7 +131,7 @@ TEST_CASE("scaler: what counts as overflow", "[scaler]") {
     }
     const Tensor w = leaf({0, 0});
     SGD optimizer({w});
-    GradScaler scaler({.init_scale = 2});
+    GradScaler scaler = scaler_in_use({.init_scale = 2});
     const auto skipped = [&](const Tensor& gradient) {
         w.set_grad(gradient);
         const bool result = scaler.step(optimizer).skipped();
@@ -149,7 +149,7 @@ TEST_CASE("scaler: the arithmetic of unscaling", "[scaler]") {
     const auto unscaled = [](double scale, std::initializer_list<float> values) {
         const Tensor w = zeros({std::int64_t(values.size())}).set_requires_grad();
         SGD optimizer({w});
-        GradScaler scaler({.init_scale = scale});
+        GradScaler scaler = scaler_in_use({.init_scale = scale});
         set_grad(w, values);
         scaler.unscale_(optimizer);
         return floats(w.grad());
@@ -158,14 +158,14 @@ TEST_CASE("scaler: the arithmetic of unscaling", "[scaler]") {
     CHECK(unscaled(1, {0.3f, 1e-45f, -0.0f}) == std::vector<float>{0.3f, 1e-45f, -0.0f});
     const Tensor w = leaf({1});
     SGD optimizer({w});
-    GradScaler scaler({.init_scale = 1});
+    GradScaler scaler = scaler_in_use({.init_scale = 1});
     set_grad(w, {quiet_nan});
     CHECK(scaler.step(optimizer).skipped());
 }
 
 TEST_CASE("scaler: dtypes of gradients", "[scaler]") {
     const Tensor w = Tensor::from({1}).to(float16).detach().set_requires_grad();
-    GradScaler scaler({.init_scale = 4});
+    GradScaler scaler = scaler_in_use({.init_scale = 4});
     const auto give = [&] { w.set_grad(Tensor::from({12}).to(float16)); };
     {
         SGD optimizer(StateDict{{"head.weight", w}}, {.lr = 0.125});
@@ -183,7 +183,7 @@ TEST_CASE("scaler: dtypes of gradients", "[scaler]") {
         scaler.update();
         CHECK(w.item<float>() == 0.625f);
     }
-    GradScaler fused({.init_scale = 4, .unscale_in_step = false});
+    GradScaler fused = scaler_in_use({.init_scale = 4, .unscale_in_step = false});
     SGD optimizer({w}, {.lr = 0.125});
     give();
     CHECK(fused.step(optimizer).stepped());
@@ -191,7 +191,7 @@ TEST_CASE("scaler: dtypes of gradients", "[scaler]") {
 
     const Tensor b = Tensor::from({1}).to(bfloat16).detach().set_requires_grad();
     SGD brain({b});
-    GradScaler third({.init_scale = 4});
+    GradScaler third = scaler_in_use({.init_scale = 4});
     b.set_grad(Tensor::from({12}).to(bfloat16));
     third.unscale_(brain);
     CHECK(b.grad().dtype() == bfloat16);
@@ -254,7 +254,7 @@ TEST_CASE("scaler: a gradient broken after unscale_ is applied unless rechecked"
 
 TEST_CASE("scaler: an optimizer at the address of a dead one is a new one", "[scaler]") {
     const Tensor w = leaf({1});
-    GradScaler scaler({.init_scale = 4});
+    GradScaler scaler = scaler_in_use({.init_scale = 4});
     std::optional<SGD> place;
     place.emplace(Tensors{w}, optim::SGDOptions{.lr = 0.5});
     set_grad(w, {12});

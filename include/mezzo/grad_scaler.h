@@ -3,18 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "mezzo/module.h"
 #include "mezzo/optim.h"
 
-namespace mezzo::optim {
-struct GradientList;  // src/optim/param_refs.h
-}
-
 namespace mezzo::amp {
+
+struct ScalerImpl;  // src/amp/scaler_impl.h
 
 // What happens on an overflow when the scale is already at min_scale.
 enum class AtFloor : std::uint8_t {
@@ -64,6 +61,10 @@ private:
 class GradScaler {
 public:
     explicit GradScaler(const GradScalerOptions& options = {});
+    // A scaler is moved, not copied: two would share the state on the device.
+    GradScaler(GradScaler&& other) noexcept;
+    GradScaler& operator=(GradScaler&& other) noexcept;
+    ~GradScaler();
 
     // outputs * scale, float32 or wider; the same tensor when disabled.
     [[nodiscard]] Tensor scale(const Tensor& outputs);
@@ -71,11 +72,14 @@ public:
 
     // Divides the gradients of the optimizer's parameters by the scale in place and notes inf and NaN. They
     // are read once; the division itself waits until somebody looks at a gradient, or is done by the update.
-    // Throws when called twice between updates or after step(), and for float16 gradients without float32
-    // masters (the text names the parameters).
+    // Throws when called twice between updates or after step(), before the first scale() or
+    // load_state_dict(), for a gradient that still has unscaled parts from before the backward, and for
+    // float16 gradients without float32 masters (the text names the parameters).
     void unscale_(optim::Optimizer& optimizer);
     // Unscales unless unscale_ did, and updates the parameters unless a gradient is inf or NaN: the device
-    // decides. Throws when called twice between updates, or when no parameter has a gradient.
+    // decides. Throws when called twice between updates, before the first scale() or load_state_dict(), when
+    // no parameter has a gradient, and when a backward of a scaled output has added to a gradient that was
+    // unscaled before (the text names the parameter); a plain backward may do so.
     StepResult step(optim::Optimizer& optimizer);
     // Adjusts the scale, and makes all optimizers ready again. Throws when no unscale_ or step came before.
     void update();
@@ -85,14 +89,14 @@ public:
 
     [[nodiscard]] double get_scale() const;  // 1 when disabled
     [[nodiscard]] std::int64_t get_growth_tracker() const;
-    [[nodiscard]] double get_growth_factor() const { return options_.growth_factor; }
-    [[nodiscard]] double get_backoff_factor() const { return options_.backoff_factor; }
-    [[nodiscard]] std::int64_t get_growth_interval() const { return options_.growth_interval; }
+    [[nodiscard]] double get_growth_factor() const;
+    [[nodiscard]] double get_backoff_factor() const;
+    [[nodiscard]] std::int64_t get_growth_interval() const;
     void set_growth_factor(double factor);
     void set_backoff_factor(double factor);
     void set_growth_interval(std::int64_t interval);
-    [[nodiscard]] bool is_enabled() const { return options_.enabled; }
-    [[nodiscard]] const GradScalerOptions& options() const { return options_; }
+    [[nodiscard]] bool is_enabled() const;
+    [[nodiscard]] const GradScalerOptions& options() const;
 
     // Whether any gradient was inf or NaN since the last update(); waits for the device.
     [[nodiscard]] bool found_inf() const;
@@ -103,40 +107,13 @@ public:
     // scale, growth_factor, backoff_factor, growth_interval, _growth_tracker, hysteresis as 0-dim tensors;
     // empty when disabled.
     [[nodiscard]] StateDict state_dict() const;
-    // Throws, with nothing changed, when a key is missing (hysteresis may be) or a value is out of range.
-    // Does nothing when disabled.
+    // Throws, with nothing changed, when a key is missing (hysteresis may be) or unknown, or a value is one
+    // that the constructor refuses. Does nothing when disabled.
     void load_state_dict(const StateDict& state);
 
 private:
-    enum class Stage : std::uint8_t { ready, unscaled, stepped };
-    struct Record {
-        std::uint64_t optimizer;  // its id
-        Stage stage = Stage::ready;
-        bool checked = false;  // some gradient was looked at
-        // The parameters that unscale_ saw. Their gradients and the versions of these when scale() was called
-        // after it: a backward that then adds scaled gradients to unscaled ones is an error.
-        Tensors parameters = {}, gradients = {};
-        std::vector<std::uint64_t> versions = {};
-    };
-    Record& record_of(const optim::Optimizer& optimizer);
-    Tensor& state_on(Device device);
-    Tensor writable_state(Device device);
-    void measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
-                 bool scaled, Record& record);
-    void set_scale(const Tensor& scale);
-    void remember_gradients();
-    std::vector<float> read_state() const;
-    void check_not_mixed(const optim::Optimizer& optimizer, const Record& record) const;
-    void check_floor() const;
-    void set_state(float scale, float growth_tracker, float hysteresis_left);
-    bool any_checked() const;
-
-    GradScalerOptions options_;
-    float scale_, growth_tracker_ = 0, hysteresis_left_;  // until the first use tells the device
-    Tensor state_;                                        // ScalerState
-    std::vector<Record> records_;
-    // With what the device has computed the state after update(); none: update() has to compute it.
-    std::optional<GradScalerOptions> advanced_with_;
+    ScalerImpl& impl() const;
+    ScalerImpl* impl_;  // null: moved from
 };
 
 }  // namespace mezzo::amp

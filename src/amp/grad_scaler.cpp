@@ -4,14 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
+#include "amp/scaler_impl.h"
 #include "core/capture.h"
 #include "mezzo/ops.h"
-#include "optim/optimizer.h"
 
 namespace mezzo::amp {
 
 namespace {
+
+using Stage = ScalerImpl::Stage;
 
 constexpr int state_floats = sizeof(ScalerState) / sizeof(float);
 template <class T> T* state_of(const Tensor& tensor) { return static_cast<T*>(raw(tensor)); }
@@ -30,20 +33,6 @@ Tensor state_tensor(float scale, float growth_tracker, float hysteresis_left, De
     NoGrad plain;
     const std::span<const float> floats(reinterpret_cast<const float*>(&values), state_floats);
     return Tensor::from<float>(floats, {state_floats}).to(device);
-}
-
-void check_factors(double growth, double backoff, double interval) {
-    check(std::isfinite(growth) && growth > 1, ErrorKind::value, "GradScaler: growth_factor is ", growth,
-          "; it must be > 1");
-    check(backoff > 0 && backoff < 1, ErrorKind::value, "GradScaler: backoff_factor is ", backoff,
-          "; it must be in (0, 1)");
-    check(interval >= 1 && interval < 16777216, ErrorKind::value, "GradScaler: growth_interval is ", interval,
-          "; it must be in [1, 2^24)");
-}
-
-void check_scale(const char* what, double scale) {
-    check(scale > 0 && std::isfinite(float(scale)), ErrorKind::value, "GradScaler: ", what, " is ", scale,
-          "; it must be positive and finite in float32");
 }
 
 // In-place unscaling would round, flush and overflow in float16.
@@ -69,6 +58,20 @@ StepKernels::ScalerArgs update_args(const GradScalerOptions& options) {
             .hysteresis = float(options.hysteresis),
             .refill_every_clean_step = options.refill_every_clean_step,
             .dynamic = options.dynamic};
+}
+
+// What a mixture of gradients means before and after unscale_().
+constexpr char advice_before_unscaling[] =
+    "call zero_grad() after the step, or at any time between unscale_() and the next backward()";
+constexpr char advice_after_unscaling[] =
+    "call unscale_() once, after the last backward() that reaches this optimizer, or zero_grad() and begin "
+    "anew";
+
+// The gradients no longer hold the scale, whenever they are multiplied.
+void leave_unscaled(const optim::OptimizerImpl& optimizer, const optim::GradientList& list,
+                    const Tensor& norm) {
+    optim::defer(Ref<optim::Deferred>(new optim::Deferred(optimizer.state, norm, optimizer.masters)), list);
+    for (TensorImpl* leaf : list.leaves) note_unscaled(*leaf);
 }
 
 [[noreturn]] void fail_unchecked(const optim::OptimizerImpl& optimizer) {
@@ -98,8 +101,21 @@ bool StepResult::stepped() const {
     return kind_ == Kind::stepped || (kind_ == Kind::on_device && !skipped());
 }
 
-GradScaler::GradScaler(const GradScalerOptions& options)
-    : options_(options), scale_(float(options.init_scale)), hysteresis_left_(float(options.hysteresis)) {
+void check_factors(double growth, double backoff, double interval) {
+    check(std::isfinite(growth) && growth > 1, ErrorKind::value, "GradScaler: growth_factor is ", growth,
+          "; it must be > 1");
+    check(backoff > 0 && backoff < 1, ErrorKind::value, "GradScaler: backoff_factor is ", backoff,
+          "; it must be in (0, 1)");
+    check(interval >= 1 && interval < 16777216 && interval == std::floor(interval), ErrorKind::value,
+          "GradScaler: growth_interval is ", interval, "; it must be a whole number in [1, 2^24)");
+}
+
+void check_scale(const char* what, double scale) {
+    check(float(scale) > 0 && std::isfinite(float(scale)), ErrorKind::value, "GradScaler: ", what, " is ",
+          scale, "; it must be positive and finite in float32");
+}
+
+void check_options(const GradScalerOptions& options) {
     check_scale("init_scale", options.init_scale);
     check_factors(options.growth_factor, options.backoff_factor, double(options.growth_interval));
     check(options.min_scale >= 0 && options.min_scale <= options.max_scale, ErrorKind::value,
@@ -109,76 +125,92 @@ GradScaler::GradScaler(const GradScalerOptions& options)
           "GradScaler: hysteresis is ", options.hysteresis, "; it must be in [1, 2^24)");
     check(!options.dynamic || options.min_scale <= options.init_scale, ErrorKind::value,
           "GradScaler: init_scale ", options.init_scale, " is below min_scale ", options.min_scale);
-    if (options.dynamic) scale_ = float(std::min(options.init_scale, options.max_scale));
 }
 
-// The device state, made at the first use. It may follow the model to another device between iterations.
-Tensor& GradScaler::state_on(Device device) {
-    if (!state_.defined()) {
-        state_ = state_tensor(scale_, growth_tracker_, hysteresis_left_, device);
-    } else if (!(state_.device() == device)) {
-        check(records_.empty(), ErrorKind::device, "GradScaler: it works on ", state_.device(),
+ScalerImpl::ScalerImpl(const GradScalerOptions& given)
+    : options(given), scale(float(given.init_scale)), hysteresis_left(float(given.hysteresis)) {
+    check_options(given);
+    if (given.dynamic) scale = float(std::min(given.init_scale, given.max_scale));
+}
+
+GradScaler::GradScaler(const GradScalerOptions& options) : impl_(new ScalerImpl(options)) {}
+GradScaler::GradScaler(GradScaler&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
+GradScaler& GradScaler::operator=(GradScaler&& other) noexcept {
+    std::swap(impl_, other.impl_);
+    return *this;
+}
+GradScaler::~GradScaler() { delete impl_; }
+
+ScalerImpl& GradScaler::impl() const {
+    check(impl_ != nullptr, ErrorKind::state,
+          "GradScaler: it has been moved from; use the scaler it was moved to");
+    return *impl_;
+}
+
+// The scaler divides gradients by its scale; those of an unscaled loss would vanish.
+void ScalerImpl::require_scaled(const char* op) const {
+    check(has_scaled, ErrorKind::state, op,
+          ": this scaler has not scaled anything yet, so the gradients do not hold its scale; call "
+          "scale(loss).backward() before, or load_state_dict()");
+}
+
+Tensor& ScalerImpl::state_on(Device device) {
+    if (!state.defined()) {
+        state = state_tensor(scale, growth_tracker, hysteresis_left, device);
+    } else if (!(state.device() == device)) {
+        check(records.empty(), ErrorKind::device, "GradScaler: it works on ", state.device(),
               " in this iteration, got ", device, "; use one scaler per device");
         NoGrad plain;
-        state_ = state_.to(device);
+        state = state.to(device);
     }
-    return state_;
+    return state;
 }
 
-// The same for writing to. A graph of this iteration that has not run backward yet reads the scale it was
-// made with: it keeps the old state.
-Tensor GradScaler::writable_state(Device device) {
-    Tensor& state = state_on(device);
+void ScalerImpl::writable_state(Device device) {
+    state_on(device);
     if (state->storage->refs.load() > 1) {
         NoGrad plain;
         state = state.clone();
     }
     optim::bump_version(state);
-    return state;
 }
 
-void GradScaler::set_state(float scale, float growth_tracker, float hysteresis_left) {
-    scale_ = scale;
-    growth_tracker_ = growth_tracker;
-    hysteresis_left_ = hysteresis_left;
-    if (!state_.defined()) return;
-    state_.copy_(state_tensor(scale, growth_tracker, hysteresis_left, state_.device()));
-    advanced_with_.reset();
+void ScalerImpl::set_state(float new_scale, float tracker, float hysteresis) {
+    if (state.defined()) {
+        const Tensor fresh = state_tensor(new_scale, tracker, hysteresis, state.device());
+        writable_state(state.device());
+        state.copy_(fresh);
+        advanced_with.reset();
+    }
+    scale = new_scale;
+    growth_tracker = tracker;
+    hysteresis_left = hysteresis;
 }
 
-GradScaler::Record& GradScaler::record_of(const optim::Optimizer& optimizer) {
-    for (Record& record : records_)
+ScalerImpl::Record& ScalerImpl::record_of(const optim::Optimizer& optimizer) {
+    for (Record& record : records)
         if (record.optimizer == optimizer.id()) return record;
-    records_.push_back({.optimizer = optimizer.id()});
-    return records_.back();
+    records.push_back({.optimizer = optimizer.id()});
+    return records.back();
 }
 
-bool GradScaler::any_checked() const {
-    return std::any_of(records_.begin(), records_.end(), [](const Record& record) { return record.checked; });
+bool ScalerImpl::any_checked() const {
+    return std::any_of(records.begin(), records.end(), [](const Record& record) { return record.checked; });
 }
 
 Tensor GradScaler::scale(const Tensor& outputs) {
-    if (!options_.enabled) return outputs;
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) return outputs;
     check(outputs.defined() && is_floating(outputs.dtype()), ErrorKind::dtype,
           "GradScaler.scale: the output is undefined or not floating");
-    remember_gradients();
-    const int at = any_checked() ? previous_state : 0;
-    const Tensor factor = state_on(outputs.device()).select(0, at);
+    const int at = s.any_checked() ? previous_state : 0;
+    const Tensor factor = s.state_on(outputs.device()).select(0, at);
     if (StepGraph* graph = StepGraph::recording())
-        graph->require([this, data = raw(state_)] { return raw(state_) == data; });
-    return (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
-}
-
-void GradScaler::remember_gradients() {
-    for (Record& record : records_) {
-        if (record.stage != Stage::unscaled || !record.versions.empty()) continue;
-        for (const Tensor& parameter : record.parameters) {
-            const Tensor gradient = parameter.grad();
-            if (!gradient.defined()) continue;
-            record.gradients.push_back(gradient);
-            record.versions.push_back(gradient.version());
-        }
-    }
+        graph->require([&s, data = raw(s.state)] { return raw(s.state) == data; });
+    const Tensor scaled = (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
+    mark_scaled(scaled);
+    s.has_scaled = true;
+    return scaled;
 }
 
 Tensors GradScaler::scale(const Tensors& outputs) {
@@ -187,211 +219,209 @@ Tensors GradScaler::scale(const Tensors& outputs) {
     return result;
 }
 
-// Statistics over all gradients, the scaler's state after update() among them. scaled: the gradients are to
-// be divided by the scale.
-void GradScaler::measure(optim::OptimizerImpl& impl, const optim::GradientList& list, const Tensor& norm,
+void ScalerImpl::measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
                          bool scaled, Record& record) {
-    optim::prepare_state(impl);
+    optim::prepare_state(optimizer);
     const bool first = !any_checked();
-    const Tensor state = writable_state(list.device);
+    writable_state(list.device);
     optim::kernels_of(list.device)
-        .statistics(list.refs, {.state = impl.step_state(),
+        .statistics(list.refs, {.state = optimizer.step_state(),
                                 .norm = norm.defined() ? state_of<float>(norm) : nullptr,
                                 .scaler = state_of<ScalerState>(state),
                                 .first = first,
                                 .scaled = scaled,
                                 .again = record.checked,
-                                .args = update_args(options_)});
-    advanced_with_ = options_;
+                                .args = update_args(options)});
+    advanced_with = options;
     record.checked = true;
-    optim::bump_version(impl.state);
+    optim::bump_version(optimizer.state);
     if (StepGraph* graph = StepGraph::recording())
-        graph->require([this, args = update_args(options_), data = raw(state_)] {
-            return raw(state_) == data && update_args(options_) == args;
+        graph->require([this, args = update_args(options), data = raw(state)] {
+            return raw(state) == data && update_args(options) == args;
         });
 }
 
 void GradScaler::unscale_(optim::Optimizer& optimizer) {
-    if (!options_.enabled) return;
-    Record& record = record_of(optimizer);
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) return;
+    s.require_scaled("GradScaler.unscale_");
+    ScalerImpl::Record& record = s.record_of(optimizer);
     check(record.stage != Stage::unscaled, ErrorKind::state,
           "GradScaler.unscale_: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
     check(record.stage != Stage::stepped, ErrorKind::state, "GradScaler.unscale_: it is called on this ",
           optimizer.type_name(), " after step()");
-    optim::OptimizerImpl& impl = optimizer.impl();
-    const optim::GradientList list =
-        optim::gradient_list("GradScaler", impl.params(), optim::Waiting::settle);
+    optim::OptimizerImpl& own = optimizer.impl();
+    optim::refuse_scale_parts("GradScaler.unscale_", own, both_parts, advice_before_unscaling);
+    const optim::GradientList list = optim::gradient_list("GradScaler", own.params(), optim::Waiting::settle);
     if (list.with_gradient != 0) {
-        check_gradients_wide(impl, list);
+        check_gradients_wide(own, list);
         const Tensor norm = empty({}, {.device = list.device});
-        measure(impl, list, norm, true, record);
-        optim::defer(Ref<optim::Deferred>(new optim::Deferred(impl.state, norm, impl.masters)), list);
-        for (TensorImpl* leaf : list.leaves) record.parameters.push_back(Tensor(leaf));
+        s.measure(own, list, norm, true, record);
+        leave_unscaled(own, list, norm);
     }
     record.stage = Stage::unscaled;
 }
 
-void GradScaler::check_not_mixed(const optim::Optimizer& optimizer, const Record& record) const {
-    if (record.versions.empty()) return;
-    std::size_t at = 0;
-    for (const Tensor& parameter : optimizer.parameters()) {
-        const Tensor gradient = parameter.grad();
-        if (!gradient.defined() || gradient.numel() == 0) continue;
-        const bool same = at < record.gradients.size() && gradient.impl() == record.gradients[at].impl() &&
-                          gradient.version() == record.versions[at];
-        check(same, ErrorKind::state, "GradScaler.step: gradients of this ", optimizer.type_name(),
-              " changed after unscale_() and a further scale(): scaled ones were added to unscaled ones; "
-              "call unscale_() "
-              "once, after the last backward()");
-        ++at;
-    }
-}
-
 StepResult GradScaler::step(optim::Optimizer& optimizer) {
     using Kind = StepResult::Kind;
-    if (!options_.enabled) {
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) {
         optimizer.step();
         return StepResult(Kind::stepped, {});
     }
-    Record& record = record_of(optimizer);
-    optim::OptimizerImpl& impl = optimizer.impl();
+    s.require_scaled("GradScaler.step");
+    ScalerImpl::Record& record = s.record_of(optimizer);
+    optim::OptimizerImpl& own = optimizer.impl();
     check(record.stage != Stage::stepped, ErrorKind::state,
           "GradScaler.step: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
     const bool unscaled = record.stage == Stage::unscaled;
-    if (unscaled) check_not_mixed(optimizer, record);
+    optim::refuse_scale_parts("GradScaler.step", own, unscaled ? scaled_part : both_parts,
+                              unscaled ? advice_after_unscaling : advice_before_unscaling);
     // First, so that a step that runs out of memory leaves the gradients scaled, and can be tried again.
     const optim::GradientList plan =
-        optim::plan_update(impl, true, unscaled ? optim::Waiting::keep : optim::Waiting::settle);
+        optim::plan_update(own, true, unscaled ? optim::Waiting::keep : optim::Waiting::settle);
     GradientScale scale;
     if (unscaled) {
         if (plan.deferred) {
             scale = plan.deferred->scale();
-        } else if (options_.recheck && record.checked) {
-            measure(impl, plan, {}, false, record);
+        } else if (s.options.recheck && record.checked) {
+            s.measure(own, plan, {}, false, record);
         }
     } else if (plan.with_gradient != 0) {
-        if (options_.unscale_in_step) check_gradients_wide(impl, plan);
-        measure(impl, plan, {}, true, record);
-        scale.state = impl.step_state();
+        if (s.options.unscale_in_step) check_gradients_wide(own, plan);
+        s.measure(own, plan, {}, true, record);
+        scale.state = own.step_state();
     }
-    if (!record.checked && !options_.allow_no_gradients) fail_unchecked(impl);
+    if (!record.checked && !s.options.allow_no_gradients) fail_unchecked(own);
     record.stage = Stage::stepped;
-    record.parameters.clear();
-    record.gradients.clear();
-    record.versions.clear();
-    if (!record.checked || !optim::run_update(impl, plan, true, scale)) return StepResult(Kind::nothing, {});
-    if (!unscaled && options_.unscale_in_step)
-        optim::defer(Ref<optim::Deferred>(new optim::Deferred(impl.state, {}, impl.masters)), plan);
-    return StepResult(Kind::on_device, impl.state);
+    if (!record.checked || !optim::run_update(own, plan, true, scale)) return StepResult(Kind::nothing, {});
+    if (!unscaled && s.options.unscale_in_step) leave_unscaled(own, plan, {});
+    return StepResult(Kind::on_device, own.state);
 }
 
-void GradScaler::check_floor() const {
-    const std::vector<float> state = read_state();
-    const float scale = state[0];
-    const bool backs_off = state[3] != 0 && state[2] <= 1;
-    check(!backs_off || scale > float(options_.min_scale), ErrorKind::value,
-          "GradScaler.update: overflow at scale ", scale,
+void ScalerImpl::check_floor() const {
+    const std::vector<float> now = read_state();
+    const bool backs_off = now[3] != 0 && now[2] <= 1;
+    check(!backs_off || now[0] > float(options.min_scale), ErrorKind::value,
+          "GradScaler.update: overflow at scale ", now[0],
           ", which is min_scale already; the loss itself, or the model in 16 bit, has left the range");
 }
 
 void GradScaler::update() {
-    if (!options_.enabled) return;
-    const bool checked = any_checked();
-    check(checked || options_.allow_no_gradients, ErrorKind::state,
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) return;
+    const bool checked = s.any_checked();
+    check(checked || s.options.allow_no_gradients, ErrorKind::state,
           "GradScaler.update: no inf checks were recorded before it; call step() or unscale_() first");
     if (checked) {
-        if (options_.dynamic && options_.at_floor == AtFloor::fail) check_floor();
+        if (s.options.dynamic && s.options.at_floor == AtFloor::fail) s.check_floor();
         // The device has computed the new state already, unless the rules have changed since.
-        if (!advanced_with_ || !(update_args(*advanced_with_) == update_args(options_)))
-            optim::kernels_of(state_.device())
-                .update_scale(state_of<ScalerState>(writable_state(state_.device())), update_args(options_));
+        if (!s.advanced_with || !(update_args(*s.advanced_with) == update_args(s.options))) {
+            s.writable_state(s.state.device());
+            optim::kernels_of(s.state.device())
+                .update_scale(state_of<ScalerState>(s.state), update_args(s.options));
+        }
         if (StepGraph* graph = StepGraph::recording()) {
-            graph->require([this] { return records_.empty(); });
-            graph->after_replay([this] { optim::bump_version(state_); });
+            graph->require([&s] { return s.records.empty(); });
+            graph->after_replay([&s] { optim::bump_version(s.state); });
         }
     }
-    records_.clear();
+    s.records.clear();
 }
 
 // The growth tracker stays as it was before this iteration's checks.
-void GradScaler::set_scale(const Tensor& scale) {
+void ScalerImpl::set_scale(const Tensor& new_scale) {
     NoGrad plain;
     const bool checked = any_checked();
-    const Tensor state = writable_state(scale.device());
+    writable_state(new_scale.device());
     if (checked) {
         state.slice(0, 1, 3).copy_(state.slice(0, previous_state + 1, previous_state + 3));
     }
-    state.slice(0, 0, 1).copy_(scale);
-    records_.clear();
+    state.slice(0, 0, 1).copy_(new_scale);
+    records.clear();
 }
 
 void GradScaler::update(double new_scale) {
-    if (!options_.enabled) return;
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) return;
     check_scale("the new scale", new_scale);
-    scale_ = float(new_scale);
-    if (state_.defined()) {
-        set_scale(full({1}, new_scale, {.device = state_.device()}));
+    s.scale = float(new_scale);
+    if (s.state.defined()) {
+        s.set_scale(full({1}, new_scale, {.device = s.state.device()}));
     } else {
-        records_.clear();
+        s.records.clear();
     }
 }
 
 void GradScaler::update(const Tensor& new_scale) {
-    if (!options_.enabled) return;
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) return;
     check(new_scale.defined() && new_scale.numel() == 1 && new_scale.dtype() == float32 &&
               !new_scale.requires_grad(),
           ErrorKind::value,
           "GradScaler.update: the new scale must be one float32 number that does not require grad");
-    state_on(new_scale.device());
-    set_scale(new_scale.reshape({1}));
+    s.state_on(new_scale.device());
+    s.set_scale(new_scale.reshape({1}));
 }
 
-// Scale, growth tracker, hysteresis left and found_inf, as they are until update(). Waits for the device.
-std::vector<float> GradScaler::read_state() const {
-    if (!state_.defined()) return {scale_, growth_tracker_, hysteresis_left_, 0};
-    const std::vector<float> values = state_.to_vector<float>();
+std::vector<float> ScalerImpl::read_state() const {
+    if (!state.defined()) return {scale, growth_tracker, hysteresis_left, 0};
+    const std::vector<float> values = state.to_vector<float>();
     const std::size_t at = any_checked() ? previous_state : 0;
     return {values[at], values[at + 1], values[at + 2], any_checked() ? values[3] : 0};
 }
 
 double GradScaler::get_scale() const {
-    if (!options_.enabled) return 1;
-    return double(read_state()[0]);
+    const ScalerImpl& s = impl();
+    if (!s.options.enabled) return 1;
+    return double(s.read_state()[0]);
 }
 
 std::int64_t GradScaler::get_growth_tracker() const {
-    if (!options_.enabled) return 0;
-    return std::int64_t(read_state()[1]);
+    const ScalerImpl& s = impl();
+    if (!s.options.enabled) return 0;
+    return std::int64_t(s.read_state()[1]);
 }
 
 void GradScaler::set_growth_factor(double factor) {
-    check_factors(factor, options_.backoff_factor, double(options_.growth_interval));
-    options_.growth_factor = factor;
+    ScalerImpl& s = impl();
+    check_factors(factor, s.options.backoff_factor, double(s.options.growth_interval));
+    s.options.growth_factor = factor;
 }
 void GradScaler::set_backoff_factor(double factor) {
-    check_factors(options_.growth_factor, factor, double(options_.growth_interval));
-    options_.backoff_factor = factor;
+    ScalerImpl& s = impl();
+    check_factors(s.options.growth_factor, factor, double(s.options.growth_interval));
+    s.options.backoff_factor = factor;
 }
 void GradScaler::set_growth_interval(std::int64_t interval) {
-    check_factors(options_.growth_factor, options_.backoff_factor, double(interval));
-    options_.growth_interval = interval;
+    ScalerImpl& s = impl();
+    check_factors(s.options.growth_factor, s.options.backoff_factor, double(interval));
+    s.options.growth_interval = interval;
 }
 
-bool GradScaler::found_inf() const { return options_.enabled && any_checked() && read_state()[3] != 0; }
+bool GradScaler::found_inf() const {
+    const ScalerImpl& s = impl();
+    return s.options.enabled && s.any_checked() && s.read_state()[3] != 0;
+}
+
+double GradScaler::get_growth_factor() const { return impl().options.growth_factor; }
+double GradScaler::get_backoff_factor() const { return impl().options.backoff_factor; }
+std::int64_t GradScaler::get_growth_interval() const { return impl().options.growth_interval; }
+bool GradScaler::is_enabled() const { return impl().options.enabled; }
+const GradScalerOptions& GradScaler::options() const { return impl().options; }
 
 std::vector<std::string> GradScaler::overflowed_parameters(const optim::Optimizer& optimizer) const {
-    const optim::OptimizerImpl& impl = optimizer.impl();
-    const optim::GradientList list =
-        optim::gradient_list("GradScaler", impl.params(), optim::Waiting::settle);
+    const optim::OptimizerImpl& own = optimizer.impl();
+    const optim::GradientList list = optim::gradient_list("GradScaler", own.params(), optim::Waiting::settle);
     if (list.refs.empty()) return {};
     const Tensor flags = empty({std::int64_t(list.refs.size())}, {.device = list.device});
     optim::kernels_of(list.device).flag_nonfinite(list.refs, state_of<float>(flags));
     std::vector<std::string> names;
     const std::vector<float> values = flags.to_vector<float>();
     for (std::size_t i = 0; i < values.size(); ++i)
-        if (values[i] != 0) names.push_back(impl.describe(list.indices[i]));
+        if (values[i] != 0) names.push_back(own.describe(list.indices[i]));
     return names;
 }
 

@@ -1,6 +1,7 @@
 // The presets O0 … O3 of NVIDIA Apex's amp, and its scale_loss form.
 #include <algorithm>
 
+#include "core/scale_parts.h"
 #include "mezzo/amp.h"
 #include "mezzo/ops.h"
 #include "nn/replace.h"
@@ -152,12 +153,13 @@ public:
     explicit Stash(optim::Optimizer& optimizer) : params_(optimizer.parameters()) {
         for (const Tensor& param : params_) {
             gradients_.push_back(param.grad());
+            unscaled_.push_back((scale_parts(*param.impl()) & unscaled_part) != 0);
             param.set_grad({});
         }
     }
     Stash(Stash&& other) noexcept = default;
     ~Stash() {
-        for (std::size_t i = 0; i < gradients_.size(); ++i) params_[i].set_grad(gradients_[i]);
+        for (std::size_t i = 0; i < gradients_.size(); ++i) put_back(i);
     }
     // new + stash, in the stash's place.
     void add_to_gradients() {
@@ -168,14 +170,19 @@ public:
             if (fresh.defined()) {
                 fresh.add_(gradients_[i]);
             } else {
-                params_[i].set_grad(gradients_[i]);
+                put_back(i);
             }
         }
         gradients_.clear();
     }
 
 private:
+    void put_back(std::size_t i) const {
+        params_[i].set_grad(gradients_[i]);
+        if (unscaled_[i]) note_unscaled(*params_[i].impl());
+    }
     Tensors params_, gradients_;
+    std::vector<bool> unscaled_;
 };
 
 }  // namespace
@@ -231,17 +238,22 @@ StateDict Handle::state_dict() const {
 void Handle::load_state_dict(const StateDict& state) {
     check(state.size() == 2 * scalers_.size(), ErrorKind::value, "amp.load_state_dict: ", state.size(),
           " entries for ", scalers_.size(), " losses; each has two");
+    const auto entry = [&](const std::string& name) {
+        const auto at =
+            std::find_if(state.begin(), state.end(), [&](const auto& named) { return named.first == name; });
+        check(at != state.end() && at->second.defined(), ErrorKind::value, "amp.load_state_dict: ", name,
+              " is missing");
+        return at->second;
+    };
     std::vector<StateDict> loaded;
     for (std::size_t i = 0; i < scalers_.size(); ++i) {
         loaded.push_back(scalers_[i].state_dict());
         const std::string prefix = "loss_scaler" + std::to_string(i) + ".";
-        check(state[2 * i].first == prefix + "loss_scale" && state[2 * i + 1].first == prefix + "unskipped",
-              ErrorKind::value, "amp.load_state_dict: ", prefix, "loss_scale or ", prefix,
-              "unskipped is missing");
         for (auto& [name, value] : loaded.back()) {
-            if (name == "scale") value = state[2 * i].second;
-            if (name == "_growth_tracker") value = state[2 * i + 1].second;
+            if (name == "scale") value = entry(prefix + "loss_scale");
+            if (name == "_growth_tracker") value = entry(prefix + "unskipped");
         }
+        GradScaler(scalers_[i].options()).load_state_dict(loaded[i]);  // throws before any has changed
     }
     for (std::size_t i = 0; i < scalers_.size(); ++i) scalers_[i].load_state_dict(loaded[i]);
 }

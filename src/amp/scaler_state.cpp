@@ -1,61 +1,80 @@
 // Saving and restoring a GradScaler.
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
-#include "mezzo/grad_scaler.h"
+#include "amp/scaler_impl.h"
 
 namespace mezzo::amp {
 
 namespace {
 
-double number(const StateDict& state, const char* key) {
-    for (const auto& [name, value] : state) {
-        if (name != key || !value.defined()) continue;
-        check(value.numel() == 1, ErrorKind::shape, "GradScaler.load_state_dict: ", key, " has shape ",
-              value.shape(), ", one number is needed");
-        return value.item<double>();
-    }
-    fail(ErrorKind::value, "GradScaler.load_state_dict: ", key, " is missing from ", state.size(), " entries",
-         state.empty() ? "; it was saved by a disabled scaler" : "");
+constexpr const char* keys[] = {"scale",           "growth_factor",   "backoff_factor",
+                                "growth_interval", "_growth_tracker", "hysteresis"};
+
+const Tensor* find(const StateDict& state, const char* key) {
+    for (const auto& [name, value] : state)
+        if (name == key && value.defined()) return &value;
+    return nullptr;
 }
 
-bool has(const StateDict& state, const char* key) {
+double number(const StateDict& state, const char* key) {
+    const Tensor* const value = find(state, key);
+    check(value != nullptr, ErrorKind::value, "GradScaler.load_state_dict: ", key, " is missing from ",
+          state.size(), " entries", state.empty() ? "; it was saved by a disabled scaler" : "");
+    check(value->numel() == 1, ErrorKind::shape, "GradScaler.load_state_dict: ", key, " has shape ",
+          value->shape(), ", one number is needed");
+    return value->item<double>();
+}
+
+// Counts are kept as float32 on the device.
+double count(const StateDict& state, const char* key) {
+    const double value = number(state, key);
+    check(value >= 0 && value < 16777216 && value == std::floor(value), ErrorKind::value,
+          "GradScaler.load_state_dict: ", key, " is ", value, "; it must be a whole number in [0, 2^24)");
+    return value;
+}
+
+void refuse_unknown(const StateDict& state) {
+    std::string unknown;
     for (const auto& [name, value] : state)
-        if (name == key && value.defined()) return true;
-    return false;
+        if (std::find(std::begin(keys), std::end(keys), name) == std::end(keys))
+            unknown += (unknown.empty() ? "" : ", ") + name;
+    check(unknown.empty(), ErrorKind::value, "GradScaler.load_state_dict: unknown entries: ", unknown,
+          "; load the state_dict() of a GradScaler");
 }
 
 }  // namespace
 
 StateDict GradScaler::state_dict() const {
-    if (!options_.enabled) return {};
-    const std::vector<float> state = read_state();
+    const ScalerImpl& s = impl();
+    if (!s.options.enabled) return {};
+    const std::vector<float> now = s.read_state();
     const auto entry = [](double value) { return scalar(value, {.dtype = float64}); };
-    return {{"scale", entry(state[0])},
-            {"growth_factor", entry(options_.growth_factor)},
-            {"backoff_factor", entry(options_.backoff_factor)},
-            {"growth_interval", entry(double(options_.growth_interval))},
-            {"_growth_tracker", entry(state[1])},
-            {"hysteresis", entry(state[2])}};
+    return {{"scale", entry(now[0])},
+            {"growth_factor", entry(s.options.growth_factor)},
+            {"backoff_factor", entry(s.options.backoff_factor)},
+            {"growth_interval", entry(double(s.options.growth_interval))},
+            {"_growth_tracker", entry(now[1])},
+            {"hysteresis", entry(now[2])}};
 }
 
 void GradScaler::load_state_dict(const StateDict& state) {
-    if (!options_.enabled) return;
-    GradScalerOptions options = options_;
-    options.init_scale = number(state, "scale");
-    options.growth_factor = number(state, "growth_factor");
-    options.backoff_factor = number(state, "backoff_factor");
-    options.growth_interval = std::int64_t(number(state, "growth_interval"));
-    const double tracker = number(state, "_growth_tracker");
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) return;
+    refuse_unknown(state);
+    const double scale = number(state, "scale"), growth = number(state, "growth_factor"),
+                 backoff = number(state, "backoff_factor"), interval = number(state, "growth_interval"),
+                 tracker = count(state, "_growth_tracker");
     const double hysteresis =
-        has(state, "hysteresis") ? number(state, "hysteresis") : double(options.hysteresis);
-    check(tracker >= 0 && std::isfinite(tracker) && std::isfinite(hysteresis), ErrorKind::value,
-          "GradScaler.load_state_dict: the growth tracker is ", tracker, " and hysteresis ", hysteresis);
-    GradScalerOptions unbounded = options;  // a saved scale may lie outside this scaler's floor and cap
-    unbounded.dynamic = false;
-    const GradScaler validated(unbounded);
-    options.init_scale = options_.init_scale;
-    options_ = options;
-    set_state(validated.scale_, float(tracker), float(hysteresis));
+        find(state, "hysteresis") ? count(state, "hysteresis") : double(s.options.hysteresis);
+    check_scale("the loaded scale", scale);  // it may lie outside this scaler's floor and cap
+    check_factors(growth, backoff, interval);
+    s.set_state(float(scale), float(tracker), float(hysteresis));
+    s.options.growth_factor = growth;
+    s.options.backoff_factor = backoff;
+    s.options.growth_interval = std::int64_t(interval);
+    s.has_scaled = true;
 }
 
 }  // namespace mezzo::amp

@@ -8,6 +8,7 @@
 #include "autograd/extra.h"
 #include "autograd/running.h"
 #include "core/capture.h"
+#include "core/scale_parts.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -35,7 +36,11 @@ public:
     // With targets: their gradients are collected. Without: leaves accumulate into grad(). A parent takes the
     // leaves that a nested run (checkpoint) does not ask for itself.
     Engine(std::vector<Target>* targets, bool create_graph, bool retain_graph, Running* parent)
-        : targets_(targets), create_graph_(create_graph), retain_graph_(retain_graph), parent_(parent) {}
+        : targets_(targets),
+          create_graph_(create_graph),
+          retain_graph_(retain_graph),
+          parent_(parent),
+          scaled_(current != nullptr && current->scaled()) {}
 
     void run(const Tensors& outputs, const Tensors& grad_outputs);
 
@@ -54,13 +59,23 @@ public:
         return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) &&
                !tracked(grad);
     }
-    void deliver(const Tensor& leaf, Tensor gradient) override;
+    void deliver(const Tensor& leaf, Tensor gradient, bool scaled) override;
+    bool scaled() const override { return scaled_; }
+    void meet_scale() override {
+        scaled_ = true;
+        if (parent_) parent_->meet_scale();
+    }
     bool create_graph() const override { return create_graph_; }
 
 private:
     struct Pending {
         Ref<Call> node;
         Tensors gradients;
+        bool scaled = false;
+    };
+    struct Hooked {
+        Tensor leaf, sum;
+        bool scaled;
     };
     Target* leaf_target(TensorImpl* leaf) const {
         for (Target& t : *targets_)
@@ -79,15 +94,16 @@ private:
     void visit(Call& call, Tensors& gradients);
     void capture(const Call& call, const Tensors& gradients);
     Tensor fitted(const Call& call, int i, Tensor gradient) const;
-    void accumulate(const Tensor& leaf, Tensor gradient) const;
+    void accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const;
 
     std::vector<Target>* targets_;
     bool create_graph_, retain_graph_;
     Running* parent_;
+    bool scaled_;  // whether the gradients of the node that is being visited hold a GradScaler's scale
     std::unordered_map<Call*, Pending> pending_;
-    std::vector<Call*> heap_;                        // by sequence, newest on top
-    std::unordered_set<Call*> leads_to_target_;      // only with targets
-    std::vector<std::pair<Tensor, Tensor>> hooked_;  // leaves with hooks wait for their total
+    std::vector<Call*> heap_;                    // by sequence, newest on top
+    std::unordered_set<Call*> leads_to_target_;  // only with targets
+    std::vector<Hooked> hooked_;                 // leaves with hooks wait for their total
 };
 
 bool older(const Call* a, const Call* b) { return a->sequence < b->sequence; }
@@ -136,7 +152,7 @@ void Engine::add(Tensor& sum, Tensor gradient) const {
 
 void Engine::send(const Edge& edge, Tensor gradient) {
     if (edge.leaf.defined()) {
-        deliver(edge.leaf, std::move(gradient));
+        deliver(edge.leaf, std::move(gradient), scaled_);
         return;
     }
     Call* node = edge.node.get();
@@ -147,42 +163,41 @@ void Engine::send(const Edge& edge, Tensor gradient) {
         heap_.push_back(node);
         std::push_heap(heap_.begin(), heap_.end(), older);
     }
+    it->second.scaled = it->second.scaled || scaled_;
     add(it->second.gradients[edge.output], std::move(gradient));
 }
 
-void Engine::deliver(const Tensor& leaf, Tensor gradient) {
+void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {
     if (targets_) {
         if (Target* target = leaf_target(leaf.impl())) {
             add(target->gradient, std::move(gradient));
         } else if (parent_) {
-            parent_->deliver(leaf, std::move(gradient));
+            parent_->deliver(leaf, std::move(gradient), scaled);
         }
         return;
     }
     if (!leaf_hooks(leaf)) {
-        accumulate(leaf, std::move(gradient));
+        accumulate(leaf, std::move(gradient), scaled);
         return;
     }
-    for (auto& [hooked_leaf, sum] : hooked_)
-        if (hooked_leaf.impl() == leaf.impl()) {
-            add(sum, std::move(gradient));
+    for (Hooked& hooked : hooked_)
+        if (hooked.leaf.impl() == leaf.impl()) {
+            hooked.scaled = hooked.scaled || scaled;
+            add(hooked.sum, std::move(gradient));
             return;
         }
-    hooked_.emplace_back(leaf, std::move(gradient));
+    hooked_.push_back({leaf, std::move(gradient), scaled});
 }
 
 // Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied, since
 // grad() is written to.
-void Engine::accumulate(const Tensor& leaf, Tensor gradient) const {
+void Engine::accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const {
     if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(leaf);
     settle_gradient(*leaf.impl());
+    note_added(*leaf.impl(), scaled);
     Tensor& grad = leaf->grad_meta->grad;
     if (!grad.defined()) {
-        if (create_graph_) {
-            grad = std::move(gradient);
-        } else {
-            grad = owned_alone(gradient) ? std::move(gradient) : gradient.clone();
-        }
+        grad = owned_alone(gradient) ? std::move(gradient) : gradient.clone();
     } else if (create_graph_) {
         grad = grad + gradient;
     } else {
@@ -268,6 +283,7 @@ void Engine::visit(Call& call, Tensors& gradients) {
     check(!call.released, ErrorKind::state, call.row->name,
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
+    if (call.scales) meet_scale();
     Tensors result;
     if (call.extra && call.extra->function) {
         result = call.extra->function->backward(call, gradients);
@@ -332,10 +348,11 @@ void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
             heap_.pop_back();
             Pending pending = std::move(pending_.find(call)->second);
             pending_.erase(call);
+            scaled_ = pending.scaled;
             visit(*call, pending.gradients);
         }
-        for (auto& [leaf, gradient] : hooked_)
-            accumulate(leaf, run_hooks(*leaf_hooks(leaf), 0, std::move(gradient)));
+        for (auto& [leaf, gradient, scaled] : hooked_)
+            accumulate(leaf, run_hooks(*leaf_hooks(leaf), 0, std::move(gradient)), scaled);
         run_target_hooks();
     };
     if (create_graph_) {

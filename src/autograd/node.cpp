@@ -4,6 +4,7 @@
 
 #include "autograd/extra.h"
 #include "autograd/running.h"
+#include "core/scale_parts.h"
 
 namespace mezzo {
 
@@ -44,6 +45,10 @@ void dispose(Call* call) noexcept {
     if (std::exchange(freeing, true)) return;
     while (waiting != nullptr) delete std::exchange(waiting, waiting->next_disposed);
     freeing = false;
+}
+
+void mark_scaled(const Tensor& output) {
+    if (tracked(output) && output->grad_meta->node) output->grad_meta->node->scales = true;
 }
 
 void Call::note_versions() {
@@ -96,6 +101,7 @@ Tensor Call::accumulator(int i) const {
     const Running* running = running_backward();
     const Tensor& leaf = edges[std::size_t(i)].leaf;
     if (!running || !leaf.defined() || !running->may_accumulate_in_place(leaf)) return {};
+    note_added(*leaf.impl(), running->scaled());
     return leaf->grad_meta->grad;
 }
 

@@ -9,7 +9,8 @@
 
 namespace mezzo {
 
-// What an open Autocast scope does to eligible inputs (floating, not float64, on the scope's device type).
+// What an open Autocast scope does to eligible inputs (floating, not float64, on a device that the scope
+// covers).
 enum class Cast : std::uint8_t {
     keep,      // nothing
     low,       // cast to the scope's 16-bit dtype
@@ -97,6 +98,7 @@ struct Call {
     std::vector<std::uint64_t>
         versions;           // of the kept tensors' storages: an in-place write since then is an error
     bool released = false;  // the kept tensors are gone: backward has run
+    bool scales = false;    // by a GradScaler's scale, which its gradients hold
     CallExtra* extra = nullptr;
     Call* next_disposed = nullptr;  // while it waits to be freed
 

@@ -11,8 +11,11 @@ struct Running {
     virtual bool wants(const Call& call, int i) const = 0;
     // Whether a product may be added to leaf's grad() inside the kernel.
     virtual bool may_accumulate_in_place(const Tensor& leaf) const = 0;
-    // A contribution to the gradient of a leaf.
-    virtual void deliver(const Tensor& leaf, Tensor gradient) = 0;
+    // A contribution to the gradient of a leaf. scaled: it holds a GradScaler's scale.
+    virtual void deliver(const Tensor& leaf, Tensor gradient, bool scaled) = 0;
+    // Whether the gradients of the node that is being visited hold a scale, and that they do.
+    virtual bool scaled() const = 0;
+    virtual void meet_scale() = 0;
     virtual bool create_graph() const = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "core/random.h"
+#include "core/scale_parts.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -62,6 +63,7 @@ void StepGraph::record(const std::function<void()>& step) {
     }
     restore_gradients();
     require_gradients();
+    follow_scale_parts();
     drawn_ = random_state().offset - start_.offset;
     if (graph_ != nullptr) launch(start_);
     if (error != nullptr) std::rethrow_exception(error);
@@ -107,6 +109,7 @@ void StepGraph::gradient_used(const Tensor& leaf) {
 
 void StepGraph::leaf_gone(TensorImpl* leaf) noexcept {
     own_gradients_.erase(leaf);
+    scale_parts_.erase(leaf);
     std::erase_if(meetings_, [leaf](const FirstMeeting& meeting) { return meeting.leaf == leaf; });
 }
 
@@ -133,6 +136,35 @@ void StepGraph::require_gradients() {
         });
     meetings_.clear();
     own_gradients_.clear();
+}
+
+void StepGraph::note_scale_parts(TensorImpl& leaf, bool known, std::uint8_t parts) {
+    if (owns(Tensor(&leaf))) return;
+    ScaleParts& noted = scale_parts_[&leaf];
+    noted.parts = known ? parts : noted.parts | parts;
+    noted.known = noted.known || known;
+}
+
+void StepGraph::require_not_scale_parts(TensorImpl& leaf, std::uint8_t parts) {
+    const auto found = scale_parts_.find(&leaf);
+    const ScaleParts noted = found != scale_parts_.end() ? found->second : ScaleParts{};
+    if (noted.known) return;
+    require([leaf = Tensor(&leaf), added = noted.parts, parts] {
+        return ((scale_parts(*leaf.impl()) | added) & parts) != parts;
+    });
+}
+
+// After all other actions: those that put gradients back forget their parts.
+void StepGraph::follow_scale_parts() {
+    std::vector<std::pair<Tensor, ScaleParts>> noted;
+    for (const auto& [leaf, parts] : scale_parts_)
+        if (leaf->grad_meta != nullptr && (parts.known || parts.parts != 0))
+            noted.emplace_back(Tensor(leaf), parts);
+    scale_parts_.clear();
+    if (noted.empty()) return;
+    after_replay([noted = std::move(noted)] {
+        for (const auto& [leaf, parts] : noted) note_replayed(*leaf.impl(), parts.known, parts.parts);
+    });
 }
 
 bool StepGraph::owns(const Tensor& x) const {

@@ -3,7 +3,9 @@
 // says what a replay has to refresh, to check and to do.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -49,6 +51,11 @@ public:
     // replays need it to be as it is now.
     void gradient_used(const Tensor& leaf);
     void gradient_dropped(const Tensor& leaf) { own_gradients_.insert(leaf.impl()); }
+    // What the step did to the scale's part in a gradient (core/scale_parts.h). `known`: these are all parts
+    // it has now, whatever it had before the step.
+    void note_scale_parts(TensorImpl& leaf, bool known, std::uint8_t parts);
+    // Replays need the gradient not to have all of these parts here.
+    void require_not_scale_parts(TensorImpl& leaf, std::uint8_t parts);
     // A tensor with gradient bookkeeping has been destroyed: it was the step's own.
     void leaf_gone(TensorImpl* leaf) noexcept;
     // Whether a tensor's memory is the step's own.
@@ -61,6 +68,7 @@ private:
     void launch(RandomState start);
     void restore_gradients();
     void require_gradients();
+    void follow_scale_parts();
 
     static constinit inline thread_local StepGraph* current = nullptr;
     const std::uint64_t id_;
@@ -85,6 +93,11 @@ private:
     };
     std::unordered_set<TensorImpl*> own_gradients_;
     std::vector<FirstMeeting> meetings_;
+    struct ScaleParts {
+        bool known = false;
+        std::uint8_t parts = 0;
+    };
+    std::unordered_map<TensorImpl*, ScaleParts> scale_parts_;
 };
 
 // Throws Error(state) in the name of op if this thread is recording on the device: "op: a captured step

@@ -14,6 +14,7 @@ Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
     block->bytes = bytes;
     block->refs.store(0, std::memory_order_relaxed);
     block->version.store(0, std::memory_order_relaxed);
+    block->zeroed = ~std::uint64_t(0);
     detail::live_storages.fetch_add(1, std::memory_order_relaxed);
     return Ref<Storage>(block);
 }

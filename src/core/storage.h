@@ -15,7 +15,8 @@ struct Storage {
     Device device;
     void* data = nullptr;
     std::size_t bytes = 0;
-    std::atomic<std::uint64_t> version{0};  // grows with every in-place write
+    std::atomic<std::uint64_t> version{0};     // grows with every in-place write
+    std::uint64_t zeroed = ~std::uint64_t(0);  // the version in which every element was set to zero, if any
 };
 void dispose(Storage* storage) noexcept;
 

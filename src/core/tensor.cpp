@@ -1,6 +1,7 @@
 #include <new>
 
 #include "core/capture.h"
+#include "core/scale_parts.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -186,6 +187,7 @@ void Tensor::set_grad(const Tensor& gradient) const {
     if (!gradient.defined()) {
         forget_pending(impl);
         if (StepGraph* graph = StepGraph::recording()) graph->gradient_dropped(*this);
+        forget_scale_parts(impl);
         if (impl.grad_meta != nullptr) impl.grad_meta->grad = Tensor();
         return;
     }
@@ -194,6 +196,7 @@ void Tensor::set_grad(const Tensor& gradient) const {
     check(gradient.device() == device(), ErrorKind::device, "set_grad: gradient on ", gradient.device(),
           " for a tensor on ", device());
     forget_pending(impl);
+    forget_scale_parts(impl);
     impl.grads().grad = gradient;
 }
 

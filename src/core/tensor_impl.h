@@ -40,6 +40,7 @@ struct GradMeta {
     Shadow shadow;
     Ref<PendingScale> pending;        // what grad waits for
     std::uint32_t pending_place = 0;  // among the leaves of `pending`
+    std::uint8_t scale_parts = 0;     // of grad, to be asked through scale_parts()
     void* hooks = nullptr;            // autograd/hooks.h
     void (*free_hooks)(void*) = nullptr;
     GradMeta();  // both in autograd/call.cpp, which knows Call

@@ -2,7 +2,11 @@
 #include "mezzo/module.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
+#include "core/scale_parts.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "nn/replace.h"
@@ -54,11 +58,10 @@ public:
 
 private:
     void add(const std::string& name, const Tensor& t) {
-        const auto same = [&](const auto& entry) { return entry.second.impl() == t.impl(); };
-        if (t.defined() && std::none_of(found.begin(), found.end(), same))
-            found.emplace_back(joined(prefix_, name), t);
+        if (t.defined() && known_.insert(t.impl()).second) found.emplace_back(joined(prefix_, name), t);
     }
     std::string prefix_;
+    std::unordered_set<const TensorImpl*> known_;
     bool parameters_, buffers_;
 };
 
@@ -102,12 +105,6 @@ private:
     int depth_;
 };
 
-Tensor* find(StateDict& state, const std::string& name) {
-    for (auto& [key, value] : state)
-        if (key == name) return &value;
-    return nullptr;
-}
-
 }  // namespace
 
 Tensors Module::parameters() const {
@@ -128,23 +125,25 @@ StateDict Module::state_dict() const {
 }
 
 void Module::load_state_dict(const StateDict& state, bool strict) {
-    StateDict own = list(*this, "", true, true);
+    const StateDict own = list(*this, "", true, true);
     std::string missing, unexpected, other_shape;
     std::vector<std::pair<Tensor, Tensor>> copies;
-    std::size_t found = 0;
+    std::unordered_map<std::string_view, Tensor> targets(own.begin(), own.end());
+    std::unordered_set<std::string_view> given;
     for (const auto& [name, value] : state) {
-        Tensor* const target = find(own, name);
-        if (!target) {
+        const auto target = targets.find(name);
+        given.insert(name);
+        if (target == targets.end()) {
             unexpected += " " + name;
-        } else if (!value.defined() || !(value.shape() == target->shape())) {
+        } else if (!value.defined() || !(value.shape() == target->second.shape())) {
             other_shape += " " + name;
         } else {
-            copies.emplace_back(*target, value);
+            copies.emplace_back(target->second, value);
         }
     }
+    std::size_t found = 0;
     for (const auto& [name, target] : own) {
-        const auto same = [&, n = &name](const auto& entry) { return entry.first == *n; };
-        if (std::any_of(state.begin(), state.end(), same)) {
+        if (given.contains(name)) {
             ++found;
         } else {
             missing += " " + name;
@@ -183,7 +182,7 @@ template <class Target> void convert_all(const Module& module, Target target, bo
         if (floating_only && !is_floating(tensor.dtype())) continue;
         const Tensor gradient = tensor.grad();
         replace_elements(tensor, tensor.to(target));
-        if (gradient.defined()) tensor.set_grad(gradient.to(target));
+        if (gradient.defined()) replace_gradient(tensor, gradient.to(target));
     }
 }
 
@@ -209,6 +208,7 @@ void Module::zero_grad(bool set_to_none) {
             p.set_grad({});
         } else {
             forget_pending(*p.impl());
+            forget_scale_parts(*p.impl());
             if (const Tensor gradient = p.grad(); gradient.defined()) gradient.zero_();
         }
     }

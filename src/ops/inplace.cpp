@@ -99,6 +99,9 @@ const Tensor& Tensor::fill_(double value) const {
     check_writable("fill_", *this);
     if (numel() > 0) fill_kernel({}, {.alpha = value}, *this);
     written(*this);
+    if (Storage* const storage = impl()->storage.get();
+        value == 0 && storage && static_cast<std::size_t>(numel()) * size_of(dtype()) == storage->bytes)
+        storage->zeroed = version();
     return *this;
 }
 

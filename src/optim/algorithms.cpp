@@ -7,45 +7,33 @@ namespace mezzo::optim {
 
 namespace {
 
-void require(bool condition, const char* type, const char* option, double value, const char* rule) {
-    check(condition, ErrorKind::value, type, ": ", option, " is ", value, "; it must be ", rule);
+void require(bool condition, const std::string& where, const char* option, double value, const char* rule) {
+    check(condition, ErrorKind::value, where, ": ", option, " is ", value, "; it must be ", rule);
 }
 
-void check_common(const char* type, double lr, double weight_decay) {
-    require(std::isfinite(lr) && lr >= 0, type, "lr", lr, "finite and >= 0");
-    require(std::isfinite(weight_decay) && weight_decay >= 0, type, "weight_decay", weight_decay,
-            "finite and >= 0");
+StepArgs checked(const char* type, const StepArgs& args) {
+    check_args(type, args);
+    return args;
 }
 
 StepArgs args_of(const char* type, const SGDOptions& options) {
-    check_common(type, options.lr, options.weight_decay);
-    require(std::isfinite(options.momentum) && options.momentum >= 0, type, "momentum", options.momentum,
-            "finite and >= 0");
-    require(std::isfinite(options.dampening), type, "dampening", options.dampening, "finite");
-    check(!options.nesterov || (options.momentum > 0 && options.dampening == 0), ErrorKind::value, type,
-          ": nesterov needs momentum > 0 and dampening 0, they are ", options.momentum, " and ",
-          options.dampening);
-    return {.algorithm = Algorithm::sgd,
-            .lr = options.lr,
-            .weight_decay = options.weight_decay,
-            .momentum = options.momentum,
-            .dampening = options.dampening,
-            .nesterov = options.nesterov,
-            .maximize = options.maximize};
+    return checked(type, {.algorithm = Algorithm::sgd,
+                          .lr = options.lr,
+                          .weight_decay = options.weight_decay,
+                          .momentum = options.momentum,
+                          .dampening = options.dampening,
+                          .nesterov = options.nesterov,
+                          .maximize = options.maximize});
 }
 
 template <class Options> StepArgs adam_args(const char* type, Algorithm algorithm, const Options& options) {
-    check_common(type, options.lr, options.weight_decay);
-    require(options.beta1 >= 0 && options.beta1 < 1, type, "beta1", options.beta1, "in [0, 1)");
-    require(options.beta2 >= 0 && options.beta2 < 1, type, "beta2", options.beta2, "in [0, 1)");
-    require(std::isfinite(options.eps) && options.eps >= 0, type, "eps", options.eps, "finite and >= 0");
-    return {.algorithm = algorithm,
-            .lr = options.lr,
-            .weight_decay = options.weight_decay,
-            .beta1 = options.beta1,
-            .beta2 = options.beta2,
-            .eps = options.eps,
-            .maximize = options.maximize};
+    return checked(type, {.algorithm = algorithm,
+                          .lr = options.lr,
+                          .weight_decay = options.weight_decay,
+                          .beta1 = options.beta1,
+                          .beta2 = options.beta2,
+                          .eps = options.eps,
+                          .maximize = options.maximize});
 }
 
 StepArgs args_of(const char* type, const AdamOptions& options) {
@@ -87,6 +75,24 @@ template <class Group> OptimizerImpl* make(const char* type, const std::vector<G
 }
 
 }  // namespace
+
+void check_rate(const std::string& where, double lr) {
+    require(std::isfinite(lr) && lr >= 0, where, "lr", lr, "finite and >= 0");
+}
+
+void check_args(const std::string& where, const StepArgs& args) {
+    check_rate(where, args.lr);
+    require(std::isfinite(args.weight_decay) && args.weight_decay >= 0, where, "weight_decay",
+            args.weight_decay, "finite and >= 0");
+    require(std::isfinite(args.momentum) && args.momentum >= 0, where, "momentum", args.momentum,
+            "finite and >= 0");
+    require(std::isfinite(args.dampening), where, "dampening", args.dampening, "finite");
+    check(!args.nesterov || (args.momentum > 0 && args.dampening == 0), ErrorKind::value, where,
+          ": nesterov needs momentum > 0 and dampening 0, they are ", args.momentum, " and ", args.dampening);
+    require(args.beta1 >= 0 && args.beta1 < 1, where, "beta1", args.beta1, "in [0, 1)");
+    require(args.beta2 >= 0 && args.beta2 < 1, where, "beta2", args.beta2, "in [0, 1)");
+    require(std::isfinite(args.eps) && args.eps >= 0, where, "eps", args.eps, "finite and >= 0");
+}
 
 SGD::SGD(const Tensors& params, const SGDOptions& options) : Optimizer(make("SGD", params, {}, options)) {}
 SGD::SGD(const StateDict& named, const SGDOptions& options) : Optimizer(make("SGD", {}, named, options)) {}

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
+#include <unordered_map>
 
 #include "core/capture.h"
+#include "core/scale_parts.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::optim {
@@ -41,15 +43,17 @@ void refuse_new_rate(const OptimizerImpl& optimizer) {
     refuse_in_capture((optimizer.type + std::string(".set_lr")).c_str(), "change the learning rate");
 }
 
-void add_slot(OptimizerImpl& optimizer, const Tensor& param, const std::string& name) {
+using Known = std::unordered_map<const TensorImpl*, std::size_t>;
+
+void add_slot(OptimizerImpl& optimizer, Known& known, const Tensor& param, const std::string& name) {
     const std::size_t index = optimizer.slots.size();
     check(param.defined(), ErrorKind::value, optimizer.type, ": parameter ", index, " is undefined");
     check(is_floating(param.dtype()) && param.is_leaf(), ErrorKind::value, optimizer.type, ": parameter ",
           index, " of dtype ", param.dtype(), param.is_leaf() ? "" : " is the result of an op",
           "; a floating leaf is needed");
-    for (std::size_t i = 0; i < index; ++i)
-        check(optimizer.slots[i].param.impl() != param.impl(), ErrorKind::value, optimizer.type,
-              ": parameters ", i, " and ", index, " are the same tensor; list it once");
+    const auto [first, fresh] = known.emplace(param.impl(), index);
+    check(fresh, ErrorKind::value, optimizer.type, ": parameters ", first->second, " and ", index,
+          " are the same tensor; list it once");
     Slot slot;
     slot.param = param;
     slot.name = name;
@@ -59,8 +63,8 @@ void add_slot(OptimizerImpl& optimizer, const Tensor& param, const std::string& 
 void fill_ref(OptimizerImpl& optimizer, const Group& group, std::size_t index, bool conditional,
               ParamRef& ref) {
     Slot& slot = optimizer.slots[index];
-    check(slot.param.is_contiguous(), ErrorKind::value, optimizer.type, ": ", optimizer.describe(index),
-          " is not contiguous");
+    if (!slot.param.is_contiguous())
+        fail(ErrorKind::value, optimizer.type, ": ", optimizer.describe(index), " is not contiguous");
     const bool mastered = has_master(optimizer, slot);
     if (mastered) {
         refresh_master(slot);
@@ -100,8 +104,11 @@ void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict&
     group.first = optimizer.slots.size();
     group.args = args;
     group.initial_lr = args.lr;
-    for (const Tensor& param : params) add_slot(optimizer, param, "");
-    for (const auto& [name, param] : named) add_slot(optimizer, param, name);
+    Known known;
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i)
+        known.emplace(optimizer.slots[i].param.impl(), i);
+    for (const Tensor& param : params) add_slot(optimizer, known, param, "");
+    for (const auto& [name, param] : named) add_slot(optimizer, known, param, name);
     group.count = optimizer.slots.size() - group.first;
     optimizer.groups.push_back(group);
 }
@@ -126,6 +133,18 @@ GradientList plan_update(OptimizerImpl& optimizer, bool conditional, Waiting wai
     for (std::size_t i = 0; i < list.refs.size(); ++i)
         fill_ref(optimizer, optimizer.groups[list.refs[i].group], list.indices[i], conditional, list.refs[i]);
     return list;
+}
+
+void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePart parts, const char* advice) {
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
+        TensorImpl& leaf = *optimizer.slots[i].param.impl();
+        if (!has_scale_parts(leaf, parts)) continue;
+        fail(ErrorKind::state, op, ": in the gradient of ", optimizer.describe(i), " of this ",
+             optimizer.type,
+             (scale_parts(leaf) & unscaled_part) != 0 ? " scaled ones were added to unscaled ones"
+                                                      : " there is a scaled one that came after unscale_()",
+             "; ", advice);
+    }
 }
 
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
@@ -174,6 +193,8 @@ void Optimizer::step() {
         if (!impl_->counts_on_device) ++impl_->skipped;
         return;
     }
+    refuse_scale_parts("Optimizer.step", *impl_, both_parts,
+                       "call zero_grad() before the first backward() of an iteration");
     const GradientList plan = plan_update(*impl_, false, Waiting::keep);
     const Ref<Deferred>& deferred = plan.deferred;
     run_update(*impl_, plan, false, deferred ? deferred->scale() : GradientScale{});
@@ -186,6 +207,7 @@ void Optimizer::zero_grad(bool set_to_none) {
             slot.param.set_grad({});
         } else {
             forget_pending(*slot.param.impl());
+            forget_scale_parts(*slot.param.impl());
             if (const Tensor gradient = slot.param.grad(); gradient.defined()) gradient.zero_();
         }
     }
@@ -216,13 +238,13 @@ double Optimizer::lr(std::size_t group) const {
 void Optimizer::set_lr(double lr, std::size_t group) {
     check(group < impl_->groups.size(), ErrorKind::value, impl_->type, ".set_lr: no group ", group,
           ", there are ", impl_->groups.size());
-    check(lr >= 0 && lr <= 1e300, ErrorKind::value, impl_->type, ".set_lr: lr is ", lr,
-          "; it must be finite and >= 0");
+    check_rate(impl_->type + std::string(".set_lr"), lr);
     refuse_new_rate(*impl_);
     impl_->groups[group].args.lr = impl_->groups[group].initial_lr = lr;
 }
 
 void Optimizer::set_lr(double lr) {
+    check_rate(impl_->type + std::string(".set_lr"), lr);
     for (std::size_t g = 0; g < impl_->groups.size(); ++g) set_lr(lr, g);
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/scale_parts.h"
 #include "mezzo/optim.h"
 #include "optim/param_refs.h"
 
@@ -45,6 +46,9 @@ struct OptimizerImpl {
     std::string describe(std::size_t slot) const;
 };
 
+// Throw for options that no optimizer can have, "where: lr is …": those of constructors and of loaded states.
+void check_args(const std::string& where, const StepArgs& args);
+void check_rate(const std::string& where, double lr);
 OptimizerImpl* make_optimizer(const char* type);
 void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict& named, const StepArgs& args);
 
@@ -65,6 +69,8 @@ Tensor* writable_shadow(const Slot& slot, bool conditional);
 // whatever throws does so here, before gradients and parameters change. conditional: StepState may say
 // found_inf.
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, Waiting waiting);
+// Throws if a gradient of the optimizer has all of these parts (core/scale_parts.h): "op: …; advice".
+void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePart parts, const char* advice);
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says
 // found_inf, and counts. Returns false, having done nothing, when no parameter has a gradient.
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,

@@ -2,6 +2,7 @@
 #include "optim/param_refs.h"
 
 #include "core/capture.h"
+#include "core/scale_parts.h"
 
 namespace mezzo::optim {
 
@@ -40,7 +41,7 @@ GradientList gradient_list(const char* op, const Tensors& parameters, Waiting wa
         if (gradient.numel() == 0) continue;
         if (!gradient.is_contiguous()) {
             gradient = gradient.detach().contiguous();
-            parameter.set_grad(gradient);
+            replace_gradient(parameter, gradient);
         }
         ParamRef ref{};
         ref.param = raw(parameter);
