@@ -51,8 +51,9 @@ public:
     // Copies of everything that step() depends on besides the parameters: moments, step counts, masters,
     // options of every group.
     [[nodiscard]] StateDict state_dict() const;
-    // Puts back a state_dict() of an optimizer of the same type, groups and shapes; throws, with nothing
-    // changed, for any other.
+    // Puts back a state_dict() of an optimizer of the same type, groups and shapes, masters included: an
+    // optimizer without them has them from then on. Throws, with nothing changed, for any other: for options
+    // that the constructor refuses, counts that are none, moments that are missing, names that are unknown.
     void load_state_dict(const StateDict& state);
 
     // Different for every optimizer made in this process.

@@ -30,7 +30,13 @@ LambdaLR::LambdaLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)
 
 namespace {
 
+void check_factor(const char* type, const char* option, double value) {
+    check(std::isfinite(value) && value >= 0, ErrorKind::value, type, ": ", option, " is ", value,
+          "; it must be finite and >= 0");
+}
+
 Schedule step_schedule(const StepLROptions& options) {
+    check_factor("StepLR", "gamma", options.gamma);
     check(options.step_size > 0, ErrorKind::value, "StepLR: step_size is ", options.step_size,
           "; it must be positive");
     return [options](double base, std::int64_t steps) {
@@ -38,7 +44,13 @@ Schedule step_schedule(const StepLROptions& options) {
     };
 }
 
+Schedule exponential_schedule(double gamma) {
+    check_factor("ExponentialLR", "gamma", gamma);
+    return [gamma](double base, std::int64_t steps) { return base * std::pow(gamma, double(steps)); };
+}
+
 Schedule cosine_schedule(const CosineAnnealingLROptions& options) {
+    check_factor("CosineAnnealingLR", "eta_min", options.eta_min);
     check(options.t_max > 0, ErrorKind::value, "CosineAnnealingLR: t_max is ", options.t_max,
           "; it must be positive");
     return [options](double base, std::int64_t steps) {
@@ -68,8 +80,7 @@ StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
     : Scheduler(optimizer, step_schedule(options)) {}
 
 ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma)
-    : Scheduler(optimizer,
-                [gamma](double base, std::int64_t steps) { return base * std::pow(gamma, double(steps)); }) {}
+    : Scheduler(optimizer, exponential_schedule(gamma)) {}
 
 CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options)
     : Scheduler(optimizer, cosine_schedule(options)) {}

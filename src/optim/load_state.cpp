@@ -1,0 +1,234 @@
+// load_state_dict() of optimizers: the whole state is read and checked before anything changes.
+#include <cmath>
+#include <cstddef>
+#include <unordered_map>
+
+#include "mezzo/ops.h"
+#include "optim/arena.h"
+#include "optim/state_keys.h"
+
+namespace mezzo::optim {
+
+namespace {
+
+constexpr double largest_count = 9007199254740992;  // 2^53: up to there a double holds every whole number
+
+bool is_count(double value) { return value >= 0 && value <= largest_count && value == std::floor(value); }
+
+// The entries of a state, each to be taken once.
+class Reader {
+public:
+    Reader(const char* type, const StateDict& state) : where_(type + std::string(".load_state_dict")) {
+        entries_.reserve(state.size());
+        for (const auto& [name, value] : state) {
+            check(value.defined(), ErrorKind::value, where_, ": ", name, " is undefined");
+            check(entries_.emplace(name, Entry{&value}).second, ErrorKind::value, where_, ": ", name,
+                  " is there twice");
+        }
+    }
+    const std::string& where() const { return where_; }
+
+    // Null if there is none.
+    const Tensor* find(const std::string& key) {
+        const auto at = entries_.find(key);
+        if (at == entries_.end()) return nullptr;
+        at->second.taken = true;
+        return at->second.value;
+    }
+    double number(const std::string& key) {
+        const Tensor* const value = find(key);
+        check(value != nullptr, ErrorKind::value, where_, ": ", key, " is missing from ", entries_.size(),
+              " entries");
+        check(value->numel() == 1, ErrorKind::shape, where_, ": ", key, " has shape ", value->shape(),
+              ", one number is needed");
+        return value->item<double>();
+    }
+    double count(const std::string& key) {
+        const double value = number(key);
+        check(is_count(value), ErrorKind::value, where_, ": ", key, " is ", value,
+              "; it must be a whole number in [0, 2^53]");
+        return value;
+    }
+    bool flag(const std::string& key) {
+        const double value = number(key);
+        check(value == 0 || value == 1, ErrorKind::value, where_, ": ", key, " is ", value,
+              "; it must be 0 or 1");
+        return value == 1;
+    }
+    // What belongs to a parameter, of its shape; null if there is none.
+    const Tensor* companion(const OptimizerImpl& optimizer, std::size_t slot, const char* name) {
+        const std::string key = slot_key(slot, name);
+        const Tensor* const value = find(key);
+        if (value == nullptr) return nullptr;
+        const Tensor& param = optimizer.slots[slot].param;
+        if (!(value->shape() == param.shape()))
+            fail(ErrorKind::shape, where_, ": ", key, " has shape ", value->shape(), ", ",
+                 optimizer.describe(slot), " has ", param.shape());
+        check(is_floating(value->dtype()), ErrorKind::dtype, where_, ": ", key, " is ", value->dtype(),
+              "; a floating dtype is needed");
+        return value;
+    }
+    void refuse_unknown(const StateDict& state) const {
+        std::string names;
+        std::size_t count = 0;
+        for (const auto& [name, value] : state)
+            if (!entries_.at(name).taken && ++count <= 10) names += (names.empty() ? "" : ", ") + name;
+        check(count == 0, ErrorKind::value, where_, ": ", count, " unknown entries: ", names,
+              count > 10 ? ", …" : "", "; load the state_dict() of an optimizer with the same parameters");
+    }
+
+private:
+    struct Entry {
+        const Tensor* value;
+        bool taken = false;
+    };
+    std::string where_;
+    std::unordered_map<std::string_view, Entry> entries_;
+};
+
+// What a state holds, checked. Its tensors are still those of the state.
+struct Loaded {
+    std::vector<Group> groups;
+    double applied = 0, skipped = 0;
+    std::vector<float> steps;                        // per parameter
+    std::vector<const Tensor*> moments[2], masters;  // per parameter, null: none
+    bool has_masters = false;
+};
+
+void read_groups(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded) {
+    const Algorithm algorithm = optimizer.groups.front().args.algorithm;
+    check(reader.number("algorithm") == double(algorithm), ErrorKind::value, reader.where(),
+          ": the state is that of another type of optimizer");
+    const double groups = reader.number("groups");
+    check(groups == double(optimizer.groups.size()), ErrorKind::value, reader.where(), ": the state has ",
+          groups, " groups, this optimizer ", optimizer.groups.size());
+    loaded.groups = optimizer.groups;
+    for (std::size_t g = 0; g < loaded.groups.size(); ++g) {
+        Group& group = loaded.groups[g];
+        const double size = reader.number(group_key(g, "size"));
+        check(size == double(group.count), ErrorKind::value, reader.where(), ": group ", g, " has ", size,
+              " parameters there and ", group.count, " here");
+        for (const Option& o : options) group.args.*o.value = reader.number(group_key(g, o.name));
+        for (const Flag& f : flags) group.args.*f.value = reader.flag(group_key(g, f.name));
+        check_args(reader.where() + ": groups." + std::to_string(g), group.args);
+        group.initial_lr = reader.number(group_key(g, "initial_lr"));
+        check_rate(reader.where() + ": the initial_lr of groups." + std::to_string(g), group.initial_lr);
+    }
+}
+
+void read_counts(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded) {
+    loaded.applied = reader.count("applied_steps");
+    loaded.skipped = reader.count("skipped_steps");
+    loaded.steps.assign(optimizer.slots.size(), 0);
+    const Tensor* const steps = reader.find("steps");
+    if (steps == nullptr) {
+        check(loaded.applied == 0, ErrorKind::value, reader.where(),
+              ": steps is missing, and applied_steps is ", loaded.applied);
+        return;
+    }
+    check(steps->shape() == Shape{std::int64_t(loaded.steps.size())}, ErrorKind::shape, reader.where(),
+          ": steps has shape ", steps->shape(), " for ", loaded.steps.size(), " parameters");
+    const std::vector<double> values = steps->to(float64).to_vector<double>();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        if (!is_count(values[i]))
+            fail(ErrorKind::value, reader.where(), ": steps holds ", values[i], " for ",
+                 optimizer.describe(i), "; it must be a whole number in [0, 2^53]");
+        loaded.steps[i] = float(values[i]);
+    }
+}
+
+// Moments and masters. What an update has written once cannot be missing.
+void read_companions(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded) {
+    for (const Group& group : loaded.groups)
+        for (std::size_t i = group.first; i < group.first + group.count; ++i) {
+            const int needed = loaded.steps[i] > 0 ? moment_count(group.args) : 0;
+            const int possible = group.args.algorithm == Algorithm::sgd ? 1 : 2;
+            for (int m = 0; m < 2; ++m) {
+                const char* const name = moment_name(group.args.algorithm, m);
+                const Tensor* const moment = m < possible ? reader.companion(optimizer, i, name) : nullptr;
+                if (moment == nullptr && m < needed)
+                    fail(ErrorKind::value, reader.where(), ": ", slot_key(i, name), " is missing, and ",
+                         optimizer.describe(i), " has taken ", loaded.steps[i], " steps");
+                loaded.moments[m].push_back(moment);
+            }
+            const Tensor* const master = reader.companion(optimizer, i, "master");
+            const Dtype dtype = optimizer.slots[i].param.dtype();
+            if (master != nullptr && !is_16bit(dtype))
+                fail(ErrorKind::dtype, reader.where(), ": ", slot_key(i, "master"),
+                     " is the float32 master of a 16-bit parameter, and ", optimizer.describe(i), " is ",
+                     dtype, "; convert the model before, as it was when the state was saved");
+            loaded.masters.push_back(master);
+            loaded.has_masters = loaded.has_masters || master != nullptr;
+        }
+    if (!loaded.has_masters) return;
+    for (std::size_t i = 0; i < loaded.masters.size(); ++i)
+        if (loaded.masters[i] == nullptr && loaded.steps[i] > 0 && is_16bit(optimizer.slots[i].param.dtype()))
+            fail(ErrorKind::value, reader.where(), ": ", slot_key(i, "master"),
+                 " is missing, and other parameters have one");
+}
+
+// Copies of the state's tensors, each kind in one allocation like those that a step makes.
+void copy_companions(std::vector<Slot>& slots, const std::vector<const Tensor*>& sources, Device device,
+                     Tensor& (*target)(Slot&), Dtype (*dtype)(const Slot&)) {
+    Arena arena;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        target(slots[i]) = Tensor();
+        if (sources[i] != nullptr) arena.add(target(slots[i]), slots[i].param.shape(), dtype(slots[i]));
+    }
+    arena.make(device, false);
+    for (std::size_t i = 0; i < slots.size(); ++i)
+        if (sources[i] != nullptr) target(slots[i]).copy_(sources[i]->detach());
+}
+
+Tensor state_tensor(const Loaded& loaded, Device device) {
+    StepState counts{};
+    counts.grad_multiplier = 1;
+    counts.applied = float(loaded.applied);
+    counts.skipped = float(loaded.skipped);
+    const std::span<const float> values(reinterpret_cast<const float*>(&counts),
+                                        sizeof counts / sizeof(float));
+    return Tensor::from<float>(values, {std::int64_t(values.size())}).to(device);
+}
+
+Loaded read(const OptimizerImpl& optimizer, const StateDict& state) {
+    Reader reader(optimizer.type, state);
+    Loaded loaded;
+    read_groups(optimizer, reader, loaded);
+    read_counts(optimizer, reader, loaded);
+    read_companions(optimizer, reader, loaded);
+    reader.refuse_unknown(state);
+    return loaded;
+}
+
+}  // namespace
+
+void Optimizer::load_state_dict(const StateDict& state) {
+    NoGrad plain;
+    OptimizerImpl& own = *impl_;
+    Loaded loaded = read(own, state);
+    const Device device = own.device();
+    std::vector<Slot> slots = own.slots;
+    copy_companions(
+        slots, loaded.moments[0], device, [](Slot& s) -> Tensor& { return s.moments[0]; }, moment_dtype);
+    copy_companions(
+        slots, loaded.moments[1], device, [](Slot& s) -> Tensor& { return s.moments[1]; }, moment_dtype);
+    copy_companions(
+        slots, loaded.masters, device, [](Slot& s) -> Tensor& { return s.master; },
+        [](const Slot&) { return float32; });
+    // A master that rounds to the parameter's value is the parameter's master: refresh_master() looks at the
+    // next step.
+    for (Slot& slot : slots) slot.master_version = ~std::uint64_t(0);
+    Tensor steps = Tensor::from<float>(loaded.steps, {std::int64_t(slots.size())}).to(device);
+    Tensor counts = state_tensor(loaded, device);
+
+    own.groups = std::move(loaded.groups);
+    own.slots = std::move(slots);
+    own.steps = std::move(steps);
+    own.state = std::move(counts);
+    own.masters = own.masters || loaded.has_masters;
+    own.applied = std::int64_t(loaded.applied);
+    own.skipped = std::int64_t(loaded.skipped);
+    own.counts_on_device = false;
+}
+
+}  // namespace mezzo::optim
