@@ -83,7 +83,8 @@ void remove_hook(const Tensor& tensor, int hook);
 using Segment = Callback<Tensors(const Tensors&)>;
 // Runs function(inputs) without keeping what its backward needs; backward runs it again, with the random
 // stream and the autocast state of the first run. First-order gradients reach inputs and every leaf the
-// function uses.
+// function uses. backward throws Error(state) if the second run returns another number of tensors, or other
+// shapes or dtypes.
 [[nodiscard]] Tensors checkpoint(Segment function, const Tensors& inputs);
 
 // What a user-defined function keeps between forward and backward.
@@ -105,6 +106,8 @@ using Forward = Callback<Tensors(Context&, const Tensors&)>;
 using Backward =
     Callback<Tensors(Context&, const Tensors&)>;  // gradients of the outputs in, of the inputs out
 // Calls forward, and makes backward its gradient. backward written in mezzo ops can be differentiated again.
+// It returns one gradient per input, of the input's shape or one that broadcasting has made of it; an
+// undefined tensor is no gradient. The engine throws Error(value) or Error(shape) for anything else.
 Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward,
                        const Tensors& inputs);
 

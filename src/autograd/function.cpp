@@ -17,12 +17,12 @@ bool any_tracked(const Tensors& tensors) {
 }
 
 struct UserFunction final : NodeFunction {
-    UserFunction(autograd::Context c, autograd::Backward b, const AutocastState& s)
-        : context(std::move(c)), gradient(std::move(b)), state(s) {}
+    UserFunction(const char* n, autograd::Context c, autograd::Backward b, const AutocastState& s)
+        : name(n), context(std::move(c)), gradient(std::move(b)), state(s) {}
 
     Tensors backward(const Call& call, const Tensors& g) override {
         AutocastGuard same_as_forward(state);
-        const Tensors stored = context.saved;
+        const Restored saved_values(context.saved);
         for (auto [saved, output] : saved_outputs)
             context.saved[saved] = with_history(call, context.saved[saved], output);
         Tensors filled = g;
@@ -31,10 +31,31 @@ struct UserFunction final : NodeFunction {
                 filled[i] = zeros(call.outputs[i].shape,
                                   {.dtype = call.outputs[i].dtype, .device = call.outputs[i].device});
         Tensors result = gradient(context, filled);
-        context.saved = stored;
+        check_gradients(call, result);
         return result;
     }
     void release() override { context.saved.clear(); }
+
+    void check_gradients(const Call& call, const Tensors& result) const {
+        check(result.size() == call.edges.size(), ErrorKind::value, name, ": backward returned ",
+              result.size(), " gradients for ", call.edges.size(),
+              " inputs; return one for each, an undefined tensor where there is none");
+        for (std::size_t i = 0; i < result.size(); ++i) {
+            if (!result[i].defined() || !call.edges[i].needed()) continue;
+            const Shape& shape = call.inputs[i].shape;
+            check(reduces_to(result[i].shape(), shape), ErrorKind::shape, name,
+                  ": backward returned a gradient of shape ", result[i].shape(), " for input ", i,
+                  " of shape ", shape);
+        }
+    }
+    // Whether `shape` is the gradient of something that `input` has been broadcast to.
+    static bool reduces_to(const Shape& shape, const Shape& input) {
+        const int added = shape.size() - input.size();
+        if (added < 0) return false;
+        for (int d = 0; d < input.size(); ++d)
+            if (shape[d + added] != input[d] && input[d] != 1) return false;
+        return true;
+    }
 
     // A saved result has no history of its own, or the node would hold itself alive; it gets it back here.
     static Tensor with_history(const Call& call, const Tensor& saved, std::uint32_t output) {
@@ -47,6 +68,17 @@ struct UserFunction final : NodeFunction {
         return y;
     }
 
+    // With their history saved results hold the node that holds them, so they lose it again in any case.
+    struct Restored {
+        explicit Restored(Tensors& saved) : place(saved), values(saved) {}
+        ~Restored() { place = std::move(values); }
+        Restored(const Restored&) = delete;
+        Restored& operator=(const Restored&) = delete;
+        Tensors& place;
+        Tensors values;
+    };
+
+    std::string name;
     autograd::Context context;
     autograd::Backward gradient;
     AutocastState state;
@@ -80,9 +112,26 @@ struct Checkpoint final : NodeFunction {
             }
             set_random_state(now);
         }
+        check_same(call, y);
         return differentiate(call, y, g, wanted);
     }
     void release() override { inputs.clear(); }
+
+    static void check_same(const Call& call, const Tensors& y) {
+        check(y.size() == call.outputs.size(), ErrorKind::state, "checkpoint: the segment returned ",
+              call.outputs.size(), " tensors in the forward pass and ", y.size(),
+              " when backward ran it again; it must do the same both times");
+        for (std::size_t j = 0; j < y.size(); ++j) {
+            const Meta& first = call.outputs[j];
+            check(y[j].defined(), ErrorKind::state, "checkpoint: result ", j,
+                  " of the segment is undefined when backward runs it again");
+            check(y[j].shape() == first.shape && y[j].dtype() == first.dtype && y[j].device() == first.device,
+                  ErrorKind::state, "checkpoint: result ", j, " of the segment was ", first.dtype, " ",
+                  first.shape, " on ", first.device, " in the forward pass, and is ", y[j].dtype(), " ",
+                  y[j].shape(), " on ", y[j].device(),
+                  " when backward runs it again; it must do the same both times");
+        }
+    }
     bool opaque() const override { return true; }
 
     Tensors differentiate(const Call& call, const Tensors& y, const Tensors& g, const Tensors& wanted) const {
@@ -140,7 +189,7 @@ Tensors apply_function(const FunctionOptions& options, Forward forward, Backward
         results.push_back(alias(y));
     }
     const Ref<Call> call = record(function_op.row(), inputs, {}, results);
-    auto function = std::make_unique<UserFunction>(std::move(context), std::move(backward), state);
+    auto function = std::make_unique<UserFunction>(options.name, std::move(context), std::move(backward), state);
     for (std::size_t s = 0; s < function->context.saved.size(); ++s)
         for (std::size_t j = 0; j < outputs.size(); ++j)
             if (function->context.saved[s].impl() == outputs[j].impl())
@@ -160,7 +209,10 @@ Tensors checkpoint(Segment function, const Tensors& inputs) {
         outputs = function(plain_inputs);
     }
     Tensors results;
-    for (const Tensor& y : outputs) results.push_back(alias(y));
+    for (const Tensor& y : outputs) {
+        check(y.defined(), ErrorKind::state, "checkpoint: the segment returned an undefined tensor");
+        results.push_back(alias(y));
+    }
     const Ref<Call> call = record(checkpoint_op.row(), inputs, {}, results);
     extra_of(*call).function = std::move(node);
     return results;

@@ -1,0 +1,163 @@
+// Functions with a gradient of the user's own and checkpoints that break their promises: an error each, and
+// nothing stays behind.
+#include <catch2/catch.hpp>
+
+#include "core/tensor_impl.h"
+#include "mezzo/autograd.h"
+#include "mezzo/ops.h"
+#include "tests/support.h"
+
+namespace {
+
+using namespace mezzo;
+using Catch::Matchers::Contains;
+
+Tensor leaf(double value = 2) { return full({2, 3}, value).set_requires_grad(); }
+
+// The product of two, whose backward returns what it is told to.
+Tensor product(const Tensor& a, const Tensor& b, autograd::Backward backward) {
+    return autograd::apply_function({.name = "product"},
+                                    [](autograd::Context& c, const Tensors& x) -> Tensors {
+                                        const Tensor y = x[0] * x[1];
+                                        c.saved = {x[0], x[1], y};
+                                        return {y};
+                                    },
+                                    std::move(backward), {a, b})[0];
+}
+
+// Runs it twice: what is alive after both must be what was alive before.
+template <class Run> void leaves_nothing(const Run& run) {
+    const LiveObjects before = live_objects();
+    for (int i = 0; i < 2; ++i) run();
+    CHECK(live_objects().tensors == before.tensors);
+    CHECK(live_objects().calls == before.calls);
+    CHECK(live_objects().storages == before.storages);
+}
+
+}  // namespace
+
+TEST_CASE("a function's backward returns one gradient per input", "[autograd]") {
+    leaves_nothing([] {
+        const Tensor a = leaf(2), b = leaf(3);
+        const auto refused = [&](autograd::Backward backward, const char* text) {
+            const Tensor loss = sum(product(a, b, backward));
+            CHECK_THROWS_WITH(loss.backward(), Contains("product: backward returned") && Contains(text));
+            CHECK_FALSE(a.grad().defined());
+            CHECK_FALSE(b.grad().defined());
+        };
+        refused([](autograd::Context&, const Tensors&) -> Tensors { return {}; }, "0 gradients for 2 inputs");
+        refused([](autograd::Context& c, const Tensors& g) -> Tensors { return {g[0] * c.saved[1]}; },
+                "1 gradients for 2 inputs");
+        refused(
+            [](autograd::Context&, const Tensors& g) -> Tensors {
+                return {g[0], g[0], g[0]};
+            },
+            "3 gradients for 2 inputs");
+        refused(
+            [](autograd::Context&, const Tensors& g) -> Tensors {
+                return {Tensor(), g[0].slice(0, 0, 1)};
+            },
+            "[1, 3] for input 1 of shape [2, 3]");
+        refused(
+            [](autograd::Context&, const Tensors& g) -> Tensors {
+                return {Tensor(), g[0].t()};
+            },
+            "[3, 2]");
+    });
+}
+
+TEST_CASE("a function's backward may leave gradients undefined, and broadcast ones are summed",
+          "[autograd]") {
+    leaves_nothing([] {
+        const Tensor a = leaf(2), b = leaf(3), row = full({3}, 1).set_requires_grad();
+        sum(product(a, b, [](autograd::Context& c, const Tensors& g) -> Tensors {
+            return {Tensor(), g[0] * c.saved[0]};
+        })).backward();
+        CHECK_FALSE(a.grad().defined());
+        CHECK(test::doubles(b.grad()) == std::vector<double>(6, 2));
+        sum(product(a, row, [](autograd::Context& c, const Tensors& g) -> Tensors {
+            return {g[0] * c.saved[1], g[0] * c.saved[0]};
+        })).backward();
+        CHECK(test::doubles(row.grad()) == std::vector<double>(3, 4));
+        // An input that needs none may get one of any shape.
+        sum(product(a, full({2, 3}, 1), [](autograd::Context&, const Tensors& g) -> Tensors {
+            return {g[0], ones({7})};
+        })).backward();
+    });
+}
+
+TEST_CASE("a function's backward that throws while it is recorded leaves nothing", "[autograd]") {
+    leaves_nothing([] {
+        const Tensor a = leaf(2), b = leaf(3);
+        bool fails = true;
+        const Tensor loss = sum(product(a, b, [&](autograd::Context& c, const Tensors& g) -> Tensors {
+            const Tensor part = g[0] * c.saved[2];
+            if (fails) throw std::runtime_error("backward of the user's");
+            return {part, part * 2.0};
+        }));
+        for (int i = 0; i < 2; ++i)
+            CHECK_THROWS_WITH(autograd::grad({loss}, {a, b}, {.create_graph = true}),
+                              "backward of the user's");
+        fails = false;
+        const Tensors g = autograd::grad({loss}, {a, b}, {.create_graph = true});
+        CHECK(test::doubles(g[1]) == std::vector<double>(6, 12));
+        fails = true;
+        CHECK_THROWS_WITH(autograd::grad({sum(g[0])}, {a}), "backward of the user's");
+    });
+    leaves_nothing([] {  // one that returns too little is no different
+        const Tensor a = leaf(2), b = leaf(3);
+        const Tensor loss =
+            sum(product(a, b, [](autograd::Context& c, const Tensors&) -> Tensors { return {c.saved[2]}; }));
+        CHECK_THROWS_AS(autograd::grad({loss}, {a, b}, {.create_graph = true}), Error);
+    });
+}
+
+TEST_CASE("a gradient with a history is nobody else's", "[autograd]") {
+    const Tensor a = leaf(2), b = leaf(3);
+    autograd::backward({sum(a + b)}, {.create_graph = true});
+    {
+        NoGrad plain;
+        a.grad().mul_(5);
+    }
+    CHECK(test::doubles(b.grad()) == std::vector<double>(6, 1));
+    a.set_grad({});
+    b.set_grad({});
+}
+
+TEST_CASE("a checkpoint's segment must do the same twice", "[autograd]") {
+    leaves_nothing([] {
+        const Tensor w = leaf(2), x = full({2, 3}, 3);
+        int run = 0;
+        const auto refused = [&](autograd::Segment segment, const char* text) {
+            run = 0;
+            const Tensors y = autograd::checkpoint(segment, {x});
+            const RandomState random = random_state();
+            CHECK_THROWS_WITH(sum(y[0]).backward(), Contains("checkpoint: ") && Contains(text));
+            CHECK(random_state().offset == random.offset);
+            CHECK_FALSE(w.grad().defined());
+        };
+        const auto again = [&run] { return run++ != 0; };
+        refused(
+            [&](const Tensors& in) -> Tensors {
+                return again() ? Tensors{in[0] * w, in[0], in[0]} : Tensors{in[0] * w};
+            },
+            "returned 1 tensors in the forward pass and 3");
+        refused(
+            [&](const Tensors& in) -> Tensors {
+                return again() ? Tensors{in[0] * w} : Tensors{in[0] * w, in[0]};
+            },
+            "returned 2 tensors in the forward pass and 1");
+        refused([&](const Tensors&) -> Tensors { return again() ? Tensors{} : Tensors{rand({2}) * sum(w)}; },
+                "1 tensors in the forward pass and 0");
+        refused([&](const Tensors& in) -> Tensors { return {again() ? sum(in[0] * w) : in[0] * w}; },
+                "result 0 of the segment was float32 [2, 3]");
+        refused([&](const Tensors& in) -> Tensors { return {(in[0] * w).to(again() ? float64 : float32)}; },
+                "is float64 [2, 3]");
+        refused([&](const Tensors& in) -> Tensors { return {again() ? Tensor() : in[0] * w}; }, "undefined");
+        CHECK_THROWS_WITH(autograd::checkpoint([](const Tensors&) -> Tensors { return {Tensor()}; }, {x}),
+                          Contains("checkpoint: the segment returned an undefined tensor"));
+        const auto good = [&](const Tensors& in) -> Tensors { return {in[0] * w}; };
+        sum(autograd::checkpoint(good, {x})[0]).backward();
+        CHECK(test::doubles(w.grad()) == std::vector<double>(6, 3));
+    });
+}
