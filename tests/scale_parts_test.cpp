@@ -228,6 +228,19 @@ TEST_CASE("scaler: what is no mixture", "[scaler]") {
     }
 }
 
+TEST_CASE("scaler: gradients with a history are divided once", "[scaler]") {
+    for (const Device device : test::devices()) {
+        Pair p(device);
+        SGD both({p.a, p.b}, {.lr = 1});
+        autograd::backward({p.scaler.scale(sum(square(p.a + p.b)))}, {.create_graph = true});
+        p.scaler.unscale_(both);
+        for (const Tensor& x : {p.a, p.b}) {
+            CHECK(test::doubles(x.grad()) == std::vector<double>{8, 12});
+            x.set_grad({});
+        }
+    }
+}
+
 TEST_CASE("scaler: what is known of a gradient goes with it", "[scaler]") {
     nn::Linear layer(2, 2);
     const auto loss = [&] { return sum(layer(ones({1, 2}, {.dtype = layer.weight.dtype()}))); };
