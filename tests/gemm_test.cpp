@@ -153,9 +153,12 @@ TEST_CASE("gemm: more than one strip of rows and columns", "[gemm]") {
     cpu::set_num_threads(2);
     for (const bool transposed :
          {false, true}) {  // k = 3000 is packed at once, 690 rows or columns at a time
-        run({.m = 712, .n = 9, .k = 3000, .ta = transposed, .a = bfloat16}, cpu::gemm_kernels(cpu::active_isa()));
-        run({.m = 9, .n = 1412, .k = 3000, .tb = transposed, .b = bfloat16}, cpu::gemm_kernels(cpu::active_isa()));
-        run({.m = 1040, .n = 10, .k = 3100, .ta = transposed, .c = bfloat16}, cpu::gemm_kernels(cpu::active_isa()));
+        run({.m = 712, .n = 9, .k = 3000, .ta = transposed, .a = bfloat16},
+            cpu::gemm_kernels(cpu::active_isa()));
+        run({.m = 9, .n = 1412, .k = 3000, .tb = transposed, .b = bfloat16},
+            cpu::gemm_kernels(cpu::active_isa()));
+        run({.m = 1040, .n = 10, .k = 3100, .ta = transposed, .c = bfloat16},
+            cpu::gemm_kernels(cpu::active_isa()));
     }
 }
 

@@ -189,7 +189,8 @@ Tensors apply_function(const FunctionOptions& options, Forward forward, Backward
         results.push_back(alias(y));
     }
     const Ref<Call> call = record(function_op.row(), inputs, {}, results);
-    auto function = std::make_unique<UserFunction>(options.name, std::move(context), std::move(backward), state);
+    auto function =
+        std::make_unique<UserFunction>(options.name, std::move(context), std::move(backward), state);
     for (std::size_t s = 0; s < function->context.saved.size(); ++s)
         for (std::size_t j = 0; j < outputs.size(); ++j)
             if (function->context.saved[s].impl() == outputs[j].impl())

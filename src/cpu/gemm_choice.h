@@ -21,8 +21,8 @@ const GemmKernels& chosen_gemm_kernels(const Gemm& g);
 
 // A class that has been timed, here or by an earlier process.
 struct GemmVerdict {
-    std::string what;  // such as "bfloat16 NT 64 x 256 x 512"; sizes are the largest of the class, 256 and
-                       // 512 stand for everything above
+    std::string what;    // such as "bfloat16 NT 64 x 256 x 512"; sizes are the largest of the class, 256 and
+                         // 512 stand for everything above
     std::string chosen;  // "vectors", "pairs" or "tiles"
     std::string times;   // microseconds of each
 };
