@@ -68,7 +68,7 @@ void check_places(const Options& options) {
         try_partial("--checkpoint", file);
     }
     if (options.resume && fs::exists(options.checkpoint)) mezzo::io::SafeTensors header(options.checkpoint);
-    if (!options.config.empty()) mezzo::io::load_bert_config(options.config);
+    if (!options.config.empty()) static_cast<void>(mezzo::io::load_bert_config(options.config));
     if (!options.trace.empty()) program::require_writable("--trace", options.trace);
 }
 
