@@ -329,13 +329,34 @@ TEST_CASE("sums, dot products and extremes of every length", "[cpu_loops]") {
 }
 
 TEST_CASE("Philox blocks equal the scalar generator, also beyond 32 bits", "[cpu_loops]") {
+    constexpr std::uint32_t untouched = 0xabcdef01;
+    constexpr std::uint64_t key = 0x123456789abcdefu;
     for (const Set& set : sets())
-        for (const std::uint64_t first : {std::uint64_t(0), std::uint64_t(0xfffffff8)}) {
-            std::vector<std::uint32_t> words(4 * 37);
-            set.loops->philox_blocks(words.data(), 0x123456789abcdefu, first, 37);
-            for (std::uint64_t i = 0; i < 37; ++i) {
-                const PhiloxWords expected = philox(0x123456789abcdefu, first + i);
-                for (std::size_t j = 0; j < 4; ++j) CHECK(words[4 * i + j] == expected.v[j]);
+        for (const std::uint64_t first : {std::uint64_t(0), std::uint64_t(0xfffffff8), ~std::uint64_t(5)})
+            for (std::uint64_t count = 0; count <= 100; ++count) {
+                std::vector<std::uint32_t> words(4 * count + 4, untouched), expected = words;
+                set.loops->philox_blocks(words.data(), key, first, std::int64_t(count));
+                for (std::uint64_t i = 0; i < count; ++i)
+                    for (std::size_t j = 0; j < 4; ++j) expected[4 * i + j] = philox(key, first + i).v[j];
+                INFO(set.name << ", " << count << " blocks from " << first);
+                CHECK((words == expected));
             }
-        }
+}
+
+TEST_CASE("half-words that are kept, of every length from every place", "[cpu_loops]") {
+    std::mt19937 bits(12);
+    std::vector<std::uint32_t> words(100);
+    for (std::uint32_t& word : words) word = bits();
+    words[3] = 0xffff0000;
+    for (const Set& set : sets())
+        for (const std::uint32_t threshold : {0u, 1u, 6554u, 32768u, 65535u, 65536u})
+            for (std::size_t first = 0; first < 8; ++first)
+                for (std::size_t n = 0; n <= 140; ++n) {
+                    std::vector<std::uint8_t> to(n + 1, 7), expected = to;
+                    set.loops->kept(to.data(), words.data(), std::int64_t(first), std::int64_t(n), threshold);
+                    for (std::size_t i = 0; i < n; ++i)
+                        expected[i] = (words[(first + i) / 2] >> (first + i) % 2 * 16 & 0xffff) >= threshold;
+                    INFO(set.name << ", threshold " << threshold << ", " << n << " from " << first);
+                    CHECK((to == expected));
+                }
 }

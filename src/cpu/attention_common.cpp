@@ -49,11 +49,10 @@ WeightDropout::WeightDropout(const Attrs& at) {
 void WeightDropout::read(std::int64_t first, std::int64_t n, std::uint8_t* to) const {
     constexpr std::int64_t longest = (attention_keys + 14) / 8;  // blocks
     std::uint32_t words[4 * longest];
-    std::uint16_t halves[8 * longest];
     const std::int64_t skip = first % 8, blocks = (skip + n + 7) / 8;
-    active_loops().philox_blocks(words, seed, offset + std::uint64_t(first / 8), blocks);
-    std::memcpy(halves, words, std::size_t(blocks) * 16);
-    for (std::int64_t i = 0; i < n; ++i) to[i] = halves[skip + i] >= threshold;
+    const Loops& loops = active_loops();
+    loops.philox_blocks(words, seed, offset + std::uint64_t(first / 8), blocks);
+    loops.kept(to, words, skip, n, threshold);
 }
 
 AttentionProblem::AttentionProblem(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& mask_,

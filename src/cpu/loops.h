@@ -121,6 +121,9 @@ struct Loops {
     // words[4 * i + j] = word j of Philox block counter + i.
     void (*philox_blocks)(std::uint32_t* words, std::uint64_t key, std::uint64_t counter,
                           std::int64_t blocks);
+    // to[i] = whether half-word first_half + i of `words` (low half first) >= threshold.
+    void (*kept)(std::uint8_t* to, const std::uint32_t* words, std::int64_t first_half, std::int64_t n,
+                 std::uint32_t threshold);
     // dst = x * scale where half-word i of `words` (low half first) >= threshold, else 0.
     void (*dropout)(float* dst, const float* x, const std::uint32_t* words, std::int64_t n,
                     std::uint32_t threshold, float scale);

@@ -7,10 +7,6 @@
 #include "loops_step.h"
 #include "ops/functors.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"  // loops over libm's double functions stay scalar
 #define MEZZO_VECTOR_LOOP _Pragma("clang loop vectorize(assume_safety)")
@@ -280,87 +276,13 @@ template <class Loss, class T> void loss_grad(T* dst, const T* x, const T* t, st
     MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = Loss::grad(x[i], t[i], beta);
 }
 
-// ---- random numbers
+}  // namespace
+}  // namespace mezzo::cpu
 
-// The 128 bits of `blocks` Philox blocks, `Lanes` of them side by side: each 32-bit value fills a 64-bit
-// lane, whose upper half the multiplication ignores.
-typedef std::uint64_t Lanes __attribute__((vector_size(32)));
-MEZZO_HD Lanes multiply_low_halves(const Lanes& a, const Lanes& b) {
-#if defined(__AVX2__)
-    return (Lanes)_mm256_mul_epu32((__m256i)a, (__m256i)b);
-#else
-    return (a & 0xffffffffu) * (b & 0xffffffffu);
-#endif
-}
+#include "loops_random.h"
 
-void philox_blocks(std::uint32_t* words, std::uint64_t key, std::uint64_t counter, std::int64_t blocks) {
-    constexpr int groups = 4, lanes = 4, width = groups * lanes;
-    const Lanes m0 = Lanes{} + 0xD2511F53u, m1 = Lanes{} + 0xCD9E8D57u;
-    for (std::int64_t first = 0; first < blocks; first += width) {
-        Lanes c0[groups], c1[groups], c2[groups] = {}, c3[groups] = {};
-        for (int i = 0; i < width; ++i) {
-            const std::uint64_t at = counter + std::uint64_t(first + i);
-            c0[i / lanes][i % lanes] = at;
-            c1[i / lanes][i % lanes] = at >> 32;
-        }
-        std::uint32_t k0 = std::uint32_t(key), k1 = std::uint32_t(key >> 32);
-        for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-            for (int i = 0; i < groups; ++i) {
-                const Lanes p0 = multiply_low_halves(c0[i], m0), p1 = multiply_low_halves(c2[i], m1);
-                c0[i] = (p1 >> 32) ^ c1[i] ^ k0;
-                c1[i] = p1;
-                c2[i] = (p0 >> 32) ^ c3[i] ^ k1;
-                c3[i] = p0;
-            }
-        }
-        const std::int64_t count = blocks - first < width ? blocks - first : width;
-        std::uint32_t* to = words + first * 4;
-        for (std::int64_t i = 0; i < count; ++i)
-            for (int j = 0; j < 4; ++j)
-                to[4 * i + j] = std::uint32_t((j == 0   ? c0
-                                               : j == 1 ? c1
-                                               : j == 2 ? c2
-                                                        : c3)[i / lanes][i % lanes]);
-    }
-}
-
-void dropout(float* dst, const float* x, const std::uint32_t* words, std::int64_t n, std::uint32_t threshold,
-             float scale) {
-    std::uint16_t halves[1024];
-    for (std::int64_t begin = 0; begin < n; begin += 1024) {
-        const std::int64_t count = n - begin < 1024 ? n - begin : 1024;
-        __builtin_memcpy(halves, words + begin / 2, std::uint64_t(count + 1) / 2 * 4);
-        const float* const from = x + begin;
-        float* const to = dst + begin;
-        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < count; ++i) to[i] =
-            std::uint32_t(halves[i]) >= threshold ? from[i] * scale : 0.0f;
-    }
-}
-
-// r = sqrt(-2 ln u1) and the angle 2 pi u2 of a point in the plane whose coordinates are independent normals;
-// u1 in (0, 1].
-void box_muller(float* dst, const std::uint32_t* words, std::int64_t pairs) {
-    constexpr std::int64_t block = 128;
-    float first[block], second[block];
-    for (std::int64_t begin = 0; begin < pairs; begin += block) {
-        const std::int64_t count = pairs - begin < block ? pairs - begin : block;
-        const std::uint32_t* const from = words + 2 * begin;
-        for (std::int64_t i = 0; i < count; ++i) {
-            first[i] = float(std::int32_t((from[2 * i] >> 8) + 1)) * 0x1p-24f;
-            second[i] = float(std::int32_t(from[2 * i + 1] >> 8)) * 0x1p-24f;
-        }
-        for (std::int64_t i = 0; i < count; ++i) {
-            const float r = math::sqrt(-2.0f * math::log(first[i])), angle = 6.28318530718f * second[i];
-            first[i] = r * math::cos(angle);
-            second[i] = r * math::sin(angle);
-        }
-        float* const to = dst + 2 * begin;
-        for (std::int64_t i = 0; i < count; ++i) {
-            to[2 * i] = first[i];
-            to[2 * i + 1] = second[i];
-        }
-    }
-}
+namespace mezzo::cpu {
+namespace {
 
 // ---- the table
 
@@ -421,6 +343,7 @@ constexpr Loops make_loops() {
                    real_loops<double>,
                    sum_i64,
                    philox_blocks,
+                   kept,
                    dropout,
                    box_muller};
     loops.unary[int(UnaryOp::sin)][int(Compute::f32)] = periodic<functors::sin, exact_sin>;
