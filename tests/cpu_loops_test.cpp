@@ -1,4 +1,5 @@
 // The inner loops of every instruction set this machine can run, against long double references.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "core/philox.h"
+#include "cpu/convert.h"
 #include "cpu/isa.h"
 #include "cpu/loops.h"
 
@@ -86,7 +88,7 @@ const UnaryCase unary_cases[] = {
     {UnaryOp::tanh, [](Real x) { return std::tanh(x); }, 2, -10, 10},
     {UnaryOp::sigmoid, [](Real x) { return logistic(x); }, 3, -100, 100},
     {UnaryOp::relu, [](Real x) { return x < 0 ? Real(0) : x; }, 0, -10, 10},
-    {UnaryOp::gelu, [](Real x) { return x * cdf(x); }, 4, -5, 5, 6e-8},
+    {UnaryOp::gelu, [](Real x) { return x * cdf(x); }, 4, -5, 5, 1.2e-8},
     {UnaryOp::gelu_tanh,
      [](Real x) {
          return x * logistic(2 * std::sqrt(2 / std::acos(Real(-1))) * (x + Real(0.044715) * x * x * x));
@@ -287,6 +289,82 @@ TEST_CASE("gradient functors match their derivatives", "[cpu_loops]") {
             CHECK((y[0] == 1 && y[1] == 0 && y[2] == 1 && y[3] == 0));
             set.loops->binary[int(BinaryOp::gelu_grad)][0](y.data(), g.data(), large, 4, Single::none);
             CHECK((y[0] == 1 && y[1] == 0 && y[2] == 1 && y[3] == 0));
+        }
+}
+
+TEST_CASE("GELU and its gradient: the left tail, and absolute errors of the gradient", "[cpu_loops]") {
+    std::vector<float> x, y;
+    for (float v = -14; v < 10; v += 0.00037f) x.push_back(v);
+    const std::vector<float> ones(x.size(), 1.0f);
+    const auto n = std::int64_t(x.size());
+    y = x;
+    for (const Set& set : sets()) {
+        INFO(set.name);
+        Real near = 0, far = 0, slope = 0;
+        bool zero = true;
+        set.loops->unary[int(UnaryOp::gelu)][int(Compute::f32)](y.data(), x.data(), n, 0, 0);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const Real want = x[i] * cdf(x[i]), error = std::fabs((y[i] - want) / want);
+            if (x[i] <= -9.0625f)
+                zero = zero && y[i] == 0 && std::signbit(y[i]);
+            else if (x[i] != 0)
+                (x[i] > -5 ? near : far) = std::max(x[i] > -5 ? near : far, error);
+        }
+        CHECK(zero);
+        CHECK(near < 4e-5L);
+        CHECK(far < 3e-3L);
+        set.loops->binary[int(BinaryOp::gelu_grad)][int(Compute::f32)](y.data(), ones.data(), x.data(), n,
+                                                                       Single::none);
+        for (std::size_t i = 0; i < x.size(); ++i)
+            slope = std::max(slope, std::fabs(y[i] - (cdf(x[i]) + x[i] * phi(x[i]))));
+        CHECK(slope < 7.5e-8L);
+    }
+}
+
+TEST_CASE("16-bit loops round what the float loops compute", "[cpu_loops]") {
+    constexpr std::int64_t longest = 70;
+    std::mt19937 bits(13);
+    for (const Set& set : sets())
+        for (const Dtype type : {float16, bfloat16}) {
+            std::vector<std::uint16_t> a(longest), b(longest);
+            for (std::uint16_t& v : a) v = std::uint16_t(bits());
+            for (std::uint16_t& v : b) v = std::uint16_t(bits());
+            std::vector<float> wide_a(longest), wide_b(longest), wide(longest);
+            cpu::convert(a.data(), type, wide_a.data(), float32, longest);
+            cpu::convert(b.data(), type, wide_b.data(), float32, longest);
+            const auto check = [&](std::int64_t n, const auto& run_wide, const auto& run) {
+                std::vector<std::uint16_t> expected(longest, 9), got = expected;
+                run_wide(wide.data());
+                cpu::convert(wide.data(), float32, expected.data(), type, n);
+                run(got.data());
+                CHECK((got == expected));
+            };
+            int checked = 0;
+            for (std::int64_t n = 0; n <= longest; ++n) {
+                for (int op = 0; op < int(UnaryOp::count); ++op) {
+                    const UnaryLoop loop = set.loops->unary16[op][int(type)];
+                    if (!loop) continue;
+                    INFO(set.name << ", unary op " << op << " of " << n);
+                    check(
+                        n, [&](float* to) { set.loops->unary[op][0](to, wide_a.data(), n, 0, 0); },
+                        [&](void* to) { loop(to, a.data(), n, 0, 0); });
+                }
+                for (int op = 0; op < int(BinaryOp::count); ++op) {
+                    const BinaryLoop loop = set.loops->binary16[op][int(type)];
+                    if (!loop) continue;
+                    for (const Single single : {Single::none, Single::a, Single::b}) {
+                        INFO(set.name << ", binary op " << op << " of " << n << ", single " << int(single));
+                        check(
+                            n,
+                            [&](float* to) {
+                                set.loops->binary[op][0](to, wide_a.data(), wide_b.data(), n, single);
+                            },
+                            [&](void* to) { loop(to, a.data(), b.data(), n, single); });
+                        ++checked;
+                    }
+                }
+            }
+            CHECK(checked == 5 * 3 * (longest + 1));
         }
 }
 

@@ -10,18 +10,36 @@ namespace {
 
 using namespace cpu;
 
+// A loop and the type of the elements it reads and writes.
+template <class L> struct TypedLoop {
+    L loop;
+    Dtype type;
+};
+
+// The loop that reads tensors of one 16-bit type as they are, if there is one, else the one that computes in
+// a wider type.
+template <class L>
+TypedLoop<L> loop_for(const L (&narrow)[2], const L (&wide)[compute_count], In in, Out out) {
+    const Dtype type = out[0]->dtype;
+    bool same = is_16bit(type);
+    for (const Tensor& x : in) same = same && x->dtype == type;
+    if (same && narrow[int(type)]) return {narrow[int(type)], type};
+    const Compute compute = compute_for(type);
+    return {wide[int(compute)], dtype_of(compute)};
+}
+
 void unary(UnaryOp op, In in, const Attrs& at, Out out) {
-    const Compute compute = compute_for(out[0]->dtype);
-    const UnaryLoop loop = active_loops().unary[int(op)][int(compute)];
-    const Source x(in[0], out[0]->shape, dtype_of(compute));
-    const Sink y(out[0], dtype_of(compute));
+    const Loops& loops = active_loops();
+    const auto [loop, type] = loop_for(loops.unary16[int(op)], loops.unary[int(op)], in.first(1), out);
+    const Source x(in[0], out[0]->shape, type);
+    const Sink y(out[0], type);
     if (x.direct() && y.direct()) {
-        parallel_for(out[0]->numel, grain, [&](std::int64_t begin, std::int64_t end) {
+        parallel_for(out[0]->numel, grain, [&, loop = loop](std::int64_t begin, std::int64_t end) {
             loop(y.at(begin), x.at(begin), end - begin, at.alpha, at.beta);
         });
         return;
     }
-    for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
+    for_chunks(out[0]->numel, [&, loop = loop](std::int64_t begin, std::int64_t n) {
         Buffer buffer;
         const void* from = x.read(begin, n, buffer);
         loop(y.open(begin, buffer), from, n, at.alpha, at.beta);
@@ -52,8 +70,9 @@ void binary(BinaryLoop loop, Dtype compute, Dtype result, In in, Out out) {
 }
 
 void arithmetic(BinaryOp op, In in, Out out) {
-    const Compute compute = compute_for(out[0]->dtype);
-    binary(active_loops().binary[int(op)][int(compute)], dtype_of(compute), dtype_of(compute), in, out);
+    const Loops& loops = active_loops();
+    const auto [loop, type] = loop_for(loops.binary16[int(op)], loops.binary[int(op)], in.first(2), out);
+    binary(loop, type, type, in, out);
 }
 
 void compare(CompareOp op, In in, Out out) {

@@ -117,6 +117,10 @@ struct Loops {
     BinaryLoop compare[int(CompareOp::count)][compute_count];  // dst: bool
     RealLoops<float> f32;
     RealLoops<double> f64;
+    // Of float16 and bfloat16 operands and results, converted in registers; null for most ops, whose elements
+    // are converted in chunks.
+    UnaryLoop unary16[int(UnaryOp::count)][2];
+    BinaryLoop binary16[int(BinaryOp::count)][2];
     std::int64_t (*sum_i64)(const std::int64_t* x, std::int64_t n);
     // words[4 * i + j] = word j of Philox block counter + i.
     void (*philox_blocks)(std::uint32_t* words, std::uint64_t key, std::uint64_t counter,

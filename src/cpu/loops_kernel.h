@@ -280,6 +280,7 @@ template <class Loss, class T> void loss_grad(T* dst, const T* x, const T* t, st
 }  // namespace mezzo::cpu
 
 #include "loops_random.h"
+#include "loops_vector.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -320,6 +321,15 @@ template <class T> constexpr RealLoops<T> real_loops = {
     norm_grad_row<T>,
     dropped_sum<T>};
 
+template <class F> constexpr void set_16bit(UnaryLoop (&loops)[2]) {
+    loops[int(Dtype::float16)] = unary_vectors<F, float16_t>;
+    loops[int(Dtype::bfloat16)] = unary_vectors<F, bfloat16_t>;
+}
+template <class F> constexpr void set_16bit(BinaryLoop (&loops)[2]) {
+    loops[int(Dtype::float16)] = binary_vectors<F, float16_t>;
+    loops[int(Dtype::bfloat16)] = binary_vectors<F, bfloat16_t>;
+}
+
 constexpr Loops make_loops() {
     Loops loops = {{
 #define MEZZO_UNARY(name, cast, ints, keep, gradient) MEZZO_TYPES_##ints(unary, functors::name),
@@ -341,6 +351,8 @@ constexpr Loops make_loops() {
                    },
                    real_loops<float>,
                    real_loops<double>,
+                   {},
+                   {},
                    sum_i64,
                    philox_blocks,
                    kept,
@@ -349,6 +361,14 @@ constexpr Loops make_loops() {
     loops.unary[int(UnaryOp::sin)][int(Compute::f32)] = periodic<functors::sin, exact_sin>;
     loops.unary[int(UnaryOp::pow_scalar)][int(Compute::f32)] = power_scalar;
     loops.binary[int(BinaryOp::pow)][int(Compute::f32)] = power;
+    loops.unary[int(UnaryOp::gelu)][int(Compute::f32)] = unary_vectors<Gelu, float>;
+    loops.binary[int(BinaryOp::gelu_grad)][int(Compute::f32)] = binary_vectors<GeluGrad, float>;
+    set_16bit<Gelu>(loops.unary16[int(UnaryOp::gelu)]);
+    set_16bit<GeluGrad>(loops.binary16[int(BinaryOp::gelu_grad)]);
+    set_16bit<functors::add>(loops.binary16[int(BinaryOp::add)]);
+    set_16bit<functors::sub>(loops.binary16[int(BinaryOp::sub)]);
+    set_16bit<functors::mul>(loops.binary16[int(BinaryOp::mul)]);
+    set_16bit<functors::div>(loops.binary16[int(BinaryOp::div)]);
     loops.unary[int(UnaryOp::cos)][int(Compute::f32)] = periodic<functors::cos, exact_cos>;
     return loops;
 }

@@ -74,11 +74,13 @@ template <> MEZZO_INLINE void store_row(bfloat16_t* p, FloatN<16> v, FloatN<16> 
 }
 #endif
 
-// Whole rows, at most with a bias, or added to float32: few instructions between the products.
-template <Activation activation, class T, bool biased, bool added>
+// Whole rows, at most with a bias and the value before the activation kept, or added to float32: few
+// instructions between the products.
+template <Activation activation, class T, bool biased, bool added, bool kept = false>
 MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
     const float* t = f.t + f.row * side;
-    T* c = static_cast<T*>(f.g.c) + (f.i + f.row) * f.g.ldc + f.j;
+    const std::int64_t at = (f.i + f.row) * f.g.ldc + f.j;
+    T *c = static_cast<T*>(f.g.c) + at, *pre = kept ? static_cast<T*>(f.g.pre_activation) + at : nullptr;
     f.row += rows;
     FloatN<16> bias = {}, more = {};
     if constexpr (biased) bias = load<16>(f.bias + f.j), more = load<16>(f.bias + f.j + 16);
@@ -86,6 +88,7 @@ MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
         FloatN<16> v = load<16>(t), w = load<16>(t + 16);
         if constexpr (biased) v += bias, w += more;
         if constexpr (added) v += load<16>(c), w += load<16>(c + 16);
+        if constexpr (kept) store_row(pre, v, w), pre += f.g.ldc;
         store_row(c, activate<activation>(v), activate<activation>(w));
     }
 }
@@ -111,7 +114,10 @@ MEZZO_INLINE void finish_vector(const Finishing& f, std::int64_t row, std::int64
 template <Activation activation, class T> void finish_rows(Finishing& f, std::int64_t rows) {
     const Gemm& g = f.g;
     rows = smaller(rows, f.rows - f.row);
-    if (f.columns == side && g.alpha == 1 && !g.pre_activation) {
+    if (f.columns == side && g.alpha == 1 && g.pre_activation) {
+        if (activation != Activation::none && g.beta == 0 && f.bias)
+            return finish_whole<activation, T, true, false, true>(f, rows);
+    } else if (f.columns == side && g.alpha == 1) {
         if (g.beta == 0)
             return f.bias ? finish_whole<activation, T, true, false>(f, rows)
                           : finish_whole<activation, T, false, false>(f, rows);

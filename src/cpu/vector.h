@@ -32,8 +32,12 @@ template <int N> using IntN = typename Vectors<N>::I;
 template <int N> using UintN = typename Vectors<N>::U;
 template <int N> using HalfN = typename Vectors<N>::H;
 
-// mask ? a : b for masks of all-ones or all-zeros lanes.
+// mask ? a : b for masks of all-ones or all-zeros lanes. With mask registers the operator is two
+// instructions; without, it would compare the mask with zero.
 template <int N> MEZZO_INLINE UintN<N> select(IntN<N> mask, UintN<N> a, UintN<N> b) {
+#if defined(__AVX512F__)
+    if constexpr (N == 16) return mask ? a : b;
+#endif
     return ((UintN<N>)mask & a) | (~(UintN<N>)mask & b);
 }
 template <int N> MEZZO_INLINE FloatN<N> select(IntN<N> mask, FloatN<N> a, FloatN<N> b) {
@@ -86,8 +90,7 @@ template <int N> MEZZO_INLINE FloatN<N> load(const bfloat16_t* p) {
 // Round to nearest even; NaN becomes quiet and keeps the upper payload bits.
 template <int N> MEZZO_INLINE void store(bfloat16_t* p, FloatN<N> v) {
     const UintN<N> u = (UintN<N>)v;
-    const IntN<N> nan = (IntN<N>)(u & 0x7fffffffu) > 0x7f800000;
-    const UintN<N> r = select<N>(nan, u >> 16 | 0x40u, (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+    const UintN<N> r = select<N>(v != v, u >> 16 | 0x40u, (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
     const HalfN<N> h = narrow<N>(r);
     __builtin_memcpy(static_cast<void*>(p), &h, sizeof h);
 }

@@ -1,0 +1,73 @@
+// Loops over vectors that are converted while they are loaded and stored, a part of loops_kernel.h.
+#pragma once
+
+#include "cpu/loops.h"
+#include "cpu/vector_math.h"
+#include "ops/functors.h"
+
+namespace mezzo::cpu {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int float_lanes = 16;
+#elif defined(__AVX2__)
+constexpr int float_lanes = 8;
+#else
+constexpr int float_lanes = 4;
+#endif
+using Floats = FloatN<float_lanes>;
+
+// g times the derivative at x.
+struct GeluGrad {
+    MEZZO_INLINE Floats operator()(Floats g, Floats x) const { return g * gelu_derivative<float_lanes>(x); }
+};
+struct Gelu {
+    MEZZO_INLINE Floats operator()(Floats x) const { return gelu<float_lanes>(x); }
+};
+
+// body(load, store, i) for whole vectors, then for the rest, where both leave out what is behind the end.
+template <class T, class F> MEZZO_INLINE void for_vectors(std::int64_t n, const F body) {
+    std::int64_t i = 0;
+    const auto whole = [](const T* p) __attribute__((always_inline)) { return load<float_lanes>(p); };
+    const auto put = [](T * p, Floats v) __attribute__((always_inline)) { store<float_lanes>(p, v); };
+    for (; i + float_lanes <= n; i += float_lanes) body(whole, put, i);
+    const std::int64_t left = n - i;
+    if (left == 0) return;
+    body([left](const T* p) { return load_first<float_lanes>(p, left); },
+         [left](T* p, Floats v) { store_first<float_lanes>(p, v, left); }, i);
+}
+
+template <class F, class T> void unary_vectors(void* dst, const void* x, std::int64_t n, double, double) {
+    T* const to = static_cast<T*>(dst);
+    const T* const from = static_cast<const T*>(x);
+    for_vectors<T>(
+        n, [=](const auto get, const auto put, std::int64_t i)
+               __attribute__((always_inline)) { put(to + i, F{}(get(from + i))); });
+}
+
+template <class F, class T>
+void binary_vectors(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
+    T* const to = static_cast<T*>(dst);
+    const T *const a = static_cast<const T*>(pa), *const b = static_cast<const T*>(pb);
+    const auto run = [=](const auto read_a, const auto read_b) __attribute__((always_inline)) {
+        for_vectors<T>(
+            n, [=](const auto get, const auto put, std::int64_t i)
+                   __attribute__((always_inline)) { put(to + i, F{}(read_a(get, i), read_b(get, i))); });
+    };
+    const auto each = [](const T* p) __attribute__((always_inline)) {
+        return [p](const auto get, std::int64_t i) __attribute__((always_inline)) { return get(p + i); };
+    };
+    const auto one = [](const T* p) __attribute__((always_inline)) {
+        const Floats value = Floats{} + load_first<4>(p, 1)[0];
+        return [value](const auto, std::int64_t) __attribute__((always_inline)) { return value; };
+    };
+    if (single == Single::a)
+        run(one(a), each(b));
+    else if (single == Single::b)
+        run(each(a), one(b));
+    else
+        run(each(a), each(b));
+}
+
+}  // namespace
+}  // namespace mezzo::cpu
