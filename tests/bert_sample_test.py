@@ -206,8 +206,8 @@ def explains_errors(folder, out):
     data = ["--data", folder, *SIZES]
     fails("train_text.txt: cannot be read", "--data", out / "nothing")
     fails("cannot be read", *data, "--epochs", 0, "--predict", out / "nothing")
-    os.mkfifo(out / "pipe")
-    fails("pipe: is a named pipe", *data, "--epochs", 0, "--predict", out / "pipe")
+    os.mkfifo(out / "texts")
+    fails("texts: is a named pipe", *data, "--epochs", 0, "--predict", out / "texts")
     fails("--resume", *data, "--resume", code=2)
     fails("--precision", *data, "--precision", "fp8", code=2)
     fails("--batch", *data, "--batch", "0", code=2)

@@ -12,6 +12,8 @@ import statistics
 import subprocess
 import time
 
+from ranges import COUNT, THREADS, number
+
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -19,9 +21,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("time_gemm", help="the built time_gemm program")
     parser.add_argument("--torch", required=True, metavar="PYTHON", help="an interpreter that has torch")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--ms", type=float, default=25, help="per side and round")
+    parser.add_argument("--threads", type=THREADS, default=1)
+    parser.add_argument("--rounds", type=COUNT, default=7)
+    parser.add_argument("--ms", type=number(float, 0.01, 1e5), default=25, help="per side and round")
     parser.add_argument("--shapes", default="256x1024x1024,512x4096x4096,1024x384x1536,1024x1536x384,2048x768x3072", help="m x n x k")
     parser.add_argument("--ops", default="NT,NN,TN")
     parser.add_argument("--types", default="bfloat16,float16,float32:high", help="type, or float32:precision")

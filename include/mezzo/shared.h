@@ -5,6 +5,8 @@
 #include <atomic>
 #include <utility>
 
+#include "mezzo/cpp20.h"
+
 namespace mezzo::detail {
 
 struct SharedObject {
