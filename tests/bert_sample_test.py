@@ -237,6 +237,8 @@ def main():
         folder.mkdir()
         out.mkdir()
         write_texts(folder)
+        # Which kernels multiply is timed anew in every process that finds no cache; other kernels, other last bits.
+        os.environ["MEZZO_CACHE"] = str(pathlib.Path(name) / "cache")
         for part in (fails_early, learns, accumulates, pretrains, survives_kills, explains_errors):
             start = time.monotonic()
             part(folder, out)

@@ -4,12 +4,14 @@
 perf record -D 2500 -e cpu-clock -F 2000 build/bench --case bert6 --precision bfloat16 --threads 1 --seconds 10
 tools/profile_by_op.py [--data perf.data] [--step-ms 180]
 
-The first seconds, in which parameters are made and memory comes from the system, are not recorded. Symbols that are not listed here are the last lines, so that a new kernel does not hide. Making the parameters is not part of a step
-and left out.
+The first seconds, in which parameters are made and memory comes from the system, are not recorded. Symbols that are not listed here
+are the last lines, so that a new kernel does not hide. Making the parameters is not part of a step and left out.
 """
 import argparse
 import re
 import subprocess
+
+from ranges import SECONDS
 
 GROUPS = (  # the first that matches; functions that several ops share stand alone
     ("", r"box_muller|::normal<|from_words|functors.*::log,"),
@@ -40,7 +42,7 @@ def samples(data):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="perf.data")
-    parser.add_argument("--step-ms", type=float, help="the step's milliseconds, as bench printed them")
+    parser.add_argument("--step-ms", type=SECONDS, help="the step's milliseconds, as bench printed them")
     args = parser.parse_args()
     counts, others = {}, []
     for count, symbol in samples(args.data):
