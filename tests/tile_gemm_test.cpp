@@ -373,7 +373,7 @@ TEST_CASE("gemm: kernels chosen by time give what vectors give", "[gemm][tiles]"
                     run({.m = m, .n = n, .k = k, .tb = true, .a = type, .b = type, .c = type},
                         cpu::chosen_gemm_kernels(g));
                 }
-    for (const cpu::GemmVerdict& verdict : cpu::gemm_verdicts(false)) {
+    for (const cpu::GemmVerdict& verdict : cpu::gemm_verdicts()) {
         CHECK(verdict.times.find(verdict.chosen) != std::string::npos);
         CHECK(verdict.what.find("float") != std::string::npos);
     }

@@ -37,7 +37,8 @@ void print_machine() {
 
 void print_choices(bool measure) {
     if (mz::cpu::isa_is_forced()) return;
-    const auto verdicts = mz::cpu::gemm_verdicts(measure);
+    if (measure) mz::cpu::measure_gemm_verdicts();
+    const auto verdicts = mz::cpu::gemm_verdicts();
     if (verdicts.empty()) return;
     fmt::print("\nKernels of matrix products; microseconds on one thread\n");
     for (const auto& v : verdicts) fmt::print("{:32}  {:8}  {}\n", v.what, v.chosen, v.times);
@@ -46,7 +47,8 @@ void print_choices(bool measure) {
 int parse_and_run(int argc, char** argv) {
     bool measure = false;
     CLI::App app{"Prints what mezzo found on this machine."};
-    app.add_flag("--measure", measure, "time matrix products of every size that has not been timed yet");
+    app.add_flag("--measure", measure,
+                 "time matrix products of every class of sizes now, and keep the verdicts");
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     print_machine();
     print_choices(measure);

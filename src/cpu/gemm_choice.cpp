@@ -221,6 +221,16 @@ public:
         return known != Path::unknown ? known : decide(c);
     }
 
+    void measure_all() {
+        {
+            const std::lock_guard lock(mutex_);
+            loaded_ = true;  // whatever the file says
+            for (std::atomic<Path>& chosen : chosen_) chosen.store(Path::unknown, std::memory_order_release);
+        }
+        for (int i = 0; i < classes; ++i)
+            if (has_choice(Class::at(i).kind)) of(Class::at(i));
+    }
+
     std::vector<GemmVerdict> list() {
         const std::lock_guard lock(mutex_);
         load();
@@ -328,11 +338,8 @@ const GemmKernels& chosen_gemm_kernels(const Gemm& g) {
     return kernels_of(Verdicts::instance().of(c));
 }
 
-std::vector<GemmVerdict> gemm_verdicts(bool complete) {
-    Verdicts& verdicts = Verdicts::instance();
-    for (int i = 0; complete && i < classes; ++i)
-        if (Verdicts::has_choice(Class::at(i).kind)) verdicts.of(Class::at(i));
-    return verdicts.list();
-}
+std::vector<GemmVerdict> gemm_verdicts() { return Verdicts::instance().list(); }
+
+void measure_gemm_verdicts() { Verdicts::instance().measure_all(); }
 
 }  // namespace mezzo::cpu

@@ -27,7 +27,11 @@ struct GemmVerdict {
     std::string times;   // microseconds of each
 };
 
-// What is known so far; with `complete`, of every class this processor has a choice in.
-std::vector<GemmVerdict> gemm_verdicts(bool complete);
+// What is known so far.
+std::vector<GemmVerdict> gemm_verdicts();
+
+// Times every class that this processor has a choice in, known or not, and keeps the verdicts: for a first
+// time that was disturbed.
+void measure_gemm_verdicts();
 
 }  // namespace mezzo::cpu
