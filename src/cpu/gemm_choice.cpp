@@ -196,7 +196,8 @@ Times measure(const Class& c, const bool (&usable)[4]) {
     for (int r = 0; r < rounds; ++r)
         for (const Path path : paths) {
             double& best = times.of[int(path)];
-            if (!usable[int(path)] || best > 3 * times.of[int(times.fastest())] + 1 / double(r)) continue;
+            const bool beaten = r > 0 && best > 3 * times.of[int(times.fastest())];
+            if (!usable[int(path)] || beaten) continue;
             if (r == 0) time_of(trial.g, c.kind, path, 1);  // fetches code, operands and scratch memory
             const int calls = r == 0 ? 1 : std::clamp(int(round / best), 1, most_calls);
             best = std::min(best, time_of(trial.g, c.kind, path, calls));
