@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Matrix products in mezzo and in PyTorch: both processes live side by side and compute in turn, a few milliseconds each. Prints
-GFLOP/s (median over the rounds of a round's median, and the best call) and the ratio of the medians as a Markdown table, and
-geometric means.
+GFLOP/s (median over the rounds of a round's median, and the best call) as a Markdown table, and geometric means. The ratio is the median
+of the rounds' ratios: what slows the machine down for longer than a round slows both sides down.
 
     tools/compare_gemm.py build/time_gemm --torch venv/bin/python --threads 1
 """
@@ -43,7 +43,7 @@ class Side:
 
 
 def compare(sides, lines, rounds):
-    """(median, best) seconds per side."""
+    """(median, best) seconds per side, and the median ratio of the last side's time to the first's."""
     for side, line in zip(sides, lines):
         side.ask(line)
     medians, best = [[] for _ in sides], [math.inf for _ in sides]
@@ -53,7 +53,8 @@ def compare(sides, lines, rounds):
             median, fastest = side.ask(line)
             medians[i].append(median)
             best[i] = min(best[i], fastest)
-    return [(statistics.median(m), b) for m, b in zip(medians, best)]
+    ratios = [last / first for first, last in zip(medians[0], medians[-1])]
+    return [(statistics.median(m), b) for m, b in zip(medians, best)], statistics.median(ratios)
 
 
 def main():
@@ -69,8 +70,8 @@ def main():
             for op in args.ops.split(","):
                 request = f"{m} {n} {k} {op} {name}"
                 # PyTorch's float32 is the peer of every precision here
-                mezzo, torch = compare(sides, [f"{request} {precision or 'highest'} {args.ms}", f"{request} highest {args.ms}"], args.rounds)
-                work, ratio = 2e-9 * m * n * k, torch[0] / mezzo[0]
+                (mezzo, torch), ratio = compare(sides, [f"{request} {precision or 'highest'} {args.ms}", f"{request} highest {args.ms}"], args.rounds)
+                work = 2e-9 * m * n * k
                 ratios.setdefault(kind, []).append(ratio)
                 cells = [f"{work / median:.0f} ({work / best:.0f})" for median, best in (mezzo, torch)]
                 print(f"| {m} x {n} x {k} | {op} | {kind} | {cells[0]} | {cells[1]} | {ratio:.2f} |", flush=True)
