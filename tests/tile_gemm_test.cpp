@@ -192,7 +192,20 @@ TEST_CASE("tiles: float32 in three planes down to 2e-31", "[gemm][tiles]") {
             for (std::size_t i = 0; i < 32; ++i) identity[i * 33] = 1.0f;
             CHECK(product(a, identity, 32, 32, 32, float32, v) == a);
         }
-    // Beyond bfloat16's largest number there are no planes: vectors multiply.
+    // Products of parts, of opposite signs, would overflow where those of the numbers do not, or not so: vectors.
+    const float edge = 0x1.fffffep63f;
+    const std::vector<float> huge(32 * 32, 1e30f), one_column = [&] {
+        std::vector<float> first(32 * 32);
+        for (std::size_t i = 0; i < 32; ++i) first[i] = edge;
+        return first;
+    }();
+    std::vector<float> one_row(32 * 32);
+    for (std::size_t i = 0; i < 32; ++i) one_row[i * 32] = edge;
+    for (const Variant& v : tile_variants()) {
+        CHECK(product(huge, huge, 32, 32, 32, float32, v)[7] == std::numeric_limits<float>::infinity());
+        CHECK(product(one_row, one_column, 32, 32, 32, float32, v)[40] == edge * edge);
+    }
+    // Beyond bfloat16's largest number there are no planes at all.
     const std::vector<float> large(32 * 32, 3.4e38f), small(32 * 32, 0x1p-20f);
     for (const Variant& v : tile_variants())
         CHECK(product(large, small, 32, 32, 32, float32, v)[5] == Approx(32 * 3.4e38 * 0x1p-20));

@@ -1,6 +1,7 @@
 // Prints the errors of matrix products against float64 as a Markdown table, for docs/numerics.md: every kind
 // of kernel this processor has, several distributions of operands. 64 x 64 results in float32; an element's
 // error is counted in 2^-24 of the sum of the magnitudes of its terms.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -86,7 +87,10 @@ template <class T> Errors errors(cpu::Isa isa, Dtype type, const Distribution& d
 
 template <class T>
 void print_row(const char* what, cpu::Isa isa, Dtype type, Float32MatmulPrecision precision) {
-    if (isa > cpu::best_isa()) return;
+    const cpu::GemmKernels& kernels = cpu::gemm_kernels(isa);
+    const bool there = isa <= cpu::best_isa() && (isa != cpu::Isa::amx || kernels.tiles) &&
+                       (isa != cpu::Isa::avx512_bf16 || kernels.depth == 2);
+    if (!there) return;
     set_float32_matmul_precision(precision);
     widest = type == float16 ? 14 : 60;
     std::printf("| %s |", what);

@@ -38,8 +38,13 @@ Request parse(const std::string& line) {
     Request r;
     std::istringstream in(line);
     in >> r.m >> r.n >> r.k >> r.op >> r.type >> r.precision >> r.milliseconds;
-    if (!in || r.m < 1 || r.n < 1 || r.k < 1 || r.op.size() != 2)
-        throw std::runtime_error("not understood: " + line);
+    const auto one_of = [](const std::string& word, std::initializer_list<const char*> words) {
+        return std::find(words.begin(), words.end(), word) != words.end();
+    };
+    const bool understood = in && r.m > 0 && r.n > 0 && r.k > 0 && one_of(r.op, {"NN", "NT", "TN", "TT"}) &&
+                            one_of(r.type, {"float32", "bfloat16", "float16"}) &&
+                            one_of(r.precision, {"highest", "high", "medium"});
+    if (!understood) throw std::runtime_error("not understood: " + line);
     return r;
 }
 

@@ -10,12 +10,12 @@ namespace mezzo {
 // What a matrix product may do with float32 operands, as in PyTorch's setting of the same name:
 //   highest  float32 arithmetic throughout.
 //   high     On CUDA: operands rounded to TF32 (11 significant bits). On CPUs with AMX: operands split into
-//   three
-//            bfloat16 parts and six products of them, as accurate as float32 arithmetic for numbers of
+//            three bfloat16 parts and six products of them, as accurate as float32 arithmetic for numbers of
 //            magnitude 2e-31 and more; smaller ones lose bits.
 //   medium   On CUDA: TF32. On CPUs with AMX: two bfloat16 parts, 16 significant bits, and three products.
-// Sums are float32 always. Elsewhere, and for products with very few rows or columns, all levels are
-// `highest`. docs/numerics.md has the measured errors. 16-bit and float64 operands are not affected.
+// Sums are float32 always. Where that is no faster (few rows or columns, operands of mixed types, other
+// processors), all levels are `highest`. docs/numerics.md has the measured errors. 16-bit and float64 operands
+// are not affected.
 enum class Float32MatmulPrecision : std::uint8_t { highest, high, medium };
 
 // For all later products in this process, from any thread. `highest` unless set.

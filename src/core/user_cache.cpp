@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 
 namespace mezzo {
@@ -53,7 +54,7 @@ std::string user_cache_folder() {
     return home.empty() ? "" : home + "/.cache/mezzo";
 }
 
-std::string read_user_cache(const char* name) {
+std::string read_user_cache(const char* name) try {
     const std::string folder = user_cache_folder();
     if (folder.empty()) return "";
     // Not blocking: a pipe without a writer would wait for ever.
@@ -70,9 +71,11 @@ std::string read_user_cache(const char* name) {
         done += static_cast<std::size_t>(count);
     }
     return text;
+} catch (const std::exception&) {  // no memory
+    return {};
 }
 
-void write_user_cache(const char* name, const std::string& text) {
+void write_user_cache(const char* name, const std::string& text) try {
     const std::string folder = user_cache_folder();
     if (folder.empty()) return;
     std::error_code error;
@@ -87,6 +90,7 @@ void write_user_cache(const char* name, const std::string& text) {
         }
     }
     if (std::rename(unfinished.c_str(), (folder + "/" + name).c_str()) != 0) unlink(unfinished.c_str());
+} catch (const std::exception&) {  // no memory: the next process measures again
 }
 
 }  // namespace mezzo

@@ -181,7 +181,7 @@ void Forward::run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64
 }
 
 // How many queries a thread takes at once: a multiple of nr, few enough that every thread gets some. What
-// they are does not change any result.
+// they are does not change any result, unless an element has no planes (TileProduct).
 std::int64_t chunk_of_queries(const AttentionProblem& p, std::int64_t nr) {
     const std::int64_t panels = (p.query + nr - 1) / nr;
     const std::int64_t share = p.batch * p.heads * panels / (4 * num_threads());

@@ -5,6 +5,7 @@
 
 #include "cpu/attention.h"
 #include "cpu/buffer.h"
+#include "mezzo/error.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -23,8 +24,11 @@ AttentionProducts::AttentionProducts(const GemmKernels& vectors, const TileKerne
       steps(tiles ? tile_steps : 1),
       columns(vectors.nr),
       vectors_(vectors),
-      tiles_(tiles && vectors.nr == panel_lines ? tiles : nullptr),
-      type_(type) {}
+      tiles_(tiles),
+      type_(type) {
+    check(!tiles || columns == panel_lines, ErrorKind::value, "attention on tiles: blocks of ", columns,
+          " columns, where panels have ", panel_lines);
+}
 
 const TileProduct& AttentionProducts::product(Types types) const {
     const bool bf16 = type_ == bfloat16;

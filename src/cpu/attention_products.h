@@ -1,5 +1,6 @@
 // The matrix products of attention, on vectors or on tiles: inputs are packed once and multiplied with blocks
-// of float32 weights. On tiles weights keep 16 significant bits (two planes, tile_tables.h).
+// of float32 weights. On tiles weights keep 16 significant bits (two planes, tile_tables.h), and an infinity in
+// a bfloat16 input may give NaN where vectors give an infinity.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ public:
     // Types of op(A) and op(B).
     enum class Types : std::uint8_t { inputs, inputs_weights, weights_inputs };
 
-    // Without tiles on vectors. `type`: of the inputs, 16-bit with tiles.
+    // Multiplies on vectors without tiles. `type`: of the inputs, 16-bit with tiles.
     AttentionProducts(const GemmKernels& vectors, const TileKernels* tiles, Dtype type);
 
     // A packed op(A) can be entered at multiples of `rows` rows and `steps` steps of k; a packed op(B) at

@@ -190,7 +190,8 @@ struct Times {
 // The fastest of some rounds in turn: what a call takes when nothing disturbs it.
 Times measure(const Class& c, const bool (&usable)[4]) {
     constexpr double round = 3e-5;
-    constexpr int rounds = 5, most_calls = 100;
+    constexpr int rounds = 5;
+    constexpr double most_calls = 100;
     Trial trial(c.kind, c.form, extents[c.m], extents[c.n], depths[c.k]);
     Times times;
     for (int r = 0; r < rounds; ++r)
@@ -199,7 +200,7 @@ Times measure(const Class& c, const bool (&usable)[4]) {
             const bool beaten = r > 0 && best > 3 * times.of[int(times.fastest())];
             if (!usable[int(path)] || beaten) continue;
             if (r == 0) time_of(trial.g, c.kind, path, 1);  // fetches code, operands and scratch memory
-            const int calls = r == 0 ? 1 : std::clamp(int(round / best), 1, most_calls);
+            const int calls = r == 0 ? 1 : int(std::clamp(round / best, 1.0, most_calls));
             best = std::min(best, time_of(trial.g, c.kind, path, calls));
         }
     return times;

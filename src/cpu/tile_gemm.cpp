@@ -1,7 +1,7 @@
 // A thread packs 512 to 1024 columns of op(B), which stay in its L2 cache, and multiplies rows of op(A) with
 // them. bfloat16 rows of op(A) along k are read where they lie if they lie well, else packed 32 at a time
 // into the L1 cache; everything else is packed once for all threads. Sums have the same terms in the same
-// order for any number of threads.
+// order for any number of threads, but where an element has no planes (TileProduct).
 #include "cpu/tile_gemm.h"
 
 #include <algorithm>

@@ -139,7 +139,8 @@ MEZZO_INLINE void store_exact(char* p, FloatN<16> v, FloatN<16> w) {
 
 // 16 numbers of type T as `planes` bfloat16 numbers each, in the upper halves of floats, whose sum is the
 // number: each is the rest rounded to 8 significant bits, so two hold float16's 11 and three float32's 24.
-// `special` turns NaN where a number is not finite, or rounds to no finite bfloat16: such have no planes.
+// `special` turns NaN where a number has no planes: it is not finite, or a float32 so large that products of parts
+// could overflow where the product of the numbers does not.
 template <int planes, class T> struct Planes {
     FloatN<16> of[planes];
 
@@ -151,6 +152,7 @@ template <int planes, class T> struct Planes {
             if (q + 1 < enough) of[q] = (FloatN<16>)(((UintN<16>)v + 0x8000u) & 0xffff0000u);
             v -= of[q];
             if (q == 0) special += v * 0.0f;
+            if (q == 0 && std::is_same_v<T, float>) special += of[0] * 0x1p72f * 0.0f;
         }
     }
 };

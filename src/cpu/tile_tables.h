@@ -45,8 +45,8 @@ struct TileBlock {
 // these planes of op(A) are multiplied with those of op(B).
 struct TileProduct {
     int planes_a = 0, planes_b = 0;  // 0: there is no such product
-    // False where an element has no planes: infinities, NaN, float32 beyond bfloat16's largest. One plane
-    // takes everything as it is.
+    // False where an element has no planes: infinities, NaN, float32 of 2^56 and more. One plane takes everything
+    // as it is.
     bool (*pack_a)(const TilePacking& p) = nullptr;
     bool (*pack_b)(const TilePacking& p) = nullptr;
     // Finishes the rows of C (alpha, bias, beta, activation, rounding) when the range ends with k.
