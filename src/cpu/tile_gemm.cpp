@@ -14,9 +14,9 @@
 namespace mezzo::cpu {
 namespace {
 
-constexpr std::int64_t most_columns = 1024;      // of op(B) packed at once; at least half of it
+constexpr std::int64_t most_columns = 1536;      // of op(B) packed at once; at least half of it
 constexpr std::int64_t l1_bytes = 32 << 10;      // of op(A)
-constexpr std::int64_t l2_bytes = 1000 << 10;    // of op(B)
+constexpr std::int64_t l2_bytes = 1152 << 10;    // of op(B)
 constexpr std::int64_t a_bytes = 8 << 20;        // of op(A) where it is packed for all threads: in L3
 constexpr std::int64_t most_rows = 2048;         // whose sums wait between ranges of k
 constexpr std::int64_t longest_k = 4096;         // added up in one chain, by 32 steps at a time; up to twice
@@ -76,7 +76,7 @@ public:
         const bool worth_threads = g.m * g.n * g.k >= parallel_work;
         const std::int64_t threads = worth_threads ? num_threads() : 1;
         groups = parts(
-            panels, std::clamp(l2_bytes / panel, most_columns / panel_lines / 2, most_columns / panel_lines));
+            panels, std::clamp(l2_bytes / panel, most_columns / panel_lines / 3, most_columns / panel_lines));
         if (threads > 1)  // as many for each thread, 128 columns at least; then parts of the rows
             groups = std::clamp(parts(std::max(groups, threads), threads) * threads, groups,
                                 std::max(groups, panels / 4));
