@@ -42,22 +42,21 @@ Isa checked(Isa isa) {
     return isa;
 }
 
-struct Active {
-    Isa isa;
-    bool forced;
-};
+// The instruction set in use, and whether it was named: one number, so that any compiler reads it at once.
+constexpr std::uint8_t named = 0x80;
+std::uint8_t by_name(Isa isa) { return std::uint8_t(named | std::uint8_t(isa)); }
 
-Active initial() {
+std::uint8_t initial() {
     const char* wish = std::getenv("MEZZO_ISA");
-    if (wish == nullptr || *wish == '\0') return {best_isa(), false};
+    if (wish == nullptr || *wish == '\0') return std::uint8_t(best_isa());
     for (const Isa isa : all_isas)
-        if (std::strcmp(wish, name(isa)) == 0) return {checked(isa), true};
+        if (std::strcmp(wish, name(isa)) == 0) return by_name(checked(isa));
     fail(ErrorKind::value, "MEZZO_ISA: unknown value \"", wish,
          "\"; use portable, avx2, avx512, avx512_bf16 or amx");
 }
 
-std::atomic<Active>& active() {
-    static std::atomic<Active> value{initial()};
+std::atomic<std::uint8_t>& active() {
+    static std::atomic<std::uint8_t> value{initial()};
     return value;
 }
 
@@ -68,11 +67,11 @@ Isa best_isa() {
     return best;
 }
 
-Isa active_isa() { return active().load(std::memory_order_relaxed).isa; }
+Isa active_isa() { return Isa(active().load(std::memory_order_relaxed) & ~named); }
 
-bool isa_is_forced() { return active().load(std::memory_order_relaxed).forced; }
+bool isa_is_forced() { return active().load(std::memory_order_relaxed) & named; }
 
-void force_isa(Isa isa) { active().store({checked(isa), true}, std::memory_order_relaxed); }
+void force_isa(Isa isa) { active().store(by_name(checked(isa)), std::memory_order_relaxed); }
 
 void release_isa() { active().store(initial(), std::memory_order_relaxed); }
 
