@@ -167,7 +167,7 @@ struct Times {
     double of[4] = {no_time, no_time, no_time, no_time};  // by Path
 
     Path fastest() const {
-        constexpr double draw = 0.85;  // noise decides little
+        constexpr double draw = 0.95;  // noise decides little
         Path best = Path::vectors;
         double least = draw * of[int(Path::vectors)];
         for (const Path path : {Path::pairs, Path::tiles})
