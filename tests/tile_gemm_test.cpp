@@ -341,6 +341,7 @@ TEST_CASE("tiles: the processor's and the model's bits", "[gemm][tiles]") {
         WARN("no AMX here: the model stands alone");
         return;
     }
+    REQUIRE(cpu::gemm_kernels(cpu::Isa::amx).tiles != nullptr);  // compiled for them
     const Variant amx{"amx", &cpu::gemm_kernels(cpu::Isa::amx)}, model{"tile model", &tile_model_kernels()};
     std::mt19937 random(11);
     for (int round = 0; round < 20; ++round) {
