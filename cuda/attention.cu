@@ -8,9 +8,9 @@
 // the gradient.
 #include "cuda/attention.cuh"
 
+#include "kernels/functor_math.h"
+#include "kernels/kernels.h"
 #include "mezzo/device.h"
-#include "ops/functor_math.h"
-#include "ops/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Element-wise functions of two tensors: the binary rows of mezzo/ops.def.
 #include "cuda/elementwise.cuh"
-#include "ops/functors.h"
-#include "ops/kernels.h"
+#include "kernels/functors.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

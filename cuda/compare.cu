@@ -1,7 +1,7 @@
 // Comparisons, predicates and choices: the comparing rows of mezzo/ops.def, where, masked_fill, clamp_grad.
 #include "cuda/elementwise.cuh"
-#include "ops/functors.h"
-#include "ops/kernels.h"
+#include "kernels/functors.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

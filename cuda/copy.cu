@@ -1,6 +1,6 @@
 // Copies, conversions and fills.
 #include "cuda/elementwise.cuh"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

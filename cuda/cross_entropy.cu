@@ -2,8 +2,8 @@
 // not the ignored class makes the loss and its row of the gradient NaN: the device cannot throw.
 #include "cuda/reduce.cuh"
 #include "cuda/rows.cuh"
+#include "kernels/kernels.h"
 #include "mezzo/ops.h"
-#include "ops/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

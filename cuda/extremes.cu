@@ -1,7 +1,7 @@
 // Reductions that choose: max, min, argmax, and the gradient of max and min.
 #include "cuda/elementwise.cuh"
 #include "cuda/reduce.cuh"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Look-ups by index and the sums they transpose to, without atomics: the same bits every time. An index
 // outside gives NaN (0 for integers); sums ignore it.
 #include "cuda/reduce.cuh"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -1,9 +1,9 @@
 // Element-wise losses and their gradients: mse, l1, smooth_l1, binary cross entropy with and without logits.
 #include "cuda/elementwise.cuh"
 #include "cuda/reduce.cuh"
+#include "kernels/functors.h"
+#include "kernels/kernels.h"
 #include "mezzo/ops.h"
-#include "ops/functors.h"
-#include "ops/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

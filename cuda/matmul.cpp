@@ -1,8 +1,8 @@
 // matmul and linear: batches and strides folded into as few GEMM calls as possible.
 #include "core/tensor_impl.h"
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/runtime.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "cuda/random_stream.cuh"
 #include "cuda/rows.cuh"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 

@@ -4,8 +4,8 @@
 
 #include "cuda/elements.cuh"
 #include "cuda/random_stream.cuh"
-#include "ops/functor_math.h"
-#include "ops/kernels.h"
+#include "kernels/functor_math.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Sums: sum, mean, norm, column_sum.
 #include "cuda/reduce.cuh"
-#include "ops/functors.h"
-#include "ops/kernels.h"
+#include "kernels/functors.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/elements.cuh"
-#include "ops/functor_math.h"
+#include "kernels/functor_math.h"
 
 namespace mezzo::cuda {
 

@@ -2,7 +2,7 @@
 #include "cuda/step.h"
 
 #include "cuda/kernel.cuh"
-#include "ops/functor_step.h"
+#include "kernels/functor_step.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // The optimizer-step kernels; step.cu makes the table of them all.
 #pragma once
 
-#include "ops/kernels.h"
+#include "kernels/step.h"
 
 namespace mezzo::cuda {
 

@@ -4,7 +4,7 @@
 
 #include "cuda/step.h"
 #include "cuda/step_table.cuh"
-#include "ops/functor_step.h"
+#include "kernels/functor_step.h"
 
 namespace mezzo::cuda {
 namespace {

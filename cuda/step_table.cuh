@@ -7,7 +7,7 @@
 #include <span>
 
 #include "cuda/elements.cuh"
-#include "ops/kernels.h"
+#include "kernels/step.h"
 
 namespace mezzo::cuda {
 

@@ -1,9 +1,9 @@
 // The optimizer update: SGD, Adam and AdamW over all parameters and groups of a list, in one pass over each
-// parameter's memory that also writes its 16-bit shadow. Formulas and their order of evaluation are
+// parameter's memory that also writes its 16-bit copy. Formulas and their order of evaluation are
 // PyTorch's.
 #include "cuda/step.h"
 #include "cuda/step_table.cuh"
-#include "ops/functor_step.h"
+#include "kernels/functor_step.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -76,7 +76,7 @@ __device__ void update_elements(const ParamRef& p, const Chunk& chunk, const Ste
         store_as(p.param, p.dtype, i, value);
         if (first_state != nullptr) first_state[i] = m;
         if (second_state != nullptr) second_state[i] = v;
-        if (p.shadow != nullptr) store_as(p.shadow, p.shadow_dtype, i, value);
+        if (p.copy16 != nullptr) store_as(p.copy16, p.copy16_dtype, i, value);
     }
 }
 
@@ -87,10 +87,10 @@ template <class T> __device__ StepVec<T>& vector_at(void* p, std::int64_t i) {
     return *reinterpret_cast<StepVec<T>*>(static_cast<T*>(p) + i);
 }
 
-template <class T> __device__ void store_shadow(void* shadow, std::int64_t i, const StepVec<float>& value) {
+template <class T> __device__ void store_copy16(void* copy16, std::int64_t i, const StepVec<float>& value) {
     StepVec<T> rounded;
     for (int k = 0; k < step_width; ++k) rounded.v[k] = from_float<T>(value.v[k]);
-    vector_at<T>(shadow, i) = rounded;
+    vector_at<T>(copy16, i) = rounded;
 }
 
 // float32 parameters, four elements at a time.
@@ -107,11 +107,11 @@ __device__ void update_vectors(const ParamRef& p, const Chunk& chunk, const Step
         vector_at<float>(p.param, i) = value;
         if (p.state[0] != nullptr) vector_at<float>(p.state[0], i) = m;
         if (p.state[1] != nullptr) vector_at<float>(p.state[1], i) = v;
-        if (p.shadow == nullptr) continue;
-        if (p.shadow_dtype == Dtype::float16)
-            store_shadow<float16_t>(p.shadow, i, value);
+        if (p.copy16 == nullptr) continue;
+        if (p.copy16_dtype == Dtype::float16)
+            store_copy16<float16_t>(p.copy16, i, value);
         else
-            store_shadow<bfloat16_t>(p.shadow, i, value);
+            store_copy16<bfloat16_t>(p.copy16, i, value);
     }
     update_elements<float>(p, {chunk.index, whole, chunk.end}, step, multiplier);
 }
@@ -124,7 +124,7 @@ __device__ bool takes_vectors(const ParamRef& p) {
     const std::size_t grad_size = p.grad_dtype == Dtype::float32 ? 4 : 2;
     return p.dtype == Dtype::float32 && p.grad_dtype != Dtype::float64 && aligned(p.param, 4) &&
            aligned(p.grad, grad_size) && aligned(p.state[0], 4) && aligned(p.state[1], 4) &&
-           aligned(p.shadow, 2);
+           aligned(p.copy16, 2);
 }
 
 template <template <class> class Step>

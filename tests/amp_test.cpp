@@ -449,6 +449,6 @@ TEST_CASE("autocast: a leaf made by detach() is converted once, and then by its 
         };
         CHECK(step() == 2);  // x, and the weight for two layers
         CHECK(step() == 1);
-        CHECK(weight->grad_meta->shadow.value.defined());
+        CHECK(weight->grad_meta->copy16.value.defined());
     }
 }

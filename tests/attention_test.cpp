@@ -1,5 +1,5 @@
 // scaled_dot_product_attention beyond what op_cases.cpp says of every op: blocks, masks, dropout, strides,
-// memory, threads, and every instruction set. References are the meaning in float64.
+// memory, threads, and every instruction set. References are the decomposition in float64.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -60,7 +60,7 @@ Results run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
 
 Results reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                   const AttentionOptions& options) {
-    ByMeaning composed;
+    ByDecomposition composed;
     return run(q.to(float64), k.to(float64), v.to(float64), g.to(float64), options);
 }
 
@@ -108,8 +108,8 @@ struct Threads {
 
 // What the forward leaves for the gradient of y: largest scores (1) and sums (2).
 Tensor kept(const Tensor& y, std::size_t result) {
-    const Ref<Call> view = y->grad_meta->node;
-    return view->edges[0].node->kept_out[result];
+    const Ref<Node> view = y->grad_meta->node;
+    return view->edges[0].node->saved_outputs[result];
 }
 
 }  // namespace
@@ -226,7 +226,7 @@ TEST_CASE("attention does not read keys behind the last that anyone may look at"
     CHECK(magnitude(same.dv.slice(2, 37, 70)) == 0);
 }
 
-TEST_CASE("attention drops the weights that its meaning drops", "[ops][attention][dropout]") {
+TEST_CASE("attention drops the weights that its decomposition drops", "[ops][attention][dropout]") {
     Isas isas;
     for (const Sizes& s :
          {Sizes{2, 2, 17, 13, 8}, {1, 3, 64, 64, 32}, {1, 1, 40, 515, 8}, {1, 1, 300, 33, 8}}) {

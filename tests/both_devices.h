@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 #include "tests/support.h"
 
 namespace mezzo::test {

@@ -11,8 +11,8 @@
 #include "core/tensor_impl.h"
 #include "cpu/isa.h"
 #include "cpu/parallel.h"
+#include "kernels/kernels.h"
 #include "mezzo/error.h"
-#include "ops/kernels.h"
 
 using namespace mezzo;
 

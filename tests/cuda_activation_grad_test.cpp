@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 #include "tests/support.h"
 
 namespace {

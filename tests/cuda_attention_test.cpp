@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "core/philox.h"
+#include "kernels/kernels.h"
 #include "mezzo/autograd.h"
-#include "ops/kernels.h"
 #include "tests/support.h"
 
 namespace {
@@ -352,14 +352,14 @@ TEST_CASE("cuda attention: what Tensor Cores take, and the same bits every time"
     CHECK_FALSE(flash_attention());
 }
 
-TEST_CASE("cuda attention: through the public function, like its meaning on the CPU", "[cuda]") {
+TEST_CASE("cuda attention: through the public function, like its decomposition on the CPU", "[cuda]") {
     if (no_device()) return;
     const Shape shape{2, 2, 24, 64};
     for (bool on : {false, true}) {
         const Flash flash(on);
         std::vector<Values> results[2];
         for (const Device& where : {cpu_device, device}) {
-            std::optional<test::ByMeaning> reference;
+            std::optional<test::ByDecomposition> reference;
             if (where == cpu_device) reference.emplace();
             manual_seed(11);
             Tensors x;

@@ -1,5 +1,5 @@
 // cuda::gemm against a double-precision reference; the same cases on the emulated device and on a GPU.
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

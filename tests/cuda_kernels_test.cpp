@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "cuda/runtime.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 #include "tests/both_devices.h"
 
 namespace {

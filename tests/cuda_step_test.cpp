@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "cuda/runtime.h"
-#include "ops/kernels.h"
+#include "kernels/step.h"
 #include "tests/support.h"
 
 namespace {
@@ -22,15 +22,15 @@ bool no_device() {
 
 struct Kind {
     Dtype param, grad;
-    bool shadow;
-    Dtype shadow_dtype;
+    bool copy16;
+    Dtype copy16_dtype;
 };
 
 // Parameters with gradients and optimizer state on one device; the same seed gives the same values
 // everywhere.
 struct Model {
     Device where;
-    std::vector<Tensor> params, grads, first, second, shadows, steps;
+    std::vector<Tensor> params, grads, first, second, copies16, steps;
     std::vector<ParamRef> refs;
 
     Model(Device at, const Kind& kind, const std::vector<std::int64_t>& sizes) : where(at) {
@@ -45,16 +45,16 @@ struct Model {
             grads.push_back(make(kind.grad, 2));
             first.push_back(make(state, 3));
             second.push_back(make(state, 4));
-            shadows.push_back(make(kind.shadow_dtype, 5));
+            copies16.push_back(make(kind.copy16_dtype, 5));
             steps.push_back(test::tensor_of({i % 2 == 0 ? 0.0 : 3.0}, {1}, float32, at));
             refs.push_back({.param = raw(params[i]),
                             .grad = raw(grads[i]),
                             .state = {raw(first[i]), raw(second[i])},
-                            .shadow = kind.shadow ? raw(shadows[i]) : nullptr,
+                            .copy16 = kind.copy16 ? raw(copies16[i]) : nullptr,
                             .numel = sizes[i],
                             .dtype = kind.param,
                             .grad_dtype = kind.grad,
-                            .shadow_dtype = kind.shadow_dtype,
+                            .copy16_dtype = kind.copy16_dtype,
                             .step = static_cast<float*>(raw(steps[i]))});
         }
     }
@@ -108,7 +108,7 @@ void check_same(const Model& actual, const Model& expected) {
     check_same(actual.grads, expected.grads);
     check_same(actual.first, expected.first);
     check_same(actual.second, expected.second);
-    check_same(actual.shadows, expected.shadows);
+    check_same(actual.copies16, expected.copies16);
     check_same(actual.steps, expected.steps, 0);
 }
 

@@ -287,7 +287,7 @@ TEST_CASE("device training: the steady state neither waits, copies nor allocates
         CHECK(cuda::counters().copies == counters.copies);
         CHECK(cuda::counters().launches > counters.launches);
         // weight and bias of three layers, in each of two forwards of four steps
-        CHECK(autocast_counters().shadow_hits - casts.shadow_hits == 4 * 2 * 6);
+        CHECK(autocast_counters().copy16_hits - casts.copy16_hits == 4 * 2 * 6);
         CHECK(autocast_counters().cache_hits == casts.cache_hits);
         std::uint64_t products = 0;
         for (const amp::AutocastReportLine& line : amp::autocast_report()) {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "kernels/kernels.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
-#include "ops/kernels.h"
 #include "support.h"
 
 using namespace mezzo;
@@ -92,8 +92,8 @@ TEST_CASE("a long sum of 16-bit rows is rounded once", "[ops][index]") {
 
 TEST_CASE("the padding row is read and gets no gradient", "[ops][index]") {
     for (Device device : devices())
-        for (bool by_meaning : {false, true}) {
-            CAPTURE(name(device.type()), by_meaning);
+        for (bool by_decomposition : {false, true}) {
+            CAPTURE(name(device.type()), by_decomposition);
             const Tensor weight = rand({4, 3}, {.device = device, .requires_grad = true});
             const Tensor index = Tensor::from(Indices{1, 2, 1, 3, 2}, {5}).to(device);
             const auto run = [&] {
@@ -102,8 +102,8 @@ TEST_CASE("the padding row is read and gets no gradient", "[ops][index]") {
                 return autograd::grad({y}, {weight}, {.grad_outputs = {ones_like(y)}})[0];
             };
             Tensor grad;
-            if (by_meaning) {
-                ByMeaning reference;
+            if (by_decomposition) {
+                ByDecomposition reference;
                 grad = run();
             } else {
                 grad = run();

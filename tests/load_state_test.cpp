@@ -217,9 +217,9 @@ TEST_CASE("load: a resumed run goes on as if it had never stopped, 16-bit copies
         train(*again, resumed, 4);
         CHECK(values_of(again->state_dict()) == values_of(whole->state_dict()));
         CHECK(values_of(resumed.state_dict()) == values_of(straight.state_dict()));
-        const Shadow& shadow = again->weight->grad_meta->shadow;
-        REQUIRE(shadow.value.defined());
-        CHECK(test::doubles(shadow.value) == test::doubles(again->weight.detach().to(bfloat16)));
+        const Copy16& copy16 = again->weight->grad_meta->copy16;
+        REQUIRE(copy16.value.defined());
+        CHECK(test::doubles(copy16.value) == test::doubles(again->weight.detach().to(bfloat16)));
     }
 }
 

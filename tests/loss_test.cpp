@@ -59,7 +59,7 @@ TEST_CASE("the loss and its gradient do not depend on a shift of the logits", "[
             for (const double shift : {6e4, 1e7, 1e8, -1e8}) {
                 CAPTURE(shift, smoothing, name(device.type()));
                 CHECK(difference(gradient_at(shift, device, loss), wanted, {1e-6, 1e-9}) == "");
-                ByMeaning composed;
+                ByDecomposition composed;
                 CHECK(difference(gradient_at(shift, device, loss), wanted, {1e-6, 1e-7}) == "");
             }
         }
@@ -85,7 +85,7 @@ TEST_CASE("binary cross entropy of a large logit is a difference taken first", "
                          target = tensor_of({t}, {1}, float32, device);
             CHECK(doubles(binary_cross_entropy_with_logits(logit, target))[0] ==
                   Approx(wanted).epsilon(1e-6));
-            ByMeaning composed;
+            ByDecomposition composed;
             CHECK(doubles(binary_cross_entropy_with_logits(logit, target))[0] ==
                   Approx(wanted).epsilon(1e-6));
         }

@@ -151,9 +151,9 @@ TEST_CASE("module: to() makes casts of the old elements stale", "[nn]") {
     amp::Autocast scope;
     CHECK(layer(ones({1, 1})).item<float>() == 1);
     const std::uint64_t cached = layer.weight.version();
-    layer.weight->grad_meta->shadow.value = ones({1, 1}, {.dtype = float16});
+    layer.weight->grad_meta->copy16.value = ones({1, 1}, {.dtype = float16});
     layer.to(float64);
-    CHECK_FALSE(layer.weight->grad_meta->shadow.value.defined());
+    CHECK_FALSE(layer.weight->grad_meta->copy16.value.defined());
     layer.to(float32);
     NoGrad plain;
     do layer.weight.fill_(2);

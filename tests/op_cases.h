@@ -27,7 +27,7 @@ struct OpCase {
     Function* function;
     std::vector<Shape> shapes;
     Reference reference =
-        nullptr;  // null: the same function in float64 on the CPU, with every op run as its meaning
+        nullptr;  // null: the same function in float64 on the CPU, with every op run as its decomposition
     Under autocast = Under::keep;
     Domain domain = Domain::any;
     const char* kinds = "";  // per input: f float (default), i class index (the first is -100, ignored), c

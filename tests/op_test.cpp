@@ -22,7 +22,7 @@ constexpr Dtype floating[] = {float32, bfloat16, float16, float64};
 std::vector<double> expected_values(const OpCase& c, const Tensors& inputs) {
     const Tensors x = exact(inputs);
     if (!c.reference) {
-        ByMeaning reference;
+        ByDecomposition reference;
         return doubles(c.function(x));
     }
     std::vector<Array> arrays;
@@ -101,8 +101,8 @@ double magnitude(const std::vector<double>& values) {
 
 // Runs the kernel of a recorded call once more, into results with guard values on both sides, where its
 // inputs are known: kept, or those of the test itself. False where they are not.
-bool guarded_run(const Call& call, const Tensors& given) {
-    Tensors inputs = call.kept_in;
+bool guarded_run(const Node& call, const Tensors& given) {
+    Tensors inputs = call.saved_inputs;
     inputs.resize(call.inputs.size());
     bool known = true;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -168,12 +168,12 @@ TEST_CASE("op gradients agree with differences of values", "[ops]") {
     });
 }
 
-TEST_CASE("op gradients of the meaning agree with those of the op", "[ops]") {
+TEST_CASE("op gradients of the decomposition agree with those of the op", "[ops]") {
     for_each_case([](const OpCase& c) {
         if (!c.gradient || c.reference) return;
         const Tensors inputs = make_inputs(c, c.shapes, float64, cpu_device);
         const auto fused = gradients(c, inputs);
-        ByMeaning reference;
+        ByDecomposition reference;
         const auto composed = gradients(c, inputs);
         for (std::size_t i = 0; i < fused.size(); ++i)
             CHECK(difference(fused[i], composed[i], {1e-9, 1e-9}) == "");

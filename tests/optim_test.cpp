@@ -1,4 +1,4 @@
-// Optimizers against PyTorch's trajectories, groups, masters and shadows, saving, schedules, errors.
+// Optimizers against PyTorch's trajectories, groups, masters and copies16, saving, schedules, errors.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -178,11 +178,11 @@ TEST_CASE("a step writes the 16-bit copy that autocast reads", "[optim]") {
             }
             optimizer.step();
             optimizer.zero_grad();
-            const Shadow& shadow = w->grad_meta->shadow;
-            REQUIRE(shadow.value.defined());
-            CHECK(shadow.version == w.version());
-            CHECK(shadow.value.dtype() == dtype);
-            CHECK(floats(shadow.value) == floats(w.detach().to(dtype)));
+            const Copy16& copy16 = w->grad_meta->copy16;
+            REQUIRE(copy16.value.defined());
+            CHECK(copy16.version == w.version());
+            CHECK(copy16.value.dtype() == dtype);
+            CHECK(floats(copy16.value) == floats(w.detach().to(dtype)));
         }
     }
 }
@@ -200,7 +200,7 @@ TEST_CASE("a steady training step casts no weights", "[optim]") {
             y = net(x);
         }
         casts = autocast_counters().casts - before.casts;
-        hits = autocast_counters().shadow_hits - before.shadow_hits;
+        hits = autocast_counters().copy16_hits - before.copy16_hits;
         sum(y).backward();
         optimizer.step();
         optimizer.zero_grad();

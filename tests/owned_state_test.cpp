@@ -86,13 +86,13 @@ TEST_CASE("owned state: 16-bit copies lie together, and one that a graph holds i
     for (const Device device : test::devices()) {
         const Tensors params = parameters(float32, device);
         optim::SGD optimizer(params, {.lr = 0.1, .momentum = 0.9});
-        for (const Tensor& p : params) p->grads().shadow.wanted = bfloat16;
+        for (const Tensor& p : params) p->grads().copy16.wanted = bfloat16;
         Tensors copies;
         const auto step = [&] {
             set_gradients(params, 0.5);
             optimizer.step();
             copies.clear();
-            for (const Tensor& p : params) copies.push_back(p->grad_meta->shadow.value);
+            for (const Tensor& p : params) copies.push_back(p->grad_meta->copy16.value);
             for (std::size_t i = 0; i < params.size(); ++i)
                 CHECK(test::doubles(copies[i]) == test::doubles(params[i].detach().to(bfloat16)));
         };

@@ -319,10 +319,10 @@ TEST_CASE("scaler: the 16-bit copy is current after a skipped step", "[scaler]")
         scaler.step(optimizer);
         scaler.update();
         optimizer.zero_grad();
-        const Shadow& shadow = w->grad_meta->shadow;
-        REQUIRE(shadow.value.defined());
-        CHECK(shadow.version == w.version());
-        CHECK(floats(shadow.value) == floats(w.detach().to(float16)));
+        const Copy16& copy16 = w->grad_meta->copy16;
+        REQUIRE(copy16.value.defined());
+        CHECK(copy16.version == w.version());
+        CHECK(floats(copy16.value) == floats(w.detach().to(float16)));
     }
     CHECK(floats(w)[0] == Approx(2.7501));
 }

@@ -106,10 +106,10 @@ void compare(const OpCase& c, const Tensors& inputs, const std::optional<Outcome
         CHECK(difference(actual->values[i], wanted->values[i], {2e-4 * c.loose, 2e-4 * c.loose}) == "");
 }
 
-// What the op's meaning gives in float64; or the op itself, where a meaning refuses what has no elements.
+// What the op's decomposition gives in float64; or the op itself, where a decomposition refuses what has no elements.
 std::optional<Outcome> reference(const OpCase& c, const Tensors& inputs) {
     {
-        ByMeaning composed;
+        ByDecomposition composed;
         if (auto composed_outcome = outcome(c, exact(inputs))) return composed_outcome;
     }
     return outcome(c, exact(inputs));

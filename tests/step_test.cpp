@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cpu/parallel.h"
-#include "ops/kernels.h"
+#include "kernels/step.h"
 
 using namespace mezzo;
 
@@ -56,16 +56,16 @@ std::vector<double> random_values(std::size_t n, unsigned seed) {
 }
 
 struct Parameter {
-    Values param, grad, first, second, shadow;
+    Values param, grad, first, second, copy16;
     float step = 0;
     std::vector<double> p, m, v;  // the reference
 
-    Parameter(std::size_t n, Dtype dtype, Dtype grad_dtype, Dtype shadow_dtype, unsigned seed)
+    Parameter(std::size_t n, Dtype dtype, Dtype grad_dtype, Dtype copy16_dtype, unsigned seed)
         : param(dtype, random_values(n, seed)),
           grad(grad_dtype, std::vector<double>(n)),
           first(dtype == float64 ? float64 : float32, std::vector<double>(n, 0)),
           second(first.dtype, std::vector<double>(n, 0)),
-          shadow(shadow_dtype, std::vector<double>(n)),
+          copy16(copy16_dtype, std::vector<double>(n)),
           m(n, 0),
           v(n, 0) {
         for (std::size_t i = 0; i < n; ++i) p.push_back(param[i]);
@@ -75,11 +75,11 @@ struct Parameter {
         return {param.data(),
                 grad.data(),
                 {first.data(), second.data()},
-                is_16bit(shadow.dtype) ? shadow.data() : nullptr,
+                is_16bit(copy16.dtype) ? copy16.data() : nullptr,
                 n,
                 param.dtype,
                 grad.dtype,
-                shadow.dtype,
+                copy16.dtype,
                 0,
                 &step};
     }
@@ -199,9 +199,9 @@ TEST_CASE("updates equal float64 arithmetic for every algorithm, dtype and threa
                     INFO("variant " << &args - variants << " size " << p.p.size() << " element " << i << ": "
                                     << p.param[i] << " instead of " << p.p[i]);
                     if (!close) CHECK(close);
-                    if (!is_16bit(p.shadow.dtype) || p.param.dtype == float64) continue;
-                    const Values rounded(p.shadow.dtype, {p.param[i]});
-                    if (p.shadow[i] != rounded[0]) CHECK(p.shadow[i] == rounded[0]);
+                    if (!is_16bit(p.copy16.dtype) || p.param.dtype == float64) continue;
+                    const Values rounded(p.copy16.dtype, {p.param[i]});
+                    if (p.copy16[i] != rounded[0]) CHECK(p.copy16[i] == rounded[0]);
                 }
             }
         }
@@ -238,7 +238,7 @@ TEST_CASE("a step with found_inf changes nothing but the count of skipped steps"
         CHECK((state.found_inf == 1 && state.skipped == 1 && state.applied == 0 && p.step == 0 &&
                scaler.found_inf == 1));
         CHECK((p.param.f32 == before.param.f32 && p.first.f32 == before.first.f32 &&
-               p.second.f32 == before.second.f32 && p.shadow.bits == before.shadow.bits));
+               p.second.f32 == before.second.f32 && p.copy16.bits == before.copy16.bits));
     }
 }
 

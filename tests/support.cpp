@@ -76,7 +76,7 @@ std::string difference(std::span<const double> actual, std::span<const double> e
     return {};
 }
 
-ByMeaning::ByMeaning() { prefer_meaning() = true; }
-ByMeaning::~ByMeaning() { prefer_meaning() = false; }
+ByDecomposition::ByDecomposition() { prefer_decomposition() = true; }
+ByDecomposition::~ByDecomposition() { prefer_decomposition() = false; }
 
 }  // namespace mezzo::test

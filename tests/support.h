@@ -40,13 +40,13 @@ inline std::vector<double> doubles(const Tensor& x) { return x.to_vector<double>
 // equals NaN.
 std::string difference(std::span<const double> actual, std::span<const double> expected, Tolerance allowed);
 
-// Runs every op that has a meaning as its meaning.
-class ByMeaning {
+// Runs every op that has a decomposition as its decomposition.
+class ByDecomposition {
 public:
-    ByMeaning();
-    ~ByMeaning();
-    ByMeaning(const ByMeaning&) = delete;
-    ByMeaning& operator=(const ByMeaning&) = delete;
+    ByDecomposition();
+    ~ByDecomposition();
+    ByDecomposition(const ByDecomposition&) = delete;
+    ByDecomposition& operator=(const ByDecomposition&) = delete;
 };
 
 }  // namespace mezzo::test

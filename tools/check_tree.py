@@ -18,12 +18,13 @@ KERNEL_LINES = 100  # in folders of kernels, and for test cases
 BASIS = ["mezzo/cpp20.h", "mezzo/dtype.h", "mezzo/error.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/cuda.h",
          "mezzo/matmul_precision.h", "mezzo/tensor.h"]
 OPS = BASIS + ["mezzo/ops.h", "mezzo/ops.def", "mezzo/autograd.h", "mezzo/autocast.h"]
-KERNELS = ["core/", "ops/kernels.h", "ops/functor"]
+KERNELS = ["core/", "kernels/"]
 USER = OPS + ["mezzo/", "core/"]
 ALLOWED = {
     "include": ["mezzo/"],
     "src/core": BASIS,
     "src/autograd": OPS + ["core/"],
+    "src/kernels": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "core/"],
     "src/ops": OPS + KERNELS + ["autograd/"],
     "src/cpu": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,  # ops.h for Reduction
     "cuda": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,
@@ -31,8 +32,8 @@ ALLOWED = {
     "src/data": USER,
     "src/capture": USER + ["autograd/"],
     "src/io": OPS + ["mezzo/"],
-    "src/optim": USER + ["ops/kernels.h"],
-    "src/amp": USER + ["ops/kernels.h", "optim/", "nn/"],
+    "src/optim": USER + ["kernels/step.h"],
+    "src/amp": USER + ["kernels/step.h", "optim/", "nn/"],
     "samples": ["mezzo/mezzo.h", "bert/"],
 }
 # Single files with a wider view, each for a reason.
@@ -43,7 +44,7 @@ ALLOWED_FILES = {
     "src/data/wordpiece.cpp": ["cpu/parallel.h"],    # batches of texts on the library's threads
     "src/io/file.cpp": ["core/regular_file.h"],      # what data opens, too
     "src/io/gemm_plans.cpp": ["core/gemm_plan.h"],   # the GEMM service's memory in a file
-    "src/nn/clip.cpp": ["ops/kernels.h", "optim/param_refs.h"],  # clipping is a step kernel
+    "src/nn/clip.cpp": ["kernels/step.h", "optim/param_refs.h"],  # clipping is a step kernel
 }
 # Public headers by layer: a header may include headers of its own or a lower layer.
 LAYERS = [["cpp20.h"], ["dtype.h"], ["error.h", "shape.h", "shared.h", "device.h", "matmul_precision.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
@@ -160,10 +161,10 @@ def check_random_stream(name, text):
 
 def check_backend_switch(name, text):
     folder = folder_of(name)
-    if folder.startswith(("src", "include", "cuda")) and folder != "src/ops" and str(name) != "src/core/device.cpp":
+    if folder.startswith(("src", "include", "cuda")) and folder not in ("src/ops", "src/kernels") and str(name) != "src/core/device.cpp":
         if match := BACKEND_SWITCH.search(without_comments(text)):
             report(name, text.count("\n", 0, text.find(match.group())) + 1,
-                   f"{match.group()} belongs to the registries in src/ops and src/core/device.cpp")
+                   f"{match.group()} belongs to the registries in src/ops, src/kernels and src/core/device.cpp")
 
 
 def check_build_lists(names):

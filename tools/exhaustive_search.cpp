@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "cuda/gemm_plans.h"
+#include "cuda/gemm/plans.h"
 #include "mezzo/error.h"
 
 namespace mezzo {

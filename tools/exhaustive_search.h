@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 
 namespace mezzo {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/tensor_impl.h"
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/runtime.h"
 #include "samples/program.h"
 #include "tools/exhaustive_search.h"

@@ -66,14 +66,14 @@ const char* policy_name(Cast cast) {
     return "keep";
 }
 
-// A captured step reads the shadow where it is now, and relies on it being current before each replay.
-void note_shadow(const Tensor& x) {
+// A captured step reads the 16-bit copy where it is now, and relies on it being current before each replay.
+void note_copy16(const Tensor& x) {
     StepGraph* const graph = StepGraph::recording();
     if (graph == nullptr) return;
-    graph->require([x, data = raw(x), copy = raw(x->grad_meta->shadow.value)] {
-        const Shadow& shadow = x->grad_meta->shadow;
-        return raw(x) == data && shadow.value.defined() && raw(shadow.value) == copy &&
-               shadow.version == x.version();
+    graph->require([x, data = raw(x), copy = raw(x->grad_meta->copy16.value)] {
+        const Copy16& copy16 = x->grad_meta->copy16;
+        return raw(x) == data && copy16.value.defined() && raw(copy16.value) == copy &&
+               copy16.version == x.version();
     });
 }
 
@@ -137,12 +137,12 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
     if (x.dtype() == dtype) return x;
     if (!cacheable(x, dtype)) return convert(x, dtype);
     ThreadAutocast& t = thread_autocast();
-    Shadow& shadow = x->grad_meta->shadow;
-    shadow.want(dtype);
-    if (shadow.value.defined() && shadow.value.dtype() == dtype && shadow.version == x.version()) {
-        ++t.counters.shadow_hits;
-        note_shadow(x);
-        return shadow.value;
+    Copy16& copy16 = x->grad_meta->copy16;
+    copy16.want(dtype);
+    if (copy16.value.defined() && copy16.value.dtype() == dtype && copy16.version == x.version()) {
+        ++t.counters.copy16_hits;
+        note_copy16(x);
+        return copy16.value;
     }
     if (t.depth == 0)
         return convert(x,

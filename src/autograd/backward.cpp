@@ -26,7 +26,7 @@ bool owned_alone(const Tensor& x) {
 // What an input may be in autograd::grad: a leaf, or one result of a node.
 struct Target {
     TensorImpl* leaf = nullptr;
-    Call* node = nullptr;
+    Node* node = nullptr;
     std::uint32_t output = 0;
     Tensor gradient = {};
 };
@@ -44,8 +44,8 @@ public:
 
     void run(const Tensors& outputs, const Tensors& grad_outputs);
 
-    bool wants(const Call& call, int i) const override {
-        const Edge& edge = call.edges[std::size_t(i)];
+    bool wants(const Node& node, int i) const override {
+        const Edge& edge = node.edges[std::size_t(i)];
         if (!edge.needed()) return false;
         if (!targets_ || parent_) return true;
         if (edge.leaf.defined()) return leaf_target(edge.leaf.impl()) != nullptr;
@@ -69,7 +69,7 @@ public:
 
 private:
     struct Pending {
-        Ref<Call> node;
+        Ref<Node> node;
         Tensors gradients;
         bool scaled = false;
     };
@@ -91,25 +91,25 @@ private:
     void run_target_hooks();
     void send(const Edge& edge, Tensor gradient);
     void add(Tensor& sum, Tensor gradient) const;
-    void visit(Call& call, Tensors& gradients);
-    void capture(const Call& call, const Tensors& gradients);
-    Tensor fitted(const Call& call, int i, Tensor gradient) const;
+    void visit(Node& node, Tensors& gradients);
+    void capture(const Node& node, const Tensors& gradients);
+    Tensor fitted(const Node& node, int i, Tensor gradient) const;
     void accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const;
 
     std::vector<Target>* targets_;
     bool create_graph_, retain_graph_;
     Running* parent_;
     bool scaled_;  // whether the gradients of the node that is being visited hold a GradScaler's scale
-    std::unordered_map<Call*, Pending> pending_;
-    std::vector<Call*> heap_;                    // by sequence, newest on top
-    std::unordered_set<Call*> leads_to_target_;  // only with targets
+    std::unordered_map<Node*, Pending> pending_;
+    std::vector<Node*> heap_;                    // by sequence, newest on top
+    std::unordered_set<Node*> leads_to_target_;  // only with targets
     std::vector<Hooked> hooked_;                 // leaves with hooks wait for their total
 };
 
-bool older(const Call* a, const Call* b) { return a->sequence < b->sequence; }
+bool older(const Node* a, const Node* b) { return a->sequence < b->sequence; }
 
-bool is_opaque(const Call& call) {
-    return call.extra && call.extra->function && call.extra->function->opaque();
+bool is_opaque(const Node& node) {
+    return node.extra && node.extra->function && node.extra->function->opaque();
 }
 
 // Marks every node from which a target can be reached. Nothing older than the oldest target can reach one,
@@ -117,26 +117,26 @@ bool is_opaque(const Call& call) {
 void Engine::find_paths(const Tensors& outputs) {
     std::uint64_t oldest = ~std::uint64_t(0);
     for (const Target& t : *targets_) oldest = std::min(oldest, t.leaf ? 0 : t.node->sequence);
-    std::unordered_set<Call*> seen;
-    std::vector<Call*> order, stack;
+    std::unordered_set<Node*> seen;
+    std::vector<Node*> order, stack;
     for (const Tensor& y : outputs)
         if (const Edge edge = edge_of(y); edge.node) stack.push_back(edge.node.get());
     while (!stack.empty()) {
-        Call* call = stack.back();
+        Node* node = stack.back();
         stack.pop_back();
-        if (call->sequence < oldest || !seen.insert(call).second) continue;
-        order.push_back(call);
-        for (const Edge& edge : call->edges)
+        if (node->sequence < oldest || !seen.insert(node).second) continue;
+        order.push_back(node);
+        for (const Edge& edge : node->edges)
             if (edge.node) stack.push_back(edge.node.get());
     }
     std::sort(order.begin(), order.end(), older);  // what a node depends on comes before it
-    for (Call* call : order) {
+    for (Node* node : order) {
         const bool leads =
-            is_opaque(*call) || std::any_of(call->edges.begin(), call->edges.end(), [&](const Edge& e) {
+            is_opaque(*node) || std::any_of(node->edges.begin(), node->edges.end(), [&](const Edge& e) {
                 if (e.leaf.defined()) return leaf_target(e.leaf.impl()) != nullptr;
                 return e.node && (leads_to_target_.contains(e.node.get()) || is_target(e));
             });
-        if (leads) leads_to_target_.insert(call);
+        if (leads) leads_to_target_.insert(node);
     }
 }
 
@@ -155,7 +155,7 @@ void Engine::send(const Edge& edge, Tensor gradient) {
         deliver(edge.leaf, std::move(gradient), scaled_);
         return;
     }
-    Call* node = edge.node.get();
+    Node* node = edge.node.get();
     auto [it, fresh] = pending_.try_emplace(node);
     if (fresh) {
         it->second.node = edge.node;
@@ -207,18 +207,18 @@ void Engine::accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const 
 
 // The gradient in the shape and dtype of the input it belongs to: broadcasting and autocast's conversions are
 // undone here, once.
-Tensor Engine::fitted(const Call& call, int i, Tensor gradient) const {
-    const Meta& input = call.inputs[std::size_t(i)];
+Tensor Engine::fitted(const Node& node, int i, Tensor gradient) const {
+    const Meta& input = node.inputs[std::size_t(i)];
     if (!(gradient.shape() == input.shape)) gradient = sum_to(gradient, input.shape);
     if (gradient.dtype() != input.dtype) gradient = cast(gradient, input.dtype);
-    check(gradient.device() == input.device, ErrorKind::device, call.row->name, ": the gradient of input ", i,
+    check(gradient.device() == input.device, ErrorKind::device, node.row->name, ": the gradient of input ", i,
           " is on ", gradient.device(), ", the input on ", input.device);
     return gradient;
 }
 
-void Engine::capture(const Call& call, const Tensors& gradients) {
+void Engine::capture(const Node& node, const Tensors& gradients) {
     for (Target& t : *targets_)
-        if (t.node == &call && gradients[t.output].defined()) t.gradient = gradients[t.output];
+        if (t.node == &node && gradients[t.output].defined()) t.gradient = gradients[t.output];
 }
 
 // Hooks of leaves whose gradient was asked for by grad(); those of results ran when their node was visited.
@@ -230,16 +230,16 @@ void Engine::run_target_hooks() {
     }
 }
 
-// The gradient of an op that has only a meaning: run the meaning again, recorded, and differentiate that.
-Tensors through_meaning(const Call& call, const Tensors& g, bool create_graph) {
+// The gradient of an op that has only a decomposition: run the decomposition again, recorded, and differentiate that.
+Tensors through_decomposition(const Node& node, const Tensors& g, bool create_graph) {
     Tensors x, wanted;
     std::vector<int> index;
     Tensors y;
     {
-        EnableGrad record_meaning;
-        for (int i = 0; i < int(call.edges.size()); ++i) {
-            Tensor value = call.in(i);
-            if (value.defined() && call.needs(i)) {
+        EnableGrad record_decomposition;
+        for (int i = 0; i < int(node.edges.size()); ++i) {
+            Tensor value = node.in(i);
+            if (value.defined() && node.needs(i)) {
                 if (create_graph) {
                     value = reattach(value, edge_of(value), value.dtype());
                 } else {
@@ -253,7 +253,7 @@ Tensors through_meaning(const Call& call, const Tensors& g, bool create_graph) {
             }
             x.push_back(value);
         }
-        y = call.row->meaning(x, call.at);
+        y = node.row->decomposition(x, node.at);
     }
     Tensors outputs, seeds;
     for (std::size_t j = 0; j < y.size() && j < g.size(); ++j)
@@ -266,44 +266,44 @@ Tensors through_meaning(const Call& call, const Tensors& g, bool create_graph) {
                                               .retain_graph = create_graph,
                                               .create_graph = create_graph,
                                               .allow_unused = true});
-    Tensors result(call.edges.size());
+    Tensors result(node.edges.size());
     for (std::size_t k = 0; k < index.size(); ++k) result[std::size_t(index[k])] = gradients[k];
     return result;
 }
 
-void Engine::visit(Call& call, Tensors& gradients) {
-    if (call.extra && !call.extra->hooks.empty())
+void Engine::visit(Node& node, Tensors& gradients) {
+    if (node.extra && !node.extra->hooks.empty())
         for (std::size_t j = 0; j < gradients.size(); ++j)
             if (gradients[j].defined())
-                gradients[j] = run_hooks(call.extra->hooks, std::uint32_t(j), gradients[j]);
+                gradients[j] = run_hooks(node.extra->hooks, std::uint32_t(j), gradients[j]);
     if (targets_) {
-        capture(call, gradients);
-        if (!parent_ && !leads_to_target_.contains(&call)) return;
+        capture(node, gradients);
+        if (!parent_ && !leads_to_target_.contains(&node)) return;
     }
-    check(!call.released, ErrorKind::state, call.row->name,
+    check(!node.released, ErrorKind::state, node.row->name,
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
-    if (call.scales) meet_scale();
+    if (node.scales) meet_scale();
     Tensors result;
-    if (call.extra && call.extra->function) {
-        result = call.extra->function->backward(call, gradients);
+    if (node.extra && node.extra->function) {
+        result = node.extra->function->backward(node, gradients);
     } else {
-        result =
-            call.row->vjp ? call.row->vjp(call, gradients) : through_meaning(call, gradients, create_graph_);
+        result = node.row->vjp ? node.row->vjp(node, gradients)
+                               : through_decomposition(node, gradients, create_graph_);
     }
-    check(result.size() <= call.edges.size(), ErrorKind::state, call.row->name, ": its gradient has ",
-          result.size(), " results for ", call.edges.size(), " inputs");
+    check(result.size() <= node.edges.size(), ErrorKind::state, node.row->name, ": its gradient has ",
+          result.size(), " results for ", node.edges.size(), " inputs");
     gradients.clear();
     for (int i = 0; i < int(result.size()); ++i) {
         Tensor& gradient = result[std::size_t(i)];
-        if (gradient.defined() && wants(call, i))
-            send(call.edges[std::size_t(i)], fitted(call, i, std::move(gradient)));
+        if (gradient.defined() && wants(node, i))
+            send(node.edges[std::size_t(i)], fitted(node, i, std::move(gradient)));
     }
     if (retain_graph_) return;
-    call.released = true;
-    call.kept_in.clear();
-    call.kept_out.clear();
-    if (call.extra && call.extra->function) call.extra->function->release();
+    node.released = true;
+    node.saved_inputs.clear();
+    node.saved_outputs.clear();
+    if (node.extra && node.extra->function) node.extra->function->release();
 }
 
 Tensor seed_for(const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
@@ -344,12 +344,12 @@ void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
         }
         while (!heap_.empty()) {
             std::pop_heap(heap_.begin(), heap_.end(), older);
-            Call* call = heap_.back();
+            Node* node = heap_.back();
             heap_.pop_back();
-            Pending pending = std::move(pending_.find(call)->second);
-            pending_.erase(call);
+            Pending pending = std::move(pending_.find(node)->second);
+            pending_.erase(node);
             scaled_ = pending.scaled;
-            visit(*call, pending.gradients);
+            visit(*node, pending.gradients);
         }
         for (auto& [leaf, gradient, scaled] : hooked_)
             accumulate(leaf, run_hooks(*leaf_hooks(leaf), 0, std::move(gradient)), scaled);

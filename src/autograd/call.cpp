@@ -59,31 +59,31 @@ bool any_tracked(In given) {
     return false;
 }
 
-// An op without a kernel on this device runs its meaning; autocast has already been applied, so casts carry
+// An op without a kernel on this device runs its decomposition; autocast has already been applied, so casts carry
 // history here.
-Tensors run_meaning(const Row& row, In given, Tensors& values, const Attrs& at) {
+Tensors run_decomposition(const Row& row, In given, Tensors& values, const Attrs& at) {
     NoAutocast plain;
     for (std::size_t i = 0; i < values.size(); ++i)
         if (tracked(given[i]) && values[i].impl() != given[i].impl() && grad_enabled())
             values[i] = reattach(values[i], edge_of(given[i]), given[i].dtype());
-    return row.meaning(values, at);
+    return row.decomposition(values, at);
 }
 
-void keep_for_gradient(Call& call, const Row& row, const Tensors& values, const Tensors& results) {
-    if (row.keep & keep_in) call.kept_in = values;
-    if (row.keep & (keep_first | keep_second)) {
-        const std::size_t i = row.keep & keep_first ? 0 : 1;
-        call.kept_in.resize(i + 1);
-        call.kept_in[i] = values[i];
+void save_for_gradient(Node& node, const Row& row, const Tensors& values, const Tensors& results) {
+    if (row.save & save_inputs) node.saved_inputs = values;
+    if (row.save & (save_first | save_second)) {
+        const std::size_t i = row.save & save_first ? 0 : 1;
+        node.saved_inputs.resize(i + 1);
+        node.saved_inputs[i] = values[i];
     }
-    if (row.keep & keep_out)
-        for (const Tensor& y : results) call.kept_out.push_back(alias(y));
-    call.note_versions();
+    if (row.save & save_outputs)
+        for (const Tensor& y : results) node.saved_outputs.push_back(alias(y));
+    node.note_versions();
 }
 
 }  // namespace
 
-bool& prefer_meaning() {
+bool& prefer_decomposition() {
     thread_local bool on = false;
     return on;
 }
@@ -101,25 +101,25 @@ Edge edge_of(const Tensor& x) {
     return edge;
 }
 
-Ref<Call> record(const Row& row, In given, const Attrs& at, const Tensors& results) {
-    Ref<Call> call(new Call);
-    call->row = &row;
-    call->at = at;
-    call->edges.reserve(given.size());
-    call->inputs.reserve(given.size());
-    call->outputs.reserve(results.size());
+Ref<Node> record(const Row& row, In given, const Attrs& at, const Tensors& results) {
+    Ref<Node> node(new Node);
+    node->row = &row;
+    node->at = at;
+    node->edges.reserve(given.size());
+    node->inputs.reserve(given.size());
+    node->outputs.reserve(results.size());
     for (const Tensor& x : given) {
-        call->edges.push_back(edge_of(x));
-        call->inputs.push_back(x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
+        node->edges.push_back(edge_of(x));
+        node->inputs.push_back(x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-        call->outputs.push_back({results[i].shape(), results[i].dtype(), results[i].device()});
+        node->outputs.push_back({results[i].shape(), results[i].dtype(), results[i].device()});
         GradMeta& meta = results[i]->grads();
         meta.requires_grad = true;
-        meta.node = call;
+        meta.node = node;
         meta.output = std::uint32_t(i);
     }
-    return call;
+    return node;
 }
 
 Tensors call(const Op& op, In given, const Attrs& attrs, std::span<const Shape> shapes) {
@@ -131,7 +131,8 @@ Tensors call(const Op& op, In given, const Attrs& attrs, std::span<const Shape> 
     if (autocast) work = autocast_inputs(row, values, at);
     const Device device = common_device(row, values, at);
     Kernel* kernel = row.kernel[int(device.type())];
-    if (!kernel || (row.meaning && prefer_meaning())) return run_meaning(row, given, values, at);
+    if (!kernel || (row.decomposition && prefer_decomposition()))
+        return run_decomposition(row, given, values, at);
     prepare(row, values);
     const Dtype dtype = result_dtype(row, values, at);
     if (autocast) report_call(row, values, dtype, work);
@@ -145,7 +146,7 @@ Tensors call(const Op& op, In given, const Attrs& attrs, std::span<const Shape> 
     }
     kernel(values, at, results);
     if (row.differentiable && grad_enabled() && any_tracked(given) && is_floating(dtype))
-        keep_for_gradient(*record(row, given, at, results), row, values, results);
+        save_for_gradient(*record(row, given, at, results), row, values, results);
     return results;
 }
 
@@ -157,7 +158,7 @@ Tensor record_view(const Op& op, const Tensor& given, const Attrs& at, Tensor vi
     const Row& row = op.row();
     if (!grad_enabled() || !tracked(given) || !is_floating(view.dtype())) return view;
     const Tensors results{view};
-    keep_for_gradient(*record(row, In(&given, 1), at, results), row, {given}, results);
+    save_for_gradient(*record(row, In(&given, 1), at, results), row, {given}, results);
     return view;
 }
 

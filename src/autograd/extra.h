@@ -24,18 +24,18 @@ Hooks* leaf_hooks(const Tensor& leaf);
 // Replaces a row's vjp for one node.
 struct NodeFunction {
     virtual ~NodeFunction() = default;
-    virtual Tensors backward(const Call& call, const Tensors& g) = 0;
+    virtual Tensors backward(const Node& node, const Tensors& g) = 0;
     // It delivers gradients to leaves that are no edges of the node, so no analysis may skip it.
     virtual bool opaque() const { return false; }
     virtual void release() = 0;  // what it keeps; called once backward has run
 };
 
-struct CallExtra {
+struct NodeExtra {
     Hooks hooks;
     std::unique_ptr<NodeFunction> function;
 };
 
-CallExtra& extra_of(Call& call);
+NodeExtra& extra_of(Node& node);
 
 // A tensor with x's elements whose history is one identity node over x's edge: a unique place to ask a
 // gradient for.
@@ -43,6 +43,6 @@ Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype);
 Edge edge_of(const Tensor& x);
 
 // The node of results[0..], with edges to `given`. The results must be fresh tensors without history.
-Ref<Call> record(const Row& row, In given, const Attrs& at, const Tensors& results);
+Ref<Node> record(const Row& row, In given, const Attrs& at, const Tensors& results);
 
 }  // namespace mezzo

@@ -7,8 +7,8 @@ namespace mezzo {
 
 namespace {
 
-const Op function_op{{.name = "function", .keep = keep_none}};
-const Op checkpoint_op{{.name = "checkpoint", .keep = keep_none}};
+const Op function_op{{.name = "function", .save = save_none}};
+const Op checkpoint_op{{.name = "checkpoint", .save = save_none}};
 
 bool any_tracked(const Tensors& tensors) {
     for (const Tensor& x : tensors)
@@ -20,29 +20,29 @@ struct UserFunction final : NodeFunction {
     UserFunction(const char* n, autograd::Context c, autograd::Backward b, const AutocastState& s)
         : name(n), context(std::move(c)), gradient(std::move(b)), state(s) {}
 
-    Tensors backward(const Call& call, const Tensors& g) override {
+    Tensors backward(const Node& node, const Tensors& g) override {
         AutocastGuard same_as_forward(state);
         const Restored saved_values(context.saved);
         for (auto [saved, output] : saved_outputs)
-            context.saved[saved] = with_history(call, context.saved[saved], output);
+            context.saved[saved] = with_history(node, context.saved[saved], output);
         Tensors filled = g;
         for (std::size_t i = 0; i < filled.size(); ++i)
             if (!filled[i].defined())
-                filled[i] = zeros(call.outputs[i].shape,
-                                  {.dtype = call.outputs[i].dtype, .device = call.outputs[i].device});
+                filled[i] = zeros(node.outputs[i].shape,
+                                  {.dtype = node.outputs[i].dtype, .device = node.outputs[i].device});
         Tensors result = gradient(context, filled);
-        check_gradients(call, result);
+        check_gradients(node, result);
         return result;
     }
     void release() override { context.saved.clear(); }
 
-    void check_gradients(const Call& call, const Tensors& result) const {
-        check(result.size() == call.edges.size(), ErrorKind::value, name, ": backward returned ",
-              result.size(), " gradients for ", call.edges.size(),
+    void check_gradients(const Node& node, const Tensors& result) const {
+        check(result.size() == node.edges.size(), ErrorKind::value, name, ": backward returned ",
+              result.size(), " gradients for ", node.edges.size(),
               " inputs; return one for each, an undefined tensor where there is none");
         for (std::size_t i = 0; i < result.size(); ++i) {
-            if (!result[i].defined() || !call.edges[i].needed()) continue;
-            const Shape& shape = call.inputs[i].shape;
+            if (!result[i].defined() || !node.edges[i].needed()) continue;
+            const Shape& shape = node.inputs[i].shape;
             check(reduces_to(result[i].shape(), shape), ErrorKind::shape, name,
                   ": backward returned a gradient of shape ", result[i].shape(), " for input ", i,
                   " of shape ", shape);
@@ -58,12 +58,12 @@ struct UserFunction final : NodeFunction {
     }
 
     // A saved result has no history of its own, or the node would hold itself alive; it gets it back here.
-    static Tensor with_history(const Call& call, const Tensor& saved, std::uint32_t output) {
+    static Tensor with_history(const Node& node, const Tensor& saved, std::uint32_t output) {
         if (!grad_enabled()) return saved;
         Tensor y = alias(saved);
         GradMeta& meta = y->grads();
         meta.requires_grad = true;
-        meta.node = Ref<Call>(const_cast<Call*>(&call));
+        meta.node = Ref<Node>(const_cast<Node*>(&node));
         meta.output = output;
         return y;
     }
@@ -88,7 +88,7 @@ struct UserFunction final : NodeFunction {
 struct Checkpoint final : NodeFunction {
     Checkpoint(autograd::Segment s, Tensors in) : segment(std::move(s)), inputs(std::move(in)) {}
 
-    Tensors backward(const Call& call, const Tensors& g) override {
+    Tensors backward(const Node& node, const Tensors& g) override {
         check(!running_backward()->create_graph(), ErrorKind::state,
               "checkpoint: second derivatives through a checkpoint are not recorded; call the function "
               "directly");
@@ -100,7 +100,7 @@ struct Checkpoint final : NodeFunction {
             set_random_state(random);
             for (std::size_t i = 0; i < inputs.size(); ++i) {
                 x.push_back(inputs[i].defined() ? alias(inputs[i]) : Tensor());
-                if (!call.edges[i].needed()) continue;
+                if (!node.edges[i].needed()) continue;
                 x[i]->grads().requires_grad = true;
                 wanted.push_back(x[i]);
             }
@@ -112,17 +112,17 @@ struct Checkpoint final : NodeFunction {
             }
             set_random_state(now);
         }
-        check_same(call, y);
-        return differentiate(call, y, g, wanted);
+        check_same(node, y);
+        return differentiate(node, y, g, wanted);
     }
     void release() override { inputs.clear(); }
 
-    static void check_same(const Call& call, const Tensors& y) {
-        check(y.size() == call.outputs.size(), ErrorKind::state, "checkpoint: the segment returned ",
-              call.outputs.size(), " tensors in the forward pass and ", y.size(),
+    static void check_same(const Node& node, const Tensors& y) {
+        check(y.size() == node.outputs.size(), ErrorKind::state, "checkpoint: the segment returned ",
+              node.outputs.size(), " tensors in the forward pass and ", y.size(),
               " when backward ran it again; it must do the same both times");
         for (std::size_t j = 0; j < y.size(); ++j) {
-            const Meta& first = call.outputs[j];
+            const Meta& first = node.outputs[j];
             check(y[j].defined(), ErrorKind::state, "checkpoint: result ", j,
                   " of the segment is undefined when backward runs it again");
             check(y[j].shape() == first.shape && y[j].dtype() == first.dtype && y[j].device() == first.device,
@@ -134,7 +134,7 @@ struct Checkpoint final : NodeFunction {
     }
     bool opaque() const override { return true; }
 
-    Tensors differentiate(const Call& call, const Tensors& y, const Tensors& g, const Tensors& wanted) const {
+    Tensors differentiate(const Node& node, const Tensors& y, const Tensors& g, const Tensors& wanted) const {
         Tensors outputs, seeds;
         for (std::size_t j = 0; j < y.size(); ++j)
             if (g[j].defined() && tracked(y[j])) {
@@ -142,9 +142,9 @@ struct Checkpoint final : NodeFunction {
                 seeds.push_back(g[j]);
             }
         const Tensors gradients = nested_backward(outputs, seeds, wanted);
-        Tensors result(call.edges.size());
+        Tensors result(node.edges.size());
         for (std::size_t i = 0, k = 0; i < result.size(); ++i)
-            if (call.edges[i].needed()) result[i] = gradients[k++];
+            if (node.edges[i].needed()) result[i] = gradients[k++];
         return result;
     }
 
@@ -188,14 +188,14 @@ Tensors apply_function(const FunctionOptions& options, Forward forward, Backward
         check(y.defined(), ErrorKind::state, options.name, ": forward returned an undefined tensor");
         results.push_back(alias(y));
     }
-    const Ref<Call> call = record(function_op.row(), inputs, {}, results);
+    const Ref<Node> node = record(function_op.row(), inputs, {}, results);
     auto function =
         std::make_unique<UserFunction>(options.name, std::move(context), std::move(backward), state);
     for (std::size_t s = 0; s < function->context.saved.size(); ++s)
         for (std::size_t j = 0; j < outputs.size(); ++j)
             if (function->context.saved[s].impl() == outputs[j].impl())
                 function->saved_outputs.emplace_back(s, std::uint32_t(j));
-    extra_of(*call).function = std::move(function);
+    extra_of(*node).function = std::move(function);
     return results;
 }
 
@@ -203,7 +203,7 @@ Tensors checkpoint(Segment function, const Tensors& inputs) {
     if (!grad_enabled()) return function(inputs);
     Tensors plain_inputs;
     for (const Tensor& x : inputs) plain_inputs.push_back(x.defined() ? alias(x) : Tensor());
-    auto node = std::make_unique<Checkpoint>(function, plain_inputs);
+    auto segment = std::make_unique<Checkpoint>(function, plain_inputs);
     Tensors outputs;
     {
         NoGrad plain;
@@ -214,8 +214,8 @@ Tensors checkpoint(Segment function, const Tensors& inputs) {
         check(y.defined(), ErrorKind::state, "checkpoint: the segment returned an undefined tensor");
         results.push_back(alias(y));
     }
-    const Ref<Call> call = record(checkpoint_op.row(), inputs, {}, results);
-    extra_of(*call).function = std::move(node);
+    const Ref<Node> node = record(checkpoint_op.row(), inputs, {}, results);
+    extra_of(*node).function = std::move(segment);
     return results;
 }
 

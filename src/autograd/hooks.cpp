@@ -13,9 +13,9 @@ void erase_hook(Hooks& hooks, int id) {
 }
 }  // namespace
 
-CallExtra& extra_of(Call& call) {
-    if (!call.extra) call.extra = new CallExtra;
-    return *call.extra;
+NodeExtra& extra_of(Node& node) {
+    if (!node.extra) node.extra = new NodeExtra;
+    return *node.extra;
 }
 
 Hooks* leaf_hooks(const Tensor& leaf) {

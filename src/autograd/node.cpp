@@ -15,8 +15,8 @@ std::atomic<std::uint64_t> next_sequence{1};
 // The gradient of reattach(): the engine converts to the edge's dtype.
 const Op reattach_op{{
     .name = "reattach",
-    .keep = keep_none,
-    .vjp = [](const Call&, const Tensors& g) -> Tensors { return {g[0]}; },
+    .save = save_none,
+    .vjp = [](const Node&, const Tensors& g) -> Tensors { return {g[0]}; },
 }};
 
 const Op* op_list = nullptr;
@@ -26,22 +26,22 @@ const Op* op_list = nullptr;
 Op::Op(const Row& row) : row_(row), next_(op_list) { op_list = this; }
 const Op* Op::first() { return op_list; }
 
-Call::Call() : sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
-    detail::live_calls.fetch_add(1, std::memory_order_relaxed);
+Node::Node() : sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
+    detail::live_nodes.fetch_add(1, std::memory_order_relaxed);
 }
 
-Call::~Call() {
+Node::~Node() {
     delete extra;
-    detail::live_calls.fetch_sub(1, std::memory_order_relaxed);
+    detail::live_nodes.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // Freeing a node frees what it points to: nodes reached while one is being freed wait in a list, so that the
 // depth of the recursion does not grow with the length of the chain. The list runs through the nodes, because
 // memory may be lacking just when a graph is dropped.
-void dispose(Call* call) noexcept {
+void dispose(Node* node) noexcept {
     thread_local bool freeing = false;
-    thread_local Call* waiting = nullptr;
-    call->next_disposed = std::exchange(waiting, call);
+    thread_local Node* waiting = nullptr;
+    node->next_disposed = std::exchange(waiting, node);
     if (std::exchange(freeing, true)) return;
     while (waiting != nullptr) delete std::exchange(waiting, waiting->next_disposed);
     freeing = false;
@@ -51,27 +51,27 @@ void mark_scaled(const Tensor& output) {
     if (tracked(output) && output->grad_meta->node) output->grad_meta->node->scales = true;
 }
 
-void Call::note_versions() {
+void Node::note_versions() {
     versions.clear();
-    for (const Tensor& x : kept_in) versions.push_back(x.defined() ? x.version() : 0);
-    for (const Tensor& y : kept_out) versions.push_back(y.version());
+    for (const Tensor& x : saved_inputs) versions.push_back(x.defined() ? x.version() : 0);
+    for (const Tensor& y : saved_outputs) versions.push_back(y.version());
 }
 
-void Call::require_kept(bool input, int i) const {
+void Node::require_kept(bool input, int i) const {
     check(!released, ErrorKind::state, row->name,
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
-    const Tensors& kept = input ? kept_in : kept_out;
+    const Tensors& kept = input ? saved_inputs : saved_outputs;
     assert(std::size_t(i) < kept.size() && "the row's keep column does not name what its gradient reads");
-    const std::size_t at_index = input ? std::size_t(i) : kept_in.size() + std::size_t(i);
+    const std::size_t at_index = input ? std::size_t(i) : saved_inputs.size() + std::size_t(i);
     check(kept[std::size_t(i)].version() == versions[at_index], ErrorKind::state, row->name, ": its ",
           input ? "input " : "result ", i,
           " was changed in place after the forward pass, and the gradient needs the old value; change a "
           "clone()");
 }
 
-Tensor Call::in(int i) const {
-    const Tensor& kept = kept_in.empty() ? Tensor() : kept_in[std::size_t(i)];
+Tensor Node::in(int i) const {
+    const Tensor& kept = saved_inputs.empty() ? Tensor() : saved_inputs[std::size_t(i)];
     if (!kept.defined() && !released) return kept;  // an optional input that was not given
     require_kept(true, i);
     const Edge& edge = edges[std::size_t(i)];
@@ -79,25 +79,25 @@ Tensor Call::in(int i) const {
     return reattach(kept, edge, inputs[std::size_t(i)].dtype);  // a value that autocast converted
 }
 
-Tensor Call::out(int i) const {
+Tensor Node::out(int i) const {
     require_kept(false, i);
-    Tensor y = alias(kept_out[std::size_t(i)]);
+    Tensor y = alias(saved_outputs[std::size_t(i)]);
     if (grad_enabled()) {
         GradMeta& meta = y->grads();
         meta.requires_grad = true;
-        meta.node = Ref<Call>(const_cast<Call*>(this));
+        meta.node = Ref<Node>(const_cast<Node*>(this));
         meta.output = std::uint32_t(i);
     }
     return y;
 }
 
-bool Call::needs(int i) const {
+bool Node::needs(int i) const {
     if (!edges[std::size_t(i)].needed()) return false;
     const Running* running = running_backward();
     return !running || running->wants(*this, i);
 }
 
-Tensor Call::accumulator(int i) const {
+Tensor Node::accumulator(int i) const {
     const Running* running = running_backward();
     const Tensor& leaf = edges[std::size_t(i)].leaf;
     if (!running || !leaf.defined() || !running->may_accumulate_in_place(leaf)) return {};
@@ -107,7 +107,7 @@ Tensor Call::accumulator(int i) const {
 
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype) {
     const Tensor y = alias(value);
-    const Ref<Call> node = record(reattach_op.row(), {}, {}, {y});
+    const Ref<Node> node = record(reattach_op.row(), {}, {}, {y});
     node->edges.push_back(edge);
     node->inputs.push_back({value.shape(), edge_dtype, value.device()});
     return y;

@@ -1,4 +1,4 @@
-// An op is a Row: name, autocast policy, what its gradient keeps, its kernels, its gradient and its meaning.
+// An op is a Row: name, autocast policy, what its gradient keeps, its kernels, its gradient and its decomposition.
 #pragma once
 
 #include <atomic>
@@ -21,25 +21,25 @@ enum class Cast : std::uint8_t {
 };
 
 // What the gradient reads, as bits. Shapes, dtypes and edges are always held; data only if named here.
-enum Keep : std::uint8_t {
-    keep_none = 0,
-    keep_in = 1,
-    keep_out = 2,
-    keep_first = 4,
-    keep_second = 8
+enum Save : std::uint8_t {
+    save_none = 0,
+    save_inputs = 1,
+    save_outputs = 2,
+    save_first = 4,
+    save_second = 8
 };  // of the inputs: all, or one
 
 // How the result's dtype follows from the inputs (after autocast).
 enum class Result : std::uint8_t { first, promoted, flags, indices, attr };  // flags: boolean, indices: int64
 
-struct Call;
-using Vjp = Tensors(const Call& call, const Tensors& g);
-using Meaning = Tensors(In in, const Attrs& at);
+struct Node;
+using Vjp = Tensors(const Node& node, const Tensors& g);
+using Decomposition = Tensors(In in, const Attrs& at);
 
 struct Row {
     const char* name;
     Cast cast = Cast::keep;
-    std::uint8_t keep = keep_in;
+    std::uint8_t save = save_inputs;
     Result result = Result::first;
     bool integers_to_real = false;  // integral inputs compute as float32
     bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
@@ -49,9 +49,9 @@ struct Row {
     // of the first is. For what only the gradient reads, such as means, maxima and sums.
     std::uint8_t statistics = 0;
     std::uint8_t bits = 0;  // if not 0: this result is uint8, bits that only the gradient reads
-    Kernel* kernel[device_type_count] = {};  // null: run the meaning
-    Vjp* vjp = nullptr;                      // null: differentiate the meaning
-    Meaning* meaning = nullptr;              // the op in other ops: fallback, test reference, gradient
+    Kernel* kernel[device_type_count] = {};  // null: run the decomposition
+    Vjp* vjp = nullptr;                      // null: differentiate the decomposition
+    Decomposition* decomposition = nullptr;  // the op in other ops: fallback, test reference, gradient
 };
 
 // A Row that lists itself, for tests, documentation and coverage. Nothing but listing depends on the list.
@@ -69,7 +69,7 @@ private:
 
 // Where a gradient goes: result `output` of `node`, or the leaf tensor. Neither: the input needs no gradient.
 struct Edge {
-    Ref<Call> node;
+    Ref<Node> node;
     std::uint32_t output = 0;
     Tensor leaf;
     bool needed() const { return node || leaf.defined(); }
@@ -82,10 +82,10 @@ struct Meta {
     Device device;
 };
 
-struct CallExtra;  // autograd/extra.h: hooks on results, user-defined functions, checkpoints
+struct NodeExtra;  // autograd/extra.h: hooks on results, user-defined functions, checkpoints
 
 // One recorded op: a node of the graph.
-struct Call {
+struct Node {
     std::atomic<std::uint32_t> refs{0};
     const Row* row = nullptr;
     std::uint64_t sequence = 0;  // grows with creation: a node is newer than everything it depends on
@@ -93,17 +93,17 @@ struct Call {
     std::vector<Edge> edges;   // per input
     std::vector<Meta> inputs;  // of the tensors as given, before autocast
     std::vector<Meta> outputs;
-    Tensors kept_in;  // values the kernel saw (after autocast), without history
-    Tensors kept_out;
+    Tensors saved_inputs;  // values the kernel saw (after autocast), without history
+    Tensors saved_outputs;
     std::vector<std::uint64_t>
         versions;           // of the kept tensors' storages: an in-place write since then is an error
     bool released = false;  // the kept tensors are gone: backward has run
     bool scales = false;    // by a GradScaler's scale, which its gradients hold
-    CallExtra* extra = nullptr;
-    Call* next_disposed = nullptr;  // while it waits to be freed
+    NodeExtra* extra = nullptr;
+    Node* next_disposed = nullptr;  // while it waits to be freed
 
-    Call();
-    ~Call();
+    Node();
+    ~Node();
 
     // Input i as the kernel saw it; inside a recorded backward with its history.
     Tensor in(int i) const;
@@ -123,7 +123,7 @@ struct Call {
 private:
     void require_kept(bool input, int i) const;
 };
-void dispose(Call* call) noexcept;
+void dispose(Node* node) noexcept;
 
 // The one door: autocast, device check, dispatch, record. One result of the given shape.
 Tensor call(const Op& op, In given, const Attrs& at, const Shape& shape);
@@ -132,8 +132,8 @@ Tensors call(const Op& op, In given, const Attrs& at, std::span<const Shape> sha
 // A result that shares the storage of given[0] (views): `view` is already made; only history is added.
 Tensor record_view(const Op& op, const Tensor& given, const Attrs& at, Tensor view);
 
-// Set on this thread, ops that have a meaning run it instead of their kernel: tests compare the two.
-bool& prefer_meaning();
+// Set on this thread, ops that have a decomposition run it instead of their kernel: tests compare the two.
+bool& prefer_decomposition();
 
 // Whether an open Autocast scope converts x where an op's policy asks for it: floating, not float64, on the
 // scope's device.

@@ -7,8 +7,8 @@ namespace mezzo {
 
 struct Running {
     virtual ~Running() = default;
-    // Whether the gradient of input i of call leads to anything that was asked for.
-    virtual bool wants(const Call& call, int i) const = 0;
+    // Whether the gradient of input i of the node leads to anything that was asked for.
+    virtual bool wants(const Node& node, int i) const = 0;
     // Whether a product may be added to leaf's grad() inside the kernel.
     virtual bool may_accumulate_in_place(const Tensor& leaf) const = 0;
     // A contribution to the gradient of a leaf. scaled: it holds a GradScaler's scale.

@@ -41,10 +41,10 @@ public:
 void enter_autocast_scope();
 void leave_autocast_scope() noexcept;
 
-// The value of x in a 16-bit dtype, from the parameter's shadow, the scope's cache, or a cast. No history.
+// The value of x in a 16-bit dtype, from the parameter's 16-bit copy, the scope's cache, or a cast. No history.
 Tensor cached_cast(const Tensor& x, Dtype dtype);
 
-// What autocast had to convert for an op: not what a shadow or the cache had.
+// What autocast had to convert for an op: not what a 16-bit copy or the cache had.
 struct CastWork {
     std::uint64_t tensors = 0, bytes = 0;
 };
@@ -54,7 +54,7 @@ CastWork autocast_inputs(const Row& row, Tensors& values, Attrs& at);
 
 // Casts made by autocast on this thread, and entries in its cache: for tests and the report.
 struct AutocastCounters {
-    std::uint64_t casts = 0, cast_bytes = 0, cache_hits = 0, shadow_hits = 0;
+    std::uint64_t casts = 0, cast_bytes = 0, cache_hits = 0, copy16_hits = 0;
     std::int64_t cache_entries = 0;
 };
 AutocastCounters autocast_counters();

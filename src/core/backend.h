@@ -6,8 +6,8 @@
 #include <memory>
 #include <span>
 
-#include "core/activation.h"
 #include "core/staging.h"
+#include "core/activation.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {

@@ -26,7 +26,7 @@ const Backend* backend(DeviceType type) {
 }
 
 #ifdef MEZZO_HAVE_CUDA
-extern const cuda::lt::PlanStore cuda_plan_store;  // cuda/gemm_store.cpp
+extern const cuda::lt::PlanStore cuda_plan_store;  // cuda/gemm/store.cpp
 #endif
 
 const cuda::lt::PlanStore* cuda::lt::plan_store(DeviceType type) {

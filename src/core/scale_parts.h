@@ -34,6 +34,6 @@ void replace_gradient(const Tensor& leaf, const Tensor& gradient);
 void note_replayed(TensorImpl& leaf, bool known, std::uint8_t parts);
 
 // Gradients that come through this result of an op hold a scale from there on.
-void mark_scaled(const Tensor& output);  // in autograd/node.cpp, which knows Call
+void mark_scaled(const Tensor& output);  // in autograd/node.cpp, which knows Node
 
 }  // namespace mezzo

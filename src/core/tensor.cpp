@@ -7,12 +7,12 @@
 namespace mezzo {
 
 namespace detail {
-std::atomic<std::int64_t> live_tensors{0}, live_calls{0}, live_storages{0};
+std::atomic<std::int64_t> live_tensors{0}, live_nodes{0}, live_storages{0};
 }
 
 LiveObjects live_objects() {
     return {.tensors = detail::live_tensors.load(),
-            .calls = detail::live_calls.load(),
+            .calls = detail::live_nodes.load(),
             .storages = detail::live_storages.load()};
 }
 

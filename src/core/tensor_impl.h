@@ -11,10 +11,10 @@
 
 namespace mezzo {
 
-struct Call;  // autograd/row.h: the graph's only kind of node
+struct Node;  // autograd/row.h: the graph's only kind of node
 
 // A 16-bit copy of a float32 parameter, current while `version` equals the parameter's storage version.
-struct Shadow {
+struct Copy16 {
     Tensor value;  // undefined: none
     std::uint64_t version = 0;
     // The 16-bit dtype that autocast last asked for; float32: never asked. Threads that share a module all
@@ -35,15 +35,15 @@ struct Shadow {
 struct GradMeta {
     bool requires_grad = false;
     Tensor grad;               // leaves; to be read after settle_gradient()
-    Ref<Call> node;            // the call that made this tensor; null for leaves
+    Ref<Node> node;            // the call that made this tensor; null for leaves
     std::uint32_t output = 0;  // which of the node's results it is
-    Shadow shadow;
+    Copy16 copy16;
     Ref<PendingScale> pending;        // what grad waits for
     std::uint32_t pending_place = 0;  // among the leaves of `pending`
     std::uint8_t scale_parts = 0;     // of grad, to be asked through scale_parts()
     void* hooks = nullptr;            // autograd/hooks.h
     void (*free_hooks)(void*) = nullptr;
-    GradMeta();  // both in autograd/call.cpp, which knows Call
+    GradMeta();  // both in autograd/call.cpp, which knows Node
     ~GradMeta();
 };
 
@@ -75,7 +75,7 @@ struct LiveObjects {
 };
 LiveObjects live_objects();
 namespace detail {
-extern std::atomic<std::int64_t> live_tensors, live_calls, live_storages;
+extern std::atomic<std::int64_t> live_tensors, live_nodes, live_storages;
 }
 
 // A new tensor on existing storage.

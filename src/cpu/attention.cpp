@@ -11,7 +11,7 @@
 
 #include "cpu/buffer.h"
 #include "cpu/parallel.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cpu {
 namespace {

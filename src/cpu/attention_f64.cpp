@@ -5,7 +5,7 @@
 
 #include "cpu/attention.h"
 #include "cpu/operand.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -13,7 +13,7 @@
 #include "cpu/buffer.h"
 #include "cpu/loops.h"
 #include "cpu/parallel.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo::cpu {
 namespace {

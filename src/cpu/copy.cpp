@@ -1,6 +1,6 @@
 // Conversions, copies and fills.
 #include "cpu/operand.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "cpu/operand.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cpu/operand.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo {
 namespace {

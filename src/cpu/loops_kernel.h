@@ -3,9 +3,9 @@
 // takes `make_loops`. Everything has internal linkage or lives in that namespace; no standard library.
 #pragma once
 
+#include "kernels/functors.h"
 #include "loops.h"
 #include "loops_step.h"
-#include "ops/functors.h"
 
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"  // loops over libm's double functions stay scalar

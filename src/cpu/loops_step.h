@@ -2,8 +2,8 @@
 // PyTorch's.
 #pragma once
 
+#include "kernels/functor_math.h"
 #include "loops.h"
-#include "ops/functor_math.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "cpu/loops.h"
 #include "cpu/vector_math.h"
-#include "ops/functors.h"
+#include "kernels/functors.h"
 
 namespace mezzo::cpu {
 namespace {

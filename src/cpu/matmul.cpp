@@ -1,7 +1,7 @@
 // Matrix products of tensors through the strided, batched gemm().
 #include "cpu/gemm.h"
 #include "cpu/operand.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo {
 namespace {

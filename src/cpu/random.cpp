@@ -3,7 +3,7 @@
 
 #include "core/philox.h"
 #include "cpu/operand.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo {
 namespace {

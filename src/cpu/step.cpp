@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cpu/operand.h"
-#include "ops/functor_step.h"
+#include "kernels/functor_step.h"
 
 namespace mezzo {
 namespace {
@@ -158,13 +158,13 @@ void run(AdamLoop<T> loop, T* param, const T* grad, const ParamRef& ref, std::in
     real_loops<T>().adam(loop);
 }
 
-// One piece: 16-bit gradients, parameters and shadows are converted chunk by chunk, while they are in the
+// One piece: 16-bit gradients, parameters and 16-bit copies are converted chunk by chunk, while they are in the
 // cache.
 template <class T, class Loop> void update_piece(const Loop& loop, const ParamRef& ref, const Piece& piece) {
     const Dtype dtype = dtype_of<T>();
     const bool convert_grad = ref.grad_dtype != dtype, convert_param = ref.dtype != dtype;
     const std::int64_t end = piece.begin + piece.n;
-    const std::int64_t step = convert_grad || convert_param || ref.shadow ? chunk : std::int64_t(piece.n);
+    const std::int64_t step = convert_grad || convert_param || ref.copy16 ? chunk : std::int64_t(piece.n);
     Buffer grad_buffer, param_buffer;
     for (std::int64_t i = piece.begin; i < end; i += step) {
         const std::int64_t n = std::min(end - i, step);
@@ -175,7 +175,7 @@ template <class T, class Loop> void update_piece(const Loop& loop, const ParamRe
         T* const p = convert_param ? param_buffer.as<T>() : reinterpret_cast<T*>(param);
         run(loop, p, convert_grad ? grad_buffer.as<T>() : reinterpret_cast<const T*>(grad), ref, i, n);
         if (convert_param) convert(p, dtype, param, ref.dtype, n);
-        if (ref.shadow) convert(p, dtype, element(ref.shadow, i, ref.shadow_dtype), ref.shadow_dtype, n);
+        if (ref.copy16) convert(p, dtype, element(ref.copy16, i, ref.copy16_dtype), ref.copy16_dtype, n);
     }
 }
 

@@ -171,7 +171,7 @@ void replace_elements(const Tensor& tensor, const Tensor& value) {
     impl.view = false;
     // Caches that know the tensor at `version` must not take the new elements for the old ones.
     if (impl.storage) impl.storage->version.store(version + 1, std::memory_order_relaxed);
-    if (impl.grad_meta) impl.grad_meta->shadow.clear();
+    if (impl.grad_meta) impl.grad_meta->copy16.clear();
 }
 
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/kernels.h"
 #include "ops/dropout.h"
-#include "ops/kernels.h"
 
 namespace mezzo {
 
@@ -49,7 +49,7 @@ Tensor dropped(const Tensor& weights, const Attrs& at) {
     return at.alpha > 0 ? dropout_at(weights, at) : weights;
 }
 
-Tensors attention_meaning(In in, const Attrs& at) {
+Tensors attention_decomposition(In in, const Attrs& at) {
     const Tensor q = widened(heads_swapped(in[0])), k = widened(heads_swapped(in[1])),
                  v = widened(heads_swapped(in[2]));
     const Tensor y = matmul(dropped(attention_weights(q, k, in[3], at), at), v);
@@ -59,7 +59,7 @@ Tensors attention_meaning(In in, const Attrs& at) {
 // Inputs g, q, k, v, y, max, sum, mask -> gradients of q, k, v. With p the weights, d their dropout:
 // dv = d(p)^T g, dp = d(g v^T), ds = p (dp - sum(p dp)), dq = scale ds k, dk = scale ds^T q.
 // y, max and sum are functions of q, k, v, not inputs of their own.
-Tensors attention_grad_meaning(In in, const Attrs& at) {
+Tensors attention_grad_decomposition(In in, const Attrs& at) {
     const Tensor g = widened(heads_swapped(in[0])), q = widened(heads_swapped(in[1])),
                  k = widened(heads_swapped(in[2])), v = widened(heads_swapped(in[3]));
     const Tensor p = attention_weights(q, k, in[7], at);
@@ -75,14 +75,14 @@ const Op attention_grad_op{{.name = "scaled_dot_product_attention_grad",
                             .strided = true,
                             .mixed = true,
                             .kernel = MEZZO_KERNELS(scaled_dot_product_attention_grad),
-                            .meaning = attention_grad_meaning}};
+                            .decomposition = attention_grad_decomposition}};
 
 // The last dimension contiguous, which kernels rely on.
 Tensor with_unit_stride(const Tensor& x) {
     return x.size(3) <= 1 || x.strides()[3] == 1 ? x : x.contiguous();
 }
 
-Tensors attention_vjp(const Call& c, const Tensors& g) {
+Tensors attention_vjp(const Node& c, const Tensors& g) {
     const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape, c.inputs[2].shape};
     Tensors grads =
         call(attention_grad_op,
@@ -100,13 +100,13 @@ Tensors attention_vjp(const Call& c, const Tensors& g) {
 // Their log-sum-exp would round the sum away where scores are large.
 const Op attention_op{{.name = "scaled_dot_product_attention",
                        .cast = Cast::low,
-                       .keep = keep_in | keep_out,
+                       .save = save_inputs | save_outputs,
                        .strided = true,
                        .mixed = true,
                        .statistics = 1,
                        .kernel = MEZZO_KERNELS(scaled_dot_product_attention),
                        .vjp = attention_vjp,
-                       .meaning = attention_meaning}};
+                       .decomposition = attention_decomposition}};
 
 bool broadcasts(const Shape& from, const Shape& to) {
     const int lead = to.size() - from.size();

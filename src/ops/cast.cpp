@@ -1,8 +1,8 @@
 // Conversions between dtypes and devices, and copies.
 #include "core/capture.h"
+#include "kernels/kernels.h"
 #include "mezzo/autograd.h"
 #include "ops/common.h"
-#include "ops/kernels.h"
 
 #include <cstring>
 #include <vector>
@@ -13,24 +13,24 @@ namespace {
 
 const Op cast_op{
     {.name = "cast",
-     .keep = keep_none,
+     .save = save_none,
      .result = Result::attr,
      .strided = true,
      .kernel = MEZZO_KERNELS(cast),
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {cast(g[0], c.grad_dtype(0))}; }}};
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {cast(g[0], c.grad_dtype(0))}; }}};
 
 const Op copy_op{{.name = "copy",
-                  .keep = keep_none,
+                  .save = save_none,
                   .strided = true,
                   .kernel = MEZZO_KERNELS(cast),
-                  .vjp = [](const Call&, const Tensors& g) -> Tensors { return {g[0]}; }}};
+                  .vjp = [](const Node&, const Tensors& g) -> Tensors { return {g[0]}; }}};
 
 // Transfers through backend copies: no device's kernel sees it.
 const Op to_device_op{
     {.name = "to_device",
-     .keep = keep_none,
+     .save = save_none,
      .strided = true,
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {g[0].to(c.inputs[0].device)}; }}};
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {g[0].to(c.inputs[0].device)}; }}};
 
 Tensor copied(const Tensor& x) { return call(copy_op, {x}, {}, x.shape()); }
 

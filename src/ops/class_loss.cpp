@@ -1,5 +1,5 @@
 // Losses of class indices: nll_loss and cross_entropy.
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 #include "ops/loss_common.h"
 
 namespace mezzo {
@@ -28,14 +28,14 @@ Tensor row_grads(const Tensor& g, const Tensor& weight, const Attrs& at) {
     return (reduction_of(at) == Reduction::mean ? g / sum(weight) : g) * weight;
 }
 
-Tensors nll_meaning(In in, const Attrs& at) {
+Tensors nll_decomposition(In in, const Attrs& at) {
     const Tensor log_p = widened(in[0]);
     const Tensor weight = weights(in[1], at, log_p.dtype());
     const Tensor chosen = masked_fill(log_p, logical_not(one_hot(in[1], log_p.size(1))), 0);
     return {as_asked(reduced_rows(-(sum(chosen, {1}) * weight), weight, at), at)};
 }
 
-Tensors nll_grad_meaning(In in, const Attrs& at) {
+Tensors nll_grad_decomposition(In in, const Attrs& at) {
     const Tensor g = widened(in[0]);
     const Tensor hot = cast(one_hot(in[1], at.shape[1]), g.dtype());
     return {as_asked(-(row_grads(g, weights(in[1], at, g.dtype()), at).unsqueeze(1) * hot), at)};
@@ -48,23 +48,23 @@ const Op nll_loss_grad_op{{.name = "nll_loss_grad",
                            .result = Result::attr,
                            .mixed = true,
                            .kernel = MEZZO_KERNELS(nll_loss_grad),
-                           .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                           .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                                return {nll(g[0], c.in(1), c.at), Tensor()};
                            },
-                           .meaning = nll_grad_meaning}};
+                           .decomposition = nll_grad_decomposition}};
 
 const Op nll_loss_op{{.name = "nll_loss",
                       .cast = Cast::fp32_out,
                       .result = Result::attr,
                       .mixed = true,
                       .kernel = MEZZO_KERNELS(nll_loss),
-                      .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                      .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                           Attrs at = c.at;
                           at.shape = c.inputs[0].shape;
                           at.dtype = c.grad_dtype(0);
                           return {call(nll_loss_grad_op, {g[0], c.in(1)}, at, at.shape), Tensor()};
                       },
-                      .meaning = nll_meaning}};
+                      .decomposition = nll_decomposition}};
 
 Shape loss_shape(const Tensor& rows, const Attrs& at) {
     return reduction_of(at) == Reduction::none ? Shape{rows.size(0)} : Shape{};
@@ -80,7 +80,7 @@ Tensor nll(const Tensor& log_p, const Tensor& target, const Attrs& given) {
 // Per row: (1 - s) (lse - x[target]) + s (lse - mean(x)), for a label smoothing of s and the log-sum-exp
 // lse = max + ln sum e^(x - max). All is computed from x - max: a sum of max and logarithm would round the
 // logarithm away where logits are large. Max and sum are what the gradient reads, apart for the same reason.
-Tensors cross_entropy_meaning(In in, const Attrs& at) {
+Tensors cross_entropy_decomposition(In in, const Attrs& at) {
     const Tensor given = widened(in[0]), highest = max(given, {1}, keep_dims()).detach();
     const Tensor x = given - highest, total = sum(exp(x), {1});
     const Tensor weight = weights(in[1], at, x.dtype());
@@ -94,7 +94,7 @@ Tensors cross_entropy_meaning(In in, const Attrs& at) {
 
 // Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). Max and sum are functions of x, not inputs of
 // their own.
-Tensors cross_entropy_grad_meaning(In in, const Attrs& at) {
+Tensors cross_entropy_grad_decomposition(In in, const Attrs& at) {
     const Tensor g = widened(in[0]), x = widened(in[1]);
     const Tensor hot = cast(one_hot(in[2], x.size(1)), x.dtype());
     const Tensor wanted = (1 - at.alpha) * hot + at.alpha / double(x.size(1));
@@ -106,23 +106,23 @@ const Op cross_entropy_grad_op{{.name = "cross_entropy_grad",
                                 .result = Result::attr,
                                 .mixed = true,
                                 .kernel = MEZZO_KERNELS(cross_entropy_grad),
-                                .meaning = cross_entropy_grad_meaning}};
+                                .decomposition = cross_entropy_grad_decomposition}};
 
 const Op cross_entropy_op{
     {.name = "cross_entropy",
      .cast = Cast::fp32_out,
-     .keep = keep_in | keep_out,
+     .save = save_inputs | save_outputs,
      .result = Result::attr,
      .mixed = true,
      .kernel = MEZZO_KERNELS(cross_entropy),
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
          Attrs at = c.at;
          at.dtype = c.grad_dtype(0);
          const Tensor highest = c.out(1).detach(), total = c.out(2).detach();
          return {call(cross_entropy_grad_op, {g[0], c.in(0), c.in(1), highest, total}, at, c.inputs[0].shape),
                  Tensor()};
      },
-     .meaning = cross_entropy_meaning}};
+     .decomposition = cross_entropy_decomposition}};
 
 void check_classes(const char* op, const Tensor& x, const Tensor& target) {
     check_floating(op, x);

@@ -16,13 +16,13 @@ void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
 // integral to floating.
 Dtype promote_operands(Dtype a, int a_dims, Dtype b, int b_dims);
 
-// 16-bit values in float32, in which meanings compute; others as they are.
+// 16-bit values in float32, in which decompositions compute; others as they are.
 inline Tensor widened(const Tensor& x) { return is_16bit(x.dtype()) ? cast(x, float32) : x; }
 
 // Whether a result computed from x, y, … now would be recorded.
 template <class... T> bool recording(const T&... x) { return grad_enabled() && (tracked(x) || ...); }
 
-// A gradient or meaning in the dtype that the attributes ask for.
+// A gradient or decomposition in the dtype that the attributes ask for.
 Tensor as_asked(const Tensor& x, const Attrs& at);
 
 // Axes wrapped, sorted and without repeats; all of them when the list is empty.

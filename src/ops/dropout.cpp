@@ -2,17 +2,17 @@
 #include "ops/dropout.h"
 
 #include "core/random.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo {
 
 namespace {
 
-Tensors dropout_vjp(const Call& c, const Tensors& g) { return {dropout_at(g[0], c.at)}; }
+Tensors dropout_vjp(const Node& c, const Tensors& g) { return {dropout_at(g[0], c.at)}; }
 
 // Linear in x, with itself as its transpose.
 const Op dropout_op{
-    {.name = "dropout", .keep = keep_none, .kernel = MEZZO_KERNELS(dropout), .vjp = dropout_vjp}};
+    {.name = "dropout", .save = save_none, .kernel = MEZZO_KERNELS(dropout), .vjp = dropout_vjp}};
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 // Rows and public functions of the table of element-wise ops.
+#include "kernels/kernels.h"
 #include "ops/common.h"
-#include "ops/kernels.h"
 #include "ops/vjp_helpers.h"
 
 #include <cmath>
@@ -10,8 +10,8 @@ namespace mezzo {
 namespace {
 
 // Input i when the row keeps its inputs; gradients that read none find an undefined tensor.
-Tensor kept(const Call& c, int i) { return c.row->keep & keep_in ? c.in(i) : Tensor(); }
-Tensor kept_result(const Call& c) { return c.row->keep & keep_out ? c.out() : Tensor(); }
+Tensor kept(const Node& c, int i) { return c.row->keep & save_inputs ? c.in(i) : Tensor(); }
+Tensor kept_result(const Node& c) { return c.row->keep & save_outputs ? c.out() : Tensor(); }
 
 constexpr bool ints_same = false, ints_real = true;
 
@@ -69,7 +69,7 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
                       .strided = true,                                              \
                       .mixed = true,                                                \
                       .kernel = MEZZO_KERNELS(op),                                  \
-                      .vjp = [](const Call& c, const Tensors& gs) -> Tensors {      \
+                      .vjp = [](const Node& c, const Tensors& gs) -> Tensors {      \
                           [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0); \
                           [[maybe_unused]] const Tensor y = kept_result(c);         \
                           return {gradient};                                        \
@@ -83,7 +83,7 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
                       .strided = true,                                                        \
                       .mixed = true,                                                          \
                       .kernel = MEZZO_KERNELS(op),                                            \
-                      .vjp = [](const Call& c, const Tensors& gs) -> Tensors {                \
+                      .vjp = [](const Node& c, const Tensors& gs) -> Tensors {                \
                           [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0);           \
                           [[maybe_unused]] const double alpha = c.at.alpha, beta = c.at.beta; \
                           return {gradient};                                                  \
@@ -97,14 +97,14 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
                       .strided = true,                                                              \
                       .mixed = true,                                                                \
                       .kernel = MEZZO_KERNELS(op),                                                  \
-                      .vjp = [](const Call& c, const Tensors& gs) -> Tensors {                      \
+                      .vjp = [](const Node& c, const Tensors& gs) -> Tensors {                      \
                           [[maybe_unused]] const Tensor &g = gs[0], a = kept(c, 0), b = kept(c, 1); \
                           return {c.needs(0) ? Tensor(gradient_a) : Tensor(),                       \
                                   c.needs(1) ? Tensor(gradient_b) : Tensor()};                      \
                       }}};
 #define MEZZO_COMPARE(op)                      \
     const Op op##_op{{.name = #op,             \
-                      .keep = keep_none,       \
+                      .save = save_none,       \
                       .result = Result::flags, \
                       .strided = true,         \
                       .mixed = true,           \

@@ -17,7 +17,7 @@ Tensor one_hot(const Tensor& index, std::int64_t n, const Attrs& at, Dtype dtype
 }
 
 // The padding row is read, but as a constant.
-Tensors embedding_meaning(In in, const Attrs& at) {
+Tensors embedding_decomposition(In in, const Attrs& at) {
     Tensor weight = in[0];
     const std::int64_t n = weight.size(0);
     Shape shape = in[1].shape();
@@ -30,25 +30,25 @@ Tensors embedding_meaning(In in, const Attrs& at) {
     return {cast(matmul(hot, widened(weight)), weight.dtype()).reshape(shape)};
 }
 
-Tensors embedding_grad_meaning(In in, const Attrs& at) {
+Tensors embedding_grad_decomposition(In in, const Attrs& at) {
     const Tensor g = widened(in[0]).reshape({in[1].numel(), at.shape[1]});
     return {cast(matmul(one_hot(in[1], at.shape[0], at, g.dtype()).t(), g), at.dtype)};
 }
 
-Tensors embedding_grad_vjp(const Call& c, const Tensors& g);
+Tensors embedding_grad_vjp(const Node& c, const Tensors& g);
 
 // Inputs g [..., dim], index [...]; at.shape = [n, dim], at.index = padding_idx -> gradient of the weight.
 const Op embedding_grad_op{{.name = "embedding_grad",
-                            .keep = keep_second,
+                            .save = save_second,
                             .result = Result::attr,
                             .mixed = true,
                             .kernel = MEZZO_KERNELS(embedding_grad),
                             .vjp = embedding_grad_vjp,
-                            .meaning = embedding_grad_meaning}};
+                            .decomposition = embedding_grad_decomposition}};
 
 // The gradient of the table. Where the engine allows it, it is added to the leaf's grad() row by row and the
 // result is undefined: a second table for it would cost more than all the rest.
-Tensor table_grad(const Call& c, const Tensor& g) {
+Tensor table_grad(const Node& c, const Tensor& g) {
     const Tensor index = c.in(1), grad = c.accumulator(0);
     Attrs at{.shape = c.inputs[0].shape, .index = c.at.index, .dtype = c.grad_dtype(0)};
     if (!grad.defined() || g.dtype() == float64) return call(embedding_grad_op, {g, index}, at, at.shape);
@@ -61,13 +61,13 @@ Tensor table_grad(const Call& c, const Tensor& g) {
 
 // Inputs weight [n, dim], index [...]; at.index = padding_idx.
 const Op embedding_op{{.name = "embedding",
-                       .keep = keep_second,
+                       .save = save_second,
                        .mixed = true,
                        .kernel = MEZZO_KERNELS(embedding),
-                       .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                       .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                            return {table_grad(c, g[0]), Tensor()};
                        },
-                       .meaning = embedding_meaning}};
+                       .decomposition = embedding_decomposition}};
 
 Shape looked_up(const Tensor& weight, const Tensor& index) {
     Shape shape = index.shape();
@@ -76,7 +76,7 @@ Shape looked_up(const Tensor& weight, const Tensor& index) {
 }
 
 // Linear in g, with the look-up as its transpose; the padding row gave nothing and gets nothing.
-Tensors embedding_grad_vjp(const Call& c, const Tensors& g) {
+Tensors embedding_grad_vjp(const Node& c, const Tensors& g) {
     if (!c.needs(0)) return {};
     const Tensor index = c.in(1);
     Tensor rows = call(embedding_op, {g[0], index}, {.index = c.at.index}, looked_up(g[0], index));
@@ -84,29 +84,29 @@ Tensors embedding_grad_vjp(const Call& c, const Tensors& g) {
     return {rows, Tensor()};
 }
 
-Tensors index_select_vjp(const Call& c, const Tensors& g);
-Tensors index_select_grad_vjp(const Call& c, const Tensors& g);
-Tensors gather_vjp(const Call& c, const Tensors& g);
-Tensors scatter_add_vjp(const Call& c, const Tensors& g);
+Tensors index_select_vjp(const Node& c, const Tensors& g);
+Tensors index_select_grad_vjp(const Node& c, const Tensors& g);
+Tensors gather_vjp(const Node& c, const Tensors& g);
+Tensors scatter_add_vjp(const Node& c, const Tensors& g);
 
 // Inputs x, index [n]; at.dim. A table look-up along any dimension.
 const Op index_select_op{{.name = "index_select",
-                          .keep = keep_second,
+                          .save = save_second,
                           .kernel = MEZZO_KERNELS(index_select),
                           .vjp = index_select_vjp}};
 // Inputs g, index [n]; at.dim, at.shape -> sums of the slices of g that have one index.
 const Op index_select_grad_op{{.name = "index_select_grad",
-                               .keep = keep_second,
+                               .save = save_second,
                                .result = Result::attr,
                                .kernel = MEZZO_KERNELS(index_select_grad),
                                .vjp = index_select_grad_vjp}};
 // Inputs x, index; at.dim. Outside of dim their shapes are equal.
 const Op gather_op{
-    {.name = "gather", .keep = keep_second, .kernel = MEZZO_KERNELS(gather), .vjp = gather_vjp}};
+    {.name = "gather", .save = save_second, .kernel = MEZZO_KERNELS(gather), .vjp = gather_vjp}};
 // Inputs src, index, and x unless it is 0; at.dim. Outside of dim their shapes are equal.
 const Op scatter_add_op{{.name = "scatter_add",
                          .cast = Cast::promote,
-                         .keep = keep_second,
+                         .save = save_second,
                          .kernel = MEZZO_KERNELS(scatter_add),
                          .vjp = scatter_add_vjp}};
 
@@ -122,17 +122,17 @@ Tensor gathered(const Tensor& x, std::int64_t dim, const Tensor& index) {
     return call(gather_op, {x, index}, {.dim = dim}, index.shape());
 }
 
-Tensors index_select_vjp(const Call& c, const Tensors& g) {
+Tensors index_select_vjp(const Node& c, const Tensors& g) {
     const Attrs at{.shape = c.inputs[0].shape, .dim = c.at.dim, .dtype = c.grad_dtype(0)};
     return {call(index_select_grad_op, {g[0], c.in(1)}, at, at.shape), Tensor()};
 }
-Tensors index_select_grad_vjp(const Call& c, const Tensors& g) {
+Tensors index_select_grad_vjp(const Node& c, const Tensors& g) {
     return {index_selected(g[0], c.at.dim, c.in(1)), Tensor()};
 }
-Tensors gather_vjp(const Call& c, const Tensors& g) {
+Tensors gather_vjp(const Node& c, const Tensors& g) {
     return {call(scatter_add_op, {g[0], c.in(1)}, {.dim = c.at.dim}, c.inputs[0].shape), Tensor()};
 }
-Tensors scatter_add_vjp(const Call& c, const Tensors& g) {
+Tensors scatter_add_vjp(const Node& c, const Tensors& g) {
     Tensors grads{c.needs(0) ? gathered(g[0], c.at.dim, c.in(1)) : Tensor(), Tensor()};
     if (c.inputs.size() > 2) grads.push_back(g[0]);
     return grads;

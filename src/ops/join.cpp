@@ -1,15 +1,15 @@
 // cat and stack.
+#include "kernels/kernels.h"
 #include "ops/common.h"
-#include "ops/kernels.h"
 
 namespace mezzo {
 
 namespace {
 
 const Op cat_op{{.name = "cat",
-                 .keep = keep_none,
+                 .save = save_none,
                  .kernel = MEZZO_KERNELS(cat),
-                 .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                 .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                      const int dim = int(c.at.dim);
                      Tensors grads;
                      std::int64_t start = 0;

@@ -2,7 +2,7 @@
 // numbers.
 #pragma once
 
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 
 namespace mezzo {
 

@@ -1,7 +1,7 @@
 // linear: matrix product, bias and activation as one op.
 #include "core/branch.h"
+#include "kernels/kernels.h"
 #include "mezzo/cuda.h"
-#include "ops/kernels.h"
 #include "ops/products.h"
 
 namespace mezzo {
@@ -28,7 +28,7 @@ Tensor through_activation(Activation activation, const Tensor& g, const Tensor& 
 namespace {
 
 // activation(x W^T + b), and for gelu the value before the activation, which its gradient reads.
-Tensors linear_meaning(In in, const Attrs& at) {
+Tensors linear_decomposition(In in, const Attrs& at) {
     Tensor before = matmul(in[0], in[1].t());
     if (in.size() > 2) before = before + in[2];
     const Tensor y = activated(before, at.activation);
@@ -37,10 +37,10 @@ Tensors linear_meaning(In in, const Attrs& at) {
 }
 
 // What the gradient of the activation reads.
-Tensor kept_by_activation(const Call& c) { return c.out(c.at.activation == Activation::relu ? 0 : 1); }
+Tensor kept_by_activation(const Node& c) { return c.out(c.at.activation == Activation::relu ? 0 : 1); }
 
 // The gradient of what the activation saw, from those of the results that have one.
-Tensor before_activation(const Call& c, const Tensors& g) {
+Tensor before_activation(const Node& c, const Tensors& g) {
     if (c.at.activation == Activation::none) return g[0];
     Tensor result = g.size() > 1 ? g[1] : Tensor();
     if (g[0].defined()) {
@@ -55,7 +55,7 @@ const Op activation_grad_op{
     {.name = "activation_grad",
      .statistics = 1,
      .kernel = MEZZO_KERNELS(activation_grad),
-     .meaning = [](In in, const Attrs& at) -> Tensors {
+     .decomposition = [](In in, const Attrs& at) -> Tensors {
          const Tensor before = through_activation(at.activation, in[0], in[1]);
          return {before, column_sum(before, before.dtype() == float64 ? float64 : float32)};
      }}};
@@ -70,20 +70,20 @@ Tensors activation_grad(Activation activation, const Tensor& g, const Tensor& ke
 
 namespace {
 
-Tensor x_grad(const Call& c, const Tensor& g) { return product_grad(c, 0, g, c.in(1)); }
-Tensor weight_grad(const Call& c, const Tensor& g) { return product_grad(c, 1, g.t(), c.in(0)); }
-Tensor bias_grad(const Call& c, const Tensor& g) {
+Tensor x_grad(const Node& c, const Tensor& g) { return product_grad(c, 0, g, c.in(1)); }
+Tensor weight_grad(const Node& c, const Tensor& g) { return product_grad(c, 1, g.t(), c.in(0)); }
+Tensor bias_grad(const Node& c, const Tensor& g) {
     const Dtype wanted = c.grad_dtype(2);
     return column_sum(g, is_16bit(g.dtype()) && wanted != g.dtype() ? float32 : g.dtype());
 }
 
-bool fuses_bias_grad(const Call& c, const Tensors& gs) {
+bool fuses_bias_grad(const Node& c, const Tensors& gs) {
     if (!gs[0].defined() || (gs.size() > 1 && gs[1].defined())) return false;
     return gs[0].device().type() == DeviceType::cuda && cuda::gemm_options().fuse_bias_gradients &&
            c.at.activation != Activation::none && c.inputs.size() > 2 && c.needs(2);
 }
 
-Tensors linear_vjp(const Call& c, const Tensors& gs) {
+Tensors linear_vjp(const Node& c, const Tensors& gs) {
     const bool wants_bias = c.inputs.size() > 2 && c.needs(2);
     Tensor g, of_bias;
     if (fuses_bias_grad(c, gs)) {
@@ -109,22 +109,22 @@ Tensors linear_vjp(const Call& c, const Tensors& gs) {
 // Three rows, because the gradient of each activation keeps different things.
 const Op linear_op{{.name = "linear",
                     .cast = Cast::low,
-                    .keep = keep_in,
+                    .save = save_inputs,
                     .kernel = MEZZO_KERNELS(linear),
                     .vjp = linear_vjp,
-                    .meaning = linear_meaning}};
+                    .decomposition = linear_decomposition}};
 const Op linear_relu_op{{.name = "linear_relu",
                          .cast = Cast::low,
-                         .keep = keep_in | keep_out,
+                         .save = save_inputs | save_outputs,
                          .kernel = MEZZO_KERNELS(linear),
                          .vjp = linear_vjp,
-                         .meaning = linear_meaning}};
+                         .decomposition = linear_decomposition}};
 const Op linear_gelu_op{{.name = "linear_gelu",
                          .cast = Cast::low,
-                         .keep = keep_in | keep_out,
+                         .save = save_inputs | save_outputs,
                          .kernel = MEZZO_KERNELS(linear),
                          .vjp = linear_vjp,
-                         .meaning = linear_meaning}};
+                         .decomposition = linear_decomposition}};
 
 const Op& row_for(LinearActivation activation) {
     if (activation == LinearActivation::none) return linear_op;

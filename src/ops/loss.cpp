@@ -1,6 +1,6 @@
 // Losses of an input and a target of one shape.
 #include "autograd/state.h"
-#include "ops/kernels.h"
+#include "kernels/kernels.h"
 #include "ops/loss_common.h"
 
 namespace mezzo {
@@ -62,18 +62,18 @@ Tensor bce_target_slope(const Tensor& x, const Tensor&, const Attrs&) {
 }
 Tensor bce_with_logits_target_slope(const Tensor& x, const Tensor&, const Attrs&) { return -x; }
 
-template <Value value> Tensors loss_meaning(In in, const Attrs& at) {
+template <Value value> Tensors loss_decomposition(In in, const Attrs& at) {
     return {as_asked(reduced(value(widened(in[0]), widened(in[1]), at), at), at)};
 }
 
-template <Slope slope> Tensors grad_meaning(In in, const Attrs& at) {
+template <Slope slope> Tensors grad_decomposition(In in, const Attrs& at) {
     const Tensor x = widened(in[1]), t = widened(in[2]);
     const Tensor g = spread_loss_grad(widened(in[0]), at, double(x.numel()));
     return {as_asked(g * slope(x, t, at), at)};
 }
 
 // The gradient by the input from the fused kernel, in `dtype`.
-Tensor input_grad(const Op& op, const Call& c, const Tensor& g, Dtype dtype) {
+Tensor input_grad(const Op& op, const Node& c, const Tensor& g, Dtype dtype) {
     Attrs at = c.at;
     at.dtype = dtype;
     at.has_dtype = true;
@@ -81,7 +81,7 @@ Tensor input_grad(const Op& op, const Call& c, const Tensor& g, Dtype dtype) {
 }
 
 // Without a slope by the target, the loss depends on input - target alone and the two gradients are opposite.
-Tensors loss_vjp(const Op& grad_op, Slope* by_target, const Call& c, const Tensor& g) {
+Tensors loss_vjp(const Op& grad_op, Slope* by_target, const Node& c, const Tensor& g) {
     Tensors grads(2);
     if (c.needs(0)) grads[0] = input_grad(grad_op, c, g, c.grad_dtype(0));
     if (!c.needs(1)) return grads;
@@ -96,23 +96,23 @@ Tensors loss_vjp(const Op& grad_op, Slope* by_target, const Call& c, const Tenso
 }
 
 // Two rows per loss: the gradient by the input (inputs g, input, target), whose own gradient comes from its
-// meaning, and the loss. Kernels read 16 bit as it is, so that autocast has nothing to convert, and always
+// decomposition, and the loss. Kernels read 16 bit as it is, so that autocast has nothing to convert, and always
 // give float32 or float64.
 #define MEZZO_LOSS(loss, fused, policy, value, slope, by_target)                               \
     const Op loss##_grad_op{{.name = #loss "_grad",                                            \
                              .result = Result::attr,                                           \
                              .mixed = true,                                                    \
                              .kernel = MEZZO_KERNELS(fused##_grad),                            \
-                             .meaning = grad_meaning<slope>}};                                 \
+                             .decomposition = grad_decomposition<slope>}};                     \
     const Op loss##_op{                                                                        \
         {.name = #loss,                                                                        \
          .cast = Cast::policy,                                                                 \
          .result = Result::attr,                                                               \
          .mixed = true,                                                                        \
          .kernel = MEZZO_KERNELS(fused),                                                       \
-         .vjp = [](const Call& c,                                                              \
+         .vjp = [](const Node& c,                                                              \
                    const Tensors& g) { return loss_vjp(loss##_grad_op, by_target, c, g[0]); }, \
-         .meaning = loss_meaning<value>}};
+         .decomposition = loss_decomposition<value>}};
 MEZZO_LOSS(mse_loss, mse_loss, fp32_out, mse_value, mse_slope, nullptr)
 MEZZO_LOSS(l1_loss, l1_loss, fp32_out, l1_value, l1_slope, nullptr)
 MEZZO_LOSS(smooth_l1_loss, smooth_l1_loss, fp32_out, smooth_l1_value, smooth_l1_slope, nullptr)

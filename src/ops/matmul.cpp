@@ -13,10 +13,10 @@ const Kernels matmul_kernel{"matmul", MEZZO_KERNELS(matmul)};
 
 Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 
-Tensor left_grad(const Call& c, const Tensor& g) { return product_grad(c, 0, g, transposed(c.in(1))); }
-Tensor right_grad(const Call& c, const Tensor& g) { return product_grad(c, 1, transposed(c.in(0)), g); }
+Tensor left_grad(const Node& c, const Tensor& g) { return product_grad(c, 0, g, transposed(c.in(1))); }
+Tensor right_grad(const Node& c, const Tensor& g) { return product_grad(c, 1, transposed(c.in(0)), g); }
 
-Tensors matmul_vjp(const Call& c, const Tensors& g) {
+Tensors matmul_vjp(const Node& c, const Tensors& g) {
     Tensors grads(2);
     Branch side(g[0].device(), side_by_side(c));
     if (c.needs(0)) grads[0] = left_grad(c, g[0]);
@@ -32,7 +32,7 @@ const Op matmul_op{{.name = "matmul",
                     .strided = true,
                     .kernel = MEZZO_KERNELS(matmul),
                     .vjp = matmul_vjp,
-                    .meaning = [](In in, const Attrs& at) -> Tensors {
+                    .decomposition = [](In in, const Attrs& at) -> Tensors {
                         return {as_asked(sum(in[0].unsqueeze(-1) * in[1].unsqueeze(-3), {-2}), at)};
                     }}};
 
@@ -89,7 +89,7 @@ Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted) {
     return product(cast(a, dtype), cast(b, dtype), {.dtype = float32, .has_dtype = to_float});
 }
 
-Tensor product_grad(const Call& c, int i, const Tensor& a, const Tensor& b) {
+Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
     const bool fits = a.dim() == 2 && b.dim() == 2 && a.dtype() == b.dtype() && a.dtype() != float64;
     const Tensor grad = fits ? c.accumulator(i) : Tensor();
     if (!grad.defined()) return product_as(a, b, c.grad_dtype(i));
@@ -99,7 +99,7 @@ Tensor product_grad(const Call& c, int i, const Tensor& a, const Tensor& b) {
     return {};
 }
 
-bool side_by_side(const Call& c) {
+bool side_by_side(const Node& c) {
     return c.needs(0) && c.needs(1) && !(c.edges[0].leaf.defined() && c.edges[1].leaf.defined());
 }
 

@@ -72,7 +72,7 @@ void mlp_kernel(In in, const Attrs& at, Out out) {
     }
 }
 
-Tensors mlp_meaning(In in, const Attrs& at) {
+Tensors mlp_decomposition(In in, const Attrs& at) {
     const Layout layout(in.size(), at);
     Tensor x = in[0];
     for (int i = 0; i < layout.layers; ++i) {
@@ -90,7 +90,7 @@ const Op linear_input_grad_op{
     {.name = "linear_input_grad",
      .statistics = 1,
      .kernel = MEZZO_KERNELS(linear_input_grad),
-     .meaning = [](In in, const Attrs& at) -> Tensors {
+     .decomposition = [](In in, const Attrs& at) -> Tensors {
          const Tensor before = through_activation(at.activation, matmul(in[0], in[1]), in[2]);
          if (at.index == 0) return {before};
          return {before, column_sum(before, before.dtype() == float64 ? float64 : float32)};
@@ -104,7 +104,7 @@ struct Before {
 // One backward pass through the layers, the last first.
 class Backward {
 public:
-    Backward(const Call& call, const Tensors& gradients)
+    Backward(const Node& call, const Tensors& gradients)
         : c(call), gs(gradients), layout(call.inputs.size(), call.at) {}
 
     Tensors run() const {
@@ -186,7 +186,7 @@ private:
         const std::int64_t columns = weight.size(1);
         const Shape shapes[] = {{g.size(0), columns}, {columns}};
         const Tensor given[] = {g, weight, kept(to),
-                                mask_of(c.kept_out[Layout::masks], g.size(0), c.kept_in, to)};
+                                mask_of(c.saved_outputs[Layout::masks], g.size(0), c.saved_inputs, to)};
         const Tensors r = call(linear_input_grad_op, given, {.index = sums, .activation = layout.activation},
                                std::span<const Shape>(shapes, sums ? 2 : 1));
         return {r[0], sums ? r[1] : Tensor()};
@@ -210,18 +210,18 @@ private:
         result[std::size_t(bias)] = is_16bit(wanted) ? cast(sums, wanted) : sums;
     }
 
-    const Call& c;
+    const Node& c;
     const Tensors& gs;
     const Layout layout;
 };
 
 const Op mlp_op{{.name = "mlp",
                  .cast = Cast::low,
-                 .keep = keep_in | keep_out,
+                 .save = save_inputs | save_outputs,
                  .bits = Layout::masks,
                  .kernel = {mlp_kernel, mlp_kernel},
-                 .vjp = [](const Call& c, const Tensors& gs) { return Backward(c, gs).run(); },
-                 .meaning = mlp_meaning}};
+                 .vjp = [](const Node& c, const Tensors& gs) { return Backward(c, gs).run(); },
+                 .decomposition = mlp_decomposition}};
 
 void check_mlp(const Tensor& x, const Tensors& weights, const Tensors& biases) {
     check(!weights.empty(), ErrorKind::value, "mlp: no weights; it needs one per layer");

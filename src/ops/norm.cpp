@@ -1,6 +1,6 @@
 // Normalisation of rows: layer_norm, rms_norm, and the end of a Transformer's half layer in one op.
+#include "kernels/kernels.h"
 #include "ops/dropout.h"
-#include "ops/kernels.h"
 #include "ops/products.h"
 
 namespace mezzo {
@@ -30,7 +30,7 @@ Tensor layer_norm_of(const Tensor& x, const Tensor& weight, const Tensor& bias, 
 
 // For y = n(x) w + b: the gradients of x, w and b. The statistics are functions of x, not inputs of their
 // own, so that differentiating this again is right.
-Tensors layer_norm_grad_meaning(In in, const Attrs& at) {
+Tensors layer_norm_grad_decomposition(In in, const Attrs& at) {
     const Tensor g = widened(in[0]), weight = widened(in[2]);
     const Normalised n = normalised(widened(in[1]), at.alpha, true);
     const Tensor gw = g * weight;
@@ -38,7 +38,7 @@ Tensors layer_norm_grad_meaning(In in, const Attrs& at) {
     return {as_asked(dx, at), sum(g * n.x, {0}), sum(g, {0})};
 }
 
-Tensors rms_norm_grad_meaning(In in, const Attrs& at) {
+Tensors rms_norm_grad_decomposition(In in, const Attrs& at) {
     const Tensor g = widened(in[0]), weight = widened(in[2]);
     const Normalised n = normalised(widened(in[1]), at.alpha, false);
     const Tensor gw = g * weight;
@@ -50,13 +50,13 @@ const Op layer_norm_grad_op{{.name = "layer_norm_grad",
                              .mixed = true,
                              .statistics = 1,
                              .kernel = MEZZO_KERNELS(layer_norm_grad),
-                             .meaning = layer_norm_grad_meaning}};
+                             .decomposition = layer_norm_grad_decomposition}};
 // Inputs g, x, weight, rstd -> gradients of x, weight.
 const Op rms_norm_grad_op{{.name = "rms_norm_grad",
                            .mixed = true,
                            .statistics = 1,
                            .kernel = MEZZO_KERNELS(rms_norm_grad),
-                           .meaning = rms_norm_grad_meaning}};
+                           .decomposition = rms_norm_grad_decomposition}};
 
 Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& row_mean,
                         const Tensor& rstd, double eps, Dtype dtype) {
@@ -69,14 +69,14 @@ Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, 
 const Op layer_norm_op{
     {.name = "layer_norm",
      .cast = Cast::fp32_out,
-     .keep = keep_in | keep_out,
+     .save = save_inputs | save_outputs,
      .mixed = true,
      .statistics = 1,
      .kernel = MEZZO_KERNELS(layer_norm),
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
          return layer_norm_grad(g[0], c.in(0), c.in(1), c.out(1), c.out(2), c.at.alpha, c.grad_dtype(0));
      },
-     .meaning = [](In in, const Attrs& at) -> Tensors {
+     .decomposition = [](In in, const Attrs& at) -> Tensors {
          return {finished(layer_norm_of(widened(in[0]), in[1], in[2], at.alpha), in[0], at)};
      }}};
 
@@ -84,16 +84,16 @@ const Op layer_norm_op{
 const Op rms_norm_op{
     {.name = "rms_norm",
      .cast = Cast::fp32_out,
-     .keep = keep_in | keep_out,
+     .save = save_inputs | save_outputs,
      .mixed = true,
      .statistics = 1,
      .kernel = MEZZO_KERNELS(rms_norm),
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
          const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape};
          return call(rms_norm_grad_op, Tensors{g[0], c.in(0), c.in(1), c.out(1)},
                      {.alpha = c.at.alpha, .dtype = c.grad_dtype(0), .has_dtype = true}, shapes);
      },
-     .meaning = [](In in, const Attrs& at) -> Tensors {
+     .decomposition = [](In in, const Attrs& at) -> Tensors {
          return {finished(normalised(widened(in[0]), at.alpha, false).x * widened(in[1]), in[0], at)};
      }}};
 
@@ -104,8 +104,8 @@ const Op dropout_add_layer_norm_grad_op{
      .mixed = true,
      .statistics = 1,
      .kernel = MEZZO_KERNELS(dropout_add_layer_norm_grad),
-     .meaning = [](In in, const Attrs& at) -> Tensors {
-         const Tensors through = layer_norm_grad_meaning(in, {.alpha = at.beta});
+     .decomposition = [](In in, const Attrs& at) -> Tensors {
+         const Tensors through = layer_norm_grad_decomposition(in, {.alpha = at.beta});
          const Tensor dx = at.alpha > 0 ? dropout_at(through[0], at) : through[0];
          return {as_asked(dx, at), through[0], through[1], through[2], sum(dx, {0})};
      }}};
@@ -122,7 +122,7 @@ Tensor dropped_sum(In in, const Attrs& at) {
 
 // The gradients of x, residual, weight, bias and x_bias, of which the last may be undefined, where only y
 // has one.
-Tensors fused_grads(const Call& c, const Tensor& g, bool of_x_bias) {
+Tensors fused_grads(const Node& c, const Tensor& g, bool of_x_bias) {
     const Tensor weight = c.in(weight_input), z = c.out(1), row_mean = c.out(2), rstd = c.out(3);
     const Dtype dtype = c.grad_dtype(x_input);
     const bool wide = z.dtype() == float64;
@@ -142,7 +142,7 @@ Tensors fused_grads(const Call& c, const Tensor& g, bool of_x_bias) {
             of_x_bias ? column_sum(dx, dx.dtype()) : Tensor()};
 }
 
-Tensors dropout_add_layer_norm_vjp(const Call& c, const Tensors& g) {
+Tensors dropout_add_layer_norm_vjp(const Node& c, const Tensors& g) {
     const bool of_x_bias = c.inputs[x_bias_input].shape.size() > 0 && c.needs(x_bias_input);
     Tensors of(5);  // x, residual, weight, bias, x_bias
     if (g[0].defined()) of = fused_grads(c, g[0], of_x_bias);
@@ -162,13 +162,13 @@ Tensors dropout_add_layer_norm_vjp(const Call& c, const Tensors& g) {
 const Op dropout_add_layer_norm_op{
     {.name = "dropout_add_layer_norm",
      .cast = Cast::fp32_out,
-     .keep = keep_first | keep_out,
+     .save = save_first | save_outputs,
      .result = Result::attr,
      .mixed = true,
      .statistics = 1,
      .kernel = MEZZO_KERNELS(dropout_add_layer_norm),
      .vjp = dropout_add_layer_norm_vjp,
-     .meaning = [](In in, const Attrs& at) -> Tensors {
+     .decomposition = [](In in, const Attrs& at) -> Tensors {
          return {
              cast(layer_norm_of(dropped_sum(in, at), in[weight_input], in[bias_input], at.beta), at.dtype)};
      }}};

@@ -12,11 +12,11 @@ Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted);
 
 // The gradient of input i as product_as(a, b) gives it. Where the engine allows it, the product is added to
 // the leaf's grad() by the GEMM itself (beta = 1), and the result is undefined.
-Tensor product_grad(const Call& c, int i, const Tensor& a, const Tensor& b);
+Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b);
 
 // Whether the gradients by inputs 0 and 1 may be computed side by side (core/branch.h). Of two leaves both
 // may be added to a grad() in place, and it may be the same one.
-bool side_by_side(const Call& c);
+bool side_by_side(const Node& c);
 
 // The sum over the rows of a matrix, in `dtype`.
 Tensor column_sum(const Tensor& x, Dtype dtype);

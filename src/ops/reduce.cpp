@@ -1,6 +1,6 @@
 // Reductions over axes, argmax, and the sums that undo broadcasting.
+#include "kernels/kernels.h"
 #include "ops/common.h"
-#include "ops/kernels.h"
 #include "ops/products.h"
 #include "ops/vjp_helpers.h"
 
@@ -9,38 +9,38 @@ namespace mezzo {
 namespace {
 
 // The gradient of a reduction, repeated along the axes it had reduced.
-Tensor spread(const Call& c, const Tensor& g) {
+Tensor spread(const Node& c, const Tensor& g) {
     return with_kept_dims(g, c.inputs[0].shape, c.at.axes).expand(c.inputs[0].shape);
 }
 
-Tensors extremum_vjp(const Call& c, const Tensors& g);
+Tensors extremum_vjp(const Node& c, const Tensors& g);
 
 const Op sum_op{{.name = "sum",
                  .cast = Cast::fp32_out,
-                 .keep = keep_none,
+                 .save = save_none,
                  .mixed = true,
                  .kernel = MEZZO_KERNELS(sum),
-                 .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {spread(c, g[0])}; }}};
+                 .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {spread(c, g[0])}; }}};
 
 const Op mean_op{{.name = "mean",
-                  .keep = keep_none,
+                  .save = save_none,
                   .kernel = MEZZO_KERNELS(mean),
-                  .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                  .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                       return {spread(c, g[0] / double(count_along(c.inputs[0].shape, c.at.axes)))};
                   },
-                  .meaning = [](In in, const Attrs& at) -> Tensors {
+                  .decomposition = [](In in, const Attrs& at) -> Tensors {
                       const double count = double(count_along(in[0].shape(), at.axes));
                       return {as_asked(sum(in[0], at.axes, {.keepdim = at.keepdim}) / count, at)};
                   }}};
 
 const Op max_op{
-    {.name = "max", .keep = keep_in | keep_out, .kernel = MEZZO_KERNELS(max), .vjp = extremum_vjp}};
+    {.name = "max", .save = save_inputs | save_outputs, .kernel = MEZZO_KERNELS(max), .vjp = extremum_vjp}};
 
 const Op min_op{{.name = "min",
-                 .keep = keep_in | keep_out,
+                 .save = save_inputs | save_outputs,
                  .kernel = MEZZO_KERNELS(min),
                  .vjp = extremum_vjp,
-                 .meaning = [](In in, const Attrs& at) -> Tensors {
+                 .decomposition = [](In in, const Attrs& at) -> Tensors {
                      return {as_asked(-max(-in[0], at.axes, {.keepdim = at.keepdim}), at)};
                  }}};
 
@@ -48,18 +48,18 @@ const Op min_op{{.name = "min",
 // sees it. Linear in g; x and y only choose, so their gradient is 0.
 const Op amax_grad_op{{.name = "amax_grad",
                        .kernel = MEZZO_KERNELS(amax_grad),
-                       .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                       .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                            if (!c.needs(0)) return {Tensor(), Tensor(), Tensor()};
                            const Tensor chosen = cast(eq(c.in(1), c.in(2)), g[0].dtype());
                            const Tensor ties = sum(chosen, c.at.axes, keep_dims());
                            return {sum(g[0] * chosen, c.at.axes, keep_dims()) / ties, Tensor(), Tensor()};
                        },
-                       .meaning = [](In in, const Attrs& at) -> Tensors {
+                       .decomposition = [](In in, const Attrs& at) -> Tensors {
                            const Tensor chosen = cast(eq(in[1], in[2]), in[0].dtype());
                            return {chosen * (in[0] / sum(chosen, at.axes, keep_dims()))};
                        }}};
 
-Tensors extremum_vjp(const Call& c, const Tensors& g) {
+Tensors extremum_vjp(const Node& c, const Tensors& g) {
     const Shape& shape = c.inputs[0].shape;
     const Tensor kept_g = with_kept_dims(g[0], shape, c.at.axes),
                  kept_y = with_kept_dims(c.out(), shape, c.at.axes);
@@ -69,10 +69,10 @@ Tensors extremum_vjp(const Call& c, const Tensors& g) {
 // d sqrt(sum x^2) / dx = x / y; a zero norm means x == 0, where dividing by 1 instead gives 0.
 const Op norm_op{{.name = "norm",
                   .cast = Cast::fp32_out,
-                  .keep = keep_in | keep_out,
+                  .save = save_inputs | save_outputs,
                   .mixed = true,
                   .kernel = MEZZO_KERNELS(norm),
-                  .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                  .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                       const Shape& shape = c.inputs[0].shape;
                       // A 16-bit result has lost digits where it is small, and 1 / y all of them.
                       const bool again = is_16bit(c.outputs[0].dtype);
@@ -82,12 +82,12 @@ const Op norm_op{{.name = "norm",
                       const Tensor direction = wide(c.in(0)) / masked_fill(y, eq(y, 0.0), 1);
                       return {with_kept_dims(g[0], shape, c.at.axes) * direction};
                   },
-                  .meaning = [](In in, const Attrs& at) -> Tensors {
+                  .decomposition = [](In in, const Attrs& at) -> Tensors {
                       return {as_asked(sqrt(sum(square(in[0]), at.axes, {.keepdim = at.keepdim})), at)};
                   }}};
 
 const Op argmax_op{{.name = "argmax",
-                    .keep = keep_none,
+                    .save = save_none,
                     .result = Result::indices,
                     .differentiable = false,
                     .kernel = MEZZO_KERNELS(argmax)}};
@@ -95,13 +95,13 @@ const Op argmax_op{{.name = "argmax",
 // [rows, cols] -> [cols]: the gradient of a bias.
 const Op column_sum_op{
     {.name = "column_sum",
-     .keep = keep_none,
+     .save = save_none,
      .mixed = true,
      .kernel = MEZZO_KERNELS(column_sum),
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
          return {g[0].unsqueeze(0).expand(c.inputs[0].shape)};
      },
-     .meaning = [](In in, const Attrs& at) -> Tensors { return {as_asked(sum(in[0], {0}), at)}; }}};
+     .decomposition = [](In in, const Attrs& at) -> Tensors { return {as_asked(sum(in[0], {0}), at)}; }}};
 
 // Kernels give the input's dtype, or float32 from 16 bit: other wishes are met by a cast before (wider) or
 // after (narrower).

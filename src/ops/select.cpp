@@ -1,6 +1,6 @@
 // Conditions: where, masked_fill, and the ops that make or read booleans one by one.
+#include "kernels/kernels.h"
 #include "ops/common.h"
-#include "ops/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,53 +12,54 @@ namespace {
 Tensor zero_where(const Tensor& g, const Tensor& mask) { return masked_fill(g, mask, 0); }
 
 const Op logical_not_op{{.name = "logical_not",
-                         .keep = keep_none,
+                         .save = save_none,
                          .result = Result::flags,
                          .strided = true,
                          .differentiable = false,
                          .kernel = MEZZO_KERNELS(logical_not),
-                         .meaning = [](In in, const Attrs&) -> Tensors { return {eq(in[0], 0.0)}; }}};
+                         .decomposition = [](In in, const Attrs&) -> Tensors { return {eq(in[0], 0.0)}; }}};
 
-const Op isfinite_op{{.name = "isfinite",
-                      .keep = keep_none,
-                      .result = Result::flags,
-                      .strided = true,
-                      .differentiable = false,
-                      .kernel = MEZZO_KERNELS(isfinite),
-                      .meaning = [](In in, const Attrs&) -> Tensors { return {eq(in[0] - in[0], 0.0)}; }}};
+const Op isfinite_op{
+    {.name = "isfinite",
+     .save = save_none,
+     .result = Result::flags,
+     .strided = true,
+     .differentiable = false,
+     .kernel = MEZZO_KERNELS(isfinite),
+     .decomposition = [](In in, const Attrs&) -> Tensors { return {eq(in[0] - in[0], 0.0)}; }}};
 
 const Op where_op{{.name = "where",
-                   .keep = keep_first,
+                   .save = save_first,
                    .result = Result::attr,
                    .strided = true,
                    .mixed = true,
                    .kernel = MEZZO_KERNELS(where),
-                   .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                   .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                        const Tensor condition = c.in(0);
                        return {Tensor(), c.needs(1) ? zero_where(g[0], logical_not(condition)) : Tensor(),
                                c.needs(2) ? zero_where(g[0], condition) : Tensor()};
                    }}};
 
 const Op masked_fill_op{{.name = "masked_fill",
-                         .keep = keep_second,
+                         .save = save_second,
                          .strided = true,
                          .mixed = true,
                          .kernel = MEZZO_KERNELS(masked_fill),
-                         .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                         .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                              return {zero_where(g[0], c.in(1)), Tensor()};
                          }}};
 
 const Op clamp_grad_op{{.name = "clamp_grad",
-                        .keep = keep_second,
+                        .save = save_second,
                         .result = Result::promoted,
                         .strided = true,
                         .mixed = true,
                         .kernel = MEZZO_KERNELS(clamp_grad),
-                        .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                        .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                             if (!c.needs(0)) return {Tensor(), Tensor()};
                             return {clamp_grad(g[0], c.in(1), c.at.alpha, c.at.beta), Tensor()};
                         },
-                        .meaning = [](In in, const Attrs& at) -> Tensors {
+                        .decomposition = [](In in, const Attrs& at) -> Tensors {
                             const Tensor inside = logical_and(ge(in[1], at.alpha), le(in[1], at.beta));
                             return {masked_fill(in[0], logical_not(inside), 0)};
                         }}};

@@ -1,6 +1,6 @@
 // softmax and log_softmax along one dimension.
+#include "kernels/kernels.h"
 #include "ops/common.h"
-#include "ops/kernels.h"
 
 namespace mezzo {
 
@@ -12,7 +12,7 @@ Tensor sum_along(const Tensor& x, const Attrs& at) { return sum(x, {at.dim}, kee
 const Op softmax_grad_op{{.name = "softmax_grad",
                           .result = Result::promoted,
                           .kernel = MEZZO_KERNELS(softmax_grad),
-                          .meaning = [](In in, const Attrs& at) -> Tensors {
+                          .decomposition = [](In in, const Attrs& at) -> Tensors {
                               const Tensor &g = in[0], &y = in[1];
                               return {as_asked(y * (g - sum_along(g * y, at)), at)};
                           }}};
@@ -21,13 +21,13 @@ const Op softmax_grad_op{{.name = "softmax_grad",
 const Op log_softmax_grad_op{{.name = "log_softmax_grad",
                               .result = Result::promoted,
                               .kernel = MEZZO_KERNELS(log_softmax_grad),
-                              .meaning = [](In in, const Attrs& at) -> Tensors {
+                              .decomposition = [](In in, const Attrs& at) -> Tensors {
                                   const Tensor &g = in[0], &y = in[1];
                                   return {as_asked(g - exp(y) * sum_along(g, at), at)};
                               }}};
 
 // The gradient leaves the kernel in the dtype of x, which is 16 bit where autocast made y float32.
-Tensor row_grad(const Op& op, const Call& c, const Tensor& g) {
+Tensor row_grad(const Op& op, const Node& c, const Tensor& g) {
     return call(op, {g, c.out()}, {.dim = c.at.dim, .dtype = c.grad_dtype(0), .has_dtype = true}, g.shape());
 }
 
@@ -37,22 +37,22 @@ Tensor shifted(const Tensor& x, const Attrs& at) { return x - max(x, {at.dim}, k
 const Op softmax_op{
     {.name = "softmax",
      .cast = Cast::fp32_out,
-     .keep = keep_out,
+     .save = save_outputs,
      .kernel = MEZZO_KERNELS(softmax),
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {row_grad(softmax_grad_op, c, g[0])}; },
-     .meaning = [](In in, const Attrs& at) -> Tensors {
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {row_grad(softmax_grad_op, c, g[0])}; },
+     .decomposition = [](In in, const Attrs& at) -> Tensors {
          const Tensor e = exp(shifted(in[0], at));
          return {as_asked(e / sum_along(e, at), at)};
      }}};
 
 const Op log_softmax_op{{.name = "log_softmax",
                          .cast = Cast::fp32_out,
-                         .keep = keep_out,
+                         .save = save_outputs,
                          .kernel = MEZZO_KERNELS(log_softmax),
-                         .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                         .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                              return {row_grad(log_softmax_grad_op, c, g[0])};
                          },
-                         .meaning = [](In in, const Attrs& at) -> Tensors {
+                         .decomposition = [](In in, const Attrs& at) -> Tensors {
                              const Tensor x = shifted(in[0], at);
                              return {as_asked(x - log(sum_along(exp(x), at)), at)};
                          }}};

@@ -34,14 +34,14 @@ Tensor raw_slice(const Tensor& x, int dim, std::int64_t start, std::int64_t step
 
 const Op reshape_op{
     {.name = "reshape",
-     .keep = keep_none,
+     .save = save_none,
      .strided = true,
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {g[0].reshape(c.inputs[0].shape)}; }}};
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {g[0].reshape(c.inputs[0].shape)}; }}};
 
 const Op permute_op{{.name = "permute",
-                     .keep = keep_none,
+                     .save = save_none,
                      .strided = true,
-                     .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                          Axes inverse = c.at.axes;
                          for (int d = 0; d < inverse.size(); ++d) inverse[int(c.at.axes[d])] = d;
                          return {g[0].permute(inverse)};
@@ -49,14 +49,14 @@ const Op permute_op{{.name = "permute",
 
 const Op slice_op{
     {.name = "slice",
-     .keep = keep_none,
+     .save = save_none,
      .strided = true,
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {slice_grad(g[0], c.at)}; }}};
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {slice_grad(g[0], c.at)}; }}};
 
 const Op slice_grad_op{{.name = "slice_grad",
-                        .keep = keep_none,
+                        .save = save_none,
                         .strided = true,
-                        .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                        .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                             const int dim = int(c.at.dim);
                             const std::int64_t count = c.inputs[0].shape[dim];
                             const std::int64_t end =
@@ -65,17 +65,17 @@ const Op slice_grad_op{{.name = "slice_grad",
                         }}};
 
 const Op select_op{{.name = "select",
-                    .keep = keep_none,
+                    .save = save_none,
                     .strided = true,
-                    .vjp = [](const Call& c, const Tensors& g) -> Tensors {
+                    .vjp = [](const Node& c, const Tensors& g) -> Tensors {
                         return {slice_grad(g[0].unsqueeze(c.at.dim), c.at)};
                     }}};
 
 const Op expand_op{
     {.name = "expand",
-     .keep = keep_none,
+     .save = save_none,
      .strided = true,
-     .vjp = [](const Call& c, const Tensors& g) -> Tensors { return {sum_to(g[0], c.inputs[0].shape)}; }}};
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {sum_to(g[0], c.inputs[0].shape)}; }}};
 
 Tensor slice_grad(const Tensor& g, const Attrs& at) {
     const Tensor full = zeros(at.shape, {.dtype = g.dtype(), .device = g.device()});

@@ -10,7 +10,7 @@ void* address(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
 
 // Where an update reads and writes, besides the gradient.
 struct Places {
-    void *param = nullptr, *master = nullptr, *shadow = nullptr;
+    void *param = nullptr, *master = nullptr, *copy16 = nullptr;
     void* moments[2] = {};
     friend bool operator==(const Places&, const Places&) = default;
 };
@@ -20,17 +20,17 @@ Places places_of(const OptimizerImpl& optimizer, const Slot& slot) {
     if (has_master(optimizer, slot))
         places.master = address(slot.master);
     else if (slot.param->grad_meta != nullptr)
-        places.shadow = address(slot.param->grad_meta->shadow.value);
+        places.copy16 = address(slot.param->grad_meta->copy16.value);
     return places;
 }
 
 // Whether the copies that an update writes besides the parameter hold its value now, and are nobody else's.
 bool copies_current(const OptimizerImpl& optimizer, const Slot& slot) {
     if (has_master(optimizer, slot)) return slot.master_version == slot.param.version();
-    if (slot.param->grad_meta == nullptr || !slot.param->grad_meta->shadow.value.defined()) return true;
-    const Shadow& shadow = slot.param->grad_meta->shadow;
-    return shadow.version == slot.param.version() && shadow.value->refs.load() == 1 &&
-           shadow.value->storage->refs.load() == 1;
+    if (slot.param->grad_meta == nullptr || !slot.param->grad_meta->copy16.value.defined()) return true;
+    const Copy16& copy16 = slot.param->grad_meta->copy16;
+    return copy16.version == slot.param.version() && copy16.value->refs.load() == 1 &&
+           copy16.value->storage->refs.load() == 1;
 }
 
 // The state of an optimizer that an update is recorded with.

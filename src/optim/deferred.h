@@ -4,7 +4,7 @@
 
 #include "core/pending.h"
 #include "core/tensor_impl.h"
-#include "ops/kernels.h"
+#include "kernels/step.h"
 
 namespace mezzo::optim {
 

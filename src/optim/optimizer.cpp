@@ -70,11 +70,11 @@ void fill_ref(OptimizerImpl& optimizer, const Group& group, std::size_t index, b
         refresh_master(slot);
         ref.param = raw(slot.master);
         ref.dtype = float32;
-        ref.shadow = raw(slot.param);
-        ref.shadow_dtype = slot.param.dtype();
-    } else if (Tensor* const shadow = writable_shadow(slot, conditional)) {
-        ref.shadow = raw(*shadow);
-        ref.shadow_dtype = shadow->dtype();
+        ref.copy16 = raw(slot.param);
+        ref.copy16_dtype = slot.param.dtype();
+    } else if (Tensor* const copy16 = writable_copy16(slot, conditional)) {
+        ref.copy16 = raw(*copy16);
+        ref.copy16_dtype = copy16->dtype();
     }
     for (int m = 0; m < moment_count(group.args); ++m) {
         make_or_move(slot.moments[m], slot.param.shape(), moment_dtype(slot), slot.param.device());
@@ -91,8 +91,8 @@ void mark_written(OptimizerImpl& optimizer, std::size_t index) {
     if (has_master(optimizer, slot)) {
         bump_version(slot.master);
         slot.master_version = slot.param.version();
-    } else if (slot.param->grad_meta && is_16bit(slot.param->grad_meta->shadow.wanted)) {
-        slot.param->grad_meta->shadow.version = slot.param.version();
+    } else if (slot.param->grad_meta && is_16bit(slot.param->grad_meta->copy16.wanted)) {
+        slot.param->grad_meta->copy16.version = slot.param.version();
     }
 }
 

@@ -64,7 +64,7 @@ void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indi
 void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional);
 void refresh_master(Slot& slot);
 // The 16-bit copy that the update is to write, or null.
-Tensor* writable_shadow(const Slot& slot, bool conditional);
+Tensor* writable_copy16(const Slot& slot, bool conditional);
 // The parameters with gradients and their state, as the kernels take them. Gets all memory that a step needs:
 // whatever throws does so here, before gradients and parameters change. conditional: StepState may say
 // found_inf.

@@ -40,21 +40,21 @@ void refresh_master(Slot& slot) {
 
 // The 16-bit copy that autocast reads. A step that is skipped on the device leaves it as it is, so it must be
 // current before.
-Tensor* writable_shadow(const Slot& slot, bool conditional) {
-    Shadow& shadow = slot.param->grads().shadow;
-    if (!is_16bit(shadow.wanted)) return nullptr;
-    const bool fits = shadow.value.defined() && shadow.value.dtype() == shadow.wanted &&
-                      shadow.value.device() == slot.param.device();
-    const bool current = fits && shadow.version == slot.param.version();
+Tensor* writable_copy16(const Slot& slot, bool conditional) {
+    Copy16& copy16 = slot.param->grads().copy16;
+    if (!is_16bit(copy16.wanted)) return nullptr;
+    const bool fits = copy16.value.defined() && copy16.value.dtype() == copy16.wanted &&
+                      copy16.value.device() == slot.param.device();
+    const bool current = fits && copy16.version == slot.param.version();
     // A graph that still holds the old copy keeps it.
-    const bool alone = fits && shadow.value->refs.load() == 1 && shadow.value->storage->refs.load() == 1;
-    if (alone && (current || !conditional)) return &shadow.value;
+    const bool alone = fits && copy16.value->refs.load() == 1 && copy16.value->storage->refs.load() == 1;
+    if (alone && (current || !conditional)) return &copy16.value;
     NoGrad plain;
-    if (!conditional) shadow.version = ~std::uint64_t(0);  // holds nothing until the update has run
-    shadow.value = conditional
-                       ? slot.param.detach().to(shadow.wanted)
-                       : empty(slot.param.shape(), {.dtype = shadow.wanted, .device = slot.param.device()});
-    return &shadow.value;
+    if (!conditional) copy16.version = ~std::uint64_t(0);  // holds nothing until the update has run
+    copy16.value = conditional
+                       ? slot.param.detach().to(copy16.wanted)
+                       : empty(slot.param.shape(), {.dtype = copy16.wanted, .device = slot.param.device()});
+    return &copy16.value;
 }
 
 namespace {
@@ -70,23 +70,23 @@ void make_moments(OptimizerImpl& optimizer, const GradientList& list, int moment
     arena.make(list.device, true);
 }
 
-void make_shadows(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
+void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
     Arena arena;
     std::vector<Slot*> fresh;
     for (const std::size_t index : list.indices) {
         Slot& slot = optimizer.slots[index];
-        Shadow& shadow = slot.param->grads().shadow;
-        if (has_master(optimizer, slot) || !is_16bit(shadow.wanted) || shadow.value.defined()) continue;
+        Copy16& copy16 = slot.param->grads().copy16;
+        if (has_master(optimizer, slot) || !is_16bit(copy16.wanted) || copy16.value.defined()) continue;
         fresh.push_back(&slot);
-        shadow.version = ~std::uint64_t(0);  // holds nothing yet
-        arena.add(shadow.value, slot.param.shape(), shadow.wanted);
+        copy16.version = ~std::uint64_t(0);  // holds nothing yet
+        arena.add(copy16.value, slot.param.shape(), copy16.wanted);
     }
     arena.make(list.device, false);
     if (!conditional) return;
     for (Slot* slot : fresh) {
-        Shadow& shadow = slot->param->grad_meta->shadow;
-        shadow.value.copy_(slot->param.detach());
-        shadow.version = slot->param.version();
+        Copy16& copy16 = slot->param->grad_meta->copy16;
+        copy16.value.copy_(slot->param.detach());
+        copy16.version = slot->param.version();
     }
 }
 
@@ -114,7 +114,7 @@ void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditi
     NoGrad plain;
     make_masters(optimizer, list.indices, list.device);
     for (int moment = 0; moment < 2; ++moment) make_moments(optimizer, list, moment);
-    make_shadows(optimizer, list, conditional);
+    make_copies16(optimizer, list, conditional);
 }
 
 }  // namespace mezzo::optim

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/tensor_impl.h"
-#include "ops/kernels.h"
+#include "kernels/step.h"
 #include "optim/deferred.h"
 
 namespace mezzo::optim {

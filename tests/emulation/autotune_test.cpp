@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/gemm_plans.h"
+#include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
 #include "mezzo/mezzo.h"
 #include "tests/emulation/tuned.h"

@@ -6,7 +6,7 @@
 
 #include "core/branch.h"
 #include "core/capture.h"
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/runtime.h"
 #include "tests/branch_cases.h"
 #include "tests/device_array.h"

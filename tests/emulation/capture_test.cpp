@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/capture.h"
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/runtime.h"
 #include "mezzo/mezzo.h"
 #include "tests/device_array.h"

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "cuda/lt.h"
+#include "cuda/gemm/lt.h"
 
 namespace mezzo::emulation {
 

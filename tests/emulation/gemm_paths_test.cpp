@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/step_memory.h"
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"

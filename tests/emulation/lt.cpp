@@ -1,6 +1,6 @@
-// cuda/lt.h on the emulated device: linked in place of cuda/cublaslt.cpp. As strict as the real library about
+// cuda/gemm/lt.h on the emulated device: linked in place of cuda/gemm/cublaslt.cpp. As strict as the real library about
 // what it takes, and able to misbehave in the ways the real one is known to.
-#include "cuda/lt.h"
+#include "cuda/gemm/lt.h"
 
 #include <algorithm>
 #include <cmath>

@@ -44,7 +44,7 @@ GROUPS = {
         'tests': ['tests/cuda_kernels_test.cpp', 'tests/cuda_step_test.cpp', 'tests/support.cpp'],
     },
 }
-VENDOR = ['cuda/runtime.cpp', 'cuda/cublaslt.cpp']
+VENDOR = ['cuda/runtime.cpp', 'cuda/gemm/cublaslt.cpp']
 BARRIER = '__syncthreads();'
 WAIT = 'copy_async_wait<0>();'
 
@@ -80,18 +80,18 @@ MUTATIONS = [
     ('gemm', 'cuda/kernel.cuh', 'MEZZO_SHARED(T, partial, [32])', 0, 'MEZZO_SHARED(T, partial, [4])', 'address'),
     ('gemm', 'cuda/kernel.cuh', 'lane < warps ? partial[lane] : identity', 0, 'partial[lane]', 'plain'),
     ('gemm', 'cuda/kernel.cuh', 'distance = 16', 0, 'distance = 8', 'plain'),
-    ('gemm', 'cuda/gemm_fallback.cu', BARRIER, 0, '', 'thread'),
-    ('gemm', 'cuda/gemm_fallback.cu', BARRIER, 1, '', 'thread'),
-    ('gemm', 'cuda/gemm_fallback.cu', 'i < g.m && ka < g.k ?', 0, 'ka < g.k ?', 'address'),
-    ('gemm', 'cuda/gemm_fallback.cu', 'j < g.n && kb < g.k ?', 0, 'j < g.n ?', 'address'),
-    ('gemm', 'cuda/gemm_fallback.cu', 'i >= g.m || j >= g.n', 0, 'i >= g.m', 'plain'),
-    ('gemm', 'cuda/gemm_fallback.cu', 'b_tile, [tile][tile + 1]', 0, 'b_tile, [tile - 1][tile + 1]', 'address'),
-    ('gemm', 'cuda/gemm_epilogue.cu', 'i < total', 0, 'i <= total', 'address'),
-    ('gemm', 'cuda/gemm_epilogue.cu', 'i += item_step()', 0, 'i += item_step() + 1', 'plain'),
-    ('gemm', 'cuda/gemm_check_kernels.cu', 'i < o.elements', 0, 'i <= o.elements', 'address'),
-    ('gemm', 'cuda/gemm_check_kernels.cu', 'atomicAdd(count, different)', 0, '*count += different', 'thread'),
-    ('gemm', 'cuda/gemm_check_kernels.cu', 'k >= first_one', 0, 'true', 'plain'),
-    ('gemm', 'cuda/gemm_plans.cpp', 'cached.verified && run_algo', 0, 'run_algo', 'plain'),
+    ('gemm', 'cuda/gemm/fallback.cu', BARRIER, 0, '', 'thread'),
+    ('gemm', 'cuda/gemm/fallback.cu', BARRIER, 1, '', 'thread'),
+    ('gemm', 'cuda/gemm/fallback.cu', 'i < g.m && ka < g.k ?', 0, 'ka < g.k ?', 'address'),
+    ('gemm', 'cuda/gemm/fallback.cu', 'j < g.n && kb < g.k ?', 0, 'j < g.n ?', 'address'),
+    ('gemm', 'cuda/gemm/fallback.cu', 'i >= g.m || j >= g.n', 0, 'i >= g.m', 'plain'),
+    ('gemm', 'cuda/gemm/fallback.cu', 'b_tile, [tile][tile + 1]', 0, 'b_tile, [tile - 1][tile + 1]', 'address'),
+    ('gemm', 'cuda/gemm/epilogue.cu', 'i < total', 0, 'i <= total', 'address'),
+    ('gemm', 'cuda/gemm/epilogue.cu', 'i += item_step()', 0, 'i += item_step() + 1', 'plain'),
+    ('gemm', 'cuda/gemm/check_kernels.cu', 'i < o.elements', 0, 'i <= o.elements', 'address'),
+    ('gemm', 'cuda/gemm/check_kernels.cu', 'atomicAdd(count, different)', 0, '*count += different', 'thread'),
+    ('gemm', 'cuda/gemm/check_kernels.cu', 'k >= first_one', 0, 'true', 'plain'),
+    ('gemm', 'cuda/gemm/plans.cpp', 'cached.verified && run_algo', 0, 'run_algo', 'plain'),
     ('ops', 'cuda/reduce.cuh', BARRIER, 0, '', 'thread'),
     ('ops', 'cuda/reduce.cuh', BARRIER, 1, '', 'thread'),
     ('ops', 'cuda/reduce.cuh', 'output < s.kept.count', 0, 'true', 'address'),

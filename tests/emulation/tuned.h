@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "mezzo/cuda.h"
 #include "tests/device_array.h"
 #include "tests/emulation/engine.h"

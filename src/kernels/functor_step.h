@@ -1,8 +1,8 @@
 // The arithmetic of the loss scaler and of gradient clipping, for the step kernels of every device.
 #pragma once
 
-#include "ops/functor_math.h"
-#include "ops/kernels.h"
+#include "kernels/functor_math.h"
+#include "kernels/step.h"
 
 namespace mezzo::functors {
 

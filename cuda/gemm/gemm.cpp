@@ -1,8 +1,8 @@
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 
 #include <algorithm>
 
-#include "cuda/gemm_plans.h"
+#include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"

@@ -1,10 +1,10 @@
 // The check of a GEMM algorithm before its first use, on operands whose product is known exactly.
-#include "cuda/gemm_check.h"
+#include "cuda/gemm/check.h"
 
 #include <algorithm>
 
-#include "cuda/gemm_memory.h"
-#include "cuda/gemm_plans.h"
+#include "cuda/gemm/memory.h"
+#include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
 

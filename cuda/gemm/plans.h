@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cuda/gemm.h"
-#include "cuda/lt.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/lt.h"
 
 namespace mezzo {
 struct Block;  // core/allocator.h

@@ -1,5 +1,5 @@
 // The mask of a ReLU layer's result (core/activation.h), where the GEMM library has not made it.
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/kernel.cuh"
 
 namespace mezzo::cuda {

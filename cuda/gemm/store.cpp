@@ -1,6 +1,6 @@
 // What the GEMM service has chosen, for files.
 #include "core/gemm_plan.h"
-#include "cuda/gemm_plans.h"
+#include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
 
 namespace mezzo {

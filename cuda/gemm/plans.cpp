@@ -1,10 +1,10 @@
-#include "cuda/gemm_plans.h"
+#include "cuda/gemm/plans.h"
 
 #include <algorithm>
 #include <atomic>
 
 #include "core/capture.h"
-#include "cuda/gemm_memory.h"
+#include "cuda/gemm/memory.h"
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"

@@ -1,7 +1,7 @@
 // Operands and comparisons of the check that a GEMM algorithm computes what it should.
+#include "cuda/gemm/check.h"
+#include "cuda/gemm/device.cuh"
 #include "core/activation.h"
-#include "cuda/gemm_check.h"
-#include "cuda/gemm_device.cuh"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

@@ -1,6 +1,6 @@
 // A matrix product for what the GEMM library does not take: mixed operand types, k == 0, degenerate shapes.
-#include "cuda/gemm.h"
-#include "cuda/gemm_device.cuh"
+#include "cuda/gemm/device.cuh"
+#include "cuda/gemm/gemm.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-#include "cuda/lt.h"
+#include "cuda/gemm/lt.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
 

@@ -1,6 +1,6 @@
 // Bias and activation on a GEMM's result, for what the GEMM library cannot fuse.
-#include "cuda/gemm.h"
-#include "cuda/gemm_device.cuh"
+#include "cuda/gemm/device.cuh"
+#include "cuda/gemm/gemm.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/functor_math.h"
+#include "kernels/functor_math.h"
 
 namespace mezzo::functors {
 MEZZO_FUNCTORS_OPEN

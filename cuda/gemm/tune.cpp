@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <array>
 
-#include "cuda/gemm_memory.h"
-#include "cuda/gemm_plans.h"
+#include "cuda/gemm/memory.h"
+#include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
 

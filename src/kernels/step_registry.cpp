@@ -1,5 +1,5 @@
 // Which device types have optimizer step kernels.
-#include "ops/kernels.h"
+#include "kernels/step.h"
 
 namespace mezzo {
 

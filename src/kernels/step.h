@@ -1,0 +1,104 @@
+// The contract of the optimizer step: kernels over lists of parameters, everything that decides in device memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/backend.h"
+
+namespace mezzo {
+
+// The scaler's device state: one 64-byte line of float32 (counts are exact below 2^24). The first check of an
+// iteration keeps scale, tracker and hysteresis as `previous`, and every check leaves the others as update()
+// would: so update() itself has nothing to launch.
+struct ScalerState {
+    float scale;  // loss scale
+    float growth_tracker;
+    float hysteresis_left;
+    float found_inf;  // 1 when any optimizer since the last update() saw inf or NaN
+    float previous_scale, previous_growth_tracker, previous_hysteresis_left;
+    float pad[9];
+};
+// One per optimizer: what `statistics` leaves for the update, and counts of steps.
+struct StepState {
+    float found_inf;        // of this optimizer's gradients: 0 or 1
+    float grad_multiplier;  // 1/scale, or 1
+    float norm;             // of the gradients times grad_multiplier, when asked
+    float applied;          // steps applied so far (exact below 2^24)
+    float skipped;
+    float pad[11];
+};
+
+// A parameter of an optimizer step: raw pointers, contiguous storage.
+struct ParamRef {
+    void* param;  // float32, float64, or 16 bit without a master
+    void* grad;   // grad_dtype
+    // Momentum buffer, or exp_avg and exp_avg_sq: float32 (float64 for float64 parameters); null if unused.
+    void* state[2];
+    void* copy16;  // 16-bit copy to write, or null
+    std::int64_t numel;
+    Dtype dtype, grad_dtype, copy16_dtype;
+    std::uint32_t group = 0;  // whose StepArgs hold for it
+    // Device: updates applied to this parameter so far; 0 makes SGD start its momentum buffer with the
+    // gradient.
+    float* step;
+};
+
+enum class Algorithm : std::uint8_t { sgd, adam, adamw };
+struct StepArgs {
+    Algorithm algorithm = Algorithm::sgd;
+    double lr = 0, weight_decay = 0;
+    double momentum = 0, dampening = 0;
+    bool nesterov = false;
+    double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+    bool maximize = false;
+    const double* lr_on_device = nullptr;  // if given, read by the kernel in place of lr
+
+    friend bool operator==(const StepArgs&, const StepArgs&) = default;
+};
+
+// What gradients are multiplied by: state's grad_multiplier (1 without state), and if `clip` also
+// min(1, max_norm / (norm + 1e-6)) with state's norm.
+struct GradientScale {
+    const StepState* state = nullptr;
+    bool clip = false;
+    double max_norm = 0;
+};
+
+// The kernels of optimizers and scaler, per device type. States are in device memory.
+struct StepKernels {
+    // How update() changes the scale (amp-semantics section 2.5 with floor, cap and hysteresis).
+    struct ScalerArgs {
+        float growth_factor, backoff_factor, growth_interval, min_scale, max_scale, hysteresis;
+        bool refill_every_clean_step, dynamic;
+
+        friend bool operator==(const ScalerArgs&, const ScalerArgs&) = default;
+    };
+    struct Statistics {
+        StepState* state;
+        float* norm = nullptr;          // the norm is wanted: here and in state
+        ScalerState* scaler = nullptr;  // takes part: found_inf, and the state after update()
+        bool first = false;             // no other check since the scaler's last update()
+        bool scaled = false;            // gradients are to be divided by the scale
+        bool again = false;             // state->found_inf stays when it is 1
+        ScalerArgs args = {};
+    };
+    // Reads all gradients once. found_inf: any gradient, or gradient / scale, is not finite. Then settles
+    // everything that the update and the scaler's update() need.
+    void (*statistics)(std::span<const ParamRef> params, const Statistics& wanted);
+    // One update of every parameter with gradient * scale, unless *found_inf is 1 (null: never). Copies16 are
+    // written in the same pass. Adam's step count is *step + 1. Then every *step += 1 and counts->applied +=
+    // 1, or counts->skipped += 1.
+    void (*update)(std::span<const ParamRef> params, std::span<const StepArgs> groups,
+                   const GradientScale& scale, const float* found_inf, StepState* counts);
+    // gradient *= scale.
+    void (*scale_gradients)(std::span<const ParamRef> params, const GradientScale& scale);
+    void (*clip_by_value)(std::span<const ParamRef> params, double limit);
+    // flags[i] (device) = 1 if gradient i holds inf or NaN, else 0.
+    void (*flag_nonfinite)(std::span<const ParamRef> params, float* flags);
+    // The scaler's state after update(), from `previous` and found_inf anew.
+    void (*update_scale)(ScalerState* scaler, const ScalerArgs& args);
+};
+const StepKernels* step_kernels(DeviceType type);
+
+}  // namespace mezzo
