@@ -55,7 +55,7 @@ amp::AutocastOptions options_of(const Precision& p, Device device) {
     return {.device = device.type(), .dtype = p.dtype, .enabled = p.mixed};
 }
 
-template <class Net, class Node, class Output, class Gradients>
+template <class Net, class Call, class Output, class Gradients>
 void follows_pytorch(Net& net, const Call& call, const Output& output, const Output& input_gradient,
                      const Gradients& gradients) {
     for (const Device device : test::devices()) {

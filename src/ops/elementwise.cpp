@@ -9,9 +9,9 @@ namespace mezzo {
 
 namespace {
 
-// Input i when the row keeps its inputs; gradients that read none find an undefined tensor.
-Tensor kept(const Node& c, int i) { return c.row->keep & save_inputs ? c.in(i) : Tensor(); }
-Tensor kept_result(const Node& c) { return c.row->keep & save_outputs ? c.out() : Tensor(); }
+// Input i when the row saves its inputs; gradients that read none find an undefined tensor.
+Tensor kept(const Node& c, int i) { return c.row->save & save_inputs ? c.in(i) : Tensor(); }
+Tensor kept_result(const Node& c) { return c.row->save & save_outputs ? c.out() : Tensor(); }
 
 constexpr bool ints_same = false, ints_real = true;
 
@@ -60,10 +60,10 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
     return call(op, {a, b}, at, common_shape(row.name, a, b));
 }
 
-#define MEZZO_UNARY(op, policy, ints, keeps, gradient)                              \
+#define MEZZO_UNARY(op, policy, ints, saves, gradient)                              \
     const Op op##_op{{.name = #op,                                                  \
                       .cast = Cast::policy,                                         \
-                      .keep = keep_##keeps,                                         \
+                      .save = save_##saves,                                         \
                       .result = Result::first,                                      \
                       .integers_to_real = ints_##ints,                              \
                       .strided = true,                                              \
@@ -74,10 +74,10 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
                           [[maybe_unused]] const Tensor y = kept_result(c);         \
                           return {gradient};                                        \
                       }}};
-#define MEZZO_UNARY_SCALAR(op, policy, ints, keeps, gradient)                                 \
+#define MEZZO_UNARY_SCALAR(op, policy, ints, saves, gradient)                                 \
     const Op op##_op{{.name = #op,                                                            \
                       .cast = Cast::policy,                                                   \
-                      .keep = keep_##keeps,                                                   \
+                      .save = save_##saves,                                                   \
                       .result = Result::first,                                                \
                       .integers_to_real = ints_##ints,                                        \
                       .strided = true,                                                        \
@@ -88,10 +88,10 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
                           [[maybe_unused]] const double alpha = c.at.alpha, beta = c.at.beta; \
                           return {gradient};                                                  \
                       }}};
-#define MEZZO_BINARY(op, policy, ints, keeps, gradient_a, gradient_b)                               \
+#define MEZZO_BINARY(op, policy, ints, saves, gradient_a, gradient_b)                               \
     const Op op##_op{{.name = #op,                                                                  \
                       .cast = Cast::policy,                                                         \
-                      .keep = keep_##keeps,                                                         \
+                      .save = save_##saves,                                                         \
                       .result = Result::promoted,                                                   \
                       .integers_to_real = ints_##ints,                                              \
                       .strided = true,                                                              \
@@ -126,10 +126,10 @@ Tensor comparable(const Tensor& a, double b) {
 
 }  // namespace
 
-#define MEZZO_UNARY(op, policy, ints, keeps, gradient) \
+#define MEZZO_UNARY(op, policy, ints, saves, gradient) \
     Tensor op(const Tensor& x) { return unary(op##_op, x); }
-#define MEZZO_UNARY_SCALAR(op, policy, ints, keeps, gradient)
-#define MEZZO_BINARY(op, policy, ints, keeps, gradient_a, gradient_b) \
+#define MEZZO_UNARY_SCALAR(op, policy, ints, saves, gradient)
+#define MEZZO_BINARY(op, policy, ints, saves, gradient_a, gradient_b) \
     Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b); }
 #define MEZZO_COMPARE(op) \
     Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b); }
