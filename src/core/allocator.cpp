@@ -25,7 +25,8 @@ constexpr std::size_t mebibyte = std::size_t(1) << 20;
 constexpr std::size_t granularity = 512;
 constexpr std::size_t small_limit = mebibyte;
 constexpr std::size_t small_segment = 2 * mebibyte;
-constexpr std::size_t large_segment = 20 * mebibyte;  // for requests below 10 MiB; above, multiples of 2 MiB
+// For requests below 10 MiB; above, multiples of 2 MiB. Blocks of 1, 2, 3, 4, 6, 8 or 12 MiB leave no rest of it.
+constexpr std::size_t large_segment = 24 * mebibyte;
 
 std::size_t segment_size(std::size_t size) {
     if (size <= small_limit) return small_segment;

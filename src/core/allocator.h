@@ -45,7 +45,7 @@ inline bool BlocksBySize::operator()(const Block* a, const Block* b) const {
 }
 inline bool BlocksBySize::operator()(const Block* a, std::size_t size) const { return a->size < size; }
 
-// Blocks of at most 1 MiB come from 2 MiB segments, larger ones from segments of at least 20 MiB. A free
+// Blocks of at most 1 MiB come from 2 MiB segments, larger ones from segments of at least 24 MiB. A free
 // block is found by best fit, cut to size, and joined with its free neighbours when it comes back. All
 // members may be called from any thread.
 class CachingAllocator {

@@ -10,7 +10,7 @@
 
 namespace mezzo::cpu {
 
-// Grows, never shrinks; 64-byte aligned. Growing drops the contents.
+// Grows, never shrinks; 4096-byte aligned. Growing drops the contents.
 class Buffer {
 public:
     Buffer() = default;
@@ -26,29 +26,55 @@ public:
     }
 
 private:
-    static constexpr std::size_t huge_page = std::size_t(1) << 21;
+    static constexpr std::size_t page = 4096, huge_page = std::size_t(1) << 21;
 
     void grow(std::size_t bytes) {
         release();
-        const bool huge = bytes >= huge_page;  // fewer TLB misses in packed panels
-        alignment_ = huge ? huge_page : 64;
-        const std::size_t unit = huge ? huge_page : 4096;
+        const std::size_t unit = bytes >= huge_page ? huge_page : page;
         bytes = (bytes + unit - 1) / unit * unit;
-        data_ = ::operator new(bytes, std::align_val_t(alignment_));
+        data_ = bytes >= own_pages ? map(bytes, unit) : ::operator new(bytes, std::align_val_t(page));
         capacity_ = bytes;
-#ifdef MADV_HUGEPAGE
-        if (huge) madvise(data_, bytes, MADV_HUGEPAGE);
-#endif
     }
 
     void release() {
-        if (data_ != nullptr) ::operator delete(data_, std::align_val_t(alignment_));
+        if (data_ == nullptr) return;
+        if (capacity_ >= own_pages)
+            unmap(data_, capacity_);
+        else
+            ::operator delete(data_, std::align_val_t(page));
         data_ = nullptr;
         capacity_ = 0;
     }
 
+#ifdef __linux__
+    // From this size on a buffer has pages of its own: they go back to the system when it ends, and not to
+    // malloc, which would keep them.
+    static constexpr std::size_t own_pages = 16 * page;
+
+    // `bytes` is a multiple of `unit`, the result's alignment.
+    static void* map(std::size_t bytes, std::size_t unit) {
+        const std::size_t spare = unit - page;
+        void* const p =
+            mmap(nullptr, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) throw std::bad_alloc();
+        const auto start = reinterpret_cast<std::uintptr_t>(p), begin = (start + spare) / unit * unit;
+        if (begin != start) munmap(p, begin - start);
+        if (const std::size_t rest = start + spare - begin; rest != 0)
+            munmap(reinterpret_cast<void*>(begin + bytes), rest);
+#ifdef MADV_HUGEPAGE
+        if (unit == huge_page) madvise(reinterpret_cast<void*>(begin), bytes, MADV_HUGEPAGE);
+#endif
+        return reinterpret_cast<void*>(begin);  // large pages: fewer TLB misses in packed panels
+    }
+    static void unmap(void* p, std::size_t bytes) { munmap(p, bytes); }
+#else
+    static constexpr std::size_t own_pages = SIZE_MAX;
+    static void* map(std::size_t, std::size_t) { return nullptr; }
+    static void unmap(void*, std::size_t) {}
+#endif
+
     void* data_ = nullptr;
-    std::size_t capacity_ = 0, alignment_ = 64;
+    std::size_t capacity_ = 0;
 };
 
 }  // namespace mezzo::cpu

@@ -7,9 +7,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <system_error>
+#include <thread>
 
 #include "core/user_cache.h"
 #include "core/version.h"
@@ -206,6 +209,28 @@ Times measure(const Class& c, const bool (&usable)[4]) {
     return times;
 }
 
+// Runs f, whose products stay on one thread, on a thread of its own: the scratch memory of kernels that lose
+// ends with it. Where the system has no thread left, on this one.
+template <class F> void aside(const F& f) {
+    std::exception_ptr error;
+    const auto guarded = [&] {
+        const SerialScope one_thread;
+        try {
+            f();
+        } catch (...) {
+            error = std::current_exception();
+        }
+    };
+    std::thread thread;
+    try {
+        thread = std::thread(guarded);
+    } catch (const std::system_error&) {
+        guarded();
+    }
+    if (thread.joinable()) thread.join();
+    if (error) std::rethrow_exception(error);
+}
+
 // ---- verdicts
 
 constexpr char file_name[] = "gemm-cpu.txt";
@@ -235,7 +260,7 @@ public:
 
     std::vector<GemmVerdict> list() {
         const std::lock_guard lock(mutex_);
-        load();
+        aside([&] { load(); });
         std::vector<GemmVerdict> list;
         for (int i = 0; i < classes; ++i) {
             const Path path = chosen_[std::size_t(i)].load(std::memory_order_relaxed);
@@ -250,14 +275,16 @@ public:
 private:
     Path decide(const Class& c) {
         const std::lock_guard lock(mutex_);
-        load();
         std::atomic<Path>& chosen = chosen_[std::size_t(c.index())];
-        if (chosen.load(std::memory_order_relaxed) != Path::unknown) return chosen;
-        if (!has_choice(c.kind)) {
-            chosen.store(Path::vectors, std::memory_order_release);
-            return Path::vectors;
-        }
-        const SerialScope one_thread;
+        aside([&] {
+            load();
+            if (chosen.load(std::memory_order_relaxed) == Path::unknown) judge(c, chosen);
+        });
+        return chosen;
+    }
+
+    void judge(const Class& c, std::atomic<Path>& chosen) {
+        if (!has_choice(c.kind)) return chosen.store(Path::vectors, std::memory_order_release);
         bool usable[4] = {};
         for (const Path path : paths) usable[int(path)] = trusted(path, c.kind);
         const Times times = measure(c, usable);
@@ -268,7 +295,6 @@ private:
                 text += std::string(", ") + path_names[int(path)] + wrong;
         chosen.store(times.fastest(), std::memory_order_release);
         save();
-        return times.fastest();
     }
 
     bool trusted(Path path, Kind kind) {

@@ -23,9 +23,11 @@ constexpr std::int64_t longest_k = 4096;         // added up in one chain, by 32
 constexpr std::int64_t strip_floats = 1 << 21;   // of sums that wait between two chains
 constexpr std::int64_t parallel_work = 1 << 23;  // multiply-adds worth waking a thread for
 
-// Per thread. a and strip belong to the thread that called gemm(), the others to each thread that computes.
+// Per thread. strip belongs to the thread that called gemm(), the others to each thread that computes. In the
+// calling thread's panels the packed op(A) comes before its part of op(B): products that need much of one
+// need little of the other.
 struct Scratch {
-    Buffer a, strip, b, sums, rows;
+    Buffer panels, strip, sums, rows;
 };
 Scratch& scratch() {
     thread_local Scratch s;
@@ -72,7 +74,6 @@ public:
         : product(tile_product), g(gemm), kernels(vector_kernels) {}
 
     void run() {
-        if (!in_passing && !pack_a()) return gemm_without_tiles(g, kernels);
         const bool worth_threads = g.m * g.n * g.k >= parallel_work;
         const std::int64_t threads = worth_threads ? num_threads() : 1;
         groups = parts(
@@ -84,6 +85,12 @@ public:
         range = parts(tiles, parts(parts(panels, groups) * panel, l2_bytes));
         a_range = parts(range, parts(range * step_bytes, l1_bytes));
         in_place = in_passing && reads_well(g, a_range);
+        packed_a_bytes = in_passing ? 0 : parts(g.m, panel_lines) * panel;
+        packed_b_bytes = parts(panels, groups) * range * step_bytes;
+        char* const room = caller.panels.get<char>(packed_a_bytes + packed_b_bytes);
+        packed_a = in_passing ? nullptr : room;
+        packed_b = room + packed_a_bytes;
+        if (!in_passing && !pack_a()) return gemm_without_tiles(g, kernels);
         const std::int64_t units = groups * parts(g.m, part_rows);
         parallel_for(units, worth_threads ? 1 : units, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u) {
@@ -100,7 +107,6 @@ private:
     };
 
     bool pack_a() {
-        packed_a = scratch().a.get<char>(parts(g.m, panel_lines) * panel);
         std::atomic<bool> finite{true};
         const std::int64_t unit = g.trans_a ? 2 : 64;  // tiles of k, or rows: op(A) is read in order
         const std::int64_t units = parts(g.trans_a ? tiles : g.m, unit);
@@ -133,7 +139,7 @@ private:
         const std::int64_t block = panel_lines * panel_lines;
         const bool all_rows = range < tiles;
         Scratch& own = scratch();
-        char* const b = own.b.get<char>(across * range * step_bytes);
+        char* const b = &own == &caller ? packed_b : own.panels.get<char>(packed_b_bytes);
         char* const a = in_passing ? own.rows.get<char>(a_range * step_bytes) : nullptr;
         float* const sums = own.sums.get<float>(across * block * (all_rows ? parts(p.rows, panel_lines) : 1));
         for (std::int64_t first = 0; first < tiles; first += range) {
@@ -152,9 +158,11 @@ private:
     const std::int64_t tiles = parts(g.k, tile_steps), panel = tiles * step_bytes,
                        panels = parts(g.n, panel_lines);
     const bool in_passing = product.planes_a == 1 && !g.trans_a;
-    char* packed_a = nullptr;
-    std::int64_t groups = 0, part_rows = 0;  // of columns; of a part
-    std::int64_t range = 0, a_range = 0;     // tiles of k at once: of op(B), and of op(A)
+    Scratch& caller = scratch();
+    char *packed_a = nullptr, *packed_b = nullptr;        // the calling thread's
+    std::int64_t packed_a_bytes = 0, packed_b_bytes = 0;  // of one part
+    std::int64_t groups = 0, part_rows = 0;               // of columns; of a part
+    std::int64_t range = 0, a_range = 0;                  // tiles of k at once: of op(B), and of op(A)
     bool in_place = false;
 };
 
