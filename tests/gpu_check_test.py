@@ -145,23 +145,25 @@ def test_commands(folder):
     """Every file that this build has compiled for the library and the tests is compiled with the same flags for the machine and the
     same definitions; the first source of each list finds all of its headers."""
     plan = plan_without_files(folder)
-    planned = {c[c.index("-c") + 1]: c for c in plan.compiles if c[c.index("-c") + 1].endswith(".cpp")}
+    key = lambda source, command: (source, *[f for f in command if f.startswith("-DMEZZO_ISA_UNIT=")])
+    planned = {key(c[c.index("-c") + 1], c): c for c in plan.compiles if c[c.index("-c") + 1].endswith(".cpp")}
+    check(len({c[-1] for c in plan.compiles}) == len(plan.compiles), "two sources compile to one object")
     path = BUILD / "compile_commands.json"
     built = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    check(any(entry["file"].endswith("/gemm_avx512_bf16.cpp") for entry in built), f"{path} does not list the library")
+    check(any(entry["file"].endswith("/gemm_isa.cpp") for entry in built), f"{path} does not list the library")
     for entry in built:
         source = os.path.relpath(pathlib.Path(entry["directory"], entry["file"]), ROOT)
-        if source not in planned or "emulated" in entry["output"]:
-            continue
         command = shlex.split(entry["command"])
+        if key(source, command) not in planned or "emulated" in entry["output"]:
+            continue
         for what, pattern in (("machine", "-m.*"), ("arithmetic", "-f.*math.*"), ("definitions", "-DMEZZO.*")):
-            here, there = ({f for f in c if re.fullmatch(pattern, f)} for c in (planned[source], command))
+            here, there = ({f for f in c if re.fullmatch(pattern, f)} for c in (planned[key(source, command)], command))
             here -= {"-DMEZZO_HAVE_CUDA"} - there
             check(there == here, f"{source}: {what}: {sorted(here)}, meson.build has {sorted(there)}")
     for name, sources in (plan.library_lists | plan.test_lists | {"samples": ["samples/mlp.cpp"]}).items():
-        if sources[0] not in planned or name == "cuda_vendor_sources":  # those need a toolkit's headers
+        command = next((planned[k] for k in planned if k[0] == sources[0]), None)
+        if command is None or name == "cuda_vendor_sources":  # those need a toolkit's headers
             continue
-        command = planned[sources[0]]
         run = subprocess.run([*command[:command.index("-o")], "-E", "-o", "/dev/null"], cwd=ROOT, capture_output=True, text=True)
         check(run.returncode == 0 or absent(), f"{name}: {run.stderr}")
 
@@ -193,7 +195,8 @@ y_args = cpp.get_supported_arguments('-my')
         plan = plan_without_files(folder)
         lacking = [line for line in plan.missing() if "_sources" in line or "library" in line.split()[:5]]
         build.ROOT = root
-    check(plan.flags["x_sources"][-3:] == ["-mx", "-my", "-mz"], f"flags of a new list: {plan.flags['x_sources']}")
+    flags = next(flags for _, source, flags in plan.parts if source == "x_sources")
+    check(flags[-3:] == ["-mx", "-my", "-mz"], f"flags of a new list: {flags}")
     check(len(lacking) == 4 and "cpp_args of the library y" in lacking[0] and
           all(f"the list {name} " in line for name, line in zip(("new_test_sources", "y_sources", "z_sources"), lacking[1:])),
           f"lists that nothing compiles: {lacking}")

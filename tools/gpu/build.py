@@ -16,7 +16,7 @@ PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search
 TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
 # Lists without which there is no library, whatever the build file has made of their names.
 NEEDED = {"core_sources", "autograd_sources", "cpu_sources", "registry_sources", "user_sources", "cuda_sources", "cuda_vendor_sources",
-          "portable_sources", "cuda_kernels"}
+          "isa_sources", "cuda_kernels"}
 # Lists that are for the emulated device only.
 NOT_HERE = {"emulation_test_sources", "emulator_sources"}
 # What a toolkit may be too old or too new for, and the flag that leaves it out.
@@ -73,9 +73,10 @@ def evaluate(expression, names):
 
 
 def library(build_file):
-    """(the flags of each list that a static library of a build file is made of, what cannot be told)."""
+    """(the lists that each static library of a build file is made of, with their flags; what cannot be told). One list may be in
+    several libraries, each with flags of its own."""
     text = (ROOT / build_file).read_text(encoding="utf-8")
-    found, known, flags, unclear = lists(build_file), values(text), {}, []
+    found, known, parts, unclear = lists(build_file), values(text), [], []
     for name, body in re.findall(r"static_library\('(\w+)', ((?:[^()]|\([^()]*\))*)\)", statements(text)):
         own = re.search(r"cpp_args: ([^,:]+?) *(?:,|$)", body)
         try:
@@ -83,8 +84,8 @@ def library(build_file):
         except ValueError as error:
             unclear.append(f"cpp_args of the library {name} in {build_file} ({error})")
             continue
-        flags |= {source: ["-O2", *extra] for source in re.findall(r"\w+", body) if source in found}
-    return flags, unclear
+        parts += [(name, source, ["-O2", *extra]) for source in re.findall(r"\w+", body) if source in found]
+    return parts, unclear
 
 
 def output(*command):
@@ -113,15 +114,15 @@ class Plan:
         self.common = ["-std=c++20", "-DNDEBUG", "-DMEZZO_HAVE_CUDA"]
         self.compiles, self.links = [], []
         self.library_lists, self.test_lists = lists("meson.build"), lists("tests/meson.build")
-        self.flags, self.unclear = library("meson.build")
+        self.parts, self.unclear = library("meson.build")
         self.plan()
 
     @staticmethod
     def find(folders, *names):
         return next((d / n for d in folders for n in names if (d / n).exists()), None)
 
-    def compile(self, source, flags):
-        target = str(self.args.out / (source.replace("/", "_") + ".o"))
+    def compile(self, source, flags, library=""):
+        target = str(self.args.out / f"{library}_{source.replace('/', '_')}.o".lstrip("_"))
         if source.endswith(".cu"):  # -lineinfo: compute-sanitizer then names lines; the code is the same
             gencode = f"-gencode=arch=compute_{self.arch},code=sm_{self.arch}"
             command = [self.nvcc, *self.common, "-O3", "-lineinfo", gencode, "-Iinclude", "-Isrc", "-I."]
@@ -141,7 +142,7 @@ class Plan:
         return [self.compile(source, flags[name]) for name in flags for source in found.get(name, [])]
 
     def plan(self):
-        library = self.objects(self.library_lists, self.flags)
+        library = [self.compile(source, flags, part) for part, name, flags in self.parts for source in self.library_lists[name]]
         tests = self.objects(self.test_lists, TESTS)
         catch_main = self.find(self.library_folders, "libCatch2WithMain.a")
         if catch_main:
@@ -167,7 +168,7 @@ class Plan:
                     if not self.find(self.library_folders, f"lib{library}.a", f"lib{library}.so")]
         lacking += [f"flags: {what}" for what in self.unclear] + [f"flags that {self.cxx[0]} takes: {e}" for e in self.refused_flags()]
         found = self.library_lists | self.test_lists
-        wanted = set(self.flags) | set(TESTS) | set(TOOLS)
+        wanted = {name for _, name, _ in self.parts} | set(TESTS) | set(TOOLS)
         covered = {source for name in wanted for source in found.get(name, [])}
         lacking += [f"list {name} of the build files" for name in sorted(wanted | NEEDED) if not found.get(name)]
         lacking += [f"a use for the list {name} of the build files in tools/gpu/build.py" for name in sorted(set(found) - wanted - NOT_HERE)

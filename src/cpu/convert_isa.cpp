@@ -1,0 +1,18 @@
+// Conversions, for the instruction set that isa_unit.h knows.
+#include "cpu/isa_unit.h"
+
+#if MEZZO_ISA_FLAGS
+#include "cpu/convert_kernel.h"
+#else
+#include "cpu/isa_tables.h"
+#endif
+
+namespace mezzo::cpu {
+
+#if MEZZO_ISA_FLAGS
+const ConvertKernels MEZZO_ISA_JOIN(convert) = convert_kernels;
+#else
+const ConvertKernels MEZZO_ISA_JOIN(convert) = {};
+#endif
+
+}  // namespace mezzo::cpu

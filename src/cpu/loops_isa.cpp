@@ -1,0 +1,19 @@
+// The inner loops, for the instruction set that isa_unit.h knows.
+#include "cpu/isa_unit.h"
+
+#if MEZZO_ISA_FLAGS
+#define MEZZO_ISA_NAMESPACE MEZZO_ISA_JOIN(isa)
+#include "loops_kernel.h"
+#else
+#include "loops.h"
+#endif
+
+namespace mezzo::cpu {
+
+#if MEZZO_ISA_FLAGS
+const Loops MEZZO_ISA_JOIN(loops) = make_loops();
+#else
+const Loops MEZZO_ISA_JOIN(loops) = {};
+#endif
+
+}  // namespace mezzo::cpu
