@@ -1,6 +1,6 @@
 // The gradient before a linear layer's activation, and its column sums (the bias's gradient), in one pass:
 // the incoming gradient and what the activation kept are read once, and the result is not read again.
-#include "core/gemm_plan.h"
+#include "kernels/gemm_plan.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/reduce.cuh"
 #include "kernels/functors.h"

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "cuda/gemm/gemm.h"
 #include "cuda/on_device.h"
 #include "cuda/runtime.h"
 #include "cuda/staging.h"
@@ -103,6 +104,7 @@ const Backend cuda_backend{.device_count = cuda::device_count,
                            .fork_branch = fork_branch,
                            .enter_branch = enter_branch,
                            .join_branch = join_branch,
-                           .make_staging = cuda::make_staging};
+                           .make_staging = cuda::make_staging,
+                           .gemm_plans = &cuda::plan_store};
 
 }  // namespace mezzo

@@ -43,7 +43,7 @@ ALLOWED_FILES = {
     "cuda/mma.cuh": ["tests/emulation/"],
     "src/data/wordpiece.cpp": ["cpu/parallel.h"],    # batches of texts on the library's threads
     "src/io/file.cpp": ["core/regular_file.h"],      # what data opens, too
-    "src/io/gemm_plans.cpp": ["core/gemm_plan.h"],   # the GEMM service's memory in a file
+    "src/io/gemm_plans.cpp": ["core/backend.h", "kernels/gemm_plan.h"],  # the GEMM service's memory in a file
     "src/nn/clip.cpp": ["kernels/step.h", "optim/param_refs.h"],  # clipping is a step kernel
 }
 # Public headers by layer: a header may include headers of its own or a lower layer.
@@ -51,6 +51,8 @@ LAYERS = [["cpp20.h"], ["dtype.h"], ["error.h", "shape.h", "shared.h", "device.h
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|fmt/|cub/|thrust/)")
 BACKEND_SWITCH = re.compile(r"\bMEZZO_(HAVE_CUDA|KERNELS)\b")
+# core knows that there are CUDA devices, as a type of device, and nothing of what runs on them.
+VENDOR_NAME = re.compile(r"cublas|\bcuda::|mezzo/cuda\.h", re.I)
 # Kernels that draw take their stream from stream_of(), so that a captured step draws anew in each replay.
 OWN_STREAM = re.compile(r"\bat\.(seed|offset)\b")
 UNWANTED = [re.compile(p) for p in (r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b", r"(?<![\w.])/(wo" r"rk|ro" r"ot|ho" r"me)/")]
@@ -159,6 +161,13 @@ def check_random_stream(name, text):
             report(name, text.count("\n", 0, match.start()) + 1, f"{match.group()}: use stream_of() of cuda/random_stream.cuh")
 
 
+def check_vendor_names(name, text):
+    if folder_of(name) == "src/core":
+        for number, line in enumerate(text.split("\n"), 1):
+            if match := VENDOR_NAME.search(line):
+                report(name, number, f"{match.group()}: core names nothing of one backend; src/kernels is the place")
+
+
 def check_backend_switch(name, text):
     folder = folder_of(name)
     if folder.startswith(("src", "include", "cuda")) and folder not in ("src/ops", "src/kernels") and str(name) != "src/core/device.cpp":
@@ -209,6 +218,7 @@ def main():
             check_includes(name, text)
             check_sizes(name, text)
             check_backend_switch(name, text)
+            check_vendor_names(name, text)
             check_random_stream(name, text)
     check_build_lists(names)
     check_version()

@@ -7,6 +7,10 @@
 #include "core/activation.h"
 #include "mezzo/dtype.h"
 
+namespace mezzo {
+struct GemmPlanStore;  // kernels/gemm_plan.h
+}
+
 namespace mezzo::cuda {
 
 // C[m,n] = activation(alpha op(A)[m,k] op(B)[k,n] + beta C + bias[n]), row-major, for each of `batch`
@@ -46,6 +50,9 @@ void gemm(const Gemm& g);
 // Device memory held as GEMM workspace by this process, all devices and branches together; memory_stats() has
 // it among the live blocks.
 std::size_t workspace_bytes();
+
+// What the plans are, for files.
+extern const GemmPlanStore plan_store;
 
 // Forgets all plans: the next call of each shape asks the library again.
 void clear_gemm_plans();

@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "core/gemm_plan.h"
+#include "kernels/gemm_plan.h"
 
 namespace mezzo::cuda::lt {
+
+using namespace gemm_plan;
 
 struct Operands {
     const void *a = nullptr, *b = nullptr, *bias = nullptr;

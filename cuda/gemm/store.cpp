@@ -1,7 +1,7 @@
 // What the GEMM service has chosen, for files.
-#include "core/gemm_plan.h"
 #include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
+#include "kernels/gemm_plan.h"
 
 namespace mezzo {
 namespace {
@@ -36,7 +36,6 @@ void adopt(const lt::TunedGemm& one) {
 
 }  // namespace
 
-extern const lt::PlanStore cuda_plan_store;
-const lt::PlanStore cuda_plan_store{.libraries = libraries, .tuned = tuned, .adopt = adopt};
+const GemmPlanStore cuda::plan_store{.libraries = libraries, .tuned = tuned, .adopt = adopt};
 
 }  // namespace mezzo

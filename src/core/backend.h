@@ -12,6 +12,8 @@
 
 namespace mezzo {
 
+struct GemmPlanStore;  // kernels/gemm_plan.h
+
 // The attributes of an op: one flat struct for all, filled by designated initialisers. An op reads what it
 // needs.
 struct Attrs {
@@ -64,6 +66,8 @@ struct Backend {
     // Host memory for copies beside the device's work (core/staging.h), null when it is not to be had; a null
     // entry where there is no such thing.
     std::unique_ptr<StagingBuffer> (*make_staging)(int index, std::size_t bytes) = nullptr;
+    // The algorithms chosen for matrix products, which files may keep; null where nothing is chosen.
+    const GemmPlanStore* gemm_plans = nullptr;
 };
 
 // The backend of a device type, or null in a build without it.

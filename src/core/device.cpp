@@ -1,12 +1,10 @@
 #include "mezzo/device.h"
 
-#include <atomic>
 #include <charconv>
 #include <string_view>
 
 #include "core/backend.h"
 #include "core/capture.h"
-#include "core/gemm_plan.h"
 #include "mezzo/error.h"
 
 namespace mezzo {
@@ -24,22 +22,6 @@ const Backend* backend(DeviceType type) {
     return nullptr;
 #endif
 }
-
-#ifdef MEZZO_HAVE_CUDA
-extern const cuda::lt::PlanStore cuda_plan_store;  // cuda/gemm/store.cpp
-#endif
-
-const cuda::lt::PlanStore* cuda::lt::plan_store(DeviceType type) {
-#ifdef MEZZO_HAVE_CUDA
-    return type == DeviceType::cuda ? &cuda_plan_store : nullptr;
-#else
-    return static_cast<void>(type), nullptr;
-#endif
-}
-
-static std::atomic<bool> flash_attention_on{false};
-void set_flash_attention(bool on) { flash_attention_on = on; }
-bool flash_attention() { return flash_attention_on; }
 
 const char* name(DeviceType type) { return type == DeviceType::cpu ? "cpu" : "cuda"; }
 

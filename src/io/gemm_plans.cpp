@@ -1,7 +1,5 @@
 // Files of GEMM plans: save_gemm_plans() and load_gemm_plans() of mezzo/cuda.h. docs/cuda.md describes the
 // format.
-#include "core/gemm_plan.h"
-
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -11,18 +9,20 @@
 #include <iterator>
 #include <map>
 
+#include "core/backend.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "kernels/gemm_plan.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {
 namespace {
 
+using gemm_plan::Problem;
+using gemm_plan::TunedGemm;
 using io::JsonKind;
 using io::JsonValue;
-using lt::Problem;
-using lt::TunedGemm;
 
 constexpr const char* format_name = "mezzo GEMM plans 1";
 constexpr std::uint64_t max_file_bytes = 64000000;
@@ -75,17 +75,17 @@ constexpr std::array epilogue_names{"none",          "bias",
                                     "relu_aux",      "relu_aux_bias",
                                     "drelu",         "drelu_bgrad",
                                     "dgelu_tanh",    "dgelu_tanh_bgrad"};
-static_assert(epilogue_names.size() == lt::epilogue_count);
+static_assert(epilogue_names.size() == gemm_plan::epilogue_count);
 constexpr std::array activation_names{"none", "relu", "gelu", "gelu_tanh"};
 constexpr std::array dtype_names{"float16", "bfloat16", "float32", "float64"};
 
 // Plans for one kind of GPU and one version of the library.
 struct Group {
-    lt::Library library;
+    gemm_plan::Library library;
     std::vector<TunedGemm> plans;
 };
 
-std::string request_text(const lt::Request& r) {
+std::string request_text(const gemm_plan::Request& r) {
     std::string text;
     for (const SizeField& f : sizes) text += fmt::format("\"{}\": {}, ", f.name, r.problem.*f.value);
     for (const AlignmentField& f : alignments)
@@ -168,7 +168,7 @@ std::uint16_t alignment(const Object& object, const char* key) {
     return static_cast<std::uint16_t>(value);
 }
 
-void read_algorithm(const Object& object, lt::Algo& algo) {
+void read_algorithm(const Object& object, gemm_plan::Algo& algo) {
     const std::string& text = object.member("algorithm", JsonKind::string).text;
     bool good = text.size() == 16 * std::size(algo.data);
     for (std::size_t i = 0; good && i < std::size(algo.data); ++i) {
@@ -188,10 +188,10 @@ TunedGemm read_plan(const Object& object) {
     for (const AlignmentField& f : alignments) p.*f.value = alignment(object, f.name);
     for (const DtypeField& f : dtypes) p.*f.value = Dtype(object.one_of(f.name, dtype_names));
     for (const FlagField& f : flags) p.*f.value = object.flag(f.name);
-    p.epilogue = lt::Epilogue(object.one_of("most", epilogue_names));
+    p.epilogue = gemm_plan::Epilogue(object.one_of("most", epilogue_names));
     plan.request.activation = Activation(object.one_of("activation", activation_names));
     plan.request.keeps_before = object.flag("keeps_before");
-    plan.choice.epilogue = lt::Epilogue(object.one_of("epilogue", epilogue_names));
+    plan.choice.epilogue = gemm_plan::Epilogue(object.one_of("epilogue", epilogue_names));
     read_algorithm(object, plan.choice.algo);
     return plan;
 }
@@ -226,18 +226,21 @@ std::vector<Group> read_groups(const std::string& path) {
     return groups;
 }
 
-const lt::PlanStore* store() { return lt::plan_store(DeviceType::cuda); }
+const GemmPlanStore* store() {
+    const Backend* const cuda = backend(DeviceType::cuda);
+    return cuda != nullptr ? cuda->gemm_plans : nullptr;
+}
 
 std::vector<Group> groups_to_save() {
     std::vector<Group> groups;
     if (store() == nullptr) return groups;
     const std::vector<TunedGemm> tuned = store()->tuned();
     if (tuned.empty()) return groups;
-    const std::vector<lt::Library> libraries = store()->libraries();
+    const std::vector<gemm_plan::Library> libraries = store()->libraries();
     // Equal GPUs share their plans; a fixed order makes equal files of equal plans.
-    std::map<std::pair<std::string, std::string>, std::pair<const lt::Library*, TunedGemm>> sorted;
+    std::map<std::pair<std::string, std::string>, std::pair<const gemm_plan::Library*, TunedGemm>> sorted;
     for (const TunedGemm& plan : tuned) {
-        const lt::Library& library = libraries.at(std::size_t(plan.request.problem.device));
+        const gemm_plan::Library& library = libraries.at(std::size_t(plan.request.problem.device));
         sorted.try_emplace({library.device, request_text(plan.request)}, &library, plan);
     }
     for (const auto& [key, entry] : sorted) {
@@ -265,13 +268,13 @@ std::size_t save_gemm_plans(const std::string& path) {
 
 LoadedGemmPlans load_gemm_plans(const std::string& path) {
     const std::vector<Group> groups = read_groups(path);
-    const std::vector<lt::Library> libraries =
-        store() != nullptr ? store()->libraries() : std::vector<lt::Library>();
+    const std::vector<gemm_plan::Library> libraries =
+        store() != nullptr ? store()->libraries() : std::vector<gemm_plan::Library>();
     LoadedGemmPlans report;
     for (const Group& group : groups) {
         bool same_device = false, same_version = false;
         for (std::size_t device = 0; device < libraries.size(); ++device) {
-            lt::Library other = libraries[device];
+            gemm_plan::Library other = libraries[device];
             const bool fits = other == group.library;
             other.version = group.library.version;
             same_device |= other == group.library;

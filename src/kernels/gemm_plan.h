@@ -1,5 +1,5 @@
-// A GPU's matrix products as data: what is to be computed, and by which algorithm. The GEMM service in cuda/
-// works with it, and src/io keeps it in files.
+// Matrix products as data: what is to be computed, and by which algorithm of a GEMM library. A backend whose
+// products are done by such a library works with it, and src/io keeps it in files.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "core/activation.h"
-#include "mezzo/device.h"
 #include "mezzo/dtype.h"
 
-namespace mezzo::cuda::lt {
+namespace mezzo::gemm_plan {
 
 // What the GEMM library does to a product before it stores it. aux: it also stores what the gradient of the
 // activation reads, for gelu_tanh the value before it, for relu a mask. d...: it multiplies by the gradient
@@ -114,19 +113,20 @@ struct TunedGemm {
 struct Library {
     std::string device;                  // the GPU's name
     std::uint64_t major = 0, minor = 0;  // its compute capability
-    std::uint64_t version = 0;           // of cuBLASLt
+    std::uint64_t version = 0;           // of the GEMM library
 
     friend bool operator==(const Library&, const Library&) = default;
 };
 
-// The GEMM service's memory, as files see it.
-struct PlanStore {
-    std::vector<Library> (*libraries)();  // by index of the device; empty without one
-    std::vector<TunedGemm> (*tuned)();    // of all devices
-    void (*adopt)(const TunedGemm& tuned);
+}  // namespace mezzo::gemm_plan
+
+namespace mezzo {
+
+// What a backend remembers of its products, as files see it: Backend::gemm_plans.
+struct GemmPlanStore {
+    std::vector<gemm_plan::Library> (*libraries)();  // by index of the device; empty without one
+    std::vector<gemm_plan::TunedGemm> (*tuned)();    // of all devices
+    void (*adopt)(const gemm_plan::TunedGemm& tuned);
 };
 
-// The store of a device type, or null in a build without it.
-const PlanStore* plan_store(DeviceType type);
-
-}  // namespace mezzo::cuda::lt
+}  // namespace mezzo

@@ -1,16 +1,24 @@
-#include "mezzo/cuda.h"
-
+// What users set about kernels, in builds without those kernels, too.
+#include <atomic>
 #include <mutex>
 
+#include "mezzo/cuda.h"
+#include "mezzo/device.h"
 #include "mezzo/error.h"
 
-namespace mezzo::cuda {
+namespace mezzo {
 namespace {
 
+std::atomic<bool> flash_attention_on{false};
 std::mutex mutex;
-GemmOptions current;
+cuda::GemmOptions current;
 
 }  // namespace
+
+void set_flash_attention(bool on) { flash_attention_on = on; }
+bool flash_attention() { return flash_attention_on; }
+
+namespace cuda {
 
 void set_gemm_options(const GemmOptions& options) {
     check(options.candidates >= 1 && options.candidates <= 64, ErrorKind::value,
@@ -24,4 +32,5 @@ GemmOptions gemm_options() {
     return current;
 }
 
-}  // namespace mezzo::cuda
+}  // namespace cuda
+}  // namespace mezzo
