@@ -1,9 +1,9 @@
 // The gradient before a linear layer's activation, and its column sums (the bias's gradient), in one pass:
 // the incoming gradient and what the activation kept are read once, and the result is not read again.
-#include "kernels/gemm_plan.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/reduce.cuh"
 #include "kernels/functors.h"
+#include "kernels/gemm_plan.h"
 #include "kernels/kernels.h"
 
 namespace mezzo::cuda {
@@ -129,28 +129,18 @@ template <class T> void run_packed(const Pass& p, Activation activation) {
         run_activation<T, 1>(p, activation);
 }
 
-template <class F> void with_type(Dtype dtype, const F& f) {
-    switch (dtype) {
-        case Dtype::float16:
-            return f(float16_t());
-        case Dtype::bfloat16:
-            return f(bfloat16_t());
-        case Dtype::float32:
-            return f(float());
-        default:
-            return f(double());
-    }
-}
-
 }  // namespace
 
 void gemm_activation_grad(const Gemm& g) {
     const Pass pass{g.c, g.kept, g.mask, g.c, g.bias_grad, g.m, g.n};
-    with_type(g.c_type, [&]<class T>(T) { run_packed<T>(pass, g.activation); });
+    visit_dtype<Dtypes::floating>(g.c_type,
+                                  [&]<class T>(std::type_identity<T>) { run_packed<T>(pass, g.activation); });
 }
 
 void gemm_bias_grad(const Gemm& g) {
-    with_type(g.c_type, [&]<class T>(T) { sum_columns(static_cast<T*>(g.c), g.m, g.n, g.bias_grad); });
+    visit_dtype<Dtypes::floating>(g.c_type, [&]<class T>(std::type_identity<T>) {
+        sum_columns(static_cast<T*>(g.c), g.m, g.n, g.bias_grad);
+    });
 }
 
 }  // namespace mezzo::cuda
@@ -164,7 +154,8 @@ void activation_grad(In in, const Attrs& at, Out out) {
     use_device_of(out[0]);
     const Pass pass{raw(in[0]),  raw(in[1]),       nullptr,         raw(out[0]),
                     raw(out[1]), in[0].shape()[0], in[0].shape()[1]};
-    with_type(out[0].dtype(), [&]<class T>(T) { run_packed<T>(pass, at.activation); });
+    visit_dtype<Dtypes::floating>(
+        out[0].dtype(), [&]<class T>(std::type_identity<T>) { run_packed<T>(pass, at.activation); });
 }
 
 }  // namespace mezzo::cuda_kernels

@@ -218,30 +218,16 @@ void nll_loss_grad(In in, const Attrs& at, Out out) {
 
 void cross_entropy(In in, const Attrs& at, Out out) {
     use_device_of(out[0]);
-    switch (in[0].dtype()) {
-        case Dtype::float16:
-            return forward(array_of<float16_t>(in[0]), in, at, out);
-        case Dtype::bfloat16:
-            return forward(array_of<bfloat16_t>(in[0]), in, at, out);
-        case Dtype::float32:
-            return forward(array_of<float>(in[0]), in, at, out);
-        default:
-            return forward(any_of<double>(in[0]), in, at, out);
-    }
+    if (in[0].dtype() == float64) return forward(any_of<double>(in[0]), in, at, out);
+    visit_dtype<Dtypes::up_to_32bit>(
+        in[0].dtype(), [&]<class T>(std::type_identity<T>) { forward(array_of<T>(in[0]), in, at, out); });
 }
 
 void cross_entropy_grad(In in, const Attrs& at, Out out) {
     use_device_of(out[0]);
-    switch (in[1].dtype()) {
-        case Dtype::float16:
-            return backward_of<float16_t>(in, at, out);
-        case Dtype::bfloat16:
-            return backward_of<bfloat16_t>(in, at, out);
-        case Dtype::float32:
-            return backward_of<float>(in, at, out);
-        default:
-            return backward(any_of<double>(in[1]), any_of<double>(out[0]), in, at);
-    }
+    if (in[1].dtype() == float64) return backward(any_of<double>(in[1]), any_of<double>(out[0]), in, at);
+    visit_dtype<Dtypes::up_to_32bit>(in[1].dtype(),
+                                     [&]<class T>(std::type_identity<T>) { backward_of<T>(in, at, out); });
 }
 
 }  // namespace mezzo::cuda_kernels

@@ -6,62 +6,10 @@
 
 #include "core/storage.h"
 #include "core/tensor_impl.h"
-#include "cuda/kernel.cuh"
+#include "cuda/visit_dtype.cuh"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {
-
-// Element i of an array of any dtype, as C.
-template <class C> __device__ C load_as(const void* p, Dtype dtype, std::int64_t i) {
-    switch (dtype) {
-        case Dtype::float16:
-            return convert<C>(static_cast<const float16_t*>(p)[i]);
-        case Dtype::bfloat16:
-            return convert<C>(static_cast<const bfloat16_t*>(p)[i]);
-        case Dtype::float32:
-            return convert<C>(static_cast<const float*>(p)[i]);
-        case Dtype::float64:
-            return convert<C>(static_cast<const double*>(p)[i]);
-        case Dtype::int32:
-            return convert<C>(static_cast<const std::int32_t*>(p)[i]);
-        case Dtype::int64:
-            return convert<C>(static_cast<const std::int64_t*>(p)[i]);
-        case Dtype::uint8:
-            return convert<C>(static_cast<const std::uint8_t*>(p)[i]);
-        case Dtype::boolean:
-            return convert<C>(static_cast<const bool*>(p)[i]);
-    }
-    return C(0);
-}
-
-template <class C> __device__ void store_as(void* p, Dtype dtype, std::int64_t i, C value) {
-    switch (dtype) {
-        case Dtype::float16:
-            static_cast<float16_t*>(p)[i] = convert<float16_t>(value);
-            break;
-        case Dtype::bfloat16:
-            static_cast<bfloat16_t*>(p)[i] = convert<bfloat16_t>(value);
-            break;
-        case Dtype::float32:
-            static_cast<float*>(p)[i] = convert<float>(value);
-            break;
-        case Dtype::float64:
-            static_cast<double*>(p)[i] = convert<double>(value);
-            break;
-        case Dtype::int32:
-            static_cast<std::int32_t*>(p)[i] = convert<std::int32_t>(value);
-            break;
-        case Dtype::int64:
-            static_cast<std::int64_t*>(p)[i] = convert<std::int64_t>(value);
-            break;
-        case Dtype::uint8:
-            static_cast<std::uint8_t*>(p)[i] = convert<std::uint8_t>(value);
-            break;
-        case Dtype::boolean:
-            static_cast<bool*>(p)[i] = convert<bool>(value);
-            break;
-    }
-}
 
 // An array whose dtype is known when the kernel is compiled; computes in Compute<T>.
 template <class T> struct Array {

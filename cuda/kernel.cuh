@@ -86,16 +86,10 @@ inline unsigned block_for(std::int64_t n, unsigned limit = 256) {
 // N elements that move as one access of up to 16 bytes; the address must be a multiple of the size.
 template <class T, int N> struct alignas(sizeof(T) * N) Vec { T v[N]; };
 
-// The type sums and functions of T are computed in: float for the 16-bit types, else T itself.
-template <class T> struct ComputeType { using type = T; };
-template <> struct ComputeType<float16_t> { using type = float; };
-template <> struct ComputeType<bfloat16_t> { using type = float; };
-template <class T> using Compute = typename ComputeType<T>::type;
+// The type sums and functions of T are computed in: float for the storage types, else T itself.
+template <class T> using Compute = std::conditional_t<is_storage_type<T>, float, T>;
 
-template <class T> inline constexpr bool is_16bit_float =
-    std::is_same_v<T, float16_t> || std::is_same_v<T, bfloat16_t>;
-
-// The value as float; exact for the 16-bit types.
+// The value as float; exact for the storage types.
 template <class T> __device__ float to_float(T x) {
 #if defined(__CUDACC__)
     if constexpr (std::is_same_v<T, float16_t>)
@@ -127,9 +121,9 @@ template <class T> __device__ T from_float(float x) {
 template <class To, class From> __device__ To convert(From x) {
     if constexpr (std::is_same_v<To, From>)
         return x;
-    else if constexpr (is_16bit_float<From>)
+    else if constexpr (is_storage_type<From>)
         return convert<To>(to_float(x));
-    else if constexpr (is_16bit_float<To>)
+    else if constexpr (is_storage_type<To>)
         return from_float<To>(static_cast<float>(x));
     else if constexpr (std::is_same_v<To, bool>)
         return x != From(0);

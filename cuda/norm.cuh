@@ -22,9 +22,8 @@ template <class T> __device__ void store_pack(T* p, std::int64_t i, const float 
 }
 // For what stays in the cache, such as weights: the dtype is looked at when the kernel runs.
 __device__ inline void load_pack(const AnyArray<float>& x, std::int64_t i, float (&values)[pack]) {
-    if (x.dtype == Dtype::float32) return load_pack(static_cast<const float*>(x.p), i, values);
-    if (x.dtype == Dtype::float16) return load_pack(static_cast<const float16_t*>(x.p), i, values);
-    load_pack(static_cast<const bfloat16_t*>(x.p), i, values);
+    visit_on_device<Dtypes::up_to_32bit>(
+        x.dtype, [&]<class T>(std::type_identity<T>) { load_pack(static_cast<const T*>(x.p), i, values); });
 }
 
 inline bool packs_fit(const Tensor& x) {

@@ -205,19 +205,12 @@ template <class A> struct LoadElement {
 // reduce() of the elements of x: make(C{}) gives the operation in compute type C.
 template <class Make>
 void reduce_elements(const Tensor& x, const ReduceShape& s, const Tensor& out, const Make& make) {
-    switch (x.dtype()) {
-        case Dtype::float16:
-            return reduce(LoadElement<Array<float16_t>>{array_of<float16_t>(x)}, make(0.0f), s, out);
-        case Dtype::bfloat16:
-            return reduce(LoadElement<Array<bfloat16_t>>{array_of<bfloat16_t>(x)}, make(0.0f), s, out);
-        case Dtype::float32:
-            return reduce(LoadElement<Array<float>>{array_of<float>(x)}, make(0.0f), s, out);
-        case Dtype::float64:
-            return reduce(LoadElement<Array<double>>{array_of<double>(x)}, make(0.0), s, out);
-        default:
-            return reduce(LoadElement<AnyArray<std::int64_t>>{any_of<std::int64_t>(x)}, make(std::int64_t(0)),
-                          s, out);
-    }
+    if (!is_floating(x.dtype()))
+        return reduce(LoadElement<AnyArray<std::int64_t>>{any_of<std::int64_t>(x)}, make(std::int64_t(0)), s,
+                      out);
+    visit_dtype<Dtypes::floating>(x.dtype(), [&]<class T>(std::type_identity<T>) {
+        reduce(LoadElement<Array<T>>{array_of<T>(x)}, make(Compute<T>(0)), s, out);
+    });
 }
 
 // Sum of the values divided by `divisor`.

@@ -54,16 +54,9 @@ template <class T> void softmax_of(const Tensor& x, const Tensor& y, const Rows&
 void softmax_forward(In in, const Attrs& at, Out out, bool log) {
     use_device_of(out[0]);
     const Rows r = rows_along(in[0].shape(), at.dim);
-    switch (in[0].dtype()) {
-        case Dtype::float16:
-            return softmax_of<float16_t>(in[0], out[0], r, log);
-        case Dtype::bfloat16:
-            return softmax_of<bfloat16_t>(in[0], out[0], r, log);
-        case Dtype::float32:
-            return softmax_of<float>(in[0], out[0], r, log);
-        default:
-            return run_softmax(any_of<double>(in[0]), any_of<double>(out[0]), r, log);
-    }
+    if (in[0].dtype() == float64) return run_softmax(any_of<double>(in[0]), any_of<double>(out[0]), r, log);
+    visit_dtype<Dtypes::up_to_32bit>(
+        in[0].dtype(), [&]<class T>(std::type_identity<T>) { softmax_of<T>(in[0], out[0], r, log); });
 }
 
 template <class G, class Y, class X>
@@ -86,9 +79,9 @@ void softmax_backward(In in, const Attrs& at, Out out, bool log) {
     const Dtype g = in[0].dtype(), y = in[1].dtype(), x = out[0].dtype();
     if (compute_kind({g, y, x}) == ComputeKind::float64)
         return run_grad(any_of<double>(in[0]), any_of<double>(in[1]), any_of<double>(out[0]), r, log);
-    if (g == float32 && y == float32) return grad_of<float>(in, out[0], r, log);
-    if (g == float16 && y == float16) return grad_of<float16_t>(in, out[0], r, log);
-    if (g == bfloat16 && y == bfloat16) return grad_of<bfloat16_t>(in, out[0], r, log);
+    if (g == y)
+        return visit_dtype<Dtypes::up_to_32bit>(
+            g, [&]<class T>(std::type_identity<T>) { grad_of<T>(in, out[0], r, log); });
     run_grad(any_of<float>(in[0]), any_of<float>(in[1]), any_of<float>(out[0]), r, log);
 }
 

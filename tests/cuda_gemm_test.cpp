@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "core/values.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
 #include "tests/device_array.h"
@@ -18,38 +19,19 @@ using test::DeviceArray;
 
 double read(const std::vector<unsigned char>& bytes, Dtype dtype, std::int64_t i) {
     const unsigned char* p = bytes.data() + i * std::int64_t(size_of(dtype));
-    const auto as = [p](auto value) {
+    return visit_dtype<Dtypes::floating>(dtype, [p]<class T>(std::type_identity<T>) {
+        T value;
         std::memcpy(&value, p, sizeof value);
-        return value;
-    };
-    switch (dtype) {
-        case Dtype::float16:
-            return float(as(float16_t()));
-        case Dtype::bfloat16:
-            return float(as(bfloat16_t()));
-        case Dtype::float32:
-            return as(0.0f);
-        default:
-            return as(0.0);
-    }
+        return convert_value<double>(value);
+    });
 }
 
 void write(std::vector<unsigned char>& bytes, Dtype dtype, std::int64_t i, double value) {
     unsigned char* p = bytes.data() + i * std::int64_t(size_of(dtype));
-    const auto put = [p](auto v) { std::memcpy(p, &v, sizeof v); };
-    switch (dtype) {
-        case Dtype::float16:
-            put(float16_t(float(value)));
-            break;
-        case Dtype::bfloat16:
-            put(bfloat16_t(float(value)));
-            break;
-        case Dtype::float32:
-            put(float(value));
-            break;
-        default:
-            put(value);
-    }
+    visit_dtype<Dtypes::floating>(dtype, [&]<class T>(std::type_identity<T>) {
+        const T element = convert_value<T>(value);
+        std::memcpy(p, &element, sizeof element);
+    });
 }
 
 double epsilon(Dtype dtype) {

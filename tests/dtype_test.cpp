@@ -4,7 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <string>
+#include <type_traits>
+
+#include "core/visit_dtype.h"
 
 using namespace mezzo;
 
@@ -70,6 +74,66 @@ TEST_CASE("dtype: names, sizes and C++ types") {
     CHECK_FALSE(is_floating(int32));
     CHECK(is_16bit(bfloat16));
     CHECK_FALSE(is_16bit(float32));
+}
+
+// What the table says of an arithmetic type must be what C++ says.
+template <class T> void check_row(const DtypeInfo& row, std::type_identity<T>) {
+    using Limits = std::numeric_limits<T>;
+    CHECK(row.max == double(Limits::max()));
+    CHECK(row.significand_bits == Limits::digits);
+    CHECK(row.epsilon == (std::is_floating_point_v<T> ? double(Limits::epsilon()) : 0.0));
+    CHECK((1 << row.exponent_bits) == (std::is_floating_point_v<T> ? 2 * Limits::max_exponent : 1));
+    const DtypeKind integers = std::is_same_v<T, bool> ? DtypeKind::boolean : DtypeKind::integral;
+    CHECK(row.kind == (std::is_floating_point_v<T> ? DtypeKind::floating : integers));
+}
+// What it says of a storage type must be what its conversions do.
+template <class T>
+requires is_storage_type<T>
+void check_row(const DtypeInfo& row, std::type_identity<T>) {
+    const auto rounded = [](double x) { return double(float(T(float(x)))); };
+    CHECK(rounded(row.max) == row.max);
+    CHECK_FALSE(std::isfinite(rounded(row.max * (1 + row.epsilon / 2))));
+    CHECK(rounded(1 + row.epsilon) == 1 + row.epsilon);
+    CHECK(rounded(1 + row.epsilon / 2) == 1);
+    CHECK(row.significand_bits == 1 - std::ilogb(row.epsilon));
+    CHECK((1 << row.exponent_bits) == 2 * (std::ilogb(row.max) + 1));
+    CHECK(row.kind == DtypeKind::floating);
+}
+
+TEST_CASE("dtype: every row of the table is what the type does") {
+    std::set<std::string> names, file_names, numpy_names;
+    for (const Dtype dtype : all_dtypes) {
+        const DtypeInfo& row = dtype_info(dtype);
+        INFO(row.name);
+        visit_dtype(dtype, [&]<class T>(std::type_identity<T> type) {
+            CHECK(dtype_of<T>() == dtype);
+            CHECK(row.size == sizeof(T));
+            check_row(row, type);
+        });
+        CHECK(is_floating(dtype) == (row.kind == DtypeKind::floating));
+        CHECK(is_16bit(dtype) == (dtype == float16 || dtype == bfloat16));
+        names.insert(row.name);
+        file_names.insert(row.file_name);
+        numpy_names.insert(row.numpy_name);
+    }
+    CHECK(names.size() == std::size_t(dtype_count));
+    CHECK(file_names == std::set<std::string>{"F16", "BF16", "F32", "F64", "I32", "I64", "U8", "BOOL"});
+    CHECK(numpy_names == std::set<std::string>{"float16", "bfloat16", "float32", "float64", "int32", "int64",
+                                               "uint8", "bool"});
+}
+
+TEST_CASE("dtype: kernels of a subset are compiled for its dtypes, others are refused") {
+    const auto size = []<class T>(std::type_identity<T>) { return sizeof(T); };
+    for (const Dtype dtype : all_dtypes) {
+        CHECK(visit_dtype(dtype, size) == size_of(dtype));
+        if (is_floating(dtype))
+            CHECK(visit_dtype<Dtypes::floating>(dtype, size) == size_of(dtype));
+        else
+            CHECK_THROWS_WITH(visit_dtype<Dtypes::floating>(dtype, size),
+                              "no kernel for elements of " + std::string(name(dtype)));
+    }
+    CHECK(visit_dtype<Dtypes::up_to_32bit>(bfloat16, size) == 2);
+    CHECK_THROWS_AS(visit_dtype<Dtypes::up_to_32bit>(float64, size), Error);
 }
 
 TEST_CASE("dtype: promotion is PyTorch's table") {

@@ -241,6 +241,17 @@ TEST_CASE("scalars and 0-dim tensors leave 16 bit as it is", "[dtypes]") {
     CHECK(product.dtype() == float16);
     CHECK(std::isinf(doubles(product)[0]));
     CHECK(doubles(lt(h, 70000.0)) == Values{1, 1});
+    for (const Dtype dtype : {float16, bfloat16, float32}) {  // a number beyond the range is not infinity
+        INFO(name(dtype));
+        const Tensor infinite = full({1}, INFINITY, {.dtype = dtype});
+        for (const double finite : {3.4e38, 1e39}) {
+            if (finite < dtype_info(dtype).max) continue;
+            CHECK(doubles(eq(infinite, finite)) == Values{0});
+            CHECK(doubles(gt(infinite, finite)) == Values{1});
+            CHECK(doubles(lt(neg(infinite), -finite)) == Values{1});
+        }
+        CHECK(doubles(eq(infinite, INFINITY)) == Values{1});
+    }
     const Tensor mask = ones({2}, {.dtype = boolean});
     CHECK(doubles(masked_fill(h, mask, -1e9)) == Values{-65504, -65504});
     CHECK(doubles(masked_fill(h.to(bfloat16), mask, 1e39))[0] == 0x1.FEp127);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/values.h"
 #include "cpu/gemm.h"
 #include "cpu/isa.h"
 #include "cpu/isa_tables.h"
@@ -22,38 +23,18 @@ using namespace mezzo;
 using cpu::Gemm;
 
 inline double read(const void* p, Dtype type, std::int64_t i) {
-    switch (type) {
-        case float16:
-            return static_cast<float>(static_cast<const float16_t*>(p)[i]);
-        case bfloat16:
-            return static_cast<float>(static_cast<const bfloat16_t*>(p)[i]);
-        case float32:
-            return static_cast<const float*>(p)[i];
-        default:
-            return static_cast<const double*>(p)[i];
-    }
+    return visit_dtype<Dtypes::floating>(type, [&]<class T>(std::type_identity<T>) {
+        return convert_value<double>(static_cast<const T*>(p)[i]);
+    });
 }
 
 inline void write(void* p, Dtype type, std::int64_t i, double x) {
-    switch (type) {
-        case float16:
-            static_cast<float16_t*>(p)[i] = float16_t(static_cast<float>(x));
-            break;
-        case bfloat16:
-            static_cast<bfloat16_t*>(p)[i] = bfloat16_t(static_cast<float>(x));
-            break;
-        case float32:
-            static_cast<float*>(p)[i] = static_cast<float>(x);
-            break;
-        default:
-            static_cast<double*>(p)[i] = x;
-    }
+    visit_dtype<Dtypes::floating>(
+        type, [&]<class T>(std::type_identity<T>) { static_cast<T*>(p)[i] = convert_value<T>(x); });
 }
 
 // Half the distance between neighbours, relative: what one rounding to the type may add.
-inline double rounding(Dtype type) {
-    return type == float16 ? 0x1p-11 : type == bfloat16 ? 0x1p-8 : type == float32 ? 0x1p-24 : 0x1p-53;
-}
+inline double rounding(Dtype type) { return dtype_info(type).epsilon / 2; }
 
 // A matrix inside a larger allocation: `ld` beyond the row, NaN everywhere else, guards checked afterwards.
 struct Matrix {

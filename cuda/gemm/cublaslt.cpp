@@ -111,19 +111,17 @@ cublasLtHandle_t handle() {
     return h;
 }
 
+struct DataType {
+    Dtype dtype;
+    cudaDataType_t type;
+};
+constexpr DataType data_types[] = {
+    {float16, CUDA_R_16F}, {bfloat16, CUDA_R_16BF}, {float32, CUDA_R_32F}, {float64, CUDA_R_64F}};
+
 cudaDataType_t data_type(Dtype dtype) {
-    switch (dtype) {
-        case Dtype::float16:
-            return CUDA_R_16F;
-        case Dtype::bfloat16:
-            return CUDA_R_16BF;
-        case Dtype::float32:
-            return CUDA_R_32F;
-        case Dtype::float64:
-            return CUDA_R_64F;
-        default:
-            fail(ErrorKind::dtype, "gemm: no matrix products of ", dtype);
-    }
+    for (const DataType& known : data_types)
+        if (known.dtype == dtype) return known.type;
+    fail(ErrorKind::dtype, "gemm: no matrix products of ", dtype);
 }
 
 cublasComputeType_t compute_type(const Problem& p) {

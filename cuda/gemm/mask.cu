@@ -1,6 +1,6 @@
 // The mask of a ReLU layer's result (core/activation.h), where the GEMM library has not made it.
 #include "cuda/gemm/gemm.h"
-#include "cuda/kernel.cuh"
+#include "cuda/visit_dtype.cuh"
 
 namespace mezzo::cuda {
 namespace {
@@ -33,16 +33,7 @@ template <class T> void run(const Gemm& g) {
 }  // namespace
 
 void gemm_mask(const Gemm& g) {
-    switch (g.c_type) {
-        case Dtype::float16:
-            return run<float16_t>(g);
-        case Dtype::bfloat16:
-            return run<bfloat16_t>(g);
-        case Dtype::float32:
-            return run<float>(g);
-        default:
-            return run<double>(g);
-    }
+    visit_dtype<Dtypes::floating>(g.c_type, [&]<class T>(std::type_identity<T>) { run<T>(g); });
 }
 
 }  // namespace mezzo::cuda

@@ -1,25 +1,35 @@
-// Element types: the eight dtypes, the two 16-bit storage types, and how types combine.
+// Element types: the dtypes with what is to be known of each, the storage types, and how types combine.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "mezzo/cpp20.h"
 
 namespace mezzo {
 
-enum class Dtype : std::uint8_t { float16, bfloat16, float32, float64, int32, int64, uint8, boolean };
+// float16, bfloat16, float32, float64, int32, int64, uint8, boolean: the lines of the table.
+enum class Dtype : std::uint8_t {
+#define MEZZO_DTYPE(name, ...) name,
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
+};
 
-inline constexpr int dtype_count = 8;
-inline constexpr Dtype float16 = Dtype::float16;
-inline constexpr Dtype bfloat16 = Dtype::bfloat16;
-inline constexpr Dtype float32 = Dtype::float32;
-inline constexpr Dtype float64 = Dtype::float64;
-inline constexpr Dtype int32 = Dtype::int32;
-inline constexpr Dtype int64 = Dtype::int64;
-inline constexpr Dtype uint8 = Dtype::uint8;
-inline constexpr Dtype boolean = Dtype::boolean;
+// Boolean before integral before floating: promote() takes the later kind.
+enum class DtypeKind : std::uint8_t { boolean, integral, floating };
+
+#define MEZZO_DTYPE(name, ...) inline constexpr Dtype name = Dtype::name;
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
+
+inline constexpr Dtype all_dtypes[] = {
+#define MEZZO_DTYPE(name, ...) Dtype::name,
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
+};
+inline constexpr int dtype_count = sizeof all_dtypes / sizeof(Dtype);
 
 // IEEE 754 binary16 as storage: conversion to float is exact, from float rounds to nearest even.
 struct float16_t {
@@ -73,13 +83,32 @@ private:
     }
 };
 
-[[nodiscard]] constexpr std::size_t size_of(Dtype dtype) {
-    constexpr std::size_t sizes[dtype_count] = {2, 2, 4, 8, 4, 8, 1, 1};
-    return sizes[static_cast<int>(dtype)];
+struct DtypeInfo {
+    const char* name;
+    std::size_t size;  // of an element, in bytes
+    DtypeKind kind;
+    double max;              // the largest finite value; int64's 2^63 - 1 is rounded to 2^63
+    double epsilon;          // from 1 to the next larger number; 0 unless floating
+    int significand_bits;    // with the hidden one; of integers all bits but the sign
+    int exponent_bits;       // 0 unless floating
+    const char* file_name;   // in safetensors
+    const char* numpy_name;  // as numpy.dtype() takes it; bfloat16 is the ml_dtypes package's
+};
+
+inline constexpr DtypeInfo dtype_table[] = {
+#define MEZZO_DTYPE(name, T, kind, max, epsilon, significand, exponent, file_name, numpy_name) \
+    {#name, sizeof(T), DtypeKind::kind, max, epsilon, significand, exponent, file_name, numpy_name},
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
+};
+[[nodiscard]] constexpr const DtypeInfo& dtype_info(Dtype dtype) { return dtype_table[int(dtype)]; }
+
+[[nodiscard]] constexpr std::size_t size_of(Dtype dtype) { return dtype_info(dtype).size; }
+[[nodiscard]] constexpr bool is_floating(Dtype dtype) {
+    return dtype_info(dtype).kind == DtypeKind::floating;
 }
-[[nodiscard]] constexpr bool is_floating(Dtype dtype) { return dtype <= Dtype::float64; }
-[[nodiscard]] constexpr bool is_16bit(Dtype dtype) { return dtype <= Dtype::bfloat16; }
-[[nodiscard]] const char* name(Dtype dtype);  // "float16", "int64", ...
+[[nodiscard]] constexpr bool is_16bit(Dtype dtype) { return is_floating(dtype) && size_of(dtype) == 2; }
+[[nodiscard]] constexpr const char* name(Dtype dtype) { return dtype_info(dtype).name; }  // "float16", ...
 
 // The dtype that holds both: floating wins over integral, float16 with bfloat16 gives float32 (PyTorch's
 // table).
@@ -87,13 +116,12 @@ private:
 
 // The dtype of a C++ element type: dtype_of<float>() == float32.
 template <class T> [[nodiscard]] constexpr Dtype dtype_of();
-template <> constexpr Dtype dtype_of<float16_t>() { return float16; }
-template <> constexpr Dtype dtype_of<bfloat16_t>() { return bfloat16; }
-template <> constexpr Dtype dtype_of<float>() { return float32; }
-template <> constexpr Dtype dtype_of<double>() { return float64; }
-template <> constexpr Dtype dtype_of<std::int32_t>() { return int32; }
-template <> constexpr Dtype dtype_of<std::int64_t>() { return int64; }
-template <> constexpr Dtype dtype_of<std::uint8_t>() { return uint8; }
-template <> constexpr Dtype dtype_of<bool>() { return boolean; }
+#define MEZZO_DTYPE(name, T, ...) \
+    template <> constexpr Dtype dtype_of<T>() { return name; }
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
+
+// Whether elements of T are storage only: converted to float, exactly, to compute with, and rounded back.
+template <class T> inline constexpr bool is_storage_type = std::is_class_v<T>;
 
 }  // namespace mezzo

@@ -1,38 +1,28 @@
 #include "mezzo/dtype.h"
 
-#include <algorithm>
-
 namespace mezzo {
 namespace {
 
-// bool < uint8 < int32 < int64; only asked of integral dtypes.
-int integral_rank(Dtype dtype) {
-    switch (dtype) {
-        case Dtype::boolean:
-            return 0;
-        case Dtype::uint8:
-            return 1;
-        case Dtype::int32:
-            return 2;
-        default:
-            return 3;
-    }
+// Whether every value of b is one of a; both are of one kind.
+bool holds(Dtype a, Dtype b) {
+    const DtypeInfo &wide = dtype_info(a), &narrow = dtype_info(b);
+    return wide.significand_bits >= narrow.significand_bits && wide.exponent_bits >= narrow.exponent_bits;
 }
 
 }  // namespace
 
-const char* name(Dtype dtype) {
-    constexpr const char* names[dtype_count] = {"float16", "bfloat16", "float32", "float64",
-                                                "int32",   "int64",    "uint8",   "boolean"};
-    return names[static_cast<int>(dtype)];
-}
-
 Dtype promote(Dtype a, Dtype b) {
-    if (a == b) return a;
-    if (is_floating(a) != is_floating(b)) return is_floating(a) ? a : b;
-    if (!is_floating(a)) return integral_rank(a) > integral_rank(b) ? a : b;
-    if (is_16bit(a) && is_16bit(b)) return float32;  // neither 16-bit dtype holds the other
-    return std::max(a, b);                           // the enumerators ascend: 16 bit, float32, float64
+    const DtypeKind kind_a = dtype_info(a).kind, kind_b = dtype_info(b).kind;
+    if (kind_a != kind_b) return kind_a > kind_b ? a : b;
+    if (holds(a, b)) return a;
+    if (holds(b, a)) return b;
+    // Neither of float16 and bfloat16 holds the other: the smallest that holds both.
+    Dtype smallest = float64;
+    for (const Dtype dtype : all_dtypes)
+        if (dtype_info(dtype).kind == kind_a && holds(dtype, a) && holds(dtype, b) &&
+            size_of(dtype) < size_of(smallest))
+            smallest = dtype;
+    return smallest;
 }
 
 }  // namespace mezzo

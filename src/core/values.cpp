@@ -103,14 +103,9 @@ template <class T> T* Tensor::data() const {
     template std::vector<T> Tensor::to_vector<T>() const;                             \
     template Tensor Tensor::from<T>(std::span<const T>, const Shape&, TensorOptions); \
     template T* Tensor::data<T>() const;
-MEZZO_INSTANTIATE(float16_t)
-MEZZO_INSTANTIATE(bfloat16_t)
-MEZZO_INSTANTIATE(float)
-MEZZO_INSTANTIATE(double)
-MEZZO_INSTANTIATE(std::int32_t)
-MEZZO_INSTANTIATE(std::int64_t)
-MEZZO_INSTANTIATE(std::uint8_t)
-MEZZO_INSTANTIATE(bool)
+#define MEZZO_DTYPE(name, T, ...) MEZZO_INSTANTIATE(T)
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
 #undef MEZZO_INSTANTIATE
 
 namespace {

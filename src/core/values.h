@@ -6,47 +6,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
 #include "core/tensor_impl.h"
+#include "core/visit_dtype.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
-
-// Calls f(std::type_identity<T>()) with the C++ type of a dtype.
-template <class F> decltype(auto) visit_dtype(Dtype dtype, F&& f) {
-    switch (dtype) {
-        case Dtype::float16:
-            return f(std::type_identity<float16_t>());
-        case Dtype::bfloat16:
-            return f(std::type_identity<bfloat16_t>());
-        case Dtype::float32:
-            return f(std::type_identity<float>());
-        case Dtype::float64:
-            return f(std::type_identity<double>());
-        case Dtype::int32:
-            return f(std::type_identity<std::int32_t>());
-        case Dtype::int64:
-            return f(std::type_identity<std::int64_t>());
-        case Dtype::uint8:
-            return f(std::type_identity<std::uint8_t>());
-        default:
-            return f(std::type_identity<bool>());
-    }
-}
-
-template <class T> inline constexpr bool is_16bit_type =
-    std::is_same_v<T, float16_t> || std::is_same_v<T, bfloat16_t>;
 
 // One element as another type. Real to integral drops the fraction; values out of range saturate and NaN
 // gives 0, where C++ leaves the result undefined.
 template <class To, class From> To convert_value(From value) {
     if constexpr (std::is_same_v<To, From>) {
         return value;
-    } else if constexpr (is_16bit_type<From>) {
+    } else if constexpr (is_storage_type<From>) {
         return convert_value<To>(static_cast<float>(value));
-    } else if constexpr (is_16bit_type<To>) {
+    } else if constexpr (is_storage_type<To>) {
         return To(static_cast<float>(value));
     } else if constexpr (std::is_same_v<To, bool>) {
         return value != From(0);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/visit_dtype.h"
 #include "cpu/isa.h"
 #include "cpu/isa_tables.h"
 
@@ -29,13 +30,11 @@ template <class T> T saturate(double x) {
     return static_cast<T>(x);
 }
 
-template <class T> constexpr bool is_half = std::is_same_v<T, float16_t> || std::is_same_v<T, bfloat16_t>;
-
-// To a 16-bit type: from float directly, from anything wider through one rounding to odd.
+// To a storage type: from float directly, from anything wider through one rounding to odd.
 template <class To, class From> To cast(From x) {
-    if constexpr (is_half<From>) {
+    if constexpr (is_storage_type<From>) {
         return cast<To>(static_cast<float>(x));
-    } else if constexpr (is_half<To>) {
+    } else if constexpr (is_storage_type<To>) {
         if constexpr (std::is_same_v<From, float>)
             return To(x);
         else
@@ -69,33 +68,10 @@ template <class From, class To> void loop(const void* src, void* dst, std::int64
 
 using Loop = void (*)(const void*, void*, std::int64_t);
 
-template <class From> Loop loop_to(Dtype to) {
-    constexpr Loop loops[dtype_count] = {
-        loop<From, float16_t>,    loop<From, bfloat16_t>,   loop<From, float>,        loop<From, double>,
-        loop<From, std::int32_t>, loop<From, std::int64_t>, loop<From, std::uint8_t>, loop<From, bool>};
-    return loops[static_cast<int>(to)];
-}
-
 Loop general_loop(Dtype from, Dtype to) {
-    switch (from) {
-        case float16:
-            return loop_to<float16_t>(to);
-        case bfloat16:
-            return loop_to<bfloat16_t>(to);
-        case float32:
-            return loop_to<float>(to);
-        case float64:
-            return loop_to<double>(to);
-        case int32:
-            return loop_to<std::int32_t>(to);
-        case int64:
-            return loop_to<std::int64_t>(to);
-        case uint8:
-            return loop_to<std::uint8_t>(to);
-        case boolean:
-            break;
-    }
-    return loop_to<bool>(to);
+    return visit_dtype(from, [to]<class From>(std::type_identity<From>) {
+        return visit_dtype(to, []<class To>(std::type_identity<To>) -> Loop { return loop<From, To>; });
+    });
 }
 
 const ConvertKernels& active_kernels() {
@@ -113,8 +89,9 @@ void convert(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
         std::memcpy(dst, src, static_cast<std::size_t>(n) * size_of(from));
         return;
     }
-    if (from <= float32 && to <= float32)
-        active_kernels().convert[static_cast<int>(from)][static_cast<int>(to)](src, dst, n);
+    const int row = convert_index(from), column = convert_index(to);
+    if (row >= 0 && column >= 0)
+        active_kernels().convert[row][column](src, dst, n);
     else
         general_loop(from, to)(src, dst, n);
 }

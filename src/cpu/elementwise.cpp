@@ -23,7 +23,7 @@ TypedLoop<L> loop_for(const L (&narrow)[2], const L (&wide)[compute_count], In i
     const Dtype type = out[0]->dtype;
     bool same = is_16bit(type);
     for (const Tensor& x : in) same = same && x->dtype == type;
-    if (same && narrow[int(type)]) return {narrow[int(type)], type};
+    if (same && narrow[index_16bit(type)]) return {narrow[index_16bit(type)], type};
     const Compute compute = compute_for(type);
     return {wide[int(compute)], dtype_of(compute)};
 }
@@ -125,7 +125,7 @@ void select(const Tensor& condition, const Source& a, const Source& b, const Ten
 // Finite values beyond the range of a 16-bit dtype become its lowest or highest finite number.
 double saturate(double value, Dtype dtype) {
     if (!is_16bit(dtype) || !std::isfinite(value)) return value;
-    const double highest = dtype == float16 ? 65504.0 : 0x1.fep127;
+    const double highest = dtype_info(dtype).max;
     return value > highest ? highest : value < -highest ? -highest : value;
 }
 

@@ -23,7 +23,7 @@ void check_stride(const char* name, std::int64_t ld, std::int64_t row) {
     check(ld >= row, ErrorKind::value, "gemm: ", name, " = ", ld, " is less than a row of ", row);
 }
 
-bool storable(Dtype type) { return type <= float32; }
+bool storable(Dtype type) { return is_16bit(type) || type == float32; }
 
 void check_arguments(const Gemm& g) {
     check(g.m >= 0 && g.n >= 0 && g.k >= 0 && g.batch >= 0, ErrorKind::value, "gemm: negative size, m ", g.m,

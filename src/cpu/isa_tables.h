@@ -68,10 +68,15 @@ struct GemmKernels {
     const TileKernels* tiles = nullptr;
 };
 
-// [from][to] of float16, bfloat16, float32; the diagonal is null.
+// [from][to] by convert_index(); the diagonal is null.
 struct ConvertKernels {
     void (*convert[3][3])(const void* src, void* dst, std::int64_t n);
 };
+
+// The dtypes that vectors convert among; -1: not by vectors.
+constexpr int convert_index(Dtype dtype) {
+    return dtype == Dtype::float16 ? 0 : dtype == Dtype::bfloat16 ? 1 : dtype == Dtype::float32 ? 2 : -1;
+}
 
 // The avx2 and avx512 ones are null where they were not compiled. gemm_avx512_bf16 multiplies bfloat16 by
 // bfloat16 only and has no epilogue and no skinny.

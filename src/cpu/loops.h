@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "mezzo/dtype.h"
+
 namespace mezzo::cpu {
 
 // The types that arithmetic happens in; 16-bit elements are computed in f32, small integers in i32.
@@ -110,6 +112,9 @@ template <class T> struct RealLoops {
     void (*dropped_sum)(const DroppedSumLoop<T>& loop);
 };
 
+// The place of a 16-bit dtype in unary16 and binary16.
+constexpr int index_16bit(Dtype dtype) { return dtype == Dtype::float16 ? 0 : 1; }
+
 struct Loops {
     UnaryLoop unary[int(UnaryOp::count)]
                    [compute_count];  // null for integers in ops that compute in real numbers
@@ -118,7 +123,7 @@ struct Loops {
     RealLoops<float> f32;
     RealLoops<double> f64;
     // Of float16 and bfloat16 operands and results, converted in registers; null for most ops, whose elements
-    // are converted in chunks.
+    // are converted in chunks. By index_16bit().
     UnaryLoop unary16[int(UnaryOp::count)][2];
     BinaryLoop binary16[int(BinaryOp::count)][2];
     std::int64_t (*sum_i64)(const std::int64_t* x, std::int64_t n);

@@ -322,12 +322,12 @@ template <class T> constexpr RealLoops<T> real_loops = {
     dropped_sum<T>};
 
 template <class F> constexpr void set_16bit(UnaryLoop (&loops)[2]) {
-    loops[int(Dtype::float16)] = unary_vectors<F, float16_t>;
-    loops[int(Dtype::bfloat16)] = unary_vectors<F, bfloat16_t>;
+    loops[index_16bit(Dtype::float16)] = unary_vectors<F, float16_t>;
+    loops[index_16bit(Dtype::bfloat16)] = unary_vectors<F, bfloat16_t>;
 }
 template <class F> constexpr void set_16bit(BinaryLoop (&loops)[2]) {
-    loops[int(Dtype::float16)] = binary_vectors<F, float16_t>;
-    loops[int(Dtype::bfloat16)] = binary_vectors<F, bfloat16_t>;
+    loops[index_16bit(Dtype::float16)] = binary_vectors<F, float16_t>;
+    loops[index_16bit(Dtype::bfloat16)] = binary_vectors<F, bfloat16_t>;
 }
 
 constexpr Loops make_loops() {

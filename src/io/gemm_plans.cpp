@@ -77,7 +77,9 @@ constexpr std::array epilogue_names{"none",          "bias",
                                     "dgelu_tanh",    "dgelu_tanh_bgrad"};
 static_assert(epilogue_names.size() == gemm_plan::epilogue_count);
 constexpr std::array activation_names{"none", "relu", "gelu", "gelu_tanh"};
-constexpr std::array dtype_names{"float16", "bfloat16", "float32", "float64"};
+// What is multiplied, and the names.
+constexpr std::array factor_dtypes{float16, bfloat16, float32, float64};
+constexpr std::array dtype_names{name(float16), name(bfloat16), name(float32), name(float64)};
 
 // Plans for one kind of GPU and one version of the library.
 struct Group {
@@ -186,7 +188,7 @@ TunedGemm read_plan(const Object& object) {
     Problem& p = plan.request.problem;
     for (const SizeField& f : sizes) p.*f.value = std::int64_t(object.natural(f.name, f.least, max_size));
     for (const AlignmentField& f : alignments) p.*f.value = alignment(object, f.name);
-    for (const DtypeField& f : dtypes) p.*f.value = Dtype(object.one_of(f.name, dtype_names));
+    for (const DtypeField& f : dtypes) p.*f.value = factor_dtypes[object.one_of(f.name, dtype_names)];
     for (const FlagField& f : flags) p.*f.value = object.flag(f.name);
     p.epilogue = gemm_plan::Epilogue(object.one_of("most", epilogue_names));
     plan.request.activation = Activation(object.one_of("activation", activation_names));

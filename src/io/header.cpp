@@ -9,30 +9,22 @@ namespace mezzo::io {
 
 namespace {
 
+constexpr FileDtype file_dtype(const char* name, int bits) {
+    for (const Dtype dtype : all_dtypes)
+        if (std::string_view(dtype_info(dtype).file_name) == name) return {name, bits, dtype};
+    return {name, bits};
+}
+
 // In the order of the reference implementation, which writes the last ones first.
 constexpr FileDtype dtypes[] = {
-    {"BOOL", 8, boolean},
-    {"F4", 4},
-    {"F6_E2M3", 6},
-    {"F6_E3M2", 6},
-    {"U8", 8, uint8},
-    {"I8", 8},
-    {"F8_E5M2", 8},
-    {"F8_E4M3", 8},
-    {"F8_E8M0", 8},
-    {"F8_E4M3FNUZ", 8},
-    {"F8_E5M2FNUZ", 8},
-    {"I16", 16},
-    {"U16", 16},
-    {"F16", 16, float16},
-    {"BF16", 16, bfloat16},
-    {"I32", 32, int32},
-    {"U32", 32},
-    {"F32", 32, float32},
-    {"C64", 64},
-    {"F64", 64, float64},
-    {"I64", 64, int64},
-    {"U64", 64},
+    file_dtype("BOOL", 8),        file_dtype("F4", 4),          file_dtype("F6_E2M3", 6),
+    file_dtype("F6_E3M2", 6),     file_dtype("U8", 8),          file_dtype("I8", 8),
+    file_dtype("F8_E5M2", 8),     file_dtype("F8_E4M3", 8),     file_dtype("F8_E8M0", 8),
+    file_dtype("F8_E4M3FNUZ", 8), file_dtype("F8_E5M2FNUZ", 8), file_dtype("I16", 16),
+    file_dtype("U16", 16),        file_dtype("F16", 16),        file_dtype("BF16", 16),
+    file_dtype("I32", 32),        file_dtype("U32", 32),        file_dtype("F32", 32),
+    file_dtype("C64", 64),        file_dtype("F64", 64),        file_dtype("I64", 64),
+    file_dtype("U64", 64),
 };
 
 constexpr std::uint64_t largest = std::numeric_limits<std::int64_t>::max();

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "core/visit_dtype.h"
 #include "io/digest.h"
 #include "io/elements.h"
 #include "io/file.h"
@@ -19,27 +20,9 @@ static_assert(std::endian::native == std::endian::little);
 
 Elements elements_of(const Tensor& tensor) {
     if (tensor.numel() == 0) return {};
-    const auto at = [&]() -> void* {
-        switch (tensor.dtype()) {
-            case Dtype::float16:
-                return tensor.data<float16_t>();
-            case Dtype::bfloat16:
-                return tensor.data<bfloat16_t>();
-            case Dtype::float32:
-                return tensor.data<float>();
-            case Dtype::float64:
-                return tensor.data<double>();
-            case Dtype::int32:
-                return tensor.data<std::int32_t>();
-            case Dtype::int64:
-                return tensor.data<std::int64_t>();
-            case Dtype::uint8:
-                return tensor.data<std::uint8_t>();
-            default:
-                return tensor.data<bool>();
-        }
-    };
-    return {at(), std::size_t(tensor.numel()) * size_of(tensor.dtype())};
+    void* const data = visit_dtype(tensor.dtype(),
+                                   [&]<class T>(std::type_identity<T>) -> void* { return tensor.data<T>(); });
+    return {data, std::size_t(tensor.numel()) * size_of(tensor.dtype())};
 }
 
 struct SafeTensorsData {

@@ -119,7 +119,7 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
 // b as a 0-dim tensor that compares with a as a's own dtype would, unless b is beyond it.
 Tensor comparable(const Tensor& a, double b) {
     Dtype dtype = a.dtype();
-    if (dtype == float16 && std::abs(b) > 65504) dtype = float32;
+    if (is_floating(dtype) && std::isfinite(b) && std::abs(b) > dtype_info(dtype).max) dtype = float64;
     if (!is_floating(dtype)) dtype = b == std::floor(b) && std::abs(b) < 9e15 ? int64 : float64;
     return scalar(b, {.dtype = dtype, .device = a.device()});
 }

@@ -66,7 +66,7 @@ const Op clamp_grad_op{{.name = "clamp_grad",
 
 double saturated(double value, Dtype dtype) {
     if (!is_16bit(dtype) || !std::isfinite(value)) return value;
-    const double highest = dtype == float16 ? 65504.0 : 0x1.FEp127;
+    const double highest = dtype_info(dtype).max;
     return std::clamp(value, -highest, highest);
 }
 

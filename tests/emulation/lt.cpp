@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/values.h"
 #include "cuda/runtime.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
@@ -23,32 +24,14 @@ using emulation::FakeLt;
 constexpr int candidate_count = 3;
 
 double load(const void* p, Dtype dtype, std::int64_t i) {
-    switch (dtype) {
-        case Dtype::float16:
-            return float(static_cast<const float16_t*>(p)[i]);
-        case Dtype::bfloat16:
-            return float(static_cast<const bfloat16_t*>(p)[i]);
-        case Dtype::float32:
-            return static_cast<const float*>(p)[i];
-        default:
-            return static_cast<const double*>(p)[i];
-    }
+    return visit_dtype<Dtypes::floating>(dtype, [&]<class T>(std::type_identity<T>) {
+        return convert_value<double>(static_cast<const T*>(p)[i]);
+    });
 }
 
 void store(void* p, Dtype dtype, std::int64_t i, double value) {
-    switch (dtype) {
-        case Dtype::float16:
-            static_cast<float16_t*>(p)[i] = float16_t(float(value));
-            break;
-        case Dtype::bfloat16:
-            static_cast<bfloat16_t*>(p)[i] = bfloat16_t(float(value));
-            break;
-        case Dtype::float32:
-            static_cast<float*>(p)[i] = float(value);
-            break;
-        default:
-            static_cast<double*>(p)[i] = value;
-    }
+    visit_dtype<Dtypes::floating>(
+        dtype, [&]<class T>(std::type_identity<T>) { static_cast<T*>(p)[i] = convert_value<T>(value); });
 }
 
 double apply(Epilogue epilogue, double x) {

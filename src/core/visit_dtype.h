@@ -1,0 +1,34 @@
+// From a dtype, which is known at run time, to its C++ type: the one switch of the library's host code.
+// cuda/visit_dtype.cuh is its like for device code.
+#pragma once
+
+#include <type_traits>
+
+#include "mezzo/dtype.h"
+#include "mezzo/error.h"
+
+namespace mezzo {
+
+// What a kernel is compiled for.
+enum class Dtypes : std::uint8_t { all, floating, up_to_32bit };  // the last: floating but for float64
+
+constexpr bool contains(Dtypes subset, Dtype dtype) {
+    if (subset == Dtypes::all) return true;
+    return is_floating(dtype) && (subset == Dtypes::floating || dtype != float64);
+}
+
+// Returns f(std::type_identity<T>()) for the C++ type of a dtype of the subset. Throws Error(dtype) for any
+// other.
+template <Dtypes subset = Dtypes::all, class F> decltype(auto) visit_dtype(Dtype dtype, F&& f) {
+    switch (dtype) {
+#define MEZZO_DTYPE(name, T, ...)                                                       \
+    case Dtype::name:                                                                   \
+        if constexpr (contains(subset, Dtype::name)) return f(std::type_identity<T>()); \
+        break;
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
+    }
+    fail(ErrorKind::dtype, "no kernel for elements of ", dtype);
+}
+
+}  // namespace mezzo
