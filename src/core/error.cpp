@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
-
 #include "mezzo/device.h"
 #include "mezzo/shape.h"
 
@@ -18,14 +16,14 @@ void append_shape(std::string& out, const Shape& shape) {
     out += '[';
     for (int i = 0; i < shape.size(); ++i) {
         if (i > 0) out += ", ";
-        fmt::format_to(std::back_inserter(out), "{}", shape[i]);
+        out += fmt::format("{}", shape[i]);
     }
     out += ']';
 }
 
 void append_device(std::string& out, const Device& device) {
     out += name(device.type());
-    if (device.type() == DeviceType::cuda) fmt::format_to(std::back_inserter(out), ":{}", int(device.index));
+    if (device.type() == DeviceType::cuda) out += fmt::format(":{}", int(device.index));
 }
 
 }  // namespace
@@ -39,10 +37,10 @@ void Item::append_to(std::string& out) const {
             out += value_.integer != 0 ? "true" : "false";
             break;
         case Kind::integer:
-            fmt::format_to(std::back_inserter(out), "{}", value_.integer);
+            out += fmt::format("{}", value_.integer);
             break;
         case Kind::real:
-            fmt::format_to(std::back_inserter(out), "{}", value_.real);
+            out += fmt::format("{}", value_.real);
             break;
         case Kind::dtype:
             out += name(value_.dtype);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <string>
 
 #include "core/values.h"
@@ -102,7 +101,7 @@ private:
                 out.append(static_cast<std::size_t>(dim) + 1, ' ');
                 on_line = 0;
             }
-            fmt::format_to(std::back_inserter(out), "{:>{}}", text, width_);
+            out += fmt::format("{:>{}}", text, width_);
             ++on_line;
         };
         for (std::int64_t i = 0; i < x_.shape()[dim];) {

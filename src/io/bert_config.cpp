@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "io/file.h"
 #include "io/json.h"
@@ -195,7 +194,7 @@ std::string to_json(const nn::BertConfig& config) {
         "{\n  \"architectures\": [\"BertModel\"],\n  \"model_type\": \"bert\",\n"
         "  \"position_embedding_type\": \"absolute\"";
     const auto append = [&](const char* name, const auto& value) {
-        fmt::format_to(std::back_inserter(out), ",\n  \"{}\": {}", name, value);
+        out += fmt::format(",\n  \"{}\": {}", name, value);
     };
     for (const IntegerField& field : integers)
         if (field.value != &BertConfig::num_labels) append(field.name, config.*field.value);
@@ -209,8 +208,8 @@ std::string to_json(const nn::BertConfig& config) {
     std::string names, ids;
     for (std::int64_t i = 0; i < config.num_labels; ++i) {
         const char* const comma = i == 0 ? "" : ", ";
-        fmt::format_to(std::back_inserter(names), "{}\"{}\": \"LABEL_{}\"", comma, i, i);
-        fmt::format_to(std::back_inserter(ids), "{}\"LABEL_{}\": {}", comma, i, i);
+        names += fmt::format("{}\"{}\": \"LABEL_{}\"", comma, i, i);
+        ids += fmt::format("{}\"LABEL_{}\": {}", comma, i, i);
     }
     append("id2label", '{' + names + '}');
     append("label2id", '{' + ids + '}');

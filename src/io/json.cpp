@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "mezzo/error.h"
@@ -154,7 +153,7 @@ void append_escaped(std::string& out, char c) {
         out += '\\';
         out += letters[at - plain];
     } else if ((unsigned char)(c) < 0x20) {
-        fmt::format_to(std::back_inserter(out), "\\u{:04x}", int(c));
+        out += fmt::format("\\u{:04x}", int(c));
     } else {
         out += c;
     }

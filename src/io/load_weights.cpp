@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "io/json.h"
 #include "mezzo/io.h"
@@ -44,8 +43,7 @@ std::string readable(const std::string& name) {
 }
 
 void append_rows(std::string& out, const char* head, const std::vector<std::string>& names) {
-    for (const std::string& name : names)
-        fmt::format_to(std::back_inserter(out), "\n  {:<11} {}", head, readable(name));
+    for (const std::string& name : names) out += fmt::format("\n  {:<11} {}", head, readable(name));
 }
 
 // Which entry goes where, decided before anything is copied.
@@ -97,8 +95,8 @@ std::string LoadReport::to_string() const {
                                   missing.size(), mismatched.size(), unexpected.size());
     append_rows(out, "missing", missing);
     for (const ShapeMismatch& m : mismatched)
-        fmt::format_to(std::back_inserter(out), "\n  {:<11} {}: {} in the file, {} in the model", "shape",
-                       readable(m.name), text_of(m.in_file), text_of(m.in_model));
+        out += fmt::format("\n  {:<11} {}: {} in the file, {} in the model", "shape", readable(m.name),
+                           text_of(m.in_file), text_of(m.in_model));
     append_rows(out, "unexpected", unexpected);
     return out;
 }
