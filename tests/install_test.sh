@@ -14,7 +14,10 @@ prefix=$work/root$(sed -n 's/^prefix=//p' "$PKG_CONFIG_PATH/mezzo.pc")
 cat >"$work/program.cpp" <<'CPP'
 #include <mezzo/mezzo.h>
 
-int main() {
+#include <cstring>
+
+int main(int, char** argv) {
+    if (std::strcmp(mezzo::version(), argv[1]) != 0) return 2;  // that of mezzo.pc
     mezzo::nn::Linear layer(3, 2);
     mezzo::sum(layer(mezzo::ones({4, 3}))).backward();
     return layer.bias.grad().to_vector<float>() == std::vector<float>{4, 4} ? 0 : 1;
@@ -23,12 +26,13 @@ CPP
 flags() { pkg-config "--define-variable=prefix=$prefix" "$@" mezzo; }
 # shellcheck disable=SC2046
 c++ $(flags --cflags) "$work/program.cpp" -o "$work/shared" $(flags --libs)
-LD_LIBRARY_PATH=$(flags --variable=libdir) "$work/shared"
+version=$(flags --modversion)
+LD_LIBRARY_PATH=$(flags --variable=libdir) "$work/shared" "$version"
 libdir=$(flags --variable=libdir)
 # shellcheck disable=SC2046
 c++ $(flags --cflags) "$work/program.cpp" -o "$work/static" "$libdir/libmezzo.a" \
     $(flags --static --libs | sed 's/-lmezzo\b//')
-"$work/static"
+"$work/static" "$version"
 readelf -d "$libdir/libmezzo.so" | grep -q 'SONAME.*libmezzo\.so\.0' || { echo "install: no soname"; exit 1; }
 if readelf -d "$libdir/libmezzo.so" | grep -E 'RPATH|RUNPATH'; then
     echo "install: the installed library has a run path"

@@ -4,7 +4,6 @@
 #include <mezzo/mezzo.h>
 
 #include "core/user_cache.h"
-#include "core/version.h"
 #include "cpu/amx.h"
 #include "cpu/cpu_name.h"
 #include "cpu/gemm_choice.h"
@@ -23,7 +22,7 @@ const char* tiles() {
 
 void print_machine() {
     const std::string cache = mz::user_cache_folder();
-    fmt::print("mezzo {}\n", mz::project_version);
+    fmt::print("mezzo {}\n", mz::version());
     fmt::print("processor        {}\n", mz::cpu::cpu_name());
     fmt::print("threads          {}\n", mz::num_threads());
     fmt::print("instruction set  {}{}\n", mz::cpu::name(mz::cpu::active_isa()),

@@ -21,3 +21,4 @@
 #include "mezzo/tensor.h"
 #include "mezzo/tokenizer.h"
 #include "mezzo/transformer.h"
+#include "mezzo/version.h"

@@ -15,13 +15,13 @@
 #include <thread>
 
 #include "core/user_cache.h"
-#include "core/version.h"
 #include "cpu/buffer.h"
 #include "cpu/convert.h"
 #include "cpu/cpu_name.h"
 #include "cpu/parallel.h"
 #include "cpu/tile_gemm.h"
 #include "mezzo/matmul_precision.h"
+#include "mezzo/version.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -307,7 +307,7 @@ private:
 
     // What the verdicts depend on. The number rises when kernels or classes change.
     static std::string heading() {
-        return std::string("mezzo ") + project_version + ", matrix products 1\n" + cpu_name() + ", " +
+        return std::string("mezzo ") + version() + ", matrix products 1\n" + cpu_name() + ", " +
                name(best_isa()) + (available(Path::tiles, Kind::bf16) ? " granted" : "") + "\n";
     }
 
