@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
 """Checks the rules of the source tree that a compiler does not: who may include whom, sizes, light public headers, and that the
-build files list every source. Prints one line per breach and exits with 1 if there is any."""
+build files list every source. Prints one line per breach and exits with 1 if there is any.
+
+    check_tree.py            the rules
+    check_tree.py --figures  also how large files and functions are, and how much test code there is
+"""
+import argparse
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOP_LEVEL = {"meson.build", "meson_options.txt", "src", "include", "cuda", "tests", "samples", "tools", "docs", "subprojects",
-             "README.md", "LICENSE"}
+             "README.md", "LICENSE", ".ci", ".github", ".clang-format", ".clang-tidy", ".editorconfig", ".gitignore"}
 CODE = {".h", ".cpp", ".cu", ".cuh", ".def"}
 
 FILE_LINES = 500
 FUNCTION_LINES = 60
 KERNEL_LINES = 100  # in folders of kernels, and for test cases
+MEAN_FUNCTION_LINES = 8  # of all functions outside of tests
 
 # What a folder may include in quotes, as prefixes; its own folder is always allowed. Arrows point down only.
-BASIS = ["mezzo/cpp20.h", "mezzo/dtype.h", "mezzo/dtypes.def", "mezzo/error.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/cuda.h",
+BASIS = ["mezzo/cpp20.h", "mezzo/version.h", "mezzo/dtype.h", "mezzo/dtypes.def", "mezzo/error.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/cuda.h",
          "mezzo/matmul_precision.h", "mezzo/tensor.h"]
 OPS = BASIS + ["mezzo/ops.h", "mezzo/ops.def", "mezzo/autograd.h", "mezzo/autocast.h"]
 KERNELS = ["core/", "kernels/"]
@@ -48,7 +54,7 @@ ALLOWED_FILES = {
     "src/nn/clip.cpp": ["kernels/step.h", "optim/param_refs.h"],  # clipping is a step kernel
 }
 # Public headers by layer: a header may include headers of its own or a lower layer.
-LAYERS = [["cpp20.h"], ["dtype.h", "dtypes.def"], ["error.h", "shape.h", "shared.h", "device.h", "matmul_precision.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
+LAYERS = [["cpp20.h"], ["dtype.h", "dtypes.def", "version.h"], ["error.h", "shape.h", "shared.h", "device.h", "matmul_precision.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|fmt/|cub/|thrust/)")
 BACKEND_SWITCH = re.compile(r"\bMEZZO_(HAVE_CUDA|KERNELS)\b")
@@ -70,7 +76,8 @@ def tree():
     for path in sorted(ROOT.rglob("*")):
         name = path.relative_to(ROOT)
         first = name.parts[0]
-        if first.startswith((".git", "build")) or "__pycache__" in name.parts or not path.is_file():
+        hidden = first.startswith(".") and first not in TOP_LEVEL  # git's own, and editors' folders
+        if hidden or first.startswith("build") or "__pycache__" in name.parts or not path.is_file():
             continue
         yield name
 
@@ -198,15 +205,55 @@ def check_build_lists(names):
 
 def check_version():
     stated = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text()).group(1)
-    name = "src/core/version.h"
-    if f'"{stated}"' not in (ROOT / name).read_text():
-        report(name, 0, f"meson.build says version {stated}")
+    header, log = "include/mezzo/version.h", "docs/changelog.md"
+    numbers = re.findall(r"^#define MEZZO_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", (ROOT / header).read_text(), re.M)
+    if ".".join(numbers) != stated:
+        report(header, 0, f"version {'.'.join(numbers)}; meson.build says {stated}")
+    newest = re.search(r"^## (\S+)", (ROOT / log).read_text(), re.M)
+    if newest is None or newest.group(1) != stated:
+        report(log, 0, f"the first heading is {newest and newest.group(1)}; meson.build says version {stated}")
+
+
+class Figures:
+    """Sizes of files and functions, by side: the product and its tests."""
+
+    def __init__(self):
+        self.lines = {"code": 0, "tests": 0}
+        self.functions = {"code": [], "tests": []}
+        self.longest_file = (0, None)
+
+    def add(self, name, text):
+        side = "tests" if folder_of(name) == "tests" else "code"
+        self.lines[side] += sum(1 for line in text.split("\n") if line.strip())
+        self.functions[side] += [(length, f"{name}:{start}") for start, length, _ in functions(without_comments(text))]
+        self.longest_file = max(self.longest_file, (text.count("\n"), str(name)))
+
+    def mean(self, side):
+        lengths = [length for length, _ in self.functions[side]]
+        return sum(lengths) / max(1, len(lengths))
+
+    def check(self):
+        if self.mean("code") >= MEAN_FUNCTION_LINES:
+            report("functions", 0, f"{self.mean('code'):.2f} lines on average; the limit is {MEAN_FUNCTION_LINES}")
+
+    def text(self):
+        rows = [f"longest file: {self.longest_file[0]} lines, {self.longest_file[1]}"]
+        for side in self.lines:
+            length, where = max(self.functions[side])
+            rows.append(f"{side}: {self.lines[side]} lines that are not blank, {len(self.functions[side])} functions, "
+                        f"{self.mean(side):.2f} lines on average, the longest {length} ({where})")
+        rows.append(f"tests per line of code: {self.lines['tests'] / max(1, self.lines['code']):.2f}")
+        return "\n".join(rows)
 
 
 def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--figures", action="store_true", help="print the sizes of files and functions, too")
+    want_figures = options.parse_args().figures
     names = list(tree())
+    figures = Figures()
     for first in sorted({n.parts[0] for n in names}):
-        if first not in TOP_LEVEL and not first.startswith("."):
+        if first not in TOP_LEVEL:
             report(first, 0, "does not belong to the top level")
     for name in names:
         try:
@@ -221,8 +268,12 @@ def main():
             check_backend_switch(name, text)
             check_vendor_names(name, text)
             check_random_stream(name, text)
+            figures.add(name, text)
+    figures.check()
     check_build_lists(names)
     check_version()
+    if want_figures:
+        print(figures.text())
     print("\n".join(breaches) if breaches else f"check_tree: {len(names)} files, nothing to report")
     sys.exit(1 if breaches else 0)
 
