@@ -15,7 +15,7 @@ namespace mezzo::amp {
 // A property that a preset sets and the user may override.
 enum class Choice : std::uint8_t { preset, no, yes };
 enum class CastModel : std::uint8_t { preset, none, to_float32, to_float16, to_bfloat16 };
-// Read as loss_scale: 0 leaves the preset's.
+// A value of InitializeOptions::loss_scale: the scale adapts to the gradients, whatever the preset says.
 inline constexpr double dynamic_loss_scale = -1;
 
 struct InitializeOptions {
@@ -31,7 +31,7 @@ struct InitializeOptions {
     std::int64_t growth_interval = 2000;
 };
 
-// What initialize() decided. cast_model_type is preset() never, none under O1.
+// What initialize() decided. cast_model_type is never `preset`, and under O1 it is `none`.
 struct Properties {
     std::string opt_level;
     CastModel cast_model_type = CastModel::none;
@@ -46,7 +46,7 @@ struct Properties {
 class Handle {
 public:
     [[nodiscard]] const Properties& properties() const { return properties_; }
-    // One per loss.
+    // One per loss. Error(value) for a number outside [0, num_losses), here and in scale_loss().
     [[nodiscard]] GradScaler& scaler(int loss_id = 0);
 
     // Runs model(x) as the preset says: under Autocast, or with x cast to the model's dtype and the result
@@ -62,7 +62,8 @@ public:
     // Calls backward(scaled loss), which must call its backward(). On return the gradients are unscaled and
     // added to those that were there before, and the scale is updated. On an overflow the next step() of each
     // optimizer is skipped, once, and clears its gradients. delay_unscale leaves the gradients scaled, for
-    // accumulation. Waits for the device once per optimizer.
+    // accumulation. Waits for the device. Throws what backward and GradScaler::unscale_() throw; gradients that
+    // were there before come back then.
     using Body = autograd::Callback<void(const Tensor&)>;
     void scale_loss(const Tensor& loss, optim::Optimizer& optimizer, Body backward, int loss_id = 0,
                     bool delay_unscale = false);
@@ -71,7 +72,7 @@ public:
 
     // loss_scale and growth tracker of every scaler.
     [[nodiscard]] StateDict state_dict() const;
-    // Throws, with nothing changed, for another number of losses and values that a scaler refuses.
+    // Throws Error(value), with nothing changed, for another number of losses and values that a scaler refuses.
     void load_state_dict(const StateDict& state);
 
 private:
@@ -84,8 +85,9 @@ private:
 };
 
 // Applies a preset to a float32 model and its optimizers (casts the model, gives the optimizers masters) and
-// makes the scalers. Throws for an unknown level, parameters that are not float32, an optimizer prepared
-// before, and overrides that the level refuses.
+// makes the scalers. Throws Error(value) for an unknown level, overrides that the level refuses, a negative
+// loss_scale other than dynamic_loss_scale, num_losses below 1 and a null optimizer; Error(dtype) for parameters
+// that are not float32; Error(state) for an optimizer that was prepared before.
 [[nodiscard]] Handle initialize(nn::Module& model, optim::Optimizer& optimizer,
                                 const InitializeOptions& options = {});
 [[nodiscard]] Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optimizers,

@@ -12,7 +12,7 @@ namespace mezzo::amp {
 
 struct AutocastOptions {
     std::optional<DeviceType> device = {};  // none: every device; the others stay as they are outside
-    Dtype dtype = float16;                  // float16 or bfloat16
+    Dtype dtype = float16;                  // float16 or bfloat16, else Error(dtype)
     bool enabled = true;  // false inside an enabled scope turns it off there; false everywhere equals no
                           // scope, bit for bit
     bool cache = true;    // cast each float32 leaf that requires grad once per scope, not at every use
@@ -34,6 +34,7 @@ private:
     bool cache_;
 };
 
+// The state of this thread. The dtype is that of the innermost scope, enabled or not.
 [[nodiscard]] bool autocast_enabled(DeviceType device);
 [[nodiscard]] Dtype autocast_dtype(DeviceType device);
 
@@ -47,7 +48,8 @@ struct AutocastReportLine {
     std::uint64_t casts = 0;       // tensors converted for it
     std::uint64_t cast_bytes = 0;  // bytes written by those conversions
 };
-// Turns recording of the report on or off (off by default; costs a table look-up per op).
+// Turns this thread's report on or off (off by default; it costs a table look-up per op). One line per op and
+// pair of dtypes.
 void record_autocast_report(bool on);
 [[nodiscard]] std::vector<AutocastReportLine> autocast_report();
 void clear_autocast_report();

@@ -44,12 +44,18 @@ struct GradOptions {
     bool allow_unused =
         false;  // an input that no output depends on gives an undefined tensor instead of an error
 };
-// d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or
-// intermediate results.
+// d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or intermediate
+// results. Throws
+//  - Error(state) for an output or input that does not require grad, an input that no output depends on
+//    (unless allowed), a graph that an earlier call without retain_graph has released, and a saved tensor that
+//    was written to since;
+//  - Error(value) for another number of grad_outputs than of outputs;
+//  - Error(shape) or Error(device) for a grad_output unlike its output, and Error(shape) for one that is missing
+//    where the output has more than one element. Another dtype is converted.
 [[nodiscard]] Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
-// Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad. With create_graph such a grad() has
-// a history that holds its leaf: both stay until it is dropped (set_grad({}), zero_grad()); grad() has no
-// such cycle.
+// Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad. Throws as grad() does. With
+// create_graph such a grad() has a history that holds its leaf: both stay until it is dropped (set_grad({}),
+// zero_grad()). The results of autograd::grad() make no such cycle.
 void backward(const Tensors& outputs, const GradOptions& options = {});
 
 // A type-erased callable, so that no header needs <functional>. Copies share the callable, and may be made
@@ -74,17 +80,20 @@ private:
     detail::SharedHandle<Base> object_;
 };
 
-// Called with the gradient of a tensor when backward has computed it; a defined result replaces the gradient.
+// Called with the gradient of a tensor when backward has computed it. A defined result replaces the gradient; it
+// must have the gradient's shape and dtype, or backward throws Error(shape).
 using GradHook = Callback<Tensor(const Tensor&)>;
-// Hooks run in the order they were added, once per backward. The returned number removes the hook.
+// Hooks run in the order in which they were added, once per backward. The returned number removes the hook.
+// Throws Error(state) for a tensor that does not require grad.
 int add_hook(const Tensor& tensor, GradHook hook);
+// Does nothing for a number that is not there, or not any more.
 void remove_hook(const Tensor& tensor, int hook);
 
 using Segment = Callback<Tensors(const Tensors&)>;
 // Runs function(inputs) without keeping what its backward needs; backward runs it again, with the random
-// stream and the autocast state of the first run. First-order gradients reach inputs and every leaf the
-// function uses. backward throws Error(state) if the second run returns another number of tensors, or other
-// shapes or dtypes.
+// stream and the autocast state of the first run. First-order gradients reach the inputs and every leaf that the
+// function uses. Throws Error(state) where a result is undefined; backward throws Error(state) if the second run
+// returns another number of tensors, or other shapes or dtypes, and with create_graph.
 [[nodiscard]] Tensors checkpoint(Segment function, const Tensors& inputs);
 
 // What a user-defined function keeps between forward and backward.
@@ -105,9 +114,10 @@ struct FunctionOptions {
 using Forward = Callback<Tensors(Context&, const Tensors&)>;
 using Backward =
     Callback<Tensors(Context&, const Tensors&)>;  // gradients of the outputs in, of the inputs out
-// Calls forward, and makes backward its gradient. backward written in mezzo ops can be differentiated again.
-// It returns one gradient per input, of the input's shape or one that broadcasting has made of it; an
-// undefined tensor is no gradient. The engine throws Error(value) or Error(shape) for anything else.
+// Calls forward, and makes backward its gradient. A backward that is written in mezzo's ops can be
+// differentiated again. It returns one gradient per input, of the input's shape or one that broadcasting has
+// made of it; an undefined tensor means that there is no gradient. Otherwise the backward pass throws
+// Error(value) or Error(shape). apply_function throws Error(state) where forward returns an undefined tensor.
 Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward,
                        const Tensors& inputs);
 

@@ -14,7 +14,7 @@ namespace mezzo::nn {
 // Besides the token ids; each [batch, length].
 struct BertInputs {
     Tensor attention_mask = {};  // boolean: true for real tokens, false for padding; undefined: all are real
-    Tensor token_type_ids = {};  // int64 in 0 … type_vocab_size-1; undefined: all 0
+    Tensor token_type_ids = {};  // int64 in [0, type_vocab_size); undefined: all 0
 };
 
 struct BertOutput {
@@ -134,7 +134,9 @@ struct BertOptions {
 class Bert : public Module {
 public:
     explicit Bert(const BertConfig& config, const BertOptions& options = {});
-    // ids int64 [batch, length] in 0 … vocab_size-1, length <= max_position_embeddings.
+    // ids int64 [batch, length] in [0, vocab_size), with 0 < length <= max_position_embeddings. Throws Error(shape)
+    // for inputs of other shapes, Error(dtype) for other dtypes, and Error(value) for another length; for an id
+    // out of range, see embedding() in ops.h.
     [[nodiscard]] BertOutput operator()(const Tensor& ids, const BertInputs& inputs = {}) const;
 
     BertConfig config;
@@ -200,7 +202,8 @@ struct MaskedTokens {
     Tensor labels;     // int64 [n]: the ids that belong there
 };
 // The places where labels, int64 [batch, length], is not ignore_index. Reads labels on the host, which waits
-// for a device: call it where a batch is made. Throws Error(value) where nothing is left to predict.
+// for a device: call it where a batch is made. Throws Error(dtype) unless labels are int64, and Error(value)
+// where nothing is left to predict.
 [[nodiscard]] MaskedTokens masked_tokens(const Tensor& labels, std::int64_t ignore_index = -100);
 
 // Predicts tokens. The decoder's matrix is the word embedding: one Parameter, whose gradient is the float32

@@ -18,8 +18,8 @@ struct CaptureOptions {
     Device device = best_device();  // where the step runs; inputs are copied there
     // Computes the gradients by weight and bias of linear(), or by the second factor of matmul(), on a branch
     // of the graph of their own, beside the gradient by the input. The numbers stay the same. Costs a second
-    // GEMM workspace (32 MiB), and memory that such a pair releases is used again only after both. Off unless
-    // set: has run on an emulated device only so far.
+    // GEMM workspace (32 MiB), and memory that such a pair releases is used again only after both. Off by
+    // default (see "What has not run on a GPU" in docs/cuda.md).
     bool parallel_branches = false;
 };
 
@@ -52,15 +52,18 @@ struct CapturedStepImpl;
 //    done, and the step's objects stay usable; the next calls are warm-up runs again.
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
 //    queue work on the device during a capture.
-// On the CPU, and in a build without CUDA, every call simply runs the step.
-// Graphs have run under emulation only so far, not on a GPU.
+// On the CPU, and in a build without CUDA, every call simply runs the step. See also "What has not run on a GPU"
+// in docs/cuda.md.
 class CapturedStep {
 public:
+    // Error(value) for warmup or max_graphs below 1, Error(device) for a device that is not there.
     explicit CapturedStep(StepFunction step, const CaptureOptions& options = {});
     ~CapturedStep();
     CapturedStep(const CapturedStep&) = delete;
     CapturedStep& operator=(const CapturedStep&) = delete;
 
+    // Throws Error(value) for an undefined input and one that requires grad, Error(state) inside an Autocast
+    // scope, and what the step throws.
     Tensors operator()(const Tensors& inputs);
     [[nodiscard]] CaptureStatistics statistics() const;
     // Drops all graphs and the memory they hold; the next calls are warm-up runs.

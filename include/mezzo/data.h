@@ -39,8 +39,8 @@ struct DataLoaderOptions {
     // uint8 samples become float32 (value / 255 - mean) / stddev, floating ones (value - mean) / stddev.
     double mean = 0, stddev = 1;
     Device device = cpu_device;  // where the batches go
-    // Batches that are assembled and copied to a CUDA device while one is in use: see prefetch(). Off unless
-    // set, because it has run on an emulated device only so far.
+    // Batches that are assembled and copied to a CUDA device while one is in use: see prefetch(). Off by default
+    // (see "What has not run on a GPU" in docs/cuda.md).
     int prefetch = 0;
 };
 
@@ -56,6 +56,10 @@ template <class F> void each_tensor(Batch& batch, F&& f) {
 // for (const auto& [x, y] : loader) runs one epoch; the next such loop is the next epoch.
 class DataLoader {
 public:
+    // Throws Error(value) for an undefined tensor, a batch_size below 1, a negative prefetch, and a mean or
+    // stddev that is not finite or a stddev that is not positive; Error(shape) where x and y differ in their
+    // first size; Error(device) for a data set that is not on the CPU. begin() throws Error(device) for an
+    // options.device that is not there.
     explicit DataLoader(const Dataset& dataset, const DataLoaderOptions& options = {});
     [[nodiscard]] std::int64_t size() const;  // batches per epoch
     [[nodiscard]] const Dataset& dataset() const { return dataset_; }

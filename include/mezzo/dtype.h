@@ -111,7 +111,7 @@ inline constexpr DtypeInfo dtype_table[] = {
 [[nodiscard]] constexpr const char* name(Dtype dtype) { return dtype_info(dtype).name; }  // "float16", ...
 
 // The dtype that holds both: floating wins over integral, float16 with bfloat16 gives float32 (PyTorch's
-// table).
+// table). Never throws.
 [[nodiscard]] Dtype promote(Dtype a, Dtype b);
 
 // The dtype of a C++ element type: dtype_of<float>() == float32.

@@ -14,9 +14,19 @@ namespace mezzo {
 class Shape;
 struct Device;
 
-enum class ErrorKind : std::uint8_t { shape, dtype, device, value, state, memory, io, backend };
+enum class ErrorKind : std::uint8_t {
+    shape,    // sizes or dimensions that do not fit, or are out of range
+    dtype,    // an element type that the function does not take
+    device,   // a device that is not there, or tensors on different ones
+    value,    // an argument out of its range
+    state,    // an object that is not ready for this call, or not any more
+    memory,   // an allocation that failed
+    io,       // a file that cannot be read or written, or is damaged
+    backend,  // a driver or library that failed
+};
 
-// Everything mezzo throws. The object that threw stays usable.
+// What mezzo throws. The headers write Error(shape) for an Error of that kind. The object that threw stays
+// usable. Exceptions of the caller's own functions (hooks, steps, batches) pass through as they are.
 class Error : public std::runtime_error {
 public:
     Error(ErrorKind kind, const std::string& text);

@@ -29,7 +29,8 @@ struct GradScalerOptions {
     double min_scale = 1;  // backing off stops here; 0 for none (PyTorch)
     double max_scale = 3.4028234663852886e38;  // growing stops here; the default is the largest float32
     std::int64_t hysteresis = 1;               // overflows before the scale backs off
-    bool refill_every_clean_step = false;      // of the hysteresis; otherwise only when the scale grows
+    bool refill_every_clean_step = false;      // when the count of overflows starts anew: after every clean
+                                               // step, or only when the scale grows
     AtFloor at_floor = AtFloor::clamp;
     bool recheck = false;  // step() checks gradients again that changed after unscale_()
     bool unscale_in_step =
@@ -38,8 +39,8 @@ struct GradScalerOptions {
         false;  // step() of an optimizer without gradients does nothing instead of throwing
 };
 
-// Whether a step was applied. The questions wait for the device; they may be asked until the optimizer's next
-// step or unscale_.
+// Whether a step was applied. stepped() and skipped() wait for the device. They may be called until the
+// optimizer's next step or unscale_, and throw Error(state) after that.
 class StepResult {
 public:
     [[nodiscard]] bool stepped() const;
@@ -60,30 +61,33 @@ private:
 // update(). Scale, growth tracker and overflow flags live on the device; only getters wait for it.
 class GradScaler {
 public:
+    // Error(value) for options outside of the ranges above, or scales that do not fit together.
     explicit GradScaler(const GradScalerOptions& options = {});
     // A scaler is moved, not copied: two would share the state on the device.
     GradScaler(GradScaler&& other) noexcept;
     GradScaler& operator=(GradScaler&& other) noexcept;
     ~GradScaler();
 
-    // outputs * scale, float32 or wider; the same tensor when disabled.
+    // outputs * scale, float32 or wider; the same tensor when disabled. Error(dtype) unless floating, and
+    // Error(device) for outputs on another device than those of earlier steps since the last update().
     [[nodiscard]] Tensor scale(const Tensor& outputs);
     [[nodiscard]] Tensors scale(const Tensors& outputs);
 
     // Divides the gradients of the optimizer's parameters by the scale in place and notes inf and NaN. They
     // are read once; the division itself waits until somebody looks at a gradient, or is done by the update.
-    // Throws when called twice between updates or after step(), before the first scale() or
-    // load_state_dict(), for a gradient that still has unscaled parts from before the backward, and for
-    // float16 gradients without float32 masters (the text names the parameters).
+    // Throws Error(state) when called twice between updates or after step(), before the first scale() or
+    // load_state_dict(), and for a gradient that still has unscaled parts from before the backward; Error(dtype)
+    // for float16 gradients without float32 masters (the text names the parameters).
     void unscale_(optim::Optimizer& optimizer);
     // Unscales unless unscale_ did, and updates the parameters unless a gradient is inf or NaN: the device
-    // decides. Throws when called twice between updates, before the first scale() or load_state_dict(), when
-    // no parameter has a gradient, and when a backward of a scaled output has added to a gradient that was
-    // unscaled before (the text names the parameter); a plain backward may do so.
+    // decides. Throws Error(state) when called twice between updates, before the first scale() or
+    // load_state_dict(), when no parameter has a gradient, and when a backward of a scaled output has added to a
+    // gradient that was unscaled before (the text names the parameter); a plain backward may do so.
     StepResult step(optim::Optimizer& optimizer);
-    // Adjusts the scale, and makes all optimizers ready again. Throws when no unscale_ or step came before.
+    // Adjusts the scale, and makes all optimizers ready again. Throws Error(state) when no unscale_ or step came
+    // before, and Error(value) with AtFloor::fail.
     void update();
-    // Sets the scale; the growth tracker keeps its count.
+    // Sets the scale; the growth tracker keeps its count. Error(value) unless it is a positive float32.
     void update(double new_scale);
     void update(const Tensor& new_scale);
 
@@ -92,6 +96,7 @@ public:
     [[nodiscard]] double get_growth_factor() const;
     [[nodiscard]] double get_backoff_factor() const;
     [[nodiscard]] std::int64_t get_growth_interval() const;
+    // Error(value) for what the constructor refuses.
     void set_growth_factor(double factor);
     void set_backoff_factor(double factor);
     void set_growth_interval(std::int64_t interval);

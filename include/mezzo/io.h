@@ -48,14 +48,14 @@ public:
     [[nodiscard]] const std::vector<TensorInfo>& infos() const;
     [[nodiscard]] std::vector<std::string> names() const;
     [[nodiscard]] bool contains(std::string_view name) const;
-    [[nodiscard]] const TensorInfo& info(std::string_view name) const;
-    [[nodiscard]] const Metadata& metadata() const;  // without the digests
+    [[nodiscard]] const TensorInfo& info(std::string_view name) const;  // Error(value) for an unknown name
+    [[nodiscard]] const Metadata& metadata() const;                     // without the digests
 
     // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8 and BOOL (bytes other than 0
     // are true). Throws Error(value) for a name that is not there, Error(dtype) for the file's other dtypes and
     // Error(io) for bytes that do not fit their digest.
     [[nodiscard]] Tensor tensor(std::string_view name) const;
-    // All tensors, in the order of infos().
+    // All tensors, in the order of infos(). Throws as tensor().
     [[nodiscard]] StateDict state_dict() const;
 
 private:
@@ -73,7 +73,8 @@ void save_safetensors(const std::string& path, const StateDict& state,
                       const Metadata& metadata = {{"format", "pt"}});
 
 // All tensors of a safetensors file; or, when the path ends in .json, of the files that this index
-// (model.safetensors.index.json) beside them names. The index must list every tensor of its files.
+// (model.safetensors.index.json) beside them names. The index must list every tensor of its files. Throws as
+// SafeTensors and its tensor() do, and Error(io) for an index that does not fit its files.
 [[nodiscard]] StateDict load_state_dict_file(const std::string& path);
 
 // The entries whose names begin with `prefix`, without it; and all entries, with `prefix` before their names.
@@ -90,7 +91,7 @@ struct Checkpoint {
 };
 // One safetensors file, replaced in one step like those of save_safetensors(): entries "model.…",
 // "optimizer.…", "scaler.…", "extra.…" and "random" (int64 [2], the bits of seed and offset), and the entry
-// "mezzo.checkpoint" = "1" of the metadata.
+// "mezzo.checkpoint" = "1" of the metadata. Throws as save_safetensors().
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 // Throws Error(io) for a file that is no checkpoint or of a newer version. The random stream of the process
 // is left alone: set_random_state(checkpoint.random).

@@ -23,7 +23,7 @@ class Parameter : public Tensor {
 public:
     Parameter() = default;  // undefined: a parameter that is switched off, such as the bias of Linear(…,
                             // {.bias = false})
-    // Takes the elements of a leaf of floating dtype; a result of recorded ops is detached.
+    // Takes the elements of a leaf; a result of recorded ops is detached. Error(dtype) unless it is floating.
     explicit Parameter(const Tensor& value);
     Parameter(const Parameter&) = default;
     Parameter(Parameter&&) = default;
@@ -70,15 +70,16 @@ public:
     // Parameters and buffers by name, detached; they share the elements with the module (clone() them to keep
     // a snapshot).
     [[nodiscard]] StateDict state_dict() const;
-    // Copies values into parameters and buffers, converting dtype and device. Throws, with nothing changed,
-    // when a name is missing, unexpected or of another shape; the text lists all of them. strict = false
+    // Copies values into parameters and buffers, converting dtype and device. Throws Error(value), with nothing
+    // changed, when a name is missing, unexpected or of another shape; the text lists all of them. strict = false
     // ignores missing and unexpected names.
     void load_state_dict(const StateDict& state, bool strict = true);
 
     // Moves parameters, their gradients and buffers. The tensors stay the same objects, so optimizers made
-    // before stay valid.
+    // before stay valid. Error(device) for a device that is not there.
     void to(Device device);
-    // Converts floating parameters, their gradients and buffers, likewise in place.
+    // Converts floating parameters, their gradients and buffers, likewise in place. Error(dtype) for a dtype
+    // that is not floating.
     void to(Dtype dtype);
 
     // Switches dropout and the like on or off, here and in all children.

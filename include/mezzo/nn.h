@@ -23,6 +23,7 @@ struct LinearOptions {
 // 1/sqrt(in)), PyTorch's default.
 class Linear : public Module {
 public:
+    // Error(value) for negative sizes. The options' device and dtype are those of the parameters, here and below.
     Linear(std::int64_t in_features, std::int64_t out_features, const LinearOptions& options = {});
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
     std::string describe() const override;
@@ -39,9 +40,10 @@ struct EmbeddingOptions {
 };
 
 // Rows of a table: int64 index [...] in 0 … num_embeddings-1 -> [..., embedding_dim]. The weight starts as
-// N(0, 1), PyTorch's default. An index outside throws on the CPU and gives NaN rows on CUDA.
+// N(0, 1), PyTorch's default. An index outside throws Error(value) on the CPU and gives NaN rows on CUDA.
 class Embedding : public Module {
 public:
+    // Error(value) for negative sizes and a padding_idx outside [-1, num_embeddings).
     Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, const EmbeddingOptions& options = {});
     [[nodiscard]] Tensor operator()(const Tensor& index) const {
         return embedding(weight, index, padding_idx);
@@ -63,6 +65,7 @@ struct LayerNormOptions {
 // layer_norm over the last dimension, which has n elements. The weight starts as 1, the bias as 0.
 class LayerNorm : public Module {
 public:
+    // Error(value) unless n is positive and eps not negative.
     explicit LayerNorm(std::int64_t n, const LayerNormOptions& options = {});
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
     std::string describe() const override;
@@ -83,6 +86,7 @@ struct RMSNormOptions {
 // rms_norm over the last dimension, which has n elements. The weight starts as 1.
 class RMSNorm : public Module {
 public:
+    // Error(value) unless n is positive and eps not negative.
     explicit RMSNorm(std::int64_t n, const RMSNormOptions& options = {});
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
     std::string describe() const override;
@@ -128,7 +132,7 @@ public:
 // Zeroes each element with probability p while training; the identity after eval().
 class Dropout : public Module {
 public:
-    explicit Dropout(double probability = 0.5);
+    explicit Dropout(double probability = 0.5);  // Error(value) unless in [0, 1]
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return dropout(x, p, training()); }
     std::string describe() const override;
 
@@ -136,7 +140,7 @@ public:
     MEZZO_MODULE(Dropout)
 };
 
-// Joins the dimensions start_dim … end_dim into one.
+// Joins the dimensions from start_dim to end_dim, both included, into one; all but the first by default.
 class Flatten : public Module {
 public:
     explicit Flatten(std::int64_t start = 1, std::int64_t end = -1) : start_dim(start), end_dim(end) {}
@@ -243,7 +247,7 @@ public:
         layers_.push_back(detail::Layer(std::remove_cvref_t<M>(std::forward<M>(module))));
     }
     [[nodiscard]] std::size_t size() const { return layers_.size(); }
-    // Module i; at<Linear>(0) is that of a known type.
+    // Module i; at<Linear>(0) is that of a known type. Error(value) where there is none, or it has another type.
     [[nodiscard]] Module& operator[](std::size_t i) const;
     template <class M> [[nodiscard]] M& at(std::size_t i) const {
         M* const module = dynamic_cast<M*>(&(*this)[i]);
@@ -262,9 +266,10 @@ private:
 
 // Scales all gradients in place by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm of all
 // of them together. Returns that norm as a 0-dim float32 tensor on their device, without waiting for it; inf
-// and NaN do not throw.
+// and NaN do not throw. Parameters without a gradient are left out; without any, the norm is 0. Throws
+// Error(value) for a negative max_norm, and Error(device) for gradients on several devices.
 Tensor clip_grad_norm_(const Tensors& parameters, double max_norm);
-// Limits every element of every gradient to [-limit, limit], in place.
+// Limits every element of every gradient to [-limit, limit], in place. Throws as clip_grad_norm_().
 void clip_grad_value_(const Tensors& parameters, double limit);
 
 }  // namespace mezzo::nn

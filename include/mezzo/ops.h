@@ -1,5 +1,12 @@
-// Every differentiable function, by family. Shapes follow PyTorch; see each function for errors beyond dtype
-// and device mismatches.
+// The functions on tensors, by family. All but those that return booleans or indices are differentiable. Shapes
+// follow PyTorch. All functions throw
+//  - Error(value) for an undefined tensor that may not be undefined, and for scalars and options out of range;
+//  - Error(shape) for shapes that do not fit or broadcast, and dimensions that are not there;
+//  - Error(dtype) for dtypes other than stated, and for floating inputs of different dtypes where the function
+//    does not promote them;
+//  - Error(device) for tensors on different devices;
+//  - Error(memory) where there is no memory for the result.
+// The comments below say what else there is to know.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +16,9 @@
 namespace mezzo {
 
 // Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives
-// float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions.
+// float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions. Integers stay
+// integers in the ops that ops.def marks `same`, which refuse booleans; the others compute in float32 then.
+// Comparisons give booleans; logical ones take any dtype, where 0 is false.
 #define MEZZO_UNARY(name, cast, ints, keep, gradient) [[nodiscard]] Tensor name(const Tensor& x);
 #define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)
 #define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
@@ -22,9 +31,9 @@ namespace mezzo {
 #undef MEZZO_COMPARE
 
 [[nodiscard]] Tensor pow(const Tensor& x, double exponent);
-// x limited to [low, high]; NaN stays NaN. The gradient is 0 outside.
+// x limited to [low, high]; NaN stays NaN. The gradient is 0 outside. Error(value) unless low <= high.
 [[nodiscard]] Tensor clamp(const Tensor& x, double low, double high);
-// g where low <= x <= high, else 0: the gradient of clamp.
+// g where low <= x <= high, else 0: the gradient of clamp. Both floating and of one shape.
 [[nodiscard]] Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
 [[nodiscard]] Tensor eq(const Tensor& a, double b);
 [[nodiscard]] Tensor ne(const Tensor& a, double b);
@@ -34,7 +43,7 @@ namespace mezzo {
 [[nodiscard]] Tensor ge(const Tensor& a, double b);
 [[nodiscard]] Tensor logical_not(const Tensor& x);
 [[nodiscard]] Tensor isfinite(const Tensor& x);  // boolean
-// a where the boolean condition holds, else b; all three broadcast.
+// a where the boolean condition holds, else b; all three broadcast. The dtypes of a and b are promoted.
 [[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // x with value where the boolean mask (broadcast to x) holds. A value beyond the range of a 16-bit x becomes
 // that dtype's lowest or highest finite number, so that masks such as -1e9 mean the same in every dtype.
@@ -54,39 +63,46 @@ namespace mezzo {
 [[nodiscard]] Tensor operator/(double a, const Tensor& b);
 [[nodiscard]] Tensor operator-(const Tensor& x);
 
-// Conversions and copies. cast returns x itself when the dtype is already right.
+// x in another dtype; x itself when the dtype is already right.
 [[nodiscard]] Tensor cast(const Tensor& x, Dtype dtype);
-// Joins tensors along an existing dimension; the dtypes are promoted.
+// Joins tensors along an existing dimension; their other sizes are equal, and the dtypes are promoted.
+// Error(value) for an empty list, here and in stack().
 [[nodiscard]] Tensor cat(const Tensors& tensors, std::int64_t dim = 0);
-// Joins tensors of one shape along a new dimension.
+// Joins tensors of one shape along a new dimension; the dtypes are promoted.
 [[nodiscard]] Tensor stack(const Tensors& tensors, std::int64_t dim = 0);
 
-// Reductions over axes (all when empty); keepdim leaves size-1 dimensions in place.
+// Reductions over axes (all when empty); keepdim leaves size-1 dimensions in place. Error(shape) for an axis
+// that is listed twice. The result has the dtype of x, except where stated.
 struct ReduceOptions {
     bool keepdim = false;
-    Dtype dtype = Dtype::float32;  // of the result, read only when explicit_dtype
+    Dtype dtype = Dtype::float32;  // of the result, read only when explicit_dtype; floating for a floating x
     bool explicit_dtype = false;
 };
-// Integers and booleans give int64.
+// Integers and booleans give int64. The sum of nothing is 0.
 [[nodiscard]] Tensor sum(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // Floating only.
 [[nodiscard]] Tensor mean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
-// The largest and the smallest: NaN wins, its gradient is NaN; ties share the gradient.
+// The largest and the smallest: NaN wins, its gradient is NaN; ties share the gradient. Error(shape) for an axis
+// of size 0, Error(dtype) for booleans.
 [[nodiscard]] Tensor max(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 [[nodiscard]] Tensor min(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // The Euclidean norm, sqrt(sum(x^2)), accumulated in float32 (float64 for float64); its gradient at 0 is 0.
+// Floating only.
 [[nodiscard]] Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
-// int64, the first of equals.
+// The index of the largest element along dim, int64; of equal ones the first. Error(shape) for a size of 0.
 [[nodiscard]] Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);
-// Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched.
+// Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched. Error(shape) where it
+// does not broadcast to that.
 [[nodiscard]] Tensor sum_to(const Tensor& x, const Shape& shape);
 
-// Matrix products: 1-D, 2-D and batched (leading dimensions broadcast) operands as in numpy.matmul. 16-bit
-// operands multiply exactly and accumulate in float32; the result is rounded once.
+// Matrix products: 1-D, 2-D and batched (leading dimensions broadcast) operands as in numpy.matmul. Both are
+// floating and, after autocast, of one dtype, which is the result's. 16-bit operands multiply exactly and
+// accumulate in float32; the result is rounded once.
 [[nodiscard]] Tensor matmul(const Tensor& a, const Tensor& b);
 
 enum class LinearActivation : std::uint8_t { none, relu, gelu, gelu_tanh };
-// activation(x W^T + b): x [..., in], weight [out, in], bias [out] or undefined; result [..., out].
+// activation(x W^T + b): x [..., in], weight [out, in], bias [out] or undefined; result [..., out]. Dtypes and
+// arithmetic are those of matmul().
 [[nodiscard]] Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                             LinearActivation activation = LinearActivation::none);
 
@@ -103,12 +119,12 @@ struct MlpOptions {
 [[nodiscard]] Tensor mlp(const Tensor& x, const Tensors& weights, const Tensors& biases = {},
                          const MlpOptions& options = {});
 
-// Rows along one dimension.
+// exp(x) / sum(exp(x)) along one dimension, and its logarithm. Floating; under autocast the result is float32.
 [[nodiscard]] Tensor softmax(const Tensor& x, std::int64_t dim = -1);
 [[nodiscard]] Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
 
 // Rows of the last dimension, normalised with statistics in float32 (float64 for float64): x [..., n], weight
-// and bias [n] or undefined (1 and 0). Under autocast the result is float32.
+// and bias [n] or undefined (1 and 0), all floating; eps >= 0. Under autocast the result is float32.
 // (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance (Ba et al., arXiv 1607.06450).
 [[nodiscard]] Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
                                 double eps = 1e-5);
@@ -132,10 +148,10 @@ struct AttentionOptions {
     // Broadcasts to [batch, heads, query, key]. Boolean: true where a query may look at a key; floating:
     // added to the scores, where -inf hides a key. Undefined: every query looks at every key.
     Tensor mask = {};
-    bool causal = false;   // query i looks only at keys 0 … i
+    bool causal = false;   // query i looks only at keys 0 to i
     double dropout_p = 0;  // of the weights, in [0, 1)
     bool training = true;  // false: no dropout
-    double scale = 0;      // of the scores; 0: 1 / sqrt(dim)
+    double scale = 0;      // of the scores, not negative; 0: 1 / sqrt(dim)
 };
 // softmax(scale q k^T + mask) v per batch and head (Vaswani et al., arXiv 1706.03762): q [batch, heads,
 // query, dim], k [batch, heads, key, dim], v [batch, heads, key, dim_v]; result [batch, heads, query, dim_v].
@@ -151,7 +167,7 @@ struct AttentionOptions {
 // Rows of weight [n, dim] for every index: index [...] -> [..., dim]. The gradient of weight is dense and
 // summed in a fixed order; row padding_idx (if >= 0) gets none.
 [[nodiscard]] Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx = -1);
-// The slices of x along dim at each index: index [n] -> like x with size n at dim. Any dtype.
+// The slices of x along dim at each index: int64 [n] -> like x with size n at dim. Any dtype.
 [[nodiscard]] Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 // y[.., j, ..] = x[.., index[.., j, ..], ..], j along dim: an index per element. index has as many dimensions
 // as x, none but dim larger than x's; y has its shape. Any dtype.
@@ -161,7 +177,8 @@ struct AttentionOptions {
 // rounded once.
 [[nodiscard]] Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 
-// Losses. Under autocast they compute and return float32.
+// Losses of input and target, both floating and of one shape; the result is 0-dim, or has that shape with
+// Reduction::none. Under autocast they compute and return float32.
 enum class Reduction : std::uint8_t { none, mean, sum };
 [[nodiscard]] Tensor mse_loss(const Tensor& input, const Tensor& target,
                               Reduction reduction = Reduction::mean);
@@ -178,15 +195,17 @@ struct CrossEntropyOptions {
     double label_smoothing = 0;  // in [0, 1]
     Reduction reduction = Reduction::mean;
 };
-// logits [rows, classes], target int64 [rows] of class indices; out-of-range targets throw (checked on the
-// CPU).
+// -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes: logits [rows, classes],
+// floating, target int64 [rows] of class indices; the result is 0-dim, or [rows] with Reduction::none. A target
+// that is no class throws Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is
+// NaN.
 [[nodiscard]] Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                    CrossEntropyOptions options = {});
 struct NllOptions {
     std::int64_t ignore_index = -100;
     Reduction reduction = Reduction::mean;
 };
-// log_probabilities [rows, classes], target int64 [rows].
+// -log_probabilities[target]: [rows, classes], target int64 [rows]. Shapes and errors are those of cross_entropy.
 [[nodiscard]] Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
 // input: probabilities in [0, 1]; logarithms are clamped to >= -100. An element outside throws Error(value)
 // on the CPU; on CUDA, where looking would wait for the device, its loss and gradient are NaN. NaN stays NaN
@@ -196,8 +215,8 @@ struct NllOptions {
 [[nodiscard]] Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
                                                       Reduction reduction = Reduction::mean);
 
-// x with each element zeroed with probability p and the others multiplied by 1 / (1 - p); x itself when not
-// training or p == 0. The mask is never stored: the gradient regenerates it from the seed.
+// x, floating, with each element zeroed with probability p in [0, 1] and the others multiplied by 1 / (1 - p);
+// x itself when not training or p == 0. The mask is never stored: the gradient generates it again from the seed.
 [[nodiscard]] Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace mezzo

@@ -12,7 +12,7 @@ namespace mezzo {
 inline constexpr int max_dims = 8;
 
 // A list of up to eight integers: sizes, strides or axes. A default-made one is empty (a 0-dim tensor's
-// shape).
+// shape). A ninth value throws Error(shape). [] and back() do not check: i is in [0, size()).
 class Shape {
 public:
     Shape() = default;
@@ -40,6 +40,7 @@ public:
         check(size_ < max_dims, ErrorKind::shape, "shape: more than ", max_dims, " dimensions");
         values_[size_++] = value;
     }
+    // Error(shape) for a position outside [0, size()] or [0, size()).
     void insert(int at, std::int64_t value);
     void erase(int at);
     // The product of all values; 1 when empty. Error(shape) for a negative value or a product beyond 2^63
@@ -70,9 +71,10 @@ std::int64_t checked_numel(const char* op, const Shape& shape, std::size_t eleme
 
 // Row-major strides, in elements.
 [[nodiscard]] Strides contiguous_strides(const Shape& shape);
-// NumPy broadcasting of two shapes; the op's name goes into the error.
+// NumPy broadcasting of two shapes. Error(shape) where two sizes differ and neither is 1; the op's name goes
+// into its text.
 [[nodiscard]] Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
-// A dimension index in [-dims, dims) made non-negative; 0-dim tensors accept 0 and -1.
+// A dimension index in [-dims, dims) made non-negative; 0-dim tensors accept 0 and -1. Error(shape) for others.
 [[nodiscard]] int wrap_dim(const char* op, std::int64_t dim, int dims);
 
 }  // namespace mezzo

@@ -27,8 +27,11 @@ struct TensorOptions {
 struct BackwardOptions;
 
 // A handle: copies share the same elements, gradient and graph. A default-made one is undefined: only
-// defined(), copying and assignment work. There is no ==: eq() compares element by element, all_close() as a
-// whole.
+// defined(), copying and assignment work, and everything else throws Error(state) or Error(value). There is no
+// ==: eq() compares element by element, all_close() as a whole.
+//
+// Dimensions and indices may be negative and then count from the end: -1 is the last. One that is out of range
+// throws Error(shape).
 class Tensor {
 public:
     Tensor() = default;
@@ -47,7 +50,9 @@ public:
     }
     ~Tensor() { release(impl_); }
 
-    // A tensor with a copy of the values (row-major), on the CPU unless options say otherwise.
+    // A tensor with a copy of the values (row-major), converted to options.dtype, on the CPU unless options say
+    // otherwise. T is float16_t, bfloat16_t, float, double, int32_t, int64_t, uint8_t or bool. Throws
+    // Error(shape) if there are more or fewer values than the shape has elements.
     template <class T>
     [[nodiscard]] static Tensor from(std::span<const T> values, const Shape& shape, TensorOptions options);
     template <class T> [[nodiscard]] static Tensor from(std::span<const T> values, const Shape& shape) {
@@ -62,66 +67,90 @@ public:
 
     [[nodiscard]] bool defined() const { return impl_ != nullptr; }
     [[nodiscard]] const Shape& shape() const;
-    [[nodiscard]] const Strides& strides() const;  // in elements
-    [[nodiscard]] std::int64_t size(std::int64_t dim) const;
-    [[nodiscard]] int dim() const;
-    [[nodiscard]] std::int64_t numel() const;
+    [[nodiscard]] const Strides& strides() const;             // in elements
+    [[nodiscard]] std::int64_t size(std::int64_t dim) const;  // Error(shape) for a 0-dim tensor
+    [[nodiscard]] int dim() const;                            // number of dimensions, 0 to 8
+    [[nodiscard]] std::int64_t numel() const;                 // number of elements
     [[nodiscard]] Dtype dtype() const;
     [[nodiscard]] Device device() const;
     [[nodiscard]] bool is_contiguous() const;
     [[nodiscard]] bool is_view() const;  // shares its storage with a tensor it was made from
 
-    // Elements. data<T>() needs a contiguous or strided CPU tensor of that dtype and points at its first
-    // element.
+    // The first element of a CPU tensor; strides() says where the others are. The pointer is valid for as long
+    // as a tensor holds the storage. Throws Error(device) for a tensor that is not on the CPU and Error(dtype)
+    // where T is not the tensor's dtype.
     template <class T> [[nodiscard]] T* data() const;
-    template <class T> [[nodiscard]] T item() const;  // the one element, converted to T; waits for the device
-    // All elements in row-major order, converted to T.
+    // The one element, converted to T. Waits for the device. Throws Error(shape) unless there is exactly one.
+    template <class T> [[nodiscard]] T item() const;
+    // All elements in row-major order, converted to T. Waits for the device.
     template <class T> [[nodiscard]] std::vector<T> to_vector() const;
 
-    // Copies and conversions (differentiable; return *this unchanged when there is nothing to do, except
-    // clone).
+    // Copies and conversions. Differentiable. All but clone() return *this where there is nothing to do.
     [[nodiscard]] Tensor to(Dtype dtype) const;
-    [[nodiscard]] Tensor to(Device device) const;
+    [[nodiscard]] Tensor to(Device device) const;  // Error(device) for a device that is not there
     [[nodiscard]] Tensor clone() const;
-    [[nodiscard]] Tensor contiguous() const;
+    [[nodiscard]] Tensor contiguous() const;  // row-major
 
-    // Views (differentiable; share storage). At most one -1 in reshape and expand's kept sizes.
-    [[nodiscard]] Tensor reshape(const Shape& shape) const;  // copies when the strides do not allow a view
+    // Views: they share the storage, and are differentiable.
+    // The same elements in row-major order under another shape; one size may be -1 and is computed. Copies
+    // where the strides do not allow a view. Throws Error(shape) where the number of elements differs.
+    [[nodiscard]] Tensor reshape(const Shape& shape) const;
+    // Dimension i of the result is dimension axes[i]. Error(shape) unless axes lists each dimension once.
     [[nodiscard]] Tensor permute(const Axes& axes) const;
     [[nodiscard]] Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
-    [[nodiscard]] Tensor t() const;  // 2-D transpose
+    [[nodiscard]] Tensor t() const;  // of a matrix; Error(shape) for anything else
+    // Elements start, start + step, ... before end of one dimension. As in Python, a negative bound counts from
+    // the end, a bound beyond either end is moved to that end, and end <= start gives 0 elements: none of them
+    // is an error. Throws Error(value) for a step below 1 and Error(shape) for a 0-dim tensor.
     [[nodiscard]] Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end,
                                std::int64_t step = 1) const;
+    // Element `index` of one dimension, which the result lacks. Unlike bounds of slice(), an index out of range
+    // throws Error(shape).
     [[nodiscard]] Tensor select(std::int64_t dim, std::int64_t index) const;
     [[nodiscard]] Tensor operator[](std::int64_t index) const { return select(0, index); }
-    [[nodiscard]] Tensor squeeze(std::int64_t dim) const;
-    [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;
+    [[nodiscard]] Tensor squeeze(std::int64_t dim) const;    // *this where that dimension's size is not 1
+    [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;  // dim may be dim(): after the last
+    // Repeats dimensions of size 1, and adds dimensions in front, without copying; -1 keeps a size. Throws
+    // Error(shape) where the tensor does not broadcast to the shape.
     [[nodiscard]] Tensor expand(const Shape& shape) const;
+    // Joins dimensions start_dim to end_dim into one; a 0-dim tensor becomes [1]. Copies where reshape() does.
     [[nodiscard]] Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
 
     // Autograd.
     [[nodiscard]] bool requires_grad() const;
-    const Tensor& set_requires_grad(bool value = true) const;  // leaves of floating dtype only
-    [[nodiscard]] bool is_leaf() const;
-    [[nodiscard]] Tensor grad() const;            // undefined before the first backward
-    void set_grad(const Tensor& gradient) const;  // undefined clears it; else same shape and device
-    void backward() const;  // of a one-element tensor: d(self)/d(leaf) is added to every leaf's grad()
+    // Throws Error(state) unless this is a leaf, and Error(dtype) unless its dtype is floating.
+    const Tensor& set_requires_grad(bool value = true) const;
+    [[nodiscard]] bool is_leaf() const;  // not the result of a recorded op
+    [[nodiscard]] Tensor grad() const;   // undefined before the first backward
+    // An undefined gradient clears it. Throws Error(shape) or Error(device) if it differs from the tensor's.
+    void set_grad(const Tensor& gradient) const;
+    // Adds d(self)/d(leaf) to grad() of every leaf that requires grad. Throws Error(shape) where the tensor has
+    // more than one element and no gradient is given, and Error(state) where it has no history, where a saved
+    // tensor was written to since, or where an earlier backward without retain_graph released the graph.
+    void backward() const;
     void backward(const BackwardOptions& options) const;
     [[nodiscard]] Tensor detach() const;  // same elements, no history
 
-    // In-place writes for optimizers, running statistics and initialisers: not differentiable, refused for
-    // tensors that take part in recorded history unless a NoGrad scope is open. They bump version().
-    const Tensor& copy_(const Tensor& source) const;  // broadcasts and converts
+    // In-place writes for optimizers, running statistics and initialisers. They are not differentiable, and
+    // increase version(). All throw Error(state) for a tensor that takes part in recorded history, unless a
+    // NoGrad scope is open, and for an expanded one, whose elements share places. A second operand is broadcast
+    // to this tensor's shape, or throws Error(shape).
+    const Tensor& copy_(const Tensor& source) const;  // from any dtype and device
     const Tensor& fill_(double value) const;
     const Tensor& zero_() const { return fill_(0); }
-    const Tensor& add_(const Tensor& other, double alpha = 1) const;  // self += alpha * other
+    // self += alpha * other, and self *= other. Error(device) for different devices; Error(dtype) for a floating
+    // operand of an integral tensor, and for a boolean tensor.
+    const Tensor& add_(const Tensor& other, double alpha = 1) const;
     const Tensor& mul_(const Tensor& other) const;
     const Tensor& mul_(double value) const;
+    // Random numbers from the stream that manual_seed() begins; Error(dtype) unless the tensor is floating.
+    // From low to high; high itself comes up only where a number is rounded to it, which 16-bit dtypes do once
+    // in some thousand times. Error(value) if low > high.
     const Tensor& uniform_(double low, double high) const;
-    const Tensor& normal_(double mean, double stddev) const;
+    const Tensor& normal_(double mean, double stddev) const;  // Error(value) for a negative stddev
     [[nodiscard]] std::uint64_t version() const;  // of the storage: grows with every in-place write
 
-    // Values, shape, dtype and device, shortened beyond 1,000 elements.
+    // Values, shape, dtype and device, shortened beyond 1,000 elements. Waits for the device.
     [[nodiscard]] std::string to_string() const;
 
     [[nodiscard]] TensorImpl* impl() const { return impl_; }
@@ -140,24 +169,33 @@ struct BackwardOptions {
     bool create_graph = false;  // record the backward itself, for second derivatives
 };
 
-// Factories. Values of empty() are undefined.
+// Factories. All throw Error(shape) for a negative size or more than 2^63 - 1 bytes, Error(device) for a device
+// that is not there, Error(memory) where memory is lacking, and Error(dtype) for requires_grad of a dtype that
+// is not floating. Values of empty() are undefined.
 [[nodiscard]] Tensor empty(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor zeros(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor ones(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor full(const Shape& shape, double value, TensorOptions options = {});
-[[nodiscard]] Tensor scalar(double value, TensorOptions options = {});                    // 0-dim
-[[nodiscard]] Tensor arange(std::int64_t end, TensorOptions options = {.dtype = int64});  // 0, 1, … end-1
-[[nodiscard]] Tensor randn(const Shape& shape, TensorOptions options = {});               // standard normal
-[[nodiscard]] Tensor rand(const Shape& shape, TensorOptions options = {});                // uniform in [0, 1)
+[[nodiscard]] Tensor scalar(double value, TensorOptions options = {});  // 0-dim
+// [0, 1, ..., end - 1]. Error(value) for a negative end, Error(dtype) for boolean.
+[[nodiscard]] Tensor arange(std::int64_t end, TensorOptions options = {.dtype = int64});
+// Random numbers from the stream that manual_seed() begins; docs/numerics.md says what is equal on all devices.
+// Standard normal, and uniform in [0, 1); in 16 bit the largest numbers are rounded to 1. Error(dtype) unless the
+// dtype is floating.
+[[nodiscard]] Tensor randn(const Shape& shape, TensorOptions options = {});
+[[nodiscard]] Tensor rand(const Shape& shape, TensorOptions options = {});
+// Integers from low to high - 1. Error(value) unless low < high, with bounds within +-2^53 and at most 2^32
+// values.
 [[nodiscard]] Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape,
                              TensorOptions options = {.dtype = int64});
-// A random permutation of 0 … n-1.
+// A random permutation of 0, 1, ..., n - 1. Error(value) unless n is in [0, 2^31).
 [[nodiscard]] Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});
 [[nodiscard]] Tensor empty_like(const Tensor& x);
 [[nodiscard]] Tensor zeros_like(const Tensor& x);
 [[nodiscard]] Tensor ones_like(const Tensor& x);
 
-// Elements differ by at most atol + rtol * |b|, with equal NaN positions counted as equal.
+// Whether all elements differ by at most atol + rtol * |b|. NaN equals NaN, and an infinity itself. Any dtypes
+// and devices; waits for them. Throws Error(shape) for different shapes.
 [[nodiscard]] bool all_close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
 }  // namespace mezzo

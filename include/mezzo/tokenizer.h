@@ -71,7 +71,8 @@ public:
     WordPiece& operator=(const WordPiece& other) &;
     ~WordPiece();
 
-    // Cuts the end off to fit options.max_length. Error(value) when not even the special tokens fit.
+    // Cuts the end off to fit options.max_length. Error(value) where that is negative, or when not even the
+    // special tokens fit.
     [[nodiscard]] Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
     // Cuts the longer text; once both are cut they get half the room each, and the longer one (the second if
     // they are equally long) an odd place.
@@ -85,9 +86,9 @@ public:
     // five special tokens. Error(value) for an id that is not in [0, size()).
     [[nodiscard]] std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
 
-    [[nodiscard]] std::int64_t id(std::string_view token) const;  // -1: not in the vocabulary
-    [[nodiscard]] const std::string& token(std::int64_t id) const;
-    [[nodiscard]] std::int64_t size() const;  // of the vocabulary
+    [[nodiscard]] std::int64_t id(std::string_view token) const;    // -1: not in the vocabulary
+    [[nodiscard]] const std::string& token(std::int64_t id) const;  // Error(value) unless in [0, size())
+    [[nodiscard]] std::int64_t size() const;                        // of the vocabulary
     [[nodiscard]] std::int64_t unk_id() const;
     [[nodiscard]] std::int64_t sep_id() const;
     [[nodiscard]] std::int64_t pad_id() const;
@@ -107,14 +108,14 @@ struct VocabularyOptions {
 // A vocabulary for WordPiece::from_vocabulary() from texts: the special tokens, every character (the most
 // frequent ones if not all fit), and pieces made by merging the most frequent pair of neighbours in the words
 // (byte-pair encoding, Sennrich et al., arXiv 1508.07909) until `size` is reached. The same texts always give
-// the same vocabulary.
+// the same vocabulary. Throws Error(value) for a size below the number of special tokens and a min_count below 1.
 [[nodiscard]] std::vector<std::string> learn_wordpiece(const std::vector<std::string>& texts,
                                                        const VocabularyOptions& options = {});
 
 struct PadOptions {
     std::int64_t pad_id = 0;       // WordPiece::pad_id()
     std::int64_t length = 0;       // tokens a row; 0 for the longest encoding
-    std::int64_t multiple_of = 1;  // the length is rounded up to a multiple, as matrix units like it
+    std::int64_t multiple_of = 1;  // the length is rounded up to a multiple; 8 suits matrix units
     Device device = cpu_device;
 };
 
@@ -131,7 +132,8 @@ template <class F> void each_tensor(TokenBatch& batch, F&& f) {
     f(batch.attention_mask);
 }
 
-// Puts encodings into the rows of tensors. Error(value) when one is longer than options.length.
+// Puts encodings into the rows of tensors. Error(value) when one is longer than options.length, for a negative
+// length and a multiple_of below 1.
 [[nodiscard]] TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options = {});
 
 }  // namespace mezzo::data

@@ -28,11 +28,13 @@ struct MultiheadAttentionOptions {
 // biases as 0, PyTorch's defaults. Weights of the heads are not returned.
 class MultiheadAttention : public Module {
 public:
-    // embed_dim: a multiple of num_heads.
+    // Error(value) unless embed_dim is a positive multiple of num_heads and the dropout in [0, 1).
     MultiheadAttention(std::int64_t embed_dim, std::int64_t num_heads,
                        const MultiheadAttentionOptions& options = {});
     // query [batch, length, embed_dim], key and value [batch, key, embed_dim] -> [batch, length, embed_dim].
     // One tensor given as all three is projected by one product, one given as key and value by one for both.
+    // Throws Error(shape) for inputs or masks of other shapes, and Error(dtype) for a key_padding_mask that is
+    // not boolean.
     [[nodiscard]] Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionMasks& masks = {}) const {
         return out_proj(joined_heads(query, key, value, masks));
