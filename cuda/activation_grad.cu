@@ -152,8 +152,9 @@ using namespace mezzo::cuda;
 void activation_grad(In in, const Attrs& at, Out out) {
     if (out[1].numel() == 0) return;
     use_device_of(out[0]);
-    const Pass pass{raw(in[0]),  raw(in[1]),       nullptr,         raw(out[0]),
-                    raw(out[1]), in[0].shape()[0], in[0].shape()[1]};
+    const void* const mask = in.size() > 2 && in[2].defined() ? raw(in[2]) : nullptr;
+    const Pass pass{raw(in[0]),       raw(in[1]),      mask, raw(out[0]), raw(out[1]),
+                    in[0].shape()[0], in[0].shape()[1]};
     visit_dtype<Dtypes::floating>(
         out[0].dtype(), [&]<class T>(std::type_identity<T>) { run_packed<T>(pass, at.activation); });
 }

@@ -1,5 +1,5 @@
 // matmul and linear: batches and strides folded into as few GEMM calls as possible.
-#include "core/tensor_impl.h"
+#include "core/rows.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime.h"
 #include "kernels/kernels.h"
@@ -147,7 +147,7 @@ void matmul(In in, const Attrs& at, Out out) {
 
 void linear(In in, const Attrs& at, Out out) {
     set_device(out[0].device().index);
-    const Matrix x = matrix(in[0]), weight = matrix(in[1]);
+    const Matrix x = matrix(as_rows(in[0])), weight = matrix(in[1]);
     Gemm g = gemm_of(x, weight, out[0]);
     g.n = weight.rows;
     g.trans_b = !weight.transposed;

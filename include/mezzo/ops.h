@@ -106,19 +106,6 @@ enum class LinearActivation : std::uint8_t { none, relu, gelu, gelu_tanh };
 [[nodiscard]] Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                             LinearActivation activation = LinearActivation::none);
 
-struct MlpOptions {
-    LinearActivation activation = LinearActivation::relu;  // between two layers
-    bool activate_last = false;                            // also behind the last one
-};
-// A chain of linear layers as one op: h = x, then for each layer h = activation(h W^T + b). x [..., n0],
-// weights [n1, n0], [n2, n1], ..., biases [n1], [n2], ... or undefined, or no biases at all; result [..., of
-// the last]. The values are those of linear() after linear(). Hidden values cannot be reached from outside,
-// so that the backward pass may make a hidden layer's gradient, undo its activation and sum its bias's
-// gradient in one matrix product (see docs/cuda.md). Throws Error(value) without weights, or with another
-// number of biases.
-[[nodiscard]] Tensor mlp(const Tensor& x, const Tensors& weights, const Tensors& biases = {},
-                         const MlpOptions& options = {});
-
 // exp(x) / sum(exp(x)) along one dimension, and its logarithm. Floating; under autocast the result is float32.
 [[nodiscard]] Tensor softmax(const Tensor& x, std::int64_t dim = -1);
 [[nodiscard]] Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);

@@ -59,6 +59,10 @@ public:
         return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) &&
                !tracked(grad);
     }
+    bool sole_way(const Edge& edge) const override;
+    void send_inner(const Ref<Node>& node, std::size_t place, Tensor gradient) override {
+        send(node, node->outputs.size() + place, std::move(gradient));
+    }
     void deliver(const Tensor& leaf, Tensor gradient, bool scaled) override;
     bool scaled() const override { return scaled_; }
     void meet_scale() override {
@@ -90,6 +94,7 @@ private:
     void find_paths(const Tensors& outputs);
     void run_target_hooks();
     void send(const Edge& edge, Tensor gradient);
+    void send(const Ref<Node>& node, std::size_t place, Tensor gradient);
     void add(Tensor& sum, Tensor gradient) const;
     void visit(Node& node, Tensors& gradients);
     void capture(const Node& node, const Tensors& gradients);
@@ -155,16 +160,31 @@ void Engine::send(const Edge& edge, Tensor gradient) {
         deliver(edge.leaf, std::move(gradient), scaled_);
         return;
     }
-    Node* node = edge.node.get();
-    auto [it, fresh] = pending_.try_emplace(node);
+    send(edge.node, edge.output, std::move(gradient));
+}
+
+// place: of a result, or behind them.
+void Engine::send(const Ref<Node>& node, std::size_t place, Tensor gradient) {
+    auto [it, fresh] = pending_.try_emplace(node.get());
     if (fresh) {
-        it->second.node = edge.node;
-        it->second.gradients.resize(node->outputs.size());
-        heap_.push_back(node);
+        it->second.node = node;
+        it->second.gradients.resize(node->outputs.size() + node->row->inner_gradients);
+        heap_.push_back(node.get());
         std::push_heap(heap_.begin(), heap_.end(), older);
     }
     it->second.scaled = it->second.scaled || scaled_;
-    add(it->second.gradients[edge.output], std::move(gradient));
+    add(it->second.gradients[place], std::move(gradient));
+}
+
+// Of all edges to a node, those that no longer exist included, this is the only one; and what backward
+// starts with was sent before the first visit.
+bool Engine::sole_way(const Edge& edge) const {
+    Node* const node = edge.node.get();
+    if (!node || node->consumers.load(std::memory_order_relaxed) != 1 || pending_.contains(node))
+        return false;
+    if (node->extra && !node->extra->hooks.empty()) return false;
+    return !targets_ ||
+           std::none_of(targets_->begin(), targets_->end(), [&](const Target& t) { return t.node == node; });
 }
 
 void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {

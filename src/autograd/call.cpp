@@ -108,10 +108,8 @@ Ref<Node> record(const Row& row, In given, const Attrs& at, const Tensors& resul
     node->edges.reserve(given.size());
     node->inputs.reserve(given.size());
     node->outputs.reserve(results.size());
-    for (const Tensor& x : given) {
-        node->edges.push_back(edge_of(x));
-        node->inputs.push_back(x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
-    }
+    for (const Tensor& x : given)
+        node->connect(edge_of(x), x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
     for (std::size_t i = 0; i < results.size(); ++i) {
         node->outputs.push_back({results[i].shape(), results[i].dtype(), results[i].device()});
         GradMeta& meta = results[i]->grads();

@@ -105,11 +105,28 @@ Tensor Node::accumulator(int i) const {
     return leaf->grad_meta->grad;
 }
 
+bool Node::sole_consumer(int i) const {
+    const Running* running = running_backward();
+    return running && running->sole_way(edges[std::size_t(i)]);
+}
+
+void Node::send_inner(int i, const Tensors& gradients) const {
+    const Ref<Node>& to = edges[std::size_t(i)].node;
+    assert(gradients.size() <= to->row->inner_gradients);
+    for (std::size_t place = 0; place < gradients.size(); ++place)
+        if (gradients[place].defined()) running_backward()->send_inner(to, place, gradients[place]);
+}
+
+void Node::connect(Edge edge, const Meta& input) {
+    if (edge.node) edge.node->consumers.fetch_add(1, std::memory_order_relaxed);
+    edges.push_back(std::move(edge));
+    inputs.push_back(input);
+}
+
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype) {
     const Tensor y = alias(value);
     const Ref<Node> node = record(reattach_op.row(), {}, {}, {y});
-    node->edges.push_back(edge);
-    node->inputs.push_back({value.shape(), edge_dtype, value.device()});
+    node->connect(edge, {value.shape(), edge_dtype, value.device()});
     return y;
 }
 

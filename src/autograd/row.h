@@ -49,6 +49,9 @@ struct Row {
     // of the first is. For what only the gradient reads, such as means, maxima and sums.
     std::uint8_t statistics = 0;
     std::uint8_t bits = 0;  // if not 0: this result is uint8, bits that only the gradient reads
+    // How many gradients of values inside the op its vjp takes: they follow those of the results, and come
+    // from a sole consumer (Node::send_inner) in place of theirs.
+    std::uint8_t inner_gradients = 0;
     Kernel* kernel[device_type_count] = {};  // null: run the decomposition
     Vjp* vjp = nullptr;                      // null: differentiate the decomposition
     Decomposition* decomposition = nullptr;  // the op in other ops: fallback, test reference, gradient
@@ -90,8 +93,9 @@ struct Node {
     const Row* row = nullptr;
     std::uint64_t sequence = 0;  // grows with creation: a node is newer than everything it depends on
     Attrs at;
-    std::vector<Edge> edges;   // per input
-    std::vector<Meta> inputs;  // of the tensors as given, before autocast
+    std::vector<Edge> edges;                  // per input, added by connect()
+    std::vector<Meta> inputs;                 // of the tensors as given, before autocast
+    std::atomic<std::uint32_t> consumers{0};  // edges that have ever led to a result of this node
     std::vector<Meta> outputs;
     Tensors saved_inputs;  // values the kernel saw (after autocast), without history
     Tensors saved_outputs;
@@ -117,7 +121,17 @@ struct Node {
     // The dtype in which the gradient of input i will be stored: float32 for a weight that autocast read in
     // 16 bit.
     Dtype grad_dtype(int i) const { return inputs[std::size_t(i)].dtype; }
+    // Whether the node that made input i gets its gradient in the running backward from this input alone, and
+    // nobody looks at it on the way: no other op has ever read a result of that node, backward does not start
+    // at one, no hook is set on one, and grad() asks for none. Then send_inner() may take the place of a
+    // returned gradient.
+    bool sole_consumer(int i) const;
+    // Sends gradients of values inside the op that made input i (Row::inner_gradients) to that op's node;
+    // undefined ones are left out. The vjp then returns no gradient for i.
+    void send_inner(int i, const Tensors& gradients) const;
 
+    // Adds an input: where its gradient goes, and what is known of it.
+    void connect(Edge edge, const Meta& input);
     void note_versions();
 
 private:

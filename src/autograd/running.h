@@ -11,6 +11,10 @@ struct Running {
     virtual bool wants(const Node& node, int i) const = 0;
     // Whether a product may be added to leaf's grad() inside the kernel.
     virtual bool may_accumulate_in_place(const Tensor& leaf) const = 0;
+    // Whether no gradient comes to the edge's node but through this edge, and nobody looks at it there.
+    virtual bool sole_way(const Edge& edge) const = 0;
+    // A gradient for place `place` behind those of the results of `node`.
+    virtual void send_inner(const Ref<Node>& node, std::size_t place, Tensor gradient) = 0;
     // A contribution to the gradient of a leaf. scaled: it holds a GradScaler's scale.
     virtual void deliver(const Tensor& leaf, Tensor gradient, bool scaled) = 0;
     // Whether the gradients of the node that is being visited hold a scale, and that they do.

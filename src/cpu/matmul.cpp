@@ -1,4 +1,5 @@
 // Matrix products of tensors through the strided, batched gemm().
+#include "core/rows.h"
 #include "cpu/gemm.h"
 #include "cpu/operand.h"
 #include "kernels/kernels.h"
@@ -114,7 +115,7 @@ void matmul(In in, const Attrs& at, Out out) {
 void linear(In in, const Attrs& at, Out out) {
     const Tensor& y = out[0];
     if (y->numel == 0) return;
-    const Matrix x(in[0]), weight(in[1]);
+    const Matrix x(as_rows(in[0])), weight(in[1]);
     Gemm g{.m = x.rows(), .n = weight.rows(), .k = x.cols()};
     set_operands(g, x, weight);
     g.trans_b = !g.trans_b;

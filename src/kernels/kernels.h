@@ -24,13 +24,13 @@
 //   matmul                  a [batch.., m, k], b [batch.., k, n]: 2-D or with equal batch dims; the last two
 //                           dims may be transposed by strides; at.has_dtype: result dtype (float32 from 16
 //                           bit); at.beta != 0: out = a b + beta * out
-//   linear                  x [rows, in], weight [out, in], optional bias [out]; at.activation -> y [rows,
+//   linear                  x [.., in], weight [out, in], optional bias [out]; at.activation -> y [..,
 //                           out], and for gelu, if there is an out[1], the value before the activation; for
 //                           relu on CUDA, if out[1] is uint8, its mask (core/activation.h)
 //   column_sum              x [rows, cols] -> [cols] in the out dtype (bias gradients)
-//   activation_grad         g, kept [rows, cols] of one dtype; at.activation (relu: kept is its result,
-//                           otherwise what it saw) -> gradient before it, its column sums [cols] (float32;
-//                           float64 for float64)
+//   activation_grad         g, kept [rows, cols] of one dtype, a relu mask of kept (CUDA) or undefined;
+//                           at.activation (relu: kept is its result, otherwise what it saw) -> gradient
+//                           before it, its column sums [cols] (float32; float64 for float64)
 //   linear_input_grad       g [rows, out], weight [out, in], kept [rows, in] of one dtype, a relu mask of it
 //                           (CUDA) or undefined; at.activation as above -> (g weight) through the activation
 //                           and, if there is an out[1], its column sums

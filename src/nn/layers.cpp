@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "mezzo/autograd.h"
-#include "mezzo/cuda.h"
 #include "mezzo/nn.h"
 
 namespace mezzo::nn {
@@ -104,52 +103,26 @@ LinearActivation fusable_activation(const Module& module) {
     return LinearActivation::none;
 }
 
-// Linear layers with one activation between each two of them, and perhaps behind the last.
-struct DenseRun {
-    Tensors weights, biases;
-    LinearActivation activation = LinearActivation::none;
-    bool activate_last = false;
-    std::size_t modules = 0;
-};
-
-// The run of at most `most` Linear modules that begins at module `first`; empty if that is none.
-DenseRun dense_run(const std::vector<detail::Layer>& layers, std::size_t first, std::size_t most) {
-    DenseRun run;
-    for (std::size_t i = first; i < layers.size() && run.weights.size() < most; i = first + run.modules) {
-        const auto* dense = dynamic_cast<const Linear*>(&layers[i].module());
-        if (!dense || typeid(*dense) != typeid(Linear)) return run;  // a derived class has its own operator()
-        const LinearActivation activation =
-            i + 1 < layers.size() ? fusable_activation(layers[i + 1].module()) : LinearActivation::none;
-        const bool activates = activation != LinearActivation::none;
-        const bool fits = run.weights.empty() || !activates || activation == run.activation;
-        if (!fits) return run;
-        if (activates) run.activation = activation;
-        run.weights.push_back(dense->weight);
-        run.biases.push_back(dense->bias);
-        run.activate_last = activates;
-        run.modules += activates ? 2 : 1;
-        if (!activates) return run;
-    }
-    return run;
+// A derived class has an operator() of its own.
+const Linear* plain_linear(const Module& module) {
+    return typeid(module) == typeid(Linear) ? static_cast<const Linear*>(&module) : nullptr;
 }
 
 }  // namespace
 
 Tensor Sequential::operator()(const Tensor& x) const {
-    const bool fuse =
-        x.defined() && x.device().type() == DeviceType::cuda && cuda::gemm_options().fuse_layers;
-    const std::size_t most = fuse ? layers_.size() : 1;
     Tensor y = x;
-    for (std::size_t i = 0; i < layers_.size();) {
-        const DenseRun run = dense_run(layers_, i, most);
-        if (run.weights.size() > 1)
-            y = mlp(y, run.weights, run.biases,
-                    {.activation = run.activation, .activate_last = run.activate_last});
-        else if (run.weights.size() == 1)
-            y = linear(y, run.weights[0], run.biases[0], run.activation);
-        else
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        const Linear* const dense = plain_linear(layers_[i].module());
+        if (dense == nullptr) {
             y = layers_[i](y);
-        i += run.weights.empty() ? 1 : run.modules;
+            continue;
+        }
+        const bool last = i + 1 == layers_.size();
+        const LinearActivation activation =
+            last ? LinearActivation::none : fusable_activation(layers_[i + 1].module());
+        y = linear(y, dense->weight, dense->bias, activation);
+        if (activation != LinearActivation::none) ++i;
     }
     return y;
 }

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "mezzo/autograd.h"
-#include "mezzo/cuda.h"
 
 namespace mezzo::nn {
 
@@ -173,10 +172,6 @@ TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t d_model, std::int6
 
 // linear2(dropout(activation(linear1(x)))), with a bias of its own or none.
 Tensor TransformerEncoderLayer::feed_forward(const Tensor& x, const Tensor& last_bias) const {
-    const bool drops = training() && dropout_p != 0;
-    if (!drops && x.device().type() == DeviceType::cuda && cuda::gemm_options().fuse_layers)
-        return mlp(x, {linear1.weight, linear2.weight}, {linear1.bias, last_bias},
-                   {.activation = activation});
     const Tensor inner = dropout(linear(x, linear1.weight, linear1.bias, activation), dropout_p, training());
     return linear(inner, linear2.weight, last_bias);
 }

@@ -1,5 +1,6 @@
 // Matrix products.
 #include "core/branch.h"
+#include "core/rows.h"
 #include "ops/kernel_for.h"
 #include "ops/products.h"
 
@@ -94,7 +95,7 @@ Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
     const Tensor grad = fits ? c.accumulator(i) : Tensor();
     if (!grad.defined()) return product_as(a, b, c.grad_dtype(i));
     const Tensor operands[] = {gemm_ready(a), gemm_ready(b)};
-    matmul_kernel(operands, {.beta = 1, .dtype = float32, .has_dtype = true}, grad);
+    matmul_kernel(operands, {.beta = 1, .dtype = float32, .has_dtype = true}, as_rows(grad));
     grad->storage->version.fetch_add(1, std::memory_order_relaxed);
     return {};
 }

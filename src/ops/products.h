@@ -11,7 +11,7 @@ namespace mezzo {
 Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted);
 
 // The gradient of input i as product_as(a, b) gives it. Where the engine allows it, the product is added to
-// the leaf's grad() by the GEMM itself (beta = 1), and the result is undefined.
+// the leaf's grad(), as a matrix of its rows, by the GEMM itself (beta = 1), and the result is undefined.
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b);
 
 // Whether the gradients by inputs 0 and 1 may be computed side by side (core/branch.h). Of two leaves both
@@ -23,16 +23,6 @@ Tensor column_sum(const Tensor& x, Dtype dtype);
 
 // x with its last two dimensions laid out as a matrix product reads them (either may be the contiguous one).
 Tensor gemm_ready(const Tensor& x);
-
-// What linear and mlp share.
-Activation kernel_activation(LinearActivation activation);
-Tensor activated(const Tensor& x, Activation activation);
-// The gradient before an activation; kept: for relu its result, otherwise what it saw.
-Tensor through_activation(Activation activation, const Tensor& g, const Tensor& kept);
-// The same and its column sums (a bias's gradient, float32; float64 for float64) in one op.
-Tensors activation_grad(Activation activation, const Tensor& g, const Tensor& kept);
-// Throws unless weight [out, in] and bias [out] (or undefined) fit each other.
-void check_parameters(const char* op, const Tensor& weight, const Tensor& bias);
 
 // Throws unless a and b are floating and, after autocast, of one dtype.
 void check_factors(const char* op, const Tensor& a, const Tensor& b);

@@ -1,0 +1,21 @@
+// A tensor as a matrix of its rows.
+#pragma once
+
+#include <algorithm>
+
+#include "core/tensor_impl.h"
+
+namespace mezzo {
+
+// A contiguous tensor with at least one dimension as [all other dimensions together, last], on its storage and
+// without history.
+inline Tensor as_rows(const Tensor& x) {
+    if (x.dim() == 2) return x;
+    const std::int64_t columns = x.shape().back();
+    std::int64_t rows = 1;
+    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.shape()[d];
+    return make_tensor(x->storage, {rows, columns}, {std::max<std::int64_t>(columns, 1), 1}, x->offset,
+                       x.dtype());
+}
+
+}  // namespace mezzo

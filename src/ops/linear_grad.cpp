@@ -1,0 +1,151 @@
+// The gradient of linear. Where nothing but this layer reads the result of a linear layer below, the gradient of
+// that layer passes its activation in the product that makes it.
+#include "core/branch.h"
+#include "kernels/kernels.h"
+#include "ops/linear.h"
+#include "ops/products.h"
+
+namespace mezzo {
+
+namespace {
+
+Activation activation_of(const Node& c) { return c.at.activation; }
+
+// The gradient before an activation; kept: for relu its result, otherwise what it saw.
+Tensor through_activation(Activation activation, const Tensor& g, const Tensor& kept) {
+    if (activation == Activation::relu) return relu_grad(g, kept);
+    return activation == Activation::gelu ? gelu_grad(g, kept) : gelu_tanh_grad(g, kept);
+}
+
+Tensor sums_of(const Tensor& before) {
+    return column_sum(before, before.dtype() == float64 ? float64 : float32);
+}
+
+// The gradient before the activation and its column sums, the bias's gradient, together. A relu mask says what
+// kept says, too.
+const Op activation_grad_op{{.name = "activation_grad",
+                             .statistics = 1,
+                             .kernel = MEZZO_KERNELS(activation_grad),
+                             .decomposition = [](In in, const Attrs& at) -> Tensors {
+                                 const Tensor before = through_activation(at.activation, in[0], in[1]);
+                                 return {before, sums_of(before)};
+                             }}};
+
+// The gradient before the activation of the layer below a linear one, and its column sums if at.index is not
+// 0.
+const Op linear_input_grad_op{{.name = "linear_input_grad",
+                               .statistics = 1,
+                               .kernel = MEZZO_KERNELS(linear_input_grad),
+                               .decomposition = [](In in, const Attrs& at) -> Tensors {
+                                   const Tensor before =
+                                       through_activation(at.activation, matmul(in[0], in[1]), in[2]);
+                                   if (at.index == 0) return {before};
+                                   return {before, sums_of(before)};
+                               }}};
+
+// A gradient before an activation, and the sums of its columns if they came with it.
+struct Before {
+    Tensor g, sums = {};
+};
+
+// x [..., n] as the matrix of its rows.
+Tensor matrix_of(const Tensor& x) {
+    if (x.dim() == 2) return x;
+    std::int64_t rows = 1;
+    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
+    return x.reshape({rows, x.size(-1)});
+}
+
+bool wants_bias(const Node& c) { return c.inputs.size() > 2 && c.needs(2); }
+
+// What the gradient of the activation reads.
+Tensor kept_by_activation(const Node& c) {
+    return matrix_of(c.out(activation_of(c) == Activation::relu ? 0 : 1));
+}
+Tensor relu_mask(const Node& c) {
+    return activation_of(c) == Activation::relu && c.outputs.size() > 1 ? c.saved_outputs[1] : Tensor();
+}
+
+// From the gradients of the results that have one. Of gelu's second result there is one in derivatives of
+// higher order only.
+Before through_own_activation(const Node& c, const Tensors& gs) {
+    const Activation activation = activation_of(c);
+    const Tensor of_result = gs[0].defined() ? matrix_of(gs[0]) : Tensor();
+    if (activation == Activation::none) return {of_result};
+    const bool has_other = activation != Activation::relu && gs[1].defined();
+    const Tensor other = has_other ? matrix_of(gs[1]) : Tensor();
+    if (!of_result.defined()) return {other};
+    if (!has_other && wants_bias(c) && fuses_bias_gradients(of_result.device())) {
+        const Shape shapes[] = {of_result.shape(), {of_result.size(1)}};
+        const Tensor given[] = {of_result, kept_by_activation(c), relu_mask(c)};
+        const Tensors both = call(activation_grad_op, given, {.activation = activation}, shapes);
+        return {both[0], both[1]};
+    }
+    const Tensor through = through_activation(activation, of_result, kept_by_activation(c));
+    return {has_other ? other + through : through};
+}
+
+Before before_activation(const Node& c, const Tensors& gs) {
+    const std::size_t inner = c.outputs.size();
+    if (gs[inner + of_before_activation].defined())
+        return {gs[inner + of_before_activation], gs[inner + of_bias]};
+    Before before = through_own_activation(c, gs);
+    // Made ready before it is transposed: rows of outputs, so that the batch is no leading dimension.
+    before.g = gemm_ready(before.g);
+    return before;
+}
+
+// Whether input 0 is the result of a linear layer that may take its gradient before its activation. A recorded
+// gradient goes step by step, in ops that have gradients of their own.
+bool passes_activation_below(const Node& c, const Tensor& g) {
+    if (grad_enabled() || !fuses_layers(g.device()) || !c.sole_consumer(0)) return false;
+    const Node& below = *c.edges[0].node;
+    return c.edges[0].output == 0 && below.row->vjp == c.row->vjp &&
+           activation_of(below) != Activation::none && below.outputs[0].dtype == g.dtype();
+}
+
+Tensors gradient_below(const Node& c, const Tensor& g) {
+    const Node& below = *c.edges[0].node;
+    const Tensor weight = c.in(1);
+    const bool sums = wants_bias(below);
+    const Shape shapes[] = {{g.size(0), weight.size(1)}, {weight.size(1)}};
+    const Tensor given[] = {g, weight, kept_by_activation(below), relu_mask(below)};
+    return call(linear_input_grad_op, given, {.index = sums, .activation = activation_of(below)},
+                std::span<const Shape>(shapes, sums ? 2 : 1));
+}
+
+Tensor x_grad(const Node& c, const Tensor& g) {
+    const Tensor grad = product_grad(c, 0, g, c.in(1));
+    const Shape& shape = c.inputs[0].shape;
+    return grad.defined() && shape.size() != 2 ? grad.reshape(shape) : grad;
+}
+Tensor weight_grad(const Node& c, const Tensor& g) { return product_grad(c, 1, g.t(), matrix_of(c.in(0))); }
+Tensor bias_grad(const Node& c, const Before& before) {
+    const Dtype wanted = c.grad_dtype(2), given = before.g.dtype();
+    if (!before.sums.defined())
+        return column_sum(before.g, is_16bit(given) && wanted != given ? float32 : given);
+    return is_16bit(wanted) ? cast(before.sums, wanted) : before.sums;
+}
+
+}  // namespace
+
+Tensors linear_vjp(const Node& c, const Tensors& gs) {
+    const Before before = before_activation(c, gs);
+    const Tensor& g = before.g;
+    Tensors grads(c.inputs.size()), inner;
+    // A recorded gradient keeps its place: the order of nodes is the order of sums in the next backward.
+    if (wants_bias(c) && grad_enabled()) grads[2] = bias_grad(c, before);
+    Branch side(g.device(), side_by_side(c));
+    if (c.needs(0) && passes_activation_below(c, g))
+        inner = gradient_below(c, g);
+    else if (c.needs(0))
+        grads[0] = x_grad(c, g);
+    side.enter();
+    if (c.needs(1)) grads[1] = weight_grad(c, g);
+    if (wants_bias(c) && !grads[2].defined()) grads[2] = bias_grad(c, before);
+    side.join();
+    if (!inner.empty()) c.send_inner(0, inner);
+    return grads;
+}
+
+}  // namespace mezzo
