@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "tests/gemm_options_scope.h"
 #include "tests/support.h"
 
 namespace mezzo::test {
@@ -157,14 +158,15 @@ BranchStep gradient_penalty() {
     return {step, random_pair, {w, v}};
 }
 
-// Layers as one op: one of its weights twice, one bias frozen.
+// Layers that pass the activation below: one of the weights twice, one bias frozen.
 BranchStep fused_layers() {
     const Tensor first = weight(9), last = weight(10),
                  b = full({width}, 0.1, {.device = gpu}).set_requires_grad();
     auto optimizer = std::make_shared<optim::SGD>(Tensors{first, last, b}, optim::SGDOptions{.lr = 0.05});
     const auto step = [=](const Tensors& in) {
-        const Tensor y =
-            mlp(in[0], {first, first, last}, {b, b.detach(), {}}, {.activation = LinearActivation::relu});
+        const GemmOptionsScope fused({.fuse_layers = true});
+        const Tensor lower = linear(in[0], first, b, LinearActivation::relu);
+        const Tensor y = linear(linear(lower, first, b.detach(), LinearActivation::relu), last);
         const Tensor loss = mean(square(y - in[1]));
         loss.backward();
         optimizer->step();

@@ -45,7 +45,7 @@ Tensor mask_of(const Tensor& y) {
 
 }  // namespace
 
-TEST_CASE("cuda: linear_input_grad, from values and from masks", "[cuda][mlp]") {
+TEST_CASE("cuda: linear_input_grad, from values and from masks", "[cuda][linear]") {
     if (no_device()) return;
     for (Dtype dtype : {float32, float16, bfloat16, float64})
         for (Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh})
@@ -68,7 +68,7 @@ TEST_CASE("cuda: linear_input_grad, from values and from masks", "[cuda][mlp]") 
                     }
 }
 
-TEST_CASE("cuda: masks of linear with relu", "[cuda][mlp]") {
+TEST_CASE("cuda: masks of linear with relu", "[cuda][linear]") {
     if (no_device()) return;
     const double nan = std::numeric_limits<double>::quiet_NaN();
     for (Dtype dtype : {float32, float16, bfloat16, float64})
@@ -95,7 +95,7 @@ TEST_CASE("cuda: masks of linear with relu", "[cuda][mlp]") {
         }
 }
 
-TEST_CASE("cuda: training with fused layers, eager and captured", "[cuda][mlp]") {
+TEST_CASE("cuda: training with fused layers, eager and captured", "[cuda][linear]") {
     if (no_device()) return;
     const auto activation = GENERATE(LinearActivation::relu, LinearActivation::gelu_tanh);
     const auto train = [&](const cuda::GemmOptions& options, bool captured) {

@@ -96,7 +96,9 @@ Shape mask_shape(const Shape& result) {
     return {rows, relu_mask_bytes(1, result.back())};
 }
 
-bool makes_mask(Device device) { return fuses_layers(device) && cuda::gemm_options().relu_masks; }
+bool makes_mask(Device device) {
+    return device.type() == DeviceType::cuda && fuses_layers(device) && cuda::gemm_options().relu_masks;
+}
 
 }  // namespace
 

@@ -71,7 +71,7 @@ std::multiset<Epilogue> epilogues(bool relu, bool mixed) {
 
 }  // namespace
 
-TEST_CASE("mlp: each epilogue of the library in a training step", "[cuda][mlp][emulation]") {
+TEST_CASE("fused layers: each epilogue of the library in a training step", "[cuda][linear][emulation]") {
     const Tuned tuned;
     emulation::options.launch_ms = 0.5;
     cuda::set_gemm_options(everything);
@@ -111,7 +111,7 @@ TEST_CASE("mlp: each epilogue of the library in a training step", "[cuda][mlp][e
     }
 }
 
-TEST_CASE("mlp: a fused layer's backward pass takes fewer launches", "[cuda][mlp][emulation]") {
+TEST_CASE("fused layers: a fused layer's backward pass takes fewer launches", "[cuda][linear][emulation]") {
     const Tuned tuned;
     emulation::options.launch_ms = 0.5;
     const auto launches_of = [](const cuda::GemmOptions& options) {
@@ -128,8 +128,8 @@ TEST_CASE("mlp: a fused layer's backward pass takes fewer launches", "[cuda][mlp
     CHECK(launches_of(everything) == fused_bias - 2);
 }
 
-TEST_CASE("mlp: products add to gradients that are there, and stop above frozen layers",
-          "[cuda][mlp][emulation]") {
+TEST_CASE("fused layers: products add to gradients that are there, and stop above frozen layers",
+          "[cuda][linear][emulation]") {
     const Tuned tuned;
     cuda::set_gemm_options({.fuse_layers = true});
     const nn::Sequential net = model(true, gpu);
