@@ -22,7 +22,7 @@ struct RandomStream {
 // The stream that an op's attributes name. Every kernel that draws takes it from here, so that a captured
 // step draws new numbers in each replay.
 inline RandomStream stream_of(const Attrs& at) {
-    const StepGraph* const graph = StepGraph::recording();
+    const StepGraph* const graph = StepGraph::capturing();
     if (graph == nullptr) return {at.seed, at.offset, nullptr};
     return {at.seed, at.offset - graph->start().offset, graph->random()};
 }

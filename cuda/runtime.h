@@ -50,7 +50,7 @@ void join_branch();
 int current_branch();  // 0: the main stream, 1: the side stream
 
 // Launches, fills and copies on the device that this thread asks for on the current stream between
-// begin_capture() and end_capture() become a graph instead of running. What cannot be recorded (memory,
+// begin_capture() and end_capture() become a graph instead of running. What cannot be captured (memory,
 // copies to and from the host, waiting) throws Error(state) meanwhile, and the capture goes on. end_capture()
 // ends it in any case.
 void begin_capture();
@@ -58,7 +58,7 @@ void* end_capture();             // the graph, to be given to destroy_graph()
 void launch_graph(void* graph);  // on the current stream; counts as one launch
 void destroy_graph(void* graph) noexcept;
 
-// Whether the current stream's work is being recorded into a graph instead of run: nothing may wait for it.
+// Whether the current stream's work is being captured into a graph instead of run: nothing may wait for it.
 bool stream_is_capturing();
 
 // What this process asked for so far; tests compare two readings.

@@ -1,6 +1,9 @@
-// Gradients that wait for their factor (core/pending.h) in steps captured as graphs.
+// Gradients that wait for their factor (core/lazy_scale.h) in steps captured as graphs.
 #include <catch2/catch.hpp>
 
+#include "core/capture.h"
+#include "core/tensor_impl.h"
+#include "cuda/runtime.h"
 #include "mezzo/mezzo.h"
 #include "tests/support.h"
 
@@ -170,4 +173,97 @@ TEST_CASE("captured gradients: a captured step of the optimizer is not replayed 
     CHECK(test::doubles(p.w) == before);
     iterate(true);
     CHECK(test::doubles(p.w)[0] == before[0] - 1);
+}
+
+TEST_CASE("captured gradients: whether a graph fits is asked without a launch", "[cuda]") {
+    if (no_device()) return;
+    Parts p;
+    const Tensor more = full({4}, 0.5, {.device = gpu});
+    p.scaler.scale(sum(p.w * 3.0)).backward();
+    StepGraph graph(gpu, {}, false);
+    graph.capture([&] {
+        const NoGrad plain;
+        p.w.grad().add_(more);
+    });
+    p.optimizer.zero_grad(false);
+    p.scaler.scale(sum(p.w * 3.0)).backward();
+    p.scaler.unscale_(p.optimizer);
+    REQUIRE(p.w->grad_meta->gradient.lazy_scale() != nullptr);
+    const std::uint64_t launches = cuda::counters().launches;
+    CHECK(graph.fits());
+    CHECK(cuda::counters().launches == launches);
+    CHECK(p.w->grad_meta->gradient.lazy_scale() != nullptr);
+    graph.replay();  // to the gradient with its factor
+    CHECK(test::doubles(p.w.grad()) == std::vector<double>(4, 3.5));
+    p.w.set_grad(more.clone());
+    CHECK_FALSE(graph.fits());
+}
+
+TEST_CASE("captured gradients: a step that only reads a gradient notices another one", "[cuda]") {
+    if (no_device()) return;
+    const Tensor w = ones({4}, {.device = gpu}).set_requires_grad();
+    cuda::CapturedStep step([&](const Tensors& in) { return Tensors{w.grad() * in[0]}; },
+                            {.warmup = 1, .device = gpu});
+    w.set_grad(full({4}, 2, {.device = gpu}));
+    for (int i = 0; i < 8; ++i) {
+        if (i == 4) w.set_grad(full({4}, 5, {.device = gpu}));
+        const Tensor y = step({full({1}, 3, {.device = gpu})})[0];
+        CHECK(test::doubles(y) == std::vector<double>(4, i < 4 ? 6 : 15));
+    }
+    CHECK(step.statistics().captures == 2);
+}
+
+TEST_CASE("captured gradients: a replay drops and sets what the step drops and sets", "[cuda]") {
+    if (no_device()) return;
+    const Tensor dropped = ones({4}, {.device = gpu}).set_requires_grad();
+    const Tensor set = ones({4}, {.device = gpu}).set_requires_grad();
+    const Tensor buffer = full({4}, 7, {.device = gpu});
+    cuda::CapturedStep step(
+        [&](const Tensors& in) {
+            dropped.set_grad({});
+            set.set_grad(buffer);
+            return Tensors{in[0] + 1.0};
+        },
+        {.warmup = 1, .device = gpu});
+    for (int i = 0; i < 5; ++i) {
+        CAPTURE(i);
+        dropped.set_grad(full({4}, i, {.device = gpu}));
+        set.set_grad({});
+        step({full({1}, 3, {.device = gpu})});
+        CHECK_FALSE(dropped.grad().defined());
+        REQUIRE(set.grad().defined());
+        CHECK(test::doubles(set.grad()) == std::vector<double>(4, 7));
+    }
+    CHECK(step.statistics().replays == 3);
+}
+
+TEST_CASE("captured gradients: 16-bit gradients of masters are widened by the step itself", "[cuda]") {
+    if (no_device()) return;
+    std::vector<std::vector<double>> seen[2];
+    for (const bool capture : {false, true}) {
+        const Tensor w = full({6}, 0.5, {.dtype = float16, .device = gpu}).set_requires_grad();
+        optim::AdamW optimizer({w}, {.lr = 0.01});
+        optimizer.use_master_weights();
+        amp::GradScaler scaler({.init_scale = 64});
+        const auto step = [&](const Tensors& in) -> Tensors {
+            optimizer.zero_grad();
+            scaler.scale(sum(w.to(float32) * in[0])).backward();
+            scaler.step(optimizer);
+            scaler.update();
+            return {};
+        };
+        cuda::CapturedStep captured(step, {.device = gpu});
+        for (int i = 0; i < 7; ++i) {
+            const Tensors in{full({1}, 1 + 0.37 * i, {.device = gpu})};
+            if (capture)
+                captured(in);
+            else
+                step(in);
+            CHECK(w.grad().dtype() == float32);
+            seen[capture].push_back(test::doubles(w.grad()));
+            seen[capture].push_back(test::doubles(optimizer.master_parameters()[0]));
+        }
+        if (capture) CHECK(captured.statistics().replays == 3);
+    }
+    CHECK((seen[0] == seen[1]));
 }

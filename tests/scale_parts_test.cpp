@@ -270,6 +270,10 @@ TEST_CASE("scaler: it is moved, not copied", "[scaler]") {
     CHECK(moved.get_scale() == 8);
     b.scaler = std::move(moved);
     CHECK(b.scales("o") == Scales{8});
+    GradScaler other({.init_scale = 2});
+    b.scaler = std::move(other);
+    CHECK(b.scaler.get_scale() == 2);
+    CHECK_THROWS_WITH(other.get_scale(), Contains("moved from"));
 }
 
 namespace {

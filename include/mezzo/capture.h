@@ -41,12 +41,12 @@ struct CapturedStepImpl;
 //    what is to be kept.
 //  - A call runs the device work of the captured call again, not the host code. What the host decides must be
 //    the same in every call: one CapturedStep for training and one for evaluation, every micro-batch of an
-//    update inside the step, schedules and set_lr() after the call. Modules, optimizers and scalers that it
-//    uses must outlive it.
+//    update inside the step, schedules and set_lr() after the call. Modules must outlive
+//    it; optimizers and scalers are held by its graphs, so that replays go on without them.
 //  - After load_state_dict(), a move to another device, a changed option of the scaler, or gradients that the
 //    step finds where there were none, the step is warmed up and captured again. State other than parameters,
 //    gradients, optimizers and scalers must be kept in tensors that are written in place.
-//  - zero_grad() belongs into the step, best at its end: gradients of the call before would be held as well.
+//  - zero_grad() belongs into the step, best at its end: gradients that a call leaves are held, and unscaled.
 //  - What reads values on the host, copies from it, waits, or meets a matrix product for the first time
 //    cannot be captured: Error(state) names it. As without a capture, the work before the error has been
 //    done, and the step's objects stay usable; the next calls are warm-up runs again.

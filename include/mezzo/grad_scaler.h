@@ -63,7 +63,10 @@ class GradScaler {
 public:
     // Error(value) for options outside of the ranges above, or scales that do not fit together.
     explicit GradScaler(const GradScalerOptions& options = {});
-    // A scaler is moved, not copied: two would share the state on the device.
+    // A scaler is moved, not copied: two would share the state on the device. One that has been moved from
+    // can only be destroyed and assigned to; every other call throws Error(state).
+    GradScaler(const GradScaler&) = delete;
+    GradScaler& operator=(const GradScaler&) = delete;
     GradScaler(GradScaler&& other) noexcept;
     GradScaler& operator=(GradScaler&& other) noexcept;
     ~GradScaler();

@@ -70,8 +70,9 @@ constexpr char advice_after_unscaling[] =
 // The gradients no longer hold the scale, whenever they are multiplied.
 void leave_unscaled(const optim::OptimizerImpl& optimizer, const optim::GradientList& list,
                     const Tensor& norm) {
-    optim::defer(Ref<optim::Deferred>(new optim::Deferred(optimizer.state, norm, optimizer.masters)), list);
-    for (TensorImpl* leaf : list.leaves) note_unscaled(*leaf);
+    using Scale = optim::LazyGradientScale;
+    Ref<Scale>(new Scale(list, optimizer.state, norm, optimizer.masters))->attach(list.leaves);
+    for (TensorImpl* leaf : list.leaves) leaf->grad_meta->gradient.note_unscaled();
 }
 
 [[noreturn]] void fail_unchecked(const optim::OptimizerImpl& optimizer) {
@@ -133,13 +134,21 @@ ScalerImpl::ScalerImpl(const GradScalerOptions& given)
     if (given.dynamic) scale = float(std::min(given.init_scale, given.max_scale));
 }
 
-GradScaler::GradScaler(const GradScalerOptions& options) : impl_(new ScalerImpl(options)) {}
+namespace {
+void release(ScalerImpl* scaler) noexcept {
+    if (scaler != nullptr && drop_reference(scaler->refs)) dispose(scaler);
+}
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerOptions& options) : impl_(new ScalerImpl(options)) {
+    add_reference(impl_->refs);
+}
 GradScaler::GradScaler(GradScaler&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
 GradScaler& GradScaler::operator=(GradScaler&& other) noexcept {
-    std::swap(impl_, other.impl_);
+    if (this != &other) release(std::exchange(impl_, std::exchange(other.impl_, nullptr)));
     return *this;
 }
-GradScaler::~GradScaler() { delete impl_; }
+GradScaler::~GradScaler() { release(impl_); }
 
 ScalerImpl& GradScaler::impl() const {
     check(impl_ != nullptr, ErrorKind::state,
@@ -158,7 +167,7 @@ Tensor& ScalerImpl::state_on(Device device) {
     if (!state.defined()) {
         state = state_tensor(scale, growth_tracker, hysteresis_left, device);
     } else if (!(state.device() == device)) {
-        check(records.empty(), ErrorKind::device, "GradScaler: it works on ", state.device(),
+        check(per_optimizer.empty(), ErrorKind::device, "GradScaler: it works on ", state.device(),
               " in this iteration, got ", device, "; use one scaler per device");
         NoGrad plain;
         state = state.to(device);
@@ -187,15 +196,16 @@ void ScalerImpl::set_state(float new_scale, float tracker, float hysteresis) {
     hysteresis_left = hysteresis;
 }
 
-ScalerImpl::Record& ScalerImpl::record_of(const optim::Optimizer& optimizer) {
-    for (Record& record : records)
-        if (record.optimizer == optimizer.id()) return record;
-    records.push_back({.optimizer = optimizer.id()});
-    return records.back();
+ScalerImpl::PerOptimizer& ScalerImpl::of(const optim::Optimizer& optimizer) {
+    for (PerOptimizer& own : per_optimizer)
+        if (own.optimizer == optimizer.id()) return own;
+    per_optimizer.push_back({.optimizer = optimizer.id()});
+    return per_optimizer.back();
 }
 
 bool ScalerImpl::any_checked() const {
-    return std::any_of(records.begin(), records.end(), [](const Record& record) { return record.checked; });
+    return std::any_of(per_optimizer.begin(), per_optimizer.end(),
+                       [](const PerOptimizer& own) { return own.checked; });
 }
 
 Tensor GradScaler::scale(const Tensor& outputs) {
@@ -205,8 +215,8 @@ Tensor GradScaler::scale(const Tensor& outputs) {
           "GradScaler.scale: the output is undefined or not floating");
     const int at = s.any_checked() ? previous_state : 0;
     const Tensor factor = s.state_on(outputs.device()).select(0, at);
-    if (StepGraph* graph = StepGraph::recording())
-        graph->require([&s, data = raw(s.state)] { return raw(s.state) == data; });
+    if (StepGraph* graph = StepGraph::capturing())
+        graph->require([own = Ref<ScalerImpl>(&s), data = raw(s.state)] { return raw(own->state) == data; });
     const Tensor scaled = (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
     mark_scaled(scaled);
     s.has_scaled = true;
@@ -220,7 +230,7 @@ Tensors GradScaler::scale(const Tensors& outputs) {
 }
 
 void ScalerImpl::measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
-                         bool scaled, Record& record) {
+                         bool scaled, PerOptimizer& progress) {
     optim::prepare_state(optimizer);
     const bool first = !any_checked();
     writable_state(list.device);
@@ -230,14 +240,14 @@ void ScalerImpl::measure(optim::OptimizerImpl& optimizer, const optim::GradientL
                                 .scaler = state_of<ScalerState>(state),
                                 .first = first,
                                 .scaled = scaled,
-                                .again = record.checked,
+                                .again = progress.checked,
                                 .args = update_args(options)});
     advanced_with = options;
-    record.checked = true;
+    progress.checked = true;
     optim::bump_version(optimizer.state);
-    if (StepGraph* graph = StepGraph::recording())
-        graph->require([this, args = update_args(options), data = raw(state)] {
-            return raw(state) == data && update_args(options) == args;
+    if (StepGraph* graph = StepGraph::capturing())
+        graph->require([own = Ref<ScalerImpl>(this), args = update_args(options), data = raw(state)] {
+            return raw(own->state) == data && update_args(own->options) == args;
         });
 }
 
@@ -245,22 +255,23 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     ScalerImpl& s = impl();
     if (!s.options.enabled) return;
     s.require_scaled("GradScaler.unscale_");
-    ScalerImpl::Record& record = s.record_of(optimizer);
-    check(record.stage != Stage::unscaled, ErrorKind::state,
+    ScalerImpl::PerOptimizer& progress = s.of(optimizer);
+    check(progress.stage != Stage::unscaled, ErrorKind::state,
           "GradScaler.unscale_: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
-    check(record.stage != Stage::stepped, ErrorKind::state, "GradScaler.unscale_: it is called on this ",
+    check(progress.stage != Stage::stepped, ErrorKind::state, "GradScaler.unscale_: it is called on this ",
           optimizer.type_name(), " after step()");
     optim::OptimizerImpl& own = optimizer.impl();
     optim::refuse_scale_parts("GradScaler.unscale_", own, both_parts, advice_before_unscaling);
-    const optim::GradientList list = optim::gradient_list("GradScaler", own.params(), optim::Waiting::settle);
+    const optim::GradientList list =
+        optim::gradient_list("GradScaler", own.params(), optim::LazyScaling::apply);
     if (list.with_gradient != 0) {
         check_gradients_wide(own, list);
         const Tensor norm = empty({}, {.device = list.device});
-        s.measure(own, list, norm, true, record);
+        s.measure(own, list, norm, true, progress);
         leave_unscaled(own, list, norm);
     }
-    record.stage = Stage::unscaled;
+    progress.stage = Stage::unscaled;
 }
 
 StepResult GradScaler::step(optim::Optimizer& optimizer) {
@@ -271,32 +282,32 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
         return StepResult(Kind::stepped, {});
     }
     s.require_scaled("GradScaler.step");
-    ScalerImpl::Record& record = s.record_of(optimizer);
+    ScalerImpl::PerOptimizer& progress = s.of(optimizer);
     optim::OptimizerImpl& own = optimizer.impl();
-    check(record.stage != Stage::stepped, ErrorKind::state,
+    check(progress.stage != Stage::stepped, ErrorKind::state,
           "GradScaler.step: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
-    const bool unscaled = record.stage == Stage::unscaled;
+    const bool unscaled = progress.stage == Stage::unscaled;
     optim::refuse_scale_parts("GradScaler.step", own, unscaled ? scaled_part : both_parts,
                               unscaled ? advice_after_unscaling : advice_before_unscaling);
     // First, so that a step that runs out of memory leaves the gradients scaled, and can be tried again.
     const optim::GradientList plan =
-        optim::plan_update(own, true, unscaled ? optim::Waiting::keep : optim::Waiting::settle);
+        optim::plan_update(own, true, unscaled ? optim::LazyScaling::keep : optim::LazyScaling::apply);
     GradientScale scale;
     if (unscaled) {
-        if (plan.deferred) {
-            scale = plan.deferred->scale();
-        } else if (s.options.recheck && record.checked) {
-            s.measure(own, plan, {}, false, record);
+        if (plan.lazy_scale) {
+            scale = plan.lazy_scale->scale();
+        } else if (s.options.recheck && progress.checked) {
+            s.measure(own, plan, {}, false, progress);
         }
     } else if (plan.with_gradient != 0) {
         if (s.options.unscale_in_step) check_gradients_wide(own, plan);
-        s.measure(own, plan, {}, true, record);
+        s.measure(own, plan, {}, true, progress);
         scale.state = own.step_state();
     }
-    if (!record.checked && !s.options.allow_no_gradients) fail_unchecked(own);
-    record.stage = Stage::stepped;
-    if (!record.checked || !optim::run_update(own, plan, true, scale)) return StepResult(Kind::nothing, {});
+    if (!progress.checked && !s.options.allow_no_gradients) fail_unchecked(own);
+    progress.stage = Stage::stepped;
+    if (!progress.checked || !optim::run_update(own, plan, true, scale)) return StepResult(Kind::nothing, {});
     if (!unscaled && s.options.unscale_in_step) leave_unscaled(own, plan, {});
     return StepResult(Kind::on_device, own.state);
 }
@@ -323,12 +334,13 @@ void GradScaler::update() {
             optim::kernels_of(s.state.device())
                 .update_scale(state_of<ScalerState>(s.state), update_args(s.options));
         }
-        if (StepGraph* graph = StepGraph::recording()) {
-            graph->require([&s] { return s.records.empty(); });
-            graph->after_replay([&s] { optim::bump_version(s.state); });
+        if (StepGraph* graph = StepGraph::capturing()) {
+            const Ref<ScalerImpl> own(&s);
+            graph->require([own] { return own->per_optimizer.empty(); });
+            graph->after_replay([own] { optim::bump_version(own->state); });
         }
     }
-    s.records.clear();
+    s.per_optimizer.clear();
 }
 
 // The growth tracker stays as it was before this iteration's checks.
@@ -340,7 +352,7 @@ void ScalerImpl::set_scale(const Tensor& new_scale) {
         state.slice(0, 1, 3).copy_(state.slice(0, previous_state + 1, previous_state + 3));
     }
     state.slice(0, 0, 1).copy_(new_scale);
-    records.clear();
+    per_optimizer.clear();
 }
 
 void GradScaler::update(double new_scale) {
@@ -351,7 +363,7 @@ void GradScaler::update(double new_scale) {
     if (s.state.defined()) {
         s.set_scale(full({1}, new_scale, {.device = s.state.device()}));
     } else {
-        s.records.clear();
+        s.per_optimizer.clear();
     }
 }
 
@@ -414,7 +426,8 @@ const GradScalerOptions& GradScaler::options() const { return impl().options; }
 
 std::vector<std::string> GradScaler::overflowed_parameters(const optim::Optimizer& optimizer) const {
     const optim::OptimizerImpl& own = optimizer.impl();
-    const optim::GradientList list = optim::gradient_list("GradScaler", own.params(), optim::Waiting::settle);
+    const optim::GradientList list =
+        optim::gradient_list("GradScaler", own.params(), optim::LazyScaling::apply);
     if (list.refs.empty()) return {};
     const Tensor flags = empty({std::int64_t(list.refs.size())}, {.device = list.device});
     optim::kernels_of(list.device).flag_nonfinite(list.refs, state_of<float>(flags));

@@ -1,7 +1,6 @@
 // The presets O0 … O3 of NVIDIA Apex's amp, and its scale_loss form.
 #include <algorithm>
 
-#include "core/scale_parts.h"
 #include "mezzo/amp.h"
 #include "mezzo/ops.h"
 #include "nn/replace.h"
@@ -151,11 +150,7 @@ namespace {
 class Stash {
 public:
     explicit Stash(optim::Optimizer& optimizer) : params_(optimizer.parameters()) {
-        for (const Tensor& param : params_) {
-            gradients_.push_back(param.grad());
-            unscaled_.push_back((scale_parts(*param.impl()) & unscaled_part) != 0);
-            param.set_grad({});
-        }
+        for (const Tensor& param : params_) gradients_.push_back(param->grads().gradient.take());
     }
     Stash(Stash&& other) noexcept = default;
     ~Stash() {
@@ -165,10 +160,10 @@ public:
     void add_to_gradients() {
         NoGrad plain;
         for (std::size_t i = 0; i < gradients_.size(); ++i) {
-            if (!gradients_[i].defined()) continue;
+            if (!gradients_[i].value.defined()) continue;
             const Tensor fresh = params_[i].grad();
             if (fresh.defined()) {
-                fresh.add_(gradients_[i]);
+                fresh.add_(gradients_[i].value);
             } else {
                 put_back(i);
             }
@@ -177,12 +172,9 @@ public:
     }
 
 private:
-    void put_back(std::size_t i) const {
-        params_[i].set_grad(gradients_[i]);
-        if (unscaled_[i]) note_unscaled(*params_[i].impl());
-    }
-    Tensors params_, gradients_;
-    std::vector<bool> unscaled_;
+    void put_back(std::size_t i) const { params_[i]->grad_meta->gradient.put(gradients_[i]); }
+    Tensors params_;
+    std::vector<Gradient> gradients_;
 };
 
 }  // namespace

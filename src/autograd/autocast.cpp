@@ -68,7 +68,7 @@ const char* policy_name(Cast cast) {
 
 // A captured step reads the 16-bit copy where it is now, and relies on it being current before each replay.
 void note_copy16(const Tensor& x) {
-    StepGraph* const graph = StepGraph::recording();
+    StepGraph* const graph = StepGraph::capturing();
     if (graph == nullptr) return;
     graph->require([x, data = raw(x), copy = raw(x->grad_meta->copy16.value)] {
         const Copy16& copy16 = x->grad_meta->copy16;

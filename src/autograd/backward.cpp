@@ -7,8 +7,6 @@
 
 #include "autograd/extra.h"
 #include "autograd/running.h"
-#include "core/capture.h"
-#include "core/scale_parts.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -53,9 +51,7 @@ public:
     }
     bool may_accumulate_in_place(const Tensor& leaf) const override {
         if (targets_ || create_graph_) return false;
-        if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(leaf);
-        settle_gradient(*leaf.impl());
-        const Tensor& grad = leaf->grad_meta->grad;
+        const Tensor& grad = leaf->grad_meta->gradient.read();
         return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) &&
                !tracked(grad);
     }
@@ -97,7 +93,7 @@ private:
     void send(const Ref<Node>& node, std::size_t place, Tensor gradient);
     void add(Tensor& sum, Tensor gradient) const;
     void visit(Node& node, Tensors& gradients);
-    void capture(const Node& node, const Tensors& gradients);
+    void collect(const Node& node, const Tensors& gradients);
     Tensor fitted(const Node& node, int i, Tensor gradient) const;
     void accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const;
 
@@ -212,17 +208,15 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {
 // Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied, since
 // grad() is written to.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const {
-    if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(leaf);
-    settle_gradient(*leaf.impl());
-    note_added(*leaf.impl(), scaled);
-    Tensor& grad = leaf->grad_meta->grad;
-    if (!grad.defined()) {
-        grad = owned_alone(gradient) ? std::move(gradient) : gradient.clone();
-    } else if (create_graph_) {
-        grad = grad + gradient;
-    } else {
-        grad.add_(gradient);
-    }
+    leaf->grad_meta->gradient.add(std::move(gradient), scaled, [this](Tensor& total, Tensor more) {
+        if (!total.defined()) {
+            total = owned_alone(more) ? std::move(more) : more.clone();
+        } else if (create_graph_) {
+            total = total + more;
+        } else {
+            total.add_(more);
+        }
+    });
 }
 
 // The gradient in the shape and dtype of the input it belongs to: broadcasting and autocast's conversions are
@@ -236,7 +230,7 @@ Tensor Engine::fitted(const Node& node, int i, Tensor gradient) const {
     return gradient;
 }
 
-void Engine::capture(const Node& node, const Tensors& gradients) {
+void Engine::collect(const Node& node, const Tensors& gradients) {
     for (Target& t : *targets_)
         if (t.node == &node && gradients[t.output].defined()) t.gradient = gradients[t.output];
 }
@@ -297,7 +291,7 @@ void Engine::visit(Node& node, Tensors& gradients) {
             if (gradients[j].defined())
                 gradients[j] = run_hooks(node.extra->hooks, std::uint32_t(j), gradients[j]);
     if (targets_) {
-        capture(node, gradients);
+        collect(node, gradients);
         if (!parent_ && !leads_to_target_.contains(&node)) return;
     }
     check(!node.released, ErrorKind::state, node.row->name,

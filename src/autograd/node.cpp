@@ -101,8 +101,7 @@ Tensor Node::accumulator(int i) const {
     const Running* running = running_backward();
     const Tensor& leaf = edges[std::size_t(i)].leaf;
     if (!running || !leaf.defined() || !running->may_accumulate_in_place(leaf)) return {};
-    note_added(*leaf.impl(), running->scaled());
-    return leaf->grad_meta->grad;
+    return leaf->grad_meta->gradient.add_in_place(running->scaled());
 }
 
 bool Node::sole_consumer(int i) const {
@@ -130,7 +129,7 @@ Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype) {
     return y;
 }
 
-GradMeta::GradMeta() = default;
+GradMeta::GradMeta(TensorImpl& tensor) : gradient(tensor) {}
 GradMeta::~GradMeta() {
     if (free_hooks) free_hooks(hooks);
 }

@@ -7,6 +7,7 @@
 
 #include "autograd/state.h"
 #include "core/capture.h"
+#include "core/lazy_scale.h"
 
 namespace mezzo::cuda {
 
@@ -123,7 +124,9 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
         results = run(step, handles_of(shape.inputs));
     } else {
         const MemoryTrace trace(options.device, options.parallel_branches);
+        LazyScaleScope lazy_scales;  // as in the capture, whose memory this run plans
         results = run(step, handles_of(shape.inputs));
+        lazy_scales.apply();
         shape.plan = plan_memory(trace.lifetimes());
     }
     ++shape.warm_runs;
@@ -133,7 +136,7 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
     auto graph = std::make_unique<StepGraph>(options.device, shape.plan, options.parallel_branches);
     shape.warm_runs = 0;  // should the step throw
-    graph->record([&] { shape.results = run(step, handles_of(shape.inputs)); });
+    graph->capture([&] { shape.results = run(step, handles_of(shape.inputs)); });
     for (const Tensor& y : shape.results)  // a graph that holds a result must notice that it changes
         if (y.defined() && graph->owns(y))
             graph->after_replay([y] { y->storage->version.fetch_add(1, std::memory_order_relaxed); });

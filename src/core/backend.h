@@ -6,8 +6,8 @@
 #include <memory>
 #include <span>
 
-#include "core/staging.h"
 #include "core/activation.h"
+#include "core/staging.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -50,8 +50,8 @@ struct Backend {
     void (*copy_out)(int index, void* host, const void* src, std::size_t bytes);  // to host memory; waits
     void (*copy)(int index, void* dst, const void* src, std::size_t bytes);       // within the device
     void (*synchronize)(int index);
-    // Work that is recorded once and then run as a whole; null where there is no such thing. What this thread
-    // asks of the device between begin and end is recorded, not run; allocations and copies to and from the
+    // Work that is captured once and then run as a whole; null where there is no such thing. What this thread
+    // asks of the device between begin and end is captured, not run; allocations and copies to and from the
     // host are refused.
     void (*begin_capture)(int index) = nullptr;
     void* (*end_capture)(int index) = nullptr;

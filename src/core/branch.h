@@ -10,7 +10,7 @@ class MemoryHook;
 //     Branch side(device, independent);
 //     dx = ...;  side.enter();  // on the main branch
 //     dw = ...;  side.join();   // on the second one, beside dx; what follows comes after both
-// Only in a step that is recorded with CaptureOptions::parallel_branches, and in the warm-up run that plans
+// Only in a step that is captured with CaptureOptions::parallel_branches, and in the warm-up run that plans
 // its memory. Anywhere else, inside another Branch, and if not `independent`, all goes on in one line. The
 // two pieces must not write what the other one touches. What either of them releases is used again after
 // join() only. An exception in between joins as well.

@@ -28,7 +28,7 @@ RandomState random_state() {
 }
 
 void set_random_state(RandomState new_state) {
-    if (const StepGraph* graph = StepGraph::recording()) graph->check_random_state(new_state);
+    if (const StepGraph* graph = StepGraph::capturing()) graph->check_random_state(new_state);
     const std::lock_guard lock(mutex);
     state = new_state;
 }

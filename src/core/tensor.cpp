@@ -1,7 +1,6 @@
 #include <new>
 
 #include "core/capture.h"
-#include "core/scale_parts.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -86,12 +85,7 @@ TensorImpl& checked(TensorImpl* impl) {
 
 }  // namespace
 
-TensorImpl::~TensorImpl() {
-    if (grad_meta == nullptr) return;
-    if (StepGraph* graph = StepGraph::recording()) graph->leaf_gone(this);
-    forget_pending(*this);
-    delete grad_meta;
-}
+TensorImpl::~TensorImpl() { delete grad_meta; }
 
 void retain(TensorImpl* impl) noexcept {
     if (impl != nullptr) add_reference(impl->refs);
@@ -177,27 +171,22 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
 }
 
 Tensor Tensor::grad() const {
-    settle_gradient(checked(impl_));
-    const GradMeta* meta = impl_->grad_meta;
-    return meta != nullptr ? meta->grad : Tensor();
+    TensorImpl& impl = checked(impl_);
+    if (impl.grad_meta == nullptr && StepGraph::capturing() == nullptr) return {};
+    return impl.grads().gradient.read();
 }
 
 void Tensor::set_grad(const Tensor& gradient) const {
     TensorImpl& impl = checked(impl_);
     if (!gradient.defined()) {
-        forget_pending(impl);
-        if (StepGraph* graph = StepGraph::recording()) graph->gradient_dropped(*this);
-        forget_scale_parts(impl);
-        if (impl.grad_meta != nullptr) impl.grad_meta->grad = Tensor();
+        if (impl.grad_meta != nullptr || StepGraph::capturing() != nullptr) impl.grads().gradient.drop();
         return;
     }
     check(gradient.shape() == shape(), ErrorKind::shape, "set_grad: gradient of shape ", gradient.shape(),
           " for a tensor of shape ", shape());
     check(gradient.device() == device(), ErrorKind::device, "set_grad: gradient on ", gradient.device(),
           " for a tensor on ", device());
-    forget_pending(impl);
-    forget_scale_parts(impl);
-    impl.grads().grad = gradient;
+    impl.grads().gradient.put({gradient});
 }
 
 }  // namespace mezzo

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/pending.h"
+#include "core/gradient_slot.h"
 #include "core/ref.h"
 #include "core/storage.h"
 #include "mezzo/tensor.h"
@@ -34,16 +34,13 @@ struct Copy16 {
 // Gradient bookkeeping, made on first use so that plain tensors stay small.
 struct GradMeta {
     bool requires_grad = false;
-    Tensor grad;               // leaves; to be read after settle_gradient()
+    GradientSlot gradient;     // of a leaf
     Ref<Node> node;            // the call that made this tensor; null for leaves
     std::uint32_t output = 0;  // which of the node's results it is
     Copy16 copy16;
-    Ref<PendingScale> pending;        // what grad waits for
-    std::uint32_t pending_place = 0;  // among the leaves of `pending`
-    std::uint8_t scale_parts = 0;     // of grad, to be asked through scale_parts()
-    void* hooks = nullptr;            // autograd/hooks.h
+    void* hooks = nullptr;  // autograd/hooks.cpp
     void (*free_hooks)(void*) = nullptr;
-    GradMeta();  // both in autograd/call.cpp, which knows Node
+    explicit GradMeta(TensorImpl& tensor);  // both in autograd/node.cpp, which knows Node
     ~GradMeta();
 };
 
@@ -63,7 +60,7 @@ struct TensorImpl {
 
     ~TensorImpl();
     GradMeta& grads() {
-        if (!grad_meta) grad_meta = new GradMeta;
+        if (!grad_meta) grad_meta = new GradMeta(*this);
         return *grad_meta;
     }
     char* bytes() const { return static_cast<char*>(storage->data) + offset * std::int64_t(size_of(dtype)); }

@@ -116,7 +116,7 @@ Transfers::~Transfers() {
 int Transfers::capacity() const { return queue_ != nullptr ? static_cast<int>(queue_->capacity) : 0; }
 
 bool Transfers::start(std::span<Tensor* const> batch) {
-    if (StepGraph::recording() != nullptr) return false;
+    if (StepGraph::capturing() != nullptr) return false;
     try {
         return queue_->start(batch);
     } catch (const Error&) {  // says the same again when its turn comes, if it is still true then

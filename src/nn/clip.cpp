@@ -7,25 +7,26 @@ namespace mezzo::nn {
 Tensor clip_grad_norm_(const Tensors& parameters, double max_norm) {
     check(max_norm >= 0, ErrorKind::value, "clip_grad_norm_: max_norm is ", max_norm,
           "; it must not be negative");
-    optim::GradientList list = optim::gradient_list("clip_grad_norm_", parameters, optim::Waiting::keep);
+    optim::GradientList list = optim::gradient_list("clip_grad_norm_", parameters, optim::LazyScaling::keep);
     if (list.refs.empty()) return zeros({}, {.device = list.device});
-    if (list.deferred && list.deferred->can_clip(list)) return list.deferred->clip(max_norm);
-    if (list.deferred) list = optim::gradient_list("clip_grad_norm_", parameters, optim::Waiting::settle);
+    if (list.lazy_scale && list.lazy_scale->can_clip(list)) return list.lazy_scale->clip(max_norm);
+    if (list.lazy_scale)
+        list = optim::gradient_list("clip_grad_norm_", parameters, optim::LazyScaling::apply);
     const Tensor norm = empty({}, {.device = list.device});
     const Tensor state = empty({std::int64_t(sizeof(StepState) / sizeof(float))}, {.device = list.device});
     optim::kernels_of(list.device)
         .statistics(list.refs,
                     {.state = static_cast<StepState*>(raw(state)), .norm = static_cast<float*>(raw(norm))});
-    const Ref<optim::Deferred> deferred(new optim::Deferred(state, norm, false));
-    deferred->clip(max_norm);
-    optim::defer(deferred, list);
+    const Ref<optim::LazyGradientScale> scale(new optim::LazyGradientScale(list, state, norm, false));
+    scale->clip(max_norm);
+    scale->attach(list.leaves);
     return norm;
 }
 
 void clip_grad_value_(const Tensors& parameters, double limit) {
     check(limit >= 0, ErrorKind::value, "clip_grad_value_: limit is ", limit, "; it must not be negative");
     const optim::GradientList list =
-        optim::gradient_list("clip_grad_value_", parameters, optim::Waiting::settle);
+        optim::gradient_list("clip_grad_value_", parameters, optim::LazyScaling::apply);
     if (list.refs.empty()) return;
     optim::kernels_of(list.device).clip_by_value(list.refs, limit);
     optim::bump_gradients(list);

@@ -182,7 +182,9 @@ template <class Target> void convert_all(const Module& module, Target target, bo
         if (floating_only && !is_floating(tensor.dtype())) continue;
         const Tensor gradient = tensor.grad();
         replace_elements(tensor, tensor.to(target));
-        if (gradient.defined()) replace_gradient(tensor, gradient.to(target));
+        if (!gradient.defined()) continue;
+        GradientSlot& slot = tensor->grad_meta->gradient;
+        slot.put({gradient.to(target), slot.scale_parts()});
     }
 }
 
@@ -207,9 +209,7 @@ void Module::zero_grad(bool set_to_none) {
         if (set_to_none) {
             p.set_grad({});
         } else {
-            forget_pending(*p.impl());
-            forget_scale_parts(*p.impl());
-            if (const Tensor gradient = p.grad(); gradient.defined()) gradient.zero_();
+            if (const Tensor gradient = p->grads().gradient.overwrite(); gradient.defined()) gradient.zero_();
         }
     }
 }

@@ -33,11 +33,11 @@ bool copies_current(const OptimizerImpl& optimizer, const Slot& slot) {
            copy16.value->storage->refs.load() == 1;
 }
 
-// The state of an optimizer that an update is recorded with.
+// The state of an optimizer that an update is captured with.
 class CapturedUpdate {
 public:
     CapturedUpdate(OptimizerImpl& optimizer, const GradientList& plan)
-        : optimizer_(&optimizer),
+        : optimizer_(Ref<OptimizerImpl>(&optimizer)),
           indices_(plan.indices),
           state_(raw(optimizer.state)),
           steps_(raw(optimizer.steps)) {
@@ -62,7 +62,7 @@ private:
         args.lr = 0;
         return args;
     }
-    OptimizerImpl* optimizer_;
+    Ref<OptimizerImpl> optimizer_;
     std::vector<std::size_t> indices_;
     std::vector<Places> places_;
     std::vector<StepArgs> args_;
@@ -73,17 +73,19 @@ private:
 
 StepArgs update_args(OptimizerImpl& optimizer, std::size_t group) {
     StepArgs args = optimizer.groups[group].args;
-    if (StepGraph* graph = StepGraph::recording())
-        args.lr_on_device = graph->number([&optimizer, group] { return optimizer.groups[group].args.lr; });
+    if (StepGraph* graph = StepGraph::capturing())
+        args.lr_on_device = graph->number(
+            [own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].args.lr; });
     return args;
 }
 
 void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional) {
-    StepGraph* const graph = StepGraph::recording();
+    StepGraph* const graph = StepGraph::capturing();
     if (graph == nullptr) return;
     graph->require([update = CapturedUpdate(optimizer, plan)] { return update.fits(); });
-    graph->after_replay(
-        [&optimizer, conditional, indices = plan.indices] { note_update(optimizer, indices, conditional); });
+    graph->after_replay([own = Ref<OptimizerImpl>(&optimizer), conditional, indices = plan.indices] {
+        note_update(*own, indices, conditional);
+    });
 }
 
 }  // namespace mezzo::optim

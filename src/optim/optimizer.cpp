@@ -7,7 +7,6 @@
 #include <unordered_map>
 
 #include "core/capture.h"
-#include "core/scale_parts.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::optim {
@@ -32,6 +31,7 @@ bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
 OptimizerImpl* make_optimizer(const char* type) {
     static std::atomic<std::uint64_t> next_id{1};
     auto* optimizer = new OptimizerImpl;
+    add_reference(optimizer->refs);  // the Optimizer's
     optimizer->type = type;
     optimizer->id = next_id.fetch_add(1, std::memory_order_relaxed);
     return optimizer;
@@ -119,8 +119,8 @@ void prepare_state(OptimizerImpl& optimizer) {
     make_or_move(optimizer.state, {std::int64_t(sizeof(StepState) / sizeof(float))}, float32, device);
 }
 
-GradientList plan_update(OptimizerImpl& optimizer, bool conditional, Waiting waiting) {
-    GradientList list = gradient_list(optimizer.type, optimizer.params(), waiting);
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling) {
+    GradientList list = gradient_list(optimizer.type, optimizer.params(), scaling);
     if (list.with_gradient == 0) return list;
     prepare_state(optimizer);
     std::size_t at = 0;
@@ -137,12 +137,13 @@ GradientList plan_update(OptimizerImpl& optimizer, bool conditional, Waiting wai
 
 void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePart parts, const char* advice) {
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
-        TensorImpl& leaf = *optimizer.slots[i].param.impl();
-        if (!has_scale_parts(leaf, parts)) continue;
+        GradientSlot& gradient = optimizer.slots[i].param->grads().gradient;
+        if (!gradient.has_scale_parts(parts)) continue;
         fail(ErrorKind::state, op, ": in the gradient of ", optimizer.describe(i), " of this ",
              optimizer.type,
-             (scale_parts(leaf) & unscaled_part) != 0 ? " scaled ones were added to unscaled ones"
-                                                      : " there is a scaled one that came after unscale_()",
+             (gradient.scale_parts() & unscaled_part) != 0
+                 ? " scaled ones were added to unscaled ones"
+                 : " there is a scaled one that came after unscale_()",
              "; ", advice);
     }
 }
@@ -180,7 +181,9 @@ void read_counts(OptimizerImpl& optimizer) {
     optimizer.counts_on_device = false;
 }
 
-Optimizer::~Optimizer() { delete impl_; }
+Optimizer::~Optimizer() {
+    if (drop_reference(impl_->refs)) dispose(impl_);
+}
 
 void Optimizer::step() {
     if (impl_->skip_next) {
@@ -195,9 +198,8 @@ void Optimizer::step() {
     }
     refuse_scale_parts("Optimizer.step", *impl_, both_parts,
                        "call zero_grad() before the first backward() of an iteration");
-    const GradientList plan = plan_update(*impl_, false, Waiting::keep);
-    const Ref<Deferred>& deferred = plan.deferred;
-    run_update(*impl_, plan, false, deferred ? deferred->scale() : GradientScale{});
+    const GradientList plan = plan_update(*impl_, false, LazyScaling::keep);
+    run_update(*impl_, plan, false, plan.lazy_scale ? plan.lazy_scale->scale() : GradientScale{});
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
@@ -206,9 +208,8 @@ void Optimizer::zero_grad(bool set_to_none) {
         if (set_to_none) {
             slot.param.set_grad({});
         } else {
-            forget_pending(*slot.param.impl());
-            forget_scale_parts(*slot.param.impl());
-            if (const Tensor gradient = slot.param.grad(); gradient.defined()) gradient.zero_();
+            if (const Tensor gradient = slot.param->grads().gradient.overwrite(); gradient.defined())
+                gradient.zero_();
         }
     }
 }

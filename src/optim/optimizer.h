@@ -1,6 +1,7 @@
 // What an optimizer holds, and the step path that GradScaler and the amp presets share with it.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,9 @@ struct Group {
     double initial_lr = 0;  // what schedules scale
 };
 
+// Held by the Optimizer, and by captured steps that update it: they may be replayed when it is gone.
 struct OptimizerImpl {
+    std::atomic<std::uint32_t> refs{0};
     const char* type = "";
     std::uint64_t id = 0;
     std::vector<Slot> slots;
@@ -45,6 +48,7 @@ struct OptimizerImpl {
     // "encoder.weight (parameter 3)", or "parameter 3".
     std::string describe(std::size_t slot) const;
 };
+inline void dispose(OptimizerImpl* optimizer) noexcept { delete optimizer; }
 
 // Throw for options that no optimizer can have, "where: lr is …": those of constructors and of loaded states.
 void check_args(const std::string& where, const StepArgs& args);
@@ -68,7 +72,7 @@ Tensor* writable_copy16(const Slot& slot, bool conditional);
 // The parameters with gradients and their state, as the kernels take them. Gets all memory that a step needs:
 // whatever throws does so here, before gradients and parameters change. conditional: StepState may say
 // found_inf.
-GradientList plan_update(OptimizerImpl& optimizer, bool conditional, Waiting waiting);
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling);
 // Throws if a gradient of the optimizer has all of these parts (core/scale_parts.h): "op: …; advice".
 void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePart parts, const char* advice);
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says

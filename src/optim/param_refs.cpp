@@ -1,9 +1,6 @@
 // From parameters to what the step kernels take.
 #include "optim/param_refs.h"
 
-#include "core/capture.h"
-#include "core/scale_parts.h"
-
 namespace mezzo::optim {
 
 const StepKernels& kernels_of(Device device) {
@@ -17,20 +14,18 @@ void bump_version(const Tensor& x) {
 }
 
 void bump_gradients(const GradientList& list) {
-    for (const TensorImpl* leaf : list.leaves) bump_version(leaf->grad_meta->grad);
+    for (const TensorImpl* leaf : list.leaves) bump_version(leaf->grad_meta->gradient.read());
 }
 
-GradientList gradient_list(const char* op, const Tensors& parameters, Waiting waiting) {
+GradientList gradient_list(const char* op, const Tensors& parameters, LazyScaling scaling) {
     GradientList list;
-    if (waiting == Waiting::keep) list.deferred = common_deferred(parameters);
-    if (!list.deferred) settle(parameters);
+    if (scaling == LazyScaling::keep) list.lazy_scale = common_lazy_scale(parameters);
     bool first = true;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& parameter = parameters[i];
-        if (StepGraph* graph = StepGraph::recording()) graph->gradient_used(parameter);
         static_cast<void>(parameter.requires_grad());  // throws if the parameter is undefined
-        if (parameter->grad_meta == nullptr) continue;
-        Tensor gradient = parameter->grad_meta->grad;
+        GradientSlot& slot = parameter->grads().gradient;
+        Tensor gradient = slot.read_for_update(list.lazy_scale.get());
         if (!gradient.defined()) continue;
         ++list.with_gradient;
         if (first) list.device = gradient.device();
@@ -41,7 +36,7 @@ GradientList gradient_list(const char* op, const Tensors& parameters, Waiting wa
         if (gradient.numel() == 0) continue;
         if (!gradient.is_contiguous()) {
             gradient = gradient.detach().contiguous();
-            replace_gradient(parameter, gradient);
+            slot.put({gradient, slot.scale_parts()});
         }
         ParamRef ref{};
         ref.param = raw(parameter);

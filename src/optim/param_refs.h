@@ -5,29 +5,29 @@
 
 #include "core/tensor_impl.h"
 #include "kernels/step.h"
-#include "optim/deferred.h"
+#include "optim/lazy_scale.h"
 
 namespace mezzo::optim {
 
 // The step kernels of a device; throws in a build without them.
 const StepKernels& kernels_of(Device device);
 
-// What happens to gradients that wait for a factor (optim/deferred.h) when a list of them is made.
-enum class Waiting : std::uint8_t {
-    settle,  // they get it
-    keep,    // they keep waiting if all of the list wait for one factor, which the caller takes into account
+// What happens to gradients that wait for a factor (optim/lazy_scale.h) when a list of them is made.
+enum class LazyScaling : std::uint8_t {
+    apply,  // they are multiplied
+    keep,   // they keep waiting if all of the list wait for one factor, which the caller takes into account
 };
 
 // The parameters that have a gradient with elements. Gradients are made contiguous first.
 struct GradientList {
     Device device;
-    std::vector<ParamRef> refs;        // param, grad, dtypes and numel are filled
-    std::vector<std::size_t> indices;  // of refs, in the given list
-    std::vector<TensorImpl*> leaves;   // of refs
-    std::size_t with_gradient = 0;     // including those without elements
-    Ref<Deferred> deferred;            // what they all wait for
+    std::vector<ParamRef> refs;         // param, grad, dtypes and numel are filled
+    std::vector<std::size_t> indices;   // of refs, in the given list
+    std::vector<TensorImpl*> leaves;    // of refs
+    std::size_t with_gradient = 0;      // including those without elements
+    Ref<LazyGradientScale> lazy_scale;  // what they all wait for, or null
 };
-GradientList gradient_list(const char* op, const Tensors& parameters, Waiting waiting);
+GradientList gradient_list(const char* op, const Tensors& parameters, LazyScaling scaling);
 
 // Marks tensors as changed in place by a kernel.
 void bump_version(const Tensor& x);

@@ -94,12 +94,12 @@ TEST_CASE("branches: an error between fork and join leaves a graph that runs", "
     const Restored restored;
     enum { before_enter, before_join, in_a_product };
     for (int place : {before_enter, before_join, in_a_product})
-        for (bool while_recording : {false, true}) {
-            CAPTURE(place, while_recording);
+        for (bool while_capturing : {false, true}) {
+            CAPTURE(place, while_capturing);
             const Tensor w = full({4, 4}, 0.5, {.device = gpu}).set_requires_grad();
             const Tensor count = zeros({1}, {.device = gpu}), one = ones({1}, {.device = gpu});
             bool fails = false;
-            const auto now = [&] { return fails && (StepGraph::recording() != nullptr) == while_recording; };
+            const auto now = [&] { return fails && (StepGraph::capturing() != nullptr) == while_capturing; };
             cuda::CapturedStep step(
                 [&](const Tensors& in) {
                     count.add_(one);
@@ -129,7 +129,7 @@ TEST_CASE("branches: an error between fork and join leaves a graph that runs", "
             const std::vector<float> loss = expected[0].to_vector<float>(),
                                      g = expected[1].to_vector<float>();
             fails = true;
-            if (!while_recording) step.clear();
+            if (!while_capturing) step.clear();
             CHECK_THROWS_AS(step({x}), int);
             CHECK(cuda::current_branch() == 0);
             CHECK(count.to_vector<float>() == std::vector<float>{2});  // as without a capture
@@ -214,7 +214,7 @@ TEST_CASE("branches: the emulated graph runs them in the order asked for", "[cud
                                                       {BranchOrder::alternating, "abAcBCDEF"}};
     for (const auto& [order, text] : expected) {
         std::string seen;
-        const auto note = [&](char c) { emulation::run_or_record([&seen, c] { seen += c; }); };
+        const auto note = [&](char c) { emulation::run_or_capture([&seen, c] { seen += c; }); };
         run_graph(order, [&] {
             note('a');
             cuda::fork_branch();

@@ -188,12 +188,12 @@ template <class T> T& shared(const char* key, Site site = Site::current()) {
 inline void* dynamic_shared(Site site = Site::current()) { return Engine::get().dynamic_shared(site); }
 
 // Stream capture: what this thread would do to the device is put into the graph instead, while there is one.
-inline thread_local Graph* recording = nullptr;
+inline thread_local Graph* captured = nullptr;
 inline thread_local int branch_of_thread = 0;  // the stream that takes this thread's work: 0 main, 1 side
 void queue_work(std::function<void()> work);   // streams.h
-template <class F> void run_or_record(const F& work) {
-    if (recording != nullptr)
-        recording->add(work, branch_of_thread);
+template <class F> void run_or_capture(const F& work) {
+    if (captured != nullptr)
+        captured->add(work, branch_of_thread);
     else if (options.late_work)
         queue_work(work);
     else
@@ -213,7 +213,7 @@ inline void tell(const Work& work) {
 // What launch() of kernel.cuh becomes.
 template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t dynamic,
                                   std::type_identity_t<P>... args) {
-    run_or_record([=] {
+    run_or_capture([=] {
         tell({reinterpret_cast<const void*>(kernel), {}});
         auto call = [&] { kernel(args...); };
         Engine::get().run(

@@ -72,7 +72,7 @@ void Graph::run(BranchOrder order) const {
         branch = ready(0) && ready(1) ? preferred(order, branch, queues[0][at[0]], queues[1][at[1]])
                                       : (ready(1) ? 1 : 0);
         const std::size_t node = queues[branch][at[branch]++];
-        run_or_record(nodes_[node].work);
+        run_or_capture(nodes_[node].work);
         done[node] = 1;
     }
     check(at[0] + at[1] == nodes_.size(), ErrorKind::backend, "emulated graph: its work waits for itself");

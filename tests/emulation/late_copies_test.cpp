@@ -129,10 +129,10 @@ TEST_CASE("late copies: a step that copies of its own accord is not captured", "
     bool take = false, drop = false;
     std::uint64_t waits = 0;
     const auto take_and_drop = [&](const Tensors& in) {
-        const bool recording = StepGraph::recording() != nullptr;
+        const bool capturing = StepGraph::capturing() != nullptr;
         const Tensor y = in[0] * 2.0;
-        if (recording && take) *++it;
-        if (recording && drop) {
+        if (capturing && take) *++it;
+        if (capturing && drop) {
             waits = cuda::counters().host_syncs;
             const auto gone = std::move(it);
         }

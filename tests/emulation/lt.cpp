@@ -159,17 +159,17 @@ template <class Sum> void finish_all(const Problem& p, const Operands& o, const 
 void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t k) {
     const auto results = static_cast<std::size_t>(p.batch * p.m * p.n);
     if (algo.workspace < results * sizeof(double)) {
-        emulation::run_or_record([=] {
+        emulation::run_or_capture([=] {
             finish_all(p, o, [&](auto batch, auto i, auto j, auto) { return dot(p, o, batch, i, j, k); });
         });
         return;
     }
-    emulation::run_or_record([=] {
+    emulation::run_or_capture([=] {
         for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
             store(o.workspace, float64, index, dot(p, o, batch, i, j, k));
         });
     });
-    emulation::run_or_record([=] {
+    emulation::run_or_capture([=] {
         finish_all(p, o, [&](auto, auto, auto, auto index) { return load(o.workspace, float64, index); });
     });
 }

@@ -37,7 +37,7 @@ thread_local int device_of_thread = 0;
 
 // Where a GPU would refuse a call and spoil the capture.
 void require_no_capture(const char* call) {
-    check(emulation::recording == nullptr, ErrorKind::backend, "cuda: ", call,
+    check(emulation::captured == nullptr, ErrorKind::backend, "cuda: ", call,
           " failed with cudaErrorStreamCaptureUnsupported");
 }
 
@@ -86,7 +86,7 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
     refuse_in_capture("cuda: copy_to_device", "copy from the host");
     require_no_capture("cudaMemcpyAsync to the device");
     const auto* first = static_cast<const char*>(from);
-    emulation::run_or_record([to, values = std::vector<char>(first, first + bytes)] {
+    emulation::run_or_capture([to, values = std::vector<char>(first, first + bytes)] {
         emulation::tell({nullptr, "copy"});
         Engine::get().device_copy(to, values.data(), values.size());
     });
@@ -103,7 +103,7 @@ void copy_to_host(void* to, const void* from, std::size_t bytes) {
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
-    emulation::run_or_record([=] {
+    emulation::run_or_capture([=] {
         emulation::tell({nullptr, "copy"});
         Engine::get().device_copy(to, from, bytes);
     });
@@ -111,7 +111,7 @@ void copy_on_device(void* to, const void* from, std::size_t bytes) {
 }
 void fill_zero(void* memory, std::size_t bytes) {
     if (bytes == 0) return;
-    emulation::run_or_record([=] {
+    emulation::run_or_capture([=] {
         emulation::tell({nullptr, "fill"});
         Engine::get().device_fill_zero(memory, bytes);
     });
@@ -126,12 +126,11 @@ void synchronize() {
 
 void begin_capture() {
     require_no_capture("cudaStreamBeginCapture");
-    emulation::recording = new Graph;
+    emulation::captured = new Graph;
 }
 void* end_capture() {
-    check(emulation::recording != nullptr, ErrorKind::backend,
-          "cuda: cudaStreamEndCapture without a capture");
-    auto graph = std::unique_ptr<Graph>(std::exchange(emulation::recording, nullptr));
+    check(emulation::captured != nullptr, ErrorKind::backend, "cuda: cudaStreamEndCapture without a capture");
+    auto graph = std::unique_ptr<Graph>(std::exchange(emulation::captured, nullptr));
     check(graph->defect() == nullptr, ErrorKind::backend, "cuda: cudaStreamEndCapture failed with ",
           graph->defect());
     return graph.release();
@@ -149,18 +148,18 @@ void* current_stream() {
 }
 int current_branch() { return emulation::branch_of_thread; }
 void fork_branch() {
-    if (emulation::recording != nullptr) emulation::recording->fork();
+    if (emulation::captured != nullptr) emulation::captured->fork();
 }
 void enter_branch() {
-    if (emulation::recording != nullptr) emulation::recording->enter();
+    if (emulation::captured != nullptr) emulation::captured->enter();
     emulation::branch_of_thread = 1;
 }
 void join_branch() {
     emulation::branch_of_thread = 0;
-    if (emulation::recording != nullptr) emulation::recording->join();
+    if (emulation::captured != nullptr) emulation::captured->join();
 }
 
-bool stream_is_capturing() { return options.capturing || emulation::recording != nullptr; }
+bool stream_is_capturing() { return options.capturing || emulation::captured != nullptr; }
 Counters counters() { return totals; }
 
 Event::Event() : event_(new double(0)) {}

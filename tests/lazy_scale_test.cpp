@@ -72,7 +72,7 @@ struct World {
             seen.push_back(x.grad().defined() ? doubles(x.grad()) : std::vector<double>());
         for (const Tensor& x : w) seen.push_back(doubles(x));
     }
-    bool waits(std::size_t i) const { return bool(w[i]->grad_meta->pending); }
+    bool waits(std::size_t i) const { return w[i]->grad_meta->gradient.lazy_scale() != nullptr; }
 };
 
 // The script sees the same numbers, bit for bit, whether gradients wait or not.
@@ -95,7 +95,7 @@ template <class Script> void same_either_way(const Script& script, bool two = fa
 
 }  // namespace
 
-TEST_CASE("deferred: an ordinary loop, and a look at the gradients anywhere in it", "[deferred]") {
+TEST_CASE("lazy scale: an ordinary loop, and a look at the gradients anywhere in it", "[lazy_scale]") {
     for (int look = 0; look < 6; ++look) {
         CAPTURE(look);
         same_either_way([look](World& t) {
@@ -118,7 +118,7 @@ TEST_CASE("deferred: an ordinary loop, and a look at the gradients anywhere in i
     }
 }
 
-TEST_CASE("deferred: step without unscale_ leaves unscaled gradients", "[deferred]") {
+TEST_CASE("lazy scale: step without unscale_ leaves unscaled gradients", "[lazy_scale]") {
     same_either_way([](World& t) {
         t.backward();
         t.step(*t.a);
@@ -135,7 +135,7 @@ TEST_CASE("deferred: step without unscale_ leaves unscaled gradients", "[deferre
     });
 }
 
-TEST_CASE("deferred: a second backward adds to the multiplied gradient", "[deferred]") {
+TEST_CASE("lazy scale: a second backward adds to the multiplied gradient", "[lazy_scale]") {
     same_either_way([](World& t) {
         t.loss().backward();
         t.clip(t.w);
@@ -151,7 +151,7 @@ TEST_CASE("deferred: a second backward adds to the multiplied gradient", "[defer
     });
 }
 
-TEST_CASE("deferred: a product adds to the multiplied gradient", "[deferred]") {
+TEST_CASE("lazy scale: a product adds to the multiplied gradient", "[lazy_scale]") {
     for (const Device device : test::devices()) {
         const Tensor w = ones({4, 3}, {.device = device}).set_requires_grad();
         const Tensor x = ones({2, 4}, {.device = device});
@@ -159,13 +159,13 @@ TEST_CASE("deferred: a product adds to the multiplied gradient", "[deferred]") {
         amp::GradScaler scaler({.init_scale = 8});
         scaler.scale(sum(matmul(x, w))).backward();
         scaler.unscale_(optimizer);
-        CHECK(bool(w->grad_meta->pending));
+        CHECK(w->grad_meta->gradient.lazy_scale() != nullptr);
         sum(matmul(x, w)).backward();  // inside the GEMM
         CHECK(floats(w.grad()) == std::vector<float>(12, 4));
     }
 }
 
-TEST_CASE("deferred: hooks see what they saw", "[deferred]") {
+TEST_CASE("lazy scale: hooks see what they saw", "[lazy_scale]") {
     same_either_way([](World& t) {
         autograd::add_hook(t.w[1], [&t](const Tensor& g) {
             t.seen.push_back(doubles(g));
@@ -180,7 +180,7 @@ TEST_CASE("deferred: hooks see what they saw", "[deferred]") {
     });
 }
 
-TEST_CASE("deferred: two optimizers of one scaler", "[deferred]") {
+TEST_CASE("lazy scale: two optimizers of one scaler", "[lazy_scale]") {
     same_either_way(
         [](World& t) {
             for (int i = 0; i < 3; ++i) {
@@ -201,7 +201,7 @@ TEST_CASE("deferred: two optimizers of one scaler", "[deferred]") {
         true);
 }
 
-TEST_CASE("deferred: clipping parts, twice, by value", "[deferred]") {
+TEST_CASE("lazy scale: clipping parts, twice, by value", "[lazy_scale]") {
     same_either_way([](World& t) {
         t.backward();
         t.unscale(*t.a);
@@ -233,7 +233,7 @@ TEST_CASE("deferred: clipping parts, twice, by value", "[deferred]") {
     });
 }
 
-TEST_CASE("deferred: gradients replaced, dropped and set to zero meanwhile", "[deferred]") {
+TEST_CASE("lazy scale: gradients replaced, dropped and set to zero meanwhile", "[lazy_scale]") {
     same_either_way([](World& t) {
         t.backward();
         t.unscale(*t.a);
@@ -258,7 +258,7 @@ TEST_CASE("deferred: gradients replaced, dropped and set to zero meanwhile", "[d
     });
 }
 
-TEST_CASE("deferred: who holds a gradient sees it multiplied", "[deferred]") {
+TEST_CASE("lazy scale: who holds a gradient sees it multiplied", "[lazy_scale]") {
     for (const Device device : test::devices()) {
         World t(device, false);
         t.backward();
@@ -271,7 +271,7 @@ TEST_CASE("deferred: who holds a gradient sees it multiplied", "[deferred]") {
     }
 }
 
-TEST_CASE("deferred: optimizer, scaler, parameters and the model go while gradients wait", "[deferred]") {
+TEST_CASE("lazy scale: optimizer, scaler, parameters and the model go while gradients wait", "[lazy_scale]") {
     const LiveObjects before = live_objects();
     for (const Device device : test::devices()) {
         auto t = std::make_unique<World>(device, false);
@@ -283,13 +283,13 @@ TEST_CASE("deferred: optimizer, scaler, parameters and the model go while gradie
         t.reset();
         const std::vector<float> w = floats(kept), g = floats(kept.grad());
         CHECK(g[0] == Approx((2 * w[0] + 1) * 0.01 / norm).epsilon(1e-4));
-        CHECK_FALSE(bool(other->grad_meta->pending));
+        CHECK(other->grad_meta->gradient.lazy_scale() == nullptr);
     }
     CHECK(live_objects().tensors == before.tensors);
     CHECK(live_objects().storages == before.storages);
 }
 
-TEST_CASE("deferred: a model that changes dtype", "[deferred]") {
+TEST_CASE("lazy scale: a model that changes dtype", "[lazy_scale]") {
     std::vector<std::vector<float>> seen;
     for (const bool hold : {false, true}) {
         manual_seed(4);
@@ -309,7 +309,7 @@ TEST_CASE("deferred: a model that changes dtype", "[deferred]") {
     CHECK(seen[0][0] == 2);
 }
 
-TEST_CASE("deferred: 16-bit parameters with masters", "[deferred]") {
+TEST_CASE("lazy scale: 16-bit parameters with masters", "[lazy_scale]") {
     for (const Device device : test::devices())
         for (const Dtype dtype : {float16, bfloat16}) {
             std::vector<std::vector<float>> seen;
@@ -340,7 +340,7 @@ TEST_CASE("deferred: 16-bit parameters with masters", "[deferred]") {
         }
 }
 
-TEST_CASE("deferred: backward of one loss after the step of another", "[deferred]") {
+TEST_CASE("lazy scale: backward of one loss after the step of another", "[lazy_scale]") {
     for (const Device device : test::devices()) {
         World t(device, false, true);
         const Tensor first = t.scaler.scale(sum(t.w[0] * 3.0) + sum(t.w[1])),
@@ -362,7 +362,7 @@ TEST_CASE("deferred: backward of one loss after the step of another", "[deferred
     }
 }
 
-TEST_CASE("deferred: the scaler's state until update()", "[deferred]") {
+TEST_CASE("lazy scale: the scaler's state until update()", "[lazy_scale]") {
     for (const Device device : test::devices()) {
         World t(device, false, true);
         t.zero_grad();

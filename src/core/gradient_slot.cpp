@@ -1,0 +1,104 @@
+#include "core/gradient_slot.h"
+
+#include "core/capture.h"
+#include "core/lazy_scale.h"
+#include "core/tensor_impl.h"
+
+namespace mezzo {
+
+namespace {
+
+bool is_zero(const Tensor& gradient) {
+    const Storage& storage = *gradient->storage;
+    return storage.zeroed == storage.version.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+GradientSlot::GradientSlot(TensorImpl& leaf) : leaf_(leaf) {}
+
+GradientSlot::~GradientSlot() {
+    if (StepGraph* const graph = StepGraph::capturing()) graph->gradients().leaf_gone(leaf_);
+    forget_lazy_scale();
+}
+
+const void* GradientSlot::address() const { return value_.defined() ? raw(value_) : nullptr; }
+
+bool GradientSlot::shared() const {
+    return value_.defined() && (value_->refs.load() != 1 || value_->storage->refs.load() != 1);
+}
+
+const Tensor& GradientSlot::read() { return read_for_update(nullptr); }
+
+const Tensor& GradientSlot::read_for_update(const LazyScale* own) {
+    note_use();
+    if (lazy_scale_ && lazy_scale_.get() != own) lazy_scale_->apply();
+    return value_;
+}
+
+const Tensor& GradientSlot::overwrite() {
+    forget_lazy_scale();
+    note_use();
+    set_scale_parts(0);
+    return value_;
+}
+
+const Tensor& GradientSlot::add_in_place(bool scaled) {
+    begin_adding(scaled);
+    return value_;
+}
+
+void GradientSlot::begin_adding(bool scaled) {
+    read();
+    const std::uint8_t added = scaled ? scaled_part : 0;
+    if (StepGraph* const graph = StepGraph::capturing())
+        graph->gradients().note_scale_parts(leaf_, !value_.defined(), added);
+    scale_parts_ = scale_parts() | added;
+}
+
+void GradientSlot::put(const Gradient& gradient) {
+    forget_lazy_scale();
+    if (StepGraph* const graph = StepGraph::capturing()) graph->gradients().replaced(leaf_);
+    value_ = gradient.value;
+    set_scale_parts(gradient.scale_parts);
+}
+
+Gradient GradientSlot::take() {
+    Gradient gradient{.value = read(), .scale_parts = scale_parts()};
+    drop();
+    return gradient;
+}
+
+std::uint8_t GradientSlot::scale_parts() const {
+    return value_.defined() && !is_zero(value_) ? scale_parts_ : 0;
+}
+
+bool GradientSlot::has_scale_parts(ScalePart parts) {
+    if (StepGraph* const graph = StepGraph::capturing())
+        graph->gradients().require_not_scale_parts(leaf_, parts);
+    return (scale_parts() & parts) == parts;
+}
+
+// In-place writes of a replay do not count as versions, so a gradient that was zero before has to lose that
+// mark here.
+void GradientSlot::note_replayed(bool known, std::uint8_t parts) {
+    scale_parts_ = known ? parts : scale_parts() | parts;
+    if (parts != 0 && value_.defined() && is_zero(value_))
+        value_->storage->version.fetch_add(1, std::memory_order_relaxed);
+}
+
+void GradientSlot::note_use() {
+    if (StepGraph* const graph = StepGraph::capturing()) graph->gradients().used(leaf_);
+}
+
+void GradientSlot::forget_lazy_scale() noexcept {
+    if (lazy_scale_) lazy_scale_->detach(*this);
+}
+
+void GradientSlot::set_scale_parts(std::uint8_t parts) {
+    scale_parts_ = parts;
+    if (StepGraph* const graph = StepGraph::capturing())
+        graph->gradients().note_scale_parts(leaf_, true, parts);
+}
+
+}  // namespace mezzo

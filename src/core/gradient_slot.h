@@ -1,0 +1,82 @@
+// The gradient of a leaf and everything that belongs to it: the factor it may wait for (core/lazy_scale.h),
+// what it is a sum of (core/scale_parts.h), and what a captured step has to know of its use
+// (core/captured_gradients.h). No other code reaches the tensor, so that no reader can forget one of these.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "core/ref.h"
+#include "core/scale_parts.h"
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+struct TensorImpl;
+class LazyScale;
+void dispose(LazyScale* scale) noexcept;
+
+// A gradient outside of its slot.
+struct Gradient {
+    Tensor value = {};
+    std::uint8_t scale_parts = 0;
+};
+
+class GradientSlot {
+public:
+    explicit GradientSlot(TensorImpl& leaf);
+    ~GradientSlot();
+    GradientSlot(const GradientSlot&) = delete;
+    GradientSlot& operator=(const GradientSlot&) = delete;
+
+    // Questions about the gradient's presence, which neither launch nor count as a use.
+    bool defined() const { return value_.defined(); }
+    const void* address() const;  // of the first element; null without a gradient
+    // Whether there is another handle of the gradient, or another tensor on its memory.
+    bool shared() const;
+    LazyScale* lazy_scale() const { return lazy_scale_.get(); }  // what the gradient waits for, or null
+
+    // The gradient as everybody may see it, undefined if there is none. A factor that it waits for is applied.
+    const Tensor& read();
+    // The same for an update that multiplies by `own` itself: only another factor is applied.
+    const Tensor& read_for_update(const LazyScale* own);
+    // The gradient for somebody who writes all its elements: factor and parts are forgotten.
+    const Tensor& overwrite();
+    // The gradient for a kernel that adds to it, which has to exist. scaled: what is added holds a
+    // GradScaler's scale.
+    const Tensor& add_in_place(bool scaled);
+    // Adds to the gradient: sum(total, contribution), where total is undefined if there is none yet.
+    template <class Sum> void add(Tensor contribution, bool scaled, const Sum& sum) {
+        begin_adding(scaled);
+        sum(value_, std::move(contribution));
+    }
+    // Replaces the gradient. An undefined one: there is none from now on.
+    void put(const Gradient& gradient);
+    void drop() { put({}); }
+    // Removes the gradient; put() takes it back.
+    Gradient take();
+
+    // What the gradient is a sum of. No gradient, and one of zeros, has no parts.
+    std::uint8_t scale_parts() const;
+    // Whether it has all of these; a captured step asks again before each replay.
+    bool has_scale_parts(ScalePart parts);
+    // A scaler has divided the gradient, or leaves that to a factor.
+    void note_unscaled() { set_scale_parts(unscaled_part); }
+    // A replay has done to the gradient what a captured step did. known: it made the gradient anew.
+    void note_replayed(bool known, std::uint8_t parts);
+
+private:
+    friend class LazyScale;
+    void note_use();
+    void forget_lazy_scale() noexcept;
+    void begin_adding(bool scaled);
+    void set_scale_parts(std::uint8_t parts);
+
+    TensorImpl& leaf_;
+    Tensor value_;
+    Ref<LazyScale> lazy_scale_;
+    std::uint32_t lazy_place_ = 0;  // among the slots of lazy_scale_
+    std::uint8_t scale_parts_ = 0;
+};
+
+}  // namespace mezzo

@@ -1,0 +1,55 @@
+#include "core/lazy_scale.h"
+
+#include <algorithm>
+
+#include "core/tensor_impl.h"
+
+namespace mezzo {
+
+void LazyScale::attach(const std::vector<TensorImpl*>& leaves) {
+    bool shared = false;
+    for (TensorImpl* leaf : leaves) {
+        GradientSlot& slot = leaf->grads().gradient;
+        shared = shared || slot.shared();
+        slot.forget_lazy_scale();
+        slot.lazy_scale_ = Ref<LazyScale>(this);
+        slot.lazy_place_ = static_cast<std::uint32_t>(slots_.size());
+        slots_.push_back(&slot);
+    }
+    if (shared) {
+        apply();
+    } else if (LazyScaleScope* const scope = LazyScaleScope::current) {
+        scope->scales_.emplace_back(this);
+    }
+}
+
+void LazyScale::detach(GradientSlot& slot) noexcept {
+    slots_[slot.lazy_place_] = nullptr;
+    const Ref<LazyScale> last = std::move(slot.lazy_scale_);  // may be the last reference to this
+}
+
+void LazyScale::apply() {
+    const Ref<LazyScale> alive(this);
+    std::vector<TensorImpl*> leaves;
+    Tensors gradients;
+    for (const GradientSlot* slot : slots_) {
+        if (slot == nullptr) continue;
+        leaves.push_back(&slot->leaf_);
+        gradients.push_back(slot->value_);
+    }
+    if (leaves.empty()) return;
+    multiply(leaves, gradients);
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+        GradientSlot& slot = leaves[i]->grad_meta->gradient;
+        slot.value_ = gradients[i];
+        if (gradients[i].numel() > 0) gradients[i]->storage->version.fetch_add(1, std::memory_order_relaxed);
+        detach(slot);
+    }
+}
+
+void LazyScaleScope::apply() {
+    for (const Ref<LazyScale>& scale : scales_) scale->apply();
+    scales_.clear();
+}
+
+}  // namespace mezzo
