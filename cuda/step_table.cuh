@@ -27,10 +27,16 @@ struct GradRef {
     std::uint32_t end;  // chunks before and including it
     Dtype grad_dtype;
 };
+// A ParamRef in 72 bytes.
 struct UpdateRef {
-    ParamRef param;
+    void *param, *grad;
+    void* state[max_optimizer_state];
+    void* copy16;
+    std::int64_t numel;
+    float* step;
     std::uint32_t end;
-    std::uint32_t group;  // in the table
+    std::uint8_t group;  // in the table
+    Dtype dtype, grad_dtype, copy16_dtype;
 };
 
 // The list in pieces of at most `capacity` entries.
@@ -58,7 +64,7 @@ template <class Ref, int capacity_> struct StepList {
 };
 
 __device__ inline std::int64_t numel_of(const GradRef& ref) { return ref.numel; }
-__device__ inline std::int64_t numel_of(const UpdateRef& ref) { return ref.param.numel; }
+__device__ inline std::int64_t numel_of(const UpdateRef& ref) { return ref.numel; }
 
 // visit(chunk) for this block's share of the list's chunks.
 template <class List, class Visit> __device__ void for_chunks(const List& list, const Visit& visit) {

@@ -1,6 +1,5 @@
-// The optimizer update: SGD, Adam and AdamW over all parameters and groups of a list, in one pass over each
-// parameter's memory that also writes its 16-bit copy. Formulas and their order of evaluation are
-// PyTorch's.
+// The optimizer update: the rows of kernels/optimizers.h over all parameters and groups of a list, in one pass
+// over each parameter's memory that also writes its 16-bit copy.
 #include "cuda/step.h"
 #include "cuda/step_table.cuh"
 #include "kernels/functor_step.h"
@@ -8,74 +7,19 @@
 namespace mezzo::cuda {
 namespace {
 
-namespace math = functors::math;
-
-// Constants of one update in the compute type.
-template <class C> struct SgdStep {
-    C lr, weight_decay, momentum, gain;
-    bool nesterov, first;
-
-    __device__ SgdStep(const StepArgs& a, float step)
-        : lr(static_cast<C>(a.lr)),
-          weight_decay(static_cast<C>(a.weight_decay)),
-          momentum(static_cast<C>(a.momentum)),
-          gain(static_cast<C>(1 - a.dampening)),
-          nesterov(a.nesterov),
-          first(step == 0) {}
-
-    // g += wd p; buffer = momentum buffer + (1 - dampening) g, at first g; nesterov: g += momentum buffer; p
-    // -= lr g
-    __device__ C update(C p, C g, C& buffer, C&) const {
-        if (weight_decay != C(0)) g += weight_decay * p;
-        if (momentum != C(0)) {
-            buffer = first ? g : momentum * buffer + gain * g;
-            g = nesterov ? g + momentum * buffer : buffer;
-        }
-        return p - lr * g;
-    }
-};
-
-template <class C> struct AdamStep {
-    C shrink, weight_decay, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, step_size, root_correction2;
-
-    // AdamW decays the parameter itself, Adam adds the decay to the gradient.
-    __device__ AdamStep(const StepArgs& a, float step)
-        : shrink(static_cast<C>(a.algorithm == Algorithm::adamw ? 1 - a.lr * a.weight_decay : 1.0)),
-          weight_decay(static_cast<C>(a.algorithm == Algorithm::adam ? a.weight_decay : 0.0)),
-          beta1(static_cast<C>(a.beta1)),
-          beta2(static_cast<C>(a.beta2)),
-          one_minus_beta1(static_cast<C>(1 - a.beta1)),
-          one_minus_beta2(static_cast<C>(1 - a.beta2)),
-          eps(static_cast<C>(a.eps)) {
-        const double t = static_cast<double>(step) + 1;
-        step_size = static_cast<C>(a.lr / (1 - math::pow(a.beta1, t)));
-        root_correction2 = static_cast<C>(math::sqrt(1 - math::pow(a.beta2, t)));
-    }
-
-    // m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) +
-    // eps)
-    __device__ C update(C p, C g, C& m, C& v) const {
-        p *= shrink;
-        g += weight_decay * p;
-        m = beta1 * m + one_minus_beta1 * g;
-        v = beta2 * v + one_minus_beta2 * g * g;
-        return p - step_size * (m / (math::sqrt(v) / root_correction2 + eps));
-    }
-};
-
 // Elements of a chunk one by one, of any dtypes.
-template <class C, class Step>
-__device__ void update_elements(const ParamRef& p, const Chunk& chunk, const Step& step, C multiplier) {
-    C* const first_state = static_cast<C*>(p.state[0]);
-    C* const second_state = static_cast<C*>(p.state[1]);
+template <class Row, class C>
+__device__ void update_elements(const UpdateRef& p, const Chunk& chunk,
+                                const functors::Prepared<Row, C>& prepared, C multiplier) {
     for (std::int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
-        C m = first_state != nullptr ? first_state[i] : C(0),
-          v = second_state != nullptr ? second_state[i] : C(0);
+        C s[max_optimizer_state];
+        for (int k = 0; k < max_optimizer_state; ++k)
+            s[k] = p.state[k] != nullptr ? static_cast<const C*>(p.state[k])[i] : C(0);
         const C g = load_as<C>(p.grad, p.grad_dtype, i) * multiplier;
-        const C value = step.update(load_as<C>(p.param, p.dtype, i), g, m, v);
+        const C value = prepared.formula.update(load_as<C>(p.param, p.dtype, i), g, s, prepared.way);
         store_as(p.param, p.dtype, i, value);
-        if (first_state != nullptr) first_state[i] = m;
-        if (second_state != nullptr) second_state[i] = v;
+        for (int k = 0; k < max_optimizer_state; ++k)
+            if (p.state[k] != nullptr) static_cast<C*>(p.state[k])[i] = s[k];
         if (p.copy16 != nullptr) store_as(p.copy16, p.copy16_dtype, i, value);
     }
 }
@@ -94,54 +38,61 @@ template <class T> __device__ void store_copy16(void* copy16, std::int64_t i, co
 }
 
 // float32 parameters, four elements at a time.
-template <class G, class Step>
-__device__ void update_vectors(const ParamRef& p, const Chunk& chunk, const Step& step, float multiplier) {
+template <class G, class Row>
+__device__ void update_vectors(const UpdateRef& p, const Chunk& chunk,
+                               const functors::Prepared<Row, float>& prepared, float multiplier) {
     const std::int64_t whole = chunk.begin + (chunk.end - chunk.begin) / step_width * step_width;
     for (std::int64_t i = chunk.begin + threadIdx.x * step_width; i < whole; i += blockDim.x * step_width) {
-        StepVec<float> value = vector_at<float>(p.param, i), m{}, v{};
+        StepVec<float> value = vector_at<float>(p.param, i), state[max_optimizer_state] = {};
         const StepVec<G> grad = vector_at<G>(p.grad, i);
-        if (p.state[0] != nullptr) m = vector_at<float>(p.state[0], i);
-        if (p.state[1] != nullptr) v = vector_at<float>(p.state[1], i);
-        for (int k = 0; k < step_width; ++k)
-            value.v[k] = step.update(value.v[k], to_float(grad.v[k]) * multiplier, m.v[k], v.v[k]);
+        for (int k = 0; k < max_optimizer_state; ++k)
+            if (p.state[k] != nullptr) state[k] = vector_at<float>(p.state[k], i);
+        for (int j = 0; j < step_width; ++j) {
+            float s[max_optimizer_state];
+            for (int k = 0; k < max_optimizer_state; ++k) s[k] = state[k].v[j];
+            const float g = to_float(grad.v[j]) * multiplier;
+            value.v[j] = prepared.formula.update(value.v[j], g, s, prepared.way);
+            for (int k = 0; k < max_optimizer_state; ++k) state[k].v[j] = s[k];
+        }
         vector_at<float>(p.param, i) = value;
-        if (p.state[0] != nullptr) vector_at<float>(p.state[0], i) = m;
-        if (p.state[1] != nullptr) vector_at<float>(p.state[1], i) = v;
+        for (int k = 0; k < max_optimizer_state; ++k)
+            if (p.state[k] != nullptr) vector_at<float>(p.state[k], i) = state[k];
         if (p.copy16 == nullptr) continue;
         if (p.copy16_dtype == Dtype::float16)
             store_copy16<float16_t>(p.copy16, i, value);
         else
             store_copy16<bfloat16_t>(p.copy16, i, value);
     }
-    update_elements<float>(p, {chunk.index, whole, chunk.end}, step, multiplier);
+    update_elements<Row, float>(p, {chunk.index, whole, chunk.end}, prepared, multiplier);
 }
 
 __device__ bool aligned(const void* p, std::size_t element) {
     return reinterpret_cast<std::uintptr_t>(p) % (element * step_width) == 0;
 }
 
-__device__ bool takes_vectors(const ParamRef& p) {
+__device__ bool takes_vectors(const UpdateRef& p) {
     const std::size_t grad_size = p.grad_dtype == Dtype::float32 ? 4 : 2;
-    return p.dtype == Dtype::float32 && p.grad_dtype != Dtype::float64 && aligned(p.param, 4) &&
-           aligned(p.grad, grad_size) && aligned(p.state[0], 4) && aligned(p.state[1], 4) &&
-           aligned(p.copy16, 2);
+    bool fits = p.dtype == Dtype::float32 && p.grad_dtype != Dtype::float64 && aligned(p.param, 4) &&
+                aligned(p.grad, grad_size) && aligned(p.copy16, 2);
+    for (int k = 0; k < max_optimizer_state; ++k) fits = fits && aligned(p.state[k], 4);
+    return fits;
 }
 
-template <template <class> class Step>
-__device__ void update_chunk(const ParamRef& p, const Chunk& chunk, const StepArgs& args,
-                             const Step<float>& step, float multiplier) {
-    if (args.maximize) multiplier = -multiplier;
+template <class Row>
+__device__ void update_chunk(const UpdateRef& p, const Chunk& chunk, const typename Row::Options& options,
+                             const functors::Prepared<Row, float>& prepared, float multiplier) {
+    if (prepared.maximize) multiplier = -multiplier;
     if (p.dtype == Dtype::float64) {
-        const Step<double> exact(args, *p.step);
-        update_elements<double>(p, chunk, exact, static_cast<double>(multiplier));
+        const functors::Prepared<Row, double> exact(options, p.step);
+        update_elements<Row, double>(p, chunk, exact, static_cast<double>(multiplier));
     } else if (!takes_vectors(p)) {
-        update_elements<float>(p, chunk, step, multiplier);
+        update_elements<Row, float>(p, chunk, prepared, multiplier);
     } else if (p.grad_dtype == Dtype::float32) {
-        update_vectors<float>(p, chunk, step, multiplier);
+        update_vectors<float>(p, chunk, prepared, multiplier);
     } else if (p.grad_dtype == Dtype::float16) {
-        update_vectors<float16_t>(p, chunk, step, multiplier);
+        update_vectors<float16_t>(p, chunk, prepared, multiplier);
     } else {
-        update_vectors<bfloat16_t>(p, chunk, step, multiplier);
+        update_vectors<bfloat16_t>(p, chunk, prepared, multiplier);
     }
 }
 
@@ -162,17 +113,12 @@ struct UpdateControl {
     unsigned* ticket;
 };
 
-__device__ StepArgs args_of(const StepArgs& given) {
-    StepArgs args = given;
-    if (args.lr_on_device != nullptr) args.lr = *args.lr_on_device;
-    return args;
-}
-
-// The bias corrections need double powers: one thread computes them for each parameter the block meets.
-template <template <class> class Step, class Table>
-__device__ void update_block(const Table& table, const GradientScale& scale) {
-    MEZZO_SHARED(Step<float>, step, [1]);
-    MEZZO_SHARED(StepArgs, args, [1]);
+// The formulas' constants need double powers: one thread computes them for each parameter the block meets.
+template <class Row, class Table> __device__ void update_block(const Table& table, const GradientScale& scale) {
+    using Options = typename Row::Options;
+    using PreparedFloat = functors::Prepared<Row, float>;
+    MEZZO_SHARED(PreparedFloat, prepared, [1]);
+    MEZZO_SHARED(Options, options, [1]);
     const float multiplier = functors::factor_of(scale);
     int current = -1;
     for_chunks(table, [&](const Chunk& chunk) {
@@ -180,29 +126,44 @@ __device__ void update_block(const Table& table, const GradientScale& scale) {
         if (chunk.index != current) {
             __syncthreads();
             if (threadIdx.x == 0) {
-                args[0] = args_of(table.group[entry.group]);
-                step[0] = Step<float>(args[0], *entry.param.step);
+                options[0] = functors::options_of<Row>(table.group[entry.group]);
+                prepared[0] = PreparedFloat(options[0], entry.step);
             }
             __syncthreads();
             current = chunk.index;
         }
-        update_chunk<Step>(entry.param, chunk, args[0], step[0], multiplier);
+        update_chunk<Row>(entry, chunk, options[0], prepared[0], multiplier);
     });
 }
 
 // The last block counts the step: no block reads a count after it has taken its ticket.
-template <template <class> class Step, class Table>
+template <class Row, class Table>
 __global__ void update_kernel(MEZZO_GRID_CONSTANT const Table table,
                               MEZZO_GRID_CONSTANT const UpdateControl control) {
     if (control.found_inf != nullptr && *control.found_inf != 0) {
         if (control.last && first_item() == 0) control.counts->skipped += 1;
         return;
     }
-    update_block<Step>(table, control.scale);
+    update_block<Row>(table, control.scale);
     if (!last_block(control.ticket)) return;
-    for (unsigned i = threadIdx.x; i < static_cast<unsigned>(table.count); i += blockDim.x)
-        *table.entries[i].param.step += 1;
+    for (unsigned i = threadIdx.x; i < static_cast<unsigned>(table.count); i += blockDim.x) {
+        const UpdateRef& entry = table.entries[i];
+        functors::count_update<Row>(functors::options_of<Row>(table.group[entry.group]), entry.step);
+    }
     if (control.last && threadIdx.x == 0) control.counts->applied += 1;
+}
+
+void fill_entry(UpdateRef& entry, const ParamRef& p, int group) {
+    entry.param = p.param;
+    entry.grad = p.grad;
+    for (int k = 0; k < max_optimizer_state; ++k) entry.state[k] = p.state[k];
+    entry.copy16 = p.copy16;
+    entry.numel = p.numel;
+    entry.step = p.step;
+    entry.group = static_cast<std::uint8_t>(group);
+    entry.dtype = p.dtype;
+    entry.grad_dtype = p.grad_dtype;
+    entry.copy16_dtype = p.copy16_dtype;
 }
 
 template <class Table, class Run>
@@ -221,19 +182,24 @@ void for_update_tables(std::span<const ParamRef> params, std::span<const StepArg
         }
         if (at == table.group_count) table.group[table.group_count++] = args;
         UpdateRef& entry = cutter.append(p, table);
-        entry.param = p;
-        entry.group = static_cast<std::uint32_t>(at);
+        fill_entry(entry, p, at);
     }
     cutter.flush(table, true);
 }
 
+template <class Table> using UpdateKernel = void (*)(Table, UpdateControl);
+template <class Table> constexpr UpdateKernel<Table> kernels[] = {
+#define MEZZO_OPTIMIZER(name) update_kernel<functors::name##Row, Table>,
+    MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
+#undef MEZZO_OPTIMIZER
+};
+
 template <class Table>
 void update_all(std::span<const ParamRef> params, std::span<const StepArgs> groups, UpdateControl control) {
-    const bool sgd = groups.empty() || groups.front().algorithm == Algorithm::sgd;
-    const auto kernel = sgd ? update_kernel<SgdStep, Table> : update_kernel<AdamStep, Table>;
+    const OptimizerId optimizer = groups.empty() ? OptimizerId{} : groups.front().optimizer;
     for_update_tables<Table>(params, groups, [&](const Table& table, bool last) {
         control.last = last;
-        launch(kernel, table.grid(), step_block, 0, table, control);
+        launch(kernels<Table>[static_cast<int>(optimizer)], table.grid(), step_block, 0, table, control);
     });
 }
 

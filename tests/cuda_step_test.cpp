@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "cuda/runtime.h"
-#include "kernels/step.h"
+#include "kernels/functor_step.h"
 #include "tests/support.h"
 
 namespace {
@@ -30,7 +30,7 @@ struct Kind {
 // everywhere.
 struct Model {
     Device where;
-    std::vector<Tensor> params, grads, first, second, copies16, steps;
+    std::vector<Tensor> params, grads, first, second, third, copies16, steps;
     std::vector<ParamRef> refs;
 
     Model(Device at, const Kind& kind, const std::vector<std::int64_t>& sizes) : where(at) {
@@ -45,11 +45,14 @@ struct Model {
             grads.push_back(make(kind.grad, 2));
             first.push_back(make(state, 3));
             second.push_back(make(state, 4));
+            third.push_back(make(state, 6));
             copies16.push_back(make(kind.copy16_dtype, 5));
-            steps.push_back(test::tensor_of({i % 2 == 0 ? 0.0 : 3.0}, {1}, float32, at));
+            // a count, and NAdam's product of momenta after as many updates
+            steps.push_back(test::tensor_of(i % 2 == 0 ? std::vector<double>{0, 0} : std::vector<double>{3, 0.1},
+                                            {2}, float32, at));
             refs.push_back({.param = raw(params[i]),
                             .grad = raw(grads[i]),
-                            .state = {raw(first[i]), raw(second[i])},
+                            .state = {raw(first[i]), raw(second[i]), raw(third[i])},
                             .copy16 = kind.copy16 ? raw(copies16[i]) : nullptr,
                             .numel = sizes[i],
                             .dtype = kind.param,
@@ -108,6 +111,7 @@ void check_same(const Model& actual, const Model& expected) {
     check_same(actual.grads, expected.grads);
     check_same(actual.first, expected.first);
     check_same(actual.second, expected.second);
+    check_same(actual.third, expected.third);
     check_same(actual.copies16, expected.copies16);
     check_same(actual.steps, expected.steps, 0);
 }
@@ -118,27 +122,32 @@ const std::vector<Kind> kinds = {{float32, float32, false, float16},  {float32, 
 const std::vector<std::int64_t> sizes = {1, 5, 2500, 0, 64, 2048, 3};
 
 std::vector<StepArgs> all_args() {
-    StepArgs sgd{.algorithm = Algorithm::sgd, .lr = 0.1};
-    StepArgs decayed = sgd, momentum = sgd, nesterov = sgd;
-    decayed.weight_decay = 0.01;
-    decayed.maximize = true;
-    momentum.momentum = 0.9;
-    momentum.dampening = 0.1;
-    nesterov.momentum = 0.9;
-    nesterov.nesterov = true;
-    nesterov.weight_decay = 0.1;
-    StepArgs adam{.algorithm = Algorithm::adam, .lr = 0.01, .weight_decay = 0.1};
-    StepArgs adamw{.algorithm = Algorithm::adamw, .lr = 0.01, .weight_decay = 0.1};
-    return {sgd, decayed, momentum, nesterov, adam, adamw};
+    using functors::step_args;
+    using namespace optim;
+    return {step_args(SGDOptions{.lr = 0.1}),
+            step_args(SGDOptions{.lr = 0.1, .weight_decay = 0.01, .maximize = true}),
+            step_args(SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.1}),
+            step_args(SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}),
+            step_args(AdamOptions{.lr = 0.01, .weight_decay = 0.1}),
+            step_args(AdamWOptions{.lr = 0.01, .weight_decay = 0.1}),
+            step_args(AdamOptions{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true}),
+            step_args(AdamWOptions{.lr = 0.01, .amsgrad = true, .maximize = true}),
+            step_args(RMSpropOptions{.lr = 0.01}),
+            step_args(RMSpropOptions{.lr = 0.01, .eps = 1e-2, .momentum = 0.9, .centered = true}),
+            step_args(AdagradOptions{.lr_decay = 0.1, .initial_accumulator_value = 0.5}),
+            step_args(NAdamOptions{.weight_decay = 0.1}),
+            step_args(NAdamOptions{.weight_decay = 0.1, .decoupled_weight_decay = true, .maximize = true}),
+            step_args(LionOptions{.lr = 0.01, .weight_decay = 0.1})};
 }
 
 }  // namespace
 
 TEST_CASE("cuda step: two updates of every algorithm and dtype", "[cuda]") {
     if (no_device()) return;
+    const std::vector<StepArgs> all = all_args();
     for (const Kind& kind : kinds)
-        for (const StepArgs& args : all_args()) {
-            CAPTURE(name(kind.param), name(kind.grad), int(args.algorithm), args.momentum, args.nesterov);
+        for (const StepArgs& args : all) {
+            CAPTURE(name(kind.param), name(kind.grad), &args - all.data());
             Model host(Device{}, kind, sizes), cuda(device, kind, sizes);
             for (Model* model : {&host, &cuda}) {
                 const On<StepState> state(model->where, step_state(0.25f));
@@ -234,7 +243,7 @@ TEST_CASE("cuda step: more parameters and groups than one launch takes", "[cuda]
     const std::vector<std::int64_t> many(1500, 3);
     const Kind kind{float32, float32, false, float16};
     std::vector<StepArgs> groups(60, all_args()[2]);
-    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].lr = 0.01 * double(g + 1);
+    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].options[0] = 0.01 * double(g + 1);
     Model host(Device{}, kind, many), cuda(device, kind, many);
     for (Model* model : {&host, &cuda}) {
         for (std::size_t i = 0; i < many.size(); ++i) model->refs[i].group = std::uint32_t(i / 25);

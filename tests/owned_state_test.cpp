@@ -41,7 +41,7 @@ void check_together(const Tensors& tensors) {
 
 Tensors moments(const optim::Optimizer& optimizer, int which) {
     Tensors result;
-    for (const optim::Slot& slot : optimizer.impl().slots) result.push_back(slot.moments[which]);
+    for (const optim::Slot& slot : optimizer.impl().slots) result.push_back(slot.state[std::size_t(which)]);
     return result;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cpu/parallel.h"
-#include "kernels/step.h"
+#include "kernels/functor_step.h"
 
 using namespace mezzo;
 
@@ -55,6 +55,26 @@ std::vector<double> random_values(std::size_t n, unsigned seed) {
     return values;
 }
 
+enum class Algorithm { sgd, adam, adamw };
+// Options of the three, and what the kernels get.
+struct Variant {
+    Algorithm algorithm = Algorithm::sgd;
+    double lr = 0, weight_decay = 0;
+    double momentum = 0, dampening = 0;
+    bool nesterov = false;
+    double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+    bool maximize = false;
+
+    StepArgs args() const {
+        if (algorithm == Algorithm::sgd)
+            return functors::step_args(
+                optim::SGDOptions{lr, momentum, dampening, weight_decay, nesterov, maximize});
+        if (algorithm == Algorithm::adam)
+            return functors::step_args(optim::AdamOptions{lr, beta1, beta2, eps, weight_decay, false, maximize});
+        return functors::step_args(optim::AdamWOptions{lr, beta1, beta2, eps, weight_decay, false, maximize});
+    }
+};
+
 struct Parameter {
     Values param, grad, first, second, copy16;
     float step = 0;
@@ -83,7 +103,7 @@ struct Parameter {
                 0,
                 &step};
     }
-    void reference(const StepArgs& a, double multiplier) {
+    void reference(const Variant& a, double multiplier) {
         const double t = double(step) + 1;
         for (std::size_t i = 0; i < p.size(); ++i) {
             double g = grad[i] * multiplier * (a.maximize ? -1 : 1);
@@ -107,7 +127,7 @@ struct Parameter {
     }
 };
 
-const StepArgs variants[] = {
+const Variant variants[] = {
     {.algorithm = Algorithm::sgd, .lr = 0.1},
     {.algorithm = Algorithm::sgd, .lr = 0.1, .weight_decay = 0.05},
     {.algorithm = Algorithm::sgd, .lr = 0.1, .momentum = 0.9},
@@ -125,7 +145,7 @@ const StepArgs variants[] = {
 };
 
 ParamRef gradient(Values& g, std::size_t n) {
-    return {nullptr, g.data(), {nullptr, nullptr}, nullptr, std::int64_t(n), float32, g.dtype, float32,
+    return {nullptr, g.data(), {}, nullptr, std::int64_t(n), float32, g.dtype, float32,
             0,       nullptr};
 }
 
@@ -165,7 +185,8 @@ void clip(const std::vector<ParamRef>& refs, double max_norm) {
 TEST_CASE("updates equal float64 arithmetic for every algorithm, dtype and thread count", "[step]") {
     const int threads = cpu::num_threads();
     for (const int used : {1, 2})
-        for (const StepArgs& args : variants) {
+        for (const Variant& variant : variants) {
+            const StepArgs args = variant.args();
             cpu::set_num_threads(used);
             std::vector<Parameter> list;
             list.emplace_back(1, float32, float32, float32, 1);
@@ -181,10 +202,10 @@ TEST_CASE("updates equal float64 arithmetic for every algorithm, dtype and threa
                 for (Parameter& p : list) {
                     p.grad = Values(p.grad.dtype, random_values(p.p.size(), 100 + step));
                     if (step == 0 && !p.first.f32.empty())
-                        p.first.f32[0] = nan_value * float(args.algorithm == Algorithm::sgd);
-                    if (step == 0 && !p.first.f32.empty() && args.algorithm != Algorithm::sgd)
+                        p.first.f32[0] = nan_value * float(variant.algorithm == Algorithm::sgd);
+                    if (step == 0 && !p.first.f32.empty() && variant.algorithm != Algorithm::sgd)
                         p.first.f32[0] = 0;
-                    p.reference(args, 0.25);
+                    p.reference(variant, 0.25);
                     refs.push_back(p.ref());
                 }
                 kernels().update(refs, {&args, 1}, {.state = &state}, nullptr, &state);
@@ -196,7 +217,7 @@ TEST_CASE("updates equal float64 arithmetic for every algorithm, dtype and threa
                 for (std::size_t i = 0; i < p.p.size(); ++i) {
                     const bool close =
                         std::fabs(p.param[i] - p.p[i]) <= tolerance * std::max(1.0, std::fabs(p.p[i]));
-                    INFO("variant " << &args - variants << " size " << p.p.size() << " element " << i << ": "
+                    INFO("variant " << &variant - variants << " size " << p.p.size() << " element " << i << ": "
                                     << p.param[i] << " instead of " << p.p[i]);
                     if (!close) CHECK(close);
                     if (!is_16bit(p.copy16.dtype) || p.param.dtype == float64) continue;
@@ -214,8 +235,9 @@ TEST_CASE("a 16-bit parameter without master is updated in float", "[step]") {
         StepState state = {};
         state.grad_multiplier = 1;
         p.grad = Values(dtype, random_values(5, 8));
-        const StepArgs args{.algorithm = Algorithm::adamw, .lr = 0.1, .weight_decay = 0.01};
-        p.reference(args, 1);
+        const Variant variant{.algorithm = Algorithm::adamw, .lr = 0.1, .weight_decay = 0.01};
+        const StepArgs args = variant.args();
+        p.reference(variant, 1);
         const std::vector<ParamRef> refs = {p.ref()};
         kernels().update(refs, {&args, 1}, {}, nullptr, &state);
         for (std::size_t i = 0; i < 5; ++i)
@@ -224,7 +246,8 @@ TEST_CASE("a 16-bit parameter without master is updated in float", "[step]") {
 }
 
 TEST_CASE("a step with found_inf changes nothing but the count of skipped steps", "[step]") {
-    for (const StepArgs& args : variants) {
+    for (const Variant& variant : variants) {
+        const StepArgs args = variant.args();
         Parameter p(3000, float32, float32, float16, 9);
         p.grad = Values(float32, random_values(3000, 10));
         p.grad.f32[17] = nan_value;

@@ -38,7 +38,7 @@ ALLOWED = {
     "src/data": USER,
     "src/capture": USER + ["autograd/"],
     "src/io": OPS + ["mezzo/"],
-    "src/optim": USER + ["kernels/step.h"],
+    "src/optim": USER + ["kernels/step.h", "kernels/functor_step.h"],
     "src/amp": USER + ["kernels/step.h", "optim/", "nn/"],
     "samples": ["mezzo/mezzo.h", "bert/"],
 }

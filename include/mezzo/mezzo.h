@@ -8,6 +8,7 @@
 #include "mezzo/bert_config.h"
 #include "mezzo/capture.h"
 #include "mezzo/cuda.h"
+#include "mezzo/custom_optimizer.h"
 #include "mezzo/data.h"
 #include "mezzo/device.h"
 #include "mezzo/grad_scaler.h"

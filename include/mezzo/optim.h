@@ -7,6 +7,7 @@
 
 #include "mezzo/autograd.h"
 #include "mezzo/module.h"
+#include "mezzo/optim_options.h"
 
 namespace mezzo::optim {
 
@@ -27,7 +28,7 @@ public:
     // Drops all gradients; set_to_none = false sets them to zero in place, so that their memory stays.
     void zero_grad(bool set_to_none = true);
 
-    [[nodiscard]] const char* type_name() const;  // "SGD", "Adam", "AdamW"
+    [[nodiscard]] const char* type_name() const;  // "SGD", "Adam", …
     // All parameters, group by group.
     [[nodiscard]] Tensors parameters() const;
     // Steps applied, and steps that a GradScaler skipped; waits for the device when a scaler took part since
@@ -40,6 +41,11 @@ public:
     // Sets the learning rate of one group or of all; schedules scale this value from then on.
     void set_lr(double lr, std::size_t group);
     void set_lr(double lr);
+    // Any option of a group by the name of its field, which is its name in state_dict(), too: "lr",
+    // "weight_decay", "beta1", … Flags are 0 or 1. Throws for an unknown name, and for a value that the
+    // constructor refuses.
+    [[nodiscard]] double option(const std::string& name, std::size_t group = 0) const;
+    void set_option(const std::string& name, double value, std::size_t group);
 
     // Keeps a float32 master of every 16-bit parameter from now on: step() updates the master and writes the
     // parameter from it.
@@ -67,72 +73,24 @@ private:
     OptimizerImpl* impl_;
 };
 
-struct SGDOptions {
-    double lr = 1e-3;  // >= 0, like momentum and weight_decay
-    double momentum = 0;
-    double dampening = 0;
-    double weight_decay = 0;
-    bool nesterov = false;  // needs momentum > 0 and dampening 0
-    bool maximize = false;
-};
-struct AdamOptions {
-    double lr = 1e-3;
-    double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)
-    double eps = 1e-8;
-    double weight_decay = 0;  // added to the gradient
-    bool maximize = false;
-};
-struct AdamWOptions {
-    double lr = 1e-3;
-    double beta1 = 0.9, beta2 = 0.999;
-    double eps = 1e-8;
-    double weight_decay = 1e-2;  // decoupled: the parameter shrinks by lr * weight_decay
-    bool maximize = false;
-};
-
-// Parameters that share options. Named ones (from named_parameters()) are named in errors and overflow
-// reports.
-struct SGDGroup {
-    Tensors params = {};
-    SGDOptions options = {};
-    StateDict named_params = {};
-};
-struct AdamGroup {
-    Tensors params = {};
-    AdamOptions options = {};
-    StateDict named_params = {};
-};
-struct AdamWGroup {
-    Tensors params = {};
-    AdamWOptions options = {};
-    StateDict named_params = {};
-};
-
-// v = momentum v + (1 - dampening) (g + weight_decay w); w -= lr v, with PyTorch's conventions (Sutskever et
-// al. 2013).
-class SGD : public Optimizer {
-public:
-    explicit SGD(const Tensors& params, const SGDOptions& options = {});
-    explicit SGD(const StateDict& named_params, const SGDOptions& options = {});
-    explicit SGD(const std::vector<SGDGroup>& groups);
-};
-
-// Adam (Kingma and Ba, arXiv 1412.6980): moments with bias correction; weight decay as an L2 term of the
-// gradient.
-class Adam : public Optimizer {
-public:
-    explicit Adam(const Tensors& params, const AdamOptions& options = {});
-    explicit Adam(const StateDict& named_params, const AdamOptions& options = {});
-    explicit Adam(const std::vector<AdamGroup>& groups);
-};
-
-// AdamW (Loshchilov and Hutter, arXiv 1711.05101): Adam with decoupled weight decay.
-class AdamW : public Optimizer {
-public:
-    explicit AdamW(const Tensors& params, const AdamWOptions& options = {});
-    explicit AdamW(const StateDict& named_params, const AdamWOptions& options = {});
-    explicit AdamW(const std::vector<AdamWGroup>& groups);
-};
+// For each optimizer of optim_options.h a class with its name, and a group: parameters that share options.
+// Named parameters (from named_parameters()) are named in errors and overflow reports. The constructors throw
+// Error(value) for options outside their range, and for parameters that are undefined, listed twice or no
+// floating leaves.
+#define MEZZO_OPTIMIZER_CLASS(name)                                                         \
+    struct name##Group {                                                                    \
+        Tensors params = {};                                                                \
+        name##Options options = {};                                                         \
+        StateDict named_params = {};                                                        \
+    };                                                                                      \
+    class name : public Optimizer {                                                         \
+    public:                                                                                 \
+        explicit name(const Tensors& params, const name##Options& options = {});            \
+        explicit name(const StateDict& named_params, const name##Options& options = {});    \
+        explicit name(const std::vector<name##Group>& groups);                              \
+    };
+MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER_CLASS)
+#undef MEZZO_OPTIMIZER_CLASS
 
 // The learning rate as a function of a group's own rate and of the steps applied so far.
 using Schedule = autograd::Callback<double(double base_lr, std::int64_t applied_steps)>;

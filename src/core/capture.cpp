@@ -87,6 +87,12 @@ const double* StepGraph::number(std::function<double()> value) {
     return static_cast<const Arguments*>(arguments_->data)->numbers + (numbers_.size() - 1);
 }
 
+Tensor StepGraph::number_tensor(std::function<double()> value) {
+    const std::size_t offset = offsetof(Arguments, numbers) + numbers_.size() * sizeof(double);
+    static_cast<void>(number(std::move(value)));
+    return make_tensor(part_of(arguments_, offset, sizeof(double)), {}, {}, 0, float64);
+}
+
 const RandomState* StepGraph::random() const {
     return &static_cast<const Arguments*>(arguments_->data)->random;
 }

@@ -39,6 +39,8 @@ public:
     // While capturing:
     // The device address of a number that is computed before each replay.
     const double* number(std::function<double()> value);
+    // The same as a float64 tensor of shape {}.
+    Tensor number_tensor(std::function<double()> value);
     // The device address of the random state that this run starts from; offsets are taken relative to
     // start().
     const RandomState* random() const;

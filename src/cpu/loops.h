@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "mezzo/dtype.h"
+#include "mezzo/optim_options.h"
 
 namespace mezzo::cpu {
 
@@ -34,6 +35,9 @@ enum class CompareOp : int {
 #undef MEZZO_COMPARE
     count
 };
+#define MEZZO_OPTIMIZER(name) +1
+inline constexpr int optimizer_loops = 0 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER);
+#undef MEZZO_OPTIMIZER
 enum class LossOp : int { mse, l1, smooth_l1, bce, bce_with_logits, count };
 
 // Which operand of a binary loop is one element instead of n.
@@ -43,20 +47,15 @@ enum class Single : std::uint8_t { none, a, b };
 using UnaryLoop = void (*)(void* dst, const void* x, std::int64_t n, double alpha, double beta);
 using BinaryLoop = void (*)(void* dst, const void* a, const void* b, std::int64_t n, Single single);
 
-// Hyper-parameters of one parameter's update, already combined in double. `multiplier` scales the gradient.
-template <class T> struct SgdLoop {
-    T *param, *momentum_buffer;  // the buffer may be null
+// One parameter's update by a row of kernels/optimizers.h; `multiplier` scales the gradient.
+template <class T> struct UpdateLoop {
+    T* param;
+    T* state[3];  // null where the way does not use it
     const T* grad;
     std::int64_t n;
-    T multiplier, lr, weight_decay, momentum, gain;  // gain = 1 - dampening
-    bool nesterov, first;                            // first: the buffer starts as the gradient
-};
-template <class T> struct AdamLoop {
-    T *param, *exp_avg, *exp_avg_sq;
-    const T* grad;
-    std::int64_t n;
-    T multiplier, weight_decay, shrink;  // shrink = 1 - lr * weight_decay (AdamW), else 1
-    T beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, sqrt_correction2, eps;
+    T multiplier;
+    unsigned way;
+    const void* formula;  // the row's Formula<T>
 };
 
 // A row to normalise: y = (x - mean) rstd weight + bias. y may be x.
@@ -105,8 +104,7 @@ template <class T> struct RealLoops {
     void (*loss_grad[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
     // True when every x * factor is finite.
     bool (*all_finite)(const T* x, std::int64_t n, T factor);
-    void (*sgd)(const SgdLoop<T>& loop);
-    void (*adam)(const AdamLoop<T>& loop);
+    void (*update[optimizer_loops])(const UpdateLoop<T>& loop);  // by OptimizerId
     void (*norm_row)(NormLoop<T>& loop);
     void (*norm_grad_row)(const NormGradLoop<T>& loop);
     void (*dropped_sum)(const DroppedSumLoop<T>& loop);

@@ -315,8 +315,11 @@ template <class T> constexpr RealLoops<T> real_loops = {
     {loss_grad<Mse, T>, loss_grad<L1, T>, loss_grad<SmoothL1, T>, loss_grad<Bce, T>,
      loss_grad<BceWithLogits, T>},
     all_finite<T>,
-    sgd<T>,
-    adam<T>,
+    {
+#define MEZZO_OPTIMIZER(name) update<functors::name##Row, T>,
+        MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
+#undef MEZZO_OPTIMIZER
+    },
     norm_row<T>,
     norm_grad_row<T>,
     dropped_sum<T>};

@@ -138,82 +138,61 @@ void clip_by_value(std::span<const ParamRef> params, double limit) {
     });
 }
 
-// Moves the pointers of a prepared loop to elements [begin, begin + n).
-template <class T>
-void run(SgdLoop<T> loop, T* param, const T* grad, const ParamRef& ref, std::int64_t begin, std::int64_t n) {
-    loop.param = param;
-    loop.grad = grad;
-    const bool has_buffer = ref.state[0] && loop.momentum != 0;
-    loop.momentum_buffer = has_buffer ? static_cast<T*>(ref.state[0]) + begin : nullptr;
-    loop.n = n;
-    real_loops<T>().sgd(loop);
-}
-template <class T>
-void run(AdamLoop<T> loop, T* param, const T* grad, const ParamRef& ref, std::int64_t begin, std::int64_t n) {
-    loop.param = param;
-    loop.grad = grad;
-    loop.exp_avg = static_cast<T*>(ref.state[0]) + begin;
-    loop.exp_avg_sq = static_cast<T*>(ref.state[1]) + begin;
-    loop.n = n;
-    real_loops<T>().adam(loop);
-}
-
 // One piece: 16-bit gradients, parameters and 16-bit copies are converted chunk by chunk, while they are in the
 // cache.
-template <class T, class Loop> void update_piece(const Loop& loop, const ParamRef& ref, const Piece& piece) {
+template <class T>
+void update_piece(OptimizerId optimizer, UpdateLoop<T> loop, const ParamRef& ref, const Piece& piece) {
     const Dtype dtype = dtype_of<T>();
     const bool convert_grad = ref.grad_dtype != dtype, convert_param = ref.dtype != dtype;
     const std::int64_t end = piece.begin + piece.n;
     const std::int64_t step = convert_grad || convert_param || ref.copy16 ? chunk : std::int64_t(piece.n);
     Buffer grad_buffer, param_buffer;
     for (std::int64_t i = piece.begin; i < end; i += step) {
-        const std::int64_t n = std::min(end - i, step);
+        const std::int64_t n = loop.n = std::min(end - i, step);
         const char* grad = element(ref.grad, i, ref.grad_dtype);
         char* param = element(ref.param, i, ref.dtype);
         if (convert_grad) convert(grad, ref.grad_dtype, grad_buffer.bytes, dtype, n);
         if (convert_param) convert(param, ref.dtype, param_buffer.bytes, dtype, n);
-        T* const p = convert_param ? param_buffer.as<T>() : reinterpret_cast<T*>(param);
-        run(loop, p, convert_grad ? grad_buffer.as<T>() : reinterpret_cast<const T*>(grad), ref, i, n);
-        if (convert_param) convert(p, dtype, param, ref.dtype, n);
-        if (ref.copy16) convert(p, dtype, element(ref.copy16, i, ref.copy16_dtype), ref.copy16_dtype, n);
+        loop.param = convert_param ? param_buffer.as<T>() : reinterpret_cast<T*>(param);
+        loop.grad = convert_grad ? grad_buffer.as<T>() : reinterpret_cast<const T*>(grad);
+        for (int k = 0; k < max_optimizer_state; ++k)
+            loop.state[k] = ref.state[k] ? static_cast<T*>(ref.state[k]) + i : nullptr;
+        real_loops<T>().update[int(optimizer)](loop);
+        if (convert_param) convert(loop.param, dtype, param, ref.dtype, n);
+        if (ref.copy16)
+            convert(loop.param, dtype, element(ref.copy16, i, ref.copy16_dtype), ref.copy16_dtype, n);
     }
 }
 
-template <class T>
-void update_piece(const StepArgs& args, double multiplier, const ParamRef& ref, const Piece& piece) {
-    if (args.algorithm == Algorithm::sgd) {
-        const SgdLoop<T> loop = {.param = nullptr,
-                                 .momentum_buffer = nullptr,
-                                 .grad = nullptr,
-                                 .n = 0,
-                                 .multiplier = T(multiplier),
-                                 .lr = T(args.lr),
-                                 .weight_decay = T(args.weight_decay),
-                                 .momentum = T(args.momentum),
-                                 .gain = T(1 - args.dampening),
-                                 .nesterov = args.nesterov,
-                                 .first = *ref.step == 0};
-        return update_piece<T>(loop, ref, piece);
-    }
-    const double t = double(*ref.step) + 1;
-    const bool decoupled = args.algorithm == Algorithm::adamw;
-    const AdamLoop<T> loop = {.param = nullptr,
-                              .exp_avg = nullptr,
-                              .exp_avg_sq = nullptr,
-                              .grad = nullptr,
-                              .n = 0,
-                              .multiplier = T(multiplier),
-                              .weight_decay = T(decoupled ? 0 : args.weight_decay),
-                              .shrink = T(decoupled ? 1 - args.lr * args.weight_decay : 1),
-                              .beta1 = T(args.beta1),
-                              .beta2 = T(args.beta2),
-                              .one_minus_beta1 = T(1 - args.beta1),
-                              .one_minus_beta2 = T(1 - args.beta2),
-                              .step_size = T(args.lr / (1 - std::pow(args.beta1, t))),
-                              .sqrt_correction2 = T(std::sqrt(1 - std::pow(args.beta2, t))),
-                              .eps = T(args.eps)};
-    update_piece<T>(loop, ref, piece);
+template <class Row> void update_all(std::span<const ParamRef> params, std::span<const StepArgs> groups,
+                                     double factor) {
+    std::vector<typename Row::Options> options;
+    for (const StepArgs& args : groups) options.push_back(functors::options_of<Row>(args));
+    Pieces(params).for_each([&](const Piece& piece, std::size_t) {
+        const ParamRef& ref = params[std::size_t(piece.param)];
+        with_real(ref.dtype, [&]<class T>(T) {
+            const functors::Prepared<Row, T> prepared(options[ref.group], ref.step);
+            const T multiplier = T(prepared.maximize ? -factor : factor);
+            update_piece<T>(groups[ref.group].optimizer,
+                            {.param = nullptr,
+                             .state = {},
+                             .grad = nullptr,
+                             .n = 0,
+                             .multiplier = multiplier,
+                             .way = prepared.way,
+                             .formula = &prepared.formula},
+                            ref, piece);
+        });
+    });
+    for (const ParamRef& ref : params) functors::count_update<Row>(options[ref.group], ref.step);
 }
+
+using UpdateAll = void (*)(std::span<const ParamRef>, std::span<const StepArgs>, double factor);
+constexpr UpdateAll updates[] = {
+#define MEZZO_OPTIMIZER(name) update_all<functors::name##Row>,
+    MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
+#undef MEZZO_OPTIMIZER
+};
 
 void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, const GradientScale& scale,
             const float* found_inf, StepState* counts) {
@@ -221,15 +200,9 @@ void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, 
         counts->skipped += 1;
         return;
     }
-    const double factor = double(functors::factor_of(scale));
-    Pieces(params).for_each([&](const Piece& piece, std::size_t) {
-        const ParamRef& ref = params[std::size_t(piece.param)];
-        const StepArgs& args = groups[ref.group];
-        const double multiplier = args.maximize ? -factor : factor;
-        with_real(ref.dtype, [&]<class T>(T) { update_piece<T>(args, multiplier, ref, piece); });
-    });
+    if (!groups.empty())
+        updates[int(groups.front().optimizer)](params, groups, double(functors::factor_of(scale)));
     counts->applied += 1;
-    for (const ParamRef& param : params) *param.step += 1;
 }
 
 void update_scale(ScalerState* scaler, const StepKernels::ScalerArgs& args) {

@@ -6,6 +6,54 @@
 
 namespace mezzo::functors {
 
+// A row's options as the array of StepArgs holds them.
+struct OptionsFromArray {
+    const double* values;
+    template <class R> MEZZO_HD void operator()(const char*, double& option, R) { option = *values++; }
+    MEZZO_HD void operator()(const char*, bool& option) { option = *values++ != 0; }
+    MEZZO_HD void require(bool, const char*) {}
+};
+struct OptionsToArray {
+    double* values;
+    template <class R> MEZZO_HD void operator()(const char*, double option, R) { *values++ = option; }
+    MEZZO_HD void operator()(const char*, bool option) { *values++ = option ? 1 : 0; }
+    MEZZO_HD void require(bool, const char*) {}
+};
+template <class Row> MEZZO_HD typename Row::Options options_of(const StepArgs& args) {
+    typename Row::Options options{};
+    OptionsFromArray read{args.options};
+    Row::options(options, read);
+    if (args.lr_on_device != nullptr) options.lr = *args.lr_on_device;
+    return options;
+}
+template <class Row> StepArgs step_args(OptimizerId id, const typename Row::Options& options) {
+    StepArgs args{.optimizer = id};
+    OptionsToArray write{args.options};
+    Row::options(options, write);
+    return args;
+}
+// By the type of the options.
+#define MEZZO_OPTIMIZER(name)                                       \
+    inline StepArgs step_args(const optim::name##Options& options) { \
+        return step_args<name##Row>(OptimizerId::name, options);     \
+    }
+MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
+#undef MEZZO_OPTIMIZER
+
+// Everything that one parameter's update needs besides its elements. C: the type it is computed in.
+template <class Row, class C> struct Prepared {
+    typename Row::template Formula<C> formula;
+    unsigned way;
+    bool maximize;
+    MEZZO_HD Prepared(const typename Row::Options& options, const float* numbers)
+        : formula(options, numbers), way(Row::way(options)), maximize(options.maximize) {}
+};
+// An update has been applied.
+template <class Row> MEZZO_HD void count_update(const typename Row::Options& options, float* numbers) {
+    Row::advance(options, numbers);
+    numbers[0] += 1;
+}
+
 // The scaler's state after update(), from `previous` and found_inf. PyTorch's rule, with >= for the interval,
 // a floor, a cap, and overflows that hysteresis lets pass: at none left the scale backs off; it is refilled
 // when the interval is complete, or on every clean step.

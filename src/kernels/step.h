@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/backend.h"
+#include "kernels/optimizers.h"
 
 namespace mezzo {
 
@@ -33,26 +34,28 @@ struct StepState {
 struct ParamRef {
     void* param;  // float32, float64, or 16 bit without a master
     void* grad;   // grad_dtype
-    // Momentum buffer, or exp_avg and exp_avg_sq: float32 (float64 for float64 parameters); null if unused.
-    void* state[2];
+    // In the order of the optimizer's row: float32 (float64 for float64 parameters); null if unused.
+    void* state[max_optimizer_state];
     void* copy16;  // 16-bit copy to write, or null
     std::int64_t numel;
     Dtype dtype, grad_dtype, copy16_dtype;
     std::uint32_t group = 0;  // whose StepArgs hold for it
-    // Device: updates applied to this parameter so far; 0 makes SGD start its momentum buffer with the
-    // gradient.
+    // Device: updates applied to this parameter so far, then the numbers that the row keeps of a parameter.
     float* step;
 };
 
-enum class Algorithm : std::uint8_t { sgd, adam, adamw };
+// The rows of kernels/optimizers.h.
+enum class OptimizerId : std::uint8_t {
+#define MEZZO_OPTIMIZER(name) name,
+    MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
+#undef MEZZO_OPTIMIZER
+        count
+};
+inline constexpr int optimizer_count = int(OptimizerId::count);
 struct StepArgs {
-    Algorithm algorithm = Algorithm::sgd;
-    double lr = 0, weight_decay = 0;
-    double momentum = 0, dampening = 0;
-    bool nesterov = false;
-    double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-    bool maximize = false;
-    const double* lr_on_device = nullptr;  // if given, read by the kernel in place of lr
+    OptimizerId optimizer{};
+    double options[max_optimizer_options] = {};  // in the row's order: the first is the learning rate
+    const double* lr_on_device = nullptr;        // if given, read by the kernel in place of it
 
     friend bool operator==(const StepArgs&, const StepArgs&) = default;
 };
@@ -87,8 +90,8 @@ struct StepKernels {
     // everything that the update and the scaler's update() need.
     void (*statistics)(std::span<const ParamRef> params, const Statistics& wanted);
     // One update of every parameter with gradient * scale, unless *found_inf is 1 (null: never). Copies16 are
-    // written in the same pass. Adam's step count is *step + 1. Then every *step += 1 and counts->applied +=
-    // 1, or counts->skipped += 1.
+    // written in the same pass. Then every *step += 1 and counts->applied += 1, or counts->skipped += 1. All
+    // groups are of one optimizer.
     void (*update)(std::span<const ParamRef> params, std::span<const StepArgs> groups,
                    const GradientScale& scale, const float* found_inf, StepState* counts);
     // gradient *= scale.

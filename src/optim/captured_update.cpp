@@ -11,12 +11,14 @@ void* address(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
 // Where an update reads and writes, besides the gradient.
 struct Places {
     void *param = nullptr, *master = nullptr, *copy16 = nullptr;
-    void* moments[2] = {};
+    std::vector<void*> state;
     friend bool operator==(const Places&, const Places&) = default;
 };
 
 Places places_of(const OptimizerImpl& optimizer, const Slot& slot) {
-    Places places{.param = raw(slot.param), .moments = {address(slot.moments[0]), address(slot.moments[1])}};
+    Places places;
+    places.param = raw(slot.param);
+    for (const Tensor& state : slot.state) places.state.push_back(address(state));
     if (has_master(optimizer, slot))
         places.master = address(slot.master);
     else if (slot.param->grad_meta != nullptr)
@@ -43,12 +45,12 @@ public:
           steps_(raw(optimizer.steps)) {
         for (const std::size_t index : indices_)
             places_.push_back(places_of(optimizer, optimizer.slots[index]));
-        for (const Group& group : optimizer.groups) args_.push_back(without_rate(group.args));
+        for (const Group& group : optimizer.groups) options_.push_back(without_rate(group));
     }
     bool fits() const {
         if (address(optimizer_->state) != state_ || address(optimizer_->steps) != steps_) return false;
-        for (std::size_t g = 0; g < args_.size(); ++g)
-            if (!(without_rate(optimizer_->groups[g].args) == args_[g])) return false;
+        for (std::size_t g = 0; g < options_.size(); ++g)
+            if (without_rate(optimizer_->groups[g]) != options_[g]) return false;
         for (std::size_t i = 0; i < indices_.size(); ++i) {
             const Slot& slot = optimizer_->slots[indices_[i]];
             if (!(places_of(*optimizer_, slot) == places_[i]) || !copies_current(*optimizer_, slot))
@@ -58,24 +60,25 @@ public:
     }
 
 private:
-    static StepArgs without_rate(StepArgs args) {
-        args.lr = 0;
-        return args;
+    static std::vector<double> without_rate(const Group& group) {
+        std::vector<double> options = group.options;
+        options.front() = 0;
+        return options;
     }
     Ref<OptimizerImpl> optimizer_;
     std::vector<std::size_t> indices_;
     std::vector<Places> places_;
-    std::vector<StepArgs> args_;
+    std::vector<std::vector<double>> options_;
     void *state_, *steps_;
 };
 
 }  // namespace
 
 StepArgs update_args(OptimizerImpl& optimizer, std::size_t group) {
-    StepArgs args = optimizer.groups[group].args;
+    StepArgs args = step_args(optimizer, optimizer.groups[group]);
     if (StepGraph* graph = StepGraph::capturing())
         args.lr_on_device = graph->number(
-            [own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].args.lr; });
+            [own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); });
     return args;
 }
 

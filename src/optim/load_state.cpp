@@ -56,7 +56,7 @@ public:
         return value == 1;
     }
     // What belongs to a parameter, of its shape; null if there is none.
-    const Tensor* companion(const OptimizerImpl& optimizer, std::size_t slot, const char* name) {
+    const Tensor* companion(const OptimizerImpl& optimizer, std::size_t slot, const std::string& name) {
         const std::string key = slot_key(slot, name);
         const Tensor* const value = find(key);
         if (value == nullptr) return nullptr;
@@ -90,14 +90,30 @@ private:
 struct Loaded {
     std::vector<Group> groups;
     double applied = 0, skipped = 0;
-    std::vector<float> steps;                        // per parameter
-    std::vector<const Tensor*> moments[2], masters;  // per parameter, null: none
+    std::vector<std::vector<float>> numbers;          // of Kind::numbers, per parameter
+    std::vector<std::vector<const Tensor*>> state;    // of Kind::state, per parameter; null: none
+    std::vector<const Tensor*> masters;               // per parameter, null: none
     bool has_masters = false;
+
+    float steps(std::size_t slot) const { return numbers.front()[slot]; }
 };
 
+// A flag that a state lacks is false: it comes from a version that did not have it yet.
+double read_option(const OptionInfo& info, const std::string& key, Reader& reader) {
+    if (!info.flag) return reader.number(key);
+    return reader.find(key) != nullptr && reader.flag(key) ? 1 : 0;
+}
+
+// Earlier versions wrote the options of all three types for each of them.
+void skip_options_of_other_types(std::size_t group, Reader& reader) {
+    for (const char* const name :
+         {"momentum", "dampening", "nesterov", "beta1", "beta2", "eps", "weight_decay"})
+        static_cast<void>(reader.find(group_key(group, name)));
+}
+
 void read_groups(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded) {
-    const Algorithm algorithm = optimizer.groups.front().args.algorithm;
-    check(reader.number("algorithm") == double(algorithm), ErrorKind::value, reader.where(),
+    const Kind& kind = *optimizer.kind;
+    check(reader.number("algorithm") == kind.code, ErrorKind::value, reader.where(),
           ": the state is that of another type of optimizer");
     const double groups = reader.number("groups");
     check(groups == double(optimizer.groups.size()), ErrorKind::value, reader.where(), ": the state has ",
@@ -108,68 +124,88 @@ void read_groups(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded)
         const double size = reader.number(group_key(g, "size"));
         check(size == double(group.count), ErrorKind::value, reader.where(), ": group ", g, " has ", size,
               " parameters there and ", group.count, " here");
-        for (const Option& o : options) group.args.*o.value = reader.number(group_key(g, o.name));
-        for (const Flag& f : flags) group.args.*f.value = reader.flag(group_key(g, f.name));
-        check_args(reader.where() + ": groups." + std::to_string(g), group.args);
+        for (std::size_t i = 0; i < group.options.size(); ++i)
+            group.options[i] = read_option(kind.options[i], group_key(g, kind.options[i].name), reader);
+        skip_options_of_other_types(g, reader);
+        check_options(reader.where() + ": groups." + std::to_string(g), kind, group.options);
         group.initial_lr = reader.number(group_key(g, "initial_lr"));
         check_rate(reader.where() + ": the initial_lr of groups." + std::to_string(g), group.initial_lr);
+    }
+}
+
+// One of Kind::numbers; the first, "steps", counts.
+void read_numbers(const OptimizerImpl& optimizer, std::size_t k, Reader& reader, Loaded& loaded) {
+    const std::string& name = optimizer.kind->numbers[k];
+    const Tensor* const numbers = reader.find(name);
+    if (numbers == nullptr) {
+        check(loaded.applied == 0, ErrorKind::value, reader.where(), ": ", name,
+              " is missing, and applied_steps is ", loaded.applied);
+        return;
+    }
+    const std::size_t slots = optimizer.slots.size();
+    check(numbers->shape() == Shape{std::int64_t(slots)}, ErrorKind::shape, reader.where(), ": ", name,
+          " has shape ", numbers->shape(), " for ", slots, " parameters");
+    const std::vector<double> values = numbers->to(float64).to_vector<double>();
+    for (std::size_t i = 0; i < slots; ++i) {
+        if (k == 0 ? !is_count(values[i]) : !std::isfinite(values[i]))
+            fail(ErrorKind::value, reader.where(), ": ", name, " holds ", values[i], " for ",
+                 optimizer.describe(i), "; it must be ",
+                 k == 0 ? "a whole number in [0, 2^53]" : "finite");
+        loaded.numbers[k][i] = float(values[i]);
     }
 }
 
 void read_counts(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded) {
     loaded.applied = reader.count("applied_steps");
     loaded.skipped = reader.count("skipped_steps");
-    loaded.steps.assign(optimizer.slots.size(), 0);
-    const Tensor* const steps = reader.find("steps");
-    if (steps == nullptr) {
-        check(loaded.applied == 0, ErrorKind::value, reader.where(),
-              ": steps is missing, and applied_steps is ", loaded.applied);
-        return;
-    }
-    check(steps->shape() == Shape{std::int64_t(loaded.steps.size())}, ErrorKind::shape, reader.where(),
-          ": steps has shape ", steps->shape(), " for ", loaded.steps.size(), " parameters");
-    const std::vector<double> values = steps->to(float64).to_vector<double>();
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        if (!is_count(values[i]))
-            fail(ErrorKind::value, reader.where(), ": steps holds ", values[i], " for ",
-                 optimizer.describe(i), "; it must be a whole number in [0, 2^53]");
-        loaded.steps[i] = float(values[i]);
+    const Kind& kind = *optimizer.kind;
+    loaded.numbers.assign(kind.numbers.size(), std::vector<float>(optimizer.slots.size(), 0));
+    for (std::size_t k = 0; k < kind.numbers.size(); ++k) read_numbers(optimizer, k, reader, loaded);
+}
+
+// What an update has written once cannot be missing.
+void read_state(const OptimizerImpl& optimizer, const Group& group, std::size_t slot, Reader& reader,
+                Loaded& loaded) {
+    const unsigned needed = loaded.steps(slot) > 0 ? used_state(optimizer, group) : 0;
+    for (std::size_t k = 0; k < optimizer.kind->state.size(); ++k) {
+        const std::string& name = optimizer.kind->state[k];
+        loaded.state[k].push_back(reader.companion(optimizer, slot, name));
+        if (loaded.state[k].back() == nullptr && (needed >> k & 1) != 0)
+            fail(ErrorKind::value, reader.where(), ": ", slot_key(slot, name), " is missing, and ",
+                 optimizer.describe(slot), " has taken ", loaded.steps(slot), " steps");
     }
 }
 
-// Moments and masters. What an update has written once cannot be missing.
+void read_master(const OptimizerImpl& optimizer, std::size_t slot, Reader& reader, Loaded& loaded) {
+    const Tensor* const master = reader.companion(optimizer, slot, "master");
+    const Dtype dtype = optimizer.slots[slot].param.dtype();
+    if (master != nullptr && !is_16bit(dtype))
+        fail(ErrorKind::dtype, reader.where(), ": ", slot_key(slot, "master"),
+             " is the float32 master of a 16-bit parameter, and ", optimizer.describe(slot), " is ", dtype,
+             "; convert the model before, as it was when the state was saved");
+    loaded.masters.push_back(master);
+    loaded.has_masters = loaded.has_masters || master != nullptr;
+}
+
 void read_companions(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded) {
+    loaded.state.resize(optimizer.kind->state.size());
     for (const Group& group : loaded.groups)
         for (std::size_t i = group.first; i < group.first + group.count; ++i) {
-            const int needed = loaded.steps[i] > 0 ? moment_count(group.args) : 0;
-            const int possible = group.args.algorithm == Algorithm::sgd ? 1 : 2;
-            for (int m = 0; m < 2; ++m) {
-                const char* const name = moment_name(group.args.algorithm, m);
-                const Tensor* const moment = m < possible ? reader.companion(optimizer, i, name) : nullptr;
-                if (moment == nullptr && m < needed)
-                    fail(ErrorKind::value, reader.where(), ": ", slot_key(i, name), " is missing, and ",
-                         optimizer.describe(i), " has taken ", loaded.steps[i], " steps");
-                loaded.moments[m].push_back(moment);
-            }
-            const Tensor* const master = reader.companion(optimizer, i, "master");
-            const Dtype dtype = optimizer.slots[i].param.dtype();
-            if (master != nullptr && !is_16bit(dtype))
-                fail(ErrorKind::dtype, reader.where(), ": ", slot_key(i, "master"),
-                     " is the float32 master of a 16-bit parameter, and ", optimizer.describe(i), " is ",
-                     dtype, "; convert the model before, as it was when the state was saved");
-            loaded.masters.push_back(master);
-            loaded.has_masters = loaded.has_masters || master != nullptr;
+            read_state(optimizer, group, i, reader, loaded);
+            read_master(optimizer, i, reader, loaded);
         }
     if (!loaded.has_masters) return;
     for (std::size_t i = 0; i < loaded.masters.size(); ++i)
-        if (loaded.masters[i] == nullptr && loaded.steps[i] > 0 && is_16bit(optimizer.slots[i].param.dtype()))
+        if (loaded.masters[i] == nullptr && loaded.steps(i) > 0 && is_16bit(optimizer.slots[i].param.dtype()))
             fail(ErrorKind::value, reader.where(), ": ", slot_key(i, "master"),
                  " is missing, and other parameters have one");
 }
 
-// Copies of the state's tensors, each kind in one allocation like those that a step makes.
+// Copies of the state's tensors, each kind in one allocation like those that a step makes. target(slot) is
+// where the copy goes, dtype(slot) what it becomes.
+template <class Target, class Type>
 void copy_companions(std::vector<Slot>& slots, const std::vector<const Tensor*>& sources, Device device,
-                     Tensor& (*target)(Slot&), Dtype (*dtype)(const Slot&)) {
+                     const Target& target, const Type& dtype) {
     Arena arena;
     for (std::size_t i = 0; i < slots.size(); ++i) {
         target(slots[i]) = Tensor();
@@ -178,6 +214,14 @@ void copy_companions(std::vector<Slot>& slots, const std::vector<const Tensor*>&
     arena.make(device, false);
     for (std::size_t i = 0; i < slots.size(); ++i)
         if (sources[i] != nullptr) target(slots[i]).copy_(sources[i]->detach());
+}
+
+Tensor steps_tensor(const Loaded& loaded, Device device) {
+    const std::size_t slots = loaded.numbers.front().size(), numbers = loaded.numbers.size();
+    std::vector<float> values;
+    for (std::size_t i = 0; i < slots; ++i)
+        for (std::size_t k = 0; k < numbers; ++k) values.push_back(loaded.numbers[k][i]);
+    return Tensor::from<float>(values, {std::int64_t(slots), std::int64_t(numbers)}).to(device);
 }
 
 Tensor state_tensor(const Loaded& loaded, Device device) {
@@ -208,17 +252,16 @@ void Optimizer::load_state_dict(const StateDict& state) {
     Loaded loaded = read(own, state);
     const Device device = own.device();
     std::vector<Slot> slots = own.slots;
-    copy_companions(
-        slots, loaded.moments[0], device, [](Slot& s) -> Tensor& { return s.moments[0]; }, moment_dtype);
-    copy_companions(
-        slots, loaded.moments[1], device, [](Slot& s) -> Tensor& { return s.moments[1]; }, moment_dtype);
+    for (std::size_t k = 0; k < loaded.state.size(); ++k)
+        copy_companions(
+            slots, loaded.state[k], device, [k](Slot& s) -> Tensor& { return s.state[k]; }, state_dtype);
     copy_companions(
         slots, loaded.masters, device, [](Slot& s) -> Tensor& { return s.master; },
         [](const Slot&) { return float32; });
     // A master that rounds to the parameter's value is the parameter's master: refresh_master() looks at the
     // next step.
     for (Slot& slot : slots) slot.master_version = ~std::uint64_t(0);
-    Tensor steps = Tensor::from<float>(loaded.steps, {std::int64_t(slots.size())}).to(device);
+    Tensor steps = steps_tensor(loaded, device);
     Tensor counts = state_tensor(loaded, device);
 
     own.groups = std::move(loaded.groups);

@@ -8,6 +8,7 @@
 
 #include "core/capture.h"
 #include "mezzo/ops.h"
+#include "optim/user_update.h"
 
 namespace mezzo::optim {
 
@@ -28,11 +29,12 @@ bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
     return optimizer.masters && is_16bit(slot.param.dtype());
 }
 
-OptimizerImpl* make_optimizer(const char* type) {
+std::unique_ptr<OptimizerImpl> make_optimizer(const std::shared_ptr<const Kind>& kind) {
     static std::atomic<std::uint64_t> next_id{1};
-    auto* optimizer = new OptimizerImpl;
+    auto optimizer = std::make_unique<OptimizerImpl>();
     add_reference(optimizer->refs);  // the Optimizer's
-    optimizer->type = type;
+    optimizer->kind = kind;
+    optimizer->type = kind->type.c_str();
     optimizer->id = next_id.fetch_add(1, std::memory_order_relaxed);
     return optimizer;
 }
@@ -57,6 +59,7 @@ void add_slot(OptimizerImpl& optimizer, Known& known, const Tensor& param, const
     Slot slot;
     slot.param = param;
     slot.name = name;
+    slot.state.resize(optimizer.kind->state.size());
     optimizer.slots.push_back(std::move(slot));
 }
 
@@ -76,18 +79,20 @@ void fill_ref(OptimizerImpl& optimizer, const Group& group, std::size_t index, b
         ref.copy16 = raw(*copy16);
         ref.copy16_dtype = copy16->dtype();
     }
-    for (int m = 0; m < moment_count(group.args); ++m) {
-        make_or_move(slot.moments[m], slot.param.shape(), moment_dtype(slot), slot.param.device());
-        ref.state[m] = raw(slot.moments[m]);
+    const unsigned used = used_state(optimizer, group);
+    for (std::size_t k = 0; k < slot.state.size(); ++k) {
+        if ((used >> k & 1) == 0) continue;
+        make_or_move(slot.state[k], slot.param.shape(), state_dtype(slot), slot.param.device());
+        if (optimizer.user == nullptr) ref.state[k] = raw(slot.state[k]);
     }
-    ref.step = static_cast<float*>(raw(optimizer.steps)) + index;
+    ref.step = static_cast<float*>(raw(optimizer.steps)) + index * optimizer.kind->numbers.size();
 }
 
 void mark_written(OptimizerImpl& optimizer, std::size_t index) {
     Slot& slot = optimizer.slots[index];
     bump_version(slot.param);
-    for (const Tensor& moment : slot.moments)
-        if (moment.defined()) bump_version(moment);
+    for (const Tensor& state : slot.state)
+        if (state.defined()) bump_version(state);
     if (has_master(optimizer, slot)) {
         bump_version(slot.master);
         slot.master_version = slot.param.version();
@@ -99,11 +104,12 @@ void mark_written(OptimizerImpl& optimizer, std::size_t index) {
 }  // namespace
 
 void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict& named,
-               const StepArgs& args) {
+               const std::vector<double>& options) {
+    check_options(optimizer.type, *optimizer.kind, options);
     Group group;
     group.first = optimizer.slots.size();
-    group.args = args;
-    group.initial_lr = args.lr;
+    group.options = options;
+    group.initial_lr = group.lr();
     Known known;
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i)
         known.emplace(optimizer.slots[i].param.impl(), i);
@@ -115,11 +121,13 @@ void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict&
 
 void prepare_state(OptimizerImpl& optimizer) {
     const Device device = optimizer.device();
-    make_or_move(optimizer.steps, {std::int64_t(optimizer.slots.size())}, float32, device);
+    const auto numbers = std::int64_t(optimizer.kind->numbers.size());
+    make_or_move(optimizer.steps, {std::int64_t(optimizer.slots.size()), numbers}, float32, device);
     make_or_move(optimizer.state, {std::int64_t(sizeof(StepState) / sizeof(float))}, float32, device);
 }
 
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling) {
+    if (optimizer.user != nullptr) scaling = LazyScaling::apply;  // it reads the gradients as tensors
     GradientList list = gradient_list(optimizer.type, optimizer.params(), scaling);
     if (list.with_gradient == 0) return list;
     prepare_state(optimizer);
@@ -152,11 +160,15 @@ bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditi
                 const GradientScale& scale) {
     if (plan.with_gradient == 0) return false;
     StepState* const state = optimizer.step_state();
-    std::vector<StepArgs> groups;
-    for (const ParamRef& ref : plan.refs)  // in the order of the groups
-        while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
-    kernels_of(optimizer.device())
-        .update(plan.refs, groups, scale, conditional ? &state->found_inf : nullptr, state);
+    if (optimizer.user != nullptr) {
+        run_user_update(optimizer, plan, conditional, scale);
+    } else {
+        std::vector<StepArgs> groups;
+        for (const ParamRef& ref : plan.refs)  // in the order of the groups
+            while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
+        kernels_of(optimizer.device())
+            .update(plan.refs, groups, scale, conditional ? &state->found_inf : nullptr, state);
+    }
     note_update(optimizer, plan.indices, conditional);
     follow_replays(optimizer, plan, conditional);
     return true;
@@ -233,7 +245,7 @@ std::size_t Optimizer::group_count() const { return impl_->groups.size(); }
 double Optimizer::lr(std::size_t group) const {
     check(group < impl_->groups.size(), ErrorKind::value, impl_->type, ".lr: no group ", group,
           ", there are ", impl_->groups.size());
-    return impl_->groups[group].args.lr;
+    return impl_->groups[group].lr();
 }
 
 void Optimizer::set_lr(double lr, std::size_t group) {
@@ -241,12 +253,42 @@ void Optimizer::set_lr(double lr, std::size_t group) {
           ", there are ", impl_->groups.size());
     check_rate(impl_->type + std::string(".set_lr"), lr);
     refuse_new_rate(*impl_);
-    impl_->groups[group].args.lr = impl_->groups[group].initial_lr = lr;
+    impl_->groups[group].lr() = impl_->groups[group].initial_lr = lr;
 }
 
 void Optimizer::set_lr(double lr) {
     check_rate(impl_->type + std::string(".set_lr"), lr);
     for (std::size_t g = 0; g < impl_->groups.size(); ++g) set_lr(lr, g);
+}
+
+namespace {
+
+std::size_t option_place(const OptimizerImpl& optimizer, const char* op, const std::string& name,
+                         std::size_t group) {
+    check(group < optimizer.groups.size(), ErrorKind::value, optimizer.type, op, ": no group ", group,
+          ", there are ", optimizer.groups.size());
+    const int at = optimizer.kind->find(name);
+    if (at >= 0) return std::size_t(at);
+    std::string known;
+    for (const OptionInfo& info : optimizer.kind->options) known += (known.empty() ? "" : ", ") + info.name;
+    fail(ErrorKind::value, optimizer.type, op, ": no option '", name, "'; there are ", known);
+}
+
+}  // namespace
+
+double Optimizer::option(const std::string& name, std::size_t group) const {
+    const std::size_t at = option_place(*impl_, ".option", name, group);
+    return impl_->groups[group].options[at];
+}
+
+void Optimizer::set_option(const std::string& name, double value, std::size_t group) {
+    const std::size_t at = option_place(*impl_, ".set_option", name, group);
+    if (at == 0) return set_lr(value, group);
+    refuse_in_capture((impl_->type + std::string(".set_option")).c_str(), "change an option");
+    std::vector<double> options = impl_->groups[group].options;
+    options[at] = value;
+    check_options(impl_->type + std::string(".set_option"), *impl_->kind, options);
+    impl_->groups[group].options = std::move(options);
 }
 
 void Optimizer::use_master_weights() {

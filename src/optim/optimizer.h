@@ -2,12 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/scale_parts.h"
 #include "mezzo/optim.h"
+#include "optim/kind.h"
 #include "optim/param_refs.h"
 
 namespace mezzo::optim {
@@ -18,23 +20,30 @@ struct Slot {
     std::string name;                  // "" when made from unnamed parameters
     Tensor master;                     // float32, of a 16-bit parameter when masters are kept
     std::uint64_t master_version = 0;  // of the parameter, when it last equalled the rounded master
-    Tensor moments[2];                 // momentum buffer, or exp_avg and exp_avg_sq
+    std::vector<Tensor> state;         // in the order of Kind::state
 };
 
 struct Group {
     std::size_t first = 0, count = 0;  // of its slots
-    StepArgs args;
-    double initial_lr = 0;  // what schedules scale
+    std::vector<double> options;  // in the order of Kind::options
+    double initial_lr = 0;        // what schedules scale
+
+    double& lr() { return options.front(); }
+    double lr() const { return options.front(); }
 };
+
+class CustomOptimizer;
 
 // Held by the Optimizer, and by captured steps that update it: they may be replayed when it is gone.
 struct OptimizerImpl {
     std::atomic<std::uint32_t> refs{0};
-    const char* type = "";
+    std::shared_ptr<const Kind> kind;
+    const char* type = "";            // the kind's
+    CustomOptimizer* user = nullptr;  // what runs in place of a kernel: an optimizer written in ops
     std::uint64_t id = 0;
     std::vector<Slot> slots;
     std::vector<Group> groups;
-    Tensor steps;  // float32 [slots]: updates applied to each parameter
+    Tensor steps;  // float32 [slots, Kind::numbers]: updates applied to each parameter, and the row's own numbers
     Tensor state;  // StepState as float32 [16]
     bool masters = false;
     bool prepared = false;          // by amp::initialize
@@ -50,18 +59,19 @@ struct OptimizerImpl {
 };
 inline void dispose(OptimizerImpl* optimizer) noexcept { delete optimizer; }
 
-// Throw for options that no optimizer can have, "where: lr is …": those of constructors and of loaded states.
-void check_args(const std::string& where, const StepArgs& args);
-void check_rate(const std::string& where, double lr);
-OptimizerImpl* make_optimizer(const char* type);
-void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict& named, const StepArgs& args);
+std::unique_ptr<OptimizerImpl> make_optimizer(const std::shared_ptr<const Kind>& kind);
+void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict& named,
+               const std::vector<double>& options);
+// A group's options as the kernels take them.
+StepArgs step_args(const OptimizerImpl& optimizer, const Group& group);
 
 // Makes steps and state on the device of the parameters, or moves them there.
 void prepare_state(OptimizerImpl& optimizer);
 // A tensor of zeros at first; later moved to what is asked for.
 void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device);
-int moment_count(const StepArgs& args);
-Dtype moment_dtype(const Slot& slot);
+// Bit k: state k takes part in the group's updates.
+unsigned used_state(const OptimizerImpl& optimizer, const Group& group);
+Dtype state_dtype(const Slot& slot);
 // Makes the masters that these parameters lack on a device.
 void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
 // Makes whatever else an update of the list will write to and finds missing.

@@ -1,12 +1,14 @@
 // What an optimizer holds of each parameter: moments, masters, and the 16-bit copies it writes for autocast.
 // What a step finds missing is made together (optim/arena.h).
+#include <algorithm>
+
 #include "mezzo/ops.h"
 #include "optim/arena.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {
 
-Dtype moment_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
+Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
 
 // A tensor of zeros like x at first, x's companion on its device later.
 void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
@@ -18,9 +20,14 @@ void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device
     }
 }
 
-int moment_count(const StepArgs& args) {
-    if (args.algorithm != Algorithm::sgd) return 2;
-    return args.momentum != 0 ? 1 : 0;
+StepArgs step_args(const OptimizerImpl& optimizer, const Group& group) {
+    StepArgs args{.optimizer = optimizer.kind->row};
+    std::copy(group.options.begin(), group.options.end(), args.options);
+    return args;
+}
+
+unsigned used_state(const OptimizerImpl& optimizer, const Group& group) {
+    return optimizer.kind->used != nullptr ? optimizer.kind->used(step_args(optimizer, group)) : ~0u;
 }
 
 // The master of a 16-bit parameter. Where somebody wrote to the parameter since, the master takes its value.
@@ -59,13 +66,13 @@ Tensor* writable_copy16(const Slot& slot, bool conditional) {
 
 namespace {
 
-void make_moments(OptimizerImpl& optimizer, const GradientList& list, int moment) {
+void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t k) {
     Arena arena;
     for (std::size_t i = 0; i < list.refs.size(); ++i) {
         Slot& slot = optimizer.slots[list.indices[i]];
-        if (moment < moment_count(optimizer.groups[list.refs[i].group].args) &&
-            !slot.moments[moment].defined())
-            arena.add(slot.moments[moment], slot.param.shape(), moment_dtype(slot));
+        const unsigned used = used_state(optimizer, optimizer.groups[list.refs[i].group]);
+        if ((used >> k & 1) != 0 && !slot.state[k].defined())
+            arena.add(slot.state[k], slot.param.shape(), state_dtype(slot));
     }
     arena.make(list.device, true);
 }
@@ -113,7 +120,7 @@ void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indi
 void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
     NoGrad plain;
     make_masters(optimizer, list.indices, list.device);
-    for (int moment = 0; moment < 2; ++moment) make_moments(optimizer, list, moment);
+    for (std::size_t k = 0; k < optimizer.kind->state.size(); ++k) make_state(optimizer, list, k);
     make_copies16(optimizer, list, conditional);
 }
 

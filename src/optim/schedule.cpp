@@ -22,7 +22,7 @@ void Scheduler::step() {
               " steps is ", lr);
         rates.push_back(lr);
     }
-    for (std::size_t g = 0; g < rates.size(); ++g) optimizer_->impl().groups[g].args.lr = rates[g];
+    for (std::size_t g = 0; g < rates.size(); ++g) optimizer_->impl().groups[g].lr() = rates[g];
 }
 
 LambdaLR::LambdaLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)> factor)

@@ -13,29 +13,28 @@ StateDict Optimizer::state_dict() const {
     read_counts(*impl_);
     NoGrad plain;
     StateDict state;
-    state.emplace_back("algorithm", number(double(impl_->groups.front().args.algorithm)));
+    state.emplace_back("algorithm", number(impl_->kind->code));
     state.emplace_back("groups", number(double(impl_->groups.size())));
     state.emplace_back("applied_steps", number(double(impl_->applied)));
     state.emplace_back("skipped_steps", number(double(impl_->skipped)));
     for (std::size_t g = 0; g < impl_->groups.size(); ++g) {
         const Group& group = impl_->groups[g];
         state.emplace_back(group_key(g, "size"), number(double(group.count)));
-        for (const Option& o : options) state.emplace_back(group_key(g, o.name), number(group.args.*o.value));
-        for (const Flag& f : flags) state.emplace_back(group_key(g, f.name), number(group.args.*f.value));
+        for (std::size_t i = 0; i < group.options.size(); ++i)
+            state.emplace_back(group_key(g, impl_->kind->options[i].name), number(group.options[i]));
         state.emplace_back(group_key(g, "initial_lr"), number(group.initial_lr));
     }
-    if (impl_->steps.defined()) state.emplace_back("steps", impl_->steps.clone());
-    for (std::size_t g = 0; g < impl_->groups.size(); ++g)
-        for (std::size_t i = impl_->groups[g].first; i < impl_->groups[g].first + impl_->groups[g].count;
-             ++i) {
-            const Slot& slot = impl_->slots[i];
-            for (int m = 0; m < 2; ++m)
-                if (slot.moments[m].defined())
-                    state.emplace_back(slot_key(i, moment_name(impl_->groups[g].args.algorithm, m)),
-                                       slot.moments[m].clone());
-            if (has_master(*impl_, slot) && slot.master.defined())
-                state.emplace_back(slot_key(i, "master"), slot.master.detach().clone());
-        }
+    if (impl_->steps.defined())
+        for (std::size_t k = 0; k < impl_->kind->numbers.size(); ++k)
+            state.emplace_back(impl_->kind->numbers[k], impl_->steps.select(1, std::int64_t(k)).clone());
+    for (std::size_t i = 0; i < impl_->slots.size(); ++i) {
+        const Slot& slot = impl_->slots[i];
+        for (std::size_t k = 0; k < slot.state.size(); ++k)
+            if (slot.state[k].defined())
+                state.emplace_back(slot_key(i, impl_->kind->state[k]), slot.state[k].clone());
+        if (has_master(*impl_, slot) && slot.master.defined())
+            state.emplace_back(slot_key(i, "master"), slot.master.detach().clone());
+    }
     return state;
 }
 

@@ -1,0 +1,90 @@
+// The options of the optimizers whose update is one kernel, and the list of these optimizers.
+#pragma once
+
+namespace mezzo::optim {
+
+// SGD with momentum (Sutskever et al. 2013), with PyTorch's conventions:
+// g += weight_decay w; v = momentum v + (1 - dampening) g, at first v = g; nesterov: g += momentum v, else
+// g = v; w -= lr g.
+struct SGDOptions {
+    double lr = 1e-3;  // >= 0, like momentum and weight_decay
+    double momentum = 0;
+    double dampening = 0;
+    double weight_decay = 0;
+    bool nesterov = false;  // needs momentum > 0 and dampening 0
+    bool maximize = false;  // of every optimizer: follows the gradient upwards
+};
+
+// Adam (Kingma and Ba, arXiv 1412.6980): g += weight_decay w; m = beta1 m + (1 - beta1) g;
+// v = beta2 v + (1 - beta2) g^2; w -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps) in update t.
+// amsgrad (Reddi et al., arXiv 1904.09237) takes the largest v so far in place of v.
+struct AdamOptions {
+    double lr = 1e-3;
+    double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)
+    double eps = 1e-8;
+    double weight_decay = 0;  // added to the gradient
+    bool amsgrad = false;
+    bool maximize = false;
+};
+
+// AdamW (Loshchilov and Hutter, arXiv 1711.05101): Adam with decoupled weight decay, w *= 1 - lr
+// weight_decay before the update.
+struct AdamWOptions {
+    double lr = 1e-3;
+    double beta1 = 0.9, beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 1e-2;  // decoupled: the parameter shrinks by lr * weight_decay
+    bool amsgrad = false;
+    bool maximize = false;
+};
+
+// RMSprop (Hinton's lecture 6e, 2012; centered: Graves, arXiv 1308.0850), with PyTorch's conventions:
+// g += weight_decay w; s = alpha s + (1 - alpha) g^2; centered: a = alpha a + (1 - alpha) g and s - a^2 in
+// place of s; d = g / (sqrt(s) + eps); momentum: b = momentum b + d and b in place of d; w -= lr d.
+struct RMSpropOptions {
+    double lr = 1e-2;
+    double alpha = 0.99;  // in [0, 1)
+    double eps = 1e-8;
+    double weight_decay = 0;
+    double momentum = 0;
+    bool centered = false;
+    bool maximize = false;
+};
+
+// Adagrad (Duchi, Hazan and Singer 2011), with PyTorch's conventions: g += weight_decay w; s += g^2;
+// w -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) in update t.
+struct AdagradOptions {
+    double lr = 1e-2;
+    double lr_decay = 0;
+    double weight_decay = 0;
+    double initial_accumulator_value = 0;  // of s
+    double eps = 1e-10;
+    bool maximize = false;
+};
+
+// NAdam (Dozat 2016), with PyTorch's conventions: Adam's moments with beta1 replaced in update t by
+// mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), and the next step's momentum applied ahead.
+struct NAdamOptions {
+    double lr = 2e-3;
+    double beta1 = 0.9, beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0;
+    double momentum_decay = 4e-3;
+    bool decoupled_weight_decay = false;  // as AdamW
+    bool maximize = false;
+};
+
+// Lion (Chen et al., arXiv 2302.06675): w -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay w);
+// m = beta2 m + (1 - beta2) g.
+struct LionOptions {
+    double lr = 1e-4;
+    double beta1 = 0.9, beta2 = 0.99;
+    double weight_decay = 0;
+    bool maximize = false;
+};
+
+}  // namespace mezzo::optim
+
+// One line per optimizer: X(name) for the name of the class, whose options are name##Options above, and whose
+// row and formula are name##Row in src/kernels/optimizers.h.
+#define MEZZO_OPTIMIZERS(X) X(SGD) X(Adam) X(AdamW) X(RMSprop) X(Adagrad) X(NAdam) X(Lion)

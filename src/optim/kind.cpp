@@ -1,0 +1,130 @@
+#include "optim/kind.h"
+
+#include <cmath>
+#include <iterator>
+#include <sstream>
+
+#include "kernels/functor_step.h"
+
+namespace mezzo::optim {
+
+namespace {
+
+void require(bool condition, const std::string& where, const std::string& option, double value,
+             const char* rule) {
+    check(condition, ErrorKind::value, where, ": ", option, " is ", value, "; it must be ", rule);
+}
+
+void check_option(const std::string& where, const OptionInfo& info, double value) {
+    const bool finite = std::isfinite(value);
+    if (info.flag) return require(value == 0 || value == 1, where, info.name, value, "0 or 1");
+    switch (info.rule) {
+        case Rule::not_negative:
+            return require(finite && value >= 0, where, info.name, value, "finite and >= 0");
+        case Rule::below_one:
+            return require(value >= 0 && value < 1, where, info.name, value, "in [0, 1)");
+        default:
+            return require(finite, where, info.name, value, "finite");
+    }
+}
+
+struct ListOptions {
+    std::vector<OptionInfo>& list;
+    template <class R> void operator()(const char* name, double, R rule) { list.push_back({name, rule}); }
+    void operator()(const char* name, bool) { list.push_back({.name = name, .flag = true}); }
+    void require(bool, const char*) {}
+};
+
+struct FindProblem {
+    const char* problem = nullptr;
+    template <class R> void operator()(const char*, double, R) {}
+    void operator()(const char*, bool) {}
+    void require(bool holds, const char* rule) {
+        if (!holds) problem = rule;
+    }
+};
+
+template <class Row> unsigned used(const StepArgs& args) {
+    return Row::used(Row::way(functors::options_of<Row>(args)));
+}
+template <class Row> const char* problem(const StepArgs& args) {
+    typename Row::Options options = functors::options_of<Row>(args);
+    FindProblem find;
+    Row::options(options, find);
+    return find.problem;
+}
+
+// What earlier versions wrote for the types they had stays.
+double code_of(OptimizerId id, const char* type) {
+    const bool first = id == OptimizerId::SGD || id == OptimizerId::Adam || id == OptimizerId::AdamW;
+    return first ? double(int(id)) : type_code(type);
+}
+
+template <class Row> std::shared_ptr<const Kind> make_kind(OptimizerId id, const char* type) {
+    auto kind = std::make_shared<Kind>();
+    kind->type = type;
+    kind->code = code_of(id, type);
+    kind->row = id;
+    const typename Row::Options defaults{};
+    ListOptions list{kind->options};
+    Row::options(defaults, list);
+    static_assert(std::size(Row::state) <= max_optimizer_state);
+    check(int(kind->options.size()) <= max_optimizer_options, ErrorKind::state, type, ": too many options");
+    kind->state.assign(std::begin(Row::state), std::end(Row::state));
+    kind->numbers.assign(std::begin(Row::numbers), std::end(Row::numbers));
+    kind->used = used<Row>;
+    kind->problem = problem<Row>;
+    return kind;
+}
+
+std::vector<std::shared_ptr<const Kind>> make_kinds() {
+    return {
+#define MEZZO_OPTIMIZER(name) make_kind<functors::name##Row>(OptimizerId::name, #name),
+        MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
+#undef MEZZO_OPTIMIZER
+    };
+}
+
+std::string listed(const Kind& kind, std::span<const double> options) {
+    std::string text;
+    for (std::size_t i = 0; i < options.size(); ++i) {
+        std::ostringstream value;
+        value << options[i];
+        text += (i == 0 ? "" : ", ") + kind.options[i].name + " " + value.str();
+    }
+    return text;
+}
+
+}  // namespace
+
+int Kind::find(std::string_view option) const {
+    for (std::size_t i = 0; i < options.size(); ++i)
+        if (options[i].name == option) return int(i);
+    return -1;
+}
+
+std::shared_ptr<const Kind> kind_of(OptimizerId id) {
+    static const std::vector<std::shared_ptr<const Kind>> kinds = make_kinds();
+    return kinds[std::size_t(id)];
+}
+
+double type_code(std::string_view type) {
+    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+    for (const char c : type) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+    return double((hash >> 12) | 1024);  // a whole number that a double holds, none of the first
+}
+
+void check_rate(const std::string& where, double lr) {
+    check_option(where, {.name = "lr", .rule = Rule::not_negative}, lr);
+}
+
+void check_options(const std::string& where, const Kind& kind, std::span<const double> options) {
+    for (std::size_t i = 0; i < options.size(); ++i) check_option(where, kind.options[i], options[i]);
+    if (kind.problem == nullptr) return;
+    StepArgs args{.optimizer = kind.row};
+    std::copy(options.begin(), options.end(), args.options);
+    if (const char* const problem = kind.problem(args))
+        fail(ErrorKind::value, where, ": ", problem, "; the options are ", listed(kind, options));
+}
+
+}  // namespace mezzo::optim

@@ -1,0 +1,13 @@
+// The step of an optimizer that is written in ops.
+#pragma once
+
+#include "optim/optimizer.h"
+
+namespace mezzo::optim {
+
+// Has the optimizer compute every parameter of the list with gradient * scale and takes over the results,
+// unless `conditional` and StepState says found_inf; counts. Nothing waits for the device.
+void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
+                     const GradientScale& scale);
+
+}  // namespace mezzo::optim
