@@ -8,9 +8,9 @@ namespace mezzo::cuda {
 namespace {
 
 // Elements of a chunk one by one, of any dtypes.
-template <class Row, class C>
-__device__ void update_elements(const UpdateRef& p, const Chunk& chunk,
-                                const functors::Prepared<Row, C>& prepared, C multiplier) {
+template <class Row, class C> __device__ void update_elements(const UpdateRef& p, const Chunk& chunk,
+                                                              const functors::Prepared<Row, C>& prepared,
+                                                              C multiplier) {
     for (std::int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
         C s[max_optimizer_state];
         for (int k = 0; k < max_optimizer_state; ++k)
@@ -38,9 +38,9 @@ template <class T> __device__ void store_copy16(void* copy16, std::int64_t i, co
 }
 
 // float32 parameters, four elements at a time.
-template <class G, class Row>
-__device__ void update_vectors(const UpdateRef& p, const Chunk& chunk,
-                               const functors::Prepared<Row, float>& prepared, float multiplier) {
+template <class G, class Row> __device__ void update_vectors(const UpdateRef& p, const Chunk& chunk,
+                                                             const functors::Prepared<Row, float>& prepared,
+                                                             float multiplier) {
     const std::int64_t whole = chunk.begin + (chunk.end - chunk.begin) / step_width * step_width;
     for (std::int64_t i = chunk.begin + threadIdx.x * step_width; i < whole; i += blockDim.x * step_width) {
         StepVec<float> value = vector_at<float>(p.param, i), state[max_optimizer_state] = {};
@@ -114,7 +114,8 @@ struct UpdateControl {
 };
 
 // The formulas' constants need double powers: one thread computes them for each parameter the block meets.
-template <class Row, class Table> __device__ void update_block(const Table& table, const GradientScale& scale) {
+template <class Row, class Table>
+__device__ void update_block(const Table& table, const GradientScale& scale) {
     using Options = typename Row::Options;
     using PreparedFloat = functors::Prepared<Row, float>;
     MEZZO_SHARED(PreparedFloat, prepared, [1]);

@@ -48,8 +48,8 @@ struct Model {
             third.push_back(make(state, 6));
             copies16.push_back(make(kind.copy16_dtype, 5));
             // a count, and NAdam's product of momenta after as many updates
-            steps.push_back(test::tensor_of(i % 2 == 0 ? std::vector<double>{0, 0} : std::vector<double>{3, 0.1},
-                                            {2}, float32, at));
+            steps.push_back(test::tensor_of(
+                i % 2 == 0 ? std::vector<double>{0, 0} : std::vector<double>{3, 0.1}, {2}, float32, at));
             refs.push_back({.param = raw(params[i]),
                             .grad = raw(grads[i]),
                             .state = {raw(first[i]), raw(second[i]), raw(third[i])},

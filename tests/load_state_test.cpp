@@ -60,26 +60,12 @@ TEST_CASE("load: an optimizer refuses the options that its constructor refuses",
         const char* option;
         double value;
     };
-    for (const auto& [option, value] : {Bad{"lr", quiet_nan},
-                                        Bad{"lr", -0.1},
-                                        Bad{"lr", inf},
-                                        Bad{"initial_lr", quiet_nan},
-                                        Bad{"initial_lr", -1},
-                                        Bad{"beta1", 5},
-                                        Bad{"beta1", -0.1},
-                                        Bad{"beta2", 1},
-                                        Bad{"beta2", quiet_nan},
-                                        Bad{"eps", -1e-8},
-                                        Bad{"eps", quiet_nan},
-                                        Bad{"weight_decay", -1},
-                                        Bad{"weight_decay", inf},
-                                        Bad{"maximize", 0.5},
-                                        Bad{"maximize", quiet_nan},
-                                        Bad{"nesterov", 2},
-                                        Bad{"size", 1.5},
-                                        Bad{"size", -1},
-                                        Bad{"size", 1e30},
-                                        Bad{"size", quiet_nan}}) {
+    for (const auto& [option, value] :
+         {Bad{"lr", quiet_nan}, Bad{"lr", -0.1}, Bad{"lr", inf}, Bad{"initial_lr", quiet_nan},
+          Bad{"initial_lr", -1}, Bad{"beta1", 5}, Bad{"beta1", -0.1}, Bad{"beta2", 1},
+          Bad{"beta2", quiet_nan}, Bad{"eps", -1e-8}, Bad{"eps", quiet_nan}, Bad{"weight_decay", -1},
+          Bad{"weight_decay", inf}, Bad{"maximize", 0.5}, Bad{"maximize", quiet_nan}, Bad{"size", 1.5},
+          Bad{"size", -1}, Bad{"size", 1e30}, Bad{"size", quiet_nan}}) {
         const std::string key = std::string("groups.0.") + option;
         refuses(adam, with(adam.state_dict(), key, number(value)),
                 option == std::string("size") ? "group 0" : option);
@@ -87,6 +73,7 @@ TEST_CASE("load: an optimizer refuses the options that its constructor refuses",
     refuses(sgd, with(sgd.state_dict(), "groups.0.momentum", number(-0.5)),
             "SGD.load_state_dict: groups.0: momentum is -0.5");
     refuses(sgd, with(sgd.state_dict(), "groups.0.dampening", number(inf)), "dampening is inf");
+    refuses(sgd, with(sgd.state_dict(), "groups.0.nesterov", number(2)), "nesterov is 2");
     refuses(sgd,
             with(with(sgd.state_dict(), "groups.0.nesterov", number(1)), "groups.0.dampening", number(0.5)),
             "nesterov needs momentum > 0");

@@ -260,6 +260,76 @@ TEST_CASE("recipe: a function with a gradient of its own", "[recipes]") {
     CHECK(floats(x.grad()) == std::vector<float>{1, 1, 1});
 }
 
+namespace {
+// begin
+class SignDescent : public mz::optim::CustomOptimizer {
+public:
+    explicit SignDescent(const std::vector<mz::optim::CustomGroup>& groups)
+        : CustomOptimizer({.name = "SignDescent",
+                           .options = {{"lr", 1e-3}, {"momentum", 0.9}, {"maximize", 0}},
+                           .state = {"average"}},
+                          groups) {}
+
+protected:
+    void update(mz::optim::ParameterUpdate& p) override {
+        mz::Tensor& average = p.state("average");
+        const double momentum = p.option("momentum");
+        average = momentum * average + (1 - momentum) * p.grad;
+        p.value = p.value - p.lr * mz::sign(average);
+    }
+};
+// end
+}  // namespace
+
+TEST_CASE("recipe: an optimizer of one's own", "[recipes]") {
+    mz::nn::Sequential net = small_net(8);
+    const mz::data::Dataset data = samples();
+    float first = 0, last = 0;
+    // begin
+    SignDescent optimizer({{.params = net.parameters(), .options = {{"lr", 0.02}}}});
+    mz::optim::CosineAnnealingLR schedule(optimizer, {.t_max = 30});
+    mz::amp::GradScaler scaler;
+    // end
+    for (int i = 0; i < 30; ++i) {
+        mz::Tensor loss;
+        {
+            mz::amp::Autocast scope({.dtype = mz::float16});
+            loss = mz::cross_entropy(net(data.x), data.y);
+        }
+        optimizer.zero_grad();
+        scaler.scale(loss).backward();
+        scaler.step(optimizer);
+        scaler.update();
+        schedule.step();
+        last = loss.item<float>();
+        if (first == 0) first = last;
+    }
+    CHECK(last < 0.8f * first);
+    CHECK(optimizer.applied_steps() == 30);
+}
+
+TEST_CASE("recipe: averaged weights", "[recipes]") {
+    mz::nn::Sequential net = small_net(9), evaluated = small_net(10);
+    const mz::data::Dataset data = samples();
+    mz::optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    const auto train_step = [&] {
+        mz::cross_entropy(net(data.x), data.y).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+    };
+    // begin
+    mz::optim::AveragedModel average(net, {.average = mz::optim::ema_average(0.9)});
+    for (int i = 0; i < 20; ++i) {
+        train_step();
+        average.update_parameters(net);
+    }
+    average.copy_to(evaluated);  // a second model of the same layers
+    // end
+    const float trained = mz::cross_entropy(net(data.x), data.y).item<float>();
+    CHECK(mz::cross_entropy(evaluated(data.x), data.y).item<float>() == Approx(trained).epsilon(0.05));
+    CHECK_FALSE(mz::all_close(evaluated.parameters()[0], net.parameters()[0], 1e-5, 1e-6));
+}
+
 TEST_CASE("recipe: a step as a CUDA graph", "[recipes]") {
     mz::nn::Sequential net = small_net(8);
     net.to(mz::best_device());

@@ -70,7 +70,8 @@ struct Variant {
             return functors::step_args(
                 optim::SGDOptions{lr, momentum, dampening, weight_decay, nesterov, maximize});
         if (algorithm == Algorithm::adam)
-            return functors::step_args(optim::AdamOptions{lr, beta1, beta2, eps, weight_decay, false, maximize});
+            return functors::step_args(
+                optim::AdamOptions{lr, beta1, beta2, eps, weight_decay, false, maximize});
         return functors::step_args(optim::AdamWOptions{lr, beta1, beta2, eps, weight_decay, false, maximize});
     }
 };
@@ -145,8 +146,7 @@ const Variant variants[] = {
 };
 
 ParamRef gradient(Values& g, std::size_t n) {
-    return {nullptr, g.data(), {}, nullptr, std::int64_t(n), float32, g.dtype, float32,
-            0,       nullptr};
+    return {nullptr, g.data(), {}, nullptr, std::int64_t(n), float32, g.dtype, float32, 0, nullptr};
 }
 
 ScalerState scaler_of(float scale, float growth_tracker = 0, float hysteresis_left = 1) {
@@ -217,8 +217,8 @@ TEST_CASE("updates equal float64 arithmetic for every algorithm, dtype and threa
                 for (std::size_t i = 0; i < p.p.size(); ++i) {
                     const bool close =
                         std::fabs(p.param[i] - p.p[i]) <= tolerance * std::max(1.0, std::fabs(p.p[i]));
-                    INFO("variant " << &variant - variants << " size " << p.p.size() << " element " << i << ": "
-                                    << p.param[i] << " instead of " << p.p[i]);
+                    INFO("variant " << &variant - variants << " size " << p.p.size() << " element " << i
+                                    << ": " << p.param[i] << " instead of " << p.p[i]);
                     if (!close) CHECK(close);
                     if (!is_16bit(p.copy16.dtype) || p.param.dtype == float64) continue;
                     const Values rounded(p.copy16.dtype, {p.param[i]});

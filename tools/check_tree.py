@@ -30,15 +30,15 @@ ALLOWED = {
     "include": ["mezzo/"],
     "src/core": BASIS,
     "src/autograd": OPS + ["core/"],
-    "src/kernels": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "core/"],
+    "src/kernels": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h", "core/"],
     "src/ops": OPS + KERNELS + ["autograd/"],
-    "src/cpu": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,  # ops.h for Reduction
+    "src/cpu": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h"] + KERNELS,  # ops.h for Reduction
     "cuda": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,
     "src/nn": USER,
     "src/data": USER,
     "src/capture": USER + ["autograd/"],
     "src/io": OPS + ["mezzo/"],
-    "src/optim": USER + ["kernels/step.h", "kernels/functor_step.h"],
+    "src/optim": USER + ["kernels/step.h", "kernels/functor_step.h", "kernels/step_copies.h"],
     "src/amp": USER + ["kernels/step.h", "optim/", "nn/"],
     "samples": ["mezzo/mezzo.h", "bert/"],
 }

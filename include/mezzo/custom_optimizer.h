@@ -4,7 +4,6 @@
 // device, clipping, captured steps.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

@@ -4,6 +4,7 @@
 #include "mezzo/amp.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
+#include "mezzo/averaged_model.h"
 #include "mezzo/bert.h"
 #include "mezzo/bert_config.h"
 #include "mezzo/capture.h"

@@ -1,4 +1,4 @@
-// Optimizers with parameter groups, and learning-rate schedules that count applied steps.
+// Optimizers with parameter groups.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/module.h"
 #include "mezzo/optim_options.h"
+#include "mezzo/schedule.h"
 
 namespace mezzo::optim {
 
@@ -77,78 +78,19 @@ private:
 // Named parameters (from named_parameters()) are named in errors and overflow reports. The constructors throw
 // Error(value) for options outside their range, and for parameters that are undefined, listed twice or no
 // floating leaves.
-#define MEZZO_OPTIMIZER_CLASS(name)                                                         \
-    struct name##Group {                                                                    \
-        Tensors params = {};                                                                \
-        name##Options options = {};                                                         \
-        StateDict named_params = {};                                                        \
-    };                                                                                      \
-    class name : public Optimizer {                                                         \
-    public:                                                                                 \
-        explicit name(const Tensors& params, const name##Options& options = {});            \
-        explicit name(const StateDict& named_params, const name##Options& options = {});    \
-        explicit name(const std::vector<name##Group>& groups);                              \
+#define MEZZO_OPTIMIZER_CLASS(name)                                                      \
+    struct name##Group {                                                                 \
+        Tensors params = {};                                                             \
+        name##Options options = {};                                                      \
+        StateDict named_params = {};                                                     \
+    };                                                                                   \
+    class name : public Optimizer {                                                      \
+    public:                                                                              \
+        explicit name(const Tensors& params, const name##Options& options = {});         \
+        explicit name(const StateDict& named_params, const name##Options& options = {}); \
+        explicit name(const std::vector<name##Group>& groups);                           \
     };
 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER_CLASS)
 #undef MEZZO_OPTIMIZER_CLASS
-
-// The learning rate as a function of a group's own rate and of the steps applied so far.
-using Schedule = autograd::Callback<double(double base_lr, std::int64_t applied_steps)>;
-
-// Sets the learning rate of every group to schedule(base, optimizer.applied_steps()): when made, and at each
-// step(). Skipped steps do not advance it. It keeps no state: after loading the optimizer, step() continues
-// where it was. The optimizer must outlive it.
-class Scheduler {
-public:
-    Scheduler(Optimizer& optimizer, Schedule schedule);
-    // Call after optimizer.step() or scaler.step().
-    void step();
-
-private:
-    Optimizer* optimizer_;
-    Schedule schedule_;
-};
-
-// base * factor(steps).
-class LambdaLR : public Scheduler {
-public:
-    LambdaLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)> factor);
-};
-
-struct StepLROptions {
-    std::int64_t step_size = 1;  // > 0
-    double gamma = 0.1;
-};
-// base * gamma^floor(steps / step_size).
-class StepLR : public Scheduler {
-public:
-    StepLR(Optimizer& optimizer, const StepLROptions& options);
-};
-
-// base * gamma^steps.
-class ExponentialLR : public Scheduler {
-public:
-    ExponentialLR(Optimizer& optimizer, double gamma);
-};
-
-struct CosineAnnealingLROptions {
-    std::int64_t t_max = 1;  // > 0: steps from the base rate down to eta_min; it rises again after that
-    double eta_min = 0;
-};
-// eta_min + (base - eta_min) (1 + cos(pi steps / t_max)) / 2 (Loshchilov and Hutter, arXiv 1608.03983).
-class CosineAnnealingLR : public Scheduler {
-public:
-    CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options);
-};
-
-struct LinearWarmupOptions {
-    std::int64_t warmup_steps = 0;  // >= 0: base * steps / warmup_steps until then
-    std::int64_t total_steps = 0;   // 0: constant after the warm-up; else linear decay that reaches 0 here
-};
-// The schedule BERT is trained and fine-tuned with.
-class LinearWarmup : public Scheduler {
-public:
-    LinearWarmup(Optimizer& optimizer, const LinearWarmupOptions& options);
-};
 
 }  // namespace mezzo::optim

@@ -164,8 +164,8 @@ void update_piece(OptimizerId optimizer, UpdateLoop<T> loop, const ParamRef& ref
     }
 }
 
-template <class Row> void update_all(std::span<const ParamRef> params, std::span<const StepArgs> groups,
-                                     double factor) {
+template <class Row>
+void update_all(std::span<const ParamRef> params, std::span<const StepArgs> groups, double factor) {
     std::vector<typename Row::Options> options;
     for (const StepArgs& args : groups) options.push_back(functors::options_of<Row>(args));
     Pieces(params).for_each([&](const Piece& piece, std::size_t) {

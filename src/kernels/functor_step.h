@@ -33,7 +33,7 @@ template <class Row> StepArgs step_args(OptimizerId id, const typename Row::Opti
     return args;
 }
 // By the type of the options.
-#define MEZZO_OPTIMIZER(name)                                       \
+#define MEZZO_OPTIMIZER(name)                                        \
     inline StepArgs step_args(const optim::name##Options& options) { \
         return step_args<name##Row>(OptimizerId::name, options);     \
     }

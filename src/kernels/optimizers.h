@@ -232,7 +232,8 @@ struct NAdamRow {
     MEZZO_HD static void advance(const Options& o, float* numbers) { numbers[1] = product(o, numbers); }
 
     template <class C> struct Formula {
-        C shrink, decay, one_minus_beta1, beta2, one_minus_beta2, eps, correction2, along_gradient, along_moment;
+        C shrink, decay, one_minus_beta1, beta2, one_minus_beta2, eps, correction2, along_gradient,
+            along_moment;
         MEZZO_HD Formula(const Options& o, const float* numbers)
             : shrink(static_cast<C>(o.decoupled_weight_decay ? 1 - o.lr * o.weight_decay : 1.0)),
               decay(static_cast<C>(o.decoupled_weight_decay ? 0.0 : o.weight_decay)),

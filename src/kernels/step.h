@@ -102,6 +102,7 @@ struct StepKernels {
     // The scaler's state after update(), from `previous` and found_inf anew.
     void (*update_scale)(ScalerState* scaler, const ScalerArgs& args);
 };
+// Null for a device that has none: see kernels/step_copies.h.
 const StepKernels* step_kernels(DeviceType type);
 
 }  // namespace mezzo

@@ -11,10 +11,9 @@ extern const StepKernels cuda_step_kernels;
 const StepKernels* step_kernels(DeviceType type) {
     if (type == DeviceType::cpu) return &cpu_step_kernels;
 #ifdef MEZZO_HAVE_CUDA
-    return &cuda_step_kernels;
-#else
-    return nullptr;
+    if (type == DeviceType::cuda) return &cuda_step_kernels;
 #endif
+    return nullptr;
 }
 
 }  // namespace mezzo

@@ -11,8 +11,8 @@ template <class Options> std::vector<double> values_of(const Kind& kind, const O
     return {args.options, args.options + kind.options.size()};
 }
 
-template <class Options> OptimizerImpl* make(OptimizerId id, const Tensors& params, const StateDict& named,
-                                             const Options& options) {
+template <class Options>
+OptimizerImpl* make(OptimizerId id, const Tensors& params, const StateDict& named, const Options& options) {
     std::unique_ptr<OptimizerImpl> optimizer = make_optimizer(kind_of(id));
     add_group(*optimizer, params, named, values_of(*optimizer->kind, options));
     check(!optimizer->slots.empty(), ErrorKind::value, optimizer->type, ": the list of parameters is empty");

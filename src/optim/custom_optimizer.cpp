@@ -12,16 +12,15 @@ namespace mezzo::optim {
 namespace {
 
 // What state_dict() writes besides options and state.
-bool reserved(const std::string& name) {
-    return name == "master" || name == "size" || name == "initial_lr";
-}
+bool reserved(const std::string& name) { return name == "master" || name == "size" || name == "initial_lr"; }
 
 void check_name(const std::string& type, const std::string& name, const std::vector<std::string>& before) {
     check(!name.empty() && name.find('.') == std::string::npos && !reserved(name), ErrorKind::value, type,
-          ": '", name, "' cannot be the name of an option or a state; it must not be empty, contain '.', or "
+          ": '", name,
+          "' cannot be the name of an option or a state; it must not be empty, contain '.', or "
           "be master, size or initial_lr");
-    check(std::find(before.begin(), before.end(), name) == before.end(), ErrorKind::value, type, ": the name ",
-          name, " occurs twice");
+    check(std::find(before.begin(), before.end(), name) == before.end(), ErrorKind::value, type,
+          ": the name ", name, " occurs twice");
 }
 
 std::shared_ptr<Kind> make_kind(const CustomType& type) {
@@ -49,7 +48,8 @@ std::shared_ptr<Kind> make_kind(const CustomType& type) {
 void set(const Kind& kind, const NamedOptions& options, std::vector<double>& values) {
     for (const auto& [name, value] : options) {
         const int at = kind.find(name);
-        check(at >= 0, ErrorKind::value, kind.type, ": no option '", name, "'; name it in CustomType::options");
+        check(at >= 0, ErrorKind::value, kind.type, ": no option '", name,
+              "'; name it in CustomType::options");
         values[std::size_t(at)] = value;
     }
 }

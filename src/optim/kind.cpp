@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <iterator>
-#include <sstream>
 
 #include "kernels/functor_step.h"
 
@@ -60,37 +59,53 @@ double code_of(OptimizerId id, const char* type) {
     return first ? double(int(id)) : type_code(type);
 }
 
-template <class Row> std::shared_ptr<const Kind> make_kind(OptimizerId id, const char* type) {
-    auto kind = std::make_shared<Kind>();
-    kind->type = type;
-    kind->code = code_of(id, type);
-    kind->row = id;
+// What a row says, and what asks it.
+struct RowTable {
+    const char* type;
+    std::span<const char*const> state, numbers;
+    void (*list)(std::vector<OptionInfo>& options);
+    unsigned (*used)(const StepArgs& args);
+    const char* (*problem)(const StepArgs& args);
+};
+
+template <class Row> void list_options(std::vector<OptionInfo>& options) {
     const typename Row::Options defaults{};
-    ListOptions list{kind->options};
+    ListOptions list{options};
     Row::options(defaults, list);
-    static_assert(std::size(Row::state) <= max_optimizer_state);
-    check(int(kind->options.size()) <= max_optimizer_options, ErrorKind::state, type, ": too many options");
-    kind->state.assign(std::begin(Row::state), std::end(Row::state));
-    kind->numbers.assign(std::begin(Row::numbers), std::end(Row::numbers));
-    kind->used = used<Row>;
-    kind->problem = problem<Row>;
-    return kind;
 }
 
-std::vector<std::shared_ptr<const Kind>> make_kinds() {
-    return {
-#define MEZZO_OPTIMIZER(name) make_kind<functors::name##Row>(OptimizerId::name, #name),
-        MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
+template <class Row> constexpr RowTable table_of(const char* type) {
+    static_assert(std::size(Row::state) <= max_optimizer_state);
+    return {type, Row::state, Row::numbers, list_options<Row>, used<Row>, problem<Row>};
+}
+
+constexpr RowTable rows[] = {
+#define MEZZO_OPTIMIZER(name) table_of<functors::name##Row>(#name),
+    MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
 #undef MEZZO_OPTIMIZER
-    };
+};
+
+std::shared_ptr<const Kind> make_kind(OptimizerId id) {
+    const RowTable& row = rows[int(id)];
+    auto kind = std::make_shared<Kind>();
+    kind->type = row.type;
+    kind->code = code_of(id, row.type);
+    kind->row = id;
+    row.list(kind->options);
+    check(int(kind->options.size()) <= max_optimizer_options, ErrorKind::state, row.type,
+          ": too many options");
+    kind->state.assign(row.state.begin(), row.state.end());
+    kind->numbers.assign(row.numbers.begin(), row.numbers.end());
+    kind->used = row.used;
+    kind->problem = row.problem;
+    return kind;
 }
 
 std::string listed(const Kind& kind, std::span<const double> options) {
     std::string text;
     for (std::size_t i = 0; i < options.size(); ++i) {
-        std::ostringstream value;
-        value << options[i];
-        text += (i == 0 ? "" : ", ") + kind.options[i].name + " " + value.str();
+        text += (i == 0 ? "" : ", ") + kind.options[i].name + " ";
+        detail::Item(options[i]).append_to(text);
     }
     return text;
 }
@@ -104,7 +119,11 @@ int Kind::find(std::string_view option) const {
 }
 
 std::shared_ptr<const Kind> kind_of(OptimizerId id) {
-    static const std::vector<std::shared_ptr<const Kind>> kinds = make_kinds();
+    static const std::vector<std::shared_ptr<const Kind>> kinds = [] {
+        std::vector<std::shared_ptr<const Kind>> made;
+        for (int i = 0; i < optimizer_count; ++i) made.push_back(make_kind(OptimizerId(i)));
+        return made;
+    }();
     return kinds[std::size_t(id)];
 }
 

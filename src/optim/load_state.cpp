@@ -90,9 +90,9 @@ private:
 struct Loaded {
     std::vector<Group> groups;
     double applied = 0, skipped = 0;
-    std::vector<std::vector<float>> numbers;          // of Kind::numbers, per parameter
-    std::vector<std::vector<const Tensor*>> state;    // of Kind::state, per parameter; null: none
-    std::vector<const Tensor*> masters;               // per parameter, null: none
+    std::vector<std::vector<float>> numbers;        // of Kind::numbers, per parameter
+    std::vector<std::vector<const Tensor*>> state;  // of Kind::state, per parameter; null: none
+    std::vector<const Tensor*> masters;             // per parameter, null: none
     bool has_masters = false;
 
     float steps(std::size_t slot) const { return numbers.front()[slot]; }
@@ -149,8 +149,7 @@ void read_numbers(const OptimizerImpl& optimizer, std::size_t k, Reader& reader,
     for (std::size_t i = 0; i < slots; ++i) {
         if (k == 0 ? !is_count(values[i]) : !std::isfinite(values[i]))
             fail(ErrorKind::value, reader.where(), ": ", name, " holds ", values[i], " for ",
-                 optimizer.describe(i), "; it must be ",
-                 k == 0 ? "a whole number in [0, 2^53]" : "finite");
+                 optimizer.describe(i), "; it must be ", k == 0 ? "a whole number in [0, 2^53]" : "finite");
         loaded.numbers[k][i] = float(values[i]);
     }
 }

@@ -25,8 +25,8 @@ struct Slot {
 
 struct Group {
     std::size_t first = 0, count = 0;  // of its slots
-    std::vector<double> options;  // in the order of Kind::options
-    double initial_lr = 0;        // what schedules scale
+    std::vector<double> options;       // in the order of Kind::options
+    double initial_lr = 0;             // what schedules scale
 
     double& lr() { return options.front(); }
     double lr() const { return options.front(); }
@@ -43,7 +43,8 @@ struct OptimizerImpl {
     std::uint64_t id = 0;
     std::vector<Slot> slots;
     std::vector<Group> groups;
-    Tensor steps;  // float32 [slots, Kind::numbers]: updates applied to each parameter, and the row's own numbers
+    Tensor
+        steps;  // float32 [slots, Kind::numbers]: updates applied to each parameter, and the row's own numbers
     Tensor state;  // StepState as float32 [16]
     bool masters = false;
     bool prepared = false;          // by amp::initialize

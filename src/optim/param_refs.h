@@ -9,7 +9,7 @@
 
 namespace mezzo::optim {
 
-// The step kernels of a device; throws in a build without them.
+// The step kernels of a device, or the CPU's on copies; throws in a build without the device.
 const StepKernels& kernels_of(Device device);
 
 // What happens to gradients that wait for a factor (optim/lazy_scale.h) when a list of them is made.

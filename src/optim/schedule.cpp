@@ -7,8 +7,22 @@
 
 namespace mezzo::optim {
 
+namespace {
+
+// Where a group has its momentum.
+const char* momentum_name(const OptimizerImpl& optimizer) {
+    return optimizer.kind->find("momentum") >= 0 ? "momentum" : "beta1";
+}
+
+}  // namespace
+
 Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
-    : optimizer_(&optimizer), schedule_(std::move(schedule)) {
+    : Scheduler(optimizer, std::move(schedule), std::nullopt) {}
+
+Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule, std::optional<Momentum> momentum)
+    : optimizer_(&optimizer), schedule_(std::move(schedule)), momentum_(std::move(momentum)) {
+    check(!momentum_ || optimizer.impl().kind->find(momentum_name(optimizer.impl())) >= 0, ErrorKind::value,
+          "Scheduler: ", optimizer.type_name(), " has no option momentum or beta1; turn cycle_momentum off");
     step();
 }
 
@@ -23,6 +37,9 @@ void Scheduler::step() {
         rates.push_back(lr);
     }
     for (std::size_t g = 0; g < rates.size(); ++g) optimizer_->impl().groups[g].lr() = rates[g];
+    if (!momentum_) return;
+    for (std::size_t g = 0; g < rates.size(); ++g)
+        optimizer_->set_option(momentum_name(optimizer_->impl()), (*momentum_)(steps), g);
 }
 
 LambdaLR::LambdaLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)> factor)

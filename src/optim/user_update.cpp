@@ -39,7 +39,8 @@ double ParameterUpdate::option(const std::string& name) const {
 namespace {
 
 // The gradients in the type of the state, copied and multiplied.
-Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& plan, const GradientScale& scale) {
+Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& plan,
+                         const GradientScale& scale) {
     Tensors gradients;
     std::vector<ParamRef> refs;
     const int maximize = optimizer.kind->find("maximize");
@@ -106,8 +107,8 @@ std::vector<ParameterUpdate> compute(OptimizerImpl& optimizer, const GradientLis
 void check_result(const OptimizerImpl& optimizer, std::size_t slot, const std::string& what,
                   const Tensor& result) {
     const Shape& shape = optimizer.slots[slot].param.shape();
-    const std::string where = optimizer.type + std::string(".update: the new ") + what + " of " +
-                              optimizer.describe(slot);
+    const std::string where =
+        optimizer.type + std::string(".update: the new ") + what + " of " + optimizer.describe(slot);
     check(result.defined(), ErrorKind::value, where, " is undefined");
     check(result.shape() == shape, ErrorKind::shape, where, " has shape ", result.shape(), ", not ", shape);
     check(is_floating(result.dtype()), ErrorKind::dtype, where, " is ", result.dtype(),

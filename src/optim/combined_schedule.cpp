@@ -1,0 +1,136 @@
+// Schedules in several parts: warm restarts, one cycle, one after another, all at once.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "optim/optimizer.h"
+
+namespace mezzo::optim {
+
+namespace {
+
+void require(bool holds, const char* where, double value, const char* rule) {
+    check(holds, ErrorKind::value, where, " is ", value, "; it must be ", rule);
+}
+
+Schedule warm_restarts(const CosineAnnealingWarmRestartsOptions& options) {
+    require(options.t_0 > 0, "CosineAnnealingWarmRestarts: t_0", double(options.t_0), "positive");
+    require(options.t_mult > 0, "CosineAnnealingWarmRestarts: t_mult", double(options.t_mult), "positive");
+    require(std::isfinite(options.eta_min) && options.eta_min >= 0, "CosineAnnealingWarmRestarts: eta_min",
+            options.eta_min, "finite and >= 0");
+    return [options](double base, std::int64_t steps) {
+        std::int64_t length = options.t_0, at = steps;
+        if (options.t_mult == 1) {
+            at %= length;
+        } else {
+            while (at >= length) {
+                at -= length;
+                length *= options.t_mult;
+            }
+        }
+        const double angle = std::numbers::pi * double(at) / double(length);
+        return options.eta_min + (base - options.eta_min) * (1 + std::cos(angle)) / 2;
+    };
+}
+
+void check_cycle(const OneCycleLROptions& o) {
+    require(std::isfinite(o.max_lr) && o.max_lr > 0, "OneCycleLR: max_lr", o.max_lr, "positive and finite");
+    require(o.total_steps > 1, "OneCycleLR: total_steps", double(o.total_steps), "at least 2");
+    require(o.pct_start >= 0 && o.pct_start <= 1, "OneCycleLR: pct_start", o.pct_start, "in [0, 1]");
+    require(std::isfinite(o.div_factor) && o.div_factor > 0, "OneCycleLR: div_factor", o.div_factor,
+            "positive and finite");
+    require(std::isfinite(o.final_div_factor) && o.final_div_factor > 0, "OneCycleLR: final_div_factor",
+            o.final_div_factor, "positive and finite");
+    require(o.base_momentum >= 0 && o.base_momentum < 1, "OneCycleLR: base_momentum", o.base_momentum,
+            "in [0, 1)");
+    require(o.max_momentum >= 0 && o.max_momentum < 1, "OneCycleLR: max_momentum", o.max_momentum,
+            "in [0, 1)");
+}
+
+// The value after `steps` of what starts at `start`, has its middle value when the rate is highest, goes back
+// to start (three_phase only) and ends at `end`.
+double cycle(const OneCycleLROptions& o, double start, double middle, double end, std::int64_t steps) {
+    check(steps < o.total_steps, ErrorKind::value, "OneCycleLR: step ", steps, " of ", o.total_steps,
+          "; give total_steps all steps of the training");
+    const double last = double(o.total_steps - 1), rise = o.pct_start * double(o.total_steps) - 1;
+    const double fall = o.three_phase ? 2 * rise + 1 : last;
+    const auto between = [&](double a, double b, double first, double until) {
+        const double part = (double(steps) - first) / (until - first);
+        if (o.anneal == Anneal::linear) return (b - a) * part + a;
+        return b + (a - b) / 2 * (1 + std::cos(std::numbers::pi * part));
+    };
+    if (double(steps) <= rise) return between(start, middle, 0, rise);
+    if (!o.three_phase) return between(middle, end, rise, last);
+    if (double(steps) <= fall) return between(middle, start, rise, fall);
+    return between(start, end, fall, last);
+}
+
+Schedule one_cycle(const OneCycleLROptions& options) {
+    check_cycle(options);
+    return [options](double, std::int64_t steps) {
+        const double start = options.max_lr / options.div_factor;
+        return cycle(options, start, options.max_lr, start / options.final_div_factor, steps);
+    };
+}
+
+std::optional<autograd::Callback<double(std::int64_t)>> momentum_cycle(const OneCycleLROptions& options) {
+    if (!options.cycle_momentum) return {};
+    return autograd::Callback<double(std::int64_t)>([options](std::int64_t steps) {
+        return cycle(options, options.max_momentum, options.base_momentum, options.max_momentum, steps);
+    });
+}
+
+}  // namespace
+
+// What another scheduler may use.
+Schedule schedule_of(const char* type, const Scheduler& scheduler) {
+    check(!scheduler.momentum_, ErrorKind::value, type,
+          ": a scheduler that changes the momentum cannot be combined; turn cycle_momentum off");
+    return scheduler.schedule_;
+}
+
+namespace {
+
+Schedule sequential(const std::vector<Scheduler>& schedulers, std::vector<std::int64_t> milestones) {
+    check(!schedulers.empty() && milestones.size() + 1 == schedulers.size(), ErrorKind::value,
+          "SequentialLR: ", schedulers.size(), " schedulers and ", milestones.size(),
+          " milestones; there must be one milestone less");
+    for (std::size_t i = 0; i < milestones.size(); ++i)
+        check(milestones[i] > (i == 0 ? 0 : milestones[i - 1]), ErrorKind::value, "SequentialLR: milestone ",
+              i, " is ", milestones[i], "; they must be positive and rise");
+    std::vector<Schedule> parts;
+    for (const Scheduler& scheduler : schedulers) parts.push_back(schedule_of("SequentialLR", scheduler));
+    return [parts, milestones](double base, std::int64_t steps) {
+        const auto next = std::upper_bound(milestones.begin(), milestones.end(), steps);
+        const auto part = std::size_t(next - milestones.begin());
+        return parts[part](base, part == 0 ? steps : steps - milestones[part - 1]);
+    };
+}
+
+Schedule chained(const std::vector<Scheduler>& schedulers) {
+    check(!schedulers.empty(), ErrorKind::value, "ChainedScheduler: there are no schedulers");
+    std::vector<Schedule> parts;
+    for (const Scheduler& scheduler : schedulers) parts.push_back(schedule_of("ChainedScheduler", scheduler));
+    return [parts](double base, std::int64_t steps) {
+        for (const Schedule& part : parts) base = part(base, steps);
+        return base;
+    };
+}
+
+}  // namespace
+
+CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer,
+                                                         const CosineAnnealingWarmRestartsOptions& options)
+    : Scheduler(optimizer, warm_restarts(options)) {}
+
+OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
+    : Scheduler(optimizer, one_cycle(options), momentum_cycle(options)) {}
+
+SequentialLR::SequentialLR(Optimizer& optimizer, const std::vector<Scheduler>& schedulers,
+                           std::vector<std::int64_t> milestones)
+    : Scheduler(optimizer, sequential(schedulers, std::move(milestones))) {}
+
+ChainedScheduler::ChainedScheduler(Optimizer& optimizer, const std::vector<Scheduler>& schedulers)
+    : Scheduler(optimizer, chained(schedulers)) {}
+
+}  // namespace mezzo::optim

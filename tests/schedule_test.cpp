@@ -1,0 +1,190 @@
+// Schedules in several parts, the one that follows a metric, and averaged weights, against PyTorch.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "mezzo/mezzo.h"
+#include "tests/reference/optimizers.h"
+#include "tests/reference/pytorch.h"
+#include "tests/support.h"
+
+using namespace mezzo;
+using namespace mezzo::optim;
+using Catch::Matchers::Contains;
+
+namespace {
+
+struct Bench {
+    Tensor w = ones({1}).set_requires_grad();
+    SGD optimizer{{w}, {.lr = 0.5, .momentum = 0.9}};
+    void step() {
+        w.set_grad(ones({1}));
+        optimizer.step();
+    }
+};
+
+template <int n>
+void follows(const double (&expected)[n], Bench& bench, Scheduler& scheduler, const char* option = "lr") {
+    for (int t = 0; t < n; ++t) {
+        INFO("step " << t);
+        CHECK(bench.optimizer.option(option) == Approx(expected[t]).epsilon(1e-13));
+        if (t + 1 == n) break;
+        bench.step();
+        scheduler.step();
+    }
+}
+
+}  // namespace
+
+TEST_CASE("warm restarts follow PyTorch", "[optim]") {
+    Bench a, b;
+    CosineAnnealingWarmRestarts doubling(a.optimizer, {.t_0 = 3, .t_mult = 2, .eta_min = 0.05});
+    follows(reference::warm_restarts[0], a, doubling);
+    CosineAnnealingWarmRestarts equal(b.optimizer, {.t_0 = 4});
+    follows(reference::warm_restarts_equal[0], b, equal);
+    CHECK_THROWS_WITH(CosineAnnealingWarmRestarts(a.optimizer, {.t_0 = 0}), Contains("t_0 is 0"));
+}
+
+TEST_CASE("one cycle follows PyTorch, the momentum too", "[optim]") {
+    for (const int row : {0, 1}) {
+        const char* const option = row == 0 ? "lr" : "momentum";
+        Bench a, b;
+        OneCycleLR cosine(a.optimizer, {.max_lr = 2, .total_steps = 12});
+        follows(reference::one_cycle[row], a, cosine, option);
+        a.step();
+        CHECK_THROWS_WITH(cosine.step(), Contains("step 12 of 12"));
+        OneCycleLR linear(b.optimizer, {.max_lr = 2,
+                                        .total_steps = 15,
+                                        .pct_start = 0.4,
+                                        .anneal = Anneal::linear,
+                                        .base_momentum = 0.7,
+                                        .max_momentum = 0.9,
+                                        .div_factor = 10,
+                                        .final_div_factor = 100,
+                                        .three_phase = true});
+        follows(reference::one_cycle_linear[row], b, linear, option);
+    }
+    Adam adam({ones({1}).set_requires_grad()});
+    OneCycleLR cycle(adam, {.max_lr = 2, .total_steps = 12});
+    CHECK(adam.option("beta1") == 0.95);
+    Adagrad adagrad({ones({1}).set_requires_grad()});
+    CHECK_THROWS_WITH(OneCycleLR(adagrad, {.max_lr = 2, .total_steps = 12}), Contains("no option momentum"));
+}
+
+TEST_CASE("schedules one after another and all at once follow PyTorch", "[optim]") {
+    Bench a, b;
+    SequentialLR sequence(
+        a.optimizer,
+        {ExponentialLR(a.optimizer, 0.5), StepLR(a.optimizer, {.step_size = 2, .gamma = 0.1}),
+         ExponentialLR(a.optimizer, 0.9)},
+        {3, 7});
+    follows(reference::sequential[0], a, sequence);
+    ChainedScheduler chain(
+        b.optimizer, {ExponentialLR(b.optimizer, 0.9), StepLR(b.optimizer, {.step_size = 3, .gamma = 0.5})});
+    follows(reference::chained[0], b, chain);
+    const std::vector<Scheduler> two{ExponentialLR(a.optimizer, 0.5), ExponentialLR(a.optimizer, 0.9)};
+    CHECK_THROWS_WITH(SequentialLR(a.optimizer, two, {}), Contains("2 schedulers and 0 milestones"));
+    CHECK_THROWS_WITH(SequentialLR(a.optimizer, two, {0}), Contains("milestone 0 is 0"));
+    CHECK_THROWS_WITH(ChainedScheduler(a.optimizer, {}), Contains("no schedulers"));
+    Bench c;
+    CHECK_THROWS_WITH(
+        ChainedScheduler(c.optimizer, {OneCycleLR(c.optimizer, {.max_lr = 2, .total_steps = 12})}),
+        Contains("cycle_momentum"));
+}
+
+TEST_CASE("the rate falls when a metric stops improving, as in PyTorch", "[optim]") {
+    using Options = ReduceLROnPlateauOptions;
+    const auto follows = [](const double(&expected)[16], const Options& options) {
+        Bench bench;
+        ReduceLROnPlateau plateau(bench.optimizer, options);
+        for (int i = 0; i < 16; ++i) {
+            plateau.step(reference::plateau_metrics[0][i]);
+            INFO("metric " << i);
+            CHECK(bench.optimizer.lr() == Approx(expected[i]).epsilon(1e-13));
+            ReduceLROnPlateau restored(bench.optimizer, options);
+            restored.load_state_dict(plateau.state_dict());
+            plateau = restored;
+        }
+    };
+    follows(reference::plateau[0], {.factor = 0.5, .patience = 1});
+    follows(reference::plateau_max[0], {.mode = Options::Mode::max,
+                                        .factor = 0.1,
+                                        .patience = 2,
+                                        .threshold = 0.05,
+                                        .threshold_mode = Options::Threshold::absolute,
+                                        .cooldown = 2,
+                                        .min_lr = 0.01});
+    Bench bench;
+    CHECK_THROWS_WITH(ReduceLROnPlateau(bench.optimizer, {.factor = 1}), Contains("factor is 1"));
+    ReduceLROnPlateau plateau(bench.optimizer);
+    CHECK_THROWS_WITH(plateau.load_state_dict({}), Contains("best is missing"));
+}
+
+namespace {
+
+struct Net : nn::Module {
+    nn::Parameter weight{zeros({5})};
+    nn::Buffer mean{zeros({1})};
+    MEZZO_MODULE(Net, weight, mean)
+};
+
+void set(Net& net, int t) {
+    NoGrad plain;
+    const std::vector<double> g(reference::gradients[t], reference::gradients[t] + 5);
+    net.weight.copy_(test::tensor_of(g, {5}, float64));
+    net.mean.fill_(double(t));
+}
+
+}  // namespace
+
+TEST_CASE("averaged weights follow PyTorch", "[optim]") {
+    for (const Device device : test::devices())
+        for (const bool ema : {false, true})
+            for (const Dtype dtype : {float32, float64, bfloat16}) {
+                Net net;
+                net.to(dtype);
+                AveragedModelOptions options{.device = device};
+                if (ema) options.average = ema_average(0.8);
+                AveragedModel average(net, options);
+                for (int t = 0; t < 8; ++t) {
+                    set(net, t);
+                    average.update_parameters(net);
+                    if (t == 4) {
+                        const StateDict saved = average.state_dict();
+                        CHECK(saved[0].first == "n_averaged");
+                        CHECK(saved[1].first == "module.weight");
+                        average = AveragedModel(net, options);
+                        average.load_state_dict(saved);
+                    }
+                    const Tensor actual = average.averages()[0].second;
+                    CHECK(actual.device() == device);
+                    CHECK(actual.dtype() == (dtype == float64 ? float64 : float32));
+                    const double slack = dtype == float64 ? 1e-14 : dtype == float32 ? 1e-6 : 1e-2;
+                    for (std::size_t i = 0; i < 5; ++i)
+                        CHECK(test::doubles(actual)[i] ==
+                              Approx((ema ? reference::average_ema : reference::average)[t][i])
+                                  .epsilon(slack)
+                                  .margin(slack));
+                    CHECK(test::doubles(average.averages()[1].second)[0] == t);  // a copy
+                }
+                CHECK(average.averaged() == 8);
+                Net evaluated;
+                average.copy_to(evaluated);
+                CHECK(all_close(evaluated.weight, average.averages()[0].second.to(cpu_device), 1e-6, 1e-6));
+            }
+}
+
+TEST_CASE("averaged models: buffers on request, errors", "[optim]") {
+    Net net;
+    AveragedModel average(net, {.use_buffers = true});
+    for (int t = 0; t < 3; ++t) {
+        set(net, t);
+        average.update_parameters(net);
+    }
+    CHECK(average.averages()[1].second.item<float>() == 1);
+    CHECK_THROWS_WITH(average.update_parameters(nn::Linear(2, 3)), Contains("weight of shape"));
+    StateDict state = average.state_dict();
+    state.pop_back();
+    CHECK_THROWS_WITH(average.load_state_dict(state), Contains("module.mean is missing"));
+    CHECK_THROWS_WITH(ema_average(2), Contains("decay is 2"));
+    CHECK(average.averaged() == 3);
+}
