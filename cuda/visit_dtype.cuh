@@ -13,7 +13,7 @@ __device__ decltype(auto) visit_on_device(Dtype dtype, const F& f) {
     switch (dtype) {
 #define MEZZO_DTYPE(name, T, ...)                                                       \
     case Dtype::name:                                                                   \
-        if constexpr (contains(subset, Dtype::name)) return f(std::type_identity<T>()); \
+        if constexpr (contains<subset, Dtype::name>) return f(std::type_identity<T>()); \
         break;
 #include "mezzo/dtypes.def"
 #undef MEZZO_DTYPE

@@ -12,10 +12,9 @@ namespace mezzo {
 // What a kernel is compiled for.
 enum class Dtypes : std::uint8_t { all, floating, up_to_32bit };  // the last: floating but for float64
 
-constexpr bool contains(Dtypes subset, Dtype dtype) {
-    if (subset == Dtypes::all) return true;
-    return is_floating(dtype) && (subset == Dtypes::floating || dtype != float64);
-}
+template <Dtypes subset, Dtype dtype>
+inline constexpr bool contains = subset == Dtypes::all ||
+                                 (is_floating(dtype) && (subset == Dtypes::floating || dtype != float64));
 
 // Returns f(std::type_identity<T>()) for the C++ type of a dtype of the subset. Throws Error(dtype) for any
 // other.
@@ -23,7 +22,7 @@ template <Dtypes subset = Dtypes::all, class F> decltype(auto) visit_dtype(Dtype
     switch (dtype) {
 #define MEZZO_DTYPE(name, T, ...)                                                       \
     case Dtype::name:                                                                   \
-        if constexpr (contains(subset, Dtype::name)) return f(std::type_identity<T>()); \
+        if constexpr (contains<subset, Dtype::name>) return f(std::type_identity<T>()); \
         break;
 #include "mezzo/dtypes.def"
 #undef MEZZO_DTYPE
