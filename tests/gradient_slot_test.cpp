@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include "core/lazy_scale.h"
 #include "core/tensor_impl.h"
 #include "mezzo/mezzo.h"
 #include "tests/support.h"

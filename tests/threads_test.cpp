@@ -155,3 +155,21 @@ TEST_CASE("threads: dropout draws from one stream, each number once", "[threads]
     });
     CHECK(random_state().offset - before.offset == 3 * 20 * once);
 }
+
+TEST_CASE("threads: gradients of shared leaves are looked at by several", "[threads]") {
+    const nn::Sequential net = small_net();
+    const Tensors leaves = net.parameters();
+    sum(square(net(randn({4, 16})))).backward();
+    nn::clip_grad_norm_(leaves, 0.1);
+    const std::vector<float> first = leaves[0].grad().to_vector<float>();  // multiplies all of them
+    double wanted = 0;
+    for (const Tensor& leaf : leaves) wanted += sum(square(leaf.grad())).item<double>();
+    CHECK(wanted == Approx(0.01).epsilon(1e-4));
+    std::vector<double> seen(4);
+    on_threads(4, [&](int number) {
+        for (const Tensor& leaf : leaves)
+            seen[std::size_t(number)] += sum(square(leaf.grad())).item<double>();
+    });
+    CHECK(seen == std::vector<double>(4, wanted));
+    CHECK(leaves[0].grad().to_vector<float>() == first);
+}

@@ -59,12 +59,12 @@ Tensors handles_of(const Tensors& tensors) {
 }
 
 // While a captured step runs on this thread: another one inside it is a part of it.
-class Running {
+class InsideCall {
 public:
-    Running() { ++depth; }
-    ~Running() { --depth; }
-    Running(const Running&) = delete;
-    Running& operator=(const Running&) = delete;
+    InsideCall() { ++depth; }
+    ~InsideCall() { --depth; }
+    InsideCall(const InsideCall&) = delete;
+    InsideCall& operator=(const InsideCall&) = delete;
     static bool nested() { return depth > 1; }
 
 private:
@@ -166,8 +166,8 @@ Tensors CapturedStep::operator()(const Tensors& inputs) {
     check_inputs(inputs);
     CapturedStepImpl& s = *impl_;
     Tensors given;
-    const Running running;
-    if (Running::nested() || backend_of("CapturedStep", s.options.device).begin_capture == nullptr) {
+    const InsideCall inside;
+    if (InsideCall::nested() || backend_of("CapturedStep", s.options.device).begin_capture == nullptr) {
         for (const Tensor& x : inputs) given.push_back(x.to(s.options.device));
         ++s.counts.eager_runs;
         return run(s.step, handles_of(given));
