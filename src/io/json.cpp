@@ -115,6 +115,7 @@ private:
     }
     void check_names(const std::vector<JsonMember>& members) const {
         std::vector<std::string_view> keys;
+        keys.reserve(members.size());
         for (const JsonMember& member : members) keys.push_back(member.key);
         std::sort(keys.begin(), keys.end());
         const auto twice = std::adjacent_find(keys.begin(), keys.end());
