@@ -1,10 +1,11 @@
 // The gradient before a linear layer's activation, and its column sums (the bias's gradient), in one pass:
 // the incoming gradient and what the activation kept are read once, and the result is not read again.
 #include "cuda/gemm/gemm.h"
+#include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
 #include "kernels/functors.h"
 #include "kernels/gemm_plan.h"
-#include "kernels/kernels.h"
+#include "kernels/matmul.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -149,7 +150,7 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void activation_grad(In in, const Attrs& at, Out out) {
+void activation_grad(In in, const kernels::ActivationGrad& at, Out out) {
     if (out[1].numel() == 0) return;
     use_device_of(out[0]);
     const void* const mask = in.size() > 2 && in[2].defined() ? raw(in[2]) : nullptr;
@@ -158,5 +159,8 @@ void activation_grad(In in, const Attrs& at, Out out) {
     visit_dtype<Dtypes::floating>(
         out[0].dtype(), [&]<class T>(std::type_identity<T>) { run_packed<T>(pass, at.activation); });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<activation_grad>()};
+constinit const KernelList activation_grad_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -8,8 +8,9 @@
 // the gradient.
 #include "cuda/attention.cuh"
 
+#include "cuda/kernels.h"
+#include "kernels/attention.h"
 #include "kernels/functor_math.h"
-#include "kernels/kernels.h"
 #include "mezzo/device.h"
 
 namespace mezzo::cuda {
@@ -307,15 +308,16 @@ bool any_float64(In in, Out out) {
 
 }  // namespace
 
-Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at) {
-    Attention a{q.size(0),    q.size(2), q.size(1), k.size(1), q.size(3), {}, {}, std::fmax(at.beta, 1e-37),
-                at.index != 0};
+Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask,
+                            const kernels::ScaledDotProductAttention& at) {
+    Attention a{q.size(0), q.size(2), q.size(1), k.size(1), q.size(3), {}, {}, std::fmax(at.scale, 1e-37),
+                at.causal};
     if (mask.defined()) {
         const Strides& s = mask.strides();
         a.mask = {static_cast<const bool*>(raw(mask)), s[0], s[1], s[2], s[3]};
     }
-    a.dropout = {stream_of(at), static_cast<std::uint32_t>(std::lround(at.alpha * 65536.0)),
-                 1 / (1 - at.alpha)};
+    a.dropout = {stream_of(at.stream), static_cast<std::uint32_t>(std::lround(at.dropout_p * 65536.0)),
+                 1 / (1 - at.dropout_p)};
     return a;
 }
 
@@ -335,18 +337,22 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
+void scaled_dot_product_attention(In in, const kernels::ScaledDotProductAttention& at, Out out) {
     use_device_of(out[0]);
     const Attention a = attention_problem(in[0], in[1], in[3], at);
     if (flash_attention() && flash_attention_forward(a, in, out)) return;
     any_float64(in, out) ? forward<double>(a, in, out) : forward<float>(a, in, out);
 }
 
-void scaled_dot_product_attention_grad(In in, const Attrs& at, Out out) {
+void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAttentionGrad& at, Out out) {
     use_device_of(out[0]);
-    const Attention a = attention_problem(in[1], in[2], in[7], at);
+    const Attention a = attention_problem(in[1], in[2], in[7], at.forward);
     if (flash_attention() && flash_attention_backward(a, in, out)) return;
     any_float64(in, out) ? backward<double>(a, in, out) : backward<float>(a, in, out);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention>(),
+                                   kernel_entry<scaled_dot_product_attention_grad>()};
+constinit const KernelList attention_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "core/backend.h"
 #include "cuda/elements.cuh"
 #include "cuda/random_stream.cuh"
+#include "kernels/attention.h"
 
 namespace mezzo::cuda {
 
@@ -89,7 +89,8 @@ inline HeadRows head_rows(const Tensor& x) {
 }
 
 // From q and k of the row, its mask (or undefined) and attributes; says nothing of the other operands.
-Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at);
+Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask,
+                            const kernels::ScaledDotProductAttention& at);
 
 // {max, factor * ln sum, delta = sum over dim of g y} of every row [batch, heads, statistics_rows]; {inf, 0,
 // 0} where there was nothing to look at and behind the last query, which makes weights and gradients 0.

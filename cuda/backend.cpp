@@ -1,14 +1,14 @@
 // CUDA devices as mezzo's core sees them: memory and copies on each device's own stream.
-#include "core/backend.h"
-
 #include <mutex>
 #include <set>
 #include <string>
 
 #include "cuda/gemm/gemm.h"
+#include "cuda/kernels.h"
 #include "cuda/on_device.h"
 #include "cuda/runtime.h"
 #include "cuda/staging.h"
+#include "kernels/registry.h"
 
 namespace mezzo {
 namespace {
@@ -86,25 +86,45 @@ void join_branch(int index) {
     cuda::join_branch();
 }
 
+const Backend memory{.device_count = cuda::device_count,
+                     .hardware_name = hardware_name,
+                     .allocate = allocate,
+                     .release = release,
+                     .copy_in = copy_in,
+                     .copy_out = copy_out,
+                     .copy = copy,
+                     .synchronize = synchronize,
+                     .begin_capture = begin_capture,
+                     .end_capture = end_capture,
+                     .launch_graph = launch_graph,
+                     .destroy_graph = destroy_graph,
+                     .fork_branch = fork_branch,
+                     .enter_branch = enter_branch,
+                     .join_branch = join_branch,
+                     .make_staging = cuda::make_staging,
+                     .gemm_plans = &cuda::plan_store};
+
+const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
+                                   &cuda_kernels::attention_list,
+                                   &cuda_kernels::binary_list,
+                                   &cuda_kernels::compare_list,
+                                   &cuda_kernels::copy_list,
+                                   &cuda_kernels::cross_entropy_list,
+                                   &cuda_kernels::extremes_list,
+                                   &cuda_kernels::index_list,
+                                   &cuda_kernels::loss_list,
+                                   &cuda_kernels::matmul_list,
+                                   &cuda_kernels::norm_grad_list,
+                                   &cuda_kernels::norm_list,
+                                   &cuda_kernels::random_list,
+                                   &cuda_kernels::reduce_list,
+                                   &cuda_kernels::softmax_list,
+                                   &cuda_kernels::unary_list};
+
 }  // namespace
 
-extern const Backend cuda_backend;
-const Backend cuda_backend{.device_count = cuda::device_count,
-                           .hardware_name = hardware_name,
-                           .allocate = allocate,
-                           .release = release,
-                           .copy_in = copy_in,
-                           .copy_out = copy_out,
-                           .copy = copy,
-                           .synchronize = synchronize,
-                           .begin_capture = begin_capture,
-                           .end_capture = end_capture,
-                           .launch_graph = launch_graph,
-                           .destroy_graph = destroy_graph,
-                           .fork_branch = fork_branch,
-                           .enter_branch = enter_branch,
-                           .join_branch = join_branch,
-                           .make_staging = cuda::make_staging,
-                           .gemm_plans = &cuda::plan_store};
+extern const StepKernels cuda_step_kernels;  // cuda/step.cu
+extern const BackendParts cuda_parts;
+constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels};
 
 }  // namespace mezzo

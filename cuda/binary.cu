@@ -1,7 +1,8 @@
 // Element-wise functions of two tensors: the binary rows of mezzo/ops.def.
 #include "cuda/elementwise.cuh"
+#include "cuda/kernels.h"
+#include "kernels/elementwise.h"
 #include "kernels/functors.h"
-#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -28,9 +29,16 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
-    void name(In in, const Attrs&, Out out) { binary<ints>(in, out, functors::name{}); }
+#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) \
+    void op(In in, const kernels::op&, Out out) { binary<ints>(in, out, functors::op{}); }
 #include "mezzo/ops.def"
 #undef MEZZO_BINARY
+
+#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) kernel_entry<op>(),
+constexpr KernelEntry entries[] = {
+#include "mezzo/ops.def"
+};
+#undef MEZZO_BINARY
+constinit const KernelList binary_list = entries;
 
 }  // namespace mezzo::cuda_kernels

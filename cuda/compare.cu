@@ -1,7 +1,8 @@
 // Comparisons, predicates and choices: the comparing rows of mezzo/ops.def, where, masked_fill, clamp_grad.
 #include "cuda/elementwise.cuh"
+#include "cuda/kernels.h"
+#include "kernels/elementwise.h"
 #include "kernels/functors.h"
-#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -51,34 +52,42 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-#define MEZZO_COMPARE(name) \
-    void name(In in, const Attrs&, Out out) { compare(in, out, functors::name{}); }
+#define MEZZO_COMPARE(op) \
+    void op(In in, const kernels::op&, Out out) { compare(in, out, functors::op{}); }
 #include "mezzo/ops.def"
 #undef MEZZO_COMPARE
 
-void logical_not(In in, const Attrs&, Out out) {
+void logical_not(In in, const kernels::LogicalNot&, Out out) {
     map_in(compute_kind({in[0].dtype()}), make_layout<2>({out[0], in[0]}), [](auto) { return IsZero{}; });
 }
 
-void isfinite(In in, const Attrs&, Out out) {
+void isfinite(In in, const kernels::IsFinite&, Out out) {
     map_in(compute_kind({in[0].dtype()}), make_layout<2>({out[0], in[0]}), [](auto) { return IsFinite{}; });
 }
 
-void where(In in, const Attrs&, Out out) {
+void where(In in, const kernels::Where&, Out out) {
     map_in(compute_kind({out[0].dtype(), in[1].dtype(), in[2].dtype()}),
            make_layout<4>({out[0], in[0], in[1], in[2]}), [](auto) { return Select{}; });
 }
 
-void masked_fill(In in, const Attrs& at, Out out) {
+void masked_fill(In in, const kernels::MaskedFill& at, Out out) {
     map_in(compute_kind({out[0].dtype(), in[0].dtype()}), make_layout<3>({out[0], in[0], in[1]}),
-           [&]<class C>(C) { return FillWhere<C>{scalar_as<C>(at.alpha)}; });
+           [&]<class C>(C) { return FillWhere<C>{scalar_as<C>(at.value)}; });
 }
 
-void clamp_grad(In in, const Attrs& at, Out out) {
+void clamp_grad(In in, const kernels::ClampGrad& at, Out out) {
     map_in(compute_kind({out[0].dtype(), in[0].dtype(), in[1].dtype()}),
            make_layout<3>({out[0], in[0], in[1]}), [&]<class C>(C) {
-               return Inside<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)};
+               return Inside<C>{scalar_as<C>(at.low), scalar_as<C>(at.high)};
            });
 }
+
+#define MEZZO_COMPARE(op) kernel_entry<op>(),
+constexpr KernelEntry entries[] = {
+#include "mezzo/ops.def"
+    kernel_entry<logical_not>(), kernel_entry<isfinite>(), kernel_entry<where>(), kernel_entry<masked_fill>(),
+    kernel_entry<clamp_grad>()};
+#undef MEZZO_COMPARE
+constinit const KernelList compare_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -1,6 +1,7 @@
 // Copies, conversions and fills.
 #include "cuda/elementwise.cuh"
-#include "kernels/kernels.h"
+#include "cuda/kernels.h"
+#include "kernels/copy.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -75,28 +76,28 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void cast(In in, const Attrs&, Out out) { copy(make_layout<2>({out[0], in[0]})); }
+void cast(In in, const kernels::Cast&, Out out) { copy(make_layout<2>({out[0], in[0]})); }
 
-void copy_into(In in, const Attrs&, Out out) { copy(make_layout<2>({out[0], in[0]})); }
+void copy_into(In in, const kernels::CopyInto&, Out out) { copy(make_layout<2>({out[0], in[0]})); }
 
-void fill(In, const Attrs& at, Out out) {
+void fill(In, const kernels::Fill& at, Out out) {
     const Layout<1> l = make_layout<1>({out[0]});
     const bool flat = l.dims == 0 || (l.dims == 1 && l.strides[0][0] == 1);
-    const bool positive_zero = at.alpha == 0 && 1 / at.alpha > 0;
+    const bool positive_zero = at.value == 0 && 1 / at.value > 0;
     if (flat && positive_zero && l.numel > 0)
         return fill_zero(l.data[0], static_cast<std::size_t>(l.numel) * size_of(l.dtype[0]));
     switch (compute_kind({out[0].dtype()})) {
         case ComputeKind::float64:
-            return map_general<double>(l, Constant<double>{at.alpha});
+            return map_general<double>(l, Constant<double>{at.value});
         case ComputeKind::integer:
-            return map_general<std::int64_t>(l, Constant<std::int64_t>{scalar_as<std::int64_t>(at.alpha)});
+            return map_general<std::int64_t>(l, Constant<std::int64_t>{scalar_as<std::int64_t>(at.value)});
         case ComputeKind::float32:
-            return map_general<float>(l, Constant<float>{static_cast<float>(at.alpha)});
+            return map_general<float>(l, Constant<float>{static_cast<float>(at.value)});
     }
 }
 
 // Each input is copied into its slab [outer, size * inner] of the rows of out.
-void cat(In in, const Attrs& at, Out out) {
+void cat(In in, const kernels::Cat& at, Out out) {
     use_device_of(out[0]);
     const Shape& shape = out[0].shape();
     const int dim = static_cast<int>(at.dim);
@@ -119,10 +120,14 @@ void cat(In in, const Attrs& at, Out out) {
     }
 }
 
-void arange(In, const Attrs&, Out out) {
+void arange(In, const kernels::Arange&, Out out) {
     use_device_of(out[0]);
     const std::int64_t n = out[0].numel();
     launch(arange_kernel, grid_for(n, elementwise_block), elementwise_block, 0, any_of<double>(out[0]), n);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<cast>(), kernel_entry<copy_into>(), kernel_entry<fill>(),
+                                   kernel_entry<cat>(), kernel_entry<arange>()};
+constinit const KernelList copy_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -1,8 +1,9 @@
 // Classification losses: nll_loss, cross_entropy, and their gradients. A target outside [0, classes) that is
 // not the ignored class makes the loss and its row of the gradient NaN: the device cannot throw.
+#include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
 #include "cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/loss.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::cuda {
@@ -16,8 +17,8 @@ struct Targets {
     __device__ bool valid(std::int64_t row) const { return target[row] >= 0 && target[row] < classes; }
 };
 
-Targets targets_of(const Tensor& target, const Attrs& at, std::int64_t classes) {
-    return {static_cast<const std::int64_t*>(raw(target)), at.index, classes};
+Targets targets_of(const Tensor& target, std::int64_t ignore_index, std::int64_t classes) {
+    return {static_cast<const std::int64_t*>(raw(target)), ignore_index, classes};
 }
 
 // Losses of rows and how many rows count.
@@ -55,37 +56,33 @@ template <class C> struct LoadRowLoss {
 // Every row its own output.
 ReduceShape each_row(std::int64_t rows) { return reduce_shape(Shape{rows}, {}); }
 
-Reduction reduction_of(const Attrs& at) { return static_cast<Reduction>(at.reduction); }
-
 template <class C>
-void reduce_losses(const LoadRowLoss<C>& load, const Attrs& at, std::int64_t rows, const Tensor& out) {
-    const bool each = reduction_of(at) == Reduction::none;
-    reduce(load, WeightedOp<C>{reduction_of(at) == Reduction::mean}, each ? each_row(rows) : reduce_all(rows),
-           out);
+void reduce_losses(const LoadRowLoss<C>& load, Reduction reduction, std::int64_t rows, const Tensor& out) {
+    const bool each = reduction == Reduction::none;
+    reduce(load, WeightedOp<C>{reduction == Reduction::mean}, each ? each_row(rows) : reduce_all(rows), out);
 }
 
 // A gradient per row from the loss's: g / (rows that count), g, or g[row].
 template <class C> struct RowGradient {
     AnyArray<C> g, count;
-    std::uint8_t reduction;
+    Reduction reduction;
     __device__ C of(std::int64_t row) const {
-        if (reduction == static_cast<std::uint8_t>(Reduction::none)) return g.load(row);
-        return reduction == static_cast<std::uint8_t>(Reduction::mean) ? g.load(0) / count.load(0)
-                                                                       : g.load(0);
+        if (reduction == Reduction::none) return g.load(row);
+        return reduction == Reduction::mean ? g.load(0) / count.load(0) : g.load(0);
     }
 };
 
 // The number of rows that count, on the device; undefined unless the mean needs it.
 template <class C>
-Tensor counted_rows(const Attrs& at, const Targets& targets, std::int64_t rows, const Tensor& like) {
-    if (reduction_of(at) != Reduction::mean) return {};
+Tensor counted_rows(Reduction reduction, const Targets& targets, std::int64_t rows, const Tensor& like) {
+    if (reduction != Reduction::mean) return {};
     Tensor count = empty({}, {.dtype = dtype_of<C>(), .device = like.device()});
     reduce(LoadCounted<C>{targets}, WeightedOp<C>{false}, reduce_all(rows), count);
     return count;
 }
 
-template <class C> RowGradient<C> row_gradient(const Tensor& g, const Attrs& at, const Tensor& count) {
-    return {any_of<C>(g), count.defined() ? any_of<C>(count) : AnyArray<C>{}, at.reduction};
+template <class C> RowGradient<C> row_gradient(const Tensor& g, Reduction reduction, const Tensor& count) {
+    return {any_of<C>(g), count.defined() ? any_of<C>(count) : AnyArray<C>{}, reduction};
 }
 
 template <class C>
@@ -151,42 +148,43 @@ __global__ void cross_entropy_grad_kernel(RowGradient<typename X::C> g, X x, Tar
     }
 }
 
-template <class X> void forward(const X& x, In in, const Attrs& at, Out out) {
+template <class X> void forward(const X& x, In in, const kernels::CrossEntropy& at, Out out) {
     using C = typename X::C;
     const std::int64_t rows = in[0].shape()[0], classes = in[0].shape()[1];
-    const Targets targets = targets_of(in[1], at, classes);
-    const bool each = reduction_of(at) == Reduction::none;
+    const Targets targets = targets_of(in[1], at.ignore_index, classes);
+    const bool each = at.reduction == Reduction::none;
     const Tensor losses = each ? out[0] : empty({rows}, {.dtype = dtype_of<C>(), .device = out[0].device()});
     const Rows r{rows, classes, 1};
     with_team(r, [&](auto team, unsigned grid, unsigned block) {
         launch(cross_entropy_kernel<decltype(team), X>, grid, block, 0, x, targets, r, any_of<C>(losses),
-               any_of<C>(out[1]), any_of<C>(out[2]), static_cast<C>(at.alpha));
+               any_of<C>(out[1]), any_of<C>(out[2]), static_cast<C>(at.label_smoothing));
     });
-    if (!each) reduce_losses(LoadRowLoss<C>{any_of<C>(losses), targets, false}, at, rows, out[0]);
+    if (!each) reduce_losses(LoadRowLoss<C>{any_of<C>(losses), targets, false}, at.reduction, rows, out[0]);
 }
 
-template <class X, class Y> void backward(const X& x, const Y& y, In in, const Attrs& at) {
+template <class X, class Y>
+void backward(const X& x, const Y& y, In in, const kernels::CrossEntropyGrad& at) {
     using C = typename X::C;
     const Rows r{in[1].shape()[0], in[1].shape()[1], 1};
-    const Targets targets = targets_of(in[2], at, r.cols);
-    const Tensor count = counted_rows<C>(at, targets, r.rows, in[0]);
-    const auto g = row_gradient<C>(in[0], at, count);
+    const Targets targets = targets_of(in[2], at.ignore_index, r.cols);
+    const Tensor count = counted_rows<C>(at.reduction, targets, r.rows, in[0]);
+    const auto g = row_gradient<C>(in[0], at.reduction, count);
     with_team(r, [&](auto team, unsigned grid, unsigned block) {
         launch(cross_entropy_grad_kernel<decltype(team), X, Y>, grid, block, 0, g, x, targets,
-               any_of<C>(in[3]), any_of<C>(in[4]), y, r, static_cast<C>(at.alpha));
+               any_of<C>(in[3]), any_of<C>(in[4]), y, r, static_cast<C>(at.label_smoothing));
     });
 }
 
-template <class T> void backward_of(In in, const Attrs& at, Out out) {
+template <class T> void backward_of(In in, const kernels::CrossEntropyGrad& at, Out out) {
     if (out[0].dtype() == in[1].dtype()) return backward(array_of<T>(in[1]), array_of<T>(out[0]), in, at);
     backward(array_of<T>(in[1]), any_of<Compute<T>>(out[0]), in, at);
 }
 
-template <class C> void nll_backward(In in, const Attrs& at, Out out) {
-    const std::int64_t rows = at.shape[0], classes = at.shape[1];
-    const Targets targets = targets_of(in[1], at, classes);
-    const Tensor count = counted_rows<C>(at, targets, rows, in[0]);
-    const auto g = row_gradient<C>(in[0], at, count);
+template <class C> void nll_backward(In in, const kernels::NllLossGrad& at, Out out) {
+    const std::int64_t rows = out[0].shape()[0], classes = at.classes;
+    const Targets targets = targets_of(in[1], at.ignore_index, classes);
+    const Tensor count = counted_rows<C>(at.reduction, targets, rows, in[0]);
+    const auto g = row_gradient<C>(in[0], at.reduction, count);
     launch(nll_grad_kernel<C>, grid_for(rows * classes, rows_block), rows_block, 0, g, targets,
            any_of<C>(out[0]), rows);
 }
@@ -198,17 +196,17 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void nll_loss(In in, const Attrs& at, Out out) {
+void nll_loss(In in, const kernels::NllLoss& at, Out out) {
     use_device_of(out[0]);
     const std::int64_t rows = in[0].shape()[0];
-    const Targets targets = targets_of(in[1], at, in[0].shape()[1]);
+    const Targets targets = targets_of(in[1], at.ignore_index, in[0].shape()[1]);
     if (compute_kind({in[0].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        reduce_losses(LoadRowLoss<double>{any_of<double>(in[0]), targets, true}, at, rows, out[0]);
+        reduce_losses(LoadRowLoss<double>{any_of<double>(in[0]), targets, true}, at.reduction, rows, out[0]);
     else
-        reduce_losses(LoadRowLoss<float>{any_of<float>(in[0]), targets, true}, at, rows, out[0]);
+        reduce_losses(LoadRowLoss<float>{any_of<float>(in[0]), targets, true}, at.reduction, rows, out[0]);
 }
 
-void nll_loss_grad(In in, const Attrs& at, Out out) {
+void nll_loss_grad(In in, const kernels::NllLossGrad& at, Out out) {
     use_device_of(out[0]);
     if (compute_kind({in[0].dtype(), out[0].dtype()}) == ComputeKind::float64)
         nll_backward<double>(in, at, out);
@@ -216,18 +214,22 @@ void nll_loss_grad(In in, const Attrs& at, Out out) {
         nll_backward<float>(in, at, out);
 }
 
-void cross_entropy(In in, const Attrs& at, Out out) {
+void cross_entropy(In in, const kernels::CrossEntropy& at, Out out) {
     use_device_of(out[0]);
     if (in[0].dtype() == float64) return forward(any_of<double>(in[0]), in, at, out);
     visit_dtype<Dtypes::up_to_32bit>(
         in[0].dtype(), [&]<class T>(std::type_identity<T>) { forward(array_of<T>(in[0]), in, at, out); });
 }
 
-void cross_entropy_grad(In in, const Attrs& at, Out out) {
+void cross_entropy_grad(In in, const kernels::CrossEntropyGrad& at, Out out) {
     use_device_of(out[0]);
     if (in[1].dtype() == float64) return backward(any_of<double>(in[1]), any_of<double>(out[0]), in, at);
     visit_dtype<Dtypes::up_to_32bit>(in[1].dtype(),
                                      [&]<class T>(std::type_identity<T>) { backward_of<T>(in, at, out); });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<nll_loss>(), kernel_entry<nll_loss_grad>(),
+                                   kernel_entry<cross_entropy>(), kernel_entry<cross_entropy_grad>()};
+constinit const KernelList cross_entropy_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -1,7 +1,8 @@
 // Reductions that choose: max, min, argmax, and the gradient of max and min.
 #include "cuda/elementwise.cuh"
+#include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
-#include "kernels/kernels.h"
+#include "kernels/reduce.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -85,8 +86,8 @@ template <class C> void share_gradient(In in, const Tensor& out) {
     map_general<C>(make_layout<5>({out, g, x, y, ties}), ShareGradient<C>{});
 }
 
-void extreme(In in, const Attrs& at, Out out, bool smallest) {
-    reduce_elements(in[0], reduce_shape(in[0].shape(), at.axes), out[0],
+void extreme(In in, const Axes& axes, Out out, bool smallest) {
+    reduce_elements(in[0], reduce_shape(in[0].shape(), axes), out[0],
                     [&]<class C>(C) { return ExtremeOp<C>{smallest}; });
 }
 
@@ -97,19 +98,23 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void max(In in, const Attrs& at, Out out) { extreme(in, at, out, false); }
-void min(In in, const Attrs& at, Out out) { extreme(in, at, out, true); }
+void max(In in, const kernels::Max& at, Out out) { extreme(in, at.axes, out, false); }
+void min(In in, const kernels::Min& at, Out out) { extreme(in, at.axes, out, true); }
 
-void argmax(In in, const Attrs& at, Out out) {
+void argmax(In in, const kernels::ArgMax& at, Out out) {
     reduce_elements(in[0], reduce_shape(in[0].shape(), Axes{at.dim}), out[0],
                     []<class C>(C) { return ArgmaxOp<C>{}; });
 }
 
-void amax_grad(In in, const Attrs&, Out out) {
+void amax_grad(In in, const kernels::AmaxGrad&, Out out) {
     if (compute_kind({in[0].dtype(), in[1].dtype(), out[0].dtype()}) == ComputeKind::float64)
         share_gradient<double>(in, out[0]);
     else
         share_gradient<float>(in, out[0]);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<max>(), kernel_entry<min>(), kernel_entry<argmax>(),
+                                   kernel_entry<amax_grad>()};
+constinit const KernelList extremes_list = entries;
 
 }  // namespace mezzo::cuda_kernels

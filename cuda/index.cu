@@ -1,7 +1,8 @@
 // Look-ups by index and the sums they transpose to, without atomics: the same bits every time. An index
 // outside gives NaN (0 for integers); sums ignore it.
+#include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
-#include "kernels/kernels.h"
+#include "kernels/index.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -342,23 +343,23 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void embedding(In in, const Attrs&, Out out) { select(in[0], in[1], 0, out[0]); }
-void index_select(In in, const Attrs& at, Out out) { select(in[0], in[1], at.dim, out[0]); }
-void embedding_grad(In in, const Attrs& at, Out out) {
-    sum_selected(in[0], in[1], 0, at.index, at.beta != 0, out[0]);
+void embedding(In in, const kernels::Embedding&, Out out) { select(in[0], in[1], 0, out[0]); }
+void index_select(In in, const kernels::IndexSelect& at, Out out) { select(in[0], in[1], at.dim, out[0]); }
+void embedding_grad(In in, const kernels::EmbeddingGrad& at, Out out) {
+    sum_selected(in[0], in[1], 0, at.padding_idx, at.accumulate, out[0]);
 }
-void index_select_grad(In in, const Attrs& at, Out out) {
+void index_select_grad(In in, const kernels::IndexSelectGrad& at, Out out) {
     sum_selected(in[0], in[1], at.dim, -1, false, out[0]);
 }
 
-void gather(In in, const Attrs& at, Out out) {
+void gather(In in, const kernels::Gather& at, Out out) {
     use_device_of(out[0]);
     if (out[0].numel() == 0) return;
     look_up(in[0], in[1], out[0], slices_of(in[0].shape(), at.dim), out[0].shape()[int(at.dim)], true);
 }
 
 // 16-bit sums are kept in float32 until all is added, sums that may have many terms in float64.
-void scatter_add(In in, const Attrs& at, Out out) {
+void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
     use_device_of(out[0]);
     const Tensor& y = out[0];
     if (y.numel() == 0) return;
@@ -384,5 +385,10 @@ void scatter_add(In in, const Attrs& at, Out out) {
     }
     if (sum.impl() != y.impl()) cast(In(&sum, 1), {}, out);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<embedding>(),    kernel_entry<embedding_grad>(),
+                                   kernel_entry<index_select>(), kernel_entry<index_select_grad>(),
+                                   kernel_entry<gather>(),       kernel_entry<scatter_add>()};
+constinit const KernelList index_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -1,8 +1,9 @@
 // Element-wise losses and their gradients: mse, l1, smooth_l1, binary cross entropy with and without logits.
 #include "cuda/elementwise.cuh"
+#include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
 #include "kernels/functors.h"
-#include "kernels/kernels.h"
+#include "kernels/loss.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::cuda {
@@ -70,35 +71,32 @@ template <class F, class C> struct ElementSlope {
     __device__ C operator()(C g, C x, C t) const { return g * scale * F::slope(x, t, beta); }
 };
 
-bool reduces_to_mean(const Attrs& at) { return at.reduction == static_cast<std::uint8_t>(Reduction::mean); }
-
-template <class F, class C> void loss_in(In in, const Attrs& at, Out out) {
-    const C beta = static_cast<C>(at.alpha);
-    if (at.reduction == static_cast<std::uint8_t>(Reduction::none))
+// beta: of smooth_l1; the others do not read it.
+template <class F, class C> void loss_in(In in, Reduction reduction, C beta, Out out) {
+    if (reduction == Reduction::none)
         return map_general<C>(make_layout<3>({out[0], in[0], in[1]}), ElementLoss<F, C>{beta});
-    const C divisor = reduces_to_mean(at) ? static_cast<C>(in[0].numel()) : C(1);
+    const C divisor = reduction == Reduction::mean ? static_cast<C>(in[0].numel()) : C(1);
     reduce(LoadLoss<F, C>{any_of<C>(in[0]), any_of<C>(in[1]), beta}, SumOp<C>{divisor},
            reduce_all(in[0].numel()), out[0]);
 }
 
-template <class F> void loss(In in, const Attrs& at, Out out) {
+template <class F> void loss(In in, Reduction reduction, Out out, double beta = 0) {
     if (compute_kind({in[0].dtype(), in[1].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        loss_in<F, double>(in, at, out);
+        loss_in<F, double>(in, reduction, beta, out);
     else
-        loss_in<F, float>(in, at, out);
+        loss_in<F, float>(in, reduction, static_cast<float>(beta), out);
 }
 
-template <class F, class C> void grad_in(In in, const Attrs& at, Out out) {
-    const C scale = reduces_to_mean(at) ? C(1) / static_cast<C>(in[1].numel()) : C(1);
-    map_general<C>(make_layout<4>({out[0], in[0], in[1], in[2]}),
-                   ElementSlope<F, C>{static_cast<C>(at.alpha), scale});
+template <class F, class C> void grad_in(In in, Reduction reduction, C beta, Out out) {
+    const C scale = reduction == Reduction::mean ? C(1) / static_cast<C>(in[1].numel()) : C(1);
+    map_general<C>(make_layout<4>({out[0], in[0], in[1], in[2]}), ElementSlope<F, C>{beta, scale});
 }
 
-template <class F> void loss_grad(In in, const Attrs& at, Out out) {
+template <class F> void loss_grad(In in, Reduction reduction, Out out, double beta = 0) {
     if (compute_kind({in[0].dtype(), in[1].dtype(), in[2].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        grad_in<F, double>(in, at, out);
+        grad_in<F, double>(in, reduction, beta, out);
     else
-        grad_in<F, float>(in, at, out);
+        grad_in<F, float>(in, reduction, static_cast<float>(beta), out);
 }
 
 }  // namespace
@@ -108,15 +106,44 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void mse_loss(In in, const Attrs& at, Out out) { loss<SquaredError>(in, at, out); }
-void mse_loss_grad(In in, const Attrs& at, Out out) { loss_grad<SquaredError>(in, at, out); }
-void l1_loss(In in, const Attrs& at, Out out) { loss<AbsoluteError>(in, at, out); }
-void l1_loss_grad(In in, const Attrs& at, Out out) { loss_grad<AbsoluteError>(in, at, out); }
-void smooth_l1_loss(In in, const Attrs& at, Out out) { loss<SmoothError>(in, at, out); }
-void smooth_l1_loss_grad(In in, const Attrs& at, Out out) { loss_grad<SmoothError>(in, at, out); }
-void bce(In in, const Attrs& at, Out out) { loss<CrossEntropy>(in, at, out); }
-void bce_grad(In in, const Attrs& at, Out out) { loss_grad<CrossEntropy>(in, at, out); }
-void bce_with_logits(In in, const Attrs& at, Out out) { loss<LogitCrossEntropy>(in, at, out); }
-void bce_with_logits_grad(In in, const Attrs& at, Out out) { loss_grad<LogitCrossEntropy>(in, at, out); }
+void mse_loss(In in, const kernels::MseLoss& at, Out out) { loss<SquaredError>(in, at.reduction, out); }
+void mse_loss_grad(In in, const kernels::MseLossGrad& at, Out out) {
+    loss_grad<SquaredError>(in, at.reduction, out);
+}
+void l1_loss(In in, const kernels::L1Loss& at, Out out) { loss<AbsoluteError>(in, at.reduction, out); }
+void l1_loss_grad(In in, const kernels::L1LossGrad& at, Out out) {
+    loss_grad<AbsoluteError>(in, at.reduction, out);
+}
+void smooth_l1_loss(In in, const kernels::SmoothL1Loss& at, Out out) {
+    loss<SmoothError>(in, at.reduction, out, at.beta);
+}
+void smooth_l1_loss_grad(In in, const kernels::SmoothL1LossGrad& at, Out out) {
+    loss_grad<SmoothError>(in, at.reduction, out, at.beta);
+}
+void binary_cross_entropy(In in, const kernels::BinaryCrossEntropy& at, Out out) {
+    loss<CrossEntropy>(in, at.reduction, out);
+}
+void binary_cross_entropy_grad(In in, const kernels::BinaryCrossEntropyGrad& at, Out out) {
+    loss_grad<CrossEntropy>(in, at.reduction, out);
+}
+void binary_cross_entropy_with_logits(In in, const kernels::BinaryCrossEntropyWithLogits& at, Out out) {
+    loss<LogitCrossEntropy>(in, at.reduction, out);
+}
+void binary_cross_entropy_with_logits_grad(In in, const kernels::BinaryCrossEntropyWithLogitsGrad& at,
+                                           Out out) {
+    loss_grad<LogitCrossEntropy>(in, at.reduction, out);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<mse_loss>(),
+                                   kernel_entry<mse_loss_grad>(),
+                                   kernel_entry<l1_loss>(),
+                                   kernel_entry<l1_loss_grad>(),
+                                   kernel_entry<smooth_l1_loss>(),
+                                   kernel_entry<smooth_l1_loss_grad>(),
+                                   kernel_entry<binary_cross_entropy>(),
+                                   kernel_entry<binary_cross_entropy_grad>(),
+                                   kernel_entry<binary_cross_entropy_with_logits>(),
+                                   kernel_entry<binary_cross_entropy_with_logits_grad>()};
+constinit const KernelList loss_list = entries;
 
 }  // namespace mezzo::cuda_kernels

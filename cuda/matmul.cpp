@@ -1,8 +1,10 @@
 // matmul and linear: batches and strides folded into as few GEMM calls as possible.
+#include "kernels/matmul.h"
+
 #include "core/rows.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/kernels.h"
 #include "cuda/runtime.h"
-#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -125,7 +127,7 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void matmul(In in, const Attrs& at, Out out) {
+void matmul(In in, const kernels::MatMul& at, Out out) {
     set_device(out[0].device().index);
     const Matrix a = matrix(in[0]), b = matrix(in[1]);
     Gemm g = gemm_of(a, b, out[0]);
@@ -145,7 +147,7 @@ void matmul(In in, const Attrs& at, Out out) {
     run_batches(g, batches, a.tensor, b.tensor, out[0]);
 }
 
-void linear(In in, const Attrs& at, Out out) {
+void linear(In in, const kernels::Linear& at, Out out) {
     set_device(out[0].device().index);
     const Matrix x = matrix(as_rows(in[0])), weight = matrix(in[1]);
     Gemm g = gemm_of(x, weight, out[0]);
@@ -161,7 +163,7 @@ void linear(In in, const Attrs& at, Out out) {
     if (out[0].numel() > 0) gemm(g);
 }
 
-void linear_input_grad(In in, const Attrs& at, Out out) {
+void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
     set_device(out[0].device().index);
     const Matrix gradient = matrix(in[0]), weight = matrix(in[1]);
     Gemm g = gemm_of(gradient, weight, out[0]);
@@ -171,5 +173,9 @@ void linear_input_grad(In in, const Attrs& at, Out out) {
     if (out.size() > 1) g.bias_grad = raw(out[1]);
     if (g.n > 0) gemm(g);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
+                                   kernel_entry<linear_input_grad>()};
+constinit const KernelList matmul_list = entries;
 
 }  // namespace mezzo::cuda_kernels

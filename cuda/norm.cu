@@ -1,15 +1,16 @@
 // layer_norm, rms_norm and dropout_add_layer_norm. A row is read once and stays in registers: 8 values per
 // element and two reductions, at the speed of memory. Other shapes and dtypes read a row three times, from
 // cache after the first.
+#include "cuda/kernels.h"
 #include "cuda/norm.cuh"
 
 #include <cmath>
 
 namespace mezzo::cuda {
 
-Dropping dropping(const Attrs& at) {
-    return {stream_of(at), static_cast<std::uint32_t>(std::lround(at.alpha * 65536.0)),
-            static_cast<float>(1 / (1 - at.alpha))};
+Dropping dropping(const kernels::DropoutAddLayerNorm& at) {
+    return {stream_of(at.stream), static_cast<std::uint32_t>(std::lround(at.dropout_p * 65536.0)),
+            static_cast<float>(1 / (1 - at.dropout_p))};
 }
 
 namespace {
@@ -175,15 +176,15 @@ template <class X, class Y> bool plain_packs(const Tensor& x, const Tensor& y, c
     return norm_packs<Y>(Plain<X>{static_cast<const X*>(raw(x))}, y, a);
 }
 
-void normalise(In in, const Attrs& at, Out out, bool centred) {
+void normalise(In in, double eps, Out out, bool centred) {
     use_device_of(out[0]);
     const Tensor &x = in[0], &y = out[0];
     if (y.numel() == 0) return;
     const Tensor bias = centred ? in[2] : Tensor(), mean = centred && out.size() > 1 ? out[1] : Tensor(),
                  rstd = out.size() > 1 ? out.back() : Tensor();
     if (compute_kind({x.dtype(), y.dtype()}) == ComputeKind::float64)
-        return norm_any(x, y, norm_args<double>(x, in[1], bias, mean, rstd, at.alpha, centred));
-    const auto a = norm_args<float>(x, in[1], bias, mean, rstd, at.alpha, centred);
+        return norm_any(x, y, norm_args<double>(x, in[1], bias, mean, rstd, eps, centred));
+    const auto a = norm_args<float>(x, in[1], bias, mean, rstd, eps, centred);
     const Tensor used[] = {x, in[1], bias, y};
     if (a.cols <= longest_in_registers && packs_fit(a.cols, used) &&
         (plain_packs<float, float>(x, y, a) || plain_packs<float16_t, float16_t>(x, y, a) ||
@@ -206,7 +207,7 @@ struct DroppedNorm {
 };
 
 template <class X, class R, class Y>
-bool dropped_packs(const DroppedNorm& t, const Attrs& at, const NormArgs<float>& a) {
+bool dropped_packs(const DroppedNorm& t, const kernels::DropoutAddLayerNorm& at, const NormArgs<float>& a) {
     if (t.x.dtype() != dtype_of<X>() || t.residual.dtype() != dtype_of<R>() || t.y.dtype() != dtype_of<Y>())
         return false;
     const DroppedSum<X, R> source{static_cast<const X*>(raw(t.x)), any_or_null<float>(t.x_bias),
@@ -215,12 +216,13 @@ bool dropped_packs(const DroppedNorm& t, const Attrs& at, const NormArgs<float>&
     return norm_packs<Y>(source, t.y, a);
 }
 
-template <class C> void dropped_any(const DroppedNorm& t, const Attrs& at, const NormArgs<C>& a) {
+template <class C>
+void dropped_any(const DroppedNorm& t, const kernels::DropoutAddLayerNorm& at, const NormArgs<C>& a) {
     const Tensor z =
         t.z.defined() ? t.z : empty(t.x.shape(), {.dtype = dtype_of<C>(), .device = t.x.device()});
     launch(dropped_sum_kernel<C>, grid_for((t.x.numel() + 7) / 8, rows_block), rows_block, 0, any_of<C>(t.x),
            any_or_null<C>(t.x_bias), any_of<C>(t.residual), any_of<C>(z), t.x.numel(), a.cols, dropping(at),
-           static_cast<C>(1 / (1 - at.alpha)));
+           static_cast<C>(1 / (1 - at.dropout_p)));
     norm_any(z, t.y, a);
 }
 
@@ -231,16 +233,16 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void layer_norm(In in, const Attrs& at, Out out) { normalise(in, at, out, true); }
-void rms_norm(In in, const Attrs& at, Out out) { normalise(in, at, out, false); }
+void layer_norm(In in, const kernels::LayerNorm& at, Out out) { normalise(in, at.eps, out, true); }
+void rms_norm(In in, const kernels::RmsNorm& at, Out out) { normalise(in, at.eps, out, false); }
 
-void dropout_add_layer_norm(In in, const Attrs& at, Out out) {
+void dropout_add_layer_norm(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
     use_device_of(out[0]);
     const DroppedNorm t(in, out);
     if (t.y.numel() == 0) return;
     if (compute_kind({t.x.dtype(), t.residual.dtype(), t.y.dtype()}) == ComputeKind::float64)
-        return dropped_any(t, at, norm_args<double>(t.x, t.weight, t.bias, t.mean, t.rstd, at.beta, true));
-    const auto a = norm_args<float>(t.x, t.weight, t.bias, t.mean, t.rstd, at.beta, true);
+        return dropped_any(t, at, norm_args<double>(t.x, t.weight, t.bias, t.mean, t.rstd, at.eps, true));
+    const auto a = norm_args<float>(t.x, t.weight, t.bias, t.mean, t.rstd, at.eps, true);
     const Tensor used[] = {t.weight, t.x, t.x_bias, t.residual, t.bias, t.y, t.z};
     if (a.cols <= longest_in_registers && packs_fit(a.cols, used) &&
         (dropped_packs<float, float, float>(t, at, a) ||
@@ -251,5 +253,9 @@ void dropout_add_layer_norm(In in, const Attrs& at, Out out) {
         return;
     dropped_any(t, at, a);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<layer_norm>(), kernel_entry<rms_norm>(),
+                                   kernel_entry<dropout_add_layer_norm>()};
+constinit const KernelList norm_list = entries;
 
 }  // namespace mezzo::cuda_kernels

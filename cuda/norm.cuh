@@ -4,7 +4,7 @@
 
 #include "cuda/random_stream.cuh"
 #include "cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm.h"
 
 namespace mezzo::cuda {
 
@@ -58,7 +58,7 @@ struct Dropping {
         for (int k = 0; k < pack; ++k) values[k] = half[k] >= threshold ? values[k] * scale : 0.0f;
     }
 };
-Dropping dropping(const Attrs& at);
+Dropping dropping(const kernels::DropoutAddLayerNorm& at);
 
 template <class C> struct TwoSums { C first, second; };
 struct AddTwo {

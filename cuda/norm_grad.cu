@@ -2,6 +2,7 @@
 // gradients of weight and bias over its rows in registers and leaves one part each, at most a quarter of a
 // value per element; a second launch adds the parts in order. Which rows a block takes depends on the shape
 // and the device only: the same sums every time.
+#include "cuda/kernels.h"
 #include "cuda/norm.cuh"
 #include "cuda/reduce.cuh"
 
@@ -234,7 +235,7 @@ void norm_grad(In in, Out out, bool centred) {
     norm_grad_any(g, x, dx, a, out[1], of_bias);
 }
 
-template <class G, class D> bool dropped_packs(In in, const Attrs& at, Out out) {
+template <class G, class D> bool dropped_packs(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
     if (in[0].dtype() != dtype_of<G>() || out[0].dtype() != dtype_of<D>()) return false;
     const StoredTwice<D> result{static_cast<D*>(raw(out[0])), static_cast<float*>(raw(out[1])), dropping(at)};
     return norm_grad_packs<G, float>(in[0], in[1], result, grad_args<float>(in[1], in[2], raw(in[3]), in[4]),
@@ -242,14 +243,14 @@ template <class G, class D> bool dropped_packs(In in, const Attrs& at, Out out) 
 }
 
 // One launch after the other: dz, dropout, conversion, column sum.
-template <class C> void dropped_grad_any(In in, const Attrs& at, Out out) {
+template <class C> void dropped_grad_any(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
     norm_grad_any(in[0], in[1], out[1], grad_args<C>(in[1], in[2], raw(in[3]), in[4]), out[2], out[3]);
     const Tensor dropped = out[0].dtype() == dtype_of<C>()
                                ? out[0]
                                : empty(out[0].shape(), {.dtype = dtype_of<C>(), .device = out[0].device()});
-    cuda_kernels::dropout(In(&out[1], 1), at, Out(&dropped, 1));
-    if (dropped.impl() != out[0].impl()) cuda_kernels::cast(In(&dropped, 1), at, out.first(1));
-    if (out.size() > 4) cuda_kernels::column_sum(In(&dropped, 1), at, out.subspan(4, 1));
+    cuda_kernels::dropout(In(&out[1], 1), {.p = at.dropout_p, .stream = at.stream}, Out(&dropped, 1));
+    if (dropped.impl() != out[0].impl()) cuda_kernels::cast(In(&dropped, 1), {}, out.first(1));
+    if (out.size() > 4) cuda_kernels::column_sum(In(&dropped, 1), {}, out.subspan(4, 1));
 }
 
 }  // namespace
@@ -259,21 +260,27 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void layer_norm_grad(In in, const Attrs&, Out out) { norm_grad(in, out, true); }
-void rms_norm_grad(In in, const Attrs&, Out out) { norm_grad(in, out, false); }
+void layer_norm_grad(In in, const kernels::LayerNormGrad&, Out out) { norm_grad(in, out, true); }
+void rms_norm_grad(In in, const kernels::RmsNormGrad&, Out out) { norm_grad(in, out, false); }
 
-void dropout_add_layer_norm_grad(In in, const Attrs& at, Out out) {
+void dropout_add_layer_norm_grad(In in, const kernels::DropoutAddLayerNormGrad& at, Out out) {
     use_device_of(out[0]);
     if (compute_kind({in[1].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        return dropped_grad_any<double>(in, at, out);
+        return dropped_grad_any<double>(in, at.forward, out);
     const std::int64_t cols = in[1].shape()[1];
     if (cols > 0 && in[1].dtype() == float32 && grad_packs_fit(in, out, cols) &&
         packs_fit(cols, out.subspan(1, 1)) &&
-        (dropped_packs<float, float>(in, at, out) || dropped_packs<float, float16_t>(in, at, out) ||
-         dropped_packs<float, bfloat16_t>(in, at, out) || dropped_packs<float16_t, float16_t>(in, at, out) ||
-         dropped_packs<bfloat16_t, bfloat16_t>(in, at, out)))
+        (dropped_packs<float, float>(in, at.forward, out) ||
+         dropped_packs<float, float16_t>(in, at.forward, out) ||
+         dropped_packs<float, bfloat16_t>(in, at.forward, out) ||
+         dropped_packs<float16_t, float16_t>(in, at.forward, out) ||
+         dropped_packs<bfloat16_t, bfloat16_t>(in, at.forward, out)))
         return;
-    dropped_grad_any<float>(in, at, out);
+    dropped_grad_any<float>(in, at.forward, out);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<layer_norm_grad>(), kernel_entry<rms_norm_grad>(),
+                                   kernel_entry<dropout_add_layer_norm_grad>()};
+constinit const KernelList norm_grad_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -3,9 +3,10 @@
 #include <cmath>
 
 #include "cuda/elements.cuh"
+#include "cuda/kernels.h"
 #include "cuda/random_stream.cuh"
 #include "kernels/functor_math.h"
-#include "kernels/kernels.h"
+#include "kernels/random.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -62,10 +63,10 @@ __global__ void random_kernel(F f, RandomStream stream, AnyArray<typename F::C> 
     }
 }
 
-template <class F> void fill_random(const F& f, const Attrs& at, const Tensor& out) {
+template <class F> void fill_random(const F& f, const RandomState& stream, const Tensor& out) {
     use_device_of(out);
     const std::int64_t n = out.numel();
-    launch(random_kernel<F>, grid_for((n + 3) / 4, random_block), random_block, 0, f, stream_of(at),
+    launch(random_kernel<F>, grid_for((n + 3) / 4, random_block), random_block, 0, f, stream_of(stream),
            any_of<typename F::C>(out), n);
 }
 
@@ -135,31 +136,30 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void random_uniform(In, const Attrs& at, Out out) {
+void random_uniform(In, const kernels::RandomUniform& at, Out out) {
     with_real(out[0], [&]<class C>(C) {
-        const C low = static_cast<C>(at.alpha);
-        fill_random(Uniform<C>{low, static_cast<C>(at.beta) - low}, at, out[0]);
+        const C low = static_cast<C>(at.low);
+        fill_random(Uniform<C>{low, static_cast<C>(at.high) - low}, at.stream, out[0]);
     });
 }
 
-void random_normal(In, const Attrs& at, Out out) {
+void random_normal(In, const kernels::RandomNormal& at, Out out) {
     with_real(out[0], [&]<class C>(C) {
-        fill_random(Normal<C>{static_cast<C>(at.alpha), static_cast<C>(at.beta)}, at, out[0]);
+        fill_random(Normal<C>{static_cast<C>(at.mean), static_cast<C>(at.stddev)}, at.stream, out[0]);
     });
 }
 
-void random_int(In, const Attrs& at, Out out) {
-    const auto low = static_cast<std::int64_t>(at.alpha);
-    const auto high = static_cast<std::int64_t>(at.beta);
-    fill_random(Integer{low, static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low)}, at, out[0]);
+void random_int(In, const kernels::RandomInt& at, Out out) {
+    const std::uint64_t range = static_cast<std::uint64_t>(at.high) - static_cast<std::uint64_t>(at.low);
+    fill_random(Integer{at.low, range}, at.stream, out[0]);
 }
 
-void dropout(In in, const Attrs& at, Out out) {
+void dropout(In in, const kernels::Dropout& at, Out out) {
     use_device_of(out[0]);
     const Tensor &x = in[0], &y = out[0];
-    const RandomStream stream = stream_of(at);
-    const auto threshold = static_cast<std::uint32_t>(std::lround(at.alpha * 65536.0));
-    const double scale = at.alpha < 1 ? 1 / (1 - at.alpha) : 0;
+    const RandomStream stream = stream_of(at.stream);
+    const auto threshold = static_cast<std::uint32_t>(std::lround(at.p * 65536.0));
+    const double scale = at.p < 1 ? 1 / (1 - at.p) : 0;
     if (compute_kind({x.dtype(), y.dtype()}) == ComputeKind::float64)
         return dropout_any<double>(x, y, stream, threshold, scale);
     if (dropout_vectors<float16_t>(x, y, stream, threshold, scale) ||
@@ -168,5 +168,9 @@ void dropout(In in, const Attrs& at, Out out) {
         return;
     dropout_any<float>(x, y, stream, threshold, scale);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<random_uniform>(), kernel_entry<random_normal>(),
+                                   kernel_entry<random_int>(), kernel_entry<dropout>()};
+constinit const KernelList random_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -1,7 +1,6 @@
 // The random stream as kernels read it.
 #pragma once
 
-#include "core/backend.h"
 #include "core/capture.h"
 #include "core/philox.h"
 #include "cuda/kernel.cuh"
@@ -19,12 +18,12 @@ struct RandomStream {
     }
 };
 
-// The stream that an op's attributes name. Every kernel that draws takes it from here, so that a captured
+// The stream of an op's attributes. Every kernel that draws takes it from here, so that a captured
 // step draws new numbers in each replay.
-inline RandomStream stream_of(const Attrs& at) {
+inline RandomStream stream_of(const RandomState& stream) {
     const StepGraph* const graph = StepGraph::capturing();
-    if (graph == nullptr) return {at.seed, at.offset, nullptr};
-    return {at.seed, at.offset - graph->start().offset, graph->random()};
+    if (graph == nullptr) return {stream.seed, stream.offset, nullptr};
+    return {stream.seed, stream.offset - graph->start().offset, graph->random()};
 }
 
 }  // namespace mezzo::cuda

@@ -1,7 +1,8 @@
 // Sums: sum, mean, norm, column_sum.
+#include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
 #include "kernels/functors.h"
-#include "kernels/kernels.h"
+#include "kernels/reduce.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -29,22 +30,26 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void sum(In in, const Attrs& at, Out out) {
+void sum(In in, const kernels::Sum& at, Out out) {
     sum_elements(in[0], reduce_shape(in[0].shape(), at.axes), 1, out[0]);
 }
 
-void mean(In in, const Attrs& at, Out out) {
+void mean(In in, const kernels::Mean& at, Out out) {
     const ReduceShape s = reduce_shape(in[0].shape(), at.axes);
     sum_elements(in[0], s, s.reduced.count, out[0]);
 }
 
-void norm(In in, const Attrs& at, Out out) {
+void norm(In in, const kernels::Norm& at, Out out) {
     reduce_elements(in[0], reduce_shape(in[0].shape(), at.axes), out[0],
                     []<class C>(C) { return NormOp<C>{}; });
 }
 
-void column_sum(In in, const Attrs&, Out out) {
+void column_sum(In in, const kernels::ColumnSum&, Out out) {
     sum_elements(in[0], reduce_shape(in[0].shape(), Axes{0}), 1, out[0]);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<sum>(), kernel_entry<mean>(), kernel_entry<norm>(),
+                                   kernel_entry<column_sum>()};
+constinit const KernelList reduce_list = entries;
 
 }  // namespace mezzo::cuda_kernels

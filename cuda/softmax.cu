@@ -1,7 +1,8 @@
 // softmax, log_softmax and their gradients along any dimension. A row is read once from memory for its
 // maximum and sum, and once more, from cache, for the result.
+#include "cuda/kernels.h"
 #include "cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -51,9 +52,9 @@ template <class T> void softmax_of(const Tensor& x, const Tensor& y, const Rows&
     run_softmax(array_of<T>(x), any_of<Compute<T>>(y), r, log);
 }
 
-void softmax_forward(In in, const Attrs& at, Out out, bool log) {
+void softmax_forward(In in, std::int64_t dim, Out out, bool log) {
     use_device_of(out[0]);
-    const Rows r = rows_along(in[0].shape(), at.dim);
+    const Rows r = rows_along(in[0].shape(), dim);
     if (in[0].dtype() == float64) return run_softmax(any_of<double>(in[0]), any_of<double>(out[0]), r, log);
     visit_dtype<Dtypes::up_to_32bit>(
         in[0].dtype(), [&]<class T>(std::type_identity<T>) { softmax_of<T>(in[0], out[0], r, log); });
@@ -73,9 +74,9 @@ template <class T> void grad_of(In in, const Tensor& out, const Rows& r, bool lo
     run_grad(array_of<T>(in[0]), array_of<T>(in[1]), any_of<Compute<T>>(out), r, log);
 }
 
-void softmax_backward(In in, const Attrs& at, Out out, bool log) {
+void softmax_backward(In in, std::int64_t dim, Out out, bool log) {
     use_device_of(out[0]);
-    const Rows r = rows_along(in[1].shape(), at.dim);
+    const Rows r = rows_along(in[1].shape(), dim);
     const Dtype g = in[0].dtype(), y = in[1].dtype(), x = out[0].dtype();
     if (compute_kind({g, y, x}) == ComputeKind::float64)
         return run_grad(any_of<double>(in[0]), any_of<double>(in[1]), any_of<double>(out[0]), r, log);
@@ -92,9 +93,17 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-void softmax(In in, const Attrs& at, Out out) { softmax_forward(in, at, out, false); }
-void log_softmax(In in, const Attrs& at, Out out) { softmax_forward(in, at, out, true); }
-void softmax_grad(In in, const Attrs& at, Out out) { softmax_backward(in, at, out, false); }
-void log_softmax_grad(In in, const Attrs& at, Out out) { softmax_backward(in, at, out, true); }
+void softmax(In in, const kernels::Softmax& at, Out out) { softmax_forward(in, at.dim, out, false); }
+void log_softmax(In in, const kernels::LogSoftmax& at, Out out) { softmax_forward(in, at.dim, out, true); }
+void softmax_grad(In in, const kernels::SoftmaxGrad& at, Out out) {
+    softmax_backward(in, at.dim, out, false);
+}
+void log_softmax_grad(In in, const kernels::LogSoftmaxGrad& at, Out out) {
+    softmax_backward(in, at.dim, out, true);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<softmax>(), kernel_entry<log_softmax>(),
+                                   kernel_entry<softmax_grad>(), kernel_entry<log_softmax_grad>()};
+constinit const KernelList softmax_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -1,7 +1,8 @@
 // Element-wise functions of one tensor: the unary and scalar rows of mezzo/ops.def.
 #include "cuda/elementwise.cuh"
+#include "cuda/kernels.h"
+#include "kernels/elementwise.h"
 #include "kernels/functors.h"
-#include "kernels/kernels.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -30,18 +31,27 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-#define MEZZO_UNARY(name, cast, ints, keep, gradient)                \
-    void name(In in, const Attrs&, Out out) {                        \
-        unary<ints>(in, out, [](auto) { return functors::name{}; }); \
+#define MEZZO_UNARY(op, cast, ints, keep, gradient)                \
+    void op(In in, const kernels::op&, Out out) {                  \
+        unary<ints>(in, out, [](auto) { return functors::op{}; }); \
     }
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)                         \
-    void name(In in, const Attrs& at, Out out) {                                     \
-        unary<ints>(in, out, [&]<class C>(C) {                                       \
-            return functors::name<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)}; \
-        });                                                                          \
+#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient)                         \
+    void op(In in, const kernels::op& at, Out out) {                               \
+        unary<ints>(in, out, [&]<class C>(C) {                                     \
+            return functors::op<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)}; \
+        });                                                                        \
     }
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
+
+#define MEZZO_UNARY(op, cast, ints, keep, gradient) kernel_entry<op>(),
+#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) kernel_entry<op>(),
+constexpr KernelEntry entries[] = {
+#include "mezzo/ops.def"
+};
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+constinit const KernelList unary_list = entries;
 
 }  // namespace mezzo::cuda_kernels

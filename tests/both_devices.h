@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "tests/kernels.h"
 #include "tests/support.h"
 
 namespace mezzo::test {
@@ -55,8 +55,8 @@ struct Guarded {
 };
 
 // Runs both kernels into fresh outputs filled with a value no kernel writes, and compares.
-inline void agree(Kernel* on_cpu, Kernel* on_cuda, const std::vector<Both>& inputs, const Attrs& at,
-                  const std::vector<Result>& results, double slack = 1) {
+template <class A> void agree(const std::vector<Both>& inputs, const A& at,
+                              const std::vector<Result>& results, double slack = 1) {
     std::vector<Tensor> in_host, in_cuda, out_host, out_cuda;
     std::vector<Guarded> guarded;
     for (const Both& x : inputs) {
@@ -68,8 +68,8 @@ inline void agree(Kernel* on_cpu, Kernel* on_cuda, const std::vector<Both>& inpu
         guarded.emplace_back(r, cuda_device);
         out_cuda.push_back(guarded.back().out);
     }
-    on_cpu(in_host, at, out_host);
-    on_cuda(in_cuda, at, out_cuda);
+    cpu_kernel<A>(in_host, at, out_host);
+    cuda_kernel<A>(in_cuda, at, out_cuda);
     for (std::size_t i = 0; i < results.size(); ++i) {
         Tolerance allowed = tolerance(results[i].dtype);
         allowed.relative *= slack;

@@ -11,10 +11,11 @@
 #include "core/tensor_impl.h"
 #include "cpu/isa.h"
 #include "cpu/parallel.h"
-#include "kernels/kernels.h"
 #include "mezzo/error.h"
+#include "tests/kernels.h"
 
 using namespace mezzo;
+using test::cpu_kernel;
 
 namespace {
 
@@ -39,11 +40,12 @@ Tensor reversed_strides(const Tensor& x) {
     for (int d = 0; d < x.dim(); ++d) view.push_back(reversed[x.dim() - 1 - d]);
     const Tensor storage = empty(shape, {.dtype = x.dtype()});
     const Tensor y = make_tensor(storage->storage, x.shape(), view, 0, x.dtype());
-    cpu_kernels::copy_into({&x, 1}, {}, {&y, 1});
+    cpu_kernel<kernels::CopyInto>({&x, 1}, {}, {&y, 1});
     return y;
 }
-std::vector<double> run(Kernel* kernel, const std::vector<Tensor>& in, const Attrs& at, const Shape& shape,
-                        Dtype dtype) {
+template <class A> std::vector<double> run(Kernel<A>* kernel, const std::vector<Tensor>& in,
+                                           const std::type_identity_t<A>& at, const Shape& shape,
+                                           Dtype dtype) {
     const Tensor y = empty(shape, {.dtype = dtype});
     kernel(in, at, {&y, 1});
     return y.to_vector<double>();
@@ -94,12 +96,13 @@ TEST_CASE("binary kernels broadcast, stride and mix dtypes", "[cpu_kernels]") {
                     expected[std::size_t(i)] = va[std::size_t(ia)] + vb[std::size_t(ib)];
                 }
                 INFO(name(da) << " " << name(db) << " numel " << shape.numel());
-                check_close(run(cpu_kernels::add, {a, b}, {}, shape, dtype), expected, rounding(dtype), 1e-6);
-                check_close(run(cpu_kernels::add, {reversed_strides(a), b}, {}, shape, dtype), expected,
+                check_close(run(cpu_kernel<kernels::add>, {a, b}, {}, shape, dtype), expected,
                             rounding(dtype), 1e-6);
-                check_close(
-                    run(cpu_kernels::add, {reversed_strides(a), reversed_strides(b)}, {}, shape, dtype),
-                    expected, rounding(dtype), 1e-6);
+                check_close(run(cpu_kernel<kernels::add>, {reversed_strides(a), b}, {}, shape, dtype),
+                            expected, rounding(dtype), 1e-6);
+                check_close(run(cpu_kernel<kernels::add>, {reversed_strides(a), reversed_strides(b)}, {},
+                                shape, dtype),
+                            expected, rounding(dtype), 1e-6);
             }
 }
 
@@ -109,7 +112,7 @@ TEST_CASE("kernels write strided outputs and only those elements", "[cpu_kernels
         const Tensor view = make_tensor(storage->storage, {4, 3}, {20, 2}, 11, dtype);
         const Tensor a = random({4, 3}, dtype, 3, 0, 9), b = random({3}, dtype, 4, 0, 9);
         const std::vector<Tensor> in = {a, b};
-        cpu_kernels::add(in, {}, {&view, 1});
+        cpu_kernel<kernels::add>(in, {}, {&view, 1});
         const std::vector<double> all = storage.to_vector<double>(), va = a.to_vector<double>(),
                                   vb = b.to_vector<double>();
         for (std::size_t i = 0; i < 100; ++i) {
@@ -118,7 +121,7 @@ TEST_CASE("kernels write strided outputs and only those elements", "[cpu_kernels
             const double expected = inside ? va[at / 20 * 3 + at % 20 / 2] + vb[at % 20 / 2] : 7;
             CHECK(all[i] == Approx(expected).epsilon(2e-3));
         }
-        cpu_kernels::fill({}, {.alpha = 3}, {&view, 1});
+        cpu_kernel<kernels::Fill>({}, {.value = 3}, {&view, 1});
         double total = 0;
         for (const double v : storage.to_vector<double>()) total += v;
         CHECK(total == 88 * 7 + 12 * 3);
@@ -129,8 +132,8 @@ TEST_CASE("cast, copies of transposed tensors, cat and arange", "[cpu_kernels]")
     for (const Dtype from : {float16, float32, float64, int32})
         for (const Dtype to : {float16, bfloat16, float32, int64, boolean}) {
             const Tensor x = random({70, 130}, from, 5, -50, 50), strided = reversed_strides(x);
-            const std::vector<double> expected = run(cpu_kernels::cast, {x}, {}, x.shape(), to);
-            CHECK(run(cpu_kernels::cast, {strided}, {}, x.shape(), to) == expected);
+            const std::vector<double> expected = run(cpu_kernel<kernels::Cast>, {x}, {}, x.shape(), to);
+            CHECK(run(cpu_kernel<kernels::Cast>, {strided}, {}, x.shape(), to) == expected);
             check_close(expected, Tensor(x).to_vector<double>(),
                         to == boolean ? 1e9
                         : to == int64 ? 0
@@ -139,30 +142,30 @@ TEST_CASE("cast, copies of transposed tensors, cat and arange", "[cpu_kernels]")
         }
     const Tensor a = make({1, 2, 3, 4}, {2, 2}, float32), b = make({5, 6}, {2, 1}, float16),
                  c = empty({2, 0});
-    CHECK(run(cpu_kernels::cat, {a, b, c}, {.dim = 1}, {2, 3}, float32) ==
+    CHECK(run(cpu_kernel<kernels::Cat>, {a, b, c}, {.dim = 1}, {2, 3}, float32) ==
           std::vector<double>{1, 2, 5, 3, 4, 6});
-    CHECK(run(cpu_kernels::arange, {}, {}, {5}, int32) == std::vector<double>{0, 1, 2, 3, 4});
+    CHECK(run(cpu_kernel<kernels::Arange>, {}, {}, {5}, int32) == std::vector<double>{0, 1, 2, 3, 4});
     const Tensor x = make({1, 2, 3, 4}, {2, 2}, float32);
     const Tensor transposed = make_tensor(x->storage, {2, 2}, {1, 2}, 0, float32);
-    cpu_kernels::copy_into({&transposed, 1}, {}, {&x, 1});  // overlapping
+    cpu_kernel<kernels::CopyInto>({&transposed, 1}, {}, {&x, 1});  // overlapping
     CHECK(x.to_vector<double>() == std::vector<double>{1, 3, 2, 4});
 }
 
 TEST_CASE("where, masked_fill, clamp_grad and tests of elements", "[cpu_kernels]") {
     const Tensor condition = make({1, 0, 1}, {3}, boolean), a = make({1, 2, 3, 4, 5, 6}, {2, 3}, float16),
                  b = make({-1}, {}, float32);
-    CHECK(run(cpu_kernels::where, {condition, a, b}, {}, {2, 3}, float32) ==
+    CHECK(run(cpu_kernel<kernels::Where>, {condition, a, b}, {}, {2, 3}, float32) ==
           std::vector<double>{1, -1, 3, 4, -1, 6});
-    CHECK(run(cpu_kernels::masked_fill, {a, condition}, {.alpha = -1e9}, {2, 3}, float16) ==
+    CHECK(run(cpu_kernel<kernels::MaskedFill>, {a, condition}, {.value = -1e9}, {2, 3}, float16) ==
           std::vector<double>{-65504, 2, -65504, -65504, 5, -65504});
-    CHECK(run(cpu_kernels::masked_fill, {a, condition}, {.alpha = -1e9}, {2, 3}, float32)[0] == -1e9);
-    CHECK(
-        std::isinf(run(cpu_kernels::masked_fill, {a, condition}, {.alpha = -INFINITY}, {2, 3}, float16)[0]));
-    CHECK(run(cpu_kernels::clamp_grad, {a, a}, {.alpha = 2, .beta = 4}, {2, 3}, float32) ==
+    CHECK(run(cpu_kernel<kernels::MaskedFill>, {a, condition}, {.value = -1e9}, {2, 3}, float32)[0] == -1e9);
+    CHECK(std::isinf(
+        run(cpu_kernel<kernels::MaskedFill>, {a, condition}, {.value = -INFINITY}, {2, 3}, float16)[0]));
+    CHECK(run(cpu_kernel<kernels::ClampGrad>, {a, a}, {.low = 2, .high = 4}, {2, 3}, float32) ==
           std::vector<double>{0, 2, 3, 4, 0, 0});
     const Tensor odd = make({0, nan_value, INFINITY, -3}, {4}, bfloat16);
-    CHECK(run(cpu_kernels::isfinite, {odd}, {}, {4}, boolean) == std::vector<double>{1, 0, 0, 1});
-    CHECK(run(cpu_kernels::logical_not, {odd}, {}, {4}, boolean) == std::vector<double>{1, 0, 0, 0});
+    CHECK(run(cpu_kernel<kernels::IsFinite>, {odd}, {}, {4}, boolean) == std::vector<double>{1, 0, 0, 1});
+    CHECK(run(cpu_kernel<kernels::LogicalNot>, {odd}, {}, {4}, boolean) == std::vector<double>{1, 0, 0, 0});
 }
 
 TEST_CASE("reductions over every set of axes", "[cpu_kernels]") {
@@ -189,41 +192,44 @@ TEST_CASE("reductions over every set of axes", "[cpu_kernels]") {
                     squares[std::size_t(at)] += values[std::size_t(i)] * values[std::size_t(i)];
                     largest[std::size_t(at)] = std::max(largest[std::size_t(at)], values[std::size_t(i)]);
                 }
-                const Attrs at{.axes = axes};
                 const double count = double(x.numel()) / double(kept.numel());
                 INFO(name(dtype) << " numel " << x.numel() << " mask " << mask);
                 const Dtype wide = dtype == float64 ? float64 : dtype == int32 ? int64 : float32;
-                check_close(run(cpu_kernels::sum, {x}, at, kept, wide), sums, 1e-6, 1e-6 * count);
-                check_close(run(cpu_kernels::max, {x}, at, kept, dtype), largest, 0);
+                check_close(run(cpu_kernel<kernels::Sum>, {x}, {.axes = axes}, kept, wide), sums, 1e-6,
+                            1e-6 * count);
+                check_close(run(cpu_kernel<kernels::Max>, {x}, {.axes = axes}, kept, dtype), largest, 0);
                 if (dtype == int32) continue;
                 for (double& v : squares) v = std::sqrt(v);
                 for (double& v : sums) v /= count;
-                check_close(run(cpu_kernels::norm, {x}, at, kept, wide), squares, 1e-6);
-                check_close(run(cpu_kernels::mean, {x}, at, kept, wide), sums, 1e-5, 1e-5);
+                check_close(run(cpu_kernel<kernels::Norm>, {x}, {.axes = axes}, kept, wide), squares, 1e-6);
+                check_close(run(cpu_kernel<kernels::Mean>, {x}, {.axes = axes}, kept, wide), sums, 1e-5,
+                            1e-5);
             }
 }
 
 TEST_CASE("reductions: empty, NaN, threads, ties", "[cpu_kernels]") {
     const Tensor none = empty({0, 3});
-    CHECK(run(cpu_kernels::sum, {none}, {.axes = {0}}, {3}, float32) == std::vector<double>{0, 0, 0});
-    CHECK(std::isnan(run(cpu_kernels::mean, {none}, {.axes = {0}}, {3}, float32)[0]));
+    CHECK(run(cpu_kernel<kernels::Sum>, {none}, {.axes = {0}}, {3}, float32) == std::vector<double>{0, 0, 0});
+    CHECK(std::isnan(run(cpu_kernel<kernels::Mean>, {none}, {.axes = {0}}, {3}, float32)[0]));
     const Tensor holes = make({1, nan_value, 3, 4, 5, nan_value}, {2, 3}, float32);
-    check_close(run(cpu_kernels::max, {holes}, {.axes = {1}}, {2}, float32), {nan_value, nan_value}, 0);
-    check_close(run(cpu_kernels::min, {holes}, {.axes = {0}}, {3}, float32), {1, nan_value, nan_value}, 0);
-    CHECK(run(cpu_kernels::argmax, {holes}, {.dim = 1}, {2}, int64) == std::vector<double>{1, 2});
+    check_close(run(cpu_kernel<kernels::Max>, {holes}, {.axes = {1}}, {2}, float32), {nan_value, nan_value},
+                0);
+    check_close(run(cpu_kernel<kernels::Min>, {holes}, {.axes = {0}}, {3}, float32),
+                {1, nan_value, nan_value}, 0);
+    CHECK(run(cpu_kernel<kernels::ArgMax>, {holes}, {.dim = 1}, {2}, int64) == std::vector<double>{1, 2});
     const Tensor ties = make({2, 5, 5, 1, 7, 0}, {2, 3}, float32);
-    CHECK(run(cpu_kernels::argmax, {ties}, {.dim = 1}, {2}, int64) == std::vector<double>{1, 1});
-    CHECK(run(cpu_kernels::argmax, {ties}, {.dim = 0}, {3}, int64) == std::vector<double>{0, 1, 0});
+    CHECK(run(cpu_kernel<kernels::ArgMax>, {ties}, {.dim = 1}, {2}, int64) == std::vector<double>{1, 1});
+    CHECK(run(cpu_kernel<kernels::ArgMax>, {ties}, {.dim = 0}, {3}, int64) == std::vector<double>{0, 1, 0});
     const Tensor g = make({4, 10}, {2, 1}, float32), y = make({5, 7}, {2, 1}, float32);
-    CHECK(run(cpu_kernels::amax_grad, {g, ties, y}, {}, {2, 3}, float32) ==
+    CHECK(run(cpu_kernel<kernels::AmaxGrad>, {g, ties, y}, {}, {2, 3}, float32) ==
           std::vector<double>{0, 2, 2, 0, 10, 0});
     const Tensor large = random({1000, 700}, float32, 8);
     const int threads = cpu::num_threads();
     std::vector<double> sums[3], columns[3];
     for (int n = 1; n <= 3; ++n) {
         cpu::set_num_threads(n);
-        sums[n - 1] = run(cpu_kernels::sum, {large}, {.axes = {0, 1}}, {}, float32);
-        columns[n - 1] = run(cpu_kernels::column_sum, {large}, {}, {700}, float32);
+        sums[n - 1] = run(cpu_kernel<kernels::Sum>, {large}, {.axes = {0, 1}}, {}, float32);
+        columns[n - 1] = run(cpu_kernel<kernels::ColumnSum>, {large}, {}, {700}, float32);
     }
     cpu::set_num_threads(threads);
     CHECK((sums[0] == sums[1] && sums[1] == sums[2] && columns[0] == columns[1] && columns[1] == columns[2]));
@@ -257,16 +263,18 @@ TEST_CASE("softmax and its gradients along any dimension", "[cpu_kernels]") {
                 }
                 const Dtype wide = dtype == float64 ? float64 : float32;
                 const double precise = dtype == float64 ? 1e-13 : 2e-6;
-                const Attrs at{.dim = dim};
                 INFO(name(dtype) << " dim " << dim << " numel " << x.numel());
-                check_close(run(cpu_kernels::softmax, {x}, at, shape, wide), y, precise, 1e-30);
-                check_close(run(cpu_kernels::softmax, {x}, at, shape, dtype), y, rounding(dtype) + precise,
-                            6e-8);
-                check_close(run(cpu_kernels::log_softmax, {x}, at, shape, wide), log_y, precise, precise);
+                check_close(run(cpu_kernel<kernels::Softmax>, {x}, {.dim = dim}, shape, wide), y, precise,
+                            1e-30);
+                check_close(run(cpu_kernel<kernels::Softmax>, {x}, {.dim = dim}, shape, dtype), y,
+                            rounding(dtype) + precise, 6e-8);
+                check_close(run(cpu_kernel<kernels::LogSoftmax>, {x}, {.dim = dim}, shape, wide), log_y,
+                            precise, precise);
                 const Tensor ty = make(y, shape, float64), tl = make(log_y, shape, float64);
-                check_close(run(cpu_kernels::softmax_grad, {g, ty}, at, shape, wide), grad, 1e-5, precise);
-                check_close(run(cpu_kernels::log_softmax_grad, {g, tl}, at, shape, wide), log_grad, 1e-5,
-                            20 * precise);
+                check_close(run(cpu_kernel<kernels::SoftmaxGrad>, {g, ty}, {.dim = dim}, shape, wide), grad,
+                            1e-5, precise);
+                check_close(run(cpu_kernel<kernels::LogSoftmaxGrad>, {g, tl}, {.dim = dim}, shape, wide),
+                            log_grad, 1e-5, 20 * precise);
             }
         }
 }
@@ -294,14 +302,15 @@ TEST_CASE("matmul: transposed, batched and broadcast operands, accumulation", "[
         const auto compare = [&](const Tensor& x, const Tensor& y) {
             const std::vector<double> expected = reference(x, y, x.dim() > 2 || y.dim() > 2 ? 3 : 1, 5, 4, 7);
             const Shape shape = x.dim() > 2 || y.dim() > 2 ? Shape{3, 5, 4} : Shape{5, 4};
-            check_close(run(cpu_kernels::matmul, {x, y}, {}, shape, wide), expected, 1e-5, 1e-5);
-            check_close(run(cpu_kernels::matmul, {reversed_strides(x), reversed_strides(y)}, {}, shape, wide),
-                        expected, 1e-5, 1e-5);
+            check_close(run(cpu_kernel<kernels::MatMul>, {x, y}, {}, shape, wide), expected, 1e-5, 1e-5);
+            check_close(
+                run(cpu_kernel<kernels::MatMul>, {reversed_strides(x), reversed_strides(y)}, {}, shape, wide),
+                expected, 1e-5, 1e-5);
         };
         compare(a2, b2), compare(a, b), compare(a, b2), compare(a2, b), compare(a, wide_batch);
         const Tensor y = make(std::vector<double>(20, 100), {5, 4}, wide);
         const std::vector<Tensor> in = {a2, b2};
-        cpu_kernels::matmul(in, {.beta = 1}, {&y, 1});
+        cpu_kernel<kernels::MatMul>(in, {.beta = 1}, {&y, 1});
         std::vector<double> expected = reference(a2, b2, 1, 5, 4, 7);
         for (double& v : expected) v += 100;
         check_close(y.to_vector<double>(), expected, 1e-5, 1e-5);
@@ -315,38 +324,52 @@ TEST_CASE("matmul: transposed, batched and broadcast operands, accumulation", "[
         }
         const std::vector<Tensor> linear_in = {a2, weight, bias};
         const std::vector<Tensor> both = {empty({5, 4}, {.dtype = wide}), empty({5, 4}, {.dtype = wide})};
-        cpu_kernels::linear(linear_in, {.activation = Activation::gelu}, both);
+        cpu_kernel<kernels::Linear>(linear_in, {.activation = Activation::gelu}, both);
         check_close(both[1].to_vector<double>(), plain, 1e-5, 1e-5);
         for (double& v : plain) v *= std::erfc(-v / std::sqrt(2.0)) / 2;
         check_close(both[0].to_vector<double>(), plain, 1e-5, 1e-5);
     }
 }
 
+namespace {
+
+using LossRun = std::vector<double>(const std::vector<Tensor>& in, Reduction reduction, const Shape& shape,
+                                    Dtype dtype);
+template <class A> std::vector<double> run_loss(const std::vector<Tensor>& in, Reduction reduction,
+                                                const Shape& shape, Dtype dtype) {
+    A at{.reduction = reduction};
+    if constexpr (requires { at.beta; }) at.beta = 0.3;
+    return run(cpu_kernel<A>, in, at, shape, dtype);
+}
+
+}  // namespace
+
 TEST_CASE("losses and their gradients for three reductions", "[cpu_kernels]") {
     struct Case {
-        Kernel *loss, *grad;
+        LossRun *loss, *grad;
         double (*value)(double, double);
         double (*slope)(double, double);
     };
     const Case cases[] = {
-        {cpu_kernels::mse_loss, cpu_kernels::mse_loss_grad,
+        {run_loss<kernels::MseLoss>, run_loss<kernels::MseLossGrad>,
          [](double x, double t) { return (x - t) * (x - t); },
          [](double x, double t) { return 2 * (x - t); }},
-        {cpu_kernels::l1_loss, cpu_kernels::l1_loss_grad, [](double x, double t) { return std::fabs(x - t); },
+        {run_loss<kernels::L1Loss>, run_loss<kernels::L1LossGrad>,
+         [](double x, double t) { return std::fabs(x - t); },
          [](double x, double t) { return x > t   ? 1.0
                                          : x < t ? -1.0
                                                  : 0.0; }},
-        {cpu_kernels::smooth_l1_loss, cpu_kernels::smooth_l1_loss_grad,
+        {run_loss<kernels::SmoothL1Loss>, run_loss<kernels::SmoothL1LossGrad>,
          [](double x, double t) {
              return std::fabs(x - t) < 0.3 ? (x - t) * (x - t) / 0.6 : std::fabs(x - t) - 0.15;
          },
          [](double x, double t) { return std::fabs(x - t) < 0.3 ? (x - t) / 0.3
                                          : x > t                ? 1.0
                                                                 : -1.0; }},
-        {cpu_kernels::bce, cpu_kernels::bce_grad,
+        {run_loss<kernels::BinaryCrossEntropy>, run_loss<kernels::BinaryCrossEntropyGrad>,
          [](double x, double t) { return -(t * std::log(x) + (1 - t) * std::log1p(-x)); },
          [](double x, double t) { return (x - t) / (x * (1 - x)); }},
-        {cpu_kernels::bce_with_logits, cpu_kernels::bce_with_logits_grad,
+        {run_loss<kernels::BinaryCrossEntropyWithLogits>, run_loss<kernels::BinaryCrossEntropyWithLogitsGrad>,
          [](double x, double t) { return std::log1p(std::exp(x)) - x * t; },
          [](double x, double t) { return 1 / (1 + std::exp(-x)) - t; }}};
     for (const Dtype dtype : real_dtypes)
@@ -363,21 +386,21 @@ TEST_CASE("losses and their gradients for three reductions", "[cpu_kernels]") {
             }
             const Dtype wide = dtype == float64 ? float64 : float32;
             const double precise = dtype == float64 ? 1e-12 : 4e-6;
-            Attrs at{.alpha = 0.3, .reduction = 0};
+            Reduction at = Reduction::none;
             INFO(name(dtype) << " case " << &c - cases);
-            check_close(run(c.loss, {x, t}, at, x.shape(), wide), values, precise, precise);
+            check_close(c.loss({x, t}, at, x.shape(), wide), values, precise, precise);
             const Tensor g = random(x.shape(), float64, 19), one = make({3}, {}, float32);
             std::vector<double> scaled = slopes, thirds = slopes;
             const std::vector<double> vg = g.to_vector<double>();
             for (std::size_t i = 0; i < vg.size(); ++i) scaled[i] *= vg[i], thirds[i] *= 3;
-            check_close(run(c.grad, {g, x, t}, at, x.shape(), wide), scaled, 4 * precise, precise);
-            at.reduction = 2;
-            check_close(run(c.loss, {x, t}, at, {}, wide), {total}, precise);
-            check_close(run(c.grad, {one, x, t}, at, x.shape(), wide), thirds, 4 * precise, precise);
-            at.reduction = 1;
+            check_close(c.grad({g, x, t}, at, x.shape(), wide), scaled, 4 * precise, precise);
+            at = Reduction::sum;
+            check_close(c.loss({x, t}, at, {}, wide), {total}, precise);
+            check_close(c.grad({one, x, t}, at, x.shape(), wide), thirds, 4 * precise, precise);
+            at = Reduction::mean;
             for (double& v : thirds) v /= double(n);
-            check_close(run(c.loss, {x, t}, at, {}, wide), {total / double(n)}, precise);
-            check_close(run(c.grad, {one, x, t}, at, x.shape(), wide), thirds, 4 * precise, precise);
+            check_close(c.loss({x, t}, at, {}, wide), {total / double(n)}, precise);
+            check_close(c.grad({one, x, t}, at, x.shape(), wide), thirds, 4 * precise, precise);
         }
 }
 
@@ -387,7 +410,7 @@ TEST_CASE("cross entropy and nll: ignored rows, smoothing, reductions, bad targe
     const Tensor target = Tensor::from(labels, {rows});
     for (const Dtype dtype : real_dtypes)
         for (const double smoothing : {0.0, 0.2})
-            for (const std::uint8_t reduction : {0, 1, 2}) {
+            for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {
                 const Tensor x = random({rows, classes}, dtype, 20);
                 const std::vector<double> v = x.to_vector<double>();
                 std::vector<double> losses(std::size_t(rows), 0), grad(v.size(), 0),
@@ -401,55 +424,62 @@ TEST_CASE("cross entropy and nll: ignored rows, smoothing, reductions, bad targe
                         const double wanted =
                             (c == std::size_t(labels[r]) ? 1 - smoothing : 0) + smoothing / 5;
                         losses[r] -= wanted * (v[r * 5 + c] - lse[r]);
-                        grad[r * 5 + c] =
-                            (std::exp(v[r * 5 + c] - lse[r]) - wanted) * 2 / (reduction == 1 ? 4 : 1);
+                        grad[r * 5 + c] = (std::exp(v[r * 5 + c] - lse[r]) - wanted) * 2 /
+                                          (reduction == Reduction::mean ? 4 : 1);
                     }
                 }
                 double total = 0;
                 for (const double loss : losses) total += loss;
                 const std::vector<double> expected =
-                    reduction == 0 ? losses : std::vector<double>{reduction == 1 ? total / 4 : total};
+                    reduction == Reduction::none
+                        ? losses
+                        : std::vector<double>{reduction == Reduction::mean ? total / 4 : total};
                 const Dtype wide = dtype == float64 ? float64 : float32;
-                const Attrs at{.alpha = smoothing, .index = -100, .reduction = reduction};
-                const Shape shape = reduction == 0 ? Shape{rows} : Shape{};
+                const kernels::CrossEntropy at{.reduction = reduction, .label_smoothing = smoothing};
+                const kernels::CrossEntropyGrad grad_at{.reduction = reduction, .label_smoothing = smoothing};
+                const Shape shape = reduction == Reduction::none ? Shape{rows} : Shape{};
                 const Tensor largest = empty({rows}, {.dtype = wide}), sum = empty({rows}, {.dtype = wide});
                 const std::vector<Tensor> in = {x, target},
                                           out = {empty(shape, {.dtype = wide}), largest, sum};
-                cpu_kernels::cross_entropy(in, at, out);
+                cpu_kernel<kernels::CrossEntropy>(in, at, out);
                 check_close(out[0].to_vector<double>(), expected, 2e-6, 1e-6);
                 std::vector<double> kept = largest.to_vector<double>(), sums = sum.to_vector<double>();
                 for (std::size_t r = 0; r < kept.size(); ++r) kept[r] += std::log(sums[r]);
                 check_close(kept, lse, 2e-6);
-                const Tensor g = make(std::vector<double>(reduction == 0 ? 6 : 1, 2), shape, wide);
-                check_close(
-                    run(cpu_kernels::cross_entropy_grad, {g, x, target, largest, sum}, at, x.shape(), dtype),
-                    grad, 4 * rounding(dtype), rounding(dtype));
+                const Tensor g =
+                    make(std::vector<double>(reduction == Reduction::none ? 6 : 1, 2), shape, wide);
+                check_close(run(cpu_kernel<kernels::CrossEntropyGrad>, {g, x, target, largest, sum}, grad_at,
+                                x.shape(), dtype),
+                            grad, 4 * rounding(dtype), rounding(dtype));
             }
     const Tensor log_p = make({-1, -2, -3, -4}, {2, 2}, float32),
                  two = Tensor::from(std::vector<std::int64_t>{1, 0}, {2});
-    CHECK(run(cpu_kernels::nll_loss, {log_p, two}, {.index = -100, .reduction = 1}, {}, float32)[0] == 2.5);
+    CHECK(run(cpu_kernel<kernels::NllLoss>, {log_p, two}, {.reduction = Reduction::mean}, {}, float32)[0] ==
+          2.5);
     const Tensor g = make({1}, {}, float32);
-    CHECK(run(cpu_kernels::nll_loss_grad, {g, two}, {.shape = {2, 2}, .index = -100, .reduction = 1}, {2, 2},
-              float32) == std::vector<double>{0, -0.5, -0.5, 0});
+    CHECK(run(cpu_kernel<kernels::NllLossGrad>, {g, two}, {.reduction = Reduction::mean, .classes = 2},
+              {2, 2}, float32) == std::vector<double>{0, -0.5, -0.5, 0});
     const Tensor bad = Tensor::from(std::vector<std::int64_t>{0, 2}, {2}),
                  untouched = make({42}, {}, float32);
     const std::vector<Tensor> in = {log_p, bad};
-    CHECK_THROWS_WITH(cpu_kernels::nll_loss(in, {.index = -100, .reduction = 1}, {&untouched, 1}),
+    CHECK_THROWS_WITH(cpu_kernel<kernels::NllLoss>(in, {.reduction = Reduction::mean}, {&untouched, 1}),
                       Catch::Contains("nll_loss: target 2 in row 1") && Catch::Contains("2 classes"));
     CHECK(untouched.to_vector<double>()[0] == 42);
     const Tensor ignored = Tensor::from(std::vector<std::int64_t>{-100, -100}, {2});
     CHECK(std::isnan(
-        run(cpu_kernels::nll_loss, {log_p, ignored}, {.index = -100, .reduction = 1}, {}, float32)[0]));
+        run(cpu_kernel<kernels::NllLoss>, {log_p, ignored}, {.reduction = Reduction::mean}, {}, float32)[0]));
 }
 
 TEST_CASE("random kernels use the documented words and have the right moments", "[cpu_kernels]") {
     const std::int64_t n = 100003;
-    const Attrs at{.alpha = 0, .beta = 1, .seed = 99, .offset = 1234567};
+    const RandomState stream{99, 1234567};
     const int threads = cpu::num_threads();
     for (int used = 1; used <= 2; ++used) {
         cpu::set_num_threads(used);
-        const std::vector<double> uniform = run(cpu_kernels::random_uniform, {}, at, {n}, float32);
-        const std::vector<double> normal = run(cpu_kernels::random_normal, {}, at, {n}, float32);
+        const std::vector<double> uniform =
+            run(cpu_kernel<kernels::RandomUniform>, {}, {.stream = stream}, {n}, float32);
+        const std::vector<double> normal =
+            run(cpu_kernel<kernels::RandomNormal>, {}, {.stream = stream}, {n}, float32);
         double mean = 0, variance = 0;
         for (std::size_t i = 0; i < std::size_t(n); ++i) {
             const PhiloxWords words = philox(99, 1234567 + i / 4);
@@ -466,7 +496,7 @@ TEST_CASE("random kernels use the documented words and have the right moments", 
     }
     cpu::set_num_threads(threads);
     const std::vector<double> integers =
-        run(cpu_kernels::random_int, {}, {.alpha = -3, .beta = 4, .seed = 5}, {n}, int64);
+        run(cpu_kernel<kernels::RandomInt>, {}, {.low = -3, .high = 4, .stream = {5, 0}}, {n}, int64);
     std::vector<int> counts(7, 0);
     for (const double v : integers) {
         REQUIRE((v >= -3 && v <= 3));
@@ -476,12 +506,12 @@ TEST_CASE("random kernels use the documented words and have the right moments", 
     for (const Dtype dtype : real_dtypes) {
         const Tensor x = make(std::vector<double>(std::size_t(n), 3), {n}, dtype);
         const std::vector<double> y =
-            run(cpu_kernels::dropout, {x}, {.alpha = 0.25, .seed = 7, .offset = 3}, {n}, dtype);
+            run(cpu_kernel<kernels::Dropout>, {x}, {.p = 0.25, .stream = {7, 3}}, {n}, dtype);
         for (std::size_t i = 0; i < std::size_t(n); ++i) {
             const bool kept = philox_half(philox(7, 3 + i / 8), int(i % 8)) >= 16384;
             if (y[i] != (kept ? 4 : 0)) FAIL_CHECK(name(dtype) << " element " << i << " is " << y[i]);
         }
-        for (const double v : run(cpu_kernels::dropout, {x}, {.alpha = 1, .seed = 7}, {n}, dtype))
+        for (const double v : run(cpu_kernel<kernels::Dropout>, {x}, {.p = 1, .stream = {7, 0}}, {n}, dtype))
             REQUIRE(v == 0);
     }
 }

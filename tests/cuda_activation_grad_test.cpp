@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "kernels/kernels.h"
+#include "tests/kernels.h"
 #include "tests/support.h"
 
 namespace {
@@ -14,15 +14,14 @@ using namespace mezzo;
 void compare(const Tensor& g, const Tensor& kept, Activation activation) {
     const Device cuda(DeviceType::cuda);
     const Dtype of_sums = g.dtype() == float64 ? float64 : float32;
-    const auto run = [&](Device device, Kernel* kernel) {
+    const auto run = [&](Device device) {
         const Tensors in{g.to(device), kept.to(device)};
         const Tensors out{full(g.shape(), 77, {.dtype = g.dtype(), .device = device}),
                           full({g.size(1)}, 77, {.dtype = of_sums, .device = device})};
-        kernel(in, {.activation = activation}, out);
+        test::kernel_on(device.type(), in, kernels::ActivationGrad{activation}, out);
         return out;
     };
-    const Tensors expected = run(cpu_device, cpu_kernels::activation_grad),
-                  got = run(cuda, cuda_kernels::activation_grad);
+    const Tensors expected = run(cpu_device), got = run(cuda);
     test::Tolerance allowed = test::tolerance(g.dtype());
     CHECK(test::difference(test::doubles(got[0]), test::doubles(expected[0]), allowed) == "");
     allowed.absolute *= double(g.size(0) + 1);
@@ -60,6 +59,6 @@ TEST_CASE("cuda: gradient of an activation at an odd address", "[cuda]") {
     const Tensors in{g, kept};
     const Tensors out{zeros({4, 8}, {.dtype = float16, .device = device}), zeros({8}, {.device = device})};
     REQUIRE(g.is_view());
-    cuda_kernels::activation_grad(in, {.activation = Activation::relu}, out);
+    test::cuda_kernel<kernels::ActivationGrad>(in, {.activation = Activation::relu}, out);
     CHECK(test::doubles(out[0]) == test::doubles(relu_grad(g, kept)));
 }

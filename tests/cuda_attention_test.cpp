@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "core/philox.h"
-#include "kernels/kernels.h"
 #include "mezzo/autograd.h"
+#include "tests/kernels.h"
 #include "tests/support.h"
 
 namespace {
@@ -53,12 +53,9 @@ struct Case {
         if (look == Look::padding) return b == 0 || j < (key + 1) / 2;
         return look == Look::none || (i % 4 != 3 && (3 * i + 5 * j + h) % 7 != 0);
     }
-    Attrs attrs() const {
-        return {.alpha = dropout,
-                .beta = 1 / std::sqrt(double(dim)),
-                .index = causal ? 1 : 0,
-                .seed = 77,
-                .offset = 5};
+    kernels::ScaledDotProductAttention attributes() const {
+        return {
+            .scale = 1 / std::sqrt(double(dim)), .causal = causal, .dropout_p = dropout, .stream = {77, 5}};
     }
     // What a weight is multiplied by.
     double kept(std::int64_t bh, std::int64_t i, std::int64_t j) const {
@@ -77,7 +74,7 @@ struct Expected {
 // One head: rows of q, k, v, g are `stride` apart, from element `at` (queries) and `from` (keys) on.
 void head_reference(const Case& c, std::int64_t b, std::int64_t h, const Values& q, const Values& k,
                     const Values& v, const Values& g, Expected& e) {
-    const double scale = c.attrs().beta;
+    const double scale = c.attributes().scale;
     const auto index = [&](std::int64_t length, std::int64_t row, std::int64_t d) {
         return std::size_t(((b * length + row) * c.heads + h) * c.dim + d);
     };
@@ -181,14 +178,14 @@ struct Run {
         largest = full({c.batch, c.heads, c.query}, 55.0, wide);
         sum = full({c.batch, c.heads, c.query}, 55.0, wide);
         const Tensors in{q, k, v, mask}, out{y, largest, sum};
-        cuda_kernels::scaled_dot_product_attention(in, c.attrs(), out);
+        test::cuda_kernel<kernels::ScaledDotProductAttention>(in, c.attributes(), out);
         backward();
     }
     void backward() {
         const TensorOptions like{.dtype = c.dtype, .device = device};
         dq = full(c.queries(), 55.0, like), dk = full(c.keys(), 55.0, like), dv = full(c.keys(), 55.0, like);
         const Tensors in{g, q, k, v, y, largest, sum, mask}, out{dq, dk, dv};
-        cuda_kernels::scaled_dot_product_attention_grad(in, c.attrs(), out);
+        test::cuda_kernel<kernels::ScaledDotProductAttentionGrad>(in, {.forward = c.attributes()}, out);
     }
 };
 

@@ -62,9 +62,9 @@ TEST_CASE("cuda: linear_input_grad, from values and from masks", "[cuda][linear]
                         const Both seen = pair(kept.host, masked ? junk : kept.cuda);
                         std::vector<test::Result> results{{shape, dtype}};
                         if (sums) results.push_back({{shape[1]}, dtype == float64 ? float64 : float32});
-                        test::agree(cpu_kernels::linear_input_grad, cuda_kernels::linear_input_grad,
-                                    {g, weight, seen, mask}, {.activation = activation}, results,
-                                    double(shape[0] + 4));
+                        test::agree<kernels::LinearInputGrad>({g, weight, seen, mask},
+                                                              {.activation = activation, .column_sums = sums},
+                                                              results, double(shape[0] + 4));
                     }
 }
 
@@ -83,7 +83,7 @@ TEST_CASE("cuda: masks of linear with relu", "[cuda][linear]") {
             const Tensor all = full({bytes + 32}, 77, {.dtype = uint8, .device = cuda_device});
             const Tensor mask = all.slice(0, 16, bytes + 16);
             const Tensor in[] = {x.cuda, weight.cuda}, out[] = {y, mask};
-            cuda_kernels::linear(in, {.activation = Activation::relu}, out);
+            test::cuda_kernel<kernels::Linear>(in, {.activation = Activation::relu}, out);
             CHECK(test::doubles(mask) == test::doubles(mask_of(y)));
             for (std::int64_t i = 0; i < 16; ++i) {
                 CHECK(test::doubles(all)[std::size_t(i)] == 77);

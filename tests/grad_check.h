@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/backend.h"
+#include "kernels/kernel.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::test {

@@ -4,10 +4,10 @@
 
 #include <cmath>
 
-#include "kernels/kernels.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "support.h"
+#include "tests/kernels.h"
 
 using namespace mezzo;
 using namespace mezzo::test;
@@ -181,8 +181,10 @@ TEST_CASE("an index outside throws on the CPU and names itself", "[ops][index][e
     }
     const Tensor out = full({2, 2}, 7);
     const Tensor inputs[] = {x, Tensor::from(Indices{0, 3}, {2})};
-    CHECK_THROWS_AS(cpu_kernels::embedding(inputs, {}, Out(&out, 1)), Error);
-    CHECK_THROWS_AS(cpu_kernels::embedding_grad(inputs, {.shape = {2, 2}, .beta = 1}, Out(&out, 1)), Error);
+    CHECK_THROWS_AS(test::cpu_kernel<kernels::Embedding>(inputs, {}, Out(&out, 1)), Error);
+    CHECK_THROWS_AS(
+        test::cpu_kernel<kernels::EmbeddingGrad>(inputs, {.rows = 2, .accumulate = true}, Out(&out, 1)),
+        Error);
     CHECK(doubles(out) == Values(4, 7));
 }
 

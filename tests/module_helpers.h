@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/backend.h"
+#include "kernels/kernel.h"
 #include "mezzo/module.h"
 
 namespace mezzo::test {

@@ -29,7 +29,7 @@ USER = OPS + ["mezzo/", "core/"]
 ALLOWED = {
     "include": ["mezzo/"],
     "src/core": BASIS,
-    "src/autograd": OPS + ["core/"],
+    "src/autograd": OPS + KERNELS,
     "src/kernels": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h", "core/"],
     "src/ops": OPS + KERNELS + ["autograd/"],
     "src/cpu": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h"] + KERNELS,  # ops.h for Reduction
@@ -57,7 +57,7 @@ ALLOWED_FILES = {
 LAYERS = [["cpp20.h"], ["dtype.h", "dtypes.def", "version.h"], ["error.h", "shape.h", "shared.h", "device.h", "matmul_precision.h"], ["tensor.h"], ["ops.h", "ops.def", "autograd.h", "autocast.h"]]
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|fmt/|cub/|thrust/)")
-BACKEND_SWITCH = re.compile(r"\bMEZZO_(HAVE_CUDA|KERNELS)\b")
+BACKEND_SWITCH = re.compile(r"\bMEZZO_HAVE_CUDA\b")
 # core knows that there are CUDA devices, as a type of device, and nothing of what runs on them.
 VENDOR_NAME = re.compile(r"cublas|\bcuda::|mezzo/cuda\.h", re.I)
 # Kernels that draw take their stream from stream_of(), so that a captured step draws anew in each replay.
@@ -178,10 +178,10 @@ def check_vendor_names(name, text):
 
 def check_backend_switch(name, text):
     folder = folder_of(name)
-    if folder.startswith(("src", "include", "cuda")) and folder not in ("src/ops", "src/kernels") and str(name) != "src/core/device.cpp":
+    if folder.startswith(("src", "include", "cuda")) and str(name) != "src/kernels/registry.cpp":
         if match := BACKEND_SWITCH.search(without_comments(text)):
             report(name, text.count("\n", 0, text.find(match.group())) + 1,
-                   f"{match.group()} belongs to the registries in src/ops, src/kernels and src/core/device.cpp")
+                   f"{match.group()} belongs to the registry, src/kernels/registry.cpp")
 
 
 def check_build_lists(names):

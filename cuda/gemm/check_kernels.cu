@@ -1,7 +1,7 @@
 // Operands and comparisons of the check that a GEMM algorithm computes what it should.
 #include "cuda/gemm/check.h"
 #include "cuda/gemm/device.cuh"
-#include "core/activation.h"
+#include "kernels/activation.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

@@ -1,8 +1,8 @@
 // Device pieces shared by the GEMM's own kernels: access to operands of a run-time dtype, activations.
 #pragma once
 
-#include "core/activation.h"
 #include "cuda/visit_dtype.cuh"
+#include "kernels/activation.h"
 
 namespace mezzo::cuda {
 

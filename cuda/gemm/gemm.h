@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/activation.h"
+#include "kernels/activation.h"
 #include "mezzo/dtype.h"
 
 namespace mezzo {
@@ -35,7 +35,7 @@ struct Gemm {
         nullptr;                 // if given, takes the value before the activation; same type and layout as C
     const void* kept = nullptr;  // of relu its result, otherwise what it saw; C's type and layout
     void* bias_grad = nullptr;   // [n], with `kept`, if wanted: the column sums of C, in bias_grad_type()
-    // relu only, relu_mask_ld(n) bits per row (core/activation.h). Without `kept`, if wanted, takes the mask
+    // relu only, relu_mask_ld(n) bits per row (kernels/activation.h). Without `kept`, if wanted, takes the mask
     // of C; with it says what kept says, for those that read masks. A mask or `kept` is for one matrix
     // without gaps: batch 1, ldc = n.
     void* mask = nullptr;

@@ -1,4 +1,4 @@
-// The mask of a ReLU layer's result (core/activation.h), where the GEMM library has not made it.
+// The mask of a ReLU layer's result (kernels/activation.h), where the GEMM library has not made it.
 #include "cuda/gemm/gemm.h"
 #include "cuda/visit_dtype.cuh"
 

@@ -58,7 +58,7 @@ std::vector<lt::Algo> proposals(const Gemm& g, lt::Epilogue epilogue, lt::Plan& 
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);
 
 // Whether the algorithm sums all k terms: matrices of ones must give exactly k. A mask it writes or reads
-// must be laid out as core/activation.h says, and be that of values above 0 (a ReLU's gradient at 0 is 0);
+// must be laid out as kernels/activation.h says, and be that of values above 0 (a ReLU's gradient at 0 is 0);
 // the gradient of an activation must be right where it is simple, and the sums of a bias's gradient exact.
 // Throws Error(memory) when there is none to try it.
 bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& algo);

@@ -8,8 +8,9 @@
 
 namespace mezzo {
 
-enum class DeviceType : std::uint8_t { cpu, cuda };
-inline constexpr int device_type_count = 2;
+// custom: a backend outside the library, which a program has registered (src/kernels/registry.h).
+enum class DeviceType : std::uint8_t { cpu, cuda, custom };
+inline constexpr int device_type_count = 3;
 
 struct Device {
     DeviceType type_ = DeviceType::cpu;
@@ -25,13 +26,14 @@ struct Device {
 };
 
 inline constexpr Device cpu_device{DeviceType::cpu};  // `cpu` is the namespace of its kernels
-[[nodiscard]] const char* name(DeviceType type);      // "cpu", "cuda"
+[[nodiscard]] const char* name(DeviceType type);      // "cpu", "cuda", "custom"
 
 // Number of usable CUDA devices; 0 without a driver, a GPU, or in a build without CUDA.
 [[nodiscard]] int cuda_device_count();
 // CUDA device 0 if there is one, else the CPU.
 [[nodiscard]] Device best_device();
-// "cpu", "cuda" or "cuda:1" as a Device. Error(device) for anything else and for a device that is not there.
+// "cpu", "cuda", "cuda:1", "custom" or "custom:1" as a Device. Error(device) for anything else and for a device
+// that is not there.
 [[nodiscard]] Device parse_device(const char* text);
 // A human name of the hardware, such as "NVIDIA H200" or the processor's ISA and thread count. Valid for the
 // process' life.

@@ -164,7 +164,7 @@ Dtype autocast_dtype(Cast cast, const Tensor& x) {
 
 namespace {
 
-void apply_policy(const Row& row, Tensors& values, Attrs& at) {
+void apply_policy(const Row& row, Tensors& values, std::optional<Dtype>& asked) {
     switch (row.cast) {
         case Cast::keep:
             return;
@@ -177,10 +177,7 @@ void apply_policy(const Row& row, Tensors& values, Attrs& at) {
                 if (autocast_takes(x) && x.dtype() != float32) x = convert(x, float32);
             return;
         case Cast::fp32_out:
-            if (!values.empty() && autocast_takes(values[0]) && !at.has_dtype) {
-                at.has_dtype = true;
-                at.dtype = float32;
-            }
+            if (!values.empty() && autocast_takes(values[0]) && !asked) asked = float32;
             return;
         case Cast::promote: {
             Dtype low = float32;
@@ -199,10 +196,10 @@ void apply_policy(const Row& row, Tensors& values, Attrs& at) {
 
 }  // namespace
 
-CastWork autocast_inputs(const Row& row, Tensors& values, Attrs& at) {
+CastWork autocast_inputs(const Row& row, Tensors& values, std::optional<Dtype>& asked) {
     const AutocastCounters& counters = thread_autocast().counters;
     const std::uint64_t casts = counters.casts, bytes = counters.cast_bytes;
-    apply_policy(row, values, at);
+    apply_policy(row, values, asked);
     return {counters.casts - casts, counters.cast_bytes - bytes};
 }
 

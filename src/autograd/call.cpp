@@ -1,4 +1,6 @@
 // The one door: every op goes through call().
+#include <cassert>
+
 #include "autograd/extra.h"
 #include "autograd/report.h"
 #include "mezzo/ops.h"
@@ -7,7 +9,7 @@ namespace mezzo {
 
 namespace {
 
-Device common_device(const Row& row, const Tensors& values, const Attrs&) {
+Device common_device(const Row& row, const Tensors& values) {
     const Tensor* first = nullptr;
     for (const Tensor& x : values) {
         if (!x.defined()) continue;
@@ -42,15 +44,22 @@ void prepare(const Row& row, Tensors& values) {
     if (!row.mixed) require_one_dtype(row, values);
 }
 
-Dtype result_dtype(const Row& row, const Tensors& values, const Attrs& at) {
+Dtype result_dtype(const Row& row, const Tensors& values, std::optional<Dtype> asked) {
     if (row.result == Result::flags) return boolean;
     if (row.result == Result::indices) return int64;
-    if (at.has_dtype || row.result == Result::attr) return at.dtype;
+    if (asked) return *asked;
+    assert(row.result != Result::asked && "the op's result has the dtype that call() is given");
     Dtype dtype = values[0].dtype();
     if (row.result == Result::promoted)
         for (const Tensor& x : values)
             if (x.defined()) dtype = promote(dtype, x.dtype());
-    return dtype;
+    return row.integers_to_real && !is_floating(dtype) ? float32 : dtype;
+}
+
+// Of result i, beside a first result of the given dtype.
+Dtype own_dtype(const Row& row, std::size_t i, Dtype first) {
+    if (row.bits != 0 && i == row.bits) return uint8;
+    return row.statistics != 0 && i >= row.statistics && first != float64 ? float32 : first;
 }
 
 bool any_tracked(In given) {
@@ -61,12 +70,16 @@ bool any_tracked(In given) {
 
 // An op without a kernel on this device runs its decomposition; autocast has already been applied, so casts carry
 // history here.
-Tensors run_decomposition(const Row& row, In given, Tensors& values, const Attrs& at) {
+Tensors run_decomposition(const Row& row, In given, Tensors& values, const void* at,
+                          std::optional<Dtype> asked) {
     NoAutocast plain;
     for (std::size_t i = 0; i < values.size(); ++i)
         if (tracked(given[i]) && values[i].impl() != given[i].impl() && grad_enabled())
             values[i] = reattach(values[i], edge_of(given[i]), given[i].dtype());
-    return row.decomposition(values, at);
+    const Dtype dtype = result_dtype(row, values, asked);
+    Tensors results = row.decomposition(values, at);
+    for (std::size_t i = 0; i < results.size(); ++i) results[i] = cast(results[i], own_dtype(row, i, dtype));
+    return results;
 }
 
 void save_for_gradient(Node& node, const Row& row, const Tensors& values, const Tensors& results) {
@@ -101,10 +114,10 @@ Edge edge_of(const Tensor& x) {
     return edge;
 }
 
-Ref<Node> record(const Row& row, In given, const Attrs& at, const Tensors& results) {
+Ref<Node> record(const Row& row, In given, const AttributesRef& at, const Tensors& results) {
     Ref<Node> node(new Node);
     node->row = &row;
-    node->at = at;
+    node->at.set(at);
     node->edges.reserve(given.size());
     node->inputs.reserve(given.size());
     node->outputs.reserve(results.size());
@@ -120,39 +133,40 @@ Ref<Node> record(const Row& row, In given, const Attrs& at, const Tensors& resul
     return node;
 }
 
-Tensors call(const Op& op, In given, const Attrs& attrs, std::span<const Shape> shapes) {
+Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
+             std::optional<Dtype> asked) {
     const Row& row = op.row();
+    assert(at.type == row.attributes && "an op is called with attributes of its own struct");
     Tensors values(given.begin(), given.end());
-    Attrs at = attrs;
     const bool autocast = autocast_open();
     CastWork work;
-    if (autocast) work = autocast_inputs(row, values, at);
-    const Device device = common_device(row, values, at);
-    Kernel* kernel = row.kernel[int(device.type())];
-    if (!kernel || (row.decomposition && prefer_decomposition()))
-        return run_decomposition(row, given, values, at);
+    if (autocast) work = autocast_inputs(row, values, asked);
+    const Device device = common_device(row, values);
+    AnyKernel* const kernel = op.kernel(device.type());
+    if (row.decomposition && (!kernel || prefer_decomposition()))
+        return run_decomposition(row, given, values, at.value, asked);
     prepare(row, values);
-    const Dtype dtype = result_dtype(row, values, at);
+    const Dtype dtype = result_dtype(row, values, asked);
     if (autocast) report_call(row, values, dtype, work);
     Tensors results;
     results.reserve(shapes.size());
-    for (const Shape& shape : shapes) {
-        const bool statistic = row.statistics != 0 && results.size() >= row.statistics;
-        const bool bits = row.bits != 0 && results.size() == row.bits;
-        const Dtype own = bits ? uint8 : statistic && dtype != float64 ? float32 : dtype;
-        results.push_back(empty(shape, {.dtype = own, .device = device}));
-    }
-    kernel(values, at, results);
+    for (const Shape& shape : shapes)
+        results.push_back(empty(shape, {.dtype = own_dtype(row, results.size(), dtype), .device = device}));
+    if (kernel)
+        kernel(values, at.value, results);
+    else
+        run_on_cpu(row.name, op.kernels(), values, at.value, results);
     if (row.differentiable && grad_enabled() && any_tracked(given) && is_floating(dtype))
         save_for_gradient(*record(row, given, at, results), row, values, results);
     return results;
 }
 
-Tensor call(const Op& op, In given, const Attrs& at, const Shape& shape) {
-    return std::move(call(op, given, at, std::span<const Shape>(&shape, 1))[0]);
+Tensor call_one(const Op& op, In given, const AttributesRef& at, const Shape& shape,
+                std::optional<Dtype> dtype) {
+    return std::move(call(op, given, at, std::span<const Shape>(&shape, 1), dtype)[0]);
 }
 
-Tensor record_view(const Op& op, const Tensor& given, const Attrs& at, Tensor view) {
+Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, Tensor view) {
     const Row& row = op.row();
     if (!grad_enabled() || !tracked(given) || !is_floating(view.dtype())) return view;
     const Tensors results{view};

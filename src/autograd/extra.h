@@ -43,6 +43,6 @@ Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype);
 Edge edge_of(const Tensor& x);
 
 // The node of results[0..], with edges to `given`. The results must be fresh tensors without history.
-Ref<Node> record(const Row& row, In given, const Attrs& at, const Tensors& results);
+Ref<Node> record(const Row& row, In given, const AttributesRef& at, const Tensors& results);
 
 }  // namespace mezzo

@@ -7,8 +7,8 @@ namespace mezzo {
 
 namespace {
 
-const Op function_op{{.name = "function", .save = save_none}};
-const Op checkpoint_op{{.name = "checkpoint", .save = save_none}};
+const OpOf<NoAttributes> function_op{{.name = "function", .save = save_none}};
+const OpOf<NoAttributes> checkpoint_op{{.name = "checkpoint", .save = save_none}};
 
 bool any_tracked(const Tensors& tensors) {
     for (const Tensor& x : tensors)

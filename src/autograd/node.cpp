@@ -13,7 +13,7 @@ namespace {
 std::atomic<std::uint64_t> next_sequence{1};
 
 // The gradient of reattach(): the engine converts to the edge's dtype.
-const Op reattach_op{{
+const OpOf<NoAttributes> reattach_op{{
     .name = "reattach",
     .save = save_none,
     .vjp = [](const Node&, const Tensors& g) -> Tensors { return {g[0]}; },
@@ -23,7 +23,7 @@ const Op* op_list = nullptr;
 
 }  // namespace
 
-Op::Op(const Row& row) : row_(row), next_(op_list) { op_list = this; }
+Op::Op(const Row& row) : row_(row), kernels_(*row.kernel), next_(op_list) { op_list = this; }
 const Op* Op::first() { return op_list; }
 
 Node::Node() : sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {

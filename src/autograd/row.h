@@ -1,11 +1,15 @@
-// An op is a Row: name, autocast policy, what its gradient keeps, its kernels, its gradient and its decomposition.
+// An op is a row: name, autocast policy, what its gradient keeps, its gradient and its decomposition. The struct
+// of its attributes says which kernels are its own.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
+#include <type_traits>
 
-#include "core/backend.h"
+#include "autograd/attributes.h"
 #include "core/tensor_impl.h"
+#include "kernels/dispatch.h"
 
 namespace mezzo {
 
@@ -30,43 +34,41 @@ enum Save : std::uint8_t {
 };  // of the inputs: all, or one
 
 // How the result's dtype follows from the inputs (after autocast).
-enum class Result : std::uint8_t { first, promoted, flags, indices, attr };  // flags: boolean, indices: int64
+// flags: boolean, indices: int64, asked: the dtype that call() is given.
+enum class Result : std::uint8_t { first, promoted, flags, indices, asked };
 
 struct Node;
 using Vjp = Tensors(const Node& node, const Tensors& g);
-using Decomposition = Tensors(In in, const Attrs& at);
+using Decomposition = Tensors(In in, const void* at);
 
+// A row without the type of its attributes, as the engine sees it.
 struct Row {
     const char* name;
-    Cast cast = Cast::keep;
-    std::uint8_t save = save_inputs;
-    Result result = Result::first;
-    bool integers_to_real = false;  // integral inputs compute as float32
-    bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
-    bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
-    bool differentiable = true;
-    // If not 0: results from this one on are float32 (float64 beside a float64 result 0) whatever the dtype
-    // of the first is. For what only the gradient reads, such as means, maxima and sums.
-    std::uint8_t statistics = 0;
-    std::uint8_t bits = 0;  // if not 0: this result is uint8, bits that only the gradient reads
-    // How many gradients of values inside the op its vjp takes: they follow those of the results, and come
-    // from a sole consumer (Node::send_inner) in place of theirs.
-    std::uint8_t inner_gradients = 0;
-    Kernel* kernel[device_type_count] = {};  // null: run the decomposition
-    Vjp* vjp = nullptr;                      // null: differentiate the decomposition
-    Decomposition* decomposition = nullptr;  // the op in other ops: fallback, test reference, gradient
+    Cast cast;
+    std::uint8_t save;
+    Result result;
+    bool integers_to_real, strided, mixed, differentiable;
+    std::uint8_t statistics, bits, inner_gradients;
+    Vjp* vjp;
+    Decomposition* decomposition;
+    const AttributesType* attributes;
+    const KernelId* kernel;
 };
 
-// A Row that lists itself, for tests, documentation and coverage. Nothing but listing depends on the list.
+// An op that lists itself, for tests, documentation and coverage. Nothing but listing depends on the list.
 class Op {
 public:
-    Op(const Row& row);
+    explicit Op(const Row& row);
     const Row& row() const { return row_; }
+    // The kernel that runs on a device type, or null: the decomposition does.
+    AnyKernel* kernel(DeviceType type) const { return kernels_.on(type); }
+    const KernelCache& kernels() const { return kernels_; }
     const Op* next() const { return next_; }
     static const Op* first();
 
 private:
     Row row_;
+    KernelCache kernels_;
     const Op* next_;
 };
 
@@ -92,9 +94,9 @@ struct Node {
     std::atomic<std::uint32_t> refs{0};
     const Row* row = nullptr;
     std::uint64_t sequence = 0;  // grows with creation: a node is newer than everything it depends on
-    Attrs at;
-    std::vector<Edge> edges;                  // per input, added by connect()
-    std::vector<Meta> inputs;                 // of the tensors as given, before autocast
+    Attributes at;               // of the struct that the row was made for
+    std::vector<Edge> edges;     // per input, added by connect()
+    std::vector<Meta> inputs;    // of the tensors as given, before autocast
     std::atomic<std::uint32_t> consumers{0};  // edges that have ever led to a result of this node
     std::vector<Meta> outputs;
     Tensors saved_inputs;  // values the kernel saw (after autocast), without history
@@ -139,12 +141,119 @@ private:
 };
 void dispose(Node* node) noexcept;
 
-// The one door: autocast, device check, dispatch, record. One result of the given shape.
-Tensor call(const Op& op, In given, const Attrs& at, const Shape& shape);
+// A function as a row's column: .vjp = row_function<linear_vjp>.
+template <auto* f> struct RowFunction {
+    template <class... T> auto operator()(const T&... x) const -> decltype(f(x...)) { return f(x...); }
+};
+template <auto* f> inline constexpr RowFunction<f> row_function{};
+
+// The gradient in a row for attributes A: a lambda of (node, at, gradients), or of (node, gradients) where it
+// reads no attributes. One that expects another op's attributes does not compile.
+template <class A> struct VjpOf {
+    template <class F> static constexpr bool reads_attributes =
+        std::is_invocable_r_v<Tensors, F, const Node&, const A&, const Tensors&>;
+    Vjp* run = nullptr;
+
+    constexpr VjpOf() = default;
+    template <class F>
+    requires(std::is_empty_v<F> &&
+             (reads_attributes<F> ||
+              std::is_invocable_r_v<Tensors, F, const Node&, const Tensors&>)) constexpr VjpOf(F)
+        : run([](const Node& node, const Tensors& g) -> Tensors {
+              if constexpr (reads_attributes<F>)
+                  return F{}(node, node.at.template as<A>(), g);
+              else
+                  return F{}(node, g);
+          }) {}
+};
+
+// The decomposition in a row: a lambda of (inputs, at), or of (inputs).
+template <class A> struct DecompositionOf {
+    template <class F> static constexpr bool reads_attributes =
+        std::is_invocable_r_v<Tensors, F, In, const A&>;
+    Decomposition* run = nullptr;
+
+    constexpr DecompositionOf() = default;
+    template <class F>
+    requires(std::is_empty_v<F> &&
+             (reads_attributes<F> || std::is_invocable_r_v<Tensors, F, In>)) constexpr DecompositionOf(F)
+        : run([](In in, const void* at) -> Tensors {
+              if constexpr (reads_attributes<F>)
+                  return F{}(in, *static_cast<const A*>(at));
+              else
+                  return F{}(in);
+          }) {}
+};
+
+// What is written down of an op whose attributes are an A.
+template <class A> struct RowOf {
+    const char* name = A::name;  // several ops may share a kernel, and so its attributes
+    Cast cast = Cast::keep;
+    std::uint8_t save = save_inputs;
+    Result result = Result::first;
+    bool integers_to_real = false;  // integral inputs compute as float32
+    bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
+    bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
+    bool differentiable = true;
+    // If not 0: results from this one on are float32 (float64 beside a float64 result 0) whatever the dtype
+    // of the first is. For what only the gradient reads, such as means, maxima and sums.
+    std::uint8_t statistics = 0;
+    std::uint8_t bits = 0;  // if not 0: this result is uint8, bits that only the gradient reads
+    // How many gradients of values inside the op its vjp takes: they follow those of the results, and come
+    // from a sole consumer (Node::send_inner) in place of theirs.
+    std::uint8_t inner_gradients = 0;
+    VjpOf<A> vjp = {};  // none: differentiate the decomposition
+    // The op in other ops: fallback, test reference, gradient. call() converts its results to their dtypes.
+    DecompositionOf<A> decomposition = {};
+
+    Row erased() const {
+        return {name,
+                cast,
+                save,
+                result,
+                integers_to_real,
+                strided,
+                mixed,
+                differentiable,
+                statistics,
+                bits,
+                inner_gradients,
+                vjp.run,
+                decomposition.run,
+                &attributes_type<A>,
+                &kernel_id<A>};
+    }
+};
+
+// An op whose attributes are an A.
+template <class A> class OpOf : public Op {
+public:
+    explicit OpOf(const RowOf<A>& row) : Op(row.erased()) {}
+};
+
+// The one door: autocast, device check, dispatch, record. `at` is of the op's own struct. dtype: the result's,
+// where the op or its caller wants another than follows from the inputs.
+Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
+             std::optional<Dtype> dtype);
 // Several results.
-Tensors call(const Op& op, In given, const Attrs& at, std::span<const Shape> shapes);
+template <class A> Tensors call(const OpOf<A>& op, In given, const std::type_identity_t<A>& at,
+                                std::span<const Shape> shapes, std::optional<Dtype> dtype = {}) {
+    return call(static_cast<const Op&>(op), given, AttributesRef(at), shapes, dtype);
+}
+// One result of the given shape.
+Tensor call_one(const Op& op, In given, const AttributesRef& at, const Shape& shape,
+                std::optional<Dtype> dtype);
+template <class A> Tensor call(const OpOf<A>& op, In given, const std::type_identity_t<A>& at,
+                               const Shape& shape, std::optional<Dtype> dtype = {}) {
+    return call_one(op, given, AttributesRef(at), shape, dtype);
+}
+template <class A> Tensor call(const OpOf<A>& op, std::initializer_list<Tensor> given,
+                               const std::type_identity_t<A>& at, const Shape& shape,
+                               std::optional<Dtype> dtype = {}) {
+    return call_one(op, In(given.begin(), given.size()), AttributesRef(at), shape, dtype);
+}
 // A result that shares the storage of given[0] (views): `view` is already made; only history is added.
-Tensor record_view(const Op& op, const Tensor& given, const Attrs& at, Tensor view);
+Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, Tensor view);
 
 // Set on this thread, ops that have a decomposition run it instead of their kernel: tests compare the two.
 bool& prefer_decomposition();
@@ -155,9 +264,5 @@ bool autocast_takes(const Tensor& x);
 
 // The dtype that op's kernel will read input x in, when an Autocast scope is open; x's own otherwise.
 Dtype autocast_dtype(Cast cast, const Tensor& x);
-
-inline Tensor call(const Op& op, std::initializer_list<Tensor> given, const Attrs& at, const Shape& shape) {
-    return call(op, In(given.begin(), given.size()), at, shape);
-}
 
 }  // namespace mezzo

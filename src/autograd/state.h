@@ -8,14 +8,16 @@ namespace mezzo {
 
 struct AutocastState {
     bool enabled[device_type_count] = {};
-    Dtype dtype[device_type_count] = {float16, float16};
+    Dtype dtype[device_type_count] = {float16, float16, float16};
     bool cache = true;
 };
 
 AutocastState& autocast_state();  // of this thread
 inline bool autocast_open() {
     const AutocastState& s = autocast_state();
-    return s.enabled[0] || s.enabled[1];
+    bool any = false;
+    for (const bool enabled : s.enabled) any = any || enabled;
+    return any;
 }
 
 // Sets this thread's state, and puts the previous one back at the end.
@@ -48,9 +50,9 @@ Tensor cached_cast(const Tensor& x, Dtype dtype);
 struct CastWork {
     std::uint64_t tensors = 0, bytes = 0;
 };
-// Applies a policy to the inputs of an op (fp32_out: to its result dtype, in `at`); history is the caller's
-// business. Throws for Cast::banned.
-CastWork autocast_inputs(const Row& row, Tensors& values, Attrs& at);
+// Applies a policy to the inputs of an op (fp32_out: to the dtype asked for, unless one is); history is the
+// caller's business. Throws for Cast::banned.
+CastWork autocast_inputs(const Row& row, Tensors& values, std::optional<Dtype>& asked);
 
 // Casts made by autocast on this thread, and entries in its cache: for tests and the report.
 struct AutocastCounters {

@@ -1,43 +1,16 @@
-// What a device provides, and the form of every kernel.
+// What a device provides.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
-#include "core/activation.h"
 #include "core/staging.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
 
 struct GemmPlanStore;  // kernels/gemm_plan.h
-
-// The attributes of an op: one flat struct for all, filled by designated initialisers. An op reads what it
-// needs.
-struct Attrs {
-    Axes axes = {};        // reductions: ascending, non-negative
-    Shape shape = {};      // target of views and sum_to
-    std::int64_t dim = 0;  // softmax, cat, slice, …: non-negative
-    std::int64_t start = 0, step = 1;
-    // Scalars: of *_scalar ops; clamp bounds; dropout p; smooth_l1 beta; label smoothing.
-    double alpha = 0, beta = 0;
-    std::int64_t index = 0;              // ignore_index
-    std::uint64_t seed = 0, offset = 0;  // of the Philox stream
-    Dtype dtype = float32;
-    bool has_dtype = false;  // dtype is the result's dtype
-    bool keepdim = false;
-    bool trans_a = false, trans_b = false;
-    Activation activation = Activation::none;
-    std::uint8_t reduction = 0;  // Reduction
-};
-
-using In = std::span<const Tensor>;
-using Out = std::span<const Tensor>;
-
-// Computes out from in; shapes, dtypes and devices have been checked. Reads no graph, opens no scope.
-using Kernel = void(In in, const Attrs& at, Out out);
 
 // The memory and copies of one device type. All calls may throw Error.
 struct Backend {
@@ -70,7 +43,7 @@ struct Backend {
     const GemmPlanStore* gemm_plans = nullptr;
 };
 
-// The backend of a device type, or null in a build without it.
+// The backend of a device type, or null in a process without it (kernels/registry.h).
 const Backend* backend(DeviceType type);
 // The backend of a device that is there; otherwise throws Error(device) in the name of op.
 const Backend& backend_of(const char* op, Device device);

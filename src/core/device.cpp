@@ -9,21 +9,10 @@
 
 namespace mezzo {
 
-extern const Backend cpu_backend;  // src/cpu/backend.cpp
-#ifdef MEZZO_HAVE_CUDA
-extern const Backend cuda_backend;  // cuda/backend.cpp
-#endif
-
-const Backend* backend(DeviceType type) {
-    if (type == DeviceType::cpu) return &cpu_backend;
-#ifdef MEZZO_HAVE_CUDA
-    return &cuda_backend;
-#else
-    return nullptr;
-#endif
+const char* name(DeviceType type) {
+    constexpr const char* names[device_type_count] = {"cpu", "cuda", "custom"};
+    return names[int(type)];
 }
-
-const char* name(DeviceType type) { return type == DeviceType::cpu ? "cpu" : "cuda"; }
 
 int cuda_device_count() {
     const Backend* cuda = backend(DeviceType::cuda);
@@ -34,7 +23,8 @@ Device best_device() { return cuda_device_count() > 0 ? Device(DeviceType::cuda)
 
 const Backend& backend_of(const char* op, Device device) {
     const Backend* found = backend(device.type());
-    check(found != nullptr, ErrorKind::device, op, ": no device ", device, "; this build has no CUDA");
+    check(found != nullptr, ErrorKind::device, op, ": no device ", device, "; ",
+          device.type() == DeviceType::cuda ? "this build has no CUDA" : "no such backend is registered");
     const int count = found->device_count();
     check(device.index >= 0 && device.index < count, ErrorKind::device, op, ": no device ", device,
           "; there are ", count, " devices of this type");
@@ -47,9 +37,10 @@ Device parse_device(const char* text) {
     DeviceType type = DeviceType::cpu;
     int index = 0;
     bool good = true;
-    if (rest.starts_with("cuda")) {
-        type = DeviceType::cuda;
-        rest.remove_prefix(4);
+    for (const DeviceType indexed : {DeviceType::cuda, DeviceType::custom})
+        if (rest.starts_with(name(indexed))) type = indexed;
+    if (type != DeviceType::cpu) {
+        rest.remove_prefix(std::string_view(name(type)).size());
         if (!rest.empty()) {
             const char* end = rest.data() + rest.size();
             const auto [stop, error] = std::from_chars(rest.data() + 1, end, index);
@@ -60,7 +51,7 @@ Device parse_device(const char* text) {
         good = rest == "cpu";
     }
     check(good, ErrorKind::device, "parse_device: \"", whole,
-          "\" is no device; use cpu, cuda or cuda:<index>");
+          "\" is no device; use cpu, cuda, cuda:<index>, custom or custom:<index>");
     const Device device(type, index);
     backend_of("parse_device", device);
     return device;

@@ -23,7 +23,7 @@ void append_shape(std::string& out, const Shape& shape) {
 
 void append_device(std::string& out, const Device& device) {
     out += name(device.type());
-    if (device.type() == DeviceType::cuda) out += fmt::format(":{}", int(device.index));
+    if (device.type() != DeviceType::cpu) out += fmt::format(":{}", int(device.index));
 }
 
 }  // namespace

@@ -10,8 +10,9 @@
 #include <cmath>
 
 #include "cpu/buffer.h"
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -193,7 +194,7 @@ std::int64_t chunk_of_queries(const AttentionProblem& p, std::int64_t nr) {
 
 namespace mezzo::cpu_kernels {
 
-void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
+void scaled_dot_product_attention(In in, const kernels::ScaledDotProductAttention& at, Out out) {
     const cpu::AttentionProblem p(in[0], in[1], in[2], in[3], at);
     if (p.batch * p.heads * p.query == 0) return;
     if (in[0]->dtype == float64) return cpu::attention_f64(p, out);
@@ -216,5 +217,8 @@ void scaled_dot_product_attention(In in, const Attrs& at, Out out) {
         }
     });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention>()};
+constinit const KernelList attention_list = entries;
 
 }  // namespace mezzo::cpu_kernels

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "core/backend.h"
 #include "core/tensor_impl.h"
 #include "cpu/attention_products.h"
+#include "kernels/attention.h"
 
 namespace mezzo::cpu {
 
@@ -55,7 +55,7 @@ struct WeightDropout {
     double scale = 1;  // of the weights that are kept
 
     WeightDropout() = default;
-    explicit WeightDropout(const Attrs& at);
+    WeightDropout(double p, const RandomState& stream);
     // to[i] = whether element first + i is kept, n <= attention_keys.
     void read(std::int64_t first, std::int64_t n, std::uint8_t* to) const;
 };
@@ -73,7 +73,8 @@ struct AttentionProblem {
     Mask mask;
     WeightDropout dropout;
 
-    AttentionProblem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Attrs& at);
+    AttentionProblem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                     const kernels::ScaledDotProductAttention& at);
     float log2_scale() const;
     // The tiles to multiply on, or null: vectors.
     const TileKernels* tiles() const;
@@ -101,6 +102,6 @@ void write_rows(const GemmKernels& gemm, const float* t, std::int64_t ldt, std::
 
 // The float64 kernels: a row of weights at a time.
 void attention_f64(const AttentionProblem& p, Out out);
-void attention_grad_f64(In in, const Attrs& at, Out out);
+void attention_grad_f64(In in, const kernels::ScaledDotProductAttention& at, Out out);
 
 }  // namespace mezzo::cpu

@@ -38,12 +38,12 @@ bool Mask::read(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, 
     return std::memchr(to, 1, std::size_t(n)) != nullptr;
 }
 
-WeightDropout::WeightDropout(const Attrs& at) {
-    if (!(at.alpha > 0)) return;
-    threshold = std::uint32_t(std::lround(at.alpha * 65536.0));
-    seed = at.seed;
-    offset = at.offset;
-    scale = 1 / (1 - at.alpha);
+WeightDropout::WeightDropout(double p, const RandomState& stream) {
+    if (!(p > 0)) return;
+    threshold = std::uint32_t(std::lround(p * 65536.0));
+    seed = stream.seed;
+    offset = stream.offset;
+    scale = 1 / (1 - p);
 }
 
 void WeightDropout::read(std::int64_t first, std::int64_t n, std::uint8_t* to) const {
@@ -56,19 +56,19 @@ void WeightDropout::read(std::int64_t first, std::int64_t n, std::uint8_t* to) c
 }
 
 AttentionProblem::AttentionProblem(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& mask_,
-                                   const Attrs& at)
+                                   const kernels::ScaledDotProductAttention& at)
     : batch(q_->shape[0]),
       heads(q_->shape[2]),
       query(q_->shape[1]),
       key(k_->shape[1]),
       dim(q_->shape[3]),
-      scale(at.beta),
-      causal(at.index != 0),
+      scale(at.scale),
+      causal(at.causal),
       q(q_),
       k(k_),
       v(v_),
       mask(mask_),
-      dropout(at) {}
+      dropout(at.dropout_p, at.stream) {}
 
 // Positive, so that -inf times it is -inf.
 float AttentionProblem::log2_scale() const { return std::max(float(scale * 1.4426950408889634), FLT_MIN); }

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "cpu/attention.h"
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -97,7 +97,7 @@ void attention_f64(const AttentionProblem& p, Out out) {
 }
 
 // dv = d(p)^T g, ds = p (d(g v^T) - sum(g y)), dq = scale ds k, dk = scale ds^T q, d being dropout.
-void attention_grad_f64(In in, const Attrs& at, Out out) {
+void attention_grad_f64(In in, const kernels::ScaledDotProductAttention& at, Out out) {
     Tensors x, grads;
     for (std::size_t i = 0; i < 5; ++i) x.push_back(as_double(in[i]));
     for (const Tensor& y : out)

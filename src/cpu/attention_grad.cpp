@@ -11,9 +11,10 @@
 
 #include "cpu/attention.h"
 #include "cpu/buffer.h"
+#include "cpu/kernels.h"
 #include "cpu/loops.h"
 #include "cpu/parallel.h"
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -339,11 +340,11 @@ struct Parts {
 
 namespace mezzo::cpu_kernels {
 
-void scaled_dot_product_attention_grad(In in, const Attrs& at, Out out) {
+void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAttentionGrad& at, Out out) {
     bool f64 = out[0]->dtype == float64;
     for (std::size_t i = 0; i < 5; ++i) f64 = f64 || in[i]->dtype == float64;
-    if (f64) return cpu::attention_grad_f64(in, at, out);
-    const cpu::AttentionProblem p(in[1], in[2], in[3], in[7], at);
+    if (f64) return cpu::attention_grad_f64(in, at.forward, out);
+    const cpu::AttentionProblem p(in[1], in[2], in[3], in[7], at.forward);
     if (p.batch * p.heads == 0) return;
     const bool same = in[0]->dtype == in[1]->dtype;
     const cpu::Backward backward(in, p, out, same ? p.tiles() : nullptr), on_vectors(in, p, out, nullptr);
@@ -359,5 +360,8 @@ void scaled_dot_product_attention_grad(In in, const Attrs& at, Out out) {
             }
     });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention_grad>()};
+constinit const KernelList attention_grad_list = entries;
 
 }  // namespace mezzo::cpu_kernels

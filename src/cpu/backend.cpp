@@ -9,9 +9,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/backend.h"
 #include "cpu/isa.h"
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
+#include "kernels/registry.h"
 
 namespace mezzo {
 namespace {
@@ -59,17 +60,26 @@ void copy(int, void* to, const void* from, std::size_t bytes) {
 
 void nothing_to_wait_for(int) {}
 
+const Backend memory{.device_count = device_count,
+                     .hardware_name = hardware_name,
+                     .allocate = allocate,
+                     .release = release,
+                     .copy_in = copy,
+                     .copy_out = copy,
+                     .copy = copy,
+                     .synchronize = nothing_to_wait_for};
+
+const KernelList* const lists[] = {
+    &cpu_kernels::attention_list, &cpu_kernels::attention_grad_list, &cpu_kernels::class_loss_list,
+    &cpu_kernels::copy_list,      &cpu_kernels::elementwise_list,    &cpu_kernels::index_list,
+    &cpu_kernels::loss_list,      &cpu_kernels::matmul_list,         &cpu_kernels::norm_list,
+    &cpu_kernels::random_list,    &cpu_kernels::reduce_list,         &cpu_kernels::rowwise_list};
+
 }  // namespace
 
-extern const Backend cpu_backend;
-const Backend cpu_backend{.device_count = device_count,
-                          .hardware_name = hardware_name,
-                          .allocate = allocate,
-                          .release = release,
-                          .copy_in = copy,
-                          .copy_out = copy,
-                          .copy = copy,
-                          .synchronize = nothing_to_wait_for};
+extern const StepKernels cpu_step_kernels;  // src/cpu/step.cpp
+extern const BackendParts cpu_parts;
+constinit const BackendParts cpu_parts{&memory, lists, &cpu_step_kernels};
 
 void set_num_threads(int n) { cpu::set_num_threads(n); }
 

@@ -3,15 +3,14 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
+#include "kernels/loss.h"
 
 namespace mezzo {
 namespace {
 
 using namespace cpu;
-
-enum Reduce : std::uint8_t { none, mean, sum };
 
 struct Targets {
     const std::int64_t* index;
@@ -61,9 +60,9 @@ void write_row(const Tensor& y, std::int64_t row, std::int64_t classes, const F&
     convert(memory.data(), dtype_of<T>(), to, y->dtype, classes);
 }
 
-void store_reduced(const std::vector<double>& losses, const Targets& targets, std::uint8_t reduction,
+void store_reduced(const std::vector<double>& losses, const Targets& targets, Reduction reduction,
                    const Tensor& y) {
-    if (reduction == none) {
+    if (reduction == Reduction::none) {
         const Sink sink(y, float64);
         for (std::int64_t i = 0; i < targets.rows; i += chunk)
             sink.store(i, targets.rows - i < chunk ? targets.rows - i : chunk, losses.data() + i);
@@ -71,16 +70,16 @@ void store_reduced(const std::vector<double>& losses, const Targets& targets, st
     }
     double total = 0;
     for (const double loss : losses) total += loss;
-    if (reduction == mean) total /= double(targets.counted);
+    if (reduction == Reduction::mean) total /= double(targets.counted);
     Sink(y, float64).store(0, 1, &total);
 }
 
 // The gradient of each row's loss, mean already divided.
-double row_gradient(const Tensor& g, const Targets& targets, std::uint8_t reduction, std::int64_t row) {
+double row_gradient(const Tensor& g, const Targets& targets, Reduction reduction, std::int64_t row) {
     double value = 0;
-    const std::int64_t at = reduction == none ? row * std::int64_t(size_of(g->dtype)) : 0;
+    const std::int64_t at = reduction == Reduction::none ? row * std::int64_t(size_of(g->dtype)) : 0;
     convert(g->bytes() + at, g->dtype, &value, float64, 1);
-    return reduction == mean ? value / double(targets.counted) : value;
+    return reduction == Reduction::mean ? value / double(targets.counted) : value;
 }
 
 double element(const Tensor& x, std::int64_t i) {
@@ -105,10 +104,10 @@ template <class T> double shifted_mean(const T* x, std::int64_t n, T shift) {
 // loss = lse - (1 - s) x[target] - s mean(x), lse = ln sum e^x, s the smoothing. Largest logit and sum of
 // e^(x - largest) go to the gradient apart: their log-sum-exp would round the sum away where logits are
 // large.
-template <class T> void cross_entropy(In in, const Attrs& at, Out out) {
+template <class T> void cross_entropy_of(In in, const kernels::CrossEntropy& at, Out out) {
     const Tensor& x = in[0];
     const std::int64_t classes = x->shape[1];
-    const Targets targets("cross_entropy", in[1], classes, at.index);
+    const Targets targets("cross_entropy", in[1], classes, at.ignore_index);
     const RealLoops<T>& loops = real_loops<T>();
     std::vector<double> losses(static_cast<std::size_t>(targets.rows)), maxima(losses.size()),
         sums(losses.size());
@@ -121,21 +120,21 @@ template <class T> void cross_entropy(In in, const Attrs& at, Out out) {
         double& loss = losses[std::size_t(row)];
         if (targets.ignores(row)) return;
         loss = (double(largest) - double(p[targets.index[row]])) + log_sum;
-        if (at.alpha != 0) {
+        if (at.label_smoothing != 0) {
             const double smooth = log_sum - shifted_mean(p, classes, largest);
-            loss = (1 - at.alpha) * loss + at.alpha * smooth;
+            loss = (1 - at.label_smoothing) * loss + at.label_smoothing * smooth;
         }
     });
     store_reduced(losses, targets, at.reduction, out[0]);
-    store_reduced(maxima, targets, none, out[1]);
-    store_reduced(sums, targets, none, out[2]);
+    store_reduced(maxima, targets, Reduction::none, out[1]);
+    store_reduced(sums, targets, Reduction::none, out[2]);
 }
 
 // (softmax(x) - (1 - s) [i == target] - s / classes) g
-template <class T> void cross_entropy_grad(In in, const Attrs& at, Out out) {
+template <class T> void cross_entropy_grad_of(In in, const kernels::CrossEntropyGrad& at, Out out) {
     const Tensor& x = in[1];
     const std::int64_t classes = x->shape[1];
-    const Targets targets("cross_entropy", in[2], classes, at.index);
+    const Targets targets("cross_entropy", in[2], classes, at.ignore_index);
     const Loops& all = active_loops();
     const int compute = int(compute_for(dtype_of<T>()));
     for_rows(targets.rows, classes, [&](std::int64_t row) {
@@ -149,10 +148,10 @@ template <class T> void cross_entropy_grad(In in, const Attrs& at, Out out) {
             real_loops<T>().exp_sum(to, p, classes, T(element(in[3], row)));
             // g e / total - g wanted: one pass, and 0 where the target has all of the weight.
             all.unary[int(UnaryOp::mul_scalar)][compute](to, to, classes, double(g) / element(in[4], row), 0);
-            to[targets.index[row]] -= g * T(1 - at.alpha);
-            if (at.alpha != 0)
-                all.unary[int(UnaryOp::add_scalar)][compute](to, to, classes,
-                                                             -double(g) * at.alpha / double(classes), 0);
+            to[targets.index[row]] -= g * T(1 - at.label_smoothing);
+            if (at.label_smoothing != 0)
+                all.unary[int(UnaryOp::add_scalar)][compute](
+                    to, to, classes, -double(g) * at.label_smoothing / double(classes), 0);
         });
     });
 }
@@ -161,9 +160,9 @@ template <class T> void cross_entropy_grad(In in, const Attrs& at, Out out) {
 
 namespace cpu_kernels {
 
-void nll_loss(In in, const Attrs& at, Out out) {
+void nll_loss(In in, const kernels::NllLoss& at, Out out) {
     const std::int64_t classes = in[0]->shape[1];
-    const Targets targets("nll_loss", in[1], classes, at.index);
+    const Targets targets("nll_loss", in[1], classes, at.ignore_index);
     std::vector<double> losses(static_cast<std::size_t>(targets.rows));
     for (std::int64_t row = 0; row < targets.rows; ++row)
         if (!targets.ignores(row))
@@ -171,9 +170,9 @@ void nll_loss(In in, const Attrs& at, Out out) {
     store_reduced(losses, targets, at.reduction, out[0]);
 }
 
-void nll_loss_grad(In in, const Attrs& at, Out out) {
-    const std::int64_t classes = at.shape[1];
-    const Targets targets("nll_loss", in[1], classes, at.index);
+void nll_loss_grad(In in, const kernels::NllLossGrad& at, Out out) {
+    const std::int64_t classes = at.classes;
+    const Targets targets("nll_loss", in[1], classes, at.ignore_index);
     for_rows(targets.rows, classes, [&](std::int64_t row) {
         write_row<double>(out[0], row, classes, [&](double* to) {
             for (std::int64_t i = 0; i < classes; ++i) to[i] = 0;
@@ -183,13 +182,17 @@ void nll_loss_grad(In in, const Attrs& at, Out out) {
     });
 }
 
-void cross_entropy(In in, const Attrs& at, Out out) {
-    with_real(in[0]->dtype, [&]<class T>(T) { mezzo::cross_entropy<T>(in, at, out); });
+void cross_entropy(In in, const kernels::CrossEntropy& at, Out out) {
+    with_real(in[0]->dtype, [&]<class T>(T) { cross_entropy_of<T>(in, at, out); });
 }
 
-void cross_entropy_grad(In in, const Attrs& at, Out out) {
-    with_real(in[1]->dtype, [&]<class T>(T) { mezzo::cross_entropy_grad<T>(in, at, out); });
+void cross_entropy_grad(In in, const kernels::CrossEntropyGrad& at, Out out) {
+    with_real(in[1]->dtype, [&]<class T>(T) { cross_entropy_grad_of<T>(in, at, out); });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<nll_loss>(), kernel_entry<nll_loss_grad>(),
+                                   kernel_entry<cross_entropy>(), kernel_entry<cross_entropy_grad>()};
+constinit const KernelList class_loss_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -1,6 +1,7 @@
 // Conversions, copies and fills.
+#include "kernels/copy.h"
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
 
 namespace mezzo {
 namespace {
@@ -79,10 +80,10 @@ void assign(const Tensor& x, const Tensor& y) {
 
 namespace cpu_kernels {
 
-void cast(In in, const Attrs&, Out out) { assign(in[0], out[0]); }
+void cast(In in, const kernels::Cast&, Out out) { assign(in[0], out[0]); }
 
 // x may be another view of out's memory: then it is read completely first.
-void copy_into(In in, const Attrs&, Out out) {
+void copy_into(In in, const kernels::CopyInto&, Out out) {
     const Tensor &x = in[0], &y = out[0];
     if (x->storage != y->storage || !x->storage) return assign(x, y);
     const Tensor copy = empty(y->shape, {.dtype = y->dtype});
@@ -90,9 +91,9 @@ void copy_into(In in, const Attrs&, Out out) {
     assign(copy, y);
 }
 
-void fill(In, const Attrs& at, Out out) {
+void fill(In, const kernels::Fill& at, Out out) {
     const Tensor& y = out[0];
-    const Element element(at.alpha, y->dtype);
+    const Element element(at.value, y->dtype);
     Layout repeat;
     repeat.dims = 1;
     repeat.sizes[0] = y->numel;
@@ -105,7 +106,7 @@ void fill(In, const Attrs& at, Out out) {
 }
 
 // Along dim, each input is a run of size(dim) * inner elements per outer index.
-void cat(In in, const Attrs& at, Out out) {
+void cat(In in, const kernels::Cat& at, Out out) {
     const Tensor& y = out[0];
     std::int64_t outer = 1, inner = 1;
     for (int d = 0; d < y->shape.size(); ++d)
@@ -127,7 +128,7 @@ void cat(In in, const Attrs& at, Out out) {
     }
 }
 
-void arange(In, const Attrs&, Out out) {
+void arange(In, const kernels::Arange&, Out out) {
     const Tensor& y = out[0];
     const Dtype dtype = is_floating(y->dtype) ? float64 : int64;
     const Sink sink(y, dtype);
@@ -140,6 +141,10 @@ void arange(In, const Attrs&, Out out) {
         sink.store(begin, n, buffer.bytes);
     });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<cast>(), kernel_entry<copy_into>(), kernel_entry<fill>(),
+                                   kernel_entry<cat>(), kernel_entry<arange>()};
+constinit const KernelList copy_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

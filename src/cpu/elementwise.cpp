@@ -2,8 +2,9 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 
 namespace mezzo {
 namespace {
@@ -28,21 +29,21 @@ TypedLoop<L> loop_for(const L (&narrow)[2], const L (&wide)[compute_count], In i
     return {wide[int(compute)], dtype_of(compute)};
 }
 
-void unary(UnaryOp op, In in, const Attrs& at, Out out) {
+void unary(UnaryOp op, In in, Out out, double alpha = 0, double beta = 0) {
     const Loops& loops = active_loops();
     const auto [loop, type] = loop_for(loops.unary16[int(op)], loops.unary[int(op)], in.first(1), out);
     const Source x(in[0], out[0]->shape, type);
     const Sink y(out[0], type);
     if (x.direct() && y.direct()) {
         parallel_for(out[0]->numel, grain, [&, loop = loop](std::int64_t begin, std::int64_t end) {
-            loop(y.at(begin), x.at(begin), end - begin, at.alpha, at.beta);
+            loop(y.at(begin), x.at(begin), end - begin, alpha, beta);
         });
         return;
     }
     for_chunks(out[0]->numel, [&, loop = loop](std::int64_t begin, std::int64_t n) {
         Buffer buffer;
         const void* from = x.read(begin, n, buffer);
-        loop(y.open(begin, buffer), from, n, at.alpha, at.beta);
+        loop(y.open(begin, buffer), from, n, alpha, beta);
         y.finish(begin, n, buffer);
     });
 }
@@ -129,15 +130,15 @@ double saturate(double value, Dtype dtype) {
     return value > highest ? highest : value < -highest ? -highest : value;
 }
 
-template <class T> void clamp_grad(In in, const Attrs& at, Out out) {
+template <class T> void clamp_grad(In in, const kernels::ClampGrad& at, Out out) {
     const Source g(in[0], out[0]->shape, dtype_of<T>()), x(in[1], out[0]->shape, dtype_of<T>());
     const Sink y(out[0], dtype_of<T>());
     for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
         Buffer buffer_g, buffer_x;
         const T* from_g = g.template read_as<T>(begin, n, buffer_g);
         const T* from_x = x.template read_as<T>(begin, n, buffer_x);
-        real_loops<T>().clamp_grad(y.template open_as<T>(begin, buffer_g), from_g, from_x, n, T(at.alpha),
-                                   T(at.beta));
+        real_loops<T>().clamp_grad(y.template open_as<T>(begin, buffer_g), from_g, from_x, n, T(at.low),
+                                   T(at.high));
         y.finish(begin, n, buffer_g);
     });
 }
@@ -146,25 +147,25 @@ template <class T> void clamp_grad(In in, const Attrs& at, Out out) {
 
 namespace cpu_kernels {
 
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) \
-    void name(In in, const Attrs& at, Out out) { unary(UnaryOp::name, in, at, out); }
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) \
-    void name(In in, const Attrs& at, Out out) { unary(UnaryOp::name, in, at, out); }
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
-    void name(In in, const Attrs&, Out out) { arithmetic(BinaryOp::name, in, out); }
-#define MEZZO_COMPARE(name) \
-    void name(In in, const Attrs&, Out out) { compare(CompareOp::name, in, out); }
+#define MEZZO_UNARY(op, cast, ints, keep, gradient) \
+    void op(In in, const kernels::op&, Out out) { unary(UnaryOp::op, in, out); }
+#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) \
+    void op(In in, const kernels::op& at, Out out) { unary(UnaryOp::op, in, out, at.alpha, at.beta); }
+#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) \
+    void op(In in, const kernels::op&, Out out) { arithmetic(BinaryOp::op, in, out); }
+#define MEZZO_COMPARE(op) \
+    void op(In in, const kernels::op&, Out out) { compare(CompareOp::op, in, out); }
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
 #undef MEZZO_BINARY
 #undef MEZZO_COMPARE
 
-void logical_not(In in, const Attrs&, Out out) {
+void logical_not(In in, const kernels::LogicalNot&, Out out) {
     test<bool>(in, out, [](bool x) { return !x; });
 }
 
-void isfinite(In in, const Attrs&, Out out) {
+void isfinite(In in, const kernels::IsFinite&, Out out) {
     if (in[0]->dtype == float64)
         test<double>(in, out, [](double x) { return std::isfinite(x); });
     else if (is_floating(in[0]->dtype))
@@ -173,14 +174,14 @@ void isfinite(In in, const Attrs&, Out out) {
         test<bool>(in, out, [](bool) { return true; });
 }
 
-void where(In in, const Attrs&, Out out) {
+void where(In in, const kernels::Where&, Out out) {
     const Dtype dtype = out[0]->dtype;
     select(in[0], Source(in[1], out[0]->shape, dtype), Source(in[2], out[0]->shape, dtype), out[0]);
 }
 
-void masked_fill(In in, const Attrs& at, Out out) {
+void masked_fill(In in, const kernels::MaskedFill& at, Out out) {
     const Dtype dtype = out[0]->dtype;
-    const double value = saturate(at.alpha, dtype);
+    const double value = saturate(at.value, dtype);
     Layout repeat;
     repeat.dims = 1;
     repeat.sizes[0] = out[0]->numel;
@@ -188,9 +189,23 @@ void masked_fill(In in, const Attrs& at, Out out) {
     select(in[1], Source(&value, float64, repeat, dtype), Source(in[0], out[0]->shape, dtype), out[0]);
 }
 
-void clamp_grad(In in, const Attrs& at, Out out) {
+void clamp_grad(In in, const kernels::ClampGrad& at, Out out) {
     with_real(out[0]->dtype, [&]<class T>(T) { mezzo::clamp_grad<T>(in, at, out); });
 }
+
+#define MEZZO_UNARY(op, cast, ints, keep, gradient) kernel_entry<op>(),
+#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) kernel_entry<op>(),
+#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) kernel_entry<op>(),
+#define MEZZO_COMPARE(op) kernel_entry<op>(),
+constexpr KernelEntry entries[] = {
+#include "mezzo/ops.def"
+    kernel_entry<logical_not>(), kernel_entry<isfinite>(), kernel_entry<where>(), kernel_entry<masked_fill>(),
+    kernel_entry<clamp_grad>()};
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+#undef MEZZO_BINARY
+#undef MEZZO_COMPARE
+constinit const KernelList elementwise_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/activation.h"
+#include "kernels/activation.h"
 #include "mezzo/dtype.h"
 
 namespace mezzo::cpu {

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
+#include "kernels/index.h"
 
 namespace mezzo {
 namespace {
@@ -261,18 +262,20 @@ template <class T> void scatter_sum(const Tensor& src, const std::int64_t* index
 
 namespace cpu_kernels {
 
-void embedding(In in, const Attrs&, Out out) { select_rows("embedding", in[0], in[1], 0, out[0]); }
-void index_select(In in, const Attrs& at, Out out) {
+void embedding(In in, const kernels::Embedding&, Out out) {
+    select_rows("embedding", in[0], in[1], 0, out[0]);
+}
+void index_select(In in, const kernels::IndexSelect& at, Out out) {
     select_rows("index_select", in[0], in[1], at.dim, out[0]);
 }
-void embedding_grad(In in, const Attrs& at, Out out) {
-    sum_rows("embedding_grad", in, 0, at.index, at.beta != 0, out[0]);
+void embedding_grad(In in, const kernels::EmbeddingGrad& at, Out out) {
+    sum_rows("embedding_grad", in, 0, at.padding_idx, at.accumulate, out[0]);
 }
-void index_select_grad(In in, const Attrs& at, Out out) {
+void index_select_grad(In in, const kernels::IndexSelectGrad& at, Out out) {
     sum_rows("index_select_grad", in, at.dim, -1, false, out[0]);
 }
 
-void gather(In in, const Attrs& at, Out out) {
+void gather(In in, const kernels::Gather& at, Out out) {
     const Tensor &x = in[0], &y = out[0];
     const Slices s(x->shape, at.dim);
     const std::int64_t* const index = checked("gather", in[1], s.size);
@@ -289,7 +292,7 @@ void gather(In in, const Attrs& at, Out out) {
     });
 }
 
-void scatter_add(In in, const Attrs& at, Out out) {
+void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
     const std::int64_t size = out[0]->shape[int(at.dim)];
     const std::int64_t* const index = checked("scatter_add", in[1], size);
     if (out[0]->numel == 0) return;
@@ -301,6 +304,11 @@ void scatter_add(In in, const Attrs& at, Out out) {
     with_real(count > longest_chain ? float64 : out[0]->dtype,
               [&]<class T>(T) { scatter_sum<T>(in[0], index, x, s, count, out[0]); });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<embedding>(),    kernel_entry<embedding_grad>(),
+                                   kernel_entry<index_select>(), kernel_entry<index_select_grad>(),
+                                   kernel_entry<gather>(),       kernel_entry<scatter_add>()};
+constinit const KernelList index_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -2,17 +2,17 @@
 // fixed chunks and are added in order, in double.
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
+#include "kernels/loss.h"
 
 namespace mezzo {
 namespace {
 
 using namespace cpu;
 
-enum Reduce : std::uint8_t { none, mean, sum };
-
-template <class T> void loss(LossOp op, In in, const Attrs& at, Out out) {
+// beta: of smooth_l1; the others do not read it.
+template <class T> void loss(LossOp op, In in, Reduction reduction, double beta, Out out) {
     const Tensor& y = out[0];
     const Shape& shape = in[0]->shape;
     const std::int64_t numel = in[0]->numel;
@@ -21,9 +21,9 @@ template <class T> void loss(LossOp op, In in, const Attrs& at, Out out) {
     const auto values = [&](std::int64_t begin, std::int64_t n, T* to) {
         Buffer buffer_x, buffer_t;
         loops.loss[int(op)](to, x.template read_as<T>(begin, n, buffer_x),
-                            target.template read_as<T>(begin, n, buffer_t), n, T(at.alpha));
+                            target.template read_as<T>(begin, n, buffer_t), n, T(beta));
     };
-    if (at.reduction == none) {
+    if (reduction == Reduction::none) {
         const Sink sink(y, dtype_of<T>());
         for_chunks(numel, [&](std::int64_t begin, std::int64_t n) {
             Buffer buffer;
@@ -44,17 +44,17 @@ template <class T> void loss(LossOp op, In in, const Attrs& at, Out out) {
     });
     double total = 0;
     for (const double value : partial) total += value;
-    if (at.reduction == mean) total /= double(numel);
+    if (reduction == Reduction::mean) total /= double(numel);
     Sink(y, float64).store(0, 1, &total);
 }
 
-template <class T> void loss_grad(LossOp op, In in, const Attrs& at, Out out) {
+template <class T> void loss_grad(LossOp op, In in, Reduction reduction, double beta, Out out) {
     const Shape& shape = in[1]->shape;
     const std::int64_t numel = in[1]->numel;
     const Source g(in[0], shape, dtype_of<T>());
     const Source x(in[1], shape, dtype_of<T>()), target(in[2], shape, dtype_of<T>());
     const Sink sink(out[0], dtype_of<T>());
-    const double divisor = at.reduction == mean ? double(numel) : 1.0;
+    const double divisor = reduction == Reduction::mean ? double(numel) : 1.0;
     const RealLoops<T>& loops = real_loops<T>();
     const Compute compute = compute_for(dtype_of<T>());
     const Loops& all = active_loops();
@@ -63,7 +63,7 @@ template <class T> void loss_grad(LossOp op, In in, const Attrs& at, Out out) {
         const T* from = x.template read_as<T>(begin, n, buffer_x);
         const T* wanted = target.template read_as<T>(begin, n, buffer_t);
         T* const to = sink.template open_as<T>(begin, buffer_x);
-        loops.loss_grad[int(op)](to, from, wanted, n, T(at.alpha));
+        loops.loss_grad[int(op)](to, from, wanted, n, T(beta));
         if (g.single() || numel == 1) {
             T factor = *static_cast<const T*>(g.single() ? g.value() : g.read(0, 1, buffer_t));
             factor = T(double(factor) / divisor);
@@ -92,32 +92,59 @@ template <class T> void check_probabilities(const Tensor& x) {
     });
 }
 
-void forward(LossOp op, In in, const Attrs& at, Out out) {
+void forward(LossOp op, In in, Reduction reduction, Out out, double beta = 0) {
     with_real(promote(promote(in[0]->dtype, in[1]->dtype), out[0]->dtype),
-              [&]<class T>(T) { loss<T>(op, in, at, out); });
+              [&]<class T>(T) { loss<T>(op, in, reduction, beta, out); });
 }
-void backward(LossOp op, In in, const Attrs& at, Out out) {
+void backward(LossOp op, In in, Reduction reduction, Out out, double beta = 0) {
     with_real(promote(promote(in[1]->dtype, in[2]->dtype), out[0]->dtype),
-              [&]<class T>(T) { loss_grad<T>(op, in, at, out); });
+              [&]<class T>(T) { loss_grad<T>(op, in, reduction, beta, out); });
 }
 
 }  // namespace
 
 namespace cpu_kernels {
 
-void mse_loss(In in, const Attrs& at, Out out) { forward(LossOp::mse, in, at, out); }
-void mse_loss_grad(In in, const Attrs& at, Out out) { backward(LossOp::mse, in, at, out); }
-void l1_loss(In in, const Attrs& at, Out out) { forward(LossOp::l1, in, at, out); }
-void l1_loss_grad(In in, const Attrs& at, Out out) { backward(LossOp::l1, in, at, out); }
-void smooth_l1_loss(In in, const Attrs& at, Out out) { forward(LossOp::smooth_l1, in, at, out); }
-void smooth_l1_loss_grad(In in, const Attrs& at, Out out) { backward(LossOp::smooth_l1, in, at, out); }
-void bce(In in, const Attrs& at, Out out) {
-    with_real(in[0]->dtype, [&]<class T>(T) { check_probabilities<T>(in[0]); });
-    forward(LossOp::bce, in, at, out);
+void mse_loss(In in, const kernels::MseLoss& at, Out out) { forward(LossOp::mse, in, at.reduction, out); }
+void mse_loss_grad(In in, const kernels::MseLossGrad& at, Out out) {
+    backward(LossOp::mse, in, at.reduction, out);
 }
-void bce_grad(In in, const Attrs& at, Out out) { backward(LossOp::bce, in, at, out); }
-void bce_with_logits(In in, const Attrs& at, Out out) { forward(LossOp::bce_with_logits, in, at, out); }
-void bce_with_logits_grad(In in, const Attrs& at, Out out) { backward(LossOp::bce_with_logits, in, at, out); }
+void l1_loss(In in, const kernels::L1Loss& at, Out out) { forward(LossOp::l1, in, at.reduction, out); }
+void l1_loss_grad(In in, const kernels::L1LossGrad& at, Out out) {
+    backward(LossOp::l1, in, at.reduction, out);
+}
+void smooth_l1_loss(In in, const kernels::SmoothL1Loss& at, Out out) {
+    forward(LossOp::smooth_l1, in, at.reduction, out, at.beta);
+}
+void smooth_l1_loss_grad(In in, const kernels::SmoothL1LossGrad& at, Out out) {
+    backward(LossOp::smooth_l1, in, at.reduction, out, at.beta);
+}
+void binary_cross_entropy(In in, const kernels::BinaryCrossEntropy& at, Out out) {
+    with_real(in[0]->dtype, [&]<class T>(T) { check_probabilities<T>(in[0]); });
+    forward(LossOp::bce, in, at.reduction, out);
+}
+void binary_cross_entropy_grad(In in, const kernels::BinaryCrossEntropyGrad& at, Out out) {
+    backward(LossOp::bce, in, at.reduction, out);
+}
+void binary_cross_entropy_with_logits(In in, const kernels::BinaryCrossEntropyWithLogits& at, Out out) {
+    forward(LossOp::bce_with_logits, in, at.reduction, out);
+}
+void binary_cross_entropy_with_logits_grad(In in, const kernels::BinaryCrossEntropyWithLogitsGrad& at,
+                                           Out out) {
+    backward(LossOp::bce_with_logits, in, at.reduction, out);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<mse_loss>(),
+                                   kernel_entry<mse_loss_grad>(),
+                                   kernel_entry<l1_loss>(),
+                                   kernel_entry<l1_loss_grad>(),
+                                   kernel_entry<smooth_l1_loss>(),
+                                   kernel_entry<smooth_l1_loss_grad>(),
+                                   kernel_entry<binary_cross_entropy>(),
+                                   kernel_entry<binary_cross_entropy_grad>(),
+                                   kernel_entry<binary_cross_entropy_with_logits>(),
+                                   kernel_entry<binary_cross_entropy_with_logits_grad>()};
+constinit const KernelList loss_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -1,8 +1,10 @@
 // Matrix products of tensors through the strided, batched gemm().
+#include "kernels/matmul.h"
+
 #include "core/rows.h"
 #include "cpu/gemm.h"
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
 
 namespace mezzo {
 namespace {
@@ -80,7 +82,7 @@ std::int64_t offset(const Layout& layout, std::int64_t i) {
 
 namespace cpu_kernels {
 
-void matmul(In in, const Attrs& at, Out out) {
+void matmul(In in, const kernels::MatMul& at, Out out) {
     const Tensor& y = out[0];
     if (y->numel == 0) return;
     const Matrix a(in[0]), b(in[1]);
@@ -112,7 +114,7 @@ void matmul(In in, const Attrs& at, Out out) {
     }
 }
 
-void linear(In in, const Attrs& at, Out out) {
+void linear(In in, const kernels::Linear& at, Out out) {
     const Tensor& y = out[0];
     if (y->numel == 0) return;
     const Matrix x(as_rows(in[0])), weight(in[1]);
@@ -136,6 +138,9 @@ void linear(In in, const Attrs& at, Out out) {
     if (out.size() > 1) g.pre_activation = out[1]->bytes();
     gemm(g);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>()};
+constinit const KernelList matmul_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

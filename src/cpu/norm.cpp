@@ -5,8 +5,9 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
+#include "kernels/norm.h"
 
 namespace mezzo {
 namespace {
@@ -116,7 +117,8 @@ template <class T> void norm_rows(const Forward& f, In in, Out out) {
 struct Dropout {
     double p;
     std::uint64_t seed, offset;
-    explicit Dropout(const Attrs& at) : p(at.alpha), seed(at.seed), offset(at.offset) {}
+    Dropout(double probability, const RandomState& stream)
+        : p(probability), seed(stream.seed), offset(stream.offset) {}
 
     // dst = dropout(x + bias) + residual for one row.
     template <class T> void sum(T* dst, const T* x, const T* bias, const T* residual, std::int64_t row,
@@ -137,9 +139,9 @@ struct Dropout {
 };
 
 // Inputs weight, x, x_bias, residual, bias -> y [, z, mean, rstd].
-template <class T> void dropout_norm_rows(In in, const Attrs& at, Out out) {
+template <class T> void dropout_norm_rows(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
     const Matrix m(in[1]);
-    const Dropout dropout(at);
+    const Dropout dropout(at.dropout_p, at.stream);
     const bool recorded = out.size() > 1;
     const RowsOf<T> x(in[1], m.cols, 0), residual(in[3], m.cols, 1), y(out[0], m.cols, 2);
     const RowsOf<T> z(out[recorded], m.cols, 3);
@@ -147,7 +149,7 @@ template <class T> void dropout_norm_rows(In in, const Attrs& at, Out out) {
     for_rows(m, [&](std::int64_t row) {
         T* const sum = recorded ? z.open(row) : scratch<T>(m.cols, 3);
         dropout.sum(sum, x.read(row), x_bias.get(), residual.read(row), row, m.cols);
-        NormLoop<T> loop{y.open(row), sum, weight.get(), bias.get(), m.cols, at.beta, true, 0, 0};
+        NormLoop<T> loop{y.open(row), sum, weight.get(), bias.get(), m.cols, at.eps, true, 0, 0};
         real_loops<T>().norm_row(loop);
         y.write(row, loop.y);
         if (!recorded) return;
@@ -214,9 +216,9 @@ template <class T> void norm_grad(In in, Out out, bool centred) {
 }
 
 // Inputs g, z, weight, mean, rstd -> gradients of x, residual, weight, bias [, x_bias].
-template <class T> void dropout_norm_grad(In in, const Attrs& at, Out out) {
+template <class T> void dropout_norm_grad(In in, const kernels::DropoutAddLayerNormGrad& at, Out out) {
     const Matrix m(in[1]);
-    const Dropout dropout(at);
+    const Dropout dropout(at.forward.dropout_p, at.forward.stream);
     const bool of_x_bias = out.size() > 4;
     const RowsOf<T> g(in[0], m.cols, 0), z(in[1], m.cols, 1), dx(out[0], m.cols, 2), dz(out[1], m.cols, 3);
     const VectorOf<T> weight(in[2]);
@@ -239,29 +241,37 @@ template <class T> void dropout_norm_grad(In in, const Attrs& at, Out out) {
 
 namespace cpu_kernels {
 
-void layer_norm(In in, const Attrs& at, Out out) {
+void layer_norm(In in, const kernels::LayerNorm& at, Out out) {
     with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
-        norm_rows<T>({true, at.alpha}, in, out);
+        norm_rows<T>({true, at.eps}, in, out);
     });
 }
-void rms_norm(In in, const Attrs& at, Out out) {
+void rms_norm(In in, const kernels::RmsNorm& at, Out out) {
     with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
-        norm_rows<T>({false, at.alpha}, in, out);
+        norm_rows<T>({false, at.eps}, in, out);
     });
 }
-void layer_norm_grad(In in, const Attrs&, Out out) {
+void layer_norm_grad(In in, const kernels::LayerNormGrad&, Out out) {
     with_real(promote(in[1]->dtype, out[0]->dtype), [&]<class T>(T) { norm_grad<T>(in, out, true); });
 }
-void rms_norm_grad(In in, const Attrs&, Out out) {
+void rms_norm_grad(In in, const kernels::RmsNormGrad&, Out out) {
     with_real(promote(in[1]->dtype, out[0]->dtype), [&]<class T>(T) { norm_grad<T>(in, out, false); });
 }
-void dropout_add_layer_norm(In in, const Attrs& at, Out out) {
+void dropout_add_layer_norm(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
     with_real(promote(promote(in[1]->dtype, in[3]->dtype), out[0]->dtype),
               [&]<class T>(T) { dropout_norm_rows<T>(in, at, out); });
 }
-void dropout_add_layer_norm_grad(In in, const Attrs& at, Out out) {
+void dropout_add_layer_norm_grad(In in, const kernels::DropoutAddLayerNormGrad& at, Out out) {
     with_real(promote(in[1]->dtype, out[0]->dtype), [&]<class T>(T) { dropout_norm_grad<T>(in, at, out); });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<layer_norm>(),
+                                   kernel_entry<layer_norm_grad>(),
+                                   kernel_entry<rms_norm>(),
+                                   kernel_entry<rms_norm_grad>(),
+                                   kernel_entry<dropout_add_layer_norm>(),
+                                   kernel_entry<dropout_add_layer_norm_grad>()};
+constinit const KernelList norm_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -2,8 +2,9 @@
 #include <cmath>
 
 #include "core/philox.h"
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
+#include "kernels/random.h"
 
 namespace mezzo {
 namespace {
@@ -13,8 +14,8 @@ using namespace cpu;
 // The words of `count` blocks from the stream's block `first` on; a chunk needs at most chunk / 4.
 struct Words {
     alignas(64) std::uint32_t word[chunk];
-    Words(const Attrs& at, std::int64_t first, std::int64_t count) {
-        active_loops().philox_blocks(word, at.seed, at.offset + std::uint64_t(first), count);
+    Words(const RandomState& stream, std::int64_t first, std::int64_t count) {
+        active_loops().philox_blocks(word, stream.seed, stream.offset + std::uint64_t(first), count);
     }
 };
 
@@ -28,10 +29,10 @@ template <class F> void for_chunks_of_words(std::int64_t total, const F& body) {
 }
 
 // y[i] = element(word i) with elements of type T.
-template <class T, class F> void from_words(const Attrs& at, const Tensor& y, const F& element) {
+template <class T, class F> void from_words(const RandomState& stream, const Tensor& y, const F& element) {
     const Sink sink(y, dtype_of<T>());
     for_chunks_of_words(y->numel, [&](std::int64_t begin, std::int64_t n) {
-        const Words words(at, begin / 4, (n + 3) / 4);
+        const Words words(stream, begin / 4, (n + 3) / 4);
         Buffer buffer;
         for (std::int64_t i = 0; i < n; ++i) buffer.as<T>()[i] = element(words.word[i]);
         sink.store(begin, n, buffer.bytes);
@@ -44,14 +45,14 @@ std::int64_t scaled(std::int64_t low, std::uint64_t range, std::uint32_t word) {
     return std::int64_t(std::uint64_t(low) + product);
 }
 
-template <class T> void normal(const Attrs& at, const Tensor& y) {
+template <class T> void normal(const kernels::RandomNormal& at, const Tensor& y) {
     const Sink sink(y, dtype_of<T>());
     for_chunks_of_words(y->numel, [&](std::int64_t begin, std::int64_t n) {
-        const Words words(at, begin / 4, (n + 3) / 4);
+        const Words words(at.stream, begin / 4, (n + 3) / 4);
         alignas(64) float standard[chunk];
         active_loops().box_muller(standard, words.word, (n + 1) / 2);
         Buffer buffer;
-        for (std::int64_t i = 0; i < n; ++i) buffer.as<T>()[i] = T(at.alpha) + T(at.beta) * T(standard[i]);
+        for (std::int64_t i = 0; i < n; ++i) buffer.as<T>()[i] = T(at.mean) + T(at.stddev) * T(standard[i]);
         sink.store(begin, n, buffer.bytes);
     });
 }
@@ -60,32 +61,33 @@ template <class T> void normal(const Attrs& at, const Tensor& y) {
 
 namespace cpu_kernels {
 
-void random_uniform(In, const Attrs& at, Out out) {
+void random_uniform(In, const kernels::RandomUniform& at, Out out) {
     with_real(out[0]->dtype, [&]<class T>(T) {
-        const T low = T(at.alpha), width = T(at.beta) - T(at.alpha);
-        from_words<T>(at, out[0], [=](std::uint32_t word) { return low + T(philox_uniform(word)) * width; });
+        const T low = T(at.low), width = T(at.high) - T(at.low);
+        from_words<T>(at.stream, out[0],
+                      [=](std::uint32_t word) { return low + T(philox_uniform(word)) * width; });
     });
 }
 
-void random_normal(In, const Attrs& at, Out out) {
+void random_normal(In, const kernels::RandomNormal& at, Out out) {
     with_real(out[0]->dtype, [&]<class T>(T) { normal<T>(at, out[0]); });
 }
 
-void random_int(In, const Attrs& at, Out out) {
-    const auto low = std::int64_t(at.alpha);
-    const std::uint64_t range = std::uint64_t(std::int64_t(at.beta)) - std::uint64_t(low);
-    from_words<std::int64_t>(at, out[0], [=](std::uint32_t word) { return scaled(low, range, word); });
+void random_int(In, const kernels::RandomInt& at, Out out) {
+    const std::int64_t low = at.low;
+    const std::uint64_t range = std::uint64_t(at.high) - std::uint64_t(low);
+    from_words<std::int64_t>(at.stream, out[0], [=](std::uint32_t word) { return scaled(low, range, word); });
 }
 
-void dropout(In in, const Attrs& at, Out out) {
+void dropout(In in, const kernels::Dropout& at, Out out) {
     const Tensor &x = in[0], &y = out[0];
-    const auto threshold = std::uint32_t(std::lround(at.alpha * 65536.0));
-    const double scale = at.alpha < 1 ? 1 / (1 - at.alpha) : 0;
+    const auto threshold = std::uint32_t(std::lround(at.p * 65536.0));
+    const double scale = at.p < 1 ? 1 / (1 - at.p) : 0;
     with_real(promote(x->dtype, y->dtype), [&]<class T>(T) {
         const Source source(x, y->shape, dtype_of<T>());
         const Sink sink(y, dtype_of<T>());
         for_chunks_of_words(y->numel, [&](std::int64_t begin, std::int64_t n) {
-            const Words words(at, begin / 8, (n + 7) / 8);
+            const Words words(at.stream, begin / 8, (n + 7) / 8);
             Buffer buffer;
             const T* from = source.template read_as<T>(begin, n, buffer);
             T* to = sink.template open_as<T>(begin, buffer);
@@ -100,6 +102,10 @@ void dropout(In in, const Attrs& at, Out out) {
         });
     });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<random_uniform>(), kernel_entry<random_normal>(),
+                                   kernel_entry<random_int>(), kernel_entry<dropout>()};
+constinit const KernelList random_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -5,8 +5,10 @@
 #include <limits>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
+#include "kernels/matmul.h"
+#include "kernels/reduce.h"
 
 namespace mezzo {
 namespace {
@@ -221,9 +223,9 @@ template <class F> void with_reduction_type(Dtype dtype, const F& f) {
         f(std::int64_t());
 }
 
-template <bool largest> void extreme(In in, const Attrs& at, Out out) {
+template <bool largest> void extreme(In in, const Axes& axes, Out out) {
     with_reduction_type(in[0]->dtype, [&]<class T>(T) {
-        reduce<ExtremeOf<T, largest>, T>(in[0], at.axes, out[0], [](T v) { return v; });
+        reduce<ExtremeOf<T, largest>, T>(in[0], axes, out[0], [](T v) { return v; });
     });
 }
 
@@ -294,7 +296,7 @@ template <class T> void amax_grad(In in, Out out) {
 
 namespace cpu_kernels {
 
-void sum(In in, const Attrs& at, Out out) {
+void sum(In in, const kernels::Sum& at, Out out) {
     // Integers with a floating result are summed in that.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
     with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {
@@ -302,7 +304,7 @@ void sum(In in, const Attrs& at, Out out) {
     });
 }
 
-void mean(In in, const Attrs& at, Out out) {
+void mean(In in, const kernels::Mean& at, Out out) {
     double count = 1;
     for (const std::int64_t axis : at.axes) count *= double(in[0]->shape[int(axis)]);
     with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
@@ -310,25 +312,25 @@ void mean(In in, const Attrs& at, Out out) {
     });
 }
 
-void norm(In in, const Attrs& at, Out out) {
+void norm(In in, const kernels::Norm& at, Out out) {
     with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
         reduce<SquaresOf<T>, T>(in[0], at.axes, out[0], [](double total) { return std::sqrt(total); });
     });
 }
 
-void max(In in, const Attrs& at, Out out) { extreme<true>(in, at, out); }
-void min(In in, const Attrs& at, Out out) { extreme<false>(in, at, out); }
+void max(In in, const kernels::Max& at, Out out) { extreme<true>(in, at.axes, out); }
+void min(In in, const kernels::Min& at, Out out) { extreme<false>(in, at.axes, out); }
 
 // The first of equals; a NaN is the largest.
-void argmax(In in, const Attrs& at, Out out) {
+void argmax(In in, const kernels::ArgMax& at, Out out) {
     with_reduction_type(in[0]->dtype, [&]<class T>(T) { arg_max<T>(in[0], int(at.dim), out[0]); });
 }
 
-void amax_grad(In in, const Attrs&, Out out) {
+void amax_grad(In in, const kernels::AmaxGrad&, Out out) {
     with_real(out[0]->dtype, [&]<class T>(T) { mezzo::amax_grad<T>(in, out); });
 }
 
-void column_sum(In in, const Attrs&, Out out) {
+void column_sum(In in, const kernels::ColumnSum&, Out out) {
     const Tensor& x = in[0];
     if (out[0]->numel == 0) return;
     with_real(promote(x->dtype, out[0]->dtype), [&]<class T>(T) {
@@ -339,19 +341,35 @@ void column_sum(In in, const Attrs&, Out out) {
 }
 
 // Two passes: what the first one writes is still in the cache.
-void activation_grad(In in, const Attrs& at, Out out) {
-    Kernel* const gradient = at.activation == Activation::relu   ? relu_grad
-                             : at.activation == Activation::gelu ? gelu_grad
-                                                                 : gelu_tanh_grad;
-    gradient(in.first(2), {}, out.first(1));
+void activation_grad(In in, const kernels::ActivationGrad& at, Out out) {
+    const In given = in.first(2);
+    const Out result = out.first(1);
+    if (at.activation == Activation::relu)
+        relu_grad(given, {}, result);
+    else if (at.activation == Activation::gelu)
+        gelu_grad(given, {}, result);
+    else
+        gelu_tanh_grad(given, {}, result);
     if (out.size() > 1) column_sum(out.first(1), {}, out.subspan(1));
 }
 
-void linear_input_grad(In in, const Attrs& at, Out out) {
+void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
     matmul(in.first(2), {}, out.first(1));
     const Tensor given[] = {out[0], in[2]};
-    activation_grad(given, at, out);
+    activation_grad(given, {.activation = at.activation}, out);
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<sum>(),
+                                   kernel_entry<mean>(),
+                                   kernel_entry<max>(),
+                                   kernel_entry<min>(),
+                                   kernel_entry<norm>(),
+                                   kernel_entry<argmax>(),
+                                   kernel_entry<amax_grad>(),
+                                   kernel_entry<column_sum>(),
+                                   kernel_entry<activation_grad>(),
+                                   kernel_entry<linear_input_grad>()};
+constinit const KernelList reduce_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -2,8 +2,9 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "cpu/operand.h"
-#include "kernels/kernels.h"
+#include "kernels/softmax.h"
 
 namespace mezzo {
 namespace {
@@ -123,22 +124,26 @@ template <class T> void softmax_grad(In in, std::int64_t dim, const Tensor& resu
 
 namespace cpu_kernels {
 
-void softmax(In in, const Attrs& at, Out out) {
+void softmax(In in, const kernels::Softmax& at, Out out) {
     with_real(promote(in[0]->dtype, out[0]->dtype),
               [&]<class T>(T) { mezzo::softmax<T>(in[0], at.dim, out[0], false); });
 }
-void log_softmax(In in, const Attrs& at, Out out) {
+void log_softmax(In in, const kernels::LogSoftmax& at, Out out) {
     with_real(promote(in[0]->dtype, out[0]->dtype),
               [&]<class T>(T) { mezzo::softmax<T>(in[0], at.dim, out[0], true); });
 }
-void softmax_grad(In in, const Attrs& at, Out out) {
+void softmax_grad(In in, const kernels::SoftmaxGrad& at, Out out) {
     with_real(promote(in[1]->dtype, out[0]->dtype),
               [&]<class T>(T) { mezzo::softmax_grad<T>(in, at.dim, out[0], false); });
 }
-void log_softmax_grad(In in, const Attrs& at, Out out) {
+void log_softmax_grad(In in, const kernels::LogSoftmaxGrad& at, Out out) {
     with_real(promote(in[1]->dtype, out[0]->dtype),
               [&]<class T>(T) { mezzo::softmax_grad<T>(in, at.dim, out[0], true); });
 }
+
+constexpr KernelEntry entries[] = {kernel_entry<softmax>(), kernel_entry<log_softmax>(),
+                                   kernel_entry<softmax_grad>(), kernel_entry<log_softmax_grad>()};
+constinit const KernelList rowwise_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/activation.h"
+#include "kernels/activation.h"
 #include "mezzo/dtype.h"
 
 namespace mezzo::gemm_plan {

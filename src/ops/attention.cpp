@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
 #include "ops/dropout.h"
 
 namespace mezzo {
 
 namespace {
 
+using Attention = kernels::ScaledDotProductAttention;
+
 // [batch, length, heads, dim] <-> [batch, heads, length, dim].
 Tensor heads_swapped(const Tensor& x) { return x.permute({0, 2, 1, 3}); }
-
-bool is_causal(const Attrs& at) { return at.index != 0; }
 
 // [query, key], true where a causal query may look.
 Tensor lower_triangle(std::int64_t query, std::int64_t key, Device device) {
@@ -31,10 +31,10 @@ Tensor hidden(const Tensor& mask, bool causal, std::int64_t query, std::int64_t 
 // softmax(scale q k^T + mask): [batch, heads, query, key] from q and k of [batch, heads, length, dim]. Hidden
 // scores, those a mask adds -inf to among them, become the lowest number, so that a row of nothing else stays
 // finite, and their weights 0.
-Tensor attention_weights(const Tensor& q, const Tensor& k, const Tensor& mask, const Attrs& at) {
-    Tensor scores = matmul(q * at.beta, k.transpose(-2, -1));
+Tensor attention_weights(const Tensor& q, const Tensor& k, const Tensor& mask, const Attention& at) {
+    Tensor scores = matmul(q * at.scale, k.transpose(-2, -1));
     const bool additive = mask.defined() && mask.dtype() != boolean;
-    Tensor hide = hidden(additive ? Tensor() : mask, is_causal(at), q.size(2), k.size(2), q.device());
+    Tensor hide = hidden(additive ? Tensor() : mask, at.causal, q.size(2), k.size(2), q.device());
     if (additive) {
         const Tensor added = cast(mask, scores.dtype()), unseen = eq(added, -INFINITY);
         scores = scores + added;
@@ -45,68 +45,63 @@ Tensor attention_weights(const Tensor& q, const Tensor& k, const Tensor& mask, c
     return hide.defined() ? masked_fill(weights, hide, 0) : weights;
 }
 
-Tensor dropped(const Tensor& weights, const Attrs& at) {
-    return at.alpha > 0 ? dropout_at(weights, at) : weights;
+Tensor dropped(const Tensor& weights, const Attention& at) {
+    return dropout_at(weights, at.dropout_p, at.stream);
 }
 
-Tensors attention_decomposition(In in, const Attrs& at) {
+Tensors attention_decomposition(In in, const Attention& at) {
     const Tensor q = widened(heads_swapped(in[0])), k = widened(heads_swapped(in[1])),
                  v = widened(heads_swapped(in[2]));
     const Tensor y = matmul(dropped(attention_weights(q, k, in[3], at), at), v);
-    return {cast(heads_swapped(y).contiguous(), in[0].dtype())};
+    return {heads_swapped(y).contiguous()};
 }
 
 // Inputs g, q, k, v, y, max, sum, mask -> gradients of q, k, v. With p the weights, d their dropout:
 // dv = d(p)^T g, dp = d(g v^T), ds = p (dp - sum(p dp)), dq = scale ds k, dk = scale ds^T q.
 // y, max and sum are functions of q, k, v, not inputs of their own.
-Tensors attention_grad_decomposition(In in, const Attrs& at) {
+Tensors attention_grad_decomposition(In in, const kernels::ScaledDotProductAttentionGrad& grad) {
+    const Attention& at = grad.forward;
     const Tensor g = widened(heads_swapped(in[0])), q = widened(heads_swapped(in[1])),
                  k = widened(heads_swapped(in[2])), v = widened(heads_swapped(in[3]));
     const Tensor p = attention_weights(q, k, in[7], at);
     const Tensor dp = dropped(matmul(g, v.transpose(-2, -1)), at);
-    const Tensor ds = p * (dp - sum(p * dp, {-1}, keep_dims())) * at.beta;
+    const Tensor ds = p * (dp - sum(p * dp, {-1}, keep_dims())) * at.scale;
     Tensors grads{matmul(ds, k), matmul(ds.transpose(-2, -1), q),
                   matmul(dropped(p, at).transpose(-2, -1), g)};
-    for (Tensor& grad : grads) grad = cast(heads_swapped(grad).contiguous(), in[1].dtype());
+    for (Tensor& x : grads) x = heads_swapped(x).contiguous();
     return grads;
 }
 
-const Op attention_grad_op{{.name = "scaled_dot_product_attention_grad",
-                            .strided = true,
-                            .mixed = true,
-                            .kernel = MEZZO_KERNELS(scaled_dot_product_attention_grad),
-                            .decomposition = attention_grad_decomposition}};
+const OpOf<kernels::ScaledDotProductAttentionGrad> attention_grad_op{
+    {.name = "scaled_dot_product_attention_grad",
+     .strided = true,
+     .mixed = true,
+     .decomposition = row_function<attention_grad_decomposition>}};
 
 // The last dimension contiguous, which kernels rely on.
 Tensor with_unit_stride(const Tensor& x) {
     return x.size(3) <= 1 || x.strides()[3] == 1 ? x : x.contiguous();
 }
 
-Tensors attention_vjp(const Node& c, const Tensors& g) {
+Tensors attention_vjp(const Node& c, const Attention& at, const Tensors& g) {
     const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape, c.inputs[2].shape};
     Tensors grads =
         call(attention_grad_op,
              Tensors{with_unit_stride(g[0]), c.in(0), c.in(1), c.in(2), c.out(), c.out(1), c.out(2), c.in(3)},
-             c.at, shapes);
+             {.forward = at}, shapes);
     grads.push_back(Tensor());
     return grads;
 }
 
-// Inputs q [batch, query, heads, dim], k, v [batch, key, heads, dim] with any strides but 1 for dim, mask
-// (boolean view of [batch, heads, query, key], true: may look) or undefined; at.alpha = dropout_p with seed
-// and offset (element ((b heads + h) query + i) key + j of the weights), at.beta = scale, at.index = 1:
-// causal -> y contiguous like q, and for the gradient the largest score q k^T of each query, not scaled (-inf
-// where there is nothing to look at), and the sum of e^(scale (score - largest)), both [batch, heads, query].
-// Their log-sum-exp would round the sum away where scores are large.
-const Op attention_op{{.name = "scaled_dot_product_attention",
-                       .cast = Cast::low,
-                       .save = save_inputs | save_outputs,
-                       .strided = true,
-                       .mixed = true,
-                       .statistics = 1,
-                       .kernel = MEZZO_KERNELS(scaled_dot_product_attention),
-                       .vjp = attention_vjp,
-                       .decomposition = attention_decomposition}};
+const OpOf<kernels::ScaledDotProductAttention> attention_op{
+    {.name = "scaled_dot_product_attention",
+     .cast = Cast::low,
+     .save = save_inputs | save_outputs,
+     .strided = true,
+     .mixed = true,
+     .statistics = 1,
+     .vjp = row_function<attention_vjp>,
+     .decomposition = row_function<attention_decomposition>}};
 
 bool broadcasts(const Shape& from, const Shape& to) {
     const int lead = to.size() - from.size();
@@ -148,10 +143,13 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
     check_attention(q, k, v, options);
     const std::int64_t query = q.size(2), key = k.size(2);
     const Shape scores{q.size(0), q.size(1), query, key};
-    Attrs at;
-    if (options.training && options.dropout_p > 0) at = reserve_dropout(options.dropout_p, scores.numel());
-    at.beta = options.scale > 0 ? options.scale : 1 / std::sqrt(double(std::max<std::int64_t>(1, q.size(3))));
-    at.index = options.causal ? 1 : 0;
+    Attention at{.causal = options.causal};
+    if (options.training && options.dropout_p > 0) {
+        at.dropout_p = options.dropout_p;
+        at.stream = reserve_dropout(scores.numel());
+    }
+    at.scale =
+        options.scale > 0 ? options.scale : 1 / std::sqrt(double(std::max<std::int64_t>(1, q.size(3))));
     const Tensor mask = options.mask.defined() ? options.mask.expand(scores) : Tensor();
     if (v.size(3) != q.size(3) || (mask.defined() && mask.dtype() != boolean)) {
         const Dtype dtype = autocast_dtype(Cast::low, q);

@@ -1,6 +1,6 @@
 // Conversions between dtypes and devices, and copies.
 #include "core/capture.h"
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 #include "mezzo/autograd.h"
 #include "ops/common.h"
 
@@ -11,22 +11,20 @@ namespace mezzo {
 
 namespace {
 
-const Op cast_op{
+const OpOf<kernels::Cast> cast_op{
     {.name = "cast",
      .save = save_none,
-     .result = Result::attr,
+     .result = Result::asked,
      .strided = true,
-     .kernel = MEZZO_KERNELS(cast),
      .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {cast(g[0], c.grad_dtype(0))}; }}};
 
-const Op copy_op{{.name = "copy",
-                  .save = save_none,
-                  .strided = true,
-                  .kernel = MEZZO_KERNELS(cast),
-                  .vjp = [](const Node&, const Tensors& g) -> Tensors { return {g[0]}; }}};
+const OpOf<kernels::Cast> copy_op{
+    {.name = "copy", .save = save_none, .strided = true, .vjp = [](const Node&, const Tensors& g) -> Tensors {
+         return {g[0]};
+     }}};
 
 // Transfers through backend copies: no device's kernel sees it.
-const Op to_device_op{
+const OpOf<NoAttributes> to_device_op{
     {.name = "to_device",
      .save = save_none,
      .strided = true,
@@ -63,7 +61,7 @@ void check_present(Device device) {
 Tensor cast(const Tensor& x, Dtype dtype) {
     check_defined("cast", x);
     if (x.dtype() == dtype) return x;
-    Tensor y = call(cast_op, {x}, {.dtype = dtype, .has_dtype = true}, x.shape());
+    Tensor y = call(cast_op, {x}, {}, x.shape(), dtype);
     y->from_cast = dtype == float32 && is_16bit(x.dtype());
     return y;
 }
@@ -81,7 +79,7 @@ Tensor Tensor::to(Device target) const {
     Tensor y = empty(shape(), {.dtype = dtype(), .device = target});
     transfer(x, y);
     y->from_cast = (*this)->from_cast;
-    return record_view(to_device_op, *this, {}, y);
+    return record_view(to_device_op, *this, NoAttributes(), y);
 }
 
 Tensor Tensor::clone() const {

@@ -1,5 +1,5 @@
 // Losses of class indices: nll_loss and cross_entropy.
-#include "kernels/kernels.h"
+#include "kernels/loss.h"
 #include "ops/loss_common.h"
 
 namespace mezzo {
@@ -12,117 +12,116 @@ Tensor one_hot(const Tensor& target, std::int64_t classes) {
 }
 
 // [rows]: 1 for targets that count, 0 for ignored ones.
-Tensor weights(const Tensor& target, const Attrs& at, Dtype dtype) {
-    return cast(ne(target, double(at.index)), dtype);
+Tensor weights(const Tensor& target, std::int64_t ignore_index, Dtype dtype) {
+    return cast(ne(target, double(ignore_index)), dtype);
 }
 
 // Losses per row summed, averaged over the targets that count, or as they are; `values` are 0 at ignored
 // targets.
-Tensor reduced_rows(const Tensor& values, const Tensor& weight, const Attrs& at) {
-    if (reduction_of(at) == Reduction::none) return values;
-    return reduction_of(at) == Reduction::mean ? sum(values) / sum(weight) : sum(values);
+Tensor reduced_rows(const Tensor& values, const Tensor& weight, Reduction reduction) {
+    if (reduction == Reduction::none) return values;
+    return reduction == Reduction::mean ? sum(values) / sum(weight) : sum(values);
 }
 
 // g spread over rows: what each row's loss is multiplied by, [rows].
-Tensor row_grads(const Tensor& g, const Tensor& weight, const Attrs& at) {
-    return (reduction_of(at) == Reduction::mean ? g / sum(weight) : g) * weight;
+Tensor row_grads(const Tensor& g, const Tensor& weight, Reduction reduction) {
+    return (reduction == Reduction::mean ? g / sum(weight) : g) * weight;
 }
 
-Tensors nll_decomposition(In in, const Attrs& at) {
+Tensors nll_decomposition(In in, const kernels::NllLoss& at) {
     const Tensor log_p = widened(in[0]);
-    const Tensor weight = weights(in[1], at, log_p.dtype());
+    const Tensor weight = weights(in[1], at.ignore_index, log_p.dtype());
     const Tensor chosen = masked_fill(log_p, logical_not(one_hot(in[1], log_p.size(1))), 0);
-    return {as_asked(reduced_rows(-(sum(chosen, {1}) * weight), weight, at), at)};
+    return {reduced_rows(-(sum(chosen, {1}) * weight), weight, at.reduction)};
 }
 
-Tensors nll_grad_decomposition(In in, const Attrs& at) {
+Tensors nll_grad_decomposition(In in, const kernels::NllLossGrad& at) {
     const Tensor g = widened(in[0]);
-    const Tensor hot = cast(one_hot(in[1], at.shape[1]), g.dtype());
-    return {as_asked(-(row_grads(g, weights(in[1], at, g.dtype()), at).unsqueeze(1) * hot), at)};
+    const Tensor hot = cast(one_hot(in[1], at.classes), g.dtype());
+    return {-(row_grads(g, weights(in[1], at.ignore_index, g.dtype()), at.reduction).unsqueeze(1) * hot)};
 }
 
-Tensor nll(const Tensor& log_p, const Tensor& target, const Attrs& at);
+Tensor nll(const Tensor& log_p, const Tensor& target, const kernels::NllLoss& at);
 
 // Inputs g, target. Linear in g, with nll_loss as its transpose.
-const Op nll_loss_grad_op{{.name = "nll_loss_grad",
-                           .result = Result::attr,
-                           .mixed = true,
-                           .kernel = MEZZO_KERNELS(nll_loss_grad),
-                           .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                               return {nll(g[0], c.in(1), c.at), Tensor()};
-                           },
-                           .decomposition = nll_grad_decomposition}};
+const OpOf<kernels::NllLossGrad> nll_loss_grad_op{
+    {.name = "nll_loss_grad",
+     .result = Result::asked,
+     .mixed = true,
+     .vjp = [](const Node& c, const kernels::NllLossGrad& at, const Tensors& g) -> Tensors {
+         const kernels::NllLoss loss{.reduction = at.reduction, .ignore_index = at.ignore_index};
+         return {nll(g[0], c.in(1), loss), Tensor()};
+     },
+     .decomposition = row_function<nll_grad_decomposition>}};
 
-const Op nll_loss_op{{.name = "nll_loss",
-                      .cast = Cast::fp32_out,
-                      .result = Result::attr,
-                      .mixed = true,
-                      .kernel = MEZZO_KERNELS(nll_loss),
-                      .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                          Attrs at = c.at;
-                          at.shape = c.inputs[0].shape;
-                          at.dtype = c.grad_dtype(0);
-                          return {call(nll_loss_grad_op, {g[0], c.in(1)}, at, at.shape), Tensor()};
-                      },
-                      .decomposition = nll_decomposition}};
+const OpOf<kernels::NllLoss> nll_loss_op{
+    {.name = "nll_loss",
+     .cast = Cast::fp32_out,
+     .result = Result::asked,
+     .mixed = true,
+     .vjp = [](const Node& c, const kernels::NllLoss& at, const Tensors& g) -> Tensors {
+         const Shape& shape = c.inputs[0].shape;
+         const kernels::NllLossGrad grad{
+             .reduction = at.reduction, .ignore_index = at.ignore_index, .classes = shape[1]};
+         return {call(nll_loss_grad_op, {g[0], c.in(1)}, grad, shape, c.grad_dtype(0)), Tensor()};
+     },
+     .decomposition = row_function<nll_decomposition>}};
 
-Shape loss_shape(const Tensor& rows, const Attrs& at) {
-    return reduction_of(at) == Reduction::none ? Shape{rows.size(0)} : Shape{};
+Shape loss_shape(const Tensor& rows, Reduction reduction) {
+    return reduction == Reduction::none ? Shape{rows.size(0)} : Shape{};
 }
 
-Tensor nll(const Tensor& log_p, const Tensor& target, const Attrs& given) {
-    Attrs at = given;
-    at.dtype = loss_dtype(log_p.dtype(), log_p.dtype());
-    at.has_dtype = true;
-    return call(nll_loss_op, {log_p, target}, at, loss_shape(log_p, at));
+Tensor nll(const Tensor& log_p, const Tensor& target, const kernels::NllLoss& at) {
+    return call(nll_loss_op, {log_p, target}, at, loss_shape(log_p, at.reduction),
+                loss_dtype(log_p.dtype(), log_p.dtype()));
 }
 
 // Per row: (1 - s) (lse - x[target]) + s (lse - mean(x)), for a label smoothing of s and the log-sum-exp
 // lse = max + ln sum e^(x - max). All is computed from x - max: a sum of max and logarithm would round the
 // logarithm away where logits are large. Max and sum are what the gradient reads, apart for the same reason.
-Tensors cross_entropy_decomposition(In in, const Attrs& at) {
+Tensors cross_entropy_decomposition(In in, const kernels::CrossEntropy& at) {
     const Tensor given = widened(in[0]), highest = max(given, {1}, keep_dims()).detach();
     const Tensor x = given - highest, total = sum(exp(x), {1});
-    const Tensor weight = weights(in[1], at, x.dtype());
+    const Tensor weight = weights(in[1], at.ignore_index, x.dtype());
     const Tensor chosen = sum(masked_fill(x, logical_not(one_hot(in[1], x.size(1))), 0), {1});
     Tensor away = chosen;
-    if (at.alpha != 0) away = (1 - at.alpha) * chosen + at.alpha * mean(x, {1});
+    if (at.label_smoothing != 0) away = (1 - at.label_smoothing) * chosen + at.label_smoothing * mean(x, {1});
     const Tensor rows = log(total) - away;
-    return {as_asked(reduced_rows(rows * weight, weight, at), at), as_asked(highest.squeeze(1), at),
-            as_asked(total, at)};
+    return {reduced_rows(rows * weight, weight, at.reduction), highest.squeeze(1), total};
 }
 
 // Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). Max and sum are functions of x, not inputs of
 // their own.
-Tensors cross_entropy_grad_decomposition(In in, const Attrs& at) {
+Tensors cross_entropy_grad_decomposition(In in, const kernels::CrossEntropyGrad& at) {
     const Tensor g = widened(in[0]), x = widened(in[1]);
     const Tensor hot = cast(one_hot(in[2], x.size(1)), x.dtype());
-    const Tensor wanted = (1 - at.alpha) * hot + at.alpha / double(x.size(1));
-    const Tensor scale = row_grads(g, weights(in[2], at, x.dtype()), at).unsqueeze(1);
-    return {as_asked(scale * (softmax(x, 1) - wanted), at)};
+    const Tensor wanted = (1 - at.label_smoothing) * hot + at.label_smoothing / double(x.size(1));
+    const Tensor scale = row_grads(g, weights(in[2], at.ignore_index, x.dtype()), at.reduction).unsqueeze(1);
+    return {scale * (softmax(x, 1) - wanted)};
 }
 
-const Op cross_entropy_grad_op{{.name = "cross_entropy_grad",
-                                .result = Result::attr,
-                                .mixed = true,
-                                .kernel = MEZZO_KERNELS(cross_entropy_grad),
-                                .decomposition = cross_entropy_grad_decomposition}};
+const OpOf<kernels::CrossEntropyGrad> cross_entropy_grad_op{
+    {.name = "cross_entropy_grad",
+     .result = Result::asked,
+     .mixed = true,
+     .decomposition = row_function<cross_entropy_grad_decomposition>}};
 
-const Op cross_entropy_op{
+const OpOf<kernels::CrossEntropy> cross_entropy_op{
     {.name = "cross_entropy",
      .cast = Cast::fp32_out,
      .save = save_inputs | save_outputs,
-     .result = Result::attr,
+     .result = Result::asked,
      .mixed = true,
-     .kernel = MEZZO_KERNELS(cross_entropy),
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-         Attrs at = c.at;
-         at.dtype = c.grad_dtype(0);
+     .vjp = [](const Node& c, const kernels::CrossEntropy& at, const Tensors& g) -> Tensors {
+         const kernels::CrossEntropyGrad grad{.reduction = at.reduction,
+                                              .ignore_index = at.ignore_index,
+                                              .label_smoothing = at.label_smoothing};
          const Tensor highest = c.out(1).detach(), total = c.out(2).detach();
-         return {call(cross_entropy_grad_op, {g[0], c.in(0), c.in(1), highest, total}, at, c.inputs[0].shape),
+         return {call(cross_entropy_grad_op, {g[0], c.in(0), c.in(1), highest, total}, grad,
+                      c.inputs[0].shape, c.grad_dtype(0)),
                  Tensor()};
      },
-     .decomposition = cross_entropy_decomposition}};
+     .decomposition = row_function<cross_entropy_decomposition>}};
 
 void check_classes(const char* op, const Tensor& x, const Tensor& target) {
     check_floating(op, x);
@@ -139,7 +138,7 @@ void check_classes(const char* op, const Tensor& x, const Tensor& target) {
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options) {
     check_classes("nll_loss", log_probabilities, target);
-    const Attrs at{.index = options.ignore_index, .reduction = std::uint8_t(options.reduction)};
+    const kernels::NllLoss at{.reduction = options.reduction, .ignore_index = options.ignore_index};
     return finished_loss(nll(log_probabilities, target, at), log_probabilities, log_probabilities.dtype());
 }
 
@@ -147,14 +146,13 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOpt
     check_classes("cross_entropy", logits, target);
     check(options.label_smoothing >= 0 && options.label_smoothing <= 1, ErrorKind::value,
           "cross_entropy: label_smoothing ", options.label_smoothing, " is outside [0, 1]");
-    const Attrs at{.alpha = options.label_smoothing,
-                   .index = options.ignore_index,
-                   .dtype = loss_dtype(logits.dtype(), logits.dtype()),
-                   .has_dtype = true,
-                   .reduction = std::uint8_t(options.reduction)};
+    const kernels::CrossEntropy at{.reduction = options.reduction,
+                                   .ignore_index = options.ignore_index,
+                                   .label_smoothing = options.label_smoothing};
+    const Dtype dtype = loss_dtype(logits.dtype(), logits.dtype());
     const Tensor given[] = {logits, target};
-    const Shape shapes[] = {loss_shape(logits, at), {logits.size(0)}, {logits.size(0)}};
-    return finished_loss(call(cross_entropy_op, given, at, shapes)[0], logits, logits.dtype());
+    const Shape shapes[] = {loss_shape(logits, at.reduction), {logits.size(0)}, {logits.size(0)}};
+    return finished_loss(call(cross_entropy_op, given, at, shapes, dtype)[0], logits, logits.dtype());
 }
 
 }  // namespace mezzo

@@ -35,8 +35,6 @@ Dtype promote_operands(Dtype a, int a_dims, Dtype b, int b_dims) {
     return category(single) > category(full) ? promote(full, single) : full;
 }
 
-Tensor as_asked(const Tensor& x, const Attrs& at) { return at.has_dtype ? cast(x, at.dtype) : x; }
-
 Axes normal_axes(const char* op, const Axes& axes, int dims) {
     Axes sorted;
     if (axes.empty()) {
@@ -77,7 +75,7 @@ std::int64_t count_along(const Shape& shape, const Axes& axes) {
     return n;
 }
 
-Tensor recorded_view(const Op& op, const Tensor& x, const Attrs& at, const Tensor& view) {
+Tensor recorded_view(const Op& op, const Tensor& x, const AttributesRef& at, const Tensor& view) {
     view->view = true;
     view->from_cast = x->from_cast;
     return record_view(op, x, at, view);

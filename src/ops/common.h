@@ -22,9 +22,6 @@ inline Tensor widened(const Tensor& x) { return is_16bit(x.dtype()) ? cast(x, fl
 // Whether a result computed from x, y, … now would be recorded.
 template <class... T> bool recording(const T&... x) { return grad_enabled() && (tracked(x) || ...); }
 
-// A gradient or decomposition in the dtype that the attributes ask for.
-Tensor as_asked(const Tensor& x, const Attrs& at);
-
 // Axes wrapped, sorted and without repeats; all of them when the list is empty.
 Axes normal_axes(const char* op, const Axes& axes, int dims);
 // The shape after a reduction over `axes`.
@@ -38,6 +35,6 @@ std::int64_t count_along(const Shape& shape, const Axes& axes);
 inline ReduceOptions keep_dims() { return {.keepdim = true}; }
 
 // A finished view as a result of op (history is added when x has any).
-Tensor recorded_view(const Op& op, const Tensor& x, const Attrs& at, const Tensor& view);
+Tensor recorded_view(const Op& op, const Tensor& x, const AttributesRef& at, const Tensor& view);
 
 }  // namespace mezzo

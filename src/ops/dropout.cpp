@@ -2,17 +2,19 @@
 #include "ops/dropout.h"
 
 #include "core/random.h"
-#include "kernels/kernels.h"
+#include "kernels/random.h"
 
 namespace mezzo {
 
 namespace {
 
-Tensors dropout_vjp(const Node& c, const Tensors& g) { return {dropout_at(g[0], c.at)}; }
-
 // Linear in x, with itself as its transpose.
-const Op dropout_op{
-    {.name = "dropout", .save = save_none, .kernel = MEZZO_KERNELS(dropout), .vjp = dropout_vjp}};
+const OpOf<kernels::Dropout> dropout_op{
+    {.name = "dropout",
+     .save = save_none,
+     .vjp = [](const Node&, const kernels::Dropout& at, const Tensors& g) -> Tensors {
+         return {dropout_at(g[0], at.p, at.stream)};
+     }}};
 
 }  // namespace
 
@@ -20,13 +22,12 @@ void check_dropout(const char* op, double p) {
     check(p >= 0 && p < 1, ErrorKind::value, op, ": dropout probability ", p, " is outside [0, 1)");
 }
 
-Attrs reserve_dropout(double p, std::int64_t elements) {
-    const RandomState state = reserve_random((std::uint64_t(elements) + 7) / 8);
-    return {.alpha = p, .seed = state.seed, .offset = state.offset};
+RandomState reserve_dropout(std::int64_t elements) {
+    return reserve_random((std::uint64_t(elements) + 7) / 8);
 }
 
-Tensor dropout_at(const Tensor& x, const Attrs& at) {
-    return call(dropout_op, {x}, {.alpha = at.alpha, .seed = at.seed, .offset = at.offset}, x.shape());
+Tensor dropout_at(const Tensor& x, double p, const RandomState& stream) {
+    return p > 0 ? call(dropout_op, {x}, {.p = p, .stream = stream}, x.shape()) : x;
 }
 
 Tensor dropout(const Tensor& x, double p, bool training) {
@@ -34,7 +35,7 @@ Tensor dropout(const Tensor& x, double p, bool training) {
     check(p >= 0 && p <= 1, ErrorKind::value, "dropout: p ", p, " is outside [0, 1]");
     if (!training || p == 0) return x;
     if (p == 1) return masked_fill(x, ones({}, {.dtype = boolean, .device = x.device()}), 0);
-    return dropout_at(x, reserve_dropout(p, x.numel()));
+    return dropout_at(x, p, reserve_dropout(x.numel()));
 }
 
 }  // namespace mezzo

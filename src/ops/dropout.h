@@ -8,11 +8,10 @@ namespace mezzo {
 // Throws unless p is in [0, 1).
 void check_dropout(const char* op, double p);
 
-// Attributes alpha (= p), seed and offset for a dropout over `elements` elements, taken from the random
-// stream.
-Attrs reserve_dropout(double p, std::int64_t elements);
+// Where the random numbers of a dropout over `elements` elements begin, taken from the random stream.
+RandomState reserve_dropout(std::int64_t elements);
 
-// x with dropped elements as the attributes say: same attributes, same mask.
-Tensor dropout_at(const Tensor& x, const Attrs& at);
+// x with elements dropped with probability p, x itself for 0: same place in the stream, same mask.
+Tensor dropout_at(const Tensor& x, double p, const RandomState& stream);
 
 }  // namespace mezzo

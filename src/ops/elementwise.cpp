@@ -1,5 +1,5 @@
 // Rows and public functions of the table of element-wise ops.
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 #include "ops/common.h"
 #include "ops/vjp_helpers.h"
 
@@ -22,15 +22,15 @@ void check_arithmetic(const Row& row, const Tensor& x) {
           ": no arithmetic on boolean; convert it with to(), or use where() or a logical function");
 }
 
-Tensor unary(const Op& op, const Tensor& x, const Attrs& at = {}) {
+template <class A> Tensor unary(const OpOf<A>& op, const Tensor& x, const A& at = {}) {
     check_arithmetic(op.row(), x);
     return call(op, {x}, at, x.shape());
 }
 
 // An integral x with a fractional scalar computes in float32, a boolean x with an integer in int64.
-Tensor with_scalar(const Op& op, const Tensor& x, double alpha) {
+template <class A> Tensor with_scalar(const OpOf<A>& op, const Tensor& x, double alpha) {
     check_defined(op.row().name, x);
-    const Attrs at{.alpha = alpha};
+    const A at{.alpha = alpha};
     if (!is_floating(x.dtype()) && !op.row().integers_to_real) {
         const bool whole = alpha == std::floor(alpha) && std::abs(alpha) < 9e15;
         if (!whole) return call(op, {cast(x, float32)}, at, x.shape());
@@ -43,73 +43,70 @@ Shape common_shape(const char* op, const Tensor& a, const Tensor& b) {
     return a.shape() == b.shape() ? a.shape() : broadcast_shapes(op, a.shape(), b.shape());
 }
 
-Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
+template <class A> Tensor binary(const OpOf<A>& op, const Tensor& a, const Tensor& b) {
     const Row& row = op.row();
     check_defined(row.name, a);
     check_defined(row.name, b);
-    Attrs at;
+    std::optional<Dtype> dtype;
     if (row.result == Result::promoted) {
         if (a.dtype() == boolean && b.dtype() == boolean) check_arithmetic(row, a);
         const Dtype da = autocast_dtype(row.cast, a), db = autocast_dtype(row.cast, b);
         if (da != db) {
-            at.has_dtype = true;
-            at.dtype = promote_operands(da, a.dim(), db, b.dim());
-            if (row.integers_to_real && !is_floating(at.dtype)) at.dtype = float32;
+            dtype = promote_operands(da, a.dim(), db, b.dim());
+            if (row.integers_to_real && !is_floating(*dtype)) dtype = float32;
         }
     }
-    return call(op, {a, b}, at, common_shape(row.name, a, b));
+    return call(op, {a, b}, {}, common_shape(row.name, a, b), dtype);
 }
 
-#define MEZZO_UNARY(op, policy, ints, saves, gradient)                              \
-    const Op op##_op{{.name = #op,                                                  \
-                      .cast = Cast::policy,                                         \
-                      .save = save_##saves,                                         \
-                      .result = Result::first,                                      \
-                      .integers_to_real = ints_##ints,                              \
-                      .strided = true,                                              \
-                      .mixed = true,                                                \
-                      .kernel = MEZZO_KERNELS(op),                                  \
-                      .vjp = [](const Node& c, const Tensors& gs) -> Tensors {      \
-                          [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0); \
-                          [[maybe_unused]] const Tensor y = kept_result(c);         \
-                          return {gradient};                                        \
-                      }}};
-#define MEZZO_UNARY_SCALAR(op, policy, ints, saves, gradient)                                 \
-    const Op op##_op{{.name = #op,                                                            \
-                      .cast = Cast::policy,                                                   \
-                      .save = save_##saves,                                                   \
-                      .result = Result::first,                                                \
-                      .integers_to_real = ints_##ints,                                        \
-                      .strided = true,                                                        \
-                      .mixed = true,                                                          \
-                      .kernel = MEZZO_KERNELS(op),                                            \
-                      .vjp = [](const Node& c, const Tensors& gs) -> Tensors {                \
-                          [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0);           \
-                          [[maybe_unused]] const double alpha = c.at.alpha, beta = c.at.beta; \
-                          return {gradient};                                                  \
-                      }}};
-#define MEZZO_BINARY(op, policy, ints, saves, gradient_a, gradient_b)                               \
-    const Op op##_op{{.name = #op,                                                                  \
-                      .cast = Cast::policy,                                                         \
-                      .save = save_##saves,                                                         \
-                      .result = Result::promoted,                                                   \
-                      .integers_to_real = ints_##ints,                                              \
-                      .strided = true,                                                              \
-                      .mixed = true,                                                                \
-                      .kernel = MEZZO_KERNELS(op),                                                  \
-                      .vjp = [](const Node& c, const Tensors& gs) -> Tensors {                      \
-                          [[maybe_unused]] const Tensor &g = gs[0], a = kept(c, 0), b = kept(c, 1); \
-                          return {c.needs(0) ? Tensor(gradient_a) : Tensor(),                       \
-                                  c.needs(1) ? Tensor(gradient_b) : Tensor()};                      \
-                      }}};
-#define MEZZO_COMPARE(op)                      \
-    const Op op##_op{{.name = #op,             \
-                      .save = save_none,       \
-                      .result = Result::flags, \
-                      .strided = true,         \
-                      .mixed = true,           \
-                      .differentiable = false, \
-                      .kernel = MEZZO_KERNELS(op)}};
+#define MEZZO_UNARY(op, policy, ints, saves, gradient)                                             \
+    const OpOf<kernels::op> op##_op{{.name = #op,                                                  \
+                                     .cast = Cast::policy,                                         \
+                                     .save = save_##saves,                                         \
+                                     .result = Result::first,                                      \
+                                     .integers_to_real = ints_##ints,                              \
+                                     .strided = true,                                              \
+                                     .mixed = true,                                                \
+                                     .vjp = [](const Node& c, const Tensors& gs) -> Tensors {      \
+                                         [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0); \
+                                         [[maybe_unused]] const Tensor y = kept_result(c);         \
+                                         return {gradient};                                        \
+                                     }}};
+#define MEZZO_UNARY_SCALAR(op, policy, ints, saves, gradient)                            \
+    const OpOf<kernels::op> op##_op{                                                     \
+        {.name = #op,                                                                    \
+         .cast = Cast::policy,                                                           \
+         .save = save_##saves,                                                           \
+         .result = Result::first,                                                        \
+         .integers_to_real = ints_##ints,                                                \
+         .strided = true,                                                                \
+         .mixed = true,                                                                  \
+         .vjp = [](const Node& c, const kernels::op& at, const Tensors& gs) -> Tensors { \
+             [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0);                   \
+             [[maybe_unused]] const double alpha = at.alpha, beta = at.beta;             \
+             return {gradient};                                                          \
+         }}};
+#define MEZZO_BINARY(op, policy, ints, saves, gradient_a, gradient_b)                              \
+    const OpOf<kernels::op> op##_op{{.name = #op,                                                  \
+                                     .cast = Cast::policy,                                         \
+                                     .save = save_##saves,                                         \
+                                     .result = Result::promoted,                                   \
+                                     .integers_to_real = ints_##ints,                              \
+                                     .strided = true,                                              \
+                                     .mixed = true,                                                \
+                                     .vjp = [](const Node& c, const Tensors& gs) -> Tensors {      \
+                                         [[maybe_unused]] const Tensor &g = gs[0], a = kept(c, 0), \
+                                                                       b = kept(c, 1);             \
+                                         return {c.needs(0) ? Tensor(gradient_a) : Tensor(),       \
+                                                 c.needs(1) ? Tensor(gradient_b) : Tensor()};      \
+                                     }}};
+#define MEZZO_COMPARE(op)                                     \
+    const OpOf<kernels::op> op##_op{{.name = #op,             \
+                                     .save = save_none,       \
+                                     .result = Result::flags, \
+                                     .strided = true,         \
+                                     .mixed = true,           \
+                                     .differentiable = false}};
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR

@@ -5,35 +5,38 @@
 #include "core/philox.h"
 #include "core/random.h"
 #include "core/tensor_impl.h"
-#include "ops/kernel_for.h"
+#include "kernels/copy.h"
+#include "kernels/dispatch.h"
+#include "kernels/random.h"
+#include "mezzo/ops.h"
 
 namespace mezzo {
 namespace {
 
-constexpr Kernels fill_kernels{"full", MEZZO_KERNELS(fill)};
-constexpr Kernels arange_kernels{"arange", MEZZO_KERNELS(arange)};
-constexpr Kernels uniform_kernels{"rand", MEZZO_KERNELS(random_uniform)};
-constexpr Kernels normal_kernels{"randn", MEZZO_KERNELS(random_normal)};
-constexpr Kernels integer_kernels{"randint", MEZZO_KERNELS(random_int)};
+constinit const KernelOf<kernels::Fill> fill_kernel{"full"};
+constinit const KernelOf<kernels::Arange> arange_kernel;
+constinit const KernelOf<kernels::RandomUniform> uniform_kernel{"rand"};
+constinit const KernelOf<kernels::RandomNormal> normal_kernel{"randn"};
+constinit const KernelOf<kernels::RandomInt> integer_kernel{"randint"};
 
 // A new tensor whose elements the kernel writes.
-Tensor make(const Kernels& kernels, const Attrs& at, const Shape& shape, TensorOptions options) {
+template <class A> Tensor make(const KernelOf<A>& kernel, const std::type_identity_t<A>& at,
+                               const Shape& shape, TensorOptions options) {
     const bool requires_grad = std::exchange(options.requires_grad, false);
     const Tensor result = empty(shape, options);
-    if (result.numel() != 0) kernels({}, at, result);
+    if (result.numel() != 0) kernel({}, at, result);
     if (requires_grad) result.set_requires_grad();
     return result;
 }
 
 // Four elements share one Philox block.
-Tensor make_random(const Kernels& kernels, double alpha, double beta, const Shape& shape,
-                   TensorOptions options) {
+template <class A> Tensor make_random(const KernelOf<A>& kernel, std::type_identity_t<A> at,
+                                      const Shape& shape, TensorOptions options) {
     const bool requires_grad = std::exchange(options.requires_grad, false);
     const Tensor result = empty(shape, options);  // a failure here must leave the stream where it was
     if (result.numel() != 0) {
-        const RandomState start = reserve_random(static_cast<std::uint64_t>(result.numel() + 3) / 4);
-        const Attrs at{.alpha = alpha, .beta = beta, .seed = start.seed, .offset = start.offset};
-        kernels({}, at, result);
+        at.stream = reserve_random(static_cast<std::uint64_t>(result.numel() + 3) / 4);
+        kernel({}, at, result);
     }
     if (requires_grad) result.set_requires_grad();
     return result;
@@ -47,7 +50,7 @@ void check_floating(const char* op, Dtype dtype) {
 }  // namespace
 
 Tensor full(const Shape& shape, double value, TensorOptions options) {
-    return make(fill_kernels, {.alpha = value}, shape, options);
+    return make(fill_kernel, {.value = value}, shape, options);
 }
 
 Tensor zeros(const Shape& shape, TensorOptions options) { return full(shape, 0, options); }
@@ -60,26 +63,26 @@ Tensor ones_like(const Tensor& x) { return ones(x.shape(), {.dtype = x.dtype(), 
 Tensor arange(std::int64_t end, TensorOptions options) {
     check(end >= 0, ErrorKind::value, "arange: end is ", end, "; it must not be negative");
     check(options.dtype != boolean, ErrorKind::dtype, "arange: boolean cannot count");
-    return make(arange_kernels, {}, {end}, options);
+    return make(arange_kernel, {}, {end}, options);
 }
 
 Tensor rand(const Shape& shape, TensorOptions options) {
     check_floating("rand", options.dtype);
-    return make_random(uniform_kernels, 0, 1, shape, options);
+    return make_random(uniform_kernel, {}, shape, options);
 }
 
 Tensor randn(const Shape& shape, TensorOptions options) {
     check_floating("randn", options.dtype);
-    return make_random(normal_kernels, 0, 1, shape, options);
+    return make_random(normal_kernel, {}, shape, options);
 }
 
-// An element is made from one 32-bit word, and its bounds travel as doubles.
+// An element is made from one 32-bit word. A float64 result holds bounds within 2^53 exactly.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options) {
     constexpr std::int64_t exact = std::int64_t(1) << 53;
     check(low >= -exact && high <= exact && low < high && high - low <= std::int64_t(1) << 32,
           ErrorKind::value, "randint: cannot draw from [", low, ", ", high,
           "); it needs low < high, at most 2^32 values, and bounds within 2^53");
-    return make_random(integer_kernels, static_cast<double>(low), static_cast<double>(high), shape, options);
+    return make_random(integer_kernel, {.low = low, .high = high}, shape, options);
 }
 
 // Fisher-Yates (Durstenfeld's form) on the host with the words of the stream. Scaling a 32-bit word to [0, i]

@@ -1,73 +1,74 @@
 // Look-ups by index and the sums they transpose to.
+#include "kernels/index.h"
+#include "kernels/dispatch.h"
 #include "ops/common.h"
-#include "ops/kernel_for.h"
 
 namespace mezzo {
 
 namespace {
 
-const Kernels embedding_grad_kernel{"embedding_grad", MEZZO_KERNELS(embedding_grad)};
+const KernelOf<kernels::EmbeddingGrad> embedding_grad_kernel;
 
-// [count, n], 1 at each index: the look-up as a matrix product. Rows of indices that are not wanted are 0.
-Tensor one_hot(const Tensor& index, std::int64_t n, const Attrs& at, Dtype dtype) {
+// [count, n], 1 at each index: the look-up as a matrix product. Rows of the index `without` are 0; -1: none.
+Tensor one_hot(const Tensor& index, std::int64_t n, std::int64_t without, Dtype dtype) {
     const Tensor flat = index.reshape({index.numel(), 1});
     Tensor hot = eq(arange(n, {.dtype = int64, .device = index.device()}), flat);
-    if (at.index >= 0) hot = logical_and(hot, ne(flat, double(at.index)));
+    if (without >= 0) hot = logical_and(hot, ne(flat, double(without)));
     return cast(hot, dtype);
 }
 
 // The padding row is read, but as a constant.
-Tensors embedding_decomposition(In in, const Attrs& at) {
+Tensors embedding_decomposition(In in, const kernels::Embedding& at) {
     Tensor weight = in[0];
     const std::int64_t n = weight.size(0);
     Shape shape = in[1].shape();
     shape.push_back(weight.size(1));
-    if (at.index >= 0) {
+    if (at.padding_idx >= 0) {
         const Tensor row = arange(n, {.dtype = int64, .device = weight.device()}).unsqueeze(-1);
-        weight = where(eq(row, double(at.index)), weight.detach(), weight);
+        weight = where(eq(row, double(at.padding_idx)), weight.detach(), weight);
     }
-    const Tensor hot = one_hot(in[1], n, {.index = -1}, widened(weight).dtype());
-    return {cast(matmul(hot, widened(weight)), weight.dtype()).reshape(shape)};
+    const Tensor hot = one_hot(in[1], n, -1, widened(weight).dtype());
+    return {matmul(hot, widened(weight)).reshape(shape)};
 }
 
-Tensors embedding_grad_decomposition(In in, const Attrs& at) {
-    const Tensor g = widened(in[0]).reshape({in[1].numel(), at.shape[1]});
-    return {cast(matmul(one_hot(in[1], at.shape[0], at, g.dtype()).t(), g), at.dtype)};
+Tensors embedding_grad_decomposition(In in, const kernels::EmbeddingGrad& at) {
+    const Tensor g = widened(in[0]).reshape({in[1].numel(), in[0].size(-1)});
+    return {matmul(one_hot(in[1], at.rows, at.padding_idx, g.dtype()).t(), g)};
 }
 
-Tensors embedding_grad_vjp(const Node& c, const Tensors& g);
+Tensors embedding_grad_vjp(const Node& c, const kernels::EmbeddingGrad& at, const Tensors& g);
 
-// Inputs g [..., dim], index [...]; at.shape = [n, dim], at.index = padding_idx -> gradient of the weight.
-const Op embedding_grad_op{{.name = "embedding_grad",
-                            .save = save_second,
-                            .result = Result::attr,
-                            .mixed = true,
-                            .kernel = MEZZO_KERNELS(embedding_grad),
-                            .vjp = embedding_grad_vjp,
-                            .decomposition = embedding_grad_decomposition}};
+const OpOf<kernels::EmbeddingGrad> embedding_grad_op{
+    {.name = "embedding_grad",
+     .save = save_second,
+     .result = Result::asked,
+     .mixed = true,
+     .vjp = row_function<embedding_grad_vjp>,
+     .decomposition = row_function<embedding_grad_decomposition>}};
 
 // The gradient of the table. Where the engine allows it, it is added to the leaf's grad() row by row and the
 // result is undefined: a second table for it would cost more than all the rest.
-Tensor table_grad(const Node& c, const Tensor& g) {
+Tensor table_grad(const Node& c, std::int64_t padding_idx, const Tensor& g) {
     const Tensor index = c.in(1), grad = c.accumulator(0);
-    Attrs at{.shape = c.inputs[0].shape, .index = c.at.index, .dtype = c.grad_dtype(0)};
-    if (!grad.defined() || g.dtype() == float64) return call(embedding_grad_op, {g, index}, at, at.shape);
-    at.beta = 1;
+    const Shape& shape = c.inputs[0].shape;
+    kernels::EmbeddingGrad at{.rows = shape[0], .padding_idx = padding_idx};
+    if (!grad.defined() || g.dtype() == float64)
+        return call(embedding_grad_op, {g, index}, at, shape, c.grad_dtype(0));
+    at.accumulate = true;
     const Tensor inputs[] = {g.contiguous(), index};
     embedding_grad_kernel(inputs, at, grad);
     grad->storage->version.fetch_add(1, std::memory_order_relaxed);
     return {};
 }
 
-// Inputs weight [n, dim], index [...]; at.index = padding_idx.
-const Op embedding_op{{.name = "embedding",
-                       .save = save_second,
-                       .mixed = true,
-                       .kernel = MEZZO_KERNELS(embedding),
-                       .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                           return {table_grad(c, g[0]), Tensor()};
-                       },
-                       .decomposition = embedding_decomposition}};
+const OpOf<kernels::Embedding> embedding_op{
+    {.name = "embedding",
+     .save = save_second,
+     .mixed = true,
+     .vjp = [](const Node& c, const kernels::Embedding& at, const Tensors& g) -> Tensors {
+         return {table_grad(c, at.padding_idx, g[0]), Tensor()};
+     },
+     .decomposition = row_function<embedding_decomposition>}};
 
 Shape looked_up(const Tensor& weight, const Tensor& index) {
     Shape shape = index.shape();
@@ -76,39 +77,32 @@ Shape looked_up(const Tensor& weight, const Tensor& index) {
 }
 
 // Linear in g, with the look-up as its transpose; the padding row gave nothing and gets nothing.
-Tensors embedding_grad_vjp(const Node& c, const Tensors& g) {
+Tensors embedding_grad_vjp(const Node& c, const kernels::EmbeddingGrad& at, const Tensors& g) {
     if (!c.needs(0)) return {};
     const Tensor index = c.in(1);
-    Tensor rows = call(embedding_op, {g[0], index}, {.index = c.at.index}, looked_up(g[0], index));
-    if (c.at.index >= 0) rows = masked_fill(rows, eq(index, double(c.at.index)).unsqueeze(-1), 0);
+    Tensor rows = call(embedding_op, {g[0], index}, {.padding_idx = at.padding_idx}, looked_up(g[0], index));
+    if (at.padding_idx >= 0) rows = masked_fill(rows, eq(index, double(at.padding_idx)).unsqueeze(-1), 0);
     return {rows, Tensor()};
 }
 
-Tensors index_select_vjp(const Node& c, const Tensors& g);
-Tensors index_select_grad_vjp(const Node& c, const Tensors& g);
-Tensors gather_vjp(const Node& c, const Tensors& g);
-Tensors scatter_add_vjp(const Node& c, const Tensors& g);
+Tensors index_select_vjp(const Node& c, const kernels::IndexSelect& at, const Tensors& g);
+Tensors index_select_grad_vjp(const Node& c, const kernels::IndexSelectGrad& at, const Tensors& g);
+Tensors gather_vjp(const Node& c, const kernels::Gather& at, const Tensors& g);
+Tensors scatter_add_vjp(const Node& c, const kernels::ScatterAdd& at, const Tensors& g);
 
-// Inputs x, index [n]; at.dim. A table look-up along any dimension.
-const Op index_select_op{{.name = "index_select",
-                          .save = save_second,
-                          .kernel = MEZZO_KERNELS(index_select),
-                          .vjp = index_select_vjp}};
-// Inputs g, index [n]; at.dim, at.shape -> sums of the slices of g that have one index.
-const Op index_select_grad_op{{.name = "index_select_grad",
-                               .save = save_second,
-                               .result = Result::attr,
-                               .kernel = MEZZO_KERNELS(index_select_grad),
-                               .vjp = index_select_grad_vjp}};
-// Inputs x, index; at.dim. Outside of dim their shapes are equal.
-const Op gather_op{
-    {.name = "gather", .save = save_second, .kernel = MEZZO_KERNELS(gather), .vjp = gather_vjp}};
-// Inputs src, index, and x unless it is 0; at.dim. Outside of dim their shapes are equal.
-const Op scatter_add_op{{.name = "scatter_add",
-                         .cast = Cast::promote,
-                         .save = save_second,
-                         .kernel = MEZZO_KERNELS(scatter_add),
-                         .vjp = scatter_add_vjp}};
+// A table look-up along any dimension.
+const OpOf<kernels::IndexSelect> index_select_op{
+    {.name = "index_select", .save = save_second, .vjp = row_function<index_select_vjp>}};
+const OpOf<kernels::IndexSelectGrad> index_select_grad_op{{.name = "index_select_grad",
+                                                           .save = save_second,
+                                                           .result = Result::asked,
+                                                           .vjp = row_function<index_select_grad_vjp>}};
+const OpOf<kernels::Gather> gather_op{
+    {.name = "gather", .save = save_second, .vjp = row_function<gather_vjp>}};
+const OpOf<kernels::ScatterAdd> scatter_add_op{{.name = "scatter_add",
+                                                .cast = Cast::promote,
+                                                .save = save_second,
+                                                .vjp = row_function<scatter_add_vjp>}};
 
 Shape with_size(Shape shape, std::int64_t dim, std::int64_t size) {
     shape[int(dim)] = size;
@@ -122,18 +116,18 @@ Tensor gathered(const Tensor& x, std::int64_t dim, const Tensor& index) {
     return call(gather_op, {x, index}, {.dim = dim}, index.shape());
 }
 
-Tensors index_select_vjp(const Node& c, const Tensors& g) {
-    const Attrs at{.shape = c.inputs[0].shape, .dim = c.at.dim, .dtype = c.grad_dtype(0)};
-    return {call(index_select_grad_op, {g[0], c.in(1)}, at, at.shape), Tensor()};
+Tensors index_select_vjp(const Node& c, const kernels::IndexSelect& at, const Tensors& g) {
+    return {call(index_select_grad_op, {g[0], c.in(1)}, {.dim = at.dim}, c.inputs[0].shape, c.grad_dtype(0)),
+            Tensor()};
 }
-Tensors index_select_grad_vjp(const Node& c, const Tensors& g) {
-    return {index_selected(g[0], c.at.dim, c.in(1)), Tensor()};
+Tensors index_select_grad_vjp(const Node& c, const kernels::IndexSelectGrad& at, const Tensors& g) {
+    return {index_selected(g[0], at.dim, c.in(1)), Tensor()};
 }
-Tensors gather_vjp(const Node& c, const Tensors& g) {
-    return {call(scatter_add_op, {g[0], c.in(1)}, {.dim = c.at.dim}, c.inputs[0].shape), Tensor()};
+Tensors gather_vjp(const Node& c, const kernels::Gather& at, const Tensors& g) {
+    return {call(scatter_add_op, {g[0], c.in(1)}, {.dim = at.dim}, c.inputs[0].shape), Tensor()};
 }
-Tensors scatter_add_vjp(const Node& c, const Tensors& g) {
-    Tensors grads{c.needs(0) ? gathered(g[0], c.at.dim, c.in(1)) : Tensor(), Tensor()};
+Tensors scatter_add_vjp(const Node& c, const kernels::ScatterAdd& at, const Tensors& g) {
+    Tensors grads{c.needs(0) ? gathered(g[0], at.dim, c.in(1)) : Tensor(), Tensor()};
     if (c.inputs.size() > 2) grads.push_back(g[0]);
     return grads;
 }
@@ -152,7 +146,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding
     check(weight.dim() == 2, ErrorKind::shape, "embedding: weight ", weight.shape(), " is not [n, dim]");
     check(padding_idx >= -1 && padding_idx < weight.size(0), ErrorKind::value, "embedding: padding_idx ",
           padding_idx, " is outside the ", weight.size(0), " rows of the weight");
-    return call(embedding_op, {weight, index}, {.index = padding_idx}, looked_up(weight, index));
+    return call(embedding_op, {weight, index}, {.padding_idx = padding_idx}, looked_up(weight, index));
 }
 
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {

@@ -1,8 +1,11 @@
 // In-place writes: for optimizers, running statistics and initialisers. Never recorded.
 #include "core/random.h"
+#include "kernels/copy.h"
+#include "kernels/dispatch.h"
+#include "kernels/elementwise.h"
+#include "kernels/random.h"
 #include "mezzo/autograd.h"
 #include "ops/common.h"
-#include "ops/kernel_for.h"
 
 #include <algorithm>
 
@@ -10,13 +13,13 @@ namespace mezzo {
 
 namespace {
 
-const Kernels add_kernel{"add_", MEZZO_KERNELS(add)};
-const Kernels mul_kernel{"mul_", MEZZO_KERNELS(mul)};
-const Kernels mul_scalar_kernel{"mul_", MEZZO_KERNELS(mul_scalar)};
-const Kernels copy_into{"copy_", MEZZO_KERNELS(copy_into)};
-const Kernels fill_kernel{"fill_", MEZZO_KERNELS(fill)};
-const Kernels uniform_kernel{"uniform_", MEZZO_KERNELS(random_uniform)};
-const Kernels normal_kernel{"normal_", MEZZO_KERNELS(random_normal)};
+const KernelOf<kernels::add> add_kernel{"add_"};
+const KernelOf<kernels::mul> mul_kernel{"mul_"};
+const KernelOf<kernels::mul_scalar> mul_scalar_kernel{"mul_"};
+const KernelOf<kernels::CopyInto> copy_into{"copy_"};
+const KernelOf<kernels::Fill> fill_kernel{"fill_"};
+const KernelOf<kernels::RandomUniform> uniform_kernel{"uniform_"};
+const KernelOf<kernels::RandomNormal> normal_kernel{"normal_"};
 
 void check_writable(const char* op, const Tensor& x) {
     check_defined(op, x);
@@ -71,9 +74,8 @@ template <class Run> void write_result(const Tensor& x, const Run& run) {
     written(x);
 }
 
-void random_write(const Kernels& kernel, const Tensor& x, double alpha, double beta) {
-    const RandomState state = reserve_random((std::uint64_t(x.numel()) + 3) / 4);
-    const Attrs at{.alpha = alpha, .beta = beta, .seed = state.seed, .offset = state.offset};
+template <class A> void random_write(const KernelOf<A>& kernel, const Tensor& x, std::type_identity_t<A> at) {
+    at.stream = reserve_random((std::uint64_t(x.numel()) + 3) / 4);
     write_result(x, [&](const Tensor& out) { kernel({}, at, out); });
 }
 
@@ -97,7 +99,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 
 const Tensor& Tensor::fill_(double value) const {
     check_writable("fill_", *this);
-    if (numel() > 0) fill_kernel({}, {.alpha = value}, *this);
+    if (numel() > 0) fill_kernel({}, {.value = value}, *this);
     written(*this);
     if (Storage* const storage = impl()->storage.get();
         value == 0 && storage && static_cast<std::size_t>(numel()) * size_of(dtype()) == storage->bytes)
@@ -140,14 +142,14 @@ const Tensor& Tensor::mul_(double value) const {
 const Tensor& Tensor::uniform_(double low, double high) const {
     check_random("uniform_", *this);
     check(low <= high, ErrorKind::value, "uniform_: low ", low, " is not <= high ", high);
-    random_write(uniform_kernel, *this, low, high);
+    random_write(uniform_kernel, *this, {.low = low, .high = high});
     return *this;
 }
 
 const Tensor& Tensor::normal_(double mean, double stddev) const {
     check_random("normal_", *this);
     check(stddev >= 0, ErrorKind::value, "normal_: stddev ", stddev, " is negative");
-    random_write(normal_kernel, *this, mean, stddev);
+    random_write(normal_kernel, *this, {.mean = mean, .stddev = stddev});
     return *this;
 }
 

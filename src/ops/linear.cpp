@@ -1,7 +1,7 @@
 // linear: matrix product, bias and activation as one op.
 #include "ops/linear.h"
 
-#include "kernels/kernels.h"
+#include "kernels/matmul.h"
 #include "mezzo/cuda.h"
 #include "ops/products.h"
 
@@ -24,7 +24,7 @@ Tensor activated(const Tensor& x, Activation activation) {
 }
 
 // activation(x W^T + b), and for gelu the value before the activation, which its gradient reads.
-Tensors linear_decomposition(In in, const Attrs& at) {
+Tensors linear_decomposition(In in, const kernels::Linear& at) {
     Tensor before = matmul(in[0], in[1].t());
     if (in.size() > 2) before = before + in[2];
     const Tensor y = activated(before, at.activation);
@@ -34,30 +34,27 @@ Tensors linear_decomposition(In in, const Attrs& at) {
 
 // Three rows, because the gradient of each activation keeps different things: relu's result, and on request
 // the mask that says which of its values are positive; what gelu saw.
-const Op linear_op{{.name = "linear",
-                    .cast = Cast::low,
-                    .save = save_inputs,
-                    .inner_gradients = linear_inner_gradients,
-                    .kernel = MEZZO_KERNELS(linear),
-                    .vjp = linear_vjp,
-                    .decomposition = linear_decomposition}};
-const Op linear_relu_op{{.name = "linear_relu",
-                         .cast = Cast::low,
-                         .save = save_inputs | save_outputs,
-                         .bits = 1,
-                         .inner_gradients = linear_inner_gradients,
-                         .kernel = MEZZO_KERNELS(linear),
-                         .vjp = linear_vjp,
-                         .decomposition = linear_decomposition}};
-const Op linear_gelu_op{{.name = "linear_gelu",
-                         .cast = Cast::low,
-                         .save = save_inputs | save_outputs,
-                         .inner_gradients = linear_inner_gradients,
-                         .kernel = MEZZO_KERNELS(linear),
-                         .vjp = linear_vjp,
-                         .decomposition = linear_decomposition}};
+const OpOf<kernels::Linear> linear_op{{.name = "linear",
+                                       .cast = Cast::low,
+                                       .save = save_inputs,
+                                       .inner_gradients = linear_inner_gradients,
+                                       .vjp = row_function<linear_vjp>,
+                                       .decomposition = row_function<linear_decomposition>}};
+const OpOf<kernels::Linear> linear_relu_op{{.name = "linear_relu",
+                                            .cast = Cast::low,
+                                            .save = save_inputs | save_outputs,
+                                            .bits = 1,
+                                            .inner_gradients = linear_inner_gradients,
+                                            .vjp = row_function<linear_vjp>,
+                                            .decomposition = row_function<linear_decomposition>}};
+const OpOf<kernels::Linear> linear_gelu_op{{.name = "linear_gelu",
+                                            .cast = Cast::low,
+                                            .save = save_inputs | save_outputs,
+                                            .inner_gradients = linear_inner_gradients,
+                                            .vjp = row_function<linear_vjp>,
+                                            .decomposition = row_function<linear_decomposition>}};
 
-const Op& row_for(LinearActivation activation) {
+const OpOf<kernels::Linear>& row_for(LinearActivation activation) {
     if (activation == LinearActivation::none) return linear_op;
     return activation == LinearActivation::relu ? linear_relu_op : linear_gelu_op;
 }

@@ -1,7 +1,7 @@
 // The gradient of linear. Where nothing but this layer reads the result of a linear layer below, the gradient of
 // that layer passes its activation in the product that makes it.
 #include "core/branch.h"
-#include "kernels/kernels.h"
+#include "kernels/matmul.h"
 #include "ops/linear.h"
 #include "ops/products.h"
 
@@ -9,7 +9,7 @@ namespace mezzo {
 
 namespace {
 
-Activation activation_of(const Node& c) { return c.at.activation; }
+Activation activation_of(const Node& c) { return c.at.as<kernels::Linear>().activation; }
 
 // The gradient before an activation; kept: for relu its result, otherwise what it saw.
 Tensor through_activation(Activation activation, const Tensor& g, const Tensor& kept) {
@@ -23,25 +23,24 @@ Tensor sums_of(const Tensor& before) {
 
 // The gradient before the activation and its column sums, the bias's gradient, together. A relu mask says what
 // kept says, too.
-const Op activation_grad_op{{.name = "activation_grad",
-                             .statistics = 1,
-                             .kernel = MEZZO_KERNELS(activation_grad),
-                             .decomposition = [](In in, const Attrs& at) -> Tensors {
-                                 const Tensor before = through_activation(at.activation, in[0], in[1]);
-                                 return {before, sums_of(before)};
-                             }}};
+const OpOf<kernels::ActivationGrad> activation_grad_op{
+    {.name = "activation_grad",
+     .statistics = 1,
+     .decomposition = [](In in, const kernels::ActivationGrad& at) -> Tensors {
+         const Tensor before = through_activation(at.activation, in[0], in[1]);
+         return {before, sums_of(before)};
+     }}};
 
-// The gradient before the activation of the layer below a linear one, and its column sums if at.index is not
-// 0.
-const Op linear_input_grad_op{{.name = "linear_input_grad",
-                               .statistics = 1,
-                               .kernel = MEZZO_KERNELS(linear_input_grad),
-                               .decomposition = [](In in, const Attrs& at) -> Tensors {
-                                   const Tensor before =
-                                       through_activation(at.activation, matmul(in[0], in[1]), in[2]);
-                                   if (at.index == 0) return {before};
-                                   return {before, sums_of(before)};
-                               }}};
+// The gradient before the activation of the layer below a linear one, and its column sums if they are asked
+// for.
+const OpOf<kernels::LinearInputGrad> linear_input_grad_op{
+    {.name = "linear_input_grad",
+     .statistics = 1,
+     .decomposition = [](In in, const kernels::LinearInputGrad& at) -> Tensors {
+         const Tensor before = through_activation(at.activation, matmul(in[0], in[1]), in[2]);
+         if (!at.column_sums) return {before};
+         return {before, sums_of(before)};
+     }}};
 
 // A gradient before an activation, and the sums of its columns if they came with it.
 struct Before {
@@ -110,7 +109,7 @@ Tensors gradient_below(const Node& c, const Tensor& g) {
     const bool sums = wants_bias(below);
     const Shape shapes[] = {{g.size(0), weight.size(1)}, {weight.size(1)}};
     const Tensor given[] = {g, weight, kept_by_activation(below), relu_mask(below)};
-    return call(linear_input_grad_op, given, {.index = sums, .activation = activation_of(below)},
+    return call(linear_input_grad_op, given, {.activation = activation_of(below), .column_sums = sums},
                 std::span<const Shape>(shapes, sums ? 2 : 1));
 }
 

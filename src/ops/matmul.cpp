@@ -1,7 +1,8 @@
 // Matrix products.
+#include "kernels/matmul.h"
 #include "core/branch.h"
 #include "core/rows.h"
-#include "ops/kernel_for.h"
+#include "kernels/dispatch.h"
 #include "ops/products.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace mezzo {
 
 namespace {
 
-const Kernels matmul_kernel{"matmul", MEZZO_KERNELS(matmul)};
+const KernelOf<kernels::MatMul> matmul_kernel;
 
 Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 
@@ -28,19 +29,18 @@ Tensors matmul_vjp(const Node& c, const Tensors& g) {
 }
 
 // a [batch.., m, k], b [batch.., k, n], with equal batch dimensions.
-const Op matmul_op{{.name = "matmul",
-                    .cast = Cast::low,
-                    .strided = true,
-                    .kernel = MEZZO_KERNELS(matmul),
-                    .vjp = matmul_vjp,
-                    .decomposition = [](In in, const Attrs& at) -> Tensors {
-                        return {as_asked(sum(in[0].unsqueeze(-1) * in[1].unsqueeze(-3), {-2}), at)};
-                    }}};
+const OpOf<kernels::MatMul> matmul_op{{.name = "matmul",
+                                       .cast = Cast::low,
+                                       .strided = true,
+                                       .vjp = row_function<matmul_vjp>,
+                                       .decomposition = [](In in) -> Tensors {
+                                           return {sum(in[0].unsqueeze(-1) * in[1].unsqueeze(-3), {-2})};
+                                       }}};
 
-Tensor product(const Tensor& a, const Tensor& b, const Attrs& at) {
+Tensor product(const Tensor& a, const Tensor& b, std::optional<Dtype> dtype = {}) {
     Shape shape = a.shape();
     shape.back() = b.size(-1);
-    return call(matmul_op, {gemm_ready(a), gemm_ready(b)}, at, shape);
+    return call(matmul_op, {gemm_ready(a), gemm_ready(b)}, {}, shape, dtype);
 }
 
 // x expanded so that its leading dimensions are `batch`.
@@ -54,16 +54,16 @@ Tensor with_batch(const Tensor& x, const Shape& batch) {
 Shape batch_of(const Tensor& x) { return Shape(x.shape().begin(), x.dim() - 2); }
 
 Tensor matrix_product(const Tensor& a, const Tensor& b) {
-    if (a.dim() == 2 && b.dim() == 2) return product(a, b, {});
+    if (a.dim() == 2 && b.dim() == 2) return product(a, b);
     if (b.dim() == 2) {  // [.., m, k] x [k, n] is one product of all rows
         Shape shape = a.shape();
         shape.back() = b.size(1);
         const std::int64_t k = a.size(-1);
-        return product(a.reshape({k ? a.numel() / k : batch_of(a).numel() * a.size(-2), k}), b, {})
+        return product(a.reshape({k ? a.numel() / k : batch_of(a).numel() * a.size(-2), k}), b)
             .reshape(shape);
     }
     const Shape batch = broadcast_shapes("matmul", batch_of(a), batch_of(b));
-    return product(with_batch(a, batch), with_batch(b, batch), {});
+    return product(with_batch(a, batch), with_batch(b, batch));
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ void check_factors(const char* op, const Tensor& a, const Tensor& b) {
 Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted) {
     const Dtype dtype = promote(a.dtype(), b.dtype());
     const bool to_float = is_16bit(dtype) && !(wanted == dtype);
-    return product(cast(a, dtype), cast(b, dtype), {.dtype = float32, .has_dtype = to_float});
+    return product(cast(a, dtype), cast(b, dtype), to_float ? std::optional(float32) : std::nullopt);
 }
 
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
@@ -95,7 +95,7 @@ Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
     const Tensor grad = fits ? c.accumulator(i) : Tensor();
     if (!grad.defined()) return product_as(a, b, c.grad_dtype(i));
     const Tensor operands[] = {gemm_ready(a), gemm_ready(b)};
-    matmul_kernel(operands, {.beta = 1, .dtype = float32, .has_dtype = true}, as_rows(grad));
+    matmul_kernel(operands, {.beta = 1}, as_rows(grad));
     grad->storage->version.fetch_add(1, std::memory_order_relaxed);
     return {};
 }

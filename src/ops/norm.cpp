@@ -1,16 +1,11 @@
 // Normalisation of rows: layer_norm, rms_norm, and the end of a Transformer's half layer in one op.
-#include "kernels/kernels.h"
+#include "kernels/norm.h"
 #include "ops/dropout.h"
 #include "ops/products.h"
 
 namespace mezzo {
 
 namespace {
-
-// A result in the dtype autocast asks for, or that of the input.
-Tensor finished(const Tensor& y, const Tensor& x, const Attrs& at) {
-    return cast(y, at.has_dtype ? at.dtype : x.dtype());
-}
 
 Tensor row_mean(const Tensor& x) { return mean(x, {1}, keep_dims()); }
 
@@ -30,124 +25,113 @@ Tensor layer_norm_of(const Tensor& x, const Tensor& weight, const Tensor& bias, 
 
 // For y = n(x) w + b: the gradients of x, w and b. The statistics are functions of x, not inputs of their
 // own, so that differentiating this again is right.
-Tensors layer_norm_grad_decomposition(In in, const Attrs& at) {
+Tensors layer_norm_grad_decomposition(In in, double eps) {
     const Tensor g = widened(in[0]), weight = widened(in[2]);
-    const Normalised n = normalised(widened(in[1]), at.alpha, true);
+    const Normalised n = normalised(widened(in[1]), eps, true);
     const Tensor gw = g * weight;
     const Tensor dx = n.rstd * (gw - row_mean(gw) - n.x * row_mean(gw * n.x));
-    return {as_asked(dx, at), sum(g * n.x, {0}), sum(g, {0})};
+    return {dx, sum(g * n.x, {0}), sum(g, {0})};
 }
 
-Tensors rms_norm_grad_decomposition(In in, const Attrs& at) {
+Tensors rms_norm_grad_decomposition(In in, const kernels::RmsNormGrad& at) {
     const Tensor g = widened(in[0]), weight = widened(in[2]);
-    const Normalised n = normalised(widened(in[1]), at.alpha, false);
+    const Normalised n = normalised(widened(in[1]), at.eps, false);
     const Tensor gw = g * weight;
-    return {as_asked(n.rstd * (gw - n.x * row_mean(gw * n.x)), at), sum(g * n.x, {0})};
+    return {n.rstd * (gw - n.x * row_mean(gw * n.x)), sum(g * n.x, {0})};
 }
 
-// Inputs g, x, weight, mean, rstd -> gradients of x, weight, bias.
-const Op layer_norm_grad_op{{.name = "layer_norm_grad",
-                             .mixed = true,
-                             .statistics = 1,
-                             .kernel = MEZZO_KERNELS(layer_norm_grad),
-                             .decomposition = layer_norm_grad_decomposition}};
-// Inputs g, x, weight, rstd -> gradients of x, weight.
-const Op rms_norm_grad_op{{.name = "rms_norm_grad",
-                           .mixed = true,
-                           .statistics = 1,
-                           .kernel = MEZZO_KERNELS(rms_norm_grad),
-                           .decomposition = rms_norm_grad_decomposition}};
+const OpOf<kernels::LayerNormGrad> layer_norm_grad_op{
+    {.name = "layer_norm_grad",
+     .mixed = true,
+     .statistics = 1,
+     .decomposition = [](In in, const kernels::LayerNormGrad& at) {
+         return layer_norm_grad_decomposition(in, at.eps);
+     }}};
+const OpOf<kernels::RmsNormGrad> rms_norm_grad_op{
+    {.name = "rms_norm_grad",
+     .mixed = true,
+     .statistics = 1,
+     .decomposition = row_function<rms_norm_grad_decomposition>}};
 
 Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& row_mean,
                         const Tensor& rstd, double eps, Dtype dtype) {
     const Shape shapes[] = {x.shape(), weight.shape(), weight.shape()};
-    return call(layer_norm_grad_op, Tensors{g, x, weight, row_mean, rstd},
-                {.alpha = eps, .dtype = dtype, .has_dtype = true}, shapes);
+    return call(layer_norm_grad_op, Tensors{g, x, weight, row_mean, rstd}, {.eps = eps}, shapes, dtype);
 }
 
-// x [rows, cols], weight, bias [cols]; at.alpha = eps -> y, and for the gradient mean and rstd [rows].
-const Op layer_norm_op{
+const OpOf<kernels::LayerNorm> layer_norm_op{
     {.name = "layer_norm",
      .cast = Cast::fp32_out,
      .save = save_inputs | save_outputs,
      .mixed = true,
      .statistics = 1,
-     .kernel = MEZZO_KERNELS(layer_norm),
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-         return layer_norm_grad(g[0], c.in(0), c.in(1), c.out(1), c.out(2), c.at.alpha, c.grad_dtype(0));
+     .vjp = [](const Node& c, const kernels::LayerNorm& at, const Tensors& g) -> Tensors {
+         return layer_norm_grad(g[0], c.in(0), c.in(1), c.out(1), c.out(2), at.eps, c.grad_dtype(0));
      },
-     .decomposition = [](In in, const Attrs& at) -> Tensors {
-         return {finished(layer_norm_of(widened(in[0]), in[1], in[2], at.alpha), in[0], at)};
+     .decomposition = [](In in, const kernels::LayerNorm& at) -> Tensors {
+         return {layer_norm_of(widened(in[0]), in[1], in[2], at.eps)};
      }}};
 
-// x [rows, cols], weight [cols]; at.alpha = eps -> y, and for the gradient rstd [rows].
-const Op rms_norm_op{
+const OpOf<kernels::RmsNorm> rms_norm_op{
     {.name = "rms_norm",
      .cast = Cast::fp32_out,
      .save = save_inputs | save_outputs,
      .mixed = true,
      .statistics = 1,
-     .kernel = MEZZO_KERNELS(rms_norm),
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
+     .vjp = [](const Node& c, const kernels::RmsNorm& at, const Tensors& g) -> Tensors {
          const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape};
-         return call(rms_norm_grad_op, Tensors{g[0], c.in(0), c.in(1), c.out(1)},
-                     {.alpha = c.at.alpha, .dtype = c.grad_dtype(0), .has_dtype = true}, shapes);
+         return call(rms_norm_grad_op, Tensors{g[0], c.in(0), c.in(1), c.out(1)}, {.eps = at.eps}, shapes,
+                     c.grad_dtype(0));
      },
-     .decomposition = [](In in, const Attrs& at) -> Tensors {
-         return {finished(normalised(widened(in[0]), at.alpha, false).x * widened(in[1]), in[0], at)};
+     .decomposition = [](In in, const kernels::RmsNorm& at) -> Tensors {
+         return {normalised(widened(in[0]), at.eps, false).x * widened(in[1])};
      }}};
 
-// Inputs g, z, weight, mean, rstd; at.alpha = p, at.beta = eps, at.dtype of the first result -> gradients of
-// x, residual, weight, bias and, if asked for, x_bias. It saves the passes of dropout and column_sum over dz.
-const Op dropout_add_layer_norm_grad_op{
+// It saves the passes of dropout and column_sum over dz.
+const OpOf<kernels::DropoutAddLayerNormGrad> dropout_add_layer_norm_grad_op{
     {.name = "dropout_add_layer_norm_grad",
      .mixed = true,
      .statistics = 1,
-     .kernel = MEZZO_KERNELS(dropout_add_layer_norm_grad),
-     .decomposition = [](In in, const Attrs& at) -> Tensors {
-         const Tensors through = layer_norm_grad_decomposition(in, {.alpha = at.beta});
-         const Tensor dx = at.alpha > 0 ? dropout_at(through[0], at) : through[0];
-         return {as_asked(dx, at), through[0], through[1], through[2], sum(dx, {0})};
+     .decomposition = [](In in, const kernels::DropoutAddLayerNormGrad& at) -> Tensors {
+         const Tensors through = layer_norm_grad_decomposition(in, at.forward.eps);
+         const Tensor dx = dropout_at(through[0], at.forward.dropout_p, at.forward.stream);
+         return {dx, through[0], through[1], through[2], sum(dx, {0})};
      }}};
 
 enum DropoutAddLayerNormInput { weight_input, x_input, x_bias_input, residual_input, bias_input };
 
 // dropout(x + x_bias) + residual, in float32 or float64.
-Tensor dropped_sum(In in, const Attrs& at) {
+Tensor dropped_sum(In in, const kernels::DropoutAddLayerNorm& at) {
     Tensor x = widened(in[x_input]);
     if (in[x_bias_input].defined()) x = x + widened(in[x_bias_input]);
-    if (at.alpha > 0) x = dropout_at(x, at);
-    return x + widened(in[residual_input]);
+    return dropout_at(x, at.dropout_p, at.stream) + widened(in[residual_input]);
 }
 
 // The gradients of x, residual, weight, bias and x_bias, of which the last may be undefined, where only y
 // has one.
-Tensors fused_grads(const Node& c, const Tensor& g, bool of_x_bias) {
+Tensors fused_grads(const Node& c, const kernels::DropoutAddLayerNorm& at, const Tensor& g, bool of_x_bias) {
     const Tensor weight = c.in(weight_input), z = c.out(1), row_mean = c.out(2), rstd = c.out(3);
     const Dtype dtype = c.grad_dtype(x_input);
     const bool wide = z.dtype() == float64;
-    if ((c.at.alpha > 0 || dtype != z.dtype()) && wide == (dtype == float64)) {
-        Attrs at = c.at;
-        at.dtype = dtype;
-        at.has_dtype = true;
+    if ((at.dropout_p > 0 || dtype != z.dtype()) && wide == (dtype == float64)) {
         const Shape &vector = weight.shape(), shapes[] = {z.shape(), z.shape(), vector, vector, vector};
-        Tensors grads = call(dropout_add_layer_norm_grad_op, Tensors{g, z, weight, row_mean, rstd}, at,
-                             std::span(shapes, of_x_bias ? 5 : 4));
+        Tensors grads = call(dropout_add_layer_norm_grad_op, Tensors{g, z, weight, row_mean, rstd},
+                             {.forward = at}, std::span(shapes, of_x_bias ? 5 : 4), dtype);
         grads.resize(5);
         return grads;
     }
-    const Tensors through = layer_norm_grad(g, z, weight, row_mean, rstd, c.at.beta, z.dtype());
-    const Tensor dx = c.at.alpha > 0 ? dropout_at(through[0], c.at) : through[0];
+    const Tensors through = layer_norm_grad(g, z, weight, row_mean, rstd, at.eps, z.dtype());
+    const Tensor dx = dropout_at(through[0], at.dropout_p, at.stream);
     return {cast(dx, dtype), through[0], through[1], through[2],
             of_x_bias ? column_sum(dx, dx.dtype()) : Tensor()};
 }
 
-Tensors dropout_add_layer_norm_vjp(const Node& c, const Tensors& g) {
+Tensors dropout_add_layer_norm_vjp(const Node& c, const kernels::DropoutAddLayerNorm& at, const Tensors& g) {
     const bool of_x_bias = c.inputs[x_bias_input].shape.size() > 0 && c.needs(x_bias_input);
     Tensors of(5);  // x, residual, weight, bias, x_bias
-    if (g[0].defined()) of = fused_grads(c, g[0], of_x_bias);
+    if (g[0].defined()) of = fused_grads(c, at, g[0], of_x_bias);
     if (g.size() > 1 && g[1].defined()) {  // z has a gradient of its own when a second backward asks for it
-        const Tensor dx = c.at.alpha > 0 ? dropout_at(g[1], c.at) : g[1];
+        const Tensor dx = dropout_at(g[1], at.dropout_p, at.stream);
         const auto add = [](Tensor& sum, const Tensor& x) { sum = sum.defined() ? sum + x : x; };
         add(of[0], cast(dx, c.grad_dtype(x_input)));
         add(of[1], g[1]);
@@ -156,21 +140,17 @@ Tensors dropout_add_layer_norm_vjp(const Node& c, const Tensors& g) {
     return {of[2], of[0], of[4], of[1], of[3]};
 }
 
-// Inputs weight, x [rows, cols], x_bias [cols] or undefined, residual, bias; at.alpha = p, at.beta = eps ->
-// y, and for the gradient the sum z (float32), mean and rstd [rows]. The weight is first because it is the
-// only input that the gradient reads.
-const Op dropout_add_layer_norm_op{
+// The weight is first because it is the only input that the gradient reads.
+const OpOf<kernels::DropoutAddLayerNorm> dropout_add_layer_norm_op{
     {.name = "dropout_add_layer_norm",
      .cast = Cast::fp32_out,
      .save = save_first | save_outputs,
-     .result = Result::attr,
+     .result = Result::asked,
      .mixed = true,
      .statistics = 1,
-     .kernel = MEZZO_KERNELS(dropout_add_layer_norm),
-     .vjp = dropout_add_layer_norm_vjp,
-     .decomposition = [](In in, const Attrs& at) -> Tensors {
-         return {
-             cast(layer_norm_of(dropped_sum(in, at), in[weight_input], in[bias_input], at.beta), at.dtype)};
+     .vjp = row_function<dropout_add_layer_norm_vjp>,
+     .decomposition = [](In in, const kernels::DropoutAddLayerNorm& at) -> Tensors {
+         return {layer_norm_of(dropped_sum(in, at), in[weight_input], in[bias_input], at.eps)};
      }}};
 
 // A vector of the last dimension's length; `fallback` where it is undefined.
@@ -209,7 +189,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
                  b = row_vector("layer_norm", "bias", bias, x, 0), rows = as_rows(x);
     const Shape shapes[] = {rows.shape(), {rows.size(0)}, {rows.size(0)}};
     const std::size_t results = recording(x, w, b) ? 3 : 1;
-    return call(layer_norm_op, Tensors{rows, w, b}, {.alpha = eps}, std::span(shapes, results))[0].reshape(
+    return call(layer_norm_op, Tensors{rows, w, b}, {.eps = eps}, std::span(shapes, results))[0].reshape(
         x.shape());
 }
 
@@ -219,7 +199,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
     const Tensor w = row_vector("rms_norm", "weight", weight, x, 1), rows = as_rows(x);
     const Shape shapes[] = {rows.shape(), {rows.size(0)}};
     const std::size_t results = recording(x, w) ? 2 : 1;
-    return call(rms_norm_op, Tensors{rows, w}, {.alpha = eps}, std::span(shapes, results))[0].reshape(
+    return call(rms_norm_op, Tensors{rows, w}, {.eps = eps}, std::span(shapes, results))[0].reshape(
         x.shape());
 }
 
@@ -234,15 +214,17 @@ Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tenso
     check_dropout(op, options.p);
     if (x_bias.defined()) row_vector(op, "x_bias", x_bias, x, 0);
     const Tensor w = row_vector(op, "weight", weight, x, 1), b = row_vector(op, "bias", bias, x, 0);
-    Attrs at;
-    if (options.training && options.p > 0) at = reserve_dropout(options.p, x.numel());
-    at.beta = options.eps;
-    at.dtype = promote(x.dtype(), residual.dtype());
+    kernels::DropoutAddLayerNorm at{.eps = options.eps};
+    if (options.training && options.p > 0) {
+        at.dropout_p = options.p;
+        at.stream = reserve_dropout(x.numel());
+    }
+    const Dtype dtype = autocast_takes(w) ? float32 : promote(x.dtype(), residual.dtype());
     const Tensor rows = as_rows(x);
     const Shape per_row{rows.size(0)}, shapes[] = {rows.shape(), rows.shape(), per_row, per_row};
     const std::size_t results = recording(x, x_bias, residual, w, b) ? 4 : 1;
     return call(dropout_add_layer_norm_op, Tensors{w, rows, x_bias, as_rows(residual), b}, at,
-                std::span(shapes, results))[0]
+                std::span(shapes, results), dtype)[0]
         .reshape(x.shape());
 }
 

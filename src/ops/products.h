@@ -1,6 +1,7 @@
 // Pieces of matmul and linear that their gradients share.
 #pragma once
 
+#include "kernels/activation.h"
 #include "ops/common.h"
 
 namespace mezzo {

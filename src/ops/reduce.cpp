@@ -1,5 +1,5 @@
 // Reductions over axes, argmax, and the sums that undo broadcasting.
-#include "kernels/kernels.h"
+#include "kernels/reduce.h"
 #include "ops/common.h"
 #include "ops/products.h"
 #include "ops/vjp_helpers.h"
@@ -9,120 +9,117 @@ namespace mezzo {
 namespace {
 
 // The gradient of a reduction, repeated along the axes it had reduced.
-Tensor spread(const Node& c, const Tensor& g) {
-    return with_kept_dims(g, c.inputs[0].shape, c.at.axes).expand(c.inputs[0].shape);
+Tensor spread(const Node& c, const Axes& axes, const Tensor& g) {
+    return with_kept_dims(g, c.inputs[0].shape, axes).expand(c.inputs[0].shape);
 }
 
-Tensors extremum_vjp(const Node& c, const Tensors& g);
+template <class A> Tensors extremum_vjp(const Node& c, const A& at, const Tensors& g);
 
-const Op sum_op{{.name = "sum",
-                 .cast = Cast::fp32_out,
-                 .save = save_none,
-                 .mixed = true,
-                 .kernel = MEZZO_KERNELS(sum),
-                 .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {spread(c, g[0])}; }}};
+const OpOf<kernels::Sum> sum_op{
+    {.name = "sum",
+     .cast = Cast::fp32_out,
+     .save = save_none,
+     .mixed = true,
+     .vjp = [](const Node& c, const kernels::Sum& at, const Tensors& g) -> Tensors {
+         return {spread(c, at.axes, g[0])};
+     }}};
 
-const Op mean_op{{.name = "mean",
-                  .save = save_none,
-                  .kernel = MEZZO_KERNELS(mean),
-                  .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                      return {spread(c, g[0] / double(count_along(c.inputs[0].shape, c.at.axes)))};
-                  },
-                  .decomposition = [](In in, const Attrs& at) -> Tensors {
-                      const double count = double(count_along(in[0].shape(), at.axes));
-                      return {as_asked(sum(in[0], at.axes, {.keepdim = at.keepdim}) / count, at)};
-                  }}};
+const OpOf<kernels::Mean> mean_op{
+    {.name = "mean",
+     .save = save_none,
+     .vjp = [](const Node& c, const kernels::Mean& at, const Tensors& g) -> Tensors {
+         return {spread(c, at.axes, g[0] / double(count_along(c.inputs[0].shape, at.axes)))};
+     },
+     .decomposition = [](In in, const kernels::Mean& at) -> Tensors {
+         const double count = double(count_along(in[0].shape(), at.axes));
+         return {sum(in[0], at.axes, {.keepdim = at.keepdim}) / count};
+     }}};
 
-const Op max_op{
-    {.name = "max", .save = save_inputs | save_outputs, .kernel = MEZZO_KERNELS(max), .vjp = extremum_vjp}};
+const OpOf<kernels::Max> max_op{
+    {.name = "max", .save = save_inputs | save_outputs, .vjp = row_function<extremum_vjp<kernels::Max>>}};
 
-const Op min_op{{.name = "min",
-                 .save = save_inputs | save_outputs,
-                 .kernel = MEZZO_KERNELS(min),
-                 .vjp = extremum_vjp,
-                 .decomposition = [](In in, const Attrs& at) -> Tensors {
-                     return {as_asked(-max(-in[0], at.axes, {.keepdim = at.keepdim}), at)};
-                 }}};
+const OpOf<kernels::Min> min_op{{.name = "min",
+                                 .save = save_inputs | save_outputs,
+                                 .vjp = row_function<extremum_vjp<kernels::Min>>,
+                                 .decomposition = [](In in, const kernels::Min& at) -> Tensors {
+                                     return {-max(-in[0], at.axes, {.keepdim = at.keepdim})};
+                                 }}};
 
 // g where x equals the extremum y, shared evenly by the equals; NaN where y is NaN, so that the loss scaler
 // sees it. Linear in g; x and y only choose, so their gradient is 0.
-const Op amax_grad_op{{.name = "amax_grad",
-                       .kernel = MEZZO_KERNELS(amax_grad),
-                       .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                           if (!c.needs(0)) return {Tensor(), Tensor(), Tensor()};
-                           const Tensor chosen = cast(eq(c.in(1), c.in(2)), g[0].dtype());
-                           const Tensor ties = sum(chosen, c.at.axes, keep_dims());
-                           return {sum(g[0] * chosen, c.at.axes, keep_dims()) / ties, Tensor(), Tensor()};
-                       },
-                       .decomposition = [](In in, const Attrs& at) -> Tensors {
-                           const Tensor chosen = cast(eq(in[1], in[2]), in[0].dtype());
-                           return {chosen * (in[0] / sum(chosen, at.axes, keep_dims()))};
-                       }}};
+const OpOf<kernels::AmaxGrad> amax_grad_op{
+    {.name = "amax_grad",
+     .vjp = [](const Node& c, const kernels::AmaxGrad& at, const Tensors& g) -> Tensors {
+         if (!c.needs(0)) return {Tensor(), Tensor(), Tensor()};
+         const Tensor chosen = cast(eq(c.in(1), c.in(2)), g[0].dtype());
+         const Tensor ties = sum(chosen, at.axes, keep_dims());
+         return {sum(g[0] * chosen, at.axes, keep_dims()) / ties, Tensor(), Tensor()};
+     },
+     .decomposition = [](In in, const kernels::AmaxGrad& at) -> Tensors {
+         const Tensor chosen = cast(eq(in[1], in[2]), in[0].dtype());
+         return {chosen * (in[0] / sum(chosen, at.axes, keep_dims()))};
+     }}};
 
-Tensors extremum_vjp(const Node& c, const Tensors& g) {
+template <class A> Tensors extremum_vjp(const Node& c, const A& at, const Tensors& g) {
     const Shape& shape = c.inputs[0].shape;
-    const Tensor kept_g = with_kept_dims(g[0], shape, c.at.axes),
-                 kept_y = with_kept_dims(c.out(), shape, c.at.axes);
-    return {call(amax_grad_op, {kept_g, c.in(0), kept_y}, {.axes = c.at.axes}, shape)};
+    const Tensor kept_g = with_kept_dims(g[0], shape, at.axes),
+                 kept_y = with_kept_dims(c.out(), shape, at.axes);
+    return {call(amax_grad_op, {kept_g, c.in(0), kept_y}, {.axes = at.axes}, shape)};
 }
 
 // d sqrt(sum x^2) / dx = x / y; a zero norm means x == 0, where dividing by 1 instead gives 0.
-const Op norm_op{{.name = "norm",
-                  .cast = Cast::fp32_out,
-                  .save = save_inputs | save_outputs,
-                  .mixed = true,
-                  .kernel = MEZZO_KERNELS(norm),
-                  .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                      const Shape& shape = c.inputs[0].shape;
-                      // A 16-bit result has lost digits where it is small, and 1 / y all of them.
-                      const bool again = is_16bit(c.outputs[0].dtype);
-                      const ReduceOptions kept{.keepdim = true, .explicit_dtype = true};
-                      const Tensor y =
-                          again ? norm(c.in(0), c.at.axes, kept) : with_kept_dims(c.out(), shape, c.at.axes);
-                      const Tensor direction = wide(c.in(0)) / masked_fill(y, eq(y, 0.0), 1);
-                      return {with_kept_dims(g[0], shape, c.at.axes) * direction};
-                  },
-                  .decomposition = [](In in, const Attrs& at) -> Tensors {
-                      return {as_asked(sqrt(sum(square(in[0]), at.axes, {.keepdim = at.keepdim})), at)};
-                  }}};
+const OpOf<kernels::Norm> norm_op{
+    {.name = "norm",
+     .cast = Cast::fp32_out,
+     .save = save_inputs | save_outputs,
+     .mixed = true,
+     .vjp = [](const Node& c, const kernels::Norm& at, const Tensors& g) -> Tensors {
+         const Shape& shape = c.inputs[0].shape;
+         // A 16-bit result has lost digits where it is small, and 1 / y all of them.
+         const bool again = is_16bit(c.outputs[0].dtype);
+         const ReduceOptions kept{.keepdim = true, .explicit_dtype = true};
+         const Tensor y = again ? norm(c.in(0), at.axes, kept) : with_kept_dims(c.out(), shape, at.axes);
+         const Tensor direction = wide(c.in(0)) / masked_fill(y, eq(y, 0.0), 1);
+         return {with_kept_dims(g[0], shape, at.axes) * direction};
+     },
+     .decomposition = [](In in, const kernels::Norm& at) -> Tensors {
+         return {sqrt(sum(square(in[0]), at.axes, {.keepdim = at.keepdim}))};
+     }}};
 
-const Op argmax_op{{.name = "argmax",
-                    .save = save_none,
-                    .result = Result::indices,
-                    .differentiable = false,
-                    .kernel = MEZZO_KERNELS(argmax)}};
+const OpOf<kernels::ArgMax> argmax_op{
+    {.name = "argmax", .save = save_none, .result = Result::indices, .differentiable = false}};
 
 // [rows, cols] -> [cols]: the gradient of a bias.
-const Op column_sum_op{
+const OpOf<kernels::ColumnSum> column_sum_op{
     {.name = "column_sum",
      .save = save_none,
      .mixed = true,
-     .kernel = MEZZO_KERNELS(column_sum),
      .vjp = [](const Node& c, const Tensors& g) -> Tensors {
          return {g[0].unsqueeze(0).expand(c.inputs[0].shape)};
      },
-     .decomposition = [](In in, const Attrs& at) -> Tensors { return {as_asked(sum(in[0], {0}), at)}; }}};
+     .decomposition = [](In in) -> Tensors { return {sum(in[0], {0})}; }}};
 
 // Kernels give the input's dtype, or float32 from 16 bit: other wishes are met by a cast before (wider) or
 // after (narrower).
-Tensor reduce(const Op& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
+template <class A>
+Tensor reduce(const OpOf<A>& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
     const char* name = op.row().name;
-    Attrs at{.axes = normal_axes(name, axes, x.dim()), .keepdim = options.keepdim};
+    A at{.axes = normal_axes(name, axes, x.dim())};
+    if constexpr (requires { at.keepdim; }) at.keepdim = options.keepdim;
     const Shape shape = reduced_shape(x.shape(), at.axes, options.keepdim);
     if (!options.explicit_dtype) return call(op, {x}, at, shape);
     check(is_floating(options.dtype), ErrorKind::dtype, name, ": the result's dtype ", options.dtype,
           " is not floating");
     const bool wider = promote(x.dtype(), options.dtype) == options.dtype;
-    at.has_dtype = true;
-    at.dtype = options.dtype;
-    if (x.dtype() == at.dtype || (is_16bit(x.dtype()) && at.dtype == float32))
-        return call(op, {x}, at, shape);
-    if (wider) return call(op, {cast(x, at.dtype)}, at, shape);
-    at.dtype = is_16bit(x.dtype()) ? float32 : x.dtype();
-    return cast(call(op, {x}, at, shape), options.dtype);
+    const Dtype wanted = options.dtype;
+    if (x.dtype() == wanted || (is_16bit(x.dtype()) && wanted == float32))
+        return call(op, {x}, at, shape, wanted);
+    if (wider) return call(op, {cast(x, wanted)}, at, shape, wanted);
+    return cast(call(op, {x}, at, shape, is_16bit(x.dtype()) ? float32 : x.dtype()), wanted);
 }
 
-Tensor extremum(const Op& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
+template <class A>
+Tensor extremum(const OpOf<A>& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
     const char* name = op.row().name;
     check_defined(name, x);
     check(x.dtype() != boolean, ErrorKind::dtype, name, ": input is boolean; convert it with to()");
@@ -142,11 +139,8 @@ Tensor sum(const Tensor& x, const Axes& axes, ReduceOptions options) {
     if (is_floating(x.dtype())) return reduce(sum_op, x, axes, options);
     if (options.explicit_dtype && is_floating(options.dtype))
         return sum(cast(x, options.dtype), axes, options);
-    Attrs at{.axes = normal_axes("sum", axes, x.dim()),
-             .dtype = int64,
-             .has_dtype = true,
-             .keepdim = options.keepdim};
-    const Tensor y = call(sum_op, {x}, at, reduced_shape(x.shape(), at.axes, options.keepdim));
+    const kernels::Sum at{.axes = normal_axes("sum", axes, x.dim())};
+    const Tensor y = call(sum_op, {x}, at, reduced_shape(x.shape(), at.axes, options.keepdim), int64);
     return options.explicit_dtype ? cast(y, options.dtype) : y;
 }
 
@@ -172,7 +166,7 @@ Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
     if (x.dim() == 0) return argmax(x.reshape({1}), 0, keepdim).reshape({});
     const int d = wrap_dim("argmax", dim, x.dim());
     check(x.size(d) > 0, ErrorKind::shape, "argmax: dimension ", d, " of ", x.shape(), " is empty");
-    return call(argmax_op, {x}, {.dim = d, .keepdim = keepdim}, reduced_shape(x.shape(), {d}, keepdim));
+    return call(argmax_op, {x}, {.dim = d}, reduced_shape(x.shape(), {d}, keepdim));
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
@@ -190,7 +184,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
 
 // Declared in ops/products.h: the sum over rows in `dtype`.
 Tensor column_sum(const Tensor& x, Dtype dtype) {
-    return call(column_sum_op, {x}, {.dtype = dtype, .has_dtype = true}, {x.size(1)});
+    return call(column_sum_op, {x}, {}, Shape{x.size(1)}, dtype);
 }
 
 }  // namespace mezzo

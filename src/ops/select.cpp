@@ -1,5 +1,5 @@
 // Conditions: where, masked_fill, and the ops that make or read booleans one by one.
-#include "kernels/kernels.h"
+#include "kernels/elementwise.h"
 #include "ops/common.h"
 
 #include <algorithm>
@@ -11,58 +11,56 @@ namespace {
 
 Tensor zero_where(const Tensor& g, const Tensor& mask) { return masked_fill(g, mask, 0); }
 
-const Op logical_not_op{{.name = "logical_not",
-                         .save = save_none,
-                         .result = Result::flags,
-                         .strided = true,
-                         .differentiable = false,
-                         .kernel = MEZZO_KERNELS(logical_not),
-                         .decomposition = [](In in, const Attrs&) -> Tensors { return {eq(in[0], 0.0)}; }}};
+const OpOf<kernels::LogicalNot> logical_not_op{
+    {.name = "logical_not",
+     .save = save_none,
+     .result = Result::flags,
+     .strided = true,
+     .differentiable = false,
+     .decomposition = [](In in) -> Tensors { return {eq(in[0], 0.0)}; }}};
 
-const Op isfinite_op{
+const OpOf<kernels::IsFinite> isfinite_op{
     {.name = "isfinite",
      .save = save_none,
      .result = Result::flags,
      .strided = true,
      .differentiable = false,
-     .kernel = MEZZO_KERNELS(isfinite),
-     .decomposition = [](In in, const Attrs&) -> Tensors { return {eq(in[0] - in[0], 0.0)}; }}};
+     .decomposition = [](In in) -> Tensors { return {eq(in[0] - in[0], 0.0)}; }}};
 
-const Op where_op{{.name = "where",
-                   .save = save_first,
-                   .result = Result::attr,
-                   .strided = true,
-                   .mixed = true,
-                   .kernel = MEZZO_KERNELS(where),
-                   .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                       const Tensor condition = c.in(0);
-                       return {Tensor(), c.needs(1) ? zero_where(g[0], logical_not(condition)) : Tensor(),
-                               c.needs(2) ? zero_where(g[0], condition) : Tensor()};
-                   }}};
+const OpOf<kernels::Where> where_op{
+    {.name = "where",
+     .save = save_first,
+     .result = Result::asked,
+     .strided = true,
+     .mixed = true,
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
+         const Tensor condition = c.in(0);
+         return {Tensor(), c.needs(1) ? zero_where(g[0], logical_not(condition)) : Tensor(),
+                 c.needs(2) ? zero_where(g[0], condition) : Tensor()};
+     }}};
 
-const Op masked_fill_op{{.name = "masked_fill",
-                         .save = save_second,
-                         .strided = true,
-                         .mixed = true,
-                         .kernel = MEZZO_KERNELS(masked_fill),
-                         .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                             return {zero_where(g[0], c.in(1)), Tensor()};
-                         }}};
+const OpOf<kernels::MaskedFill> masked_fill_op{{.name = "masked_fill",
+                                                .save = save_second,
+                                                .strided = true,
+                                                .mixed = true,
+                                                .vjp = [](const Node& c, const Tensors& g) -> Tensors {
+                                                    return {zero_where(g[0], c.in(1)), Tensor()};
+                                                }}};
 
-const Op clamp_grad_op{{.name = "clamp_grad",
-                        .save = save_second,
-                        .result = Result::promoted,
-                        .strided = true,
-                        .mixed = true,
-                        .kernel = MEZZO_KERNELS(clamp_grad),
-                        .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                            if (!c.needs(0)) return {Tensor(), Tensor()};
-                            return {clamp_grad(g[0], c.in(1), c.at.alpha, c.at.beta), Tensor()};
-                        },
-                        .decomposition = [](In in, const Attrs& at) -> Tensors {
-                            const Tensor inside = logical_and(ge(in[1], at.alpha), le(in[1], at.beta));
-                            return {masked_fill(in[0], logical_not(inside), 0)};
-                        }}};
+const OpOf<kernels::ClampGrad> clamp_grad_op{
+    {.name = "clamp_grad",
+     .save = save_second,
+     .result = Result::promoted,
+     .strided = true,
+     .mixed = true,
+     .vjp = [](const Node& c, const kernels::ClampGrad& at, const Tensors& g) -> Tensors {
+         if (!c.needs(0)) return {Tensor(), Tensor()};
+         return {clamp_grad(g[0], c.in(1), at.low, at.high), Tensor()};
+     },
+     .decomposition = [](In in, const kernels::ClampGrad& at) -> Tensors {
+         const Tensor inside = logical_and(ge(in[1], at.low), le(in[1], at.high));
+         return {masked_fill(in[0], logical_not(inside), 0)};
+     }}};
 
 double saturated(double value, Dtype dtype) {
     if (!is_16bit(dtype) || !std::isfinite(value)) return value;
@@ -95,7 +93,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
     const Dtype dtype = promote_operands(a.dtype(), a.dim(), b.dtype(), b.dim());
     const Shape shape =
         broadcast_shapes("where", condition.shape(), broadcast_shapes("where", a.shape(), b.shape()));
-    return call(where_op, {condition, a, b}, {.dtype = dtype, .has_dtype = true}, shape);
+    return call(where_op, {condition, a, b}, {}, shape, dtype);
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
@@ -103,14 +101,14 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
     check_condition("masked_fill", "mask", mask);
     check(broadcast_shapes("masked_fill", x.shape(), mask.shape()) == x.shape(), ErrorKind::shape,
           "masked_fill: mask ", mask.shape(), " does not broadcast to ", x.shape());
-    return call(masked_fill_op, {x, mask}, {.alpha = saturated(value, x.dtype())}, x.shape());
+    return call(masked_fill_op, {x, mask}, {.value = saturated(value, x.dtype())}, x.shape());
 }
 
 Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high) {
     check_floating("clamp_grad", g);
     check_floating("clamp_grad", x);
     check_same_shape("clamp_grad", g, x);
-    return call(clamp_grad_op, {g, x}, {.alpha = low, .beta = high}, x.shape());
+    return call(clamp_grad_op, {g, x}, {.low = low, .high = high}, x.shape());
 }
 
 }  // namespace mezzo

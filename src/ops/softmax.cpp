@@ -1,63 +1,64 @@
 // softmax and log_softmax along one dimension.
-#include "kernels/kernels.h"
+#include "kernels/softmax.h"
 #include "ops/common.h"
 
 namespace mezzo {
 
 namespace {
 
-Tensor sum_along(const Tensor& x, const Attrs& at) { return sum(x, {at.dim}, keep_dims()); }
+Tensor sum_along(const Tensor& x, std::int64_t dim) { return sum(x, {dim}, keep_dims()); }
 
 // y = softmax(x): dx = y (g - sum(g y)).
-const Op softmax_grad_op{{.name = "softmax_grad",
-                          .result = Result::promoted,
-                          .kernel = MEZZO_KERNELS(softmax_grad),
-                          .decomposition = [](In in, const Attrs& at) -> Tensors {
-                              const Tensor &g = in[0], &y = in[1];
-                              return {as_asked(y * (g - sum_along(g * y, at)), at)};
-                          }}};
+const OpOf<kernels::SoftmaxGrad> softmax_grad_op{
+    {.name = "softmax_grad",
+     .result = Result::promoted,
+     .decomposition = [](In in, const kernels::SoftmaxGrad& at) -> Tensors {
+         const Tensor &g = in[0], &y = in[1];
+         return {y * (g - sum_along(g * y, at.dim))};
+     }}};
 
 // y = log_softmax(x): dx = g - exp(y) sum(g).
-const Op log_softmax_grad_op{{.name = "log_softmax_grad",
-                              .result = Result::promoted,
-                              .kernel = MEZZO_KERNELS(log_softmax_grad),
-                              .decomposition = [](In in, const Attrs& at) -> Tensors {
-                                  const Tensor &g = in[0], &y = in[1];
-                                  return {as_asked(g - exp(y) * sum_along(g, at), at)};
-                              }}};
+const OpOf<kernels::LogSoftmaxGrad> log_softmax_grad_op{
+    {.name = "log_softmax_grad",
+     .result = Result::promoted,
+     .decomposition = [](In in, const kernels::LogSoftmaxGrad& at) -> Tensors {
+         const Tensor &g = in[0], &y = in[1];
+         return {g - exp(y) * sum_along(g, at.dim)};
+     }}};
 
 // The gradient leaves the kernel in the dtype of x, which is 16 bit where autocast made y float32.
-Tensor row_grad(const Op& op, const Node& c, const Tensor& g) {
-    return call(op, {g, c.out()}, {.dim = c.at.dim, .dtype = c.grad_dtype(0), .has_dtype = true}, g.shape());
+template <class A> Tensor row_grad(const OpOf<A>& op, const Node& c, std::int64_t dim, const Tensor& g) {
+    return call(op, {g, c.out()}, {.dim = dim}, g.shape(), c.grad_dtype(0));
 }
 
 // x minus its maximum, which cancels in both functions and keeps exp from overflowing.
-Tensor shifted(const Tensor& x, const Attrs& at) { return x - max(x, {at.dim}, keep_dims()).detach(); }
+Tensor shifted(const Tensor& x, std::int64_t dim) { return x - max(x, {dim}, keep_dims()).detach(); }
 
-const Op softmax_op{
+const OpOf<kernels::Softmax> softmax_op{
     {.name = "softmax",
      .cast = Cast::fp32_out,
      .save = save_outputs,
-     .kernel = MEZZO_KERNELS(softmax),
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {row_grad(softmax_grad_op, c, g[0])}; },
-     .decomposition = [](In in, const Attrs& at) -> Tensors {
-         const Tensor e = exp(shifted(in[0], at));
-         return {as_asked(e / sum_along(e, at), at)};
+     .vjp = [](const Node& c, const kernels::Softmax& at, const Tensors& g) -> Tensors {
+         return {row_grad(softmax_grad_op, c, at.dim, g[0])};
+     },
+     .decomposition = [](In in, const kernels::Softmax& at) -> Tensors {
+         const Tensor e = exp(shifted(in[0], at.dim));
+         return {e / sum_along(e, at.dim)};
      }}};
 
-const Op log_softmax_op{{.name = "log_softmax",
-                         .cast = Cast::fp32_out,
-                         .save = save_outputs,
-                         .kernel = MEZZO_KERNELS(log_softmax),
-                         .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                             return {row_grad(log_softmax_grad_op, c, g[0])};
-                         },
-                         .decomposition = [](In in, const Attrs& at) -> Tensors {
-                             const Tensor x = shifted(in[0], at);
-                             return {as_asked(x - log(sum_along(exp(x), at)), at)};
-                         }}};
+const OpOf<kernels::LogSoftmax> log_softmax_op{
+    {.name = "log_softmax",
+     .cast = Cast::fp32_out,
+     .save = save_outputs,
+     .vjp = [](const Node& c, const kernels::LogSoftmax& at, const Tensors& g) -> Tensors {
+         return {row_grad(log_softmax_grad_op, c, at.dim, g[0])};
+     },
+     .decomposition = [](In in, const kernels::LogSoftmax& at) -> Tensors {
+         const Tensor x = shifted(in[0], at.dim);
+         return {x - log(sum_along(exp(x), at.dim))};
+     }}};
 
-Tensor along(const Op& op, const Tensor& x, std::int64_t dim) {
+template <class A> Tensor along(const OpOf<A>& op, const Tensor& x, std::int64_t dim) {
     const char* name = op.row().name;
     check_floating(name, x);
     const int d = wrap_dim(name, dim, x.dim());

@@ -1,6 +1,7 @@
 // Views: new shapes and strides on the same storage.
+#include "kernels/copy.h"
+#include "kernels/dispatch.h"
 #include "ops/common.h"
-#include "ops/kernel_for.h"
 
 #include <algorithm>
 #include <optional>
@@ -9,14 +10,21 @@ namespace mezzo {
 
 namespace {
 
-const Kernels copy_into{"copy_into", MEZZO_KERNELS(copy_into)};
+const KernelOf<kernels::CopyInto> copy_into;
 
-// zeros of at.shape, with g in the elements that the slice (dim, start, step) had read.
-Tensor slice_grad(const Tensor& g, const Attrs& at);
+struct Permute {
+    static constexpr const char* name = "permute";
+    Axes axes = {};  // of the input, in the order of the result
+};
+// Of slice, select and slice_grad: the elements start, start + step, ... of a dimension of `size` elements.
+struct Slice {
+    static constexpr const char* name = "slice";
+    int dim = 0;
+    std::int64_t start = 0, step = 1, size = 0;
+};
 
-Attrs slice_attrs(const Shape& shape, std::int64_t dim, std::int64_t start, std::int64_t step) {
-    return {.shape = shape, .dim = dim, .start = start, .step = step};
-}
+// Zeros, with g in the elements that the slice had read.
+Tensor slice_grad(const Tensor& g, const Slice& at);
 
 Tensor raw_view(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset = 0) {
     return make_tensor(x->storage, shape, strides, x->offset + offset, x.dtype());
@@ -32,55 +40,56 @@ Tensor raw_slice(const Tensor& x, int dim, std::int64_t start, std::int64_t step
     return raw_view(x, shape, strides, offset);
 }
 
-const Op reshape_op{
+const OpOf<NoAttributes> reshape_op{
     {.name = "reshape",
      .save = save_none,
      .strided = true,
      .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {g[0].reshape(c.inputs[0].shape)}; }}};
 
-const Op permute_op{{.name = "permute",
-                     .save = save_none,
-                     .strided = true,
-                     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                         Axes inverse = c.at.axes;
-                         for (int d = 0; d < inverse.size(); ++d) inverse[int(c.at.axes[d])] = d;
-                         return {g[0].permute(inverse)};
-                     }}};
+const OpOf<Permute> permute_op{{.name = "permute",
+                                .save = save_none,
+                                .strided = true,
+                                .vjp = [](const Node&, const Permute& at, const Tensors& g) -> Tensors {
+                                    Axes inverse = at.axes;
+                                    for (int d = 0; d < inverse.size(); ++d) inverse[int(at.axes[d])] = d;
+                                    return {g[0].permute(inverse)};
+                                }}};
 
-const Op slice_op{
-    {.name = "slice",
-     .save = save_none,
-     .strided = true,
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {slice_grad(g[0], c.at)}; }}};
+const OpOf<Slice> slice_op{{.name = "slice",
+                            .save = save_none,
+                            .strided = true,
+                            .vjp = [](const Node&, const Slice& at, const Tensors& g) -> Tensors {
+                                return {slice_grad(g[0], at)};
+                            }}};
 
-const Op slice_grad_op{{.name = "slice_grad",
-                        .save = save_none,
-                        .strided = true,
-                        .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                            const int dim = int(c.at.dim);
-                            const std::int64_t count = c.inputs[0].shape[dim];
-                            const std::int64_t end =
-                                c.at.start + std::max<std::int64_t>(count - 1, 0) * c.at.step + 1;
-                            return {g[0].slice(dim, c.at.start, count ? end : c.at.start, c.at.step)};
-                        }}};
+const OpOf<Slice> slice_grad_op{{.name = "slice_grad",
+                                 .save = save_none,
+                                 .strided = true,
+                                 .vjp = [](const Node& c, const Slice& at, const Tensors& g) -> Tensors {
+                                     const std::int64_t count = c.inputs[0].shape[at.dim];
+                                     const std::int64_t end =
+                                         at.start + std::max<std::int64_t>(count - 1, 0) * at.step + 1;
+                                     return {g[0].slice(at.dim, at.start, count ? end : at.start, at.step)};
+                                 }}};
 
-const Op select_op{{.name = "select",
-                    .save = save_none,
-                    .strided = true,
-                    .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                        return {slice_grad(g[0].unsqueeze(c.at.dim), c.at)};
-                    }}};
+const OpOf<Slice> select_op{{.name = "select",
+                             .save = save_none,
+                             .strided = true,
+                             .vjp = [](const Node&, const Slice& at, const Tensors& g) -> Tensors {
+                                 return {slice_grad(g[0].unsqueeze(at.dim), at)};
+                             }}};
 
-const Op expand_op{
+const OpOf<NoAttributes> expand_op{
     {.name = "expand",
      .save = save_none,
      .strided = true,
      .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {sum_to(g[0], c.inputs[0].shape)}; }}};
 
-Tensor slice_grad(const Tensor& g, const Attrs& at) {
-    const Tensor full = zeros(at.shape, {.dtype = g.dtype(), .device = g.device()});
-    const int dim = int(at.dim);
-    if (g.numel() > 0) copy_into(In(&g, 1), {}, raw_slice(full, dim, at.start, at.step, g.size(dim)));
+Tensor slice_grad(const Tensor& g, const Slice& at) {
+    Shape shape = g.shape();
+    shape[at.dim] = at.size;
+    const Tensor full = zeros(shape, {.dtype = g.dtype(), .device = g.device()});
+    if (g.numel() > 0) copy_into(In(&g, 1), {}, raw_slice(full, at.dim, at.start, at.step, g.size(at.dim)));
     return record_view(slice_grad_op, g, at, full);
 }
 
@@ -134,7 +143,7 @@ std::optional<Strides> view_strides(const Tensor& x, const Shape& shape) {
 }
 
 Tensor as_shape(const Tensor& x, const Shape& shape, const Strides& strides) {
-    return recorded_view(reshape_op, x, {}, raw_view(x, shape, strides));
+    return recorded_view(reshape_op, x, NoAttributes(), raw_view(x, shape, strides));
 }
 
 }  // namespace
@@ -151,7 +160,7 @@ Tensor Tensor::permute(const Axes& axes) const {
     check_defined("permute", *this);
     check(axes.size() == dim(), ErrorKind::shape, "permute: ", axes, " does not list the ", dim(),
           " dimensions of ", shape());
-    Attrs at;
+    Permute at;
     Shape new_shape;
     Strides new_strides;
     bool used[max_dims] = {};
@@ -192,7 +201,7 @@ Tensor Tensor::slice(std::int64_t along, std::int64_t start, std::int64_t end, s
     end = std::max(start, within(end));
     const std::int64_t count = end > start ? (end - start - 1) / step + 1 : 0;
     if (count == n) return *this;
-    return recorded_view(slice_op, *this, slice_attrs(shape(), d, start, step),
+    return recorded_view(slice_op, *this, Slice{.dim = d, .start = start, .step = step, .size = n},
                          raw_slice(*this, d, start, step, count));
 }
 
@@ -208,7 +217,7 @@ Tensor Tensor::select(std::int64_t along, std::int64_t index) const {
     const std::int64_t offset = i * rest_strides[d];
     rest.erase(d);
     rest_strides.erase(d);
-    return recorded_view(select_op, *this, slice_attrs(shape(), d, i, 1),
+    return recorded_view(select_op, *this, Slice{.dim = d, .start = i, .step = 1, .size = n},
                          raw_view(*this, rest, rest_strides, offset));
 }
 
@@ -249,7 +258,7 @@ Tensor Tensor::expand(const Shape& wanted) const {
     }
     if (new_shape == shape()) return *this;
     checked_numel("expand", new_shape, size_of(dtype()));
-    return recorded_view(expand_op, *this, {}, raw_view(*this, new_shape, new_strides));
+    return recorded_view(expand_op, *this, NoAttributes(), raw_view(*this, new_shape, new_strides));
 }
 
 Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {

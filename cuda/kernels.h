@@ -1,0 +1,19 @@
+// CUDA's kernels: a list per file of kernels, and those kernels that others are made of.
+#pragma once
+
+#include "kernels/copy.h"
+#include "kernels/random.h"
+#include "kernels/reduce.h"
+
+namespace mezzo::cuda_kernels {
+
+extern const KernelList activation_grad_list, attention_list, binary_list, compare_list, copy_list,
+    cross_entropy_list, extremes_list, index_list, loss_list, matmul_list, norm_list, norm_grad_list,
+    random_list, reduce_list, softmax_list, unary_list;
+
+Kernel<kernels::Cast> cast;
+Kernel<kernels::ColumnSum> column_sum;
+Kernel<kernels::Dropout> dropout;
+Kernel<kernels::Fill> fill;
+
+}  // namespace mezzo::cuda_kernels

@@ -1,0 +1,74 @@
+// The attributes of one op's call as a value whose type only the op knows.
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <type_traits>
+
+namespace mezzo {
+
+// For ops without attributes and without a kernel.
+struct NoAttributes {
+    static constexpr const char* name = "";
+};
+
+// How values of an attribute struct are copied and destroyed; null: by their bytes, and not at all.
+struct AttributesType {
+    std::size_t size;
+    void (*copy)(void* to, const void* from);
+    void (*destroy)(void* value);
+};
+
+namespace detail {
+
+template <class A> constexpr AttributesType attributes_type_of() {
+    static_assert(alignof(A) <= alignof(std::max_align_t), "attributes are stored with the usual alignment");
+    if constexpr (std::is_trivially_copyable_v<A>)
+        return {std::is_empty_v<A> ? 0 : sizeof(A), nullptr, nullptr};
+    else
+        return {sizeof(A), [](void* to, const void* from) { new (to) A(*static_cast<const A*>(from)); },
+                [](void* value) { static_cast<A*>(value)->~A(); }};
+}
+
+}  // namespace detail
+
+template <class A> inline constexpr AttributesType attributes_type = detail::attributes_type_of<A>();
+
+// Somebody else's attributes.
+struct AttributesRef {
+    const AttributesType* type = &attributes_type<NoAttributes>;
+    const void* value = nullptr;
+
+    AttributesRef() = default;
+    template <class A> AttributesRef(const A& at) : type(&attributes_type<A>), value(&at) {}
+};
+
+// A copy of them. Up to `room` bytes are stored inside: axes, or every op's scalars and flags.
+class Attributes {
+public:
+    static constexpr std::size_t room = 80;
+
+    Attributes() = default;
+    Attributes(const Attributes&) = delete;
+    Attributes& operator=(const Attributes&) = delete;
+    ~Attributes() { clear(); }
+
+    void set(const AttributesRef& from);
+    const AttributesType* type() const { return type_; }
+    const void* value() const { return type_->size <= room ? inside_ : outside_; }
+    // As the struct that they were set from.
+    template <class A> const A& as() const {
+        return *static_cast<const A*>(static_cast<const void*>(sizeof(A) <= room ? inside_ : outside_));
+    }
+
+private:
+    void clear() noexcept;
+
+    const AttributesType* type_ = &attributes_type<NoAttributes>;
+    union {
+        alignas(std::max_align_t) std::byte inside_[room];
+        std::byte* outside_;
+    };
+};
+
+}  // namespace mezzo

@@ -1,0 +1,22 @@
+// The CPU's kernels: a list per family, each in the file that holds the kernels, and those kernels that others
+// are made of.
+#pragma once
+
+#include "kernels/copy.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+#include "kernels/reduce.h"
+
+namespace mezzo::cpu_kernels {
+
+extern const KernelList attention_list, attention_grad_list, class_loss_list, copy_list, elementwise_list,
+    index_list, loss_list, matmul_list, norm_list, random_list, reduce_list, rowwise_list;
+
+Kernel<kernels::Cast> cast;
+Kernel<kernels::ColumnSum> column_sum;
+Kernel<kernels::MatMul> matmul;
+Kernel<kernels::gelu_grad> gelu_grad;
+Kernel<kernels::gelu_tanh_grad> gelu_tanh_grad;
+Kernel<kernels::relu_grad> relu_grad;
+
+}  // namespace mezzo::cpu_kernels

@@ -1,0 +1,33 @@
+// Kernels that move and make elements without arithmetic.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernel.h"
+
+namespace mezzo::kernels {
+
+// x, any strides -> the result's dtype, contiguous. Serves contiguous() and clone(), too.
+struct Cast {
+    static constexpr const char* name = "cast";
+};
+// x, broadcast, any dtype -> an existing tensor with any strides, which may share x's memory.
+struct CopyInto {
+    static constexpr const char* name = "copy_into";
+};
+// No input -> every element of the result, which may have any strides, is `value`.
+struct Fill {
+    static constexpr const char* name = "fill";
+    double value = 0;
+};
+// Any number of contiguous inputs of the result's dtype, equal in size but along `dim` -> one after the other.
+struct Cat {
+    static constexpr const char* name = "cat";
+    std::int64_t dim = 0;
+};
+// No input -> [n], element i is i.
+struct Arange {
+    static constexpr const char* name = "arange";
+};
+
+}  // namespace mezzo::kernels

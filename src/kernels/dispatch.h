@@ -1,0 +1,57 @@
+// From an op to its kernel on a device.
+#pragma once
+
+#include <atomic>
+
+#include "kernels/kernel.h"
+
+namespace mezzo {
+
+// An op's kernel per device type, looked up in the registry once and then remembered.
+class KernelCache {
+public:
+    constexpr explicit KernelCache(const KernelId& id) : id_(&id) {}
+    KernelCache(const KernelCache&) = delete;
+    KernelCache& operator=(const KernelCache&) = delete;
+
+    // The backend's kernel, or null if it has none.
+    AnyKernel* on(DeviceType type) const {
+        AnyKernel* kernel = found_[int(type)].load(std::memory_order_relaxed);
+        if (kernel == nullptr) kernel = look_up(type);
+        return kernel != missing ? kernel : nullptr;
+    }
+    const char* name() const { return id_->name; }
+
+private:
+    static void missing(In in, const void* at, Out out);
+    AnyKernel* look_up(DeviceType type) const;
+
+    const KernelId* id_;
+    mutable std::atomic<AnyKernel*> found_[device_type_count] = {};  // null: not looked up; or `missing`
+};
+
+// Runs the CPU's kernel on copies of the tensors in host memory, and copies the results back. `op` goes into
+// the error if the CPU has none either.
+void run_on_cpu(const char* op, const KernelCache& kernels, In in, const void* at, Out out);
+
+// A kernel outside any op, for writes that no graph records: fills, copies into existing tensors, random
+// numbers, products added to a gradient. `op` is the name in errors.
+template <class A> class KernelOf {
+public:
+    constexpr explicit KernelOf(const char* op = A::name) : op_(op), kernels_(kernel_id<A>) {}
+
+    // Runs it on the device of `out`, with autocast and history out of the picture.
+    void operator()(In in, const A& at, Out out) const {
+        if (AnyKernel* kernel = kernels_.on(out[0].device().type()))
+            kernel(in, &at, out);
+        else
+            run_on_cpu(op_, kernels_, in, &at, out);
+    }
+    void operator()(In in, const A& at, const Tensor& out) const { (*this)(in, at, Out(&out, 1)); }
+
+private:
+    const char* op_;
+    KernelCache kernels_;
+};
+
+}  // namespace mezzo

@@ -1,0 +1,44 @@
+// Look-ups by int64 index, and the sums that they transpose to.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernel.h"
+
+namespace mezzo::kernels {
+
+// weight [n, dim], index [...] -> [..., dim]. An index outside: an error on the CPU, and CUDA gives NaN (0 for
+// integers); the sums below ignore it there.
+struct Embedding {
+    static constexpr const char* name = "embedding";
+    std::int64_t padding_idx = -1;  // only the gradient reads it; -1: none
+};
+// g [..., dim], index [...] -> [rows, dim]: sums of the rows of equal index.
+struct EmbeddingGrad {
+    static constexpr const char* name = "embedding_grad";
+    std::int64_t rows = 0;          // of the weight
+    std::int64_t padding_idx = -1;  // this index adds nothing; -1: none
+    bool accumulate = false;        // add to the result's old elements
+};
+// x, index [count] -> like x with `dim` of size count.
+struct IndexSelect {
+    static constexpr const char* name = "index_select";
+    std::int64_t dim = 0;
+};
+// g, index -> like g with another size of `dim`: sums of the slices of equal index.
+struct IndexSelectGrad {
+    static constexpr const char* name = "index_select_grad";
+    std::int64_t dim = 0;
+};
+// x, index of equal shapes outside `dim` -> x's elements, shaped like index.
+struct Gather {
+    static constexpr const char* name = "gather";
+    std::int64_t dim = 0;
+};
+// src, index of one shape, and x (none: 0) -> x with src added at index along `dim`.
+struct ScatterAdd {
+    static constexpr const char* name = "scatter_add";
+    std::int64_t dim = 0;
+};
+
+}  // namespace mezzo::kernels

@@ -1,0 +1,48 @@
+// The form of a kernel, and of the lists in which a backend offers the kernels that it has.
+#pragma once
+
+#include <span>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+using In = std::span<const Tensor>;
+using Out = std::span<const Tensor>;
+
+// Computes out from in; shapes, dtypes and devices have been checked. Reads no graph, opens no scope. A is the
+// struct of the op's attributes (src/kernels/*.h), which also names the kernel: A::name. Unless its comment
+// says otherwise, a result has been made contiguous and with the right shape and dtype.
+template <class A> using Kernel = void(In in, const A& at, Out out);
+
+// What a kernel is called. Each attribute struct has one of its own: its address tells kernels apart.
+struct KernelId {
+    const char* name;
+};
+template <class A> inline constexpr KernelId kernel_id{A::name};
+
+// A kernel whose attributes are passed by address; they are of the struct that its KernelId belongs to.
+using AnyKernel = void(In in, const void* at, Out out);
+
+struct KernelEntry {
+    const KernelId* id;
+    AnyKernel* run;
+};
+using KernelList = std::span<const KernelEntry>;
+
+namespace detail {
+
+template <class A> A attributes_of(Kernel<A>*);
+template <class A, Kernel<A>* kernel> void run_kernel(In in, const void* at, Out out) {
+    kernel(in, *static_cast<const A*>(at), out);
+}
+
+}  // namespace detail
+
+// A backend's kernel in its list: kernel_entry<layer_norm>(). Which op it is for follows from its attributes.
+template <auto* kernel> constexpr KernelEntry kernel_entry() {
+    using A = decltype(detail::attributes_of(kernel));
+    return {&kernel_id<A>, detail::run_kernel<A, kernel>};
+}
+
+}  // namespace mezzo

@@ -1,0 +1,89 @@
+// Losses. Inputs are contiguous and of any floating dtypes; values are float32, or float64 as soon as an input
+// is, and gradients in the result's dtype.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernel.h"
+#include "mezzo/ops.h"
+
+namespace mezzo::kernels {
+
+// input, target of one shape -> 0-dim, or element-wise with Reduction::none.
+struct MseLoss {
+    static constexpr const char* name = "mse_loss";
+    Reduction reduction = Reduction::mean;
+};
+struct L1Loss {
+    static constexpr const char* name = "l1_loss";
+    Reduction reduction = Reduction::mean;
+};
+struct SmoothL1Loss {
+    static constexpr const char* name = "smooth_l1_loss";
+    Reduction reduction = Reduction::mean;
+    double beta = 1;  // where it turns from square to linear
+};
+// The CPU refuses inputs that are no probabilities.
+struct BinaryCrossEntropy {
+    static constexpr const char* name = "binary_cross_entropy";
+    Reduction reduction = Reduction::mean;
+};
+struct BinaryCrossEntropyWithLogits {
+    static constexpr const char* name = "binary_cross_entropy_with_logits";
+    Reduction reduction = Reduction::mean;
+};
+
+// Their gradients: g (0-dim or element-wise), input, target -> gradient of input.
+struct MseLossGrad {
+    static constexpr const char* name = "mse_loss_grad";
+    Reduction reduction = Reduction::mean;
+};
+struct L1LossGrad {
+    static constexpr const char* name = "l1_loss_grad";
+    Reduction reduction = Reduction::mean;
+};
+struct SmoothL1LossGrad {
+    static constexpr const char* name = "smooth_l1_loss_grad";
+    Reduction reduction = Reduction::mean;
+    double beta = 1;
+};
+struct BinaryCrossEntropyGrad {
+    static constexpr const char* name = "binary_cross_entropy_grad";
+    Reduction reduction = Reduction::mean;
+};
+struct BinaryCrossEntropyWithLogitsGrad {
+    static constexpr const char* name = "binary_cross_entropy_with_logits_grad";
+    Reduction reduction = Reduction::mean;
+};
+
+// log_p [rows, classes], target int64 [rows] -> 0-dim, or [rows] with Reduction::none. A target outside the
+// classes that is not ignore_index: an error on the CPU, NaN on CUDA.
+struct NllLoss {
+    static constexpr const char* name = "nll_loss";
+    Reduction reduction = Reduction::mean;
+    std::int64_t ignore_index = -100;  // rows with this target count for nothing
+};
+// g, target -> gradient of log_p [rows, classes].
+struct NllLossGrad {
+    static constexpr const char* name = "nll_loss_grad";
+    Reduction reduction = Reduction::mean;
+    std::int64_t ignore_index = -100;
+    std::int64_t classes = 0;
+};
+// logits [rows, classes], target -> loss as above, and [rows] each: the largest logit, and the sum of
+// e^(logit - largest).
+struct CrossEntropy {
+    static constexpr const char* name = "cross_entropy";
+    Reduction reduction = Reduction::mean;
+    std::int64_t ignore_index = -100;
+    double label_smoothing = 0;  // in [0, 1]
+};
+// g, logits, target, largest, sum -> gradient of logits.
+struct CrossEntropyGrad {
+    static constexpr const char* name = "cross_entropy_grad";
+    Reduction reduction = Reduction::mean;
+    std::int64_t ignore_index = -100;
+    double label_smoothing = 0;
+};
+
+}  // namespace mezzo::kernels

@@ -1,0 +1,37 @@
+// Matrix products and the activations that they may contain.
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/kernel.h"
+
+namespace mezzo::kernels {
+
+// a [batch.., m, k], b [batch.., k, n]: 2-D or with equal batch dimensions; the last two may be transposed by
+// strides -> a b + beta * result [batch.., m, n]. The result may be float32 for 16-bit operands.
+struct MatMul {
+    static constexpr const char* name = "matmul";
+    double beta = 0;  // 0: the result's old elements are not read
+};
+// x [.., in], weight [out, in], optional bias [out] -> activation(x weight^T + bias) [.., out]. A second
+// result, if there is one: the value before the activation (gelu, gelu_tanh), or on CUDA, if it is uint8, the
+// relu mask (kernels/activation.h).
+struct Linear {
+    static constexpr const char* name = "linear";
+    Activation activation = Activation::none;
+};
+// g, kept [rows, cols] of one dtype, and a relu mask of kept (CUDA) or undefined; kept is the activation's
+// result for relu, otherwise what it saw -> the gradient before the activation, and its column sums [cols]
+// (float32; float64 for float64).
+struct ActivationGrad {
+    static constexpr const char* name = "activation_grad";
+    Activation activation = Activation::none;
+};
+// g [rows, out], weight [out, in], kept [rows, in] of one dtype, and a relu mask of it (CUDA) or undefined ->
+// g weight taken through the activation, as ActivationGrad has it, and, if column_sums, its column sums.
+struct LinearInputGrad {
+    static constexpr const char* name = "linear_input_grad";
+    Activation activation = Activation::none;
+    bool column_sums = false;  // there is a second result
+};
+
+}  // namespace mezzo::kernels

@@ -1,0 +1,44 @@
+// Normalisation of the rows of x [rows, cols]. Weights and biases are [cols]; inputs may have any floating
+// dtypes.
+#pragma once
+
+#include "kernels/kernel.h"
+#include "mezzo/device.h"
+
+namespace mezzo::kernels {
+
+// x, weight, bias -> y and, if there are more results, mean and rstd [rows].
+struct LayerNorm {
+    static constexpr const char* name = "layer_norm";
+    double eps = 1e-5;  // added to the variance
+};
+// g, x, weight, mean, rstd -> gradients of x, weight, bias. Kernels take rstd, and so need no eps.
+struct LayerNormGrad {
+    static constexpr const char* name = "layer_norm_grad";
+    double eps = 1e-5;
+};
+// x, weight -> y and, if there is a second result, rstd [rows].
+struct RmsNorm {
+    static constexpr const char* name = "rms_norm";
+    double eps = 1e-5;  // added to the mean of squares
+};
+// g, x, weight, rstd -> gradients of x, weight.
+struct RmsNormGrad {
+    static constexpr const char* name = "rms_norm_grad";
+    double eps = 1e-5;
+};
+// weight, x, x_bias or undefined, residual, bias -> y = layer_norm(z) and, if there are more results,
+// z = dropout(x + x_bias) + residual, mean, rstd.
+struct DropoutAddLayerNorm {
+    static constexpr const char* name = "dropout_add_layer_norm";
+    double dropout_p = 0;
+    double eps = 1e-5;
+    RandomState stream = {};  // of the dropout (kernels/random.h)
+};
+// g, z, weight, mean, rstd -> gradients of x, residual, weight, bias and, if there is a fifth result, x_bias.
+struct DropoutAddLayerNormGrad {
+    static constexpr const char* name = "dropout_add_layer_norm_grad";
+    DropoutAddLayerNorm forward = {};  // what the op was called with
+};
+
+}  // namespace mezzo::kernels

@@ -1,0 +1,31 @@
+// Kernels of one backend as functions of their attributes, as its list has them.
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include "kernels/attention.h"
+#include "kernels/copy.h"
+#include "kernels/elementwise.h"
+#include "kernels/index.h"
+#include "kernels/loss.h"
+#include "kernels/matmul.h"
+#include "kernels/norm.h"
+#include "kernels/random.h"
+#include "kernels/reduce.h"
+#include "kernels/registry.h"
+#include "kernels/softmax.h"
+
+namespace mezzo::test {
+
+template <class A> void kernel_on(DeviceType type, In in, const A& at, Out out) {
+    AnyKernel* const kernel = find_kernel(kernel_id<A>, type);
+    CAPTURE(A::name);
+    REQUIRE(kernel != nullptr);
+    kernel(in, &at, out);
+}
+
+// cpu_kernel<kernels::Sum> is a Kernel<kernels::Sum>.
+template <class A> void cpu_kernel(In in, const A& at, Out out) { kernel_on(DeviceType::cpu, in, at, out); }
+template <class A> void cuda_kernel(In in, const A& at, Out out) { kernel_on(DeviceType::cuda, in, at, out); }
+
+}  // namespace mezzo::test

@@ -1,0 +1,14 @@
+// A backend outside the library: memory, copies and five kernels (fill, cast, copy_into, add, matmul).
+#pragma once
+
+#include "mezzo/device.h"
+
+namespace mezzo::test {
+
+// Its device; the first call registers it.
+Device third_backend();
+
+// On unless set: its addresses are not the host's, so that whoever reads its memory without a copy crashes.
+void hide_memory(bool on);
+
+}  // namespace mezzo::test
