@@ -28,4 +28,13 @@ template <class A> void kernel_on(DeviceType type, In in, const A& at, Out out) 
 template <class A> void cpu_kernel(In in, const A& at, Out out) { kernel_on(DeviceType::cpu, in, at, out); }
 template <class A> void cuda_kernel(In in, const A& at, Out out) { kernel_on(DeviceType::cuda, in, at, out); }
 
+// The values of a kernel's only result.
+template <class A> std::vector<double> run(Kernel<A>* kernel, const std::vector<Tensor>& in,
+                                           const std::type_identity_t<A>& at, const Shape& shape,
+                                           Dtype dtype) {
+    const Tensor y = empty(shape, {.dtype = dtype});
+    kernel(in, at, {&y, 1});
+    return y.to_vector<double>();
+}
+
 }  // namespace mezzo::test

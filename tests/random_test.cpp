@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "core/philox.h"
+#include "cpu/parallel.h"
+#include "mezzo/ops.h"
+#include "tests/kernels.h"
 
 using namespace mezzo;
 
@@ -91,4 +95,51 @@ TEST_CASE("random: threads never get the same block") {
     CHECK(all.size() == 4000);
     CHECK(*all.rbegin() == 3999 * 3);
     CHECK(random_state().offset == 12000);
+}
+
+TEST_CASE("random kernels use the documented words and have the right moments", "[cpu_kernels]") {
+    const std::int64_t n = 100003;
+    const RandomState stream{99, 1234567};
+    const int threads = cpu::num_threads();
+    for (int used = 1; used <= 2; ++used) {
+        cpu::set_num_threads(used);
+        const std::vector<double> uniform =
+            test::run(test::cpu_kernel<kernels::RandomUniform>, {}, {.stream = stream}, {n}, float32);
+        const std::vector<double> normal =
+            test::run(test::cpu_kernel<kernels::RandomNormal>, {}, {.stream = stream}, {n}, float32);
+        double mean = 0, variance = 0;
+        for (std::size_t i = 0; i < std::size_t(n); ++i) {
+            const PhiloxWords words = philox(99, 1234567 + i / 4);
+            if (uniform[i] != philox_uniform(words.v[i % 4])) FAIL_CHECK("uniform element " << i);
+            const std::size_t pair = i % 4 / 2 * 2;
+            const double r = std::sqrt(-2 * std::log(((words.v[pair] >> 8) + 1) * 0x1p-24));
+            const double angle = 2 * std::acos(-1.0) * (words.v[pair + 1] >> 8) * 0x1p-24;
+            const double expected = r * (i % 2 ? std::sin(angle) : std::cos(angle));
+            if (!(std::fabs(normal[i] - expected) < 3e-6)) FAIL_CHECK("normal element " << i);
+            mean += normal[i], variance += normal[i] * normal[i];
+        }
+        CHECK(std::fabs(mean / n) < 0.02);
+        CHECK(variance / n == Approx(1).epsilon(0.03));
+    }
+    cpu::set_num_threads(threads);
+    const std::vector<double> integers = test::run(test::cpu_kernel<kernels::RandomInt>, {},
+                                                   {.low = -3, .high = 4, .stream = {5, 0}}, {n}, int64);
+    std::vector<int> counts(7, 0);
+    for (const double v : integers) {
+        REQUIRE((v >= -3 && v <= 3));
+        ++counts[std::size_t(v + 3)];
+    }
+    for (const int count : counts) CHECK(std::fabs(count - n / 7.0) < 600);
+    for (const Dtype dtype : {float16, bfloat16, float32, float64}) {
+        const Tensor x = full({n}, 3, {.dtype = dtype});
+        const std::vector<double> y =
+            test::run(test::cpu_kernel<kernels::Dropout>, {x}, {.p = 0.25, .stream = {7, 3}}, {n}, dtype);
+        for (std::size_t i = 0; i < std::size_t(n); ++i) {
+            const bool kept = philox_half(philox(7, 3 + i / 8), int(i % 8)) >= 16384;
+            if (y[i] != (kept ? 4 : 0)) FAIL_CHECK(name(dtype) << " element " << i << " is " << y[i]);
+        }
+        for (const double v :
+             test::run(test::cpu_kernel<kernels::Dropout>, {x}, {.p = 1, .stream = {7, 0}}, {n}, dtype))
+            REQUIRE(v == 0);
+    }
 }

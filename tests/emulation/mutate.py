@@ -3,7 +3,7 @@
 
 usage: mutate.py [--group attention|gemm|ops] [--only TEXT] [--jobs N] LIBRARY...
 
-LIBRARY are archives or objects of the rest of mezzo, built without sanitizer; the kernel registry with
+LIBRARY are archives or objects of the rest of mezzo, built without sanitizer; the registry of backends with
 -DMEZZO_HAVE_CUDA. In a build folder: libcore.a libportable.a libavx2.a libavx512.a libavx512_bf16.a libamx.a tests/libemulated_registry.a (or
 libregistry.a) -- -lfmt -lz; for group attention also tests/libemulated_cuda.a, which has the other kernels. Options for the linker come after `--`. All of group ops takes about 9 minutes on one core.
 Each mutation names the build that must stop it: plain (a wrong result or a report of the emulator), address

@@ -15,8 +15,8 @@ TESTS = {"test_sources": ["-O1", "-Wno-psabi"], "device_test_sources": ["-O1"], 
 PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"]}
 TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
 # Lists without which there is no library, whatever the build file has made of their names.
-NEEDED = {"core_sources", "autograd_sources", "cpu_sources", "registry_sources", "user_sources", "cuda_sources", "cuda_vendor_sources",
-          "isa_sources", "cuda_kernels"}
+NEEDED = {"core_sources", "kernel_sources", "autograd_sources", "ops_sources", "cpu_sources", "registry_sources", "user_sources", "cuda_sources",
+          "cuda_vendor_sources", "isa_sources", "cuda_kernels"}
 # Lists that are for the emulated device only.
 NOT_HERE = {"emulation_test_sources", "emulator_sources"}
 # What a toolkit may be too old or too new for, and the flag that leaves it out.
