@@ -167,8 +167,8 @@ void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool co
         for (std::size_t k = 0; k < states.size(); ++k) take_over(slot.state[k], states[k], skipped);
         if (has_master(optimizer, slot))
             slot.param.detach().copy_(target);
-        else if (Tensor* const copy16 = writable_copy16(slot, conditional))
-            copy16->copy_(target);
+        else if (const Copy16& copy16 = slot.param->grads().copy16; is_16bit(copy16.wanted))
+            copy16.value.copy_(target);  // plan_update() has made it ours
     }
     count(optimizer, plan, skipped, applied);
 }
