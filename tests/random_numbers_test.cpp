@@ -1,0 +1,107 @@
+// What docs/numerics.md promises about random numbers: which are the same bits for every device, instruction
+// set and number of threads, and how far the others may be apart.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/isa.h"
+#include "mezzo/device.h"
+#include "support.h"
+
+using namespace mezzo;
+using namespace mezzo::test;
+
+namespace {
+
+constexpr std::int64_t n = 10007;  // no multiple of anything
+
+struct KeepSettings {
+    RandomState state = random_state();
+    int threads = num_threads();
+    ~KeepSettings() {
+        set_random_state(state);
+        set_num_threads(threads);
+        cpu::release_isa();
+    }
+};
+
+std::vector<double> drawn(Tensor (*draw)(Device), Device device) {
+    manual_seed(2024);
+    return doubles(draw(device));
+}
+
+// visit(numbers) for every device, instruction set and two numbers of threads.
+template <class F> void everywhere(Tensor (*draw)(Device), const F& visit) {
+    const KeepSettings keep;
+    for (const int threads : {1, 3}) {
+        set_num_threads(threads);
+        for (const cpu::Isa isa : cpu::all_isas) {
+            if (isa > cpu::best_isa()) continue;
+            cpu::force_isa(isa);
+            INFO(cpu::name(isa) << ", " << threads << " threads");
+            visit(drawn(draw, cpu_device));
+        }
+        cpu::release_isa();
+        for (const Device device : devices()) visit(drawn(draw, device));
+    }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "random numbers: uniform ones, integers, permutations and dropout masks are the same bits everywhere") {
+    Tensor (*const draws[])(Device) = {
+        [](Device d) { return rand({n}, {.device = d}); },
+        [](Device d) { return rand({n}, {.dtype = float64, .device = d}); },
+        [](Device d) { return rand({n}, {.dtype = float16, .device = d}); },
+        [](Device d) { return rand({n}, {.dtype = bfloat16, .device = d}); },
+        [](Device d) { return randint(-5, std::int64_t(1) << 31, {n}, {.device = d}); },
+        [](Device d) { return randperm(n, {.device = d}); },
+        [](Device d) { return dropout(ones({n}, {.device = d}), 0.3); },
+        [](Device d) { return dropout(ones({n}, {.dtype = float16, .device = d}), 0.3); },
+    };
+    for (Tensor (*const draw)(Device) : draws) {
+        const std::vector<double> expected = drawn(draw, cpu_device);
+        everywhere(draw, [&](const std::vector<double>& got) {
+            REQUIRE(got.size() == expected.size());
+            CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)) == 0);
+        });
+    }
+}
+
+TEST_CASE("random numbers: normal ones and other bounds are the same up to rounding") {
+    struct {
+        Tensor (*draw)(Device);
+        double most;
+    } const cases[] = {
+        {[](Device d) { return randn({n}, {.device = d}); }, 2e-6},
+        {[](Device d) { return randn({n}, {.dtype = float64, .device = d}); }, 2e-6},  // computed in float32
+        {[](Device d) {
+             Tensor x = empty({n}, {.device = d});
+             return x.uniform_(-0.3, 0.7);
+         },
+         6e-8},
+    };
+    for (const auto& [draw, most] : cases) {
+        const std::vector<double> expected = drawn(draw, cpu_device);
+        everywhere(draw, [&](const std::vector<double>& got) {
+            double worst = 0;
+            for (std::size_t i = 0; i < got.size(); ++i)
+                worst = std::fmax(worst, std::fabs(got[i] - expected[i]));
+            CHECK(worst <= most);
+        });
+    }
+}
+
+TEST_CASE("random numbers: another seed gives other ones, and the bounds are kept") {
+    const KeepSettings keep;
+    for (const Device device : devices()) {
+        manual_seed(1);
+        const std::vector<double> first = doubles(rand({n}, {.device = device}));
+        manual_seed(2);
+        CHECK(doubles(rand({n}, {.device = device})) != first);
+        for (const double x : first) REQUIRE((x >= 0 && x < 1));
+        for (const double x : doubles(rand({n}, {.dtype = bfloat16, .device = device})))
+            REQUIRE((x >= 0 && x <= 1));
+    }
+}
