@@ -267,7 +267,7 @@ Tensors through_decomposition(const Node& node, const Tensors& g, bool create_gr
             }
             x.push_back(value);
         }
-        y = node.row->decomposition(x, node.at.value());
+        y = decomposed(*node.row, x, node.at.value());
     }
     Tensors outputs, seeds;
     for (std::size_t j = 0; j < y.size() && j < g.size(); ++j)

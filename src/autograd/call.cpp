@@ -77,7 +77,7 @@ Tensors run_decomposition(const Row& row, In given, Tensors& values, const void*
         if (tracked(given[i]) && values[i].impl() != given[i].impl() && grad_enabled())
             values[i] = reattach(values[i], edge_of(given[i]), given[i].dtype());
     const Dtype dtype = result_dtype(row, values, asked);
-    Tensors results = row.decomposition(values, at);
+    Tensors results = decomposed(row, values, at);
     for (std::size_t i = 0; i < results.size(); ++i) results[i] = cast(results[i], own_dtype(row, i, dtype));
     return results;
 }
@@ -99,6 +99,13 @@ void save_for_gradient(Node& node, const Row& row, const Tensors& values, const 
 bool& prefer_decomposition() {
     thread_local bool on = false;
     return on;
+}
+
+Tensors decomposed(const Row& row, const Tensors& values, const void* at) {
+    Tensors wide;
+    wide.reserve(values.size());
+    for (const Tensor& x : values) wide.push_back(x.defined() && is_16bit(x.dtype()) ? cast(x, float32) : x);
+    return row.decomposition(wide, at);
 }
 
 Edge edge_of(const Tensor& x) {

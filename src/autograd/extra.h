@@ -42,6 +42,9 @@ NodeExtra& extra_of(Node& node);
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype);
 Edge edge_of(const Tensor& x);
 
+// What an op's decomposition makes of the values. As kernels do, it computes in float32 where they are 16 bit.
+Tensors decomposed(const Row& row, const Tensors& values, const void* at);
+
 // The node of results[0..], with edges to `given`. The results must be fresh tensors without history.
 Ref<Node> record(const Row& row, In given, const AttributesRef& at, const Tensors& results);
 

@@ -203,7 +203,8 @@ template <class A> struct RowOf {
     // from a sole consumer (Node::send_inner) in place of theirs.
     std::uint8_t inner_gradients = 0;
     VjpOf<A> vjp = {};  // none: differentiate the decomposition
-    // The op in other ops: fallback, test reference, gradient. call() converts its results to their dtypes.
+    // The op in other ops: fallback, test reference, gradient. 16-bit inputs come as float32, and call()
+    // converts the results to their dtypes.
     DecompositionOf<A> decomposition = {};
 
     Row erased() const {

@@ -50,8 +50,7 @@ Tensor dropped(const Tensor& weights, const Attention& at) {
 }
 
 Tensors attention_decomposition(In in, const Attention& at) {
-    const Tensor q = widened(heads_swapped(in[0])), k = widened(heads_swapped(in[1])),
-                 v = widened(heads_swapped(in[2]));
+    const Tensor q = heads_swapped(in[0]), k = heads_swapped(in[1]), v = heads_swapped(in[2]);
     const Tensor y = matmul(dropped(attention_weights(q, k, in[3], at), at), v);
     return {heads_swapped(y).contiguous()};
 }
@@ -61,8 +60,8 @@ Tensors attention_decomposition(In in, const Attention& at) {
 // y, max and sum are functions of q, k, v, not inputs of their own.
 Tensors attention_grad_decomposition(In in, const kernels::ScaledDotProductAttentionGrad& grad) {
     const Attention& at = grad.forward;
-    const Tensor g = widened(heads_swapped(in[0])), q = widened(heads_swapped(in[1])),
-                 k = widened(heads_swapped(in[2])), v = widened(heads_swapped(in[3]));
+    const Tensor g = heads_swapped(in[0]), q = heads_swapped(in[1]), k = heads_swapped(in[2]),
+                 v = heads_swapped(in[3]);
     const Tensor p = attention_weights(q, k, in[7], at);
     const Tensor dp = dropped(matmul(g, v.transpose(-2, -1)), at);
     const Tensor ds = p * (dp - sum(p * dp, {-1}, keep_dims())) * at.scale;

@@ -29,14 +29,14 @@ Tensor row_grads(const Tensor& g, const Tensor& weight, Reduction reduction) {
 }
 
 Tensors nll_decomposition(In in, const kernels::NllLoss& at) {
-    const Tensor log_p = widened(in[0]);
+    const Tensor log_p = in[0];
     const Tensor weight = weights(in[1], at.ignore_index, log_p.dtype());
     const Tensor chosen = masked_fill(log_p, logical_not(one_hot(in[1], log_p.size(1))), 0);
     return {reduced_rows(-(sum(chosen, {1}) * weight), weight, at.reduction)};
 }
 
 Tensors nll_grad_decomposition(In in, const kernels::NllLossGrad& at) {
-    const Tensor g = widened(in[0]);
+    const Tensor g = in[0];
     const Tensor hot = cast(one_hot(in[1], at.classes), g.dtype());
     return {-(row_grads(g, weights(in[1], at.ignore_index, g.dtype()), at.reduction).unsqueeze(1) * hot)};
 }
@@ -80,7 +80,7 @@ Tensor nll(const Tensor& log_p, const Tensor& target, const kernels::NllLoss& at
 // lse = max + ln sum e^(x - max). All is computed from x - max: a sum of max and logarithm would round the
 // logarithm away where logits are large. Max and sum are what the gradient reads, apart for the same reason.
 Tensors cross_entropy_decomposition(In in, const kernels::CrossEntropy& at) {
-    const Tensor given = widened(in[0]), highest = max(given, {1}, keep_dims()).detach();
+    const Tensor given = in[0], highest = max(given, {1}, keep_dims()).detach();
     const Tensor x = given - highest, total = sum(exp(x), {1});
     const Tensor weight = weights(in[1], at.ignore_index, x.dtype());
     const Tensor chosen = sum(masked_fill(x, logical_not(one_hot(in[1], x.size(1))), 0), {1});
@@ -93,7 +93,7 @@ Tensors cross_entropy_decomposition(In in, const kernels::CrossEntropy& at) {
 // Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). Max and sum are functions of x, not inputs of
 // their own.
 Tensors cross_entropy_grad_decomposition(In in, const kernels::CrossEntropyGrad& at) {
-    const Tensor g = widened(in[0]), x = widened(in[1]);
+    const Tensor g = in[0], x = in[1];
     const Tensor hot = cast(one_hot(in[2], x.size(1)), x.dtype());
     const Tensor wanted = (1 - at.label_smoothing) * hot + at.label_smoothing / double(x.size(1));
     const Tensor scale = row_grads(g, weights(in[2], at.ignore_index, x.dtype()), at.reduction).unsqueeze(1);

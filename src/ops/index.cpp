@@ -27,12 +27,12 @@ Tensors embedding_decomposition(In in, const kernels::Embedding& at) {
         const Tensor row = arange(n, {.dtype = int64, .device = weight.device()}).unsqueeze(-1);
         weight = where(eq(row, double(at.padding_idx)), weight.detach(), weight);
     }
-    const Tensor hot = one_hot(in[1], n, -1, widened(weight).dtype());
-    return {matmul(hot, widened(weight)).reshape(shape)};
+    const Tensor hot = one_hot(in[1], n, -1, weight.dtype());
+    return {matmul(hot, weight).reshape(shape)};
 }
 
 Tensors embedding_grad_decomposition(In in, const kernels::EmbeddingGrad& at) {
-    const Tensor g = widened(in[0]).reshape({in[1].numel(), in[0].size(-1)});
+    const Tensor g = in[0].reshape({in[1].numel(), in[0].size(-1)});
     return {matmul(one_hot(in[1], at.rows, at.padding_idx, g.dtype()).t(), g)};
 }
 

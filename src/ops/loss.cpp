@@ -70,12 +70,12 @@ template <class A> double beta_of(const A& at) {
 }
 
 template <class A, Value value> Tensors loss_decomposition(In in, const A& at) {
-    return {reduced(value(widened(in[0]), widened(in[1]), beta_of(at)), at.reduction)};
+    return {reduced(value(in[0], in[1], beta_of(at)), at.reduction)};
 }
 
 template <class A, Slope slope> Tensors grad_decomposition(In in, const A& at) {
-    const Tensor x = widened(in[1]), t = widened(in[2]);
-    const Tensor g = spread_loss_grad(widened(in[0]), at.reduction, double(x.numel()));
+    const Tensor x = in[1], t = in[2];
+    const Tensor g = spread_loss_grad(in[0], at.reduction, double(x.numel()));
     return {g * slope(x, t, beta_of(at))};
 }
 

@@ -20,22 +20,22 @@ Normalised normalised(const Tensor& x, double eps, bool centred) {
 }
 
 Tensor layer_norm_of(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-    return normalised(x, eps, true).x * widened(weight) + widened(bias);
+    return normalised(x, eps, true).x * weight + bias;
 }
 
 // For y = n(x) w + b: the gradients of x, w and b. The statistics are functions of x, not inputs of their
 // own, so that differentiating this again is right.
 Tensors layer_norm_grad_decomposition(In in, double eps) {
-    const Tensor g = widened(in[0]), weight = widened(in[2]);
-    const Normalised n = normalised(widened(in[1]), eps, true);
+    const Tensor g = in[0], weight = in[2];
+    const Normalised n = normalised(in[1], eps, true);
     const Tensor gw = g * weight;
     const Tensor dx = n.rstd * (gw - row_mean(gw) - n.x * row_mean(gw * n.x));
     return {dx, sum(g * n.x, {0}), sum(g, {0})};
 }
 
 Tensors rms_norm_grad_decomposition(In in, const kernels::RmsNormGrad& at) {
-    const Tensor g = widened(in[0]), weight = widened(in[2]);
-    const Normalised n = normalised(widened(in[1]), at.eps, false);
+    const Tensor g = in[0], weight = in[2];
+    const Normalised n = normalised(in[1], at.eps, false);
     const Tensor gw = g * weight;
     return {n.rstd * (gw - n.x * row_mean(gw * n.x)), sum(g * n.x, {0})};
 }
@@ -69,7 +69,7 @@ const OpOf<kernels::LayerNorm> layer_norm_op{
          return layer_norm_grad(g[0], c.in(0), c.in(1), c.out(1), c.out(2), at.eps, c.grad_dtype(0));
      },
      .decomposition = [](In in, const kernels::LayerNorm& at) -> Tensors {
-         return {layer_norm_of(widened(in[0]), in[1], in[2], at.eps)};
+         return {layer_norm_of(in[0], in[1], in[2], at.eps)};
      }}};
 
 const OpOf<kernels::RmsNorm> rms_norm_op{
@@ -84,7 +84,7 @@ const OpOf<kernels::RmsNorm> rms_norm_op{
                      c.grad_dtype(0));
      },
      .decomposition = [](In in, const kernels::RmsNorm& at) -> Tensors {
-         return {normalised(widened(in[0]), at.eps, false).x * widened(in[1])};
+         return {normalised(in[0], at.eps, false).x * in[1]};
      }}};
 
 // It saves the passes of dropout and column_sum over dz.
@@ -102,9 +102,9 @@ enum DropoutAddLayerNormInput { weight_input, x_input, x_bias_input, residual_in
 
 // dropout(x + x_bias) + residual, in float32 or float64.
 Tensor dropped_sum(In in, const kernels::DropoutAddLayerNorm& at) {
-    Tensor x = widened(in[x_input]);
-    if (in[x_bias_input].defined()) x = x + widened(in[x_bias_input]);
-    return dropout_at(x, at.dropout_p, at.stream) + widened(in[residual_input]);
+    Tensor x = in[x_input];
+    if (in[x_bias_input].defined()) x = x + in[x_bias_input];
+    return dropout_at(x, at.dropout_p, at.stream) + in[residual_input];
 }
 
 // The gradients of x, residual, weight, bias and x_bias, of which the last may be undefined, where only y
