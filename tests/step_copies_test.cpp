@@ -89,7 +89,7 @@ TEST_CASE("step on copies: statistics, then every optimizer's update", "[step]")
             check_same(kind, [&](const StepKernels& kernels, Model& m) {
                 StepArgs other = args;
                 other.options[0] = 0.5;
-                const StepArgs groups[] = {args, other};
+                const std::vector<StepArgs> groups = {args, other};
                 kernels.statistics(m.refs, {.state = m.step_state(),
                                             .norm = static_cast<float*>(raw(m.norm)),
                                             .scaler = m.scaler_state(),
@@ -104,8 +104,8 @@ TEST_CASE("step on copies: statistics, then every optimizer's update", "[step]")
 TEST_CASE("step on copies: an overflow skips the update and backs off", "[step]") {
     check_same(kinds[0], [](const StepKernels& kernels, Model& m) {
         m.all[1].fill_(std::numeric_limits<double>::infinity());
-        const StepArgs groups[] = {functors::step_args(optim::SGDOptions{}),
-                                   functors::step_args(optim::SGDOptions{})};
+        const std::vector<StepArgs> groups = {functors::step_args(optim::SGDOptions{}),
+                                              functors::step_args(optim::SGDOptions{})};
         kernels.statistics(m.refs, {.state = m.step_state(),
                                     .scaler = m.scaler_state(),
                                     .first = true,
@@ -129,7 +129,7 @@ TEST_CASE("step on copies: gradients in place, the scaler, a rate on the device"
             const Tensor rate = full({}, 0.25, {.dtype = float64, .device = m.state.device()});
             StepArgs args = functors::step_args(optim::LionOptions{.lr = 3});
             args.lr_on_device = static_cast<const double*>(raw(rate));
-            const StepArgs groups[] = {args, args};
+            const std::vector<StepArgs> groups = {args, args};
             kernels.update(m.refs, groups, {}, nullptr, m.step_state());
         });
 }

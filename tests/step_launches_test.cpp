@@ -12,7 +12,7 @@ using namespace mezzo;
 
 const Device gpu{DeviceType::cuda};
 
-enum class Method { sgd, momentum, adam, adamw };
+enum class Method { sgd, momentum, adam, adamw, rmsprop };
 
 // Parameters in two groups with options of their own.
 std::unique_ptr<optim::Optimizer> make(Method method, const Tensors& params) {
@@ -25,6 +25,10 @@ std::unique_ptr<optim::Optimizer> make(Method method, const Tensors& params) {
         case Method::adamw:
             return std::make_unique<optim::AdamW>(
                 std::vector<optim::AdamWGroup>{{.params = some}, {.params = others, .options = {.lr = 0.1}}});
+        case Method::rmsprop:  // with all the state that a row can have
+            return std::make_unique<optim::RMSprop>(std::vector<optim::RMSpropGroup>{
+                {.params = some},
+                {.params = others, .options = {.lr = 0.1, .momentum = 0.9, .centered = true}}});
         default:
             const optim::SGDOptions options{.lr = 0.1, .momentum = method == Method::momentum ? 0.9 : 0.0};
             return std::make_unique<optim::SGD>(
@@ -72,7 +76,7 @@ TEST_CASE("step launches: two with scaler or clipping, one without, and no waiti
         WARN("no CUDA device: skipped");
         return;
     }
-    for (const Method method : {Method::sgd, Method::momentum, Method::adam, Method::adamw})
+    for (const Method method : {Method::sgd, Method::momentum, Method::adam, Method::adamw, Method::rmsprop})
         for (const Dtype dtype : {float32, float16})
             for (const std::size_t count : {3, 200, 400, 1500})
                 for (const Loop& loop :

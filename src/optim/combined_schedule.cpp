@@ -53,7 +53,7 @@ double cycle(const OneCycleLROptions& o, double start, double middle, double end
     check(steps < o.total_steps, ErrorKind::value, "OneCycleLR: step ", steps, " of ", o.total_steps,
           "; give total_steps all steps of the training");
     const double last = double(o.total_steps - 1), rise = o.pct_start * double(o.total_steps) - 1;
-    const double fall = o.three_phase ? 2 * rise + 1 : last;
+    const double fall = o.three_phase ? 2 * rise : last;
     const auto between = [&](double a, double b, double first, double until) {
         const double part = (double(steps) - first) / (until - first);
         if (o.anneal == Anneal::linear) return (b - a) * part + a;

@@ -68,10 +68,12 @@ Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& pla
     return gradients;
 }
 
+// A captured run allocates what the runs before it did.
 Tensor rate_tensor(OptimizerImpl& optimizer, std::size_t group, Device device) {
     if (StepGraph* graph = StepGraph::capturing())
-        return graph->number_tensor(
-            [own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); });
+        return graph
+            ->number_tensor([own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); })
+            .clone();
     return full({}, optimizer.groups[group].lr(), {.dtype = float64, .device = device});
 }
 
