@@ -68,6 +68,20 @@ TEST_CASE("cuda: linear_input_grad, from values and from masks", "[cuda][linear]
                     }
 }
 
+TEST_CASE("cuda: activation_grad from masks alone", "[cuda][linear]") {
+    if (no_device()) return;
+    for (Dtype dtype : {float32, float16, bfloat16, float64})
+        for (const Shape& shape : {Shape{5, 8}, Shape{300, 24}, Shape{70, 131}}) {
+            CAPTURE(name(dtype), shape[0], shape[1]);
+            const Both g(shape, dtype, 1), kept(shape, dtype, 2);
+            const Tensor junk = full(shape, 1e4, {.dtype = dtype, .device = cuda_device});
+            test::agree(
+                cpu_kernels::activation_grad, cuda_kernels::activation_grad,
+                {g, pair(kept.host, junk), pair({}, mask_of(kept.host))}, {.activation = Activation::relu},
+                {{shape, dtype}, {{shape[1]}, dtype == float64 ? float64 : float32}}, double(shape[0]));
+        }
+}
+
 TEST_CASE("cuda: masks of linear with relu", "[cuda][linear]") {
     if (no_device()) return;
     const double nan = std::numeric_limits<double>::quiet_NaN();

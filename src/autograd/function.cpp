@@ -1,4 +1,4 @@
-// User-defined functions and checkpoints: nodes whose gradient is a closure.
+// User-defined functions and checkpoints: nodes whose gradient is a callback.
 #include "autograd/extra.h"
 #include "autograd/running.h"
 #include "mezzo/ops.h"

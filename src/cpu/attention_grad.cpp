@@ -58,9 +58,9 @@ struct Part {
     bool dq, dkv;
 };
 
-class Backward {
+class AttentionGradient {
 public:
-    Backward(In in, const AttentionProblem& problem, Out out, const TileKernels* tiles)
+    AttentionGradient(In in, const AttentionProblem& problem, Out out, const TileKernels* tiles)
         : p(problem),
           g(in[0]),
           y(in[4]),
@@ -103,7 +103,7 @@ private:
 // Per query of the part: the largest score, +inf where there was nothing to look at, so that all weights
 // become 0; the logarithm of the sum to base 2; and sum(g y), which is the sum over the keys of weight times
 // its gradient.
-void Backward::statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const {
+void AttentionGradient::statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const {
     const std::int64_t count = part.end_query - part.first_query;
     const std::int64_t row = (part.b * p.heads + part.h) * p.query + part.first_query;
     active_loops().unary[int(UnaryOp::log)][int(Compute::f32)](log2_sum, totals + row, count, 0, 0);
@@ -116,7 +116,7 @@ void Backward::statistics(const Part& part, float* maximum, float* log2_sum, flo
                      y.along_dim(part.b, part.first_query, part.h), count, p.dim, delta);
 }
 
-Queries Backward::queries(const Part& part, std::int64_t first, char* to) const {
+Queries AttentionGradient::queries(const Part& part, std::int64_t first, char* to) const {
     const std::int64_t count = std::min(block_queries, part.end_query - first);
     const std::int64_t size = products.a_bytes(count, p.dim), turned = products.a_bytes(p.dim, count);
     char *const q = to, *const dy = q + size, *const q_turned = dy + size,
@@ -130,7 +130,7 @@ Queries Backward::queries(const Part& part, std::int64_t first, char* to) const 
     return {first, count, q, dy, q_turned, g_turned, nullptr, nullptr, nullptr, nullptr};
 }
 
-Keys Backward::keys(const Part& part, std::int64_t first, std::int64_t count, char* to) const {
+Keys AttentionGradient::keys(const Part& part, std::int64_t first, std::int64_t count, char* to) const {
     const std::int64_t bytes = products.b_bytes(count, p.dim), size = round_up(count, nr) * p.dim;
     char *const k_turned = to, *const v_turned = k_turned + bytes, *const k = v_turned + bytes;
     products.pack_b(p.k.along_dim(part.b, first, part.h), count, p.dim, k_turned);
@@ -146,8 +146,8 @@ Keys Backward::keys(const Part& part, std::int64_t first, std::int64_t count, ch
 }
 
 // seen and kept: [panel, query, nr] bytes of the block. False where the mask hides all of it.
-bool Backward::read_masks(const Part& part, const Queries& q, const Keys& k, std::uint8_t* seen,
-                          std::uint8_t* kept) const {
+bool AttentionGradient::read_masks(const Part& part, const Queries& q, const Keys& k, std::uint8_t* seen,
+                                   std::uint8_t* kept) const {
     std::uint8_t row[block_keys];
     const auto scatter = [&](std::int64_t i, std::uint8_t* to) {
         for (std::int64_t j = 0; j < k.count; j += nr)
@@ -166,8 +166,8 @@ bool Backward::read_masks(const Part& part, const Queries& q, const Keys& k, std
 }
 
 // Scores that a query may not look at become -inf, in rows from `from` on of panel j.
-void Backward::hide(const Queries& q, const Keys& k, std::int64_t j, std::int64_t from, float* t,
-                    const std::uint8_t* seen) const {
+void AttentionGradient::hide(const Queries& q, const Keys& k, std::int64_t j, std::int64_t from, float* t,
+                             const std::uint8_t* seen) const {
     const std::int64_t columns = std::min(nr, k.count - j);
     if (p.mask.by_query()) kernels.keep(t + from * nr, seen + from * nr, (q.count - from) * nr, -infinity);
     if (k.seen && std::memchr(k.seen + j, 0, std::size_t(columns)))
@@ -181,8 +181,8 @@ void Backward::hide(const Queries& q, const Keys& k, std::int64_t j, std::int64_
     }
 }
 
-void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int64_t j,
-                     const std::uint8_t* seen, const std::uint8_t* kept) const {
+void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k, std::int64_t j,
+                              const std::uint8_t* seen, const std::uint8_t* kept) const {
     const std::int64_t rows = q.count, columns = std::min(nr, k.count - j);
     // Causality hides the rows before; whole panels of op(A) are left out.
     const std::int64_t hidden = p.causal ? std::clamp<std::int64_t>(k.first + j - q.first, 0, rows) : 0;
@@ -227,7 +227,7 @@ void Backward::panel(const Part& part, const Queries& q, const Keys& k, std::int
             scratch().weights.get<char>(products.weights_a_bytes(block_queries, block_keys)));
 }
 
-void Backward::block(const Part& part, const Queries& q, const Keys& k) const {
+void AttentionGradient::block(const Part& part, const Queries& q, const Keys& k) const {
     if (p.causal && q.first + q.count <= k.first) return;
     const bool dropped = p.dropout.threshold != 0;
     std::uint8_t *seen = nullptr, *kept = nullptr;
@@ -245,7 +245,7 @@ void Backward::block(const Part& part, const Queries& q, const Keys& k) const {
     products.multiply(Types::weights_inputs, ds, k.count, k.k, k.count, q.count, p.dim, q.dq, ldq, true);
 }
 
-void Backward::write_keys(const Part& part, const Keys& k) const {
+void AttentionGradient::write_keys(const Part& part, const Keys& k) const {
     float* const turned = scratch().turned.get<float>(ldq * nr);
     for (std::int64_t j = 0; j < k.count; j += nr) {
         const std::int64_t columns = std::min(nr, k.count - j);
@@ -257,14 +257,14 @@ void Backward::write_keys(const Part& part, const Keys& k) const {
 }
 
 // Gradients of keys that no query may look at.
-void Backward::zero_keys(const Part& part, std::int64_t first, std::int64_t end) const {
+void AttentionGradient::zero_keys(const Part& part, std::int64_t first, std::int64_t end) const {
     if (p.dim == 0) return;  // no elements, and perhaps no memory
     for (const Heads* x : {&dk, &dv})
         for (std::int64_t j = first; j < end; ++j)
             std::memset(x->at(part.b, j, part.h), 0, std::size_t(p.dim) * size_of(x->dtype));
 }
 
-void Backward::run(const Part& part) const {
+void AttentionGradient::run(const Part& part) const {
     Scratch& s = scratch();
     const std::int64_t count = part.end_query - part.first_query;
     const std::int64_t blocks = (count + block_queries - 1) / block_queries;
@@ -347,7 +347,8 @@ void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAtt
     const cpu::AttentionProblem p(in[1], in[2], in[3], in[7], at.forward);
     if (p.batch * p.heads == 0) return;
     const bool same = in[0]->dtype == in[1]->dtype;
-    const cpu::Backward backward(in, p, out, same ? p.tiles() : nullptr), on_vectors(in, p, out, nullptr);
+    const cpu::AttentionGradient backward(in, p, out, same ? p.tiles() : nullptr),
+        on_vectors(in, p, out, nullptr);
     const cpu::Parts parts(p);
     const std::int64_t count = p.batch * p.heads * parts.per_head();
     constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention
