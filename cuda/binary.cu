@@ -9,13 +9,41 @@ namespace {
 
 constexpr bool same = true, real = false;  // the `ints` column: whether integers are computed in
 
+enum class BinaryOp : std::uint8_t {
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) name,
+#include "mezzo/ops.def"
+#undef MEZZO_BINARY
+};
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
+    constexpr BinaryOp number_of(functors::name) { return BinaryOp::name; }
+#include "mezzo/ops.def"
+#undef MEZZO_BINARY
+
+// Any binary op in C, looked up when the kernel runs: one kernel in place of one per op, for the types in
+// which no model is trained.
+template <class C> struct AnyBinary {
+    BinaryOp op;
+    __device__ C operator()(C a, C b) const {
+        switch (op) {
+#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b)                 \
+    case BinaryOp::name:                                                             \
+        if constexpr (ints || !std::is_integral_v<C>) return functors::name{}(a, b); \
+        break;
+#include "mezzo/ops.def"
+#undef MEZZO_BINARY
+        }
+        return a;
+    }
+};
+
 template <bool integers, class F> void binary(In in, Out out, const F& f) {
     const Layout<3> l = make_layout<3>({out[0], in[0], in[1]});
     switch (compute_kind({out[0].dtype(), in[0].dtype(), in[1].dtype()})) {
         case ComputeKind::float64:
-            return map_general<double>(l, f);
+            return map_general<double>(l, AnyBinary<double>{number_of(f)});
         case ComputeKind::integer:
-            if constexpr (integers) return map_general<std::int64_t>(l, f);
+            if constexpr (integers)
+                return map_general<std::int64_t>(l, AnyBinary<std::int64_t>{number_of(f)});
             [[fallthrough]];
         case ComputeKind::float32:
             if (!map_flat_any(l, f)) map_general<float>(l, f);

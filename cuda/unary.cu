@@ -10,14 +10,63 @@ namespace {
 // What the `ints` column says of integers: computed in as they are, or never seen by the kernel's functor.
 constexpr bool same = true, real = false;
 
+enum class UnaryOp : std::uint8_t {
+#define MEZZO_UNARY(name, cast, ints, keep, gradient) name,
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) name,
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+};
+#define MEZZO_UNARY(name, cast, ints, keep, gradient) \
+    constexpr UnaryOp number_of(functors::name) { return UnaryOp::name; }
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) \
+    template <class C> constexpr UnaryOp number_of(functors::name<C>) { return UnaryOp::name; }
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+
+// Any unary op in C, looked up when the kernel runs: one kernel in place of one per op, for the types in
+// which no model is trained.
+template <class C> struct AnyUnary {
+    UnaryOp op;
+    C scalars[2];  // the functor's members
+
+    template <class F> explicit AnyUnary(const F& f) : op(number_of(f)), scalars{} {
+        static_assert(std::is_empty_v<F> || sizeof(F) <= sizeof scalars);
+        if constexpr (!std::is_empty_v<F>) std::memcpy(scalars, &f, sizeof f);
+    }
+    template <class F> __device__ C apply(C x) const {
+        F f;
+        if constexpr (!std::is_empty_v<F>) std::memcpy(&f, scalars, sizeof f);
+        return f(x);
+    }
+    __device__ C operator()(C x) const {
+        switch (op) {
+#define MEZZO_UNARY(name, cast, ints, keep, gradient)                                  \
+    case UnaryOp::name:                                                                \
+        if constexpr (ints || !std::is_integral_v<C>) return apply<functors::name>(x); \
+        break;
+#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)                              \
+    case UnaryOp::name:                                                                   \
+        if constexpr (ints || !std::is_integral_v<C>) return apply<functors::name<C>>(x); \
+        break;
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#undef MEZZO_UNARY_SCALAR
+        }
+        return x;
+    }
+};
+
 // make(C{}) gives the functor for compute type C.
 template <bool integers, class Make> void unary(In in, Out out, const Make& make) {
     const Layout<2> l = make_layout<2>({out[0], in[0]});
     switch (compute_kind({out[0].dtype(), in[0].dtype()})) {
         case ComputeKind::float64:
-            return map_general<double>(l, make(0.0));
+            return map_general<double>(l, AnyUnary<double>(make(0.0)));
         case ComputeKind::integer:
-            if constexpr (integers) return map_general<std::int64_t>(l, make(std::int64_t(0)));
+            if constexpr (integers)
+                return map_general<std::int64_t>(l, AnyUnary<std::int64_t>(make(std::int64_t(0))));
             [[fallthrough]];
         case ComputeKind::float32:
             if (!map_flat_any(l, make(0.0f))) map_general<float>(l, make(0.0f));
