@@ -1,6 +1,7 @@
 #include "bert/progress.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 namespace bert {
 
 std::string clock_time(double seconds) {
-    const auto s = static_cast<std::int64_t>(std::max(0.0, seconds) + 0.5);
+    const auto s = static_cast<std::int64_t>(std::llround(std::max(0.0, seconds)));
     if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
     return fmt::format("{}:{:02}", s / 60, s % 60);
 }
