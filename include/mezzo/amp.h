@@ -20,7 +20,7 @@ inline constexpr double dynamic_loss_scale = -1;
 
 struct InitializeOptions {
     std::string opt_level =
-        "O1";  // "O0" float32, "O1" autocast, "O2" 16-bit model with masters, "O3" 16-bit model
+        "O1";  // "O0" float32, "O1" autocast, "O2" 16-bit model with master weights, "O3" 16-bit model
     CastModel cast_model_type = CastModel::preset;
     Choice keep_batchnorm_fp32 = Choice::preset;
     Choice master_weights = Choice::preset;
@@ -62,8 +62,8 @@ public:
     // Calls backward(scaled loss), which must call its backward(). On return the gradients are unscaled and
     // added to those that were there before, and the scale is updated. On an overflow the next step() of each
     // optimizer is skipped, once, and clears its gradients. delay_unscale leaves the gradients scaled, for
-    // accumulation. Waits for the device. Throws what backward and GradScaler::unscale_() throw; gradients that
-    // were there before come back then.
+    // accumulation. Waits for the device. Throws what backward and GradScaler::unscale_() throw; gradients
+    // that were there before come back then.
     using Body = autograd::Callback<void(const Tensor&)>;
     void scale_loss(const Tensor& loss, optim::Optimizer& optimizer, Body backward, int loss_id = 0,
                     bool delay_unscale = false);
@@ -72,7 +72,8 @@ public:
 
     // loss_scale and growth tracker of every scaler.
     [[nodiscard]] StateDict state_dict() const;
-    // Throws Error(value), with nothing changed, for another number of losses and values that a scaler refuses.
+    // Throws Error(value), with nothing changed, for another number of losses and values that a scaler
+    // refuses.
     void load_state_dict(const StateDict& state);
 
 private:
@@ -84,10 +85,10 @@ private:
     std::vector<std::uint64_t> scaled_;  // optimizers whose gradients delay_unscale left scaled
 };
 
-// Applies a preset to a float32 model and its optimizers (casts the model, gives the optimizers masters) and
-// makes the scalers. Throws Error(value) for an unknown level, overrides that the level refuses, a negative
-// loss_scale other than dynamic_loss_scale, num_losses below 1 and a null optimizer; Error(dtype) for parameters
-// that are not float32; Error(state) for an optimizer that was prepared before.
+// Applies a preset to a float32 model and its optimizers (casts the model, gives the optimizers master
+// weights) and makes the scalers. Throws Error(value) for an unknown level, overrides that the level refuses,
+// a negative loss_scale other than dynamic_loss_scale, num_losses below 1 and a null optimizer; Error(dtype)
+// for parameters that are not float32; Error(state) for an optimizer that was prepared before.
 [[nodiscard]] Handle initialize(nn::Module& model, optim::Optimizer& optimizer,
                                 const InitializeOptions& options = {});
 [[nodiscard]] Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optimizers,

@@ -44,14 +44,14 @@ struct GradOptions {
     bool allow_unused =
         false;  // an input that no output depends on gives an undefined tensor instead of an error
 };
-// d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or intermediate
-// results. Throws
+// d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or
+// intermediate results. Throws
 //  - Error(state) for an output or input that does not require grad, an input that no output depends on
-//    (unless allowed), a graph that an earlier call without retain_graph has released, and a saved tensor that
-//    was written to since;
+//    (unless allowed), a graph that an earlier call without retain_graph has released, and a saved tensor
+//    that was written to since;
 //  - Error(value) for another number of grad_outputs than of outputs;
-//  - Error(shape) or Error(device) for a grad_output unlike its output, and Error(shape) for one that is missing
-//    where the output has more than one element. Another dtype is converted.
+//  - Error(shape) or Error(device) for a grad_output unlike its output, and Error(shape) for one that is
+//    missing where the output has more than one element. Another dtype is converted.
 [[nodiscard]] Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
 // Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad. Throws as grad() does. With
 // create_graph such a grad() has a history that holds its leaf: both stay until it is dropped (set_grad({}),
@@ -80,8 +80,8 @@ private:
     detail::SharedHandle<Base> object_;
 };
 
-// Called with the gradient of a tensor when backward has computed it. A defined result replaces the gradient; it
-// must have the gradient's shape and dtype, or backward throws Error(shape).
+// Called with the gradient of a tensor when backward has computed it. A defined result replaces the gradient;
+// it must have the gradient's shape and dtype, or backward throws Error(shape).
 using GradHook = Callback<Tensor(const Tensor&)>;
 // Hooks run in the order in which they were added, once per backward. The returned number removes the hook.
 // Throws Error(state) for a tensor that does not require grad.
@@ -91,9 +91,9 @@ void remove_hook(const Tensor& tensor, int hook);
 
 using Segment = Callback<Tensors(const Tensors&)>;
 // Runs function(inputs) without keeping what its backward needs; backward runs it again, with the random
-// stream and the autocast state of the first run. First-order gradients reach the inputs and every leaf that the
-// function uses. Throws Error(state) where a result is undefined; backward throws Error(state) if the second run
-// returns another number of tensors, or other shapes or dtypes, and with create_graph.
+// stream and the autocast state of the first run. First-order gradients reach the inputs and every leaf that
+// the function uses. Throws Error(state) where a result is undefined; backward throws Error(state) if the
+// second run returns another number of tensors, or other shapes or dtypes, and with create_graph.
 [[nodiscard]] Tensors checkpoint(Segment function, const Tensors& inputs);
 
 // What a user-defined function keeps between forward and backward.

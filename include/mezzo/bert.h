@@ -134,9 +134,9 @@ struct BertOptions {
 class Bert : public Module {
 public:
     explicit Bert(const BertConfig& config, const BertOptions& options = {});
-    // ids int64 [batch, length] in [0, vocab_size), with 0 < length <= max_position_embeddings. Throws Error(shape)
-    // for inputs of other shapes, Error(dtype) for other dtypes, and Error(value) for another length; for an id
-    // out of range, see embedding() in ops.h.
+    // ids int64 [batch, length] in [0, vocab_size), with 0 < length <= max_position_embeddings. Throws
+    // Error(shape) for inputs of other shapes, Error(dtype) for other dtypes, and Error(value) for another
+    // length; for an id out of range, see embedding() in ops.h.
     [[nodiscard]] BertOutput operator()(const Tensor& ids, const BertInputs& inputs = {}) const;
 
     BertConfig config;

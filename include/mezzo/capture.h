@@ -52,8 +52,8 @@ struct CapturedStepImpl;
 //    done, and the step's objects stay usable; the next calls are warm-up runs again.
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
 //    queue work on the device during a capture.
-// On the CPU, and in a build without CUDA, every call simply runs the step. See also "What has not run on a GPU"
-// in docs/cuda.md.
+// On the CPU, and in a build without CUDA, every call simply runs the step. See also "What has not run on a
+// GPU" in docs/cuda.md.
 class CapturedStep {
 public:
     // Error(value) for warmup or max_graphs below 1, Error(device) for a device that is not there.

@@ -8,7 +8,8 @@
 
 namespace mezzo::cuda {
 
-// How matrix products are done. All of it is off by default (see "What has not run on a GPU" in docs/cuda.md).
+// How matrix products are done. All of it is off by default (see "What has not run on a GPU" in
+// docs/cuda.md).
 struct GemmOptions {
     // Times the algorithms of a product when it is met for the first time, and keeps the fastest that passes
     // the check of its sums; bias and activation fused into it or done by a kernel behind it, whichever is
@@ -36,8 +37,8 @@ void set_gemm_options(const GemmOptions& options);
 
 // Writes what autotune has chosen in this process and what load_gemm_plans() took over, and returns the
 // number of plans. The file is replaced as a whole: at any moment it is the old one or the new one. With
-// nothing to write (nothing was tuned, no GPU, a build without CUDA) it is left as it is. Throws Error(io) if the
-// file cannot be written, and Error(backend) if cuBLASLt cannot be opened.
+// nothing to write (nothing was tuned, no GPU, a build without CUDA) it is left as it is. Throws Error(io) if
+// the file cannot be written, and Error(backend) if cuBLASLt cannot be opened.
 std::size_t save_gemm_plans(const std::string& path);
 
 // How many plans of a file will be used, and how many were left out, and why.
@@ -48,9 +49,9 @@ struct LoadedGemmPlans {
 };
 
 // Reads a file that save_gemm_plans() wrote. Each algorithm still has to pass the check of its sums before
-// its first use; one that does not is forgotten. Nothing is taken over from a damaged file. Throws Error(io) if
-// the file cannot be read or holds no JSON; Error(value) if it is no plan file, a field is out of range or the
-// checksum differs; Error(backend) if cuBLASLt cannot be opened.
+// its first use; one that does not is forgotten. Nothing is taken over from a damaged file. Throws Error(io)
+// if the file cannot be read or holds no JSON; Error(value) if it is no plan file, a field is out of range or
+// the checksum differs; Error(backend) if cuBLASLt cannot be opened.
 LoadedGemmPlans load_gemm_plans(const std::string& path);
 
 }  // namespace mezzo::cuda

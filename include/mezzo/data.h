@@ -27,8 +27,8 @@ struct FashionMnistOptions {
     std::string directory =
         "/usr/share/datasets/fashion-mnist";  // where Debian's dataset-fashion-mnist puts the files
 };
-// Images uint8 [n, 28, 28] and labels 0 … 9 of Fashion-MNIST (Xiao et al., arXiv 1708.07747). Throws Error(io)
-// for files that are missing, unfit or without an image.
+// Images uint8 [n, 28, 28] and labels 0 … 9 of Fashion-MNIST (Xiao et al., arXiv 1708.07747). Throws
+// Error(io) for files that are missing, unfit or without an image.
 [[nodiscard]] Dataset fashion_mnist(const FashionMnistOptions& options = {});
 
 struct DataLoaderOptions {
@@ -39,8 +39,8 @@ struct DataLoaderOptions {
     // uint8 samples become float32 (value / 255 - mean) / stddev, floating ones (value - mean) / stddev.
     double mean = 0, stddev = 1;
     Device device = cpu_device;  // where the batches go
-    // Batches that are assembled and copied to a CUDA device while one is in use: see prefetch(). Off by default
-    // (see "What has not run on a GPU" in docs/cuda.md).
+    // Batches that are assembled and copied to a CUDA device while one is in use: see prefetch(). Off by
+    // default (see "What has not run on a GPU" in docs/cuda.md).
     int prefetch = 0;
 };
 

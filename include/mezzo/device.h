@@ -38,13 +38,13 @@ inline constexpr Device cpu_device{DeviceType::cpu};  // `cpu` is the namespace 
 // A human name of the hardware, such as "NVIDIA H200" or the processor's ISA and thread count. Valid for the
 // process' life.
 [[nodiscard]] const char* hardware_name(Device device);
-// Waits until all work queued on the device is done. Nothing to do on the CPU. Throws Error(state) while a step
-// is being captured (mezzo/capture.h), and Error(device) for a device that is not there, as do all functions
-// below that take one.
+// Waits until all work queued on the device is done. Nothing to do on the CPU. Throws Error(state) while a
+// step is being captured (mezzo/capture.h), and Error(device) for a device that is not there, as do all
+// functions below that take one.
 void synchronize(Device device = best_device());
 
-// Bytes on one device, with the meaning of PyTorch's statistics of the same name. Tensors are counted, and the
-// workspace of matrix products, which is kept once it was needed.
+// Bytes on one device, with the meaning of PyTorch's statistics of the same name. Tensors are counted, and
+// the workspace of matrix products, which is kept once it was needed.
 struct MemoryStats {
     std::size_t allocated = 0;      // live blocks, rounded to 512 bytes
     std::size_t max_allocated = 0;  // the most ever since start or reset_peak()
@@ -58,21 +58,21 @@ struct MemoryStats {
 void reset_peak(Device device);
 // Gives all cached blocks back to the system. Error(state) while a step is being captured.
 void empty_cache(Device device);
-// Makes allocations throw Error(memory) that would reserve more than this many bytes in all (0: no limit), as if
-// the device were that small.
+// Makes allocations throw Error(memory) that would reserve more than this many bytes in all (0: no limit), as
+// if the device were that small.
 void set_memory_limit(Device device, std::size_t bytes);
 
 // Whether scaled_dot_product_attention on CUDA may use Tensor Cores: float16 and bfloat16, dim 32, 64 or 128,
 // rows that start at multiples of 16 bytes; everything else runs in float32 or float64 arithmetic anyway.
-// Off by default (see "What has not run on a GPU" in docs/cuda.md). May be changed at any time: a gradient does
-// not depend on how the forward pass was computed.
+// Off by default (see "What has not run on a GPU" in docs/cuda.md). May be changed at any time: a gradient
+// does not depend on how the forward pass was computed.
 void set_flash_attention(bool on);
 [[nodiscard]] bool flash_attention();
 
 // The number of threads that the CPU backend may use, the calling one included. The default is the number of
 // processors that this process may run on. The threads start with the first work for them; where the system
-// starts only some, the work goes on with those, and num_threads() tells how many there are. Throws Error(value)
-// for a number outside [1, 1024], and Error(state) inside a parallel loop.
+// starts only some, the work goes on with those, and num_threads() tells how many there are. Throws
+// Error(value) for a number outside [1, 1024], and Error(state) inside a parallel loop.
 void set_num_threads(int n);
 [[nodiscard]] int num_threads();
 
@@ -81,8 +81,8 @@ void set_num_threads(int n);
 void manual_seed(std::uint64_t seed);
 
 // The state of the random stream: Philox4x32-10 key and the position in it. Restoring it repeats the stream
-// exactly. While a step is being captured, set_random_state() and manual_seed() throw Error(state) for another
-// seed or an earlier position.
+// exactly. While a step is being captured, set_random_state() and manual_seed() throw Error(state) for
+// another seed or an earlier position.
 struct RandomState {
     std::uint64_t seed = 0;
     std::uint64_t offset = 0;

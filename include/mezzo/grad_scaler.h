@@ -79,16 +79,16 @@ public:
     // Divides the gradients of the optimizer's parameters by the scale in place and notes inf and NaN. They
     // are read once; the division itself waits until somebody looks at a gradient, or is done by the update.
     // Throws Error(state) when called twice between updates or after step(), before the first scale() or
-    // load_state_dict(), and for a gradient that still has unscaled parts from before the backward; Error(dtype)
-    // for float16 gradients without float32 masters (the text names the parameters).
+    // load_state_dict(), and for a gradient that still has unscaled parts from before the backward;
+    // Error(dtype) for float16 gradients without float32 master weights (the text names the parameters).
     void unscale_(optim::Optimizer& optimizer);
     // Unscales unless unscale_ did, and updates the parameters unless a gradient is inf or NaN: the device
     // decides. Throws Error(state) when called twice between updates, before the first scale() or
-    // load_state_dict(), when no parameter has a gradient, and when a backward of a scaled output has added to a
-    // gradient that was unscaled before (the text names the parameter); a plain backward may do so.
+    // load_state_dict(), when no parameter has a gradient, and when a backward of a scaled output has added
+    // to a gradient that was unscaled before (the text names the parameter); a plain backward may do so.
     StepResult step(optim::Optimizer& optimizer);
-    // Adjusts the scale, and makes all optimizers ready again. Throws Error(state) when no unscale_ or step came
-    // before, and Error(value) with AtFloor::fail.
+    // Adjusts the scale, and makes all optimizers ready again. Throws Error(state) when no unscale_ or step
+    // came before, and Error(value) with AtFloor::fail.
     void update();
     // Sets the scale; the growth tracker keeps its count. Error(value) unless it is a positive float32.
     void update(double new_scale);

@@ -14,8 +14,8 @@ namespace mezzo {
 //            magnitude 2e-31 and more; smaller ones lose bits.
 //   medium   On CUDA: TF32. On CPUs with AMX: two bfloat16 parts, 16 significant bits, and three products.
 // Sums are float32 always. Where that is no faster (few rows or columns, operands of mixed types, other
-// processors), all levels are `highest`. docs/numerics.md has the measured errors. 16-bit and float64 operands
-// are not affected.
+// processors), all levels are `highest`. docs/numerics.md has the measured errors. 16-bit and float64
+// operands are not affected.
 enum class Float32MatmulPrecision : std::uint8_t { highest, high, medium };
 
 // For all later products in this process, from any thread. `highest` unless set.

@@ -70,9 +70,9 @@ public:
     // Parameters and buffers by name, detached; they share the elements with the module (clone() them to keep
     // a snapshot).
     [[nodiscard]] StateDict state_dict() const;
-    // Copies values into parameters and buffers, converting dtype and device. Throws Error(value), with nothing
-    // changed, when a name is missing, unexpected or of another shape; the text lists all of them. strict = false
-    // ignores missing and unexpected names.
+    // Copies values into parameters and buffers, converting dtype and device. Throws Error(value), with
+    // nothing changed, when a name is missing, unexpected or of another shape; the text lists all of them.
+    // strict = false ignores missing and unexpected names.
     void load_state_dict(const StateDict& state, bool strict = true);
 
     // Moves parameters, their gradients and buffers. The tensors stay the same objects, so optimizers made

@@ -23,7 +23,8 @@ struct LinearOptions {
 // 1/sqrt(in)), PyTorch's default.
 class Linear : public Module {
 public:
-    // Error(value) for negative sizes. The options' device and dtype are those of the parameters, here and below.
+    // Error(value) for negative sizes. The options' device and dtype are those of the parameters, here and
+    // below.
     Linear(std::int64_t in_features, std::int64_t out_features, const LinearOptions& options = {});
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
     std::string describe() const override;
@@ -247,7 +248,8 @@ public:
         layers_.push_back(detail::Layer(std::remove_cvref_t<M>(std::forward<M>(module))));
     }
     [[nodiscard]] std::size_t size() const { return layers_.size(); }
-    // Module i; at<Linear>(0) is that of a known type. Error(value) where there is none, or it has another type.
+    // Module i; at<Linear>(0) is that of a known type. Error(value) where there is none, or it has another
+    // type.
     [[nodiscard]] Module& operator[](std::size_t i) const;
     template <class M> [[nodiscard]] M& at(std::size_t i) const {
         M* const module = dynamic_cast<M*>(&(*this)[i]);

@@ -1,9 +1,10 @@
-// The functions on tensors, by family. All but those that return booleans or indices are differentiable. Shapes
-// follow PyTorch. All functions throw
-//  - Error(value) for an undefined tensor that may not be undefined, and for scalars and options out of range;
+// The functions on tensors, by family. All but those that return booleans or indices are differentiable.
+// Shapes follow PyTorch. All functions throw
+//  - Error(value) for an undefined tensor that may not be undefined, and for scalars and options out of
+//    range;
 //  - Error(shape) for shapes that do not fit or broadcast, and dimensions that are not there;
-//  - Error(dtype) for dtypes other than stated, and for floating inputs of different dtypes where the function
-//    does not promote them;
+//  - Error(dtype) for dtypes other than stated, and for floating inputs of different dtypes where the
+//    function does not promote them;
 //  - Error(device) for tensors on different devices;
 //  - Error(memory) where there is no memory for the result.
 // The comments below say what else there is to know.
@@ -82,8 +83,8 @@ struct ReduceOptions {
 [[nodiscard]] Tensor sum(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // Floating only.
 [[nodiscard]] Tensor mean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
-// The largest and the smallest: NaN wins, its gradient is NaN; ties share the gradient. Error(shape) for an axis
-// of size 0, Error(dtype) for booleans.
+// The largest and the smallest: NaN wins, its gradient is NaN; ties share the gradient. Error(shape) for an
+// axis of size 0, Error(dtype) for booleans.
 [[nodiscard]] Tensor max(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 [[nodiscard]] Tensor min(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // The Euclidean norm, sqrt(sum(x^2)), accumulated in float32 (float64 for float64); its gradient at 0 is 0.
@@ -91,8 +92,8 @@ struct ReduceOptions {
 [[nodiscard]] Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // The index of the largest element along dim, int64; of equal ones the first. Error(shape) for a size of 0.
 [[nodiscard]] Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);
-// Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched. Error(shape) where it
-// does not broadcast to that.
+// Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched. Error(shape)
+// where it does not broadcast to that.
 [[nodiscard]] Tensor sum_to(const Tensor& x, const Shape& shape);
 
 // Matrix products: 1-D, 2-D and batched (leading dimensions broadcast) operands as in numpy.matmul. Both are
@@ -101,12 +102,13 @@ struct ReduceOptions {
 [[nodiscard]] Tensor matmul(const Tensor& a, const Tensor& b);
 
 enum class LinearActivation : std::uint8_t { none, relu, gelu, gelu_tanh };
-// activation(x W^T + b): x [..., in], weight [out, in], bias [out] or undefined; result [..., out]. Dtypes and
-// arithmetic are those of matmul().
+// activation(x W^T + b): x [..., in], weight [out, in], bias [out] or undefined; result [..., out]. Dtypes
+// and arithmetic are those of matmul().
 [[nodiscard]] Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                             LinearActivation activation = LinearActivation::none);
 
-// exp(x) / sum(exp(x)) along one dimension, and its logarithm. Floating; under autocast the result is float32.
+// exp(x) / sum(exp(x)) along one dimension, and its logarithm. Floating; under autocast the result is
+// float32.
 [[nodiscard]] Tensor softmax(const Tensor& x, std::int64_t dim = -1);
 [[nodiscard]] Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
 
@@ -182,17 +184,18 @@ struct CrossEntropyOptions {
     double label_smoothing = 0;  // in [0, 1]
     Reduction reduction = Reduction::mean;
 };
-// -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes: logits [rows, classes],
-// floating, target int64 [rows] of class indices; the result is 0-dim, or [rows] with Reduction::none. A target
-// that is no class throws Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is
-// NaN.
+// -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes: logits [rows,
+// classes], floating, target int64 [rows] of class indices; the result is 0-dim, or [rows] with
+// Reduction::none. A target that is no class throws Error(value) on the CPU; on CUDA, where looking would
+// wait for the device, the loss is NaN.
 [[nodiscard]] Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                    CrossEntropyOptions options = {});
 struct NllOptions {
     std::int64_t ignore_index = -100;
     Reduction reduction = Reduction::mean;
 };
-// -log_probabilities[target]: [rows, classes], target int64 [rows]. Shapes and errors are those of cross_entropy.
+// -log_probabilities[target]: [rows, classes], target int64 [rows]. Shapes and errors are those of
+// cross_entropy.
 [[nodiscard]] Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
 // input: probabilities in [0, 1]; logarithms are clamped to >= -100. An element outside throws Error(value)
 // on the CPU; on CUDA, where looking would wait for the device, its loss and gradient are NaN. NaN stays NaN
@@ -202,8 +205,9 @@ struct NllOptions {
 [[nodiscard]] Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
                                                       Reduction reduction = Reduction::mean);
 
-// x, floating, with each element zeroed with probability p in [0, 1] and the others multiplied by 1 / (1 - p);
-// x itself when not training or p == 0. The mask is never stored: the gradient generates it again from the seed.
+// x, floating, with each element zeroed with probability p in [0, 1] and the others multiplied by 1 / (1 -
+// p); x itself when not training or p == 0. The mask is never stored: the gradient generates it again from
+// the seed.
 [[nodiscard]] Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace mezzo

@@ -166,17 +166,18 @@ private:
 
 // for (const auto& batch : prefetch(batches, {.device = gpu})): the batches of any range, on the device.
 // While one is in use the next are being assembled and copied: on the calling thread, from pinned memory, on
-// a stream beside the device's work, for which the host does not wait. The host waits only where it is more than
-// ahead + 2 steps in front of the device: until a pinned buffer is free again.
-//  - Values, their order, and exceptions come as without it. A batch stays as it is for as long as it is held.
-//    Only random numbers that the range itself draws from the common stream are drawn earlier.
+// a stream beside the device's work, for which the host does not wait. The host waits only where it is more
+// than ahead + 2 steps in front of the device: until a pinned buffer is free again.
+//  - Values, their order, and exceptions come as without it. A batch stays as it is for as long as it is
+//    held. Only random numbers that the range itself draws from the common stream are drawn earlier.
 //  - Tensors lose their history; those on a device already stay there. On the CPU nothing is done ahead.
 //  - `ahead` more batches are on the device at once. Where memory lacks for them, they are copied when their
 //    turn comes.
-//  - Pinned memory is kept for later use: of each device about ahead + 3 batches, sizes rounded to powers of two.
+//  - Pinned memory is kept for later use: of each device about ahead + 3 batches, sizes rounded to powers of
+//    two.
 //  - Not inside a captured step: its batch is an input of the step.
-// begin() throws Error(value) for a negative `ahead`, and Error(device) for a device that is not there. See also
-// "What has not run on a GPU" in docs/cuda.md.
+// begin() throws Error(value) for a negative `ahead`, and Error(device) for a device that is not there. See
+// also "What has not run on a GPU" in docs/cuda.md.
 template <class Batches>
 [[nodiscard]] Prefetcher<Batches> prefetch(Batches&& batches, const PrefetchOptions& options = {}) {
     return Prefetcher<Batches>(std::forward<Batches>(batches), options);

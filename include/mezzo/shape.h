@@ -74,7 +74,8 @@ std::int64_t checked_numel(const char* op, const Shape& shape, std::size_t eleme
 // NumPy broadcasting of two shapes. Error(shape) where two sizes differ and neither is 1; the op's name goes
 // into its text.
 [[nodiscard]] Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
-// A dimension index in [-dims, dims) made non-negative; 0-dim tensors accept 0 and -1. Error(shape) for others.
+// A dimension index in [-dims, dims) made non-negative; 0-dim tensors accept 0 and -1. Error(shape) for
+// others.
 [[nodiscard]] int wrap_dim(const char* op, std::int64_t dim, int dims);
 
 }  // namespace mezzo

@@ -27,11 +27,11 @@ struct TensorOptions {
 struct BackwardOptions;
 
 // A handle: copies share the same elements, gradient and graph. A default-made one is undefined: only
-// defined(), copying and assignment work, and everything else throws Error(state) or Error(value). There is no
-// ==: eq() compares element by element, all_close() as a whole.
+// defined(), copying and assignment work, and everything else throws Error(state) or Error(value). There is
+// no ==: eq() compares element by element, all_close() as a whole.
 //
-// Dimensions and indices may be negative and then count from the end: -1 is the last. One that is out of range
-// throws Error(shape).
+// Dimensions and indices may be negative and then count from the end: -1 is the last. One that is out of
+// range throws Error(shape).
 class Tensor {
 public:
     Tensor() = default;
@@ -50,8 +50,8 @@ public:
     }
     ~Tensor() { release(impl_); }
 
-    // A tensor with a copy of the values (row-major), converted to options.dtype, on the CPU unless options say
-    // otherwise. T is float16_t, bfloat16_t, float, double, int32_t, int64_t, uint8_t or bool. Throws
+    // A tensor with a copy of the values (row-major), converted to options.dtype, on the CPU unless options
+    // say otherwise. T is float16_t, bfloat16_t, float, double, int32_t, int64_t, uint8_t or bool. Throws
     // Error(shape) if there are more or fewer values than the shape has elements.
     template <class T>
     [[nodiscard]] static Tensor from(std::span<const T> values, const Shape& shape, TensorOptions options);
@@ -76,9 +76,9 @@ public:
     [[nodiscard]] bool is_contiguous() const;
     [[nodiscard]] bool is_view() const;  // shares its storage with a tensor it was made from
 
-    // The first element of a CPU tensor; strides() says where the others are. The pointer is valid for as long
-    // as a tensor holds the storage. Throws Error(device) for a tensor that is not on the CPU and Error(dtype)
-    // where T is not the tensor's dtype.
+    // The first element of a CPU tensor; strides() says where the others are. The pointer is valid for as
+    // long as a tensor holds the storage. Throws Error(device) for a tensor that is not on the CPU and
+    // Error(dtype) where T is not the tensor's dtype.
     template <class T> [[nodiscard]] T* data() const;
     // The one element, converted to T. Waits for the device. Throws Error(shape) unless there is exactly one.
     template <class T> [[nodiscard]] T item() const;
@@ -99,13 +99,13 @@ public:
     [[nodiscard]] Tensor permute(const Axes& axes) const;
     [[nodiscard]] Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
     [[nodiscard]] Tensor t() const;  // of a matrix; Error(shape) for anything else
-    // Elements start, start + step, ... before end of one dimension. As in Python, a negative bound counts from
-    // the end, a bound beyond either end is moved to that end, and end <= start gives 0 elements: none of them
-    // is an error. Throws Error(value) for a step below 1 and Error(shape) for a 0-dim tensor.
+    // Elements start, start + step, ... before end of one dimension. As in Python, a negative bound counts
+    // from the end, a bound beyond either end is moved to that end, and end <= start gives 0 elements: none
+    // of them is an error. Throws Error(value) for a step below 1 and Error(shape) for a 0-dim tensor.
     [[nodiscard]] Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end,
                                std::int64_t step = 1) const;
-    // Element `index` of one dimension, which the result lacks. Unlike bounds of slice(), an index out of range
-    // throws Error(shape).
+    // Element `index` of one dimension, which the result lacks. Unlike bounds of slice(), an index out of
+    // range throws Error(shape).
     [[nodiscard]] Tensor select(std::int64_t dim, std::int64_t index) const;
     [[nodiscard]] Tensor operator[](std::int64_t index) const { return select(0, index); }
     [[nodiscard]] Tensor squeeze(std::int64_t dim) const;    // *this where that dimension's size is not 1
@@ -113,7 +113,8 @@ public:
     // Repeats dimensions of size 1, and adds dimensions in front, without copying; -1 keeps a size. Throws
     // Error(shape) where the tensor does not broadcast to the shape.
     [[nodiscard]] Tensor expand(const Shape& shape) const;
-    // Joins dimensions start_dim to end_dim into one; a 0-dim tensor becomes [1]. Copies where reshape() does.
+    // Joins dimensions start_dim to end_dim into one; a 0-dim tensor becomes [1]. Copies where reshape()
+    // does.
     [[nodiscard]] Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
 
     // Autograd.
@@ -124,28 +125,29 @@ public:
     [[nodiscard]] Tensor grad() const;   // undefined before the first backward
     // An undefined gradient clears it. Throws Error(shape) or Error(device) if it differs from the tensor's.
     void set_grad(const Tensor& gradient) const;
-    // Adds d(self)/d(leaf) to grad() of every leaf that requires grad. Throws Error(shape) where the tensor has
-    // more than one element and no gradient is given, and Error(state) where it has no history, where a saved
-    // tensor was written to since, or where an earlier backward without retain_graph released the graph.
+    // Adds d(self)/d(leaf) to grad() of every leaf that requires grad. Throws Error(shape) where the tensor
+    // has more than one element and no gradient is given, and Error(state) where it has no history, where a
+    // saved tensor was written to since, or where an earlier backward without retain_graph released the
+    // graph.
     void backward() const;
     void backward(const BackwardOptions& options) const;
     [[nodiscard]] Tensor detach() const;  // same elements, no history
 
     // In-place writes for optimizers, running statistics and initialisers. They are not differentiable, and
     // increase version(). All throw Error(state) for a tensor that takes part in recorded history, unless a
-    // NoGrad scope is open, and for an expanded one, whose elements share places. A second operand is broadcast
-    // to this tensor's shape, or throws Error(shape).
+    // NoGrad scope is open, and for an expanded one, whose elements share places. A second operand is
+    // broadcast to this tensor's shape, or throws Error(shape).
     const Tensor& copy_(const Tensor& source) const;  // from any dtype and device
     const Tensor& fill_(double value) const;
     const Tensor& zero_() const { return fill_(0); }
-    // self += alpha * other, and self *= other. Error(device) for different devices; Error(dtype) for a floating
-    // operand of an integral tensor, and for a boolean tensor.
+    // self += alpha * other, and self *= other. Error(device) for different devices; Error(dtype) for a
+    // floating operand of an integral tensor, and for a boolean tensor.
     const Tensor& add_(const Tensor& other, double alpha = 1) const;
     const Tensor& mul_(const Tensor& other) const;
     const Tensor& mul_(double value) const;
     // Random numbers from the stream that manual_seed() begins; Error(dtype) unless the tensor is floating.
-    // From low to high; high itself comes up only where a number is rounded to it, which 16-bit dtypes do once
-    // in some thousand times. Error(value) if low > high.
+    // From low to high; high itself comes up only where a number is rounded to it, which 16-bit dtypes do
+    // once in some thousand times. Error(value) if low > high.
     const Tensor& uniform_(double low, double high) const;
     const Tensor& normal_(double mean, double stddev) const;  // Error(value) for a negative stddev
     [[nodiscard]] std::uint64_t version() const;  // of the storage: grows with every in-place write
@@ -169,9 +171,9 @@ struct BackwardOptions {
     bool create_graph = false;  // record the backward itself, for second derivatives
 };
 
-// Factories. All throw Error(shape) for a negative size or more than 2^63 - 1 bytes, Error(device) for a device
-// that is not there, Error(memory) where memory is lacking, and Error(dtype) for requires_grad of a dtype that
-// is not floating. Values of empty() are undefined.
+// Factories. All throw Error(shape) for a negative size or more than 2^63 - 1 bytes, Error(device) for a
+// device that is not there, Error(memory) where memory is lacking, and Error(dtype) for requires_grad of a
+// dtype that is not floating. Values of empty() are undefined.
 [[nodiscard]] Tensor empty(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor zeros(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor ones(const Shape& shape, TensorOptions options = {});
@@ -179,9 +181,9 @@ struct BackwardOptions {
 [[nodiscard]] Tensor scalar(double value, TensorOptions options = {});  // 0-dim
 // [0, 1, ..., end - 1]. Error(value) for a negative end, Error(dtype) for boolean.
 [[nodiscard]] Tensor arange(std::int64_t end, TensorOptions options = {.dtype = int64});
-// Random numbers from the stream that manual_seed() begins; docs/numerics.md says what is equal on all devices.
-// Standard normal, and uniform in [0, 1); in 16 bit the largest numbers are rounded to 1. Error(dtype) unless the
-// dtype is floating.
+// Random numbers from the stream that manual_seed() begins; docs/numerics.md says what is equal on all
+// devices. Standard normal, and uniform in [0, 1); in 16 bit the largest numbers are rounded to 1.
+// Error(dtype) unless the dtype is floating.
 [[nodiscard]] Tensor randn(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor rand(const Shape& shape, TensorOptions options = {});
 // Integers from low to high - 1. Error(value) unless low < high, with bounds within +-2^53 and at most 2^32
@@ -194,8 +196,8 @@ struct BackwardOptions {
 [[nodiscard]] Tensor zeros_like(const Tensor& x);
 [[nodiscard]] Tensor ones_like(const Tensor& x);
 
-// Whether all elements differ by at most atol + rtol * |b|. NaN equals NaN, and an infinity itself. Any dtypes
-// and devices; waits for them. Throws Error(shape) for different shapes.
+// Whether all elements differ by at most atol + rtol * |b|. NaN equals NaN, and an infinity itself. Any
+// dtypes and devices; waits for them. Throws Error(shape) for different shapes.
 [[nodiscard]] bool all_close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
 }  // namespace mezzo

@@ -108,7 +108,8 @@ struct VocabularyOptions {
 // A vocabulary for WordPiece::from_vocabulary() from texts: the special tokens, every character (the most
 // frequent ones if not all fit), and pieces made by merging the most frequent pair of neighbours in the words
 // (byte-pair encoding, Sennrich et al., arXiv 1508.07909) until `size` is reached. The same texts always give
-// the same vocabulary. Throws Error(value) for a size below the number of special tokens and a min_count below 1.
+// the same vocabulary. Throws Error(value) for a size below the number of special tokens and a min_count
+// below 1.
 [[nodiscard]] std::vector<std::string> learn_wordpiece(const std::vector<std::string>& texts,
                                                        const VocabularyOptions& options = {});
 
@@ -132,8 +133,8 @@ template <class F> void each_tensor(TokenBatch& batch, F&& f) {
     f(batch.attention_mask);
 }
 
-// Puts encodings into the rows of tensors. Error(value) when one is longer than options.length, for a negative
-// length and a multiple_of below 1.
+// Puts encodings into the rows of tensors. Error(value) when one is longer than options.length, for a
+// negative length and a multiple_of below 1.
 [[nodiscard]] TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options = {});
 
 }  // namespace mezzo::data

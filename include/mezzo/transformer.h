@@ -33,8 +33,8 @@ public:
                        const MultiheadAttentionOptions& options = {});
     // query [batch, length, embed_dim], key and value [batch, key, embed_dim] -> [batch, length, embed_dim].
     // One tensor given as all three is projected by one product, one given as key and value by one for both.
-    // Throws Error(shape) for inputs or masks of other shapes, and Error(dtype) for a key_padding_mask that is
-    // not boolean.
+    // Throws Error(shape) for inputs or masks of other shapes, and Error(dtype) for a key_padding_mask that
+    // is not boolean.
     [[nodiscard]] Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionMasks& masks = {}) const {
         return out_proj(joined_heads(query, key, value, masks));
