@@ -13,14 +13,17 @@ using namespace mezzo;
 std::vector<bool> answers;
 
 // x, by a node that asks whether it is the sole consumer of each of its inputs.
-const Row asking_row{
-    .name = "asking", .save = save_none, .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-        for (std::size_t i = 0; i < c.edges.size(); ++i) answers.push_back(c.sole_consumer(int(i)));
-        return Tensors(c.edges.size(), g[0]);
-    }};
+struct Asking {
+    static constexpr const char* name = "asking";
+};
+const OpOf<Asking> asking_op{{.save = save_none, .vjp = [](const Node& c, const Tensors& g) -> Tensors {
+                                  for (std::size_t i = 0; i < c.edges.size(); ++i)
+                                      answers.push_back(c.sole_consumer(int(i)));
+                                  return Tensors(c.edges.size(), g[0]);
+                              }}};
 Tensor asking(const Tensors& x) {
     const Tensor y = alias(x[0]);
-    if (grad_enabled()) record(asking_row, x, {}, {y});
+    if (grad_enabled()) record(asking_op.row(), x, AttributesRef(Asking{}), {y});
     return y;
 }
 Tensor asking(const Tensor& x) { return asking(Tensors{x}); }
