@@ -41,8 +41,8 @@ struct CapturedStepImpl;
 //    what is to be kept.
 //  - A call runs the device work of the captured call again, not the host code. What the host decides must be
 //    the same in every call: one CapturedStep for training and one for evaluation, every micro-batch of an
-//    update inside the step, schedules and set_lr() after the call. Modules must outlive
-//    it; optimizers and scalers are held by its graphs, so that replays go on without them.
+//    update inside the step, schedules and set_lr() after the call. Modules must outlive it.
+//    Its graphs hold optimizers and scalers: replays go on without them, calls that run the step do not.
 //  - After load_state_dict(), a move to another device, a changed option of the scaler, or gradients that the
 //    step finds where there were none, the step is warmed up and captured again. State other than parameters,
 //    gradients, optimizers and scalers must be kept in tensors that are written in place.
