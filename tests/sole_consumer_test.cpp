@@ -78,6 +78,11 @@ TEST_CASE("sole consumer: not where another op reads the result, then or later",
     SECTION("a view") {
         CHECK(asked([&] { sum(first + h.reshape({3, 2}).t()).backward(); }) == Answers{false});
     }
+    SECTION("a value that autocast converted, in a recorded backward") {  // recorded before its rival
+        const Tensor other = relu(x);
+        const Tensor z = reattach(other.detach(), edge_of(other), float32);
+        CHECK(asked([&] { sum(asking(other) + z).backward(); }) == Answers{false});
+    }
     SECTION("a function") {
         const auto same = [](autograd::Context&, const Tensors& t) { return Tensors{t[0] * 1.0}; };
         const Tensor z = autograd::apply_function({}, same, same, {h})[0];

@@ -259,8 +259,9 @@ int parse_and_run(int argc, char** argv) {
     app.add_flag("--autotune", s.gemm.autotune, "CUDA: time the algorithms of matrix products");
     app.add_flag("--fuse-bias-gradients", s.gemm.fuse_bias_gradients,
                  "CUDA: gradients of activation and bias in one kernel");
-    app.add_flag("--fuse-layers", s.gemm.fuse_layers, "CUDA: runs of linear layers as one op");
-    app.add_flag("--relu-masks", s.gemm.relu_masks, "CUDA: with --fuse-layers, a mask per hidden ReLU layer");
+    app.add_flag("--fuse-layers", s.gemm.fuse_layers,
+                 "CUDA: activation gradients in the products of the layers above");
+    app.add_flag("--relu-masks", s.gemm.relu_masks, "CUDA: with --fuse-layers, a mask per ReLU layer");
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     s.device = mz::parse_device(device.c_str());
     mz::set_num_threads(threads);

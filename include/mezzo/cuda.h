@@ -21,12 +21,15 @@ struct GemmOptions {
     int candidates = 8;
     // The gradients of linear's activation and of its bias in one kernel instead of two.
     bool fuse_bias_gradients = false;
-    // A run of linear layers in nn::Sequential, and the feed-forward part of a Transformer layer without
-    // dropout, as one mlp(): the gradient of a hidden layer then passes its activation in the matrix product
-    // that makes it (autotune decides, per product) or in one kernel behind it, with the bias's gradient.
+    // A linear layer that alone reads the result of another one with an activation, in nn::Sequential, in the
+    // feed-forward part of a Transformer layer without dropout or in plain calls of linear(), takes the
+    // gradient of that hidden value through the activation in the matrix product that makes it (autotune
+    // decides, per product) or in one kernel behind it, with the bias's gradient. Includes
+    // fuse_bias_gradients. On the CPU the same is done in any case.
     bool fuse_layers = false;
-    // mlp() on CUDA also stores for hidden ReLU layers which values are positive, one bit each. The library's
-    // gradient epilogues of ReLU read nothing else, and the kernel that does their work otherwise reads less.
+    // With fuse_layers: linear() with ReLU also stores for its gradient which values are positive, one bit
+    // each. The library's gradient epilogues of ReLU read nothing else, and the kernel that does their work
+    // otherwise reads less.
     bool relu_masks = false;
 };
 

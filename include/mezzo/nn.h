@@ -231,8 +231,7 @@ private:
 }  // namespace detail
 
 // Modules applied one after the other. A Linear followed by ReLU or GELU runs as one op with the activation
-// in its epilogue; with cuda::GemmOptions::fuse_layers a run of them as one mlp(). A handle: copies share the
-// modules, their parameters and their training flags.
+// in its epilogue. A handle: copies share the modules, their parameters and their training flags.
 class Sequential : public Module {
 public:
     Sequential() = default;

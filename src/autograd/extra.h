@@ -1,4 +1,4 @@
-// What few nodes have: hooks on their results, or the closures of a user-defined function or checkpoint.
+// What few nodes have: hooks on their results, or the callbacks of a user-defined function or checkpoint.
 #pragma once
 
 #include <memory>
