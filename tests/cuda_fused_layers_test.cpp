@@ -75,8 +75,7 @@ TEST_CASE("cuda: activation_grad from masks alone", "[cuda][linear]") {
             CAPTURE(name(dtype), shape[0], shape[1]);
             const Both g(shape, dtype, 1), kept(shape, dtype, 2);
             const Tensor junk = full(shape, 1e4, {.dtype = dtype, .device = cuda_device});
-            test::agree(
-                cpu_kernels::activation_grad, cuda_kernels::activation_grad,
+            test::agree<kernels::ActivationGrad>(
                 {g, pair(kept.host, junk), pair({}, mask_of(kept.host))}, {.activation = Activation::relu},
                 {{shape, dtype}, {{shape[1]}, dtype == float64 ? float64 : float32}}, double(shape[0]));
         }
