@@ -5,6 +5,8 @@
 #include <new>
 #include <type_traits>
 
+#include "kernels/kernel.h"
+
 namespace mezzo {
 
 // For ops without attributes and without a kernel.
@@ -21,7 +23,7 @@ struct AttributesType {
 
 namespace detail {
 
-template <class A> constexpr AttributesType attributes_type_of() {
+template <class A> MEZZO_HIDDEN constexpr AttributesType attributes_type_of() {
     static_assert(alignof(A) <= alignof(std::max_align_t), "attributes are stored with the usual alignment");
     if constexpr (std::is_trivially_copyable_v<A>)
         return {std::is_empty_v<A> ? 0 : sizeof(A), nullptr, nullptr};
@@ -32,7 +34,8 @@ template <class A> constexpr AttributesType attributes_type_of() {
 
 }  // namespace detail
 
-template <class A> inline constexpr AttributesType attributes_type = detail::attributes_type_of<A>();
+template <class A>
+MEZZO_HIDDEN inline constexpr AttributesType attributes_type = detail::attributes_type_of<A>();
 
 // Somebody else's attributes.
 struct AttributesRef {

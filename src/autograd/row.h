@@ -142,14 +142,14 @@ private:
 void dispose(Node* node) noexcept;
 
 // A function as a row's column: .vjp = row_function<linear_vjp>.
-template <auto* f> struct RowFunction {
+template <auto* f> struct MEZZO_HIDDEN RowFunction {
     template <class... T> auto operator()(const T&... x) const -> decltype(f(x...)) { return f(x...); }
 };
-template <auto* f> inline constexpr RowFunction<f> row_function{};
+template <auto* f> MEZZO_HIDDEN inline constexpr RowFunction<f> row_function{};
 
 // The gradient in a row for attributes A: a lambda of (node, at, gradients), or of (node, gradients) where it
 // reads no attributes. One that expects another op's attributes does not compile.
-template <class A> struct VjpOf {
+template <class A> struct MEZZO_HIDDEN VjpOf {
     template <class F> static constexpr bool reads_attributes =
         std::is_invocable_r_v<Tensors, F, const Node&, const A&, const Tensors&>;
     Vjp* run = nullptr;
@@ -168,7 +168,7 @@ template <class A> struct VjpOf {
 };
 
 // The decomposition in a row: a lambda of (inputs, at), or of (inputs).
-template <class A> struct DecompositionOf {
+template <class A> struct MEZZO_HIDDEN DecompositionOf {
     template <class F> static constexpr bool reads_attributes =
         std::is_invocable_r_v<Tensors, F, In, const A&>;
     Decomposition* run = nullptr;
@@ -186,7 +186,7 @@ template <class A> struct DecompositionOf {
 };
 
 // What is written down of an op whose attributes are an A.
-template <class A> struct RowOf {
+template <class A> struct MEZZO_HIDDEN RowOf {
     const char* name = A::name;  // several ops may share a kernel, and so its attributes
     Cast cast = Cast::keep;
     std::uint8_t save = save_inputs;
@@ -227,7 +227,7 @@ template <class A> struct RowOf {
 };
 
 // An op whose attributes are an A.
-template <class A> class OpOf : public Op {
+template <class A> class MEZZO_HIDDEN OpOf : public Op {
 public:
     explicit OpOf(const RowOf<A>& row) : Op(row.erased()) {}
 };

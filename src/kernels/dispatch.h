@@ -36,7 +36,7 @@ void run_on_cpu(const char* op, const KernelCache& kernels, In in, const void* a
 
 // A kernel outside any op, for writes that no graph records: fills, copies into existing tensors, random
 // numbers, products added to a gradient. `op` is the name in errors.
-template <class A> class KernelOf {
+template <class A> class MEZZO_HIDDEN KernelOf {
 public:
     constexpr explicit KernelOf(const char* op = A::name) : op_(op), kernels_(kernel_id<A>) {}
 

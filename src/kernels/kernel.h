@@ -5,6 +5,9 @@
 
 #include "mezzo/tensor.h"
 
+// Of templates with an instance per op: their long names have no place in a shared library's table of symbols.
+#define MEZZO_HIDDEN [[gnu::visibility("hidden")]]
+
 namespace mezzo {
 
 using In = std::span<const Tensor>;
@@ -33,7 +36,7 @@ using KernelList = std::span<const KernelEntry>;
 namespace detail {
 
 template <class A> A attributes_of(Kernel<A>*);
-template <class A, Kernel<A>* kernel> void run_kernel(In in, const void* at, Out out) {
+template <class A, Kernel<A>* kernel> MEZZO_HIDDEN void run_kernel(In in, const void* at, Out out) {
     kernel(in, *static_cast<const A*>(at), out);
 }
 

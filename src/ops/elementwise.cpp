@@ -22,28 +22,28 @@ void check_arithmetic(const Row& row, const Tensor& x) {
           ": no arithmetic on boolean; convert it with to(), or use where() or a logical function");
 }
 
-template <class A> Tensor unary(const OpOf<A>& op, const Tensor& x, const A& at = {}) {
+Tensor unary(const Op& op, const Tensor& x, const AttributesRef& at) {
     check_arithmetic(op.row(), x);
-    return call(op, {x}, at, x.shape());
+    return call_one(op, In(&x, 1), at, x.shape(), {});
 }
 
 // An integral x with a fractional scalar computes in float32, a boolean x with an integer in int64.
+Tensor readable(const Row& row, const Tensor& x, double alpha) {
+    check_defined(row.name, x);
+    if (is_floating(x.dtype()) || row.integers_to_real) return x;
+    const bool whole = alpha == std::floor(alpha) && std::abs(alpha) < 9e15;
+    if (!whole) return cast(x, float32);
+    return x.dtype() == boolean ? cast(x, int64) : x;
+}
 template <class A> Tensor with_scalar(const OpOf<A>& op, const Tensor& x, double alpha) {
-    check_defined(op.row().name, x);
-    const A at{.alpha = alpha};
-    if (!is_floating(x.dtype()) && !op.row().integers_to_real) {
-        const bool whole = alpha == std::floor(alpha) && std::abs(alpha) < 9e15;
-        if (!whole) return call(op, {cast(x, float32)}, at, x.shape());
-        if (x.dtype() == boolean) return call(op, {cast(x, int64)}, at, x.shape());
-    }
-    return call(op, {x}, at, x.shape());
+    return call(op, {readable(op.row(), x, alpha)}, {.alpha = alpha}, x.shape());
 }
 
 Shape common_shape(const char* op, const Tensor& a, const Tensor& b) {
     return a.shape() == b.shape() ? a.shape() : broadcast_shapes(op, a.shape(), b.shape());
 }
 
-template <class A> Tensor binary(const OpOf<A>& op, const Tensor& a, const Tensor& b) {
+Tensor binary(const Op& op, const Tensor& a, const Tensor& b, const AttributesRef& at) {
     const Row& row = op.row();
     check_defined(row.name, a);
     check_defined(row.name, b);
@@ -56,7 +56,8 @@ template <class A> Tensor binary(const OpOf<A>& op, const Tensor& a, const Tenso
             if (row.integers_to_real && !is_floating(*dtype)) dtype = float32;
         }
     }
-    return call(op, {a, b}, {}, common_shape(row.name, a, b), dtype);
+    const Tensor given[] = {a, b};
+    return call_one(op, given, at, common_shape(row.name, a, b), dtype);
 }
 
 #define MEZZO_UNARY(op, policy, ints, saves, gradient)                                             \
@@ -124,12 +125,12 @@ Tensor comparable(const Tensor& a, double b) {
 }  // namespace
 
 #define MEZZO_UNARY(op, policy, ints, saves, gradient) \
-    Tensor op(const Tensor& x) { return unary(op##_op, x); }
+    Tensor op(const Tensor& x) { return unary(op##_op, x, kernels::op()); }
 #define MEZZO_UNARY_SCALAR(op, policy, ints, saves, gradient)
 #define MEZZO_BINARY(op, policy, ints, saves, gradient_a, gradient_b) \
-    Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b); }
+    Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b, kernels::op()); }
 #define MEZZO_COMPARE(op) \
-    Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b); }
+    Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b, kernels::op()); }
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
@@ -140,7 +141,7 @@ Tensor pow(const Tensor& x, double exponent) { return with_scalar(pow_scalar_op,
 
 Tensor clamp(const Tensor& x, double low, double high) {
     check(low <= high, ErrorKind::value, "clamp: low ", low, " is not <= high ", high);
-    return unary(clamp_op, x, {.alpha = low, .beta = high});
+    return unary(clamp_op, x, kernels::clamp{.alpha = low, .beta = high});
 }
 
 Tensor eq(const Tensor& a, double b) { return eq(a, comparable(a, b)); }

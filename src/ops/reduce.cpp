@@ -101,21 +101,25 @@ const OpOf<kernels::ColumnSum> column_sum_op{
 
 // Kernels give the input's dtype, or float32 from 16 bit: other wishes are met by a cast before (wider) or
 // after (narrower).
+Tensor reduce(const Op& op, const Tensor& x, const AttributesRef& at, const Shape& shape,
+              const ReduceOptions& options) {
+    const auto run = [&](const Tensor& from, std::optional<Dtype> dtype) {
+        return call_one(op, In(&from, 1), at, shape, dtype);
+    };
+    if (!options.explicit_dtype) return run(x, {});
+    const Dtype wanted = options.dtype;
+    check(is_floating(wanted), ErrorKind::dtype, op.row().name, ": the result's dtype ", wanted,
+          " is not floating");
+    if (x.dtype() == wanted || (is_16bit(x.dtype()) && wanted == float32)) return run(x, wanted);
+    if (promote(x.dtype(), wanted) == wanted) return run(cast(x, wanted), wanted);
+    return cast(run(x, is_16bit(x.dtype()) ? float32 : x.dtype()), wanted);
+}
+
 template <class A>
 Tensor reduce(const OpOf<A>& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
-    const char* name = op.row().name;
-    A at{.axes = normal_axes(name, axes, x.dim())};
+    A at{.axes = normal_axes(op.row().name, axes, x.dim())};
     if constexpr (requires { at.keepdim; }) at.keepdim = options.keepdim;
-    const Shape shape = reduced_shape(x.shape(), at.axes, options.keepdim);
-    if (!options.explicit_dtype) return call(op, {x}, at, shape);
-    check(is_floating(options.dtype), ErrorKind::dtype, name, ": the result's dtype ", options.dtype,
-          " is not floating");
-    const bool wider = promote(x.dtype(), options.dtype) == options.dtype;
-    const Dtype wanted = options.dtype;
-    if (x.dtype() == wanted || (is_16bit(x.dtype()) && wanted == float32))
-        return call(op, {x}, at, shape, wanted);
-    if (wider) return call(op, {cast(x, wanted)}, at, shape, wanted);
-    return cast(call(op, {x}, at, shape, is_16bit(x.dtype()) ? float32 : x.dtype()), wanted);
+    return reduce(op, x, at, reduced_shape(x.shape(), at.axes, options.keepdim), options);
 }
 
 template <class A>
