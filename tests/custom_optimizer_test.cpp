@@ -180,6 +180,8 @@ TEST_CASE("an optimizer in ops writes the 16-bit copy that autocast reads", "[op
         static_cast<void>((*own.net)(own.x.to(float16)));
     }
     CHECK(autocast_counters().casts == before);
+    for (const Tensor& p : own.net->parameters())
+        CHECK(test::doubles(p->grad_meta->copy16.value) == test::doubles(p.detach().to(float16)));
 }
 
 TEST_CASE("an optimizer in ops continues bit for bit from its state", "[optim]") {

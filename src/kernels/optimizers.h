@@ -27,7 +27,7 @@ MEZZO_FUNCTORS_OPEN
 struct SGDRow {
     using Options = optim::SGDOptions;
     static constexpr const char* state[] = {"momentum_buffer"};
-    static constexpr const char* numbers[] = {"steps"};
+    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("weight_decay", o.weight_decay, Rule::not_negative);
@@ -70,7 +70,7 @@ struct SGDRow {
 template <class Options_, bool decoupled> struct AdamRowOf {
     using Options = Options_;
     static constexpr const char* state[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-    static constexpr const char* numbers[] = {"steps"};
+    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("weight_decay", o.weight_decay, Rule::not_negative);
@@ -102,7 +102,7 @@ template <class Options_, bool decoupled> struct AdamRowOf {
             root_correction2 = static_cast<C>(math::sqrt(1 - math::pow(o.beta2, t)));
         }
         MEZZO_HD C update(C w, C g, C* s, unsigned way) const {
-            if (decoupled) w = w * shrink;
+            w = w * shrink;  // by 1 without decoupled decay, so that both round alike
             if ((way & decayed) != 0) g = g + decay * w;
             const C m = beta1 * s[0] + one_minus_beta1 * g;
             C v = beta2 * s[1] + one_minus_beta2 * g * g;
@@ -122,7 +122,7 @@ using AdamWRow = AdamRowOf<optim::AdamWOptions, true>;
 struct RMSpropRow {
     using Options = optim::RMSpropOptions;
     static constexpr const char* state[] = {"square_avg", "momentum_buffer", "grad_avg"};
-    static constexpr const char* numbers[] = {"steps"};
+    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("alpha", o.alpha, Rule::below_one);
@@ -172,7 +172,7 @@ struct RMSpropRow {
 struct AdagradRow {
     using Options = optim::AdagradOptions;
     static constexpr const char* state[] = {"sum"};
-    static constexpr const char* numbers[] = {"steps"};
+    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("lr_decay", o.lr_decay, Rule::not_negative);
@@ -208,7 +208,7 @@ struct NAdamRow {
     using Options = optim::NAdamOptions;
     static constexpr const char* state[] = {"exp_avg", "exp_avg_sq"};
     // mu_product: of all mu_t so far
-    static constexpr const char* numbers[] = {"steps", "mu_product"};
+    static constexpr const char* counted[] = {"steps", "mu_product"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("beta1", o.beta1, Rule::below_one);
@@ -264,7 +264,7 @@ struct NAdamRow {
 struct LionRow {
     using Options = optim::LionOptions;
     static constexpr const char* state[] = {"exp_avg"};
-    static constexpr const char* numbers[] = {"steps"};
+    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("beta1", o.beta1, Rule::below_one);

@@ -64,7 +64,7 @@ GradientScale scale_of(Copies& copies, GradientScale scale) {
 
 std::size_t number_bytes(OptimizerId optimizer) {
     constexpr std::size_t counts[] = {
-#define MEZZO_OPTIMIZER(name) std::size(functors::name##Row::numbers),
+#define MEZZO_OPTIMIZER(name) std::size(functors::name##Row::counted),
         MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
 #undef MEZZO_OPTIMIZER
     };

@@ -76,7 +76,7 @@ template <class Row> void list_options(std::vector<OptionInfo>& options) {
 
 template <class Row> constexpr RowTable table_of(const char* type) {
     static_assert(std::size(Row::state) <= max_optimizer_state);
-    return {type, Row::state, Row::numbers, list_options<Row>, used<Row>, problem<Row>};
+    return {type, Row::state, Row::counted, list_options<Row>, used<Row>, problem<Row>};
 }
 
 constexpr RowTable rows[] = {
