@@ -49,6 +49,14 @@ void compare(const Tensor& got, const Tensor& expected) {
     CHECK(test::difference(test::doubles(got), test::doubles(expected), test::tolerance(got.dtype())) == "");
 }
 
+// Second derivatives of the fused kernel go through its decomposition, which rounds to 16 bit at its end alone.
+void close_to(const Tensor& got, const Tensor& expected, double relative) {
+    REQUIRE(got.defined() == expected.defined());
+    if (!got.defined()) return;
+    const Tensor wide = expected.to(float64);
+    CHECK(max(abs(got.to(float64) - wide)).item<double>() <= relative * max(abs(wide)).item<double>());
+}
+
 }  // namespace
 
 TEST_CASE("linear: gradients of activation and bias in one kernel are the same", "[linear]") {
@@ -63,7 +71,10 @@ TEST_CASE("linear: gradients of activation and bias in one kernel are the same",
         for (std::size_t i = 0; i < 3; ++i) {
             CAPTURE(int(activation), name(dtype), autocast, name(device.type()), i);
             compare(fused.first[i], apart.first[i]);
-            compare(fused.second[i], apart.second[i]);
+            if (autocast || dtype == float16)
+                close_to(fused.second[i], apart.second[i], autocast ? 0x1p-7 : 0x1p-9);
+            else
+                compare(fused.second[i], apart.second[i]);
         }
     }
 }

@@ -77,8 +77,8 @@ private:
 StepArgs update_args(OptimizerImpl& optimizer, std::size_t group) {
     StepArgs args = step_args(optimizer, optimizer.groups[group]);
     if (StepGraph* graph = StepGraph::capturing())
-        args.lr_on_device = graph->number(
-            [own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); });
+        args.lr_on_device =
+            graph->number([own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); });
     return args;
 }
 
