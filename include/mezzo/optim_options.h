@@ -1,6 +1,8 @@
 // The options of the optimizers whose update is one kernel, and the list of these optimizers.
 #pragma once
 
+#include "mezzo/cpp20.h"
+
 namespace mezzo::optim {
 
 // SGD with momentum (Sutskever et al. 2013), with PyTorch's conventions:

@@ -5,10 +5,8 @@
 
 namespace mezzo::test {
 
-// Its device; the first call registers it.
+// Its device; the first call registers it. Its addresses are not the host's, so that whoever reads its memory
+// without a copy crashes.
 Device third_backend();
-
-// On unless set: its addresses are not the host's, so that whoever reads its memory without a copy crashes.
-void hide_memory(bool on);
 
 }  // namespace mezzo::test
