@@ -37,7 +37,7 @@ template <class C> struct AnyBinary {
 };
 
 template <bool integers, class F> void binary(In in, Out out, const F& f) {
-    const Layout<3> l = make_layout<3>({out[0], in[0], in[1]});
+    const OperandLayout<3> l = make_layout<3>({out[0], in[0], in[1]});
     switch (compute_kind({out[0].dtype(), in[0].dtype(), in[1].dtype()})) {
         case ComputeKind::float64:
             return map_general<double>(l, AnyBinary<double>{number_of(f)});

@@ -7,7 +7,7 @@
 namespace mezzo::cuda {
 namespace {
 
-template <int N, class Make> void map_in(ComputeKind kind, const Layout<N>& l, const Make& make) {
+template <int N, class Make> void map_in(ComputeKind kind, const OperandLayout<N>& l, const Make& make) {
     switch (kind) {
         case ComputeKind::float64:
             return map_general<double>(l, make(0.0));

@@ -29,7 +29,7 @@ __global__ void convert_kernel(To* __restrict__ to, const From* __restrict__ fro
         to[i] = convert<To>(from[i]);
 }
 
-template <class To, class From> bool convert_flat(const Layout<2>& l) {
+template <class To, class From> bool convert_flat(const OperandLayout<2>& l) {
     if (l.dtype[0] != dtype_of<To>() || l.dtype[1] != dtype_of<From>()) return false;
     const std::int64_t threads = (l.numel + 3) / 4;
     launch(convert_kernel<To, From>, grid_for(threads, elementwise_block), elementwise_block, 0,
@@ -37,7 +37,7 @@ template <class To, class From> bool convert_flat(const Layout<2>& l) {
     return true;
 }
 
-bool flat_operands(const Layout<2>& l) {
+bool flat_operands(const OperandLayout<2>& l) {
     for (int k = 0; k < 2; ++k) {
         if (l.dims > 1 || (l.dims == 1 && l.strides[k][0] != 1)) return false;
         if (reinterpret_cast<std::uintptr_t>(l.data[k]) % 16 != 0) return false;
@@ -45,7 +45,7 @@ bool flat_operands(const Layout<2>& l) {
     return true;
 }
 
-void copy(const Layout<2>& l) {
+void copy(const OperandLayout<2>& l) {
     if (l.numel == 0) return;
     if (flat_operands(l)) {
         if (l.dtype[0] == l.dtype[1])
@@ -81,7 +81,7 @@ void cast(In in, const kernels::Cast&, Out out) { copy(make_layout<2>({out[0], i
 void copy_into(In in, const kernels::CopyInto&, Out out) { copy(make_layout<2>({out[0], in[0]})); }
 
 void fill(In, const kernels::Fill& at, Out out) {
-    const Layout<1> l = make_layout<1>({out[0]});
+    const OperandLayout<1> l = make_layout<1>({out[0]});
     const bool flat = l.dims == 0 || (l.dims == 1 && l.strides[0][0] == 1);
     const bool positive_zero = at.value == 0 && 1 / at.value > 0;
     if (flat && positive_zero && l.numel > 0)
@@ -107,7 +107,7 @@ void cat(In in, const kernels::Cat& at, Out out) {
     for (const Tensor& x : in) {
         if (x.numel() == 0) continue;
         const std::int64_t row = x.shape()[dim] * inner;
-        Layout<2> l{};
+        OperandLayout<2> l{};
         l.numel = x.numel();
         l.dtype[0] = out[0].dtype();
         l.dtype[1] = x.dtype();

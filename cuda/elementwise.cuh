@@ -11,7 +11,7 @@ inline constexpr unsigned elementwise_block = 256;
 
 // Where corresponding elements of N operands lie; operand 0 is the result. Dimensions are merged where all
 // operands allow it, the last one runs fastest. Strides are in elements, 0 where an operand is broadcast.
-template <int N> struct Layout {
+template <int N> struct OperandLayout {
     std::int64_t numel;
     int dims;
     std::int64_t sizes[max_dims], strides[N][max_dims];
@@ -20,7 +20,7 @@ template <int N> struct Layout {
 };
 
 // Appends a dimension, outermost first.
-template <int N> void push_dim(Layout<N>& l, std::int64_t size, const std::int64_t (&strides)[N]) {
+template <int N> void push_dim(OperandLayout<N>& l, std::int64_t size, const std::int64_t (&strides)[N]) {
     if (size == 1) return;
     bool mergeable = l.dims > 0;
     for (int k = 0; mergeable && k < N; ++k) mergeable = l.strides[k][l.dims - 1] == strides[k] * size;
@@ -30,10 +30,10 @@ template <int N> void push_dim(Layout<N>& l, std::int64_t size, const std::int64
 }
 
 // The layout of out and inputs whose shapes broadcast to out's, aligned at the last dimension.
-template <int N> Layout<N> make_layout(const Tensor (&operands)[N]) {
+template <int N> OperandLayout<N> make_layout(const Tensor (&operands)[N]) {
     const Tensor& out = operands[0];
     use_device_of(out);
-    Layout<N> l{};
+    OperandLayout<N> l{};
     l.numel = out.numel();
     for (int k = 0; k < N; ++k) {
         l.data[k] = raw(operands[k]);
@@ -52,7 +52,7 @@ template <int N> Layout<N> make_layout(const Tensor (&operands)[N]) {
 }
 
 template <class Index, int N>
-__device__ void split_index(const Layout<N>& l, Index rest, std::int64_t (&offset)[N]) {
+__device__ void split_index(const OperandLayout<N>& l, Index rest, std::int64_t (&offset)[N]) {
     for (int d = l.dims - 1; d > 0; --d) {
         const Index size = static_cast<Index>(l.sizes[d]), next = rest / size;
         const std::int64_t index = static_cast<std::int64_t>(rest - next * size);
@@ -63,7 +63,8 @@ __device__ void split_index(const Layout<N>& l, Index rest, std::int64_t (&offse
 }
 
 // Offsets of element i in every operand. 64-bit division is slow: used for huge tensors only.
-template <int N> __device__ void locate(const Layout<N>& l, std::int64_t i, std::int64_t (&offset)[N]) {
+template <int N>
+__device__ void locate(const OperandLayout<N>& l, std::int64_t i, std::int64_t (&offset)[N]) {
     for (int k = 0; k < N; ++k) offset[k] = 0;
     if (l.numel <= 0xffffffff)
         split_index<std::uint32_t>(l, static_cast<std::uint32_t>(i), offset);
@@ -72,13 +73,13 @@ template <int N> __device__ void locate(const Layout<N>& l, std::int64_t i, std:
 }
 
 template <class C, int N, class F, int... K>
-__device__ auto apply(const Layout<N>& l, const std::int64_t (&offset)[N], const F& f,
+__device__ auto apply(const OperandLayout<N>& l, const std::int64_t (&offset)[N], const F& f,
                       std::integer_sequence<int, K...>) {
     return f(load_as<C>(l.data[K + 1], l.dtype[K + 1], offset[K + 1])...);
 }
 
 // out = f(inputs...) in compute type C, for any strides and dtypes.
-template <class C, int N, class F> __global__ void map_kernel(Layout<N> l, F f) {
+template <class C, int N, class F> __global__ void map_kernel(OperandLayout<N> l, F f) {
     for (std::int64_t i = first_item(); i < l.numel; i += item_step()) {
         std::int64_t offset[N];
         locate(l, i, offset);
@@ -87,7 +88,7 @@ template <class C, int N, class F> __global__ void map_kernel(Layout<N> l, F f) 
     }
 }
 
-template <class C, int N, class F> void map_general(const Layout<N>& l, const F& f) {
+template <class C, int N, class F> void map_general(const OperandLayout<N>& l, const F& f) {
     launch(map_kernel<C, N, F>, grid_for(l.numel, elementwise_block), elementwise_block, 0, l, f);
 }
 
@@ -132,7 +133,7 @@ template <class T, int N, class F> __global__ void map_flat_kernel(Flat<T, N> x,
 }
 
 // Whether all operands have dtype T, are contiguous or single elements, and start at 16-byte boundaries.
-template <class T, int N> bool flat(const Layout<N>& l, Flat<T, N>& x) {
+template <class T, int N> bool flat(const OperandLayout<N>& l, Flat<T, N>& x) {
     if (l.dims > 1) return false;
     x.numel = l.numel;
     for (int k = 0; k < N; ++k) {
@@ -147,7 +148,7 @@ template <class T, int N> bool flat(const Layout<N>& l, Flat<T, N>& x) {
     return true;
 }
 
-template <class T, int N, class F> bool map_flat(const Layout<N>& l, const F& f) {
+template <class T, int N, class F> bool map_flat(const OperandLayout<N>& l, const F& f) {
     Flat<T, N> x;
     if (!flat(l, x)) return false;
     const std::int64_t vectors = (l.numel * std::int64_t(sizeof(T)) + 15) / 16;
@@ -156,7 +157,7 @@ template <class T, int N, class F> bool map_flat(const Layout<N>& l, const F& f)
 }
 
 // The fast path for the three dtypes of training, with f computing in float. False if it does not apply.
-template <int N, class F> bool map_flat_any(const Layout<N>& l, const F& f) {
+template <int N, class F> bool map_flat_any(const OperandLayout<N>& l, const F& f) {
     return map_flat<float>(l, f) || map_flat<float16_t>(l, f) || map_flat<bfloat16_t>(l, f);
 }
 

@@ -60,7 +60,7 @@ template <class C> struct AnyUnary {
 
 // make(C{}) gives the functor for compute type C.
 template <bool integers, class Make> void unary(In in, Out out, const Make& make) {
-    const Layout<2> l = make_layout<2>({out[0], in[0]});
+    const OperandLayout<2> l = make_layout<2>({out[0], in[0]});
     switch (compute_kind({out[0].dtype(), in[0].dtype()})) {
         case ComputeKind::float64:
             return map_general<double>(l, AnyUnary<double>(make(0.0)));

@@ -384,13 +384,13 @@ TEST_CASE("autocast: enabled = false everywhere is plain float32", "[amp]") {
 TEST_CASE("autocast: the report says what ran how", "[amp]") {
     const Tensor w = leaf({1, 2}, {1, 2});
     amp::clear_autocast_report();
-    amp::record_autocast_report(true);
+    amp::collect_autocast_report(true);
     {
         Autocast scope;
         softmax(linear(ones({3, 2}), w));
         linear(ones({3, 2}), w);
     }
-    amp::record_autocast_report(false);
+    amp::collect_autocast_report(false);
     const auto report = amp::autocast_report();
     amp::clear_autocast_report();
     bool product = false, rows = false;

@@ -452,9 +452,9 @@ TEST_CASE("bert: autocast converts every activation once", "[bert]") {
         optimizer.zero_grad();
     }
     amp::clear_autocast_report();
-    amp::record_autocast_report(true);
+    amp::collect_autocast_report(true);
     loss();
-    amp::record_autocast_report(false);
+    amp::collect_autocast_report(false);
     std::uint64_t conversions = 0;
     for (const amp::AutocastReportLine& line : amp::autocast_report()) {
         INFO(line.op);

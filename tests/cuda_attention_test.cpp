@@ -35,7 +35,7 @@ struct Flash {
 enum class Look { none, padding, holes };
 // packed: q, k and v are slices of one tensor [batch, length, 3, heads, dim], if the lengths agree;
 // heads_first: [batch, heads, length, dim]; shifted: one element away from any alignment.
-enum class Layout { contiguous, packed, heads_first, shifted };
+enum class HeadLayout { contiguous, packed, heads_first, shifted };
 
 struct Case {
     std::int64_t query, key, dim;
@@ -43,7 +43,7 @@ struct Case {
     bool causal = false;
     Look look = Look::none;
     double dropout = 0;
-    Layout layout = Layout::contiguous;
+    HeadLayout layout = HeadLayout::contiguous;
     std::int64_t batch = 2, heads = 2;
 
     Shape queries() const { return {batch, query, heads, dim}; }
@@ -129,16 +129,16 @@ Tensor on_device(const Shape& shape, Dtype dtype, std::uint64_t seed) {
 }
 
 // The same values with other strides, 1 for the last dimension.
-Tensor laid_out(const Tensor& x, Layout layout, std::int64_t place) {
+Tensor laid_out(const Tensor& x, HeadLayout layout, std::int64_t place) {
     switch (layout) {
-        case Layout::packed: {
+        case HeadLayout::packed: {
             Tensors parts(3, full(x.shape(), 99.0, {.dtype = x.dtype(), .device = x.device()}));
             parts[std::size_t(place)] = x;
             return stack(parts, 2).select(2, place);
         }
-        case Layout::heads_first:
+        case HeadLayout::heads_first:
             return x.permute({0, 2, 1, 3}).contiguous().permute({0, 2, 1, 3});
-        case Layout::shifted:
+        case HeadLayout::shifted:
             return cat({x.flatten().slice(0, 0, 1), x.flatten()})
                 .slice(0, 1, x.numel() + 1)
                 .reshape(x.shape());
@@ -222,7 +222,7 @@ TEST_CASE("cuda attention: plain kernels, every dtype and dim", "[cuda]") {
     for (Dtype dtype : {float32, float64, float16, bfloat16}) {
         check_case({.query = 5, .key = 16, .dim = 40, .dtype = dtype});
         check_case(
-            {.query = 33, .key = 7, .dim = 3, .dtype = dtype, .causal = true, .layout = Layout::shifted});
+            {.query = 33, .key = 7, .dim = 3, .dtype = dtype, .causal = true, .layout = HeadLayout::shifted});
     }
     check_case({.query = 1, .key = 1, .dim = 64, .dtype = float32});
     check_case({.query = 37, .key = 65, .dim = 200, .dtype = float32, .look = Look::holes, .dropout = 0.2});
@@ -232,9 +232,13 @@ TEST_CASE("cuda attention: plain kernels, every dtype and dim", "[cuda]") {
                 .dim = 64,
                 .dtype = float32,
                 .look = Look::padding,
-                .layout = Layout::packed});
-    check_case(
-        {.query = 16, .key = 9, .dim = 32, .dtype = float16, .look = Look::holes, .layout = Layout::shifted});
+                .layout = HeadLayout::packed});
+    check_case({.query = 16,
+                .key = 9,
+                .dim = 32,
+                .dtype = float16,
+                .look = Look::holes,
+                .layout = HeadLayout::shifted});
 }
 
 TEST_CASE("cuda attention: no key gives zeros", "[cuda]") {
@@ -293,7 +297,7 @@ TEST_CASE("cuda attention: Tensor Cores, several tiles", "[cuda]") {
                         .dtype = dtype,
                         .causal = true,
                         .dropout = 0.1,
-                        .layout = Layout::heads_first,
+                        .layout = HeadLayout::heads_first,
                         .batch = 1,
                         .heads = 1});
             check_case({.query = 64,
@@ -302,7 +306,7 @@ TEST_CASE("cuda attention: Tensor Cores, several tiles", "[cuda]") {
                         .dtype = dtype,
                         .look = Look::padding,
                         .dropout = 0.5,
-                        .layout = Layout::packed,
+                        .layout = HeadLayout::packed,
                         .heads = 1});
         }
     check_case(
@@ -342,9 +346,9 @@ TEST_CASE("cuda attention: what Tensor Cores take, and the same bits every time"
         CHECK(changed != (same_bits(plain.dq, run.dq) && same_bits(plain.dk, run.dk)));
         return changed;
     };
-    CHECK(changes({.query = 40, .key = 40, .dim = 64, .layout = Layout::packed}));
+    CHECK(changes({.query = 40, .key = 40, .dim = 64, .layout = HeadLayout::packed}));
     CHECK_FALSE(changes({.query = 40, .key = 40, .dim = 40}));
-    CHECK_FALSE(changes({.query = 40, .key = 40, .dim = 64, .layout = Layout::shifted}));
+    CHECK_FALSE(changes({.query = 40, .key = 40, .dim = 64, .layout = HeadLayout::shifted}));
     CHECK_FALSE(changes({.query = 40, .key = 40, .dim = 64, .dtype = float32}));
     CHECK_FALSE(flash_attention());
 }

@@ -280,9 +280,9 @@ TEST_CASE("device training: the steady state neither waits, copies nor allocates
         const std::uint64_t system_allocations = memory_stats(gpu).system_allocations;
         const AutocastCounters casts = autocast_counters();
         amp::clear_autocast_report();
-        amp::record_autocast_report(true);
+        amp::collect_autocast_report(true);
         for (int i = 0; i < 4; ++i) step();
-        amp::record_autocast_report(false);
+        amp::collect_autocast_report(false);
         CHECK(cuda::counters().host_syncs == counters.host_syncs);
         CHECK(cuda::counters().copies == counters.copies);
         CHECK(cuda::counters().launches > counters.launches);

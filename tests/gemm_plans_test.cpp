@@ -15,12 +15,12 @@ namespace {
 // The ops that f runs inside an Autocast scope of the CPU.
 template <class F> std::string ops_of(const F& f) {
     amp::clear_autocast_report();
-    amp::record_autocast_report(true);
+    amp::collect_autocast_report(true);
     {
         const amp::Autocast scope({.device = DeviceType::cpu});
         f();
     }
-    amp::record_autocast_report(false);
+    amp::collect_autocast_report(false);
     std::string ops;
     for (const auto& line : amp::autocast_report()) ops += line.op + "*" + std::to_string(line.calls) + " ";
     amp::clear_autocast_report();

@@ -211,7 +211,8 @@ TEST_CASE("hidden gradient: second derivatives", "[linear]") {
             const Tensor loss = n.loss(n.hidden());
             autograd::backward({loss}, {.create_graph = true});
             const Tensor penalty = sum(square(n.w1.grad())) * 1e-3;
-            const Tensors second = autograd::grad({penalty}, {n.x, n.w2}, {.retain_graph = true, .allow_unused = true});
+            const Tensors second =
+                autograd::grad({penalty}, {n.x, n.w2}, {.retain_graph = true, .allow_unused = true});
             loss.backward();
             return second;
         });

@@ -244,14 +244,14 @@ TEST_CASE("sequential: fused neighbours give what the single layers give", "[nn]
 TEST_CASE("sequential: a chain of layers runs as fused ops", "[nn]") {
     const nn::Sequential net{nn::Linear(2, 2), nn::ReLU(), nn::Linear(2, 2), nn::GELU()};
     amp::clear_autocast_report();
-    amp::record_autocast_report(true);
+    amp::collect_autocast_report(true);
     {
         amp::Autocast scope;
         net(ones({1, 2}));
         net(ones({1, 2}));
         CHECK(autocast_counters().cache_entries == 4);  // parameters are leaves that the cast cache keeps
     }
-    amp::record_autocast_report(false);
+    amp::collect_autocast_report(false);
     std::uint64_t fused = 0, single = 0;
     for (const auto& line : amp::autocast_report()) {
         if (line.op == "linear_relu" || line.op == "linear_gelu") fused += line.calls;

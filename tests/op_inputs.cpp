@@ -17,12 +17,12 @@ Tensor class_indices(const Shape& shape, std::int64_t classes, bool ignore_one, 
 }
 
 // The same values in other strides.
-Tensor laid_out(const Tensor& x, Layout layout) {
-    if (layout == Layout::transposed && x.dim() >= 2)
+Tensor laid_out(const Tensor& x, Placement layout) {
+    if (layout == Placement::transposed && x.dim() >= 2)
         return x.transpose(-2, -1).contiguous().transpose(-2, -1);
-    if (layout == Layout::sliced && x.dim() >= 1)
+    if (layout == Placement::sliced && x.dim() >= 1)
         return stack({x, x}, -1).flatten(-2).slice(-1, 1, 2 * x.size(-1), 2);
-    if (layout == Layout::shifted)
+    if (layout == Placement::shifted)
         return cat({x.flatten().slice(0, 0, 1), x.flatten()}).slice(0, 1, x.numel() + 1).reshape(x.shape());
     return x;
 }
@@ -30,7 +30,7 @@ Tensor laid_out(const Tensor& x, Layout layout) {
 }  // namespace
 
 Tensors make_inputs(const OpCase& c, const std::vector<Shape>& shapes, Dtype dtype, Device device,
-                    Layout layout) {
+                    Placement layout) {
     Tensors inputs;
     for (std::size_t i = 0; i < shapes.size(); ++i) {
         const Shape& shape = shapes[i];

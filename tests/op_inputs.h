@@ -8,11 +8,11 @@
 namespace mezzo::test {
 
 // shifted: contiguous, but one element away from any alignment.
-enum class Layout { plain, transposed, sliced, shifted };
+enum class Placement { plain, transposed, sliced, shifted };
 
 // Reproducible inputs of the given shapes, of the kinds that the line asks for.
 Tensors make_inputs(const OpCase& c, const std::vector<Shape>& shapes, Dtype dtype, Device device,
-                    Layout layout = Layout::plain);
+                    Placement layout = Placement::plain);
 
 // The inputs' exact values in float64 on the CPU.
 Tensors exact(const Tensors& inputs);

@@ -150,7 +150,8 @@ TEST_CASE("op values", "[ops]") {
     for_each_case([](const OpCase& c) {
         for (Device device : all_devices())
             for (Dtype dtype : floating)
-                for (Layout layout : {Layout::plain, Layout::transposed, Layout::sliced, Layout::shifted}) {
+                for (Placement layout :
+                     {Placement::plain, Placement::transposed, Placement::sliced, Placement::shifted}) {
                     CAPTURE(name(dtype), name(device.type()), int(layout));
                     check_values(c, make_inputs(c, c.shapes, dtype, device, layout), dtype);
                 }

@@ -50,7 +50,7 @@ struct AutocastReportLine {
 };
 // Turns this thread's report on or off (off by default; it costs a table look-up per op). One line per op and
 // pair of dtypes.
-void record_autocast_report(bool on);
+void collect_autocast_report(bool on);
 [[nodiscard]] std::vector<AutocastReportLine> autocast_report();
 void clear_autocast_report();
 

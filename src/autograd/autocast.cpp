@@ -247,7 +247,7 @@ Autocast::~Autocast() {
 bool autocast_enabled(DeviceType device) { return autocast_state().enabled[int(device)]; }
 Dtype autocast_dtype(DeviceType device) { return autocast_state().dtype[int(device)]; }
 
-void record_autocast_report(bool on) { thread_autocast().reporting = on; }
+void collect_autocast_report(bool on) { thread_autocast().reporting = on; }
 std::vector<AutocastReportLine> autocast_report() { return thread_autocast().report; }
 void clear_autocast_report() { thread_autocast().report.clear(); }
 

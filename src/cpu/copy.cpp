@@ -94,7 +94,7 @@ void copy_into(In in, const kernels::CopyInto&, Out out) {
 void fill(In, const kernels::Fill& at, Out out) {
     const Tensor& y = out[0];
     const Element element(at.value, y->dtype);
-    Layout repeat;
+    StridedLayout repeat;
     repeat.dims = 1;
     repeat.sizes[0] = y->numel;
     repeat.strides[0] = 0;

@@ -182,7 +182,7 @@ void where(In in, const kernels::Where&, Out out) {
 void masked_fill(In in, const kernels::MaskedFill& at, Out out) {
     const Dtype dtype = out[0]->dtype;
     const double value = saturate(at.value, dtype);
-    Layout repeat;
+    StridedLayout repeat;
     repeat.dims = 1;
     repeat.sizes[0] = out[0]->numel;
     repeat.strides[0] = 0;

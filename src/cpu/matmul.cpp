@@ -29,7 +29,7 @@ struct Matrix {
     const char* data() const { return owner->numel ? owner->bytes() : nullptr; }
 
     // How the dimensions in front repeat over the batch dimensions of the result.
-    Layout batch(const Shape& batch_shape) const {
+    StridedLayout batch(const Shape& batch_shape) const {
         const int dims = shape().size() - 2;
         return {batch_shape, Shape(shape().begin(), dims), Strides(owner->strides.begin(), dims)};
     }
@@ -65,11 +65,11 @@ const char* advance(const void* p, std::int64_t elements, Dtype dtype) {
 }
 
 // One stride per operand serves the whole batch.
-bool regular(const Layout& layout) { return layout.dims <= 1; }
-std::int64_t stride(const Layout& layout) { return layout.dims == 1 ? layout.strides[0] : 0; }
+bool regular(const StridedLayout& layout) { return layout.dims <= 1; }
+std::int64_t stride(const StridedLayout& layout) { return layout.dims == 1 ? layout.strides[0] : 0; }
 
 // Element offset of batch item i.
-std::int64_t offset(const Layout& layout, std::int64_t i) {
+std::int64_t offset(const StridedLayout& layout, std::int64_t i) {
     std::int64_t result = 0;
     for (int d = layout.dims - 1; d >= 0; --d) {
         result += i % layout.sizes[d] * layout.strides[d];
@@ -87,7 +87,7 @@ void matmul(In in, const kernels::MatMul& at, Out out) {
     if (y->numel == 0) return;
     const Matrix a(in[0]), b(in[1]);
     const Shape batch_shape(y->shape.begin(), y->shape.size() - 2);
-    const Layout batch_a = a.batch(batch_shape), batch_b = b.batch(batch_shape);
+    const StridedLayout batch_a = a.batch(batch_shape), batch_b = b.batch(batch_shape);
     Gemm g{.m = a.rows(), .n = b.cols(), .k = a.cols()};
     set_operands(g, a, b);
     g.c = y->bytes();

@@ -4,7 +4,8 @@ namespace mezzo::cpu {
 namespace {
 
 // Calls f(offset, step, count, done) for each run along the innermost dimension.
-template <class F> void for_runs(const Layout& layout, std::int64_t begin, std::int64_t n, const F& f) {
+template <class F>
+void for_runs(const StridedLayout& layout, std::int64_t begin, std::int64_t n, const F& f) {
     if (layout.dims == 0) return f(std::int64_t(0), std::int64_t(1), n, std::int64_t(0));
     const int last = layout.dims - 1;
     std::int64_t index[max_dims], offset = 0, rest = begin;
@@ -29,7 +30,7 @@ template <class F> void for_runs(const Layout& layout, std::int64_t begin, std::
 }
 
 template <class T>
-void gather_as(const Layout& layout, const T* base, std::int64_t begin, std::int64_t n, T* dst) {
+void gather_as(const StridedLayout& layout, const T* base, std::int64_t begin, std::int64_t n, T* dst) {
     for_runs(layout, begin, n,
              [&](std::int64_t offset, std::int64_t step, std::int64_t count, std::int64_t done) {
                  const T* const from = base + offset;
@@ -42,7 +43,7 @@ void gather_as(const Layout& layout, const T* base, std::int64_t begin, std::int
 }
 
 template <class T>
-void scatter_as(const Layout& layout, T* base, std::int64_t begin, std::int64_t n, const T* src) {
+void scatter_as(const StridedLayout& layout, T* base, std::int64_t begin, std::int64_t n, const T* src) {
     for_runs(layout, begin, n,
              [&](std::int64_t offset, std::int64_t step, std::int64_t count, std::int64_t done) {
                  T* const to = base + offset;
@@ -66,7 +67,7 @@ template <class F> void with_bits(std::size_t size, const F& f) {
 
 }  // namespace
 
-void Layout::add(std::int64_t size, std::int64_t stride) {
+void StridedLayout::add(std::int64_t size, std::int64_t stride) {
     if (size == 1) return;
     if (dims > 0 && strides[dims - 1] == stride * size) {
         sizes[dims - 1] *= size;
@@ -77,7 +78,7 @@ void Layout::add(std::int64_t size, std::int64_t stride) {
     strides[dims++] = stride;
 }
 
-Layout::Layout(const Shape& shape, const Shape& x_shape, const Strides& x_strides) {
+StridedLayout::StridedLayout(const Shape& shape, const Shape& x_shape, const Strides& x_strides) {
     const int missing = shape.size() - x_shape.size();
     for (int d = 0; d < shape.size(); ++d) {
         const bool repeats = d < missing || x_shape[d - missing] == 1;
@@ -85,14 +86,14 @@ Layout::Layout(const Shape& shape, const Shape& x_shape, const Strides& x_stride
     }
 }
 
-void gather(const Layout& layout, const char* base, std::size_t size, std::int64_t begin, std::int64_t n,
-            char* dst) {
+void gather(const StridedLayout& layout, const char* base, std::size_t size, std::int64_t begin,
+            std::int64_t n, char* dst) {
     with_bits(size, [&]<class T>(T) {
         gather_as(layout, reinterpret_cast<const T*>(base), begin, n, reinterpret_cast<T*>(dst));
     });
 }
 
-void scatter(const Layout& layout, char* base, std::size_t size, std::int64_t begin, std::int64_t n,
+void scatter(const StridedLayout& layout, char* base, std::size_t size, std::int64_t begin, std::int64_t n,
              const char* src) {
     with_bits(size, [&]<class T>(T) {
         scatter_as(layout, reinterpret_cast<T*>(base), begin, n, reinterpret_cast<const T*>(src));
@@ -106,11 +107,11 @@ Source::Source(const Tensor& x, const Shape& shape, Dtype as)
         direct_ = dtype_ == as_;
         return;
     }
-    layout_ = Layout(shape, x->shape, x->strides);
+    layout_ = StridedLayout(shape, x->shape, x->strides);
     finish();
 }
 
-Source::Source(const void* data, Dtype dtype, const Layout& layout, Dtype as)
+Source::Source(const void* data, Dtype dtype, const StridedLayout& layout, Dtype as)
     : base_(static_cast<const char*>(data)), size_(size_of(dtype)), dtype_(dtype), as_(as), layout_(layout) {
     finish();
 }
@@ -146,7 +147,7 @@ const void* Source::convert_to(std::int64_t begin, std::int64_t n, Buffer& buffe
 Sink::Sink(const Tensor& y, Dtype from)
     : base_(y->storage ? y->bytes() : nullptr), size_(size_of(y->dtype)), dtype_(y->dtype), from_(from) {
     dense_ = y->contiguous;
-    if (!dense_) layout_ = Layout(y->shape, y->shape, y->strides);
+    if (!dense_) layout_ = StridedLayout(y->shape, y->shape, y->strides);
     direct_ = dense_ && dtype_ == from_;
 }
 

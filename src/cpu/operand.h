@@ -32,14 +32,14 @@ struct Buffer {
 };
 
 // Sizes and element strides, neighbours merged where one stride serves both.
-struct Layout {
+struct StridedLayout {
     int dims = 0;
     std::int64_t sizes[max_dims], strides[max_dims];
 
-    Layout() = default;
+    StridedLayout() = default;
     // x's layout when broadcast to `shape`: aligned at the last dimension, stride 0 where x has size 1 or no
     // dimension.
-    Layout(const Shape& shape, const Shape& x_shape, const Strides& x_strides);
+    StridedLayout(const Shape& shape, const Shape& x_shape, const Strides& x_strides);
     // Appends an inner dimension.
     void add(std::int64_t size, std::int64_t stride);
     bool dense() const { return dims == 0 || (dims == 1 && strides[0] == 1); }
@@ -47,16 +47,16 @@ struct Layout {
 };
 
 // Copies elements [begin, begin + n) of a layout to or from contiguous memory; `size` bytes per element.
-void gather(const Layout& layout, const char* base, std::size_t size, std::int64_t begin, std::int64_t n,
-            char* dst);
-void scatter(const Layout& layout, char* base, std::size_t size, std::int64_t begin, std::int64_t n,
+void gather(const StridedLayout& layout, const char* base, std::size_t size, std::int64_t begin,
+            std::int64_t n, char* dst);
+void scatter(const StridedLayout& layout, char* base, std::size_t size, std::int64_t begin, std::int64_t n,
              const char* src);
 
 // A tensor to read, broadcast to a shape, as elements of dtype `as`.
 class Source {
 public:
     Source(const Tensor& x, const Shape& shape, Dtype as);
-    Source(const void* data, Dtype dtype, const Layout& layout, Dtype as);
+    Source(const void* data, Dtype dtype, const StridedLayout& layout, Dtype as);
 
     // One element stands for all.
     bool single() const { return single_; }
@@ -79,7 +79,7 @@ private:
     std::size_t size_;  // of an element in memory
     Dtype dtype_, as_;
     bool single_ = false, direct_ = false, dense_ = false;
-    Layout layout_;
+    StridedLayout layout_;
     alignas(8) char value_[8];
 };
 
@@ -106,7 +106,7 @@ private:
     std::size_t size_;
     Dtype dtype_, from_;
     bool direct_, dense_;
-    Layout layout_;
+    StridedLayout layout_;
 };
 
 // body(begin, n) for chunks that cover [0, total), in parallel.

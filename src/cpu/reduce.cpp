@@ -205,7 +205,7 @@ void reduce(const Tensor& x, const Axes& axes, const Tensor& y, const F& finish)
         const std::int64_t outer = n == 3 ? groups.size[0] : 1, rows = n == 1 ? 1 : groups.size[n - 2];
         return reduce_columns<R, T>(source, outer, rows, groups.size[n - 1], y, finish);
     }
-    Layout permuted;  // kept dimensions first
+    StridedLayout permuted;  // kept dimensions first
     for (const bool reduced : {false, true})
         for (int i = 0; i < n; ++i)
             if (groups.reduced[i] == reduced) permuted.add(groups.size[i], groups.stride[i]);
@@ -238,7 +238,7 @@ template <class T> void arg_max(const Tensor& x, int dim, const Tensor& y) {
     parallel_for(outer * inner, grain / (length + 1) + 1, [&](std::int64_t first, std::int64_t last) {
         Buffer buffer;
         for (std::int64_t item = first; item < last; ++item) {
-            Layout line;
+            StridedLayout line;
             line.add(length, inner);
             const char* base =
                 x->bytes() + (item / inner * length * inner + item % inner) * std::int64_t(size_of(x->dtype));
@@ -264,7 +264,7 @@ template <class T> void amax_grad(In in, Out out) {
     const Tensor &g = in[0], &x = in[1], &y = in[2];
     std::vector<std::int64_t> ties(std::size_t(y->numel), 0), places(std::size_t(y->numel));
     for (std::size_t i = 0; i < places.size(); ++i) places[i] = std::int64_t(i);
-    Layout layout(x->shape, y->shape, contiguous_strides(y->shape));
+    StridedLayout layout(x->shape, y->shape, contiguous_strides(y->shape));
     const Source place(places.data(), int64, layout, int64);
     const Source xs(x, x->shape, dtype_of<T>()), ys(y, x->shape, dtype_of<T>()),
         gs(g, x->shape, dtype_of<T>());

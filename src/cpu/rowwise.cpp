@@ -37,7 +37,7 @@ template <class T> const T* read_line(const Tensor& x, const Lines& lines, std::
         convert(base, x->dtype, values, dtype_of<T>(), lines.length);
         return values;
     }
-    Layout layout;
+    StridedLayout layout;
     layout.add(lines.length, lines.inner);
     const Source source(base, x->dtype, layout, dtype_of<T>());
     Buffer buffer;
@@ -63,7 +63,7 @@ template <class T> void write_line(const Tensor& y, const Lines& lines, std::int
         convert(values, dtype_of<T>(), base, y->dtype, lines.length);
         return;
     }
-    Layout layout;
+    StridedLayout layout;
     layout.add(lines.length, lines.inner);
     Buffer buffer;
     for (std::int64_t i = 0; i < lines.length; i += chunk) {
