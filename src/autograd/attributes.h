@@ -1,4 +1,4 @@
-// The attributes of one op's call as a value whose type only the op knows.
+// The attributes of one call of an op, stored as a value whose type only the op knows.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ struct NoAttributes {
     static constexpr const char* name = "";
 };
 
-// How values of an attribute struct are copied and destroyed; null: by their bytes, and not at all.
+// How values of an attribute struct are copied and destroyed. A null `copy` means: by their bytes; a null
+// `destroy`: not at all.
 struct AttributesType {
     std::size_t size;
     void (*copy)(void* to, const void* from);
@@ -37,7 +38,7 @@ template <class A> MEZZO_HIDDEN constexpr AttributesType attributes_type_of() {
 template <class A>
 MEZZO_HIDDEN inline constexpr AttributesType attributes_type = detail::attributes_type_of<A>();
 
-// Somebody else's attributes.
+// A reference to attributes that the caller owns.
 struct AttributesRef {
     const AttributesType* type = &attributes_type<NoAttributes>;
     const void* value = nullptr;
@@ -46,7 +47,8 @@ struct AttributesRef {
     template <class A> AttributesRef(const A& at) : type(&attributes_type<A>), value(&at) {}
 };
 
-// A copy of them. Up to `room` bytes are stored inside: axes, or every op's scalars and flags.
+// A copy of attributes. Up to `room` bytes, enough for axes or for any op's scalars and flags, are stored
+// inside the object.
 class Attributes {
 public:
     static constexpr std::size_t room = 80;
@@ -59,7 +61,7 @@ public:
     void set(const AttributesRef& from);
     const AttributesType* type() const { return type_; }
     const void* value() const { return type_->size <= room ? inside_ : outside_; }
-    // As the struct that they were set from.
+    // A must be the struct that they were set from.
     template <class A> const A& as() const {
         return *static_cast<const A*>(static_cast<const void*>(sizeof(A) <= room ? inside_ : outside_));
     }

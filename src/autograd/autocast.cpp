@@ -66,7 +66,8 @@ const char* policy_name(Cast cast) {
     return "keep";
 }
 
-// A captured step reads the 16-bit copy where it is now, and relies on it being current before each replay.
+// A replay reads the 16-bit copy at the address that it has now, so before each replay the copy must still be
+// there and be current.
 void note_copy16(const Tensor& x) {
     StepGraph* const graph = StepGraph::capturing();
     if (graph == nullptr) return;
@@ -144,9 +145,8 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
         note_copy16(x);
         return copy16.value;
     }
-    if (t.depth == 0)
-        return convert(x,
-                       dtype);  // a backward or a checkpoint runs under a restored state: no scope to end it
+    // A backward or a checkpoint under a restored state: there is no scope whose end would clear the cache.
+    if (t.depth == 0) return convert(x, dtype);
     CachedCast& entry = t.cache[{x.impl(), dtype}];
     if (entry.value.defined() && entry.version == x.version()) {
         ++t.counters.cache_hits;

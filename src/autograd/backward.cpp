@@ -31,8 +31,8 @@ struct Target {
 
 class Engine final : public Running {
 public:
-    // With targets: their gradients are collected. Without: leaves accumulate into grad(). A parent takes the
-    // leaves that a nested run (checkpoint) does not ask for itself.
+    // With targets, their gradients are collected; without, leaves accumulate into grad(). A nested run (of a
+    // checkpoint) delivers gradients of leaves that are not among its targets to its parent.
     Engine(std::vector<Target>* targets, bool create_graph, bool retain_graph, Running* parent)
         : targets_(targets),
           create_graph_(create_graph),
@@ -104,7 +104,7 @@ private:
     std::unordered_map<Node*, Pending> pending_;
     std::vector<Node*> heap_;                    // by sequence, newest on top
     std::unordered_set<Node*> leads_to_target_;  // only with targets
-    std::vector<Hooked> hooked_;                 // leaves with hooks wait for their total
+    std::vector<Hooked> hooked_;                 // leaves with hooks, which run on the total
 };
 
 bool older(const Node* a, const Node* b) { return a->sequence < b->sequence; }
@@ -159,7 +159,7 @@ void Engine::send(const Edge& edge, Tensor gradient) {
     send(edge.node, edge.output, std::move(gradient));
 }
 
-// place: of a result, or behind them.
+// place: the number of a result; the places of inner gradients (Row::inner_gradients) follow the results'.
 void Engine::send(const Ref<Node>& node, std::size_t place, Tensor gradient) {
     auto [it, fresh] = pending_.try_emplace(node.get());
     if (fresh) {
@@ -172,8 +172,8 @@ void Engine::send(const Ref<Node>& node, std::size_t place, Tensor gradient) {
     add(it->second.gradients[place], std::move(gradient));
 }
 
-// Of all edges to a node, those that no longer exist included, this is the only one; and what backward
-// starts with was sent before the first visit.
+// `consumers` counts every edge that was ever made to the node, so 1 means that this edge is the only one.
+// The gradients that backward starts with are sent before the first visit, so they would be pending by now.
 bool Engine::sole_way(const Edge& edge) const {
     Node* const node = edge.node.get();
     if (!node || node->consumers.load(std::memory_order_relaxed) != 1 || pending_.contains(node))
@@ -205,8 +205,8 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {
     hooked_.push_back({leaf, std::move(gradient), scaled});
 }
 
-// Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied, since
-// grad() is written to.
+// Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied,
+// because later gradients are added to grad() in place.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const {
     leaf->grad_meta->gradient.add(std::move(gradient), scaled, [this](Tensor& total, Tensor more) {
         if (!total.defined()) {
@@ -244,7 +244,7 @@ void Engine::run_target_hooks() {
     }
 }
 
-// The gradient of an op that has only a decomposition: run the decomposition again, recorded, and differentiate that.
+// The gradient of an op without a vjp: runs its decomposition again, recorded, and differentiates that.
 Tensors through_decomposition(const Node& node, const Tensors& g, bool create_graph) {
     Tensors x, wanted;
     std::vector<int> index;
@@ -334,7 +334,7 @@ Tensor seed_for(const Tensor& output, const Tensors& grad_outputs, std::size_t i
     return ones_like(output);
 }
 
-// Makes an engine the thread's running backward, with autocast off and recording as asked.
+// Makes an engine the thread's running backward, and turns autocast off.
 class [[nodiscard]] RunScope {
 public:
     explicit RunScope(Running* engine) : previous_(current) { current = engine; }

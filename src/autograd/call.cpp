@@ -1,4 +1,4 @@
-// The one door: every op goes through call().
+// call(), through which every op runs.
 #include <cassert>
 
 #include "autograd/extra.h"
@@ -31,7 +31,8 @@ void require_one_dtype(const Row& row, const Tensors& values) {
     }
 }
 
-// The values as the kernel can read them: real where it must be, of one dtype, contiguous.
+// Makes of the values what the kernel accepts: floating and contiguous inputs where it needs them, and one
+// floating dtype unless it takes several.
 void prepare(const Row& row, Tensors& values) {
     if (row.integers_to_real || !row.strided) {
         NoGrad plain;
@@ -56,7 +57,7 @@ Dtype result_dtype(const Row& row, const Tensors& values, std::optional<Dtype> a
     return row.integers_to_real && !is_floating(dtype) ? float32 : dtype;
 }
 
-// Of result i, beside a first result of the given dtype.
+// The dtype of result i; `first` is the dtype of the first result.
 Dtype own_dtype(const Row& row, std::size_t i, Dtype first) {
     if (row.bits != 0 && i == row.bits) return uint8;
     return row.statistics != 0 && i >= row.statistics && first != float64 ? float32 : first;
@@ -68,8 +69,8 @@ bool any_tracked(In given) {
     return false;
 }
 
-// An op without a kernel on this device runs its decomposition; autocast has already been applied, so casts carry
-// history here.
+// Runs the decomposition in place of a kernel. Autocast has been applied already, without history, so the
+// values that it converted get their history here.
 Tensors run_decomposition(const Row& row, In given, Tensors& values, const void* at,
                           std::optional<Dtype> asked) {
     NoAutocast plain;

@@ -25,9 +25,10 @@ Hooks* leaf_hooks(const Tensor& leaf);
 struct NodeFunction {
     virtual ~NodeFunction() = default;
     virtual Tensors backward(const Node& node, const Tensors& g) = 0;
-    // It delivers gradients to leaves that are no edges of the node, so no analysis may skip it.
+    // Whether it delivers gradients to leaves that are no edges of the node. The engine then visits it even
+    // if no edge of it leads to a target.
     virtual bool opaque() const { return false; }
-    virtual void release() = 0;  // what it keeps; called once backward has run
+    virtual void release() = 0;  // frees what it saved; called once backward has run
 };
 
 struct NodeExtra {
@@ -37,15 +38,16 @@ struct NodeExtra {
 
 NodeExtra& extra_of(Node& node);
 
-// A tensor with x's elements whose history is one identity node over x's edge: a unique place to ask a
-// gradient for.
+// A tensor with the elements of `value` whose history is an identity node of its own with the given edge, so
+// that its gradient can be asked for apart from all others. The gradient goes on in edge_dtype.
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype);
 Edge edge_of(const Tensor& x);
 
-// What an op's decomposition makes of the values. As kernels do, it computes in float32 where they are 16 bit.
+// Runs an op's decomposition on the values. 16-bit values are converted to float32 first, because kernels
+// compute with them in float32, too.
 Tensors decomposed(const Row& row, const Tensors& values, const void* at);
 
-// The node of results[0..], with edges to `given`. The results must be fresh tensors without history.
+// Makes the node of the results, with edges to `given`. The results must be new tensors without history.
 Ref<Node> record(const Row& row, In given, const AttributesRef& at, const Tensors& results);
 
 }  // namespace mezzo

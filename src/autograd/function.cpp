@@ -48,7 +48,8 @@ struct UserFunction final : NodeFunction {
                   " of shape ", shape);
         }
     }
-    // Whether `shape` is the gradient of something that `input` has been broadcast to.
+    // Whether a gradient of this shape can be summed to the input's shape, because the input broadcasts to
+    // it.
     static bool reduces_to(const Shape& shape, const Shape& input) {
         const int added = shape.size() - input.size();
         if (added < 0) return false;
@@ -57,7 +58,8 @@ struct UserFunction final : NodeFunction {
         return true;
     }
 
-    // A saved result has no history of its own, or the node would hold itself alive; it gets it back here.
+    // A saved result is stored without history, because the node would otherwise hold itself alive. It gets
+    // its history back here.
     static Tensor with_history(const Node& node, const Tensor& saved, std::uint32_t output) {
         if (!grad_enabled()) return saved;
         Tensor y = alias(saved);
@@ -68,7 +70,8 @@ struct UserFunction final : NodeFunction {
         return y;
     }
 
-    // With their history saved results hold the node that holds them, so they lose it again in any case.
+    // Removes the history of saved results again when backward returns or throws: with it they hold the node
+    // that holds them.
     struct Restored {
         explicit Restored(Tensors& saved) : place(saved), values(saved) {}
         ~Restored() { place = std::move(values); }

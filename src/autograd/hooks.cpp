@@ -1,4 +1,4 @@
-// Gradient hooks: on leaves in their gradient record, on results in their node.
+// Gradient hooks: those of leaves are stored in their GradMeta, those of results in their node.
 #include <algorithm>
 
 #include "autograd/extra.h"

@@ -1,4 +1,5 @@
-// The graph's node: what it keeps, how it is read again, and how long chains are freed without recursion.
+// The graph's node: its saved tensors, how they are read again, and how long chains are freed without
+// recursion.
 #include <cassert>
 #include <utility>
 
@@ -12,7 +13,7 @@ namespace {
 
 std::atomic<std::uint64_t> next_sequence{1};
 
-// The gradient of reattach(): the engine converts to the edge's dtype.
+// The identity node of reattach(). The engine converts the gradient to the edge's dtype.
 const OpOf<NoAttributes> reattach_op{{
     .name = "reattach",
     .save = save_none,
@@ -35,9 +36,9 @@ Node::~Node() {
     detail::live_nodes.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// Freeing a node frees what it points to: nodes reached while one is being freed wait in a list, so that the
-// depth of the recursion does not grow with the length of the chain. The list runs through the nodes, because
-// memory may be lacking just when a graph is dropped.
+// Freeing a node frees the nodes that it points to. They are put into a list while one is being freed, so
+// that the depth of the recursion does not grow with the length of the chain. The list is linked through the
+// nodes and needs no memory: a graph may be freed because memory has run out.
 void dispose(Node* node) noexcept {
     thread_local bool freeing = false;
     thread_local Node* waiting = nullptr;

@@ -1,5 +1,5 @@
-// An op is a row: name, autocast policy, what its gradient keeps, its gradient and its decomposition. The struct
-// of its attributes says which kernels are its own.
+// An op is a row: its name, its autocast policy, what is saved for its gradient, the gradient, and the
+// decomposition. The struct of its attributes identifies its kernels.
 #pragma once
 
 #include <atomic>
@@ -27,11 +27,11 @@ enum class Cast : std::uint8_t {
 // What the gradient reads, as bits. Shapes, dtypes and edges are always held; data only if named here.
 enum Save : std::uint8_t {
     save_none = 0,
-    save_inputs = 1,
+    save_inputs = 1,  // all of them
     save_outputs = 2,
-    save_first = 4,
-    save_second = 8
-};  // of the inputs: all, or one
+    save_first = 4,  // the first input
+    save_second = 8  // the second input
+};
 
 // How the result's dtype follows from the inputs (after autocast).
 // flags: boolean, indices: int64, asked: the dtype that call() is given.
@@ -55,12 +55,13 @@ struct Row {
     const KernelId* kernel;
 };
 
-// An op that lists itself, for tests, documentation and coverage. Nothing but listing depends on the list.
+// An op. Its constructor enters it into a list, which only tests, documentation and coverage read.
 class Op {
 public:
     explicit Op(const Row& row);
     const Row& row() const { return row_; }
-    // The kernel that runs on a device type, or null: the decomposition does.
+    // The kernel of a device type, or null if it has none: call() then runs the decomposition, or the CPU's
+    // kernel on copies if there is no decomposition.
     AnyKernel* kernel(DeviceType type) const { return kernels_.on(type); }
     const KernelCache& kernels() const { return kernels_; }
     const Op* next() const { return next_; }
@@ -72,7 +73,8 @@ private:
     const Op* next_;
 };
 
-// Where a gradient goes: result `output` of `node`, or the leaf tensor. Neither: the input needs no gradient.
+// Where a gradient goes: to result `output` of `node`, or to the leaf; nowhere if the input needs no
+// gradient.
 struct Edge {
     Ref<Node> node;
     std::uint32_t output = 0;
@@ -99,14 +101,14 @@ struct Node {
     std::vector<Meta> inputs;    // of the tensors as given, before autocast
     std::atomic<std::uint32_t> consumers{0};  // edges that have ever led to a result of this node
     std::vector<Meta> outputs;
-    Tensors saved_inputs;  // values the kernel saw (after autocast), without history
+    Tensors saved_inputs;  // as the kernel read them: given tensors, or conversions without history
     Tensors saved_outputs;
-    std::vector<std::uint64_t>
-        versions;           // of the kept tensors' storages: an in-place write since then is an error
-    bool released = false;  // the kept tensors are gone: backward has run
-    bool scales = false;    // by a GradScaler's scale, which its gradients hold
+    // Of the saved tensors' storages, inputs first: an in-place write since then is an error.
+    std::vector<std::uint64_t> versions;
+    bool released = false;  // backward has run and freed the saved tensors
+    bool scales = false;    // the op multiplies by a GradScaler's scale: gradients that come through hold it
     NodeExtra* extra = nullptr;
-    Node* next_disposed = nullptr;  // while it waits to be freed
+    Node* next_disposed = nullptr;  // in the list of nodes to be freed
 
     Node();
     ~Node();
@@ -118,15 +120,15 @@ struct Node {
     // Whether the gradient of input i is asked for by the backward that is running.
     bool needs(int i) const;
     // The float32 grad() of input i, when a product may be added to it in place (GEMM beta = 1) instead of
-    // being returned; undefined otherwise. Whoever adds returns an undefined gradient for i.
+    // being returned; undefined otherwise. A vjp that adds to it returns an undefined gradient for i.
     Tensor accumulator(int i) const;
     // The dtype in which the gradient of input i will be stored: float32 for a weight that autocast read in
     // 16 bit.
     Dtype grad_dtype(int i) const { return inputs[std::size_t(i)].dtype; }
     // Whether the node that made input i gets its gradient in the running backward from this input alone, and
-    // nobody looks at it on the way: no other op has ever read a result of that node, backward does not start
-    // at one, no hook is set on one, and grad() asks for none. Then send_inner() may take the place of a
-    // returned gradient.
+    // nothing else reads it: no other op has ever read a result of that node, backward does not start at one,
+    // no hook is set on one, and grad() asks for none. Then the vjp may call send_inner() instead of
+    // returning a gradient.
     bool sole_consumer(int i) const;
     // Sends gradients of values inside the op that made input i (Row::inner_gradients) to that op's node;
     // undefined ones are left out. The vjp then returns no gradient for i.
@@ -185,7 +187,7 @@ template <class A> struct MEZZO_HIDDEN DecompositionOf {
           }) {}
 };
 
-// What is written down of an op whose attributes are an A.
+// The row of an op whose attributes are an A.
 template <class A> struct MEZZO_HIDDEN RowOf {
     const char* name = A::name;  // several ops may share a kernel, and so its attributes
     Cast cast = Cast::keep;
@@ -199,12 +201,13 @@ template <class A> struct MEZZO_HIDDEN RowOf {
     // of the first is. For what only the gradient reads, such as means, maxima and sums.
     std::uint8_t statistics = 0;
     std::uint8_t bits = 0;  // if not 0: this result is uint8, bits that only the gradient reads
-    // How many gradients of values inside the op its vjp takes: they follow those of the results, and come
-    // from a sole consumer (Node::send_inner) in place of theirs.
+    // How many gradients of values inside the op its vjp accepts. They follow those of the results, and a
+    // sole consumer may send them (Node::send_inner) in place of the results' gradients.
     std::uint8_t inner_gradients = 0;
     VjpOf<A> vjp = {};  // none: differentiate the decomposition
-    // The op in other ops: fallback, test reference, gradient. 16-bit inputs come as float32, and call()
-    // converts the results to their dtypes.
+    // The op in terms of other ops: the fallback where a kernel is missing, the reference of the tests, and
+    // the gradient if there is no vjp. call() converts 16-bit inputs to float32 before, and the results to
+    // their dtypes afterwards.
     DecompositionOf<A> decomposition = {};
 
     Row erased() const {
@@ -232,8 +235,8 @@ public:
     explicit OpOf(const RowOf<A>& row) : Op(row.erased()) {}
 };
 
-// The one door: autocast, device check, dispatch, record. `at` is of the op's own struct. dtype: the result's,
-// where the op or its caller wants another than follows from the inputs.
+// Every op runs through call(): it applies autocast, checks devices, runs the kernel and records the node.
+// `at` must be of the op's own struct. dtype: the result's, if it shall not follow from the inputs.
 Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
              std::optional<Dtype> dtype);
 // Several results.
@@ -253,17 +256,19 @@ template <class A> Tensor call(const OpOf<A>& op, std::initializer_list<Tensor> 
                                std::optional<Dtype> dtype = {}) {
     return call_one(op, In(given.begin(), given.size()), AttributesRef(at), shape, dtype);
 }
-// A result that shares the storage of given[0] (views): `view` is already made; only history is added.
+// For views, whose results share the storage of `given`: `view` has been made already and gets its history.
 Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, Tensor view);
 
-// Set on this thread, ops that have a decomposition run it instead of their kernel: tests compare the two.
+// While this is true on a thread, ops that have a decomposition run it instead of their kernel: tests compare
+// the two.
 bool& prefer_decomposition();
 
 // Whether an open Autocast scope converts x where an op's policy asks for it: floating, not float64, on the
 // scope's device.
 bool autocast_takes(const Tensor& x);
 
-// The dtype that op's kernel will read input x in, when an Autocast scope is open; x's own otherwise.
+// The dtype to which an open Autocast scope converts x for an op of policy `low` or `fp32`; otherwise x's
+// own.
 Dtype autocast_dtype(Cast cast, const Tensor& x);
 
 }  // namespace mezzo

@@ -11,22 +11,23 @@ struct Running {
     virtual bool wants(const Node& node, int i) const = 0;
     // Whether a product may be added to leaf's grad() inside the kernel.
     virtual bool may_accumulate_in_place(const Tensor& leaf) const = 0;
-    // Whether no gradient comes to the edge's node but through this edge, and nobody looks at it there.
+    // Whether this edge alone brings a gradient to its node, and neither a hook nor grad() reads it there.
     virtual bool sole_way(const Edge& edge) const = 0;
-    // A gradient for place `place` behind those of the results of `node`.
+    // Adds an inner gradient of `node`: number `place` of those that follow the gradients of its results.
     virtual void send_inner(const Ref<Node>& node, std::size_t place, Tensor gradient) = 0;
-    // A contribution to the gradient of a leaf. scaled: it holds a GradScaler's scale.
+    // Adds a contribution to the gradient of a leaf. scaled: it holds a GradScaler's scale.
     virtual void deliver(const Tensor& leaf, Tensor gradient, bool scaled) = 0;
-    // Whether the gradients of the node that is being visited hold a scale, and that they do.
+    // Whether the gradients of the node that is being visited hold a GradScaler's scale.
     virtual bool scaled() const = 0;
+    // From now on they do: the node multiplied by a scale.
     virtual void meet_scale() = 0;
     virtual bool create_graph() const = 0;
 };
 
 Running* running_backward();  // null outside a backward
 
-// d(outputs)/d(inputs) inside a running backward: leaves other than `inputs` get theirs through the running
-// one.
+// d(outputs)/d(inputs) inside a running backward, which gets the gradients of all leaves that are not among
+// `inputs`.
 Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs);
 
 }  // namespace mezzo

@@ -1,5 +1,5 @@
-// The autocast state of a thread, as a value: captured by nodes, restored around recomputation and
-// user-defined backwards.
+// The autocast state of a thread as a value: nodes of user-defined functions and checkpoints store it, and
+// restore it around their backward.
 #pragma once
 
 #include "autograd/row.h"
@@ -39,19 +39,20 @@ public:
     [[nodiscard]] NoAutocast() : AutocastGuard(AutocastState{}) {}
 };
 
-// Depth of open scopes; the scope cast cache lives until the outermost one closes.
+// Count the open scopes of this thread. When the outermost one closes, the cast cache is cleared.
 void enter_autocast_scope();
 void leave_autocast_scope() noexcept;
 
-// The value of x in a 16-bit dtype, from the parameter's 16-bit copy, the scope's cache, or a cast. No history.
+// x in another dtype, without history: the parameter's 16-bit copy, the scope's cached value, or a new
+// conversion.
 Tensor cached_cast(const Tensor& x, Dtype dtype);
 
-// What autocast had to convert for an op: not what a 16-bit copy or the cache had.
+// What autocast converted for an op. Values that a 16-bit copy or the cache had do not count.
 struct CastWork {
     std::uint64_t tensors = 0, bytes = 0;
 };
-// Applies a policy to the inputs of an op (fp32_out: to the dtype asked for, unless one is); history is the
-// caller's business. Throws for Cast::banned.
+// Applies the row's policy to the inputs of an op. Converted values have no history. fp32_out sets `asked`,
+// unless it is set already. Throws Error(dtype) for inputs that the policy `banned` or `promote` refuses.
 CastWork autocast_inputs(const Row& row, Tensors& values, std::optional<Dtype>& asked);
 
 // Casts made by autocast on this thread, and entries in its cache: for tests and the report.
