@@ -113,9 +113,9 @@ struct Node {
     Node();
     ~Node();
 
-    // Input i as the kernel saw it; inside a recorded backward with its history.
+    // Input i as the kernel read it; with its history if the backward is recorded (create_graph).
     Tensor in(int i) const;
-    // Result i; inside a recorded backward with its history.
+    // Result i; with its history if the backward is recorded.
     Tensor out(int i = 0) const;
     // Whether the gradient of input i is asked for by the backward that is running.
     bool needs(int i) const;

@@ -25,7 +25,8 @@ constexpr std::size_t mebibyte = std::size_t(1) << 20;
 constexpr std::size_t granularity = 512;
 constexpr std::size_t small_limit = mebibyte;
 constexpr std::size_t small_segment = 2 * mebibyte;
-// For requests below 10 MiB; above, multiples of 2 MiB. Blocks of 1, 2, 3, 4, 6, 8 or 12 MiB leave no rest of it.
+// For requests below 10 MiB; larger ones get a segment of their own size, rounded up to 2 MiB. Blocks of 2,
+// 3, 4, 6 or 8 MiB fill it without a remainder.
 constexpr std::size_t large_segment = 24 * mebibyte;
 
 std::size_t segment_size(std::size_t size) {
@@ -34,10 +35,10 @@ std::size_t segment_size(std::size_t size) {
     return (size + small_segment - 1) / small_segment * small_segment;
 }
 
-// AddressSanitizer: on the CPU, bytes beyond the request and freed blocks are poisoned, so that the tests see
-// a kernel that leaves its tensor although neighbours share a segment. Device memory is not the allocator's
-// to poison; there every block is a system allocation of its own, so that an emulated device notices the
-// same.
+// With AddressSanitizer, bytes beyond the request and freed blocks are poisoned on the CPU, so that it
+// reports a kernel that accesses a neighbour in its tensor's segment. Memory of other devices cannot be
+// poisoned; there every block is a system allocation of its own, so that it reports the same on an emulated
+// device.
 #ifdef MEZZO_ASAN
 bool keeps_blocks(Device device) { return device.type() == DeviceType::cpu; }
 void poison(const Block* block) {
@@ -61,8 +62,8 @@ void raise_to(std::atomic<std::size_t>& peak, std::size_t value) {
 // Tensors of static lifetime may outlive the main thread's caches.
 thread_local bool caches_closed = false;
 
-// Small blocks that this thread freed, by size: reuse without lock or search. Only for the first device of
-// each type.
+// Small blocks that this thread freed, by size: they are reused without a lock or a search. Only for the
+// first device of each type.
 class FrontCache {
 public:
     ~FrontCache() {
@@ -127,7 +128,8 @@ Block* CachingAllocator::allocate(std::size_t bytes) {
         block = take(size);
         if (block == nullptr) block = take_segment(bytes, segment_size(size));
         if (block == nullptr) {
-            // Joined small blocks may do, and the system may give a segment without spare room.
+            // Blocks of the front cache may be joined to one that fits, and the system may still have a
+            // segment of the requested size only.
             lock.unlock();
             if (front != nullptr) front->flush();
             lock.lock();
@@ -195,7 +197,7 @@ Block* CachingAllocator::take_segment(std::size_t bytes, std::size_t segment) {
     return block;
 }
 
-// A block without memory, in no pool. All that may throw comes before anything is changed.
+// A block without memory, in no pool. Callers make it before they change anything, because this may throw.
 std::unique_ptr<Block> CachingAllocator::new_block() {
     auto block = std::make_unique<Block>();
     block->owner = this;
@@ -220,7 +222,7 @@ void CachingAllocator::split(Block* block, std::size_t size, std::unique_ptr<Blo
     pool(rest->small).insert(std::move(rest->place));
 }
 
-// Makes one of two neighbours.
+// Joins two neighbours into the first.
 Block* CachingAllocator::join(Block* first, Block* second) {
     first->size += second->size;
     first->next = second->next;
@@ -243,7 +245,7 @@ void CachingAllocator::put(Block* block) {
     free_blocks.insert(std::move(block->place));
 }
 
-// Gives every segment that is one free block back to the system.
+// Gives every segment that consists of one free block back to the system.
 void CachingAllocator::release_segments() {
     for (BlockPool& free_blocks : pools_)
         for (auto it = free_blocks.begin(); it != free_blocks.end();) {

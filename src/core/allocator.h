@@ -1,5 +1,5 @@
-// The caching allocator of one device: takes segments from the system, cuts them into blocks, keeps what is
-// freed for reuse.
+// The caching allocator of one device: it takes segments from the system, cuts them into blocks, and keeps
+// freed blocks for reuse.
 #pragma once
 
 #include <atomic>
@@ -25,19 +25,20 @@ struct BlocksBySize {
 using BlockPool = std::set<Block*, BlocksBySize>;
 
 // A piece of a segment. It is also the Storage that tensors share while the block is live, so that making a
-// tensor's storage costs no allocation of its own.
+// tensor's storage needs no allocation on the host.
 struct Block : Storage {
-    CachingAllocator* owner = nullptr;  // null: the storage of an empty tensor, or a part of an arena
-    Ref<Storage> arena;                 // the storage it is a part of
+    CachingAllocator* owner = nullptr;  // null: the storage of an empty tensor, or a part of another storage
+    Ref<Storage> arena;                 // the storage that it is a part of
     char* address = nullptr;
     std::size_t size = 0;       // multiple of 512
     Block* previous = nullptr;  // neighbours in the segment
     Block* next = nullptr;
-    Block* next_cached = nullptr;  // in a thread's front cache
-    BlockPool::node_type place;    // its entry in a pool while it is in none: to give it back needs no memory
-    bool free = false;             // in a pool's free set
-    bool small = false;            // which pool
-    std::uint32_t number = 0;      // among the allocations of a step (core/step_memory.h)
+    Block* next_cached = nullptr;  // in a thread's front cache or in HeldBlocks
+    // Its set node while it is in no pool, so that returning it to a pool allocates nothing.
+    BlockPool::node_type place;
+    bool free = false;         // in a pool
+    bool small = false;        // which pool
+    std::uint32_t number = 0;  // among the allocations of a step (core/step_memory.h)
 };
 
 inline bool BlocksBySize::operator()(const Block* a, const Block* b) const {
@@ -45,9 +46,9 @@ inline bool BlocksBySize::operator()(const Block* a, const Block* b) const {
 }
 inline bool BlocksBySize::operator()(const Block* a, std::size_t size) const { return a->size < size; }
 
-// Blocks of at most 1 MiB come from 2 MiB segments, larger ones from segments of at least 24 MiB. A free
-// block is found by best fit, cut to size, and joined with its free neighbours when it comes back. All
-// members may be called from any thread.
+// Blocks of at most 1 MiB come from 2 MiB segments, those below 10 MiB from 24 MiB segments; larger ones get
+// segments of their own. A free block is found by best fit, cut to size, and joined with its free neighbours
+// when it is released. All members may be called from any thread.
 class CachingAllocator {
 public:
     CachingAllocator(const Backend& backend, Device device) : backend_(backend), device_(device) {}
@@ -64,13 +65,13 @@ public:
     void empty_cache();
     void set_limit(std::size_t bytes);
 
-    // A block that leaves a thread's front cache.
+    // Takes a block that leaves a thread's front cache.
     void return_to_pool(Block* block) noexcept;
 
 private:
     BlockPool& pool(bool small) { return pools_[small ? 0 : 1]; }
     Block* take(std::size_t size);                                // from a pool; null if none fits
-    Block* take_segment(std::size_t bytes, std::size_t segment);  // from the system; null if not to be had
+    Block* take_segment(std::size_t bytes, std::size_t segment);  // from the system; null if it has none
     std::unique_ptr<Block> new_block();
     void split(Block* block, std::size_t size, std::unique_ptr<Block> rest);
     Block* join(Block* first, Block* second);
@@ -82,7 +83,7 @@ private:
 
     const Backend& backend_;
     const Device device_;
-    std::mutex mutex_;  // guards the pools, reserved and limit
+    std::mutex mutex_;  // guards all members that are not atomic
     BlockPool pools_[2];
     std::size_t reserved_ = 0, max_reserved_ = 0, limit_ = 0;
     std::uint64_t system_allocations_ = 0;
@@ -90,7 +91,7 @@ private:
     std::atomic<std::uint64_t> allocations_{0};
 };
 
-// The bytes a block of at least `bytes` has, which statistics count.
+// The size of the block that serves a request for `bytes`. Statistics count it.
 std::size_t block_size(std::size_t bytes);
 
 // The allocator of a device; throws Error(device) if the device is not there.

@@ -16,30 +16,31 @@ struct GemmPlanStore;  // kernels/gemm_plan.h
 struct Backend {
     int (*device_count)();
     const char* (*hardware_name)(int index);
-    void* (*allocate)(int index,
-                      std::size_t bytes);  // null when the memory is not to be had; 256-byte aligned
+    // 256-byte aligned; null if there is not enough memory.
+    void* (*allocate)(int index, std::size_t bytes);
     void (*release)(int index, void* p);
     void (*copy_in)(int index, void* dst, const void* host, std::size_t bytes);   // from host memory
     void (*copy_out)(int index, void* host, const void* src, std::size_t bytes);  // to host memory; waits
     void (*copy)(int index, void* dst, const void* src, std::size_t bytes);       // within the device
     void (*synchronize)(int index);
-    // Work that is captured once and then run as a whole; null where there is no such thing. What this thread
-    // asks of the device between begin and end is captured, not run; allocations and copies to and from the
-    // host are refused.
+    // Graphs: work that is captured once and then launched as a whole; null if the device has none. Between
+    // begin and end, what the calling thread asks of the device is captured instead of run; allocations and
+    // copies to and from the host are refused.
     void (*begin_capture)(int index) = nullptr;
     void* (*end_capture)(int index) = nullptr;
     void (*launch_graph)(int index, void* graph) = nullptr;
     void (*destroy_graph)(int index, void* graph) = nullptr;  // does not throw
-    // A second branch of this thread's work (core/branch.h); null where there is no such thing. What is asked
-    // for between enter and join comes after all before the fork, and runs beside what was asked for between
-    // fork and enter. What follows the join comes after both.
+    // A second branch of the calling thread's work (core/branch.h); null if the device has none. Work between
+    // enter and join waits for all work before the fork, and runs beside the work between fork and enter.
+    // Work after the join waits for both.
     void (*fork_branch)(int index) = nullptr;
     void (*enter_branch)(int index) = nullptr;
     void (*join_branch)(int index) = nullptr;
-    // Host memory for copies beside the device's work (core/staging.h), null when it is not to be had; a null
-    // entry where there is no such thing.
+    // Makes host memory for copies beside the device's work (core/staging.h); returns null if there is not
+    // enough of it. The pointer is null if the device cannot copy beside its work.
     std::unique_ptr<StagingBuffer> (*make_staging)(int index, std::size_t bytes) = nullptr;
-    // The algorithms chosen for matrix products, which files may keep; null where nothing is chosen.
+    // The algorithms chosen for matrix products, which src/io writes to files; null if the backend chooses
+    // none.
     const GemmPlanStore* gemm_plans = nullptr;
 };
 

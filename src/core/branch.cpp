@@ -20,7 +20,7 @@ Branch::Branch(Device device, bool independent) : device_(device) {
 Branch::~Branch() {
     try {
         join();
-    } catch (...) {  // the device is lost, and the next call says so
+    } catch (...) {  // the device has failed, and the next call throws
     }
 }
 

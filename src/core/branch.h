@@ -1,4 +1,4 @@
-// Work that does not need each other, on two branches of a captured step's graph.
+// Two pieces of work that do not depend on each other, on two branches of a captured step's graph.
 #pragma once
 
 #include "core/backend.h"
@@ -10,10 +10,10 @@ class MemoryHook;
 //     Branch side(device, independent);
 //     dx = ...;  side.enter();  // on the main branch
 //     dw = ...;  side.join();   // on the second one, beside dx; what follows comes after both
-// Only in a step that is captured with CaptureOptions::parallel_branches, and in the warm-up run that plans
-// its memory. Anywhere else, inside another Branch, and if not `independent`, all goes on in one line. The
-// two pieces must not write what the other one touches. What either of them releases is used again after
-// join() only. An exception in between joins as well.
+// There are two branches only in a step that is captured with CaptureOptions::parallel_branches, and in the
+// warm-up run that plans its memory. Anywhere else, inside another Branch, and if not `independent`, the work
+// runs in the order in which it is asked for. Neither piece may write what the other one reads or writes.
+// Memory that either of them releases is not reused before join(). The destructor joins, too.
 class [[nodiscard]] Branch {
 public:
     [[nodiscard]] explicit Branch(Device device, bool independent = true);

@@ -8,7 +8,7 @@
 
 namespace mezzo {
 
-// What the host hands to a run, in device memory.
+// What the host copies into device memory before each launch.
 struct StepGraph::Arguments {
     static constexpr std::size_t capacity = 254;
     RandomState random;
@@ -46,7 +46,7 @@ void StepGraph::capture(const std::function<void()>& step) {
         forks_ = memory.forks();
         try {
             graph_ = backend_.end_capture(device_.index);
-        } catch (...) {  // as a rule a consequence of the first error
+        } catch (...) {  // usually a consequence of the first error
             if (error == nullptr) throw;
         }
     }
@@ -71,7 +71,7 @@ void StepGraph::replay() {
     gradients_.restore_scale_parts();
 }
 
-// On one stream: a run's arguments arrive when the run before it has ended.
+// The copy and the graph are on one stream, so a run's arguments arrive after the previous run has ended.
 void StepGraph::launch(RandomState start) {
     Arguments arguments{.random = start};
     for (std::size_t i = 0; i < numbers_.size(); ++i) arguments.numbers[i] = numbers_[i]();

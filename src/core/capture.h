@@ -1,7 +1,7 @@
-// A step as a graph of device work: captured once, replayed with what the host decides anew each time. Code
-// whose kernels take values from the host, or that keeps books on the host, asks StepGraph::capturing() and
-// says what a replay has to refresh, to check and to do. What it says outlives the capture: it holds by
-// reference count whatever it will need.
+// A step as a graph of device work: captured once, and replayed with the numbers that the host computes anew
+// each time. Code whose kernels take values from the host, or that changes state on the host, asks
+// StepGraph::capturing() and registers what a replay has to compute, to check and to do. The functions that
+// it registers outlive the capture, so they hold everything that they need by reference count.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace mezzo {
 
 class StepGraph {
 public:
-    // `branches`: whether the graph may have parallel branches (core/branch.h). So must the traced run.
+    // `branches`: whether the graph may have parallel branches (core/branch.h). The run that was traced for
+    // `plan` must have had the same setting.
     StepGraph(Device device, MemoryPlan plan, bool branches);
     ~StepGraph();
     StepGraph(const StepGraph&) = delete;
@@ -25,11 +26,11 @@ public:
     // The graph that this thread is capturing, or null.
     static StepGraph* capturing() { return current; }
 
-    // Captures the step and runs what it captured. A step that throws has the work before that run too, as
-    // without a capture; such a graph is of no further use.
+    // Captures the step and launches the graph once. If the step throws, the work before that is launched,
+    // too, as it would have run without a capture; the graph must not be replayed then.
     void capture(const std::function<void()>& step);
-    // Whether the host is where it was when the step was captured: otherwise it has to be captured anew.
-    // Launches nothing.
+    // Whether all that the capture relied on still holds (require(), gradients()); otherwise the step has to
+    // be captured anew. Launches nothing.
     bool fits() const;
     void replay();
     const MemoryPlan& plan() const { return plan_; }
@@ -41,17 +42,17 @@ public:
     const double* number(std::function<double()> value);
     // The same as a float64 tensor of shape {}.
     Tensor number_tensor(std::function<double()> value);
-    // The device address of the random state that this run starts from; offsets are taken relative to
-    // start().
+    // The device address of the random state from which a run starts. Kernels add to it the offset relative
+    // to start() that they had in the capture.
     const RandomState* random() const;
     RandomState start() const { return start_; }
-    // Asked before each replay.
+    // Registers a condition without which the graph must not be replayed.
     void require(std::function<bool()> condition) { conditions_.push_back(std::move(condition)); }
-    // Done after each replay, not after the capture.
+    // Registers an action that follows each replay, but not the capture.
     void after_replay(std::function<void()> action) { actions_.push_back(std::move(action)); }
     // For the slots of gradients (core/gradient_slot.h).
     CapturedGradients& gradients() { return gradients_; }
-    // Whether a tensor's memory is the step's own.
+    // Whether a tensor's memory was allocated by the captured step.
     bool owns(const Tensor& x) const;
     // Throws unless the state continues the stream of the step.
     void check_random_state(RandomState state) const;

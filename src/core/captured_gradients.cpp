@@ -14,7 +14,7 @@ GradientSlot& slot_of(const Tensor& leaf) { return leaf->grads().gradient; }
 
 }  // namespace
 
-// Only the first meeting counts: what the step finds later it has made itself.
+// Only the first use counts: a gradient that the step finds later it has made itself.
 void CapturedGradients::used(TensorImpl& leaf) {
     if (graph_.owns(Tensor(&leaf))) return;
     Notes& notes = notes_[&leaf];
@@ -22,7 +22,7 @@ void CapturedGradients::used(TensorImpl& leaf) {
     const GradientSlot& slot = leaf.grads().gradient;
     notes.from_before = true;
     notes.before = slot.address();
-    // Its factor comes from before the step, and is applied here by the step's own work.
+    // Its factor comes from before the step, and the captured work applies it: a replay would do so again.
     if (slot.lazy_scale() != nullptr) repeatable_ = false;
 }
 

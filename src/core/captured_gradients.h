@@ -1,5 +1,5 @@
-// What a captured step does to the gradients of leaves from outside of it, and what its replays therefore
-// need, do and leave behind. The slots of the gradients (core/gradient_slot.h) tell it.
+// What a captured step does to the gradients of leaves that it has not made itself, and what its replays
+// therefore require and leave behind. The slots of the gradients (core/gradient_slot.h) report to it.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +18,35 @@ public:
     explicit CapturedGradients(const StepGraph& graph) : graph_(graph) {}
 
     // While capturing:
-    // A leaf's gradient, or its absence, is used. If it comes from before the step, replays need it to be
-    // where it is now.
+    // A leaf's gradient, or its absence, is used. If it comes from before the step, replays require it at the
+    // address that it has now.
     void used(TensorImpl& leaf);
     // A leaf's gradient is dropped or replaced, whatever it was.
     void replaced(TensorImpl& leaf);
-    // What the step did to the scale's part in a gradient (core/scale_parts.h). known: these are all parts
-    // it has now, whatever it had before the step.
+    // Which scale parts (core/scale_parts.h) the step gave to a gradient. known: these are all that it has
+    // now, whatever it had before the step; otherwise it has them in addition.
     void note_scale_parts(TensorImpl& leaf, bool known, std::uint8_t parts);
-    // Replays need the gradient not to have all of these parts here.
+    // Replays require that the gradient does not have all of these parts at this point of the step.
     void require_not_scale_parts(TensorImpl& leaf, std::uint8_t parts);
-    // A tensor with gradient bookkeeping has been destroyed: it was the step's own.
+    // A tensor with a gradient slot is destroyed: forgets what was noted of it.
     void leaf_gone(TensorImpl& leaf) noexcept;
 
-    // The capture has ended, and no gradient waits that began to in the step.
+    // At the end of the capture. No gradient waits any more for a factor that the step made it wait for.
     void finish();
 
-    // Whether the gradients are where a replay needs them. Launches nothing.
+    // Whether the gradients are as a replay requires them. Launches nothing.
     bool fit() const;
-    // Before a replay is launched: gradients that it reads and that wait for a factor get it.
+    // Before a replay is launched: applies the factors for which gradients that it reads wait.
     void apply_lazy_scales() const;
-    // After the launch: the gradients that the step leaves lie where the capture had them, whatever the
-    // leaves hold by now (those of another graph, say).
+    // After the launch: gives the leaves the gradients that the step leaves behind, at their addresses of the
+    // capture, whatever the leaves hold by now (for example the gradients of another graph).
     void restore() const;
-    // At the end, because gradients that are put back have no parts.
+    // To be called last, because restore() leaves gradients without parts.
     void restore_scale_parts() const;
 
 private:
-    // While capturing. No references, which would make gradients live longer than without a capture.
+    // What is noted while capturing. It holds no references, which would make gradients live longer than
+    // without a capture.
     struct Notes {
         bool met = false;              // used or replaced
         bool from_before = false;      // used before it was replaced

@@ -79,7 +79,7 @@ bool GradientSlot::has_scale_parts(ScalePart parts) {
     return (scale_parts() & parts) == parts;
 }
 
-// In-place writes of a replay do not count as versions, so a gradient that was zero before has to lose that
+// A replay's writes do not raise the storage's version, so a gradient that was marked as zero has to lose the
 // mark here.
 void GradientSlot::note_replayed(bool known, std::uint8_t parts) {
     scale_parts_ = known ? parts : scale_parts() | parts;

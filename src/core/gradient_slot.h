@@ -36,11 +36,11 @@ public:
     bool shared() const;
     LazyScale* lazy_scale() const { return lazy_scale_.get(); }  // what the gradient waits for, or null
 
-    // The gradient as everybody may see it, undefined if there is none. A factor that it waits for is applied.
+    // The gradient, undefined if there is none. A factor that it waits for is applied before.
     const Tensor& read();
     // The same for an update that multiplies by `own` itself: only another factor is applied.
     const Tensor& read_for_update(const LazyScale* own);
-    // The gradient for somebody who writes all its elements: factor and parts are forgotten.
+    // The gradient for a caller that writes all its elements: factor and parts are forgotten.
     const Tensor& overwrite();
     // The gradient for a kernel that adds to it, which has to exist. scaled: what is added holds a
     // GradScaler's scale.
@@ -50,19 +50,20 @@ public:
         begin_adding(scaled);
         sum(value_, std::move(contribution));
     }
-    // Replaces the gradient. An undefined one: there is none from now on.
+    // Replaces the gradient; an undefined value removes it.
     void put(const Gradient& gradient);
     void drop() { put({}); }
-    // Removes the gradient; put() takes it back.
+    // Removes the gradient and returns it; put() restores it.
     Gradient take();
 
     // What the gradient is a sum of. No gradient, and one of zeros, has no parts.
     std::uint8_t scale_parts() const;
-    // Whether it has all of these; a captured step asks again before each replay.
+    // Whether it has all of these parts. In a capture, replays require that the answer is no.
     bool has_scale_parts(ScalePart parts);
-    // A scaler has divided the gradient, or leaves that to a factor.
+    // A scaler has divided the gradient, or makes it wait for a factor that does.
     void note_unscaled() { set_scale_parts(unscaled_part); }
-    // A replay has done to the gradient what a captured step did. known: it made the gradient anew.
+    // A replay has given these parts to the gradient. known: the gradient has no others; otherwise they are
+    // added to those that it had.
     void note_replayed(bool known, std::uint8_t parts);
 
 private:

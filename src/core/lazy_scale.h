@@ -1,6 +1,6 @@
-// Lazy gradient scaling: gradients that are to be multiplied by a factor which only the device knows wait for
-// somebody who reads them. The optimizer's update multiplies in passing; for anybody else the gradient's slot
-// applies the factor first.
+// Lazy gradient scaling: a gradient that is to be multiplied by a factor which only the device knows waits
+// for it until the gradient is read. The optimizer's update multiplies while it reads; for any other reader
+// the gradient's slot applies the factor first.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@ namespace mezzo {
 struct TensorImpl;
 class GradientSlot;
 
-// One factor and the gradients that wait for it. Each of their slots holds it, and it knows the slots without
-// holding them.
+// One factor and the gradients that wait for it. Their slots hold a reference to it; it has plain pointers to
+// the slots.
 class LazyScale {
 public:
     LazyScale() = default;
@@ -24,10 +24,10 @@ public:
     LazyScale(const LazyScale&) = delete;
     LazyScale& operator=(const LazyScale&) = delete;
 
-    // The gradients of these leaves wait from now on. If somebody else holds one of them, all are multiplied
-    // at once.
+    // Makes the gradients of these leaves wait. If anything but its slot refers to one of them, all are
+    // multiplied at once.
     void attach(const std::vector<TensorImpl*>& leaves);
-    // The gradient in the slot is dropped, replaced or overwritten.
+    // The slot's gradient waits no longer: it has been multiplied, dropped, replaced or overwritten.
     void detach(GradientSlot& slot) noexcept;
     // Multiplies all gradients that still wait.
     void apply();
@@ -35,7 +35,7 @@ public:
     std::atomic<std::uint32_t> refs{0};
 
 protected:
-    // Multiplies gradients[i], of leaves[i], in place, or puts the product into its place.
+    // Multiplies gradients[i], of leaves[i], in place, or replaces it by the product.
     virtual void multiply(const std::vector<TensorImpl*>& leaves, Tensors& gradients) = 0;
 
 private:
@@ -43,8 +43,8 @@ private:
 };
 inline void dispose(LazyScale* scale) noexcept { delete scale; }
 
-// Gradients that begin to wait on this thread while the scope is open are multiplied at the latest by its
-// apply(). A captured step ends so: what a replay leaves behind depends on no factor of an earlier replay.
+// apply() multiplies the gradients that began to wait on this thread while the scope was open, and still
+// wait. A captured step ends with it, so that no replay depends on a factor of an earlier one.
 class [[nodiscard]] LazyScaleScope {
 public:
     LazyScaleScope() : outer_(current) { current = this; }

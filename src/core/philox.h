@@ -43,9 +43,8 @@ MEZZO_DEVICE_INLINE PhiloxWords philox(std::uint64_t key, std::uint64_t counter,
 // uniform: low + philox_uniform(word) * (high - low); integers: low + (word * (high - low) >> 32);
 // normal: elements 2j and 2j + 1 are mean + stddev r cos a and mean + stddev r sin a (Box and Muller) of
 //   their two words w0, w1: r = sqrt(-2 ln(((w0 >> 8) + 1) / 2^24)), a = 2 pi (w1 >> 8) / 2^24.
-MEZZO_DEVICE_INLINE float philox_uniform(std::uint32_t word) {
-    return float(word >> 8) * 0x1p-24f;
-}  // [0, 1)
+// The result of philox_uniform() is in [0, 1).
+MEZZO_DEVICE_INLINE float philox_uniform(std::uint32_t word) { return float(word >> 8) * 0x1p-24f; }
 MEZZO_DEVICE_INLINE std::uint32_t philox_half(const PhiloxWords& words, int i) {
     return words.v[i >> 1] >> ((i & 1) * 16) & 0xffffu;
 }

@@ -8,7 +8,7 @@
 
 namespace mezzo {
 
-// The first reference and the last one belong to one thread alone: no locked instruction is needed for them.
+// An object's first and last reference are known to one thread only, so they need no locked instruction.
 inline void add_reference(std::atomic<std::uint32_t>& refs) noexcept {
     if (refs.load(std::memory_order_relaxed) == 0)
         refs.store(1, std::memory_order_relaxed);

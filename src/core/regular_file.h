@@ -1,4 +1,4 @@
-// Opening files that others have named.
+// Opening files whose names come from the user.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ struct RegularFile {
     std::uint64_t bytes = 0;
 };
 
-// A regular file, open for reading. Error(io), beginning with op, for what cannot be opened, and for named
-// pipes, devices and folders: at once, where opening a pipe would wait for a writer.
+// Opens a regular file for reading. Throws Error(io), in the name of op, for anything else: named pipes
+// (without waiting for a writer), devices, folders, and files that cannot be opened.
 RegularFile open_regular(const char* op, const std::string& path);
 
 }  // namespace mezzo

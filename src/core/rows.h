@@ -7,8 +7,8 @@
 
 namespace mezzo {
 
-// A contiguous tensor with at least one dimension as [all other dimensions together, last], on its storage and
-// without history.
+// A contiguous tensor with at least one dimension as [product of the other sizes, last size], on the same
+// storage and without history; x itself if it has two dimensions.
 inline Tensor as_rows(const Tensor& x) {
     if (x.dim() == 2) return x;
     const std::int64_t columns = x.shape().back();

@@ -1,6 +1,6 @@
-// Whether a GradScaler's scale is in a gradient. Backward passes add to a gradient, and the scaler divides it
-// in between: a sum of parts with the scale and parts without it has a meaning for nobody. Each gradient's
-// slot (core/gradient_slot.h) knows its parts.
+// Whether a gradient holds a GradScaler's scale. Backward passes add to a gradient, and the scaler may divide
+// it in between. A sum of parts with the scale and parts without it is meaningless, so the gradient's slot
+// (core/gradient_slot.h) knows of which parts it is a sum.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace mezzo {
 
 // What a gradient is a sum of, as bits.
 enum ScalePart : std::uint8_t {
-    scaled_part = 1,    // came from a scaled output since the scaler divided the gradient, if it did
+    scaled_part = 1,    // came through a scaled output, and has not been divided since
     unscaled_part = 2,  // has been divided by the scale
     both_parts = 3
 };
 
-// Gradients that come through this result of an op hold a scale from there on.
+// Marks the op that made this tensor: gradients that come through it hold a scale from there on.
 void mark_scaled(const Tensor& output);  // in autograd/node.cpp, which knows Node
 
 }  // namespace mezzo

@@ -19,7 +19,7 @@ struct Kept {
 struct Pool {
     std::mutex mutex;
     std::vector<Kept> kept;  // smallest first
-    std::size_t made = 0;    // never more than that come back
+    std::size_t made = 0;    // never more than that are returned
 };
 // Leaked: the driver may be gone when destructors of statics run.
 Pool& pool() {

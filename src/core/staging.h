@@ -1,5 +1,5 @@
-// Host memory from which a device copies while it computes, and the buffers of it that wait for their next
-// use.
+// Buffers in host memory from which a device copies while it computes, and the pool in which they wait for
+// their next use.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace mezzo {
 
-// One batch on its way. Members but memory() may throw Error(backend).
+// The buffer of one batch. All members but memory() and bytes() may throw Error(backend).
 class StagingBuffer {
 public:
     struct Part {
@@ -18,24 +18,24 @@ public:
         std::size_t offset, bytes;
     };
     StagingBuffer(void* memory, std::size_t bytes) : memory_(memory), bytes_(bytes) {}
-    virtual ~StagingBuffer() = default;  // only when idle
+    virtual ~StagingBuffer() = default;  // to be called only when idle
     StagingBuffer(const StagingBuffer&) = delete;
     StagingBuffer& operator=(const StagingBuffer&) = delete;
 
     void* memory() const { return memory_; }
     std::size_t bytes() const { return bytes_; }
 
-    // Starts copies that run beside the device's work, but after all that is queued on it now: a target may
-    // still be in use there.
+    // Starts copies that run beside the device's work, but after the work that is queued now: it may still
+    // use a target.
     virtual void send(std::span<const Part> parts) = 0;
-    // What is queued on the device from now on comes after the copies.
+    // Makes the work that is queued on the device from now on wait for the copies.
     virtual void receive() = 0;
-    // The same for copies that nobody will read: their targets may be released then. Allowed while this
-    // thread captures a step, which makes the host wait.
+    // The same for copies that nobody will read, so that their targets may be released. Also allowed while
+    // the calling thread captures a step; then the host waits for the copies.
     virtual void drop() = 0;
     // Whether the copies are done, so that the memory may be written again.
     virtual bool idle() const = 0;
-    // Until idle; counts as a host synchronisation.
+    // Waits until the copies are done; counts as a host synchronisation.
     virtual void wait() = 0;
 
 private:
@@ -43,10 +43,10 @@ private:
     const std::size_t bytes_;
 };
 
-// An idle buffer of at least `bytes` for copies to the device, kept from an earlier use or new; null if
-// there is no memory for it, or the device has no copies beside its work.
+// An idle buffer of at least `bytes` for copies to the device, from the pool or new; null if there is no
+// memory for it, or the device cannot copy beside its work.
 std::unique_ptr<StagingBuffer> take_staging(Device device, std::size_t bytes);
-// For a later use. Its copies may still be under way.
+// Puts a buffer into the pool. Its copies may still be under way.
 void give_staging(Device device, std::unique_ptr<StagingBuffer> buffer) noexcept;
 
 }  // namespace mezzo

@@ -9,7 +9,7 @@ namespace {
 bool meet(const Lifetime& a, const Lifetime& b) { return a.birth < b.death && b.birth < a.death; }
 
 std::size_t most_alive(const std::vector<Lifetime>& lifetimes) {
-    // births in order; what died before a birth is subtracted in order of death
+    // Allocations come in order of birth; before each, those that have died are subtracted.
     std::vector<std::uint32_t> by_death(lifetimes.size());
     std::iota(by_death.begin(), by_death.end(), 0u);
     std::sort(by_death.begin(), by_death.end(),
@@ -65,7 +65,7 @@ bool MemoryTrace::keeps(Block* block) noexcept {
         until_join_.add(block);
         return true;
     }
-    // numbers of earlier traces may linger in blocks that were there before
+    // A block from before this trace may still have the number that an earlier trace gave it.
     if (block->number >= live_.size() || live_[block->number] != block) return false;
     live_[block->number] = nullptr;
     lifetimes_[block->number].death = clock_++;

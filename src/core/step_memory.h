@@ -14,7 +14,7 @@ namespace mezzo {
 struct Lifetime {
     std::size_t bytes = 0;  // as the allocator rounds it
     std::uint32_t birth = 0;
-    std::uint32_t death = ~std::uint32_t(0);  // left so: it outlives the step
+    std::uint32_t death = ~std::uint32_t(0);  // unchanged if it outlives the step
 };
 
 // Where each allocation of a step lies in its arena.
@@ -23,10 +23,10 @@ struct MemoryPlan {
     std::size_t bytes = 0;                    // of the arena
     std::size_t live_peak = 0;                // most bytes alive at once: no plan can need less
 };
-// Largest first, each at the lowest offset that is free during its whole life.
+// Places the largest allocation first, and each at the lowest offset that is free during its whole lifetime.
 MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes);
 
-// Stands between this thread's tensors and the allocator of one device, from construction to destruction.
+// While it exists, it serves this thread's allocations on one device in place of the allocator.
 class MemoryHook {
 public:
     // `branches`: whether the thread's work may fork into parallel branches (core/branch.h).
@@ -38,18 +38,18 @@ public:
     MemoryHook(const MemoryHook&) = delete;
     MemoryHook& operator=(const MemoryHook&) = delete;
 
-    // The hook in place for a device, or null.
+    // This thread's hook for a device, or null.
     static MemoryHook* of(Device device) {
         return current != nullptr && current->device_ == device ? current : nullptr;
     }
 
     // A live block of at least `bytes` > 0.
     virtual Block* allocate(std::size_t bytes) = 0;
-    // Takes note that the last reference to a block is gone. True: the hook holds it from now on.
+    // Called when the last reference to a block is gone. True: the hook holds the block from now on.
     virtual bool keeps(Block* block) noexcept = 0;
 
-    // Between fork() and join() two branches run side by side: a block that is released may still be in use
-    // by the other one, and its memory is given to nobody before join().
+    // Between fork() and join() two branches run side by side: a block that one of them releases may still be
+    // in use by the other one, so its memory is not reused before join().
     bool may_fork() const { return branches_ && !forked_; }
     void fork() noexcept {
         forked_ = true;
@@ -74,8 +74,8 @@ private:
     MemoryHook* previous_;
 };
 
-// Blocks that nobody refers to any more, but whose memory is still needed: by a graph that may read it, or
-// until two branches have joined.
+// Blocks without references whose memory is still needed: by a graph that may read it, or until two branches
+// have joined.
 class HeldBlocks {
 public:
     HeldBlocks() = default;
@@ -89,7 +89,8 @@ private:
     Block* first_ = nullptr;
 };
 
-// Writes down lifetimes; memory comes from the allocator as ever.
+// Notes the lifetimes of blocks, which come from the allocator as usual. The lifetime of a block that is
+// released between fork() and join() is extended to the join.
 class MemoryTrace final : public MemoryHook {
 public:
     using MemoryHook::MemoryHook;
@@ -106,8 +107,9 @@ private:
     std::uint32_t clock_ = 0;
 };
 
-// Hands out the places of a plan in the plan's order, and holds blocks from elsewhere that are released
-// meanwhile. A place that is not free yet, or a size that differs from the plan's, is Error(state).
+// Serves allocations with the places of a plan, in the plan's order. Throws Error(state) if a place is not
+// free yet or a size differs from the plan's. Blocks from elsewhere that are released meanwhile go to `held`,
+// because the graph may read them.
 class ArenaMemory final : public MemoryHook {
 public:
     ArenaMemory(Device device, const MemoryPlan& plan, Ref<Storage> arena, HeldBlocks& held,
@@ -126,7 +128,7 @@ private:
     const MemoryPlan& plan_;
     const Ref<Storage> arena_;
     HeldBlocks& held_;
-    std::vector<Place> live_;  // places that must not be given again
+    std::vector<Place> live_;  // places that must not be used again yet
     std::uint32_t next_ = 0;
 };
 

@@ -27,7 +27,7 @@ Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t 
         block->address = static_cast<char*>(whole->data) + offset;
         block->data = block->address;
         block->bytes = bytes;
-        block->size = block_size(bytes);  // not 0: a captured step keeps it like any other block
+        block->size = block_size(bytes);  // not 0, so that dispose() asks a MemoryHook about it, too
     }
     detail::live_storages.fetch_add(1, std::memory_order_relaxed);
     return Ref<Storage>(block);

@@ -20,10 +20,10 @@ struct Storage {
 };
 void dispose(Storage* storage) noexcept;
 
-// A block of at least `bytes`, 256-byte aligned (zero bytes: no block). Out of memory: releases the cache,
-// retries, then throws Error(memory) with requested, current, peak, reserved and largest free block.
+// A storage of at least `bytes`, 256-byte aligned; without memory if `bytes` is 0. If memory is short, the
+// allocator empties its cache and tries again; then it throws Error(memory) with its statistics.
 Ref<Storage> allocate_storage(std::size_t bytes, Device device);
-// A part of a block as a storage of its own: with its own version and references, and holding the block.
+// A part of a storage as a storage with its own version and references, which holds the whole.
 Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t bytes);
 
 }  // namespace mezzo

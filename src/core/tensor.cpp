@@ -17,7 +17,8 @@ LiveObjects live_objects() {
 
 namespace {
 
-// Memory of dead TensorImpls of this thread. Off under AddressSanitizer, which then finds uses of dead ones.
+// Memory of TensorImpls that this thread destroyed, for its next ones. Off with AddressSanitizer, so that it
+// finds uses of destroyed ones.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int recycled_limit = 0;
 #elif defined(__has_feature)

@@ -35,12 +35,13 @@ struct Copy16 {
 struct GradMeta {
     bool requires_grad = false;
     GradientSlot gradient;     // of a leaf
-    Ref<Node> node;            // the call that made this tensor; null for leaves
+    Ref<Node> node;            // of the op that made this tensor; null for leaves
     std::uint32_t output = 0;  // which of the node's results it is
     Copy16 copy16;
     void* hooks = nullptr;  // autograd/hooks.cpp
     void (*free_hooks)(void*) = nullptr;
-    explicit GradMeta(TensorImpl& tensor);  // both in autograd/node.cpp, which knows Node
+    // Both are in autograd/node.cpp, which knows Node.
+    explicit GradMeta(TensorImpl& tensor);
     ~GradMeta();
 };
 
@@ -49,8 +50,8 @@ struct TensorImpl {
     Dtype dtype = float32;
     bool view = false;
     bool contiguous = true;
-    bool from_cast =
-        false;  // an autocast or cast() from 16 bit made this float32 tensor (binary_cross_entropy asks)
+    // Autocast or cast() made this float32 tensor from 16 bit: binary_cross_entropy refuses it in a scope.
+    bool from_cast = false;
     Shape shape;
     Strides strides;          // in elements
     std::int64_t offset = 0;  // in elements, into the storage
@@ -66,7 +67,7 @@ struct TensorImpl {
     char* bytes() const { return static_cast<char*>(storage->data) + offset * std::int64_t(size_of(dtype)); }
 };
 
-// Number of live tensors, nodes and storages: zero differences prove that nothing leaks.
+// Numbers of live tensors, nodes and storages. Tests compare them to show that nothing leaks.
 struct LiveObjects {
     std::int64_t tensors = 0, calls = 0, storages = 0;
 };
@@ -80,7 +81,7 @@ Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Stride
                    std::int64_t offset, Dtype dtype);
 // The same elements without graph or gradient (shares the storage).
 Tensor alias(const Tensor& x);
-// First element, untyped.
+// The address of the first element.
 inline void* raw(const Tensor& x) { return x->bytes(); }
 inline bool tracked(const Tensor& x) { return x.defined() && x->grad_meta && x->grad_meta->requires_grad; }
 

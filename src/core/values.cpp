@@ -27,7 +27,7 @@ HostValues::HostValues(const Tensor& x, const char* op) : keep_(x) {
 
 namespace {
 
-// Room on the host for all elements of x, of which an expanded view may have more than any memory.
+// Room on the host for all elements of x. An expanded view may have more of them than fit into memory.
 template <class T> std::vector<T> elements(const Tensor& x) {
     try {
         return std::vector<T>(static_cast<std::size_t>(x.numel()));

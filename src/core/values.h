@@ -37,11 +37,11 @@ template <class To, class From> To convert_value(From value) {
     }
 }
 
-// The elements of a tensor in host memory: in place on the CPU, a copy of the used range of a device's
-// storage otherwise.
+// The elements of a tensor in host memory: in place on the CPU, otherwise a copy of the range of the device's
+// storage that the tensor uses.
 class HostValues {
 public:
-    // op: who reads, for errors.
+    // op: the name of the reader, for errors.
     explicit HostValues(const Tensor& x, const char* op = "to_vector");
     // The element `offset` elements after the tensor's first.
     template <class T> T get(std::int64_t offset) const { return reinterpret_cast<const T*>(first_)[offset]; }
