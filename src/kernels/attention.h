@@ -6,17 +6,19 @@
 
 namespace mezzo::kernels {
 
-// q [batch, query, heads, dim], k, v [batch, key, heads, dim] (any strides but 1 in dim), mask (boolean view of
-// [batch, heads, query, key], true: may look) or undefined -> y contiguous like q and, if there are more
-// results, [batch, heads, query] each, float32 (float64 for float64): the largest score q k^T of each query,
-// not scaled, -inf where there is nothing to look at, and the sum of e^(scale (score - largest)). Their
-// log-sum-exp would round the sum away where scores are large.
+// q [batch, query, heads, dim], k, v [batch, key, heads, dim] (stride 1 in dim, any other strides), mask (a
+// boolean view of [batch, heads, query, key], true where a query attends to a key) or undefined -> y,
+// contiguous, of q's shape, and, if there are more results, two of [batch, heads, query] in float32 (float64
+// for float64): `largest`, the largest score q k^T of each query, not scaled, -inf where it attends to no
+// key; and `sum`, the sum of e^(scale (score - largest)). Their log-sum-exp would lose the sum by rounding
+// where scores are large.
 struct ScaledDotProductAttention {
     static constexpr const char* name = "scaled_dot_product_attention";
     double scale = 1;      // of the scores
-    bool causal = false;   // query i looks at keys 0 ... i only
+    bool causal = false;   // query i attends to keys 0 ... i only
     double dropout_p = 0;  // of the weights
-    // Of that dropout: element ((b heads + h) query + i) key + j (kernels/random.h).
+    // Random numbers of that dropout: weight [b, h, i, j] is its element ((b heads + h) query + i) key + j
+    // (kernels/random.h).
     RandomState stream = {};
 };
 // g, q, k, v, y, largest, sum, mask -> gradients of q, k, v.

@@ -7,11 +7,11 @@
 
 namespace mezzo::kernels {
 
-// x, any strides -> the result's dtype, contiguous. Serves contiguous() and clone(), too.
+// x, any strides -> x in the result's dtype, contiguous. contiguous() and clone() use it, too.
 struct Cast {
     static constexpr const char* name = "cast";
 };
-// x, broadcast, any dtype -> an existing tensor with any strides, which may share x's memory.
+// x of any dtype, broadcast -> an existing tensor with any strides, which may share x's memory.
 struct CopyInto {
     static constexpr const char* name = "copy_into";
 };
@@ -20,7 +20,8 @@ struct Fill {
     static constexpr const char* name = "fill";
     double value = 0;
 };
-// Any number of contiguous inputs of the result's dtype, equal in size but along `dim` -> one after the other.
+// Any number of contiguous inputs of the result's dtype, whose shapes differ along `dim` only -> all of them,
+// one after the other along `dim`.
 struct Cat {
     static constexpr const char* name = "cat";
     std::int64_t dim = 0;

@@ -12,8 +12,9 @@ namespace mezzo {
 
 namespace {
 
-// A tensor of another device in host memory, with the same strides. All between its first and its last element
-// is copied, so that what a view leaves out keeps its values when the copy goes back.
+// A tensor's copy in host memory, with the same strides; a tensor of the CPU itself. All memory between the
+// first and the last element is copied, so that elements that a view skips keep their values when the copy is
+// written back.
 class HostCopy {
 public:
     explicit HostCopy(const Tensor& x) : original_(x) {

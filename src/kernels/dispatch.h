@@ -30,8 +30,8 @@ private:
     mutable std::atomic<AnyKernel*> found_[device_type_count] = {};  // null: not looked up; or `missing`
 };
 
-// Runs the CPU's kernel on copies of the tensors in host memory, and copies the results back. `op` goes into
-// the error if the CPU has none either.
+// Runs the CPU's kernel on copies of the tensors in host memory, and copies the results back. Throws
+// Error(backend), in the name of `op`, if the CPU has no kernel either.
 void run_on_cpu(const char* op, const KernelCache& kernels, In in, const void* at, Out out);
 
 // A kernel outside any op, for writes that no graph records: fills, copies into existing tensors, random
@@ -40,7 +40,7 @@ template <class A> class MEZZO_HIDDEN KernelOf {
 public:
     constexpr explicit KernelOf(const char* op = A::name) : op_(op), kernels_(kernel_id<A>) {}
 
-    // Runs it on the device of `out`, with autocast and history out of the picture.
+    // Runs it on the device of `out`, without autocast and without recording.
     void operator()(In in, const A& at, Out out) const {
         if (AnyKernel* kernel = kernels_.on(out[0].device().type()))
             kernel(in, &at, out);

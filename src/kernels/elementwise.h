@@ -1,17 +1,17 @@
-// Element-wise kernels: the ops of mezzo/ops.def and their relatives. Inputs and results may have any strides
-// and be broadcast; inputs may differ in dtype.
+// Element-wise kernels: those of the ops in mezzo/ops.def, and a few others. Inputs and results may have any
+// strides and be broadcast; inputs may differ in dtype.
 #pragma once
 
 #include "kernels/kernel.h"
 
 namespace mezzo::kernels {
 
-// Of the table: the struct has the op's name, as the public function and the functor have.
+// One struct for each op of the table, with the name that its public function and its functor have, too.
 #define MEZZO_UNARY(op, cast, ints, keep, gradient) \
     struct op {                                     \
         static constexpr const char* name = #op;    \
     };
-// alpha is the scalar; clamp has a lower bound alpha and an upper bound beta.
+// alpha is the scalar. clamp has two: alpha is its lower bound, beta its upper bound.
 #define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) \
     struct op {                                            \
         static constexpr const char* name = #op;           \

@@ -6,7 +6,7 @@
 
 namespace mezzo::functors {
 
-// A row's options as the array of StepArgs holds them.
+// Visitors that copy a row's options from and to the array of StepArgs.
 struct OptionsFromArray {
     const double* values;
     template <class R> MEZZO_HD void operator()(const char*, double& option, R) { option = *values++; }
@@ -32,7 +32,7 @@ template <class Row> StepArgs step_args(OptimizerId id, const typename Row::Opti
     Row::options(options, write);
     return args;
 }
-// By the type of the options.
+// Overloads by the type of the options.
 #define MEZZO_OPTIMIZER(name)                                        \
     inline StepArgs step_args(const optim::name##Options& options) { \
         return step_args<name##Row>(OptimizerId::name, options);     \
@@ -40,7 +40,7 @@ template <class Row> StepArgs step_args(OptimizerId id, const typename Row::Opti
 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
 #undef MEZZO_OPTIMIZER
 
-// Everything that one parameter's update needs besides its elements. C: the type it is computed in.
+// Everything that one parameter's update needs besides its elements. C is the type that it computes in.
 template <class Row, class C> struct Prepared {
     typename Row::template Formula<C> formula;
     unsigned way;
@@ -48,15 +48,16 @@ template <class Row, class C> struct Prepared {
     MEZZO_HD Prepared(const typename Row::Options& options, const float* numbers)
         : formula(options, numbers), way(Row::way(options)), maximize(options.maximize) {}
 };
-// An update has been applied.
+// Changes a parameter's numbers after an update has been applied.
 template <class Row> MEZZO_HD void count_update(const typename Row::Options& options, float* numbers) {
     Row::advance(options, numbers);
     numbers[0] += 1;
 }
 
-// The scaler's state after update(), from `previous` and found_inf. PyTorch's rule, with >= for the interval,
-// a floor, a cap, and overflows that hysteresis lets pass: at none left the scale backs off; it is refilled
-// when the interval is complete, or on every clean step.
+// The scaler's state after update(), from `previous` and found_inf. The rule is PyTorch's, with >= for the
+// interval, a floor, a cap, and hysteresis: the scale is lowered from the given number of overflows on. That
+// count starts anew when the interval is complete, or, if refill_every_clean_step, after every step without
+// overflow.
 MEZZO_HD void advance(ScalerState& s, const StepKernels::ScalerArgs& a) {
     s.scale = s.previous_scale;
     s.growth_tracker = s.previous_growth_tracker;
@@ -78,7 +79,7 @@ MEZZO_HD void advance(ScalerState& s, const StepKernels::ScalerArgs& a) {
     s.hysteresis_left = a.hysteresis;
 }
 
-// A check's result enters the scaler's state.
+// Enters the result of a check into the scaler's state.
 MEZZO_HD void note_check(ScalerState& s, bool first, bool bad, const StepKernels::ScalerArgs& a) {
     if (first) {
         s.previous_scale = s.scale;
@@ -97,7 +98,7 @@ MEZZO_HD float inverse_scale(const StepKernels::Statistics& wanted) {
     return static_cast<float>(1.0 / static_cast<double>(scale));
 }
 
-// A NaN norm makes it NaN, as in torch.
+// NaN if the norm is NaN, as in PyTorch.
 MEZZO_HD float factor_of(const GradientScale& scale) {
     const float multiplier = scale.state != nullptr ? scale.state->grad_multiplier : 1.0f;
     if (!scale.clip) return multiplier;

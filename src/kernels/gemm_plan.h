@@ -1,5 +1,5 @@
-// Matrix products as data: what is to be computed, and by which algorithm of a GEMM library. A backend whose
-// products are done by such a library works with it, and src/io keeps it in files.
+// Matrix products as data: what is to be computed, and by which algorithm of a GEMM library. Used by backends
+// that have such a library, and by src/io, which writes it to files.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace mezzo::gemm_plan {
 
-// What the GEMM library does to a product before it stores it. aux: it also stores what the gradient of the
-// activation reads, for gelu_tanh the value before it, for relu a mask. d...: it multiplies by the gradient
-// of the activation, for which it reads that; bgrad: it also stores the sums of D's rows, the gradient of a
-// bias.
+// What the GEMM library does to a product before it stores it. With aux it also stores what the activation's
+// gradient reads: for gelu_tanh the value before the activation, for relu a mask. drelu and dgelu_tanh read
+// that and multiply by the activation's gradient. With bgrad they also store the sums of D's rows, the
+// gradient of a bias.
 enum class Epilogue : std::uint8_t {
     none,
     bias,
@@ -57,15 +57,16 @@ constexpr bool has_activation(Epilogue e) {
 
 // D[m,n] = epilogue(alpha op(A)[m,k] op(B)[k,n] + beta D + bias[m]), column-major, for each of `batch`
 // matrices that lie stride elements apart. aux: a mask of relu_mask_ld(m) bits per column, otherwise of D's
-// type and layout. Everything that the choice of an algorithm may depend on, so also the key of a plan.
+// type and layout. It has everything that the choice of an algorithm may depend on, so it is also
+// the key of a plan.
 struct Problem {
     std::int64_t m = 0, n = 0, k = 0;
     std::int64_t lda = 0, ldb = 0, ldd = 0;
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_d = 0;
     int device = 0;
-    // bytes, of the real pointers
+    // Alignments in bytes, of the actual pointers.
     std::uint16_t align_a = 256, align_b = 256, align_d = 256, align_bias = 256, align_aux = 256;
-    // A bias has D's type, its gradient bias_grad_type().
+    // A bias has D's type; its gradient has bias_grad_type().
     Dtype a_type = float32, b_type = float32, d_type = float32;
     bool trans_a = false, trans_b = false;
     Epilogue epilogue = Epilogue::none;
@@ -74,7 +75,7 @@ struct Problem {
 
     friend bool operator==(const Problem&, const Problem&) = default;
 };
-// Of a bias's gradient: never rounded to 16 bit.
+// The dtype of a bias's gradient, which is never rounded to 16 bit.
 constexpr Dtype bias_grad_type(Dtype d_type) { return d_type == float64 ? float64 : float32; }
 
 struct Algo {
@@ -84,12 +85,12 @@ struct Algo {
     friend bool operator==(const Algo&, const Algo&) = default;
 };
 
-// A product as it is asked for, of which the library may do all or a part: the problem with the most it may
-// do.
+// A product with its activation, as the backend asks for it. The library may do all of it or only a part;
+// `problem` has the epilogue that does the most.
 struct Request {
     Problem problem;
     Activation activation = Activation::none;
-    bool keeps_before = false;  // what the activation's gradient reads is wanted, too
+    bool keeps_before = false;  // what the activation's gradient reads is to be stored, too
 
     friend bool operator==(const Request&, const Request&) = default;
 };
@@ -109,7 +110,7 @@ struct TunedGemm {
     friend bool operator==(const TunedGemm&, const TunedGemm&) = default;
 };
 
-// For what an algorithm was chosen: it means nothing elsewhere.
+// The device and the library for which an algorithm was chosen. It means nothing for any other.
 struct Library {
     std::string device;                  // the GPU's name
     std::uint64_t major = 0, minor = 0;  // its compute capability
@@ -122,9 +123,9 @@ struct Library {
 
 namespace mezzo {
 
-// What a backend remembers of its products, as files see it: Backend::gemm_plans.
+// Access to the choices that a backend has made, for src/io: Backend::gemm_plans.
 struct GemmPlanStore {
-    std::vector<gemm_plan::Library> (*libraries)();  // by index of the device; empty without one
+    std::vector<gemm_plan::Library> (*libraries)();  // by device index; empty without a device
     std::vector<gemm_plan::TunedGemm> (*tuned)();    // of all devices
     void (*adopt)(const gemm_plan::TunedGemm& tuned);
 };

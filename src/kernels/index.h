@@ -1,4 +1,4 @@
-// Look-ups by int64 index, and the sums that they transpose to.
+// Look-ups by int64 index, and their gradients: sums over equal indices.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace mezzo::kernels {
 
-// weight [n, dim], index [...] -> [..., dim]. An index outside: an error on the CPU, and CUDA gives NaN (0 for
-// integers); the sums below ignore it there.
+// weight [n, dim], index [...] -> [..., dim]. In all kernels of this file an index out of range is an error
+// on the CPU. On CUDA look-ups give NaN for it (0 for integers), and sums ignore it.
 struct Embedding {
     static constexpr const char* name = "embedding";
     std::int64_t padding_idx = -1;  // only the gradient reads it; -1: none

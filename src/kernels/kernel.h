@@ -5,7 +5,7 @@
 
 #include "mezzo/tensor.h"
 
-// Of templates with an instance per op: their long names have no place in a shared library's table of symbols.
+// For templates with an instance per op, whose long names would only swell the library's symbol table.
 #define MEZZO_HIDDEN [[gnu::visibility("hidden")]]
 
 namespace mezzo {
@@ -13,12 +13,12 @@ namespace mezzo {
 using In = std::span<const Tensor>;
 using Out = std::span<const Tensor>;
 
-// Computes out from in; shapes, dtypes and devices have been checked. Reads no graph, opens no scope. A is the
-// struct of the op's attributes (src/kernels/*.h), which also names the kernel: A::name. Unless its comment
-// says otherwise, a result has been made contiguous and with the right shape and dtype.
+// Computes out from in. Shapes, dtypes and devices have been checked. It does not use autograd or autocast. A
+// is the struct of the op's attributes (src/kernels/*.h), which also names the kernel: A::name. Unless the
+// struct's comment says otherwise, results are contiguous and have the right shape and dtype.
 template <class A> using Kernel = void(In in, const A& at, Out out);
 
-// What a kernel is called. Each attribute struct has one of its own: its address tells kernels apart.
+// Identifies a kernel by its address: each attribute struct has one KernelId. The name is for errors.
 struct KernelId {
     const char* name;
 };

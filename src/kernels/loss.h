@@ -1,5 +1,5 @@
-// Losses. Inputs are contiguous and of any floating dtypes; values are float32, or float64 as soon as an input
-// is, and gradients in the result's dtype.
+// Losses. Inputs are contiguous and of any floating dtypes. Losses are float32, or float64 if an input is; a
+// gradient has the dtype of its result.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct L1Loss {
 struct SmoothL1Loss {
     static constexpr const char* name = "smooth_l1_loss";
     Reduction reduction = Reduction::mean;
-    double beta = 1;  // where it turns from square to linear
+    double beta = 1;  // the difference at which it turns from square to linear
 };
-// The CPU refuses inputs that are no probabilities.
+// An input outside of [0, 1] is an error on the CPU, NaN on CUDA.
 struct BinaryCrossEntropy {
     static constexpr const char* name = "binary_cross_entropy";
     Reduction reduction = Reduction::mean;
@@ -56,12 +56,12 @@ struct BinaryCrossEntropyWithLogitsGrad {
     Reduction reduction = Reduction::mean;
 };
 
-// log_p [rows, classes], target int64 [rows] -> 0-dim, or [rows] with Reduction::none. A target outside the
-// classes that is not ignore_index: an error on the CPU, NaN on CUDA.
+// log_p [rows, classes], target int64 [rows] -> 0-dim, or [rows] with Reduction::none. A target that is
+// neither a class nor ignore_index is an error on the CPU, NaN on CUDA.
 struct NllLoss {
     static constexpr const char* name = "nll_loss";
     Reduction reduction = Reduction::mean;
-    std::int64_t ignore_index = -100;  // rows with this target count for nothing
+    std::int64_t ignore_index = -100;  // rows with this target are left out
 };
 // g, target -> gradient of log_p [rows, classes].
 struct NllLossGrad {

@@ -12,22 +12,23 @@ struct MatMul {
     static constexpr const char* name = "matmul";
     double beta = 0;  // 0: the result's old elements are not read
 };
-// x [.., in], weight [out, in], optional bias [out] -> activation(x weight^T + bias) [.., out]. A second
-// result, if there is one: the value before the activation (gelu, gelu_tanh), or on CUDA, if it is uint8, the
-// relu mask (kernels/activation.h).
+// x [.., in], weight [out, in], optional bias [out] -> activation(x weight^T + bias) [.., out]. If there is a
+// second result, it is the value before the activation (gelu, gelu_tanh), or, on CUDA, the relu mask as uint8
+// (kernels/activation.h).
 struct Linear {
     static constexpr const char* name = "linear";
     Activation activation = Activation::none;
 };
-// g, kept [rows, cols] of one dtype, and a relu mask of kept (CUDA) or undefined; kept is the activation's
-// result for relu, otherwise what it saw -> the gradient before the activation, and its column sums [cols]
-// (float32; float64 for float64).
+// g, saved [rows, cols] of one dtype, and the relu mask of saved (CUDA) or undefined -> the gradient before
+// the activation, and its column sums [cols] (float32; float64 for float64). saved is the activation's result
+// for relu, its input otherwise.
 struct ActivationGrad {
     static constexpr const char* name = "activation_grad";
     Activation activation = Activation::none;
 };
-// g [rows, out], weight [out, in], kept [rows, in] of one dtype, and a relu mask of it (CUDA) or undefined ->
-// g weight taken through the activation, as ActivationGrad has it, and, if column_sums, its column sums.
+// g [rows, out], weight [out, in], saved [rows, in] of one dtype, and the relu mask of saved (CUDA) or
+// undefined -> the gradient g weight before the activation, as in ActivationGrad, and, if column_sums, its
+// column sums.
 struct LinearInputGrad {
     static constexpr const char* name = "linear_input_grad";
     Activation activation = Activation::none;

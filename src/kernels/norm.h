@@ -12,7 +12,7 @@ struct LayerNorm {
     static constexpr const char* name = "layer_norm";
     double eps = 1e-5;  // added to the variance
 };
-// g, x, weight, mean, rstd -> gradients of x, weight, bias. Kernels take rstd, and so need no eps.
+// g, x, weight, mean, rstd -> gradients of x, weight, bias. Kernels read rstd and need no eps.
 struct LayerNormGrad {
     static constexpr const char* name = "layer_norm_grad";
     double eps = 1e-5;

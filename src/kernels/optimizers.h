@@ -1,12 +1,13 @@
-// The optimizers whose update is one kernel. A row says an optimizer's options with their rules, the names of
+// The optimizers whose update is one kernel. A row has an optimizer's options with their rules, the names of
 // its state, and the formula that serves every device. Formulas and their order of evaluation are PyTorch's;
 // include/mezzo/optim_options.h writes them out.
 //
-// A formula is made once per parameter and update from the options and the parameter's numbers on the device:
-// numbers[0] counts its updates so far, the row's own follow. update() is the update of one element: w the
-// parameter, g the gradient, s the state; it returns the new parameter. C is float or double. `way` says
-// which of the formula's ways (combinations of options) is taken: loops are instantiated for each, so that
-// they contain no branch; a kernel may pass it at run time. used(way) has bit k set if state k takes part.
+// A Formula is made once per parameter and update, from the options and the parameter's numbers on the
+// device: numbers[0] counts the updates so far, and the row's own numbers follow, as named in `counted`.
+// update() is the update of one element: w is the parameter, g the gradient, s the state; it returns the new
+// parameter. C is float or double. A way is a combination of options that would need a branch per element:
+// the CPU has a loop for each, in which `way` is a constant; a CUDA kernel gets `way` at run time. used(way)
+// has bit k set if state k takes part.
 #pragma once
 
 #include "kernels/functor_math.h"
@@ -38,7 +39,7 @@ struct SGDRow {
         visit.require(!o.nesterov || (o.momentum > 0 && o.dampening == 0),
                       "nesterov needs momentum > 0 and dampening 0");
     }
-    static constexpr unsigned ways = 6, momentum = 2, nesterov = 4;  // and 1 with weight decay
+    static constexpr unsigned ways = 6, momentum = 2, nesterov = 4;  // plus 1 with weight decay
     MEZZO_HD static unsigned way(const Options& o) {
         return (o.weight_decay != 0 ? 1u : 0u) + (o.momentum == 0 ? 0u : o.nesterov ? nesterov : momentum);
     }
@@ -57,7 +58,7 @@ struct SGDRow {
         MEZZO_HD C update(C w, C g, C* s, unsigned way) const {
             if ((way & 1) != 0) g = g + decay * w;
             if (way >= momentum) {
-                // At first the buffer's content does not count, not even when it is NaN.
+                // The first update ignores the buffer's content, even if it is NaN.
                 const C b = first ? g : mu * s[0] + gain * g;
                 s[0] = b;
                 g = way >= nesterov ? g + mu * b : b;
@@ -102,7 +103,7 @@ template <class Options_, bool decoupled> struct AdamRowOf {
             root_correction2 = static_cast<C>(math::sqrt(1 - math::pow(o.beta2, t)));
         }
         MEZZO_HD C update(C w, C g, C* s, unsigned way) const {
-            w = w * shrink;  // by 1 without decoupled decay, so that both round alike
+            w = w * shrink;  // times 1 in Adam, so that Adam and AdamW round alike
             if ((way & decayed) != 0) g = g + decay * w;
             const C m = beta1 * s[0] + one_minus_beta1 * g;
             C v = beta2 * s[1] + one_minus_beta2 * g * g;
@@ -158,7 +159,7 @@ struct RMSpropRow {
             if ((way & centered) != 0) {
                 const C mean = s[2] + one_minus_alpha * (g - s[2]);
                 s[2] = mean;
-                // Rounding may leave less than nothing where the gradient hardly changes.
+                // Rounding may make it negative where the gradient hardly changes.
                 variance = square - mean * mean;
                 variance = variance < C(0) ? C(0) : variance;
             }
@@ -207,7 +208,7 @@ struct AdagradRow {
 struct NAdamRow {
     using Options = optim::NAdamOptions;
     static constexpr const char* state[] = {"exp_avg", "exp_avg_sq"};
-    // mu_product: of all mu_t so far
+    // mu_product: the product of all mu_t so far
     static constexpr const char* counted[] = {"steps", "mu_product"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
@@ -289,7 +290,7 @@ struct LionRow {
         MEZZO_HD C update(C w, C g, C* s, unsigned) const {
             const C m = beta1 * s[0] + one_minus_beta1 * g;
             s[0] = beta2 * s[0] + one_minus_beta2 * g;
-            const C sign = m > C(0) ? C(1) : m < C(0) ? C(-1) : m;  // of 0 it is 0, of NaN NaN
+            const C sign = m > C(0) ? C(1) : m < C(0) ? C(-1) : m;  // the sign of 0 is 0, of NaN it is NaN
             return w * shrink - lr * sign;
         }
     };

@@ -1,4 +1,4 @@
-// What users set about kernels, in builds without those kernels, too.
+// Settings of kernels. They exist in builds without those kernels, too.
 #include <atomic>
 #include <mutex>
 

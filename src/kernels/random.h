@@ -1,4 +1,4 @@
-// Kernels that draw. `stream` is where their random numbers begin: Philox key (seed) and block (offset);
+// Kernels that draw random numbers. `stream` is where these begin: Philox key (seed) and block (offset).
 // core/philox.h says which element takes which bits.
 #pragma once
 
@@ -27,7 +27,7 @@ struct RandomInt {
     std::int64_t low = 0, high = 1;
     RandomState stream = {};
 };
-// x -> 0 with probability p, rounded to 2^-16, otherwise x / (1 - p).
+// x -> 0 with probability p (rounded to a multiple of 2^-16), otherwise x / (1 - p).
 struct Dropout {
     static constexpr const char* name = "dropout";
     double p = 0;

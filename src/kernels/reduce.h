@@ -1,5 +1,5 @@
-// Reductions: contiguous x -> x reduced over `axes` (ascending, not negative). The result may be float32 for a
-// 16-bit x.
+// Reductions: contiguous x -> x reduced over `axes` (ascending, not negative). The result may be float32 for
+// a 16-bit x.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct Sum {
     static constexpr const char* name = "sum";
     Axes axes = {};
 };
-// keepdim says whether the result's shape has a 1 for each axis; kernels need not know.
+// keepdim: the result's shape has a 1 for each axis. Only the decomposition reads it.
 struct Mean {
     static constexpr const char* name = "mean";
     Axes axes = {};
@@ -33,13 +33,13 @@ struct Norm {
     Axes axes = {};
     bool keepdim = false;
 };
-// x -> int64: the first place of the largest element along `dim`; NaN is the largest.
+// x -> int64: the index of the largest element along `dim`, the first of several; NaN counts as the largest.
 struct ArgMax {
     static constexpr const char* name = "argmax";
     std::int64_t dim = 0;
 };
-// g, x, y; g and y have a 1 for each axis -> g where x == y, divided by the number of ties. Kernels see the
-// axes from the shapes.
+// g, x, y; g and y have a 1 for each axis -> g where x == y, divided by the number of ties. Kernels follow
+// the shapes and do not read the axes.
 struct AmaxGrad {
     static constexpr const char* name = "amax_grad";
     Axes axes = {};

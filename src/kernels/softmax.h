@@ -7,7 +7,7 @@
 
 namespace mezzo::kernels {
 
-// x -> e^x / sum e^x along dim.
+// x -> e^x / (sum of e^x along dim).
 struct Softmax {
     static constexpr const char* name = "softmax";
     std::int64_t dim = 0;

@@ -1,4 +1,5 @@
-// The contract of the optimizer step: kernels over lists of parameters, everything that decides in device memory.
+// The interface of the optimizer step's kernels. They work on lists of parameters, and keep every number that
+// decides how a step goes on (overflow, scale, norm, counts) in device memory.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 namespace mezzo {
 
 // The scaler's device state: one 64-byte line of float32 (counts are exact below 2^24). The first check of an
-// iteration keeps scale, tracker and hysteresis as `previous`, and every check leaves the others as update()
-// would: so update() itself has nothing to launch.
+// iteration stores scale, tracker and hysteresis as `previous`, and every check computes what update() would
+// make of them, so that update() launches nothing.
 struct ScalerState {
     float scale;  // loss scale
     float growth_tracker;
@@ -24,7 +25,7 @@ struct ScalerState {
 struct StepState {
     float found_inf;        // of this optimizer's gradients: 0 or 1
     float grad_multiplier;  // 1/scale, or 1
-    float norm;             // of the gradients times grad_multiplier, when asked
+    float norm;             // of the gradients times grad_multiplier, if asked for
     float applied;          // steps applied so far (exact below 2^24)
     float skipped;
     float pad[11];
@@ -34,13 +35,13 @@ struct StepState {
 struct ParamRef {
     void* param;  // float32, float64, or 16 bit without a master
     void* grad;   // grad_dtype
-    // In the order of the optimizer's row: float32 (float64 for float64 parameters); null if unused.
+    // In the order of the optimizer's row; float32 (float64 for float64 parameters), null if unused.
     void* state[max_optimizer_state];
     void* copy16;  // 16-bit copy to write, or null
     std::int64_t numel;
     Dtype dtype, grad_dtype, copy16_dtype;
-    std::uint32_t group = 0;  // whose StepArgs hold for it
-    // Device: updates applied to this parameter so far, then the numbers that the row keeps of a parameter.
+    std::uint32_t group = 0;  // the index of its StepArgs
+    // In device memory: the updates applied to this parameter so far, then the row's own numbers (`counted`).
     float* step;
 };
 
@@ -55,7 +56,7 @@ inline constexpr int optimizer_count = int(OptimizerId::count);
 struct StepArgs {
     OptimizerId optimizer{};
     double options[max_optimizer_options] = {};  // in the row's order: the first is the learning rate
-    const double* lr_on_device = nullptr;        // if given, read by the kernel in place of it
+    const double* lr_on_device = nullptr;        // if given, the kernel reads the learning rate here
 
     friend bool operator==(const StepArgs&, const StepArgs&) = default;
 };
@@ -70,7 +71,7 @@ struct GradientScale {
 
 // The kernels of optimizers and scaler, per device type. States are in device memory.
 struct StepKernels {
-    // How update() changes the scale (amp-semantics section 2.5 with floor, cap and hysteresis).
+    // How update() changes the scale: see functors::advance() in kernels/functor_step.h.
     struct ScalerArgs {
         float growth_factor, backoff_factor, growth_interval, min_scale, max_scale, hysteresis;
         bool refill_every_clean_step, dynamic;
@@ -79,19 +80,19 @@ struct StepKernels {
     };
     struct Statistics {
         StepState* state;
-        float* norm = nullptr;          // the norm is wanted: here and in state
-        ScalerState* scaler = nullptr;  // takes part: found_inf, and the state after update()
-        bool first = false;             // no other check since the scaler's last update()
+        float* norm = nullptr;          // if given, the norm is stored here and in state
+        ScalerState* scaler = nullptr;  // if given, it gets found_inf and its state after update()
+        bool first = false;             // the first check since the scaler's last update()
         bool scaled = false;            // gradients are to be divided by the scale
-        bool again = false;             // state->found_inf stays when it is 1
+        bool again = false;             // state->found_inf stays 1 if it is 1
         ScalerArgs args = {};
     };
-    // Reads all gradients once. found_inf: any gradient, or gradient / scale, is not finite. Then settles
-    // everything that the update and the scaler's update() need.
+    // Reads all gradients once, and computes everything that the update and the scaler's update() need.
+    // found_inf is 1 if any gradient, or gradient / scale, is not finite.
     void (*statistics)(std::span<const ParamRef> params, const Statistics& wanted);
-    // One update of every parameter with gradient * scale, unless *found_inf is 1 (null: never). Copies16 are
-    // written in the same pass. Then every *step += 1 and counts->applied += 1, or counts->skipped += 1. All
-    // groups are of one optimizer.
+    // Updates every parameter with gradient * scale, unless found_inf is given and *found_inf is 1. 16-bit
+    // copies are written in the same pass. Afterwards every *step and counts->applied grow by 1, or, if the
+    // update was skipped, counts->skipped does. All groups are of one optimizer.
     void (*update)(std::span<const ParamRef> params, std::span<const StepArgs> groups,
                    const GradientScale& scale, const float* found_inf, StepState* counts);
     // gradient *= scale.
@@ -99,10 +100,10 @@ struct StepKernels {
     void (*clip_by_value)(std::span<const ParamRef> params, double limit);
     // flags[i] (device) = 1 if gradient i holds inf or NaN, else 0.
     void (*flag_nonfinite)(std::span<const ParamRef> params, float* flags);
-    // The scaler's state after update(), from `previous` and found_inf anew.
+    // Computes the scaler's state after update() anew, from `previous` and found_inf.
     void (*update_scale)(ScalerState* scaler, const ScalerArgs& args);
 };
-// Null for a device that has none: see kernels/step_copies.h.
+// Null for a device type that has none: kernels/step_copies.h has a substitute.
 const StepKernels* step_kernels(DeviceType type);
 
 }  // namespace mezzo
