@@ -1,5 +1,5 @@
-// The gradient before a linear layer's activation, and its column sums (the bias's gradient), in one pass:
-// the incoming gradient and what the activation kept are read once, and the result is not read again.
+// The gradient by the input of a linear layer's activation, and its column sums (the bias's gradient), in one
+// pass: the incoming gradient and what the activation saved are read once, and the result is not read again.
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int warps = 8;
 
-// What the activation kept: `pack` neighbours of a row.
+// The tensor that the activation saved: `pack` adjacent elements of a row.
 template <class T, int pack> struct Values {
     const T* p;
     std::int64_t cols;
@@ -23,7 +23,7 @@ template <class T, int pack> struct Values {
     }
 };
 
-// A ReLU mask in the place of relu's result: 1 where that is positive, else 0. 8 is a multiple of `pack`.
+// A ReLU mask in place of relu's result: 1 where the result is positive, else 0. 8 is a multiple of `pack`.
 template <class T, int pack> struct Bits {
     const std::uint8_t* p;
     std::int64_t ld;
@@ -34,8 +34,9 @@ template <class T, int pack> struct Bits {
     }
 };
 
-// A block takes 32 packs of neighbouring columns, one per lane, and a part of the rows; sums are of the
-// rounded results, as a second pass would find them. parts: [splits, cols] or null; g and before may be one.
+// A block takes 32 packs of adjacent columns, one per lane, and a part of the rows. The sums are those of the
+// rounded results, as a separate pass would compute them. parts: [splits, cols] or null. g and before may be
+// the same memory.
 template <class T, int pack, class Kept, class F>
 __global__ void activation_grad_kernel(const T* g, Kept kept, T* before, Compute<T>* parts, std::int64_t rows,
                                        std::int64_t cols, std::int64_t splits, F gradient) {
@@ -74,7 +75,8 @@ __global__ void activation_grad_kernel(const T* g, Kept kept, T* before, Compute
     }
 }
 
-// before = g activation'(kept), mask in kept's place if there is one; sums of its columns unless null.
+// before = g activation'(kept), read from the mask instead of `kept` if there is one; `sums` are its column
+// sums, unless null.
 struct Pass {
     const void *g, *kept, *mask;
     void *before, *sums;

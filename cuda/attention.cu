@@ -19,11 +19,10 @@ namespace {
 constexpr int tile = 32, warps = 4, warp_rows = tile / warps;
 constexpr unsigned threads = 32 * warps;
 
-// Parts of the operands, and weights on their way from one thread to others: 12.7 KB in float32, 25.3 KB in
-// float64.
+// Parts of the operands, and weights that threads hand to each other: 12.7 KB in float32, 25.3 KB in float64.
 template <class C> struct Tiles { C a[tile][tile + 1], b[tile][tile + 1], w[tile][tile + 1]; };
 
-// Some rows of one head. Rows behind `count` read as zeros.
+// Some rows of one head. Rows past `count` read as zeros.
 template <class C> struct Operand {
     const HeadRows& x;
     std::int64_t offset, count, dim;
@@ -51,7 +50,7 @@ template <class C> __device__ void dots(Tiles<C>& t, const Operand<C>& a, std::i
                                         const Operand<C>& b, std::int64_t b0, C (&s)[warp_rows]) {
     for (C& sum : s) sum = 0;
     for (std::int64_t column = 0; column < a.dim; column += tile) {
-        __syncthreads();  // what was in the tiles has been read
+        __syncthreads();  // all threads have read the old contents of the tiles
         a.stage(t.a, a0, column);
         b.stage(t.b, b0, column);
         __syncthreads();
@@ -62,7 +61,8 @@ template <class C> __device__ void dots(Tiles<C>& t, const Operand<C>& a, std::i
     }
 }
 
-// sum[r][n] += over the lanes l: w[r] of lane l times element (b0 + l, column + 32 n + lane()) of b.
+// sum[r][n] += the sum over all lanes l of (w[r] of lane l) times element (b0 + l, column + 32 n + lane()) of
+// b.
 template <class C, int parts> __device__ void accumulate(Tiles<C>& t, const C (&w)[warp_rows],
                                                          const Operand<C>& b, std::int64_t b0,
                                                          std::int64_t column, C (&sum)[warp_rows][parts]) {
@@ -82,7 +82,8 @@ template <class C, int parts> __device__ void accumulate(Tiles<C>& t, const C (&
     }
 }
 
-// The tile of results a block works on: rows from `first` of head h in batch b, dimensions from `column`.
+// The tile of results that a block computes: rows from `first` of head h in batch b, dimensions from
+// `column`.
 struct Place {
     std::int64_t bh, b, h, first, column;
 
@@ -116,19 +117,20 @@ __device__ void store_rows(const Attention& a, const Place& place, std::int64_t 
     }
 }
 
-// One row's scores of a tile as weights exp(scale (score - max)), with the running maximum and this lane's
-// share of their sum; returns what earlier results must be multiplied by.
+// Turns one row's scores of a tile, one per lane, into weights exp(scale (score - max)), and updates the
+// row's running maximum and this lane's share of the sum. Returns the factor by which earlier results must be
+// multiplied.
 template <class C> __device__ C online_softmax(C& score, C scale, C& max, C& sum) {
     const C before = max;
     max = Max()(before, warp_reduce(score, Max()));
-    const C base = max == -static_cast<C>(INFINITY) ? C(0) : max;  // nothing to look at so far
+    const C base = max == -static_cast<C>(INFINITY) ? C(0) : max;  // every key so far is hidden
     const C shrink = functors::math::exp(scale * (before - base));
     score = functors::math::exp(scale * (score - base));
     sum = sum * shrink + score;
     return shrink;
 }
 
-// Keys that any of the rows first to first + tile - 1 looks at.
+// The end of the keys that any of the queries first to first + tile - 1 attends to.
 __device__ std::int64_t keys_seen(const Attention& a, std::int64_t first) {
     return a.causal && first + tile < a.key ? first + tile : a.key;
 }
@@ -216,7 +218,7 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
     }
 }
 
-// dv = d(p)^T g and dk = scale ds^T q, with d the dropout.
+// dv = d(p)^T g and dk = scale ds^T q, where d is dropout.
 template <class C, int parts> __global__ void __launch_bounds__(threads)
     key_gradient_kernel(Attention a, HeadRows g, HeadRows q, HeadRows k, HeadRows v,
                         const RowStatistics<C>* statistics, std::int64_t statistics_stride, AnyArray<C> dk,
@@ -268,7 +270,7 @@ template <class C> __global__ void statistics_kernel(Attention a, HeadRows g, He
     }
 }
 
-// run(number of 32-dimension parts as a constant) for the narrow and the wide instantiation.
+// Calls run with the number of 32-column parts of a pass as a constant: 2 for dim up to 64, else 4.
 template <class Run> void with_parts(const Attention& a, const Run& run) {
     if (a.dim <= 2 * tile)
         run(std::integral_constant<int, 2>());

@@ -18,17 +18,18 @@ struct HeadRows {
     __device__ std::int64_t offset(std::int64_t b, std::int64_t h) const { return b * batch + h * head; }
 };
 
-// May query i look at key j? A boolean view of [batch, heads, query, key], or null.
+// Whether query i may attend to key j: a boolean view of [batch, heads, query, key], or null.
 struct AttentionMask {
     const bool* p;
     std::int64_t batch, head, query, key;
 };
 
-// Which weights are dropped: element ((b heads + h) query + i) key + j as core/philox.h says.
+// Which weights are dropped. Weight (b, h, i, j) is element ((b heads + h) query + i) key + j of the random
+// stream, which core/philox.h describes.
 struct AttentionDropout {
     RandomStream stream;
     std::uint32_t threshold;  // 0: nothing is dropped
-    double scale;             // of those kept
+    double scale;             // of the weights that are kept
 
     __device__ bool kept(std::uint64_t element) const {
         return threshold == 0 || philox_half(words(element), static_cast<int>(element % 8)) >= threshold;
@@ -65,20 +66,22 @@ struct Attention {
                 static_cast<std::uint64_t>(i)) *
                static_cast<std::uint64_t>(key);
     }
-    // Whether query i looks at key j; false outside the lengths.
+    // Whether query i attends to key j; false outside the lengths.
     __device__ bool visible(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
         if (i >= query || j >= key || (causal && j > i)) return false;
         return mask.p == nullptr || mask.p[b * mask.batch + h * mask.head + i * mask.query + j * mask.key];
     }
 };
 
-// What the gradient needs of a query row: p = exp(scale (score - max) - log_sum), ds = p (dp - delta). Max
-// and logarithm apart: their sum would round the logarithm away where scores are large.
+// What the gradient needs to know about a query row: p = exp(scale (score - max) - log_sum), ds = p (dp -
+// delta). Maximum and logarithm are separate, because their sum would round the logarithm away where scores
+// are large.
 template <class C> struct alignas(4 * sizeof(C)) RowStatistics {
     C max, log_sum, delta;  // max: of the scores, not scaled; log_sum: times a factor
 };
 
-// Rows of RowStatistics per head: the queries in whole tiles, so that no kernel needs a bound.
+// Rows of RowStatistics per head: the number of queries rounded up to whole tiles, so that no kernel needs a
+// bounds check.
 inline constexpr std::int64_t statistics_tile = 128;
 inline std::int64_t statistics_rows(std::int64_t query) {
     return (query + statistics_tile - 1) / statistics_tile * statistics_tile;
@@ -88,23 +91,25 @@ inline HeadRows head_rows(const Tensor& x) {
     return {raw(x), x.dtype(), x.strides()[0], x.strides()[1], x.strides()[2]};
 }
 
-// From q and k of the row, its mask (or undefined) and attributes; says nothing of the other operands.
+// The problem of an op with these q, k, mask (or undefined) and attributes. The other operands are not looked
+// at.
 Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask,
                             const kernels::ScaledDotProductAttention& at);
 
-// {max, factor * ln sum, delta = sum over dim of g y} of every row [batch, heads, statistics_rows]; {inf, 0,
-// 0} where there was nothing to look at and behind the last query, which makes weights and gradients 0.
+// {max, factor * ln sum, delta = sum over dim of g y} of every row [batch, heads, statistics_rows]. Rows in
+// which every key is hidden and rows past the last query get {inf, 0, 0}, which makes weights and gradients
+// 0.
 template <class C> void attention_statistics(const Attention& a, const Tensor& g, const Tensor& y,
                                              const Tensor& max, const Tensor& sum, double factor,
                                              RowStatistics<C>* out);
 
-// Longer sequences leave the int indices of the Tensor Core kernels.
+// The Tensor Core kernels index with int, which longer sequences would overflow.
 inline constexpr std::int64_t flash_max_length = std::int64_t(1) << 30;
 
-// The Tensor Core kernels, if they take these operands; false: nothing was done.
+// The Tensor Core kernels, if they take these operands. If they return false, nothing was done.
 bool flash_attention_forward(const Attention& a, In in, Out out);
 bool flash_attention_backward(const Attention& a, In in, Out out);
-// What both ask of the problem and of an operand.
+// What both require of the problem and of an operand.
 bool flash_takes(const Attention& a, const Tensor& q);
 bool flash_reads(const Tensor& x, Dtype dtype);
 

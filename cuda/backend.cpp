@@ -1,4 +1,4 @@
-// CUDA devices as mezzo's core sees them: memory and copies on each device's own stream.
+// The CUDA backend: memory and copies on each device's own stream, and the lists of its kernels.
 #include <mutex>
 #include <set>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 
 using cuda::OnDevice;
 
-// Kept for good, because pointers to the names are given out.
+// The names are never freed, because pointers to them are given out.
 const char* hardware_name(int index) {
     static std::mutex mutex;
     static std::set<std::string>& names = *new std::set<std::string>;

@@ -7,7 +7,7 @@
 namespace mezzo::cuda {
 namespace {
 
-constexpr bool same = true, real = false;  // the `ints` column: whether integers are computed in
+constexpr bool same = true, real = false;  // values of the `ints` column: are integers computed as integers?
 
 enum class BinaryOp : std::uint8_t {
 #define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) name,
@@ -19,8 +19,8 @@ enum class BinaryOp : std::uint8_t {
 #include "mezzo/ops.def"
 #undef MEZZO_BINARY
 
-// Any binary op in C, looked up when the kernel runs: one kernel in place of one per op, for the types in
-// which no model is trained.
+// Any binary op in compute type C, chosen when the kernel runs. So the types in which no model is trained
+// have one kernel for all ops instead of one per op.
 template <class C> struct AnyBinary {
     BinaryOp op;
     __device__ C operator()(C a, C b) const {

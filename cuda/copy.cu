@@ -96,7 +96,7 @@ void fill(In, const kernels::Fill& at, Out out) {
     }
 }
 
-// Each input is copied into its slab [outer, size * inner] of the rows of out.
+// Each input, seen as [outer, size * inner], is copied into its columns of out.
 void cat(In in, const kernels::Cat& at, Out out) {
     use_device_of(out[0]);
     const Shape& shape = out[0].shape();

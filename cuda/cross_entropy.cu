@@ -21,7 +21,7 @@ Targets targets_of(const Tensor& target, std::int64_t ignore_index, std::int64_t
     return {static_cast<const std::int64_t*>(raw(target)), ignore_index, classes};
 }
 
-// Losses of rows and how many rows count.
+// The sum of the losses of some rows, and how many of them count.
 template <class C> struct Weighted { C sum, count; };
 template <class C> struct WeightedOp {
     using Acc = Weighted<C>;
@@ -33,7 +33,7 @@ template <class C> struct WeightedOp {
     __device__ C finish(const Acc& acc) const { return mean ? acc.sum / acc.count : acc.sum; }
 };
 
-// Rows that count, as value and weight.
+// 1 for each row that counts, else 0: the sum is the number of rows that count.
 template <class C> struct LoadCounted {
     Targets targets;
     __device__ Weighted<C> operator()(std::int64_t row, std::int64_t) const {
@@ -53,7 +53,7 @@ template <class C> struct LoadRowLoss {
     }
 };
 
-// Every row its own output.
+// No reduction: every row is an output.
 ReduceShape each_row(std::int64_t rows) { return reduce_shape(Shape{rows}, {}); }
 
 template <class C>
@@ -62,7 +62,8 @@ void reduce_losses(const LoadRowLoss<C>& load, Reduction reduction, std::int64_t
     reduce(load, WeightedOp<C>{reduction == Reduction::mean}, each ? each_row(rows) : reduce_all(rows), out);
 }
 
-// A gradient per row from the loss's: g / (rows that count), g, or g[row].
+// The gradient by the loss of a row: g / (number of rows that count) for the mean, g for the sum, g[row] for
+// none.
 template <class C> struct RowGradient {
     AnyArray<C> g, count;
     Reduction reduction;
@@ -99,7 +100,8 @@ __global__ void nll_grad_kernel(RowGradient<C> g, Targets targets, AnyArray<C> o
 }
 
 // loss = (1 - smoothing) (lse - x[target]) + smoothing (lse - mean(x)), lse = max + ln(sum(exp(x - max))).
-// Max and sum go to the gradient apart: their log-sum-exp would round the sum away where logits are large.
+// Maximum and sum are saved for the gradient separately, because their log-sum-exp would round the sum away
+// where logits are large.
 template <class Team, class X>
 __global__ void cross_entropy_kernel(X x, Targets targets, Rows r, AnyArray<typename X::C> loss,
                                      AnyArray<typename X::C> max, AnyArray<typename X::C> sum,

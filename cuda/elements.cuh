@@ -19,7 +19,8 @@ template <class T> struct Array {
     __device__ void store(std::int64_t i, C value) const { p[i] = convert<T>(value); }
 };
 
-// An array whose dtype is known when the kernel runs; computes in Acc. One extra uniform branch per access.
+// An array whose dtype is known only when the kernel runs; computes in Acc. Each access costs one more
+// branch, which all threads take the same way.
 template <class Acc> struct AnyArray {
     using C = Acc;
     void* p;
@@ -31,7 +32,7 @@ template <class Acc> struct AnyArray {
 template <class T> Array<T> array_of(const Tensor& x) { return {static_cast<T*>(raw(x))}; }
 template <class C> AnyArray<C> any_of(const Tensor& x) { return {raw(x), x.dtype()}; }
 
-// Makes the tensor's device the one of the next launches.
+// Makes the tensor's device the current device of the calling thread.
 inline void use_device_of(const Tensor& x) {
     if (x.device().index != current_device()) set_device(x.device().index);
 }

@@ -9,8 +9,9 @@ namespace mezzo::cuda {
 
 inline constexpr unsigned elementwise_block = 256;
 
-// Where corresponding elements of N operands lie; operand 0 is the result. Dimensions are merged where all
-// operands allow it, the last one runs fastest. Strides are in elements, 0 where an operand is broadcast.
+// Where corresponding elements of N operands lie; operand 0 is the result. Adjacent dimensions are merged
+// where the strides of all operands allow it; the last dimension is the innermost. Strides are in elements, 0
+// where an operand is broadcast.
 template <int N> struct OperandLayout {
     std::int64_t numel;
     int dims;
@@ -19,7 +20,7 @@ template <int N> struct OperandLayout {
     Dtype dtype[N];
 };
 
-// Appends a dimension, outermost first.
+// Appends a dimension. The outermost must be appended first.
 template <int N> void push_dim(OperandLayout<N>& l, std::int64_t size, const std::int64_t (&strides)[N]) {
     if (size == 1) return;
     bool mergeable = l.dims > 0;
@@ -62,7 +63,7 @@ __device__ void split_index(const OperandLayout<N>& l, Index rest, std::int64_t 
     for (int k = 0; k < N; ++k) offset[k] += static_cast<std::int64_t>(rest) * l.strides[k][0];
 }
 
-// Offsets of element i in every operand. 64-bit division is slow: used for huge tensors only.
+// The offset of element i in every operand. 64-bit division is slow and therefore used for huge tensors only.
 template <int N>
 __device__ void locate(const OperandLayout<N>& l, std::int64_t i, std::int64_t (&offset)[N]) {
     for (int k = 0; k < N; ++k) offset[k] = 0;

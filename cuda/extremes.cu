@@ -14,7 +14,8 @@ template <class C> __device__ C lowest() {
         return -static_cast<C>(INFINITY);
 }
 
-// The largest value times sign (1 or -1, so that one kernel serves max and min); NaN wins.
+// The largest value, or the smallest: flip() reverses the order of values, so that one kernel serves max and
+// min. NaN wins.
 template <class C> struct ExtremeOp {
     using Acc = C;
     using Result = C;
@@ -54,7 +55,7 @@ template <class C> struct ArgmaxOp {
 
 template <class C> __device__ bool chosen(C x, C y) { return x == y; }
 
-// 1 where x was chosen as its output y.
+// 1 where x equals its output y, which means that it was chosen.
 template <class C> struct LoadTie {
     AnyArray<C> x, y;
     __device__ std::int64_t operator()(std::int64_t offset, std::int64_t output) const {

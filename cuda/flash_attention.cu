@@ -1,8 +1,8 @@
 // scaled_dot_product_attention on Tensor Cores: float16 and bfloat16, dim 32, 64 and 128.
 //
-// Per (query, key) pair that is not skipped 2 dim multiply-adds and one exponential. Memory: q, y, maxima and
-// sums once; k and v once per 128 queries, most of it from L2. Shared memory per block: 30 KiB (dim 32), 54
-// KiB (64), 68 KiB (128).
+// Operations per (query, key) pair that is not skipped: 2 dim multiply-adds and one exponential. Memory: q,
+// y, maxima and sums once; k and v once per 128 queries, mostly from the L2 cache. Shared memory per block:
+// 30 KiB (dim 32), 54 KiB (64), 68 KiB (128).
 #include "cuda/flash_attention.cuh"
 
 namespace mezzo::cuda {
@@ -10,14 +10,14 @@ namespace {
 
 // 16-row tiles per warp, and rows per block.
 constexpr int tiles = 2, rows = tiles * 16 * flash_warps;
-// Keys per step: with 128 dimensions 64 of them do not fit into the registers.
+// Keys per step. For 128 dimensions 64 keys do not fit into the registers.
 template <int dim> constexpr int keys = dim == 128 ? 32 : 64;
 
 template <int dim> constexpr std::size_t shared_bytes() {
     return (rows + 2 * 2 * keys<dim>)*pitch<dim> * sizeof(float16_t);
 }
 
-// Hidden scores of a warp's tile (from query i0, key j0 on) become -inf.
+// Sets the scores of hidden pairs to -inf in a warp's tile, which begins at query i0 and key j0.
 template <int columns> __device__ void hide(float (&s)[tiles][columns / 8][4], const Attention& a,
                                             const FlashPlace& at, int i0, int j0) {
     if (a.mask.p == nullptr && j0 + columns <= a.key && !(a.causal && j0 + columns - 1 > i0)) return;
@@ -35,8 +35,8 @@ template <int columns> __device__ void hide(float (&s)[tiles][columns / 8][4], c
     }
 }
 
-// What a lane knows of its rows so far: their greatest score, and its share of the sum of exp2(scale (score -
-// max)).
+// For the rows of a lane, over the keys so far: the greatest score, and the lane's share of the sum of
+// exp2(scale (score - max)).
 struct RowState {
     float max[tiles][2], sum[tiles][2];
 
@@ -49,8 +49,8 @@ struct RowState {
     }
 };
 
-// Turns scores into weights exp2(scale (score - max)) and brings the sums and results of earlier keys to the
-// new maxima.
+// Turns scores into weights exp2(scale (score - max)) and rescales the sums and results of earlier keys to
+// the new maxima.
 template <int groups, int dim_groups>
 __device__ void online_softmax(float (&s)[tiles][groups][4], RowState& state,
                                float (&result)[tiles][dim_groups][4], float scale) {
@@ -64,7 +64,7 @@ __device__ void online_softmax(float (&s)[tiles][groups][4], RowState& state,
                 max = fmaxf(max, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-            const float base = max == -INFINITY ? 0.0f : max;  // nothing to look at so far
+            const float base = max == -INFINITY ? 0.0f : max;  // every key so far is hidden
             const float shrink = exp2_approximate((old - base) * scale);
             old = max;
             sum *= shrink;
@@ -149,12 +149,12 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         const int i0 = at.first + warp_first;
         float result[tiles][dim / 8][4] = {};
         RowState state;
-        __syncthreads();  // the tiles of the index before have been read
+        __syncthreads();  // all threads have read the tiles of the previous index
         queries.template fetch<dim, rows>(query_tile, at.first);
         fetch(0, 0);
         for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage ^= 1) {
             copy_async_wait<0>();
-            __syncthreads();  // this stage is there for all, and nobody reads the other one any more
+            __syncthreads();  // all threads see this stage, and none reads the other one any more
             if (j0 + step < end) fetch(stage ^ 1, j0 + step);
             const T* const tile = stages + stage * stage_size;
             Scores<tiles, step> s;

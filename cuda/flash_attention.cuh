@@ -1,9 +1,9 @@
 // The pieces of the Tensor Core attention kernels (FlashAttention-2: Dao, arXiv 2307.08691). A block of four
-// warps works on 64 or 128 rows of one side, 16 or 32 per warp, and walks over the other side in tiles that
-// come into shared memory one step ahead (cp.async, two stages). All products are m16n8k16 with float32
-// accumulators.
+// warps works on 64 or 128 rows of one side (queries or keys), 16 or 32 per warp. It walks over the other
+// side in tiles that are copied into shared memory one step ahead (cp.async, two stages). All products are
+// m16n8k16 with float32 accumulators.
 //
-// A warp's accumulators are Scores<tiles, columns>: `tiles` times 16 rows. In the layout of mma.cuh element
+// A warp's accumulators are Scores<tiles, columns>: `tiles` times 16 rows. In the layout of mma.cuh, element
 // [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.
 #pragma once
 
@@ -17,8 +17,8 @@ inline constexpr unsigned flash_threads = 32 * flash_warps;
 
 template <int tiles, int columns> using Scores = float[tiles][columns / 8][4];
 
-// Elements from row to row in shared memory: the 16 bytes behind each row put the eight rows that an ldmatrix
-// reads into different banks.
+// The distance of rows in shared memory, in elements. The 16 bytes of padding after each row put the eight
+// rows that an ldmatrix reads into different banks.
 template <int dim> inline constexpr int pitch = dim + 8;
 
 __device__ inline int flash_lane() { return static_cast<int>(threadIdx.x % 32); }
@@ -35,7 +35,7 @@ template <class T> struct FlashOperand {
     __device__ FlashOperand(const HeadRows& x, std::int64_t b, std::int64_t h, std::int64_t length)
         : p(static_cast<const T*>(x.p) + x.offset(b, h)), stride(x.length), count(static_cast<int>(length)) {}
 
-    // Starts to copy rows first to first + rows - 1 to shared memory; zeros for rows behind the last.
+    // Starts to copy rows first to first + rows - 1 to shared memory; rows past the last become zeros.
     template <int dim, int rows> __device__ void fetch(T* to, int first) const {
         constexpr int pieces = dim / 8;  // of 16 bytes
         for (int n = static_cast<int>(threadIdx.x); n < rows * pieces; n += flash_threads) {
@@ -47,13 +47,13 @@ template <class T> struct FlashOperand {
     }
 };
 
-// The rows a block works on: `rows` from `first` of head h in batch b. Blocks of one head follow each other,
-// so that they find its other side in the L2 cache.
+// The rows that a block works on: `rows` from `first` of head h in batch b. Consecutive blocks work on the
+// same head, so that they find the head's other side in the L2 cache.
 struct FlashPlace {
     std::int64_t bh, b, h;
     int first;
 
-    // last_first: the last rows come first, for they have most to do under a causal mask.
+    // last_first: the last rows come first, because they have most to do under a causal mask.
     __device__ FlashPlace(const Attention& a, std::int64_t index, std::int64_t length, int rows,
                           bool last_first) {
         const std::int64_t row_tiles = (length + rows - 1) / rows, n = index % row_tiles;
@@ -95,7 +95,7 @@ __device__ void multiply_rows(float (&d)[tiles][groups][4], const T* a, const T*
     }
 }
 
-// d += w b: w rounded to T, b [8 groups][pitch] in shared memory.
+// d += w b, with w rounded to T and b [8 groups][pitch] in shared memory.
 template <class T, int dim, int tiles, int groups>
 __device__ void add_product(float (&d)[tiles][dim / 8][4], const float (&w)[tiles][groups][4], const T* b) {
     const int lane = flash_lane();
@@ -140,7 +140,7 @@ __device__ void store_rows(T* out, const Attention& a, const FlashPlace& at, int
 }
 
 // Which of the 32 weights from `element` on are kept, as bits. The four lanes that hold a row of accumulators
-// call it together and compute a Philox block each.
+// must call it together; each computes one Philox block.
 __device__ inline std::uint32_t kept_in_row(const AttentionDropout& dropout, std::uint64_t element) {
     const unsigned part = threadIdx.x % 4 * 8;
     std::uint32_t bits = dropout.kept8(element + part) << part;
@@ -148,8 +148,9 @@ __device__ inline std::uint32_t kept_in_row(const AttentionDropout& dropout, std
     return bits | __shfl_xor_sync(0xffffffffu, bits, 2);
 }
 
-// The same where rows are keys and columns queries, `row` weights apart: for two 16 x 8 tiles side by side,
-// whose first weight is `element`. Bit 8 e + lane_row() of word n belongs to element e of tile n.
+// The same where rows are keys and columns are queries, and the weights of adjacent queries are `row` apart:
+// for two 16 x 8 tiles side by side, whose first weight is `element`. Bit 8 e + lane_row() of word n belongs
+// to element e of tile n.
 __device__ inline Frag2 kept_in_columns(const AttentionDropout& dropout, std::uint64_t element,
                                         std::uint64_t row) {
     const unsigned own = threadIdx.x % 32 / 4, tile = own / 4, e = own % 4;

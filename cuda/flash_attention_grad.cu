@@ -1,11 +1,12 @@
 // The gradient of scaled_dot_product_attention on Tensor Cores, without atomics: one kernel walks over the
 // queries for each tile of keys (dk, dv), another over the keys for each tile of queries (dq). Both compute
-// the scores again, so that results are reproducible at 7 products per pair instead of the 5 of a single
-// kernel that adds to dq from many blocks.
+// the scores again. That takes 7 products per pair instead of the 5 of a single kernel in which many blocks
+// add to dq, but results are reproducible.
 //
-// Per (query, key) pair that is not skipped 7 dim multiply-adds and two exponentials. Memory: g, y, q, dq and
-// 16 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 for dim 128), most
-// of it from L2. Shared memory per block for dim 32, 64, 128 in KiB: dq 30, 54, 102; dk and dv 31, 55, 69.
+// Operations per (query, key) pair that is not skipped: 7 dim multiply-adds and two exponentials. Memory: g,
+// y, q, dq and 16 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 for
+// dim 128), mostly from the L2 cache. Shared memory per block for dim 32, 64, 128 in KiB: dq 30, 54, 102; dk
+// and dv 31, 55, 69.
 #include "cuda/flash_attention.cuh"
 
 namespace mezzo::cuda {
@@ -13,7 +14,7 @@ namespace {
 
 using Statistics = RowStatistics<float>;  // max, log2(sum), delta
 
-// 16-row tiles per warp and rows of the other side per step, so that everything stays in registers.
+// 16-row tiles per warp, and rows of the other side per step: as many as the registers hold.
 template <int dim> struct QueryTiles {
     static constexpr int tiles = 2, rows = tiles * 16 * flash_warps, step = 32;
     static constexpr std::size_t shared_bytes = (2 * rows + 2 * 2 * step) * pitch<dim> * sizeof(float16_t);
@@ -30,8 +31,8 @@ struct Operands {
     std::int64_t statistics_stride;
 };
 
-// From the scores of a warp's tile (query i0, key j0 on) and dp = g v^T the gradient ds of the scores, in
-// place of dp.
+// Overwrites dp = g v^T by the gradient ds of the scores s, in a warp's tile that begins at query i0 and key
+// j0.
 template <int tiles, int groups>
 __device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[tiles][groups][4],
                                const Attention& a, const FlashPlace& at, int i0, int j0,
@@ -100,13 +101,13 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
                     x.statistics[at.bh * x.statistics_stride + i0 + i * 16 + half * 8 + lane_row()];
             }
         }
-        __syncthreads();  // the tiles of the index before have been read
+        __syncthreads();  // all threads have read the tiles of the previous index
         queries.template fetch<dim, rows>(query_tile, at.first);
         gradients.template fetch<dim, rows>(gradient_tile, at.first);
         fetch(0, 0);
         for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage ^= 1) {
             copy_async_wait<0>();
-            __syncthreads();  // this stage is there for all, and nobody reads the other one any more
+            __syncthreads();  // all threads see this stage, and none reads the other one any more
             if (j0 + step < end) fetch(stage ^ 1, j0 + step);
             const T* const tile = stages + stage * 2 * step * pitch<dim>;
             Scores<tiles, step> s, dp;
@@ -119,9 +120,9 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     }
 }
 
-// The same with rows and columns exchanged: from the scores of a warp's tile (key j0, query i0 on) the
-// dropped weights, in place of s, and from dp the gradient of the scores, in its place. `columns` has the
-// statistics of the queries from i0 on.
+// The same with keys as rows and queries as columns, in a warp's tile that begins at key j0 and query i0:
+// overwrites s by the weights, with 0 for those that are dropped, and dp by the gradient of the scores.
+// `columns` holds the statistics of the queries from i0 on.
 template <int tiles, int groups>
 __device__ void transposed_gradient(float (&s)[tiles][groups][4], float (&dp)[tiles][groups][4],
                                     const Attention& a, const FlashPlace& at, int j0, int i0,
@@ -154,7 +155,7 @@ __device__ void transposed_gradient(float (&s)[tiles][groups][4], float (&dp)[ti
     }
 }
 
-// dv = d(p)^T g, with d the dropout, and dk = scale ds^T q.
+// dv = d(p)^T g and dk = scale ds^T q, where d is dropout.
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     flash_key_gradient_kernel(Attention a, Operands x, T* dk, T* dv) {
     using Tile = KeyTiles<dim>;
@@ -180,7 +181,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         };
         const int begin = a.causal ? at.first : 0, end = static_cast<int>(a.query);
         float key_result[tiles][dim / 8][4] = {}, value_result[tiles][dim / 8][4] = {}, factor[tiles][2];
-        __syncthreads();  // the tiles of the index before have been read
+        __syncthreads();  // all threads have read the tiles of the previous index
         if (begin < end) {
             keys.template fetch<dim, rows>(key_tile, at.first);
             values.template fetch<dim, rows>(value_tile, at.first);
@@ -188,7 +189,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         }
         for (int i0 = begin, stage = 0; i0 < end; i0 += step, stage ^= 1) {
             copy_async_wait<0>();
-            __syncthreads();  // this stage is there for all, and nobody reads the other one any more
+            __syncthreads();  // all threads see this stage, and none reads the other one any more
             if (i0 + step < end) fetch(stage ^ 1, i0 + step);
             const T* const tile = stages + stage * 2 * step * pitch<dim>;
             Scores<tiles, step> s, dp;

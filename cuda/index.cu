@@ -1,5 +1,6 @@
-// Look-ups by index and the sums they transpose to, without atomics: the same bits every time. An index
-// outside gives NaN (0 for integers); sums ignore it.
+// Look-ups by index, their gradients (sums of rows with one index) and scatter_add, without atomics: results
+// are the same bits every time. A look-up with an index outside of the range gives NaN (0 for integers); sums
+// ignore such an index.
 #include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
 #include "kernels/index.h"
@@ -98,14 +99,14 @@ void select(const Tensor& x, const Tensor& index, std::int64_t dim, const Tensor
 
 // ---- sums of rows with one index
 
-// Rows of `width` neighbours; slices of g [count, width] and of y [size, width] lie behind each other, or,
-// where a row is one element, `stride` of them side by side.
+// What is summed: rows of `width` adjacent elements. The slices of g [count, width] and of y [size, width]
+// follow each other in memory; or, where a row is one element, `stride` slices are interleaved.
 struct RowSums {
     const std::int64_t* index;
     std::int64_t slices, count, size, width, stride;
     bool own_index;     // index is shaped like g instead of [count]
-    std::int64_t skip;  // no sum for this index
-    bool add;           // to y
+    std::int64_t skip;  // rows with this index are left out
+    bool add;           // to what y holds, instead of overwriting it
     std::int64_t block_rows = 1, segments = 1;
 
     __device__ std::int64_t base(std::int64_t slice, std::int64_t length) const {
@@ -118,7 +119,7 @@ struct RowSums {
     __host__ __device__ std::int64_t results() const { return slices * size * width; }
 };
 
-// Arrays read and written `lanes` neighbours at a time.
+// Arrays that are read and written `lanes` adjacent elements at a time.
 template <class T> struct Packs {
     using C = float;
     static constexpr int lanes = 4;
@@ -145,7 +146,7 @@ template <class A> struct Singles {
 
 constexpr int list_capacity = 2048;
 
-// The occurrences of a block's rows, in order.
+// Where the rows of a block occur in the index list, in order.
 struct List {
     std::int64_t* position;
     int* row;  // within the block
@@ -177,8 +178,8 @@ __device__ inline void append(List& list, int* warp_counts, const RowSums& s, st
     __syncthreads();
 }
 
-// One warp: `lanes` columns of a row per thread, four rows of g in flight. Nothing is written where there is
-// nothing to add.
+// Sums one row with one warp: `lanes` columns per thread, four rows of g in flight. With `add`, y is not
+// touched where there is nothing to add.
 template <class G, class Y> __device__ void sum_row(const G& g, const Y& y, const List& list, int row,
                                                     std::int64_t from, std::int64_t step, std::int64_t to,
                                                     bool inside, bool add) {
@@ -204,7 +205,7 @@ template <class G, class Y> __device__ void sum_row(const G& g, const Y& y, cons
         }
     }
     if (!inside || (add && !any)) return;
-    if (add) {  // at the end: what one list adds up to is rounded on its own
+    if (add) {  // last, so that the terms of the list are summed up separately
         C before[lanes];
         y.load(to, before);
         for (int k = 0; k < lanes; ++k) sum[k] += before[k];
@@ -214,7 +215,8 @@ template <class G, class Y> __device__ void sum_row(const G& g, const Y& y, cons
 
 // A block owns some rows of y. It reads a segment of the index list, collects the occurrences of its rows in
 // shared memory, and its warps sum up one row each. Bytes moved: y written once, named rows of g read once,
-// and the index list (from the L2 cache) once per block. Segment i writes its results behind those of i - 1.
+// and the index list (from the L2 cache) once per block. The results of segment i follow those of segment i -
+// 1.
 template <class G, class Y> __global__ void sum_rows_kernel(G g, Y y, RowSums s) {
     constexpr int lanes = Y::lanes;
     MEZZO_SHARED(std::int64_t, position, [list_capacity]);
@@ -247,7 +249,7 @@ template <class G, class Y> __global__ void sum_rows_kernel(G g, Y y, RowSums s)
     }
 }
 
-// The results of all segments, and of y itself when it is added to.
+// The results of all segments, followed by y itself when it is added to.
 template <class C> struct LoadPart {
     const C* parts;
     AnyArray<C> y;
@@ -257,8 +259,8 @@ template <class C> struct LoadPart {
     }
 };
 
-// Rows per block so that the blocks fill the device; where there are too few rows for that, the index list is
-// cut into segments, whose results take no more memory than g.
+// Chooses the number of rows per block so that the blocks fill the device. Where there are too few rows for
+// that, the index list is cut into segments, whose results take no more memory than g.
 void divide(RowSums& s) {
     const std::int64_t wanted = grid_limit(index_block), all = s.slices * s.size;
     s.block_rows = (all + wanted - 1) / wanted;
@@ -325,7 +327,8 @@ template <class C> __global__ void scatter_columns_kernel(AnyArray<C> src, const
     }
 }
 
-// y += src at index. Few long columns are divided among blocks by the elements that they add to.
+// y += src at index. If the columns are few and long, several blocks work on a column, each on some of the
+// elements of y.
 template <class C>
 void scatter_into(const Tensor& src, const Tensor& index, const Slices& s, const Tensor& y) {
     const std::int64_t columns = s.outer * s.inner, count = columns == 0 ? 0 : src.numel() / columns;
@@ -358,7 +361,8 @@ void gather(In in, const kernels::Gather& at, Out out) {
     look_up(in[0], in[1], out[0], slices_of(in[0].shape(), at.dim), out[0].shape()[int(at.dim)], true);
 }
 
-// 16-bit sums are kept in float32 until all is added, sums that may have many terms in float64.
+// 16-bit sums are kept in float32 until all terms are added, floating sums that may have many terms in
+// float64.
 void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
     use_device_of(out[0]);
     const Tensor& y = out[0];

@@ -23,7 +23,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-// `T name dims` in shared memory: MEZZO_SHARED(float, tile, [32][33]). As bytes: T may have a constructor.
+// `T name dims` in shared memory: MEZZO_SHARED(float, tile, [32][33]). Declared as bytes, because T may have
+// a constructor.
 #define MEZZO_SHARED(T, name, ...)                                            \
     using name##_type = T __VA_ARGS__;                                        \
     __shared__ __align__(16) unsigned char name##_bytes[sizeof(name##_type)]; \
@@ -34,7 +35,7 @@
     T* const name = reinterpret_cast<T*>(mezzo_dynamic_shared)
 // Before a loop over an array that must stay in registers.
 #define MEZZO_UNROLL _Pragma("unroll")
-// Before a large kernel argument that is indexed: it is read where it is, and never copied by a thread.
+// Before a large kernel argument that is indexed: threads read it where it is, and make no copy.
 #define MEZZO_GRID_CONSTANT __grid_constant__
 #else
 #include "tests/emulation/intrinsics.h"

@@ -1,4 +1,4 @@
-// CUDA's kernels: a list per file of kernels, and those kernels that others are made of.
+// The lists of CUDA's kernels, one per file, and the kernels that other kernels call.
 #pragma once
 
 #include "kernels/copy.h"

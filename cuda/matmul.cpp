@@ -50,8 +50,8 @@ void* element(const Tensor& x, std::int64_t offset) {
     return static_cast<char*>(raw(x)) + offset * std::int64_t(size_of(x.dtype()));
 }
 
-// The batch dimensions of the three operands; the last ones that one stride per operand covers are one GEMM
-// call.
+// The batch dimensions of the three operands. Adjacent dimensions are merged where one stride per operand
+// covers both, so that one GEMM call covers the last one.
 struct Batches {
     int dims = 0;
     std::int64_t sizes[max_dims], a[max_dims], b[max_dims], c[max_dims];
@@ -69,7 +69,8 @@ struct Batches {
     }
 };
 
-// Stride of dimension d of a result with `dims` dimensions: 0 where x lacks it or repeats.
+// The stride of x along dimension d of a result with `dims` dimensions: 0 where x lacks the dimension or is
+// broadcast.
 std::int64_t batch_stride(const Tensor& x, int d, int dims) {
     const int own = d - (dims - x.dim());
     return own < 0 || x.shape()[own] == 1 ? 0 : x.strides()[own];
@@ -138,7 +139,7 @@ void matmul(In in, const kernels::MatMul& at, Out out) {
     for (int d = 0; d < dims - 2; ++d)
         batches.push(out[0].shape()[d], batch_stride(a.tensor, d, dims), batch_stride(b.tensor, d, dims),
                      batch_stride(out[0], d, dims));
-    // rows of consecutive matrices that meet one right-hand side are one tall matrix
+    // consecutive matrices that are multiplied by the same right-hand side are one tall matrix
     if (batches.dims == 1 && !a.transposed && batches.b[0] == 0 && batches.a[0] == g.m * g.lda &&
         batches.c[0] == g.m * g.ldc) {
         g.m *= batches.sizes[0];

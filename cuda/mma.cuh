@@ -2,7 +2,7 @@
 // here only, one instruction per wrapper; tests/emulation/mma.h does the same on the CPU, tests/mma_test.cpp
 // tests each wrapper alone.
 //
-// An m16n8k16 product is shared out among the lanes of a warp as the PTX manual says. With g = lane / 4 and
+// The lanes of a warp share an m16n8k16 product as the PTX manual says. With g = lane / 4 and
 // t = lane % 4, lane l holds
 //   A (16 x 16)  rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9
 //   B (16 x 8)   column g, rows 2t, 2t + 1, 2t + 8, 2t + 9
@@ -29,8 +29,9 @@ __device__ inline unsigned shared_address(const void* p) {
 }
 
 // Copies `bytes` (0 to 16) from global memory and fills the rest of the 16 bytes in shared memory with zeros.
-// Both addresses are multiples of 16. The data is there after a wait that covers it, for other threads after
-// a barrier behind that wait. No thread returns before it has waited for all its copies.
+// Both addresses are multiples of 16. The calling thread sees the data after a wait that covers the copy,
+// other threads after a barrier that follows the wait. A thread must wait for all its copies before it
+// returns.
 __device__ inline void copy_async(void* shared, const void* global, unsigned bytes = 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(bytes)
@@ -133,7 +134,7 @@ template <class T> __device__ std::uint32_t pack_pair(float low, float high) {
 #endif
 }
 
-// The 16 x 16 operand A made of two neighbouring D tiles.
+// The 16 x 16 operand A, made of two adjacent D tiles.
 template <class T> __device__ Frag4 pack_operand(const float (&left)[4], const float (&right)[4]) {
     return {{pack_pair<T>(left[0], left[1]), pack_pair<T>(left[2], left[3]), pack_pair<T>(right[0], right[1]),
              pack_pair<T>(right[2], right[3])}};

@@ -1,6 +1,5 @@
-// layer_norm, rms_norm and dropout_add_layer_norm. A row is read once and stays in registers: 8 values per
-// element and two reductions, at the speed of memory. Other shapes and dtypes read a row three times, from
-// cache after the first.
+// layer_norm, rms_norm and dropout_add_layer_norm. A row is read once and stays in registers, with two
+// reductions over it. Other shapes and dtypes read a row three times, from the cache after the first.
 #include "cuda/kernels.h"
 #include "cuda/norm.cuh"
 
@@ -52,8 +51,8 @@ template <class C> struct NormArgs {
     bool centred;
 };
 
-// What a row is normalised with, from the sums of c and c^2, c = x - shift: a rounded shift costs nothing
-// (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983).
+// What a row is normalised with, from the sums of c and c^2 with c = x - shift. That shift is a rounded mean
+// costs no accuracy (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983).
 template <class C> struct Scale {
     C shift, rest, rstd;
     __device__ Scale(const NormArgs<C>& a, C shift_, const TwoSums<C>& sums)

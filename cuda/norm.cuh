@@ -1,5 +1,5 @@
-// What normalisation and its gradient share: rows of float held in registers, four neighbours per access, a
-// warp or a block per row.
+// What normalisation and its gradient share: rows of float held in registers, four adjacent elements per
+// access, a warp or a block per row.
 #pragma once
 
 #include "cuda/random_stream.cuh"
@@ -20,7 +20,7 @@ template <class T> __device__ void store_pack(T* p, std::int64_t i, const float 
     for (int k = 0; k < pack; ++k) v.v[k] = from_float<T>(values[k]);
     *reinterpret_cast<Vec<T, pack>*>(p + i) = v;
 }
-// For what stays in the cache, such as weights: the dtype is looked at when the kernel runs.
+// For data that stays in the cache, such as weights: the dtype is known only when the kernel runs.
 __device__ inline void load_pack(const AnyArray<float>& x, std::int64_t i, float (&values)[pack]) {
     visit_on_device<Dtypes::up_to_32bit>(
         x.dtype, [&]<class T>(std::type_identity<T>) { load_pack(static_cast<const T*>(x.p), i, values); });
@@ -67,8 +67,8 @@ struct AddTwo {
     }
 };
 
-// Threads for a block that covers a row of up to longest_in_registers columns with four packs per thread;
-// kernels are built for it, so that 128 registers are theirs.
+// Threads for a block that covers a row of up to longest_in_registers columns with four packs per thread.
+// Kernels are compiled for this size of block, which leaves each thread 128 registers.
 inline constexpr unsigned longest_block = 512;
 inline constexpr std::int64_t longest_in_registers = longest_block * 4 * pack;
 inline unsigned block_over(std::int64_t cols) {

@@ -1,7 +1,7 @@
-// Gradients of layer_norm, rms_norm and dropout_add_layer_norm. g and x are read once; a block adds up the
-// gradients of weight and bias over its rows in registers and leaves one part each, at most a quarter of a
-// value per element; a second launch adds the parts in order. Which rows a block takes depends on the shape
-// and the device only: the same sums every time.
+// Gradients of layer_norm, rms_norm and dropout_add_layer_norm. g and x are read once. A block adds up the
+// gradients of weight and bias over its rows in registers and leaves one part of each sum, at most a quarter
+// of a value per element of x; a second launch adds the parts in order. Which rows a block takes depends on
+// the shape and the device only, so the sums are the same every time.
 #include "cuda/kernels.h"
 #include "cuda/norm.cuh"
 #include "cuda/reduce.cuh"
@@ -12,13 +12,14 @@ namespace {
 constexpr int grad_packs = 4;  // packs per thread
 constexpr std::int64_t warp_grad_cols = 32 * grad_packs * pack;
 
-// What becomes of a row's gradient dx: stored.
+// Stores the gradient dx of a row.
 template <class D> struct Stored {
     D* dx;
     static constexpr int sums = 2;  // of weight and bias
     __device__ void store(std::int64_t i, float (&values)[pack]) const { store_pack(dx, i, values); }
 };
-// Stored as the residual's gradient; x's is what dropout lets through, left in `values` for x_bias.
+// Stores the gradient of the residual, dz, and that of x, which is what dropout lets through. The latter is
+// left in `values` for the gradient of x_bias.
 template <class D> struct StoredTwice {
     D* dx;
     float* dz;
@@ -41,7 +42,7 @@ template <class C> struct NormGradArgs {
     __device__ C rstd_of(std::int64_t row) const { return static_cast<const C*>(rstd)[row]; }
 };
 
-// The sums of one block: [sums][cols] behind those of the blocks before it.
+// Stores the sums of one block, [wanted][cols], after those of the blocks before it.
 template <class Team, int sums> __device__ void store_parts(float (&total)[sums][grad_packs][pack],
                                                             float* parts, int wanted, std::int64_t cols) {
     float* const own = parts + std::int64_t(blockIdx.x) * wanted * cols;
@@ -110,7 +111,7 @@ __global__ __launch_bounds__(longest_block, 1) void norm_grad_kernel(const G* g,
     store_parts<Team>(total, parts, wanted, a.cols);
 }
 
-// The results of weight sums: one vector each.
+// Where the sums over rows go: one vector each.
 struct SumTargets {
     AnyArray<float> out[3];
 };
@@ -142,7 +143,7 @@ template <class G, class X, class Result> bool norm_grad_packs(const Tensor& g, 
     const bool warp = a.cols <= warp_grad_cols;
     const int wanted = static_cast<int>(sums.size());
     const unsigned block = warp ? rows_block : block_over(a.cols);
-    // A block takes eight rows at once, or four one after the other: parts are no more than a fraction of x.
+    // A block takes eight rows at once, or four one after the other, so that parts are a fraction of x.
     const std::int64_t rows_per_block = warp ? rows_block / 32 : 4;
     const unsigned grid = grid_for((a.rows + rows_per_block - 1) / rows_per_block * block, block);
     const Scratch parts(x.device(), std::int64_t(grid) * wanted * a.cols * 4);
@@ -242,7 +243,7 @@ template <class G, class D> bool dropped_packs(In in, const kernels::DropoutAddL
                                      out.subspan(2));
 }
 
-// One launch after the other: dz, dropout, conversion, column sum.
+// Several launches: dz, dropout, conversion, column sum.
 template <class C> void dropped_grad_any(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
     norm_grad_any(in[0], in[1], out[1], grad_args<C>(in[1], in[2], raw(in[3]), in[4]), out[2], out[3]);
     const Tensor dropped = out[0].dtype() == dtype_of<C>()

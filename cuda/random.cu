@@ -1,5 +1,5 @@
 // Random numbers and dropout. The same seed and offset give the same bits as on the CPU (core/philox.h says
-// which element takes which); random_normal differs by the rounding of its functions.
+// which element takes which bits); random_normal differs by the rounding of its functions.
 #include <cmath>
 
 #include "cuda/elements.cuh"
@@ -57,8 +57,8 @@ __global__ void random_kernel(F f, RandomStream stream, AnyArray<typename F::C> 
     for (std::int64_t block = first_item(); block * 4 < n; block += item_step()) {
         typename F::C values[4];
         f(stream.block(block), values);
-        for (int i = 0; i < 4;
-             ++i)  // no early exit, so that nvcc unrolls it and keeps the values in registers
+        // No early exit, so that nvcc unrolls the loop and keeps the values in registers.
+        for (int i = 0; i < 4; ++i)
             if (block * 4 + i < n) out.store(block * 4 + i, values[i]);
     }
 }
@@ -85,7 +85,7 @@ template <class X, class Y> __global__ void dropout_kernel(X x, Y y, RandomStrea
     }
 }
 
-// The same for eight neighbours that move as one access (two for float32).
+// The same for eight adjacent elements that move as one access (as two for float32).
 template <class T> __global__ void dropout_vector_kernel(const T* x, T* y, RandomStream stream,
                                                          std::uint32_t threshold, float scale,
                                                          std::int64_t blocks) {

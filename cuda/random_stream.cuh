@@ -9,8 +9,8 @@ namespace mezzo::cuda {
 
 struct RandomStream {
     std::uint64_t seed, offset;
-    const RandomState*
-        start;  // in a captured step: where the run's stream starts, with offset relative to it
+    // In a captured step: where the stream of the run starts; offset is relative to it. Otherwise null.
+    const RandomState* start;
 
     __device__ PhiloxWords block(std::int64_t i) const {
         const std::uint64_t counter = offset + static_cast<std::uint64_t>(i);
@@ -18,8 +18,8 @@ struct RandomStream {
     }
 };
 
-// The stream of an op's attributes. Every kernel that draws takes it from here, so that a captured
-// step draws new numbers in each replay.
+// The stream of an op's attributes. Every kernel that draws random numbers must take it from here, so that a
+// captured step draws new ones in each replay.
 inline RandomStream stream_of(const RandomState& stream) {
     const StepGraph* const graph = StepGraph::capturing();
     if (graph == nullptr) return {stream.seed, stream.offset, nullptr};

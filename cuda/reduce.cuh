@@ -1,10 +1,10 @@
 // Reductions over any axes of a contiguous tensor. The order of every sum depends on the shape and the device
 // only, so that results are reproducible.
 //
-// A reduction is made of a Load (element offset, output index) -> value and an Op with an accumulator type
+// A reduction is made of a Load, (element offset, output index) -> value, and an Op with an accumulator type
 // Acc:
-//   identity(), lift(value, position within the reduced elements) -> Acc, combine(Acc, Acc), finish(Acc) ->
-//   value
+//   identity() -> Acc, lift(value, position within the reduced elements) -> Acc,
+//   combine(Acc, Acc) -> Acc, finish(Acc) -> value
 #pragma once
 
 #include "cuda/elements.cuh"
@@ -43,7 +43,7 @@ struct Walk {
 
 struct ReduceShape {
     Walk kept, reduced;
-    bool columns;             // neighbouring outputs are neighbours in memory
+    bool columns;             // the elements of adjacent outputs are adjacent in memory
     std::int64_t splits = 1;  // each output is reduced in this many parts first
     std::int64_t part() const { return (reduced.count + splits - 1) / splits; }
 };
@@ -61,7 +61,7 @@ inline ReduceShape reduce_shape(const Shape& shape, const Axes& axes) {
     return s;
 }
 
-// The reduction of n neighbouring elements to one.
+// The reduction of n adjacent elements to one.
 inline ReduceShape reduce_all(std::int64_t n) { return reduce_shape(Shape{n}, Axes{0}); }
 
 template <class Op> __device__ auto combiner(const Op& op) {
@@ -98,7 +98,7 @@ __device__ typename Op::Acc reduce_range(const Load& load, const Op& op, const W
     return total;
 }
 
-// Where a kernel leaves its results: finished in out, or as parts for the second launch.
+// Where a kernel leaves its results: finished in out, or unfinished in parts for the second launch.
 template <class Op> struct Target {
     AnyArray<typename Op::Result> out;
     typename Op::Acc* parts;
@@ -110,7 +110,7 @@ template <class Op> struct Target {
     }
 };
 
-// One block per part of an output: for outputs whose elements are neighbours in memory.
+// One block per part of an output: for reductions whose elements are adjacent in memory.
 template <class Load, class Op>
 __global__ void reduce_rows_kernel(Load load, Op op, ReduceShape s, std::int64_t part, Target<Op> target) {
     for (std::int64_t item = blockIdx.x; item < s.kept.count * s.splits; item += gridDim.x) {
@@ -123,7 +123,7 @@ __global__ void reduce_rows_kernel(Load load, Op op, ReduceShape s, std::int64_t
     }
 }
 
-// 32 neighbouring outputs per block, one per lane; the warps share the reduced elements.
+// 32 adjacent outputs per block, one per lane; the warps share the reduced elements.
 template <class Load, class Op>
 __global__ void reduce_columns_kernel(Load load, Op op, ReduceShape s, std::int64_t part, Target<Op> target) {
     using Acc = typename Op::Acc;
@@ -148,7 +148,7 @@ __global__ void reduce_columns_kernel(Load load, Op op, ReduceShape s, std::int6
     }
 }
 
-// One warp per output puts its parts together.
+// One warp per output combines its parts.
 template <class Op> __global__ void reduce_parts_kernel(const typename Op::Acc* parts, Op op,
                                                         std::int64_t outputs, std::int64_t splits,
                                                         Target<Op> target) {

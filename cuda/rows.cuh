@@ -1,5 +1,5 @@
 // Kernels in which a team of threads works on one row of a [outer, cols, inner] tensor: a thread where
-// neighbouring rows are neighbours in memory, a warp for short rows, a block for long ones.
+// adjacent rows are interleaved in memory, a warp for short rows, a block for long ones.
 #pragma once
 
 #include "cuda/elements.cuh"
@@ -67,8 +67,8 @@ template <class Run> void with_team(const Rows& r, const Run& run) {
         run(BlockTeam{}, grid_for(r.rows, 1), rows_block);
 }
 
-// A sum in blocks: no rounded sum has more than 256 terms, or 256 such sums behind each other, up to 65,536
-// terms, and one more per 256 terms from there on.
+// A sum in blocks of 256 terms, so that rounding errors grow slowly: no chain of rounded additions is longer
+// than 256 within a block and one per block after that.
 template <class C> struct BlockedSum {
     C total = 0, part = 0;
     int count = 0;
@@ -92,7 +92,7 @@ template <class C> struct MaxSum {
     __device__ void add(C x) {
         if (x == -static_cast<C>(INFINITY)) return;  // adds 0, but -inf - -inf would be NaN
         if (x > max) {
-            sum = sum * functors::math::exp(max - x) + (x - x + C(1));  // NaN for infinity
+            sum = sum * functors::math::exp(max - x) + (x - x + C(1));  // 1; NaN if x is infinity
             max = x;
         } else {
             sum += functors::math::exp(x - max);
@@ -114,7 +114,7 @@ private:
 
 template <class Team, class A>
 __device__ MaxSum<typename A::C> max_sum(const A& x, std::int64_t base, const Rows& r) {
-    constexpr std::int64_t block = 256;  // terms that are summed up on their own, see BlockedSum
+    constexpr std::int64_t block = 256;  // terms that are summed up separately, see BlockedSum
     const std::int64_t step = Team::size();
     auto result = MaxSum<typename A::C>::none();
     for (std::int64_t j = Team::rank(); j < r.cols;) {

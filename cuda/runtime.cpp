@@ -28,7 +28,8 @@ struct Side {
     cudaEvent_t forked = nullptr, done = nullptr;
 };
 
-// What is asked of every device once. Leaked: the driver may be gone when destructors of statics run.
+// What is made or asked once for every device. Leaked: the driver may be gone when destructors of statics
+// run.
 struct Devices {
     std::mutex mutex;
     std::vector<cudaStream_t> streams;
@@ -62,7 +63,7 @@ cudaStream_t main_stream() {
     return all.streams[device];
 }
 
-// Made by a step's warm-up run: a capture is not the time to ask the driver for new things.
+// Made by a step's warm-up run, so that a capture need not ask the driver for a stream and events.
 Side side_stream() {
     const auto device = static_cast<std::size_t>(current_device());
     Devices& all = devices();
@@ -76,7 +77,7 @@ Side side_stream() {
     return side;
 }
 
-thread_local int branch_device = -1;  // whose side stream takes this thread's work
+thread_local int branch_device = -1;  // the device whose side stream takes this thread's work; -1: none
 
 cudaStream_t stream() { return static_cast<cudaStream_t>(current_stream()); }
 
@@ -84,7 +85,7 @@ cudaStream_t stream() { return static_cast<cudaStream_t>(current_stream()); }
 
 int device_count() {
     static const int count = [] {
-        int n = 0;  // left unwritten when there is no driver
+        int n = 0;  // the call does not write it when there is no driver
         if (cudaGetDeviceCount(&n) != cudaSuccess) {
             cudaGetLastError();
             return 0;
@@ -181,7 +182,7 @@ void join_branch() {
     ok(cudaStreamWaitEvent(main_stream(), side.done, 0), "cudaStreamWaitEvent of a join");
 }
 
-// Other threads may go on allocating meanwhile: the restrictions hold for this one.
+// Thread-local: other threads may go on allocating, the restrictions of a capture hold for this one only.
 void begin_capture() {
     ok(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
 }
@@ -201,7 +202,7 @@ void launch_graph(void* graph) {
     count_launch();
 }
 
-// One that still runs is freed when it has ended.
+// A graph that still runs is freed when it has ended.
 void destroy_graph(void* graph) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 bool stream_is_capturing() {
@@ -250,7 +251,7 @@ cudaStream_t stream_of(StreamKind kind) {
 
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
-// In a scope of it this thread may ask for events of other streams although it captures its own.
+// In its scope the calling thread may ask for events of other streams although it is capturing its own.
 class BesideCapture {
 public:
     BesideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -330,7 +331,7 @@ void allow_dynamic_shared(const void* kernel, std::size_t bytes) {
        "cudaFuncSetAttribute (dynamic shared memory)");
 }
 
-// 2048 threads and 32 blocks are what a multiprocessor holds at most (compute capability 8.0 and 9.0).
+// A multiprocessor holds at most 2048 threads and 32 blocks (compute capability 8.0 and 9.0).
 unsigned grid_limit(unsigned block) {
     const auto device = static_cast<std::size_t>(current_device());
     Devices& all = devices();

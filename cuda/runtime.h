@@ -1,6 +1,6 @@
 // The CUDA runtime as mezzo uses it: devices, memory, copies, one stream per device, events. Kernels, the
-// allocator and the GEMM service know this header only, so that the same code also runs over an emulated
-// device in the tests.
+// allocator and the GEMM service reach the runtime through this header only, so that the same code also runs
+// over an emulated device in the tests.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct DeviceInfo {
 };
 DeviceInfo device_info(int device);
 
-// The device of this thread's next calls; 0 until set.
+// The current device of the calling thread; 0 until set.
 void set_device(int device);
 int current_device();
 
@@ -40,19 +40,19 @@ void synchronize();
 // The current device's stream (a cudaStream_t), created at first use; inside a branch its side stream.
 void* current_stream();
 
-// A branch of this thread's work on the current device, one at a time: between enter_branch() and
-// join_branch() current_stream() is a side stream, whose work starts when the main stream's before
-// fork_branch() is done; the main stream's after join_branch() waits for it. In a capture the graph gets two
-// branches.
+// A branch of the calling thread's work on the current device, one at a time. Between enter_branch() and
+// join_branch(), current_stream() is a side stream. Its work starts when what the main stream held at
+// fork_branch() is done; what the main stream gets after join_branch() waits for it. In a capture the graph
+// gets two branches.
 void fork_branch();
 void enter_branch();
 void join_branch();
 int current_branch();  // 0: the main stream, 1: the side stream
 
-// Launches, fills and copies on the device that this thread asks for on the current stream between
-// begin_capture() and end_capture() become a graph instead of running. What cannot be captured (memory,
-// copies to and from the host, waiting) throws Error(state) meanwhile, and the capture goes on. end_capture()
-// ends it in any case.
+// Between begin_capture() and end_capture(), the launches, fills and copies on the device that the calling
+// thread asks for on the current stream become a graph instead of running. What cannot be captured (memory,
+// copies to and from the host, waiting) throws Error(state), and the capture goes on. end_capture() ends it
+// in any case.
 void begin_capture();
 void* end_capture();             // the graph, to be given to destroy_graph()
 void launch_graph(void* graph);  // on the current stream; counts as one launch
@@ -61,7 +61,7 @@ void destroy_graph(void* graph) noexcept;
 // Whether the current stream's work is being captured into a graph instead of run: nothing may wait for it.
 bool stream_is_capturing();
 
-// What this process asked for so far; tests compare two readings.
+// What this process has asked the device for so far; tests compare two readings.
 struct Counters {
     std::uint64_t launches, host_syncs, copies;
 };
@@ -82,22 +82,20 @@ private:
     void* event_ = nullptr;
 };
 
-// Copies from the host on a stream of their own, beside the work of the current one.
+// Copies from the host on a stream of their own, which run while the current stream works.
 
-// Page-locked host memory, which the device reads by itself. nullptr when it is not to be had.
+// Page-locked host memory, which the device reads by itself. nullptr when there is none.
 void* pinned_malloc(std::size_t bytes);
 void pinned_free(void* memory) noexcept;  // no copy may still read it
 
-enum class StreamKind {
-    compute,
-    copy
-};  // of the current device: current_stream(), and that of copy_beside()
+// Streams of the current device: current_stream(), and that of copy_beside().
+enum class StreamKind { compute, copy };
 
-// Queues a copy on the copy stream. The host memory is pinned, and stays as it is until a marker behind the
-// copy has passed.
+// Queues a copy on the copy stream. The host memory is pinned, and must stay as it is until a marker after
+// the copy has passed.
 void copy_beside(void* to, const void* pinned, std::size_t bytes);
 
-// A point on a stream, for order instead of time.
+// A point on a stream, for ordering, not for timing.
 class Marker {
 public:
     Marker();
@@ -108,8 +106,8 @@ public:
     // What is queued on the stream from now on comes after the point. The host does not wait.
     void hold(StreamKind stream) const;
     bool passed() const;  // true if it was never recorded
-    // The host waits for the point. Allowed while this thread captures its current stream, too: the copy
-    // stream is never part of a graph.
+    // The host waits for the point. Allowed while the calling thread captures its current stream, because the
+    // copy stream is never part of a graph.
     void wait() const;
 
 private:

@@ -67,7 +67,7 @@ void run_grad(const G& g, const Y& y, const X& out, const Rows& r, bool log) {
     });
 }
 
-// g and y of the same dtype, the usual case; out may be a 16-bit input's.
+// g and y have the same dtype, the usual case; out may have another one, that of a 16-bit input.
 template <class T> void grad_of(In in, const Tensor& out, const Rows& r, bool log) {
     if (out.dtype() == in[0].dtype())
         return run_grad(array_of<T>(in[0]), array_of<T>(in[1]), array_of<T>(out), r, log);

@@ -1,4 +1,4 @@
-// Pinned buffers from which a CUDA device copies beside its work.
+// Pinned buffers from which a CUDA device copies while it works.
 #pragma once
 
 #include <cstddef>

@@ -66,8 +66,8 @@ struct Partial {
     double bad;  // the number of threads that saw inf or NaN
 };
 
-// The last block's end of `statistics`: block results in their order, then every number that follows from
-// them.
+// What the last block of `statistics` does: combines the results of all blocks in their order, then computes
+// every number that follows from them.
 __device__ void conclude(const Partial* partials, unsigned count, const StepKernels::Statistics& wanted) {
     double sum = 0, bad = 0;
     for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
@@ -84,7 +84,7 @@ __device__ void conclude(const Partial* partials, unsigned count, const StepKern
     if (wanted.scaler != nullptr) functors::note_check(*wanted.scaler, wanted.first, bad != 0, wanted.args);
 }
 
-// `before` blocks of earlier launches have left their results in front of this launch's.
+// The first `before` partials are the results of earlier launches.
 template <class Table>
 __global__ void statistics_kernel(MEZZO_GRID_CONSTANT const Table table,
                                   MEZZO_GRID_CONSTANT const StepKernels::Statistics wanted, Partial* partials,

@@ -1,7 +1,7 @@
-// Lists of parameters for the optimizer-step kernels. A list travels in the kernel's arguments, so that no
-// table has to be copied to the device. Its elements are dealt to the blocks in chunks, whatever the sizes of
-// the parameters; a block's chunks follow each other, so that it meets few parameters. Short lists travel in
-// a small table, since every byte of an argument is copied at each launch.
+// Lists of parameters for the optimizer-step kernels. A list is passed in the kernel's arguments, so that no
+// table has to be copied to the device. Its elements are divided among the blocks in chunks, whatever the
+// sizes of the parameters. A block gets consecutive chunks, so that they belong to few parameters. Short
+// lists are passed in a small table, because every byte of an argument is copied at each launch.
 #pragma once
 
 #include <span>
@@ -24,7 +24,7 @@ struct Chunk {
 struct GradRef {
     void* grad;
     std::int64_t numel;
-    std::uint32_t end;  // chunks before and including it
+    std::uint32_t end;  // the number of chunks up to and including this parameter
     Dtype grad_dtype;
 };
 // A ParamRef in 72 bytes.
@@ -35,11 +35,11 @@ struct UpdateRef {
     std::int64_t numel;
     float* step;
     std::uint32_t end;
-    std::uint8_t group;  // in the table
+    std::uint8_t group;  // index into the groups of the table
     Dtype dtype, grad_dtype, copy16_dtype;
 };
 
-// The list in pieces of at most `capacity` entries.
+// A list of at most `capacity` entries, a piece of the whole list.
 template <class Ref, int capacity_> struct StepList {
     static constexpr int capacity = capacity_;
     using Entry = Ref;
@@ -49,7 +49,7 @@ template <class Ref, int capacity_> struct StepList {
     __host__ __device__ std::uint32_t chunks() const { return count == 0 ? 0 : entries[count - 1].end; }
     // Blocks for a launch over all chunks: at least one, so that a list of empty parameters still runs.
     unsigned grid() const { return chunks() == 0 ? 1 : grid_for(chunks(), 1); }
-    // The entry whose chunk it is.
+    // The entry to which a chunk belongs.
     __device__ int find(std::uint32_t chunk) const {
         int low = 0, high = count - 1;
         while (low < high) {
@@ -82,11 +82,12 @@ template <class List, class Visit> __device__ void for_chunks(const List& list, 
     }
 }
 
-// Cuts a list into tables of one size: append() each parameter, run(table, last) is called with full ones.
+// Cuts a list of parameters into tables: the caller calls append() for each parameter and flush(list, true)
+// at the end. run(last) is called for each table, when it is full or last.
 template <class List, class Run> class Cutter {
 public:
     explicit Cutter(const Run& run) : run_(run) {}
-    // The entry for p, whose `end` is set.
+    // The new entry for p; `end` is set, the caller fills in the rest.
     typename List::Entry& append(const ParamRef& p, List& list) {
         constexpr std::int64_t most_chunks = 0x7fffffff;
         const std::int64_t chunks = (p.numel + step_chunk - 1) / step_chunk;
@@ -132,8 +133,8 @@ template <class Run> void for_grad_tables(std::span<const ParamRef> params, cons
         for_grad_tables_of<LargeGradTable>(params, run);
 }
 
-// Hands over from all blocks of a launch to the one that comes last: true in every thread of it, with all
-// that the others wrote visible. The ticket is 0 before and after. All threads call it.
+// True in every thread of the block of a launch that comes last, which then sees all that the other blocks
+// wrote. The ticket is 0 before and after the launch. All threads call it.
 __device__ inline bool last_block(unsigned* ticket) {
     MEZZO_SHARED(unsigned, last, [1]);
     __syncthreads();
@@ -147,7 +148,8 @@ __device__ inline bool last_block(unsigned* ticket) {
     return last[0] != 0;
 }
 
-// The ticket of the current device's stream, whose launches follow each other; made at the first use.
+// The ticket of the current device, made at the first use. One is enough, because launches on the device's
+// stream run one after the other.
 unsigned* step_ticket();
 
 }  // namespace mezzo::cuda

@@ -1,5 +1,5 @@
-// The optimizer update: the rows of kernels/optimizers.h over all parameters and groups of a list, in one pass
-// over each parameter's memory that also writes its 16-bit copy.
+// The optimizer update: applies a row of kernels/optimizers.h to all parameters and groups of a list, in one
+// pass over each parameter's memory that also writes its 16-bit copy.
 #include "cuda/step.h"
 #include "cuda/step_table.cuh"
 #include "kernels/functor_step.h"
@@ -113,7 +113,8 @@ struct UpdateControl {
     unsigned* ticket;
 };
 
-// The formulas' constants need double powers: one thread computes them for each parameter the block meets.
+// The constants of the formulas need powers in double, so one thread computes them for each parameter of the
+// block.
 template <class Row, class Table>
 __device__ void update_block(const Table& table, const GradientScale& scale) {
     using Options = typename Row::Options;
@@ -137,7 +138,7 @@ __device__ void update_block(const Table& table, const GradientScale& scale) {
     });
 }
 
-// The last block counts the step: no block reads a count after it has taken its ticket.
+// The last block counts the step: every block takes its ticket after it has read the counts.
 template <class Row, class Table>
 __global__ void update_kernel(MEZZO_GRID_CONSTANT const Table table,
                               MEZZO_GRID_CONSTANT const UpdateControl control) {

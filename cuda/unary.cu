@@ -7,7 +7,8 @@
 namespace mezzo::cuda {
 namespace {
 
-// What the `ints` column says of integers: computed in as they are, or never seen by the kernel's functor.
+// Values of the `ints` column: are integers computed as integers? If not, they are converted to float32
+// first.
 constexpr bool same = true, real = false;
 
 enum class UnaryOp : std::uint8_t {
@@ -25,8 +26,8 @@ enum class UnaryOp : std::uint8_t {
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
 
-// Any unary op in C, looked up when the kernel runs: one kernel in place of one per op, for the types in
-// which no model is trained.
+// Any unary op in compute type C, chosen when the kernel runs. So the types in which no model is trained have
+// one kernel for all ops instead of one per op.
 template <class C> struct AnyUnary {
     UnaryOp op;
     C scalars[2];  // the functor's members

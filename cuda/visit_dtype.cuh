@@ -1,5 +1,5 @@
-// From a dtype, which the kernel knows when it runs, to its C++ type: the like of core/visit_dtype.h in device
-// code, which can report no error.
+// Calls a function with the C++ type of a dtype that is known only when the kernel runs: core/visit_dtype.h
+// for device code, which can report no error.
 #pragma once
 
 #include "core/visit_dtype.h"

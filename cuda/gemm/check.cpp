@@ -20,14 +20,14 @@ std::int64_t extent(std::int64_t columns, std::int64_t ld, std::int64_t batch, s
     return columns * ld + (batch - 1) * stride;
 }
 
-// Zeros at first.
+// Memory that holds zeros at first.
 struct Scratch : GemmScratch {
     explicit Scratch(std::int64_t bytes) : GemmScratch(bytes) {
         fill_zero(memory, static_cast<std::size_t>(bytes));
     }
 };
 
-// Outputs that cannot hold k exactly get ones in the last terms only, where the known defects are.
+// If the output type cannot hold k exactly, only the last terms are ones: the known defects drop last terms.
 std::int64_t terms_of(const lt::Problem& p) {
     std::int64_t terms = is_16bit(p.d_type) ? std::min(p.k, exact_16bit_sum) : p.k;
     if (lt::has_bias_grad(p.epilogue)) terms = std::min(terms, exact_sum / p.n);
@@ -94,7 +94,8 @@ private:
         return false;
     }
 
-    // Results of an earlier trial are left to be overwritten: what is added to or kept is seen.
+    // The results of an earlier trial stay in the buffers, so that an algorithm that adds to them or does not
+    // write them is noticed.
     bool right(Trial trial) {
         fill(trial);
         // gelu(x) is exactly x for large x only; 16 times a sum below 16 is exact in every dtype

@@ -1,4 +1,4 @@
-// Kernels of the check that a GEMM algorithm computes what it should: operands, and comparison of results.
+// Kernels of the check that a GEMM algorithm computes what it should: they make operands and compare results.
 // Matrices are column-major.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace mezzo::cuda {
 
-// What D[i,j] of a trial is, in units of the number of terms.
+// What D[i,j] must be in a trial, in units of the number of terms.
 enum class Trial : std::uint8_t {
     ones,    // 1
     signs,   // relu(a(i) b(j)), from operands whose rows and columns have signs -1, 0 or 1
@@ -16,15 +16,15 @@ enum class Trial : std::uint8_t {
     slopes,  // 0, 1/2 or 1, the derivatives of gelu_tanh at -16, 0 and 16
 };
 
-// One operand of a trial. Ones, times the signs of its rows or columns in a trial of signs; with tail > 0
-// only where the k index is among the last `tail` of k, zero elsewhere.
+// One operand of a trial: ones, in a trial of signs multiplied by the sign of the row of A or column of B.
+// With tail > 0 only the last `tail` of the k terms are ones, the others are zeros.
 struct TrialOperand {
     void* matrix;
     Dtype dtype;
     std::int64_t elements, ld, stride;
     bool k_is_row;
     std::int64_t k, tail;
-    bool is_b;  // whose columns have other signs than A's rows
+    bool is_b;  // the columns of B have other signs than the rows of A
 };
 void fill_operand(const TrialOperand& operand, Trial trial);
 

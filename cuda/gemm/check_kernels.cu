@@ -7,14 +7,14 @@
 namespace mezzo::cuda {
 namespace {
 
-// Numbers without a pattern that a wrong order of elements would meet, too.
+// Numbers without a pattern, so that results in a wrong order do not match them.
 __device__ unsigned mixed(std::int64_t i, std::int64_t j) {
     unsigned h = unsigned(i) * 0x9E3779B9u ^ (unsigned(j) + 0x7F4A7C15u) * 0x85EBCA6Bu;
     h ^= h >> 15;
     h *= 0x2C1B3C6Du;
     return h ^ h >> 16;
 }
-// -1, 1, or one time in eight 0.
+// -1 or 1; 0 one time in eight.
 __device__ float sign_of(std::int64_t i, bool is_b) {
     const unsigned h = mixed(i, is_b ? -2 : -1);
     return h % 8 == 0 ? 0.0f : h & 8 ? 1.0f : -1.0f;
@@ -67,7 +67,7 @@ __global__ void different_kernel(TrialResult r, Trial trial, double unit, unsign
     for (std::int64_t i = first_item(); i < r.m * r.n * r.batch; i += item_step()) {
         const std::int64_t row = i % r.m, column = i / r.m % r.n;
         const std::int64_t at = i / (r.m * r.n) * r.stride + column * r.ld + row;
-        // counts NaN too
+        // NaN counts, too
         different += !(load<double>(r.matrix, r.dtype, at) == unit * expected(trial, row, column));
     }
     add_to(count, different);
@@ -94,7 +94,7 @@ __global__ void different_sums_kernel(const void* sums, Dtype dtype, std::int64_
     add_to(count, different);
 }
 
-// What `count` has counted on the device.
+// Calls count(counter), which launches a kernel that counts on the device, and returns the number.
 template <class Count> std::int64_t counted(const Count& count) {
     auto* const total = static_cast<unsigned long long*>(device_malloc(sizeof(unsigned long long)));
     check(total != nullptr, ErrorKind::memory, "gemm: no 8 bytes of device memory to verify an algorithm");

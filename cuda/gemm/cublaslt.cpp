@@ -1,4 +1,4 @@
-// lt.h over cuBLASLt. The library is opened when the first plan is made, not linked: a program starts without
+// lt.h by cuBLASLt. The library is opened when the first plan is made, not linked: a program starts without
 // it, and without the 200 MB that loading it costs.
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ struct Functions {
     decltype(&cublasLtGetStatusName) status_name;
 };
 
-// The soname of this CUDA major first, then what an older or unversioned installation has. MEZZO_CUBLASLT, a
+// The library of CUDA 13 first, then that of CUDA 12 or of an unversioned installation. MEZZO_CUBLASLT, a
 // file or a directory, comes before all.
 void* open_library() {
     std::array<std::string, 5> names{"", "", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
@@ -201,7 +201,8 @@ void set_vector_types(Plan& plan) {
         set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t(data_type(dtype)));
     };
     if (has_bias(p.epilogue)) bias_type(p.d_type);
-    // Not what the header promises for 16-bit D: where the library has none, heuristics() finds none.
+    // cublasLt.h documents no such type for 16-bit D; where the library does not support it, heuristics()
+    // finds no algorithm.
     if (has_bias_grad(p.epilogue)) bias_type(bias_grad_type(p.d_type));
     if (!has_aux(p.epilogue)) return;
     if (has_mask(p.epilogue))
@@ -222,8 +223,8 @@ void store(const cublasLtMatmulAlgo_t& from, Algo& algo) {
     for (int word = 0; word < 8; ++word) algo.data[word] = from.data[word];
 }
 
-// The settings of AlgoFamily::values in its order, with the size the library wants of each. The inner shape
-// stays as the library sets it.
+// The settings of AlgoFamily::values in its order, with the size in bytes that the library expects of each.
+// The inner shape stays as the library sets it.
 struct Setting {
     cublasLtMatmulAlgoConfigAttributes_t attribute;
     std::size_t bytes;
@@ -242,7 +243,7 @@ constexpr Setting split_setting = settings[3];
 constexpr Setting family_id{CUBLASLT_ALGO_CONFIG_ID, 4, "family"};
 constexpr Setting reduction_setting{CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4, "reduction"};
 
-// A capability of one number; `otherwise` where the library does not know it.
+// A capability that is one number; `otherwise` where the library does not know it.
 template <class T>
 T capability(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoCapAttributes_t name, T otherwise) {
     T value = otherwise;
@@ -287,7 +288,7 @@ std::vector<std::vector<std::uint32_t>> values_of(const cublasLtMatmulAlgo_t& al
             cluster};
 }
 
-// A family's algorithm before anything is set; false if the library has none for the plan's types.
+// A family's algorithm with no setting changed; false if the library has none for the problem's types.
 bool init(const Problem& p, int id, cublasLtMatmulAlgo_t& algo) {
     const cudaDataType_t d = data_type(p.d_type);
     return functions().init_algo(handle(), compute_type(p), scale_type(p), data_type(p.a_type),
@@ -310,7 +311,8 @@ bool set(cublasLtMatmulAlgo_t& algo, const Setting& setting, std::uint32_t value
     return functions().set_algo(&algo, setting.attribute, from, setting.bytes) == CUBLAS_STATUS_SUCCESS;
 }
 
-// The algorithm with the way of adding that its split needs; none if the library does not take it.
+// The algorithm with the reduction scheme that its split-K setting needs; none if the library does not take
+// it.
 std::optional<Algo> complete(Plan& plan, cublasLtMatmulAlgo_t algo) {
     const bool splits = get(algo, split_setting).value_or(1) > 1;
     if (!set(algo, reduction_setting,

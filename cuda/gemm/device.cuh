@@ -1,4 +1,4 @@
-// Device pieces shared by the GEMM's own kernels: access to operands of a run-time dtype, activations.
+// Device code shared by the GEMM's own kernels: access to operands of a run-time dtype, activations.
 #pragma once
 
 #include "cuda/visit_dtype.cuh"

@@ -5,7 +5,8 @@
 namespace mezzo::cuda {
 namespace {
 
-// One element per thread and round; input, C and pre_activation share type and layout. In place is fine.
+// One element per thread and round; input, C and pre_activation share type and layout. `input` may be C
+// itself.
 template <class Acc> __global__ void epilogue_kernel(Gemm g, const void* input) {
     const std::int64_t total = g.batch * g.m * g.n;
     for (std::int64_t i = first_item(); i < total; i += item_step()) {

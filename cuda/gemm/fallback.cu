@@ -1,4 +1,5 @@
-// A matrix product for what the GEMM library does not take: mixed operand types, k == 0, degenerate shapes.
+// A matrix product for what the GEMM library does not take: mixed operand types, k == 0, and products for
+// which it has no right algorithm.
 #include "cuda/gemm/device.cuh"
 #include "cuda/gemm/gemm.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 constexpr int tile = 16;
 constexpr unsigned threads = tile * tile;
-// Products that are summed up on their own, so that rounding hardly grows with k.
+// The number of products that are summed up separately, so that rounding errors hardly grow with k.
 constexpr std::int64_t block_k = 1024;
 
 // Each block computes 16 x 16 tiles of C, one element per thread, over k in slices of 16 held in shared

@@ -32,7 +32,8 @@ void check_gemm(const Gemm& g) {
           "; it is for one matrix without gaps");
 }
 
-// What the library is to do of the product: as timed or loaded, otherwise the most that needs no aux.
+// The epilogue that the library is to do: the choice of timing or of a file, otherwise the most complete one
+// that needs no aux.
 lt::Epilogue epilogue_for(GemmService& s, const Gemm& g) {
     const std::vector<lt::Epilogue> epilogues = epilogues_of(g);
     const lt::Epilogue usual = *std::find_if_not(epilogues.begin(), epilogues.end(), lt::has_aux);
@@ -54,7 +55,7 @@ lt::Epilogue epilogue_for(GemmService& s, const Gemm& g) {
     return choice ? choice->epilogue : usual;
 }
 
-// All of it by own kernels.
+// The whole product by mezzo's own kernels.
 void without_library(const Gemm& g) {
     Gemm product = g;
     if (g.kept != nullptr) product.activation = Activation::none;

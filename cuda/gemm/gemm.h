@@ -15,8 +15,8 @@ namespace mezzo::cuda {
 
 // C[m,n] = activation(alpha op(A)[m,k] op(B)[k,n] + beta C + bias[n]), row-major, for each of `batch`
 // matrices that lie stride elements apart (stride 0: the same matrix for all). With `kept` it is the gradient
-// before an activation instead: C = alpha op(A) op(B) activation'(kept). Operands may be float16, bfloat16,
-// float32 or float64 in any mix; products are summed in float, in double if any operand is float64.
+// by the input of an activation instead: C = alpha op(A) op(B) activation'(kept). Operands may be float16,
+// bfloat16, float32 or float64 in any mix; products are summed in float, in double if any operand is float64.
 struct Gemm {
     std::int64_t m = 0, n = 0, k = 0;
     bool trans_a = false, trans_b = false;  // A is stored k x m, B is stored n x k
@@ -31,13 +31,14 @@ struct Gemm {
     std::int64_t ldc = 0;
     const void* bias = nullptr;  // [n], added to every row; may be null
     Dtype bias_type = float32;
-    void* pre_activation =
-        nullptr;                 // if given, takes the value before the activation; same type and layout as C
-    const void* kept = nullptr;  // of relu its result, otherwise what it saw; C's type and layout
-    void* bias_grad = nullptr;   // [n], with `kept`, if wanted: the column sums of C, in bias_grad_type()
-    // relu only, relu_mask_ld(n) bits per row (kernels/activation.h). Without `kept`, if wanted, takes the mask
-    // of C; with it says what kept says, for those that read masks. A mask or `kept` is for one matrix
-    // without gaps: batch 1, ldc = n.
+    // If given, the value before the activation is stored here, in C's type and layout.
+    void* pre_activation = nullptr;
+    // The activation's result for relu, its input for the others, in C's type and layout.
+    const void* kept = nullptr;
+    void* bias_grad = nullptr;  // [n], with `kept`, if wanted: the column sums of C, in bias_grad_type()
+    // For relu only: relu_mask_ld(n) bits per row (kernels/activation.h). Without `kept`, the mask of C is
+    // stored here, if wanted. With `kept`, it is the mask of `kept`, for epilogues that read a mask instead.
+    // A product with a mask or `kept` is one matrix without gaps: batch 1, ldc = n.
     void* mask = nullptr;
     Activation activation = Activation::none;
     float alpha = 1, beta = 0;  // beta must be 0 with an activation
@@ -47,33 +48,32 @@ struct Gemm {
 // Enqueues the product on the current stream. The first call of a new shape may synchronise.
 void gemm(const Gemm& g);
 
-// Device memory held as GEMM workspace by this process, all devices and branches together; memory_stats() has
-// it among the live blocks.
+// Device memory that this process holds as GEMM workspace, for all devices and branches together;
+// memory_stats() counts it among the live blocks.
 std::size_t workspace_bytes();
 
-// What the plans are, for files.
+// The chosen algorithms, for files of GEMM plans.
 extern const GemmPlanStore plan_store;
 
 // Forgets all plans: the next call of each shape asks the library again.
 void clear_gemm_plans();
 
-// Implementation pieces with a kernel of their own.
+// Parts of gemm() that have a kernel of their own.
 
-// What is left to do on a GEMM's result: C = activation(input + bias). Also stores the sum if pre_activation
-// is set.
+// C = activation(input + bias): what the library's epilogue leaves undone. Also stores the sum if
+// pre_activation is set.
 void gemm_epilogue(const Gemm& g, const void* input);
 
-// The mask of C, which relu has made.
+// Stores the mask of C, which is the result of relu.
 void gemm_mask(const Gemm& g);
 
-// What is left to do on a product with `kept`: C = C activation'(kept), by the mask if there is one, and the
-// column sums of that.
+// C = C activation'(kept), read from the mask if there is one, and its column sums: what the library leaves
+// undone of a product with `kept`.
 void gemm_activation_grad(const Gemm& g);
 // bias_grad = the column sums of C.
 void gemm_bias_grad(const Gemm& g);
 
-// The whole of `g` by mezzo's own kernel, but for mask and gradient: any mix of types, any size, k == 0
-// included.
+// All of `g` but mask and gradient, by mezzo's own kernel: any mix of types, any size, k == 0 included.
 void gemm_fallback(const Gemm& g);
 
 }  // namespace mezzo::cuda

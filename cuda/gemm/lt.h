@@ -1,5 +1,5 @@
-// The GEMM library behind gemm(): cuBLASLt on a GPU, a stand-in in the emulated tests. Column-major, as BLAS
-// is.
+// The GEMM library behind gemm(): cuBLASLt on a GPU, a stand-in in the emulated tests. Column-major, as in
+// BLAS.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ struct Plan;
 std::shared_ptr<Plan> make_plan(const Problem& problem);
 
 // Algorithms for the plan, the one that is expected to be fastest first, with partial sums of at least
-// float32. None is a normal answer. The alignments of bias and aux are taken from the operands, those of
-// matrices from the problem.
+// float32. It is normal that there are none. The alignments of bias and aux are taken from the operands,
+// those of matrices from the problem.
 std::vector<Algo> heuristics(Plan& plan, const Operands& operands, std::size_t max_workspace, int max_count);
 
 // Whether an algorithm from a file is one that heuristics() may have given for the plan; also sets the
@@ -60,13 +60,14 @@ std::optional<Algo> configuration(Plan& plan, const AlgoFamily& family, std::uin
 // plan.
 std::vector<Algo> neighbours(Plan& plan, const Algo& algo);
 
-// The algorithm's settings, for people.
+// The algorithm's settings as a text for people.
 std::string describe(const Algo& algo);
 
 // The version of the library.
 std::uint64_t version();
 
-// Enqueues the GEMM on the current stream. False if the library refuses the algorithm: take the next.
+// Enqueues the GEMM on the current stream. False if the library refuses the algorithm; the caller then tries
+// the next one.
 bool run(Plan& plan, const Algo& algo, const Operands& operands);
 
 }  // namespace mezzo::cuda::lt

@@ -5,8 +5,8 @@
 namespace mezzo::cuda {
 namespace {
 
-// A thread makes one byte: 8 neighbours of a row, read in accesses of `pack` elements. Bits beyond the row
-// are 0. As in relu's own gradient a NaN counts as positive.
+// A thread makes one byte: 8 adjacent elements of a row, read in accesses of `pack` elements. Bits past the
+// end of the row are 0. A NaN counts as positive, as in relu's own gradient.
 template <class T, int pack> __global__ void mask_kernel(const T* x, std::uint8_t* mask, std::int64_t rows,
                                                          std::int64_t cols, std::int64_t row_bytes) {
     for (std::int64_t i = first_item(); i < rows * row_bytes; i += item_step()) {

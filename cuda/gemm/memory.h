@@ -1,5 +1,5 @@
-// Device memory of the GEMM service: from the caching allocator, so that statistics and limits cover it, but
-// past the memory plan of a step that happens to be traced.
+// Device memory of the GEMM service. It comes from the caching allocator, so that statistics and limits cover
+// it, but it is no part of the memory plan of a step that is being traced.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline Block* gemm_block(int device, std::size_t bytes) {
     return allocator(Device(DeviceType::cuda, device)).allocate(bytes);
 }
 
-// Bytes of the current device for as long as it lives. Throws Error(memory).
+// Memory of the current device for the lifetime of the object. Throws Error(memory).
 struct GemmScratch {
     Block* const block;
     void* const memory;

@@ -20,7 +20,8 @@ constexpr std::size_t max_plans = 8192;
 constexpr std::uint16_t vector_alignment = 16;
 // Leading dimension and batch stride of aux must be multiples of this (cublasLt.h).
 constexpr std::int64_t aux_multiple = 8;
-// Some split-K kernels drop the last (k mod block_k) terms; no block_k seen is odd beyond a multiple of 64.
+// Some split-K kernels drop the last (k mod block_k) terms. None has been seen to do so where k is a multiple
+// of 64.
 constexpr std::int64_t safe_k = 64;
 
 std::atomic<std::size_t> workspace_total{0};
@@ -74,14 +75,14 @@ lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
     return o;
 }
 
-// What the library has left to do of a product with `kept`.
+// Does what the library's epilogue has left undone of a product with `kept`.
 void finish_gradient(const Gemm& g, lt::Epilogue e) {
     if (!lt::is_gradient(e)) return gemm_activation_grad(g);
     if (g.bias_grad != nullptr && !lt::has_bias_grad(e)) gemm_bias_grad(g);
 }
 
-// What the library has left to do. With beta != 0 the bias is added after: (alpha AB + beta C) + bias is the
-// same sum.
+// Does what the library's epilogue has left undone: bias, activation, mask. With beta != 0 the bias is added
+// last: (alpha AB + beta C) + bias is the same sum.
 void finish(const Gemm& g, lt::Epilogue e) {
     if (g.kept != nullptr) return finish_gradient(g, e);
     const bool bias_left = g.bias != nullptr && !lt::has_bias(e);
@@ -98,7 +99,7 @@ void finish(const Gemm& g, lt::Epilogue e) {
     if (g.mask != nullptr && !lt::writes_mask(e)) gemm_mask(g);
 }
 
-// Whether the library takes a matrix beside the result, or the mask.
+// Whether the library takes as aux a matrix of C's layout, or the mask.
 bool matrix_fits(const Gemm& g, const void* matrix) {
     return g.ldc % aux_multiple == 0 && (g.batch == 1 || g.stride_c % aux_multiple == 0) &&
            alignment_of(matrix) >= vector_alignment;
@@ -118,7 +119,7 @@ std::vector<lt::Epilogue> gradient_epilogues(const Gemm& g) {
     return epilogues;
 }
 
-// Decisions stay when plans go, to be checked again.
+// Drops the plans, but not the choices: they are checked again before their next use.
 void forget_plans(GemmService& s) {
     s.plans.clear();
     for (const auto& [request, choice] : s.settled)
@@ -145,12 +146,12 @@ std::size_t PlanHash::operator()(const lt::Request& r) const {
 }
 
 GemmService& gemm_service() {
-    static GemmService* s =
-        new GemmService;  // leaked: the driver may be gone when destructors of statics run
+    // Leaked: the driver may be gone when destructors of statics run.
+    static GemmService* s = new GemmService;
     return *s;
 }
 
-// Row-major C = A B is column-major C^T = B^T A^T: the operands change places, no data moves.
+// Row-major C = A B is column-major C^T = B^T A^T: the operands change places, and no data moves.
 lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     lt::Problem p;
     p.m = g.n;

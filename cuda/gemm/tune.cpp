@@ -11,10 +11,10 @@ namespace mezzo::cuda {
 namespace {
 
 constexpr int warm_ups = 3, timed_runs = 10;
-// Events are half a microsecond apart at best: calls shorter than this are timed by the group.
+// The resolution of events is half a microsecond at best, so calls shorter than this are timed in groups.
 constexpr float short_ms = 0.02f;
 constexpr int group_size = 20;
-// Bounds the copies of small operands. They stay in the L2 cache, as they do in a training step.
+// The most copies of small operands. They then stay in the L2 cache, as they do in a training step.
 constexpr std::int64_t max_copies = 256;
 
 // Bytes from the first to the last element of a row-major operand.
@@ -23,8 +23,8 @@ std::int64_t bytes_of(std::int64_t rows, std::int64_t columns, std::int64_t ld, 
     return ((batch - 1) * stride + (rows - 1) * ld + columns) * std::int64_t(size_of(dtype));
 }
 
-// The product with its operands in copies that take turns: together they are larger than the L2 cache, so
-// that each call finds its own in memory, as most of a training step's products do. The caller's results stay
+// The product with copies of its operands that take turns. Together they are larger than the L2 cache, so
+// that each call finds its own in memory, as most products of a training step do. The caller's results stay
 // as they are.
 class Rotation {
 public:
@@ -152,7 +152,7 @@ std::optional<lt::Choice> tune(GemmService& s, const Gemm& g,
     return best;
 } catch (const Error& error) {
     if (error.kind() != ErrorKind::memory) throw;
-    return std::nullopt;  // the library's own order has to do
+    return std::nullopt;  // the library's own order is used
 }
 
 void with_timer(GemmService& s, const Gemm& g, const std::function<void(const TimeAlgo&)>& use) {
