@@ -14,7 +14,8 @@ using namespace bert;
 
 namespace {
 
-// Published weights, with Hugging Face's names; what the file lacks keeps its fresh values, and is named.
+// Loads published weights with Hugging Face's names. Parameters that the file lacks keep their initial values
+// and are listed.
 void load(const Setup& setup, const mz::StateDict& weights, Classifier& model) {
     const mz::io::LoadReport report = mz::io::load_weights(
         model, weights, {.rename = [](const std::string& name) { return mz::io::bert_name(name, "bert."); }});
@@ -22,7 +23,7 @@ void load(const Setup& setup, const mz::StateDict& weights, Classifier& model) {
     if (report.loaded.empty()) throw std::runtime_error(setup.weights + ": holds no weights of this model");
 }
 
-// Loads the weights to start from, if there are any, and notes what the training will be made with.
+// Loads the weights to start from, if there are any, and sets the settings that checkpoints store.
 void take_weights(const Options& options, Setup& setup, Classifier& model) {
     mz::StateDict weights;
     if (!setup.weights.empty()) {

@@ -47,7 +47,7 @@ mz::nn::Sequential make_model(const Settings& s) {
     return net;
 }
 
-// Under autocast a product leaves in 16 bit and the loss in float32.
+// Under autocast the output has the 16-bit dtype and the loss is float32.
 void check_dtypes(const Mode& mode, const mz::Tensor& output, const mz::Tensor& loss) {
     if (output.dtype() != mode.dtype || loss.dtype() != mz::float32)
         throw std::runtime_error(fmt::format("{}: output is {} (expected {}), loss is {} (expected float32)",

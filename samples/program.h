@@ -1,4 +1,4 @@
-// What all programs of this repository share: ranges of options, reading of text files, and the end of main().
+// What all programs of this repository share: option ranges, reading of text files, and the end of main().
 #pragma once
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ inline CLI::Validator any_seed() {
 inline CLI::Validator thread_count() { return in_range(1, 1024); }
 inline CLI::Validator learning_rate() { return in_range(0.0, 1e3); }
 
-// Says something on standard error; whether it can be written changes nothing.
+// Writes to standard error; that it cannot be written is no error.
 inline void tell(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
 // All of an open file; throws when reading fails, which is not its end. `name` begins the error.
@@ -110,8 +110,8 @@ inline int parse(CLI::App& app, int argc, char** argv) {
     return -1;
 }
 
-// Runs body(), which returns the exit code; errors go to standard error behind the program's name. Output that
-// could not be written is one: a full disk must not look like success.
+// Runs body(), which returns the exit code. Errors are written to standard error after the program's name.
+// Output that could not be written is an error: a full disk must not look like success.
 template <class Body> int run(const char* name, const Body& body) {
     int code = 1;
     try {

@@ -27,11 +27,11 @@ struct Settings {
     double seconds = 2;       // of measuring
     int least = 10;           // steps to measure
     int profile = 0;          // steps to trace instead of timing
-    std::int64_t divide = 1;  // of the sizes of the recipe and BERT-base
+    std::int64_t divide = 1;  // what the sizes of the recipe and BERT-base are divided by
     bool capture = false, branches = false, flash = false;
     mz::cuda::GemmOptions gemm;
 
-    // Eager steps, or also what comes before the first replay.
+    // Steps that are not measured: for a captured step also the capture and some replays.
     int warmup() const { return capture ? mz::cuda::CaptureOptions().warmup + 5 : 3; }
     bool mixed() const { return precision != "float32"; }
     mz::Dtype dtype() const {
@@ -41,8 +41,8 @@ struct Settings {
 
 using Step = std::function<void()>;
 
-// One training step: forward under autocast when the case is 16 bit, backward, update. Gradients go at its
-// end, so that a captured step finds none.
+// One training step: forward under autocast when the case is 16 bit, backward, update. Gradients are dropped
+// at its end, so that a captured step finds none.
 Step training_step(const Settings& s, std::shared_ptr<mz::optim::Optimizer> optimizer, bool scaled,
                    std::function<mz::Tensor()> loss_of) {
     auto scaler = std::make_shared<mz::amp::GradScaler>(mz::amp::GradScalerOptions{.enabled = scaled});
@@ -60,8 +60,8 @@ Step training_step(const Settings& s, std::shared_ptr<mz::optim::Optimizer> opti
     };
 }
 
-// layers x Linear(width, width), each with a ReLU behind it or only those between two of them; mean squared
-// error, SGD. 16 bit means autocast and a gradient scaler.
+// layers x Linear(width, width), with a ReLU after each or only between them; mean squared error, SGD. 16 bit
+// means autocast and a gradient scaler.
 Step mlp_step(const Settings& s, std::int64_t layers, std::int64_t width, std::int64_t batch,
               bool last_relu = true) {
     mz::manual_seed(0);
@@ -198,7 +198,7 @@ Measurement measure(const Settings& s, const Step& step) {
     const std::size_t steps = m.seconds.size();
     m.launches /= double(steps);
     m.host_syncs /= double(steps);
-    if (s.device.type() != mz::DeviceType::cpu) {  // whose work is done when the step returns
+    if (s.device.type() != mz::DeviceType::cpu) {  // on the CPU the work is done when the step returns
         const double begin = now();
         for (std::size_t i = 0; i < steps; ++i) step();
         mz::synchronize(s.device);

@@ -1,5 +1,5 @@
-// What bench asks of the CUDA backend beyond the public headers. In a build without it: nothing to set,
-// nothing to count.
+// What bench asks of the CUDA backend beyond the public headers. In a build without it there is nothing to
+// count.
 #pragma once
 
 #include <cstdint>

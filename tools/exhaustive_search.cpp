@@ -19,10 +19,11 @@ using cuda::TimeAlgo;
 using cuda::Timing;
 namespace lt = cuda::lt;
 
-// Medians of the same algorithm differ from one group of runs to the next: each finalist's best of so many.
+// Medians of the same algorithm differ from one group of runs to the next, so each finalist gets this many
+// medians, of which the best counts.
 constexpr int rounds = 3;
 constexpr int max_proposals = 1000;
-constexpr std::size_t starts = 3;  // of the way from neighbour to neighbour
+constexpr std::size_t starts = 3;  // how many algorithms climb() starts from
 
 double steady_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -83,7 +84,7 @@ private:
     struct Entrant {
         lt::Epilogue epilogue;
         lt::Algo algo;
-        double* us = nullptr;  // where its time goes
+        double* us = nullptr;  // where its time is stored
         double best_ms = 0;
     };
 
@@ -100,7 +101,7 @@ private:
 
     double time_at(double share) const { return begin_ + share * options_.seconds; }
 
-    // Its time, if it runs; an algorithm is tried once.
+    // The algorithm's time; none if it does not run, or has been tried before.
     std::optional<float> try_algo(lt::Epilogue epilogue, const lt::Algo& algo) {
         if (!known_.insert(std::to_array(algo.data)).second) return std::nullopt;
         const auto ms = time_(epilogue, algo, Timing::quick);
@@ -110,7 +111,8 @@ private:
         return ms;
     }
 
-    // From the fastest so far to what is faster and differs in one setting.
+    // From each of the fastest algorithms so far, goes on to a faster one that differs in one setting, as
+    // long as there is one.
     void climb(lt::Plan& plan, lt::Epilogue epilogue, double end) {
         std::vector<Tried> fastest = tried_;
         const std::size_t count = std::min(starts, fastest.size());
@@ -159,7 +161,7 @@ private:
         return result;
     }
 
-    // All of them in turn, so that a change of the clock rate meets all.
+    // Times all of them in turn, so that a change of the clock rate affects all alike.
     void compare(std::vector<Entrant>& entrants) {
         for (int round = 0; round < rounds; ++round)
             for (Entrant& e : entrants)

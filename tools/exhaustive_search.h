@@ -1,4 +1,5 @@
-// Searches all of the GEMM library's algorithms for a product, to see what mezzo's own choices leave.
+// Searches all of the GEMM library's algorithms for a product, to see how much faster it could be than
+// mezzo's own choices.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ struct SearchOptions {
     std::function<double()> now = {};  // seconds; a steady clock unless set
 };
 
-// Microseconds of one call on operands that the L2 cache does not hold, own kernels for bias and activation
-// included; 0 where the library has no right algorithm.
+// Microseconds of one call on operands that are not in the L2 cache, with mezzo's own kernels for bias and
+// activation; 0 where the library has no right algorithm.
 struct SearchResult {
     double heuristic_us = 0;  // what mezzo runs by default: the library's first proposal that sums all terms
     double autotuned_us = 0;  // the choice of cuda::GemmOptions::autotune

@@ -92,7 +92,7 @@ void print_row(const char* what, cpu::Isa isa, Dtype type, Float32MatmulPrecisio
                        (isa != cpu::Isa::avx512_bf16 || kernels.depth == 2);
     if (!there) return;
     set_float32_matmul_precision(precision);
-    widest = type == float16 ? 14 : 50;  // float32 of 2^56 and more never meets tiles
+    widest = type == float16 ? 14 : 50;  // tiles are not used for float32 of 2^56 and more
     std::printf("| %s |", what);
     for (const Distribution& d : distributions())
         for (const std::int64_t k : {256, 4096}) {

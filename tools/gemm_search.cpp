@@ -112,7 +112,7 @@ void print(const Product& p, const mz::cuda::Gemm& g, const mz::SearchResult& r)
         "\"configurations\": {}, \"tried\": {}, \"accepted\": {}, \"wrong\": {}, \"complete\": {}}}\n",
         p.step, p.name, p.per_step, g.m, g.n, g.k, r.heuristic_us, r.autotuned_us, r.best_us, r.best,
         r.configurations, r.tried, r.accepted, r.wrong, r.complete);
-    std::fflush(stdout);  // what is done stays done if a time limit ends the process
+    std::fflush(stdout);  // so that no result is lost if a time limit ends the process
 }
 
 double now() {

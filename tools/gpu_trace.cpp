@@ -1,4 +1,4 @@
-// gpu_trace.h over CUPTI's activity records. The library is opened when a trace starts, not linked: a toolkit
+// gpu_trace.h by CUPTI's activity records. The library is opened when a trace starts, not linked: a toolkit
 // without CUPTI can still build and run everything else.
 #include "tools/gpu_trace.h"
 
@@ -89,7 +89,7 @@ std::string copy_name(unsigned kind) {
     }
 }
 
-// Of each kind of record an old layout: newer versions of CUPTI append fields.
+// Reads each kind of record in an old layout, to which newer versions of CUPTI append fields.
 void add(const CUpti_Activity& record) {
     Trace& t = trace();
     if (record.kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || record.kind == CUPTI_ACTIVITY_KIND_KERNEL) {

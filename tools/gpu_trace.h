@@ -11,8 +11,8 @@ struct DeviceWork {
     std::uint64_t begin = 0, end = 0;
 };
 
-// Begins to record. Call it before the graphs that are to be seen are made: a process that records runs
-// slower, also between the kernels of a graph. Throws std::runtime_error with the reason where it cannot.
+// Starts the trace. Call it before the graphs that are to be traced are made. A traced process runs slower,
+// also between the kernels of a graph. Throws std::runtime_error with the reason where it cannot be traced.
 void start_gpu_trace();
 
 // What the device has done since the last call, in the order of time. The device must have finished. Throws

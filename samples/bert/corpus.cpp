@@ -41,7 +41,7 @@ Corpus read_split(const std::string& folder, const std::string& split) {
     return corpus;
 }
 
-// Class names by number; numbers that mapping.txt does not name are called by themselves.
+// Class names by number. A class that mapping.txt does not name is called by its number.
 std::vector<std::string> class_names(const std::string& folder, std::int64_t count) {
     std::vector<std::string> names;
     for (std::int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
@@ -62,7 +62,7 @@ std::string output_of(const char* command) {
     if (!pipe) throw std::runtime_error(fmt::format("cannot run \"{}\"", command));
     std::string text = program::read_all(pipe.get(), fmt::format("the output of \"{}\"", command));
     const int status = pclose(pipe.release());
-    // Without apt-cache there is no text, and the caller says what to do; half a text is nobody's data.
+    // Without apt-cache there is no text, and the caller says what to do; an incomplete text is an error.
     if (status != 0 && !text.empty())
         throw std::runtime_error(fmt::format("\"{}\" failed after {} bytes", command, text.size()));
     return text;
@@ -121,7 +121,7 @@ Corpora read_package_descriptions(std::size_t limit) {
     if (corpora.classes.size() < 2)
         throw std::runtime_error(
             "no package descriptions on this machine (apt-cache dumpavail); pass --data DIR");
-    // By text rather than by section, so that every part of the list has all classes.
+    // Sorted by text rather than by section, so that every part of the list has all classes.
     std::sort(all.begin(), all.end());
     const std::size_t step = limit == 0 ? 1 : std::max<std::size_t>(1, all.size() / limit);
     for (std::size_t i = 0, kept = 0; i < all.size(); i += step, ++kept) {

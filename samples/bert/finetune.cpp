@@ -20,7 +20,7 @@ mz::Tensor logits_of(const Classifier& model, const Batch& batch) {
                                           .token_type_ids = batch.tokens.token_type_ids});
 }
 
-// Two classes are one logit, as in the experiment this sample follows; more are one logit each.
+// Two classes share one logit, as in the experiment that this sample follows; more have one logit each.
 mz::Tensor loss_of(const Setup& setup, const mz::Tensor& logits, const mz::Tensor& labels) {
     if (!setup.binary()) return mz::cross_entropy(logits, labels);
     return mz::binary_cross_entropy_with_logits(logits.squeeze(-1), labels.to(mz::float32));

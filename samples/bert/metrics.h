@@ -22,7 +22,7 @@ public:
             }
         return all ? double(right) / double(all) : 0;
     }
-    // The mean over the classes of 2 TP / (2 TP + FP + FN); 0 for a class that is neither there nor
+    // The mean over the classes of 2 TP / (2 TP + FP + FN); 0 for a class that neither occurs nor is
     // predicted.
     double macro_f1() const {
         double total = 0;

@@ -23,8 +23,9 @@ namespace {
     throw std::runtime_error(fmt::format("{}: {}: {}", option, path, why));
 }
 
-// Makes the file that a save begins with, and removes it: rights, length of the name, room for another file. One
-// that is there is another program's, or left by one that was killed.
+// Creates the file that saving begins with, and removes it. That fails without permission, with a name that
+// is too long, or without space for another file. If the file exists, another program is using it or one that
+// was killed has left it; it stays.
 void try_partial(const char* option, const fs::path& file) {
     const std::string partial = file.string() + ".mezzo-partial";
     const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -35,7 +36,7 @@ void try_partial(const char* option, const fs::path& file) {
     unlink(partial.c_str());
 }
 
-// A file that is to be written there replaces a file, and nothing else.
+// Throws if there is something other than a regular file where a file is to be written.
 void check_replaceable(const char* option, const fs::path& file) {
     std::error_code error;
     const fs::file_status status = fs::status(file, error);

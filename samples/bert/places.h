@@ -1,4 +1,4 @@
-// Where results are to go: looked at before the work, not after it.
+// Checks, before the work and not after it, whether its results can be written.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace bert {
 
-// Makes the folder of --save. Throws std::exception where --save, --checkpoint or --trace cannot be written, or
-// what --resume and --config name cannot be used; the rest of a checkpoint is for later.
+// Makes the folder of --save. Throws std::exception where --save, --checkpoint or --trace cannot be written,
+// or what --resume and --config name cannot be used; of a checkpoint only the header is read here.
 void check_places(const Options& options);
 
 }  // namespace bert

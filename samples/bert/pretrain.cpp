@@ -34,7 +34,7 @@ struct MaskedBatch {
     mz::nn::MaskedTokens masked;
 };
 
-// A batch with other masks in every epoch, which depend on the arguments alone.
+// A batch with different masks in every epoch. They depend on the arguments alone.
 MaskedBatch make_masked_batch(const Options& options, const Setup& setup, const Samples& samples,
                               const std::vector<std::int64_t>& indices, std::uint64_t seed) {
     Shuffler random(seed);
@@ -52,7 +52,8 @@ MaskedBatch make_masked_batch(const Options& options, const Setup& setup, const 
         std::copy(text.begin(), text.end(), first);
         std::copy(of_row.begin(), of_row.end(), labels.begin() + std::ptrdiff_t(row) * length);
     }
-    // A batch of very short texts may have lost the draw; then its first token is to be predicted.
+    // In a batch of very short texts it can happen that no token is chosen. Then its first token is to be
+    // predicted.
     if (std::all_of(labels.begin(), labels.end(), [](std::int64_t label) { return label == ignored; }))
         labels[0] = ids[0];
     mz::nn::MaskedTokens masked = mz::nn::masked_tokens(mz::Tensor::from(labels, shape), ignored);

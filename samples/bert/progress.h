@@ -1,5 +1,5 @@
-// The line that shows how training goes: rewritten in place on a terminal, a plain line now and then
-// elsewhere.
+// The line that shows how training goes: rewritten in place on a terminal, elsewhere a plain line for each
+// report.
 #pragma once
 
 #include <chrono>
@@ -23,12 +23,12 @@ class Progress {
 public:
     // terminal: rewrite one line on standard error.
     explicit Progress(bool terminal) : terminal_(terminal), start_(Clock::now()) {}
-    // Samples and tokens processed since the start, for the rate.
+    // Adds processed samples, for the rate.
     void count(std::int64_t samples) { samples_ += samples; }
     void show(const ProgressState& state);
     // Ends the line, so that other output can follow.
     void end_line();
-    // Seconds of training: without what leave_out() was told of.
+    // Seconds of training, without those that leave_out() has taken out.
     double seconds() const {
         return std::chrono::duration<double>(Clock::now() - start_).count() - left_out_;
     }

@@ -13,7 +13,7 @@ namespace bert {
 
 namespace {
 
-constexpr std::int64_t longest = 1 << 20;  // bytes that are read of stored settings
+constexpr std::int64_t longest = 1 << 20;  // stored settings may have so many bytes
 
 template <class T> std::string shown(const T& value) { return fmt::format("{}", value); }
 

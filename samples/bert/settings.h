@@ -1,4 +1,5 @@
-// What shapes a training, as names and texts: stored with a checkpoint and compared when it is resumed.
+// The settings that shape a training, as names and texts: stored with a checkpoint and compared when it is
+// resumed.
 #pragma once
 
 #include <cstdint>

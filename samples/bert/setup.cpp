@@ -86,7 +86,7 @@ void write_lines(const fs::path& path, const std::vector<std::string>& lines) {
 }  // namespace
 
 Setup make_setup(const Options& options) {
-    // First what is quickly found to be missing.
+    // First the checks that take no time.
     check_places(options);
     std::vector<std::string> to_predict;
     if (!options.predict.empty()) to_predict = read_lines(options.predict);

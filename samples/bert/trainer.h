@@ -27,7 +27,7 @@ struct Stage {
     std::int64_t max_steps = 0;  // 0: all epochs
     double lr = 2e-5;
     mezzo::nn::Module* model = nullptr;
-    // How many batches an epoch has, and the loss of one of them. Both may be asked in any order.
+    // The number of batches of an epoch, and the loss of one of them. Both may be called in any order.
     std::function<std::int64_t(std::int64_t epoch)> batches = {};
     std::function<mezzo::Tensor(std::int64_t epoch, std::int64_t batch)> loss = {};
     std::function<std::int64_t(std::int64_t epoch, std::int64_t batch)> samples = {};  // texts in it
@@ -35,11 +35,11 @@ struct Stage {
     std::function<void(std::int64_t step, double loss)> step_done = {};  // may be empty
 };
 
-// Trains one stage, from the start or from where the checkpoint of the options is.
+// Trains one stage, from its start or from the position in the checkpoint that the options name.
 void train(const Options& options, const Settings& settings, const Stage& stage);
 
-// The stage the checkpoint is in, or 0 if there is none or it is not to be used. Throws std::runtime_error when it
-// is of a training with other settings.
+// The stage that the checkpoint is in; 0 if there is none or it is not to be resumed. Throws
+// std::runtime_error when it belongs to a training with other settings.
 std::int64_t stage_to_resume(const Options& options, const Settings& settings);
 
 }  // namespace bert

@@ -76,13 +76,13 @@ TEST_CASE("autotune: a wrong algorithm is rejected however fast", "[cuda][gemm][
     const Tuned tuned;
     Tuned::times(1, 2, 3);
     const auto [tail, last, k] = GENERATE(std::tuple(2, 0, 70), std::tuple(0, 2, 70), std::tuple(0, 2, 64),
-                                          std::tuple(0, 2, 4096));  // of any k
+                                          std::tuple(0, 2, 4096));  // the last term, whatever k is
     fake_lt.dropping_tail = tail;
     fake_lt.dropping_last = last;
     Product x(k);
     REQUIRE(algorithm_of(x) == 2);
     REQUIRE(x.c.host() == std::vector<float>(32, float(k)));
-    fake_lt.dropping_last = 100;  // all: own kernel
+    fake_lt.dropping_last = 100;  // all are wrong: own kernel
     cuda::clear_gemm_plans();
     REQUIRE(algorithm_of(x) == -1);
     REQUIRE(x.c.host() == std::vector<float>(32, float(k)));
@@ -237,7 +237,7 @@ TEST_CASE("autotune: never while a stream is captured", "[cuda][gemm][emulation]
     REQUIRE(fake_lt.runs == 1);
     REQUIRE(cuda::counters().host_syncs == syncs);
     emulation::options.capturing = false;
-    REQUIRE(algorithm_of(x) == 1);  // made up for
+    REQUIRE(algorithm_of(x) == 1);  // tuned now
     emulation::options.capturing = true;
     fake_lt.last_algorithm = -1;
     cuda::gemm(x.g);
@@ -257,7 +257,7 @@ TEST_CASE("autotune: without memory for copies the library's order stays", "[cud
     REQUIRE(cuda::save_gemm_plans(folder.file("plans")) == 0);
 }
 
-// The batch is no leading dimension of any product of a linear layer, so that an odd one costs no alignment.
+// No product of a linear layer has the batch as a leading dimension, so an odd batch costs no alignment.
 TEST_CASE("gemm: a ragged batch keeps aligned algorithms", "[cuda][gemm][emulation]") {
     const Tuned tuned;
     cuda::set_gemm_options({});

@@ -1,5 +1,4 @@
-// Branches of a graph in every order that the graph allows, and what happens to a graph that forgets an
-// order.
+// Branches of a graph in every order that the graph allows, and graphs that lack an order they need.
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
@@ -25,7 +24,7 @@ constexpr BranchOrder orders[] = {BranchOrder::queued, BranchOrder::main_first, 
                                   BranchOrder::alternating};
 constexpr std::size_t mebibyte = std::size_t(1) << 20;
 
-// Options and library as at the start, at the end.
+// Restores the options and the library at the end.
 struct Restored {
     Restored() { cuda::clear_gemm_plans(); }
     ~Restored() {
@@ -36,7 +35,7 @@ struct Restored {
     const emulation::Options options = emulation::options;
 };
 
-// Runs `work` as a graph, in an order.
+// Captures `work` and runs the graph with its branches in the given order.
 void run_graph(BranchOrder order, const std::function<void()>& work) {
     cuda::begin_capture();
     work();

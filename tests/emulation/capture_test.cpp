@@ -1,5 +1,5 @@
-// What a capture refuses, and that everything goes on after it. In the emulated build, because a capture that
-// a forbidden call has spoilt is not something to leave on a GPU.
+// What a capture refuses, and that everything goes on after it. On the emulated device only, because on a GPU
+// a forbidden call could invalidate a capture and so disturb the tests after it.
 #include <catch2/catch.hpp>
 #include <vector>
 

@@ -10,8 +10,8 @@
 #ifndef __x86_64__
 #error "the fiber switch is written for x86-64"
 #endif
-// Saves the callee-saved registers and the stack pointer, takes those of the other fiber. 20 ns, against 900
-// ns of swapcontext, which makes a system call.
+// Saves the callee-saved registers and the stack pointer, and loads those of the other fiber. Takes 20 ns;
+// swapcontext, which makes a system call, takes 900 ns.
 asm(R"(.text
 .type mezzo_fiber_switch,@function
 mezzo_fiber_switch:
@@ -42,8 +42,8 @@ constexpr std::size_t stack_bytes = 256 << 10;
 #else
 constexpr std::size_t stack_bytes = 64 << 10;
 #endif
-// TSan takes a fiber that plays a thread of the next block for the same thread, and would see order between
-// the blocks; two sets of fibers used in turn prevent that for neighbours.
+// If a fiber runs a thread of one block and then a thread of the next, TSan takes both for one thread and
+// sees an order between the blocks. Two sets of fibers, used in turn, prevent that for consecutive blocks.
 #ifdef MEZZO_TSAN
 constexpr unsigned sets = 2;
 #else
@@ -88,8 +88,8 @@ void Engine::make_fibers(unsigned count) {
     }
 }
 
-// Also after a failed launch: abandoned frames are never unwound. TSan's fibers leak on purpose: a parked one
-// is inside a Hidden scope, which TSan refuses to destroy.
+// Called after a failed launch, too: abandoned frames are never unwound. TSan's fibers leak on purpose: a
+// parked one is inside a Hidden scope, and TSan refuses to destroy it there.
 void Engine::drop_fibers() {
     if (stacks_ == nullptr) return;
 #ifdef MEZZO_ASAN
@@ -100,7 +100,7 @@ void Engine::drop_fibers() {
     stacks_ = nullptr;
 }
 
-// What the threads of a failed launch did comes before whatever the caller does next.
+// Tells TSan that what the threads of a failed launch did comes before what the caller does next.
 void Engine::release_abandoned() {
 #ifdef MEZZO_TSAN
     for (const Fiber* f : by_index_) {
@@ -310,8 +310,8 @@ void Engine::atomic(void* address) {
     current_->atomics.push_back(address);
 }
 
-// Each array is a heap block of its exact size made anew for every CUDA block, so that ASan guards its ends,
-// and filled with 0xFF, which is NaN, so that a read before a write shows.
+// Each array is a heap block of its exact size, made anew for every CUDA block, so that ASan guards its ends.
+// It is filled with 0xFF, which is NaN, so that a read before a write is noticed.
 void* Engine::shared_array(const void* key, std::size_t bytes, bool dynamic, Site site) {
     Hidden hidden;
     const auto [it, fresh] = shared_.try_emplace(key, nullptr);

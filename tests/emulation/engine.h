@@ -52,7 +52,7 @@ struct Options {
     std::size_t max_static_shared = 48 << 10;          // bytes a block may declare
     std::size_t max_shared = 227 << 10;                // static + dynamic, sm_90
     std::size_t device_memory = std::size_t(4) << 30;  // bytes device_malloc gives in total
-    std::size_t pinned_blocks = 64;                    // of host memory that pinned_malloc gives
+    std::size_t pinned_blocks = 64;                    // that pinned_malloc gives at most
     int device_count = 1;
     const char* device_name = "emulated CUDA device";
     std::size_t l2_bytes = 16 << 10;
@@ -60,8 +60,8 @@ struct Options {
     double clock_ms = -1;       // if not negative: what events record, instead of real time
     double launch_ms = 0;       // by which a launch moves that clock
     bool late_work = false;     // work on the device starts when the host waits for it, not when it is queued
-    bool early_copies = false;  // those of the copy stream start at once, not when something waits for them
-    BranchOrder branch_order = BranchOrder::queued;  // of graphs that are launched
+    bool early_copies = false;  // copies on the copy stream start at once, not when something waits for them
+    BranchOrder branch_order = BranchOrder::queued;  // in which launched graphs run their branches
     bool loses_joins = false;                        // graphs forget that the main branch waits for the side
 };
 inline Options options;
@@ -99,7 +99,7 @@ public:
     void run(dim3 grid, dim3 block, std::size_t dynamic_shared, void (*body)(void*), void* argument);
 
     enum class Vote { all, any, count };
-    // __syncthreads and its voting kin: all threads of the block, at one call site.
+    // __syncthreads and its variants with a vote: all threads of the block call it at one place.
     int barrier(int predicate, Vote vote, Site site);
 
     // A warp call: the last lane of the mask to arrive runs complete(slots) for all; slots of other lanes are
@@ -127,13 +127,13 @@ public:
     void device_free(void* memory);
     void device_copy(void* to, const void* from, std::size_t bytes);
     void device_fill_zero(void* memory, std::size_t bytes);
-    // Opens device memory to host code: the fake GEMM library computes in it.
+    // Opens device memory to host code: the stand-in for the GEMM library computes in it.
     void open_device_memory();
     void close_device_memory();
     std::size_t device_bytes() const { return device_bytes_; }
 
 private:
-    // Collectives some lanes of a warp wait in.
+    // A collective in which some lanes of a warp wait.
     struct Collective {
         unsigned mask, arrived;
         const char* what;
@@ -187,7 +187,7 @@ template <class T> T& shared(const char* key, Site site = Site::current()) {
 }
 inline void* dynamic_shared(Site site = Site::current()) { return Engine::get().dynamic_shared(site); }
 
-// Stream capture: what this thread would do to the device is put into the graph instead, while there is one.
+// Stream capture: while there is a graph, what this thread would do to the device is put into it instead.
 inline thread_local Graph* captured = nullptr;
 inline thread_local int branch_of_thread = 0;  // the stream that takes this thread's work: 0 main, 1 side
 void queue_work(std::function<void()> work);   // streams.h
@@ -200,7 +200,7 @@ template <class F> void run_or_capture(const F& work) {
         work();
 }
 
-// Told of each kernel, copy, fill and product when its turn on the device comes, of those of a graph too.
+// Called for each kernel, copy, fill and product when it runs on the device, also for those in graphs.
 struct Work {
     const void* kernel = nullptr;  // or null, and `what` says it
     std::string what;

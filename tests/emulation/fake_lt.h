@@ -12,28 +12,29 @@
 namespace mezzo::emulation {
 
 struct FakeLt {
-    bool no_fused = false;                 // no algorithm for any epilogue but none
+    bool no_fused = false;                 // no algorithm for any epilogue but Epilogue::none
     bool no_algorithm = false;             // no algorithm at all
-    int failing = 0;                       // the first this many candidates do not execute
-    int dropping_tail = 0;                 // the first this many candidates drop the last k % 32 terms
-    int dropping_last = 0;                 // the first this many candidates drop the last term of any k
+    int failing = 0;                       // so many of the first candidates do not execute
+    int dropping_tail = 0;                 // so many of the first candidates drop the last k % 32 terms
+    int dropping_last = 0;                 // so many of the first candidates drop the last term of any k
     bool forgets_aux = false;              // aux is not written
     std::set<cuda::lt::Epilogue> refused;  // no algorithm for these
-    // What may be wrong with masks: the order of bits or rows, what a 0 counts as, an epilogue that reads
-    // none.
+    // What may be wrong with masks: the order of bits or rows, what counts for a 0, or an epilogue that does
+    // not read the mask.
     enum class Mask { right, big_endian, packed, transposed, zero_is_positive, ignored };
     Mask mask = Mask::right;
-    // With a bias's gradient: it is added to what is there, lacks a row, or is rounded to 16 bit.
+    // What may be wrong with the gradient of a bias: it is added to what is there, lacks a row, or is rounded
+    // to 16 bit.
     enum class BiasGrad { right, added, short_of_a_row, rounded };
     BiasGrad bias_grad = BiasGrad::right;
     bool half_slope = false;    // gelu_tanh has the derivative 1/2 everywhere below 1
     std::size_t workspace = 0;  // bytes the candidates ask for
     double ms[3] = {};          // by which a run of a candidate moves the emulated clock
-    double fused_ms = 0;        // and an epilogue
-    double aux_ms = 0;          // and aux
-    double bias_grad_ms = 0;    // and the gradient of a bias
-    bool vector_algorithm =
-        false;  // the last candidate comes first, but takes operands of whole 16 bytes only
+    double fused_ms = 0;        // more if it has an epilogue
+    double aux_ms = 0;          // more if it has aux
+    double bias_grad_ms = 0;    // more if it has the gradient of a bias
+    // The last candidate is proposed first where all operands consist of whole 16 bytes.
+    bool vector_algorithm = false;
     // Configurations that heuristics() does not propose, by number: milliseconds of a run, negative where the
     // library does not take it; two families share them.
     std::vector<double> hidden_ms;

@@ -133,7 +133,7 @@ TEST_CASE("fused layers: products add to gradients that are there, and stop abov
     const Tuned tuned;
     cuda::set_gemm_options({.fuse_layers = true});
     const nn::Sequential net = model(true, gpu);
-    const auto products = [&] {  // and how many of them add
+    const auto products = [&] {  // how many there are, and how many of them add to C
         const Tensor y = net(values({40, 16}, 1, gpu));
         std::pair<int, int> count;
         fake_lt.on_run = [&](const cuda::lt::Operands& o) {

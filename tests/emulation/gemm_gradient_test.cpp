@@ -82,7 +82,7 @@ struct Gradient {
         for (float& v : x) v = activation == Activation::relu && v < 0 ? 0 : v;
         return x;
     }
-    // Runs it; the epilogue the library did, values checked.
+    // Runs it, checks the values, and returns the epilogue that the library did.
     Epilogue run() {
         cuda::copy_to_device(c.data(), std::vector<float>(c.size(), 99).data(), c.size() * sizeof(float));
         cuda::copy_to_device(sums.data(), std::vector<float>(std::size_t(n), 99).data(), std::size_t(n) * 4);
@@ -105,7 +105,8 @@ struct Gradient {
     }
 };
 
-// An own kernel takes half a millisecond; what the library fuses costs nothing unless a test says otherwise.
+// Each of mezzo's own kernels takes half a millisecond; what the library fuses costs nothing unless a test
+// says otherwise.
 struct Clock : Tuned {
     Clock() { emulation::options.launch_ms = 0.5; }
 };

@@ -19,7 +19,7 @@ using namespace mezzo;
 using emulation::fake_lt;
 using test::DeviceArray;
 
-// Starts each test with a well-behaved library and no plans, and leaves so.
+// Each test starts with a well-behaved library and without plans, and ends so.
 struct FreshLibrary {
     FreshLibrary() { reset(); }
     ~FreshLibrary() { reset(); }
@@ -30,7 +30,7 @@ struct FreshLibrary {
     }
 };
 
-// m = n = 4, A and B all ones, bias = 0..3 minus k, so that the activation sees both signs.
+// m = n = 4, A and B all ones, and a bias with which the activation gets both signs.
 struct Ones {
     std::int64_t k;
     std::vector<float> bias_values;

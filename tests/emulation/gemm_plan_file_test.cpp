@@ -17,7 +17,7 @@ using test::Folder;
 using test::Product;
 using test::Tuned;
 
-// What loading complains of, behind the path.
+// What follows the path in the error that loading throws.
 std::string complaint(const std::string& path, ErrorKind kind = ErrorKind::value) {
     try {
         cuda::load_gemm_plans(path);
@@ -192,7 +192,7 @@ TEST_CASE("gemm plans: damaged files are refused as a whole", "[cuda][gemm][emul
     for (const char* digits : {"000", "000g", "00000"})
         refused(replaced(good, "\"algorithm\": \"0000", std::string("\"algorithm\": \"") + digits),
                 "128 hexadecimal digits are expected");
-    // Good values that only the checksum knows to be others.
+    // Valid values, so that only the checksum shows the change.
     refused(replaced(good, "\"algorithm\": \"0000", "\"algorithm\": \"0100"), "the file is damaged");
     refused(replaced(good, "\"k\": 70", "\"k\": 71"), "the file is damaged");
     complaint(folder.write("empty", ""), ErrorKind::io);

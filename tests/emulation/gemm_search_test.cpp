@@ -74,7 +74,7 @@ TEST_CASE("search: every family has its share of the time", "[cuda][gemm][emulat
     Tuned::times(9, 9, 9);
     fake_lt.hidden_ms.assign(1000, 8);  // odd numbers are the second family's
     fake_lt.hidden_ms[1] = 6;           // its first
-    fake_lt.hidden_ms[0] = -1;          // so that there is no way from neighbour to neighbour
+    fake_lt.hidden_ms[0] = -1;          // so that no neighbour of a proposal is accepted
     const Product x;
     // 3 runs of 9 ms for each of 3 proposals, 3 runs of 8 ms for each configuration: 919 ms in two halves
     const SearchResult r = search_algorithms(x.g, options(1));
@@ -103,7 +103,7 @@ TEST_CASE("search: the order visits every configuration once", "[cuda][gemm][emu
 TEST_CASE("search: from neighbour to neighbour", "[cuda][gemm][emulation]") {
     const Tuned tuned;
     Tuned::times(9, 9, 8);
-    fake_lt.hidden_ms = {7, 6, 5, 6, 1};  // the way ends at 5
+    fake_lt.hidden_ms = {7, 6, 5, 6, 1};  // the way from neighbour to neighbour ends at 5 ms
     for (int i = 0; i < 995; ++i) fake_lt.hidden_ms.push_back(20);
     const Product x;
     SearchResult r = search_algorithms(x.g, options(0.25));

@@ -1,5 +1,5 @@
-// Prefetch on a device that works as late, or copies as early, as the streams' order allows: a wait that is
-// missing shows in the values.
+// Prefetch on a device that works as late, or copies as early, as the order of the streams allows, so that a
+// missing wait gives wrong values.
 #include <catch2/catch.hpp>
 #include <utility>
 #include <vector>
@@ -36,7 +36,7 @@ std::vector<Tensor> numbered(int count, std::int64_t elements = 64) {
     return batches;
 }
 
-// The sum of i times batch i, without a look at a value before the end: what the last element is.
+// The last element of the sum of i times batch i; no value is read before the end.
 float folded(const std::vector<Tensor>& batches, int ahead) {
     Tensor sum = zeros({batches[0].numel()}, {.device = gpu});
     int i = 0;
@@ -45,7 +45,7 @@ float folded(const std::vector<Tensor>& batches, int ahead) {
     return sum.to_vector<float>().back();
 }
 
-// More than pinned buffers that earlier cases can have left, so that each is used again.
+// More batches than earlier cases can have left pinned buffers, so that each buffer is used again.
 constexpr int many = 150;
 
 }  // namespace

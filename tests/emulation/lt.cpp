@@ -1,5 +1,5 @@
-// cuda/gemm/lt.h on the emulated device: linked in place of cuda/gemm/cublaslt.cpp. As strict as the real library about
-// what it takes, and able to misbehave in the ways the real one is known to.
+// cuda/gemm/lt.h on the emulated device: linked in place of cuda/gemm/cublaslt.cpp. It is as strict as the
+// real library about what it takes, and can misbehave in the ways that are known of the real one.
 #include "cuda/gemm/lt.h"
 
 #include <algorithm>
@@ -121,7 +121,7 @@ void sum_rows(const Problem& p, const Operands& o) {
     engine.close_device_memory();
 }
 
-// One after the other, with device memory open: f(batch, i, j, index among all results).
+// Calls f(batch, i, j, index among all results) for each result, with device memory open.
 template <class F> void for_each_result(const Problem& p, const F& f) {
     emulation::Engine& engine = emulation::Engine::get();
     engine.open_device_memory();
@@ -144,7 +144,7 @@ void finish(const Problem& p, const Operands& o, std::int64_t batch, std::int64_
     store(o.d, p.d_type, at, apply(p.epilogue, value));
 }
 
-// The results from their sums: sum(batch, i, j, index among all results).
+// Makes the results from their sums, which sum(batch, i, j, index among all results) returns.
 template <class Sum> void finish_all(const Problem& p, const Operands& o, const Sum& sum) {
     const std::string size = std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);
     emulation::tell({nullptr, "product " + size});
@@ -154,8 +154,8 @@ template <class Sum> void finish_all(const Problem& p, const Operands& o, const 
     if (has_bias_grad(p.epilogue)) sum_rows(p, o);
 }
 
-// With a workspace that is large enough as two kernels, as split-K has them: sums into the workspace, results
-// from there.
+// If the workspace is large enough, two kernels as with split-K: one writes sums into the workspace, the
+// other makes the results from them.
 void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t k) {
     const auto results = static_cast<std::size_t>(p.batch * p.m * p.n);
     if (algo.workspace < results * sizeof(double)) {
@@ -174,7 +174,7 @@ void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t
     });
 }
 
-// Whether the real pointer keeps the alignment the plan was made for.
+// Whether the pointer has the alignment that the plan was made for.
 bool aligned(const void* p, std::uint16_t alignment) {
     return p != nullptr && reinterpret_cast<std::uintptr_t>(p) % alignment == 0;
 }

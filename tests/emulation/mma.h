@@ -37,7 +37,7 @@ inline void copy_async_wait(std::size_t pending) {
     }
 }
 
-// ldmatrix .x4: lane l names row l % 8 of matrix l / 8; every lane gets two neighbouring elements of each.
+// ldmatrix .x4: lane l names row l % 8 of matrix l / 8; every lane gets two adjacent elements of each.
 inline void load_matrices(const void* row, bool transposed, std::uint32_t (&result)[4],
                           Site site = Site::current()) {
     struct Slot {

@@ -1,5 +1,5 @@
-// Kernels with one fault each: `planted_faults NAME`. run_faults.py expects a tool to stop every one but the
-// good.
+// Kernels with one fault each: `planted_faults NAME`. run_faults.py expects a tool to stop each of them but
+// `good`.
 #include <cmath>
 #include <cstdio>
 #include <cstring>

@@ -1,4 +1,4 @@
-// cuda/runtime.h over the emulator: linked in place of cuda/runtime.cpp.
+// cuda/runtime.h by the emulator: linked in place of cuda/runtime.cpp.
 #include "cuda/runtime.h"
 
 #include <chrono>
@@ -35,7 +35,7 @@ thread_local int device_of_thread = 0;
     return true;
 }();
 
-// Where a GPU would refuse a call and spoil the capture.
+// For calls that a GPU would refuse during a capture, which would invalidate the capture.
 void require_no_capture(const char* call) {
     check(emulation::captured == nullptr, ErrorKind::backend, "cuda: ", call,
           " failed with cudaErrorStreamCaptureUnsupported");
@@ -74,7 +74,8 @@ void* device_malloc(std::size_t bytes) {
     require_no_capture("cudaMalloc");
     return Engine::get().device_malloc(bytes);
 }
-// A cudaFree in a capture would spoil it, and noexcept makes that a crash here. It waits for the device.
+// A cudaFree would invalidate a capture; here the error ends the program, because the function is noexcept.
+// Like cudaFree it waits for the device.
 void device_free(void* memory) noexcept {
     require_no_capture("cudaFree");
     Streams::get().finish_all();
@@ -175,7 +176,7 @@ float Event::elapsed_ms(const Event& start) const {
 
 namespace {
 
-// Pinned memory with the number of copies that have still to read it.
+// Pinned memory with the number of copies that have yet to read it.
 struct Pinned {
     std::mutex mutex;
     std::map<const char*, std::pair<std::size_t, int>> blocks;
@@ -193,7 +194,7 @@ Pinned& pinned_memory() {
     return *all;
 }
 
-// Where a marker lies: behind so much of a stream.
+// Where a marker lies: after the first `position` pieces of work of a stream.
 struct Point {
     StreamKind stream = StreamKind::compute;
     std::uint64_t position = 0;

@@ -1,5 +1,5 @@
-// What the emulator tells the sanitizers about its fibers. TSan sees each fiber as a thread, with no order
-// between them but the edges the kernel asked for; ASan is told of each stack switch.
+// What the emulator tells the sanitizers about its fibers. TSan sees each fiber as a thread, and no order
+// between fibers but the edges that the kernel asked for. ASan is told of each switch of stacks.
 #pragma once
 
 #if defined(__has_feature)

@@ -39,7 +39,7 @@ bool Streams::done(StreamKind kind, std::uint64_t position) {
     return stream(kind).done >= position;
 }
 
-// A wait leads to what was queued before it, so this ends.
+// A wait depends only on what was queued before it, so the recursion ends.
 void Streams::run_until(StreamKind kind, std::uint64_t position) {
     const std::lock_guard lock(mutex_);
     Stream& s = stream(kind);

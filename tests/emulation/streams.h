@@ -1,6 +1,7 @@
-// The two streams of the emulated devices: compute, and copies beside it. What is queued on a stream is done
-// in order, but no sooner than something waits for it (options.late_work, options.early_copies), so that a
-// missing wait shows in the values.
+// The two streams of the emulated devices: compute, and copies beside it. Each does its work in the order in
+// which it was queued. Work on the compute stream runs at once, or with options.late_work when something
+// waits for it. Copies run when something waits for them, or with options.early_copies as soon as the order
+// allows. So a missing wait gives wrong values.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ public:
     static Streams& get();
 
     void add(cuda::StreamKind kind, std::function<void()> work);
-    // How much has been queued so far.
+    // The number of pieces of work queued so far.
     std::uint64_t position(cuda::StreamKind kind);
-    // What is queued on `kind` from now on comes after that much of `other`.
+    // What is queued on `kind` from now on comes after the first `position` pieces of `other`.
     void hold(cuda::StreamKind kind, cuda::StreamKind other, std::uint64_t position);
     bool done(cuda::StreamKind kind, std::uint64_t position);
-    // The host waits.
+    // The host waits for the first `position` pieces.
     void run_until(cuda::StreamKind kind, std::uint64_t position);
     void finish(cuda::StreamKind kind) { run_until(kind, position(kind)); }
     void finish_all();
@@ -45,7 +46,7 @@ private:
     Stream streams_[2];
 };
 
-// How many pieces of pinned memory there are now.
+// The number of blocks of pinned memory now.
 std::size_t pinned_blocks();
 
 }  // namespace mezzo::emulation

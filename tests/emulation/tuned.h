@@ -14,7 +14,7 @@ namespace mezzo::test {
 
 using emulation::fake_lt;
 
-// Tuning over an emulated clock, a well-behaved library and no plans.
+// Tuning with an emulated clock, a well-behaved library and no plans.
 struct Tuned {
     emulation::Options old = emulation::options;
     Tuned() {
@@ -37,7 +37,7 @@ struct Tuned {
     }
 };
 
-// C [4, 8] = A [4, k] B [k, 8], all ones, and a bias of both signs against k.
+// C [4, 8] = A [4, k] B [k, 8], all ones, and a bias with which the activation gets both signs.
 struct Product {
     std::vector<float> bias_values;
     DeviceArray<float> a, b, c, before, bias;
@@ -63,7 +63,7 @@ struct Product {
     }
 };
 
-// Runs the product and says by which algorithm, or -1 if by an own kernel.
+// Runs the product and says by which algorithm, or -1 if by mezzo's own kernel.
 inline int algorithm_of(Product& x) {
     fake_lt.last_operands = {};
     x.run();
