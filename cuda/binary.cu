@@ -10,11 +10,11 @@ namespace {
 constexpr bool same = true, real = false;  // values of the `ints` column: are integers computed as integers?
 
 enum class BinaryOp : std::uint8_t {
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) name,
+#define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b) name,
 #include "mezzo/ops.def"
 #undef MEZZO_BINARY
 };
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
+#define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b) \
     constexpr BinaryOp number_of(functors::name) { return BinaryOp::name; }
 #include "mezzo/ops.def"
 #undef MEZZO_BINARY
@@ -25,7 +25,7 @@ template <class C> struct AnyBinary {
     BinaryOp op;
     __device__ C operator()(C a, C b) const {
         switch (op) {
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b)                 \
+#define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b)                 \
     case BinaryOp::name:                                                             \
         if constexpr (ints || !std::is_integral_v<C>) return functors::name{}(a, b); \
         break;
@@ -57,12 +57,12 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) \
+#define MEZZO_BINARY(op, cast, ints, save, gradient_a, gradient_b) \
     void op(In in, const kernels::op&, Out out) { binary<ints>(in, out, functors::op{}); }
 #include "mezzo/ops.def"
 #undef MEZZO_BINARY
 
-#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) kernel_entry<op>(),
+#define MEZZO_BINARY(op, cast, ints, save, gradient_a, gradient_b) kernel_entry<op>(),
 constexpr KernelEntry entries[] = {
 #include "mezzo/ops.def"
 };

@@ -12,15 +12,15 @@ namespace {
 constexpr bool same = true, real = false;
 
 enum class UnaryOp : std::uint8_t {
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) name,
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) name,
+#define MEZZO_UNARY(name, cast, ints, save, gradient) name,
+#define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient) name,
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
 };
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) \
+#define MEZZO_UNARY(name, cast, ints, save, gradient) \
     constexpr UnaryOp number_of(functors::name) { return UnaryOp::name; }
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) \
+#define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient) \
     template <class C> constexpr UnaryOp number_of(functors::name<C>) { return UnaryOp::name; }
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
@@ -43,11 +43,11 @@ template <class C> struct AnyUnary {
     }
     __device__ C operator()(C x) const {
         switch (op) {
-#define MEZZO_UNARY(name, cast, ints, keep, gradient)                                  \
+#define MEZZO_UNARY(name, cast, ints, save, gradient)                                  \
     case UnaryOp::name:                                                                \
         if constexpr (ints || !std::is_integral_v<C>) return apply<functors::name>(x); \
         break;
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)                              \
+#define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient)                              \
     case UnaryOp::name:                                                                   \
         if constexpr (ints || !std::is_integral_v<C>) return apply<functors::name<C>>(x); \
         break;
@@ -81,11 +81,11 @@ namespace mezzo::cuda_kernels {
 
 using namespace mezzo::cuda;
 
-#define MEZZO_UNARY(op, cast, ints, keep, gradient)                \
+#define MEZZO_UNARY(op, cast, ints, save, gradient)                \
     void op(In in, const kernels::op&, Out out) {                  \
         unary<ints>(in, out, [](auto) { return functors::op{}; }); \
     }
-#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient)                         \
+#define MEZZO_UNARY_SCALAR(op, cast, ints, save, gradient)                         \
     void op(In in, const kernels::op& at, Out out) {                               \
         unary<ints>(in, out, [&]<class C>(C) {                                     \
             return functors::op<C>{scalar_as<C>(at.alpha), scalar_as<C>(at.beta)}; \
@@ -95,8 +95,8 @@ using namespace mezzo::cuda;
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
 
-#define MEZZO_UNARY(op, cast, ints, keep, gradient) kernel_entry<op>(),
-#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) kernel_entry<op>(),
+#define MEZZO_UNARY(op, cast, ints, save, gradient) kernel_entry<op>(),
+#define MEZZO_UNARY_SCALAR(op, cast, ints, save, gradient) kernel_entry<op>(),
 constexpr KernelEntry entries[] = {
 #include "mezzo/ops.def"
 };

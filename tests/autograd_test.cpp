@@ -20,7 +20,7 @@ template <class F> void leaves_nothing(F block) {
     block();
     const LiveObjects after = live_objects();
     CHECK(after.tensors == before.tensors);
-    CHECK(after.calls == before.calls);
+    CHECK(after.nodes == before.nodes);
     CHECK(after.storages == before.storages);
 }
 

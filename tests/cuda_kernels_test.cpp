@@ -44,9 +44,9 @@ struct Entry {
     bool integers, two_inputs;
 };
 constexpr bool same = true, real = false;
-#define MEZZO_UNARY(op, cast, ints, keep, gradient) {#op, agree_with<kernels::op>, ints, false},
-#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) {#op, agree_with<kernels::op>, ints, false},
-#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) {#op, agree_with<kernels::op>, ints, true},
+#define MEZZO_UNARY(op, cast, ints, save, gradient) {#op, agree_with<kernels::op>, ints, false},
+#define MEZZO_UNARY_SCALAR(op, cast, ints, save, gradient) {#op, agree_with<kernels::op>, ints, false},
+#define MEZZO_BINARY(op, cast, ints, save, gradient_a, gradient_b) {#op, agree_with<kernels::op>, ints, true},
 const Entry arithmetic[] = {
 #include "mezzo/ops.def"
 };

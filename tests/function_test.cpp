@@ -30,7 +30,7 @@ template <class Run> void leaves_nothing(const Run& run) {
     const LiveObjects before = live_objects();
     for (int i = 0; i < 2; ++i) run();
     CHECK(live_objects().tensors == before.tensors);
-    CHECK(live_objects().calls == before.calls);
+    CHECK(live_objects().nodes == before.nodes);
     CHECK(live_objects().storages == before.storages);
 }
 

@@ -294,9 +294,9 @@ TEST_CASE("gradients keep the range of 16-bit numbers", "[ops][range]") {
 TEST_CASE("every line of the op table has its gradient run over the full range", "[ops][range]") {
     std::set<std::string> run;
     for (const Line& line : lines()) run.insert(line.name);
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) CHECK(run.contains(#name));
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) CHECK(run.contains(#name));
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) CHECK(run.contains(#name));
+#define MEZZO_UNARY(name, cast, ints, save, gradient) CHECK(run.contains(#name));
+#define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient) CHECK(run.contains(#name));
+#define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b) CHECK(run.contains(#name));
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR

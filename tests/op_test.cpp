@@ -315,7 +315,7 @@ TEST_CASE("ops record only what is asked for and leave nothing alive", "[ops]") 
             }
             const LiveObjects after = live_objects();
             CHECK(after.tensors == before.tensors);
-            CHECK(after.calls == before.calls);
+            CHECK(after.nodes == before.nodes);
             CHECK(after.storages == before.storages);
         }
     });

@@ -20,9 +20,9 @@ namespace mezzo {
 // float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions. Integers stay
 // integers in the ops that ops.def marks `same`, which refuse booleans; the others compute in float32 then.
 // Comparisons give booleans; logical ones take any dtype, where 0 is false.
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) [[nodiscard]] Tensor name(const Tensor& x);
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient)
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
+#define MEZZO_UNARY(name, cast, ints, save, gradient) [[nodiscard]] Tensor name(const Tensor& x);
+#define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient)
+#define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b) \
     [[nodiscard]] Tensor name(const Tensor& a, const Tensor& b);
 #define MEZZO_COMPARE(name) [[nodiscard]] Tensor name(const Tensor& a, const Tensor& b);
 #include "mezzo/ops.def"

@@ -235,12 +235,18 @@ void Engine::collect(const Node& node, const Tensors& gradients) {
         if (t.node == &node && gradients[t.output].defined()) t.gradient = gradients[t.output];
 }
 
+// A callback may have removed the hooks that there were when the first part of the gradient came.
+Tensor after_hooks(const Tensor& leaf, Tensor gradient) {
+    const Hooks* const hooks = leaf_hooks(leaf);
+    return hooks != nullptr ? run_hooks(*hooks, 0, std::move(gradient)) : gradient;
+}
+
 // Hooks of leaves whose gradient was asked for by grad(); those of results ran when their node was visited.
 void Engine::run_target_hooks() {
     if (!targets_ || parent_) return;
     for (Target& t : *targets_) {
         if (!t.leaf || !t.gradient.defined()) continue;
-        if (const Hooks* hooks = leaf_hooks(Tensor(t.leaf))) t.gradient = run_hooks(*hooks, 0, t.gradient);
+        t.gradient = after_hooks(Tensor(t.leaf), t.gradient);
     }
 }
 
@@ -366,7 +372,7 @@ void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
             visit(*node, pending.gradients);
         }
         for (auto& [leaf, gradient, scaled] : hooked_)
-            accumulate(leaf, run_hooks(*leaf_hooks(leaf), 0, std::move(gradient)), scaled);
+            accumulate(leaf, after_hooks(leaf, std::move(gradient)), scaled);
         run_target_hooks();
     };
     if (create_graph_) {

@@ -1,5 +1,7 @@
 // call(), through which every op runs.
+#include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "autograd/extra.h"
 #include "autograd/report.h"
@@ -85,9 +87,9 @@ Tensors run_decomposition(const Row& row, In given, Tensors& values, const void*
 
 void save_for_gradient(Node& node, const Row& row, const Tensors& values, const Tensors& results) {
     if (row.save & save_inputs) node.saved_inputs = values;
-    if (row.save & (save_first | save_second)) {
-        const std::size_t i = row.save & save_first ? 0 : 1;
-        node.saved_inputs.resize(i + 1);
+    for (const auto& [bit, i] : {std::pair(save_first, 0u), std::pair(save_second, 1u)}) {
+        if (!(row.save & bit)) continue;
+        node.saved_inputs.resize(std::max<std::size_t>(node.saved_inputs.size(), i + 1));
         node.saved_inputs[i] = values[i];
     }
     if (row.save & save_outputs)

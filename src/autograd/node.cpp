@@ -63,7 +63,7 @@ void Node::require_kept(bool input, int i) const {
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
     const Tensors& kept = input ? saved_inputs : saved_outputs;
-    assert(std::size_t(i) < kept.size() && "the row's keep column does not name what its gradient reads");
+    assert(std::size_t(i) < kept.size() && "the row's save column does not name what its gradient reads");
     const std::size_t at_index = input ? std::size_t(i) : saved_inputs.size() + std::size_t(i);
     check(kept[std::size_t(i)].version() == versions[at_index], ErrorKind::state, row->name, ": its ",
           input ? "input " : "result ", i,

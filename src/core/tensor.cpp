@@ -11,7 +11,7 @@ std::atomic<std::int64_t> live_tensors{0}, live_nodes{0}, live_storages{0};
 
 LiveObjects live_objects() {
     return {.tensors = detail::live_tensors.load(),
-            .calls = detail::live_nodes.load(),
+            .nodes = detail::live_nodes.load(),
             .storages = detail::live_storages.load()};
 }
 

@@ -69,7 +69,7 @@ struct TensorImpl {
 
 // Numbers of live tensors, nodes and storages. Tests compare them to show that nothing leaks.
 struct LiveObjects {
-    std::int64_t tensors = 0, calls = 0, storages = 0;
+    std::int64_t tensors = 0, nodes = 0, storages = 0;
 };
 LiveObjects live_objects();
 namespace detail {

@@ -147,11 +147,11 @@ template <class T> void clamp_grad(In in, const kernels::ClampGrad& at, Out out)
 
 namespace cpu_kernels {
 
-#define MEZZO_UNARY(op, cast, ints, keep, gradient) \
+#define MEZZO_UNARY(op, cast, ints, save, gradient) \
     void op(In in, const kernels::op&, Out out) { unary(UnaryOp::op, in, out); }
-#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) \
+#define MEZZO_UNARY_SCALAR(op, cast, ints, save, gradient) \
     void op(In in, const kernels::op& at, Out out) { unary(UnaryOp::op, in, out, at.alpha, at.beta); }
-#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) \
+#define MEZZO_BINARY(op, cast, ints, save, gradient_a, gradient_b) \
     void op(In in, const kernels::op&, Out out) { arithmetic(BinaryOp::op, in, out); }
 #define MEZZO_COMPARE(op) \
     void op(In in, const kernels::op&, Out out) { compare(CompareOp::op, in, out); }
@@ -193,9 +193,9 @@ void clamp_grad(In in, const kernels::ClampGrad& at, Out out) {
     with_real(out[0]->dtype, [&]<class T>(T) { mezzo::clamp_grad<T>(in, at, out); });
 }
 
-#define MEZZO_UNARY(op, cast, ints, keep, gradient) kernel_entry<op>(),
-#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) kernel_entry<op>(),
-#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) kernel_entry<op>(),
+#define MEZZO_UNARY(op, cast, ints, save, gradient) kernel_entry<op>(),
+#define MEZZO_UNARY_SCALAR(op, cast, ints, save, gradient) kernel_entry<op>(),
+#define MEZZO_BINARY(op, cast, ints, save, gradient_a, gradient_b) kernel_entry<op>(),
 #define MEZZO_COMPARE(op) kernel_entry<op>(),
 constexpr KernelEntry entries[] = {
 #include "mezzo/ops.def"

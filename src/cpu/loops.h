@@ -16,15 +16,15 @@ inline constexpr int compute_count = 4;
 
 // The ops of mezzo/ops.def in its order; unary ones first without, then with scalars.
 enum class UnaryOp : int {
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) name,
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) name,
+#define MEZZO_UNARY(name, cast, ints, save, gradient) name,
+#define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient) name,
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
     count
 };
 enum class BinaryOp : int {
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) name,
+#define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b) name,
 #include "mezzo/ops.def"
 #undef MEZZO_BINARY
     count

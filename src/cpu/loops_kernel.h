@@ -335,14 +335,14 @@ template <class F> constexpr void set_16bit(BinaryLoop (&loops)[2]) {
 
 constexpr Loops make_loops() {
     Loops loops = {{
-#define MEZZO_UNARY(name, cast, ints, keep, gradient) MEZZO_TYPES_##ints(unary, functors::name),
-#define MEZZO_UNARY_SCALAR(name, cast, ints, keep, gradient) MEZZO_TYPES_##ints(unary_scalar, functors::name),
+#define MEZZO_UNARY(name, cast, ints, save, gradient) MEZZO_TYPES_##ints(unary, functors::name),
+#define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient) MEZZO_TYPES_##ints(unary_scalar, functors::name),
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
                    },
                    {
-#define MEZZO_BINARY(name, cast, ints, keep, gradient_a, gradient_b) \
+#define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b) \
     MEZZO_TYPES_##ints(arithmetic, functors::name),
 #include "mezzo/ops.def"
 #undef MEZZO_BINARY

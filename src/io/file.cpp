@@ -21,7 +21,7 @@ constexpr std::size_t chunk = std::size_t(1) << 30;  // one call transfers less 
 std::string reason(int error) { return std::generic_category().message(error); }
 
 // Repeats a system call that a signal interrupted.
-template <class Node> auto uninterrupted(Node call) {
+template <class Call> auto uninterrupted(Call call) {
     auto result = call();
     while (result < 0 && errno == EINTR) result = call();
     return result;

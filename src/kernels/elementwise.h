@@ -7,17 +7,17 @@
 namespace mezzo::kernels {
 
 // One struct for each op of the table, with the name that its public function and its functor have, too.
-#define MEZZO_UNARY(op, cast, ints, keep, gradient) \
+#define MEZZO_UNARY(op, cast, ints, save, gradient) \
     struct op {                                     \
         static constexpr const char* name = #op;    \
     };
 // alpha is the scalar. clamp has two: alpha is its lower bound, beta its upper bound.
-#define MEZZO_UNARY_SCALAR(op, cast, ints, keep, gradient) \
+#define MEZZO_UNARY_SCALAR(op, cast, ints, save, gradient) \
     struct op {                                            \
         static constexpr const char* name = #op;           \
         double alpha = 0, beta = 0;                        \
     };
-#define MEZZO_BINARY(op, cast, ints, keep, gradient_a, gradient_b) \
+#define MEZZO_BINARY(op, cast, ints, save, gradient_a, gradient_b) \
     struct op {                                                    \
         static constexpr const char* name = #op;                   \
     };

@@ -101,12 +101,12 @@ bool makes_mask(Device device) {
 
 // The CPU has nothing to choose: one pass after the other over what is in its cache costs the same.
 bool fuses_bias_gradients(Device device) {
-    if (device.type() == DeviceType::cpu) return false;
+    if (device.type() != DeviceType::cuda) return false;
     const cuda::GemmOptions options = cuda::gemm_options();
     return options.fuse_bias_gradients || options.fuse_layers;
 }
 bool fuses_layers(Device device) {
-    return device.type() == DeviceType::cpu || cuda::gemm_options().fuse_layers;
+    return device.type() != DeviceType::cuda || cuda::gemm_options().fuse_layers;
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearActivation activation) {
