@@ -1,4 +1,4 @@
-// CapturedStep: which call runs, captures or replays, and the inputs and results of each.
+// CapturedStep: which calls run the step, capture it or replay it, and their inputs and results.
 #include "mezzo/capture.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace mezzo::cuda {
 
 namespace {
 
-// What a graph is good for.
+// What the calls that one graph serves have in common.
 struct Key {
     std::vector<Shape> shapes = {};
     std::vector<Dtype> dtypes = {};
@@ -32,7 +32,7 @@ Key key_of(const Tensors& inputs) {
     return key;
 }
 
-// Without history, so that what the step kept for a backward is released before the step ends.
+// The results are detached, so that tensors saved for a backward are released before the step ends.
 Tensors run(const StepFunction& step, const Tensors& inputs) {
     Tensors results = step(inputs);
     for (Tensor& y : results)
@@ -58,7 +58,8 @@ Tensors handles_of(const Tensors& tensors) {
     return handles;
 }
 
-// While a captured step runs on this thread: another one inside it is a part of it.
+// Exists while a captured step runs on this thread. A captured step that is called inside it is a part of it
+// and is not captured itself.
 class InsideCall {
 public:
     InsideCall() { ++depth; }
@@ -73,14 +74,14 @@ private:
 
 }  // namespace
 
-// One shape's warm-up and graph.
+// The warm-up and the graph of calls with one key.
 struct CapturedShape {
     Key key = {};
     Tensors inputs = {};  // the step's own, on its device
     int warm_runs = 0;
     MemoryPlan plan = {};
     std::unique_ptr<StepGraph> graph = nullptr;
-    Tensors results = {};  // of the graph
+    Tensors results = {};  // of the captured run; each replay writes them anew
 
     void restart() {
         warm_runs = 0;
@@ -135,9 +136,9 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
 
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
     auto graph = std::make_unique<StepGraph>(options.device, shape.plan, options.parallel_branches);
-    shape.warm_runs = 0;  // should the step throw
+    shape.warm_runs = 0;  // in case the step throws
     graph->capture([&] { shape.results = run(step, handles_of(shape.inputs)); });
-    for (const Tensor& y : shape.results)  // a graph that holds a result must notice that it changes
+    for (const Tensor& y : shape.results)  // an autograd graph that has saved it must notice the write
         if (y.defined() && graph->owns(y))
             graph->after_replay([y] { y->storage->version.fetch_add(1, std::memory_order_relaxed); });
     ++counts.captures;

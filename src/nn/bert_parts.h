@@ -6,11 +6,11 @@
 namespace mezzo::nn {
 
 double classifier_dropout(const BertConfig& config);
-// hidden_act by name; throws for one that is not known.
+// The activation that hidden_act names. Error(value) for an unknown name.
 BertActivation activation_of(const BertConfig& config);
 // Matrices N(0, stddev), vectors 0; normalisations stay as they are.
 void initialize_bert(Module& module, double stddev);
-// activation(dense(x)), in one op where the product has that epilogue.
+// activation(dense(x)), in one op where linear() has that activation.
 Tensor activated_linear(const Linear& dense, BertActivation activation, const Tensor& x);
 
 }  // namespace mezzo::nn

@@ -103,7 +103,7 @@ LinearActivation fusable_activation(const Module& module) {
     return LinearActivation::none;
 }
 
-// A derived class has an operator() of its own.
+// The module if it is exactly a Linear: a class derived from it may compute something else.
 const Linear* plain_linear(const Module& module) {
     return typeid(module) == typeid(Linear) ? static_cast<const Linear*>(&module) : nullptr;
 }

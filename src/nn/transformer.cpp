@@ -39,8 +39,8 @@ Tensor join_heads(const Tensor& x) {
     return x.permute({0, 2, 1, 3}).reshape({x.size(0), x.size(2), x.size(1) * x.size(3)});
 }
 
-// [batch, length, parts * embed] -> views [batch, heads, length, dim] of its parts. One function, because the
-// gradients of separate slices would each be as large as x, and be added.
+// [batch, length, parts * embed] -> views [batch, heads, length, dim] of its parts. One user-defined
+// function, because the gradients of separate slices would each be as large as x and have to be added.
 Tensors split_projections(const Tensor& x, std::int64_t parts, std::int64_t heads) {
     const std::int64_t embed = x.size(2) / parts;
     const auto forward = [=](autograd::Context&, const Tensors& in) {
@@ -96,7 +96,7 @@ void check_inputs(const MultiheadAttention& attention, const Tensor& query, cons
           value.shape(), " do not fit; they share batch, key and value also length");
 }
 
-// attn_mask with the dimensions [batch, heads, query, key], sizes 1 where it is the same for all.
+// attn_mask as [batch, heads, query, key], with batch and heads 1 where all share one mask.
 Tensor mask_of_heads(const Tensor& mask, std::int64_t batch, std::int64_t heads, std::int64_t query,
                      std::int64_t key) {
     const bool shared = mask.shape() == Shape{query, key};
@@ -106,7 +106,7 @@ Tensor mask_of_heads(const Tensor& mask, std::int64_t batch, std::int64_t heads,
     return shared ? mask.reshape({1, 1, query, key}) : mask.reshape({batch, heads, query, key});
 }
 
-// The two masks as one for scaled_dot_product_attention, where true lets a query look.
+// The two masks as one for scaled_dot_product_attention, in which true means that a query may look at a key.
 Tensor combined_mask(const AttentionMasks& masks, const Tensor& query, const Tensor& key,
                      std::int64_t heads) {
     const std::int64_t batch = query.size(0), keys = key.size(1);
@@ -170,7 +170,7 @@ TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t d_model, std::int6
       activation(options.activation),
       norm_first(options.norm_first) {}
 
-// linear2(dropout(activation(linear1(x)))), with a bias of its own or none.
+// linear2(dropout(activation(linear1(x)))) with last_bias, which may be undefined, as the bias of linear2.
 Tensor TransformerEncoderLayer::feed_forward(const Tensor& x, const Tensor& last_bias) const {
     const Tensor inner = dropout(linear(x, linear1.weight, linear1.bias, activation), dropout_p, training());
     return linear(inner, linear2.weight, last_bias);

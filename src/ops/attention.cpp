@@ -15,22 +15,23 @@ using Attention = kernels::ScaledDotProductAttention;
 // [batch, length, heads, dim] <-> [batch, heads, length, dim].
 Tensor heads_swapped(const Tensor& x) { return x.permute({0, 2, 1, 3}); }
 
-// [query, key], true where a causal query may look.
+// [query, key]: true where a causal query may look at the key.
 Tensor lower_triangle(std::int64_t query, std::int64_t key, Device device) {
     const TensorOptions options{.dtype = int64, .device = device};
     return le(arange(key, options), arange(query, options).unsqueeze(1));
 }
 
-// True where a query may not look, broadcastable to the scores; undefined when it may look everywhere.
+// True where a query may not look at the key, broadcastable to the scores; undefined if every query may look
+// at every key.
 Tensor hidden(const Tensor& mask, bool causal, std::int64_t query, std::int64_t key, Device device) {
     const Tensor triangle = causal ? lower_triangle(query, key, device) : Tensor();
     if (!mask.defined()) return causal ? logical_not(triangle) : Tensor();
     return logical_not(causal ? logical_and(mask, triangle) : mask);
 }
 
-// softmax(scale q k^T + mask): [batch, heads, query, key] from q and k of [batch, heads, length, dim]. Hidden
-// scores, those a mask adds -inf to among them, become the lowest number, so that a row of nothing else stays
-// finite, and their weights 0.
+// softmax(scale q k^T + mask): [batch, heads, query, key] from q and k of [batch, heads, length, dim]. Scores
+// that are hidden, also by an additive mask of -inf, become -1e30, so that a row with no other score stays
+// finite; their weights become 0.
 Tensor attention_weights(const Tensor& q, const Tensor& k, const Tensor& mask, const Attention& at) {
     Tensor scores = matmul(q * at.scale, k.transpose(-2, -1));
     const bool additive = mask.defined() && mask.dtype() != boolean;
@@ -57,7 +58,8 @@ Tensors attention_decomposition(In in, const Attention& at) {
 
 // Inputs g, q, k, v, y, max, sum, mask -> gradients of q, k, v. With p the weights, d their dropout:
 // dv = d(p)^T g, dp = d(g v^T), ds = p (dp - sum(p dp)), dq = scale ds k, dk = scale ds^T q.
-// y, max and sum are functions of q, k, v, not inputs of their own.
+// y, max and sum are functions of q, k and v. They are not read here, so that the derivative of this function
+// by q, k and v is complete.
 Tensors attention_grad_decomposition(In in, const kernels::ScaledDotProductAttentionGrad& grad) {
     const Attention& at = grad.forward;
     const Tensor g = heads_swapped(in[0]), q = heads_swapped(in[1]), k = heads_swapped(in[2]),
@@ -77,7 +79,7 @@ const OpOf<kernels::ScaledDotProductAttentionGrad> attention_grad_op{
      .mixed = true,
      .decomposition = row_function<attention_grad_decomposition>}};
 
-// The last dimension contiguous, which kernels rely on.
+// x with elements of the last dimension side by side, as the kernels need them.
 Tensor with_unit_stride(const Tensor& x) {
     return x.size(3) <= 1 || x.strides()[3] == 1 ? x : x.contiguous();
 }

@@ -23,7 +23,7 @@ const OpOf<kernels::Cast> copy_op{
          return {g[0]};
      }}};
 
-// Transfers through backend copies: no device's kernel sees it.
+// The copy functions of the backends move the data; there is no kernel.
 const OpOf<NoAttributes> to_device_op{
     {.name = "to_device",
      .save = save_none,
@@ -32,7 +32,7 @@ const OpOf<NoAttributes> to_device_op{
 
 Tensor copied(const Tensor& x) { return call(copy_op, {x}, {}, x.shape()); }
 
-// Copies all bytes of x to y, which is contiguous as x is, on another device.
+// Copies all bytes of x to y. Both are contiguous, on different devices.
 void transfer(const Tensor& x, const Tensor& y) {
     const std::size_t bytes = std::size_t(x.numel()) * size_of(x.dtype());
     if (bytes == 0) return;

@@ -16,14 +16,14 @@ Tensor weights(const Tensor& target, std::int64_t ignore_index, Dtype dtype) {
     return cast(ne(target, double(ignore_index)), dtype);
 }
 
-// Losses per row summed, averaged over the targets that count, or as they are; `values` are 0 at ignored
-// targets.
+// The losses of the rows summed, averaged over the targets that count, or as they are. `values` must be 0 at
+// ignored targets.
 Tensor reduced_rows(const Tensor& values, const Tensor& weight, Reduction reduction) {
     if (reduction == Reduction::none) return values;
     return reduction == Reduction::mean ? sum(values) / sum(weight) : sum(values);
 }
 
-// g spread over rows: what each row's loss is multiplied by, [rows].
+// [rows]: the gradient of each row's loss, for the gradient g of the reduced loss.
 Tensor row_grads(const Tensor& g, const Tensor& weight, Reduction reduction) {
     return (reduction == Reduction::mean ? g / sum(weight) : g) * weight;
 }
@@ -43,7 +43,7 @@ Tensors nll_grad_decomposition(In in, const kernels::NllLossGrad& at) {
 
 Tensor nll(const Tensor& log_p, const Tensor& target, const kernels::NllLoss& at);
 
-// Inputs g, target. Linear in g, with nll_loss as its transpose.
+// Inputs g, target. The op is linear in g and its transpose is nll_loss, which therefore is its gradient.
 const OpOf<kernels::NllLossGrad> nll_loss_grad_op{
     {.name = "nll_loss_grad",
      .result = Result::asked,
@@ -78,7 +78,7 @@ Tensor nll(const Tensor& log_p, const Tensor& target, const kernels::NllLoss& at
 
 // Per row: (1 - s) (lse - x[target]) + s (lse - mean(x)), for a label smoothing of s and the log-sum-exp
 // lse = max + ln sum e^(x - max). All is computed from x - max: a sum of max and logarithm would round the
-// logarithm away where logits are large. Max and sum are what the gradient reads, apart for the same reason.
+// logarithm away where logits are large. The gradient reads max and sum, two results for the same reason.
 Tensors cross_entropy_decomposition(In in, const kernels::CrossEntropy& at) {
     const Tensor given = in[0], highest = max(given, {1}, keep_dims()).detach();
     const Tensor x = given - highest, total = sum(exp(x), {1});
@@ -90,8 +90,8 @@ Tensors cross_entropy_decomposition(In in, const kernels::CrossEntropy& at) {
     return {reduced_rows(rows * weight, weight, at.reduction), highest.squeeze(1), total};
 }
 
-// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). Max and sum are functions of x, not inputs of
-// their own.
+// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). The inputs max and sum are functions of x. They
+// are not read here, so that the derivative of this function by x is complete.
 Tensors cross_entropy_grad_decomposition(In in, const kernels::CrossEntropyGrad& at) {
     const Tensor g = in[0], x = in[1];
     const Tensor hot = cast(one_hot(in[2], x.size(1)), x.dtype());

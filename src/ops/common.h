@@ -12,17 +12,17 @@ void check_defined(const char* op, const Tensor& x);
 void check_floating(const char* op, const Tensor& x, const char* what = "input");
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
 
-// The dtype of two operands together: a 0-dim tensor raises the dtype of one with dimensions only from
-// integral to floating.
+// The dtype of two operands together. A 0-dim tensor changes the dtype of one with dimensions only if its own
+// is of a higher category: boolean < integral < floating.
 Dtype promote_operands(Dtype a, int a_dims, Dtype b, int b_dims);
 
-// 16-bit values in float32, in which decompositions compute; others as they are.
+// x in float32 if it is 16 bit, as decompositions compute; otherwise x itself.
 inline Tensor widened(const Tensor& x) { return is_16bit(x.dtype()) ? cast(x, float32) : x; }
 
-// Whether a result computed from x, y, … now would be recorded.
+// Whether an op called now with x, y, … would be recorded.
 template <class... T> bool recording(const T&... x) { return grad_enabled() && (tracked(x) || ...); }
 
-// Axes wrapped, sorted and without repeats; all of them when the list is empty.
+// The axes wrapped and sorted, or all axes if the list is empty. Error(shape) for one that is listed twice.
 Axes normal_axes(const char* op, const Axes& axes, int dims);
 // The shape after a reduction over `axes`.
 Shape reduced_shape(const Shape& shape, const Axes& axes, bool keepdim);
@@ -34,7 +34,7 @@ std::int64_t count_along(const Shape& shape, const Axes& axes);
 
 inline ReduceOptions keep_dims() { return {.keepdim = true}; }
 
-// A finished view as a result of op (history is added when x has any).
+// Makes `view`, a tensor on x's storage, the result of op, and records op if x requires grad.
 Tensor recorded_view(const Op& op, const Tensor& x, const AttributesRef& at, const Tensor& view);
 
 }  // namespace mezzo

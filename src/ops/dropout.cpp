@@ -8,7 +8,7 @@ namespace mezzo {
 
 namespace {
 
-// Linear in x, with itself as its transpose.
+// The op is linear in x and its own transpose: its gradient is the same dropout of g.
 const OpOf<kernels::Dropout> dropout_op{
     {.name = "dropout",
      .save = save_none,

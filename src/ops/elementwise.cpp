@@ -9,13 +9,13 @@ namespace mezzo {
 
 namespace {
 
-// Input i when the row saves its inputs; gradients that read none find an undefined tensor.
+// Input i if the row saves its inputs; undefined otherwise, when the gradient does not read it.
 Tensor kept(const Node& c, int i) { return c.row->save & save_inputs ? c.in(i) : Tensor(); }
 Tensor kept_result(const Node& c) { return c.row->save & save_outputs ? c.out() : Tensor(); }
 
 constexpr bool ints_same = false, ints_real = true;
 
-// `same` ops would have to invent an arithmetic of booleans.
+// Ops that compute integers as integers (`same` in ops.def) refuse booleans: there is no arithmetic of them.
 void check_arithmetic(const Row& row, const Tensor& x) {
     check_defined(row.name, x);
     check(x.dtype() != boolean || row.integers_to_real, ErrorKind::dtype, row.name,
@@ -27,7 +27,8 @@ Tensor unary(const Op& op, const Tensor& x, const AttributesRef& at) {
     return call_one(op, In(&x, 1), at, x.shape(), {});
 }
 
-// An integral x with a fractional scalar computes in float32, a boolean x with an integer in int64.
+// x as an op with a scalar reads it: an integral x with a fractional scalar is computed in float32, a boolean
+// x with a whole one in int64.
 Tensor readable(const Row& row, const Tensor& x, double alpha) {
     check_defined(row.name, x);
     if (is_floating(x.dtype()) || row.integers_to_real) return x;
@@ -114,7 +115,8 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b, const AttributesRe
 #undef MEZZO_BINARY
 #undef MEZZO_COMPARE
 
-// b as a 0-dim tensor that compares with a as a's own dtype would, unless b is beyond it.
+// b as a 0-dim tensor to compare a with: in a's dtype, or in float64 where b is out of its range. For an
+// integral a in int64 if b is a whole number, otherwise in float64.
 Tensor comparable(const Tensor& a, double b) {
     Dtype dtype = a.dtype();
     if (is_floating(dtype) && std::isfinite(b) && std::abs(b) > dtype_info(dtype).max) dtype = float64;

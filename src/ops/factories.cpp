@@ -1,4 +1,5 @@
-// Tensors made from nothing. They run kernels directly: there is no input, so nothing to cast and no history.
+// Functions that make new tensors. They run kernels directly: without inputs there is nothing for autocast to
+// convert and nothing to record.
 #include <utility>
 #include <vector>
 
@@ -76,7 +77,8 @@ Tensor randn(const Shape& shape, TensorOptions options) {
     return make_random(normal_kernel, {}, shape, options);
 }
 
-// An element is made from one 32-bit word. A float64 result holds bounds within 2^53 exactly.
+// At most 2^32 values, because an element is made from one 32-bit word; bounds within 2^53, which a float64
+// result holds exactly.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options) {
     constexpr std::int64_t exact = std::int64_t(1) << 53;
     check(low >= -exact && high <= exact && low < high && high - low <= std::int64_t(1) << 32,

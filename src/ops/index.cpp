@@ -1,4 +1,4 @@
-// Look-ups by index and the sums they transpose to.
+// Look-ups by index, and the sums that are their transposes.
 #include "kernels/index.h"
 #include "kernels/dispatch.h"
 #include "ops/common.h"
@@ -9,7 +9,8 @@ namespace {
 
 const KernelOf<kernels::EmbeddingGrad> embedding_grad_kernel;
 
-// [count, n], 1 at each index: the look-up as a matrix product. Rows of the index `without` are 0; -1: none.
+// [count, n], each row with a 1 at its index: multiplied by the weight it is the look-up. Rows with the index
+// `without` are 0 (-1: none).
 Tensor one_hot(const Tensor& index, std::int64_t n, std::int64_t without, Dtype dtype) {
     const Tensor flat = index.reshape({index.numel(), 1});
     Tensor hot = eq(arange(n, {.dtype = int64, .device = index.device()}), flat);
@@ -17,7 +18,7 @@ Tensor one_hot(const Tensor& index, std::int64_t n, std::int64_t without, Dtype 
     return cast(hot, dtype);
 }
 
-// The padding row is read, but as a constant.
+// The padding row of the weight is read as a constant, so that it gets no gradient.
 Tensors embedding_decomposition(In in, const kernels::Embedding& at) {
     Tensor weight = in[0];
     const std::int64_t n = weight.size(0);
@@ -46,8 +47,9 @@ const OpOf<kernels::EmbeddingGrad> embedding_grad_op{
      .vjp = row_function<embedding_grad_vjp>,
      .decomposition = row_function<embedding_grad_decomposition>}};
 
-// The gradient of the table. Where the engine allows it, it is added to the leaf's grad() row by row and the
-// result is undefined: a second table for it would cost more than all the rest.
+// The gradient of the weight. Where the engine allows it (Node::accumulator), rows are added to the leaf's
+// grad() in place and the result is undefined: to fill a second tensor of the weight's size and add it would
+// cost more than everything else.
 Tensor table_grad(const Node& c, std::int64_t padding_idx, const Tensor& g) {
     const Tensor index = c.in(1), grad = c.accumulator(0);
     const Shape& shape = c.inputs[0].shape;
@@ -76,7 +78,8 @@ Shape looked_up(const Tensor& weight, const Tensor& index) {
     return shape;
 }
 
-// Linear in g, with the look-up as its transpose; the padding row gave nothing and gets nothing.
+// The op is linear in g and its transpose is the look-up. Rows of g at the padding index are not in its
+// result, so their gradient is 0.
 Tensors embedding_grad_vjp(const Node& c, const kernels::EmbeddingGrad& at, const Tensors& g) {
     if (!c.needs(0)) return {};
     const Tensor index = c.in(1);
@@ -160,7 +163,8 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
 
 namespace {
 
-// The dimension, wrapped, when index has as many as x and fits into `bound` outside of it.
+// Returns dim, wrapped. Throws Error(shape) unless index has as many dimensions as x, none of them larger
+// than x's except `dim`.
 int check_elements(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index) {
     check_defined(op, x);
     check_index(op, index);
@@ -180,7 +184,7 @@ Tensor reached(Tensor x, int dim, const Shape& index) {
     return x;
 }
 
-// x with its reached part replaced.
+// x with the part that index reaches replaced by `part`.
 Tensor with_reached(const Tensor& x, Tensor part, int dim) {
     for (int d = x.dim() - 1; d >= 0; --d) {
         if (part.size(d) == x.size(d)) continue;

@@ -1,4 +1,4 @@
-// In-place writes: for optimizers, running statistics and initialisers. Never recorded.
+// In-place writes, for optimizers, running statistics and initialisers. They are never recorded.
 #include "core/random.h"
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"
@@ -41,7 +41,7 @@ void check_source(const char* op, const Tensor& x, const Tensor& source) {
           source.shape(), " does not broadcast to ", x.shape());
 }
 
-// For arithmetic: the same device, and a result that x's dtype can hold.
+// The other operand of arithmetic must be on x's device, and x's dtype must be able to hold the result.
 void check_operand(const char* op, const Tensor& x, const Tensor& other) {
     check_source(op, x, other);
     check(x.device() == other.device(), ErrorKind::device, op, ": tensors are on ", x.device(), " and ",

@@ -23,7 +23,7 @@ Tensor activated(const Tensor& x, Activation activation) {
     return x;
 }
 
-// activation(x W^T + b), and for gelu the value before the activation, which its gradient reads.
+// activation(x W^T + b), and for both gelus the value before the activation, which their gradients read.
 Tensors linear_decomposition(In in, const kernels::Linear& at) {
     Tensor before = matmul(in[0], in[1].t());
     if (in.size() > 2) before = before + in[2];
@@ -32,8 +32,9 @@ Tensors linear_decomposition(In in, const kernels::Linear& at) {
     return {y};
 }
 
-// Three rows, because the gradient of each activation keeps different things: relu's result, and on request
-// the mask that says which of its values are positive; what gelu saw.
+// Three rows, because the gradients of the activations read different tensors: relu's its result or, with
+// cuda::GemmOptions::relu_masks, also the mask of its positive values; gelu's the value before the
+// activation.
 const OpOf<kernels::Linear> linear_op{{.name = "linear",
                                        .cast = Cast::low,
                                        .save = save_inputs,
@@ -86,7 +87,7 @@ void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
           " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
 }
 
-// Of the ReLU mask of a result: a row of bytes for each of its rows.
+// The shape of the ReLU mask of a result: a row of bytes for each row of the result.
 Shape mask_shape(const Shape& result) {
     std::int64_t rows = 1;
     for (int d = 0; d + 1 < result.size(); ++d) rows *= result[d];
@@ -99,7 +100,7 @@ bool makes_mask(Device device) {
 
 }  // namespace
 
-// The CPU has nothing to choose: one pass after the other over what is in its cache costs the same.
+// There is nothing to choose on the CPU: two passes over data in its cache cost as much as one fused kernel.
 bool fuses_bias_gradients(Device device) {
     if (device.type() != DeviceType::cuda) return false;
     const cuda::GemmOptions options = cuda::gemm_options();
@@ -114,7 +115,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearA
     Shape shapes[] = {x.shape(), {}};
     shapes[0].back() = weight.size(0);
     std::size_t results = 1;
-    // What only the gradient reads.
+    // The second result, which only the gradient reads.
     if (activation != LinearActivation::none && recording(x, weight, bias)) {
         const bool relu = activation == LinearActivation::relu;
         if (!relu || makes_mask(x.device())) shapes[results++] = relu ? mask_shape(shapes[0]) : shapes[0];

@@ -5,20 +5,20 @@
 
 namespace mezzo {
 
-// Gradients of values inside a linear layer (Row::inner_gradients), as the linear layer above may send them.
+// Gradients of values inside a linear layer (Row::inner_gradients), which the linear layer above may send.
 enum LinearInner : std::uint8_t {
     of_before_activation,  // [rows, out]: of x W^T + b
-    of_bias,               // [out]: the sums of its columns
+    of_bias,               // [out]: the column sums of the first
     linear_inner_gradients
 };
 
-// The gradients of x [..., in], weight and, if there is one, bias. Takes gs of the results, or those of
-// LinearInner behind them.
+// The gradients of x [..., in], weight and, if there is one, bias. gs: the gradients of the results, followed
+// by those of LinearInner, which replace them where they are defined.
 Tensors linear_vjp(const Node& node, const Tensors& gs);
 
-// Whether linear layers on a device give the gradient before an activation and the one of the bias, or the
-// one of the input of the layer above, in one kernel.
+// Whether one kernel computes the gradient before an activation and the gradient of the bias.
 bool fuses_bias_gradients(Device device);
+// Whether a linear layer takes the gradient of its input through the activation of the linear layer below.
 bool fuses_layers(Device device);
 
 }  // namespace mezzo

@@ -1,5 +1,5 @@
-// The gradient of linear. Where nothing but this layer reads the result of a linear layer below, the gradient of
-// that layer passes its activation in the product that makes it.
+// The gradient of linear. Where this layer is the sole consumer of the linear layer below, the op that
+// computes the gradient of this layer's input also takes it through the activation of the layer below.
 #include "core/branch.h"
 #include "kernels/matmul.h"
 #include "ops/linear.h"
@@ -11,7 +11,7 @@ namespace {
 
 Activation activation_of(const Node& c) { return c.at.as<kernels::Linear>().activation; }
 
-// The gradient before an activation; kept: for relu its result, otherwise what it saw.
+// The gradient before an activation. kept: the result of relu, the input of any other activation.
 Tensor through_activation(Activation activation, const Tensor& g, const Tensor& kept) {
     if (activation == Activation::relu) return relu_grad(g, kept);
     return activation == Activation::gelu ? gelu_grad(g, kept) : gelu_tanh_grad(g, kept);
@@ -21,8 +21,8 @@ Tensor sums_of(const Tensor& before) {
     return column_sum(before, before.dtype() == float64 ? float64 : float32);
 }
 
-// The gradient before the activation and its column sums, the bias's gradient, together. A relu mask says what
-// kept says, too.
+// The gradient before the activation, and its column sums, which are the bias's gradient. Kernels may read a
+// ReLU mask (input 2) in place of relu's result (input 1).
 const OpOf<kernels::ActivationGrad> activation_grad_op{
     {.name = "activation_grad",
      .statistics = 1,
@@ -31,8 +31,8 @@ const OpOf<kernels::ActivationGrad> activation_grad_op{
          return {before, sums_of(before)};
      }}};
 
-// The gradient before the activation of the layer below a linear one, and its column sums if they are asked
-// for.
+// The gradient of this layer's input, taken through the activation of the layer below, and its column sums if
+// they are asked for.
 const OpOf<kernels::LinearInputGrad> linear_input_grad_op{
     {.name = "linear_input_grad",
      .statistics = 1,
@@ -42,7 +42,7 @@ const OpOf<kernels::LinearInputGrad> linear_input_grad_op{
          return {before, sums_of(before)};
      }}};
 
-// A gradient before an activation, and the sums of its columns if they came with it.
+// A gradient before an activation, and its column sums if an op has computed them with it.
 struct Before {
     Tensor g, sums = {};
 };
@@ -57,7 +57,7 @@ Tensor matrix_of(const Tensor& x) {
 
 bool wants_bias(const Node& c) { return c.inputs.size() > 2 && c.needs(2); }
 
-// What the gradient of the activation reads.
+// The result that the gradient of the activation reads.
 Tensor kept_by_activation(const Node& c) {
     return matrix_of(c.out(activation_of(c) == Activation::relu ? 0 : 1));
 }
@@ -65,8 +65,8 @@ Tensor relu_mask(const Node& c) {
     return activation_of(c) == Activation::relu && c.outputs.size() > 1 ? c.saved_outputs[1] : Tensor();
 }
 
-// From the gradients of the results that have one. Of gelu's second result there is one in derivatives of
-// higher order only.
+// The gradient before this layer's own activation, from the gradients of its results. gelu's second result
+// has one in derivatives of higher order only.
 Before through_own_activation(const Node& c, const Tensors& gs) {
     const Activation activation = activation_of(c);
     const Tensor of_result = gs[0].defined() ? matrix_of(gs[0]) : Tensor();
@@ -89,13 +89,14 @@ Before before_activation(const Node& c, const Tensors& gs) {
     if (gs[inner + of_before_activation].defined())
         return {gs[inner + of_before_activation], gs[inner + of_bias]};
     Before before = through_own_activation(c, gs);
-    // Made ready before it is transposed: rows of outputs, so that the batch is no leading dimension.
+    // Made ready for the products before it is transposed: a copy of the transposed matrix would have the
+    // batch as its leading dimension.
     before.g = gemm_ready(before.g);
     return before;
 }
 
-// Whether input 0 is the result of a linear layer that may take its gradient before its activation. A recorded
-// gradient goes step by step, in ops that have gradients of their own.
+// Whether input 0 is the result of a linear layer to which the gradient before its activation can be sent. A
+// recorded backward goes step by step, in ops that have gradients of their own.
 bool passes_activation_below(const Node& c, const Tensor& g) {
     if (grad_enabled() || !fuses_layers(g.device()) || !c.sole_consumer(0)) return false;
     const Node& below = *c.edges[0].node;
@@ -132,7 +133,8 @@ Tensors linear_vjp(const Node& c, const Tensors& gs) {
     const Before before = before_activation(c, gs);
     const Tensor& g = before.g;
     Tensors grads(c.inputs.size()), inner;
-    // A recorded gradient keeps its place: the order of nodes is the order of sums in the next backward.
+    // In a recorded backward the bias's gradient is computed first: the order in which nodes are made is the
+    // order in which the next backward adds gradients.
     if (wants_bias(c) && grad_enabled()) grads[2] = bias_grad(c, before);
     Branch side(g.device(), side_by_side(c));
     if (c.needs(0) && passes_activation_below(c, g))

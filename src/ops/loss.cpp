@@ -21,7 +21,7 @@ Tensor spread_loss_grad(const Tensor& g, Reduction reduction, double count) {
 
 namespace {
 
-// Per-element values, and their derivatives by the input or the target. beta is smooth_l1's.
+// Values per element, and their derivatives by the input or the target. Only smooth_l1 reads beta.
 using Slope = Tensor(const Tensor& x, const Tensor& t, double beta);
 using Value = Slope;
 
@@ -51,7 +51,7 @@ Tensor bce_slope(const Tensor& x, const Tensor& t, double) {
     return (x - t) / clamp(x * (1.0 - x), 1e-12, 1);
 }
 
-// softplus(x) - x t, where x is large without a difference of large numbers.
+// softplus(x) - x t, written so that a large x gives no difference of large numbers.
 Tensor bce_with_logits_value(const Tensor& x, const Tensor& t, double) {
     return (1.0 - t) * x + softplus(-x);
 }
@@ -107,8 +107,7 @@ Tensors loss_vjp(const OpOf<G>& grad_op, Slope* by_target, const Node& c, const 
 }
 
 // Two rows per loss: the gradient by the input (inputs g, input, target), whose own gradient comes from its
-// decomposition, and the loss. Kernels read 16 bit as it is, so that autocast has nothing to convert, and always
-// give float32 or float64.
+// decomposition, and the loss. Kernels read 16-bit inputs as they are, so autocast converts none.
 #define MEZZO_LOSS(loss, Attributes, policy, value, slope, by_target)                              \
     const OpOf<kernels::Attributes##Grad> loss##_grad_op{                                          \
         {.result = Result::asked,                                                                  \

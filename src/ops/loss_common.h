@@ -1,19 +1,20 @@
-// What all losses share: result dtypes, the three reductions, and the row that autocast reads.
+// What all losses share: the dtype of the result and the three reductions.
 #pragma once
 
 #include "ops/common.h"
 
 namespace mezzo {
 
-// Loss kernels read any dtype and accumulate and give float32, or float64 as soon as an input is.
+// The dtype in which loss kernels accumulate and return: float64 if an input is float64, otherwise float32.
 inline Dtype loss_dtype(Dtype a, Dtype b) { return a == float64 || b == float64 ? float64 : float32; }
 
-// Inside an Autocast scope the loss stays float32; outside it has the dtype of what it was computed from.
+// The loss in the dtype `natural` of what it was computed from. Inside an Autocast scope the loss of 16-bit
+// values stays float32.
 Tensor finished_loss(const Tensor& loss, const Tensor& input, Dtype natural);
 
-// Values per element reduced.
+// The reduction of the values per element.
 Tensor reduced(const Tensor& values, Reduction reduction);
-// g times d(reduced)/d(value): g itself, g / count, or g, for the count of a mean.
+// The gradient of each value, for the gradient g of the reduced loss: g / count for a mean, otherwise g.
 Tensor spread_loss_grad(const Tensor& g, Reduction reduction, double count);
 
 }  // namespace mezzo

@@ -1,4 +1,5 @@
-// Normalisation of rows: layer_norm, rms_norm, and the end of a Transformer's half layer in one op.
+// Normalisation of rows: layer_norm, rms_norm, and dropout_add_layer_norm, which ends each half of a
+// Transformer layer.
 #include "kernels/norm.h"
 #include "ops/dropout.h"
 #include "ops/products.h"
@@ -9,7 +10,7 @@ namespace {
 
 Tensor row_mean(const Tensor& x) { return mean(x, {1}, keep_dims()); }
 
-// x [rows, cols] with mean 0 and variance 1, and what it was divided by.
+// x [rows, cols] normalised: less its mean if `centred`, times rstd.
 struct Normalised {
     Tensor x, rstd;
 };
@@ -23,8 +24,8 @@ Tensor layer_norm_of(const Tensor& x, const Tensor& weight, const Tensor& bias, 
     return normalised(x, eps, true).x * weight + bias;
 }
 
-// For y = n(x) w + b: the gradients of x, w and b. The statistics are functions of x, not inputs of their
-// own, so that differentiating this again is right.
+// For y = n(x) w + b: the gradients of x, w and b. The inputs mean and rstd are functions of x. They are not
+// read here, so that the derivative of this function by x is complete.
 Tensors layer_norm_grad_decomposition(In in, double eps) {
     const Tensor g = in[0], weight = in[2];
     const Normalised n = normalised(in[1], eps, true);
@@ -87,7 +88,7 @@ const OpOf<kernels::RmsNorm> rms_norm_op{
          return {normalised(in[0], at.eps, false).x * in[1]};
      }}};
 
-// It saves the passes of dropout and column_sum over dz.
+// One op in place of layer_norm_grad, dropout and column_sum: it saves two passes over the gradient of z.
 const OpOf<kernels::DropoutAddLayerNormGrad> dropout_add_layer_norm_grad_op{
     {.name = "dropout_add_layer_norm_grad",
      .mixed = true,
@@ -107,8 +108,7 @@ Tensor dropped_sum(In in, const kernels::DropoutAddLayerNorm& at) {
     return dropout_at(x, at.dropout_p, at.stream) + in[residual_input];
 }
 
-// The gradients of x, residual, weight, bias and x_bias, of which the last may be undefined, where only y
-// has one.
+// The gradients of x, residual, weight, bias and x_bias (undefined unless of_x_bias) for the gradient g of y.
 Tensors fused_grads(const Node& c, const kernels::DropoutAddLayerNorm& at, const Tensor& g, bool of_x_bias) {
     const Tensor weight = c.in(weight_input), z = c.out(1), row_mean = c.out(2), rstd = c.out(3);
     const Dtype dtype = c.grad_dtype(x_input);
@@ -130,7 +130,7 @@ Tensors dropout_add_layer_norm_vjp(const Node& c, const kernels::DropoutAddLayer
     const bool of_x_bias = c.inputs[x_bias_input].shape.size() > 0 && c.needs(x_bias_input);
     Tensors of(5);  // x, residual, weight, bias, x_bias
     if (g[0].defined()) of = fused_grads(c, at, g[0], of_x_bias);
-    if (g.size() > 1 && g[1].defined()) {  // z has a gradient of its own when a second backward asks for it
+    if (g.size() > 1 && g[1].defined()) {  // of z: there is one in derivatives of higher order only
         const Tensor dx = dropout_at(g[1], at.dropout_p, at.stream);
         const auto add = [](Tensor& sum, const Tensor& x) { sum = sum.defined() ? sum + x : x; };
         add(of[0], cast(dx, c.grad_dtype(x_input)));
@@ -153,7 +153,8 @@ const OpOf<kernels::DropoutAddLayerNorm> dropout_add_layer_norm_op{
          return {layer_norm_of(dropped_sum(in, at), in[weight_input], in[bias_input], at.eps)};
      }}};
 
-// A vector of the last dimension's length; `fallback` where it is undefined.
+// v, which must be a vector as long as the last dimension of x; if it is undefined, one filled with
+// `fallback`.
 Tensor row_vector(const char* op, const char* what, const Tensor& v, const Tensor& x, double fallback) {
     const std::int64_t n = x.size(-1);
     if (!v.defined())

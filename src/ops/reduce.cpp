@@ -8,7 +8,7 @@ namespace mezzo {
 
 namespace {
 
-// The gradient of a reduction, repeated along the axes it had reduced.
+// g repeated along the axes that the op reduced.
 Tensor spread(const Node& c, const Axes& axes, const Tensor& g) {
     return with_kept_dims(g, c.inputs[0].shape, axes).expand(c.inputs[0].shape);
 }
@@ -45,8 +45,8 @@ const OpOf<kernels::Min> min_op{{.name = "min",
                                      return {-max(-in[0], at.axes, {.keepdim = at.keepdim})};
                                  }}};
 
-// g where x equals the extremum y, shared evenly by the equals; NaN where y is NaN, so that the loss scaler
-// sees it. Linear in g; x and y only choose, so their gradient is 0.
+// Inputs g, x, y: g where x equals the extremum y, divided by the number of such elements; NaN where y is
+// NaN, so that the loss scaler sees it. The op is linear in g; x and y only select, so they have no gradient.
 const OpOf<kernels::AmaxGrad> amax_grad_op{
     {.name = "amax_grad",
      .vjp = [](const Node& c, const kernels::AmaxGrad& at, const Tensors& g) -> Tensors {
@@ -75,7 +75,7 @@ const OpOf<kernels::Norm> norm_op{
      .mixed = true,
      .vjp = [](const Node& c, const kernels::Norm& at, const Tensors& g) -> Tensors {
          const Shape& shape = c.inputs[0].shape;
-         // A 16-bit result has lost digits where it is small, and 1 / y all of them.
+         // A small norm has few digits left in 16 bit, or none: it is computed anew in float32.
          const bool again = is_16bit(c.outputs[0].dtype);
          const ReduceOptions kept{.keepdim = true, .explicit_dtype = true};
          const Tensor y = again ? norm(c.in(0), at.axes, kept) : with_kept_dims(c.out(), shape, at.axes);
@@ -99,8 +99,8 @@ const OpOf<kernels::ColumnSum> column_sum_op{
      },
      .decomposition = [](In in) -> Tensors { return {sum(in[0], {0})}; }}};
 
-// Kernels give the input's dtype, or float32 from 16 bit: other wishes are met by a cast before (wider) or
-// after (narrower).
+// Kernels return the input's dtype, or float32 for a 16-bit input. Any other dtype takes a cast: before the
+// reduction if it is wider, after it if it is narrower.
 Tensor reduce(const Op& op, const Tensor& x, const AttributesRef& at, const Shape& shape,
               const ReduceOptions& options) {
     const auto run = [&](const Tensor& from, std::optional<Dtype> dtype) {

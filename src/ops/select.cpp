@@ -1,4 +1,4 @@
-// Conditions: where, masked_fill, and the ops that make or read booleans one by one.
+// Ops with conditions: where, masked_fill, logical_not, isfinite, and the gradient of clamp.
 #include "kernels/elementwise.h"
 #include "ops/common.h"
 

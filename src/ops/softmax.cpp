@@ -26,7 +26,7 @@ const OpOf<kernels::LogSoftmaxGrad> log_softmax_grad_op{
          return {g - exp(y) * sum_along(g, at.dim)};
      }}};
 
-// The gradient leaves the kernel in the dtype of x, which is 16 bit where autocast made y float32.
+// The kernel returns the gradient in the dtype of x, which may be 16 bit although autocast made y float32.
 template <class A> Tensor row_grad(const OpOf<A>& op, const Node& c, std::int64_t dim, const Tensor& g) {
     return call(op, {g, c.out()}, {.dim = dim}, g.shape(), c.grad_dtype(0));
 }

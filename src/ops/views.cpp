@@ -23,20 +23,20 @@ struct Slice {
     std::int64_t start = 0, step = 1, size = 0;
 };
 
-// Zeros, with g in the elements that the slice had read.
+// Zeros of the input's shape, with g in the elements that the slice selects.
 Tensor slice_grad(const Tensor& g, const Slice& at);
 
 Tensor raw_view(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset = 0) {
     return make_tensor(x->storage, shape, strides, x->offset + offset, x.dtype());
 }
 
-// `count` elements of dimension dim from start on, without history.
+// `count` elements of dimension dim, from start on, `step` apart. Not recorded.
 Tensor raw_slice(const Tensor& x, int dim, std::int64_t start, std::int64_t step, std::int64_t count) {
     Shape shape = x.shape();
     Strides strides = x.strides();
     const std::int64_t offset = count > 0 ? start * strides[dim] : 0;
     shape[dim] = count;
-    if (count > 1) strides[dim] *= step;  // which then is less than the dimension's size
+    if (count > 1) strides[dim] *= step;  // step is less than the dimension's size: no overflow
     return raw_view(x, shape, strides, offset);
 }
 
@@ -139,7 +139,7 @@ std::optional<Strides> view_strides(const Tensor& x, const Shape& shape) {
         open = true;
     }
     if (open && !cut()) return std::nullopt;
-    return strides;  // sizes left over are 1
+    return strides;  // the remaining dimensions have size 1
 }
 
 Tensor as_shape(const Tensor& x, const Shape& shape, const Strides& strides) {

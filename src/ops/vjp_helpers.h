@@ -5,8 +5,8 @@
 
 namespace mezzo {
 
-// x where products and quotients of 16-bit numbers do not overflow or vanish: float32 for float16, float64
-// for bfloat16, whose range is float32's already; x itself otherwise.
+// x in a dtype in which products and quotients of such numbers neither overflow nor vanish: float32 for
+// float16, float64 for bfloat16, which has the range of float32; x itself if it is not 16 bit.
 Tensor wide(const Tensor& x);
 
 // Gradient of x ^ alpha: g alpha x^(alpha - 1); 0 for alpha == 0, also at x == 0.
@@ -15,8 +15,8 @@ Tensor pow_scalar_vjp(const Tensor& g, const Tensor& x, double alpha);
 Tensor pow_base_vjp(const Tensor& g, const Tensor& a, const Tensor& b);
 // Gradient of a ^ b by b: g a^b log(a), with 0 at a == 0.
 Tensor pow_exponent_vjp(const Tensor& g, const Tensor& a, const Tensor& b);
-// 0 where the other one was chosen, half of g at ties, else g (also beside a NaN): gradients of maximum and
-// minimum.
+// The gradient by one operand of maximum or minimum: 0 where `other` says that the other operand is the
+// result, g / 2 at ties, otherwise g, also where an operand is NaN.
 Tensor select_grad(const Tensor& g, const Tensor& other, const Tensor& tie);
 // g a f''(x): the gradient by x of a f'(x), for f = gelu, gelu_tanh, silu.
 Tensor gelu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x);
