@@ -19,7 +19,7 @@ using Stage = ScalerImpl::Stage;
 constexpr int state_floats = sizeof(ScalerState) / sizeof(float);
 template <class T> T* state_of(const Tensor& tensor) { return static_cast<T*>(raw(tensor)); }
 
-// Where in its tensor the state before this iteration's checks begins.
+// The index in the state tensor at which the state from before this iteration's checks begins.
 constexpr int previous_state = offsetof(ScalerState, previous_scale) / sizeof(float);
 
 Tensor state_tensor(float scale, float growth_tracker, float hysteresis_left, Device device) {
@@ -35,7 +35,7 @@ Tensor state_tensor(float scale, float growth_tracker, float hysteresis_left, De
     return Tensor::from<float>(floats, {state_floats}).to(device);
 }
 
-// In-place unscaling would round, flush and overflow in float16.
+// Refuses float16 gradients that are not widened to float32: divided by the scale, small ones would become 0.
 void check_gradients_wide(const optim::OptimizerImpl& optimizer, const optim::GradientList& list) {
     std::string names;
     std::size_t count = 0;
@@ -60,14 +60,15 @@ StepKernels::ScalerArgs update_args(const GradScalerOptions& options) {
             .dynamic = options.dynamic};
 }
 
-// What a mixture of gradients means before and after unscale_().
+// How to avoid a mixture of scaled and unscaled gradients, before and after unscale_().
 constexpr char advice_before_unscaling[] =
     "call zero_grad() after the step, or at any time between unscale_() and the next backward()";
 constexpr char advice_after_unscaling[] =
     "call unscale_() once, after the last backward() that reaches this optimizer, or zero_grad() and begin "
     "anew";
 
-// The gradients no longer hold the scale, whenever they are multiplied.
+// Marks the gradients as unscaled. They are divided by the scale when somebody reads them (lazy gradient
+// scaling).
 void leave_unscaled(const optim::OptimizerImpl& optimizer, const optim::GradientList& list,
                     const Tensor& norm) {
     using Scale = optim::LazyGradientScale;
@@ -290,7 +291,8 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
     const bool unscaled = progress.stage == Stage::unscaled;
     optim::refuse_scale_parts("GradScaler.step", own, unscaled ? scaled_part : both_parts,
                               unscaled ? advice_after_unscaling : advice_before_unscaling);
-    // First, so that a step that runs out of memory leaves the gradients scaled, and can be tried again.
+    // This comes first, so that a step that runs out of memory leaves the gradients scaled and can be tried
+    // again.
     const optim::GradientList plan =
         optim::plan_update(own, true, unscaled ? optim::LazyScaling::keep : optim::LazyScaling::apply);
     GradientScale scale;
@@ -328,7 +330,8 @@ void GradScaler::update() {
           "GradScaler.update: no inf checks were recorded before it; call step() or unscale_() first");
     if (checked) {
         if (s.options.dynamic && s.options.at_floor == AtFloor::fail) s.check_floor();
-        // The device has computed the new state already, unless the rules have changed since.
+        // `statistics` has computed the new state already; it is computed anew if the options have changed
+        // since.
         if (!s.advanced_with || !(update_args(*s.advanced_with) == update_args(s.options))) {
             s.writable_state(s.state.device());
             optim::kernels_of(s.state.device())

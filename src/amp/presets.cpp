@@ -146,7 +146,7 @@ Tensor Handle::cast_output(const Tensor& y) const {
 
 namespace {
 
-// The gradients that were there before a backward. They come back when it throws.
+// Sets aside the gradients from before a backward. If that throws, they are put back.
 class Stash {
 public:
     explicit Stash(optim::Optimizer& optimizer) : params_(optimizer.parameters()) {
@@ -156,7 +156,7 @@ public:
     ~Stash() {
         for (std::size_t i = 0; i < gradients_.size(); ++i) put_back(i);
     }
-    // new + stash, in the stash's place.
+    // After the backward: adds the gradients set aside to the new ones.
     void add_to_gradients() {
         NoGrad plain;
         for (std::size_t i = 0; i < gradients_.size(); ++i) {

@@ -1,5 +1,5 @@
-// What a GradScaler holds, and captured steps with it: it stays at one address wherever the scaler is moved,
-// and they may be replayed when the scaler is gone.
+// The state of a GradScaler. Captured steps hold it, too, because they may be replayed when the scaler has
+// been moved or destroyed.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ struct ScalerImpl {
     struct PerOptimizer {
         std::uint64_t optimizer;  // its id
         Stage stage = Stage::ready;
-        bool checked = false;  // some gradient was looked at
+        bool checked = false;  // `statistics` has looked for inf and NaN in its gradients
     };
     explicit ScalerImpl(const GradScalerOptions& given);
 
@@ -25,11 +25,11 @@ struct ScalerImpl {
     void require_scaled(const char* op) const;
     // The device state, made at the first use. It may follow the model to another device between iterations.
     Tensor& state_on(Device device);
-    // The same for writing to. A graph of this iteration that has not run backward yet reads the scale it was
-    // made with: it keeps the old state.
+    // Makes `state` ready to be written. A graph of autograd that has saved the scale and has not run
+    // backward yet keeps the old state: the scaler goes on with a copy.
     void writable_state(Device device);
-    // Statistics over all gradients, the scaler's state after update() among them. scaled: the gradients are
-    // to be divided by the scale.
+    // Runs `statistics` over all gradients, which also computes the scaler's state as update() will leave it.
+    // scaled: the gradients are to be divided by the scale.
     void measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
                  bool scaled, PerOptimizer& progress);
     void set_scale(const Tensor& new_scale);
@@ -40,17 +40,17 @@ struct ScalerImpl {
 
     std::atomic<std::uint32_t> refs{0};
     GradScalerOptions options;
-    float scale, growth_tracker = 0, hysteresis_left;  // until the first use tells the device
+    float scale, growth_tracker = 0, hysteresis_left;  // what `state` begins with
     bool has_scaled = false;  // scale() was called, or the state of a scaler loaded: gradients hold the scale
     Tensor state;             // ScalerState
     std::vector<PerOptimizer> per_optimizer;  // since the last update()
-    // With what the device has computed the state after update(); none: update() has to compute it.
+    // The options with which the device has computed the state after update(); empty: not computed yet.
     std::optional<GradScalerOptions> advanced_with;
 };
 
 inline void dispose(ScalerImpl* scaler) noexcept { delete scaler; }
 
-// Throws for options that no scaler can have.
+// Throw Error(value) for what no scaler can have.
 void check_options(const GradScalerOptions& options);
 void check_factors(double growth, double backoff, double interval);
 void check_scale(const char* what, double scale);

@@ -27,7 +27,7 @@ double number(const StateDict& state, const char* key) {
     return value->item<double>();
 }
 
-// Counts are kept as float32 on the device.
+// A count. The device keeps it as float32, which is exact below 2^24.
 double count(const StateDict& state, const char* key) {
     const double value = number(state, key);
     check(value >= 0 && value < 16777216 && value == std::floor(value), ErrorKind::value,

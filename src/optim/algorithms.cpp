@@ -1,4 +1,4 @@
-// The optimizers of kernels/optimizers.h: classes, and how every optimizer is made.
+// The constructors of the optimizers of kernels/optimizers.h.
 #include "kernels/functor_step.h"
 #include "optim/optimizer.h"
 

@@ -7,12 +7,13 @@
 
 namespace mezzo::optim {
 
-// Tensors to be made together. Each has a storage of its own, 256-byte aligned, which keeps the allocation.
+// Tensors that are made together. Each has its own storage, a 256-byte aligned part of the allocation, which
+// is freed with the last of them.
 class Arena {
 public:
-    // Asks for `target`, which must stay where it is until make().
+    // make() is to assign a tensor to `target`, which must not move until then.
     void add(Tensor& target, const Shape& shape, Dtype dtype) { wanted_.push_back({&target, shape, dtype}); }
-    // Makes all of them or, when memory runs out, none.
+    // Makes all of them. Throws Error(memory), having made none, when memory runs out.
     void make(Device device, bool zeroed);
 
 private:

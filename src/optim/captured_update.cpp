@@ -1,4 +1,5 @@
-// An optimizer's update inside a captured step: what replays refresh, check and note.
+// An optimizer's update inside a captured step: the learning rates that a replay needs anew, the conditions
+// that it depends on, and what the host notes after it.
 #include "core/capture.h"
 #include "optim/optimizer.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 void* address(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
 
-// Where an update reads and writes, besides the gradient.
+// The addresses that an update reads and writes, apart from the gradient's.
 struct Places {
     void *param = nullptr, *master = nullptr, *copy16 = nullptr;
     std::vector<void*> state;
@@ -26,7 +27,8 @@ Places places_of(const OptimizerImpl& optimizer, const Slot& slot) {
     return places;
 }
 
-// Whether the copies that an update writes besides the parameter hold its value now, and are nobody else's.
+// Whether the master or 16-bit copy that an update writes with the parameter agrees with the parameter now,
+// and the copy is held by nobody else.
 bool copies_current(const OptimizerImpl& optimizer, const Slot& slot) {
     if (has_master(optimizer, slot)) return slot.master_version == slot.param.version();
     if (slot.param->grad_meta == nullptr || !slot.param->grad_meta->copy16.value.defined()) return true;
@@ -35,7 +37,7 @@ bool copies_current(const OptimizerImpl& optimizer, const Slot& slot) {
            copy16.value->storage->refs.load() == 1;
 }
 
-// The state of an optimizer that an update is captured with.
+// What a captured update takes for granted of its optimizer. fits(): it still holds.
 class CapturedUpdate {
 public:
     CapturedUpdate(OptimizerImpl& optimizer, const GradientList& plan)

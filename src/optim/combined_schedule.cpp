@@ -1,4 +1,4 @@
-// Schedules in several parts: warm restarts, one cycle, one after another, all at once.
+// Schedules with several phases (warm restarts, one cycle) and schedules of schedules (sequential, chained).
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -47,8 +47,8 @@ void check_cycle(const OneCycleLROptions& o) {
             "in [0, 1)");
 }
 
-// The value after `steps` of what starts at `start`, has its middle value when the rate is highest, goes back
-// to start (three_phase only) and ends at `end`.
+// The value after `steps` steps of an option that starts at `start`, is `middle` when the rate is highest,
+// goes back to `start` (three_phase only) and ends at `end`.
 double cycle(const OneCycleLROptions& o, double start, double middle, double end, std::int64_t steps) {
     check(steps < o.total_steps, ErrorKind::value, "OneCycleLR: step ", steps, " of ", o.total_steps,
           "; give total_steps all steps of the training");
@@ -82,7 +82,7 @@ std::optional<autograd::Callback<double(std::int64_t)>> momentum_cycle(const One
 
 }  // namespace
 
-// What another scheduler may use.
+// The schedule of a scheduler that a `type` combines. Error(value) if it also changes the momentum.
 Schedule schedule_of(const char* type, const Scheduler& scheduler) {
     check(!scheduler.momentum_, ErrorKind::value, type,
           ": a scheduler that changes the momentum cannot be combined; turn cycle_momentum off");

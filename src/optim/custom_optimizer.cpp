@@ -11,7 +11,7 @@ namespace mezzo::optim {
 
 namespace {
 
-// What state_dict() writes besides options and state.
+// Names that state_dict() uses itself.
 bool reserved(const std::string& name) { return name == "master" || name == "size" || name == "initial_lr"; }
 
 void check_name(const std::string& type, const std::string& name, const std::vector<std::string>& before) {

@@ -53,13 +53,13 @@ template <class Row> const char* problem(const StepArgs& args) {
     return find.problem;
 }
 
-// What earlier versions wrote for the types they had stays.
+// SGD, Adam and AdamW keep the codes that earlier versions wrote.
 double code_of(OptimizerId id, const char* type) {
     const bool first = id == OptimizerId::SGD || id == OptimizerId::Adam || id == OptimizerId::AdamW;
     return first ? double(int(id)) : type_code(type);
 }
 
-// What a row says, and what asks it.
+// What a row lists, and functions that ask the row.
 struct RowTable {
     const char* type;
     std::span<const char*const> state, numbers;
@@ -130,7 +130,7 @@ std::shared_ptr<const Kind> kind_of(OptimizerId id) {
 double type_code(std::string_view type) {
     std::uint64_t hash = 14695981039346656037u;  // FNV-1a
     for (const char c : type) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-    return double((hash >> 12) | 1024);  // a whole number that a double holds, none of the first
+    return double((hash >> 12) | 1024);  // whole, exact as a double, and none of the first three codes
 }
 
 void check_rate(const std::string& where, double lr) {

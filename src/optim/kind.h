@@ -1,5 +1,5 @@
-// What an optimizer's type says of it: its options, the names of its state, which state takes part. Made from
-// the rows of kernels/optimizers.h, or by a user's optimizer.
+// What all optimizers of one type have in common: names and rules of the options, names of the state. Made
+// from a row of kernels/optimizers.h or from a CustomType.
 #pragma once
 
 #include <memory>
@@ -19,26 +19,27 @@ struct OptionInfo {
 
 struct Kind {
     std::string type;
-    double code = 0;                  // what state_dict() calls it
+    double code = 0;                  // stands for the type in state_dict()
     std::vector<OptionInfo> options;  // the first is lr
     std::vector<std::string> state;   // of the shape of the parameter
-    // Of what the optimizer counts on the device for each parameter: "steps", and the row's own.
+    // Names of the numbers that the device keeps of each parameter: "steps", then those of the row.
     std::vector<std::string> numbers;
-    // Bit k: state k takes part with these options. Null: all do.
+    // Bit k of the result: state k takes part with these options. Null: all state always does.
     unsigned (*used)(const StepArgs& args) = nullptr;
-    // What is wrong with options that are right one by one, or null.
+    // What is wrong with the combination of options that are valid one by one; null if nothing is. The
+    // function itself is null if every combination is valid.
     const char* (*problem)(const StepArgs& args) = nullptr;
-    OptimizerId row{};  // if it has a kernel
+    OptimizerId row{};  // of a type with a kernel; otherwise not read
 
-    // The place of an option, or -1.
+    // The index of an option, or -1.
     int find(std::string_view option) const;
 };
 
 // The kind of a row.
 std::shared_ptr<const Kind> kind_of(OptimizerId id);
-// The code of a type that is not one of the first three: the same for the same name, everywhere.
+// The code of a type other than SGD, Adam and AdamW: a hash of its name.
 double type_code(std::string_view type);
-// Throws for options that an optimizer of the kind cannot have, "where: lr is …".
+// Throw Error(value), "where: lr is …", for options and rates that an optimizer of the kind cannot have.
 void check_options(const std::string& where, const Kind& kind, std::span<const double> options);
 void check_rate(const std::string& where, double lr);
 

@@ -27,7 +27,7 @@ GradientScale LazyGradientScale::scale() const {
 
 bool LazyGradientScale::can_clip(const GradientList& list) const {
     if (!norm_.defined() || clips_ || measured_ != list.leaves.size()) return false;
-    std::vector<TensorImpl*> leaves = list.leaves;  // one that is listed twice counts twice
+    std::vector<TensorImpl*> leaves = list.leaves;  // a leaf that is listed twice counts twice in a norm
     std::sort(leaves.begin(), leaves.end());
     return std::adjacent_find(leaves.begin(), leaves.end()) == leaves.end();
 }
@@ -62,7 +62,7 @@ Ref<LazyGradientScale> common_lazy_scale(const Tensors& parameters) {
         if (own == nullptr || (common != nullptr && own != common)) return {};
         common = own;
     }
-    return Ref<LazyGradientScale>(static_cast<LazyGradientScale*>(common));  // the only kind there is
+    return Ref<LazyGradientScale>(static_cast<LazyGradientScale*>(common));  // the only derived class
 }
 
 }  // namespace mezzo::optim

@@ -1,5 +1,6 @@
-// unscale_ and clip_grad_norm_ leave the multiplication of the gradients to the update, which reads them
-// anyway. Whoever looks at a gradient before gets it multiplied (core/lazy_scale.h).
+// Lazy gradient scaling (core/lazy_scale.h): unscale_ and clip_grad_norm_ leave the multiplication of the
+// gradients to the update, which reads them anyway. If anybody reads a gradient earlier, it is multiplied
+// then.
 #pragma once
 
 #include "core/lazy_scale.h"
@@ -13,28 +14,28 @@ struct GradientList;
 // The factor that one list of gradients waits for.
 class LazyGradientScale final : public LazyScale {
 public:
-    // state: the StepState that statistics over the list's gradients have been left in. norm: the gradients'
-    // norm, or undefined if it was not asked for. widen: 16-bit gradients of 16-bit parameters become float32
+    // state: holds the StepState that `statistics` has computed for the list's gradients. norm: their norm,
+    // or undefined if it was not asked for. widen: 16-bit gradients of 16-bit parameters become float32
     // first.
     LazyGradientScale(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen);
 
     GradientScale scale() const;
-    // Whether clipping is but one more number: the norm of exactly these gradients is known, and not used
-    // yet.
+    // Whether clip() may be called, so that clipping launches nothing: the norm of exactly these gradients is
+    // known, and they have not been clipped yet.
     bool can_clip(const GradientList& list) const;
-    // Returns the norm.
+    // Adds clipping to the factor. Returns the norm.
     Tensor clip(double max_norm);
 
 private:
     void multiply(const std::vector<TensorImpl*>& leaves, Tensors& gradients) override;
 
     Tensor state_, norm_;
-    std::size_t measured_;  // gradients
+    std::size_t measured_;  // the number of gradients in the norm
     bool widen_, clips_ = false;
     double max_norm_ = 0;
 };
 
-// What all gradients of the parameters wait for, if it is one factor for all of them; null otherwise.
+// The factor that all gradients of the parameters wait for; null unless it is one and the same.
 Ref<LazyGradientScale> common_lazy_scale(const Tensors& parameters);
 
 }  // namespace mezzo::optim

@@ -15,7 +15,7 @@ constexpr double largest_count = 9007199254740992;  // 2^53: up to there a doubl
 
 bool is_count(double value) { return value >= 0 && value <= largest_count && value == std::floor(value); }
 
-// The entries of a state, each to be taken once.
+// The entries of a state, and which of them have been read.
 class Reader {
 public:
     Reader(const char* type, const StateDict& state) : where_(type + std::string(".load_state_dict")) {
@@ -55,7 +55,7 @@ public:
               "; it must be 0 or 1");
         return value == 1;
     }
-    // What belongs to a parameter, of its shape; null if there is none.
+    // A tensor that belongs to a parameter, checked to be floating and of its shape; null if there is none.
     const Tensor* companion(const OptimizerImpl& optimizer, std::size_t slot, const std::string& name) {
         const std::string key = slot_key(slot, name);
         const Tensor* const value = find(key);
@@ -86,7 +86,7 @@ private:
     std::unordered_map<std::string_view, Entry> entries_;
 };
 
-// What a state holds, checked. Its tensors are still those of the state.
+// The content of a state, checked. Its tensors have not been copied yet.
 struct Loaded {
     std::vector<Group> groups;
     double applied = 0, skipped = 0;
@@ -98,13 +98,13 @@ struct Loaded {
     float steps(std::size_t slot) const { return numbers.front()[slot]; }
 };
 
-// A flag that a state lacks is false: it comes from a version that did not have it yet.
+// A flag that a state lacks is false: the state was saved by a version without that flag.
 double read_option(const OptionInfo& info, const std::string& key, Reader& reader) {
     if (!info.flag) return reader.number(key);
     return reader.find(key) != nullptr && reader.flag(key) ? 1 : 0;
 }
 
-// Earlier versions wrote the options of all three types for each of them.
+// Earlier versions wrote the options of SGD, Adam and AdamW for optimizers of each of these types.
 void skip_options_of_other_types(std::size_t group, Reader& reader) {
     for (const char* const name :
          {"momentum", "dampening", "nesterov", "beta1", "beta2", "eps", "weight_decay"})
@@ -133,7 +133,7 @@ void read_groups(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded)
     }
 }
 
-// One of Kind::numbers; the first, "steps", counts.
+// One of Kind::numbers. The first, "steps", must be a count; the others must be finite.
 void read_numbers(const OptimizerImpl& optimizer, std::size_t k, Reader& reader, Loaded& loaded) {
     const std::string& name = optimizer.kind->numbers[k];
     const Tensor* const numbers = reader.find(name);
@@ -162,7 +162,7 @@ void read_counts(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded)
     for (std::size_t k = 0; k < kind.numbers.size(); ++k) read_numbers(optimizer, k, reader, loaded);
 }
 
-// What an update has written once cannot be missing.
+// State that an update has written must be there.
 void read_state(const OptimizerImpl& optimizer, const Group& group, std::size_t slot, Reader& reader,
                 Loaded& loaded) {
     const unsigned needed = loaded.steps(slot) > 0 ? used_state(optimizer, group) : 0;
@@ -257,8 +257,8 @@ void Optimizer::load_state_dict(const StateDict& state) {
     copy_companions(
         slots, loaded.masters, device, [](Slot& s) -> Tensor& { return s.master; },
         [](const Slot&) { return float32; });
-    // A master that rounds to the parameter's value is the parameter's master: refresh_master() looks at the
-    // next step.
+    // So that refresh_master() compares at the next step: elements of a master that round to the parameter's
+    // value stay, the others take the parameter's value.
     for (Slot& slot : slots) slot.master_version = ~std::uint64_t(0);
     Tensor steps = steps_tensor(loaded, device);
     Tensor counts = state_tensor(loaded, device);

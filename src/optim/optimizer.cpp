@@ -1,4 +1,4 @@
-// The optimizer base: groups, gradients, learning rates, and the step path over the kernels.
+// The base of the optimizers: groups, options, learning rates, gradients, and steps.
 #include "optim/optimizer.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
 std::unique_ptr<OptimizerImpl> make_optimizer(const std::shared_ptr<const Kind>& kind) {
     static std::atomic<std::uint64_t> next_id{1};
     auto optimizer = std::make_unique<OptimizerImpl>();
-    add_reference(optimizer->refs);  // the Optimizer's
+    add_reference(optimizer->refs);  // by the Optimizer
     optimizer->kind = kind;
     optimizer->type = kind->type.c_str();
     optimizer->id = next_id.fetch_add(1, std::memory_order_relaxed);
@@ -202,7 +202,7 @@ void Optimizer::step() {
         impl_->skip_next = false;
         zero_grad();
         prepare_state(*impl_);
-        // The counter of the device stays the truth, also for a skip that the host decided.
+        // The device's counter has to include a skip that the host decided.
         const std::int64_t at = offsetof(StepState, skipped) / sizeof(float);
         impl_->state.slice(0, at, at + 1).add_(ones({1}, {.device = impl_->device()}));
         if (!impl_->counts_on_device) ++impl_->skipped;

@@ -1,4 +1,4 @@
-// What an optimizer holds, and the step path that GradScaler and the amp presets share with it.
+// What an optimizer holds, and the parts of a step that GradScaler and the amp presets use, too.
 #pragma once
 
 #include <atomic>
@@ -39,16 +39,16 @@ struct OptimizerImpl {
     std::atomic<std::uint32_t> refs{0};
     std::shared_ptr<const Kind> kind;
     const char* type = "";            // the kind's
-    CustomOptimizer* user = nullptr;  // what runs in place of a kernel: an optimizer written in ops
+    CustomOptimizer* user = nullptr;  // an optimizer written in ops, which runs in place of a kernel
     std::uint64_t id = 0;
     std::vector<Slot> slots;
     std::vector<Group> groups;
-    Tensor
-        steps;  // float32 [slots, Kind::numbers]: updates applied to each parameter, and the row's own numbers
+    // float32 [slots, Kind::numbers]: updates applied to each parameter, and the row's own numbers.
+    Tensor steps;
     Tensor state;  // StepState as float32 [16]
     bool masters = false;
     bool prepared = false;          // by amp::initialize
-    bool skip_next = false;         // amp::Handle::scale_loss saw an overflow
+    bool skip_next = false;         // amp::Handle::scale_loss saw an overflow: step() skips once
     bool counts_on_device = false;  // a conditional step ran since the counts below were read
     std::int64_t applied = 0, skipped = 0;
 
@@ -68,36 +68,38 @@ StepArgs step_args(const OptimizerImpl& optimizer, const Group& group);
 
 // Makes steps and state on the device of the parameters, or moves them there.
 void prepare_state(OptimizerImpl& optimizer);
-// A tensor of zeros at first; later moved to what is asked for.
+// Makes a tensor of zeros if there is none yet, otherwise converts it to the device and dtype.
 void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device);
 // Bit k: state k takes part in the group's updates.
 unsigned used_state(const OptimizerImpl& optimizer, const Group& group);
 Dtype state_dtype(const Slot& slot);
 // Makes the masters that these parameters lack on a device.
 void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
-// Makes whatever else an update of the list will write to and finds missing.
+// Makes the masters, state and 16-bit copies that an update of the list will write to, where they are
+// missing.
 void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional);
 void refresh_master(Slot& slot);
-// The 16-bit copy that the update is to write, or null.
+// The 16-bit copy that the update is to write, ready for it, or null.
 Tensor* writable_copy16(const Slot& slot, bool conditional);
-// The parameters with gradients and their state, as the kernels take them. Gets all memory that a step needs:
-// whatever throws does so here, before gradients and parameters change. conditional: StepState may say
-// found_inf.
+// The parameters with gradients and their state, as the kernels take them. Allocates all memory that the
+// update kernel needs: whatever can throw does so here, before gradients and parameters change. conditional:
+// the update is skipped if StepState says found_inf.
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling);
-// Throws if a gradient of the optimizer has all of these parts (core/scale_parts.h): "op: …; advice".
+// Throws Error(state), "op: …; advice", if a gradient of the optimizer has all of these parts
+// (core/scale_parts.h).
 void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePart parts, const char* advice);
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says
 // found_inf, and counts. Returns false, having done nothing, when no parameter has a gradient.
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
                 const GradientScale& scale);
-// What the host notes after an update: writes to parameters and state, and the count.
+// What the host notes after an update: new versions of parameters and state, and the count of steps.
 void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional);
 // Arguments of a group's update: in a captured step the learning rate is read from the device.
 StepArgs update_args(OptimizerImpl& optimizer, std::size_t group);
-// Of an update in a captured step: notes every replay, and has the step captured anew when what it writes to
-// has moved.
+// For an update in a captured step: calls note_update() after each replay, and has the step captured again
+// when options other than the learning rate, or the tensors that the update writes, have changed.
 void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional);
-// The 16-bit parameters that have a float32 master.
+// Whether a float32 master is kept of the slot's parameter.
 bool has_master(const OptimizerImpl& optimizer, const Slot& slot);
 // Brings applied and skipped up to date; waits for the device if it has to.
 void read_counts(OptimizerImpl& optimizer);

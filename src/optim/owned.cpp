@@ -1,5 +1,5 @@
-// What an optimizer holds of each parameter: moments, masters, and the 16-bit copies it writes for autocast.
-// What a step finds missing is made together (optim/arena.h).
+// What an optimizer holds for each parameter: moments, masters, and the 16-bit copies that it writes for
+// autocast. What is missing in a step is made together (optim/arena.h).
 #include <algorithm>
 
 #include "mezzo/ops.h"
@@ -10,7 +10,6 @@ namespace mezzo::optim {
 
 Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
 
-// A tensor of zeros like x at first, x's companion on its device later.
 void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
     NoGrad plain;
     if (!tensor.defined()) {
@@ -30,7 +29,8 @@ unsigned used_state(const OptimizerImpl& optimizer, const Group& group) {
     return optimizer.kind->used != nullptr ? optimizer.kind->used(step_args(optimizer, group)) : ~0u;
 }
 
-// The master of a 16-bit parameter. Where somebody wrote to the parameter since, the master takes its value.
+// Makes the master of a 16-bit parameter, or brings it up to date: elements that somebody has written in the
+// parameter since the last update get the parameter's value.
 void refresh_master(Slot& slot) {
     NoGrad plain;
     if (slot.master.defined()) slot.master = slot.master.to(slot.param.device());
@@ -45,15 +45,15 @@ void refresh_master(Slot& slot) {
     slot.master_version = slot.param.version();
 }
 
-// The 16-bit copy that autocast reads. A step that is skipped on the device leaves it as it is, so it must be
-// current before.
+// The 16-bit copy that autocast reads. If the device may skip the step, the copy has to be current before,
+// because a skipped step does not write it.
 Tensor* writable_copy16(const Slot& slot, bool conditional) {
     Copy16& copy16 = slot.param->grads().copy16;
     if (!is_16bit(copy16.wanted)) return nullptr;
     const bool fits = copy16.value.defined() && copy16.value.dtype() == copy16.wanted &&
                       copy16.value.device() == slot.param.device();
     const bool current = fits && copy16.version == slot.param.version();
-    // A graph that still holds the old copy keeps it.
+    // A copy that a graph has saved is left to the graph.
     const bool alone = fits && copy16.value->refs.load() == 1 && copy16.value->storage->refs.load() == 1;
     if (alone && (current || !conditional)) return &copy16.value;
     NoGrad plain;

@@ -9,20 +9,20 @@
 
 namespace mezzo::optim {
 
-// The step kernels of a device, or the CPU's on copies; throws in a build without the device.
+// The step kernels of a device, or the CPU's on copies. Error(backend) in a build without the device.
 const StepKernels& kernels_of(Device device);
 
 // What happens to gradients that wait for a factor (optim/lazy_scale.h) when a list of them is made.
 enum class LazyScaling : std::uint8_t {
-    apply,  // they are multiplied
-    keep,   // they keep waiting if all of the list wait for one factor, which the caller takes into account
+    apply,  // they are multiplied now
+    keep,   // they go on waiting if all wait for one factor, by which the caller then multiplies
 };
 
 // The parameters that have a gradient with elements. Gradients are made contiguous first.
 struct GradientList {
     Device device;
     std::vector<ParamRef> refs;         // param, grad, dtypes and numel are filled
-    std::vector<std::size_t> indices;   // of refs, in the given list
+    std::vector<std::size_t> indices;   // of refs, in the given list of parameters
     std::vector<TensorImpl*> leaves;    // of refs
     std::size_t with_gradient = 0;      // including those without elements
     Ref<LazyGradientScale> lazy_scale;  // what they all wait for, or null

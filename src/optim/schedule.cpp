@@ -9,7 +9,7 @@ namespace mezzo::optim {
 
 namespace {
 
-// Where a group has its momentum.
+// The option that is the momentum of an optimizer.
 const char* momentum_name(const OptimizerImpl& optimizer) {
     return optimizer.kind->find("momentum") >= 0 ? "momentum" : "beta1";
 }

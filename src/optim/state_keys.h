@@ -1,4 +1,4 @@
-// The names of an optimizer's state.
+// The names of entries in an optimizer's state_dict().
 #pragma once
 
 #include <string>

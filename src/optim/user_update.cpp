@@ -38,7 +38,7 @@ double ParameterUpdate::option(const std::string& name) const {
 
 namespace {
 
-// The gradients in the type of the state, copied and multiplied.
+// Copies of the gradients in the dtype of the state, multiplied by the scale, and negated for "maximize".
 Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& plan,
                          const GradientScale& scale) {
     Tensors gradients;
@@ -68,7 +68,8 @@ Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& pla
     return gradients;
 }
 
-// A captured run allocates what the runs before it did.
+// The learning rate. In a capture it is cloned, because a captured run must allocate what the runs before it
+// did.
 Tensor rate_tensor(OptimizerImpl& optimizer, std::size_t group, Device device) {
     if (StepGraph* graph = StepGraph::capturing())
         return graph
@@ -77,7 +78,7 @@ Tensor rate_tensor(OptimizerImpl& optimizer, std::size_t group, Device device) {
     return full({}, optimizer.groups[group].lr(), {.dtype = float64, .device = device});
 }
 
-// What the update is of: the master, or the parameter itself.
+// The tensor that is updated: the master, or the parameter itself.
 Tensor target_of(const OptimizerImpl& optimizer, const Slot& slot) {
     return has_master(optimizer, slot) ? slot.master.detach() : slot.param.detach();
 }
@@ -128,12 +129,12 @@ void check_results(const OptimizerImpl& optimizer, const GradientList& plan,
     }
 }
 
-// target = result, where the step is not skipped.
+// target = result, unless the step is skipped.
 void take_over(const Tensor& target, const Tensor& result, const Tensor& skipped) {
     target.copy_(skipped.defined() ? where(skipped, target, result.to(target.dtype())) : result);
 }
 
-// Adds 1, or 0 where the step is skipped, to what counts.
+// Adds 1 to the counts of updates, or, if the step is skipped, to the count of skipped steps.
 void count(OptimizerImpl& optimizer, const GradientList& plan, const Tensor& skipped, const Tensor& applied) {
     const Tensor steps = optimizer.steps.select(1, 0);
     if (plan.indices.size() == optimizer.slots.size())
@@ -170,7 +171,7 @@ void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool co
         if (has_master(optimizer, slot))
             slot.param.detach().copy_(target);
         else if (const Copy16& copy16 = slot.param->grads().copy16; is_16bit(copy16.wanted))
-            copy16.value.copy_(target);  // plan_update() has made it ours
+            copy16.value.copy_(target);  // nobody else holds it since plan_update()
     }
     count(optimizer, plan, skipped, applied);
 }
