@@ -16,8 +16,8 @@ using AverageFunction =
 
 // The mean of all values (stochastic weight averaging, Izmailov et al., arXiv 1803.05407).
 AverageFunction equal_average();
-// decay * average + (1 - decay) * value (exponential moving average, Polyak and Juditsky 1992); decay in
-// [0, 1].
+// decay * average + (1 - decay) * value (exponential moving average, Polyak and Juditsky 1992). Error(value)
+// unless decay is in [0, 1].
 AverageFunction ema_average(double decay = 0.999);
 
 struct AveragedModelOptions {
@@ -30,22 +30,27 @@ struct AveragedModelOptions {
 // It keeps tensors, not a second module; copy_to() puts the averages into one.
 class AveragedModel {
 public:
-    // Starts with the values of the module, none of which counts as averaged.
+    // Copies the values of the module. They do not count as averaged: the first update replaces them.
+    // Error(device) for a device that is not there.
     explicit AveragedModel(const nn::Module& module, const AveragedModelOptions& options = {});
 
-    // Call after a step: takes the values of the module into the averages. It must have the same names and
-    // shapes; otherwise throws Error(value), with nothing changed. Not in a captured step.
+    // Adds the values of the module to the averages; call it after a step. Throws with nothing changed:
+    // Error(value) unless the module has the same names and shapes, Error(shape) when the average function
+    // returns another shape, and Error(state) inside a captured step.
     void update_parameters(const nn::Module& module);
     [[nodiscard]] std::int64_t averaged() const { return averaged_; }
 
     // Writes averages and buffers into a module for evaluation, converted to its dtypes and device.
+    // Error(value), with nothing changed, unless the names and shapes are the same.
     void copy_to(nn::Module& module) const;
-    // By the module's names; they share the elements.
+    // The averages and buffers by the module's names, not copied. The next update_parameters() makes new
+    // tensors and leaves these as they are.
     [[nodiscard]] StateDict averages() const { return values_; }
 
-    // n_averaged, and the averages as "module.<name>"; copies.
+    // Copies: "n_averaged", and the averages and buffers as "module.<name>".
     [[nodiscard]] StateDict state_dict() const;
-    // Throws, with nothing changed, when a name is missing or unknown, or a shape differs.
+    // Throws with nothing changed: Error(value) when a name is missing or unknown, or "n_averaged" is not a
+    // whole number; Error(shape) when a shape differs.
     void load_state_dict(const StateDict& state);
 
 private:

@@ -1,5 +1,5 @@
-// Optimizers written in ops: a user derives from CustomOptimizer, says the names of options and state, and
-// writes the update of one parameter. Everything else an optimizer does works by itself: parameter groups,
+// Optimizers written in ops: a user derives from CustomOptimizer, names the options and the state, and writes
+// the update of one parameter. Everything else that an optimizer does works by itself: parameter groups,
 // learning rates and schedules, state_dict(), master weights, GradScaler with steps that are skipped on the
 // device, clipping, captured steps.
 #pragma once
@@ -14,21 +14,24 @@ namespace mezzo::optim {
 
 using NamedOptions = std::vector<std::pair<std::string, double>>;
 
-// One parameter in one step. The tensors are copies: the update assigns to them or writes in place, and the
-// optimizer takes them over unless a GradScaler skips the step.
+// One parameter in one step. The tensors are copies: update() assigns to `value` and the state or writes to
+// them in place, and the optimizer takes them over unless a GradScaler skips the step.
 class ParameterUpdate {
 public:
-    Tensor value;  // of the parameter: float32 or float64, the master of a 16-bit parameter if there is one
-    Tensor grad;   // like value; unscaled and clipped, and negated if the option "maximize" is 1
-    // float64 of shape {} on the parameter's device: the learning rate, and the number of this update, 1 at
-    // first. As tensors, because a captured step repeats the work with other numbers; of these every update
-    // has its own, and powers of them are exact to double.
+    // The value of the parameter, or of its master if it has one: float64 for a float64 parameter, otherwise
+    // float32.
+    Tensor value;
+    Tensor grad;  // in value's dtype; unscaled and clipped, and negated if the option "maximize" is 1
+    // The learning rate, and the number of this update, which begins at 1: float64 of shape {} on the
+    // parameter's device. They are tensors because a replay of a captured step runs with other numbers, and
+    // float64 so that powers such as beta1^step are exact to double precision.
     Tensor lr, step;
 
-    // A state by its name: like value, zeros before the first update. Throws for a name that the optimizer
-    // has not declared.
+    // A state by its name, of value's shape and dtype: zeros before the first update. Error(value) for a name
+    // that CustomType::state does not list.
     [[nodiscard]] Tensor& state(const std::string& name);
-    // An option of the parameter's group. "lr" is refused: see above.
+    // An option of the parameter's group. Error(value) for a name that CustomType::options does not list, and
+    // for "lr", which is the tensor above.
     [[nodiscard]] double option(const std::string& name) const;
 
 private:
@@ -39,42 +42,47 @@ private:
     Tensors states_;
 };
 
-// Parameters that share options; those not named have the optimizer's defaults.
+// Parameters that share options. Options that are not named here have the defaults of CustomType.
 struct CustomGroup {
     Tensors params = {};
     NamedOptions options = {};
     StateDict named_params = {};
 };
 
-// What a type of optimizer is called and has. The type's name is part of state_dict(). Options are numbers,
-// "lr" among them with its default; flags are 0 or 1. State has the shape of the parameter.
+// The description of a type of optimizer.
 struct CustomType {
-    std::string name;
-    NamedOptions options;
-    std::vector<std::string> state = {};
+    std::string name;      // state_dict() holds a hash of it, so that another type's state is refused
+    NamedOptions options;  // with their defaults; "lr" must be among them. A flag is the number 0 or 1
+    std::vector<std::string> state = {};  // tensors of the parameter's shape
 };
 
 class CustomOptimizer : public Optimizer {
 public:
-    // Throws Error(value) for names that are empty, contain '.' or occur twice, a missing "lr", options that
-    // the type does not have or that are not finite, and whatever other optimizers refuse in parameters.
+    // Throws Error(value) for a type without a name; for names of options or state that are empty, contain
+    // '.', occur twice, or are "master", "size" or "initial_lr"; for a missing "lr"; for options that the
+    // type does not have or that are not finite, an "lr" below 0 and a "maximize" that is neither 0 nor 1;
+    // and for the parameters that other optimizers refuse.
     CustomOptimizer(const CustomType& type, const std::vector<CustomGroup>& groups);
 
 protected:
-    // Computes the new value and state of one parameter with ops. Runs without recording gradients and
-    // without autocast, once per parameter with a gradient; all parameters are taken over when the last one
-    // is computed, so that an exception leaves the optimizer and the parameters as they were. Must not wait
-    // for the device in a captured step. What it keeps in members is not part of state_dict(), and not
-    // restored when the step is skipped.
+    // Computes the new value and state of one parameter with ops. It is called once per parameter with a
+    // gradient, inside NoGrad and without autocast. The results are taken over when all parameters have been
+    // computed, so that an exception in update() leaves optimizer and parameters as they were. step() throws
+    // for a result that is undefined (Error(value)), has another shape than the parameter (Error(shape)), is
+    // not floating (Error(dtype)) or is on another device (Error(device)). In a captured step update() must
+    // not wait for the device. What it keeps in members is not part of state_dict(), and not restored when
+    // the step is skipped.
     virtual void update(ParameterUpdate& p) = 0;
 
 private:
     friend struct UpdateAccess;
 };
 
-// LAMB (You et al., arXiv 1904.00962, version 5): Adam's moments with bias correction, u = m / (sqrt(v) + eps)
-// + weight_decay w; w -= lr |w| / |u| u, with the norms of the whole parameter; the ratio is 1 where a norm
-// is 0.
+// LAMB (You et al., arXiv 1904.00962, version 5): Adam's moments with bias correction, u = m / (sqrt(v) +
+// eps) + weight_decay w; w -= lr |w| / |u| u, with the norms of the whole parameter; the ratio |w| / |u| is 1
+// if a norm is 0. The constructors throw Error(value) for options out of their range (eps and weight_decay
+// must be >= 0) and for the parameters that other optimizers refuse. set_option() and load_state_dict() only
+// check that beta1, beta2, eps and weight_decay are finite.
 struct LAMBOptions {
     double lr = 1e-3;
     double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)

@@ -14,17 +14,19 @@ namespace mezzo::optim {
 
 struct OptimizerImpl;  // src/optim/optimizer.h
 
-// The base of all optimizers. Parameters are leaves that require grad, all on one device when step() is
-// called; those without a gradient are left out of a step. step() queues its work and does not wait for the
-// device. Every float32 parameter that Autocast reads in 16 bit gets its 16-bit copy written in the same
-// pass.
+// The base of all optimizers. Parameters are floating leaves, all on one device when step() is called; those
+// without a gradient are left out of a step. step() queues its work and does not wait for the device. It also
+// writes the 16-bit copies of float32 parameters that Autocast reads in 16 bit.
 class Optimizer {
 public:
     virtual ~Optimizer();
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 
-    // One update of every parameter that has a gradient.
+    // One update of every parameter that has a gradient. Throws, with no parameter changed, Error(device)
+    // when parameters and gradients are on several devices, Error(value) for a parameter that is not
+    // contiguous, Error(state) for a gradient in which scaled parts were added to unscaled ones (see
+    // GradScaler), and Error(memory).
     void step();
     // Drops all gradients; set_to_none = false sets them to zero in place, so that their memory stays.
     void zero_grad(bool set_to_none = true);
@@ -32,19 +34,21 @@ public:
     [[nodiscard]] const char* type_name() const;  // "SGD", "Adam", …
     // All parameters, group by group.
     [[nodiscard]] Tensors parameters() const;
-    // Steps applied, and steps that a GradScaler skipped; waits for the device when a scaler took part since
-    // the last call.
+    // Steps applied, and steps skipped because of an overflow. Both wait for the device when a GradScaler
+    // took part in a step since the last call.
     [[nodiscard]] std::int64_t applied_steps() const;
     [[nodiscard]] std::int64_t skipped_steps() const;
 
     [[nodiscard]] std::size_t group_count() const;
-    [[nodiscard]] double lr(std::size_t group = 0) const;
-    // Sets the learning rate of one group or of all; schedules scale this value from then on.
+    [[nodiscard]] double lr(std::size_t group = 0) const;  // Error(value) for a group that does not exist
+    // Sets the learning rate of one group or of all; schedules scale this value from then on. Throws
+    // Error(value) for a rate that is negative, infinite or NaN and for a group that does not exist, and
+    // Error(state) inside a captured step.
     void set_lr(double lr, std::size_t group);
     void set_lr(double lr);
     // Any option of a group by the name of its field, which is its name in state_dict(), too: "lr",
-    // "weight_decay", "beta1", … Flags are 0 or 1. Throws for an unknown name, and for a value that the
-    // constructor refuses.
+    // "weight_decay", "beta1", … Flags are 0 or 1. Throws Error(value) for an unknown name, a group that does
+    // not exist and a value out of the option's range; setting throws Error(state) inside a captured step.
     [[nodiscard]] double option(const std::string& name, std::size_t group = 0) const;
     void set_option(const std::string& name, double value, std::size_t group);
 
@@ -52,15 +56,18 @@ public:
     // parameter from it.
     void use_master_weights();
     // The float32 masters of 16-bit parameters, and the other parameters themselves. A master shares the
-    // parameter's gradient once it has been unscaled.
+    // gradient of its parameter if that is float32, as it is after GradScaler::unscale_(); otherwise it has
+    // none.
     [[nodiscard]] Tensors master_parameters() const;
 
     // Copies of everything that step() depends on besides the parameters: moments, step counts, masters,
     // options of every group.
     [[nodiscard]] StateDict state_dict() const;
     // Puts back a state_dict() of an optimizer of the same type, groups and shapes, masters included: an
-    // optimizer without them has them from then on. Throws, with nothing changed, for any other: for options
-    // that the constructor refuses, counts that are none, moments that are missing, names that are unknown.
+    // optimizer without them has them from then on. Throws with nothing changed: Error(value) for another
+    // type or other groups, options out of their range, counts that are no whole numbers, and entries that
+    // are undefined, missing, unknown or there twice; Error(shape) for an entry of another shape;
+    // Error(dtype) for state that is not floating, and for the master of a parameter that is not 16 bit.
     void load_state_dict(const StateDict& state);
 
     // Different for every optimizer made in this process.
@@ -76,8 +83,8 @@ private:
 
 // For each optimizer of optim_options.h a class with its name, and a group: parameters that share options.
 // Named parameters (from named_parameters()) are named in errors and overflow reports. The constructors throw
-// Error(value) for options outside their range, and for parameters that are undefined, listed twice or no
-// floating leaves.
+// Error(value) for options out of their range, for parameters that are undefined, listed twice or no floating
+// leaves, and when there is no parameter at all.
 #define MEZZO_OPTIMIZER_CLASS(name)                                                      \
     struct name##Group {                                                                 \
         Tensors params = {};                                                             \

@@ -1,4 +1,5 @@
-// The options of the optimizers whose update is one kernel, and the list of these optimizers.
+// The options of the optimizers whose update is one kernel, and the list of these optimizers. Every option
+// must be finite, and >= 0 where nothing else is said.
 #pragma once
 
 #include "mezzo/cpp20.h"
@@ -9,12 +10,12 @@ namespace mezzo::optim {
 // g += weight_decay w; v = momentum v + (1 - dampening) g, at first v = g; nesterov: g += momentum v, else
 // g = v; w -= lr g.
 struct SGDOptions {
-    double lr = 1e-3;  // >= 0, like momentum and weight_decay
+    double lr = 1e-3;
     double momentum = 0;
-    double dampening = 0;
+    double dampening = 0;  // may be negative
     double weight_decay = 0;
     bool nesterov = false;  // needs momentum > 0 and dampening 0
-    bool maximize = false;  // of every optimizer: follows the gradient upwards
+    bool maximize = false;  // here and below: follows the gradient upwards
 };
 
 // Adam (Kingma and Ba, arXiv 1412.6980): g += weight_decay w; m = beta1 m + (1 - beta1) g;
@@ -33,9 +34,9 @@ struct AdamOptions {
 // weight_decay before the update.
 struct AdamWOptions {
     double lr = 1e-3;
-    double beta1 = 0.9, beta2 = 0.999;
+    double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)
     double eps = 1e-8;
-    double weight_decay = 1e-2;  // decoupled: the parameter shrinks by lr * weight_decay
+    double weight_decay = 1e-2;  // decoupled: w loses lr * weight_decay * w
     bool amsgrad = false;
     bool maximize = false;
 };
@@ -59,20 +60,20 @@ struct AdagradOptions {
     double lr = 1e-2;
     double lr_decay = 0;
     double weight_decay = 0;
-    double initial_accumulator_value = 0;  // of s
+    double initial_accumulator_value = 0;  // of s before the first update
     double eps = 1e-10;
     bool maximize = false;
 };
 
 // NAdam (Dozat 2016), with PyTorch's conventions: Adam's moments with beta1 replaced in update t by
-// mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), and the next step's momentum applied ahead.
+// mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), and with the next update's momentum applied in this one.
 struct NAdamOptions {
     double lr = 2e-3;
-    double beta1 = 0.9, beta2 = 0.999;
+    double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)
     double eps = 1e-8;
     double weight_decay = 0;
     double momentum_decay = 4e-3;
-    bool decoupled_weight_decay = false;  // as AdamW
+    bool decoupled_weight_decay = false;  // as in AdamW
     bool maximize = false;
 };
 
@@ -80,13 +81,13 @@ struct NAdamOptions {
 // m = beta2 m + (1 - beta2) g.
 struct LionOptions {
     double lr = 1e-4;
-    double beta1 = 0.9, beta2 = 0.99;
+    double beta1 = 0.9, beta2 = 0.99;  // in [0, 1)
     double weight_decay = 0;
     bool maximize = false;
 };
 
 }  // namespace mezzo::optim
 
-// One line per optimizer: X(name) for the name of the class, whose options are name##Options above, and whose
-// row and formula are name##Row in src/kernels/optimizers.h.
+// One X(name) per optimizer: name is the class, its options are name##Options above, its row and formula are
+// name##Row in src/kernels/optimizers.h.
 #define MEZZO_OPTIMIZERS(X) X(SGD) X(Adam) X(AdamW) X(RMSprop) X(Adagrad) X(NAdam) X(Lion)

@@ -15,20 +15,21 @@ class Optimizer;
 // The learning rate as a function of a group's own rate and of the steps applied so far.
 using Schedule = autograd::Callback<double(double base_lr, std::int64_t applied_steps)>;
 
-// Sets the learning rate of every group to schedule(base, optimizer.applied_steps()): when made, and at each
-// step(). Skipped steps do not advance it. It keeps no state: after loading the optimizer, step() continues
-// where it was. The optimizer must outlive it.
+// Sets the learning rate of every group to schedule(base, optimizer.applied_steps()): in the constructor, and
+// at each step(). Skipped steps do not advance it. It keeps no state: after loading the optimizer, step()
+// continues where it was. The optimizer must outlive it. The constructors here and below throw what step()
+// throws, and Error(value) for arguments out of the ranges that are written beside them.
 class Scheduler {
 public:
     Scheduler(Optimizer& optimizer, Schedule schedule);
-    // Call after optimizer.step() or scaler.step(). Throws Error(value), with nothing changed, for a rate
-    // that is negative, infinite or NaN.
+    // Call after optimizer.step() or scaler.step(). Throws, with nothing changed, Error(value) for a rate
+    // that is negative, infinite or NaN, and Error(state) inside a captured step.
     void step();
     [[nodiscard]] const Schedule& schedule() const { return schedule_; }
 
 protected:
-    // Sets the momentum of every group to momentum(applied steps), too: the option "momentum", or "beta1".
-    // Throws for an optimizer that has neither.
+    // If `momentum` is given, also sets the momentum of every group to momentum(applied steps): the option
+    // "momentum" or, for an optimizer without it, "beta1". Error(value) for an optimizer that has neither.
     using Momentum = autograd::Callback<double(std::int64_t)>;
     Scheduler(Optimizer& optimizer, Schedule schedule, std::optional<Momentum> momentum);
 
@@ -47,7 +48,7 @@ public:
 
 struct StepLROptions {
     std::int64_t step_size = 1;  // > 0
-    double gamma = 0.1;
+    double gamma = 0.1;          // >= 0
 };
 // base * gamma^floor(steps / step_size).
 class StepLR : public Scheduler {
@@ -55,15 +56,15 @@ public:
     StepLR(Optimizer& optimizer, const StepLROptions& options);
 };
 
-// base * gamma^steps.
+// base * gamma^steps, with gamma >= 0.
 class ExponentialLR : public Scheduler {
 public:
     ExponentialLR(Optimizer& optimizer, double gamma);
 };
 
 struct CosineAnnealingLROptions {
-    std::int64_t t_max = 1;  // > 0: steps from the base rate down to eta_min; it rises again after that
-    double eta_min = 0;
+    std::int64_t t_max = 1;  // > 0: steps from the base rate down to eta_min; the rate rises again after that
+    double eta_min = 0;      // >= 0
 };
 // eta_min + (base - eta_min) (1 + cos(pi steps / t_max)) / 2 (Loshchilov and Hutter, arXiv 1608.03983).
 class CosineAnnealingLR : public Scheduler {
@@ -72,10 +73,11 @@ public:
 };
 
 struct LinearWarmupOptions {
-    std::int64_t warmup_steps = 0;  // >= 0: base * steps / warmup_steps until then
-    std::int64_t total_steps = 0;   // 0: constant after the warm-up; else linear decay that reaches 0 here
+    std::int64_t warmup_steps = 0;  // >= 0: the rate is base * steps / warmup_steps until then
+    // > warmup_steps: after the warm-up the rate decays linearly, and is 0 from this step on. 0: it stays.
+    std::int64_t total_steps = 0;
 };
-// The schedule BERT is trained and fine-tuned with.
+// The schedule with which BERT is trained and fine-tuned.
 class LinearWarmup : public Scheduler {
 public:
     LinearWarmup(Optimizer& optimizer, const LinearWarmupOptions& options);
@@ -83,8 +85,8 @@ public:
 
 struct CosineAnnealingWarmRestartsOptions {
     std::int64_t t_0 = 1;     // > 0: steps of the first cycle
-    std::int64_t t_mult = 1;  // > 0: each cycle is so many times as long as the one before
-    double eta_min = 0;
+    std::int64_t t_mult = 1;  // > 0: each cycle is t_mult times as long as the one before
+    double eta_min = 0;       // >= 0
 };
 // SGDR (Loshchilov and Hutter, arXiv 1608.03983): a cosine from the base rate to eta_min in each cycle.
 class CosineAnnealingWarmRestarts : public Scheduler {
@@ -99,30 +101,34 @@ struct OneCycleLROptions {
     double pct_start = 0.3;        // in [0, 1]: the part of the steps in which the rate rises
     Anneal anneal = Anneal::cosine;
     bool cycle_momentum = true;  // from max_momentum to base_momentum while the rate rises, and back
-    double base_momentum = 0.85, max_momentum = 0.95;
-    double div_factor = 25;         // the rate starts at max_lr / div_factor
-    double final_div_factor = 1e4;  // and ends at a final_div_factor-th of that
-    bool three_phase = false;       // back to where it started first, in as many steps as it rose
+    double base_momentum = 0.85, max_momentum = 0.95;  // in [0, 1)
+    double div_factor = 25;                            // > 0: the rate starts at max_lr / div_factor
+    double final_div_factor = 1e4;  // > 0: the rate ends at max_lr / div_factor / final_div_factor
+    // true: the rate falls back to its start in as many steps as it rose, and then to its end in the rest.
+    // false: it falls to its end in all steps after the rise.
+    bool three_phase = false;
 };
-// The 1cycle policy (Smith and Topin, arXiv 1708.07120), as PyTorch has it. It takes the place of the groups'
-// own rates. Momentum is the option "momentum" of the optimizer, or "beta1". Throws at a step beyond
-// total_steps. In a captured step another momentum means that the step runs eagerly and is captured anew:
-// turn cycle_momentum off there.
+// The 1cycle policy (Smith and Topin, arXiv 1708.07120), as PyTorch has it. The groups' own rates are
+// ignored. Momentum is the option "momentum" of the optimizer or, if it has none, "beta1". step() throws
+// Error(value) once total_steps steps have been applied. A captured step whose optimizer gets another
+// momentum runs eagerly and is captured again: turn cycle_momentum off there.
 class OneCycleLR : public Scheduler {
 public:
     OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options);
 };
 
-// One schedule after another: the first until milestones[0] steps, and so on; each counts from its own start.
-// Milestones must rise, one less than there are schedulers. The schedulers need not be stepped themselves.
+// One schedule after another: the first until milestones[0] steps have been applied, and so on; each counts
+// steps from its own start. There must be one milestone less than schedulers; milestones must be positive and
+// rise. The schedulers need not be stepped themselves. Error(value) for one that changes the momentum.
 class SequentialLR : public Scheduler {
 public:
     SequentialLR(Optimizer& optimizer, const std::vector<Scheduler>& schedulers,
                  std::vector<std::int64_t> milestones);
 };
 
-// All schedules at once: each scales what the one before gives. With schedules that are a factor times the
-// base rate these are PyTorch's numbers.
+// All schedules at once: the rate that one gives is the base rate of the next. Where each schedule is a
+// factor times the base rate, the rates are PyTorch's. Error(value) for an empty list, and for a scheduler
+// that changes the momentum.
 class ChainedScheduler : public Scheduler {
 public:
     ChainedScheduler(Optimizer& optimizer, const std::vector<Scheduler>& schedulers);
@@ -133,24 +139,29 @@ struct ReduceLROnPlateauOptions {
     enum class Threshold { relative, absolute };
     Mode mode = Mode::min;       // whether a lower or a higher metric is better
     double factor = 0.1;         // in [0, 1)
-    std::int64_t patience = 10;  // metrics in a row that may be no better
-    double threshold = 1e-4;     // by which a better one must be better
+    std::int64_t patience = 10;  // >= 0: the rates are reduced when more metrics in a row are no better
+    // >= 0: a metric is better if it is beyond best * (1 - threshold), or best * (1 + threshold) in
+    // Mode::max; with Threshold::absolute beyond best - threshold, or best + threshold.
+    double threshold = 1e-4;
     Threshold threshold_mode = Threshold::relative;
-    std::int64_t cooldown = 0;  // metrics after a reduction that do not count
-    double min_lr = 0;
-    double eps = 1e-8;  // a smaller reduction is not made
+    std::int64_t cooldown = 0;  // >= 0: so many metrics after a reduction do not count against patience
+    double min_lr = 0;          // >= 0: no rate is reduced below it
+    double eps = 1e-8;          // >= 0: a rate that would change by no more than this stays
 };
-// Multiplies the learning rates by a factor when a metric has stopped improving. The optimizer must outlive
+// Multiplies the learning rates by `factor` when a metric has stopped improving. The optimizer must outlive
 // it.
 class ReduceLROnPlateau {
 public:
+    // Error(value) for options out of their range.
     ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options = {});
-    // Call when the metric is known, such as once per epoch. NaN is no improvement.
+    // Call when the metric is known, such as once per epoch. NaN is no improvement. Error(state) inside a
+    // captured step.
     void step(double metric);
 
-    // best, bad_metrics and cooldown as 0-dim tensors; the rates are in the optimizer's state.
+    // best, bad_metrics and cooldown as 0-dim tensors; the rates are in the optimizer's state_dict().
     [[nodiscard]] StateDict state_dict() const;
-    // Throws, with nothing changed, for names that are missing or unknown.
+    // Throws, with nothing changed, Error(value) for names that are missing or unknown and counts that are no
+    // whole numbers, and Error(shape) for an entry that is not one number.
     void load_state_dict(const StateDict& state);
 
 private:
