@@ -109,8 +109,8 @@ struct OneCycleLROptions {
     bool three_phase = false;
 };
 // The 1cycle policy (Smith and Topin, arXiv 1708.07120), as PyTorch has it. The groups' own rates are
-// ignored. Momentum is the option "momentum" of the optimizer or, if it has none, "beta1". step() throws
-// Error(value) once total_steps steps have been applied. A captured step whose optimizer gets another
+// ignored. Momentum is the option "momentum" of the optimizer or, if it has none, "beta1". After
+// total_steps steps the last rate stays; step() throws Error(value) after more. A captured step whose optimizer gets another
 // momentum runs eagerly and is captured again: turn cycle_momentum off there.
 class OneCycleLR : public Scheduler {
 public:

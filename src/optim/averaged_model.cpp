@@ -94,8 +94,9 @@ void AveragedModel::load_state_dict(const StateDict& state) {
         return value;
     };
     const double averaged = take("n_averaged").item<double>();
-    check(averaged >= 0 && averaged == std::floor(averaged), ErrorKind::value,
-          "AveragedModel.load_state_dict: n_averaged is ", averaged, "; it must be a whole number");
+    check(averaged >= 0 && averaged <= 0x1p53 && averaged == std::floor(averaged), ErrorKind::value,
+          "AveragedModel.load_state_dict: n_averaged is ", averaged,
+          "; it must be a whole number in [0, 2^53]");
     StateDict fresh = values_;
     for (auto& [name, average] : fresh) {
         const Tensor value = take("module." + name);

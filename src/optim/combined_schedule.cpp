@@ -50,12 +50,13 @@ void check_cycle(const OneCycleLROptions& o) {
 // The value after `steps` steps of an option that starts at `start`, is `middle` when the rate is highest,
 // goes back to `start` (three_phase only) and ends at `end`.
 double cycle(const OneCycleLROptions& o, double start, double middle, double end, std::int64_t steps) {
-    check(steps < o.total_steps, ErrorKind::value, "OneCycleLR: step ", steps, " of ", o.total_steps,
+    check(steps <= o.total_steps, ErrorKind::value, "OneCycleLR: step ", steps, " of ", o.total_steps,
           "; give total_steps all steps of the training");
+    if (steps == o.total_steps) return end;  // nothing is trained with it
     const double last = double(o.total_steps - 1), rise = o.pct_start * double(o.total_steps) - 1;
     const double fall = o.three_phase ? 2 * rise : last;
     const auto between = [&](double a, double b, double first, double until) {
-        const double part = (double(steps) - first) / (until - first);
+        const double part = until > first ? (double(steps) - first) / (until - first) : 1;
         if (o.anneal == Anneal::linear) return (b - a) * part + a;
         return b + (a - b) / 2 * (1 + std::cos(std::numbers::pi * part));
     };
