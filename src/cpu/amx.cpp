@@ -10,7 +10,7 @@ namespace {
 
 bool detect() {
     unsigned a = 0, b = 0, c = 0, d = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1u)) return false;  // OSXSAVE: xgetbv may be asked
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1u)) return false;  // OSXSAVE: xgetbv is allowed
     unsigned low = 0, high = 0;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     constexpr unsigned states =

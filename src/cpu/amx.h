@@ -3,12 +3,13 @@
 
 namespace mezzo::cpu {
 
-// The processor multiplies tiles of bfloat16 and the operating system saves them. Asks the processor only.
+// Whether the processor multiplies tiles of bfloat16 and the operating system saves them. Requests no
+// permission.
 bool has_tiles();
 
 // has_tiles(), and the operating system has granted them to this process, its later threads and its children.
-// Asks at the first call: from then on a thread that calls sigaltstack() needs a stack that holds the tiles,
-// too (AT_MINSIGSTKSZ). False where that is refused, as in some sandboxes.
+// The first call requests them: from then on a thread that calls sigaltstack() needs a stack that holds the
+// tiles, too (AT_MINSIGSTKSZ). False where the request is refused, as in some sandboxes.
 bool request_tiles();
 
 }  // namespace mezzo::cpu

@@ -1,9 +1,10 @@
 // scaled_dot_product_attention by FlashAttention-2 (Dao, arXiv 2307.08691): scores exist only as blocks in
-// the cache, and the softmax of a query follows its maximum from block to block.
+// the cache, and what a query has summed up is rescaled when a block raises the maximum of its scores.
 //
-// Scores are computed transposed, a row per key and a column per query, in panels of the GEMM tile's width:
-// so maxima and sums run down the columns, all queries of a vector at a time, and the weights are at once the
-// packed operand of the second product, sums[dim, query] += v^T[dim, key] weights[key, query].
+// Scores are computed transposed, a row per key and a column per query, in panels of the GEMM tile's width.
+// Maxima and sums then run down the columns, for as many queries at a time as a vector has lanes, and the
+// weights already have the layout of the second product's packed operand, sums[dim, query] += v^T[dim, key]
+// weights[key, query].
 #include "cpu/attention.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace {
 using Types = AttentionProducts::Types;
 
 constexpr float infinity = __builtin_inff();
-constexpr std::int64_t longest_chunk = 512;  // queries for which keys and values are packed once
+constexpr std::int64_t longest_chunk = 512;  // most queries that share one packing of keys and values
 
 // Per thread.
 struct Scratch {
@@ -56,7 +57,7 @@ private:
     struct Keys {
         std::int64_t b, h, first, count;
         const char *k, *v;         // packed: rows of k, and v^T
-        const std::uint8_t* seen;  // which of them a query may look at, if that is the same for all; or null
+        const std::uint8_t* seen;  // which keys a query may look at, if the same for all queries; or null
     };
     std::int64_t visible_rows(const Keys& keys, const Panel& panel) const;
     bool hide(const Keys& keys, const Panel& panel, std::int64_t rows, std::uint8_t* bytes) const;
@@ -74,13 +75,14 @@ private:
     const float scale;
 };
 
-// The rows of the block that any of the panel's queries may look at, as far as causality knows.
+// How many rows (keys) of the block causality lets the last query of the panel look at.
 std::int64_t Forward::visible_rows(const Keys& keys, const Panel& panel) const {
     if (!p.causal) return keys.count;
     return std::clamp<std::int64_t>(panel.first + panel.columns - keys.first, 0, keys.count);
 }
 
-// bytes[row, nr] = whether the column's query may look at the row's key; false where none may.
+// bytes[row, nr] = whether the column's query may look at the row's key. Returns false if no query may look
+// at any of them.
 bool Forward::hide(const Keys& keys, const Panel& panel, std::int64_t rows, std::uint8_t* bytes) const {
     std::uint8_t row[attention_keys];
     bool any = false;
@@ -104,7 +106,7 @@ void Forward::drop(const Keys& keys, const Panel& panel, std::int64_t rows, floa
     kernels.keep(t, bytes, rows * nr, 0);
 }
 
-// Adds a block of keys to what a panel of queries has seen.
+// Adds a block of keys to the sums of a panel of queries.
 void Forward::attend(const Keys& keys, Panel& panel) const {
     const std::int64_t rows = visible_rows(keys, panel);
     if (rows == 0) return;
@@ -136,7 +138,7 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     panel.started = true;
 }
 
-// Sums over totals to y, and what the gradient reads.
+// Writes sums / totals to y, and the maxima and totals that the gradient reads.
 void Forward::finish(std::int64_t b, std::int64_t h, const Panel& panel) const {
     if (!panel.started) std::fill(panel.sums, panel.sums + p.dim * nr, 0.0f);
     kernels.divide(panel.sums, nr, p.dim, panel.columns, panel.total, float(p.dropout.scale));
@@ -181,8 +183,8 @@ void Forward::run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64
     for (std::int64_t i = 0; i < width; i += nr) finish(b, h, panels[i / nr]);
 }
 
-// How many queries a thread takes at once: a multiple of nr, few enough that every thread gets some. What
-// they are does not change any result, unless an element has no planes (TileProduct).
+// How many queries a thread takes at once: a multiple of nr, few enough that every thread gets some. The
+// number does not change any result, unless an element has no planes (TileProduct).
 std::int64_t chunk_of_queries(const AttentionProblem& p, std::int64_t nr) {
     const std::int64_t panels = (p.query + nr - 1) / nr;
     const std::int64_t share = p.batch * p.heads * panels / (4 * num_threads());
@@ -202,7 +204,7 @@ void scaled_dot_product_attention(In in, const kernels::ScaledDotProductAttentio
     const cpu::Forward forward(p, y, out, p.tiles()), on_vectors(p, y, out, nullptr);
     const std::int64_t chunk = cpu::chunk_of_queries(p, cpu::active_attention_kernels().gemm.nr);
     const std::int64_t chunks = (p.query + chunk - 1) / chunk;
-    constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention
+    constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth waking a thread for
     const std::int64_t grain = least_work / (2 * chunk * (p.key + 1) * (p.dim + 1)) + 1;
     cpu::parallel_for(p.batch * p.heads * chunks, grain, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {

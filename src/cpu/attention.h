@@ -22,8 +22,8 @@ struct Heads {
         if (!data) return nullptr;
         return data + (b * batch + i * row + h * head) * std::int64_t(size_of(dtype));
     }
-    // The matrix [length, dim] from row i on: as rows of op(A) or columns of op(B), with k along dim, and the
-    // other way round.
+    // The matrix [length, dim] from row i on, as an operand with k along dim (a line per row) or with k along
+    // the rows (a line per element of dim).
     Operand along_dim(std::int64_t b, std::int64_t i, std::int64_t h) const {
         return {at(b, i, h), dtype, row, true};
     }
@@ -34,13 +34,13 @@ struct Heads {
 
 // Which keys a query may look at: a boolean [batch, heads, query, key] of any strides.
 struct Mask {
-    const std::uint8_t* data = nullptr;  // null: all of them
+    const std::uint8_t* data = nullptr;  // null: every query may look at all keys
     std::int64_t batch = 0, head = 0, query = 0, key = 0;
 
     Mask() = default;
     explicit Mask(const Tensor& x);
     bool any() const { return data != nullptr; }
-    // The same for all queries, as padding is.
+    // Whether the mask is the same for all queries, as that of padding is.
     bool by_key() const { return data && query == 0; }
     bool by_query() const { return data && query != 0; }
     // Copies keys [j, j + n) of one query; true if it may look at any of them.
@@ -76,31 +76,31 @@ struct AttentionProblem {
     AttentionProblem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                      const kernels::ScaledDotProductAttention& at);
     float log2_scale() const;
-    // The tiles to multiply on, or null: vectors.
+    // The tile kernels to multiply with, or null: multiply with vectors.
     const TileKernels* tiles() const;
-    // The element of the dropout stream of a weight.
+    // Which element of the dropout stream belongs to a weight.
     std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
         return ((b * heads + h) * query + i) * key + j;
     }
-    // The keys between the first and the last that any query of the head may look at. Where the mask is the
-    // same for all queries, `seen` [key] says which of them.
+    // The keys from the first to the last that the mask lets a query of the head look at. If the mask is the
+    // same for all queries, `seen` [key] gets it; otherwise the range is all keys.
     KeyRange visible_keys(std::int64_t b, std::int64_t h, std::uint8_t* seen) const;
 };
 
-// How many keys are worked on at once, at most.
+// The largest block of keys.
 inline constexpr std::int64_t attention_keys = 256;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// alpha times the transpose of sums[dim, nr], `rows` columns of it, to rows of y; `turned`: scratch of
-// round_up(dim, nr) * nr floats.
+// Writes alpha times the transpose of the first `rows` columns of sums[dim, nr] to rows of y. `turned` is
+// scratch memory of round_up(dim, nr) * nr floats.
 void write_transposed(const GemmKernels& gemm, const float* sums, std::int64_t dim, std::int64_t rows,
                       float alpha, float* turned, const Heads& y, char* to);
-// alpha times t[rows, columns] to the beginning of rows of y.
+// Writes alpha times t[rows, columns] to the first `columns` elements of rows of y.
 void write_rows(const GemmKernels& gemm, const float* t, std::int64_t ldt, std::int64_t rows,
                 std::int64_t columns, float alpha, const Heads& y, char* to);
 
-// The float64 kernels: a row of weights at a time.
+// The float64 kernels, which compute one row of weights at a time.
 void attention_f64(const AttentionProblem& p, Out out);
 void attention_grad_f64(In in, const kernels::ScaledDotProductAttention& at, Out out);
 

@@ -1,10 +1,11 @@
 // The gradient of scaled_dot_product_attention by FlashAttention-2 (Dao, arXiv 2307.08691): weights are
-// computed again from the maximum and sum of their softmax, block by block. With p the weights, d their
-// dropout:
+// computed again from the maximum and sum of their softmax, block by block. With p the weights and d their
+// dropout,
 //   dv = d(p)^T g, dp = d(g v^T), ds = p (dp - sum(g y)), dq = scale ds k, dk = scale ds^T q.
 //
-// Here blocks have a row per query and a column per key, in panels of the GEMM tile's width: so p and ds are
-// at once the packed operands of dv^T = g^T p and dk^T = q^T ds, and only ds is packed again, for dq.
+// Here blocks have a row per query and a column per key, in panels of the GEMM tile's width. So p and ds
+// already have the layout of packed operands of dv^T = g^T p and dk^T = q^T ds; only ds is packed again, for
+// dq.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -47,11 +48,11 @@ struct Queries {
 struct Keys {
     std::int64_t first, count;
     const char *k_turned, *v_turned, *k;
-    const std::uint8_t* seen;  // which of them a query may look at, if that is the same for all; or null
+    const std::uint8_t* seen;  // which keys a query may look at, if the same for all queries; or null
     float *dk, *dv;            // transposed sums [dim, nr] per panel
 };
 
-// What one thread computes at once: one head, or the blocks of it that make one part of the result.
+// A unit of work for one thread: a whole head, or one block of its keys or of its queries (see Parts).
 struct Part {
     std::int64_t b, h;
     std::int64_t first_query, end_query, first_block, end_block;  // blocks of keys
@@ -70,7 +71,8 @@ public:
           maxima(reinterpret_cast<const float*>(in[5]->bytes())),
           totals(reinterpret_cast<const float*>(in[6]->bytes())),
           products(gemm, tiles, p.q.dtype) {}
-    // Throws NoPlanes; what it has written by then is written again by a run without tiles.
+    // Throws NoPlanes; what it has written by then is overwritten when the caller runs the part without
+    // tiles.
     void run(const Part& part) const;
 
 private:
@@ -100,9 +102,9 @@ private:
     const float log2_scale = p.log2_scale();
 };
 
-// Per query of the part: the largest score, +inf where there was nothing to look at, so that all weights
-// become 0; the logarithm of the sum to base 2; and sum(g y), which is the sum over the keys of weight times
-// its gradient.
+// Per query of the part: the largest score, +inf if the query saw no key, so that all weights become 0; the
+// logarithm of the sum to base 2; and sum(g y), which equals the sum over the keys of weight times its
+// gradient.
 void AttentionGradient::statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const {
     const std::int64_t count = part.end_query - part.first_query;
     const std::int64_t row = (part.b * p.heads + part.h) * p.query + part.first_query;
@@ -175,7 +177,7 @@ void AttentionGradient::hide(const Queries& q, const Keys& k, std::int64_t j, st
             kernels.keep(t + i * nr, k.seen + j, columns, -infinity);
     if (!p.causal) return;
     for (std::int64_t i = from; i < q.count; ++i) {
-        const std::int64_t last = q.first + i - (k.first + j);  // column that the query still sees
+        const std::int64_t last = q.first + i - (k.first + j);  // the last column that the query sees
         if (last + 1 >= columns) break;
         std::fill(t + i * nr + std::max<std::int64_t>(0, last + 1), t + i * nr + columns, -infinity);
     }
@@ -184,7 +186,7 @@ void AttentionGradient::hide(const Queries& q, const Keys& k, std::int64_t j, st
 void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k, std::int64_t j,
                               const std::uint8_t* seen, const std::uint8_t* kept) const {
     const std::int64_t rows = q.count, columns = std::min(nr, k.count - j);
-    // Causality hides the rows before; whole panels of op(A) are left out.
+    // Causality hides the first `hidden` rows (queries); of these, whole panels of op(A) are skipped.
     const std::int64_t hidden = p.causal ? std::clamp<std::int64_t>(k.first + j - q.first, 0, rows) : 0;
     const std::int64_t from =
         hidden == rows ? round_up(rows, products.rows) : hidden / products.rows * products.rows;
@@ -303,9 +305,9 @@ void AttentionGradient::run(const Part& part) const {
     zero_keys(part, visible.end, p.key);
 }
 
-// A head is one part, unless there are fewer heads than threads: then its blocks of keys, which make dk and
-// dv, and its blocks of queries, which make dq, are parts. Sums have the same terms in the same order either
-// way.
+// A head is one part, unless there are fewer heads than threads. Then each block of its keys, which gives dk
+// and dv, and each block of its queries, which gives dq, is a part. Sums have the same terms in the same
+// order either way.
 struct Parts {
     const AttentionProblem& p;
     std::int64_t of_keys = 0, of_queries = 0;
@@ -351,7 +353,7 @@ void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAtt
         on_vectors(in, p, out, nullptr);
     const cpu::Parts parts(p);
     const std::int64_t count = p.batch * p.heads * parts.per_head();
-    constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth a thread's attention
+    constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth waking a thread for
     const std::int64_t work = 5 * p.query * p.key * p.dim / parts.per_head();
     cpu::parallel_for(count, least_work / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) try {

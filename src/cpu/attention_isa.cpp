@@ -1,4 +1,4 @@
-// The kernels of attention, for the instruction set that isa_unit.h knows.
+// The kernels of attention for one instruction set (isa_unit.h).
 #include "cpu/isa_unit.h"
 
 #if MEZZO_ISA_IS(portable)

@@ -1,5 +1,5 @@
 // The kernels of attention, one source for all instruction sets. The including file defines what
-// gemm_kernel.h asks for and takes `attention_kernels`. Internal linkage throughout: see vector.h.
+// gemm_kernel.h needs and uses `attention_kernels`. Everything has internal linkage; vector.h says why.
 #pragma once
 
 #include "cpu/attention_tables.h"
@@ -46,7 +46,8 @@ MEZZO_INLINE Vector power_of_two(const Vector& x) {
     return select<lanes>(x < -126.0f, Vector{}, p * scale);
 }
 
-// Four rows at a time, so that neither maxima nor sums wait for each other.
+// Here and in exponentials() four rows are independent chains, so that no instruction waits for the one
+// before.
 MEZZO_INLINE Vector column_maximum(const float* t, std::int64_t ld, std::int64_t rows) {
     Vector top[4];
 #pragma GCC unroll 4
@@ -83,7 +84,8 @@ template <int = 0> void softmax(const SoftmaxBlock& b) {
     for (std::int64_t j = 0; j < b.columns; j += lanes) {
         const Vector old = load<lanes>(b.maximum + j);
         const Vector top = larger(column_maximum(b.t + j, b.ld, b.rows), old);
-        // Queries that see nothing: -inf - 0 instead of -inf + inf.
+        // A query that has seen no key has scores and a maximum of -inf; shifted by 0 they stay -inf, shifted
+        // by the maximum they would become NaN.
         const Vector shift = select<lanes>(top == -__builtin_inff(), Vector{}, top);
         const Vector sum = exponentials(b.t + j, b.ld, b.rows, b.scale, shift);
         const Vector shrink = power_of_two((old - shift) * b.scale);
@@ -97,8 +99,8 @@ template <int = 0> void softmax(const SoftmaxBlock& b) {
     }
 }
 
-// p = e^(scale (score - max)) / sum, ds = p (dp - delta). Scores that are rounded differently from the
-// forward pass's cannot raise a weight above 1.
+// p = e^(scale (score - max)) / sum, ds = p (dp - delta). The exponent is at most 0: scores that are rounded
+// differently than in the forward pass cannot raise a weight above 1.
 template <int = 0> void softmax_grad(const SoftmaxGradBlock& b) {
     for (std::int64_t i = 0; i < b.rows; ++i) {
         const Vector maximum = broadcast<lanes>(b.maximum[i]), log2_sum = broadcast<lanes>(b.log2_sum[i]),
@@ -128,7 +130,7 @@ template <int = 0> void divide(float* sums, std::int64_t ld, std::int64_t dim, s
     }
 }
 
-// The sums of four vectors, in a vector.
+// A vector of the sums of the lanes of each of four vectors.
 template <int N> MEZZO_INLINE FloatN<4> four_sums(const FloatN<N> (&x)[4]) {
     if constexpr (N > 4) {
         constexpr int half = N / 2;

@@ -10,7 +10,7 @@
 namespace mezzo::cpu {
 namespace {
 
-constexpr std::int64_t plane_bytes = 2 * tile_bytes;  // of a panel, for 32 steps of k
+constexpr std::int64_t plane_bytes = 2 * tile_bytes;  // one plane of a panel, for 32 steps of k
 
 std::int64_t tiles_along(std::int64_t k) { return (k + tile_steps - 1) / tile_steps; }
 
@@ -112,13 +112,13 @@ void AttentionProducts::multiply(Types types, const char* a, std::int64_t all_k,
                                  std::int64_t k, std::int64_t m, std::int64_t n, float* t, std::int64_t ldt,
                                  bool accumulate) const {
     if (!tiles_) {
-        Walks none;  // everything is in the cache already
+        Walks none;  // everything is in the cache already: nothing to prefetch
         return vectors_.tile(floats(a), floats(b), all_k, k, m, n, t, ldt, accumulate, none);
     }
     const TileProduct& tile_product = product(types);
     const Gemm g{.m = m, .n = n, .k = k, .c = t, .ldc = ldt, .beta = accumulate ? 1.0f : 0.0f};
     const std::int64_t panel = tiles_along(all_k) * tile_product.planes_a * plane_bytes;
-    // One range of k: no sums wait between two.
+    // All of k is one range, so no sums have to be kept between ranges.
     tile_product.multiply(
         {g, nullptr, 0, m, 0, n, 0, tiles_along(k), a, panel, false, nullptr, tiles_along(k), b, t, false});
 }

@@ -10,7 +10,7 @@
 
 namespace mezzo::cpu {
 
-// Thrown where an element has no planes (TileProduct): the products then run on vectors.
+// Thrown if an element has no planes (TileProduct); the caller then computes the products on vectors.
 struct NoPlanes {};
 
 class AttentionProducts {
@@ -18,14 +18,14 @@ public:
     // Types of op(A) and op(B).
     enum class Types : std::uint8_t { inputs, inputs_weights, weights_inputs };
 
-    // Multiplies on vectors without tiles. `type`: of the inputs, 16-bit with tiles.
+    // Multiplies on vectors if `tiles` is null. `type` is that of the inputs; tiles need a 16-bit one.
     AttentionProducts(const GemmKernels& vectors, const TileKernels* tiles, Dtype type);
 
-    // A packed op(A) can be entered at multiples of `rows` rows and `steps` steps of k; a packed op(B) at
-    // multiples of `columns` columns. Blocks of weights are `columns` wide.
+    // A part of a packed op(A) may begin at a multiple of `rows` rows and of `steps` steps of k, a part of a
+    // packed op(B) at a multiple of `columns` columns. Blocks of weights are `columns` wide.
     std::int64_t rows, steps, columns;
 
-    // Bytes of packed inputs. Packing throws NoPlanes.
+    // The size of packed inputs in bytes, and packing, which may throw NoPlanes.
     std::int64_t a_bytes(std::int64_t m, std::int64_t k) const;
     std::int64_t b_bytes(std::int64_t n, std::int64_t k) const;
     void pack_a(const Operand& x, std::int64_t m, std::int64_t k, char* to) const;
@@ -34,11 +34,11 @@ public:
     const char* a_from(const char* a, std::int64_t i, std::int64_t p, std::int64_t k) const;
     const char* b_from(const char* b, std::int64_t j, std::int64_t k) const;
 
-    // t[k, columns] as op(B): t itself on vectors, else packed in memory of the calling thread, up to its
-    // next call.
+    // t[k, columns] as op(B): on vectors t itself, on tiles a packed copy in memory of the calling thread
+    // that is valid until its next call.
     const char* weights_b(const float* t, std::int64_t k, std::int64_t n) const;
-    // Bytes of weights[m, k] as op(A), and packing of `n` <= columns of them from column j on. The first
-    // `zeros` rows, a multiple of `rows`, are 0, whatever t says.
+    // The size in bytes of weights[m, k] packed as op(A), and the packing of `n` <= columns of their columns
+    // from column j on. The first `zeros` rows, a multiple of `rows`, become 0 whatever t holds.
     std::int64_t weights_a_bytes(std::int64_t m, std::int64_t k) const;
     void pack_weights_a(const float* t, std::int64_t m, std::int64_t zeros, std::int64_t j, std::int64_t n,
                         std::int64_t k, char* to) const;

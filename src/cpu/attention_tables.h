@@ -8,15 +8,15 @@
 
 namespace mezzo::cpu {
 
-// A block of scores with a row per key and a column per query, and what is known of every query so far.
-// Columns are rounded up to a multiple of the vector width everywhere.
+// A block of scores with a row per key and a column per query, and the running statistics of every query. All
+// rows have memory up to a multiple of the vector width.
 struct SoftmaxBlock {
     float* t;         // [rows, ld]: scores, then e^(score - maximum) of scaled scores
     std::int64_t ld;  // also that of `sums`
     std::int64_t rows, columns;
     float scale;             // of the scores, times log2 e: exponentials are powers of two
     float *maximum, *total;  // per column: largest score, not scaled, and the sum of the exponentials
-    float* sums;             // [dim, ld]: rescaled when the maximum rises; null where there is nothing yet
+    float* sums;             // [dim, ld]: rescaled when the maximum rises; null before the first block
     std::int64_t dim;
 };
 
@@ -33,14 +33,14 @@ struct SoftmaxGradBlock {
 };
 
 struct AttentionKernels {
-    // float32 panels in a register tile that divides the usual dims and lengths; blocks for the cache are
-    // chosen by attention itself.
+    // float32 panels, with a register tile that divides the usual dims and lengths. Its cache blocks are not
+    // used: attention chooses its own.
     GemmKernels gemm;
     void (*softmax)(const SoftmaxBlock& b);
     void (*softmax_grad)(const SoftmaxGradBlock& b);
     // t = keep ? t : otherwise, element by element.
     void (*keep)(float* t, const std::uint8_t* keep, std::int64_t n, float otherwise);
-    // sums[dim, columns] times factor / total of the column, 0 where the total is 0.
+    // Multiplies sums[dim, columns] by factor / total of the column, or by 0 where the total is 0.
     void (*divide)(float* sums, std::int64_t ld, std::int64_t dim, std::int64_t columns, const float* total,
                    float factor);
     // dst[i] = the dot product of row i of x and of y, n long; float16, bfloat16 or float32.

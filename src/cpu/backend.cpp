@@ -31,7 +31,7 @@ std::size_t physical_memory() {
 
 int device_count() { return 1; }
 
-// The names are kept for good: the thread count may change, a pointer that was given out must stay valid.
+// The names are never freed: the thread count may change, and a pointer that was returned must stay valid.
 const char* hardware_name(int) {
     static std::mutex mutex;
     static std::set<std::string>& names = *new std::set<std::string>;
@@ -41,14 +41,14 @@ const char* hardware_name(int) {
     return names.insert(now).first->c_str();
 }
 
-// Linux promises more memory than there is and kills the process when it is touched; refuse what can never
-// fit. Large blocks sit on huge pages: far fewer TLB misses when a GEMM walks down a column.
+// Linux grants more memory than there is, and kills the process when it is touched: so what can never fit is
+// refused here. Large blocks lie on huge pages: far fewer TLB misses when a GEMM walks down a column.
 void* allocate(int, std::size_t bytes) {
     if (bytes > physical_memory()) return nullptr;
     const std::size_t unit = bytes >= 2 * huge_page ? huge_page : alignment;
     const std::size_t rounded = (bytes + unit - 1) / unit * unit;
     void* memory = std::aligned_alloc(unit, rounded);
-    if (memory != nullptr && unit == huge_page) madvise(memory, rounded, MADV_HUGEPAGE);  // a wish; may fail
+    if (memory != nullptr && unit == huge_page) madvise(memory, rounded, MADV_HUGEPAGE);  // a hint; may fail
     return memory;
 }
 

@@ -47,8 +47,8 @@ private:
     }
 
 #ifdef __linux__
-    // From this size on a buffer has pages of its own: they go back to the system when it ends, and not to
-    // malloc, which would keep them.
+    // A buffer of at least this size has pages of its own, which are returned to the system when it is
+    // destroyed; malloc would keep them.
     static constexpr std::size_t own_pages = 16 * page;
 
     // `bytes` is a multiple of `unit`, the result's alignment.
@@ -64,7 +64,7 @@ private:
 #ifdef MADV_HUGEPAGE
         if (unit == huge_page) madvise(reinterpret_cast<void*>(begin), bytes, MADV_HUGEPAGE);
 #endif
-        return reinterpret_cast<void*>(begin);  // large pages: fewer TLB misses in packed panels
+        return reinterpret_cast<void*>(begin);  // on huge pages packed panels cause fewer TLB misses
     }
     static void unmap(void* p, std::size_t bytes) { munmap(p, bytes); }
 #else

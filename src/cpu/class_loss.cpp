@@ -17,7 +17,7 @@ struct Targets {
     std::int64_t rows, classes, ignored, counted = 0;
     bool ignores(std::int64_t row) const { return index[row] == ignored; }
 
-    // Throws before anything is written if a target that counts is no class.
+    // Throws Error(value), before anything is written, if a target that is not ignored is no class.
     Targets(const char* op, const Tensor& target, std::int64_t class_count, std::int64_t ignore_index)
         : index(target->numel ? reinterpret_cast<const std::int64_t*>(target->bytes()) : nullptr),
           rows(target->numel),
@@ -74,7 +74,7 @@ void store_reduced(const std::vector<double>& losses, const Targets& targets, Re
     Sink(y, float64).store(0, 1, &total);
 }
 
-// The gradient of each row's loss, mean already divided.
+// The gradient of one row's loss: that of the result, for a mean divided by the number of rows that count.
 double row_gradient(const Tensor& g, const Targets& targets, Reduction reduction, std::int64_t row) {
     double value = 0;
     const std::int64_t at = reduction == Reduction::none ? row * std::int64_t(size_of(g->dtype)) : 0;
@@ -88,7 +88,8 @@ double element(const Tensor& x, std::int64_t i) {
     return value;
 }
 
-// The mean of x - shift: differences first, because a sum of large numbers rounds them away.
+// The mean of x - shift. It is subtracted from each element first: in a sum of large numbers the differences
+// would be rounded away.
 template <class T> double shifted_mean(const T* x, std::int64_t n, T shift) {
     Buffer buffer;
     double total = 0;
@@ -101,9 +102,9 @@ template <class T> double shifted_mean(const T* x, std::int64_t n, T shift) {
     return total / double(n);
 }
 
-// loss = lse - (1 - s) x[target] - s mean(x), lse = ln sum e^x, s the smoothing. Largest logit and sum of
-// e^(x - largest) go to the gradient apart: their log-sum-exp would round the sum away where logits are
-// large.
+// loss = lse - (1 - s) x[target] - s mean(x), lse = ln sum e^x, s the smoothing. The largest logit and the
+// sum of e^(x - largest) are two results for the gradient: combined to lse, large logits would round the sum
+// away.
 template <class T> void cross_entropy_of(In in, const kernels::CrossEntropy& at, Out out) {
     const Tensor& x = in[0];
     const std::int64_t classes = x->shape[1];
@@ -146,7 +147,8 @@ template <class T> void cross_entropy_grad_of(In in, const kernels::CrossEntropy
             const T g = T(row_gradient(in[0], targets, at.reduction, row));
             const T* p = read_row<T>(x, row, classes);
             real_loops<T>().exp_sum(to, p, classes, T(element(in[3], row)));
-            // g e / total - g wanted: one pass, and 0 where the target has all of the weight.
+            // First g / total e^(x - largest), in one pass, then g (1 - s) less at the target: exactly 0
+            // there if the target has all of the probability and s is 0.
             all.unary[int(UnaryOp::mul_scalar)][compute](to, to, classes, double(g) / element(in[4], row), 0);
             to[targets.index[row]] -= g * T(1 - at.label_smoothing);
             if (at.label_smoothing != 0)

@@ -1,4 +1,4 @@
-// Conversions, for the instruction set that isa_unit.h knows.
+// Conversions for one instruction set (isa_unit.h).
 #include "cpu/isa_unit.h"
 
 #if MEZZO_ISA_FLAGS

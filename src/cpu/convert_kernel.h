@@ -1,5 +1,5 @@
 // Conversions among float16, bfloat16 and float32, one source for all instruction sets. The including file
-// defines MEZZO_LANES; internal linkage throughout: see vector.h.
+// defines MEZZO_LANES. Everything has internal linkage; vector.h says why.
 #pragma once
 
 #include "cpu/isa_tables.h"

@@ -14,8 +14,9 @@ struct Element {
     Element(double value, Dtype dtype) { convert(&value, float64, bytes, dtype, 1); }
 };
 
-// A 2-D transpose in square tiles: y[i, j] = x[j, i]. A tile passes through a small buffer, so that each line
-// of x is read whole: rows a power of two apart share few places in the cache.
+// A 2-D transpose in square tiles: y[i, j] = x[j, i]. A tile is first copied to a small buffer, each line of
+// x in one go: lines a power of two apart share few sets of the cache, and would evict each other between
+// reads.
 template <class T>
 void transpose(const T* x, std::int64_t x_stride, T* y, std::int64_t rows, std::int64_t cols) {
     constexpr std::int64_t tile = 32;
@@ -36,7 +37,8 @@ void transpose(const T* x, std::int64_t x_stride, T* y, std::int64_t rows, std::
         });
 }
 
-// Handles what transpose() can: equal dtypes of 2 or 4 bytes, x stored column by column.
+// Copies with transpose() if x and y have one dtype of 2 or 4 bytes and x is stored column by column; returns
+// whether it did.
 bool transposed_copy(const Tensor& x, const Tensor& y) {
     if (x->dtype != y->dtype || x->shape.size() != 2 || !y->contiguous || !(x->shape == y->shape))
         return false;
@@ -82,7 +84,7 @@ namespace cpu_kernels {
 
 void cast(In in, const kernels::Cast&, Out out) { assign(in[0], out[0]); }
 
-// x may be another view of out's memory: then it is read completely first.
+// x may be another view of out's memory; then all of it is read before anything is written.
 void copy_into(In in, const kernels::CopyInto&, Out out) {
     const Tensor &x = in[0], &y = out[0];
     if (x->storage != y->storage || !x->storage) return assign(x, y);
@@ -100,12 +102,13 @@ void fill(In, const kernels::Fill& at, Out out) {
     repeat.strides[0] = 0;
     const Source source(element.bytes, y->dtype, repeat, y->dtype);
     const Sink sink(y, y->dtype);
-    Buffer buffer;  // equal for all chunks
+    Buffer buffer;  // all chunks have the same values
     const void* values = source.read(0, y->numel < chunk ? y->numel : chunk, buffer);
     for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) { sink.store(begin, n, values); });
 }
 
-// Along dim, each input is a run of size(dim) * inner elements per outer index.
+// Each input contributes a run of size(dim) * inner contiguous elements per index of the dimensions before
+// dim.
 void cat(In in, const kernels::Cat& at, Out out) {
     const Tensor& y = out[0];
     std::int64_t outer = 1, inner = 1;
