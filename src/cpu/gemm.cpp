@@ -13,7 +13,7 @@
 namespace mezzo::cpu {
 namespace {
 
-// Batch items may have operands without elements.
+// The operand of batch item `index`. An operand without elements has no memory, and stays null.
 const void* item(const void* base, Dtype type, std::int64_t index, std::int64_t stride) {
     if (base == nullptr) return base;
     return static_cast<const char*>(base) + index * stride * static_cast<std::int64_t>(size_of(type));
@@ -60,13 +60,13 @@ bool stacked(const Gemm& g) {
            g.stride_c == g.m * g.ldc;
 }
 
-// Pairs are of bfloat16 only.
+// Kernels of depth 2 multiply pairs of bfloat16 only; other operands get the AVX-512 kernels.
 const GemmKernels& suited(const GemmKernels& kernels, const Gemm& g) {
     const bool pairs = g.a_type == bfloat16 && g.b_type == bfloat16;
     return kernels.depth == 1 || pairs ? kernels : gemm_avx512;
 }
 
-// compute(one) for every matrix of the batch, or for all as one.
+// Calls compute(one) for every matrix of the batch, or once if they make a single taller product.
 template <class F> void each(const Gemm& g, const F& compute) {
     check_arguments(g);
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;

@@ -10,8 +10,8 @@ namespace mezzo::cpu {
 
 // One product, or a strided batch of them, of row-major matrices:
 //   C[m,n] = activation(alpha * op(A)[m,k] op(B)[k,n] + bias[n] + beta * C),   op(X) = X or its transpose.
-// 16-bit operands are exact in float32, sums are float32 over the whole of k, and C is rounded once, to
-// nearest even.
+// 16-bit operands are exact in float32. Sums are float32 or wider over the whole of k; float32 operands are
+// rounded first only as far as float32_matmul_precision() allows. C is rounded once, to nearest even.
 struct Gemm {
     std::int64_t m = 0, n = 0, k = 0;
     bool trans_a = false, trans_b = false;
@@ -30,11 +30,12 @@ struct Gemm {
     Activation activation = Activation::none;
     float alpha = 1, beta = 0;  // C is read only if beta != 0
     std::int64_t batch = 1, stride_a = 0, stride_b = 0,
-                 stride_c = 0;  // elements between matrices; 0 repeats one
+                 stride_c = 0;  // elements between matrices; 0 repeats a or b
 };
 
-// Computes `g` on the pool's threads. a, b, c: float16, bfloat16 or float32 in any mix, or float64 all three;
-// anything else, a leading dimension too small or overlapping outputs of a batch throw Error.
+// Computes `g` on the pool's threads. a, b and c are float16, bfloat16 or float32 in any mix, or all float64;
+// throws Error(dtype) for anything else, and Error(value) if a leading dimension is too small or the outputs
+// of a batch overlap.
 void gemm(const Gemm& g);
 
 }  // namespace mezzo::cpu

@@ -1,6 +1,5 @@
 // Products on AMX tiles. Built with flags of its own; without them the table is empty and gemm() multiplies
-// with vectors.
-// GCC calls them __AMX_TILE__ and __AMX_BF16__, clang 14 __AMXTILE__ and __AMXBF16__.
+// with vectors. GCC defines __AMX_TILE__ and __AMX_BF16__, clang 14 __AMXTILE__ and __AMXBF16__.
 #if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) && \
     defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
 #include "cpu/tile_kernels.h"

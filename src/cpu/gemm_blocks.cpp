@@ -1,9 +1,10 @@
 // One product: blocking, threads. The arithmetic is in gemm_kernel.h.
 //
-// A strip of C is computed from float32 panels packed once per strip into buffers all threads read; its cache
-// blocks are handed out dynamically, and a block's sums stay in a scratch tile until its epilogue. Only where
-// k is longer than the packed panels do sums wait in a float32 copy of the strip: C itself is rounded once in
-// any case.
+// A strip of C is computed from packed panels. Those of op(A) lie in a buffer that all threads read. So do
+// those of op(B), unless C has few rows: then each thread packs a few columns at a time for itself. Cache
+// blocks of the strip are handed out dynamically, and a block's sums stay in a scratch tile until its
+// epilogue. Only if k is longer than the packed panels are sums kept in a float32 copy of the strip, so that
+// C is rounded once in any case.
 #include "cpu/gemm_blocks.h"
 
 #include <algorithm>
@@ -20,8 +21,8 @@ namespace {
 
 constexpr std::int64_t panel_floats = std::int64_t(1) << 21;  // limit of a packed operand: 8 MiB, in L3
 constexpr std::int64_t longest_k = 2048;                      // packed at once
-constexpr std::int64_t own_rows = 2048;  // up to here packing op(B) costs enough to keep its panels in L2
-constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to here packing the other operand does not pay
+constexpr std::int64_t own_rows = 2048;  // most rows of C for which threads pack their own columns of op(B)
+constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to these packing the other operand does not pay
 
 // Per thread. a, b, rows, bias and strip belong to the thread that called gemm(); tile and own_b to each
 // thread that computes.
@@ -37,14 +38,14 @@ Scratch& scratch() {
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 const void* element(const void* base, Dtype type, std::int64_t index) {
-    if (index == 0 || base == nullptr) return base;  // none: an operand without elements
+    if (index == 0 || base == nullptr) return base;  // null: an operand without elements
     return static_cast<const char*>(base) + index * static_cast<std::int64_t>(size_of(type));
 }
 void* element(void* base, Dtype type, std::int64_t index) {
     return const_cast<void*>(element(static_cast<const void*>(base), type, index));
 }
 
-// op(A) from row i and step p on; op(B) from step p and column j on.
+// op(A) from row i and step p of k on; op(B) from step p of k and column j on.
 Operand rows_of_a(const Gemm& g, std::int64_t i, std::int64_t p) {
     const std::int64_t at = g.trans_a ? p * g.lda + i : i * g.lda + p;
     return {element(g.a, g.a_type, at), g.a_type, g.lda, !g.trans_a};
@@ -54,7 +55,7 @@ Operand columns_of_b(const Gemm& g, std::int64_t p, std::int64_t j) {
     return {element(g.b, g.b_type, at), g.b_type, g.ldb, g.trans_b};
 }
 
-// bias: float32, or null. Finishes rows x columns of C at (i, j) from t.
+// Finishes rows x columns of C at (i, j) from the sums t. `bias` is float32 or null.
 void finish(const GemmKernels& kernels, const Gemm& g, const float* bias, std::int64_t i, std::int64_t j,
             std::int64_t rows, std::int64_t columns, const float* t, std::int64_t ldt) {
     Epilogue e;
@@ -73,7 +74,7 @@ void finish(const GemmKernels& kernels, const Gemm& g, const float* bias, std::i
     kernels.epilogue(e);
 }
 
-// Columns of op(B) that a thread packs for itself.
+// The most columns of op(B) that a thread packs for itself at a time.
 std::int64_t own_columns(const GemmKernels& kernels) { return kernels.nr * (64 / kernels.nr + 1); }
 
 // ---- few rows or few columns
@@ -83,7 +84,7 @@ template <class T> void gather(const Operand& x, std::int64_t i, std::int64_t k,
     for (std::int64_t p = 0; p < k; ++p) to[p] = static_cast<float>(from[p * x.ld]);
 }
 
-// x as float32 rows of k, zero up to ldx.
+// Copies x to float32 rows of k elements, filled up with zeros to ldx.
 void read_rows(const Operand& x, std::int64_t rows, std::int64_t k, float* to, std::int64_t ldx) {
     for (std::int64_t i = 0; i < rows; ++i) {
         float* row = to + i * ldx;
@@ -100,7 +101,8 @@ void read_rows(const Operand& x, std::int64_t rows, std::int64_t k, float* to, s
 }
 
 // The products of few rows with the columns of another operand. A long k is cut into pieces that are
-// converted and multiplied on their own and added up in double: the rounding of a sum does not grow with k.
+// converted and multiplied on their own and added up in double, so that the rounding of a sum does not grow
+// with k.
 struct FewRows {
     const GemmKernels& kernels;
     std::int64_t rows, k, ldx;
@@ -213,18 +215,20 @@ void pack_strip(const GemmKernels& kernels, const Gemm& g, const Strip& s, std::
     });
 }
 
-// C takes the sums as they are, in whole vectors: no epilogue.
+// Whether sums can be stored to C as they are, in whole vectors and without an epilogue.
 bool stores_sums(const GemmKernels& kernels, const Gemm& g, std::int64_t columns) {
     return g.c_type == float32 && g.alpha == 1 && (g.beta == 0 || g.beta == 1) && !g.bias &&
            !g.pre_activation && g.activation == Activation::none && columns % kernels.lanes == 0;
 }
 
-// Slots to multiply at once; halves the last two ranges rather than leave a short one.
+// How many of the slots that are left to multiply at once. What two ranges can take is halved, so that the
+// last range is not short.
 std::int64_t range(const GemmKernels& kernels, std::int64_t left) {
     return left > 2 * kernels.kc ? kernels.kc : left > kernels.kc ? (left + 1) / 2 : left;
 }
 
-// One cache block of a strip: rows x columns at (i, j) of the strip; b: the packed panels of these columns.
+// Computes one cache block of a strip: rows x columns at (i, j) of the strip. `b` is the packed panels of
+// these columns.
 void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s, const float* b,
            std::int64_t i, std::int64_t j, std::int64_t rows, std::int64_t columns, Walks& walks) {
     const bool direct = !s.sums && stores_sums(kernels, g, columns);
@@ -266,8 +270,8 @@ void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias,
     });
 }
 
-// Walks over columns of op(B) before they are packed; none where they are lines far apart, which the
-// processor follows by itself.
+// The walks that prefetch columns of op(B) before they are packed. None if the columns are runs of memory
+// apart from each other, which the processor prefetches by itself.
 Walks walks_over(const Operand& x, std::int64_t columns, std::int64_t k, std::int64_t slots) {
     const std::int64_t size = std::int64_t(size_of(x.type));
     const auto* start = static_cast<const char*>(x.data);
@@ -279,9 +283,9 @@ Walks walks_over(const Operand& x, std::int64_t columns, std::int64_t k, std::in
     return {start, 64, 1, (columns * k * size / 64 + slots - 1) / slots};
 }
 
-// Every block of columns packs its panels just before it uses them for all rows: they never leave the L2
-// cache. As many blocks for each thread, as wide as each other: rows of C are long enough to feel one block
-// more.
+// Every block of columns packs its panels just before it uses them for all rows, so that they are still in
+// the L2 cache. All threads get the same number of blocks of about the same width: a block spans all rows of
+// C, so one more on one thread would cost noticeable time.
 void compute_columns(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s) {
     const std::int64_t unit = kernels.lanes, units = (s.n + unit - 1) / unit, widest = own_columns(kernels);
     const std::int64_t threads = num_threads(), least = std::min(4 * threads, s.n / kernels.nr);
@@ -304,15 +308,16 @@ void compute_columns(const GemmKernels& kernels, const Gemm& g, const float* bia
     });
 }
 
-// Where k takes many ranges, their sums are added up in groups of about as many ranges as there are groups,
-// so that the longest chain of float32 additions grows with the square root of k.
+// If k takes many ranges, they are added up in groups of about as many ranges as there are groups, so that
+// the longest chain of float32 additions grows with the square root of k.
 class Groups {
 public:
     Groups(std::int64_t ranges, std::int64_t size) : ranges_(ranges), size_(size) {
         while (ranges > 16 && group_ * group_ < ranges) ++group_;
         if (group_ > 1) totals_ = scratch().totals.get<float>(size);
     }
-    // Before range r > 0 adds to the sums: whether they begin anew.
+    // Called before range r > 0 adds to the sums. Returns whether the range overwrites them instead, because
+    // they have been added to the totals.
     bool begins(std::int64_t r, float* sums) {
         if (group_ == 1 || r % group_ != 0) return false;
         const bool last = r + group_ >= ranges_, first = r == group_;
@@ -366,7 +371,8 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     }
 }
 
-// On tiles if the kernels have them for the operands. `bias`: float32 or null.
+// Multiplies on tiles if the kernels have them for the operands; returns whether it did. `bias` is float32 or
+// null.
 bool done_on_tiles(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     if (!kernels.tiles || g.a_type != g.b_type || !worth_packing(g)) return false;
     const TileProduct* product = tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
@@ -378,7 +384,7 @@ bool done_on_tiles(const GemmKernels& kernels, const Gemm& g, const float* bias)
     return true;
 }
 
-// Nothing to add up, k = 0: C is what the epilogue makes of zeros.
+// k = 0: C is what the epilogue makes of sums that are zero.
 void empty_sums(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     constexpr std::int64_t width = 1024;
     const auto rows_at_once = std::max<std::int64_t>(1, 64 * width / g.n);

@@ -37,7 +37,7 @@ constexpr int kinds = 4, forms = 4, buckets = 3;
 constexpr const char* kind_names[kinds] = {"bfloat16", "float16", "float32 high", "float32 medium"};
 constexpr const char* form_names[forms] = {"NN", "TN", "NT", "TT"};
 constexpr Dtype kind_types[kinds] = {bfloat16, float16, float32, float32};
-// The sizes that stand for a class; the last one for everything larger, too.
+// The sizes that are timed for a class, which are its largest; the last class has everything above, too.
 constexpr std::int64_t extents[buckets] = {16, 64, 256}, depths[buckets] = {32, 128, 512};
 constexpr int classes = kinds * forms * buckets * buckets * buckets;
 
@@ -66,7 +66,7 @@ int bucket(std::int64_t size, const std::int64_t (&upto)[buckets]) {
     return size <= upto[0] ? 0 : size <= upto[1] ? 1 : 2;
 }
 
-// None where only vectors can multiply.
+// None if only vectors can multiply the operands.
 std::optional<Kind> kind_of(const Gemm& g) {
     if (g.a_type != g.b_type) return {};
     if (g.a_type == bfloat16) return Kind::bf16;
@@ -131,8 +131,8 @@ void multiply(const Gemm& g, Kind kind, Path path) {
     gemm_on_tiles(kernels.tiles->*products[int(kind)], g, kernels);
 }
 
-// Whether a path gives what vectors give, on sizes that are no multiple of anything. Leaving out a plane of
-// the operands, or a step of k, makes a difference that is ten times as large.
+// Whether a path gives what vectors give, on sizes that are no multiple of any tile. Leaving out a plane of
+// the operands, or a step of k, makes a difference ten times as large as the tolerance.
 bool agrees(Path path, Kind kind) {
     constexpr std::int64_t m = 45, n = 71, k = 107;
     constexpr float tolerance = 0x1p-18f * k;
@@ -170,7 +170,7 @@ struct Times {
     double of[4] = {no_time, no_time, no_time, no_time};  // by Path
 
     Path fastest() const {
-        constexpr double draw = 0.95;  // noise decides little
+        constexpr double draw = 0.95;  // others must be 5% faster, so that noise decides little
         Path best = Path::vectors;
         double least = draw * of[int(Path::vectors)];
         for (const Path path : {Path::pairs, Path::tiles})
@@ -190,7 +190,7 @@ struct Times {
     }
 };
 
-// The fastest of some rounds in turn: what a call takes when nothing disturbs it.
+// The shortest of several rounds, in which the paths take turns: what a call takes when nothing disturbs it.
 Times measure(const Class& c, const bool (&usable)[4]) {
     constexpr double round = 3e-5;
     constexpr int rounds = 5;
@@ -202,15 +202,15 @@ Times measure(const Class& c, const bool (&usable)[4]) {
             double& best = times.of[int(path)];
             const bool beaten = r > 0 && best > 3 * times.of[int(times.fastest())];
             if (!usable[int(path)] || beaten) continue;
-            if (r == 0) time_of(trial.g, c.kind, path, 1);  // fetches code, operands and scratch memory
+            if (r == 0) time_of(trial.g, c.kind, path, 1);  // warms the cache, allocates scratch memory
             const int calls = r == 0 ? 1 : int(std::clamp(round / best, 1.0, most_calls));
             best = std::min(best, time_of(trial.g, c.kind, path, calls));
         }
     return times;
 }
 
-// Runs f, whose products stay on one thread, on a thread of its own: the scratch memory of kernels that lose
-// ends with it. Where the system has no thread left, on this one.
+// Runs f, whose products stay on one thread, on a new thread, so that the scratch memory of kernels that are
+// not chosen is freed with it. If the system cannot start one, runs f on the calling thread.
 template <class F> void aside(const F& f) {
     std::exception_ptr error;
     const auto guarded = [&] {
@@ -239,7 +239,7 @@ constexpr char wrong[] = " gave wrong results";
 class Verdicts {
 public:
     static Verdicts& instance() {
-        static Verdicts& verdicts = *new Verdicts;  // threads may multiply until the very end
+        static Verdicts& verdicts = *new Verdicts;  // never destroyed: threads may multiply during exit
         return verdicts;
     }
 
@@ -251,7 +251,7 @@ public:
     void measure_all() {
         {
             const std::lock_guard lock(mutex_);
-            loaded_ = true;  // whatever the file says
+            loaded_ = true;  // the file is not read: everything is timed anew
             for (std::atomic<Path>& chosen : chosen_) chosen.store(Path::unknown, std::memory_order_release);
         }
         for (int i = 0; i < classes; ++i)
@@ -311,8 +311,8 @@ private:
                name(best_isa()) + (available(Path::tiles, Kind::bf16) ? " granted" : "") + "\n";
     }
 
-    // Lines "class: path; times". A file of another version or processor is no use, nor is a line that is
-    // none.
+    // Lines "class: path; times". A file of another version or processor and lines of another form are
+    // ignored.
     void load() {
         if (loaded_) return;
         loaded_ = true;
@@ -341,14 +341,14 @@ private:
             const Path path = chosen_[std::size_t(i)].load(std::memory_order_relaxed);
             if (path == Path::unknown || !has_choice(Class::at(i).kind)) continue;
             if (times_[std::size_t(i)].find(wrong) != std::string::npos)
-                continue;  // another build may be right
+                continue;  // not kept: the same path of another build may be right
             text += Class::at(i).text() + ": " + path_names[int(path)] + "; " + times_[std::size_t(i)] + "\n";
         }
         write_user_cache(file_name, text);
     }
 
     std::array<std::atomic<Path>, classes> chosen_{};
-    std::mutex mutex_;  // of what follows, and of changes to chosen_
+    std::mutex mutex_;  // guards what follows, and changes to chosen_
     std::array<std::string, classes> times_;
     std::optional<bool> proven_[4][kinds];
     bool loaded_ = false;

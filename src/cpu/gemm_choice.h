@@ -2,10 +2,10 @@
 // twice the speed of float32 on one processor and at half of it on another.
 //
 // Products are sorted into classes by the type of their operands, by transposition and by rough sizes. When a
-// class is met for the first time, each kind of kernel that the processor has is compared with plain vectors
-// on odd sizes, once in a process, then all are timed on one thread on a product of the class; plain vectors
-// win a draw. Verdicts are kept in the user's cache folder, so that every process on the machine chooses
-// alike.
+// class occurs for the first time, all kinds of kernels that the processor has are timed on one thread on a
+// product of the class; plain vectors win a draw. Before a kind is timed or used, once in a process, its
+// results on odd sizes are compared with those of plain vectors. Verdicts are kept in the user's cache
+// folder, so that every process on the machine chooses alike.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@
 
 namespace mezzo::cpu {
 
-// For one matrix of float16, bfloat16 and float32 in any mix. Those of the instruction set that was forced,
-// or else the fastest of the processor's. 16-bit and float32 operands only.
+// The kernels for one product of float16, bfloat16 and float32 operands in any mix: those of the instruction
+// set that was forced, or else the fastest that the processor has.
 const GemmKernels& chosen_gemm_kernels(const Gemm& g);
 
 // A class that has been timed, here or by an earlier process.
@@ -27,11 +27,11 @@ struct GemmVerdict {
     std::string times;   // microseconds of each
 };
 
-// What is known so far.
+// The verdicts that are known so far.
 std::vector<GemmVerdict> gemm_verdicts();
 
-// Times every class that this processor has a choice in, known or not, and keeps the verdicts: for a first
-// time that was disturbed.
+// Times every class that this processor has a choice in, known or not, and keeps the verdicts. For users
+// whose first measurement was disturbed.
 void measure_gemm_verdicts();
 
 }  // namespace mezzo::cpu

@@ -1,6 +1,6 @@
-// GEMM kernels, for the instruction set that isa_unit.h knows. With AVX2, 12 of 16 registers accumulate, with
-// AVX-512, 24 of 32. With AVX-512 BF16 panels hold pairs of bfloat16 steps, and one instruction multiplies
-// and adds two; its table has no more than that product, the rest is gemm_avx512's.
+// GEMM kernels for one instruction set (isa_unit.h). With AVX2, 12 of 16 registers accumulate, with AVX-512,
+// 24 of 32. With AVX-512 BF16 panels hold pairs of bfloat16 steps, and one instruction multiplies and adds
+// two; its table has packing and that product only, the rest is gemm_avx512's.
 #include "cpu/isa_unit.h"
 
 #if MEZZO_ISA_IS(portable)

@@ -1,7 +1,6 @@
 // The GEMM kernels, one source for all instruction sets. The including file defines MEZZO_LANES (floats per
 // vector), MEZZO_MR and MEZZO_NR (register tile; NR a multiple of LANES) and MEZZO_KC, MEZZO_MC, MEZZO_NC
-// (see GemmKernels), and takes the function pointers from `kernels`. Internal linkage throughout: see
-// vector.h.
+// (see GemmKernels), and uses the table `kernels`. Everything has internal linkage; vector.h says why.
 #pragma once
 
 #include <type_traits>

@@ -14,7 +14,7 @@ namespace {
 constexpr int lanes = MEZZO_LANES, depth = MEZZO_DEPTH;
 using Vector = FloatN<lanes>;
 
-// Calls f with p as a pointer to the element type. Pairs are made of bfloat16 only.
+// Calls f with p as a pointer to the element type. Only bfloat16 is packed in pairs.
 template <class F> MEZZO_INLINE void with_type(Dtype type, const void* p, const F& f) {
     if (type == Dtype::bfloat16) f(static_cast<const bfloat16_t*>(p));
     if constexpr (depth == 1) {
@@ -27,8 +27,8 @@ MEZZO_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b
 
 // ---- source contiguous along the panel
 
-// The slots of the first `count` <= N of neighbouring lines, the rest zero. `second`: the row of the odd
-// steps, or null if k ends before it.
+// One slot of each of N neighbouring lines, of which `count` exist if that is less than N; the rest are zero.
+// `second` is the row of the odd step, or null if k ends before it.
 template <int N, class T>
 MEZZO_INLINE FloatN<N> slots_across(const T* first, const T* second, std::int64_t count) {
     if constexpr (depth == 1) {
@@ -41,8 +41,8 @@ MEZZO_INLINE FloatN<N> slots_across(const T* first, const T* second, std::int64_
     }
 }
 
-// Full vectors, the last one overlapping its neighbour. The lines missing in the last panel are zero up to
-// the next multiple of a vector; nothing reads what is behind.
+// Stores full vectors, the last of which may overlap the one before. Lines that the last panel lacks are zero
+// up to the next multiple of a vector; nothing reads what lies behind.
 template <int P, class T>
 MEZZO_INLINE void pack_across(const T* src, std::int64_t ld, std::int64_t width, std::int64_t k, float* dst) {
     constexpr int pow2 = P >= 16 ? 16 : P >= 8 ? 8 : 4;
@@ -66,8 +66,8 @@ MEZZO_INLINE void pack_across(const T* src, std::int64_t ld, std::int64_t width,
 
 // ---- source contiguous along k
 
-// Where bit D of a lane's number is 0, `low` takes the lane from a, else the lane D before from b; `high`
-// takes the lane D behind from a, else the same from b.
+// Lane l of the new a is lane l of a if bit D of l is 0, else lane l - D of b; lane l of the new b is lane l
+// + D of a if bit D of l is 0, else lane l of b.
 template <int N, int D, std::size_t... L>
 MEZZO_INLINE void exchange(FloatN<N>& a, FloatN<N>& b, std::index_sequence<L...>) {
     const FloatN<N> low = __builtin_shufflevector(a, b, (int(L) & D ? N + int(L) - D : int(L))...);
@@ -84,7 +84,7 @@ template <int N, int D = N / 2> MEZZO_INLINE void transpose(FloatN<N> (&r)[N]) {
     if constexpr (D > 1) transpose<N, D / 2>(r);
 }
 
-// N slots of a line of `k` steps from slot p on, zero behind its end.
+// N slots of a line of `k` steps, from slot p on; zero behind the end of the line.
 template <int N, class T> MEZZO_INLINE FloatN<N> slots_along(const T* line, std::int64_t p, std::int64_t k) {
     const T* from = line + p * depth;
     const std::int64_t left = k - p * depth;
@@ -100,7 +100,8 @@ template <int N, class T> MEZZO_INLINE FloatN<N> slots_along(const T* line, std:
     }
 }
 
-// G <= lanes lines of a panel, `width` of them present: whole cache lines are read at once and transposed.
+// Packs G <= lanes lines of a panel, of which only `width` exist unless `full`: reads whole vectors along k
+// and transposes them.
 template <int P, int G, bool full, class T>
 MEZZO_INLINE void pack_lines(const T* src, std::int64_t ld, std::int64_t width, std::int64_t k, float* dst) {
     const std::int64_t slots = (k + depth - 1) / depth;
@@ -112,7 +113,7 @@ MEZZO_INLINE void pack_lines(const T* src, std::int64_t ld, std::int64_t width, 
         transpose<lanes>(r);
         const std::int64_t left = slots - p;
         float* to = dst + p * P;
-        // A store that is wider than the group spills into the next slot, which is written later.
+        // A store that is wider than the group also writes to the next slot, whose own values follow later.
 #pragma GCC unroll 16
         for (int q = 0; q < lanes; ++q)
             if (q < left - 1 || (q < left && G == lanes))

@@ -6,7 +6,7 @@
 namespace mezzo::cpu {
 namespace {
 
-// y's rows run along the result: four of them at a time are added into R rows of t.
+// y is contiguous along the columns of the result: four of its rows at a time are added to R rows of t.
 template <int R, class T> void skinny_across(const float* x, std::int64_t ldx, const T* y, std::int64_t ldy,
                                              std::int64_t width, std::int64_t k, float* t, std::int64_t ldt) {
     for (std::int64_t p = 0; p < k || p == 0; p += 4) {
@@ -47,7 +47,7 @@ MEZZO_INLINE float horizontal_sum(const Vector& v) {
     return f[0];
 }
 
-// y's lines run along k: dot products of R rows of x with J lines of y. x is zero behind k.
+// y is contiguous along k: dot products of R rows of x with J lines of y. x is zero behind k.
 template <int R, int J, class T> MEZZO_INLINE void dots(const float* x, std::int64_t ldx, const T* y,
                                                         std::int64_t ldy, std::int64_t k, float* t,
                                                         std::int64_t ldt) {

@@ -1,4 +1,5 @@
-// The register tile, a part of gemm_kernel.h: R rows of C vectors of sums stay in registers while k runs.
+// The register tile, a part of gemm_kernel.h: R rows of C vectors of sums stay in registers over all steps of
+// k.
 #pragma once
 
 #include "cpu/gemm_pack.h"
@@ -9,7 +10,7 @@ namespace {
 constexpr int mr = MEZZO_MR, nr = MEZZO_NR;
 static_assert(nr % lanes == 0 && mr % 2 == 0 && mr >= 4);
 
-// sum + x y, one step of k or a pair of them.
+// sum + x y for one step of k or a pair of steps.
 MEZZO_INLINE Vector multiply_add(Vector sum, Vector x, Vector y) {
 #if MEZZO_DEPTH == 2
     return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
@@ -18,7 +19,7 @@ MEZZO_INLINE Vector multiply_add(Vector sum, Vector x, Vector y) {
 #endif
 }
 
-// A slot in all lanes, bit for bit.
+// A vector with the bits of one slot in every lane.
 MEZZO_INLINE Vector repeat(const float* slot) {
 #if MEZZO_DEPTH == 2
     std::int32_t bits;
@@ -29,11 +30,11 @@ MEZZO_INLINE Vector repeat(const float* slot) {
 #endif
 }
 
-// With `walks` it fetches a line of memory a slot, from `ahead` on.
+// With `walks` it prefetches one cache line per slot: at `ahead` and then every `step` bytes.
 template <int R, int C, bool walks> void micro_kernel(std::int64_t k, const float* a, const float* b,
                                                       float* t, std::int64_t ldt, bool accumulate,
                                                       const char* ahead, std::int64_t step) {
-    // The tile's old sums are fetched while k runs and added at the end, so that no multiply waits for them.
+    // The old sums are prefetched here and added at the end, so that no multiplication waits for them.
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) __builtin_prefetch(t + r * ldt);
     Vector sum[R][C] = {};

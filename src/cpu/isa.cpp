@@ -42,7 +42,8 @@ Isa checked(Isa isa) {
     return isa;
 }
 
-// The instruction set in use, and whether it was named: one number, so that any compiler reads it at once.
+// The instruction set in use, and whether it was named by the user: in one number, so that both are read
+// together.
 constexpr std::uint8_t named = 0x80;
 std::uint8_t by_name(Isa isa) { return std::uint8_t(named | std::uint8_t(isa)); }
 

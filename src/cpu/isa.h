@@ -14,18 +14,18 @@ inline constexpr Isa all_isas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::a
 // The widest instruction set that both the processor (cpuid) and the operating system (xgetbv) support.
 Isa best_isa();
 
-// The instruction set in use: best_isa(), unless MEZZO_ISA=portable|avx2|avx512|avx512_bf16|amx (read once)
-// or force_isa() says otherwise.
+// The instruction set in use: best_isa(), unless MEZZO_ISA=portable|avx2|avx512|avx512_bf16|amx (read at the
+// first call) or force_isa() says otherwise.
 Isa active_isa();
 
 // Whether MEZZO_ISA or force_isa() named the instruction set. If not, matrix products take what proves
 // fastest of those that the processor has (gemm_choice.h).
 bool isa_is_forced();
 
-// Makes every later call use `isa`; throws Error if the processor lacks it.
+// Makes every later call use `isa`; throws Error(value) if the processor lacks it.
 void force_isa(Isa isa);
 
-// Undoes force_isa().
+// Undoes force_isa(): reads MEZZO_ISA again.
 void release_isa();
 
 // "portable", "avx2", "avx512", "avx512_bf16" or "amx".

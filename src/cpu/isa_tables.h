@@ -1,5 +1,6 @@
-// What each instruction set's translation unit offers to gemm.cpp and convert.cpp: plain function pointers,
-// because those units may share no inline function with the rest of the library.
+// The tables that the units of each instruction set (*_isa.cpp) offer for GEMM and conversions. They hold
+// plain function pointers, because those units may share no inline function with the rest of the library
+// (vector.h says why).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace mezzo::cpu {
 
-// What happens to a finished float32 block t[rows, columns] on its way to C.
+// What is computed from a finished float32 block t[rows, columns] when it is written to C.
 struct Epilogue {
     const float* t;
     std::int64_t ldt;  // t's rows are readable up to a multiple of the vector width
@@ -28,12 +29,12 @@ struct Operand {
     const void* data;
     Dtype type;
     std::int64_t ld;
-    bool along_k;  // neighbours in memory are neighbours along k
+    bool along_k;  // the operand is contiguous along k, else along its rows or columns
 };
 
-// Memory that tile() fetches into the L2 cache while it computes: `count` walks, each as many lines of 64
-// bytes as the tile has slots, `step` bytes apart. `lines` walks start side by side, then as many where those
-// end.
+// Memory that tile() prefetches into the L2 cache while it computes, in `count` walks. A walk touches one
+// line of 64 bytes per slot of the tile, each `step` bytes after the one before. The first `lines` walks
+// start at neighbouring lines, the next `lines` walks where those have ended, and so on.
 struct Walks {
     const char* start = nullptr;
     std::int64_t step = 0, lines = 1, count = 0, done = 0;
@@ -46,7 +47,7 @@ struct GemmKernels {
     int depth;       // steps of k in a 32-bit slot of a packed panel: 1 (float) or 2 (bfloat16)
     int kc, mc, nc;  // cache blocks: kc slots, mc rows, nc columns; mc, nc multiples of mr, nr
 
-    // dst[panel][p][i] = x[panel * mr + i][p], as float or in pairs of steps; nr likewise for pack_b. k
+    // dst[panel][p][i] = x[panel * mr + i][p], as float or in pairs of steps; pack_b does the same with nr. k
     // counts steps; the last slot, and the last panel up to a multiple of the vector width, are filled up
     // with zeros.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
@@ -78,8 +79,8 @@ constexpr int convert_index(Dtype dtype) {
     return dtype == Dtype::float16 ? 0 : dtype == Dtype::bfloat16 ? 1 : dtype == Dtype::float32 ? 2 : -1;
 }
 
-// The avx2 and avx512 ones are null where they were not compiled. gemm_avx512_bf16 multiplies bfloat16 by
-// bfloat16 only and has no epilogue and no skinny.
+// Tables of instruction sets that the compiler lacks are all zero. gemm_avx512_bf16 multiplies bfloat16 by
+// bfloat16 only, and has no epilogue and no skinny.
 extern const GemmKernels gemm_portable, gemm_avx2, gemm_avx512, gemm_avx512_bf16;
 extern const ConvertKernels convert_portable, convert_avx2, convert_avx512;
 
@@ -88,14 +89,14 @@ extern const ConvertKernels convert_portable, convert_avx2, convert_avx512;
 // use tiles.
 const GemmKernels& gemm_kernels(Isa isa);
 
-// gemm() with the given kernels; tests run one instruction set's tile shape on another with it. Kernels of
-// depth 2 give way to gemm_avx512 where an operand is not bfloat16.
+// gemm() with the given kernels; for tests, which may so combine the kernels of several instruction sets.
+// Kernels of depth 2 are replaced by gemm_avx512 if an operand is not bfloat16.
 void gemm(const Gemm& g, const GemmKernels& kernels);
 
 // Whether a product has enough rows and columns for panels; else one operand is read in place.
 bool worth_packing(const Gemm& g);
 
-// The same as gemm() without kernels.tiles.
+// gemm() with these kernels, but never on tiles.
 void gemm_without_tiles(const Gemm& g, const GemmKernels& kernels);
 
 // C = activation(alpha t + bias + beta C) for float32 sums t of one matrix; the bias is float32 or null.

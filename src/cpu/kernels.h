@@ -1,5 +1,5 @@
-// The CPU's kernels: a list per family, each in the file that holds the kernels, and those kernels that others
-// are made of.
+// The CPU's kernels: the list of each family, which is defined in the file of its kernels, and the kernels
+// that other kernels call.
 #pragma once
 
 #include "kernels/copy.h"
