@@ -1,5 +1,6 @@
-// Look-ups by index and the sums they transpose to. Indices are checked before anything is written. A row of
-// a sum is added up in the order of its indices by one thread: the same bits on any number of threads.
+// Look-ups by index, and their gradients, which add up the rows of equal index. Indices are checked before
+// anything is written. One thread adds up a row, in the order of the positions, so that any number of threads
+// gives the same bits.
 #include <algorithm>
 #include <vector>
 
@@ -60,7 +61,7 @@ void select_rows(const char* op, const Tensor& x, const Tensor& index, std::int6
     });
 }
 
-// ---- the transpose: rows of equal index added up
+// ---- gradients of look-ups: rows of equal index are added up
 
 struct Occurrence {
     std::int64_t index, position;
@@ -91,14 +92,15 @@ std::vector<Occurrence> by_index(const std::int64_t* index, std::int64_t count, 
     return sorted;
 }
 
-// y[o, index[j], :] = or += the sum of g[o, j, :], columns [first, first + width) of it.
+// y[o, index[j], :] = or += the sum of g[o, j, :]. A call computes columns [first, first + width) of some
+// rows.
 template <class T> class RowSums {
 public:
     RowSums(const Tensor& g, const Tensor& y, const Slices& s, std::int64_t count, bool add_to_y,
             std::vector<Occurrence> sorted)
         : g_(g), y_(y), s_(s), count_(count), add_to_y_(add_to_y), sorted_(std::move(sorted)) {}
 
-    // Rows [begin, end) of slice o. Without add_to_y rows of no index become 0.
+    // Computes rows [begin, end) of slice o. Without add_to_y, rows that no index names become 0.
     void run(std::int64_t o, std::int64_t begin, std::int64_t end, std::int64_t first,
              std::int64_t width) const {
         auto next = std::lower_bound(sorted_.begin(), sorted_.end(), begin,
@@ -179,8 +181,8 @@ private:
     std::vector<Occurrence> sorted_;
 };
 
-// Most of a large table is only cleared, which memset does at the speed of memory; a small one is shared out
-// by columns too.
+// Most rows of a large table are only cleared, which memset does at the speed of memory. A small table is
+// divided among the threads by columns, too.
 void sum_rows(const char* op, In in, std::int64_t dim, std::int64_t skip, bool add_to_y, const Tensor& y) {
     const Tensor &g = in[0], &index = in[1];
     const Slices s(y->shape, dim);
@@ -226,8 +228,8 @@ private:
     const T* values_;
 };
 
-// y = x (or 0) with src[o, j, i] added to element [o, index[o, j, i], i], in the order of j. T: what sums are
-// kept in.
+// y = x (or 0) with src[o, j, i] added to element [o, index[o, j, i], i], in the order of j. Sums are of type
+// T.
 template <class T> void scatter_sum(const Tensor& src, const std::int64_t* index, const Tensor& x,
                                     const Slices& s, std::int64_t count, const Tensor& y) {
     const Sink sink(y, dtype_of<T>());

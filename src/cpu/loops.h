@@ -1,6 +1,6 @@
-// The inner loops of all CPU kernels but the matrix product: contiguous, single-threaded, one table per
-// instruction set. Plain function pointers, because the units that fill the tables share no inline function
-// with the rest of the library.
+// The inner loops of the CPU kernels other than matrix products and attention: contiguous, single-threaded,
+// one table per instruction set. Plain function pointers, because the units that fill the tables may share no
+// inline function with the rest of the library (vector.h says why).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace mezzo::cpu {
 enum class Compute : std::uint8_t { f32, f64, i32, i64 };
 inline constexpr int compute_count = 4;
 
-// The ops of mezzo/ops.def in its order; unary ones first without, then with scalars.
+// The ops of mezzo/ops.def in its order.
 enum class UnaryOp : int {
 #define MEZZO_UNARY(name, cast, ints, save, gradient) name,
 #define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient) name,
@@ -64,35 +64,35 @@ template <class T> struct NormLoop {
     const T *x, *weight, *bias;  // no bias: null
     std::int64_t n;
     double eps;
-    bool centred;       // false: the mean is not taken off (root mean square)
+    bool centred;       // false: the mean is not subtracted (root mean square)
     double mean, rstd;  // results
 };
-// The gradients of a normalised row; bias_grad is null where the mean was not taken off. dx may be g.
+// The gradients of a normalised row; bias_grad is null if the mean was not subtracted. dx may be g.
 template <class T> struct NormGradLoop {
-    T *dx, *weight_grad, *bias_grad;  // the last two are added to
+    T *dx, *weight_grad, *bias_grad;  // the loop adds to the last two
     const T *g, *x, *weight;
     std::int64_t n;
     T mean, rstd;
 };
-// dst = dropout(x + bias) + residual; bias, residual and words may be null. Element i is dropped if half-word
-// first_half + i of `words` (low half first) is less than threshold.
+// dst = dropout(x + bias) + residual; bias and residual may be null, and words, too: no dropout. Element i is
+// dropped if half-word first_half + i of `words` (low half first) is less than threshold.
 template <class T> struct DroppedSumLoop {
     T* dst;
-    const T *x, *bias, *residual;  // a bias only with a residual
+    const T *x, *bias, *residual;  // without a residual the bias is ignored
     std::int64_t n;
     const std::uint32_t* words;
     std::int64_t first_half;
     std::uint32_t threshold;
-    T scale;  // of what is kept
+    T scale;  // of the elements that are kept
 };
 
-// Loops over floating T. Sums of float are kept in 16 or more float partial sums over at most 1,024 elements
-// each, and from there in double.
+// Loops over floating T. A sum of floats is cut into blocks of at most 1,024 elements; a block has at least
+// 16 partial sums in float, which are added up in double.
 template <class T> struct RealLoops {
     double (*sum)(const T* x, std::int64_t n);
     double (*sum_squares)(const T* x, std::int64_t n);
     double (*dot)(const T* a, const T* b, std::int64_t n);
-    T (*max)(const T* x, std::int64_t n);  // n > 0; a NaN wins
+    T (*max)(const T* x, std::int64_t n);  // n > 0; NaN if any element is
     T (*min)(const T* x, std::int64_t n);
     // Sum of e^(x - shift), which also goes to dst unless it is null.
     double (*exp_sum)(T* dst, const T* x, std::int64_t n, T shift);
@@ -102,7 +102,7 @@ template <class T> struct RealLoops {
     void (*add_to_double)(double* dst, const T* x, std::int64_t n);  // dst += x
     void (*loss[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
     void (*loss_grad[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
-    // True when every x * factor is finite.
+    // Whether every x * factor is finite.
     bool (*all_finite)(const T* x, std::int64_t n, T factor);
     void (*update[optimizer_loops])(const UpdateLoop<T>& loop);  // by OptimizerId
     void (*norm_row)(NormLoop<T>& loop);
@@ -110,7 +110,7 @@ template <class T> struct RealLoops {
     void (*dropped_sum)(const DroppedSumLoop<T>& loop);
 };
 
-// The place of a 16-bit dtype in unary16 and binary16.
+// The index of a 16-bit dtype in unary16 and binary16.
 constexpr int index_16bit(Dtype dtype) { return dtype == Dtype::float16 ? 0 : 1; }
 
 struct Loops {
@@ -120,8 +120,8 @@ struct Loops {
     BinaryLoop compare[int(CompareOp::count)][compute_count];  // dst: bool
     RealLoops<float> f32;
     RealLoops<double> f64;
-    // Of float16 and bfloat16 operands and results, converted in registers; null for most ops, whose elements
-    // are converted in chunks. By index_16bit().
+    // Loops over float16 or bfloat16 operands and results, which convert in registers; by index_16bit(). Null
+    // for most ops: their elements are converted in chunks before and after.
     UnaryLoop unary16[int(UnaryOp::count)][2];
     BinaryLoop binary16[int(BinaryOp::count)][2];
     std::int64_t (*sum_i64)(const std::int64_t* x, std::int64_t n);
@@ -134,11 +134,11 @@ struct Loops {
     // dst = x * scale where half-word i of `words` (low half first) >= threshold, else 0.
     void (*dropout)(float* dst, const float* x, const std::uint32_t* words, std::int64_t n,
                     std::uint32_t threshold, float scale);
-    // Pairs (u1, u2) of words to pairs of standard normal numbers by Box and Muller; n pairs.
+    // Makes `pairs` pairs of words into pairs of standard normal numbers, by Box and Muller.
     void (*box_muller)(float* dst, const std::uint32_t* words, std::int64_t pairs);
 };
 
-// The wide ones are empty where they were not compiled.
+// Tables of instruction sets that the compiler lacks are empty.
 extern const Loops loops_portable, loops_avx2, loops_avx512;
 
 // The loops of active_isa().

@@ -1,4 +1,4 @@
-// The inner loops, for the instruction set that isa_unit.h knows.
+// The inner loops for one instruction set (isa_unit.h).
 #include "cpu/isa_unit.h"
 
 #if MEZZO_ISA_FLAGS

@@ -1,6 +1,7 @@
 // The inner loops, one source for all instruction sets: plain loops that compilers vectorise at -O3, and
-// vector types where the order of a sum has to be given. The including file defines MEZZO_ISA_NAMESPACE and
-// takes `make_loops`. Everything has internal linkage or lives in that namespace; no standard library.
+// vector types where the order of a sum has to be fixed. The including file defines MEZZO_ISA_NAMESPACE and
+// uses `make_loops`. Everything has internal linkage or is in that namespace, and calls no inline function of
+// the standard library; vector.h says why.
 #pragma once
 
 #include "kernels/functors.h"
@@ -20,7 +21,7 @@ namespace {
 
 namespace math = functors::math;
 
-// A scalar attribute as T; integers saturate, so that infinite bounds of clamp work.
+// A scalar attribute as T. Integers saturate, so that clamp may have infinite bounds.
 template <class T> MEZZO_HD T scalar_as(double value) {
     if constexpr (std::is_integral_v<T>) {
         constexpr T highest = sizeof(T) == 4 ? T(0x7fffffff) : T(0x7fffffffffffffff);
@@ -47,7 +48,8 @@ void unary_scalar(void* dst, const void* x, std::int64_t n, double alpha, double
     map(static_cast<T*>(dst), static_cast<const T*>(x), n, F<T>{scalar_as<T>(alpha), scalar_as<T>(beta)});
 }
 
-// sin and cos: blocks with arguments beyond the reduction's range, infinite or NaN go to libm.
+// sin and cos: libm computes blocks with an argument that is infinite, NaN or beyond the range of the
+// reduction.
 template <class F, float (*exact)(float)>
 void periodic(void* dst, const void* x, std::int64_t n, double, double) {
     constexpr std::int64_t block = 256;
@@ -81,7 +83,8 @@ void binary(void* dst, const void* pa, const void* pb, std::int64_t n, Single si
     }
 }
 
-// pow: a single operand is spread over a block, because its tests would become branches outside the loop.
+// pow: a single operand is copied to all elements of a block, because compilers would turn the tests of a
+// value that is the same for all elements into branches outside of the loop.
 void power(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
     constexpr std::int64_t block = 256;
     float spread[block];
@@ -103,7 +106,7 @@ void power_scalar(void* dst, const void* x, std::int64_t n, double alpha, double
     power(dst, x, &exponent, n, Single::b);
 }
 
-// ---- sums and extremes: four vectors of 64 bytes run side by side
+// ---- sums and extremes: four independent vectors of 64 bytes at a time
 
 template <class T> struct Wide {
     typedef T V __attribute__((vector_size(64)));
@@ -122,7 +125,7 @@ template <class T> MEZZO_HD double add_lanes(const typename Wide<T>::V& v) {
     return total;
 }
 
-// The sum over i of term(i), where term(i, vector tag) gives the terms i .. i + lanes.
+// The sum over i < n of term(i); vector_term(i) is the terms from i to i + lanes - 1 as a vector.
 template <class T, class VectorTerm, class Term>
 MEZZO_HD double accumulate(std::int64_t n, const VectorTerm vector_term, const Term term) {
     constexpr std::int64_t lanes = Wide<T>::lanes, block = 64 * lanes;
@@ -287,8 +290,8 @@ namespace {
 
 // ---- the table
 
-// Entries for {float, double, int32, int64} of an op that computes integers as they are, or only in real
-// numbers.
+// Entries for {float, double, int32, int64} of an op that computes with integers (same), or with real numbers
+// only (real).
 #define MEZZO_TYPES_same(loop, ...)                                                           \
     {                                                                                         \
         loop<__VA_ARGS__, float>, loop<__VA_ARGS__, double>, loop<__VA_ARGS__, std::int32_t>, \

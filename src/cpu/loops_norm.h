@@ -1,5 +1,5 @@
-// The inner loops of normalisation, a part of loops_kernel.h: one call per row, which the first pass brings
-// into the L1 cache.
+// The inner loops of normalisation, a part of loops_kernel.h. A call computes one row, which is in the L1
+// cache after the first pass.
 #pragma once
 
 #include "loops.h"
@@ -11,8 +11,8 @@ struct TwoSums {
     double first, second;
 };
 
-// Two sums over i < n at once: vectors(i, s, t) adds the terms i .. i + lanes to both, term(i, s, t) those
-// of one i. Partial sums as in accumulate().
+// Two sums over i < n at once: term(i, s, t) adds the terms of one i to both, vectors(i, s, t) those from i
+// to i + lanes - 1. Partial sums are as in accumulate().
 template <class T, class Vectors, class Term>
 MEZZO_HD TwoSums accumulate_two(std::int64_t n, const Vectors vectors, const Term term) {
     constexpr std::int64_t lanes = Wide<T>::lanes, block = 64 * lanes;
@@ -35,7 +35,7 @@ MEZZO_HD TwoSums accumulate_two(std::int64_t n, const Vectors vectors, const Ter
 }
 
 // The two-pass algorithm with the correction of Chan, Golub and LeVeque ("Algorithms for computing the sample
-// variance", 1983): what the rounded mean is off by comes out of the second pass, so that a mean far from 0
+// variance", 1983): the second pass also finds the rounding error of the mean, so that a mean far from 0
 // costs no digits of the result.
 template <class T> void norm_row(NormLoop<T>& s) {
     using V = typename Wide<T>::V;
@@ -102,7 +102,7 @@ template <class T> void norm_grad_row(const NormGradLoop<T>& s) {
         }
 }
 
-// Half-words are looked at 1,024 at a time, copied out of the words they are halves of.
+// Copies 1,024 half-words at a time out of the words, into an array that loops can vectorise over.
 template <class T> void dropped_sum(const DroppedSumLoop<T>& s) {
     constexpr std::int64_t block = 1024;
     std::uint16_t halves[block];

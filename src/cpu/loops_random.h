@@ -1,4 +1,4 @@
-// Random numbers and what they drop, a part of loops_kernel.h.
+// Random numbers and dropout, a part of loops_kernel.h.
 #pragma once
 
 #include "loops.h"
@@ -10,8 +10,8 @@
 namespace mezzo::cpu {
 namespace {
 
-// A Philox block in each 64-bit lane: every 32-bit value of it is the lower half of a lane. Upper halves hold
-// anything, because the multiplication ignores them.
+// A group is as many Philox blocks as a vector has 64-bit lanes, a block per lane: every 32-bit value is the
+// lower half of its lane. Upper halves hold anything, because the multiplication ignores them.
 #if defined(__AVX512F__)
 constexpr int philox_lanes = 8;
 #define MEZZO_LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
@@ -31,7 +31,7 @@ MEZZO_HD Lanes multiply_low_halves(const Lanes& a, const Lanes& b) {
 #endif
 }
 
-// Words j of a group's blocks are c[j]; in memory the words of a block are neighbours.
+// Stores a group: c[j] is word j of its blocks; in memory the words of a block are neighbours.
 MEZZO_HD void store_group(std::uint32_t* words, const Lanes (&c)[4]) {
     const Lanes first = (c[0] & 0xffffffffu) | c[1] << 32, second = (c[2] & 0xffffffffu) | c[3] << 32;
 #if defined(__AVX512F__)
@@ -45,8 +45,8 @@ MEZZO_HD void store_group(std::uint32_t* words, const Lanes (&c)[4]) {
     __builtin_memcpy(words + 2 * philox_lanes, &high, sizeof high);
 }
 
-// The blocks of `groups` groups, whose chains of multiplications run side by side; the first `count` blocks
-// are written.
+// Computes `groups` groups at once, so that their chains of multiplications overlap, and writes the first
+// `count` blocks.
 template <int groups> MEZZO_HD void philox_groups(std::uint32_t* words, std::uint64_t key,
                                                   std::uint64_t counter, std::int64_t count) {
     const Lanes m0 = Lanes{} + 0xD2511F53u, m1 = Lanes{} + 0xCD9E8D57u;

@@ -14,7 +14,7 @@ template <class T> bool all_finite(const T* x, std::int64_t n, T factor) {
     return bad == 0;
 }
 
-// One way of a formula over n elements.
+// One way of a formula (Row::ways) over n elements.
 template <class Row, class T, unsigned way> void update_elements(const UpdateLoop<T>& u) {
     const auto f = *static_cast<const typename Row::template Formula<T>*>(u.formula);
     constexpr unsigned used = Row::used(way);

@@ -25,7 +25,8 @@ struct Gelu {
     MEZZO_INLINE Floats operator()(Floats x) const { return gelu<float_lanes>(x); }
 };
 
-// body(load, store, i) for whole vectors, then for the rest, where both leave out what is behind the end.
+// Calls body(load, store, i) for each whole vector, then for the rest with a load and a store that access no
+// memory behind the end.
 template <class T, class F> MEZZO_INLINE void for_vectors(std::int64_t n, const F body) {
     std::int64_t i = 0;
     const auto whole = [](const T* p) __attribute__((always_inline)) { return load<float_lanes>(p); };

@@ -1,5 +1,5 @@
-// Element-wise losses and their gradients with reduction none, mean or sum. A sum's partial results belong to
-// fixed chunks and are added in order, in double.
+// Element-wise losses and their gradients with reduction none, mean or sum. Partial sums are those of fixed
+// chunks and are added up in order, in double, so that any number of threads gives the same bits.
 #include <vector>
 
 #include "cpu/kernels.h"
@@ -11,7 +11,7 @@ namespace {
 
 using namespace cpu;
 
-// beta: of smooth_l1; the others do not read it.
+// Only smooth_l1 reads beta.
 template <class T> void loss(LossOp op, In in, Reduction reduction, double beta, Out out) {
     const Tensor& y = out[0];
     const Shape& shape = in[0]->shape;
@@ -77,7 +77,7 @@ template <class T> void loss_grad(LossOp op, In in, Reduction reduction, double 
     });
 }
 
-// Throws before anything is written. NaN passes: it stays what it was.
+// Throws Error(value), before anything is written, if an element is outside [0, 1]. NaN is let through.
 template <class T> void check_probabilities(const Tensor& x) {
     const Source source(x, x->shape, dtype_of<T>());
     for_chunks(x->numel, [&](std::int64_t begin, std::int64_t n) {

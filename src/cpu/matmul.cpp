@@ -11,7 +11,7 @@ namespace {
 
 using namespace cpu;
 
-// The last two dimensions as gemm() wants them: stored by rows, or by columns (then `transposed`).
+// The last two dimensions in a form that gemm() can read: stored by rows, or by columns (then `transposed`).
 struct Matrix {
     Tensor owner;  // x, or a row-major copy of a matrix that gemm() cannot read
     std::int64_t ld = 0;
@@ -28,7 +28,7 @@ struct Matrix {
     std::int64_t cols() const { return shape().back(); }
     const char* data() const { return owner->numel ? owner->bytes() : nullptr; }
 
-    // How the dimensions in front repeat over the batch dimensions of the result.
+    // The layout of the dimensions in front, broadcast to the batch dimensions of the result.
     StridedLayout batch(const Shape& batch_shape) const {
         const int dims = shape().size() - 2;
         return {batch_shape, Shape(shape().begin(), dims), Strides(owner->strides.begin(), dims)};
@@ -64,7 +64,7 @@ const char* advance(const void* p, std::int64_t elements, Dtype dtype) {
     return static_cast<const char*>(p) + elements * std::int64_t(size_of(dtype));
 }
 
-// One stride per operand serves the whole batch.
+// Whether a single stride leads from each batch item to the next.
 bool regular(const StridedLayout& layout) { return layout.dims <= 1; }
 std::int64_t stride(const StridedLayout& layout) { return layout.dims == 1 ? layout.strides[0] : 0; }
 

@@ -1,7 +1,6 @@
-// Normalisation of rows and its gradients, in one pass over memory: a row is worked on while it lies in the
-// L1 cache, rows of other types in converted copies. The gradients of weight and bias are partial sums over
-// blocks of rows, whose size follows from the shape alone, added up in order: the same bits on any number of
-// threads.
+// Normalisation of rows and its gradients, in one pass over memory: a row, or its converted copy, is computed
+// while it is in the L1 cache. The gradients of weight and bias are partial sums over blocks of rows, whose
+// size depends on the shape only, added up in order: any number of threads gives the same bits.
 #include <cmath>
 #include <vector>
 
@@ -14,7 +13,7 @@ namespace {
 
 using namespace cpu;
 
-// Thread-local room for a row; `slot` tells apart those in use at once.
+// Thread-local memory for a row; rows in use at the same time have different slots.
 template <class T> T* scratch(std::int64_t n, int slot) {
     thread_local std::vector<T> memory[5];
     if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));
@@ -36,7 +35,7 @@ public:
         convert(at(row), dtype_, values, dtype_of<T>(), cols_);
         return values;
     }
-    // Where to compute a row; then write().
+    // The memory to compute a row in; write() then stores it.
     T* open(std::int64_t row) const {
         return direct_ ? reinterpret_cast<T*>(at(row)) : scratch<T>(cols_, slot_);
     }
@@ -94,11 +93,11 @@ template <class F> void for_rows(const Matrix& m, const F& body) {
     });
 }
 
-// y = norm(x) of all rows; the statistics go to those of out[first..] that are there.
 struct Forward {
     bool centred;
     double eps;
 };
+// Inputs x, weight [, bias] -> y = norm(x) [, mean (if centred), rstd].
 template <class T> void norm_rows(const Forward& f, In in, Out out) {
     const Matrix m(in[0]);
     const RowsOf<T> x(in[0], m.cols, 0), y(out[0], m.cols, 1);
@@ -113,7 +112,7 @@ template <class T> void norm_rows(const Forward& f, In in, Out out) {
     });
 }
 
-// Applies dropout as core/philox.h has it to rows of a matrix.
+// Applies dropout to rows of a matrix; core/philox.h says which random bits belong to an element.
 struct Dropout {
     double p;
     std::uint64_t seed, offset;
@@ -123,7 +122,8 @@ struct Dropout {
     // dst = dropout(x + bias) + residual for one row.
     template <class T> void sum(T* dst, const T* x, const T* bias, const T* residual, std::int64_t row,
                                 std::int64_t cols) const {
-        std::uint32_t words[chunk / 2 + 4];  // half a word each, and what precedes them in their block
+        std::uint32_t
+            words[chunk / 2 + 4];  // half a word per element, and the start of the first one's block
         const auto threshold = std::uint32_t(std::lround(p * 65536.0));
         for (std::int64_t begin = 0; begin < cols; begin += chunk) {
             const std::int64_t n = cols - begin < chunk ? cols - begin : chunk;
@@ -168,7 +168,7 @@ public:
         blocks_ = (m.rows + height_ - 1) / height_;
         sums_.resize(std::size_t(blocks_ * width_));
     }
-    // body(row, sums) for all rows, with the place that this row's values are added to.
+    // Calls body(row, sums) for all rows, which adds the row's values to `sums`.
     template <class F> void for_rows(const F& body) {
         parallel_for(blocks_, grain / 4 / (height_ * m_.cols + 1) + 1,
                      [&](std::int64_t begin, std::int64_t end) {
@@ -176,7 +176,7 @@ public:
                              body(row, sums_.data() + row / height_ * width_);
                      });
     }
-    // Vector i of the sums.
+    // Stores vector i of the sums to y.
     void store(int i, const Tensor& y) const {
         const Sink sink(y, float64);
         parallel_for(m_.cols, grain / (blocks_ + 1) + 1, [&](std::int64_t first, std::int64_t last) {

@@ -3,7 +3,8 @@
 namespace mezzo::cpu {
 namespace {
 
-// Calls f(offset, step, count, done) for each run along the innermost dimension.
+// Calls f(offset, step, count, done) for each run along the innermost dimension: where it begins in memory,
+// the stride of its elements, how many there are, and how many came before.
 template <class F>
 void for_runs(const StridedLayout& layout, std::int64_t begin, std::int64_t n, const F& f) {
     if (layout.dims == 0) return f(std::int64_t(0), std::int64_t(1), n, std::int64_t(0));
@@ -116,7 +117,7 @@ Source::Source(const void* data, Dtype dtype, const StridedLayout& layout, Dtype
     finish();
 }
 
-// A result of one element reads in place (dims == 0).
+// A layout of one element has no dimensions left and is dense: it is read in place.
 void Source::finish() {
     dense_ = layout_.dense();
     direct_ = dense_ && dtype_ == as_;

@@ -1,6 +1,6 @@
 // How kernels read and write tensors of any strides and dtype: in chunks that fit the L1 cache, in row-major
-// order of the result, converted to the type they compute in. A contiguous tensor of that type is used in
-// place.
+// order of the result, converted to the type that the kernel computes in. A contiguous tensor of that type is
+// used in place.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Buffer {
     template <class T> T* as() { return reinterpret_cast<T*>(bytes); }
 };
 
-// Sizes and element strides, neighbours merged where one stride serves both.
+// Sizes and element strides. Neighbouring dimensions are merged if one stride leads through both.
 struct StridedLayout {
     int dims = 0;
     std::int64_t sizes[max_dims], strides[max_dims];
@@ -58,10 +58,10 @@ public:
     Source(const Tensor& x, const Shape& shape, Dtype as);
     Source(const void* data, Dtype dtype, const StridedLayout& layout, Dtype as);
 
-    // One element stands for all.
+    // Whether all elements are the same one in memory; value() is that element as `as`.
     bool single() const { return single_; }
     const void* value() const { return value_; }
-    // Elements may be read in place, any number at a time.
+    // Whether elements may be read in place, any number at a time, from at().
     bool direct() const { return direct_; }
     const char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
     // Elements [begin, begin + n), n <= chunk: in place or in the buffer.
@@ -89,8 +89,8 @@ public:
     Sink(const Tensor& y, Dtype from);
     bool direct() const { return direct_; }
     char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
-    // Where to compute elements [begin, ..): in place or in the buffer. Then finish() with the same
-    // arguments.
+    // The memory to compute elements from `begin` on in: the tensor's own or the buffer. finish() with the
+    // same arguments then stores them.
     void* open(std::int64_t begin, Buffer& buffer) const { return direct_ ? at(begin) : buffer.bytes; }
     template <class T> T* open_as(std::int64_t begin, Buffer& buffer) const {
         return static_cast<T*>(open(begin, buffer));
@@ -120,7 +120,7 @@ template <class T> const RealLoops<T>& real_loops();
 template <> inline const RealLoops<float>& real_loops<float>() { return active_loops().f32; }
 template <> inline const RealLoops<double>& real_loops<double>() { return active_loops().f64; }
 
-// The sum of squares, which may leave the range of float: those are squared once more in double.
+// The sum of squares. If squares may have left the range of float, it is computed again in double.
 template <class T> double sum_of_squares(const T* x, std::int64_t n) {
     const double fast = real_loops<T>().sum_squares(x, n);
     if (sizeof(T) == 8 || (fast > 1e-25 && fast < 1e38)) return fast;

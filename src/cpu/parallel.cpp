@@ -18,7 +18,8 @@ namespace {
 
 constexpr int max_threads = 1024;
 
-// About 2 us: enough to bridge back-to-back loops, too little to steal time from a neighbour process.
+// About 2 us: long enough for the time between two loops in a row, too short to take time from other
+// processes.
 constexpr int spin_rounds = 60;
 
 void pause_briefly() {
@@ -33,8 +34,8 @@ int available_processors() {
     return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, max_threads);
 }
 
-thread_local bool inside = false;
-std::atomic<int> thread_count{0};         // 0: not asked yet
+thread_local bool inside = false;         // a parallel loop, or a SerialScope
+std::atomic<int> thread_count{0};         // 0: not determined yet
 std::atomic<bool> pool_destroyed{false};  // loops in static destructors run inline
 
 struct [[nodiscard]] RegionGuard {
@@ -56,7 +57,7 @@ public:
         stop();
     }
 
-    // Returns false if another thread owns the pool at the moment.
+    // Returns false if another thread is using the pool.
     bool run(std::int64_t n, std::int64_t grain, void (*call)(const void*, std::int64_t, std::int64_t),
              const void* body) {
         const std::unique_lock<std::mutex> owner(owner_, std::try_to_lock);
@@ -84,7 +85,7 @@ public:
     }
 
 private:
-    static constexpr std::uint32_t open = 1u << 31;  // state_: this bit, plus how many workers are inside
+    static constexpr std::uint32_t open = 1u << 31;  // bit of state_; the others count the workers inside
 
     void wake(std::int64_t count) {
         epoch_.fetch_add(1, std::memory_order_release);
@@ -94,8 +95,8 @@ private:
             for (std::int64_t i = 0; i < count; ++i) epoch_.notify_one();
     }
 
-    // Takes chunks until none is left; only workers that joined are waited for, a late one finds the loop
-    // closed.
+    // Takes chunks until none is left. close() waits only for workers that have joined; one that wakes later
+    // finds the loop closed.
     void work() {
         const RegionGuard guard;
         for (;;) {
@@ -143,8 +144,7 @@ private:
         }
     }
 
-    // Where the system has no room for so many threads, those that it has started are what num_threads() says
-    // from then on.
+    // If the system cannot start that many threads, num_threads() is from then on what it has started.
     void start(int count) {
         stop();
         pid_ = getpid();
@@ -168,14 +168,14 @@ private:
         workers_.clear();
     }
 
-    std::mutex owner_;  // held by the thread whose loop runs
+    std::mutex owner_;  // held by the thread that called run()
     std::vector<std::thread> workers_;
     pid_t pid_ = 0;
     std::atomic<bool> stopping_{false};
 
-    alignas(64) std::atomic<std::uint32_t> epoch_{0};  // rises when there is something to look at
+    alignas(64) std::atomic<std::uint32_t> epoch_{0};  // rises for each loop, and when the pool stops
     alignas(64) std::atomic<std::uint32_t> state_{0};
-    alignas(64) std::atomic<std::int64_t> next_{0};  // first index nobody has taken
+    alignas(64) std::atomic<std::int64_t> next_{0};  // the first index that no thread has taken
     alignas(64) std::int64_t n_ = 0;
     std::int64_t chunk_ = 1;
     void (*call_)(const void*, std::int64_t, std::int64_t) = nullptr;

@@ -1,24 +1,25 @@
-// The CPU thread pool: one parallel loop at a time, chunks handed out dynamically so that a slow or
-// preempted thread only delays the chunk it holds.
+// The CPU thread pool. It runs one parallel loop at a time and hands out chunks dynamically, so that a slow
+// or preempted thread delays only the chunk that it has taken.
 #pragma once
 
 #include <cstdint>
 
 namespace mezzo::cpu {
 
-// How many threads a parallel loop may use, the caller included. Default: the processors this process may run
-// on.
+// How many threads a parallel loop may use, the calling thread included. Default: the processors that this
+// process may run on.
 int num_threads();
 
-// Sets num_threads(); 1 to 1024, else Error. Where the system cannot start that many, the first loop goes on
-// with fewer, and num_threads() is their number from then on. Not from inside a parallel loop (Error,
-// ErrorKind::state).
+// Sets num_threads(). Throws Error(value) unless n is 1 to 1024, and Error(state) inside a parallel loop. If
+// the system cannot start that many, the first loop goes on with fewer, and num_threads() is their number
+// from then on.
 void set_num_threads(int n);
 
-// True while this thread runs the body of a parallel loop; loops inside it run inline.
+// Whether the calling thread runs the body of a parallel loop or has a SerialScope: its loops then run
+// inline.
 bool in_parallel_region();
 
-// While it lives, loops of this thread run inline.
+// While it exists, loops of the thread that created it run inline.
 class SerialScope {
 public:
     SerialScope();
@@ -36,8 +37,9 @@ void run_parallel(std::int64_t n, std::int64_t grain, void (*call)(const void*, 
 }  // namespace detail
 
 // Calls body(begin, end) on disjoint ranges that cover [0, n), each at least `grain` long except the last.
-// Runs inline when n <= grain, with one thread, inside another parallel loop, or while another user thread
-// uses the pool. The first exception a body throws is rethrown here; ranges not yet started are then dropped.
+// Runs inline if n <= grain, with one thread, inside another parallel loop, or while another thread is using
+// the pool. The first exception that a body throws is rethrown here; ranges that have not been started by
+// then are skipped.
 template <class F> void parallel_for(std::int64_t n, std::int64_t grain, const F& body) {
     if (n <= 0) return;
     if (n <= grain || in_parallel_region() || num_threads() == 1) {

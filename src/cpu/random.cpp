@@ -11,7 +11,8 @@ namespace {
 
 using namespace cpu;
 
-// The words of `count` blocks from the stream's block `first` on; a chunk needs at most chunk / 4.
+// The words of `count` blocks from the stream's block `first` on. A chunk of elements needs at most chunk / 4
+// blocks.
 struct Words {
     alignas(64) std::uint32_t word[chunk];
     Words(const RandomState& stream, std::int64_t first, std::int64_t count) {
@@ -19,8 +20,8 @@ struct Words {
     }
 };
 
-// body(begin, n) as for_chunks(), but chunks begin at multiples of `chunk`, and so at the beginning of a
-// Philox block.
+// Calls body(begin, n) like for_chunks(), but chunks begin at multiples of `chunk`, and so with a Philox
+// block.
 template <class F> void for_chunks_of_words(std::int64_t total, const F& body) {
     parallel_for((total + chunk - 1) / chunk, grain / chunk / 2, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first * chunk; i < last * chunk && i < total; i += chunk)
@@ -39,7 +40,7 @@ template <class T, class F> void from_words(const RandomState& stream, const Ten
     });
 }
 
-// low + word * range / 2^32 in integers, for ranges up to 2^64.
+// low + word * range / 2^32 in integers, for any range below 2^64.
 std::int64_t scaled(std::int64_t low, std::uint64_t range, std::uint32_t word) {
     const std::uint64_t product = (range >> 32) * word + ((range & 0xffffffffu) * word >> 32);
     return std::int64_t(std::uint64_t(low) + product);

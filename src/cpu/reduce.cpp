@@ -1,5 +1,5 @@
-// Reductions. Partial results belong to fixed blocks of the input and are combined in order: the same input
-// gives the same bits on any number of threads. Real sums are float within a block (RealLoops) and double
+// Reductions. Partial results are those of fixed blocks of the input and are combined in order, so that any
+// number of threads gives the same bits. Sums of floats are as RealLoops says within a block, and double
 // across blocks.
 #include <cmath>
 #include <limits>
@@ -71,7 +71,7 @@ template <class T, bool largest> struct ExtremeOf {
     }
 };
 
-// Stores results of type A, after `finish`, as elements of y.
+// Stores finish(result) for results of type A as elements of y.
 template <class A, class F>
 void write(const Tensor& y, std::int64_t begin, std::int64_t n, const A* values, const F& finish) {
     const Sink sink(y, dtype_of<A>());
@@ -118,8 +118,8 @@ void reduce_rows(const Source& x, std::int64_t rows, std::int64_t length, const 
     write(y, 0, rows, results.data(), finish);
 }
 
-// One block of rows of x[rows, cols] into sums[cols]. Narrow matrices are folded: `fold` rows count as one
-// wide row.
+// Reduces one block of rows of x[rows, cols] into sums[cols]. If rows are short, `fold` of them are treated
+// as one long row, whose parts are combined at the end.
 template <class R, class T> void reduce_block(const Source& x, std::int64_t begin, std::int64_t rows,
                                               std::int64_t cols, typename R::A* sums) {
     using A = typename R::A;
@@ -169,7 +169,8 @@ template <class R, class T, class F> void reduce_columns(const Source& x, std::i
     }
 }
 
-// The dimensions of a reduction in memory order, neighbours of one kind merged and size 1 left out.
+// The dimensions of a reduction in memory order: neighbours that are both reduced or both kept are merged,
+// those of size 1 left out.
 struct Groups {
     int count = 0;
     std::int64_t size[max_dims], stride[max_dims];
@@ -213,7 +214,7 @@ void reduce(const Tensor& x, const Axes& axes, const Tensor& y, const F& finish)
                       finish);
 }
 
-// Calls f(T()) with the type that x's elements are reduced in.
+// Calls f(T()) with the type in which elements of `dtype` are reduced.
 template <class F> void with_reduction_type(Dtype dtype, const F& f) {
     if (dtype == float64)
         f(double());
@@ -259,7 +260,7 @@ template <class T> void arg_max(const Tensor& x, int dim, const Tensor& y) {
     });
 }
 
-// For each element the position of its reduced value: the layout of y's offsets over x's shape.
+// `place` is the position in y of each element's maximum: the offsets of y, broadcast to x's shape.
 template <class T> void amax_grad(In in, Out out) {
     const Tensor &g = in[0], &x = in[1], &y = in[2];
     std::vector<std::int64_t> ties(std::size_t(y->numel), 0), places(std::size_t(y->numel));
@@ -271,7 +272,7 @@ template <class T> void amax_grad(In in, Out out) {
     const Sink sink(out[0], dtype_of<T>());
     const auto tie = [](T a, T b) {
         return a == b;
-    };  // NaN has no ties, so that its gradient is NaN throughout
+    };  // false for NaN: if the maximum is NaN, so is the gradient of all elements that it was taken of
     Buffer px, py, pg, pp;
     for (const bool counting : {true, false})
         for (std::int64_t i = 0; i < x->numel; i += chunk) {
@@ -297,7 +298,7 @@ template <class T> void amax_grad(In in, Out out) {
 namespace cpu_kernels {
 
 void sum(In in, const kernels::Sum& at, Out out) {
-    // Integers with a floating result are summed in that.
+    // Integers with a floating result are summed in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
     with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {
         reduce<SumOf<T>, T>(in[0], at.axes, out[0], [](auto total) { return total; });
@@ -340,7 +341,7 @@ void column_sum(In in, const kernels::ColumnSum&, Out out) {
     });
 }
 
-// Two passes: what the first one writes is still in the cache.
+// Two passes over memory: the gradient before the activation, then its column sums.
 void activation_grad(In in, const kernels::ActivationGrad& at, Out out) {
     const In given = in.first(2);
     const Out result = out.first(1);

@@ -1,4 +1,4 @@
-// softmax, log_softmax and their gradients, along any dimension; sums in float32 (float64 for float64).
+// softmax, log_softmax and their gradients along any dimension, computed in float32 (float64 for float64).
 #include <cmath>
 #include <vector>
 
@@ -20,7 +20,7 @@ struct Lines {
     std::int64_t count() const { return outer * inner; }
 };
 
-// Thread-local scratch of n elements, reused; `slot` tells apart two in use at once.
+// Thread-local memory for n elements; lines in use at the same time have different slots.
 template <class T> T* scratch(std::int64_t n, int slot) {
     thread_local std::vector<T> memory[3];
     if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));
@@ -48,7 +48,7 @@ template <class T> const T* read_line(const Tensor& x, const Lines& lines, std::
     return values;
 }
 
-// Where to compute one line of y; then write_line().
+// The memory to compute one line of y in; write_line() then stores it.
 template <class T> T* open_line(const Tensor& y, const Lines& lines, std::int64_t line) {
     if (lines.inner == 1 && y->dtype == dtype_of<T>())
         return reinterpret_cast<T*>(y->bytes()) + line * lines.length;
@@ -91,7 +91,7 @@ template <class T> void softmax(const Tensor& x, std::int64_t dim, const Tensor&
         T* to = open_line<T>(y, lines, line);
         const T largest = loops.max(from, lines.length);
         if (logarithm) {
-            // (x - max) - ln sum: max is taken off first, because max + ln sum would round the logarithm
+            // (x - max) - ln sum: max is subtracted first, because max + ln sum would round the logarithm
             // away.
             const double log_sum = std::log(loops.exp_sum(nullptr, from, lines.length, largest));
             all.unary[int(UnaryOp::add_scalar)][int(compute<T>)](to, from, lines.length, -double(largest), 0);

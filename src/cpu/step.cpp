@@ -1,5 +1,5 @@
-// Optimizer steps and the loss scaler on the CPU: one parallel loop over pieces of all parameters, each read
-// and written once.
+// The step kernels of the CPU, for optimizers and the loss scaler: each is one parallel loop over pieces of
+// all parameters that reads and writes an element once.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -20,7 +20,7 @@ struct Piece {
     std::int64_t begin;
 };
 
-// Calls body(piece, its index) for pieces of at most piece_size elements that cover all parameters, in
+// Pieces of at most piece_size elements that cover all parameters; for_each() calls body(piece, its index) in
 // parallel.
 class Pieces {
 public:
@@ -59,7 +59,8 @@ char* element(void* p, std::int64_t i, Dtype dtype) {
     return static_cast<char*>(p) + i * std::int64_t(size_of(dtype));
 }
 
-// Elements as T: in place, or converted in chunks and (if `write`) converted back.
+// Calls body(elements, count) with elements as T: in place, or in converted chunks, which are written back if
+// `write`.
 template <class T, class F>
 void with_elements(void* p, Dtype dtype, std::int64_t begin, std::int64_t n, bool write, const F& body) {
     if (dtype == dtype_of<T>()) return body(reinterpret_cast<T*>(element(p, begin, dtype)), n);
@@ -72,7 +73,7 @@ void with_elements(void* p, Dtype dtype, std::int64_t begin, std::int64_t n, boo
     }
 }
 
-// Gradients in the type they are computed in.
+// The same for a piece of a parameter's gradient, in the type that it is computed in.
 template <class F> void with_grad(const ParamRef& param, const Piece& piece, bool write, const F& body) {
     with_real(param.grad_dtype, [&]<class T>(T) {
         with_elements<T>(param.grad, param.grad_dtype, piece.begin, piece.n, write, body);
@@ -84,8 +85,8 @@ template <class T> void multiply(T* x, std::int64_t n, T factor) {
     active_loops().unary[int(UnaryOp::mul_scalar)][int(compute)](x, x, n, double(factor), 0);
 }
 
-// A gradient counts as overflowed if it, or it times the inverse scale, is infinite or NaN. The norm is that
-// of the gradients times the inverse scale.
+// A gradient has overflowed if it, or it times the inverse scale, is infinite or NaN. The norm is that of the
+// gradients times the inverse scale.
 void statistics(std::span<const ParamRef> params, const StepKernels::Statistics& wanted) {
     const float inverse = functors::inverse_scale(wanted);
     const Pieces pieces(params);
@@ -138,8 +139,8 @@ void clip_by_value(std::span<const ParamRef> params, double limit) {
     });
 }
 
-// One piece: 16-bit gradients, parameters and 16-bit copies are converted chunk by chunk, while they are in the
-// cache.
+// Updates one piece. Gradients, parameters and 16-bit copies of another dtype than T are converted chunk by
+// chunk, while they are in the cache.
 template <class T>
 void update_piece(OptimizerId optimizer, UpdateLoop<T> loop, const ParamRef& ref, const Piece& piece) {
     const Dtype dtype = dtype_of<T>();
