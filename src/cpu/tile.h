@@ -1,10 +1,10 @@
 // The AMX tile registers: thin functions over the instructions, or over a model of them in C++
-// (MEZZO_TILE_MODEL), so that tests run the same kernels where the processor has no AMX. Internal linkage
-// throughout: see vector.h.
+// (MEZZO_TILE_MODEL), so that tests run the same kernels where the processor has no AMX. Everything has
+// internal linkage; vector.h says why.
 //
-// Own assembler statements rather than <amxtileintrin.h>: GCC's take tile numbers as literal text, so that
-// none can be a template parameter, and its tile loads name no memory, so that a store to a panel may be
-// moved behind the load that reads it.
+// Assembler statements rather than <amxtileintrin.h>: GCC's intrinsics take tile numbers as literal text, so
+// that they cannot be template parameters, and its tile loads do not say that they read memory, so that the
+// compiler may move a store to a panel behind the load that reads it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace {
 
 #if defined(MEZZO_TILE_MODEL)
 
-// Eight tiles of 16 rows of 64 bytes, each thread's own.
+// Eight tiles of 16 rows of 64 bytes, per thread.
 struct TileModel {
     bool configured = false;
     alignas(64) unsigned char bytes[8][16][64];
@@ -64,8 +64,8 @@ inline float tile_widen(std::uint32_t bits) {
     __builtin_memcpy(&x, &bits, sizeof x);
     return tile_flush(x);
 }
-// TDPBF16PS: the even and the odd steps of k are two chains of fused multiply-adds that start at zero; C
-// takes their sum.
+// TDPBF16PS: the even and the odd steps of k are two chains of fused multiply-adds that start at zero; their
+// sum is added to C.
 template <int C, int A, int B> void tile_multiply() {
     const auto &a = rows_of_tile(A), &b = rows_of_tile(B);
     auto& c = rows_of_tile(C);
@@ -93,8 +93,9 @@ template <int C, int A, int B> void tile_multiply() {
 
 #else
 
-// Eight tiles of 16 rows of 64 bytes while it lives. Released at the end: tiles in use make every switch of
-// this thread save 8 KiB and keep the core from its deeper sleep.
+// While it exists, the calling thread has eight tiles of 16 rows of 64 bytes. They are released at the end,
+// because tiles in use make every switch of this thread save 8 KiB and keep the core from its deeper sleep
+// states.
 class TileScope {
 public:
     TileScope() {
@@ -104,7 +105,7 @@ public:
             std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
         } const config;
         static_assert(sizeof config == 64);
-        __asm__ volatile("ldtilecfg %0" ::"m"(config));  // all 64 bytes; GCC 12's own names 8
+        __asm__ volatile("ldtilecfg %0" ::"m"(config));  // GCC 12's intrinsic says it reads 8 bytes
     }
     ~TileScope() { __asm__ volatile("tilerelease" ::: "memory"); }
     TileScope(const TileScope&) = delete;
@@ -115,14 +116,14 @@ template <int T> inline void tile_zero() { __asm__ volatile("tilezero %%tmm%c0" 
 template <int T> inline void tile_load(const void* from, std::int64_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
 }
-// Leaves the L1 cache to what is read again.
+// Hints that the tile is read only once, so that it does not take the place of others in the L1 cache.
 template <int T> inline void tile_load_once(const void* from, std::int64_t stride) {
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
 }
 template <int T> inline void tile_store(void* to, std::int64_t stride) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(T) : "memory");
 }
-// C += A B; B holds pairs of rows.
+// C += A B; a row of tile B holds a pair of rows of the matrix.
 template <int C, int A, int B> inline void tile_multiply() {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }

@@ -1,7 +1,7 @@
-// A thread packs 512 to 1024 columns of op(B), which stay in its L2 cache, and multiplies rows of op(A) with
-// them. bfloat16 rows of op(A) along k are read where they lie if they lie well, else packed 32 at a time
-// into the L1 cache; everything else is packed once for all threads. Sums have the same terms in the same
-// order for any number of threads, but where an element has no planes (TileProduct).
+// A thread packs up to 1536 columns of op(B), which stay in its L2 cache, and multiplies rows of op(A) with
+// them. An op(A) of bfloat16 that is contiguous along k is read in place if that suits the L1 cache, else
+// packed 32 rows at a time into that cache; any other op(A) is packed once for all threads. Sums have the
+// same terms in the same order for any number of threads, unless an element has no planes (TileProduct).
 #include "cpu/tile_gemm.h"
 
 #include <algorithm>
@@ -14,18 +14,18 @@
 namespace mezzo::cpu {
 namespace {
 
-constexpr std::int64_t most_columns = 1536;      // of op(B) packed at once; at least half of it
-constexpr std::int64_t l1_bytes = 32 << 10;      // of op(A)
-constexpr std::int64_t l2_bytes = 1152 << 10;    // of op(B)
-constexpr std::int64_t a_bytes = 8 << 20;        // of op(A) where it is packed for all threads: in L3
-constexpr std::int64_t most_rows = 2048;         // whose sums wait between ranges of k
-constexpr std::int64_t longest_k = 4096;         // added up in one chain, by 32 steps at a time; up to twice
-constexpr std::int64_t strip_floats = 1 << 21;   // of sums that wait between two chains
+constexpr std::int64_t most_columns = 1536;      // of op(B) packed at once; a third of it if k is long
+constexpr std::int64_t l1_bytes = 32 << 10;      // for op(A)
+constexpr std::int64_t l2_bytes = 1152 << 10;    // for op(B)
+constexpr std::int64_t a_bytes = 8 << 20;        // for an op(A) that is packed for all threads: fits L3
+constexpr std::int64_t most_rows = 2048;         // whose sums are kept between ranges of k
+constexpr std::int64_t longest_k = 4096;         // added up in one chain if k is more than twice as long
+constexpr std::int64_t strip_floats = 1 << 21;   // of sums that are kept between two chains
 constexpr std::int64_t parallel_work = 1 << 23;  // multiply-adds worth waking a thread for
 
-// Per thread. strip belongs to the thread that called gemm(), the others to each thread that computes. In the
-// calling thread's panels the packed op(A) comes before its part of op(B): products that need much of one
-// need little of the other.
+// Per thread. The thread that called gemm() uses strip, each thread that computes the others. The calling
+// thread's panels hold the packed op(A) and behind it its part of op(B): one buffer for both, because
+// products that need much memory for one need little for the other.
 struct Scratch {
     Buffer panels, strip, sums, rows;
 };
@@ -41,7 +41,7 @@ template <class P> P* element(P* base, Dtype type, std::int64_t index) {
     return base ? static_cast<Byte*>(base) + index * std::int64_t(size_of(type)) : base;
 }
 
-// m rows from i on, n columns from j on, k steps from p on.
+// The part of g with m rows from i on, n columns from j on and k steps from p on.
 Gemm part_of(const Gemm& g, std::int64_t i, std::int64_t m, std::int64_t j, std::int64_t n, std::int64_t p,
              std::int64_t k) {
     Gemm part = g;
@@ -54,8 +54,8 @@ Gemm part_of(const Gemm& g, std::int64_t i, std::int64_t m, std::int64_t j, std:
     return part;
 }
 
-// Whether tiles of op(A) can be read where they lie: rows that begin with a cache line, and not so many of 32
-// rows in one set of the L1 cache (64 sets of 12 lines) that they evict each other.
+// Whether tiles of op(A) can be read in place: rows begin with a cache line, and no set of the L1 cache (64
+// sets of 12 lines) gets so many lines of 32 rows that they evict each other.
 bool reads_well(const Gemm& g, std::int64_t count) {
     constexpr std::int64_t line = 64, sets = 64, most = 8;
     const std::int64_t stride = 2 * g.lda;
@@ -78,7 +78,7 @@ public:
         const std::int64_t threads = worth_threads ? num_threads() : 1;
         groups = parts(
             panels, std::clamp(l2_bytes / panel, most_columns / panel_lines / 3, most_columns / panel_lines));
-        if (threads > 1)  // as many for each thread, 128 columns at least; then parts of the rows
+        if (threads > 1)  // the same number for each thread, of 128 columns at least; then parts of the rows
             groups = std::clamp(parts(std::max(groups, threads), threads) * threads, groups,
                                 std::max(groups, panels / 4));
         part_rows = parts(parts(g.m, parts(threads, groups)), panel_lines) * panel_lines;
@@ -108,7 +108,7 @@ private:
 
     bool pack_a() {
         std::atomic<bool> finite{true};
-        const std::int64_t unit = g.trans_a ? 2 : 64;  // tiles of k, or rows: op(A) is read in order
+        const std::int64_t unit = g.trans_a ? 2 : 64;  // tiles of k, or rows: op(A) is read in memory order
         const std::int64_t units = parts(g.trans_a ? tiles : g.m, unit);
         parallel_for(
             units, g.m * g.n * g.k < parallel_work ? units : 1, [&](std::int64_t begin, std::int64_t end) {
@@ -154,19 +154,19 @@ private:
     const TileProduct& product;
     const Gemm& g;
     const GemmKernels& kernels;
-    const std::int64_t step_bytes = product.planes_a * 2 * tile_bytes;  // of a panel
+    const std::int64_t step_bytes = product.planes_a * 2 * tile_bytes;  // of a panel, for a tile of k
     const std::int64_t tiles = parts(g.k, tile_steps), panel = tiles * step_bytes,
                        panels = parts(g.n, panel_lines);
     const bool in_passing = product.planes_a == 1 && !g.trans_a;
     Scratch& caller = scratch();
     char *packed_a = nullptr, *packed_b = nullptr;        // the calling thread's
     std::int64_t packed_a_bytes = 0, packed_b_bytes = 0;  // of one part
-    std::int64_t groups = 0, part_rows = 0;               // of columns; of a part
+    std::int64_t groups = 0, part_rows = 0;               // groups of columns; rows of a part
     std::int64_t range = 0, a_range = 0;                  // tiles of k at once: of op(B), and of op(A)
     bool in_place = false;
 };
 
-// All of k in one chain: as many rows at a time as fit the scratch.
+// Adds up all of k in one chain, for as many rows at a time as the buffer of op(A) holds.
 void by_rows(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
     const std::int64_t panel = parts(g.k, tile_steps) * product.planes_a * 2 * tile_bytes;
     const std::int64_t most = std::min(most_rows, std::max<std::int64_t>(1, a_bytes / panel) * panel_lines);
@@ -177,7 +177,7 @@ void by_rows(const TileProduct& product, const Gemm& g, const GemmKernels& kerne
     }
 }
 
-// Adds ranges of k to C, the first with beta.
+// Adds one range of k after the other to C, the first with g.beta.
 void by_ranges(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
     const std::int64_t range = parts(parts(g.k, parts(g.k, longest_k)), tile_steps) * tile_steps;
     for (std::int64_t p = 0; p < g.k; p += range) {
@@ -187,7 +187,8 @@ void by_ranges(const TileProduct& product, const Gemm& g, const GemmKernels& ker
     }
 }
 
-// k is long and C no plain sum in float32: sums of a strip of C wait for their epilogue.
+// For a long k and a C that is not a plain sum in float32: the sums of a strip of C are kept in float32 until
+// all of k is added up, then the epilogue makes C of them.
 void by_strips(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
     const std::int64_t most_n = std::min(g.n, most_rows), most_m = std::min(g.m, strip_floats / most_rows);
     const std::int64_t ldt = parts(most_n, panel_lines) * panel_lines;

@@ -6,7 +6,7 @@
 
 namespace mezzo::cpu {
 
-// The product for operands of a type, or null: other types, and float32 at full precision.
+// The product for two operands of one type; null for other types, and for float32 at full precision.
 inline const TileProduct* tile_product(const TileKernels& tiles, Dtype type,
                                        Float32MatmulPrecision precision) {
     if (type == bfloat16) return &tiles.bf16;
@@ -15,9 +15,9 @@ inline const TileProduct* tile_product(const TileKernels& tiles, Dtype type,
     return precision == Float32MatmulPrecision::high ? &tiles.f32_six : &tiles.f32_three;
 }
 
-// C = activation(alpha op(A) op(B) + bias + beta C) for one matrix of the operands' type that `product` is
-// for; g.bias is float32 or null, k > 0. `kernels` computes the parts of C that depend on elements without
-// planes.
+// C = activation(alpha op(A) op(B) + bias + beta C) for one matrix, with operands of the types that `product`
+// is for; g.bias is float32 or null, k > 0. The vector kernels of `kernels` compute the parts of C whose
+// operands have elements without planes.
 void gemm_on_tiles(const TileProduct& product, const Gemm& g, const GemmKernels& kernels);
 
 }  // namespace mezzo::cpu

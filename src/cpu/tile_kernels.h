@@ -1,11 +1,11 @@
 // Products on tiles, one source for the instructions and for their model (see tile.h); the including file
-// takes `tile_kernels`. Internal linkage throughout: see vector.h.
+// uses `tile_kernels`. Everything has internal linkage; vector.h says why.
 //
-// 32 rows by 32 columns of C are four tiles of sums; two tiles of op(A) and two of op(B) pass by. 32 rows of
-// op(A) stay in the L1 cache for some steps of k while the columns pass by without entering it
-// (tile_load_once), so that C is written along its rows, the order the processor's prefetcher follows. A
-// product of tiles keeps its port busy for one cycle in 16: the sums of the block before are finished and
-// stored between products.
+// The sums of 32 rows by 32 columns of C are four tiles; each step loads two tiles of op(A) and two of op(B).
+// 32 rows of op(A) stay in the L1 cache for a range of k, while all columns are loaded past it
+// (tile_load_once). So C is written along its rows, the order that the processor's prefetcher follows. A
+// product of tiles occupies its port for one cycle in 16; in the others, the sums of the block before are
+// finished and stored.
 #pragma once
 
 #include "cpu/tile.h"
@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t side = panel_lines;  // of a block of sums
 
-// Which plane of op(A) meets which of op(B), in an order that loads few tiles and each of op(A)'s once.
+// Which plane of op(A) is multiplied with which of op(B), in an order that loads each tile of op(A) once and
+// few of op(B) again.
 struct OnePlane {
     static constexpr int planes_a = 1, planes_b = 1, count = 1, pairs[][2] = {{0, 0}};
 };
@@ -74,8 +75,8 @@ template <> MEZZO_INLINE void store_row(bfloat16_t* p, FloatN<16> v, FloatN<16> 
 }
 #endif
 
-// Whole rows, at most with a bias and the value before the activation kept, or added to float32: few
-// instructions between the products.
+// Finishes whole rows of a block if alpha is 1 and beta 0 or 1, in few instructions: with a bias (`biased`),
+// added to C (`added`), and with the value before the activation stored, too (`kept`).
 template <Activation activation, class T, bool biased, bool added, bool kept = false>
 MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
     const float* t = f.t + f.row * side;
@@ -93,7 +94,7 @@ MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
     }
 }
 
-// 16 columns from column j of the block on; `left` of them are part of C.
+// Finishes 16 columns of a row from column j of the block on, or as many as C has.
 template <Activation activation, class T>
 MEZZO_INLINE void finish_vector(const Finishing& f, std::int64_t row, std::int64_t j) {
     const Gemm& g = f.g;
@@ -147,7 +148,7 @@ MEZZO_INLINE Finishing::Rows finish_for(const Gemm& g) {
 
 // ---- the block of sums in registers
 
-// 32 rows of op(A), packed or as they lie in memory.
+// 32 rows of op(A), packed or in place.
 struct Rows {
     const char* first;    // row
     const char* second;   // row 16
@@ -155,7 +156,8 @@ struct Rows {
     std::int64_t step;    // from 32 steps of k to the next
 };
 
-// 32 steps of k: R x C tiles of sums (0 to 3), op(A)'s in 4 and 5, op(B)'s in 6 and 7.
+// Multiplies 32 steps of k: tiles 0 to 3 are R x C tiles of sums, 4 and 5 those of op(A), 6 and 7 those of
+// op(B).
 template <class P, int R, int C, int I = 0> MEZZO_INLINE void multiply_step(const Rows& a, const char* b) {
     constexpr int pa = P::pairs[I][0], pb = P::pairs[I][1], before = I > 0 ? I - 1 : 0;
     constexpr bool load_a = I == 0 || pa != P::pairs[before][0], load_b = I == 0 || pb != P::pairs[before][1];
@@ -179,7 +181,8 @@ template <int T> MEZZO_INLINE void read_sums(const float* from) {
     from ? tile_load<T>(from, 4 * side) : tile_zero<T>();
 }
 
-// The sums of `count` tiles of k, added to those at `from` (null: none), go to `to`; both 32 x 32.
+// Adds the products of `count` tiles of k to the sums at `from` (null: zeros) and stores them at `to`; both
+// are 32 x 32.
 template <class P, int R, int C> void micro_kernel(std::int64_t count, Rows a, const char* b,
                                                    const float* from, float* to, Finishing& before) {
     read_sums<0>(from);
@@ -206,14 +209,14 @@ template <class P> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::int64_t
 
 // ---- a part of C
 
-// What 32 rows of a part need while the columns pass by.
+// 32 rows of a part of C, and the memory for their sums.
 struct RowPass {
     std::int64_t i, rows;
     float* sums;         // of the first block of columns
-    float (*out)[1024];  // two blocks of sums in turn, for the last range
+    float (*out)[1024];  // two blocks for the sums of the last range, used in turn
 };
 
-// Tiles of k [first, first + count) of 32 rows of op(A): as they lie in memory, or packed on the way.
+// Tiles of k [first, first + count) of 32 rows of op(A): in place, or packed into t.a_scratch.
 MEZZO_INLINE Rows rows_of_a(const TileBlock& t, const RowPass& r, std::int64_t first, std::int64_t count) {
     const Gemm& g = t.g;
     const std::int64_t k = first * tile_steps;

@@ -1,5 +1,6 @@
-// Packing of operands into tiles of bfloat16 (layout: tile_tables.h). A tile of op(A) has a line's 32 steps
-// in each row, one of op(B) a pair of steps of 16 lines. Internal linkage throughout: see vector.h.
+// Packing of operands into tiles of bfloat16 (layout: tile_tables.h). A row of a tile of op(A) is 32 steps of
+// one line, a row of a tile of op(B) a pair of steps of 16 lines. Everything has internal linkage; vector.h
+// says why.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +23,7 @@ MEZZO_INLINE Words load_words(const void* p) {
 }
 template <class V> MEZZO_INLINE void store_bytes(void* p, const V& v) { __builtin_memcpy(p, &v, sizeof v); }
 
-// Four pieces of 16 bytes: inserting them on the way from memory costs no shuffle.
+// Four pieces of 16 bytes, `stride` bytes apart. Inserting them while they are loaded costs no shuffle.
 MEZZO_INLINE Words quarters(const char* p, std::int64_t stride) {
 #if defined(__AVX512F__)
     const auto piece = [&](int i) { return _mm_loadu_si128((const __m128i*)(p + i * stride)); };
@@ -43,7 +44,7 @@ template <int H, class V, std::size_t... I> MEZZO_INLINE V weave(V a, V b, std::
     return __builtin_shufflevector(
         a, b, (int(I) / lane * lane + H * (lane / 2) + int(I) % lane / 2 + int(I) % 2 * count)...);
 }
-// In units of U words.
+// The same for elements of U words.
 template <int U, int H> MEZZO_INLINE Words weave(const Words& a, const Words& b) {
     if constexpr (U == 1) return weave<H>(a, b, std::make_index_sequence<32>());
     if constexpr (U == 2) return (Words)weave<H>((Slots)a, (Slots)b, std::make_index_sequence<16>());
@@ -52,7 +53,7 @@ template <int U, int H> MEZZO_INLINE Words weave(const Words& a, const Words& b)
 
 // ---- full tiles; `from` is bfloat16, `stride` in bytes
 
-// 16 lines of 32 steps, as they are.
+// 16 lines of 32 steps, which have the layout of the tile already.
 MEZZO_INLINE void a_from_lines(const char* from, std::int64_t stride, char* to) {
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) store_bytes(to + 64 * i, load_words(from + i * stride));
@@ -85,7 +86,7 @@ MEZZO_INLINE void a_from_steps(const char* from, std::int64_t stride, char* to) 
 }
 
 // 16 lines of 32 steps: four pairs of steps of four lines are transposed in every 16 bytes. Each line is read
-// in one go: lines 4 KiB apart share a set of the L1 cache, which holds 12 of them.
+// in one go, because lines 4 KiB apart share a set of the L1 cache, which holds 12 of them.
 MEZZO_INLINE void b_from_lines(const char* from, std::int64_t stride, char* to) {
     Words r[4][4];
 #pragma GCC unroll 4
@@ -127,7 +128,7 @@ MEZZO_INLINE HalfN<16> round_to_bf16(FloatN<16> v) {
     return h;
 #endif
 }
-// Two times 16 numbers that are bfloat16 already.
+// Stores two times 16 numbers that bfloat16 holds exactly.
 MEZZO_INLINE void store_exact(char* p, FloatN<16> v, FloatN<16> w) {
 #if defined(__AVX512BF16__)
     store_bytes(p, _mm512_cvtne2ps_pbh((__m512)w, (__m512)v));
@@ -161,9 +162,9 @@ template <class T> MEZZO_INLINE FloatN<16> load_some(const T* p, std::int64_t co
     return count >= 16 ? load<16>(p) : count > 0 ? load_first<16>(p, count) : FloatN<16>{};
 }
 
-// 16 lines of 32 steps (height 16), or 32 steps of 16 lines (height 32), as planes of bfloat16 in rows as
-// long, zero behind the end. Nothing is added to `special` on the way: its chain would be longer than the
-// work.
+// Copies 16 lines of 32 steps (height 16), or 32 steps of 16 lines (height 32), to `to` as planes of bfloat16
+// with rows of the same length; what is missing is zero. `special` gets the sum of two local sums: one chain
+// of additions would take longer than the work.
 template <int planes, int height, class T> MEZZO_INLINE void stage(const T* from, std::int64_t ld,
                                                                    std::int64_t rows, std::int64_t columns,
                                                                    char* to, FloatN<16>& special) {
@@ -188,8 +189,8 @@ template <int planes, int height, class T> MEZZO_INLINE void stage(const T* from
     special += bad + worse;
 }
 
-// One tile of every plane: line i (a multiple of 16) and step s (of 32) of an operand of `width` lines and k
-// steps, into its panels at `to`.
+// Packs one tile of every plane, from line i (a multiple of 16) and tile s of k on, of an operand of `width`
+// lines and k steps, into its panels at `to`.
 template <bool is_a, int planes, bool along_k, class T>
 void pack_tile(const T* data, std::int64_t ld, std::int64_t width, std::int64_t k, std::int64_t i,
                std::int64_t s, char* to, std::int64_t panel, FloatN<16>& special) {

@@ -1,5 +1,5 @@
-// Matrix products on tile registers (AMX): what the unit that is built for them offers to tile_gemm.cpp, as
-// plain function pointers for the reason that isa_tables.h gives.
+// Matrix products on tile registers (AMX): the tables that the unit compiled for them offers to
+// tile_gemm.cpp, with plain function pointers for the reason that isa_tables.h gives.
 //
 // A tile is 16 rows of 64 bytes: 16 lines by 32 steps of k of op(A), or 16 pairs of steps by 16 lines of
 // op(B), both bfloat16, or 16 x 16 float32 sums. A panel is 32 lines of an operand; for each 32 steps of k
@@ -16,10 +16,10 @@ inline constexpr std::int64_t tile_bytes = 1024;
 inline constexpr std::int64_t tile_steps = 32;   // of k in a tile of an operand
 inline constexpr std::int64_t panel_lines = 32;  // rows of op(A) or columns of op(B)
 
-// A part of an operand on its way into panels.
+// A part of an operand that is to be packed into panels.
 struct TilePacking {
     Operand x;                // `width` lines, `k` steps of k each
-    std::int64_t width, k;    // what is missing up to whole tiles is filled up with zeros
+    std::int64_t width, k;    // packing fills up to whole tiles with zeros
     std::int64_t first, end;  // the tiles along k to pack
     char* to;                 // where the panel of the first line begins
     std::int64_t panel;       // bytes from one panel to the next
@@ -33,20 +33,20 @@ struct TileBlock {
     std::int64_t first, count;
     const char* a;  // panels of op(A) from row 0 and step 0 on, `a_panel` bytes each; null: packed here
     std::int64_t a_panel;
-    bool in_place;         // whole tiles of op(A) may be read where they lie
+    bool in_place;         // whole tiles of op(A) may be read in place
     char* a_scratch;       // where op(A) is packed 32 rows at a time, a_range tiles of k at once; or null
     std::int64_t a_range;  // tiles of k of op(A) that stay in the L1 cache
     const char* b;         // panels of op(B) of these columns and this range of k
-    float* sums;           // 32 x 32 blocks of the columns: one row of them, or as many as the part has
-    bool all_rows;         // the latter: the range is not the whole of k
+    float* sums;           // 32 x 32 blocks: one row of them, or with all_rows those of the whole part
+    bool all_rows;         // the range is not the whole of k, so the sums of all rows are kept
 };
 
-// How operands of some types are multiplied. They are split into bfloat16 matrices whose sum they are, and
-// these planes of op(A) are multiplied with those of op(B).
+// How operands of some types are multiplied. Each is split into planes, bfloat16 matrices whose sum it is,
+// and the planes of op(A) are multiplied with those of op(B).
 struct TileProduct {
     int planes_a = 0, planes_b = 0;  // 0: there is no such product
-    // False where an element has no planes: infinities, NaN, float32 of 2^56 and more. One plane takes everything
-    // as it is.
+    // Returns false if an element has no planes: infinities, NaN, float32 of magnitude 2^56 and more. A
+    // product with one plane takes all elements.
     bool (*pack_a)(const TilePacking& p) = nullptr;
     bool (*pack_b)(const TilePacking& p) = nullptr;
     // Finishes the rows of C (alpha, bias, beta, activation, rounding) when the range ends with k.
@@ -58,11 +58,11 @@ struct TileKernels {
     TileProduct f16;        // float16 in two planes, all four products: exact
     TileProduct f32_six;    // float32 in three planes, the six products that reach float32's accuracy
     TileProduct f32_three;  // float32 in two planes, 16 of its 24 bits, three products
-    // The products of attention: a 16-bit operand with float32 weights, 16 bits of them.
+    // The products of attention: a 16-bit operand with float32 weights, of which 16 bits are used.
     TileProduct bf16_f32, f32_bf16, f16_f32, f32_f16;
 };
 
-// Empty where it was not compiled. Only after request_tiles().
+// Empty if the compiler has no AMX. To be called only after request_tiles() has returned true.
 extern const TileKernels tiles_amx;
 
 }  // namespace mezzo::cpu

@@ -1,6 +1,7 @@
 // Float vectors of any width on compiler vector extensions, with loads and stores that convert 16-bit types.
-// Included once per translation unit that is built for one instruction set: everything has internal linkage,
-// so that no function compiled with wide instructions can be picked by the linker for other callers.
+// For translation units that are built for one instruction set: everything has internal linkage, because of
+// equal inline functions the linker keeps any one, and code for other processors would then run one with wide
+// instructions.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@
 namespace mezzo::cpu {
 namespace {
 
-// N floats, and integers of the same count.
+// N floats, and N integers.
 template <int N> struct Vectors {
     typedef float F __attribute__((vector_size(N * 4)));
     typedef std::int32_t I __attribute__((vector_size(N * 4)));
@@ -32,8 +33,8 @@ template <int N> using IntN = typename Vectors<N>::I;
 template <int N> using UintN = typename Vectors<N>::U;
 template <int N> using HalfN = typename Vectors<N>::H;
 
-// mask ? a : b for masks of all-ones or all-zeros lanes. With mask registers the operator is two
-// instructions; without, it would compare the mask with zero.
+// mask ? a : b for lanes that are all ones or all zeros. With mask registers the operator is two
+// instructions; without them it would compare the mask with zero, which this avoids.
 template <int N> MEZZO_INLINE UintN<N> select(IntN<N> mask, UintN<N> a, UintN<N> b) {
 #if defined(__AVX512F__)
     if constexpr (N == 16) return mask ? a : b;
@@ -53,7 +54,7 @@ template <int N> MEZZO_INLINE FloatN<N> load(const float* p) {
 }
 template <int N> MEZZO_INLINE void store(float* p, FloatN<N> v) { __builtin_memcpy(p, &v, sizeof v); }
 
-// GCC's generic code for these two takes several shuffles where one instruction does.
+// GCC's generic code for these two takes several shuffles instead of one instruction.
 template <int N> MEZZO_INLINE UintN<N> widen(HalfN<N> h) {
 #if defined(__AVX512F__)
     if constexpr (N == 16) return (UintN<N>)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)h);
@@ -150,7 +151,8 @@ template <int N> MEZZO_INLINE void store(float16_t* p, FloatN<N> v) {
     __builtin_memcpy(static_cast<void*>(p), &h, sizeof h);
 }
 
-// The first `count` < N elements, the rest zero: never touches memory behind them.
+// Loads and stores the first `count` < N elements and accesses no memory behind them; the loaded rest is
+// zero.
 template <int N, class T> MEZZO_INLINE FloatN<N> load_first(const T* p, std::int64_t count) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
     if constexpr (N == 16 && sizeof(T) == 4)

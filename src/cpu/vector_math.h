@@ -1,4 +1,4 @@
-// Vectorised exponential and GELU; internal linkage like vector.h, which says why.
+// Vectorised exponential and GELU. Everything has internal linkage; vector.h says why.
 #pragma once
 
 #include "cpu/normal_tables.h"
@@ -47,8 +47,8 @@ template <int N> MEZZO_INLINE FloatN<N> look_up(const float* table, UintN<N> i) 
     return v;
 }
 
-// The tables' polynomial of t, which is 0 or more; 0 from 9.0625 on. Adding the magic number rounds to the
-// number of an interval, in the low bits.
+// The tables' piecewise polynomial at t >= 0; it is 0 from 9.0625 on. Adding the magic number rounds t /
+// 0.625 to the number of its interval, in the low bits.
 template <int N, int terms> MEZZO_INLINE FloatN<N> piecewise(const float (&table)[terms][16], FloatN<N> t) {
     const float magic = 12582912.0f;  // 1.5 * 2^23
     const FloatN<N> number = t * 1.6f + magic;
@@ -58,7 +58,7 @@ template <int N, int terms> MEZZO_INLINE FloatN<N> piecewise(const float (&table
     return p;
 }
 
-// |x|, at most 9.375, the middle of the last interval; NaN stays NaN.
+// min(|x|, 9.375), the middle of the last interval; NaN stays NaN.
 template <int N> MEZZO_INLINE FloatN<N> bounded_magnitude(FloatN<N> x) {
     const FloatN<N> t = (FloatN<N>)((UintN<N>)x & 0x7fffffffu), most = FloatN<N>{} + 9.375f;
     return t > most ? most : t;
