@@ -42,13 +42,14 @@ public:
             done += std::size_t(got);
         }
     }
-    // What the header claims, before memory is taken for it: deflate makes at most 1032 bytes of one.
+    // Checks the size that the header claims, before memory is allocated for it: deflate makes at most 1032
+    // bytes of one.
     void expect(std::uint64_t bytes, const char* what) {
         const std::uint64_t most = gzdirect(file_) != 0 ? size_ : 1032 * size_;
         check(bytes <= most, ErrorKind::io, "read_idx: ", path_, " is truncated: its ", what, " have ", bytes,
               " bytes, the whole file has ", size_);
     }
-    // Reading the end also makes zlib compare the checksum.
+    // Throws unless the file ends here. Reading the end also makes zlib compare the checksum.
     void expect_end() {
         char extra = 0;
         const int got = gzread(file_, &extra, 1);
@@ -115,7 +116,7 @@ Tensor read_idx(const std::string& path) {
     return result;
 }
 
-// Whether something has that name. What it is, and whether it may be read, is for read_idx() to say.
+// Whether anything has that name. read_idx() checks what it is and whether it may be read.
 static bool is_there(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 Dataset fashion_mnist(const FashionMnistOptions& options) {

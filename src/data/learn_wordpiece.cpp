@@ -32,7 +32,7 @@ public:
         for (const auto& [word, count] : counts) split_characters(word, count);
     }
 
-    // Pieces in order: all characters by frequency as far as they fit, then merges.
+    // Appends pieces to the vocabulary: characters by frequency, as many as fit, then merged pairs.
     void learn(std::vector<std::string>& vocabulary, std::size_t size, std::int64_t min_count) {
         add_characters(vocabulary, size);
         for (std::size_t w = 0; w < words_.size(); ++w) count_pairs(w, +1);
@@ -54,12 +54,12 @@ public:
 private:
     struct Use {
         std::int64_t count = 0;
-        std::vector<std::size_t> words;  // may name a word twice, or one that no longer has the pair
+        std::vector<std::size_t> words;  // may have a word twice, or one that no longer has the pair
     };
     struct Candidate {
         std::int64_t count;
         Pair pair;
-        // The most frequent first; of equals the one whose pieces came first.
+        // The queue gives the most frequent pair first; of equal ones the one whose pieces are older.
         friend bool operator<(const Candidate& a, const Candidate& b) {
             return a.count != b.count ? a.count < b.count : a.pair > b.pair;
         }
@@ -111,7 +111,7 @@ private:
             if (vocabulary.size() < size) vocabulary.push_back(texts_[i]);
     }
 
-    // Adds (sign = 1) or takes away (-1) the pairs of one word.
+    // Adds the pairs of one word to the counts (sign = 1) or subtracts them (-1).
     void count_pairs(std::size_t w, std::int64_t sign) {
         const CountedWord& word = words_[w];
         for (std::size_t i = 0; i + 1 < word.pieces.size(); ++i) {

@@ -11,8 +11,8 @@ namespace mezzo::data {
 
 namespace {
 
-// A permutation by Fisher and Yates, drawn from a Philox stream of its own: the loader's order depends on
-// nothing but seed and epoch.
+// A permutation by Fisher and Yates from a Philox stream of its own, so that the loader's order depends on
+// seed and epoch only.
 Tensor permutation(std::int64_t n, std::uint64_t seed, std::int64_t epoch) {
     std::vector<std::int64_t> order(static_cast<std::size_t>(n));
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = std::int64_t(i);
@@ -24,7 +24,8 @@ Tensor permutation(std::int64_t n, std::uint64_t seed, std::int64_t epoch) {
     return Tensor::from(order, {n});
 }
 
-// Rows order[first …] of a contiguous tensor, or rows first … in place.
+// Copies rows order[first], order[first + 1], ... of a contiguous tensor; without an order, `count` rows from
+// `first` on as a view.
 Tensor gather_rows(const Tensor& x, const Tensor& order, std::int64_t first, std::int64_t count) {
     if (!order.defined()) return x.slice(0, first, first + count);
     Shape shape = x.shape();

@@ -11,7 +11,7 @@ namespace mezzo::data::detail {
 
 namespace {
 
-constexpr std::size_t alignment = 256;  // of each tensor in its buffer
+constexpr std::size_t alignment = 256;  // of each tensor in the buffer
 
 // Where each tensor lies in the buffer.
 std::vector<StagingBuffer::Part> parts_of(const Tensors& values) {
@@ -27,12 +27,12 @@ std::vector<StagingBuffer::Part> parts_of(const Tensors& values) {
 
 }  // namespace
 
-// Buffers go round: at most ahead + 2 are with batches that have been started, and then the oldest is used
-// again.
+// Batches whose copies have been started, oldest first. At most ahead + 2 of them have a buffer; then the
+// oldest buffer is used again.
 struct TransferQueue {
     struct Sent {
         std::unique_ptr<StagingBuffer> buffer;
-        Tensors targets;  // held until finished: their memory must not be used for anything else before
+        Tensors targets;  // held until finish(), so that their memory is not used for anything else before
     };
     Device device;
     std::size_t capacity;
@@ -44,7 +44,8 @@ struct TransferQueue {
         sent.pop_front();
         --finished;
     }
-    // With copies done the buffer can serve the next batch; too far ahead of the device the host waits.
+    // Gives back the buffers of finished batches whose copies are done. If there are still too many, the host
+    // is too far ahead of the device and waits for the oldest.
     void reuse() {
         while (finished > 0 && sent.front().buffer->idle()) give_back_oldest();
         if (finished == 0 || sent.size() < capacity + 2) return;
@@ -91,7 +92,8 @@ bool TransferQueue::start(std::span<Tensor* const> batch) {
     return true;
 }
 
-// Nobody waits for these copies, but the memory they write to is about to be free for other tensors.
+// Nobody will read the batches that are not finished, but their copies may still be running, and the memory
+// that they write to is about to be released.
 void TransferQueue::drop() noexcept {
     for (std::size_t i = 0; i < sent.size(); ++i) {
         try {
@@ -119,7 +121,7 @@ bool Transfers::start(std::span<Tensor* const> batch) {
     if (StepGraph::capturing() != nullptr) return false;
     try {
         return queue_->start(batch);
-    } catch (const Error&) {  // says the same again when its turn comes, if it is still true then
+    } catch (const Error&) {  // the batch is copied when its turn comes, and throws then if it still has to
         return false;
     }
 }

@@ -1,4 +1,4 @@
-// Encodings to padded tensors.
+// Makes padded tensors of encodings.
 #include <algorithm>
 #include <limits>
 

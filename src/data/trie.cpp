@@ -7,8 +7,8 @@ namespace mezzo::data {
 
 namespace {
 
-constexpr std::size_t block = 256;          // base ^ byte stays within one
-constexpr std::size_t window = 16 * block;  // how far back nodes with several children look for room
+constexpr std::size_t block = 256;          // base ^ byte stays in the block of base
+constexpr std::size_t window = 16 * block;  // of last cells, where nodes with several children look for room
 
 // Keys order[first … last) share their first `depth` bytes, which lead to `node`.
 struct Range {
@@ -57,7 +57,7 @@ Trie::Trie(std::span<const std::string> keys) : cells_(block) {
     }
 }
 
-// A base at which every label's cell is free.
+// Finds a base at which every label's cell is free.
 std::int32_t Trie::place(std::span<const unsigned char> labels) {
     while (first_free_ < cells_.size() && cells_[first_free_].used) ++first_free_;
     std::size_t at = first_free_;

@@ -1,4 +1,5 @@
-// A set of byte strings as a double-array trie (Aoe 1989): one array of nodes, one comparison a step.
+// A set of byte strings as a double-array trie (Aoe 1989): all nodes are in one array, and a step is one
+// comparison.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,18 @@ public:
     static constexpr std::int32_t none = -1;
 
     Trie() = default;
-    // Maps keys[i] to i; of equal keys the last one counts. The keys together have less than 2^30 bytes.
+    // Maps keys[i] to i; of equal keys the last one counts. The caller makes sure that the keys together have
+    // less than 2^30 bytes.
     explicit Trie(std::span<const std::string> keys);
 
-    // The node behind one more byte, or none.
+    // The node that one more byte leads to, or none.
     Node step(Node node, unsigned char byte) const {
         const Node next = cells_[std::size_t(node)].base ^ byte;
         return cells_[std::size_t(next)].parent == node ? next : none;
     }
     // The number of the key that ends here, or none.
     std::int32_t value(Node node) const { return cells_[std::size_t(node)].value; }
-    // The node behind a whole string, or none.
+    // The node that a whole string leads to, or none.
     Node find(std::string_view bytes) const;
 
 private:

@@ -39,7 +39,7 @@ struct WordPieceState {
     WordRules rules;
     std::vector<std::string> tokens;
     Trie trie;
-    Trie::Node continuation;  // behind "##"; none when no token starts so
+    Trie::Node continuation;  // where "##" leads to; none if no token starts with it
     std::array<SpecialToken, roles> special;
     std::string special_starts;  // the first bytes of the special tokens
 };
@@ -90,7 +90,7 @@ namespace {
 
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 
-// Appends the tokens of texts to encodings. Keeps its buffers from text to text.
+// Makes encodings of texts. Uses its buffers again for the next text.
 class Encoder {
 public:
     explicit Encoder(const State& state) : state_(state), unicode_(state.rules) {}
@@ -99,7 +99,7 @@ public:
     Encoding encode_pair(std::string_view first, std::string_view second, const EncodeOptions& options);
 
 private:
-    // Ids and offsets of a text, `limit` at most.
+    // Appends ids and offsets of a text until `out` has `limit` of them.
     void append(std::string_view text, std::size_t limit, Encoding& out);
     void append_word(const Word& word, Encoding& out) const;
     bool match(const Word& word, Encoding& out) const;
@@ -115,7 +115,7 @@ private:
     UnicodeWords unicode_;
 };
 
-// Room for the tokens of texts, after the special ones.
+// How many tokens of the texts fit beside `special` special ones. Throws Error(value) if not even those do.
 std::size_t room(const EncodeOptions& options, int special) {
     check(options.max_length >= 0, ErrorKind::value, "encode: max_length is ", options.max_length,
           "; 0 stands for no limit");
@@ -214,7 +214,7 @@ void Encoder::append_word(const Word& word, Encoding& out) const {
     add(state_.special[State::unk].id, {word.begin, word.end}, out);
 }
 
-// Cuts the word into the longest tokens from the left; false when nothing fits somewhere.
+// Cuts the word into tokens, from the left the longest that fits; returns false where none fits.
 bool Encoder::match(const Word& word, Encoding& out) const {
     const std::size_t size = word.bytes.size();
     Trie::Node start = Trie::root;

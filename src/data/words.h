@@ -12,7 +12,8 @@
 
 namespace mezzo::data {
 
-// A word as bytes that still pass through `map`, one by one, and where they come from.
+// A word: its bytes, each of which has to be replaced by its entry in `map`, and the place in the text where
+// they come from.
 struct Word {
     std::string_view bytes;
     const unsigned char* map;  // 256 entries: lower case, or each byte as it is
@@ -36,8 +37,8 @@ struct WordRules {
     std::size_t max_characters;
 };
 
-// The words of a stretch of text that is not plain ASCII. Characters come in one by one; of a word that is
-// too long only the length is kept.
+// Splits a part of a text that is not plain ASCII into words, character by character. Of a word that is too
+// long, only its first characters are kept, and how many it has.
 class UnicodeWords {
 public:
     explicit UnicodeWords(const WordRules& rules) : rules_(rules) {}
@@ -68,7 +69,8 @@ private:
         Span source;
     };
 
-    // Decomposes (NFD) and drops nonspacing marks. Other marks wait until their order is known.
+    // Decomposes (NFD) and drops nonspacing marks. Other marks are kept until all that follow each other can
+    // be sorted.
     template <class OnWord> void normalize(char32_t character, Span source, const OnWord& on_word) {
         if (!rules_.strip) return lower(character, source, on_word);
         char32_t parts[max_decomposition];

@@ -11,7 +11,7 @@ namespace mezzo::io {
 
 namespace {
 
-// Both are there, or none: a damaged name does not make them go away.
+// A file has both or neither, so that a damaged name is noticed.
 constexpr const char *tensors_key = "mezzo.crc32.tensors", *header_key = "mezzo.crc32.header";
 
 std::string in_hex(std::uint32_t digest) {
@@ -20,7 +20,8 @@ std::string in_hex(std::uint32_t digest) {
     return text;
 }
 
-// Of everything that the header says, in one order whatever that of the file is; without its own entry.
+// The digest of everything that the header says except its own entry. Metadata are sorted, so that their
+// order in the file does not matter.
 std::uint32_t header_digest(Header header) {
     std::sort(header.metadata.begin(), header.metadata.end());
     sort_by_place(header.tensors);

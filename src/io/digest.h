@@ -12,14 +12,14 @@
 
 namespace mezzo::io {
 
-// Metadata whose names begin so belong to the digests; nobody else sees or writes them.
+// Metadata whose names begin so are digests; users can neither read nor write them.
 inline constexpr std::string_view digest_prefix = "mezzo.crc32.";
 
-// CRC-32 as zlib and gzip compute it, going on from `before`; 0 at the start.
+// CRC-32 as zlib and gzip compute it; `before` is that of the bytes before these, 0 at the start.
 std::uint32_t crc32_of(std::uint32_t before, const void* data, std::size_t bytes);
 
-// Adds the entries for tensors with these digests, which are in the order of the data. The number of
-// characters does not depend on the digests.
+// Adds the entries for the tensors' digests, which are in the order of the data. The length of the header's
+// text does not depend on the digests.
 void add_digests(Header& header, const std::vector<std::uint32_t>& tensors);
 
 // Takes the entries out of a header that was read. Returns the tensors' digests in the order of the data, or
@@ -27,7 +27,7 @@ void add_digests(Header& header, const std::vector<std::uint32_t>& tensors);
 // dtypes, shapes, places and metadata count, white space and the order of the metadata do not.
 std::vector<std::uint32_t> take_digests(Header& header, const std::string& where);
 
-// How all errors of digests end.
+// The end of all error texts about digests.
 inline constexpr const char* damage_hint =
     "the file is damaged, or a program that does not know these digests has changed it";
 

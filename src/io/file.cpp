@@ -78,7 +78,7 @@ void ReplacedFile::open() {
         const bool locked = uninterrupted([&] { return flock(descriptor_, LOCK_EX); }) == 0;
         struct stat mine = {}, named = {};
         const bool regular = locked && fstat(descriptor_, &mine) == 0 && S_ISREG(mine.st_mode);
-        // While this one waited for the lock, its last owner may have renamed or removed the file.
+        // While this call waited for the lock, its last owner may have renamed or removed the file.
         const bool same = regular && lstat(partial_.c_str(), &named) == 0 && named.st_ino == mine.st_ino &&
                           named.st_dev == mine.st_dev;
         if (same && ftruncate(descriptor_, 0) == 0 && keep_mode()) return;
@@ -89,10 +89,10 @@ void ReplacedFile::open() {
         if (!locked) fail_with("cannot lock", error);
         if (!regular || same) fail_with("cannot write", error);
     }
-    fail_with("cannot lock", EBUSY);  // a file system that gives a file another number each time
+    fail_with("cannot lock", EBUSY);  // such as on a file system where a file's inode number changes
 }
 
-// What was private stays private.
+// Gives the partial file the permissions of the file that it will replace: what was private stays private.
 bool ReplacedFile::keep_mode() const {
     struct stat old = {};
     if (stat(path_.c_str(), &old) != 0 || !S_ISREG(old.st_mode)) return true;
@@ -142,8 +142,8 @@ void ReplacedFile::commit() {
     check_call(rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename");
     ::close(descriptor_);
     descriptor_ = -1;
-    // The new name is on the disk once the folder is. Some file systems cannot do this; the file is whole
-    // there all the same.
+    // The new name is on the disk when the folder is. Some file systems cannot sync folders; a crash may then
+    // undo the renaming, but the file is whole in any case.
     const std::size_t slash = path_.rfind('/');
     const std::string folder = slash == path_.npos ? "." : path_.substr(0, slash + 1);
     const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

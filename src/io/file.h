@@ -8,16 +8,17 @@
 
 namespace mezzo::io {
 
-// A regular file, open for reading. It stays the one that was opened when another takes its name.
+// A regular file, open for reading. Reads the file that was opened even if another takes its name.
 class InputFile {
 public:
-    // `op` begins the errors.
+    // Error texts begin with `op`.
     InputFile(const char* op, const std::string& path);
     ~InputFile();
     InputFile(const InputFile&) = delete;
     InputFile& operator=(const InputFile&) = delete;
     std::uint64_t size() const { return size_; }
-    // Safe from several threads. Throws when the file ends early: it was shortened after it was opened.
+    // May be called by several threads. Throws Error(io) if the file ends early, because it was shortened
+    // after it was opened.
     void read(std::uint64_t position, void* to, std::size_t bytes) const;
 
 private:
@@ -29,10 +30,10 @@ private:
 // The text of a file of at most `limit` bytes.
 std::string read_text(const char* op, const std::string& path, std::uint64_t limit);
 
-// Writes PATH.mezzo-partial and renames it to PATH on commit(), so that PATH is at any moment the old file or
-// the new one, whole, also after a crash of the program or the system. A partial file that a killed program
-// left is written over by the next; a second writer of the same path waits. Without commit() the partial
-// file is removed.
+// Writes PATH.mezzo-partial and renames it to PATH on commit(), so that PATH is at any moment the whole old
+// file or the whole new one, also after a crash of the program or the system. A partial file that a killed
+// program left behind is overwritten by the next writer; a second writer of the same path waits. Without
+// commit() the partial file is removed.
 class ReplacedFile {
 public:
     ReplacedFile(const char* op, const std::string& path);
@@ -41,7 +42,7 @@ public:
     ReplacedFile& operator=(const ReplacedFile&) = delete;
     void write(const void* from, std::size_t bytes);
     void write(std::string_view text) { write(text.data(), text.size()); }
-    // Other bytes in place of some that were written.
+    // Overwrites bytes that have been written.
     void rewrite(std::uint64_t position, std::string_view text);
     void commit();
 

@@ -67,7 +67,7 @@ constexpr FlagField flags[] = {{"trans_a", &Problem::trans_a},
                                {"tf32", &Problem::tf32},
                                {"beta_is_zero", &Problem::beta_is_zero}};
 
-// By the values of the enumerations.
+// Names in files, indexed by the values of the enumerations.
 constexpr std::array epilogue_names{"none",          "bias",
                                     "relu",          "relu_bias",
                                     "gelu_tanh",     "gelu_tanh_bias",
@@ -77,7 +77,7 @@ constexpr std::array epilogue_names{"none",          "bias",
                                     "dgelu_tanh",    "dgelu_tanh_bgrad"};
 static_assert(epilogue_names.size() == gemm_plan::epilogue_count);
 constexpr std::array activation_names{"none", "relu", "gelu", "gelu_tanh"};
-// What is multiplied, and the names.
+// The dtypes of operands, and their names.
 constexpr std::array factor_dtypes{float16, bfloat16, float32, float64};
 constexpr std::array dtype_names{name(float16), name(bfloat16), name(float32), name(float64)};
 
@@ -108,7 +108,7 @@ std::string plan_text(const TunedGemm& plan) {
                        algorithm, plan.choice.algo.workspace);
 }
 
-// What the checksum is taken of.
+// The text of the groups, of which the checksum is computed.
 std::string groups_text(const std::vector<Group>& groups) {
     std::string text = "[";
     for (const Group& group : groups) {
@@ -127,7 +127,7 @@ std::uint64_t checksum(std::string_view text) {
     return crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
 }
 
-// One object of a file; errors name it.
+// One object of a file; error texts begin with `where`.
 class Object {
 public:
     Object(const JsonValue& value, std::string where) : value_(value), where_(std::move(where)) {

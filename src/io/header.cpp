@@ -15,7 +15,7 @@ constexpr FileDtype file_dtype(const char* name, int bits) {
     return {name, bits};
 }
 
-// In the order of the reference implementation, which writes the last ones first.
+// In the order of the reference implementation, which writes tensors of the last dtypes first.
 constexpr FileDtype dtypes[] = {
     file_dtype("BOOL", 8),        file_dtype("F4", 4),          file_dtype("F6_E2M3", 6),
     file_dtype("F6_E3M2", 6),     file_dtype("U8", 8),          file_dtype("I8", 8),
@@ -29,7 +29,7 @@ constexpr FileDtype dtypes[] = {
 
 constexpr std::uint64_t largest = std::numeric_limits<std::int64_t>::max();
 
-// The header's entries as they come; what concerns all of them together is checked afterwards.
+// Reads and checks the header's entries one by one; what concerns several of them is checked afterwards.
 class HeaderReader : public JsonHandler {
 public:
     explicit HeaderReader(const std::string& where) : where_(where) {}
@@ -167,7 +167,8 @@ private:
     bool had_metadata_ = false;
 };
 
-// That a tensor has the bytes that shape and dtype need, and begins where the one before it ends.
+// Checks that each tensor has the bytes that its shape and dtype need, and begins where the one before it
+// ends.
 class LayoutCheck {
 public:
     LayoutCheck(std::uint64_t data_bytes, const std::string& where)

@@ -16,7 +16,7 @@ struct FileDtype {
     std::optional<Dtype> dtype = {};  // none: mezzo has no such tensors
 };
 const FileDtype* find_file_dtype(std::string_view name);
-// The name of a dtype in files, and its place in the order of the data: high ones come first.
+// The name of a dtype in files, and its rank: tensors of the highest rank come first in the data.
 const char* file_dtype_name(Dtype dtype);
 int file_dtype_rank(Dtype dtype);
 
@@ -26,9 +26,9 @@ struct Header {
     std::vector<TensorInfo> tensors;  // in the order of the data
     Metadata metadata;
 };
-// The order of the data; tensors without elements go before one with some at the same place.
+// Sorts by the place of the data; tensors without elements go before the one with elements at the same place.
 void sort_by_place(std::vector<TensorInfo>& tensors);
-// Reads and checks a header of a file with `data_bytes` after it; `where` begins the errors.
+// Reads and checks the header of a file that has `data_bytes` after it; error texts begin with `where`.
 Header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& where);
 // The text for tensors in the order of the data, padded so that the data begin at a multiple of 8.
 std::string header_text(const Header& header);

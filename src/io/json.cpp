@@ -17,7 +17,7 @@ const char* name(JsonKind kind) {
 
 namespace {
 
-// Passes the events of nlohmann's parser on.
+// Passes the events of nlohmann's parser to a handler.
 class Events {
 public:
     using json = nlohmann::json;
@@ -45,7 +45,8 @@ public:
         handler_.key(value);
         return true;
     }
-    // The reason ends with the text read last, which may be long and hold anything.
+    // The parser's message contains the text that it read last, which may be long and hold any bytes: it is
+    // left out.
     bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
         std::string_view reason = error.what();
         if (const std::size_t end = reason.find("] "); end != reason.npos) reason.remove_prefix(end + 2);
@@ -72,7 +73,8 @@ private:
     JsonHandler& handler_;
 };
 
-// Builds a tree. Open values live in a list of their own, so that no pointer into a growing vector is kept.
+// Builds a tree. Values that are not complete are in a list of their own, so that no pointer into a growing
+// vector is kept.
 class TreeBuilder : public JsonHandler {
 public:
     explicit TreeBuilder(const std::string& where) : where_(where) {}
@@ -127,7 +129,7 @@ private:
     int values_ = 0;
 };
 
-// The length of the UTF-8 sequence at the front (Unicode 15, table 3-7); 0 when it is not valid.
+// The length of the UTF-8 sequence at the front (Unicode 15, table 3-7); 0 if it is not valid.
 std::size_t utf8_length(std::string_view text) {
     const auto byte = [&](std::size_t i) { return i < text.size() ? (unsigned char)(text[i]) : 0u; };
     const auto tail = [&](std::size_t i) { return (byte(i) & 0xc0u) == 0x80u; };

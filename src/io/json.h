@@ -1,4 +1,4 @@
-// JSON for files from strangers: a strict reader without recursion, a small value tree, and quoting.
+// JSON of files that are not trusted: a strict reader without recursion, a small value tree, and quoting.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct JsonScalar {
     std::string text;
 };
 
-// What parse_json() tells while it reads. Handlers may throw.
+// Receives what parse_json() reads, in the order of the text. Handlers may throw.
 class JsonHandler {
 public:
     virtual ~JsonHandler() = default;
@@ -30,8 +30,8 @@ public:
     virtual void scalar(JsonScalar& value) = 0;
 };
 
-// Reads one JSON text (RFC 8259, UTF-8, no byte order mark). `where` begins the errors, such as
-// "safetensors: FILE". Names that occur twice in an object are for the handler to notice.
+// Reads one JSON text (RFC 8259, UTF-8, no byte order mark). Error texts begin with `where`, such as
+// "safetensors: FILE". The handler has to refuse names that occur twice in an object.
 void parse_json(std::string_view text, const std::string& where, JsonHandler& handler);
 
 struct JsonMember;
@@ -49,7 +49,7 @@ struct JsonMember {
 // million values.
 JsonValue parse_json_tree(std::string_view text, const std::string& where);
 
-// The position of the first byte that is not part of valid UTF-8; the size when there is none.
+// The position of the first byte that is not part of valid UTF-8; the size of the text if there is none.
 std::size_t first_invalid_utf8(std::string_view text);
 // Appends text in JSON quotes; it must be valid UTF-8.
 void append_quoted(std::string& out, std::string_view text);

@@ -13,7 +13,8 @@
 
 namespace mezzo::io {
 
-// Files are read and written in pieces that are still in the cache for their digest.
+// Files are read and written in pieces so small that a piece is still in the cache when its digest is
+// computed.
 static constexpr std::size_t cache_piece = 1 << 18;
 
 static_assert(std::endian::native == std::endian::little);
@@ -30,7 +31,7 @@ struct SafeTensorsData {
     InputFile file;
     std::uint64_t data_begin = 0;
     Header header = {};
-    std::vector<std::uint32_t> digests = {};  // of header.tensors, or nothing
+    std::vector<std::uint32_t> digests = {};  // of header.tensors, or empty
     std::vector<std::uint32_t> by_name = {};  // positions in header.tensors
 
     const TensorInfo* find(std::string_view name) const {
@@ -70,7 +71,7 @@ void SafeTensorsData::read_header() {
     });
 }
 
-// The bytes of one of header.tensors, compared with their digest where there is one.
+// Reads the bytes of one of header.tensors and compares them with their digest, if there is one.
 void SafeTensorsData::read_bytes(const TensorInfo& info, void* to) const {
     const std::uint64_t begin = data_begin + info.offset;
     if (digests.empty()) return file.read(begin, to, std::size_t(info.bytes));
@@ -144,7 +145,7 @@ void check_name(const std::string& path, std::string_view name, const char* what
              " is no valid UTF-8");
 }
 
-// The entries in the order of the data; throws unless all can be written.
+// The entries in the order of the data. Throws Error(value) unless all can be written.
 std::vector<const Entry*> ordered(const std::string& path, const StateDict& state) {
     std::vector<const Entry*> entries;
     for (const Entry& entry : state) {
@@ -183,7 +184,7 @@ void check_metadata(const std::string& path, const Metadata& metadata) {
     }
 }
 
-// The digest of what it writes.
+// Writes the elements and returns their digest.
 std::uint32_t write_digested(ReplacedFile& file, const Elements& from) {
     std::uint32_t digest = 0;
     for (std::size_t done = 0; done < from.bytes; done += cache_piece) {
@@ -208,7 +209,8 @@ void save_safetensors(const std::string& path, const StateDict& state, const Met
         header.tensors.push_back({name, file_dtype_name(tensor.dtype()), tensor.shape(), offset, bytes});
         offset += bytes;
     }
-    // What has the elements' digests in it is written again when they are known.
+    // The header contains the tensors' digests, which are computed while the tensors are written: it is
+    // written with zeros first, and again at the end.
     std::vector<std::uint32_t> digests(entries.size());
     Header digested = header;
     add_digests(digested, digests);

@@ -8,7 +8,8 @@
 
 namespace mezzo::io {
 
-// (file name, tensor name), sorted. File names are plain ones, of files beside the index.
+// Pairs of file name and tensor name, sorted. Throws Error(io) unless all file names are those of files
+// beside the index.
 std::vector<std::pair<std::string, std::string>> parse_shard_index(std::string_view text,
                                                                    const std::string& where);
 
