@@ -58,7 +58,7 @@ struct Row {
     }
 };
 
-// body(b, h, row of weights) for every head, in parallel.
+// Calls body(b, h, row of weights) for every head, in parallel.
 template <class F> void for_heads(const AttentionProblem& p, const F& body) {
     parallel_for(p.batch * p.heads, 1, [&](std::int64_t begin, std::int64_t end) {
         Row weights(p.key);

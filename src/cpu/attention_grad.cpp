@@ -147,7 +147,8 @@ Keys AttentionGradient::keys(const Part& part, std::int64_t first, std::int64_t 
     return {first, count, k_turned, v_turned, k, nullptr, dk_sums, dv_sums};
 }
 
-// seen and kept: [panel, query, nr] bytes of the block. False where the mask hides all of it.
+// Writes the mask and what dropout keeps to seen and kept, [panel, query, nr] bytes of the block. Returns
+// false if the mask hides all of it.
 bool AttentionGradient::read_masks(const Part& part, const Queries& q, const Keys& k, std::uint8_t* seen,
                                    std::uint8_t* kept) const {
     std::uint8_t row[block_keys];
@@ -258,7 +259,7 @@ void AttentionGradient::write_keys(const Part& part, const Keys& k) const {
     }
 }
 
-// Gradients of keys that no query may look at.
+// Sets the gradients of keys [first, end), which no query may look at, to 0.
 void AttentionGradient::zero_keys(const Part& part, std::int64_t first, std::int64_t end) const {
     if (p.dim == 0) return;  // no elements, and perhaps no memory
     for (const Heads* x : {&dk, &dv})

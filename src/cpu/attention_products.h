@@ -1,6 +1,6 @@
 // The matrix products of attention, on vectors or on tiles: inputs are packed once and multiplied with blocks
-// of float32 weights. On tiles weights keep 16 significant bits (two planes, tile_tables.h), and an infinity in
-// a bfloat16 input may give NaN where vectors give an infinity.
+// of float32 weights. On tiles 16 significant bits of the weights are used (two planes, tile_tables.h), and
+// an infinity in a bfloat16 input may give NaN where vectors give an infinity.
 #pragma once
 
 #include <cstdint>

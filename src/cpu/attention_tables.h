@@ -47,7 +47,7 @@ struct AttentionKernels {
     void (*row_dots)(const Operand& x, const Operand& y, std::int64_t rows, std::int64_t n, float* dst);
 };
 
-// The avx2 and avx512 ones are empty where they were not compiled.
+// Tables of instruction sets that the compiler lacks are empty.
 extern const AttentionKernels attention_portable, attention_avx2, attention_avx512;
 
 // The kernels of active_isa().

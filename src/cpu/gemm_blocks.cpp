@@ -145,7 +145,7 @@ private:
     }
 };
 
-// op(A) has few rows: op(B) is read once where it lies.
+// op(A) has few rows: op(B) is read once, in place.
 void skinny_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const FewRows x(kernels, rows_of_a(g, 0, 0), g.m, g.k);
     constexpr std::int64_t width = 512;  // columns at once: their sums stay in L1
@@ -162,7 +162,8 @@ void skinny_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
                  });
 }
 
-// op(B) has few columns: C^T = op(B)^T op(A)^T block by block, transposed back on the way to the epilogue.
+// op(B) has few columns: computes C^T = op(B)^T op(A)^T block by block and transposes it back before the
+// epilogue.
 void skinny_columns(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const FewRows x(kernels, columns_of_b(g, 0, 0), g.n, g.k);
     constexpr std::int64_t width = 512;
@@ -190,7 +191,7 @@ struct Strip {
     std::int64_t m, n, k;  // extent
     std::int64_t slots;    // of k in the packed panels
     float *a, *b;          // packed panels; b is null if every block of columns packs its own
-    float* sums;           // [m, ld_sums] float32, or null if k is all there is
+    float* sums;           // [m, ld_sums] float32, or null if the range is all of k
     std::int64_t ld_sums;
     bool first, last;  // of the ranges of k
     bool keep_a;       // a holds these panels already

@@ -109,7 +109,7 @@ private:
     StridedLayout layout_;
 };
 
-// body(begin, n) for chunks that cover [0, total), in parallel.
+// Calls body(begin, n) for chunks that cover [0, total), in parallel.
 template <class F> void for_chunks(std::int64_t total, const F& body) {
     parallel_for(total, grain, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; i += chunk) body(i, end - i < chunk ? end - i : chunk);

@@ -105,7 +105,7 @@ public:
             std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
         } const config;
         static_assert(sizeof config == 64);
-        __asm__ volatile("ldtilecfg %0" ::"m"(config));  // GCC 12's intrinsic says it reads 8 bytes
+        __asm__ volatile("ldtilecfg %0" ::"m"(config));  // reads all 64 bytes; GCC 12's intrinsic says 8
     }
     ~TileScope() { __asm__ volatile("tilerelease" ::: "memory"); }
     TileScope(const TileScope&) = delete;

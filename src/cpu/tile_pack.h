@@ -140,8 +140,8 @@ MEZZO_INLINE void store_exact(char* p, FloatN<16> v, FloatN<16> w) {
 
 // 16 numbers of type T as `planes` bfloat16 numbers each, in the upper halves of floats, whose sum is the
 // number: each is the rest rounded to 8 significant bits, so two hold float16's 11 and three float32's 24.
-// `special` turns NaN where a number has no planes: it is not finite, or a float32 so large that products of parts
-// could overflow where the product of the numbers does not.
+// `special` becomes NaN where a number has no planes: it is not finite, or a float32 so large that products
+// of parts could overflow where the product of the numbers does not.
 template <int planes, class T> struct Planes {
     FloatN<16> of[planes];
 

@@ -62,7 +62,7 @@ struct TileKernels {
     TileProduct bf16_f32, f32_bf16, f16_f32, f32_f16;
 };
 
-// Empty if the compiler has no AMX. To be called only after request_tiles() has returned true.
+// Empty if the compiler has no AMX. Its products may run only after request_tiles() has returned true.
 extern const TileKernels tiles_amx;
 
 }  // namespace mezzo::cpu

@@ -1,6 +1,6 @@
 // Float vectors of any width on compiler vector extensions, with loads and stores that convert 16-bit types.
-// For translation units that are built for one instruction set: everything has internal linkage, because of
-// equal inline functions the linker keeps any one, and code for other processors would then run one with wide
+// For translation units that are built for one instruction set. Everything has internal linkage: of equal
+// inline functions the linker keeps any one, and code for other processors might then run one with wide
 // instructions.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Digests of a safetensors file in its metadata: CRC-32 of each tensor's bytes and of the header. Every single
-// flipped bit, and every run of flipped bits up to 32, changes a CRC-32.
+// Digests of a safetensors file in its metadata: CRC-32 of each tensor's bytes and of the header. A single
+// flipped bit always changes a CRC-32, and so do flipped bits within a run of 32.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ std::uint32_t crc32_of(std::uint32_t before, const void* data, std::size_t bytes
 void add_digests(Header& header, const std::vector<std::uint32_t>& tensors);
 
 // Takes the entries out of a header that was read. Returns the tensors' digests in the order of the data, or
-// nothing for a file without any. Throws Error(io) when the header is not the one that was written: names,
-// dtypes, shapes, places and metadata count, white space and the order of the metadata do not.
+// nothing for a file without any. Throws Error(io) if the header is not the one that was written. Names,
+// dtypes, shapes, places and metadata are compared; white space and the order of the metadata may differ.
 std::vector<std::uint32_t> take_digests(Header& header, const std::string& where);
 
 // The end of all error texts about digests.
