@@ -116,6 +116,20 @@ TEST_CASE("step memory: a traced step runs again in its arena") {
     CHECK(live_objects().storages == before.storages - 1);
 }
 
+TEST_CASE("step memory: a step that allocates nothing holds what it releases") {
+    Tensor outside = block();
+    const std::size_t allocated = memory_stats(cpu_device).allocated;
+    {
+        HeldBlocks held;
+        {
+            ArenaMemory memory(cpu_device, {}, {}, held);
+            outside = Tensor();
+        }
+        CHECK(memory_stats(cpu_device).allocated == allocated);
+    }
+    CHECK(memory_stats(cpu_device).allocated < allocated);
+}
+
 TEST_CASE("step memory: what is released between fork and join is free after the join") {
     const auto step = [](MemoryHook& memory) {
         const Tensor before = block();

@@ -77,7 +77,8 @@ TEST_CASE("a third backend: names and errors", "[backend]") {
 TEST_CASE("a kernel is for the op whose attributes it reads", "[backend]") {
     const KernelEntry entry = kernel_entry<counted>();
     CHECK(entry.id == &kernel_id<kernels::RmsNorm>);
-    entry.run({}, nullptr, {});
+    const kernels::RmsNorm attributes{};
+    entry.run({}, &attributes, {});
     CHECK(calls == 1);
     CHECK(kernel_entry<of_layer_norm>().id != entry.id);
     // Another op's kernel is no kernel of this one, at compile time.

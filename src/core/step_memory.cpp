@@ -108,7 +108,8 @@ Block* ArenaMemory::allocate(std::size_t bytes) {
 }
 
 bool ArenaMemory::keeps(Block* block) noexcept {
-    if (!(block->arena == arena_)) {
+    // A step that allocates nothing has no arena: then every block is from outside.
+    if (!arena_ || !(block->arena == arena_)) {
         held_.add(block);
         return true;
     }

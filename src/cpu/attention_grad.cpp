@@ -242,7 +242,7 @@ void AttentionGradient::block(const Part& part, const Queries& q, const Keys& k)
         if (!read_masks(part, q, k, seen, kept)) return;
     }
     for (std::int64_t j = 0; j < k.count; j += nr)
-        panel(part, q, k, j, seen + j * q.count, dropped ? kept + j * q.count : nullptr);
+        panel(part, q, k, j, seen ? seen + j * q.count : nullptr, dropped ? kept + j * q.count : nullptr);
     if (!part.dq) return;
     const char* const ds = scratch().weights.get<char>(products.weights_a_bytes(block_queries, block_keys));
     products.multiply(Types::weights_inputs, ds, k.count, k.k, k.count, q.count, p.dim, q.dq, ldq, true);

@@ -91,7 +91,7 @@ double element(const Tensor& x, std::int64_t i) {
 // The mean of x - shift. It is subtracted from each element first: in a sum of large numbers the differences
 // would be rounded away.
 template <class T> double shifted_mean(const T* x, std::int64_t n, T shift) {
-    Buffer buffer;
+    Chunk buffer;
     double total = 0;
     for (std::int64_t i = 0; i < n; i += chunk) {
         const std::int64_t count = n - i < chunk ? n - i : chunk;

@@ -73,7 +73,7 @@ void assign(const Tensor& x, const Tensor& y) {
     const Source source(x, y->shape, y->dtype);
     const Sink sink(y, y->dtype);
     for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) {
-        Buffer buffer;
+        Chunk buffer;
         sink.store(begin, n, source.read(begin, n, buffer));
     });
 }
@@ -102,7 +102,7 @@ void fill(In, const kernels::Fill& at, Out out) {
     repeat.strides[0] = 0;
     const Source source(element.bytes, y->dtype, repeat, y->dtype);
     const Sink sink(y, y->dtype);
-    Buffer buffer;  // all chunks have the same values
+    Chunk buffer;  // all chunks have the same values
     const void* values = source.read(0, y->numel < chunk ? y->numel : chunk, buffer);
     for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) { sink.store(begin, n, values); });
 }
@@ -136,7 +136,7 @@ void arange(In, const kernels::Arange&, Out out) {
     const Dtype dtype = is_floating(y->dtype) ? float64 : int64;
     const Sink sink(y, dtype);
     for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) {
-        Buffer buffer;
+        Chunk buffer;
         if (dtype == float64)
             for (std::int64_t i = 0; i < n; ++i) buffer.as<double>()[i] = double(begin + i);
         else

@@ -41,7 +41,7 @@ void unary(UnaryOp op, In in, Out out, double alpha = 0, double beta = 0) {
         return;
     }
     for_chunks(out[0]->numel, [&, loop = loop](std::int64_t begin, std::int64_t n) {
-        Buffer buffer;
+        Chunk buffer;
         const void* from = x.read(begin, n, buffer);
         loop(y.open(begin, buffer), from, n, alpha, beta);
         y.finish(begin, n, buffer);
@@ -62,7 +62,7 @@ void binary(BinaryLoop loop, Dtype compute, Dtype result, In in, Out out) {
         return;
     }
     for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
-        Buffer buffer_a, buffer_b;
+        Chunk buffer_a, buffer_b;
         const void* from_a = single_a ? a.value() : a.read(begin, n, buffer_a);
         const void* from_b = single_b ? b.value() : b.read(begin, n, buffer_b);
         loop(y.open(begin, buffer_a), from_a, from_b, n, single);
@@ -86,7 +86,7 @@ template <class T, class F> void test(In in, Out out, const F& f) {
     const Source x(in[0], out[0]->shape, dtype_of<T>());
     const Sink y(out[0], boolean);
     for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
-        Buffer buffer_x, buffer_y;
+        Chunk buffer_x, buffer_y;
         const T* from = x.template read_as<T>(begin, n, buffer_x);
         bool* to = y.template open_as<bool>(begin, buffer_y);
         for (std::int64_t i = 0; i < n; ++i) to[i] = f(from[i]);
@@ -97,7 +97,7 @@ template <class T, class F> void test(In in, Out out, const F& f) {
 template <class T>
 void select(const Source& condition, const Source& a, const Source& b, const Sink& y, std::int64_t numel) {
     for_chunks(numel, [&](std::int64_t begin, std::int64_t n) {
-        Buffer buffer_c, buffer_a, buffer_b;
+        Chunk buffer_c, buffer_a, buffer_b;
         const std::uint8_t* c = condition.read_as<std::uint8_t>(begin, n, buffer_c);
         const T* from_a = a.read_as<T>(begin, n, buffer_a);
         const T* from_b = b.read_as<T>(begin, n, buffer_b);
@@ -134,7 +134,7 @@ template <class T> void clamp_grad(In in, const kernels::ClampGrad& at, Out out)
     const Source g(in[0], out[0]->shape, dtype_of<T>()), x(in[1], out[0]->shape, dtype_of<T>());
     const Sink y(out[0], dtype_of<T>());
     for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
-        Buffer buffer_g, buffer_x;
+        Chunk buffer_g, buffer_x;
         const T* from_g = g.template read_as<T>(begin, n, buffer_g);
         const T* from_x = x.template read_as<T>(begin, n, buffer_x);
         real_loops<T>().clamp_grad(y.template open_as<T>(begin, buffer_g), from_g, from_x, n, T(at.low),

@@ -19,14 +19,14 @@ template <class T> void loss(LossOp op, In in, Reduction reduction, double beta,
     const Source x(in[0], shape, dtype_of<T>()), target(in[1], shape, dtype_of<T>());
     const RealLoops<T>& loops = real_loops<T>();
     const auto values = [&](std::int64_t begin, std::int64_t n, T* to) {
-        Buffer buffer_x, buffer_t;
+        Chunk buffer_x, buffer_t;
         loops.loss[int(op)](to, x.template read_as<T>(begin, n, buffer_x),
                             target.template read_as<T>(begin, n, buffer_t), n, T(beta));
     };
     if (reduction == Reduction::none) {
         const Sink sink(y, dtype_of<T>());
         for_chunks(numel, [&](std::int64_t begin, std::int64_t n) {
-            Buffer buffer;
+            Chunk buffer;
             values(begin, n, sink.template open_as<T>(begin, buffer));
             sink.finish(begin, n, buffer);
         });
@@ -35,7 +35,7 @@ template <class T> void loss(LossOp op, In in, Reduction reduction, double beta,
     const std::int64_t chunks = (numel + chunk - 1) / chunk;
     std::vector<double> partial(static_cast<std::size_t>(chunks));
     parallel_for(chunks, grain / chunk, [&](std::int64_t first, std::int64_t last) {
-        Buffer buffer;
+        Chunk buffer;
         for (std::int64_t i = first; i < last; ++i) {
             const std::int64_t n = numel - i * chunk < chunk ? numel - i * chunk : chunk;
             values(i * chunk, n, buffer.as<T>());
@@ -59,7 +59,7 @@ template <class T> void loss_grad(LossOp op, In in, Reduction reduction, double 
     const Compute compute = compute_for(dtype_of<T>());
     const Loops& all = active_loops();
     for_chunks(numel, [&](std::int64_t begin, std::int64_t n) {
-        Buffer buffer_x, buffer_t;
+        Chunk buffer_x, buffer_t;
         const T* from = x.template read_as<T>(begin, n, buffer_x);
         const T* wanted = target.template read_as<T>(begin, n, buffer_t);
         T* const to = sink.template open_as<T>(begin, buffer_x);
@@ -81,7 +81,7 @@ template <class T> void loss_grad(LossOp op, In in, Reduction reduction, double 
 template <class T> void check_probabilities(const Tensor& x) {
     const Source source(x, x->shape, dtype_of<T>());
     for_chunks(x->numel, [&](std::int64_t begin, std::int64_t n) {
-        Buffer buffer;
+        Chunk buffer;
         const T* const values = source.template read_as<T>(begin, n, buffer);
         bool outside = false;
         for (std::int64_t i = 0; i < n; ++i) outside |= values[i] < T(0) || values[i] > T(1);

@@ -180,7 +180,7 @@ public:
     void store(int i, const Tensor& y) const {
         const Sink sink(y, float64);
         parallel_for(m_.cols, grain / (blocks_ + 1) + 1, [&](std::int64_t first, std::int64_t last) {
-            Buffer buffer;
+            Chunk buffer;
             double* const total = buffer.as<double>();
             for (std::int64_t begin = first; begin < last; begin += chunk) {
                 const std::int64_t n = last - begin < chunk ? last - begin : chunk;

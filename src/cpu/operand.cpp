@@ -127,7 +127,7 @@ void Source::finish() {
     if (single_) convert(base_, dtype_, value_, as_, 1);
 }
 
-const void* Source::convert_to(std::int64_t begin, std::int64_t n, Buffer& buffer) const {
+const void* Source::convert_to(std::int64_t begin, std::int64_t n, Chunk& buffer) const {
     if (single_) {
         with_bits(size_of(as_), [&]<class T>(T value) {
             std::memcpy(&value, value_, sizeof(T));
@@ -138,7 +138,7 @@ const void* Source::convert_to(std::int64_t begin, std::int64_t n, Buffer& buffe
     } else if (dtype_ == as_) {
         gather(layout_, base_, size_, begin, n, buffer.bytes);
     } else {
-        Buffer raw;
+        Chunk raw;
         gather(layout_, base_, size_, begin, n, raw.bytes);
         convert(raw.bytes, dtype_, buffer.bytes, as_, n);
     }
@@ -160,7 +160,7 @@ void Sink::store(std::int64_t begin, std::int64_t n, const void* values) const {
     } else if (dtype_ == from_) {
         scatter(layout_, base_, size_, begin, n, static_cast<const char*>(values));
     } else {
-        Buffer raw;
+        Chunk raw;
         convert(values, from_, raw.bytes, dtype_, n);
         scatter(layout_, base_, size_, begin, n, raw.bytes);
     }

@@ -26,7 +26,7 @@ constexpr Compute compute_for(Dtype result) {
 }
 
 // One chunk of elements of any type.
-struct Buffer {
+struct Chunk {
     alignas(64) char bytes[chunk * 8];
     template <class T> T* as() { return reinterpret_cast<T*>(bytes); }
 };
@@ -65,15 +65,15 @@ public:
     bool direct() const { return direct_; }
     const char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
     // Elements [begin, begin + n), n <= chunk: in place or in the buffer.
-    const void* read(std::int64_t begin, std::int64_t n, Buffer& buffer) const {
+    const void* read(std::int64_t begin, std::int64_t n, Chunk& buffer) const {
         return direct_ ? at(begin) : convert_to(begin, n, buffer);
     }
-    template <class T> const T* read_as(std::int64_t begin, std::int64_t n, Buffer& buffer) const {
+    template <class T> const T* read_as(std::int64_t begin, std::int64_t n, Chunk& buffer) const {
         return static_cast<const T*>(read(begin, n, buffer));
     }
 
 private:
-    const void* convert_to(std::int64_t begin, std::int64_t n, Buffer& buffer) const;
+    const void* convert_to(std::int64_t begin, std::int64_t n, Chunk& buffer) const;
     void finish();
     const char* base_;
     std::size_t size_;  // of an element in memory
@@ -91,11 +91,11 @@ public:
     char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
     // The memory to compute elements from `begin` on in: the tensor's own or the buffer. finish() with the
     // same arguments then stores them.
-    void* open(std::int64_t begin, Buffer& buffer) const { return direct_ ? at(begin) : buffer.bytes; }
-    template <class T> T* open_as(std::int64_t begin, Buffer& buffer) const {
+    void* open(std::int64_t begin, Chunk& buffer) const { return direct_ ? at(begin) : buffer.bytes; }
+    template <class T> T* open_as(std::int64_t begin, Chunk& buffer) const {
         return static_cast<T*>(open(begin, buffer));
     }
-    void finish(std::int64_t begin, std::int64_t n, const Buffer& buffer) const {
+    void finish(std::int64_t begin, std::int64_t n, const Chunk& buffer) const {
         if (!direct_) store(begin, n, buffer.bytes);
     }
     // Writes n <= chunk elements of dtype `from`.

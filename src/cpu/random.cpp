@@ -34,7 +34,7 @@ template <class T, class F> void from_words(const RandomState& stream, const Ten
     const Sink sink(y, dtype_of<T>());
     for_chunks_of_words(y->numel, [&](std::int64_t begin, std::int64_t n) {
         const Words words(stream, begin / 4, (n + 3) / 4);
-        Buffer buffer;
+        Chunk buffer;
         for (std::int64_t i = 0; i < n; ++i) buffer.as<T>()[i] = element(words.word[i]);
         sink.store(begin, n, buffer.bytes);
     });
@@ -52,7 +52,7 @@ template <class T> void normal(const kernels::RandomNormal& at, const Tensor& y)
         const Words words(at.stream, begin / 4, (n + 3) / 4);
         alignas(64) float standard[chunk];
         active_loops().box_muller(standard, words.word, (n + 1) / 2);
-        Buffer buffer;
+        Chunk buffer;
         for (std::int64_t i = 0; i < n; ++i) buffer.as<T>()[i] = T(at.mean) + T(at.stddev) * T(standard[i]);
         sink.store(begin, n, buffer.bytes);
     });
@@ -89,7 +89,7 @@ void dropout(In in, const kernels::Dropout& at, Out out) {
         const Sink sink(y, dtype_of<T>());
         for_chunks_of_words(y->numel, [&](std::int64_t begin, std::int64_t n) {
             const Words words(at.stream, begin / 8, (n + 7) / 8);
-            Buffer buffer;
+            Chunk buffer;
             const T* from = source.template read_as<T>(begin, n, buffer);
             T* to = sink.template open_as<T>(begin, buffer);
             if constexpr (std::is_same_v<T, float>)

@@ -75,7 +75,7 @@ template <class T, bool largest> struct ExtremeOf {
 template <class A, class F>
 void write(const Tensor& y, std::int64_t begin, std::int64_t n, const A* values, const F& finish) {
     const Sink sink(y, dtype_of<A>());
-    Buffer buffer;
+    Chunk buffer;
     for (std::int64_t i = 0; i < n; i += chunk) {
         const std::int64_t count = n - i < chunk ? n - i : chunk;
         for (std::int64_t j = 0; j < count; ++j) buffer.as<A>()[j] = finish(values[i + j]);
@@ -91,7 +91,7 @@ void reduce_rows(const Source& x, std::int64_t rows, std::int64_t length, const 
     std::vector<A> results(std::size_t(rows * parts), R::identity());
     parallel_for(rows * parts, length == 0 ? rows + 1 : grain / (length < block ? length : block) + 1,
                  [&](std::int64_t first, std::int64_t last) {
-                     Buffer buffer;
+                     Chunk buffer;
                      for (std::int64_t item = first; item < last; ++item) {
                          const std::int64_t row = item / parts, from = item % parts * block;
                          const std::int64_t to = from + block < length ? from + block : length;
@@ -123,7 +123,7 @@ void reduce_rows(const Source& x, std::int64_t rows, std::int64_t length, const 
 template <class R, class T> void reduce_block(const Source& x, std::int64_t begin, std::int64_t rows,
                                               std::int64_t cols, typename R::A* sums) {
     using A = typename R::A;
-    Buffer buffer, folded;
+    Chunk buffer, folded;
     const std::int64_t fold = cols <= 32 ? 256 / cols : 1;
     if (fold < 2 || rows < 2 * fold) {
         for (std::int64_t i = 0; i < rows; ++i)
@@ -237,7 +237,7 @@ template <class T> void arg_max(const Tensor& x, int dim, const Tensor& y) {
     const std::int64_t length = dim < x->shape.size() ? x->shape[dim] : 1;
     auto* const result = reinterpret_cast<std::int64_t*>(y->bytes());
     parallel_for(outer * inner, grain / (length + 1) + 1, [&](std::int64_t first, std::int64_t last) {
-        Buffer buffer;
+        Chunk buffer;
         for (std::int64_t item = first; item < last; ++item) {
             StridedLayout line;
             line.add(length, inner);
@@ -273,7 +273,7 @@ template <class T> void amax_grad(In in, Out out) {
     const auto tie = [](T a, T b) {
         return a == b;
     };  // false for NaN: if the maximum is NaN, so is the gradient of all elements that it was taken of
-    Buffer px, py, pg, pp;
+    Chunk px, py, pg, pp;
     for (const bool counting : {true, false})
         for (std::int64_t i = 0; i < x->numel; i += chunk) {
             const std::int64_t n = x->numel - i < chunk ? x->numel - i : chunk;

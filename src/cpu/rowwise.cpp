@@ -40,7 +40,7 @@ template <class T> const T* read_line(const Tensor& x, const Lines& lines, std::
     StridedLayout layout;
     layout.add(lines.length, lines.inner);
     const Source source(base, x->dtype, layout, dtype_of<T>());
-    Buffer buffer;
+    Chunk buffer;
     for (std::int64_t i = 0; i < lines.length; i += chunk) {
         const std::int64_t n = lines.length - i < chunk ? lines.length - i : chunk;
         std::memcpy(values + i, source.read(i, n, buffer), std::size_t(n) * sizeof(T));
@@ -65,7 +65,7 @@ template <class T> void write_line(const Tensor& y, const Lines& lines, std::int
     }
     StridedLayout layout;
     layout.add(lines.length, lines.inner);
-    Buffer buffer;
+    Chunk buffer;
     for (std::int64_t i = 0; i < lines.length; i += chunk) {
         const std::int64_t n = lines.length - i < chunk ? lines.length - i : chunk;
         convert(values + i, dtype_of<T>(), buffer.bytes, y->dtype, n);

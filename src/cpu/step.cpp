@@ -64,7 +64,7 @@ char* element(void* p, std::int64_t i, Dtype dtype) {
 template <class T, class F>
 void with_elements(void* p, Dtype dtype, std::int64_t begin, std::int64_t n, bool write, const F& body) {
     if (dtype == dtype_of<T>()) return body(reinterpret_cast<T*>(element(p, begin, dtype)), n);
-    Buffer buffer;
+    Chunk buffer;
     for (std::int64_t i = begin; i < begin + n; i += chunk) {
         const std::int64_t count = std::min(begin + n - i, chunk);
         convert(element(p, i, dtype), dtype, buffer.bytes, dtype_of<T>(), count);
@@ -147,7 +147,7 @@ void update_piece(OptimizerId optimizer, UpdateLoop<T> loop, const ParamRef& ref
     const bool convert_grad = ref.grad_dtype != dtype, convert_param = ref.dtype != dtype;
     const std::int64_t end = piece.begin + piece.n;
     const std::int64_t step = convert_grad || convert_param || ref.copy16 ? chunk : std::int64_t(piece.n);
-    Buffer grad_buffer, param_buffer;
+    Chunk grad_buffer, param_buffer;
     for (std::int64_t i = piece.begin; i < end; i += step) {
         const std::int64_t n = loop.n = std::min(end - i, step);
         const char* grad = element(ref.grad, i, ref.grad_dtype);
