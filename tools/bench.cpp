@@ -43,8 +43,8 @@ using Step = std::function<void()>;
 
 // One training step: forward under autocast when the case is 16 bit, backward, update. Gradients are dropped
 // at its end, so that a captured step finds none.
-Step training_step(const Settings& s, std::shared_ptr<mz::optim::Optimizer> optimizer, bool scaled,
-                   std::function<mz::Tensor()> loss_of) {
+Step training_step(const Settings& s, const std::shared_ptr<mz::optim::Optimizer>& optimizer, bool scaled,
+                   const std::function<mz::Tensor()>& loss_of) {
     auto scaler = std::make_shared<mz::amp::GradScaler>(mz::amp::GradScalerOptions{.enabled = scaled});
     return [=, &s] {
         mz::Tensor loss;
@@ -94,7 +94,7 @@ Step bert_step(const Settings& s, const mz::nn::BertConfig& config, std::int64_t
 
 // An op on tensors of the given shapes in the case's dtype, without gradients.
 Step op_step(const Settings& s, const std::vector<mz::Shape>& shapes,
-             std::function<mz::Tensor(const mz::Tensors&)> op) {
+             const std::function<mz::Tensor(const mz::Tensors&)>& op) {
     mz::manual_seed(0);
     mz::Tensors inputs;
     for (const mz::Shape& shape : shapes)
@@ -118,7 +118,7 @@ Step bert_base_step(const Settings& s, std::int64_t length) {
 
 using Make = std::function<Step(const Settings&)>;
 
-Make op_case(std::vector<mz::Shape> shapes, std::function<mz::Tensor(const mz::Tensors&)> op) {
+Make op_case(const std::vector<mz::Shape>& shapes, const std::function<mz::Tensor(const mz::Tensors&)>& op) {
     return [=](const Settings& s) { return op_step(s, shapes, op); };
 }
 
@@ -163,7 +163,7 @@ double now() {
 }
 
 // The step as a CUDA graph: one launch.
-Step captured(const Settings& s, Step step) {
+Step captured(const Settings& s, const Step& step) {
     auto graph = std::make_shared<mz::cuda::CapturedStep>(
         [step](const mz::Tensors&) {
             step();

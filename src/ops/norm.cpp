@@ -127,7 +127,7 @@ Tensors fused_grads(const Node& c, const kernels::DropoutAddLayerNorm& at, const
 }
 
 Tensors dropout_add_layer_norm_vjp(const Node& c, const kernels::DropoutAddLayerNorm& at, const Tensors& g) {
-    const bool of_x_bias = c.inputs[x_bias_input].shape.size() > 0 && c.needs(x_bias_input);
+    const bool of_x_bias = !c.inputs[x_bias_input].shape.empty() && c.needs(x_bias_input);
     Tensors of(5);  // x, residual, weight, bias, x_bias
     if (g[0].defined()) of = fused_grads(c, at, g[0], of_x_bias);
     if (g.size() > 1 && g[1].defined()) {  // of z: there is one in derivatives of higher order only
