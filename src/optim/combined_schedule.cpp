@@ -100,6 +100,7 @@ Schedule sequential(const std::vector<Scheduler>& schedulers, std::vector<std::i
         check(milestones[i] > (i == 0 ? 0 : milestones[i - 1]), ErrorKind::value, "SequentialLR: milestone ",
               i, " is ", milestones[i], "; they must be positive and rise");
     std::vector<Schedule> parts;
+    parts.reserve(schedulers.size());
     for (const Scheduler& scheduler : schedulers) parts.push_back(schedule_of("SequentialLR", scheduler));
     return [parts, milestones](double base, std::int64_t steps) {
         const auto next = std::upper_bound(milestones.begin(), milestones.end(), steps);
@@ -111,6 +112,7 @@ Schedule sequential(const std::vector<Scheduler>& schedulers, std::vector<std::i
 Schedule chained(const std::vector<Scheduler>& schedulers) {
     check(!schedulers.empty(), ErrorKind::value, "ChainedScheduler: there are no schedulers");
     std::vector<Schedule> parts;
+    parts.reserve(schedulers.size());
     for (const Scheduler& scheduler : schedulers) parts.push_back(schedule_of("ChainedScheduler", scheduler));
     return [parts](double base, std::int64_t steps) {
         for (const Schedule& part : parts) base = part(base, steps);
