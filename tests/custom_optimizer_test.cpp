@@ -261,7 +261,49 @@ void refuses(const Odd::Act& act, const std::string& text) {
     CHECK(optimizer.applied_steps() == 0);
 }
 
+// w += g, without temporary tensors.
+class InPlace : public optim::CustomOptimizer {
+public:
+    explicit InPlace(const Tensors& params)
+        : CustomOptimizer({"InPlace", {{"lr", 1}}}, {{.params = params}}) {}
+
+protected:
+    void update(optim::ParameterUpdate& p) override { p.value.add_(p.grad); }
+};
+
+// Lets the device allocate more and more, until a step of two large parameters, the second twice as large, succeeds.
+void short_of_memory() {
+    const std::int64_t n = 3 << 20;
+    const Tensor first = ones({n}).set_requires_grad(), second = ones({2 * n}).set_requires_grad();
+    InPlace optimizer({first, second});
+    first.set_grad(ones({n}));
+    second.set_grad(ones({2 * n}));
+    const auto changed = [](const Tensor& w) { return min(w.detach()).item<double>() != 1; };
+    for (std::size_t failures = 0, stepped = 0; stepped == 0; ++failures) {
+        amp::GradScaler scaler({.init_scale = 1});
+        static_cast<void>(scaler.scale(ones({1})));
+        empty_cache(cpu_device);
+        set_memory_limit(cpu_device,
+                         memory_stats(cpu_device).reserved + (failures + 1) * std::size_t(n) * sizeof(float));
+        try {
+            scaler.step(optimizer);
+            stepped = 1;
+            CHECK(failures > 1);
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::memory);
+        }
+        set_memory_limit(cpu_device, 0);
+        CHECK(changed(first) == (stepped == 1));
+        CHECK(changed(second) == (stepped == 1));
+        REQUIRE(failures < 100);
+    }
+}
+
 }  // namespace
+
+TEST_CASE("an optimizer in ops that is short of memory has changed nothing", "[optim][memory]") {
+    short_of_memory();
+}
 
 TEST_CASE("an optimizer in ops: errors name what is wrong", "[optim]") {
     using Update = optim::ParameterUpdate;

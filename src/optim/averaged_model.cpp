@@ -85,6 +85,8 @@ StateDict AveragedModel::state_dict() const {
 void AveragedModel::load_state_dict(const StateDict& state) {
     NoGrad plain;
     std::unordered_map<std::string, Tensor> entries(state.begin(), state.end());
+    check(entries.size() == state.size(), ErrorKind::value, "AveragedModel.load_state_dict: of ",
+          state.size(), " entries only ", entries.size(), " have a name of their own");
     const auto take = [&](const std::string& name) {
         const auto at = entries.find(name);
         check(at != entries.end() && at->second.defined(), ErrorKind::value,

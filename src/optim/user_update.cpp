@@ -129,9 +129,15 @@ void check_results(const OptimizerImpl& optimizer, const GradientList& plan,
     }
 }
 
-// target = result, unless the step is skipped.
-void take_over(const Tensor& target, const Tensor& result, const Tensor& skipped) {
-    target.copy_(skipped.defined() ? where(skipped, target, result.to(target.dtype())) : result);
+// A result and where it goes.
+struct Write {
+    Tensor target, result;
+};
+
+// The result in the target's dtype; the target's own values if the step is skipped.
+Write write_of(const Tensor& target, const Tensor& result, const Tensor& skipped) {
+    const Tensor same = result.to(target.dtype());
+    return {target, skipped.defined() ? where(skipped, target, same) : same};
 }
 
 // Adds 1 to the counts of updates, or, if the step is skipped, to the count of skipped steps.
@@ -162,17 +168,22 @@ void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool co
         skipped = ne(found_inf, 0.0);
         applied = 1.0 - found_inf;
     }
+    // All memory is allocated before the first parameter changes.
+    std::vector<Write> writes;
     for (std::size_t i = 0; i < updates.size(); ++i) {
         const Slot& slot = optimizer.slots[plan.indices[i]];
         const Tensor target = target_of(optimizer, slot);
-        take_over(target, updates[i].value, skipped);
-        const Tensors& states = UpdateAccess::states(updates[i]);
-        for (std::size_t k = 0; k < states.size(); ++k) take_over(slot.state[k], states[k], skipped);
+        writes.push_back(write_of(target, updates[i].value, skipped));
+        const Tensor value = writes.back().result;
         if (has_master(optimizer, slot))
-            slot.param.detach().copy_(target);
+            writes.push_back({slot.param.detach(), value});
         else if (const Copy16& copy16 = slot.param->grads().copy16; is_16bit(copy16.wanted))
-            copy16.value.copy_(target);  // nobody else holds it since plan_update()
+            writes.push_back({copy16.value, value});  // nobody else holds it since plan_update()
+        const Tensors& states = UpdateAccess::states(updates[i]);
+        for (std::size_t k = 0; k < states.size(); ++k)
+            writes.push_back(write_of(slot.state[k], states[k], skipped));
     }
+    for (const Write& write : writes) write.target.copy_(write.result);
     count(optimizer, plan, skipped, applied);
 }
 
