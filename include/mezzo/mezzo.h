@@ -13,6 +13,7 @@
 #include "mezzo/data.h"
 #include "mezzo/device.h"
 #include "mezzo/grad_scaler.h"
+#include "mezzo/image_ops.h"
 #include "mezzo/io.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/module.h"

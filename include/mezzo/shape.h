@@ -78,4 +78,12 @@ std::int64_t checked_numel(const char* op, const Shape& shape, std::size_t eleme
 // others.
 [[nodiscard]] int wrap_dim(const char* op, std::int64_t dim, int dims);
 
+// Two numbers for the two axes of an image: {3, 5} is 3 along the height, 5 along the width; 3 is both.
+struct Size2d {
+    std::int64_t height, width;
+    constexpr Size2d(std::int64_t both) : height(both), width(both) {}
+    constexpr Size2d(std::int64_t h, std::int64_t w) : height(h), width(w) {}
+    friend constexpr bool operator==(const Size2d&, const Size2d&) = default;
+};
+
 }  // namespace mezzo

@@ -1,0 +1,37 @@
+// Convolutions of images [N, H, W, C] with weights [O, kernel height, kernel width, C / groups]. Sums are
+// float32 (float64 for float64) and rounded once.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernel.h"
+#include "mezzo/shape.h"
+
+namespace mezzo::kernels {
+
+// Where a convolution reads: result (ho, wo) reads x at (ho stride.height - padding.height + r
+// dilation.height, wo stride.width - ...) for the tap (r, s) of the weight. Pixels outside x are 0.
+struct ConvGeometry {
+    Size2d stride = 1, padding = 0, dilation = 1;
+    std::int64_t groups = 1;
+};
+
+// x [N, H, W, C], weight, optional bias [O] -> y [N, Ho, Wo, O].
+struct Conv2d {
+    static constexpr const char* name = "conv2d";
+    ConvGeometry geometry = {};
+};
+// g [N, Ho, Wo, O], weight -> the gradient of x [N, H, W, C]; its size is the result's.
+struct Conv2dInputGrad {
+    static constexpr const char* name = "conv2d_input_grad";
+    ConvGeometry geometry = {};
+};
+// g [N, Ho, Wo, O], x [N, H, W, C] -> the gradient of the weight + beta * result; its size is the result's.
+// The result may be float32 for 16-bit g and x.
+struct Conv2dWeightGrad {
+    static constexpr const char* name = "conv2d_weight_grad";
+    ConvGeometry geometry = {};
+    double beta = 0;  // 0: the result's old elements are not read
+};
+
+}  // namespace mezzo::kernels
