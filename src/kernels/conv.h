@@ -21,17 +21,20 @@ struct Conv2d {
     static constexpr const char* name = "conv2d";
     ConvGeometry geometry = {};
 };
-// g [N, Ho, Wo, O], weight -> the gradient of x [N, H, W, C]; its size is the result's.
+// g [N, Ho, Wo, O], weight -> the gradient of x [N, H, W, C]; pixels of x that no window reads get 0. g may
+// have fewer rows and columns than a convolution of x.
 struct Conv2dInputGrad {
     static constexpr const char* name = "conv2d_input_grad";
     ConvGeometry geometry = {};
+    Size2d size = 0;  // H, W: the result's own
 };
-// g [N, Ho, Wo, O], x [N, H, W, C] -> the gradient of the weight + beta * result; its size is the result's.
-// The result may be float32 for 16-bit g and x.
+// g [N, Ho, Wo, O], x [N, H, W, C] -> the gradient of the weight + beta * result. g may have fewer rows and
+// columns than a convolution of x. The result may be float32 for 16-bit g and x.
 struct Conv2dWeightGrad {
     static constexpr const char* name = "conv2d_weight_grad";
     ConvGeometry geometry = {};
-    double beta = 0;  // 0: the result's old elements are not read
+    Size2d kernel_size = 1;  // of the weight: the result's own
+    double beta = 0;         // 0: the result's old elements are not read
 };
 
 }  // namespace mezzo::kernels

@@ -1,0 +1,287 @@
+// conv2d, conv1d and conv_transpose2d: three rows, of which each one's gradients are the other two.
+#include "ops/conv.h"
+
+#include <algorithm>
+
+#include "core/branch.h"
+#include "mezzo/image_ops.h"
+#include "ops/products.h"
+
+namespace mezzo {
+
+namespace {
+
+using kernels::ConvGeometry;
+
+const KernelOf<kernels::Conv2dWeightGrad> weight_grad_kernel;
+
+Tensors conv2d_vjp(const Node& c, const kernels::Conv2d& at, const Tensors& g);
+Tensors input_grad_vjp(const Node& c, const kernels::Conv2dInputGrad& at, const Tensors& g);
+Tensors weight_grad_vjp(const Node& c, const kernels::Conv2dWeightGrad& at, const Tensors& g);
+
+const OpOf<kernels::Conv2d> conv2d_op{{.cast = Cast::low,
+                                       .save = save_first | save_second,
+                                       .vjp = row_function<conv2d_vjp>,
+                                       .decomposition = row_function<conv2d_decomposition>}};
+const OpOf<kernels::Conv2dInputGrad> input_grad_op{
+    {.vjp = row_function<input_grad_vjp>, .decomposition = row_function<conv2d_input_grad_decomposition>}};
+const OpOf<kernels::Conv2dInputGrad> conv_transpose2d_op{
+    {.name = "conv_transpose2d",
+     .cast = Cast::low,
+     .vjp = row_function<input_grad_vjp>,
+     .decomposition = row_function<conv2d_input_grad_decomposition>}};
+const OpOf<kernels::Conv2dWeightGrad> weight_grad_op{
+    {.vjp = row_function<weight_grad_vjp>, .decomposition = row_function<conv2d_weight_grad_decomposition>}};
+
+Size2d image_size(const Shape& shape) { return {shape[1], shape[2]}; }
+
+// The two operands in their common dtype: in a second derivative one may be a float32 gradient of a weight.
+struct Pair {
+    Tensor a, b;
+    Pair(const Tensor& x, const Tensor& y) : a(x), b(y) {
+        const Dtype dtype = promote(x.dtype(), y.dtype());
+        a = cast(x, dtype);
+        b = cast(y, dtype);
+    }
+};
+
+// The first rows and columns of a convolution, as many as `size` says.
+Tensor convolved(const Tensor& x, const Tensor& weight, const ConvGeometry& at, Size2d size) {
+    const Pair in(x, weight);
+    const Shape whole{
+        x.size(0),
+        conv_size(x.size(1), weight.size(1), at.stride.height, at.padding.height, at.dilation.height),
+        conv_size(x.size(2), weight.size(2), at.stride.width, at.padding.width, at.dilation.width),
+        weight.size(0)};
+    return call(conv2d_op, {in.a, in.b}, {.geometry = at}, whole)
+        .slice(1, 0, size.height)
+        .slice(2, 0, size.width);
+}
+
+Tensor input_grad(const Tensor& g, const Tensor& weight, const ConvGeometry& at, Size2d size) {
+    const Pair in(g, weight);
+    return call(input_grad_op, {in.a, in.b}, {.geometry = at, .size = size},
+                {g.size(0), size.height, size.width, weight.size(3) * at.groups});
+}
+
+// In float32 if the operands are 16 bit and `wanted` is another dtype.
+Tensor weight_grad(const Tensor& g, const Tensor& x, const ConvGeometry& at, Size2d kernel_size,
+                   Dtype wanted) {
+    const Pair in(g, x);
+    const bool to_float = is_16bit(in.a.dtype()) && !(wanted == in.a.dtype());
+    return call(weight_grad_op, {in.a, in.b}, {.geometry = at, .kernel_size = kernel_size},
+                {g.size(3), kernel_size.height, kernel_size.width, x.size(3) / at.groups},
+                to_float ? std::optional(float32) : std::nullopt);
+}
+
+// The gradient of the weight, input 1, from the gradient g of a convolution of x. Where the engine allows it,
+// the kernel adds it to grad(), and the result is undefined.
+Tensor weight_grad_of(const Node& c, const Tensor& g, const Tensor& x, const ConvGeometry& at) {
+    const Size2d kernel_size = image_size(c.inputs[1].shape);
+    const bool fits =
+        g.dtype() == x.dtype() && g.dtype() != float64 && weight_grad_op.kernel(g.device().type()) != nullptr;
+    const Tensor grad = fits ? c.accumulator(1) : Tensor();
+    if (!grad.defined()) return weight_grad(g, x, at, kernel_size, c.grad_dtype(1));
+    const Tensor operands[] = {g.contiguous(), x.contiguous()};
+    weight_grad_kernel(operands, {.geometry = at, .kernel_size = kernel_size, .beta = 1}, grad);
+    grad->storage->version.fetch_add(1, std::memory_order_relaxed);
+    return {};
+}
+
+Tensor bias_grad(const Node& c, const Tensor& g) {
+    const Dtype wanted = c.grad_dtype(2), given = g.dtype();
+    const std::int64_t rows = g.size(0) * g.size(1) * g.size(2);
+    return column_sum(g.reshape({rows, g.size(3)}), is_16bit(given) && wanted != given ? float32 : given);
+}
+
+Tensors conv2d_vjp(const Node& c, const kernels::Conv2d& at, const Tensors& gs) {
+    const Tensor g = gs[0].contiguous();
+    Tensors grads(c.inputs.size());
+    Branch side(g.device(), side_by_side(c));
+    if (c.needs(0)) grads[0] = input_grad(g, c.in(1), at.geometry, image_size(c.inputs[0].shape));
+    side.enter();
+    if (c.needs(1)) grads[1] = weight_grad_of(c, g, c.in(0), at.geometry);
+    if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(c, g);
+    side.join();
+    return grads;
+}
+
+// Inputs g, weight -> dx. u: the gradient of dx.
+Tensors input_grad_vjp(const Node& c, const kernels::Conv2dInputGrad& at, const Tensors& gs) {
+    const Tensor u = gs[0].contiguous();
+    Tensors grads(2);
+    Branch side(u.device(), side_by_side(c));
+    if (c.needs(0)) grads[0] = convolved(u, c.in(1), at.geometry, image_size(c.inputs[0].shape));
+    side.enter();
+    if (c.needs(1)) grads[1] = weight_grad_of(c, c.in(0), u, at.geometry);
+    side.join();
+    return grads;
+}
+
+// Inputs g, x -> dw. v: the gradient of dw, which is a weight.
+Tensors weight_grad_vjp(const Node& c, const kernels::Conv2dWeightGrad& at, const Tensors& gs) {
+    Tensors grads(2);
+    if (c.needs(0)) grads[0] = convolved(c.in(1), gs[0], at.geometry, image_size(c.inputs[0].shape));
+    if (c.needs(1)) grads[1] = input_grad(c.in(0), gs[0], at.geometry, image_size(c.inputs[1].shape));
+    return grads;
+}
+
+// What the checks ask of one axis of an image or a signal.
+struct Axis {
+    const char* name;
+    std::int64_t stride, padding, dilation;
+};
+using AxisList = std::span<const Axis>;
+
+// The layouts as errors name them.
+struct Words {
+    const char *things, *input, *weight, *transposed_weight, *permute;
+};
+const Words& words_for(AxisList axes) {
+    static const Words image{"images", "[batch, height, width, channels]",
+                             "[out, kernel height, kernel width, in / groups]",
+                             "[in, kernel height, kernel width, out / groups]", "permute({0, 2, 3, 1})"};
+    static const Words signal{"signals", "[batch, length, channels]", "[out, kernel size, in / groups]",
+                              "[in, kernel size, out / groups]", "permute({0, 2, 1})"};
+    return axes.size() == 2 ? image : signal;
+}
+
+void check_ranks(const char* op, const Tensor& x, const Tensor& weight, AxisList axes,
+                 const char* weight_layout) {
+    const int rank = int(axes.size()) + 2;
+    const Words& words = words_for(axes);
+    check(x.dim() == rank, ErrorKind::shape, op, ": input ", x.shape(), " is not ", words.input,
+          x.dim() == rank - 1 ? "; give it a batch of one with unsqueeze(0)" : "");
+    check(weight.dim() == rank, ErrorKind::shape, op, ": weight ", weight.shape(), " is not ", weight_layout);
+    for (int d = 1; d <= int(axes.size()); ++d)
+        check(weight.size(d) > 0, ErrorKind::shape, op, ": weight ", weight.shape(),
+              " has no taps; weights are ", weight_layout);
+}
+
+void check_numbers(const char* op, AxisList axes, std::int64_t groups) {
+    for (const Axis& axis : axes) {
+        check(axis.stride > 0, ErrorKind::value, op, ": stride ", axis.stride, " is not positive");
+        check(axis.padding >= 0, ErrorKind::value, op, ": padding ", axis.padding, " is negative");
+        check(axis.dilation > 0, ErrorKind::value, op, ": dilation ", axis.dilation, " is not positive");
+    }
+    check(groups > 0, ErrorKind::value, op, ": groups ", groups, " is not positive");
+}
+
+// The channels that the weight reads must be those of the input. An input or a weight in PyTorch's order is
+// what a wrong number most often means.
+void check_channels(const char* op, const Tensor& x, std::int64_t reads, const Tensor& weight,
+                    AxisList axes) {
+    if (x.size(-1) == reads) return;
+    const Words& words = words_for(axes);
+    check(x.size(1) != reads, ErrorKind::shape, op, ": input ", x.shape(), " has ", x.size(-1),
+          " channels in its last dimension, but weight ", weight.shape(), " reads ", reads, "; ",
+          words.things, " are ", words.input, ": x.", words.permute);
+    fail(ErrorKind::shape, op, ": input ", x.shape(), " has ", x.size(-1), " channels, but weight ",
+         weight.shape(), " reads ", reads, "; ", words.things, " are ", words.input,
+         ", and PyTorch's input and weight become mezzo's by ", words.permute);
+}
+
+void check_bias(const char* op, const Tensor& bias, const Tensor& weight, std::int64_t channels) {
+    if (!bias.defined()) return;
+    check_factors(op, bias, weight);
+    check(bias.dim() == 1 && bias.size(0) == channels, ErrorKind::shape, op, ": bias ", bias.shape(),
+          " does not fit a result with ", channels, " channels");
+}
+
+// The size of the result along axis d, checked.
+std::int64_t checked_size(const char* op, const Tensor& x, const Tensor& weight, AxisList axes, int d) {
+    const Axis& axis = axes[std::size_t(d)];
+    const std::int64_t size =
+        conv_size(x.size(d + 1), weight.size(d + 1), axis.stride, axis.padding, axis.dilation);
+    check(size >= 0, ErrorKind::shape, op, ": padding ", axis.padding, " or dilation ", axis.dilation,
+          " makes sizes beyond 2^63");
+    check(size > 0, ErrorKind::shape, op, ": a kernel of ", weight.size(d + 1), " with dilation ",
+          axis.dilation, " does not fit into ", axis.name, " ", x.size(d + 1), " with padding ",
+          axis.padding);
+    return size;
+}
+
+void check_conv(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias, AxisList axes,
+                std::int64_t groups) {
+    check_factors(op, x, weight);
+    check_ranks(op, x, weight, axes, words_for(axes).weight);
+    check_numbers(op, axes, groups);
+    check(weight.size(0) % groups == 0, ErrorKind::shape, op, ": ", groups, " groups do not divide the ",
+          weight.size(0), " channels of the result");
+    std::int64_t reads = 0;
+    check(!__builtin_mul_overflow(weight.size(-1), groups, &reads), ErrorKind::shape, op, ": ", groups,
+          " groups of ", weight.size(-1), " channels are beyond 2^63");
+    check_channels(op, x, reads, weight, axes);
+    check_bias(op, bias, weight, weight.size(0));
+}
+
+Tensor run_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvGeometry& at,
+                  Size2d size) {
+    const Tensor given[] = {x, weight, bias};
+    return call(conv2d_op, In(given, bias.defined() ? 3 : 2), {.geometry = at},
+                {x.size(0), size.height, size.width, weight.size(0)});
+}
+
+// (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
+std::int64_t transposed_size(const char* op, const Tensor& x, const Tensor& weight, const Axis& axis, int d,
+                             std::int64_t output_padding) {
+    check(output_padding >= 0 && output_padding < std::max(axis.stride, axis.dilation), ErrorKind::value, op,
+          ": output_padding ", output_padding, " is not in [0, ", std::max(axis.stride, axis.dilation),
+          "), the larger of stride and dilation");
+    std::int64_t size = 0, covered = 0, cropped = 0;
+    const bool beyond = __builtin_mul_overflow(x.size(d) - 1, axis.stride, &size) ||
+                        __builtin_mul_overflow(weight.size(d) - 1, axis.dilation, &covered) ||
+                        __builtin_mul_overflow(axis.padding, 2, &cropped) ||
+                        __builtin_add_overflow(size, covered, &size) ||
+                        __builtin_add_overflow(size, output_padding + 1, &size) ||
+                        __builtin_sub_overflow(size, cropped, &size);
+    check(!beyond, ErrorKind::shape, op, ": the ", axis.name, " of the result is beyond 2^63");
+    check(size > 0, ErrorKind::shape, op, ": ", axis.name, " ", x.size(d), " with a kernel of ",
+          weight.size(d), " and padding ", axis.padding, " gives a result of ", axis.name, " ", size);
+    return size;
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
+    const Axis axes[] = {{"height", o.stride.height, o.padding.height, o.dilation.height},
+                         {"width", o.stride.width, o.padding.width, o.dilation.width}};
+    check_conv("conv2d", x, weight, bias, axes, o.groups);
+    const Size2d size(checked_size("conv2d", x, weight, axes, 0), checked_size("conv2d", x, weight, axes, 1));
+    return run_conv2d(x, weight, bias, {o.stride, o.padding, o.dilation, o.groups}, size);
+}
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
+    const Axis axes[] = {{"length", o.stride, o.padding, o.dilation}};
+    check_conv("conv1d", x, weight, bias, axes, o.groups);
+    const Size2d size(1, checked_size("conv1d", x, weight, axes, 0));
+    const ConvGeometry at{
+        .stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups};
+    return run_conv2d(x.unsqueeze(1), weight.unsqueeze(1), bias, at, size).squeeze(1);
+}
+
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose2dOptions& o) {
+    const char* op = "conv_transpose2d";
+    const Axis axes[] = {{"height", o.stride.height, o.padding.height, o.dilation.height},
+                         {"width", o.stride.width, o.padding.width, o.dilation.width}};
+    check_factors(op, x, weight);
+    check_ranks(op, x, weight, axes, words_for(axes).transposed_weight);
+    check_numbers(op, axes, o.groups);
+    check_channels(op, x, weight.size(0), weight, axes);
+    check(weight.size(0) % o.groups == 0, ErrorKind::shape, op, ": ", o.groups, " groups do not divide the ",
+          weight.size(0), " channels of the input");
+    std::int64_t channels = 0;
+    check(!__builtin_mul_overflow(weight.size(3), o.groups, &channels), ErrorKind::shape, op, ": ", o.groups,
+          " groups of ", weight.size(3), " channels are beyond 2^63");
+    check_bias(op, bias, weight, channels);
+    const Size2d size(transposed_size(op, x, weight, axes[0], 1, o.output_padding.height),
+                      transposed_size(op, x, weight, axes[1], 2, o.output_padding.width));
+    const Tensor y = call(conv_transpose2d_op, {x, weight},
+                          {.geometry = {o.stride, o.padding, o.dilation, o.groups}, .size = size},
+                          {x.size(0), size.height, size.width, channels});
+    // A bias that autocast left in float32 is added in float32, so that its gradient is a float32 sum.
+    return bias.defined() ? cast(y + bias, y.dtype()) : y;
+}
+
+}  // namespace mezzo
