@@ -18,6 +18,7 @@
 #include "mezzo/matmul_precision.h"
 #include "mezzo/module.h"
 #include "mezzo/nn.h"
+#include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
 #include "mezzo/prefetch.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mezzo/module.h"
+#include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"
 #include "mezzo/shared.h"
 

@@ -92,8 +92,9 @@ void save_for_gradient(Node& node, const Row& row, const Tensors& values, const 
         node.saved_inputs.resize(std::max<std::size_t>(node.saved_inputs.size(), i + 1));
         node.saved_inputs[i] = values[i];
     }
-    if (row.save & save_outputs)
+    if (row.save & (save_outputs | save_statistics))
         for (const Tensor& y : results) node.saved_outputs.push_back(alias(y));
+    if (!(row.save & save_outputs) && !node.saved_outputs.empty()) node.saved_outputs[0] = Tensor();
     node.note_versions();
 }
 

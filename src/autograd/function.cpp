@@ -88,6 +88,17 @@ struct UserFunction final : NodeFunction {
     std::vector<std::pair<std::size_t, std::uint32_t>> saved_outputs;
 };
 
+class Recomputing {
+public:
+    Recomputing() : before_(recomputing()) { recomputing() = true; }
+    ~Recomputing() { recomputing() = before_; }
+    Recomputing(const Recomputing&) = delete;
+    Recomputing& operator=(const Recomputing&) = delete;
+
+private:
+    bool before_;
+};
+
 struct Checkpoint final : NodeFunction {
     Checkpoint(autograd::Segment s, Tensors in) : segment(std::move(s)), inputs(std::move(in)) {}
 
@@ -100,6 +111,7 @@ struct Checkpoint final : NodeFunction {
         {
             AutocastGuard same_as_forward(state);
             EnableGrad recorded;
+            Recomputing second_run;
             set_random_state(random);
             for (std::size_t i = 0; i < inputs.size(); ++i) {
                 x.push_back(inputs[i].defined() ? alias(inputs[i]) : Tensor());
@@ -169,6 +181,11 @@ Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
 }
 
 }  // namespace
+
+bool& recomputing() {
+    thread_local bool second_run = false;
+    return second_run;
+}
 
 namespace autograd {
 

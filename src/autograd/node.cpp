@@ -55,7 +55,7 @@ void mark_scaled(const Tensor& output) {
 void Node::note_versions() {
     versions.clear();
     for (const Tensor& x : saved_inputs) versions.push_back(x.defined() ? x.version() : 0);
-    for (const Tensor& y : saved_outputs) versions.push_back(y.version());
+    for (const Tensor& y : saved_outputs) versions.push_back(y.defined() ? y.version() : 0);
 }
 
 void Node::require_kept(bool input, int i) const {
@@ -63,7 +63,8 @@ void Node::require_kept(bool input, int i) const {
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
     const Tensors& kept = input ? saved_inputs : saved_outputs;
-    assert(std::size_t(i) < kept.size() && "the row's save column does not name what its gradient reads");
+    assert(std::size_t(i) < kept.size() && kept[std::size_t(i)].defined() &&
+           "the row's save column does not name what its gradient reads");
     const std::size_t at_index = input ? std::size_t(i) : saved_inputs.size() + std::size_t(i);
     check(kept[std::size_t(i)].version() == versions[at_index], ErrorKind::state, row->name, ": its ",
           input ? "input " : "result ", i,

@@ -29,8 +29,9 @@ enum Save : std::uint8_t {
     save_none = 0,
     save_inputs = 1,  // all of them
     save_outputs = 2,
-    save_first = 4,  // the first input
-    save_second = 8  // the second input
+    save_first = 4,       // the first input
+    save_second = 8,      // the second input
+    save_statistics = 16  // the results after the first
 };
 
 // How the result's dtype follows from the inputs (after autocast).

@@ -39,6 +39,10 @@ public:
     [[nodiscard]] NoAutocast() : AutocastGuard(AutocastState{}) {}
 };
 
+// Whether this thread's checkpoint is running its segment for the second time: what the first run changed,
+// such as running statistics, the second leaves alone.
+bool& recomputing();
+
 // Count the open scopes of this thread. When the outermost one closes, the cast cache is cleared.
 void enter_autocast_scope();
 void leave_autocast_scope() noexcept;

@@ -1,0 +1,99 @@
+// Batch and group normalisation as layers, with PyTorch's names, defaults and start values. Channels are the
+// last dimension.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "mezzo/image_ops.h"
+#include "mezzo/module.h"
+
+namespace mezzo::nn {
+
+// The momentum that makes running statistics the mean over all batches: PyTorch's momentum=None.
+inline constexpr double cumulative_average = std::numeric_limits<double>::quiet_NaN();
+
+struct BatchNormLayerOptions {
+    double eps = 1e-5;
+    double momentum = 0.1;  // share of each batch in the running statistics, or cumulative_average
+    bool affine = true;     // false: neither weight nor bias
+    bool bias = true;
+    bool track_running_stats = true;  // false: the batch's statistics also after eval()
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// What one call of a batch norm does besides normalising: norm(x, {.relu = true, .residual = r}).
+struct BatchNormCall {
+    bool relu = false;     // max(y, 0), after the residual is added
+    Tensor residual = {};  // like x or undefined: added to the result
+};
+
+// What BatchNorm1d and BatchNorm2d share. While training, calls write the running statistics, so that two
+// threads may not train through the same layer at once.
+class BatchNorm : public Module {
+public:
+    std::string describe() const override;
+    bool is_normalization() const override { return true; }
+
+    Parameter weight;            // [num_features], starts as 1; undefined unless affine
+    Parameter bias;              // [num_features], starts as 0; undefined unless affine and with bias
+    Buffer running_mean;         // [num_features], starts as 0; these three are undefined unless tracked
+    Buffer running_var;          // [num_features], starts as 1
+    Buffer num_batches_tracked;  // int64, 0-dim
+    std::int64_t num_features;
+    double eps, momentum;
+    MEZZO_MODULE(BatchNorm, weight, bias, running_mean, running_var, num_batches_tracked)
+
+protected:
+    BatchNorm(const char* module, std::int64_t features, const BatchNormLayerOptions& options);
+    Tensor normalised(const Tensor& x, const BatchNormCall& also) const;
+};
+
+// batch_norm of features [N, C] or signals [N, L, C].
+class BatchNorm1d : public BatchNorm {
+public:
+    // Error(value) unless num_features is positive, eps not negative, and momentum in [0, 1] or NaN.
+    explicit BatchNorm1d(std::int64_t features, const BatchNormLayerOptions& options = {})
+        : BatchNorm("BatchNorm1d", features, options) {}
+    // Error(shape) for an input of another number of dimensions or channels; otherwise as batch_norm().
+    [[nodiscard]] Tensor operator()(const Tensor& x, const BatchNormCall& also = {}) const;
+    const char* type_name() const override { return "BatchNorm1d"; }
+};
+
+// batch_norm of images [N, H, W, C].
+class BatchNorm2d : public BatchNorm {
+public:
+    // Errors are those of BatchNorm1d.
+    explicit BatchNorm2d(std::int64_t features, const BatchNormLayerOptions& options = {})
+        : BatchNorm("BatchNorm2d", features, options) {}
+    [[nodiscard]] Tensor operator()(const Tensor& x, const BatchNormCall& also = {}) const;
+    const char* type_name() const override { return "BatchNorm2d"; }
+};
+
+struct GroupNormOptions {
+    double eps = 1e-5;
+    bool affine = true;  // false: neither weight nor bias
+    bool bias = true;
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// group_norm over num_groups groups of num_channels channels.
+class GroupNorm : public Module {
+public:
+    // Error(value) unless num_groups is positive and divides num_channels, and eps is not negative.
+    GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options = {});
+    [[nodiscard]] Tensor operator()(const Tensor& x) const;
+    std::string describe() const override;
+    bool is_normalization() const override { return true; }
+
+    Parameter weight;  // [num_channels], starts as 1; undefined unless affine
+    Parameter bias;    // [num_channels], starts as 0; undefined unless affine and with bias
+    std::int64_t num_groups, num_channels;
+    double eps;
+    MEZZO_MODULE(GroupNorm, weight, bias)
+};
+
+}  // namespace mezzo::nn

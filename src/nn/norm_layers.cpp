@@ -1,0 +1,82 @@
+#include "mezzo/norm_layers.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "mezzo/ops.h"
+
+namespace mezzo::nn {
+
+namespace {
+
+template <class Options> void add_affine(const char* module, Parameter& weight, Parameter& bias,
+                                         std::int64_t n, const Options& options) {
+    check(options.eps >= 0, ErrorKind::value, module, ": eps ", options.eps, " is negative or not a number");
+    if (!options.affine) return;
+    const TensorOptions like{.dtype = options.dtype, .device = options.device};
+    weight = Parameter(ones({n}, like));
+    if (options.bias) bias = Parameter(zeros({n}, like));
+}
+
+}  // namespace
+
+BatchNorm::BatchNorm(const char* module, std::int64_t features, const BatchNormLayerOptions& options)
+    : num_features(features), eps(options.eps), momentum(options.momentum) {
+    check(features > 0, ErrorKind::value, module, ": num_features is ", features, "; it must be positive");
+    check(std::isnan(momentum) || (momentum >= 0 && momentum <= 1), ErrorKind::value, module,
+          ": momentum is ", momentum, "; it must be in [0, 1], or cumulative_average");
+    add_affine(module, weight, bias, features, options);
+    if (!options.track_running_stats) return;
+    const TensorOptions like{.dtype = options.dtype, .device = options.device};
+    running_mean = Buffer(zeros({features}, like));
+    running_var = Buffer(ones({features}, like));
+    num_batches_tracked = Buffer(zeros({}, {.dtype = int64, .device = options.device}));
+}
+
+std::string BatchNorm::describe() const {
+    return fmt::format("{}, eps={:g}, momentum={}, affine={}, bias={}, track_running_stats={}", num_features,
+                       eps, std::isnan(momentum) ? "none" : fmt::format("{:g}", momentum), weight.defined(),
+                       bias.defined(), running_mean.defined());
+}
+
+Tensor BatchNorm::normalised(const Tensor& x, const BatchNormCall& also) const {
+    check(x.size(-1) == num_features, ErrorKind::shape, type_name(), ": input ", x.shape(), " has ",
+          x.size(-1), " channels in its last dimension, the layer ", num_features,
+          "; channels come last: permute() an input that has them second");
+    return batch_norm(x, running_mean, running_var, weight, bias,
+                      {.training = training(),
+                       .momentum = momentum,
+                       .eps = eps,
+                       .relu = also.relu,
+                       .residual = also.residual,
+                       .num_batches_tracked = num_batches_tracked});
+}
+
+Tensor BatchNorm1d::operator()(const Tensor& x, const BatchNormCall& also) const {
+    check(x.dim() == 2 || x.dim() == 3, ErrorKind::shape, "BatchNorm1d: input ", x.shape(),
+          " is neither [batch, channels] nor [batch, length, channels]");
+    return normalised(x, also);
+}
+
+Tensor BatchNorm2d::operator()(const Tensor& x, const BatchNormCall& also) const {
+    check(x.dim() == 4, ErrorKind::shape, "BatchNorm2d: input ", x.shape(),
+          " is not [batch, height, width, channels]");
+    return normalised(x, also);
+}
+
+GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options)
+    : num_groups(groups), num_channels(channels), eps(options.eps) {
+    check(groups > 0 && channels > 0 && channels % groups == 0, ErrorKind::value, "GroupNorm: ", groups,
+          " groups do not divide ", channels, " channels");
+    add_affine("GroupNorm", weight, bias, channels, options);
+}
+
+Tensor GroupNorm::operator()(const Tensor& x) const { return group_norm(x, num_groups, weight, bias, eps); }
+
+std::string GroupNorm::describe() const {
+    return fmt::format("{}, {}, eps={:g}, affine={}, bias={}", num_groups, num_channels, eps,
+                       weight.defined(), bias.defined());
+}
+
+}  // namespace mezzo::nn
