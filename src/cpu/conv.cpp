@@ -1,0 +1,110 @@
+// Convolutions and their gradients as products of windows with the weight.
+#include "kernels/conv.h"
+
+#include "cpu/kernels.h"
+#include "cpu/operand.h"
+#include "cpu/window_product.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+// x, or a row-major copy of it.
+Tensor row_major(const Tensor& x) {
+    if (x->contiguous) return x;
+    const Tensor copy = empty(x->shape, {.dtype = x->dtype});
+    cpu_kernels::cast({&x, 1}, {}, {&copy, 1});
+    return copy;
+}
+
+char* data(const Tensor& x) { return x->numel ? x->bytes() : nullptr; }
+
+Size2d kernel_size(const Shape& weight) { return {weight[1], weight[2]}; }
+
+// `images` [N, H, W, C] as what windows lie in.
+void set_source(Windows& windows, const Tensor& images, std::int64_t groups) {
+    const Shape& shape = images->shape;
+    windows.data = data(images);
+    windows.type = images->dtype;
+    windows.images = shape[0], windows.height = shape[1], windows.width = shape[2];
+    windows.pixel = shape[3];
+    windows.channels = shape[3] / groups;
+}
+
+Pixels pixels_of(const Tensor& images) {
+    const Shape& shape = images->shape;
+    return {data(images), images->dtype, shape[1], shape[2], shape[3]};
+}
+
+ConvWeight weight_of(const Tensor& w) {
+    const Shape& shape = w->shape;
+    return {data(w), w->dtype, shape[0], shape[1] * shape[2], shape[3]};
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void conv2d(In in, const kernels::Conv2d& at, Out out) {
+    const Tensor x = row_major(in[0]), weight = row_major(in[1]);
+    const Tensor& y = out[0];
+    if (y->numel == 0) return;
+    WindowProduct p;
+    p.windows = windows_of_input(at.geometry, kernel_size(weight->shape));
+    set_source(p.windows, x, at.geometry.groups);
+    p.windows.rows = y->shape[1], p.windows.columns = y->shape[2];
+    p.weight = weight_of(weight);
+    p.groups = at.geometry.groups;
+    p.result = pixels_of(y);
+    Tensor bias;
+    if (in.size() > 2 && in[2].defined()) {
+        bias = row_major(in[2]);
+        p.bias = bias->bytes();
+        p.bias_type = bias->dtype;
+    }
+    multiply_windows(p);
+}
+
+void conv2d_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out) {
+    const Tensor g = row_major(in[0]), weight = row_major(in[1]);
+    const Tensor& dx = out[0];
+    if (dx->numel == 0) return;
+    for (Phase& phase :
+         phases_of_gradient(at.geometry, kernel_size(weight->shape), {dx->shape[1], dx->shape[2]})) {
+        WindowProduct p;
+        p.windows = std::move(phase.windows);
+        set_source(p.windows, g, at.geometry.groups);
+        p.weight = weight_of(weight);
+        p.transposed = true;
+        p.groups = at.geometry.groups;
+        p.result = pixels_of(dx);
+        p.result.begin = phase.begin, p.result.step = at.geometry.stride;
+        multiply_windows(p);
+    }
+}
+
+void conv2d_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out) {
+    const Tensor g = row_major(in[0]), x = row_major(in[1]);
+    const Tensor& dw = out[0];
+    if (dw->numel == 0) return;
+    WindowGradient p;
+    p.windows = windows_of_input(at.geometry, kernel_size(dw->shape));
+    set_source(p.windows, x, at.geometry.groups);
+    p.windows.rows = g->shape[1], p.windows.columns = g->shape[2];
+    p.gradient = data(g);
+    p.gradient_type = g->dtype;
+    p.outputs = dw->shape[0];
+    p.groups = at.geometry.groups;
+    p.result = dw->bytes();
+    p.result_type = dw->dtype;
+    p.beta = at.beta;
+    add_window_gradient(p);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<conv2d>(), kernel_entry<conv2d_input_grad>(),
+                                   kernel_entry<conv2d_weight_grad>()};
+constinit const KernelList conv_list = entries;
+
+}  // namespace cpu_kernels
+}  // namespace mezzo
