@@ -41,5 +41,7 @@ struct OpCase {
 
 std::vector<OpCase> norm_cases();  // op_cases_norm.cpp
 const std::vector<OpCase>& op_cases();
+// Its families in files of their own.
+std::vector<OpCase> pool_cases();
 
 }  // namespace mezzo::test

@@ -46,28 +46,49 @@ struct ConvTranspose2dOptions {
 struct MaxPool2dOptions {
     Size2d kernel_size;
     Size2d stride = 0;   // 0: the kernel size
-    Size2d padding = 0;  // at most half the kernel size; padded places never win
+    Size2d padding = 0;  // at most half of what a window spans; padded places never win
     Size2d dilation = 1;
     bool ceil_mode = false;  // round the size of the result up, if the last window begins inside the image
 };
-// The largest element of each window: x [N, H, W, C] -> [N, Ho, Wo, C]. NaN wins; of equal elements the first
-// gets the gradient. {.kernel_size = 2} halves an image.
+// The largest element of each window: x [N, H, W, C] -> [N, Ho, Wo, C] with
+// Ho = (H + 2 padding - dilation (kernel height - 1) - 1) / stride + 1, rounded down; Wo likewise. NaN wins, the
+// last if there are several; of equal elements the first gets the gradient. {.kernel_size = 2} halves an image.
 [[nodiscard]] Tensor max_pool2d(const Tensor& x, const MaxPool2dOptions& options);
 
 struct AvgPool2dOptions {
     Size2d kernel_size;
-    Size2d stride = 0;  // 0: the kernel size
-    Size2d padding = 0;
+    Size2d stride = 0;   // 0: the kernel size
+    Size2d padding = 0;  // at most half the kernel size
     bool ceil_mode = false;
     bool count_include_pad = true;  // whether padded zeros count as elements of the mean
 };
-// The mean of each window: x [N, H, W, C] -> [N, Ho, Wo, C].
+// The mean of each window: x [N, H, W, C] -> [N, Ho, Wo, C], with the sizes of max_pool2d.
 [[nodiscard]] Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options);
 
 // The mean, or the largest element, of output_size windows that cover the image: x [N, H, W, C] -> [N,
 // output_size.height, output_size.width, C]. Row i reads rows floor(i H / Ho) to ceil((i + 1) H / Ho) - 1.
 [[nodiscard]] Tensor adaptive_avg_pool2d(const Tensor& x, Size2d output_size);
 [[nodiscard]] Tensor adaptive_max_pool2d(const Tensor& x, Size2d output_size);
+
+// Pooling of signals: x [N, L, C] -> [N, Lo, C].
+struct MaxPool1dOptions {
+    std::int64_t kernel_size;
+    std::int64_t stride = 0;  // 0: the kernel size
+    std::int64_t padding = 0;
+    std::int64_t dilation = 1;
+    bool ceil_mode = false;
+};
+[[nodiscard]] Tensor max_pool1d(const Tensor& x, const MaxPool1dOptions& options);
+struct AvgPool1dOptions {
+    std::int64_t kernel_size;
+    std::int64_t stride = 0;  // 0: the kernel size
+    std::int64_t padding = 0;
+    bool ceil_mode = false;
+    bool count_include_pad = true;
+};
+[[nodiscard]] Tensor avg_pool1d(const Tensor& x, const AvgPool1dOptions& options);
+[[nodiscard]] Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t output_size);
+[[nodiscard]] Tensor adaptive_max_pool1d(const Tensor& x, std::int64_t output_size);
 
 struct BatchNormOptions {
     bool training = true;   // normalise with the batch's statistics, and update the running ones
@@ -100,8 +121,9 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
 struct Padding {
     std::int64_t dim, before, after;
 };
-// x with elements added to some of its dimensions: `value` with PadMode::constant, otherwise x continued as in
-// PyTorch's modes of these names.
+// x, of any dtype, with elements added to some of its dimensions: `value` with PadMode::constant, otherwise x
+// continued as in PyTorch's modes of these names. Error(value) where reflect would add as many elements as the
+// dimension has, or circular more, and for a dimension that is listed twice.
 [[nodiscard]] Tensor pad(const Tensor& x, const std::vector<Padding>& padding,
                          PadMode mode = PadMode::constant, double value = 0);
 

@@ -1,0 +1,35 @@
+// Which pixels a resized image reads along one axis: from `size` pixels to `results`; shared by all backends.
+#pragma once
+
+#include "kernels/functor_math.h"
+#include "kernels/pool.h"
+
+namespace mezzo::kernels {
+
+// The pixel nearest to result i. The arithmetic is PyTorch's, in float, so that the same pixels come out where
+// rounding decides.
+MEZZO_HD std::int64_t nearest_pixel(std::int64_t size, std::int64_t results, std::int64_t i) {
+    if (size == results) return i;
+    const float scale = float(size) / float(results);
+    const std::int64_t pixel = std::int64_t(float(i) * scale);
+    return pixel < size ? pixel : size - 1;
+}
+
+// A result between pixel and next: (1 - weight) x[pixel] + weight x[next].
+struct Between {
+    std::int64_t pixel, next;
+    double weight;
+};
+
+MEZZO_HD Between between_pixels(std::int64_t size, std::int64_t results, bool align_corners, std::int64_t i) {
+    if (size == results) return {i, i, 0};
+    // The exact place is numerator / denominator.
+    const std::int64_t numerator = align_corners ? i * (size - 1) : (2 * i + 1) * size - results;
+    const std::int64_t denominator = align_corners ? (results > 1 ? results - 1 : 1) : 2 * results;
+    if (numerator <= 0) return {0, 0, 0};
+    const std::int64_t pixel = numerator / denominator;
+    if (pixel >= size - 1) return {size - 1, size - 1, 0};
+    return {pixel, pixel + 1, double(numerator - pixel * denominator) / double(denominator)};
+}
+
+}  // namespace mezzo::kernels

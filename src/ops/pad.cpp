@@ -1,0 +1,127 @@
+// pad: constants by one op whose gradient is a crop; the other modes by index_select.
+#include <algorithm>
+
+#include "kernels/pad.h"
+#include "mezzo/image_ops.h"
+#include "ops/common.h"
+
+namespace mezzo {
+
+namespace {
+
+// x with rows and columns cut off: elements from[d] to to[d] of each dimension.
+Tensor cropped(Tensor x, const Shape& from, const Shape& to) {
+    for (int d = 0; d < x.dim(); ++d)
+        if (from[d] != 0 || to[d] != x.size(d)) x = x.slice(d, from[d], to[d]);
+    return x;
+}
+
+Tensors pad_decomposition(In in, const kernels::Pad& at) {
+    Tensor y = in[0];
+    for (int d = 0; d < y.dim(); ++d) {
+        Shape before = y.shape(), after = y.shape();
+        before[d] = at.before[d];
+        after[d] = at.sizes[d] - at.before[d] - y.size(d);
+        const TensorOptions like{.dtype = y.dtype(), .device = y.device()};
+        y = cat({full(before, at.value, like), y, full(after, at.value, like)}, d);
+    }
+    return {y};
+}
+
+const OpOf<kernels::Pad> pad_op{
+    {.save = save_none,
+     .vjp = [](const Node& c, const kernels::Pad& at, const Tensors& g) -> Tensors {
+         Shape to = at.before;
+         for (int d = 0; d < to.size(); ++d) to[d] += c.inputs[0].shape[d];
+         return {cropped(g[0], at.before, to)};
+     },
+     .decomposition = row_function<pad_decomposition>}};
+
+// What is added to each dimension, and the sizes that result.
+struct Plan {
+    Shape before, after, sizes;
+};
+
+Plan planned(const Tensor& x, const std::vector<Padding>& padding) {
+    Plan plan{Shape::filled(x.dim(), 0), Shape::filled(x.dim(), 0), x.shape()};
+    bool used[max_dims] = {};
+    for (const Padding& p : padding) {
+        check(x.dim() > 0, ErrorKind::shape, "pad: a 0-dim input has no dimension to pad");
+        const int d = wrap_dim("pad", p.dim, x.dim());
+        check(!used[d], ErrorKind::value, "pad: dimension ", d, " is listed twice");
+        used[d] = true;
+        plan.before[d] = p.before;
+        plan.after[d] = p.after;
+        const bool too_large = __builtin_add_overflow(plan.sizes[d], p.before, &plan.sizes[d]) ||
+                               __builtin_add_overflow(plan.sizes[d], p.after, &plan.sizes[d]);
+        check(!too_large && plan.sizes[d] >= 0, ErrorKind::shape, "pad: ", p.before, " before and ", p.after,
+              " after dimension ", d, " of ", x.shape(),
+              too_large ? " are beyond 2^63" : " leave less than nothing");
+    }
+    checked_numel("pad", plan.sizes, size_of(x.dtype()));
+    return plan;
+}
+
+// The part of x that stays, then constants around it.
+Tensor padded_with(const Tensor& x, const Plan& plan, double value) {
+    Shape from = plan.before, to = plan.before;
+    kernels::Pad at{.before = plan.before, .sizes = plan.sizes, .value = value};
+    for (int d = 0; d < x.dim(); ++d) {
+        const std::int64_t n = x.size(d);
+        from[d] = plan.before[d] < -n ? n : std::max<std::int64_t>(-plan.before[d], 0);
+        to[d] = std::max(from[d], plan.after[d] < -n ? 0 : n + std::min<std::int64_t>(plan.after[d], 0));
+        at.before[d] = std::clamp<std::int64_t>(plan.before[d], 0, plan.sizes[d] - (to[d] - from[d]));
+    }
+    const Tensor kept = cropped(x, from, to);
+    return kept.shape() == plan.sizes ? kept : call(pad_op, {kept}, at, plan.sizes);
+}
+
+// Which element of a dimension of n elements each element of the result is.
+Tensor source_index(PadMode mode, std::int64_t n, std::int64_t before, std::int64_t size, Device device) {
+    const Tensor place = arange(size, {.dtype = int64, .device = device}) - double(before);
+    const double last = double(n - 1);
+    if (mode == PadMode::replicate) return clamp(place, 0, last);
+    if (mode == PadMode::reflect) return last - abs(last - abs(place));
+    const Tensor lifted = where(lt(place, 0), place + double(n), place);
+    return where(gt(lifted, last), lifted - double(n), lifted);
+}
+
+const char* mode_name(PadMode mode) {
+    return mode == PadMode::reflect ? "reflect" : mode == PadMode::replicate ? "replicate" : "circular";
+}
+
+// Continues dimension d of x.
+Tensor continued(Tensor x, int d, std::int64_t before, std::int64_t after, PadMode mode) {
+    if (mode == PadMode::circular) {  // what is cropped does not come back, as in PyTorch
+        const std::int64_t end = x.size(d) + std::min<std::int64_t>(after, 0);
+        x = x.slice(d, std::max<std::int64_t>(-before, 0), std::max<std::int64_t>(end, 0));
+        before = std::max<std::int64_t>(before, 0);
+        after = std::max<std::int64_t>(after, 0);
+    }
+    const std::int64_t n = x.size(d), most = std::max(before, after);
+    const std::int64_t limit = mode == PadMode::reflect ? n - 1 : n;
+    const bool fits =
+        mode == PadMode::replicate ? n > 0 || before + after <= 0 : most <= std::max<std::int64_t>(limit, 0);
+    check(fits, ErrorKind::value, "pad: ", mode_name(mode), " cannot add ", before, " and ", after,
+          " elements to the ", n, " of dimension ", d,
+          "; reflect adds at most size - 1, circular at most size");
+    if (most <= 0) return x.slice(d, -before, n + after);
+    return index_select(x, d, source_index(mode, n, before, n + before + after, x.device()));
+}
+
+}  // namespace
+
+Tensor pad(const Tensor& x, const std::vector<Padding>& padding, PadMode mode, double value) {
+    check_defined("pad", x);
+    const Plan plan = planned(x, padding);
+    if (mode == PadMode::constant) return padded_with(x, plan, value);
+    check(value == 0, ErrorKind::value, "pad: value ", value, " is for PadMode::constant, not for ",
+          mode_name(mode));
+    Tensor y = x;
+    for (int d = 0; d < x.dim(); ++d)
+        if (plan.before[d] != 0 || plan.after[d] != 0)
+            y = continued(y, d, plan.before[d], plan.after[d], mode);
+    return y;
+}
+
+}  // namespace mezzo

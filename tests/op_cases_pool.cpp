@@ -1,0 +1,66 @@
+// Lines of pooling, padding and resizing.
+#include "mezzo/image_ops.h"
+#include "op_cases.h"
+
+namespace mezzo::test {
+
+namespace {
+
+using enum Under;
+using enum Domain;
+
+const Shape image{2, 5, 6, 3};
+constexpr auto bilinear = InterpolateMode::bilinear;
+
+// clang-format off
+#define POOL(text, call, shape, domain, ...) \
+    {text, [](In x) { return call; }, {shape}, nullptr, keep, domain, "", __VA_ARGS__}
+
+}  // namespace
+
+std::vector<OpCase> pool_cases() {
+    return {
+        POOL("max_pool2d", max_pool2d(x[0], {.kernel_size = 2}), image, distinct, "max_pool2d_grad max_pool2d_gather", true, false),
+        POOL("max_pool2d overlapping and padded", max_pool2d(x[0], {.kernel_size = 3, .stride = 2, .padding = 1}), image, distinct,
+             "", true, false),
+        POOL("max_pool2d with ceil_mode", max_pool2d(x[0], {.kernel_size = {2, 3}, .stride = 2, .padding = {0, 1}, .ceil_mode = true}),
+             image, distinct, "", true, false),
+        POOL("max_pool2d dilated", max_pool2d(x[0], {.kernel_size = {2, 3}, .stride = 1, .padding = {1, 0}, .dilation = 2}), image,
+             distinct, "", true, false),
+        POOL("max_pool2d of 260 places", max_pool2d(x[0], {.kernel_size = {13, 20}, .stride = {5, 3}, .padding = {5, 9}}),
+             (Shape{2, 9, 7, 2}), distinct, "", true, false),
+        POOL("max_pool2d of 17 channels", max_pool2d(x[0], {.kernel_size = 3, .stride = 1, .padding = 1}), (Shape{2, 3, 4, 17}),
+             distinct, "", true, false),
+        POOL("adaptive_max_pool2d", adaptive_max_pool2d(x[0], {3, 4}), image, distinct, ""),
+        POOL("max_pool1d", max_pool1d(x[0], {.kernel_size = 3, .stride = 2, .padding = 1}), (Shape{2, 9, 4}), distinct, "", true, false),
+        POOL("adaptive_max_pool1d", adaptive_max_pool1d(x[0], 4), (Shape{2, 9, 4}), distinct, ""),
+        POOL("avg_pool2d", avg_pool2d(x[0], {.kernel_size = 2}), image, any, "avg_pool2d_grad", true, false),
+        POOL("avg_pool2d overlapping and padded", avg_pool2d(x[0], {.kernel_size = 3, .stride = 2, .padding = 1}), image, any, "", true,
+             false),
+        POOL("avg_pool2d without padding in the mean", avg_pool2d(x[0], {.kernel_size = 3, .stride = 2, .padding = 1,
+             .count_include_pad = false}), (Shape{2, 5, 6, 18}), any, "", true, false),
+        POOL("avg_pool2d with ceil_mode", avg_pool2d(x[0], {.kernel_size = {2, 4}, .stride = {2, 3}, .padding = {1, 2},
+             .ceil_mode = true}), image, any, "", true, false),
+        POOL("adaptive_avg_pool2d", adaptive_avg_pool2d(x[0], {3, 4}), image, any, ""),
+        POOL("adaptive_avg_pool2d of one", adaptive_avg_pool2d(x[0], 1), (Shape{2, 5, 6, 34}), any, ""),
+        POOL("adaptive_avg_pool2d to more pixels", adaptive_avg_pool2d(x[0], {7, 8}), image, any, ""),
+        POOL("avg_pool1d", avg_pool1d(x[0], {.kernel_size = 3, .stride = 2, .padding = 1}), (Shape{2, 9, 4}), any, "", true, false),
+        POOL("adaptive_avg_pool1d", adaptive_avg_pool1d(x[0], 4), (Shape{2, 9, 4}), any, ""),
+        POOL("interpolate", interpolate(x[0], {8, 13}), image, any, "interpolate_grad"),
+        POOL("interpolate to fewer", interpolate(x[0], {3, 4}), (Shape{2, 5, 6, 19}), any, ""),
+        POOL("interpolate bilinear", interpolate(x[0], {8, 13}, bilinear), (Shape{2, 5, 6, 19}), any, ""),
+        POOL("interpolate bilinear to fewer", interpolate(x[0], {3, 4}, bilinear), image, any, ""),
+        POOL("interpolate bilinear to the double", interpolate(x[0], {10, 12}, bilinear), image, any, ""),
+        POOL("interpolate bilinear of corners", interpolate(x[0], {9, 8}, bilinear, true), image, any, ""),
+        POOL("interpolate bilinear of corners to fewer", interpolate(x[0], {1, 4}, bilinear, true), image, any, ""),
+        POOL("pad", pad(x[0], {{1, 1, 2}, {-2, 3, 0}}, PadMode::constant, 1.5), image, any, ""),
+        POOL("pad of rows", pad(x[0], {{0, 1, 2}, {3, 3, 2}}), (Shape{2, 5, 1, 17}), any, ""),
+        POOL("pad that crops", pad(x[0], {{1, -1, 2}, {2, 3, -2}}, PadMode::constant, -2), image, any, "", true, false),
+        POOL("pad reflect", pad(x[0], {{1, 4, 2}, {2, -1, 3}}, PadMode::reflect), image, any, "", true, false),
+        POOL("pad replicate", pad(x[0], {{1, 6, 2}, {2, 3, -2}}, PadMode::replicate), image, any, "", true, false),
+        POOL("pad circular", pad(x[0], {{1, 5, 2}, {2, -1, 3}}, PadMode::circular), image, any, "", true, false),
+    };
+}
+// clang-format on
+
+}  // namespace mezzo::test

@@ -1,0 +1,302 @@
+// Pooling, resizing and padding beside PyTorch's values, at the edges of their options, and as layers.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "mezzo/autograd.h"
+#include "mezzo/error.h"
+#include "mezzo/image_ops.h"
+#include "mezzo/nn.h"
+#include "reference/pool.h"
+#include "support.h"
+
+using namespace mezzo;
+using namespace mezzo::test;
+
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+constexpr auto bilinear = InterpolateMode::bilinear;
+
+// The numbers of tools/reference_pool.py.
+Tensor image(const Shape& shape, std::int64_t step, std::int64_t modulus) {
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < shape.numel(); ++i)
+        values.push_back(double((i * step + 3) % modulus - modulus / 2) / 8);
+    return Tensor::from(values, shape);
+}
+
+struct Golden {
+    const char* name;
+    Tensor (*function)(const Tensor& x);
+    std::span<const std::int64_t> shape;
+    std::span<const double> value, gradient;
+};
+#define GOLDEN(name, call)                                                         \
+    Golden {                                                                       \
+#name, [](const Tensor& x) { return call; }, pool_reference::name##_shape, \
+                                                  pool_reference::name##_value,    \
+                                                  pool_reference::name##_gradient  \
+    }
+
+// clang-format off
+const std::vector<Golden>& goldens() {
+    static const std::vector<Golden> all{
+        GOLDEN(max_2, max_pool2d(x, {.kernel_size = 2})),
+        GOLDEN(max_3_2_1, max_pool2d(x, {.kernel_size = 3, .stride = 2, .padding = 1})),
+        GOLDEN(max_ceil, max_pool2d(x, {.kernel_size = {2, 3}, .stride = 2, .padding = {0, 1}, .ceil_mode = true})),
+        GOLDEN(max_dilated, max_pool2d(x, {.kernel_size = {2, 3}, .stride = 1, .padding = {1, 0}, .dilation = 2})),
+        GOLDEN(avg_2, avg_pool2d(x, {.kernel_size = 2})),
+        GOLDEN(avg_3_2_1, avg_pool2d(x, {.kernel_size = 3, .stride = 2, .padding = 1})),
+        GOLDEN(avg_without_padding, avg_pool2d(x, {.kernel_size = 3, .stride = 2, .padding = 1, .count_include_pad = false})),
+        GOLDEN(avg_ceil, avg_pool2d(x, {.kernel_size = {2, 4}, .stride = {2, 3}, .padding = {1, 2}, .ceil_mode = true})),
+        GOLDEN(avg_ceil_without_padding, avg_pool2d(x, {.kernel_size = {2, 4}, .stride = {2, 3}, .padding = {1, 2}, .ceil_mode = true,
+                                                        .count_include_pad = false})),
+        GOLDEN(adaptive_avg_1, adaptive_avg_pool2d(x, 1)),
+        GOLDEN(adaptive_avg_3_4, adaptive_avg_pool2d(x, {3, 4})),
+        GOLDEN(adaptive_avg_7_8, adaptive_avg_pool2d(x, {7, 8})),
+        GOLDEN(adaptive_max_3_4, adaptive_max_pool2d(x, {3, 4})),
+        GOLDEN(adaptive_max_7_4, adaptive_max_pool2d(x, {7, 4})),
+        GOLDEN(nearest_up, interpolate(x, {10, 13})),
+        GOLDEN(nearest_down, interpolate(x, {3, 4})),
+        GOLDEN(bilinear_up, interpolate(x, {10, 13}, bilinear)),
+        GOLDEN(bilinear_down, interpolate(x, {3, 4}, bilinear)),
+        GOLDEN(bilinear_corners_up, interpolate(x, {9, 8}, bilinear, true)),
+        GOLDEN(bilinear_corners_down, interpolate(x, {1, 3}, bilinear, true)),
+        GOLDEN(pad_constant, pad(x, {{2, 1, 2}, {1, 0, 3}}, PadMode::constant, 1.5)),
+        GOLDEN(pad_constant_crop, pad(x, {{2, -1, 2}, {1, 3, -2}}, PadMode::constant, -2)),
+        GOLDEN(pad_reflect, pad(x, {{2, 5, 1}, {1, 2, 4}}, PadMode::reflect)),
+        GOLDEN(pad_reflect_crop, pad(x, {{2, -2, 3}, {1, 1, -1}}, PadMode::reflect)),
+        GOLDEN(pad_replicate, pad(x, {{2, 7, 1}, {1, 2, 6}}, PadMode::replicate)),
+        GOLDEN(pad_replicate_crop, pad(x, {{2, -2, 3}, {1, 1, -1}}, PadMode::replicate)),
+        GOLDEN(pad_circular, pad(x, {{2, 6, 1}, {1, 2, 5}}, PadMode::circular)),
+        GOLDEN(pad_circular_crop, pad(x, {{2, -2, 3}, {1, 1, -1}}, PadMode::circular)),
+    };
+    return all;
+}
+// clang-format on
+
+std::string message_of(const auto& f) {
+    try {
+        f();
+    } catch (const Error& e) {
+        return e.what();
+    }
+    return "no error";
+}
+
+void check_error(const auto& f, ErrorKind kind, std::initializer_list<const char*> words) {
+    const std::string text = message_of(f);
+    CAPTURE(text);
+    for (const char* word : words) CHECK(text.find(word) != std::string::npos);
+    try {
+        f();
+    } catch (const Error& e) {
+        CHECK(e.kind() == kind);
+    }
+}
+
+Tensor gradient_of(const auto& function, const Tensor& given) {
+    const Tensor x = given.detach().clone().set_requires_grad();
+    const Tensor y = function(x);
+    y.backward({.gradient = ones_like(y)});
+    return x.grad();
+}
+
+}  // namespace
+
+TEST_CASE("pooling, resizing and padding agree with PyTorch") {
+    for (const Golden& golden : goldens())
+        for (Device device : devices())
+            for (Dtype dtype : {float64, float32, bfloat16}) {
+                CAPTURE(golden.name, name(device.type()), name(dtype));
+                const Tensor x = image({1, 5, 6, 2}, 29, 31).to(dtype).to(device).set_requires_grad();
+                const Tensor y = golden.function(x);
+                CHECK(y.shape() == Shape(golden.shape.data(), int(golden.shape.size())));
+                const Tolerance allowed = dtype == float64 ? Tolerance{1e-8, 1e-8} : tolerance(dtype);
+                CHECK(difference(doubles(y), golden.value, allowed) == "");
+                y.backward({.gradient = image(y.shape(), 13, 17).to(dtype).to(device)});
+                CHECK(difference(doubles(x.grad()), golden.gradient, allowed) == "");
+            }
+}
+
+TEST_CASE("the nearest pixel is PyTorch's for all small sizes") {
+    for (Device device : devices())
+        for (std::int64_t size = 1; size <= 24; ++size) {
+            const Tensor line = arange(size).to(float32).reshape({1, size, 1, 1}).to(device);
+            double total = 0;
+            for (std::int64_t results = 1; results < 99; ++results) {
+                const std::vector<double> pixels = doubles(interpolate(line, {results, 1}));
+                for (std::size_t i = 0; i < pixels.size(); ++i)
+                    total += (double(i) + double(results)) * pixels[i];
+            }
+            CAPTURE(size);
+            CHECK(total == pool_reference::nearest_places[size - 1]);
+        }
+}
+
+TEST_CASE("in max_pool2d NaN wins, padding never, and the first of equals gets the gradient") {
+    const double nan = std::nan("");
+    for (Device device : devices())
+        for (Dtype dtype : {float32, float64, float16, bfloat16}) {
+            CAPTURE(name(device.type()), name(dtype));
+            const auto pooled = [](const Tensor& x) { return max_pool2d(x, {.kernel_size = 2}); };
+            const std::vector<double> values{1, nan, 3, 3, 2, 5, 3, 1};  // [2, 4]: NaN beside 5, ties of 3
+            const Tensor x = tensor_of(values, {1, 2, 4, 1}, dtype, device);
+            const std::vector<double> y = doubles(pooled(x));
+            CHECK(std::isnan(y[0]));
+            CHECK(y[1] == 3);
+            CHECK(doubles(gradient_of(pooled, x)) == std::vector<double>{0, 1, 1, 0, 0, 0, 0, 0});
+
+            const auto padded = [](const Tensor& t) {
+                return max_pool2d(t, {.kernel_size = 3, .stride = 2, .padding = 1});
+            };
+            const Tensor lowest = full({1, 2, 2, 3}, -inf, {.dtype = dtype, .device = device});
+            CHECK(doubles(padded(lowest)) == std::vector<double>(3, -inf));
+            CHECK(doubles(gradient_of(padded, lowest)) ==
+                  std::vector<double>{1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+        }
+}
+
+TEST_CASE("a window of max_pool2d whose places are all padding gives -inf and no gradient") {
+    for (Device device : devices()) {
+        const auto pooled = [](const Tensor& x) {
+            return max_pool2d(x, {.kernel_size = {1, 2}, .stride = 1, .padding = {0, 3}, .dilation = {1, 5}});
+        };
+        const Tensor x =
+            ones({1, 1, 2, 1}, {.device = device});  // windows read columns (-3, 2), (-2, 3), (-1, 4)
+        CHECK(doubles(pooled(x)) == std::vector<double>{-inf, -inf, -inf});
+        CHECK(doubles(gradient_of(pooled, x)) == std::vector<double>{0, 0});
+    }
+}
+
+TEST_CASE("pools and resizing of no images, and of no channels") {
+    for (Device device : devices())
+        for (const Shape& shape : {Shape{0, 5, 6, 3}, Shape{2, 5, 6, 0}}) {
+            const Tensor x = zeros(shape, {.device = device});
+            const auto check = [&](const auto& function, std::int64_t height, std::int64_t width) {
+                CHECK(function(x).shape() == Shape{shape[0], height, width, shape[3]});
+                CHECK(gradient_of(function, x).shape() == shape);
+            };
+            check([](const Tensor& t) { return max_pool2d(t, {.kernel_size = 2}); }, 2, 3);
+            check(
+                [](const Tensor& t) {
+                    return max_pool2d(t, {.kernel_size = {5, 60}, .padding = {0, 30}});
+                },
+                1, 1);
+            check([](const Tensor& t) { return avg_pool2d(t, {.kernel_size = 2, .ceil_mode = true}); }, 3, 3);
+            check([](const Tensor& t) { return adaptive_avg_pool2d(t, 1); }, 1, 1);
+            check([](const Tensor& t) { return adaptive_max_pool2d(t, {4, 7}); }, 4, 7);
+            check([](const Tensor& t) { return interpolate(t, {4, 7}); }, 4, 7);
+            check([](const Tensor& t) { return interpolate(t, {4, 7}, bilinear); }, 4, 7);
+            check([](const Tensor& t) { return pad(t, {{1, 1, 1}, {2, -1, 2}}); }, 7, 7);
+            check([](const Tensor& t) { return pad(t, {{1, 1, 1}, {2, 1, 2}}, PadMode::reflect); }, 7, 9);
+        }
+}
+
+TEST_CASE("pad takes integers, and sizes of 0") {
+    const Tensor x = arange(3);
+    CHECK(pad(x, {{0, 1, 2}}, PadMode::constant, 7).to_vector<int>() == std::vector<int>{7, 0, 1, 2, 7, 7});
+    CHECK(pad(x, {{-1, -2, 0}}).to_vector<int>() == std::vector<int>{2});
+    CHECK(pad(x, {{0, -5, 7}}, PadMode::constant, 9).to_vector<int>() == std::vector<int>(5, 9));
+    CHECK(pad(x, {{0, 7, -5}}, PadMode::constant, 9).to_vector<int>() == std::vector<int>(5, 9));
+    CHECK(pad(x, {{0, -1, -2}}).shape() == Shape{0});
+    CHECK(pad(x, {{0, 2, 1}}, PadMode::reflect).to_vector<int>() == std::vector<int>{2, 1, 0, 1, 2, 1});
+    CHECK(pad(zeros({0, 2}), {{0, 1, 1}}, PadMode::constant, 4).to_vector<int>() == std::vector<int>(4, 4));
+    CHECK(pad(x, {}).to_vector<int>() == std::vector<int>{0, 1, 2});
+}
+
+TEST_CASE("results of pools do not depend on the number of threads") {
+    const Tensor x = randn({3, 17, 19, 33});
+    const auto all = [&] {
+        std::vector<double> values;
+        for (const Golden& golden : goldens()) {
+            for (const double v : doubles(golden.function(x))) values.push_back(v);
+            for (const double v : doubles(gradient_of(golden.function, x))) values.push_back(v);
+        }
+        return values;
+    };
+    const int before = num_threads();
+    set_num_threads(1);
+    const std::vector<double> alone = all();
+    set_num_threads(3);
+    const std::vector<double> together = all();
+    set_num_threads(before);
+    CHECK(alone == together);
+}
+
+TEST_CASE("means of many pixels lose nothing in 16 bit") {
+    for (Device device : devices()) {
+        const Tensor x = full({1, 64, 65, 3}, 1.0, {.dtype = bfloat16, .device = device});
+        CHECK(doubles(adaptive_avg_pool2d(x, 1)) == std::vector<double>(3, 1.0));
+        const Tensor large = full({1, 8, 8, 3}, 60000, {.dtype = float16, .device = device});
+        CHECK(doubles(avg_pool2d(large, {.kernel_size = 8})) == doubles(large.slice(1, 0, 1).slice(2, 0, 1)));
+    }
+}
+
+TEST_CASE("pools and resizing refuse what does not fit") {
+    const Tensor x = zeros({2, 5, 6, 3});
+    const auto value = ErrorKind::value, shape = ErrorKind::shape;
+    check_error(
+        [&] {
+            (void)max_pool2d(zeros({5, 6, 3}), {.kernel_size = 2});
+        },
+        shape, {"max_pool2d", "[5, 6, 3]", "3 dimensions", "permute({0, 2, 3, 1})"});
+    // An image in PyTorch's order: three channels are taken for the height.
+    check_error(
+        [&] {
+            (void)max_pool2d(zeros({2, 3, 32, 32}), {.kernel_size = 7});
+        },
+        shape, {"max_pool2d", "7 x 7", "3 x 32", "permute({0, 2, 3, 1})"});
+    check_error([&] { (void)max_pool2d(x, {.kernel_size = 0}); }, value,
+                {"max_pool2d", "kernel_size is 0 x 0"});
+    check_error([&] { (void)max_pool2d(x, {.kernel_size = {2, -1}}); }, value, {"kernel_size is 2 x -1"});
+    check_error([&] { (void)avg_pool2d(x, {.kernel_size = 2, .stride = -1}); }, value,
+                {"avg_pool2d", "stride is -1"});
+    check_error([&] { (void)avg_pool2d(x, {.kernel_size = 3, .padding = 2}); }, value,
+                {"padding 2", "half of the 3"});
+    check_error([&] { (void)max_pool2d(x, {.kernel_size = 2, .dilation = 0}); }, value, {"dilation is 0"});
+    check_error([&] { (void)max_pool2d(x, {.kernel_size = std::int64_t(1) << 40}); }, value, {"kernel_size"});
+    check_error([&] { (void)max_pool2d(x, {.kernel_size = 0x7fffffff, .padding = 0x3fffffff}); }, value,
+                {"2^32 places"});
+    check_error([&] { (void)max_pool2d(x.to(int64), {.kernel_size = 2}); }, ErrorKind::dtype,
+                {"max_pool2d", "int64"});
+    check_error([&] { (void)max_pool2d(zeros({2, 0, 6, 3}), {.kernel_size = 1}); }, shape, {"no pixels"});
+    check_error([&] { (void)max_pool2d({}, {.kernel_size = 2}); }, value, {"max_pool2d", "undefined"});
+    check_error(
+        [&] {
+            (void)adaptive_avg_pool2d(x, {0, 3});
+        },
+        value, {"adaptive_avg_pool2d", "output_size is 0 x 3"});
+    check_error(
+        [&] {
+            (void)adaptive_max_pool2d(zeros({2, 3}), 1);
+        },
+        shape, {"adaptive_max_pool2d", "[2, 3]"});
+    check_error([&] { (void)max_pool1d(x, {.kernel_size = 2}); }, shape, {"max_pool1d", "transpose(1, 2)"});
+    check_error(
+        [&] {
+            (void)avg_pool1d(zeros({2, 5, 3}), {.kernel_size = 7});
+        },
+        shape, {"avg_pool1d", "does not fit"});
+    check_error([&] { (void)interpolate(x, 0); }, value, {"interpolate", "0 x 0"});
+    check_error([&] { (void)interpolate(x, 4, InterpolateMode::nearest, true); }, value, {"align_corners"});
+    check_error([&] { (void)interpolate(zeros({2, 3, 4}), 4); }, shape, {"interpolate", "3 dimensions"});
+}
+
+TEST_CASE("pad refuses what does not fit") {
+    const Tensor x = zeros({2, 5, 6, 3});
+    const auto value = ErrorKind::value, shape = ErrorKind::shape;
+    check_error([&] { (void)pad(x, {{4, 1, 1}}); }, shape, {"pad", "4"});
+    check_error([&] { (void)pad(x, {{1, 1, 1}, {-3, 1, 1}}); }, value, {"pad", "listed twice"});
+    check_error([&] { (void)pad(x, {{1, -3, -3}}); }, shape, {"pad", "-3", "[2, 5, 6, 3]"});
+    check_error([&] { (void)pad(x, {{1, std::numeric_limits<std::int64_t>::max(), 1}}); }, shape, {"2^63"});
+    check_error([&] { (void)pad(x, {{1, 5, 0}}, PadMode::reflect); }, value, {"reflect", "5"});
+    check_error([&] { (void)pad(x, {{1, 0, 6}}, PadMode::circular); }, value, {"circular", "6"});
+    check_error([&] { (void)pad(x, {{1, -3, 3}}, PadMode::circular); }, value, {"circular"});
+    check_error([&] { (void)pad(x, {{1, 1, 1}}, PadMode::reflect, 2); }, value, {"value 2"});
+    check_error([&] { (void)pad(zeros({0, 2}), {{0, 1, 0}}, PadMode::replicate); }, value, {"replicate"});
+    check_error([&] { (void)pad(scalar(1), {{0, 1, 0}}); }, shape, {"0-dim"});
+}
