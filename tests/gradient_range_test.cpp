@@ -61,27 +61,9 @@ Tensor pairs(In x) { return stack({x[0], x[1]}, 1); }
 
 const std::vector<Line>& lines() {
     static const std::vector<Line> all = {
-        UNARY(neg),
-        UNARY(abs),
-        UNARY(sign),
-        UNARY(square),
-        UNARY(exp),
-        UNARY(expm1),
-        UNARY(log),
-        UNARY(log1p),
-        UNARY(sqrt),
-        UNARY(rsqrt),
-        UNARY(reciprocal),
-        UNARY(sin),
-        UNARY(cos),
-        UNARY(erf),
-        UNARY(tanh),
-        UNARY(sigmoid),
-        UNARY(relu),
-        UNARY(gelu),
-        UNARY(gelu_tanh),
-        UNARY(silu),
-        UNARY(softplus),
+#define MEZZO_UNARY(name, cast, ints, save, gradient) UNARY(name),
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
         OF_ONE("add_scalar", x[0] + 1.5),
         OF_ONE("rsub_scalar", 1.5 - x[0]),
         OF_ONE("mul_scalar", x[0] * 2.5),
