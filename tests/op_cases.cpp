@@ -187,6 +187,7 @@ std::vector<OpCase> elementwise_cases() {
         UNARY(gelu_tanh, 0.5 * x * (1 + std::tanh(gelu_tanh_inner(x)))),
         UNARY(silu, x * logistic(x)),
         UNARY(softplus, std::log1p(std::exp(x)), fp32),
+        UNARY(softsign, x / (1 + std::abs(x))),
         SCALAR("add_scalar", x[0] + 1.5, x + 1.5),
         SCALAR("rsub_scalar", 1.5 - x[0], 1.5 - x),
         SCALAR("mul_scalar", 2.5 * x[0], 2.5 * x),

@@ -63,6 +63,7 @@ MEZZO_UNARY_FUNCTOR(sigmoid, math::sigmoid(x))
 MEZZO_UNARY_FUNCTOR(relu, x < T(0) ? T(0) : x)
 MEZZO_UNARY_FUNCTOR(gelu, x* math::normal_cdf(x))  // x Phi(x) (Hendrycks and Gimpel, arXiv 1606.08415)
 MEZZO_UNARY_FUNCTOR(silu, x* math::sigmoid(x))
+MEZZO_UNARY_FUNCTOR(softsign, x / (T(1) + math::abs(x)))
 
 struct abs {
     template <class T> MEZZO_HD T operator()(T x) const {
