@@ -65,6 +65,11 @@ double total(std::span<const double> v) {
 }
 double highest(std::span<const double> v) { return *std::max_element(v.begin(), v.end()); }
 double lowest(std::span<const double> v) { return *std::min_element(v.begin(), v.end()); }
+double log_of_sum(std::span<const double> v) {
+    double s = 0;
+    for (double a : v) s += std::exp(a);
+    return std::log(s);
+}
 double place_of_highest(std::span<const double> v) {
     return double(std::max_element(v.begin(), v.end()) - v.begin());
 }
@@ -270,6 +275,8 @@ std::vector<OpCase> reduction_cases() {
         {"min", [](In x) { return min(x[0], {1}, {.keepdim = true}); }, {pair}, rows(lowest), keep, distinct},
         {"norm", [](In x) { return norm(x[0], {0}); }, {pair}, nullptr, fp32},
         {"norm of all", [](In x) { return norm(x[0]); }, {pair}, nullptr, fp32},
+        {"logsumexp", [](In x) { return logsumexp(x[0], {-1}); }, {pair}, rows(log_of_sum), fp32},
+        {"logsumexp of all", [](In x) { return logsumexp(x[0]); }, {{2, 3, 4}}, everything(log_of_sum), fp32},
         {"argmax", [](In x) { return argmax(x[0]); }, {pair}, rows(place_of_highest), fixed, distinct, "", "",
          false},
         {"softmax", [](In x) { return softmax(x[0]); }, {pair}, nullptr, fp32, any, "", "softmax_grad"},

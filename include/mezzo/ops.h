@@ -90,6 +90,9 @@ struct ReduceOptions {
 // The Euclidean norm, sqrt(sum(x^2)), accumulated in float32 (float64 for float64); its gradient at 0 is 0.
 // Floating only.
 [[nodiscard]] Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+// ln(sum(exp(x))), computed without leaving the range of the dtype; -infinity for nothing and where all x are
+// -infinity, with the gradient 0. Floating only; under autocast the result is float32.
+[[nodiscard]] Tensor logsumexp(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 // The index of the largest element along dim, int64; of equal ones the first. Error(shape) for a size of 0.
 [[nodiscard]] Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);
 // Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched. Error(shape)

@@ -1,4 +1,6 @@
 // Reductions over axes, argmax, and the sums that undo broadcasting.
+#include <cmath>
+
 #include "kernels/reduce.h"
 #include "ops/common.h"
 #include "ops/products.h"
@@ -86,6 +88,33 @@ const OpOf<kernels::Norm> norm_op{
          return {sqrt(sum(square(in[0]), at.axes, {.keepdim = at.keepdim}))};
      }}};
 
+struct LogSumExp {
+    static constexpr const char* name = "logsumexp";
+    Axes axes = {};
+    bool keepdim = false;
+};
+
+// The largest x, or 0 where there is none or it is infinite, so that x minus it is defined.
+Tensor finite_max(const Tensor& x, const Axes& axes) {
+    NoGrad plain;
+    if (x.numel() == 0)
+        return zeros(reduced_shape(x.shape(), axes, true), {.dtype = x.dtype(), .device = x.device()});
+    const Tensor m = max(x, axes, keep_dims());
+    return masked_fill(m, eq(abs(m), INFINITY), 0);
+}
+
+// m + ln(sum e^(x - m)). A sum of 0 is replaced before the logarithm, which makes its gradient 0.
+const OpOf<LogSumExp> logsumexp_op{
+    {.name = "logsumexp",
+     .cast = Cast::fp32_out,
+     .save = save_none,
+     .decomposition = [](In in, const LogSumExp& at) -> Tensors {
+         const Tensor m = finite_max(in[0], at.axes);
+         const Tensor total = sum(exp(in[0] - m), at.axes, keep_dims()), none = eq(total, 0.0);
+         const Tensor y = masked_fill(log(masked_fill(total, none, 1)), none, -INFINITY) + m;
+         return {y.reshape(reduced_shape(in[0].shape(), at.axes, at.keepdim))};
+     }}};
+
 const OpOf<kernels::ArgMax> argmax_op{
     {.name = "argmax", .save = save_none, .result = Result::indices, .differentiable = false}};
 
@@ -163,6 +192,11 @@ Tensor min(const Tensor& x, const Axes& axes, ReduceOptions options) {
 Tensor norm(const Tensor& x, const Axes& axes, ReduceOptions options) {
     check_floating("norm", x);
     return reduce(norm_op, x, axes, options);
+}
+
+Tensor logsumexp(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    check_floating("logsumexp", x);
+    return reduce(logsumexp_op, x, axes, options);
 }
 
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
