@@ -219,6 +219,7 @@ TEST_CASE("activations are the functions of their names", "[nn]") {
     CHECK(floats(nn::Tanh()(x)) == floats(tanh(x)));
     CHECK(floats(nn::Sigmoid()(x)) == floats(sigmoid(x)));
     CHECK(floats(nn::SiLU()(x)) == floats(silu(x)));
+    CHECK(floats(nn::Softsign()(x)) == floats(x / (abs(x) + 1.0)));
     CHECK(floats(nn::Softmax()(x)) == floats(softmax(x)));
     CHECK(floats(nn::LogSoftmax()(x)) == floats(log_softmax(x)));
     CHECK(nn::Flatten()(zeros({2, 3, 4})).shape() == Shape{2, 12});

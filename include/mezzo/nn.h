@@ -116,6 +116,10 @@ struct SiLU : Module {
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return silu(x); }
     MEZZO_MODULE(SiLU)
 };
+struct Softsign : Module {
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return softsign(x); }
+    MEZZO_MODULE(Softsign)
+};
 struct GELUOptions {
     bool approximate_tanh = false;
 };
