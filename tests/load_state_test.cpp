@@ -170,6 +170,26 @@ TEST_CASE("load: masters are taken by an optimizer that has none", "[load]") {
     }
 }
 
+TEST_CASE("load: masters that a state lacks are made from the parameters", "[load]") {
+    for (const Device device : test::devices()) {
+        const auto weights = [&] {
+            return full({2}, 0.5, {.dtype = float16, .device = device}).set_requires_grad();
+        };
+        Adam without_masters({weights()});
+        one_step(without_masters);
+        const Tensor w = weights();
+        Adam optimizer({w});
+        optimizer.use_master_weights();
+        optimizer.load_state_dict(without_masters.state_dict());
+        const Tensor master = optimizer.master_parameters()[0];
+        REQUIRE(master.defined());
+        CHECK(master.dtype() == float32);
+        CHECK(master.to_vector<float>() == std::vector<float>{0.5f, 0.5f});
+        one_step(optimizer);
+        CHECK(optimizer.applied_steps() == 2);
+    }
+}
+
 TEST_CASE("load: a resumed run goes on as if it had never stopped, 16-bit copies included", "[load]") {
     for (const Device device : test::devices()) {
         const auto train = [&](nn::Linear& layer, optim::Optimizer& optimizer, int steps) {

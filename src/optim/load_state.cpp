@@ -251,6 +251,10 @@ void Optimizer::load_state_dict(const StateDict& state) {
     Loaded loaded = read(own, state);
     const Device device = own.device();
     std::vector<Slot> slots = own.slots;
+    // Masters that the state lacks are made from the parameters.
+    for (std::size_t i = 0; i < slots.size(); ++i)
+        if (loaded.masters[i] == nullptr && has_master(own, slots[i]))
+            loaded.masters[i] = &own.slots[i].param;
     for (std::size_t k = 0; k < loaded.state.size(); ++k)
         copy_companions(
             slots, loaded.state[k], device, [k](Slot& s) -> Tensor& { return s.state[k]; }, state_dtype);
