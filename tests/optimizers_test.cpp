@@ -237,6 +237,10 @@ TEST_CASE("options of the new optimizers are checked, and can be changed by name
     CHECK_THROWS_WITH(NAdam({w}, {.momentum_decay = NAN}), Contains("NAdam: momentum_decay"));
     CHECK_THROWS_WITH(Lion({w}, {.beta2 = 1}), Contains("Lion: beta2 is 1"));
     CHECK_THROWS_WITH(LAMB({w}, {.beta1 = 1}), Contains("LAMB: beta1 is 1"));
+    LAMB lamb({w});
+    CHECK_THROWS_WITH(lamb.set_option("beta2", 1, 0), Contains("LAMB.set_option: beta2 is 1"));
+    CHECK_THROWS_WITH(lamb.set_option("eps", -1, 0), Contains("eps is -1; it must be finite and >= 0"));
+    CHECK(lamb.option("eps") == 1e-6);
     SGD sgd({w}, {.lr = 0.5, .momentum = 0.9});
     sgd.set_option("weight_decay", 0.25, 0);
     CHECK(sgd.option("weight_decay") == 0.25);

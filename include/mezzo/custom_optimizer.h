@@ -54,14 +54,16 @@ struct CustomType {
     std::string name;      // state_dict() holds a hash of it, so that another type's state is refused
     NamedOptions options;  // with their defaults; "lr" must be among them. A flag is the number 0 or 1
     std::vector<std::string> state = {};  // tensors of the parameter's shape
+    // Options that must be >= 0 ("lr" always is), and options that must be in [0, 1), wherever they are set.
+    std::vector<std::string> not_negative = {}, below_one = {};
 };
 
 class CustomOptimizer : public Optimizer {
 public:
     // Throws Error(value) for a type without a name; for names of options or state that are empty, contain
     // '.', occur twice, or are "master", "size" or "initial_lr"; for a missing "lr"; for options that the
-    // type does not have or that are not finite, an "lr" below 0 and a "maximize" that is neither 0 nor 1;
-    // and for the parameters that other optimizers refuse.
+    // type does not have, that are not finite or out of their range, an "lr" below 0 and a "maximize" that is
+    // neither 0 nor 1; and for the parameters that other optimizers refuse.
     CustomOptimizer(const CustomType& type, const std::vector<CustomGroup>& groups);
 
 protected:
@@ -80,9 +82,8 @@ private:
 
 // LAMB (You et al., arXiv 1904.00962, version 5): Adam's moments with bias correction, u = m / (sqrt(v) +
 // eps) + weight_decay w; w -= lr |w| / |u| u, with the norms of the whole parameter; the ratio |w| / |u| is 1
-// if a norm is 0. The constructors throw Error(value) for options out of their range (eps and weight_decay
-// must be >= 0) and for the parameters that other optimizers refuse. set_option() and load_state_dict() only
-// check that beta1, beta2, eps and weight_decay are finite.
+// if a norm is 0. Constructors, set_option() and load_state_dict() throw Error(value) for options out of their
+// range (eps and weight_decay must be >= 0), and constructors for the parameters that other optimizers refuse.
 struct LAMBOptions {
     double lr = 1e-3;
     double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)

@@ -23,6 +23,15 @@ void check_name(const std::string& type, const std::string& name, const std::vec
           ": the name ", name, " occurs twice");
 }
 
+void set_rule(Kind& kind, const std::vector<std::string>& names, Rule rule) {
+    for (const std::string& name : names) {
+        const int at = kind.find(name);
+        check(at >= 0, ErrorKind::value, kind.type, ": a range is given for '", name,
+              "', which is no option; name it in CustomType::options");
+        kind.options[std::size_t(at)].rule = rule;
+    }
+}
+
 std::shared_ptr<Kind> make_kind(const CustomType& type) {
     check(!type.name.empty(), ErrorKind::value, "CustomOptimizer: the type has no name");
     auto kind = std::make_shared<Kind>();
@@ -38,6 +47,8 @@ std::shared_ptr<Kind> make_kind(const CustomType& type) {
     }
     check(std::find(names.begin(), names.end(), "lr") != names.end(), ErrorKind::value, type.name,
           ": the options have no lr; give its default");
+    set_rule(*kind, type.not_negative, Rule::not_negative);
+    set_rule(*kind, type.below_one, Rule::below_one);
     for (const std::string& name : type.state) {
         check_name(type.name, name, kind->state);
         kind->state.push_back(name);
@@ -69,19 +80,13 @@ OptimizerImpl* make(const CustomType& type, const std::vector<CustomGroup>& grou
 }
 
 NamedOptions named(const LAMBOptions& o) {
-    const auto require = [](const char* name, double value, bool holds, const char* rule) {
-        check(holds, ErrorKind::value, "LAMB: ", name, " is ", value, "; it must be ", rule);
-    };
-    require("beta1", o.beta1, o.beta1 >= 0 && o.beta1 < 1, "in [0, 1)");
-    require("beta2", o.beta2, o.beta2 >= 0 && o.beta2 < 1, "in [0, 1)");
-    require("eps", o.eps, o.eps >= 0, ">= 0");
-    require("weight_decay", o.weight_decay, o.weight_decay >= 0, ">= 0");
     return {{"lr", o.lr},   {"weight_decay", o.weight_decay}, {"beta1", o.beta1}, {"beta2", o.beta2},
             {"eps", o.eps}, {"maximize", o.maximize ? 1 : 0}};
 }
 
 std::vector<CustomGroup> custom(const std::vector<LAMBGroup>& groups) {
     std::vector<CustomGroup> result;
+    result.reserve(groups.size());
     for (const LAMBGroup& group : groups)
         result.push_back({group.params, named(group.options), group.named_params});
     return result;
@@ -99,7 +104,12 @@ LAMB::LAMB(const Tensors& params, const LAMBOptions& options)
 LAMB::LAMB(const StateDict& named_params, const LAMBOptions& options)
     : LAMB(std::vector<LAMBGroup>{{{}, options, named_params}}) {}
 LAMB::LAMB(const std::vector<LAMBGroup>& groups)
-    : CustomOptimizer({"LAMB", named(LAMBOptions()), {"exp_avg", "exp_avg_sq"}}, custom(groups)) {}
+    : CustomOptimizer({.name = "LAMB",
+                       .options = named(LAMBOptions()),
+                       .state = {"exp_avg", "exp_avg_sq"},
+                       .not_negative = {"eps", "weight_decay"},
+                       .below_one = {"beta1", "beta2"}},
+                      custom(groups)) {}
 
 void LAMB::update(ParameterUpdate& p) {
     const double beta1 = p.option("beta1"), beta2 = p.option("beta2");
