@@ -16,9 +16,12 @@ constexpr unsigned random_block = 256;
 // What the four words of a block become: values of elements 4 j to 4 j + 3.
 template <class T> struct Uniform {
     using C = T;
-    T low, width;
+    T low, width, limit;
     __device__ void operator()(const PhiloxWords& words, T (&values)[4]) const {
-        for (int i = 0; i < 4; ++i) values[i] = low + static_cast<T>(philox_uniform(words.v[i])) * width;
+        for (int i = 0; i < 4; ++i) {
+            const T value = low + static_cast<T>(philox_uniform(words.v[i])) * width;
+            values[i] = value < limit ? value : limit;
+        }
     }
 };
 
@@ -139,7 +142,8 @@ using namespace mezzo::cuda;
 void random_uniform(In, const kernels::RandomUniform& at, Out out) {
     with_real(out[0], [&]<class C>(C) {
         const C low = static_cast<C>(at.low);
-        fill_random(Uniform<C>{low, static_cast<C>(at.high) - low}, at.stream, out[0]);
+        const C limit = static_cast<C>(kernels::uniform_limit(at, out[0].dtype()));
+        fill_random(Uniform<C>{low, static_cast<C>(at.high) - low, limit}, at.stream, out[0]);
     });
 }
 

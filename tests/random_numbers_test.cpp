@@ -102,7 +102,20 @@ TEST_CASE("random numbers: another seed gives other ones, and the bounds are kep
         manual_seed(2);
         CHECK(doubles(rand({n}, {.device = device})) != first);
         for (const double x : first) REQUIRE((x >= 0 && x < 1));
-        for (const double x : doubles(rand({n}, {.dtype = bfloat16, .device = device})))
-            REQUIRE((x >= 0 && x <= 1));
+    }
+}
+
+TEST_CASE("random numbers: rounding to the dtype never gives the upper bound") {
+    const KeepSettings keep;
+    const auto largest = [](const Tensor& x) { return max(x.to(float64)).item<double>(); };
+    for (const Device device : devices()) {
+        manual_seed(3);
+        const Shape many{1 << 16};
+        CHECK(largest(rand(many, {.dtype = float16, .device = device})) == 1 - 0x1p-11);
+        CHECK(largest(rand(many, {.dtype = bfloat16, .device = device})) == 1 - 0x1p-8);
+        CHECK(largest(empty(many, {.device = device}).uniform_(1, 1 + 0x1p-22)) == 1 + 0x1p-23);
+        CHECK(largest(empty(many, {.dtype = float16, .device = device}).uniform_(-1, 0)) < 0);
+        CHECK(largest(empty(many, {.dtype = bfloat16, .device = device}).uniform_(-2, -1)) == -1 - 0x1p-7);
+        CHECK(largest(empty(many, {.device = device}).uniform_(2, 2)) == 2);
     }
 }

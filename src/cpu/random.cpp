@@ -65,8 +65,11 @@ namespace cpu_kernels {
 void random_uniform(In, const kernels::RandomUniform& at, Out out) {
     with_real(out[0]->dtype, [&]<class T>(T) {
         const T low = T(at.low), width = T(at.high) - T(at.low);
-        from_words<T>(at.stream, out[0],
-                      [=](std::uint32_t word) { return low + T(philox_uniform(word)) * width; });
+        const T limit = T(kernels::uniform_limit(at, out[0]->dtype));
+        from_words<T>(at.stream, out[0], [=](std::uint32_t word) {
+            const T value = low + T(philox_uniform(word)) * width;
+            return value < limit ? value : limit;
+        });
     });
 }
 
