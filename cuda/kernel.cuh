@@ -15,6 +15,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/round_to_odd.h"
 #include "cuda/runtime.h"
 #include "mezzo/dtype.h"
 
@@ -124,6 +125,10 @@ template <class To, class From> __device__ To convert(From x) {
         return x;
     else if constexpr (is_storage_type<From>)
         return convert<To>(to_float(x));
+    else if constexpr (is_storage_type<To> && std::is_same_v<From, double>)
+        return from_float<To>(round_to_odd(x));
+    else if constexpr (is_storage_type<To> && std::is_integral_v<From> && sizeof(From) >= 4)
+        return from_float<To>(round_to_odd(static_cast<std::int64_t>(x)));
     else if constexpr (is_storage_type<To>)
         return from_float<To>(static_cast<float>(x));
     else if constexpr (std::is_same_v<To, bool>)

@@ -122,6 +122,22 @@ TEST_CASE("convert: float64 is rounded once", "[convert]") {
     CHECK(is_nan(brain[5]));
 }
 
+TEST_CASE("convert: int64 is rounded once", "[convert]") {
+    // 1 above or below a tie of bfloat16, and too small a part of the number for float32 and float64
+    const std::int64_t tie = (std::int64_t(1) << 62) + (std::int64_t(1) << 54);
+    const std::int64_t in[] = {tie + 1, tie, -tie - 1, (std::int64_t(1) << 24) * 257 + 1, 65519, 65520};
+    bfloat16_t brain[6];
+    float16_t half[6];
+    cpu::convert(in, int64, brain, bfloat16, 6);
+    cpu::convert(in, int64, half, float16, 6);
+    CHECK(static_cast<float>(brain[0]) == 0x1p62f + 0x1p55f);
+    CHECK(static_cast<float>(brain[1]) == 0x1p62f);
+    CHECK(static_cast<float>(brain[2]) == -0x1p62f - 0x1p55f);
+    CHECK(static_cast<float>(brain[3]) == 0x1p32f + 0x1p25f);
+    CHECK(static_cast<float>(half[4]) == 65504);
+    CHECK(half[5].bits == 0x7c00);
+}
+
 TEST_CASE("convert: every pair, every length up to 40, no alignment", "[convert]") {
     // 0..9 are exact in every type; as boolean they are 0 or 1
     for (const cpu::Isa isa : available()) {

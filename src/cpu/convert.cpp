@@ -1,26 +1,16 @@
 #include "cpu/convert.h"
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
+#include "core/round_to_odd.h"
 #include "core/visit_dtype.h"
 #include "cpu/isa.h"
 #include "cpu/isa_tables.h"
 
 namespace mezzo::cpu {
 namespace {
-
-// double -> float rounded to odd: rounding that again to 16 bits gives what one rounding would have given.
-float round_to_odd(double x) {
-    const float f = static_cast<float>(x);
-    if (static_cast<double>(f) == x || x != x) return f;
-    std::uint32_t bits = std::bit_cast<std::uint32_t>(f);
-    if (std::fabs(static_cast<double>(f)) > std::fabs(x)) --bits;
-    return std::bit_cast<float>(bits | 1u);
-}
 
 template <class T> T saturate(double x) {
     if (x != x) return 0;
@@ -37,6 +27,8 @@ template <class To, class From> To cast(From x) {
     } else if constexpr (is_storage_type<To>) {
         if constexpr (std::is_same_v<From, float>)
             return To(x);
+        else if constexpr (std::is_same_v<From, std::int64_t>)
+            return To(round_to_odd(x));
         else
             return To(round_to_odd(static_cast<double>(x)));
     } else if constexpr (std::is_same_v<To, bool>) {
