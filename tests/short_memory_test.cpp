@@ -2,6 +2,7 @@
 // This file replaces operator new for the whole program.
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <functional>
 #include <new>
 
 #include "core/tensor_impl.h"
@@ -67,6 +68,39 @@ TEST_CASE("short of memory: tensors of every size are dropped without any", "[me
     empty_cache(cpu_device);
     CHECK(memory_stats(cpu_device).largest_free < memory_stats(cpu_device).reserved + 1);
     CHECK(ones({1 << 20})[5].item<float>() == 1);
+}
+
+TEST_CASE("short of memory: what fails draws no random numbers", "[memory]") {
+    const Tensor x = ones({4, 8}), rows = ones({8, 4}).t(), q = ones({1, 1, 4, 8});
+    const std::vector<std::pair<const char*, std::function<void()>>> draws = {
+        {"dropout", [&] { static_cast<void>(dropout(x, 0.5)); }},
+        {"uniform_", [&] { rows.uniform_(0, 1); }},
+        {"dropout_add_layer_norm",
+         [&] { static_cast<void>(dropout_add_layer_norm(x, {}, x, {}, {}, {.p = 0.5})); }},
+        {"scaled_dot_product_attention",
+         [&] { static_cast<void>(scaled_dot_product_attention(q, q, q, {.dropout_p = 0.5})); }},
+        {"randperm", [&] { static_cast<void>(randperm(100)); }}};
+    for (const auto& [name, draw] : draws) {
+        CAPTURE(name);
+        const std::uint64_t before = random_state().offset;
+        int failed = 0;
+        for (long allocations = 0; random_state().offset == before; ++allocations) {
+            empty_cache(cpu_device);
+            try {
+                const Limit some(allocations);
+                draw();
+            } catch (const std::bad_alloc&) {
+                CHECK(random_state().offset == before);
+                ++failed;
+            } catch (const Error& error) {
+                CHECK(error.kind() == ErrorKind::memory);
+                CHECK(random_state().offset == before);
+                ++failed;
+            }
+            if (random_state().offset != before) break;
+        }
+        CHECK(failed > 0);
+    }
 }
 
 TEST_CASE("short of memory: a step that fails at any allocation can be repeated", "[memory]") {

@@ -20,6 +20,11 @@ RandomState reserve_random(std::uint64_t blocks) {
     return start;
 }
 
+void return_random(RandomState start, std::uint64_t blocks) {
+    const std::lock_guard lock(mutex);
+    if (state.seed == start.seed && state.offset == start.offset + blocks) state.offset = start.offset;
+}
+
 void manual_seed(std::uint64_t seed) { set_random_state({.seed = seed, .offset = 0}); }
 
 RandomState random_state() {

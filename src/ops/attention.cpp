@@ -137,21 +137,8 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const At
           ": mask is ", options.mask.dtype(), "; it must be boolean (true: look) or floating (added)");
 }
 
-}  // namespace
-
-Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                    const AttentionOptions& options) {
-    check_attention(q, k, v, options);
-    const std::int64_t query = q.size(2), key = k.size(2);
-    const Shape scores{q.size(0), q.size(1), query, key};
-    Attention at{.causal = options.causal};
-    if (options.training && options.dropout_p > 0) {
-        at.dropout_p = options.dropout_p;
-        at.stream = reserve_dropout(scores.numel());
-    }
-    at.scale =
-        options.scale > 0 ? options.scale : 1 / std::sqrt(double(std::max<std::int64_t>(1, q.size(3))));
-    const Tensor mask = options.mask.defined() ? options.mask.expand(scores) : Tensor();
+// `mask` is undefined or has the shape of the scores.
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Attention& at) {
     if (v.size(3) != q.size(3) || (mask.defined() && mask.dtype() != boolean)) {
         const Dtype dtype = autocast_dtype(Cast::low, q);
         const auto read = [&](const Tensor& x) { return widened(cast(x, dtype)); };
@@ -161,8 +148,26 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
     Tensors in;
     for (const Tensor* x : {&q, &k, &v}) in.push_back(with_unit_stride(heads_swapped(*x)));
     in.push_back(mask);
-    const Shape rows{q.size(0), q.size(1), query}, shapes[] = {in[0].shape(), rows, rows};
+    const Shape rows{q.size(0), q.size(1), q.size(2)}, shapes[] = {in[0].shape(), rows, rows};
     return heads_swapped(call(attention_op, in, at, std::span(shapes, recording(q, k, v) ? 3 : 1))[0]);
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+    check_attention(q, k, v, options);
+    const Shape scores{q.size(0), q.size(1), q.size(2), k.size(2)};
+    const Tensor mask = options.mask.defined() ? options.mask.expand(scores) : Tensor();
+    Attention at{.causal = options.causal};
+    at.scale =
+        options.scale > 0 ? options.scale : 1 / std::sqrt(double(std::max<std::int64_t>(1, q.size(3))));
+    if (!options.training || options.dropout_p == 0) return attend(q, k, v, mask, at);
+    at.dropout_p = options.dropout_p;
+    return with_dropout_stream(scores.numel(), [&](const RandomState& stream) {
+        at.stream = stream;
+        return attend(q, k, v, mask, at);
+    });
 }
 
 }  // namespace mezzo

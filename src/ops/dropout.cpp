@@ -1,7 +1,6 @@
 // dropout: the mask is a function of the random stream's position, never stored.
 #include "ops/dropout.h"
 
-#include "core/random.h"
 #include "kernels/random.h"
 
 namespace mezzo {
@@ -22,10 +21,6 @@ void check_dropout(const char* op, double p) {
     check(p >= 0 && p < 1, ErrorKind::value, op, ": dropout probability ", p, " is outside [0, 1)");
 }
 
-RandomState reserve_dropout(std::int64_t elements) {
-    return reserve_random((std::uint64_t(elements) + 7) / 8);
-}
-
 Tensor dropout_at(const Tensor& x, double p, const RandomState& stream) {
     return p > 0 ? call(dropout_op, {x}, {.p = p, .stream = stream}, x.shape()) : x;
 }
@@ -35,7 +30,8 @@ Tensor dropout(const Tensor& x, double p, bool training) {
     check(p >= 0 && p <= 1, ErrorKind::value, "dropout: p ", p, " is outside [0, 1]");
     if (!training || p == 0) return x;
     if (p == 1) return masked_fill(x, ones({}, {.dtype = boolean, .device = x.device()}), 0);
-    return dropout_at(x, p, reserve_dropout(x.numel()));
+    return with_dropout_stream(x.numel(),
+                               [&](const RandomState& stream) { return dropout_at(x, p, stream); });
 }
 
 }  // namespace mezzo

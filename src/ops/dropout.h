@@ -1,6 +1,7 @@
 // dropout with a given place in the random stream, for ops that contain a dropout.
 #pragma once
 
+#include "core/random.h"
 #include "ops/common.h"
 
 namespace mezzo {
@@ -8,9 +9,10 @@ namespace mezzo {
 // Throws Error(value) unless p is in [0, 1).
 void check_dropout(const char* op, double p);
 
-// Takes the random numbers of a dropout over `elements` elements from the random stream. Returns where they
-// begin.
-RandomState reserve_dropout(std::int64_t elements);
+// use(start) with the random numbers of a dropout over `elements` elements (with_random()).
+template <class F> auto with_dropout_stream(std::int64_t elements, const F& use) {
+    return with_random((std::uint64_t(elements) + 7) / 8, use);
+}
 
 // x with elements dropped with probability p, or x itself if p is 0. The same place in the stream gives the
 // same mask.

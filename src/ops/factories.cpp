@@ -34,11 +34,12 @@ template <class A> Tensor make(const KernelOf<A>& kernel, const std::type_identi
 template <class A> Tensor make_random(const KernelOf<A>& kernel, std::type_identity_t<A> at,
                                       const Shape& shape, TensorOptions options) {
     const bool requires_grad = std::exchange(options.requires_grad, false);
-    const Tensor result = empty(shape, options);  // a failure here must leave the stream where it was
-    if (result.numel() != 0) {
-        at.stream = reserve_random(static_cast<std::uint64_t>(result.numel() + 3) / 4);
-        kernel({}, at, result);
-    }
+    const Tensor result = empty(shape, options);
+    if (result.numel() != 0)
+        with_random(static_cast<std::uint64_t>(result.numel() + 3) / 4, [&](const RandomState& stream) {
+            at.stream = stream;
+            kernel({}, at, result);
+        });
     if (requires_grad) result.set_requires_grad();
     return result;
 }
@@ -93,14 +94,15 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
 Tensor randperm(std::int64_t n, TensorOptions options) {
     check(n >= 0 && n <= INT32_MAX, ErrorKind::value, "randperm: n is ", n, "; it must be in [0, 2^31)");
     std::vector<std::int64_t> values(static_cast<std::size_t>(n));
-    const RandomState start = reserve_random(static_cast<std::uint64_t>(n + 3) / 4);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
-    PhiloxWords words{};
-    for (std::size_t used = 0, i = values.size(); i-- > 1; ++used) {
-        if (used % 4 == 0) words = philox(start.seed, start.offset + used / 4);
-        std::swap(values[i], values[std::uint64_t(words.v[used % 4]) * (i + 1) >> 32]);
-    }
-    return Tensor::from<std::int64_t>(std::span<const std::int64_t>(values), {n}, options);
+    return with_random(static_cast<std::uint64_t>(n + 3) / 4, [&](const RandomState& start) {
+        PhiloxWords words{};
+        for (std::size_t used = 0, i = values.size(); i-- > 1; ++used) {
+            if (used % 4 == 0) words = philox(start.seed, start.offset + used / 4);
+            std::swap(values[i], values[std::uint64_t(words.v[used % 4]) * (i + 1) >> 32]);
+        }
+        return Tensor::from<std::int64_t>(std::span<const std::int64_t>(values), {n}, options);
+    });
 }
 
 }  // namespace mezzo

@@ -75,8 +75,10 @@ template <class Run> void write_result(const Tensor& x, const Run& run) {
 }
 
 template <class A> void random_write(const KernelOf<A>& kernel, const Tensor& x, std::type_identity_t<A> at) {
-    at.stream = reserve_random((std::uint64_t(x.numel()) + 3) / 4);
-    write_result(x, [&](const Tensor& out) { kernel({}, at, out); });
+    with_random((std::uint64_t(x.numel()) + 3) / 4, [&](const RandomState& stream) {
+        at.stream = stream;
+        write_result(x, [&](const Tensor& out) { kernel({}, at, out); });
+    });
 }
 
 void check_random(const char* op, const Tensor& x) {

@@ -189,17 +189,19 @@ Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tenso
     if (x_bias.defined()) row_vector(op, "x_bias", x_bias, x, 0);
     const Tensor w = row_vector(op, "weight", weight, x, 1), b = row_vector(op, "bias", bias, x, 0);
     kernels::DropoutAddLayerNorm at{.eps = options.eps};
-    if (options.training && options.p > 0) {
-        at.dropout_p = options.p;
-        at.stream = reserve_dropout(x.numel());
-    }
     const Dtype dtype = autocast_takes(w) ? float32 : promote(x.dtype(), residual.dtype());
     const Tensor rows = as_rows(x);
     const Shape per_row{rows.size(0)}, shapes[] = {rows.shape(), rows.shape(), per_row, per_row};
     const std::size_t results = recording(x, x_bias, residual, w, b) ? 4 : 1;
-    return call(dropout_add_layer_norm_op, Tensors{w, rows, x_bias, as_rows(residual), b}, at,
-                std::span(shapes, results), dtype)[0]
-        .reshape(x.shape());
+    const auto run = [&](const RandomState& stream) {
+        at.stream = stream;
+        return call(dropout_add_layer_norm_op, Tensors{w, rows, x_bias, as_rows(residual), b}, at,
+                    std::span(shapes, results), dtype)[0]
+            .reshape(x.shape());
+    };
+    if (!options.training || options.p == 0) return run({});
+    at.dropout_p = options.p;
+    return with_dropout_stream(x.numel(), run);
 }
 
 }  // namespace mezzo
