@@ -123,11 +123,12 @@ Corpora read_package_descriptions(std::size_t limit) {
             "no package descriptions on this machine (apt-cache dumpavail); pass --data DIR");
     // Sorted by text rather than by section, so that every part of the list has all classes.
     std::sort(all.begin(), all.end());
-    const std::size_t step = limit == 0 ? 1 : std::max<std::size_t>(1, all.size() / limit);
-    for (std::size_t i = 0, kept = 0; i < all.size(); i += step, ++kept) {
+    const std::size_t count = limit == 0 ? all.size() : std::min(limit + limit / 9, all.size());
+    for (std::size_t kept = 0; kept < count; ++kept) {
+        auto& [text, label] = all[kept * all.size() / count];  // evenly spread
         Corpus& corpus = kept % 10 == 9 ? corpora.validation : corpora.train;
-        corpus.texts.push_back(std::move(all[i].first));
-        corpus.labels.push_back(all[i].second);
+        corpus.texts.push_back(std::move(text));
+        corpus.labels.push_back(label);
     }
     return corpora;
 }

@@ -25,8 +25,8 @@ std::vector<std::string> read_lines(const std::string& path);
 Corpora read_text_folder(const std::string& folder);
 
 // Short descriptions of the packages that this Debian machine knows, with their section as class: sections
-// with fewer than 200 packages are left out, every tenth text is for validation. About `limit` texts, all if
-// it is 0.
+// with fewer than 200 packages are left out, every tenth text is for validation. At most `limit` texts for
+// training, all if it is 0.
 Corpora read_package_descriptions(std::size_t limit);
 
 }  // namespace bert

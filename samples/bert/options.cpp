@@ -68,7 +68,7 @@ void add_file_options(CLI::App& app, Options& o) {
     app.add_option("--data", o.data,
                    "folder of train_text.txt, train_labels.txt, val_text.txt, val_labels.txt; default: the "
                    "package descriptions of this Debian machine");
-    app.add_option("--limit", o.limit, "use only about this many texts; 0: all")->transform(not_negative());
+    app.add_option("--limit", o.limit, "train on at most this many texts; 0: all")->transform(not_negative());
     app.add_option("--checkpoint", o.checkpoint, "file that holds the state of the training");
     app.add_option("--checkpoint-every", o.checkpoint_every,
                    "steps between checkpoints besides the epochs' ends")

@@ -25,7 +25,7 @@ struct Options {
     double lr = 0;               // 0: 2e-5 with weights, 5e-4 for a model from scratch
     double pretrain_lr = 1e-3, weight_decay = 0.01, warmup = 0.1, clip = 1.0;
     std::uint64_t seed = 1;
-    std::int64_t limit = 0;  // about so many training texts; 0: all
+    std::int64_t limit = 0;  // at most so many training texts; 0: all
     std::string checkpoint;
     std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
     bool resume = false;
