@@ -104,7 +104,8 @@ template <class T> struct RealLoops {
     void (*loss_grad[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
     // Whether every x * factor is finite.
     bool (*all_finite)(const T* x, std::int64_t n, T factor);
-    void (*update[optimizer_loops])(const UpdateLoop<T>& loop);  // by OptimizerId
+    // By OptimizerId. Those of double are in loops_portable only: they are rare, and one set saves 50 KB.
+    void (*update[optimizer_loops])(const UpdateLoop<T>& loop);
     void (*norm_row)(NormLoop<T>& loop);
     void (*norm_grad_row)(const NormGradLoop<T>& loop);
     void (*dropped_sum)(const DroppedSumLoop<T>& loop);

@@ -68,19 +68,46 @@ void periodic(void* dst, const void* x, std::int64_t n, double, double) {
 float exact_sin(float x) { return __builtin_sinf(x); }
 float exact_cos(float x) { return __builtin_cosf(x); }
 
+// Mirrored<F>::type is G if F(a, b) == G(b, a), so that F needs fewer loops of its own or none.
+template <class F> struct Mirrored { using type = void; };
+#define MEZZO_MIRRORED(f, g) \
+    template <> struct Mirrored<functors::f> { using type = functors::g; };
+MEZZO_MIRRORED(add, add)
+MEZZO_MIRRORED(mul, mul)
+MEZZO_MIRRORED(eq, eq)
+MEZZO_MIRRORED(ne, ne)
+MEZZO_MIRRORED(logical_and, logical_and)
+MEZZO_MIRRORED(logical_or, logical_or)
+MEZZO_MIRRORED(gt, lt)
+MEZZO_MIRRORED(ge, le)
+#undef MEZZO_MIRRORED
+
 template <class F, class T, class R>
-void binary(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
-    R* const to = static_cast<R*>(dst);
-    const T *const a = static_cast<const T*>(pa), *const b = static_cast<const T*>(pb);
-    if (single == Single::a) {
+void binary_of(R* to, const T* a, const T* b, std::int64_t n, Single single) {
+    constexpr bool symmetric = std::is_same_v<typename Mirrored<F>::type, F>;
+    if (single == Single::none) {
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(a[i], b[i]);
+    } else if (symmetric || single == Single::b) {
+        const T* const x = single == Single::b ? a : b;
+        const T value = single == Single::b ? *b : *a;
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(x[i], value);
+    } else {
         const T value = *a;
         MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(value, b[i]);
-    } else if (single == Single::b) {
-        const T value = *b;
-        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(a[i], value);
-    } else {
-        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(a[i], b[i]);
     }
+}
+
+template <class F, class T, class R> __attribute__((noinline)) void binary(void* dst, const void* pa,
+                                                                           const void* pb, std::int64_t n,
+                                                                           Single single) {
+    using Mirror = typename Mirrored<F>::type;
+    if constexpr (std::is_void_v<Mirror> || std::is_same_v<Mirror, F>)
+        binary_of<F>(static_cast<R*>(dst), static_cast<const T*>(pa), static_cast<const T*>(pb), n, single);
+    else
+        binary<Mirror, T, R>(dst, pb, pa, n,
+                             single == Single::none ? single
+                             : single == Single::a  ? Single::b
+                                                    : Single::a);
 }
 
 // pow: a single operand is copied to all elements of a block, because compilers would turn the tests of a
@@ -319,7 +346,7 @@ template <class T> constexpr RealLoops<T> real_loops = {
      loss_grad<BceWithLogits, T>},
     all_finite<T>,
     {
-#define MEZZO_OPTIMIZER(name) update<functors::name##Row, T>,
+#define MEZZO_OPTIMIZER(name) update_loop<functors::name##Row, T>(),
         MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
 #undef MEZZO_OPTIMIZER
     },

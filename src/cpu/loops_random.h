@@ -3,7 +3,7 @@
 
 #include "loops.h"
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -15,6 +15,9 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int philox_lanes = 8;
 #define MEZZO_LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
+#elif defined(__SSE2__) && !defined(__AVX2__)
+constexpr int philox_lanes = 2;
+#define MEZZO_LANE_NUMBERS 0, 1
 #else
 constexpr int philox_lanes = 4;
 #define MEZZO_LANE_NUMBERS 0, 1, 2, 3
@@ -26,6 +29,8 @@ MEZZO_HD Lanes multiply_low_halves(const Lanes& a, const Lanes& b) {
     return (Lanes)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
     return (Lanes)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+    return (Lanes)_mm_mul_epu32((__m128i)a, (__m128i)b);
 #else
     return (a & 0xffffffffu) * (b & 0xffffffffu);
 #endif
@@ -37,6 +42,9 @@ MEZZO_HD void store_group(std::uint32_t* words, const Lanes (&c)[4]) {
 #if defined(__AVX512F__)
     const Lanes low = __builtin_shufflevector(first, second, 0, 8, 1, 9, 2, 10, 3, 11),
                 high = __builtin_shufflevector(first, second, 4, 12, 5, 13, 6, 14, 7, 15);
+#elif defined(__SSE2__) && !defined(__AVX2__)
+    const Lanes low = __builtin_shufflevector(first, second, 0, 2),
+                high = __builtin_shufflevector(first, second, 1, 3);
 #else
     const Lanes low = __builtin_shufflevector(first, second, 0, 4, 1, 5),
                 high = __builtin_shufflevector(first, second, 2, 6, 3, 7);

@@ -42,5 +42,13 @@ template <class Row, class T, unsigned way = 0> void update(const UpdateLoop<T>&
     update_elements<Row, T, way>(u);
 }
 
+// The entry of the table: null for double except in the unit for every CPU, to which RealLoops sends callers.
+template <class Row, class T> constexpr auto update_loop() -> void (*)(const UpdateLoop<T>&) {
+    if constexpr (sizeof(T) == 8 && !MEZZO_ISA_IS(portable))
+        return nullptr;
+    else
+        return update<Row, T>;
+}
+
 }  // namespace
 }  // namespace mezzo::cpu
