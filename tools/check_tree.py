@@ -31,7 +31,7 @@ ALLOWED = {
     "src/core": BASIS,
     "src/autograd": OPS + KERNELS,
     "src/kernels": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h", "core/"],
-    "src/ops": OPS + KERNELS + ["autograd/"],
+    "src/ops": OPS + KERNELS + ["autograd/", "mezzo/image_ops.h"],
     "src/cpu": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h"] + KERNELS,  # ops.h for Reduction
     "cuda": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,
     "src/nn": USER,

@@ -73,7 +73,8 @@ const KernelList* const lists[] = {
     &cpu_kernels::attention_grad_list, &cpu_kernels::attention_list,  &cpu_kernels::batch_norm_list,
     &cpu_kernels::class_loss_list,     &cpu_kernels::conv_list,       &cpu_kernels::copy_list,
     &cpu_kernels::elementwise_list,    &cpu_kernels::group_norm_list, &cpu_kernels::index_list,
-    &cpu_kernels::loss_list,           &cpu_kernels::matmul_list,     &cpu_kernels::norm_list,
+    &cpu_kernels::interpolate_list,    &cpu_kernels::loss_list,       &cpu_kernels::matmul_list,
+    &cpu_kernels::norm_list,           &cpu_kernels::pad_list,        &cpu_kernels::pool_list,
     &cpu_kernels::random_list,         &cpu_kernels::reduce_list,     &cpu_kernels::rowwise_list};
 
 }  // namespace

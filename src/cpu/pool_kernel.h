@@ -1,0 +1,236 @@
+// The loops of pool_loops.h, one source for all instruction sets. Everything has internal linkage; vector.h says
+// why.
+#pragma once
+
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+#include "cpu/pool_loops.h"
+#include "cpu/vector.h"
+#include "kernels/pool_geometry.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr int lanes = MEZZO_LANES;
+
+// Vectors in which elements of T are computed.
+template <class T> struct VectorOf {
+    using V = FloatN<lanes>;
+    using I = IntN<lanes>;
+    using Lane = std::int32_t;
+    static MEZZO_INLINE V load(const T* p) { return cpu::load<lanes>(p); }
+    static MEZZO_INLINE V load_first(const T* p, std::int64_t n) { return cpu::load_first<lanes>(p, n); }
+    static MEZZO_INLINE void store(T* p, V v) { cpu::store<lanes>(p, v); }
+    static MEZZO_INLINE void store_first(T* p, V v, std::int64_t n) { cpu::store_first<lanes>(p, v, n); }
+    static MEZZO_INLINE V choose(I mask, V a, V b) { return select<lanes>(mask, a, b); }
+    static MEZZO_INLINE I choose(I mask, I a, I b) {
+        return (I)select<lanes>(mask, (UintN<lanes>)a, (UintN<lanes>)b);
+    }
+};
+template <> struct VectorOf<double> {
+    typedef double V __attribute__((vector_size(lanes * 8)));
+    typedef std::int64_t I __attribute__((vector_size(lanes * 8)));
+    using Lane = std::int64_t;
+    static MEZZO_INLINE V load(const double* p) { return load_first(p, lanes); }
+    static MEZZO_INLINE V load_first(const double* p, std::int64_t n) {
+        V v = {};
+        __builtin_memcpy(&v, p, std::size_t(n) * sizeof(double));
+        return v;
+    }
+    static MEZZO_INLINE void store(double* p, V v) { store_first(p, v, lanes); }
+    static MEZZO_INLINE void store_first(double* p, V v, std::int64_t n) {
+        __builtin_memcpy(p, &v, std::size_t(n) * sizeof(double));
+    }
+    static MEZZO_INLINE V choose(I mask, V a, V b) { return (V)((mask & (I)a) | (~mask & (I)b)); }
+    static MEZZO_INLINE I choose(I mask, I a, I b) { return (mask & a) | (~mask & b); }
+};
+
+// P is uint8 or uint32.
+template <class P> struct PlacesOf {
+    typedef P Some __attribute__((vector_size(lanes * sizeof(P))));
+    template <class I> static MEZZO_INLINE I load(const P* p, std::int64_t n) {
+        Some some = {};
+        if (n == lanes)
+            __builtin_memcpy(&some, p, sizeof some);
+        else
+            __builtin_memcpy(&some, p, std::size_t(n) * sizeof(P));
+        return __builtin_convertvector(some, I);
+    }
+    template <class I> static MEZZO_INLINE void store(P* p, I v, std::int64_t n) {
+        const Some some = __builtin_convertvector(v, Some);
+        if (n == lanes)
+            __builtin_memcpy(p, &some, sizeof some);
+        else
+            __builtin_memcpy(p, &some, std::size_t(n) * sizeof(P));
+    }
+};
+
+// Calls f(blocks of B vectors, channel, elements in the last vector): whole blocks first, then single vectors.
+template <int B> struct Block { static constexpr int vectors = B; };
+template <int B, class F> MEZZO_INLINE void for_channels(std::int64_t first, std::int64_t last, const F f) {
+    std::int64_t c = first;
+    for (; c + B * lanes <= last; c += B * lanes) f(Block<B>{}, c, std::int64_t(lanes));
+    for (; c + lanes <= last; c += lanes) f(Block<1>{}, c, std::int64_t(lanes));
+    if (c < last) f(Block<1>{}, c, last - c);
+}
+
+// The sum over rows and columns of the run of one pixel, for B vectors of channels.
+template <bool weighted, int B, class T, class R, class W>
+MEZZO_INLINE void add_window(const WindowRow<T, R>& row, const WeightedRun<R>& columns, std::int64_t c,
+                             std::int64_t n, W (&total)[B]) {
+    using Vector = VectorOf<T>;
+    for (std::int64_t r = row.rows.begin; r < row.rows.end; ++r) {
+        const T* p = row.from + (r * row.width + columns.begin) * row.channels + c;
+        W sums[B] = {};
+        for (std::int64_t s = columns.begin; s < columns.end; ++s, p += row.channels)
+            for (int b = 0; b < B; ++b) {
+                const W v = n == lanes ? Vector::load(p + b * lanes) : Vector::load_first(p, n);
+                if constexpr (weighted)
+                    sums[b] += v * columns.weights[s - columns.begin];
+                else
+                    sums[b] += v;
+            }
+        for (int b = 0; b < B; ++b) {
+            if constexpr (weighted)
+                total[b] += sums[b] * row.rows.weights[r - row.rows.begin];
+            else
+                total[b] += sums[b];
+        }
+    }
+}
+
+template <bool weighted, class T, class R> void window_row(const WindowRow<T, R>& row) {
+    using Vector = VectorOf<T>;
+    for (std::int64_t i = 0; i < row.count; ++i) {
+        T* const to = row.to + i * row.channels;
+        const WeightedRun<R> columns = row.columns[i];
+        const R divisor = weighted ? R(1) : row.row_divisor * row.divisors[i];
+        for_channels<4>(
+            row.first,
+            row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
+                constexpr int B = decltype(block)::vectors;
+                typename Vector::V total[B] = {};
+                add_window<weighted>(row, columns, c, n, total);
+                for (int b = 0; b < B; ++b) {
+                    if constexpr (!weighted) total[b] /= divisor;
+                    if (n == lanes)
+                        Vector::store(to + c + b * lanes, total[b]);
+                    else
+                        Vector::store_first(to + c, total[b], n);
+                }
+            });
+    }
+}
+
+// ---- the largest of each window
+
+template <class T, class P, int B>
+MEZZO_INLINE void max_pixel(const MaxRow<T>& row, const kernels::PoolPlaces& rows,
+                            const kernels::PoolPlaces& columns, std::int64_t i, std::int64_t c,
+                            std::int64_t n) {
+    using Vector = VectorOf<T>;
+    using V = typename Vector::V;
+    using I = typename Vector::I;
+    const T* from = row.from + c;
+    V best[B];
+    I place[B] = {};
+    for (int b = 0; b < B; ++b) best[b] = V{} - __builtin_inf();
+    bool found = false;
+    for (std::int64_t r = rows.begin; r < rows.end; ++r)
+        for (std::int64_t s = columns.begin; s < columns.end; ++s) {
+            const std::int64_t y = rows.first + r * row.height.dilation,
+                               x = columns.first + s * row.width.dilation;
+            const T* const p = from + (y * row.image_width + x) * row.channels;
+            const I here = I{} + typename Vector::Lane(r * row.window_width + s);
+            for (int b = 0; b < B; ++b) {
+                const V v = n == lanes ? Vector::load(p + b * lanes) : Vector::load_first(p, n);
+                const I larger = (I)(v > best[b]), nan = (I)(v != v);
+                best[b] = Vector::choose(nan, v, Vector::choose(larger, v, best[b]));
+                place[b] = Vector::choose(nan, here, Vector::choose(larger, here, place[b]));
+                if (!found) place[b] = here;
+            }
+            found = true;
+        }
+    T* const to = row.to + i * row.channels + c;
+    P* const places = row.places ? static_cast<P*>(row.places) + i * row.channels + c : nullptr;
+    for (int b = 0; b < B; ++b) {
+        if (n == lanes)
+            Vector::store(to + b * lanes, best[b]);
+        else
+            Vector::store_first(to, best[b], n);
+        if (places) PlacesOf<P>::template store<I>(places + b * lanes, place[b], n);
+    }
+}
+
+template <class T, class P> void max_row(const MaxRow<T>& row) {
+    const kernels::PoolPlaces rows =
+        kernels::places_of(row.height, row.image_height, row.result_height, row.row);
+    for (std::int64_t i = 0; i < row.result_width; ++i) {
+        const kernels::PoolPlaces columns =
+            kernels::places_of(row.width, row.image_width, row.result_width, i);
+        for_channels<4>(
+            row.first,
+            row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
+                max_pixel<T, P, decltype(block)::vectors>(row, rows, columns, i, c, n);
+            });
+    }
+}
+
+// The sum of the gradients of all windows whose largest element is the pixel at column i of the row.
+template <class T, class P, int B>
+MEZZO_INLINE void max_grad_pixel(const MaxRow<T>& row, const kernels::PoolReaders& rows, std::int64_t i,
+                                 std::int64_t c, std::int64_t n) {
+    using Vector = VectorOf<T>;
+    using V = typename Vector::V;
+    using I = typename Vector::I;
+    const kernels::PoolReaders columns = kernels::readers_of(row.width, row.image_width, row.result_width, i);
+    V total[B] = {};
+    for (std::int64_t y = rows.begin; y < rows.end; ++y) {
+        const std::int64_t r = kernels::place_of(row.height, row.image_height, row.result_height, y, row.row);
+        if (r < 0) continue;
+        for (std::int64_t x = columns.begin; x < columns.end; ++x) {
+            const std::int64_t s = kernels::place_of(row.width, row.image_width, row.result_width, x, i);
+            if (s < 0) continue;
+            const I here = I{} + typename Vector::Lane(r * row.window_width + s);
+            const std::int64_t at = (y * row.result_width + x) * row.channels + c;
+            const T* const p = row.from + at;
+            const P* const places = static_cast<const P*>(row.places) + at;
+            for (int b = 0; b < B; ++b) {
+                const V v = n == lanes ? Vector::load(p + b * lanes) : Vector::load_first(p, n);
+                const I place = PlacesOf<P>::template load<I>(places + b * lanes, n);
+                total[b] += Vector::choose((I)(place == here), v, V{});
+            }
+        }
+    }
+    T* const to = row.to + i * row.channels + c;
+    for (int b = 0; b < B; ++b) {
+        if (n == lanes)
+            Vector::store(to + b * lanes, total[b]);
+        else
+            Vector::store_first(to, total[b], n);
+    }
+}
+
+template <class T, class P> void max_grad_row(const MaxRow<T>& row) {
+    const kernels::PoolReaders rows =
+        kernels::readers_of(row.height, row.image_height, row.result_height, row.row);
+    for (std::int64_t i = 0; i < row.image_width; ++i)
+        for_channels<4>(
+            row.first,
+            row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
+                max_grad_pixel<T, P, decltype(block)::vectors>(row, rows, i, c, n);
+            });
+}
+
+template <class T> void max_any(const MaxRow<T>& row) {
+    row.wide_places ? max_row<T, std::uint32_t>(row) : max_row<T, std::uint8_t>(row);
+}
+template <class T> void max_grad_any(const MaxRow<T>& row) {
+    row.wide_places ? max_grad_row<T, std::uint32_t>(row) : max_grad_row<T, std::uint8_t>(row);
+}
+
+template <class T, class R> constexpr PoolTable<T, R> pool_table{
+    window_row<true, T, R>, window_row<false, T, R>, max_any<T>, max_grad_any<T>};
+
+}  // namespace
+}  // namespace mezzo::cpu
