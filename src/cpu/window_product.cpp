@@ -11,6 +11,8 @@
 #include "cpu/gemm_choice.h"
 #include "cpu/isa_tables.h"
 #include "cpu/parallel.h"
+#include "cpu/tile_gemm.h"
+#include "cpu/window_rows.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -128,10 +130,27 @@ void finish_gradient(const WindowGradient& p, const float* sums) {
     finish_sums(gemm_kernels(active_isa()), g, sums, g.n);
 }
 
+// Whether gemm() has something better than vectors for a product.
+bool has_matrix_units(const Gemm& g) {
+    if (g.a_type != g.b_type) return false;
+    const GemmKernels& kernels = chosen_gemm_kernels(g);
+    if (kernels.depth == 2 && g.a_type == bfloat16) return true;
+    return kernels.tiles && worth_packing(g) &&
+           tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
+}
+
+bool multiplies_in_place(const WindowProduct& p) {
+    if (p.result.type == float64) return false;
+    Gemm g{.m = p.windows.count(), .n = p.columns(), .k = p.windows.steps(), .trans_b = !p.transposed};
+    g.a_type = p.windows.type, g.b_type = p.weight.type;
+    return g.k > 0 && worth_packing(g) && !has_matrix_units(g);
+}
+
 }  // namespace
 
 void multiply_windows(const WindowProduct& p) {
     if (p.windows.count() == 0) return;
+    if (multiplies_in_place(p)) return multiply_windows_in_place(p);
     for (std::int64_t group = 0; group < p.groups; ++group) multiply_group(p, group);
 }
 

@@ -37,7 +37,8 @@ template <class In, class Out> void for_tap(const Windows& x, const Tap& tap, st
                  const std::int64_t right = above ? count : before(x.width, w, x.step.width, count);
                  if (left > 0) outside(done, left);
                  if (right > left)
-                     inside(done + left, (image * x.height + h) * x.width + w + left * x.step.width,
+                     inside(done + left,
+                            (image * x.height + h) * x.width + w + left * x.step.width - x.origin,
                             right - left);
                  if (right < count) outside(done + right, count - right);
              });
@@ -55,6 +56,18 @@ void Windows::find(std::int64_t t, std::int64_t begin, std::int64_t n, const cha
             for (std::int64_t i = 0; i < number; ++i, line += stride) lines[done + i] = line;
         },
         [&](std::int64_t done, std::int64_t number) { std::fill_n(lines + done, number, zeros); });
+}
+
+Windows::Range Windows::source_pixels(std::int64_t begin, std::int64_t n) const {
+    if (taps.empty() || height == 0) return {0, 0};
+    std::int64_t top = taps[0].h, bottom = taps[0].h;
+    for (const Tap& tap : taps) top = std::min(top, tap.h), bottom = std::max(bottom, tap.h);
+    const auto row = [&](std::int64_t window, std::int64_t h) {
+        const std::int64_t image = window / columns / rows, i = window / columns % rows;
+        return image * height + std::clamp<std::int64_t>(i * step.height + h, 0, height - 1);
+    };
+    const std::int64_t first = row(begin, top), last = std::max(first, row(begin + n - 1, bottom));
+    return {first * width, (last + 1) * width};
 }
 
 void Windows::copy(std::int64_t begin, std::int64_t n, char* to) const {

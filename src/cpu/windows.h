@@ -26,6 +26,7 @@ struct Windows {
     std::int64_t rows = 0, columns = 0;              // windows per image
     Size2d step = 1;
     std::vector<Tap> taps = {};
+    std::int64_t origin = 0;  // the pixel of the source that `data` begins with
 
     std::int64_t count() const { return images * rows * columns; }
     std::int64_t steps() const { return std::int64_t(taps.size()) * channels; }
@@ -33,6 +34,11 @@ struct Windows {
     // lines[i] = where the channels of tap t of window begin + i lie, or `zeros`, for i < n.
     void find(std::int64_t t, std::int64_t begin, std::int64_t n, const char* zeros,
               const char** lines) const;
+    // A range of pixels of the source, [first, end), that contains all of windows [begin, begin + n), n > 0.
+    struct Range {
+        std::int64_t first, end;
+    };
+    Range source_pixels(std::int64_t begin, std::int64_t n) const;
     // Copies windows [begin, begin + n) to rows of steps() elements.
     void copy(std::int64_t begin, std::int64_t n, char* to) const;
 };

@@ -1,0 +1,101 @@
+// The kernels for windows, one source for all instruction sets; the including file uses `window_table`. It
+// defines what gemm_pack.h and gemm_tile.h ask for.
+#pragma once
+
+#define MEZZO_DEPTH 1
+#include "cpu/gemm_tile.h"
+#include "cpu/window_tables.h"
+
+namespace mezzo::cpu {
+namespace {
+
+// R windows times C vectors of columns. The windows are read where they lie, one pointer each.
+template <int R, int C>
+void window_tile(const WindowTile& w, const float* const* lines, const float* b, float* t) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) __builtin_prefetch(t + r * w.ldt + c * lanes, 1);
+    Vector sum[R][C] = {};
+    for (std::int64_t tap = 0; tap < w.taps; ++tap, lines += w.ld_lines) {
+        const float* a[R];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) a[r] = lines[r] + w.first;
+        for (std::int64_t p = 0; p < w.steps; ++p, b += nr) {
+            Vector y[C];
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                const Vector x = broadcast<lanes>(a[r][p]);
+#pragma GCC unroll 8
+                for (int c = 0; c < C; ++c) sum[r][c] += x * y[c];
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            float* to = t + r * w.ldt + c * lanes;
+            store<lanes>(to, w.accumulate ? sum[r][c] + load<lanes>(to) : sum[r][c]);
+        }
+}
+
+using WindowMicroKernel = void (*)(const WindowTile&, const float* const*, const float*, float*);
+
+template <int R, int C> MEZZO_INLINE WindowMicroKernel pick_windows(std::int64_t rows) {
+    if constexpr (R > 1) {
+        if (rows < R) return pick_windows<R - 1, C>(rows);
+    }
+    return window_tile<R, C>;
+}
+
+// More windows at a time where a panel has few columns, so that there are enough sums in flight.
+template <int C> inline constexpr int windows_at_once = C * 2 <= nr / lanes ? 2 * mr : mr;
+
+// One panel of C vectors.
+template <int C> MEZZO_INLINE void window_panel(const WindowTile& w, const float* b, float* t) {
+    constexpr int R = windows_at_once<C>;
+    std::int64_t i = 0;
+    for (; i + R <= w.rows; i += R) window_tile<R, C>(w, w.lines + i, b, t + i * w.ldt);
+    if (i < w.rows) pick_windows<R, C>(w.rows - i)(w, w.lines + i, b, t + i * w.ldt);
+}
+
+template <int C = nr / lanes>
+MEZZO_INLINE void some_panel(const WindowTile& w, std::int64_t vectors, const float* b, float* t) {
+    if constexpr (C > 1) {
+        if (vectors < C) return some_panel<C - 1>(w, vectors, b, t);
+    }
+    window_panel<C>(w, b, t);
+}
+
+template <int = 0> void multiply_windows(const WindowTile& w) {
+    const float* b = w.b;
+    for (std::int64_t j = 0; j < w.columns; j += nr, b += w.panel)
+        some_panel(w, smaller(nr / lanes, (w.columns - j + lanes - 1) / lanes), b, w.t + j);
+}
+
+template <class T> MEZZO_INLINE void pack_lines_of(const char* const* lines, std::int64_t first,
+                                                   std::int64_t width, std::int64_t k, float* dst) {
+    for (std::int64_t p = 0; p < k; ++p, dst += nr) {
+        const T* from = reinterpret_cast<const T*>(lines[p]) + first;
+        std::int64_t i = 0;
+        for (; i + lanes <= width; i += lanes) store<lanes>(dst + i, load<lanes>(from + i));
+        for (; i < width; ++i) dst[i] = static_cast<float>(from[i]);
+    }
+}
+
+template <int = 0> void pack_line_columns(const char* const* lines, Dtype type, std::int64_t first,
+                                          std::int64_t width, std::int64_t k, float* dst) {
+    with_type(type, nullptr, [&](const auto* none) {
+        using T = std::remove_cv_t<std::remove_pointer_t<decltype(none)>>;
+        pack_lines_of<T>(lines, first, width, k, dst);
+    });
+}
+
+constexpr WindowKernels window_table = {
+    mr, nr, lanes, pack<nr>, multiply_windows<>, pack<mr>, tile<>, pack_line_columns<>};
+
+}  // namespace
+}  // namespace mezzo::cpu

@@ -1,0 +1,200 @@
+// Products of windows with vectors. The weight is packed once for all threads; each thread takes blocks of
+// pixels, notes where their windows lie and multiplies them in place. Windows of 16-bit numbers are read from
+// a float32 copy of the part of the image that the block sees.
+#include "cpu/window_rows.h"
+
+#include <algorithm>
+
+#include "cpu/buffer.h"
+#include "cpu/convert.h"
+#include "cpu/gemm_blocks.h"
+#include "cpu/isa_tables.h"
+#include "cpu/parallel.h"
+#include "cpu/window_tables.h"
+
+namespace mezzo::cpu {
+
+const WindowKernels& window_kernels() {
+    const Isa isa = active_isa();
+    if (isa >= Isa::avx512 && windows_avx512.mr != 0) return windows_avx512;
+    if (isa != Isa::portable && windows_avx2.mr != 0) return windows_avx2;
+    return windows_portable;
+}
+
+namespace {
+
+constexpr std::int64_t panel_floats = std::int64_t(1)
+                                      << 21;    // limit of the packed weight, if it has many columns
+constexpr std::int64_t step_block = 512;        // of a panel, which stays in the L2 cache
+constexpr std::int64_t image_floats = 1 << 17;  // that a block of pixels sees
+constexpr std::int64_t most_rows = 384, least_rows = 48;
+
+// Per thread. weight and bias belong to the thread that called, the others to each that computes.
+struct Scratch {
+    Buffer weight, bias, zeros, lines, image, sums;
+};
+Scratch& scratch() {
+    thread_local Scratch s;
+    return s;
+}
+
+std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+class Product {
+public:
+    explicit Product(const WindowProduct& product)
+        : p(product),
+          x(product.windows),
+          channels(x.channels),
+          taps(std::int64_t(x.taps.size())),
+          columns(product.columns()),
+          panels((columns + kernels.nr - 1) / kernels.nr) {}
+
+    void run() {
+        if (p.bias) {
+            float* const to = scratch().bias.get<float>(p.weight.outputs);
+            convert(p.bias, p.bias_type, to, float32, p.weight.outputs);
+            bias = to;
+        }
+        const std::int64_t panel = std::max<std::int64_t>(1, x.steps() * kernels.nr);
+        const std::int64_t strip = std::clamp<std::int64_t>(panel_floats / panel, 1, panels);
+        for (std::int64_t group = 0; group < p.groups; ++group)
+            for (std::int64_t j = 0; j < panels; j += strip)
+                compute(group, j * kernels.nr, std::min(strip * kernels.nr, columns - j * kernels.nr));
+    }
+
+private:
+    // Columns [j, j + width) of a group.
+    void compute(std::int64_t group, std::int64_t j, std::int64_t width) {
+        float* const b = scratch().weight.get<float>(round_up(width, kernels.nr) * x.steps());
+        const std::int64_t count = (width + kernels.nr - 1) / kernels.nr;
+        const std::int64_t work = x.count() * x.steps() * width;
+        parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t u = begin; u < end; ++u)
+                pack_panel(group, j + u * kernels.nr,
+                           std::min<std::int64_t>(kernels.nr, width - u * kernels.nr),
+                           b + u * kernels.nr * x.steps());
+        });
+        const std::int64_t block = block_rows(), blocks = (x.count() + block - 1) / block;
+        parallel_for(blocks, grain(blocks, work), [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t u = begin; u < end; ++u)
+                compute_block(group, j, width, b, u * block, std::min(block, x.count() - u * block));
+        });
+    }
+
+    // Few enough for the part of the image to stay in the L2 cache and for the threads to have work.
+    std::int64_t block_rows() const {
+        const std::int64_t seen = std::max<std::int64_t>(1, x.step.height * x.step.width * x.pixel);
+        const std::int64_t fair = x.count() / (std::int64_t(num_threads()) * 4);
+        const std::int64_t rows = std::clamp(std::min(image_floats / seen, fair), least_rows, most_rows);
+        return round_up(rows, 2 * kernels.mr);
+    }
+
+    void pack_panel(std::int64_t group, std::int64_t j, std::int64_t width, float* to) const {
+        const ConvWeight& w = p.weight;
+        const auto size = std::int64_t(size_of(w.type));
+        const auto operand = [&](std::int64_t element, bool along_k) {
+            return Operand{w.data + element * size, w.type, w.row(), along_k};
+        };
+        if (!p.transposed)
+            return kernels.pack(operand((group * columns + j) * w.row(), true), width, x.steps(), to);
+        for (const Tap& tap : x.taps) {
+            kernels.pack(operand(group * channels * w.row() + tap.index * w.inputs + j, false), width,
+                         channels, to);
+            to += channels * kernels.nr;
+        }
+    }
+
+    void compute_block(std::int64_t group, std::int64_t j, std::int64_t width, const float* b,
+                       std::int64_t begin, std::int64_t rows) const {
+        const char** const lines = scratch().lines.get<const char*>(std::max<std::int64_t>(1, taps * rows));
+        find_lines(group, begin, rows, lines);
+        const bool direct =
+            p.result.dense() && p.result.type == float32 && !bias && width % kernels.lanes == 0;
+        const std::int64_t at = group * columns + j;
+        float* const y = reinterpret_cast<float*>(p.result.data) + begin * p.result.pixel + at;
+        float* const sums =
+            direct ? nullptr : scratch().sums.get<float>(round_up(rows, kernels.mr) * kernels.nr);
+        for (std::int64_t q = 0; q < width; q += kernels.nr) {
+            WindowTile tile{};
+            tile.lines = reinterpret_cast<const float* const*>(lines), tile.ld_lines = rows;
+            tile.rows = rows, tile.columns = std::min<std::int64_t>(kernels.nr, width - q);
+            tile.t = direct ? y + q : sums, tile.ldt = direct ? p.result.pixel : kernels.nr;
+            multiply(tile, b + q * x.steps());
+            if (!direct) finish(at + q, begin, rows, tile.columns, sums);
+        }
+    }
+
+    // All steps, as many at once as step_block.
+    void multiply(WindowTile& tile, const float* b) const {
+        const float* const* const lines = tile.lines;
+        const std::int64_t some = std::clamp<std::int64_t>(step_block / std::max<std::int64_t>(1, channels),
+                                                           1, std::max<std::int64_t>(1, taps));
+        const std::int64_t parts = (channels + step_block - 1) / step_block,
+                           part = (channels + parts - 1) / parts;
+        std::int64_t t = 0;
+        do {
+            tile.taps = std::min(some, taps - t);
+            tile.lines = lines + t * tile.ld_lines;
+            for (std::int64_t c = 0; c < channels; c += part) {
+                tile.first = c, tile.steps = std::min(part, channels - c);
+                tile.b = b + (t * channels + c) * kernels.nr;
+                tile.accumulate = t > 0 || c > 0;
+                kernels.multiply(tile);
+            }
+            t += tile.taps;
+        } while (t < taps);
+    }
+
+    void find_lines(std::int64_t group, std::int64_t begin, std::int64_t rows, const char** lines) const {
+        Windows seen = x;
+        if (x.type != float32) {
+            const auto [first, end] = x.source_pixels(begin, rows);
+            float* const image = scratch().image.get<float>((end - first) * x.pixel);
+            convert(x.data + first * x.pixel * 2, x.type, image, float32, (end - first) * x.pixel);
+            seen.data = reinterpret_cast<const char*>(image), seen.type = float32, seen.origin = first;
+        }
+        seen.data += group * channels * 4;
+        float* const zeros = scratch().zeros.get<float>(channels);
+        std::fill_n(zeros, channels, 0.0f);
+        for (std::int64_t t = 0; t < taps; ++t)
+            seen.find(t, begin, rows, reinterpret_cast<const char*>(zeros), lines + t * rows);
+    }
+
+    // Writes sums [rows, width] to column `at` of the pixels, one run of neighbours at a time.
+    void finish(std::int64_t at, std::int64_t begin, std::int64_t rows, std::int64_t width,
+                const float* sums) const {
+        Epilogue e{};
+        e.ldt = kernels.nr, e.columns = width, e.c_type = p.result.type;
+        e.bias = bias ? bias + at : nullptr;
+        e.alpha = 1;
+        const auto size = std::int64_t(size_of(p.result.type));
+        const auto write = [&](std::int64_t element, std::int64_t pixel, std::int64_t n, std::int64_t done) {
+            e.t = sums + done * kernels.nr;
+            e.rows = n, e.ldc = pixel;
+            e.c = p.result.data + (element + at) * size;
+            epilogue(e);
+        };
+        if (p.result.dense()) return write(begin * p.result.pixel, p.result.pixel, rows, 0);
+        for (std::int64_t done = 0; done < rows;) {
+            const std::int64_t i = begin + done, column = i % x.columns,
+                               n = std::min(rows - done, x.columns - column);
+            write(p.result.element(i / x.columns / x.rows, i / x.columns % x.rows, column),
+                  p.result.step.width * p.result.pixel, n, done);
+            done += n;
+        }
+    }
+
+    const WindowKernels& kernels = window_kernels();
+    void (*const epilogue)(const Epilogue&) = gemm_kernels(std::min(active_isa(), Isa::avx512)).epilogue;
+    const WindowProduct& p;
+    const Windows& x;
+    const std::int64_t channels, taps, columns, panels;
+    const float* bias = nullptr;
+};
+
+}  // namespace
+
+void multiply_windows_in_place(const WindowProduct& p) { Product(p).run(); }
+
+}  // namespace mezzo::cpu

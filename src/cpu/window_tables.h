@@ -1,0 +1,45 @@
+// Kernels for windows (windows.h) that lie in the image as float32: the tables that the unit of each
+// instruction set offers, with plain function pointers for the reason that isa_tables.h gives.
+#pragma once
+
+#include "cpu/isa_tables.h"
+
+namespace mezzo::cpu {
+
+// Steps [first, first + steps) of each of some taps of some windows, times panels of the weight. The channels
+// of tap t of window i lie at lines[t * ld_lines + i].
+struct WindowTile {
+    const float* const* lines;
+    std::int64_t ld_lines;
+    std::int64_t taps, first, steps;
+    const float* b;      // panels of nr columns, from the first of these steps on
+    std::int64_t panel;  // floats from one panel to the next
+    std::int64_t rows, columns;
+    float* t;  // [rows, columns]; columns are written up to a multiple of the vector width
+    std::int64_t ldt;
+    bool accumulate;  // t += instead of t =
+};
+
+struct WindowKernels {
+    int mr, nr, lanes;
+
+    // One panel of a weight, as GemmKernels::pack_b's.
+    void (*pack)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
+    void (*multiply)(const WindowTile& tile);
+
+    // Packed operands, as GemmKernels has them, with panels of mr rows and nr columns.
+    void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
+    void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
+                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Walks& walks);
+    // dst[p * nr + i] = channel first + i of line p as float, for i < width.
+    void (*pack_lines)(const char* const* lines, Dtype type, std::int64_t first, std::int64_t width,
+                       std::int64_t k, float* dst);
+};
+
+// All zero if the compiler lacks the instruction set.
+extern const WindowKernels windows_portable, windows_avx2, windows_avx512;
+
+// Those of the instruction set in use.
+const WindowKernels& window_kernels();
+
+}  // namespace mezzo::cpu
