@@ -21,15 +21,20 @@ void window_tile(const WindowTile& w, const float* const* lines, const float* b,
         const float* a[R];
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) a[r] = lines[r] + w.first;
-        for (std::int64_t p = 0; p < w.steps; ++p, b += nr) {
-            Vector y[C];
-#pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
+        for (std::int64_t p = 0; p < w.steps;) {
+            // The same steps of the windows that follow: one cache line of each.
 #pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                const Vector x = broadcast<lanes>(a[r][p]);
+            for (int r = 0; r < R; ++r) __builtin_prefetch(lines[r + R] + w.first + p);
+            for (const std::int64_t end = smaller(w.steps, p + 16); p < end; ++p, b += nr) {
+                Vector y[C];
 #pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) sum[r][c] += x * y[c];
+                for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) {
+                    const Vector x = broadcast<lanes>(a[r][p]);
+#pragma GCC unroll 8
+                    for (int c = 0; c < C; ++c) sum[r][c] += x * y[c];
+                }
             }
         }
     }
@@ -78,8 +83,12 @@ template <int = 0> void multiply_windows(const WindowTile& w) {
 
 template <class T> MEZZO_INLINE void pack_lines_of(const char* const* lines, std::int64_t first,
                                                    std::int64_t width, std::int64_t k, float* dst) {
+    constexpr std::int64_t ahead = 8;
     for (std::int64_t p = 0; p < k; ++p, dst += nr) {
         const T* from = reinterpret_cast<const T*>(lines[p]) + first;
+        if (p + ahead < k)
+            for (std::int64_t i = 0; i < width * std::int64_t(sizeof(T)); i += 64)
+                __builtin_prefetch(lines[p + ahead] + first * std::int64_t(sizeof(T)) + i);
         std::int64_t i = 0;
         for (; i + lanes <= width; i += lanes) store<lanes>(dst + i, load<lanes>(from + i));
         for (; i < width; ++i) dst[i] = static_cast<float>(from[i]);
@@ -94,8 +103,27 @@ template <int = 0> void pack_line_columns(const char* const* lines, Dtype type, 
     });
 }
 
+// pack<mr>() for an operand that is contiguous along its lines. Each step is one vector, whose last elements
+// are those of the next step or, behind the last step, nothing that is read.
+template <class T> MEZZO_INLINE void pack_steps_of(const T* data, std::int64_t ld, std::int64_t width,
+                                                   std::int64_t k, float* dst) {
+    constexpr int n = mr <= 4 ? 4 : 8;
+    for (std::int64_t i = 0; i < width; i += mr) {
+        const T* from = data + i;
+        if (width - i >= n)
+            for (std::int64_t p = 0; p < k; ++p, from += ld, dst += mr) store<n>(dst, load<n>(from));
+        else
+            for (std::int64_t p = 0; p < k; ++p, from += ld, dst += mr)
+                store_first<n>(dst, load_first<n>(from, width - i), mr);
+    }
+}
+
+template <int = 0> void pack_steps(const Operand& x, std::int64_t width, std::int64_t k, float* dst) {
+    with_type(x.type, x.data, [&](const auto* data) { pack_steps_of(data, x.ld, width, k, dst); });
+}
+
 constexpr WindowKernels window_table = {
-    mr, nr, lanes, pack<nr>, multiply_windows<>, pack<mr>, tile<>, pack_line_columns<>};
+    mr, nr, lanes, pack<nr>, multiply_windows<>, pack_steps<>, tile<>, pack_line_columns<>};
 
 }  // namespace
 }  // namespace mezzo::cpu

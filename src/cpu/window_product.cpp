@@ -12,6 +12,7 @@
 #include "cpu/isa_tables.h"
 #include "cpu/parallel.h"
 #include "cpu/tile_gemm.h"
+#include "cpu/window_gradient.h"
 #include "cpu/window_rows.h"
 
 namespace mezzo::cpu {
@@ -146,6 +147,13 @@ bool multiplies_in_place(const WindowProduct& p) {
     return g.k > 0 && worth_packing(g) && !has_matrix_units(g);
 }
 
+bool adds_by_vectors(const WindowGradient& p) {
+    if (p.result_type == float64) return false;
+    Gemm g{.m = p.group_outputs(), .n = p.windows.steps(), .k = p.windows.count(), .trans_a = true};
+    g.a_type = p.gradient_type, g.b_type = p.windows.type;
+    return g.k > 0 && worth_packing(g) && !has_matrix_units(g);
+}
+
 }  // namespace
 
 void multiply_windows(const WindowProduct& p) {
@@ -155,6 +163,7 @@ void multiply_windows(const WindowProduct& p) {
 }
 
 void add_window_gradient(const WindowGradient& p) {
+    if (adds_by_vectors(p)) return add_window_gradient_by_vectors(p);
     const bool own_sums = p.result_type == float32 || p.result_type == float64;
     const std::int64_t rows = p.group_outputs(), columns = p.windows.steps();
     Buffer buffer;

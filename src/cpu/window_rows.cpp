@@ -23,15 +23,15 @@ const WindowKernels& window_kernels() {
 
 namespace {
 
-constexpr std::int64_t panel_floats = std::int64_t(1)
-                                      << 21;    // limit of the packed weight, if it has many columns
-constexpr std::int64_t step_block = 512;        // of a panel, which stays in the L2 cache
+// Floats of the packed weight, or one panel: shared by all threads, or of one thread, where it fits L2.
+constexpr std::int64_t shared_floats = 1 << 21, own_floats = 1 << 18;
+constexpr std::int64_t step_block = 1024;       // of a panel, which stays in the L2 cache
 constexpr std::int64_t image_floats = 1 << 17;  // that a block of pixels sees
 constexpr std::int64_t most_rows = 384, least_rows = 48;
 
 // Per thread. weight and bias belong to the thread that called, the others to each that computes.
 struct Scratch {
-    Buffer weight, bias, zeros, lines, image, sums;
+    Buffer weight, own_weight, bias, zeros, lines, image, sums;
 };
 Scratch& scratch() {
     thread_local Scratch s;
@@ -56,41 +56,64 @@ public:
             convert(p.bias, p.bias_type, to, float32, p.weight.outputs);
             bias = to;
         }
-        const std::int64_t panel = std::max<std::int64_t>(1, x.steps() * kernels.nr);
-        const std::int64_t strip = std::clamp<std::int64_t>(panel_floats / panel, 1, panels);
-        for (std::int64_t group = 0; group < p.groups; ++group)
-            for (std::int64_t j = 0; j < panels; j += strip)
-                compute(group, j * kernels.nr, std::min(strip * kernels.nr, columns - j * kernels.nr));
+        const std::int64_t panel = x.steps() * kernels.nr;
+        const auto strip = [&](std::int64_t floats) {
+            return std::clamp<std::int64_t>(floats / panel, 1, panels);
+        };
+        const std::int64_t own = strip(own_floats), strips = (panels + own - 1) / own;
+        for (std::int64_t group = 0; group < p.groups; ++group) {
+            if (num_threads() == 1 || strips >= 2 * num_threads())
+                each_its_columns(group, own, strips);
+            else
+                for (std::int64_t j = 0, all = strip(shared_floats); j < panels; j += all)
+                    each_its_rows(group, j, std::min(panels, j + all));
+        }
     }
 
 private:
-    // Columns [j, j + width) of a group.
-    void compute(std::int64_t group, std::int64_t j, std::int64_t width) {
-        float* const b = scratch().weight.get<float>(round_up(width, kernels.nr) * x.steps());
-        const std::int64_t count = (width + kernels.nr - 1) / kernels.nr;
-        const std::int64_t work = x.count() * x.steps() * width;
-        parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t u = begin; u < end; ++u)
-                pack_panel(group, j + u * kernels.nr,
-                           std::min<std::int64_t>(kernels.nr, width - u * kernels.nr),
-                           b + u * kernels.nr * x.steps());
-        });
-        const std::int64_t block = block_rows(), blocks = (x.count() + block - 1) / block;
-        parallel_for(blocks, grain(blocks, work), [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t u = begin; u < end; ++u)
-                compute_block(group, j, width, b, u * block, std::min(block, x.count() - u * block));
+    std::int64_t work() const { return x.count() * x.steps() * columns; }
+
+    // Each thread packs a part of the weight that stays in its L2 cache, for all pixels.
+    void each_its_columns(std::int64_t group, std::int64_t own, std::int64_t strips) {
+        parallel_for(strips, work() < parallel_work ? strips : 1, [&](std::int64_t begin, std::int64_t end) {
+            float* const b = scratch().own_weight.get<float>(own * x.steps() * kernels.nr);
+            for (std::int64_t u = begin; u < end; ++u) {
+                const std::int64_t first = u * own, last = std::min(panels, first + own);
+                for (std::int64_t j = first; j < last; ++j)
+                    pack_panel(group, j, b + (j - first) * x.steps() * kernels.nr);
+                for (std::int64_t i = 0, block = block_rows(1); i < x.count(); i += block)
+                    compute_block(group, first, last, b, i, std::min(block, x.count() - i));
+            }
         });
     }
 
+    // Panels [first, last) of the weight are packed for all threads, which take blocks of pixels.
+    void each_its_rows(std::int64_t group, std::int64_t first, std::int64_t last) {
+        float* const b = scratch().weight.get<float>((last - first) * x.steps() * kernels.nr);
+        parallel_for(last - first, work() < parallel_work ? last - first : 1,
+                     [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t u = begin; u < end; ++u)
+                             pack_panel(group, first + u, b + u * x.steps() * kernels.nr);
+                     });
+        const std::int64_t block = block_rows(num_threads()), blocks = (x.count() + block - 1) / block;
+        parallel_for(blocks, grain(blocks, work()), [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t u = begin; u < end; ++u)
+                compute_block(group, first, last, b, u * block, std::min(block, x.count() - u * block));
+        });
+    }
+
+    std::int64_t ld_lines(std::int64_t rows) const { return rows + 2 * kernels.mr; }
+
     // Few enough for the part of the image to stay in the L2 cache and for the threads to have work.
-    std::int64_t block_rows() const {
+    std::int64_t block_rows(std::int64_t threads) const {
         const std::int64_t seen = std::max<std::int64_t>(1, x.step.height * x.step.width * x.pixel);
-        const std::int64_t fair = x.count() / (std::int64_t(num_threads()) * 4);
+        const std::int64_t fair = x.count() / (threads * 4);
         const std::int64_t rows = std::clamp(std::min(image_floats / seen, fair), least_rows, most_rows);
         return round_up(rows, 2 * kernels.mr);
     }
 
-    void pack_panel(std::int64_t group, std::int64_t j, std::int64_t width, float* to) const {
+    void pack_panel(std::int64_t group, std::int64_t panel, float* to) const {
+        const std::int64_t j = panel * kernels.nr, width = std::min<std::int64_t>(kernels.nr, columns - j);
         const ConvWeight& w = p.weight;
         const auto size = std::int64_t(size_of(w.type));
         const auto operand = [&](std::int64_t element, bool along_k) {
@@ -105,9 +128,10 @@ private:
         }
     }
 
-    void compute_block(std::int64_t group, std::int64_t j, std::int64_t width, const float* b,
+    void compute_block(std::int64_t group, std::int64_t first, std::int64_t last, const float* b,
                        std::int64_t begin, std::int64_t rows) const {
-        const char** const lines = scratch().lines.get<const char*>(std::max<std::int64_t>(1, taps * rows));
+        const std::int64_t j = first * kernels.nr, width = std::min(last * kernels.nr, columns) - j;
+        const char** const lines = scratch().lines.get<const char*>(taps * ld_lines(rows));
         find_lines(group, begin, rows, lines);
         const bool direct =
             p.result.dense() && p.result.type == float32 && !bias && width % kernels.lanes == 0;
@@ -117,7 +141,7 @@ private:
             direct ? nullptr : scratch().sums.get<float>(round_up(rows, kernels.mr) * kernels.nr);
         for (std::int64_t q = 0; q < width; q += kernels.nr) {
             WindowTile tile{};
-            tile.lines = reinterpret_cast<const float* const*>(lines), tile.ld_lines = rows;
+            tile.lines = reinterpret_cast<const float* const*>(lines), tile.ld_lines = ld_lines(rows);
             tile.rows = rows, tile.columns = std::min<std::int64_t>(kernels.nr, width - q);
             tile.t = direct ? y + q : sums, tile.ldt = direct ? p.result.pixel : kernels.nr;
             multiply(tile, b + q * x.steps());
@@ -157,8 +181,11 @@ private:
         seen.data += group * channels * 4;
         float* const zeros = scratch().zeros.get<float>(channels);
         std::fill_n(zeros, channels, 0.0f);
-        for (std::int64_t t = 0; t < taps; ++t)
-            seen.find(t, begin, rows, reinterpret_cast<const char*>(zeros), lines + t * rows);
+        const char* const none = reinterpret_cast<const char*>(zeros);
+        for (std::int64_t t = 0; t < taps; ++t, lines += ld_lines(rows)) {
+            seen.find(t, begin, rows, none, lines);
+            std::fill(lines + rows, lines + ld_lines(rows), none);
+        }
     }
 
     // Writes sums [rows, width] to column `at` of the pixels, one run of neighbours at a time.

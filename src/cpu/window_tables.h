@@ -7,7 +7,8 @@
 namespace mezzo::cpu {
 
 // Steps [first, first + steps) of each of some taps of some windows, times panels of the weight. The channels
-// of tap t of window i lie at lines[t * ld_lines + i].
+// of tap t of window i lie at lines[t * ld_lines + i]. Behind the last of a tap there are 2 * mr more
+// pointers, which need not be valid: what they point to is prefetched.
 struct WindowTile {
     const float* const* lines;
     std::int64_t ld_lines;
@@ -27,7 +28,8 @@ struct WindowKernels {
     void (*pack)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*multiply)(const WindowTile& tile);
 
-    // Packed operands, as GemmKernels has them, with panels of mr rows and nr columns.
+    // As GemmKernels has them, with panels of mr rows and nr columns. What is packed is contiguous along its
+    // lines, and dst has room for 4 more floats.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Walks& walks);

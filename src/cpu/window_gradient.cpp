@@ -1,0 +1,154 @@
+// Weight gradients with vectors: products of the transposed gradient with windows, whose steps are the pixels.
+// A unit of work packs both for a part of the pixels and a part of the columns. How the pixels are parted
+// follows from the sizes alone, and the parts' sums are added in order: the number of threads changes no bit.
+#include "cpu/window_gradient.h"
+
+#include <algorithm>
+
+#include "cpu/buffer.h"
+#include "cpu/gemm_blocks.h"
+#include "cpu/parallel.h"
+#include "cpu/window_tables.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr std::int64_t units = 16;               // of work that are wanted
+constexpr std::int64_t least_panels = 4;         // of columns in a unit, for which the gradient is packed
+constexpr std::int64_t least_pixels = 1024;      // in a part
+constexpr std::int64_t sums_floats = 1 << 20;    // of all parts
+constexpr std::int64_t packed_floats = 1 << 17;  // of the gradient, packed at once
+
+// Per thread. sums belongs to the thread that called, the others to each that computes.
+struct Scratch {
+    Buffer sums, a, b, lines, zeros;
+};
+Scratch& scratch() {
+    thread_local Scratch s;
+    return s;
+}
+
+std::int64_t parts_of(std::int64_t n, std::int64_t most) { return (n + most - 1) / most; }
+
+// One group's gradient.
+class Gradient {
+public:
+    Gradient(const WindowGradient& gradient, std::int64_t group_index)
+        : p(gradient),
+          x(gradient.windows),
+          group(group_index),
+          rows(gradient.group_outputs()),
+          columns(x.steps()),
+          pixels(x.count()) {
+        const std::int64_t panels = parts_of(columns, kernels.nr);
+        const std::int64_t most = std::min(pixels / least_pixels, sums_floats / (rows * columns));
+        parts = std::clamp<std::int64_t>(most, 1, units);
+        strips = std::clamp<std::int64_t>(parts_of(units, parts), 1,
+                                          std::max<std::int64_t>(1, panels / least_panels));
+        strip = parts_of(panels, strips) * kernels.nr;
+        strips = parts_of(columns, strip);
+        at_once = std::clamp<std::int64_t>(packed_floats / rows, 64, 512);
+    }
+
+    void run() {
+        char* const to = p.result + group * rows * columns * std::int64_t(size_of(p.result_type));
+        in_result = parts == 1 && p.result_type == float32 && (p.beta == 0 || p.beta == 1) &&
+                    columns % kernels.lanes == 0;
+        ld = in_result ? columns : parts_of(columns, kernels.lanes) * kernels.lanes;
+        sums = in_result ? reinterpret_cast<float*>(to) : scratch().sums.get<float>(parts * rows * ld);
+        const std::int64_t count = parts * strips, work = rows * columns * pixels;
+        parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t u = begin; u < end; ++u) compute(u / strips, u % strips);
+        });
+        if (!in_result) finish(to);
+    }
+
+private:
+    void compute(std::int64_t part, std::int64_t s) const {
+        const std::int64_t begin = part * pixels / parts, end = (part + 1) * pixels / parts;
+        const std::int64_t first = s * strip, width = std::min(strip, columns - first);
+        Scratch& own = scratch();
+        float* const a = own.a.get<float>(parts_of(rows, kernels.mr) * kernels.mr * at_once + 4);
+        float* const b = own.b.get<float>(kernels.nr * at_once);
+        float* const t = sums + part * rows * ld;
+        for (std::int64_t i = begin; i < end; i += at_once) {
+            const std::int64_t k = std::min(at_once, end - i);
+            const Lines lines = find_lines(first, width, i, k);
+            const auto size = std::int64_t(size_of(p.gradient_type));
+            kernels.pack_a(
+                {p.gradient + (i * p.outputs + group * rows) * size, p.gradient_type, p.outputs, false}, rows,
+                k, a);
+            for (std::int64_t j = first; j < first + width; j += kernels.nr) {
+                const std::int64_t some = std::min<std::int64_t>(kernels.nr, first + width - j);
+                pack_panel(lines, j, some, k, b);
+                Walks none;
+                kernels.tile(a, b, k, k, rows, some, t + j, ld, i > begin || (in_result && p.beta != 0),
+                             none);
+            }
+        }
+    }
+
+    // Where k windows lie, for the taps of some columns: those of tap `tap` are at at[(tap - first) * k].
+    struct Lines {
+        const char** at;
+        std::int64_t first;
+    };
+    Lines find_lines(std::int64_t column, std::int64_t width, std::int64_t begin, std::int64_t k) const {
+        const std::int64_t first = column / x.channels, last = (column + width - 1) / x.channels;
+        const char** const lines = scratch().lines.get<const char*>((last - first + 1) * k);
+        const std::int64_t size = x.channels * std::int64_t(size_of(x.type));
+        char* const zeros = scratch().zeros.get<char>(size);
+        std::fill_n(zeros, size, char(0));
+        Windows of_group = x;
+        of_group.data += group * size;
+        for (std::int64_t tap = first; tap <= last; ++tap)
+            of_group.find(tap, begin, k, zeros, lines + (tap - first) * k);
+        return {lines, first};
+    }
+
+    // Columns [j, j + width) of k windows; those that the last vector lacks are zero.
+    void pack_panel(const Lines& lines, std::int64_t j, std::int64_t width, std::int64_t k, float* b) const {
+        if (width % kernels.lanes != 0) std::fill_n(b, k * kernels.nr, 0.0f);
+        for (std::int64_t done = 0; done < width;) {
+            const std::int64_t tap = (j + done) / x.channels, channel = (j + done) % x.channels;
+            const std::int64_t n = std::min(width - done, x.channels - channel);
+            kernels.pack_lines(lines.at + (tap - lines.first) * k, x.type, channel, n, k, b + done);
+            done += n;
+        }
+    }
+
+    // result = beta * result + the sums of all parts, in order.
+    void finish(char* to) const {
+        const auto size = std::int64_t(size_of(p.result_type));
+        parallel_for(rows, grain(rows, parts * rows * columns), [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t part = 1; part < parts; ++part) {
+                const float* const more = sums + part * rows * ld;
+                for (std::int64_t i = begin * ld; i < end * ld; ++i) sums[i] += more[i];
+            }
+            Epilogue e{};
+            e.t = sums + begin * ld, e.ldt = ld;
+            e.rows = end - begin, e.columns = columns;
+            e.c = to + begin * columns * size, e.ldc = columns, e.c_type = p.result_type;
+            e.alpha = 1, e.beta = float(p.beta);
+            gemm_kernels(std::min(active_isa(), Isa::avx512)).epilogue(e);
+        });
+    }
+
+    const WindowKernels& kernels = window_kernels();
+    const WindowGradient& p;
+    const Windows& x;
+    const std::int64_t group, rows, columns, pixels;
+    std::int64_t strips = 0, strip = 0;   // of columns
+    std::int64_t parts = 0, at_once = 0;  // of pixels
+    bool in_result = false;
+    float* sums = nullptr;
+    std::int64_t ld = 0;
+};
+
+}  // namespace
+
+void add_window_gradient_by_vectors(const WindowGradient& p) {
+    for (std::int64_t group = 0; group < p.groups; ++group) Gradient(p, group).run();
+}
+
+}  // namespace mezzo::cpu
