@@ -36,9 +36,9 @@ const OpOf<kernels::Conv2dWeightGrad> weight_grad_op{
 Size2d image_size(const Shape& shape) { return {shape[1], shape[2]}; }
 
 // The two operands in their common dtype: in a second derivative one may be a float32 gradient of a weight.
-struct Pair {
+struct CommonDtype {
     Tensor a, b;
-    Pair(const Tensor& x, const Tensor& y) : a(x), b(y) {
+    CommonDtype(const Tensor& x, const Tensor& y) : a(x), b(y) {
         const Dtype dtype = promote(x.dtype(), y.dtype());
         a = cast(x, dtype);
         b = cast(y, dtype);
@@ -47,7 +47,7 @@ struct Pair {
 
 // The first rows and columns of a convolution, as many as `size` says.
 Tensor convolved(const Tensor& x, const Tensor& weight, const ConvGeometry& at, Size2d size) {
-    const Pair in(x, weight);
+    const CommonDtype in(x, weight);
     const Shape whole{
         x.size(0),
         conv_size(x.size(1), weight.size(1), at.stride.height, at.padding.height, at.dilation.height),
@@ -58,22 +58,6 @@ Tensor convolved(const Tensor& x, const Tensor& weight, const ConvGeometry& at, 
         .slice(2, 0, size.width);
 }
 
-Tensor input_grad(const Tensor& g, const Tensor& weight, const ConvGeometry& at, Size2d size) {
-    const Pair in(g, weight);
-    return call(input_grad_op, {in.a, in.b}, {.geometry = at, .size = size},
-                {g.size(0), size.height, size.width, weight.size(3) * at.groups});
-}
-
-// In float32 if the operands are 16 bit and `wanted` is another dtype.
-Tensor weight_grad(const Tensor& g, const Tensor& x, const ConvGeometry& at, Size2d kernel_size,
-                   Dtype wanted) {
-    const Pair in(g, x);
-    const bool to_float = is_16bit(in.a.dtype()) && !(wanted == in.a.dtype());
-    return call(weight_grad_op, {in.a, in.b}, {.geometry = at, .kernel_size = kernel_size},
-                {g.size(3), kernel_size.height, kernel_size.width, x.size(3) / at.groups},
-                to_float ? std::optional(float32) : std::nullopt);
-}
-
 // The gradient of the weight, input 1, from the gradient g of a convolution of x. Where the engine allows it,
 // the kernel adds it to grad(), and the result is undefined.
 Tensor weight_grad_of(const Node& c, const Tensor& g, const Tensor& x, const ConvGeometry& at) {
@@ -81,7 +65,7 @@ Tensor weight_grad_of(const Node& c, const Tensor& g, const Tensor& x, const Con
     const bool fits =
         g.dtype() == x.dtype() && g.dtype() != float64 && weight_grad_op.kernel(g.device().type()) != nullptr;
     const Tensor grad = fits ? c.accumulator(1) : Tensor();
-    if (!grad.defined()) return weight_grad(g, x, at, kernel_size, c.grad_dtype(1));
+    if (!grad.defined()) return conv2d_weight_grad(g, x, at, kernel_size, c.grad_dtype(1));
     const Tensor operands[] = {g.contiguous(), x.contiguous()};
     weight_grad_kernel(operands, {.geometry = at, .kernel_size = kernel_size, .beta = 1}, grad);
     grad->storage->version.fetch_add(1, std::memory_order_relaxed);
@@ -98,7 +82,7 @@ Tensors conv2d_vjp(const Node& c, const kernels::Conv2d& at, const Tensors& gs) 
     const Tensor g = gs[0].contiguous();
     Tensors grads(c.inputs.size());
     Branch side(g.device(), side_by_side(c));
-    if (c.needs(0)) grads[0] = input_grad(g, c.in(1), at.geometry, image_size(c.inputs[0].shape));
+    if (c.needs(0)) grads[0] = conv2d_input_grad(g, c.in(1), at.geometry, image_size(c.inputs[0].shape));
     side.enter();
     if (c.needs(1)) grads[1] = weight_grad_of(c, g, c.in(0), at.geometry);
     if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(c, g);
@@ -122,9 +106,28 @@ Tensors input_grad_vjp(const Node& c, const kernels::Conv2dInputGrad& at, const 
 Tensors weight_grad_vjp(const Node& c, const kernels::Conv2dWeightGrad& at, const Tensors& gs) {
     Tensors grads(2);
     if (c.needs(0)) grads[0] = convolved(c.in(1), gs[0], at.geometry, image_size(c.inputs[0].shape));
-    if (c.needs(1)) grads[1] = input_grad(c.in(0), gs[0], at.geometry, image_size(c.inputs[1].shape));
+    if (c.needs(1)) grads[1] = conv2d_input_grad(c.in(0), gs[0], at.geometry, image_size(c.inputs[1].shape));
     return grads;
 }
+
+}  // namespace
+
+Tensor conv2d_input_grad(const Tensor& g, const Tensor& weight, const ConvGeometry& at, Size2d size) {
+    const CommonDtype in(g, weight);
+    return call(input_grad_op, {in.a, in.b}, {.geometry = at, .size = size},
+                {g.size(0), size.height, size.width, weight.size(3) * at.groups});
+}
+
+Tensor conv2d_weight_grad(const Tensor& g, const Tensor& x, const ConvGeometry& at, Size2d kernel_size,
+                          Dtype wanted) {
+    const CommonDtype in(g, x);
+    const bool to_float = is_16bit(in.a.dtype()) && !(wanted == in.a.dtype());
+    return call(weight_grad_op, {in.a, in.b}, {.geometry = at, .kernel_size = kernel_size},
+                {g.size(3), kernel_size.height, kernel_size.width, x.size(3) / at.groups},
+                to_float ? std::optional(float32) : std::nullopt);
+}
+
+namespace {
 
 // What the checks ask of one axis of an image or a signal.
 struct Axis {
@@ -247,14 +250,14 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
     const Axis axes[] = {{"height", o.stride.height, o.padding.height, o.dilation.height},
                          {"width", o.stride.width, o.padding.width, o.dilation.width}};
     check_conv("conv2d", x, weight, bias, axes, o.groups);
-    const Size2d size(checked_size("conv2d", x, weight, axes, 0), checked_size("conv2d", x, weight, axes, 1));
+    const Size2d size{checked_size("conv2d", x, weight, axes, 0), checked_size("conv2d", x, weight, axes, 1)};
     return run_conv2d(x, weight, bias, {o.stride, o.padding, o.dilation, o.groups}, size);
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
     const Axis axes[] = {{"length", o.stride, o.padding, o.dilation}};
     check_conv("conv1d", x, weight, bias, axes, o.groups);
-    const Size2d size(1, checked_size("conv1d", x, weight, axes, 0));
+    const Size2d size{1, checked_size("conv1d", x, weight, axes, 0)};
     const ConvGeometry at{
         .stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups};
     return run_conv2d(x.unsqueeze(1), weight.unsqueeze(1), bias, at, size).squeeze(1);
@@ -275,8 +278,8 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     check(!__builtin_mul_overflow(weight.size(3), o.groups, &channels), ErrorKind::shape, op, ": ", o.groups,
           " groups of ", weight.size(3), " channels are beyond 2^63");
     check_bias(op, bias, weight, channels);
-    const Size2d size(transposed_size(op, x, weight, axes[0], 1, o.output_padding.height),
-                      transposed_size(op, x, weight, axes[1], 2, o.output_padding.width));
+    const Size2d size{transposed_size(op, x, weight, axes[0], 1, o.output_padding.height),
+                      transposed_size(op, x, weight, axes[1], 2, o.output_padding.width)};
     const Tensor y = call(conv_transpose2d_op, {x, weight},
                           {.geometry = {o.stride, o.padding, o.dilation, o.groups}, .size = size},
                           {x.size(0), size.height, size.width, channels});

@@ -1,4 +1,5 @@
-// Convolutions in terms of other ops: a strided slice of the padded image and a matrix product per tap.
+// The gradients of convolutions, and all three rows in terms of other ops: a strided slice of the padded image
+// and a matrix product per tap.
 #pragma once
 
 #include "kernels/conv.h"
@@ -10,6 +11,13 @@ namespace mezzo {
 // dilation (kernel - 1) + 1. 0 where no window fits, and -1 where a number is beyond 2^63 - 1.
 std::int64_t conv_size(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
                        std::int64_t dilation);
+
+// The gradient by an image of `size` of its convolution with the weight, whose gradient is g; and the gradient
+// by the weight, of kernel_size, of the convolution of x, in float32 if the operands are 16 bit and `wanted` is
+// another dtype. g may have fewer rows and columns than the convolution.
+Tensor conv2d_input_grad(const Tensor& g, const Tensor& weight, const kernels::ConvGeometry& at, Size2d size);
+Tensor conv2d_weight_grad(const Tensor& g, const Tensor& x, const kernels::ConvGeometry& at,
+                          Size2d kernel_size, Dtype wanted);
 
 Tensors conv2d_decomposition(In in, const kernels::Conv2d& at);
 Tensors conv2d_input_grad_decomposition(In in, const kernels::Conv2dInputGrad& at);

@@ -1,0 +1,143 @@
+// The lines of convolutions.
+#include "conv_reference.h"
+#include "mezzo/image_ops.h"
+#include "ops/conv.h"
+
+namespace mezzo::test {
+
+namespace {
+
+using kernels::ConvGeometry;
+constexpr auto low = Under::low, keep = Under::keep;
+constexpr auto any = Domain::any;
+
+Size2d result_size(const Shape& x, const Shape& weight, const ConvGeometry& at) {
+    const auto rows = [](std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                         std::int64_t dilation) {
+        return (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+    };
+    return {rows(x[1], weight[1], at.stride.height, at.padding.height, at.dilation.height),
+            rows(x[2], weight[2], at.stride.width, at.padding.width, at.dilation.width)};
+}
+
+std::vector<double> with_bias(std::vector<double> y, const Array& bias) {
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias.values[i % bias.values.size()];
+    return y;
+}
+
+// Of inputs x, weight and, if there is a third, bias.
+Reference convolution(const ConvGeometry& at = {}) {
+    return [at](std::span<const Array> x) {
+        const std::vector<double> y = naive_conv2d(x[0], x[1], at, result_size(x[0].shape, x[1].shape, at));
+        return x.size() > 2 ? with_bias(y, x[2]) : y;
+    };
+}
+
+// [N, L, C] as images of height 1.
+Reference convolution_1d(const ConvGeometry& at) {
+    return [at](std::span<const Array> x) {
+        std::vector<Array> two_d(x.begin(), x.end());
+        for (std::size_t i = 0; i < 2; ++i) two_d[i].shape.insert(1, 1);
+        return convolution(at)(two_d);
+    };
+}
+
+Reference transposed_convolution(const ConvGeometry& at, Size2d output_padding = 0) {
+    return [=](std::span<const Array> x) {
+        const auto rows = [](std::int64_t size, std::int64_t kernel, std::int64_t stride,
+                             std::int64_t padding, std::int64_t dilation, std::int64_t more) {
+            return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + more + 1;
+        };
+        const Shape &image = x[0].shape, &weight = x[1].shape;
+        const Size2d size(rows(image[1], weight[1], at.stride.height, at.padding.height, at.dilation.height,
+                               output_padding.height),
+                          rows(image[2], weight[2], at.stride.width, at.padding.width, at.dilation.width,
+                               output_padding.width));
+        const std::vector<double> y = naive_input_grad(x[0], x[1], at, size);
+        return x.size() > 2 ? with_bias(y, x[2]) : y;
+    };
+}
+
+// The gradient rows by themselves.
+constexpr ConvGeometry strided{.stride = {2, 1}, .padding = {1, 0}}, grouped{.padding = 1, .groups = 3};
+Tensor strided_input_grad(In x) { return conv2d_input_grad(x[0], x[1], strided, {6, 5}); }
+Tensor grouped_input_grad(In x) { return conv2d_input_grad(x[0], x[1], grouped, {3, 4}); }
+Tensor strided_weight_grad(In x) { return conv2d_weight_grad(x[0], x[1], strided, 3, x[0].dtype()); }
+Tensor grouped_weight_grad(In x) { return conv2d_weight_grad(x[0], x[1], grouped, 3, x[0].dtype()); }
+
+Reference input_gradient(const ConvGeometry& at, Size2d size) {
+    return [=](std::span<const Array> x) { return naive_input_grad(x[0], x[1], at, size); };
+}
+Reference weight_gradient(const ConvGeometry& at, Size2d kernel_size) {
+    return [=](std::span<const Array> x) { return naive_weight_grad(x[0], x[1], at, kernel_size); };
+}
+
+Tensor conv(In x, const Conv2dOptions& options) {
+    return conv2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), options);
+}
+Tensor transposed(In x, const ConvTranspose2dOptions& options) {
+    return conv_transpose2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), options);
+}
+
+// clang-format off
+std::vector<OpCase> plain_cases() {
+    return {
+        {"conv2d", [](In x) { return conv(x, {.padding = 1}); }, {{2, 5, 4, 3}, {4, 3, 3, 3}, {4}}, convolution({.padding = 1}), low, any,
+         "", "conv2d"},
+        {"conv2d 1x1", [](In x) { return conv(x, {}); }, {{2, 3, 4, 5}, {7, 1, 1, 5}}, convolution(), low},
+        {"conv2d 1x1 with stride", [](In x) { return conv(x, {.stride = 2}); }, {{2, 5, 4, 3}, {4, 1, 1, 3}},
+         convolution({.stride = 2}), low},
+        {"conv2d 5x3 of one channel", [](In x) { return conv(x, {.padding = {2, 1}}); }, {{2, 6, 5, 1}, {1, 5, 3, 1}},
+         convolution({.padding = {2, 1}}), low},
+        {"conv2d with stride", [](In x) { return conv(x, {.stride = 2, .padding = 1}); }, {{2, 5, 6, 3}, {5, 3, 3, 3}},
+         convolution({.stride = 2, .padding = 1}), low},
+        {"conv2d with a stride beyond the kernel", [](In x) { return conv(x, {.stride = {3, 4}}); }, {{2, 8, 9, 3}, {4, 1, 3, 3}, {4}},
+         convolution({.stride = {3, 4}}), low},
+        {"conv2d with padding beyond the kernel", [](In x) { return conv(x, {.padding = {3, 2}}); }, {{2, 3, 4, 3}, {4, 3, 1, 3}},
+         convolution({.padding = {3, 2}}), low},
+        {"conv2d with dilation", [](In x) { return conv(x, {.padding = 2, .dilation = {2, 3}}); }, {{2, 6, 5, 3}, {4, 3, 3, 3}},
+         convolution({.padding = 2, .dilation = {2, 3}}), low},
+        {"conv2d with groups", [](In x) { return conv(x, {.padding = 1, .groups = 3}); }, {{2, 4, 5, 9}, {6, 3, 3, 3}, {6}},
+         convolution({.padding = 1, .groups = 3}), low, any, "", "", true, false},
+        {"conv2d of each channel", [](In x) { return conv(x, {.stride = {2, 1}, .padding = 1, .groups = 5}); },
+         {{2, 4, 3, 5}, {5, 3, 3, 1}}, convolution({.stride = {2, 1}, .padding = 1, .groups = 5}), low, any, "", "", true, false},
+        {"conv2d of each channel to three", [](In x) { return conv(x, {.groups = 4}); }, {{2, 3, 4, 4}, {12, 3, 3, 1}},
+         convolution({.groups = 4}), low, any, "", "", true, false},
+        {"conv2d with a kernel of the image's size", [](In x) { return conv(x, {}); }, {{2, 4, 3, 8}, {7, 4, 3, 8}, {7}},
+         convolution(), low},
+        {"conv1d", [](In x) { return conv1d(x[0], x[1], x[2], {.stride = 2, .padding = 1}); }, {{2, 7, 3}, {4, 3, 3}, {4}},
+         convolution_1d({.stride = {1, 2}, .padding = {0, 1}}), low},
+        {"conv1d with dilation and groups", [](In x) { return conv1d(x[0], x[1], {}, {.dilation = 3, .groups = 4}); }, {{2, 9, 4}, {4, 3, 1}},
+         convolution_1d({.dilation = {1, 3}, .groups = 4}), low, any, "", "", true, false},
+    };
+}
+
+std::vector<OpCase> gradient_cases() {
+    return {
+        {"conv2d_input_grad", strided_input_grad, {{2, 3, 3, 4}, {4, 3, 3, 5}}, input_gradient(strided, {6, 5}), keep},
+        {"conv2d_input_grad with groups", grouped_input_grad, {{2, 3, 4, 3}, {3, 3, 3, 4}}, input_gradient(grouped, {3, 4}), keep, any,
+         "", "", true, false},
+        {"conv2d_weight_grad", strided_weight_grad, {{2, 3, 3, 4}, {2, 6, 5, 3}}, weight_gradient(strided, 3), keep, any, "", "", true,
+         false},
+        {"conv2d_weight_grad with groups", grouped_weight_grad, {{2, 3, 4, 3}, {2, 3, 4, 6}}, weight_gradient(grouped, 3), keep, any,
+         "", "", true, false},
+        {"conv_transpose2d", [](In x) { return transposed(x, {.stride = 2, .output_padding = {1, 0}}); },
+         {{2, 3, 4, 3}, {3, 3, 3, 4}, {4}}, transposed_convolution({.stride = 2}, {1, 0}), low},
+        {"conv_transpose2d with groups", [](In x) { return transposed(x, {.stride = {1, 3}, .groups = 3}); }, {{2, 3, 4, 6}, {6, 3, 1, 1}},
+         transposed_convolution({.stride = {1, 3}, .groups = 3}), low, any, "", "", true, false},
+        {"conv_transpose2d with output_padding beyond its stride",
+         [](In x) { return transposed(x, {.padding = 1, .output_padding = {1, 2}, .dilation = 3}); }, {{2, 4, 3, 3}, {3, 3, 3, 5}},
+         transposed_convolution({.padding = 1, .dilation = 3}, {1, 2}), low, any, "", "", true, false},
+    };
+}
+// clang-format on
+
+}  // namespace
+
+std::vector<OpCase> conv_cases() {
+    std::vector<OpCase> cases = plain_cases();
+    for (OpCase& c : gradient_cases()) cases.push_back(c);
+    return cases;
+}
+
+}  // namespace mezzo::test
