@@ -2,6 +2,7 @@
 #include "ops/conv.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/branch.h"
 #include "mezzo/image_ops.h"
@@ -161,13 +162,21 @@ void check_ranks(const char* op, const Tensor& x, const Tensor& weight, AxisList
               " has no taps; weights are ", weight_layout);
 }
 
+// Kernels may compute with 32 bits in such numbers.
+constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
+
+void check_number(const char* op, const char* what, std::int64_t value, std::int64_t least) {
+    check(value >= least && value <= largest, ErrorKind::value, op, ": ", what, " ", value, " is not in [",
+          least, ", ", largest, "]");
+}
+
 void check_numbers(const char* op, AxisList axes, std::int64_t groups) {
     for (const Axis& axis : axes) {
-        check(axis.stride > 0, ErrorKind::value, op, ": stride ", axis.stride, " is not positive");
-        check(axis.padding >= 0, ErrorKind::value, op, ": padding ", axis.padding, " is negative");
-        check(axis.dilation > 0, ErrorKind::value, op, ": dilation ", axis.dilation, " is not positive");
+        check_number(op, "stride", axis.stride, 1);
+        check_number(op, "padding", axis.padding, 0);
+        check_number(op, "dilation", axis.dilation, 1);
     }
-    check(groups > 0, ErrorKind::value, op, ": groups ", groups, " is not positive");
+    check_number(op, "groups", groups, 1);
 }
 
 // The channels that the weight reads must be those of the input. An input or a weight in PyTorch's order is
