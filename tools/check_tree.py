@@ -48,6 +48,9 @@ ALLOWED_FILES = {
     "cuda/kernel.cuh": ["tests/emulation/"],         # kernels as C++ for the emulator
     "cuda/mma.cuh": ["tests/emulation/"],
     "src/data/wordpiece.cpp": ["cpu/parallel.h"],    # batches of texts on the library's threads
+    "src/data/loader.cpp": ["cpu/parallel.h"],       # so are batches of images
+    "src/data/normalize.cpp": ["cpu/parallel.h"],
+    "src/data/cifar10.cpp": ["cpu/parallel.h"],
     "src/io/file.cpp": ["core/regular_file.h"],      # what data opens, too
     "src/io/safetensors.cpp": ["core/visit_dtype.h"],
     "src/io/gemm_plans.cpp": ["core/backend.h", "kernels/gemm_plan.h"],  # the GEMM service's memory in a file

@@ -1,12 +1,17 @@
-// Data: IDX files, Fashion-MNIST, and a loader of in-memory batches.
+// Data: IDX files, Fashion-MNIST, and a loader of batches.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "mezzo/prefetch.h"
+#include "mezzo/shared.h"
 #include "mezzo/tensor.h"
+#include "mezzo/transforms.h"
 
 namespace mezzo::data {
 
@@ -31,38 +36,67 @@ struct FashionMnistOptions {
 // Error(io) for files that are missing, unfit or without an image.
 [[nodiscard]] Dataset fashion_mnist(const FashionMnistOptions& options = {});
 
+// Samples that are made when they are asked for: an ImageFolder (mezzo/images.h), or a class of one's own.
+// image(i) is called from several threads at once.
+template <class D>
+concept LazyDataset = requires(const D& dataset, std::int64_t i) {
+    { dataset.size() } -> std::convertible_to<std::int64_t>;
+    { dataset.image(i) } -> std::same_as<Tensor>;
+    { dataset.label(i) } -> std::convertible_to<std::int64_t>;
+};
+
 struct DataLoaderOptions {
     std::int64_t batch_size = 64;
     bool shuffle = false;    // a new order each epoch, fixed by seed and the epoch's number
     bool drop_last = false;  // leave out the last batch when it is smaller
     std::uint64_t seed = 0;
-    // uint8 samples become float32 (value / 255 - mean) / stddev, floating ones (value - mean) / stddev.
-    double mean = 0, stddev = 1;
+    // What each sample goes through, in this order, on all threads; samples are then uint8 images.
+    std::vector<Transform> transforms = {};
+    // uint8 samples become (value / 255 - mean) / stddev in this dtype, floating ones (value - mean) / stddev.
+    // More values than one are those of the channels, the last dimension.
+    PerChannel mean = 0, stddev = 1;
+    Dtype dtype = float32;  // floating; of x where samples are uint8
+    // What each batch goes through then, in this order.
+    std::vector<BatchTransform> batch_transforms = {};
     Device device = cpu_device;  // where the batches go
     // Batches that are assembled and copied to a CUDA device while one is in use: see prefetch(). Off by
     // default (see "What has not run on a GPU" in docs/cuda.md).
     int prefetch = 0;
 };
 
-struct Batch {
-    Tensor x;
-    Tensor y;
+namespace detail {
+
+// Samples of any kind of data set.
+struct Samples : mezzo::detail::SharedObject {
+    [[nodiscard]] virtual std::int64_t size() const = 0;
+    [[nodiscard]] virtual Tensor image(std::int64_t index) const = 0;
+    [[nodiscard]] virtual std::int64_t label(std::int64_t index) const = 0;
 };
-template <class F> void each_tensor(Batch& batch, F&& f) {
-    f(batch.x);
-    f(batch.y);
-}
+template <LazyDataset D> struct SamplesOf final : Samples {
+    explicit SamplesOf(D given) : dataset(std::move(given)) {}
+    std::int64_t size() const override { return dataset.size(); }
+    Tensor image(std::int64_t index) const override { return dataset.image(index); }
+    std::int64_t label(std::int64_t index) const override { return dataset.label(index); }
+    D dataset;
+};
+
+}  // namespace detail
 
 // for (const auto& [x, y] : loader) runs one epoch; the next such loop is the next epoch.
 class DataLoader {
 public:
     // Throws Error(value) for an undefined tensor, a batch_size below 1, a negative prefetch, and a mean or
-    // stddev that is not finite or a stddev that is not positive; Error(shape) where x and y differ in their
+    // stddev that is not finite or a stddev that is not positive; Error(dtype) for a dtype that is not
+    // floating, and for transforms of samples that are not uint8; Error(shape) where x and y differ in their
     // first size; Error(device) for a data set that is not on the CPU. begin() throws Error(device) for an
     // options.device that is not there.
     explicit DataLoader(const Dataset& dataset, const DataLoaderOptions& options = {});
-    [[nodiscard]] std::int64_t size() const;  // batches per epoch
-    [[nodiscard]] const Dataset& dataset() const { return dataset_; }
+    // Batches of x [n, height, width, channels] and y int64 [n]. Taking a batch throws Error(shape) where its
+    // images differ in size after the transforms, and what the data set and the transforms throw.
+    template <LazyDataset D> explicit DataLoader(D dataset, const DataLoaderOptions& options = {})
+        : DataLoader(Lazy(new detail::SamplesOf<D>(std::move(dataset))), options) {}
+    [[nodiscard]] std::int64_t size() const;       // batches per epoch
+    [[nodiscard]] const Dataset& dataset() const;  // Error(state) for a lazy one
     // Epochs begun so far; set it to continue the order of an interrupted run.
     [[nodiscard]] std::int64_t epoch() const { return epoch_; }
     void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
@@ -70,7 +104,7 @@ public:
     // A batch of an epoch, on the CPU.
     class Place {
     public:
-        Batch operator*() const { return loader_->batch(order_, index_); }
+        Batch operator*() const { return loader_->batch(order_, epoch_, index_); }
         Place& operator++() {
             ++index_;
             return *this;
@@ -81,9 +115,11 @@ public:
 
     private:
         friend class DataLoader;
-        Place(const DataLoader* loader, Tensor order) : loader_(loader), order_(std::move(order)) {}
+        Place(const DataLoader* loader, Tensor order, std::int64_t epoch)
+            : loader_(loader), order_(std::move(order)), epoch_(epoch) {}
         const DataLoader* loader_;
         Tensor order_;  // int64 [n], undefined: as stored
+        std::int64_t epoch_;
         std::int64_t index_ = 0;
     };
     using Iterator = PrefetchIterator<Place, std::default_sentinel_t>;
@@ -91,9 +127,16 @@ public:
     std::default_sentinel_t end() const { return {}; }
 
 private:
-    Batch batch(const Tensor& order, std::int64_t index) const;
+    using Lazy = mezzo::detail::SharedHandle<detail::Samples>;
+    DataLoader(Lazy samples, const DataLoaderOptions& options);
+    void check_options() const;
+    Batch batch(const Tensor& order, std::int64_t epoch, std::int64_t index) const;
+    Tensor stored(const Tensor& order, std::int64_t first, std::int64_t count) const;
+    Tensor transformed(const Tensor& order, std::int64_t epoch, std::int64_t first, std::int64_t count) const;
+    Tensor labels(const Tensor& order, std::int64_t first, std::int64_t count) const;
 
-    Dataset dataset_;
+    Dataset dataset_;  // undefined for a lazy one
+    Lazy samples_;
     DataLoaderOptions options_;
     std::int64_t epoch_ = 0;
 };

@@ -14,6 +14,7 @@
 #include "mezzo/device.h"
 #include "mezzo/grad_scaler.h"
 #include "mezzo/image_ops.h"
+#include "mezzo/images.h"
 #include "mezzo/io.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/module.h"
@@ -25,4 +26,5 @@
 #include "mezzo/tensor.h"
 #include "mezzo/tokenizer.h"
 #include "mezzo/transformer.h"
+#include "mezzo/transforms.h"
 #include "mezzo/version.h"

@@ -1,10 +1,14 @@
-// In-memory batches: order, gathering of rows, normalisation.
+// Batches: order, gathering of rows or making of samples, transforms, normalisation.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "core/philox.h"
 #include "core/tensor_impl.h"
+#include "cpu/parallel.h"
+#include "data/normalize.h"
+#include "data/pixels.h"
+#include "mezzo/autograd.h"
 #include "mezzo/data.h"
 
 namespace mezzo::data {
@@ -39,27 +43,39 @@ Tensor gather_rows(const Tensor& x, const Tensor& order, std::int64_t first, std
     return result;
 }
 
-Tensor normalized(const Tensor& x, const DataLoaderOptions& options) {
-    if (x.dtype() == uint8) {
-        float table[256];
-        for (int v = 0; v < 256; ++v) table[v] = float((v / 255.0 - options.mean) / options.stddev);
-        const Tensor packed = x.contiguous();
-        const Tensor result = empty(x.shape());
-        const std::uint8_t* const from = packed.data<std::uint8_t>();
-        std::transform(from, from + packed.numel(), result.data<float>(),
-                       [&](std::uint8_t v) { return table[v]; });
-        return result;
-    }
-    if (!is_floating(x.dtype()) || (options.mean == 0 && options.stddev == 1)) return x;
-    const Tensor result = x.clone();
-    result.add_(full({}, -options.mean, {.dtype = x.dtype()}));
-    return result.mul_(1 / options.stddev);
+NormalizeOptions normalization(const DataLoaderOptions& options) {
+    return {.mean = options.mean, .stddev = options.stddev, .dtype = options.dtype};
 }
 
-}  // namespace
+bool only(const PerChannel& values, double value) {
+    return std::all_of(values.values().begin(), values.values().end(), [&](double v) { return v == value; });
+}
 
-DataLoader::DataLoader(const Dataset& dataset, const DataLoaderOptions& options)
-    : dataset_(dataset), options_(options) {
+Tensor normalized(const Tensor& x, const DataLoaderOptions& options) {
+    if (x.dtype() == uint8) return normalize(x, normalization(options));
+    if (!is_floating(x.dtype()) || (only(options.mean, 0) && only(options.stddev, 1))) return x;
+    const Tensor result = x.clone();
+    const auto values = [&](const PerChannel& given, auto&& f) {
+        std::vector<double> numbers;
+        for (const double v : given.values()) numbers.push_back(f(v));
+        const auto n = std::int64_t(numbers.size());
+        return Tensor::from<double>(numbers, n == 1 ? Shape{} : Shape{n}, {.dtype = x.dtype()});
+    };
+    result.add_(values(options.mean, [](double v) { return -v; }));
+    if (options.stddev.values().size() == 1) return result.mul_(1 / options.stddev[0]);
+    return result.mul_(values(options.stddev, [](double v) { return 1 / v; }));
+}
+
+// Samples that are in memory.
+struct Stored final : detail::Samples {
+    explicit Stored(const Dataset& dataset) : x(dataset.x) {}
+    std::int64_t size() const override { return x.size(0); }
+    Tensor image(std::int64_t index) const override { return x.select(0, index); }
+    std::int64_t label(std::int64_t) const override { return 0; }  // they are gathered like x
+    Tensor x;
+};
+
+Dataset checked(const Dataset& dataset) {
     check(dataset.x.defined() && dataset.y.defined(), ErrorKind::value,
           "DataLoader: ", dataset.x.defined() ? "y" : "x", " is undefined");
     check(dataset.x.dim() >= 1 && dataset.y.dim() >= 1 && dataset.x.size(0) == dataset.y.size(0),
@@ -68,34 +84,131 @@ DataLoader::DataLoader(const Dataset& dataset, const DataLoaderOptions& options)
     check(dataset.x.device() == cpu_device && dataset.y.device() == cpu_device, ErrorKind::device,
           "DataLoader: the dataset is on ", dataset.x.device(),
           "; keep it on the CPU, options.device is where batches go");
-    check(options.batch_size >= 1, ErrorKind::value, "DataLoader: batch_size is ", options.batch_size);
-    check(std::isfinite(options.mean) && std::isfinite(options.stddev) && options.stddev > 0,
-          ErrorKind::value, "DataLoader: mean is ", options.mean, " and stddev ", options.stddev,
-          "; stddev must be positive");
-    check(options.prefetch >= 0, ErrorKind::value, "DataLoader: prefetch is ", options.prefetch,
+    return {dataset.x.detach().contiguous(), dataset.y.detach().contiguous()};
+}
+
+// The x of a batch whose images are made in several threads: the first one that is ready says how large all are.
+class ImageBatch {
+public:
+    ImageBatch(std::int64_t count, const NormalizeOptions& options)
+        : count_(count), options_(options), table_(options) {}
+    void put(std::int64_t i, const Pixels& image) {
+        std::call_once(made_, [&] {
+            check_channels("DataLoader", options_, image.channels);
+            x_ = empty({count_, image.height, image.width, image.channels}, {.dtype = options_.dtype});
+        });
+        check(x_.size(1) == image.height && x_.size(2) == image.width && x_.size(3) == image.channels,
+              ErrorKind::shape, "DataLoader: images ", image.image.shape(), " and ",
+              Shape{x_.size(1), x_.size(2), x_.size(3)},
+              " cannot be in one batch; the transforms must make them equal, as RandomResizedCrop does, or "
+              "Resize with CenterCrop");
+        table_.write(image.at(0, 0), image.count(), x_, i * image.count());
+    }
+    const Tensor& x() const { return x_; }
+
+private:
+    std::int64_t count_;
+    NormalizeOptions options_;
+    Normalizer table_;
+    std::once_flag made_;
+    Tensor x_;
+};
+
+// Which sample is row i of an epoch.
+std::int64_t sample_at(const Tensor& order, std::int64_t i) {
+    return order.defined() ? order.data<std::int64_t>()[i] : i;
+}
+
+constexpr std::uint64_t batch_stream = 1;  // random numbers of batches, beside those of samples
+
+}  // namespace
+
+void DataLoader::check_options() const {
+    check(options_.batch_size >= 1, ErrorKind::value, "DataLoader: batch_size is ", options_.batch_size);
+    check_normalization("DataLoader", normalization(options_));
+    check(options_.prefetch >= 0, ErrorKind::value, "DataLoader: prefetch is ", options_.prefetch,
           "; it must not be negative");
-    dataset_ = {dataset.x.detach().contiguous(), dataset.y.detach().contiguous()};
+}
+
+DataLoader::DataLoader(Lazy samples, const DataLoaderOptions& options)
+    : samples_(std::move(samples)), options_(options) {
+    check_options();
+}
+
+DataLoader::DataLoader(const Dataset& dataset, const DataLoaderOptions& options)
+    : dataset_(checked(dataset)), samples_(new Stored(dataset_)), options_(options) {
+    check_options();
+    const Tensor& x = dataset_.x;
+    if (options.transforms.empty()) {
+        if (x.dtype() == uint8 || is_floating(x.dtype()))
+            check_channels("DataLoader", normalization(options), x.dim() > 1 ? x.size(-1) : 1);
+        return;
+    }
+    check(x.dtype() == uint8, ErrorKind::dtype, "DataLoader: transforms take uint8 images, x is ", x.dtype());
+    check(x.dim() == 4, ErrorKind::shape, "DataLoader: transforms take images, and x ", x.shape(),
+          " is not [n, height, width, channels]",
+          x.dim() == 3 ? "; unsqueeze(-1) makes one channel of it" : "");
+}
+
+const Dataset& DataLoader::dataset() const {
+    check(dataset_.x.defined(), ErrorKind::state,
+          "DataLoader: its samples are made when they are asked for; "
+          "there is no dataset() in memory");
+    return dataset_;
 }
 
 std::int64_t DataLoader::size() const {
-    const std::int64_t n = dataset_.size(), b = options_.batch_size;
+    const std::int64_t n = samples_->size(), b = options_.batch_size;
     return options_.drop_last ? n / b : (n + b - 1) / b;
 }
 
 DataLoader::Iterator DataLoader::begin() {
-    const Tensor order = options_.shuffle ? permutation(dataset_.size(), options_.seed, epoch_) : Tensor();
-    Iterator first(Place(this, order), {}, {.device = options_.device, .ahead = options_.prefetch});
+    const Tensor order = options_.shuffle ? permutation(samples_->size(), options_.seed, epoch_) : Tensor();
+    Iterator first(Place(this, order, epoch_), {}, {.device = options_.device, .ahead = options_.prefetch});
     ++epoch_;
     return first;
 }
 
-Batch DataLoader::batch(const Tensor& order, std::int64_t index) const {
+// Rows of a data set in memory, without transforms.
+Tensor DataLoader::stored(const Tensor& order, std::int64_t first, std::int64_t count) const {
+    return normalized(gather_rows(dataset_.x, order, first, count), options_);
+}
+
+Tensor DataLoader::transformed(const Tensor& order, std::int64_t epoch, std::int64_t first,
+                               std::int64_t count) const {
+    ImageBatch batch(count, normalization(options_));
+    const std::int64_t grain = dataset_.x.defined() ? 8 : 1;  // decoding a file is much work
+    cpu::parallel_for(count, grain, [&](std::int64_t begin, std::int64_t end) {
+        const NoGrad no_grad;
+        for (std::int64_t i = begin; i < end; ++i) {
+            const std::int64_t sample = sample_at(order, first + i);
+            TransformRandom random(options_.seed, epoch, sample);
+            Tensor image = samples_->image(sample);
+            for (const Transform& transform : options_.transforms) image = transform(image, random);
+            batch.put(i, pixels_of("DataLoader", image));
+        }
+    });
+    return batch.x();
+}
+
+Tensor DataLoader::labels(const Tensor& order, std::int64_t first, std::int64_t count) const {
+    if (dataset_.y.defined()) return gather_rows(dataset_.y, order, first, count).contiguous();
+    std::vector<std::int64_t> labels;
+    for (std::int64_t i = first; i < first + count; ++i)
+        labels.push_back(samples_->label(sample_at(order, i)));
+    return Tensor::from(labels, {count});
+}
+
+Batch DataLoader::batch(const Tensor& order, std::int64_t epoch, std::int64_t index) const {
     const std::int64_t first = index * options_.batch_size;
-    const std::int64_t count = std::min(options_.batch_size, dataset_.size() - first);
+    const std::int64_t count = std::min(options_.batch_size, samples_->size() - first);
     check(index >= 0 && count > 0, ErrorKind::value, "DataLoader: no batch ", index, ", there are ", size());
-    const Tensor x = gather_rows(dataset_.x, order, first, count),
-                 y = gather_rows(dataset_.y, order, first, count);
-    return {normalized(x, options_), y.contiguous()};
+    const bool plain = dataset_.x.defined() && options_.transforms.empty();
+    Batch batch{plain ? stored(order, first, count) : transformed(order, epoch, first, count),
+                labels(order, first, count)};
+    TransformRandom random(options_.seed, epoch, index, batch_stream);
+    for (const BatchTransform& transform : options_.batch_transforms) batch = transform(batch, random);
+    return batch;
 }
 
 }  // namespace mezzo::data

@@ -1,0 +1,81 @@
+// Images: CIFAR-10, PNG and JPEG files, and folders of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mezzo/data.h"
+#include "mezzo/shared.h"
+#include "mezzo/tensor.h"
+
+namespace mezzo::data {
+
+struct Cifar10Options {
+    // Where the files of the "binary version" are, data_batch_1.bin to data_batch_5.bin and test_batch.bin,
+    // or the folder above, which has them in cifar-10-batches-bin.
+    std::string directory = {};
+    bool train = true;                    // the five training files; else the test file
+    std::vector<std::string> files = {};  // read instead, in this order, if there are any
+};
+// Images uint8 [n, 32, 32, 3] and labels 0 to 9 of CIFAR-10 (Krizhevsky 2009). A record is one byte of label
+// and 3,072 of pixels, red, green and blue one after the other. Throws Error(io) for a file that is missing,
+// no regular file, empty, or whose size is no multiple of 3,073, and for a label above 9; Error(value) where
+// neither a directory nor files are given.
+[[nodiscard]] Dataset cifar10(const Cifar10Options& options);
+
+enum class ImageMode : std::uint8_t {
+    unchanged,  // as many channels as the file has; a palette becomes colours, CMYK becomes RGB
+    gray,       // 1 channel, (19595 R + 38470 G + 7471 B + 32768) / 65536 as in PIL
+    rgb,        // 3 channels; transparency is dropped
+    rgb_alpha,  // 4 channels; 255 is opaque
+};
+struct ReadImageOptions {
+    ImageMode mode = ImageMode::unchanged;
+    // Whether the image is turned as its EXIF orientation says. Off by default, as in torchvision, so that
+    // pixels are those that published weights were trained on.
+    bool apply_exif_orientation = false;
+    std::int64_t max_pixels = 178'956'970;  // more are refused before memory is allocated for them, as in PIL
+};
+// A PNG or JPEG file, told apart by its first bytes, as uint8 [height, width, channels]: 1 channel grey, 2
+// grey and alpha, 3 RGB, 4 RGB and alpha. 16-bit samples are rounded to 8. Throws Error(io) for a file that
+// is missing, no regular file, truncated, damaged, larger than max_pixels or 1 GiB, or of another format, and
+// where this build of mezzo lacks the library for the format (options png and jpeg in docs/building.md).
+[[nodiscard]] Tensor read_image(const std::string& path, const ReadImageOptions& options = {});
+// The same from memory.
+[[nodiscard]] Tensor decode_image(std::span<const std::byte> file, const ReadImageOptions& options = {});
+
+// Writes uint8 [height, width] or [height, width, channels], 1 to 4 channels as read_image() returns them.
+// Throws Error(io) where the file cannot be written, and leaves none then; Error(shape), Error(dtype) or
+// Error(device) for what is no image.
+void write_png(const std::string& path, const Tensor& image);
+
+// Images in one folder per class, as torchvision's ImageFolder: root/cat/1.jpg, root/dog/x/2.png. Classes are
+// the sub-folders in sorted order; of each, the files whose names end in .jpg, .jpeg or .png (in any case),
+// those in folders below included, in sorted order. A copy shares the lists.
+class ImageFolder {
+public:
+    // Lists the files and opens none. Throws Error(io) where root cannot be read or has no sub-folder, and
+    // for a class without an image.
+    explicit ImageFolder(const std::string& root, const ReadImageOptions& options = {.mode = ImageMode::rgb});
+    [[nodiscard]] std::int64_t size() const;
+    [[nodiscard]] const std::vector<std::string>& classes() const;
+    // The label of a class. Throws Error(value) for an unknown name.
+    [[nodiscard]] std::int64_t class_to_index(const std::string& name) const;
+    [[nodiscard]] const std::vector<std::string>& files() const;  // paths, beginning with root
+    // Both throw Error(value) unless 0 <= index < size().
+    [[nodiscard]] std::int64_t label(std::int64_t index) const;
+    [[nodiscard]] Tensor image(std::int64_t index) const;  // decoded now
+
+private:
+    struct Lists : mezzo::detail::SharedObject {
+        std::vector<std::string> classes, files;
+        std::vector<std::int64_t> labels;
+    };
+    mezzo::detail::SharedHandle<Lists> lists_;
+    ReadImageOptions options_;
+};
+
+}  // namespace mezzo::data
