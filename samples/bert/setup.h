@@ -18,7 +18,7 @@ struct Setup {
     std::vector<std::string> classes;
     std::string weights;                       // safetensors file, or empty
     std::vector<std::string> to_predict = {};  // the lines of --predict
-    Settings settings = {};                    // those that a checkpoint stores
+    training::Settings settings = {};          // those that a checkpoint stores
 
     bool binary() const { return classes.size() == 2; }  // one logit instead of two
 };

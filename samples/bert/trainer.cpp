@@ -10,6 +10,8 @@ namespace mz = mezzo;
 
 namespace bert {
 
+using training::check_same_settings, training::entry, training::Settings;
+
 namespace {
 
 bool has_suffix(const std::string& name, std::initializer_list<const char*> suffixes) {
@@ -30,13 +32,6 @@ mz::Tensor integers(const std::vector<std::int64_t>& values) {
     return mz::Tensor::from(values, {std::int64_t(values.size())});
 }
 
-const mz::Tensor& entry(const mz::io::Checkpoint& checkpoint, const std::string& path, const char* name) {
-    for (const auto& [key, value] : checkpoint.extra)
-        if (key == name) return value;
-    throw std::runtime_error(
-        fmt::format("{}: has no \"{}\"; it is no checkpoint of this version of the program", path, name));
-}
-
 Position position_of(const mz::io::Checkpoint& checkpoint, const std::string& path) {
     const auto v = entry(checkpoint, path, "position").to_vector<std::int64_t>();
     if (v.size() != 4) throw std::runtime_error(path + ": its position is damaged");
@@ -54,7 +49,7 @@ public:
           total_steps_(count_steps()),
           scheduler_(optimizer_, {.warmup_steps = std::int64_t(options.warmup * double(total_steps_)),
                                   .total_steps = total_steps_}),
-          progress_(options.progress),
+          progress_(options.progress, "texts"),
           parameters_(stage.model->parameters()) {
         at_.stage = stage.number;
         if (options.resume && std::filesystem::exists(options.checkpoint)) resume();
@@ -148,7 +143,7 @@ private:
              .optimizer = optimizer_.state_dict(),
              .scaler = scaler_.state_dict(),
              .extra = {{"position", integers({at_.stage, at_.epoch, at_.batch, at_.step})},
-                       {"settings", to_tensor(settings_)}}});
+                       {"settings", training::to_tensor(settings_)}}});
     }
 
     void resume() {
@@ -172,7 +167,7 @@ private:
     mz::amp::GradScaler scaler_;
     std::int64_t total_steps_;
     mz::optim::LinearWarmup scheduler_;
-    Progress progress_;
+    training::Progress progress_;
     mz::Tensors parameters_;
     Position at_;
     mz::Tensor pending_;  // sum of the losses of steps not yet reported

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bert/options.h"
-#include "bert/progress.h"
 #include "bert/settings.h"
+#include "training/progress.h"
 
 namespace bert {
 
@@ -36,10 +36,10 @@ struct Stage {
 };
 
 // Trains one stage, from its start or from the position in the checkpoint that the options name.
-void train(const Options& options, const Settings& settings, const Stage& stage);
+void train(const Options& options, const training::Settings& settings, const Stage& stage);
 
 // The stage that the checkpoint is in; 0 if there is none or it is not to be resumed. Throws
 // std::runtime_error when it belongs to a training with other settings.
-std::int64_t stage_to_resume(const Options& options, const Settings& settings);
+std::int64_t stage_to_resume(const Options& options, const training::Settings& settings);
 
 }  // namespace bert

@@ -5,11 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 
-namespace bert {
+namespace training {
 
 struct ProgressState {
-    std::string stage;  // "pre-training", "fine-tuning"
+    std::string stage;  // such as "pre-training"; may be empty
     std::int64_t epoch = 0, epochs = 1;
     std::int64_t step = 0, steps = 1;  // of the whole stage
     double loss = 0;                   // mean since the last report
@@ -22,7 +23,9 @@ struct ProgressState {
 class Progress {
 public:
     // terminal: rewrite one line on standard error.
-    explicit Progress(bool terminal) : terminal_(terminal), start_(Clock::now()) {}
+    // samples: what they are called, such as "texts".
+    Progress(bool terminal, std::string samples)
+        : terminal_(terminal), start_(Clock::now()), name_(std::move(samples)) {}
     // Adds processed samples, for the rate.
     void count(std::int64_t samples) { samples_ += samples; }
     void show(const ProgressState& state);
@@ -38,6 +41,7 @@ private:
     using Clock = std::chrono::steady_clock;
     bool terminal_, open_ = false;
     Clock::time_point start_;
+    std::string name_;
     std::int64_t samples_ = 0, first_step_ = -1;
     double first_seconds_ = 0, left_out_ = 0;
 };
@@ -45,4 +49,4 @@ private:
 // 75 -> "1:15", 4000 -> "1:06:40".
 std::string clock_time(double seconds);
 
-}  // namespace bert
+}  // namespace training

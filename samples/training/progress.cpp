@@ -1,4 +1,4 @@
-#include "bert/progress.h"
+#include "training/progress.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "program.h"
 
-namespace bert {
+namespace training {
 
 std::string clock_time(double seconds) {
     const auto s = static_cast<std::int64_t>(std::llround(std::max(0.0, seconds)));
@@ -25,11 +25,11 @@ void Progress::show(const ProgressState& state) {
     }
     const double per_step =
         state.step > first_step_ ? (now - first_seconds_) / double(state.step - first_step_) : 0;
-    std::string line =
-        fmt::format("{} epoch {}/{} step {}/{}  loss {:.4f}  lr {:.2e}", state.stage, state.epoch + 1,
-                    state.epochs, state.step, state.steps, state.loss, state.lr);
+    std::string line = fmt::format("{}{}epoch {}/{} step {}/{}  loss {:.4f}  lr {:.2e}", state.stage,
+                                   state.stage.empty() ? "" : " ", state.epoch + 1, state.epochs, state.step,
+                                   state.steps, state.loss, state.lr);
     if (state.scaled) line += fmt::format("  scale {:g}  skipped {}", state.scale, state.skipped);
-    line += fmt::format("  {:.1f} texts/s", double(samples_) / std::max(now, 1e-9));
+    line += fmt::format("  {:.1f} {}/s", double(samples_) / std::max(now, 1e-9), name_);
     if (per_step > 0)
         line += fmt::format("  ETA {}", clock_time(per_step * double(state.steps - state.step)));
     if (terminal_) {
@@ -46,4 +46,4 @@ void Progress::end_line() {
     open_ = false;
 }
 
-}  // namespace bert
+}  // namespace training
