@@ -43,7 +43,7 @@ public:
     // Writes averages and buffers into a module for evaluation, converted to its dtypes and device.
     // Error(value), with nothing changed, unless the names and shapes are the same.
     void copy_to(nn::Module& module) const;
-    // The averages and buffers by the module's names, not copied. The next update_parameters() makes new
+    // The averages and buffers as the module's state_dict() has them, not copied. The next update_parameters() makes new
     // tensors and leaves these as they are.
     [[nodiscard]] StateDict averages() const { return values_; }
 

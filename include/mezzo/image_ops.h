@@ -15,7 +15,7 @@ struct Conv2dOptions {
     Size2d padding = 0;       // >= 0: rows and columns of zeros added on each side
     Size2d dilation = 1;      // > 0: distance between the taps of the kernel
     std::int64_t groups = 1;  // divides the channels of the input and of the result
-};
+};                            // Error(value) for numbers beyond 2^31 - 1, here and in the other convolutions
 // The cross-correlation that deep learning calls convolution (PyTorch's conv2d): x [N, H, W, C], weight
 // [O, kernel height, kernel width, C / groups], bias [O] or undefined -> [N, Ho, Wo, O] with
 // Ho = (H + 2 padding - dilation (kernel height - 1) - 1) / stride + 1, rounded down; Wo likewise. Dtypes and

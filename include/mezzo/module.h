@@ -67,8 +67,8 @@ public:
     [[nodiscard]] StateDict named_parameters(const std::string& prefix = "") const;
     [[nodiscard]] StateDict named_buffers(const std::string& prefix = "") const;
 
-    // Parameters and buffers by name, detached; they share the elements with the module (clone() them to keep
-    // a snapshot).
+    // Parameters and buffers by name, detached, as as_saved() shows them; they share the elements with the
+    // module (clone() them to keep a snapshot).
     [[nodiscard]] StateDict state_dict() const;
     // Copies values into parameters and buffers, converting dtype and device. Throws Error(value), with
     // nothing changed, when a name is missing, unexpected or of another shape; the text lists all of them.
@@ -98,6 +98,10 @@ public:
     virtual void visit_fields(FieldVisitor& visitor) = 0;
     // What to_string() puts between the parentheses.
     [[nodiscard]] virtual std::string describe() const { return {}; }
+    // How state_dict() and load_state_dict() show one of this module's own fields: a view of its elements with
+    // the dimensions in the order of files. Convolutions give PyTorch's. Names of elements of a vector have
+    // the form "weights.0". Must not depend on anything but the field and the tensor's shape.
+    [[nodiscard]] virtual Tensor as_saved(std::string_view field, const Tensor& tensor) const;
     // True for normalisation layers, which the amp presets O2 keeps in float32.
     [[nodiscard]] virtual bool is_normalization() const { return false; }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mezzo/conv_layers.h"
 #include "mezzo/module.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"

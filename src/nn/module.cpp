@@ -37,39 +37,58 @@ std::string joined(const std::string& prefix, const std::string& name) {
     return prefix.empty() ? name : prefix + "." + name;
 }
 
-// Lists defined parameters or buffers with their full names, each tensor once.
+// Lists defined parameters or buffers with their full names, each tensor once; in the form of files if asked.
 class Lister : public FieldVisitor {
 public:
-    Lister(std::string prefix, bool parameters, bool buffers)
-        : prefix_(std::move(prefix)), parameters_(parameters), buffers_(buffers) {}
+    struct What {
+        bool parameters = true, buffers = true, as_saved = false;
+    };
+    Lister(const Module& root, std::string prefix, What what)
+        : owner_(&root), prefix_(std::move(prefix)), what_(what) {}
     void parameter(const std::string& name, Parameter& p) override {
-        if (parameters_) add(name, p);
+        if (what_.parameters) add(name, p);
     }
     void buffer(const std::string& name, Buffer& b) override {
-        if (buffers_) add(name, b);
+        if (what_.buffers) add(name, b);
     }
     void module(const std::string& name, Module& child) override {
         std::string outer = joined(prefix_, name);
+        const Module* inner = &child;
         std::swap(prefix_, outer);
+        std::swap(owner_, inner);
         child.visit_fields(*this);
+        std::swap(owner_, inner);
         std::swap(prefix_, outer);
     }
     StateDict found;
 
 private:
     void add(const std::string& name, const Tensor& t) {
-        if (t.defined() && known_.insert(t.impl()).second) found.emplace_back(joined(prefix_, name), t);
+        if (!t.defined() || !known_.insert(t.impl()).second) return;
+        found.emplace_back(joined(prefix_, name), what_.as_saved ? owner_->as_saved(name, t.detach()) : t);
     }
+    const Module* owner_;
     std::string prefix_;
     std::unordered_set<const TensorImpl*> known_;
-    bool parameters_, buffers_;
+    What what_;
 };
 
 // Listing changes nothing; visit_fields() is not const because other visitors do.
-StateDict list(const Module& module, const std::string& prefix, bool parameters, bool buffers) {
-    Lister lister(prefix, parameters, buffers);
+StateDict list(const Module& module, const std::string& prefix, Lister::What what) {
+    Lister lister(module, prefix, what);
     const_cast<Module&>(module).visit_fields(lister);
     return std::move(lister.found);
+}
+
+// What is wrong with an entry of a state. A weight that a module shows in another order than that of its
+// elements is that of a convolution.
+std::string mismatch(const Tensor& given, const Tensor& own) {
+    if (!given.defined()) return " (undefined)";
+    std::string text = " (";
+    mezzo::detail::Item(given.shape()).append_to(text);
+    text += ", not ";
+    mezzo::detail::Item(own.shape()).append_to(text);
+    return text + (own.is_contiguous() ? ")" : ", PyTorch's order: of convolutions OIHW)");
 }
 
 class TrainSwitch : public FieldVisitor {
@@ -109,23 +128,23 @@ private:
 
 Tensors Module::parameters() const {
     Tensors result;
-    for (auto& [name, parameter] : list(*this, "", true, false)) result.push_back(parameter);
+    for (auto& [name, parameter] : list(*this, "", {.buffers = false})) result.push_back(parameter);
     return result;
 }
 
 StateDict Module::named_parameters(const std::string& prefix) const {
-    return list(*this, prefix, true, false);
+    return list(*this, prefix, {.buffers = false});
 }
-StateDict Module::named_buffers(const std::string& prefix) const { return list(*this, prefix, false, true); }
+StateDict Module::named_buffers(const std::string& prefix) const {
+    return list(*this, prefix, {.parameters = false});
+}
 
-StateDict Module::state_dict() const {
-    StateDict state = list(*this, "", true, true);
-    for (auto& [name, value] : state) value = value.detach();
-    return state;
-}
+StateDict Module::state_dict() const { return list(*this, "", {.as_saved = true}); }
+
+Tensor Module::as_saved(std::string_view, const Tensor& tensor) const { return tensor; }
 
 void Module::load_state_dict(const StateDict& state, bool strict) {
-    const StateDict own = list(*this, "", true, true);
+    const StateDict own = state_dict();
     std::string missing, unexpected, other_shape;
     std::vector<std::pair<Tensor, Tensor>> copies;
     std::unordered_map<std::string_view, Tensor> targets(own.begin(), own.end());
@@ -136,7 +155,7 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
         if (target == targets.end()) {
             unexpected += " " + name;
         } else if (!value.defined() || !(value.shape() == target->second.shape())) {
-            other_shape += " " + name;
+            other_shape += " " + name + mismatch(value, target->second);
         } else {
             copies.emplace_back(target->second, value);
         }
@@ -178,7 +197,7 @@ namespace {
 
 template <class Target> void convert_all(const Module& module, Target target, bool floating_only) {
     NoGrad plain;
-    for (const auto& [name, tensor] : list(module, "", true, true)) {
+    for (const auto& [name, tensor] : list(module, "", {})) {
         if (floating_only && !is_floating(tensor.dtype())) continue;
         const Tensor gradient = tensor.grad();
         replace_elements(tensor, tensor.to(target));

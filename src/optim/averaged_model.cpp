@@ -1,7 +1,9 @@
 #include "mezzo/averaged_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/capture.h"
 #include "mezzo/ops.h"
@@ -10,10 +12,13 @@ namespace mezzo::optim {
 
 namespace {
 
-// Parameters, then buffers.
+// What state_dict() holds: parameters, then buffers.
 StateDict values_of(const nn::Module& module) {
-    StateDict values = module.named_parameters();
-    for (const auto& buffer : module.named_buffers()) values.push_back(buffer);
+    std::unordered_set<std::string> buffers;
+    for (const auto& [name, buffer] : module.named_buffers()) buffers.insert(name);
+    StateDict values = module.state_dict();
+    std::stable_partition(values.begin(), values.end(),
+                          [&](const auto& value) { return !buffers.contains(value.first); });
     return values;
 }
 
