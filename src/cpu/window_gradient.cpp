@@ -17,7 +17,7 @@ constexpr std::int64_t units = 16;               // of work that are wanted
 constexpr std::int64_t least_panels = 4;         // of columns in a unit, for which the gradient is packed
 constexpr std::int64_t least_pixels = 1024;      // in a part
 constexpr std::int64_t sums_floats = 1 << 20;    // of all parts
-constexpr std::int64_t packed_floats = 1 << 17;  // of the gradient, packed at once
+constexpr std::int64_t packed_floats = 1 << 16;  // of the gradient, packed at once
 
 // Per thread. sums belongs to the thread that called, the others to each that computes.
 struct Scratch {
@@ -47,7 +47,7 @@ public:
                                           std::max<std::int64_t>(1, panels / least_panels));
         strip = parts_of(panels, strips) * kernels.nr;
         strips = parts_of(columns, strip);
-        at_once = std::clamp<std::int64_t>(packed_floats / rows, 64, 512);
+        at_once = std::clamp<std::int64_t>(packed_floats / rows, 64, 256);
     }
 
     void run() {
@@ -68,7 +68,7 @@ private:
         const std::int64_t begin = part * pixels / parts, end = (part + 1) * pixels / parts;
         const std::int64_t first = s * strip, width = std::min(strip, columns - first);
         Scratch& own = scratch();
-        float* const a = own.a.get<float>(parts_of(rows, kernels.mr) * kernels.mr * at_once + 4);
+        float* const a = own.a.get<float>(parts_of(rows, kernels.mr) * kernels.mr * at_once);
         float* const b = own.b.get<float>(kernels.nr * at_once);
         float* const t = sums + part * rows * ld;
         for (std::int64_t i = begin; i < end; i += at_once) {
@@ -78,14 +78,35 @@ private:
             kernels.pack_a(
                 {p.gradient + (i * p.outputs + group * rows) * size, p.gradient_type, p.outputs, false}, rows,
                 k, a);
+            Walks next_gradient, next_image;
+            if (i + k < end) {
+                next_gradient = walks_over(p.gradient + group * rows * size, size, p.outputs, rows, i + k);
+                if (pixel_by_pixel())
+                    next_image =
+                        walks_over(x.data, std::int64_t(size_of(x.type)), x.pixel, x.channels, i + k);
+            }
+            const std::int64_t half = parts_of(rows, 2 * kernels.mr) * kernels.mr;
             for (std::int64_t j = first; j < first + width; j += kernels.nr) {
                 const std::int64_t some = std::min<std::int64_t>(kernels.nr, first + width - j);
                 pack_panel(lines, j, some, k, b);
-                Walks none;
-                kernels.tile(a, b, k, k, rows, some, t + j, ld, i > begin || (in_result && p.beta != 0),
-                             none);
+                const bool add = i > begin || (in_result && p.beta != 0);
+                kernels.tile(a, b, k, k, std::min(half, rows), some, t + j, ld, add, next_gradient);
+                if (half < rows)
+                    kernels.tile(a + half * k, b, k, k, rows - half, some, t + half * ld + j, ld, add,
+                                 next_image);
             }
         }
+    }
+
+    // Whether window i sits at pixel i of the image.
+    bool pixel_by_pixel() const { return x.step == Size2d(1) && x.rows == x.height && x.columns == x.width; }
+
+    // Prefetches the next pixels while these are multiplied: `count` elements of each from pixel `begin` on.
+    static Walks walks_over(const char* data, std::int64_t size, std::int64_t pixel, std::int64_t count,
+                            std::int64_t begin) {
+        const std::int64_t lines = parts_of(count * size, 64);
+        if (count == pixel) return {data + begin * pixel * size, 64, 1, lines};  // in the order of memory
+        return {data + begin * pixel * size, pixel * size, lines, lines};
     }
 
     // Where k windows lie, for the taps of some columns: those of tap `tap` are at at[(tap - first) * k].

@@ -104,18 +104,23 @@ template <int = 0> void pack_line_columns(const char* const* lines, Dtype type, 
 }
 
 // pack<mr>() for an operand that is contiguous along its lines. Each step is one vector, whose last elements
-// are those of the next step or, behind the last step, nothing that is read.
+// lie where the next step follows.
 template <class T> MEZZO_INLINE void pack_steps_of(const T* data, std::int64_t ld, std::int64_t width,
                                                    std::int64_t k, float* dst) {
     constexpr int n = mr <= 4 ? 4 : 8;
-    for (std::int64_t i = 0; i < width; i += mr) {
-        const T* from = data + i;
-        if (width - i >= n)
-            for (std::int64_t p = 0; p < k; ++p, from += ld, dst += mr) store<n>(dst, load<n>(from));
-        else
-            for (std::int64_t p = 0; p < k; ++p, from += ld, dst += mr)
-                store_first<n>(dst, load_first<n>(from, width - i), mr);
-    }
+    constexpr std::int64_t block = 32;  // steps, whose lines stay in the L1 cache
+    for (std::int64_t begin = 0; begin < k; begin += block)
+        for (std::int64_t i = 0; i < width; i += mr) {
+            const T* from = data + begin * ld + i;
+            float* to = dst + i * k + begin * mr;
+            const std::int64_t steps = smaller(block, k - begin);
+            // A vector that reaches into the next panel may do so only before that panel is packed.
+            const std::int64_t whole = width - i < n ? 0 : begin + steps < k ? steps : steps - 1;
+            std::int64_t p = 0;
+            for (; p < whole; ++p, from += ld, to += mr) store<n>(to, load<n>(from));
+            for (; p < steps; ++p, from += ld, to += mr)
+                store_first<n>(to, load_first<n>(from, smaller(n, width - i)), mr);
+        }
 }
 
 template <int = 0> void pack_steps(const Operand& x, std::int64_t width, std::int64_t k, float* dst) {

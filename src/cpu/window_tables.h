@@ -29,7 +29,7 @@ struct WindowKernels {
     void (*multiply)(const WindowTile& tile);
 
     // As GemmKernels has them, with panels of mr rows and nr columns. What is packed is contiguous along its
-    // lines, and dst has room for 4 more floats.
+    // lines.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Walks& walks);
