@@ -38,6 +38,12 @@ struct GemmOptions {
 void set_gemm_options(const GemmOptions& options);
 [[nodiscard]] GemmOptions gemm_options();
 
+// Whether convolutions may read images in place on Tensor Cores, instead of a matrix of windows and a matrix
+// product: float16 and bfloat16, one group, numbers of channels that are multiples of 8. Off by default (see
+// "What has not run on a GPU" in docs/cuda.md). May be changed at any time. Results differ in the last bits.
+void set_implicit_convolution(bool on);
+[[nodiscard]] bool implicit_convolution();
+
 // Writes what autotune has chosen in this process and what load_gemm_plans() took over, and returns the
 // number of plans. The file is replaced as a whole: at any moment it is the old one or the new one. With
 // nothing to write (nothing was tuned, no GPU, a build without CUDA) it is left as it is. Throws Error(io) if

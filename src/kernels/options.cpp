@@ -9,7 +9,7 @@
 namespace mezzo {
 namespace {
 
-std::atomic<bool> flash_attention_on{false};
+std::atomic<bool> flash_attention_on{false}, implicit_convolution_on{false};
 std::mutex mutex;
 cuda::GemmOptions current;
 
@@ -19,6 +19,9 @@ void set_flash_attention(bool on) { flash_attention_on = on; }
 bool flash_attention() { return flash_attention_on; }
 
 namespace cuda {
+
+void set_implicit_convolution(bool on) { implicit_convolution_on = on; }
+bool implicit_convolution() { return implicit_convolution_on; }
 
 void set_gemm_options(const GemmOptions& options) {
     check(options.candidates >= 1 && options.candidates <= 64, ErrorKind::value,
