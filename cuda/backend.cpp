@@ -102,6 +102,7 @@ const Backend memory{.device_count = cuda::device_count,
                      .enter_branch = enter_branch,
                      .join_branch = join_branch,
                      .make_staging = cuda::make_staging,
+                     .device_absence = cuda::device_absence,
                      .gemm_plans = &cuda::plan_store};
 
 const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,

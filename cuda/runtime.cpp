@@ -5,9 +5,11 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "core/capture.h"
+#include "cuda/capture_owner.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {
@@ -20,6 +22,12 @@ void ok(cudaError_t status, const char* call) {
     cudaGetLastError();  // the next call must not report it again
     fail(ErrorKind::backend, "cuda: ", call, " failed with ", cudaGetErrorName(status), " (", int(status),
          "): ", cudaGetErrorString(status));
+}
+
+// For calls that have no way to report a failure. The error must not stay behind, or the check of the next
+// launch would blame an innocent kernel for it.
+void ignore(cudaError_t status) noexcept {
+    if (status != cudaSuccess) cudaGetLastError();
 }
 
 // The stream of branches, and the events that order it with the main stream.
@@ -59,6 +67,7 @@ cudaStream_t main_stream() {
     Devices& all = devices();
     const std::lock_guard lock(all.mutex);
     check(device < all.streams.size(), ErrorKind::backend, "cuda: no usable device");
+    CaptureOwner::require_own(int(device));
     make_stream(all.streams[device]);
     return all.streams[device];
 }
@@ -83,17 +92,33 @@ cudaStream_t stream() { return static_cast<cudaStream_t>(current_stream()); }
 
 }  // namespace
 
-int device_count() {
-    static const int count = [] {
-        int n = 0;  // the call does not write it when there is no driver
-        if (cudaGetDeviceCount(&n) != cudaSuccess) {
-            cudaGetLastError();
-            return 0;
-        }
-        return n;
-    }();
-    return count;
+namespace {
+
+struct FoundDevices {
+    int count = 0;
+    std::string absence;  // why there are none
+};
+
+FoundDevices find_devices() {
+    FoundDevices found;
+    const cudaError_t status = cudaGetDeviceCount(&found.count);
+    if (status == cudaSuccess) return found;
+    ignore(status);
+    found.count = 0;
+    found.absence = std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status);
+    return found;
 }
+
+const FoundDevices& found_devices() {
+    static const auto& found = *new FoundDevices(find_devices());  // its text is given out
+    return found;
+}
+
+}  // namespace
+
+int device_count() { return found_devices().count; }
+
+const char* device_absence() { return found_devices().absence.c_str(); }
 
 DeviceInfo device_info(int device) {
     cudaDeviceProp properties{};
@@ -129,7 +154,7 @@ void* device_malloc(std::size_t bytes) {
     return memory;
 }
 
-void device_free(void* memory) noexcept { cudaFree(memory); }
+void device_free(void* memory) noexcept { ignore(cudaFree(memory)); }
 
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
@@ -185,14 +210,17 @@ void join_branch() {
 // Thread-local: other threads may go on allocating, the restrictions of a capture hold for this one only.
 void begin_capture() {
     ok(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    CaptureOwner::begin(current_device());
 }
 
 void* end_capture() {
     cudaGraph_t graph = nullptr;
-    ok(cudaStreamEndCapture(stream(), &graph), "cudaStreamEndCapture");
+    const cudaError_t ended = cudaStreamEndCapture(stream(), &graph);
+    CaptureOwner::end(current_device());
+    ok(ended, "cudaStreamEndCapture");
     cudaGraphExec_t executable = nullptr;
     const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
-    cudaGraphDestroy(graph);
+    ignore(cudaGraphDestroy(graph));
     ok(status, "cudaGraphInstantiate");
     return executable;
 }
@@ -203,7 +231,9 @@ void launch_graph(void* graph) {
 }
 
 // A graph that still runs is freed when it has ended.
-void destroy_graph(void* graph) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+void destroy_graph(void* graph) noexcept {
+    ignore(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+}
 
 bool stream_is_capturing() {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -222,7 +252,7 @@ Event::Event() {
     event_ = event;
 }
 
-Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(event_)); }
+Event::~Event() { ignore(cudaEventDestroy(static_cast<cudaEvent_t>(event_))); }
 
 void Event::record() { ok(cudaEventRecord(static_cast<cudaEvent_t>(event_), stream()), "cudaEventRecord"); }
 
@@ -254,8 +284,8 @@ cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 // In its scope the calling thread may ask for events of other streams although it is capturing its own.
 class BesideCapture {
 public:
-    BesideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-    ~BesideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+    BesideCapture() { ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+    ~BesideCapture() { ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
     BesideCapture(const BesideCapture&) = delete;
     BesideCapture& operator=(const BesideCapture&) = delete;
 
@@ -277,7 +307,7 @@ void* pinned_malloc(std::size_t bytes) {
     return memory;
 }
 
-void pinned_free(void* memory) noexcept { cudaFreeHost(memory); }
+void pinned_free(void* memory) noexcept { ignore(cudaFreeHost(memory)); }
 
 void copy_beside(void* to, const void* pinned, std::size_t bytes) {
     if (bytes == 0) return;
@@ -293,7 +323,7 @@ Marker::Marker() {
     event_ = event;
 }
 
-Marker::~Marker() { cudaEventDestroy(event_of(event_)); }
+Marker::~Marker() { ignore(cudaEventDestroy(event_of(event_))); }
 
 void Marker::record(StreamKind kind) {
     refuse_in_capture("cuda: record", "mark a point for copies");

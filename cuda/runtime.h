@@ -8,8 +8,10 @@
 
 namespace mezzo::cuda {
 
-// Usable devices; 0 without driver or GPU. Never throws.
+// Usable devices; 0 without driver or GPU.
 int device_count();
+// What the runtime gave as the reason why there is none; "" if it gave none. Valid for the process' life.
+const char* device_absence();
 
 struct DeviceInfo {
     char name[256];

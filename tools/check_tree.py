@@ -111,7 +111,7 @@ def check_includes(name, text):
         if kind == "<" or target.startswith("fmt/"):
             if public and (target in HEAVY or VENDOR.match(f"<{target}>")):
                 report(name, number, f"public headers do not include <{target}>")
-            elif VENDOR.match(f"<{target}>") and "fmt/" not in target and folder != "cuda":
+            elif VENDOR.match(f"<{target}>") and "fmt/" not in target and folder != "cuda" and str(name) != "tests/fake_cudart.h":
                 report(name, number, f"only cuda/ includes <{target}>")
             continue
         if public and layer(target.removeprefix("mezzo/")) > layer(name.name):

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
+#include "core/backend.h"
 #include "core/user_cache.h"
 #include "cpu/amx.h"
 #include "cpu/cpu_name.h"
@@ -20,6 +21,13 @@ const char* tiles() {
                                     : "yes, but the operating system does not grant them to this process";
 }
 
+// Why there is no CUDA device.
+std::string cuda_absence() {
+    const mz::Backend* cuda = mz::backend(mz::DeviceType::cuda);
+    if (cuda == nullptr) return "this build has no CUDA";
+    return cuda->device_absence();
+}
+
 void print_machine() {
     const std::string cache = mz::user_cache_folder();
     fmt::print("mezzo {}\n", mz::version());
@@ -31,7 +39,7 @@ void print_machine() {
     fmt::print("cache folder     {}\n", cache.empty() ? "none" : cache);
     for (int i = 0; i < mz::cuda_device_count(); ++i)
         fmt::print("cuda:{}           {}\n", i, mz::hardware_name({mz::DeviceType::cuda, i}));
-    if (mz::cuda_device_count() == 0) fmt::print("CUDA devices     none\n");
+    if (mz::cuda_device_count() == 0) fmt::print("CUDA devices     none ({})\n", cuda_absence());
 }
 
 void print_choices(bool measure) {

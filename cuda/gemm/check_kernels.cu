@@ -1,6 +1,7 @@
 // Operands and comparisons of the check that a GEMM algorithm computes what it should.
 #include "cuda/gemm/check.h"
 #include "cuda/gemm/device.cuh"
+#include "cuda/gemm/memory.h"
 #include "kernels/activation.h"
 #include "mezzo/error.h"
 
@@ -96,13 +97,12 @@ __global__ void different_sums_kernel(const void* sums, Dtype dtype, std::int64_
 
 // Calls count(counter), which launches a kernel that counts on the device, and returns the number.
 template <class Count> std::int64_t counted(const Count& count) {
-    auto* const total = static_cast<unsigned long long*>(device_malloc(sizeof(unsigned long long)));
-    check(total != nullptr, ErrorKind::memory, "gemm: no 8 bytes of device memory to verify an algorithm");
+    const GemmScratch counter(sizeof(unsigned long long));
+    auto* const total = static_cast<unsigned long long*>(counter.memory);
     fill_zero(total, sizeof *total);
     count(total);
     unsigned long long different = 0;
     copy_to_host(&different, total, sizeof different);
-    device_free(total);
     return static_cast<std::int64_t>(different);
 }
 

@@ -26,9 +26,10 @@ const Backend& backend_of(const char* op, Device device) {
     check(found != nullptr, ErrorKind::device, op, ": no device ", device, "; ",
           device.type() == DeviceType::cuda ? "this build has no CUDA" : "no such backend is registered");
     const int count = found->device_count();
-    check(device.index >= 0 && device.index < count, ErrorKind::device, op, ": no device ", device,
-          "; there are ", count, " devices of this type");
-    return *found;
+    if (device.index >= 0 && device.index < count) return *found;
+    const char* const absence = found->device_absence != nullptr ? found->device_absence() : "";
+    check(*absence == 0, ErrorKind::device, op, ": no device ", device, "; the driver says ", absence);
+    fail(ErrorKind::device, op, ": no device ", device, "; there are ", count, " devices of this type");
 }
 
 Device parse_device(const char* text) {

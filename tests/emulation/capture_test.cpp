@@ -177,3 +177,26 @@ TEST_CASE("capture: a captured step inside another is a part of it", "[cuda][emu
         CHECK(outer({full({2}, i)})[0].to_vector<float>() == std::vector<float>(2, float(3 * i + 2)));
     CHECK(outer.statistics().replays == 2);
 }
+
+TEST_CASE("capture: another thread's work on the device is refused while a step is captured",
+          "[cuda][emulation]") {
+    const Tensor x = full({4, 4}, 0.5, {.device = gpu});
+    std::string refused;
+    cuda::CapturedStep step(
+        [&](const Tensors& in) -> Tensors {
+            if (StepGraph::capturing() != nullptr) {
+                std::thread([&] {
+                    try {
+                        static_cast<void>(x + x);
+                    } catch (const Error& error) {
+                        refused = error.kind() == ErrorKind::state ? error.what() : "another kind";
+                    }
+                }).join();
+            }
+            return {in[0] * 2};
+        },
+        {.warmup = 1, .device = gpu});
+    for (int i = 0; i < 3; ++i) CHECK(all_close(step({x})[0], full({4, 4}, 1, {.device = gpu}), 0, 0));
+    CHECK_THAT(refused, Catch::StartsWith("cuda:0: another thread is capturing a step on this device"));
+    std::thread([&] { CHECK_NOTHROW(static_cast<void>(x + x)); }).join();
+}

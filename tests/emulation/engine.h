@@ -54,6 +54,7 @@ struct Options {
     std::size_t device_memory = std::size_t(4) << 30;  // bytes device_malloc gives in total
     std::size_t pinned_blocks = 64;                    // that pinned_malloc gives at most
     int device_count = 1;
+    const char* device_absence = "";  // why there is none, if device_count is 0
     const char* device_name = "emulated CUDA device";
     std::size_t l2_bytes = 16 << 10;
     bool capturing = false;     // what cuda::stream_is_capturing() says

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/capture.h"
+#include "cuda/capture_owner.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"
@@ -51,6 +52,7 @@ double now() {
 }  // namespace
 
 int device_count() { return options.device_count; }
+const char* device_absence() { return options.device_count > 0 ? "" : options.device_absence; }
 
 DeviceInfo device_info(int device) {
     check(device >= 0 && device < options.device_count, ErrorKind::backend, "cuda: no device ", device);
@@ -84,6 +86,7 @@ void device_free(void* memory) noexcept {
 
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
+    CaptureOwner::require_own(current_device());
     refuse_in_capture("cuda: copy_to_device", "copy from the host");
     require_no_capture("cudaMemcpyAsync to the device");
     const auto* first = static_cast<const char*>(from);
@@ -95,6 +98,7 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
+    CaptureOwner::require_own(current_device());
     refuse_in_capture("cuda: copy_to_host", "copy to the host");
     require_no_capture("cudaMemcpyAsync to the host");
     Streams::get().finish(StreamKind::compute);
@@ -104,6 +108,7 @@ void copy_to_host(void* to, const void* from, std::size_t bytes) {
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
+    CaptureOwner::require_own(current_device());
     emulation::run_or_capture([=] {
         emulation::tell({nullptr, "copy"});
         Engine::get().device_copy(to, from, bytes);
@@ -112,6 +117,7 @@ void copy_on_device(void* to, const void* from, std::size_t bytes) {
 }
 void fill_zero(void* memory, std::size_t bytes) {
     if (bytes == 0) return;
+    CaptureOwner::require_own(current_device());
     emulation::run_or_capture([=] {
         emulation::tell({nullptr, "fill"});
         Engine::get().device_fill_zero(memory, bytes);
@@ -127,11 +133,14 @@ void synchronize() {
 
 void begin_capture() {
     require_no_capture("cudaStreamBeginCapture");
+    CaptureOwner::require_own(current_device());
+    CaptureOwner::begin(current_device());
     emulation::captured = new Graph;
 }
 void* end_capture() {
     check(emulation::captured != nullptr, ErrorKind::backend, "cuda: cudaStreamEndCapture without a capture");
     auto graph = std::unique_ptr<Graph>(std::exchange(emulation::captured, nullptr));
+    CaptureOwner::end(current_device());
     check(graph->defect() == nullptr, ErrorKind::backend, "cuda: cudaStreamEndCapture failed with ",
           graph->defect());
     return graph.release();
@@ -262,6 +271,7 @@ void Marker::wait() const {
 }
 
 void count_launch() {
+    CaptureOwner::require_own(current_device());
     ++totals.launches;
     if (options.clock_ms >= 0) options.clock_ms += options.launch_ms;
 }
