@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "cpu/isa.h"
 #include "mezzo/autograd.h"
 #include "mezzo/error.h"
 #include "mezzo/image_ops.h"
@@ -227,11 +228,33 @@ TEST_CASE("results of pools do not depend on the number of threads") {
     CHECK(alone == together);
 }
 
-TEST_CASE("means of many pixels lose nothing in 16 bit") {
+TEST_CASE("pools agree with PyTorch on every instruction set of this processor") {
+    for (cpu::Isa isa : cpu::all_isas) {
+        if (isa > cpu::best_isa()) continue;
+        cpu::force_isa(isa);
+        for (const Golden& golden : goldens()) {
+            CAPTURE(golden.name, cpu::name(isa));
+            // 70 channels: blocks of vectors, single vectors and a rest, each the same image.
+            const Tensor x =
+                image({1, 5, 6, 2}, 29, 31).unsqueeze(3).expand({1, 5, 6, 35, 2}).reshape({1, 5, 6, 70});
+            const Tensor y = golden.function(x.to(float32));
+            const Tensor split = y.reshape({y.size(1), y.size(2), 35, 2});
+            for (std::int64_t i : {0, 17, 34})
+                CHECK(difference(doubles(split.select(2, i)), golden.value, {1e-5, 1e-5}) == "");
+        }
+        cpu::release_isa();
+    }
+}
+
+TEST_CASE("means of many pixels lose nothing") {
     for (Device device : devices()) {
         const Tensor x = full({1, 64, 65, 3}, 1.0, {.dtype = bfloat16, .device = device});
         CHECK(doubles(adaptive_avg_pool2d(x, 1)) == std::vector<double>(3, 1.0));
         const Tensor large = full({1, 8, 8, 3}, 60000, {.dtype = float16, .device = device});
+        // One chain would be off by 1e-3: half of each addend is lost towards the end.
+        const Tensor line = full({1, 200000, 1}, 1 + 0x1p-8, {.device = device});
+        CHECK(difference(doubles(avg_pool1d(line, {.kernel_size = 199999})), std::vector<double>{1 + 0x1p-8},
+                         {5e-5, 0}) == "");
         CHECK(doubles(avg_pool2d(large, {.kernel_size = 8})) == doubles(large.slice(1, 0, 1).slice(2, 0, 1)));
     }
 }
@@ -299,4 +322,40 @@ TEST_CASE("pad refuses what does not fit") {
     check_error([&] { (void)pad(x, {{1, 1, 1}}, PadMode::reflect, 2); }, value, {"value 2"});
     check_error([&] { (void)pad(zeros({0, 2}), {{0, 1, 0}}, PadMode::replicate); }, value, {"replicate"});
     check_error([&] { (void)pad(scalar(1), {{0, 1, 0}}); }, shape, {"0-dim"});
+}
+
+TEST_CASE("layers of pooling, resizing and padding call their functions, and print as in PyTorch") {
+    const Tensor x = image({2, 5, 6, 3}, 29, 31), line = image({2, 9, 3}, 29, 31);
+    const auto same = [](const Tensor& a, const Tensor& b) { return all_close(a, b, 0, 0); };
+    const nn::MaxPool2d largest({.kernel_size = 3, .stride = 2, .padding = 1});
+    CHECK(same(largest(x), max_pool2d(x, {.kernel_size = 3, .stride = 2, .padding = 1})));
+    CHECK(largest.describe() == "kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=false");
+    const nn::AvgPool2d mean({.kernel_size = {2, 3}, .ceil_mode = true, .count_include_pad = false});
+    CHECK(same(mean(x), avg_pool2d(x, {.kernel_size = {2, 3}, .ceil_mode = true})));
+    CHECK(mean.describe() ==
+          "kernel_size=(2, 3), stride=(2, 3), padding=0, ceil_mode=true, count_include_pad=false");
+    CHECK(same(nn::MaxPool1d({.kernel_size = 2})(line), max_pool1d(line, {.kernel_size = 2})));
+    CHECK(same(nn::AvgPool1d({.kernel_size = 2})(line), avg_pool1d(line, {.kernel_size = 2})));
+    CHECK(nn::MaxPool1d({.kernel_size = 2}).describe() ==
+          "kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=false");
+    CHECK(same(nn::AdaptiveAvgPool2d(1)(x), adaptive_avg_pool2d(x, 1)));
+    CHECK(same(nn::AdaptiveMaxPool2d({2, 4})(x), adaptive_max_pool2d(x, {2, 4})));
+    CHECK(same(nn::AdaptiveAvgPool1d(4)(line), adaptive_avg_pool1d(line, 4)));
+    CHECK(same(nn::AdaptiveMaxPool1d(4)(line), adaptive_max_pool1d(line, 4)));
+    CHECK(nn::AdaptiveAvgPool2d({2, 4}).describe() == "output_size=(2, 4)");
+    CHECK(same(nn::Upsample({.scale_factor = 1.5, .mode = bilinear})(x), interpolate(x, {7, 9}, bilinear)));
+    CHECK(same(nn::Upsample({.size = {3, 8}})(x), interpolate(x, {3, 8})));
+    CHECK(nn::Upsample({.scale_factor = 2}).describe() ==
+          "scale_factor=2, mode=nearest, align_corners=false");
+    CHECK(same(nn::ZeroPad2d(1)(x), pad(x, {{1, 1, 1}, {2, 1, 1}})));
+    CHECK(same(nn::ZeroPad2d({.left = 2, .bottom = -1})(x), pad(x, {{1, 0, -1}, {2, 2, 0}})));
+    CHECK(nn::ZeroPad2d({.left = 2}).describe() == "left=2, right=0, top=0, bottom=0");
+    check_error([] { nn::Upsample({}); }, ErrorKind::value, {"Upsample", "give one"});
+    check_error([] { nn::Upsample({.size = 4, .scale_factor = 2}); }, ErrorKind::value,
+                {"Upsample", "give one"});
+    check_error([] { nn::Upsample({.size = 4, .scale_factor = -2}); }, ErrorKind::value, {"Upsample"});
+    check_error([&] { (void)nn::ZeroPad2d(1)(line); }, ErrorKind::shape, {"ZeroPad2d"});
+    check_error([&] { (void)nn::Upsample({.scale_factor = 1e300})(x); }, ErrorKind::value, {"interpolate"});
+    check_error([&] { (void)nn::Upsample({.scale_factor = 0.01})(x); }, ErrorKind::value,
+                {"interpolate", "0 x 0"});
 }

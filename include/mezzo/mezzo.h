@@ -24,6 +24,7 @@
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
+#include "mezzo/pool_layers.h"
 #include "mezzo/prefetch.h"
 #include "mezzo/tensor.h"
 #include "mezzo/tokenizer.h"

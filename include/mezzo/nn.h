@@ -11,6 +11,7 @@
 #include "mezzo/module.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"
+#include "mezzo/pool_layers.h"
 #include "mezzo/shared.h"
 
 namespace mezzo::nn {

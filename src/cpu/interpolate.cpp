@@ -21,11 +21,7 @@ struct Reading {
 template <class At> Reading reading(std::int64_t size, std::int64_t results, const At& at) {
     Reading all;
     for (std::int64_t i = 0; i < results; ++i) {
-        kernels::Between between{0, 0, 0};
-        if (at.bilinear)
-            between = kernels::between_pixels(size, results, at.align_corners, i);
-        else
-            between.pixel = between.next = kernels::nearest_pixel(size, results, i);
+        const auto between = kernels::read_pixels<double>(at, size, results, i);
         all.begin.push_back(between.pixel);
         all.count.push_back(between.next > between.pixel ? 2 : 1);
         all.weights.push_back(1 - between.weight);

@@ -11,10 +11,9 @@
 namespace mezzo::cpu {
 namespace {
 
-constexpr int lanes = MEZZO_LANES;
-
 // Vectors in which elements of T are computed.
 template <class T> struct VectorOf {
+    static constexpr int lanes = MEZZO_LANES;
     using V = FloatN<lanes>;
     using I = IntN<lanes>;
     using Lane = std::int32_t;
@@ -28,6 +27,7 @@ template <class T> struct VectorOf {
     }
 };
 template <> struct VectorOf<double> {
+    static constexpr int lanes = MEZZO_LANES / 2;
     typedef double V __attribute__((vector_size(lanes * 8)));
     typedef std::int64_t I __attribute__((vector_size(lanes * 8)));
     using Lane = std::int64_t;
@@ -45,58 +45,106 @@ template <> struct VectorOf<double> {
     static MEZZO_INLINE I choose(I mask, I a, I b) { return (mask & a) | (~mask & b); }
 };
 
-// P is uint8 or uint32.
+template <class I> constexpr int lanes_of = int(sizeof(I) / sizeof(I{}[0]));
+
+// GCC's generic conversions between bytes and integers take an instruction or more per element.
+template <class I> MEZZO_INLINE I widen_bytes(const std::uint8_t* p) {
+#if defined(__AVX512F__)
+    if constexpr (lanes_of<I> == 16)
+        return (I)_mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+    if constexpr (lanes_of<I> == 8 && sizeof(I) == 32)
+        return (I)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#endif
+    typedef std::uint8_t Bytes __attribute__((vector_size(lanes_of<I>)));
+    Bytes bytes;
+    __builtin_memcpy(&bytes, p, sizeof bytes);
+    return __builtin_convertvector(bytes, I);
+}
+template <class I> MEZZO_INLINE void narrow_bytes(std::uint8_t* p, I v) {
+#if defined(__AVX512F__)
+    if constexpr (lanes_of<I> == 16)
+        return _mm_storeu_si128((__m128i*)p, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)v));
+#elif defined(__AVX2__)
+    if constexpr (lanes_of<I> == 8 && sizeof(I) == 32) {
+        const __m128i halves =
+            _mm_packus_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+        return _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(halves, halves));
+    }
+#endif
+    typedef std::uint8_t Bytes __attribute__((vector_size(lanes_of<I>)));
+    const Bytes bytes = __builtin_convertvector(v, Bytes);
+    __builtin_memcpy(p, &bytes, sizeof bytes);
+}
+
+// The places of the channels of a vector, as lanes of I. P is uint8 or uint32.
 template <class P> struct PlacesOf {
-    typedef P Some __attribute__((vector_size(lanes * sizeof(P))));
-    template <class I> static MEZZO_INLINE I load(const P* p, std::int64_t n) {
-        Some some = {};
-        if (n == lanes)
-            __builtin_memcpy(&some, p, sizeof some);
-        else
-            __builtin_memcpy(&some, p, std::size_t(n) * sizeof(P));
+    template <class I> static MEZZO_INLINE I load_all(const P* p) {
+        if constexpr (sizeof(P) == 1) return widen_bytes<I>(p);
+        typedef P Some __attribute__((vector_size(lanes_of<I> * sizeof(P))));
+        Some some;
+        __builtin_memcpy(&some, p, sizeof some);
         return __builtin_convertvector(some, I);
     }
-    template <class I> static MEZZO_INLINE void store(P* p, I v, std::int64_t n) {
+    template <class I> static MEZZO_INLINE I load(const P* p, std::int64_t n) {
+        if (n == lanes_of<I>) return load_all<I>(p);
+        P some[lanes_of<I>] = {};
+        __builtin_memcpy(some, p, std::size_t(n) * sizeof(P));
+        return load_all<I>(some);
+    }
+    template <class I> static MEZZO_INLINE void store_all(P* p, I v) {
+        if constexpr (sizeof(P) == 1) return narrow_bytes<I>(p, v);
+        typedef P Some __attribute__((vector_size(lanes_of<I> * sizeof(P))));
         const Some some = __builtin_convertvector(v, Some);
-        if (n == lanes)
-            __builtin_memcpy(p, &some, sizeof some);
-        else
-            __builtin_memcpy(p, &some, std::size_t(n) * sizeof(P));
+        __builtin_memcpy(p, &some, sizeof some);
+    }
+    template <class I> static MEZZO_INLINE void store(P* p, I v, std::int64_t n) {
+        if (n == lanes_of<I>) return store_all<I>(p, v);
+        P some[lanes_of<I>];
+        store_all<I>(some, v);
+        __builtin_memcpy(p, some, std::size_t(n) * sizeof(P));
     }
 };
 
 // Calls f(blocks of B vectors, channel, elements in the last vector): whole blocks first, then single vectors.
 template <int B> struct Block { static constexpr int vectors = B; };
-template <int B, class F> MEZZO_INLINE void for_channels(std::int64_t first, std::int64_t last, const F f) {
+template <int B, class T, class F>
+MEZZO_INLINE void for_channels(std::int64_t first, std::int64_t last, const F f) {
+    constexpr std::int64_t lanes = VectorOf<T>::lanes;
     std::int64_t c = first;
-    for (; c + B * lanes <= last; c += B * lanes) f(Block<B>{}, c, std::int64_t(lanes));
-    for (; c + lanes <= last; c += lanes) f(Block<1>{}, c, std::int64_t(lanes));
+    for (; c + B * lanes <= last; c += B * lanes) f(Block<B>{}, c, lanes);
+    for (; c + lanes <= last; c += lanes) f(Block<1>{}, c, lanes);
     if (c < last) f(Block<1>{}, c, last - c);
 }
 
-// The sum over rows and columns of the run of one pixel, for B vectors of channels.
+// The sum over rows and columns of the run of one pixel, for B vectors of channels: sums of up to 256 columns,
+// which are added up.
 template <bool weighted, int B, class T, class R, class W>
 MEZZO_INLINE void add_window(const WindowRow<T, R>& row, const WeightedRun<R>& columns, std::int64_t c,
                              std::int64_t n, W (&total)[B]) {
     using Vector = VectorOf<T>;
-    for (std::int64_t r = row.rows.begin; r < row.rows.end; ++r) {
-        const T* p = row.from + (r * row.width + columns.begin) * row.channels + c;
-        W sums[B] = {};
-        for (std::int64_t s = columns.begin; s < columns.end; ++s, p += row.channels)
+    constexpr std::int64_t chain = 256;
+    for (std::int64_t r = row.rows.begin; r < row.rows.end; ++r)
+        for (std::int64_t s = columns.begin; s < columns.end;) {
+            const T* p = row.from + (r * row.width + s) * row.channels + c;
+            const std::int64_t end = columns.end - s > chain ? s + chain : columns.end;
+            W sums[B] = {};
+            for (; s < end; ++s, p += row.channels)
+                for (int b = 0; b < B; ++b) {
+                    const W v =
+                        n == Vector::lanes ? Vector::load(p + b * Vector::lanes) : Vector::load_first(p, n);
+                    if constexpr (weighted)
+                        sums[b] += v * columns.weights[s - columns.begin];
+                    else
+                        sums[b] += v;
+                }
             for (int b = 0; b < B; ++b) {
-                const W v = n == lanes ? Vector::load(p + b * lanes) : Vector::load_first(p, n);
                 if constexpr (weighted)
-                    sums[b] += v * columns.weights[s - columns.begin];
+                    total[b] += sums[b] * row.rows.weights[r - row.rows.begin];
                 else
-                    sums[b] += v;
+                    total[b] += sums[b];
             }
-        for (int b = 0; b < B; ++b) {
-            if constexpr (weighted)
-                total[b] += sums[b] * row.rows.weights[r - row.rows.begin];
-            else
-                total[b] += sums[b];
         }
-    }
 }
 
 template <bool weighted, class T, class R> void window_row(const WindowRow<T, R>& row) {
@@ -105,7 +153,7 @@ template <bool weighted, class T, class R> void window_row(const WindowRow<T, R>
         T* const to = row.to + i * row.channels;
         const WeightedRun<R> columns = row.columns[i];
         const R divisor = weighted ? R(1) : row.row_divisor * row.divisors[i];
-        for_channels<4>(
+        for_channels<4, T>(
             row.first,
             row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
                 constexpr int B = decltype(block)::vectors;
@@ -113,8 +161,8 @@ template <bool weighted, class T, class R> void window_row(const WindowRow<T, R>
                 add_window<weighted>(row, columns, c, n, total);
                 for (int b = 0; b < B; ++b) {
                     if constexpr (!weighted) total[b] /= divisor;
-                    if (n == lanes)
-                        Vector::store(to + c + b * lanes, total[b]);
+                    if (n == Vector::lanes)
+                        Vector::store(to + c + b * Vector::lanes, total[b]);
                     else
                         Vector::store_first(to + c, total[b], n);
                 }
@@ -143,7 +191,8 @@ MEZZO_INLINE void max_pixel(const MaxRow<T>& row, const kernels::PoolPlaces& row
             const T* const p = from + (y * row.image_width + x) * row.channels;
             const I here = I{} + typename Vector::Lane(r * row.window_width + s);
             for (int b = 0; b < B; ++b) {
-                const V v = n == lanes ? Vector::load(p + b * lanes) : Vector::load_first(p, n);
+                const V v =
+                    n == Vector::lanes ? Vector::load(p + b * Vector::lanes) : Vector::load_first(p, n);
                 const I larger = (I)(v > best[b]), nan = (I)(v != v);
                 best[b] = Vector::choose(nan, v, Vector::choose(larger, v, best[b]));
                 place[b] = Vector::choose(nan, here, Vector::choose(larger, here, place[b]));
@@ -154,11 +203,11 @@ MEZZO_INLINE void max_pixel(const MaxRow<T>& row, const kernels::PoolPlaces& row
     T* const to = row.to + i * row.channels + c;
     P* const places = row.places ? static_cast<P*>(row.places) + i * row.channels + c : nullptr;
     for (int b = 0; b < B; ++b) {
-        if (n == lanes)
-            Vector::store(to + b * lanes, best[b]);
+        if (n == Vector::lanes)
+            Vector::store(to + b * Vector::lanes, best[b]);
         else
             Vector::store_first(to, best[b], n);
-        if (places) PlacesOf<P>::template store<I>(places + b * lanes, place[b], n);
+        if (places) PlacesOf<P>::template store<I>(places + b * Vector::lanes, place[b], n);
     }
 }
 
@@ -168,7 +217,7 @@ template <class T, class P> void max_row(const MaxRow<T>& row) {
     for (std::int64_t i = 0; i < row.result_width; ++i) {
         const kernels::PoolPlaces columns =
             kernels::places_of(row.width, row.image_width, row.result_width, i);
-        for_channels<4>(
+        for_channels<4, T>(
             row.first,
             row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
                 max_pixel<T, P, decltype(block)::vectors>(row, rows, columns, i, c, n);
@@ -196,16 +245,17 @@ MEZZO_INLINE void max_grad_pixel(const MaxRow<T>& row, const kernels::PoolReader
             const T* const p = row.from + at;
             const P* const places = static_cast<const P*>(row.places) + at;
             for (int b = 0; b < B; ++b) {
-                const V v = n == lanes ? Vector::load(p + b * lanes) : Vector::load_first(p, n);
-                const I place = PlacesOf<P>::template load<I>(places + b * lanes, n);
+                const V v =
+                    n == Vector::lanes ? Vector::load(p + b * Vector::lanes) : Vector::load_first(p, n);
+                const I place = PlacesOf<P>::template load<I>(places + b * Vector::lanes, n);
                 total[b] += Vector::choose((I)(place == here), v, V{});
             }
         }
     }
     T* const to = row.to + i * row.channels + c;
     for (int b = 0; b < B; ++b) {
-        if (n == lanes)
-            Vector::store(to + b * lanes, total[b]);
+        if (n == Vector::lanes)
+            Vector::store(to + b * Vector::lanes, total[b]);
         else
             Vector::store_first(to, total[b], n);
     }
@@ -215,7 +265,7 @@ template <class T, class P> void max_grad_row(const MaxRow<T>& row) {
     const kernels::PoolReaders rows =
         kernels::readers_of(row.height, row.image_height, row.result_height, row.row);
     for (std::int64_t i = 0; i < row.image_width; ++i)
-        for_channels<4>(
+        for_channels<4, T>(
             row.first,
             row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
                 max_grad_pixel<T, P, decltype(block)::vectors>(row, rows, i, c, n);

@@ -19,8 +19,11 @@ MEZZO_HD PoolPlaces places_of(const PoolAxis& axis, std::int64_t size, std::int6
         return {first, 0, ((window + 1) * size + results - 1) / results - first};
     }
     const std::int64_t first = window * axis.stride - axis.padding, apart = axis.dilation;
-    const std::int64_t begin = first < 0 ? (-first + apart - 1) / apart : 0;
-    const std::int64_t room = first < size ? (size - first + apart - 1) / apart : 0;
+    std::int64_t begin = first < 0 ? -first : 0, room = first < size ? size - first : 0;
+    if (apart != 1) {
+        begin = (begin + apart - 1) / apart;
+        room = (room + apart - 1) / apart;
+    }
     const std::int64_t end = room < axis.kernel ? room : axis.kernel;
     return {first, begin, end > begin ? end : begin};
 }

@@ -19,8 +19,8 @@ Tensor resized(const Tensor& x, int dim, std::int64_t results, const kernels::In
     std::vector<double> weights;
     const std::int64_t size = x.size(dim);
     for (std::int64_t i = 0; i < results; ++i) {
-        const kernels::Between between = kernels::between_pixels(size, results, at.align_corners, i);
-        pixels.push_back(at.bilinear ? between.pixel : kernels::nearest_pixel(size, results, i));
+        const auto between = kernels::read_pixels<double>(at, size, results, i);
+        pixels.push_back(between.pixel);
         next.push_back(between.next);
         weights.push_back(between.weight);
     }
