@@ -82,7 +82,7 @@ TEST_CASE("convolutions: 600 gradients of one in bfloat16 give 600", "[conv]") {
             const std::int64_t uses = low == bfloat16 ? 600 : 2100;  // beyond the integers of the dtype
             CAPTURE(name(device.type()), name(low));
             const Tensor weight = ones_leaf({1, 1, 1, 1}, device), bias = ones_leaf({1}, device);
-            const Tensor shared = ones_leaf({1, 1, 1, 1}, device);
+            const Tensor shared = ones_leaf({1, 1, 1, 1}, device), up_bias = ones_leaf({1}, device);
             {
                 const amp::Autocast scope({.device = device.type(), .dtype = low});
                 const Tensor y = conv2d(ones({uses / 10, 2, 5, 1}, {.device = device}), weight, bias);
@@ -91,11 +91,16 @@ TEST_CASE("convolutions: 600 gradients of one in bfloat16 give 600", "[conv]") {
                                    {.grad_outputs = {ones(y.shape(), {.dtype = low, .device = device})}});
                 for (std::int64_t i = 0; i < uses; ++i)
                     conv2d(ones({1, 1, 1, 1}, {.device = device}), shared).backward();
+                const Tensor up = conv_transpose2d(ones({uses / 10, 2, 5, 1}, {.device = device}),
+                                                   ones({1, 1, 1, 1}, {.device = device}), up_bias);
+                autograd::backward({up},
+                                   {.grad_outputs = {ones(up.shape(), {.dtype = low, .device = device})}});
             }
             CHECK(weight.grad().dtype() == float32);
             CHECK(weight.grad().item<double>() == double(uses));
             CHECK(bias.grad().item<double>() == double(uses));
             CHECK(shared.grad().item<double>() == double(uses));
+            CHECK(up_bias.grad().item<double>() == double(uses));
         }
 }
 
