@@ -127,8 +127,61 @@ template <int = 0> void pack_steps(const Operand& x, std::int64_t width, std::in
     with_type(x.type, x.data, [&](const auto* data) { pack_steps_of(data, x.ld, width, k, dst); });
 }
 
-constexpr WindowKernels window_table = {
-    mr, nr, lanes, pack<nr>, multiply_windows<>, pack_steps<>, tile<>, pack_line_columns<>};
+// ---- one channel per group
+
+template <class T> MEZZO_INLINE Vector load_some(const T* p, std::int64_t count) {
+    return count >= lanes ? load<lanes>(p) : load_first<lanes>(p, count);
+}
+
+template <class T> MEZZO_INLINE void depthwise_of(const DepthwiseTile& d) {
+    for (std::int64_t i = 0; i < d.pixels; ++i)
+        for (std::int64_t c = 0; c < d.channels; c += lanes) {
+            Vector sum = {};
+            for (std::int64_t t = 0; t < d.taps; ++t) {
+                const T* from = reinterpret_cast<const T*>(d.lines[t * d.ld_lines + i]) + c;
+                sum += load_some(from, d.channels - c) * load<lanes>(d.w + t * d.ld_w + c);
+            }
+            store<lanes>(d.t + i * d.ldt + c, sum);
+        }
+}
+template <int = 0> void depthwise(const DepthwiseTile& d) {
+    with_type(d.type, nullptr, [&](const auto* none) {
+        depthwise_of<std::remove_cv_t<std::remove_pointer_t<decltype(none)>>>(d);
+    });
+}
+
+template <class T, class G> MEZZO_INLINE void depthwise_gradient_of(const DepthwiseGradient& d) {
+    for (std::int64_t t = 0; t < d.taps; ++t)
+        for (std::int64_t c = 0; c < d.channels; c += lanes) {
+            const std::int64_t left = d.channels - c;
+            const G* g = reinterpret_cast<const G*>(d.gradient) + c;
+            Vector sum = {};
+            for (std::int64_t i = 0; i < d.pixels; ++i, g += d.ld_gradient)
+                sum += load_some(g, left) *
+                       load_some(reinterpret_cast<const T*>(d.lines[t * d.ld_lines + i]) + c, left);
+            float* to = d.sums + t * d.ld_sums + c;
+            store<lanes>(to, load<lanes>(to) + sum);
+        }
+}
+template <int = 0> void depthwise_gradient(const DepthwiseGradient& d) {
+    with_type(d.type, nullptr, [&](const auto* x) {
+        with_type(d.gradient_type, nullptr, [&](const auto* g) {
+            depthwise_gradient_of<std::remove_cv_t<std::remove_pointer_t<decltype(x)>>,
+                                  std::remove_cv_t<std::remove_pointer_t<decltype(g)>>>(d);
+        });
+    });
+}
+
+constexpr WindowKernels window_table = {mr,
+                                        nr,
+                                        lanes,
+                                        pack<nr>,
+                                        multiply_windows<>,
+                                        pack_steps<>,
+                                        tile<>,
+                                        pack_line_columns<>,
+                                        depthwise<>,
+                                        depthwise_gradient<>};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cpu/buffer.h"
+#include "cpu/depthwise.h"
 #include "cpu/gemm.h"
 #include "cpu/gemm_blocks.h"
 #include "cpu/gemm_choice.h"
@@ -18,7 +19,9 @@
 namespace mezzo::cpu {
 namespace {
 
-constexpr std::int64_t chunk_bytes = std::int64_t(2) << 20;  // of a matrix of windows, if it has many rows
+// Of a matrix of windows: what stays in the L2 cache, but more rows than that if the weight is large, which
+// gemm() packs for each matrix.
+constexpr std::int64_t chunk_bytes = 1 << 19, most_bytes = 1 << 22, least_rows = 256;
 
 // Per thread that calls; grows to the size of a chunk.
 struct Scratch {
@@ -32,7 +35,8 @@ Scratch& scratch() {
 // How many of `count` windows to copy at once: a number that depends on the product only.
 std::int64_t chunk_rows(const Windows& x) {
     const std::int64_t row = std::max<std::int64_t>(1, x.steps() * std::int64_t(size_of(x.type)));
-    return std::clamp<std::int64_t>(chunk_bytes / row, 64, std::max<std::int64_t>(64, x.count()));
+    const std::int64_t rows = std::max(chunk_bytes / row, std::min(least_rows, most_bytes / row));
+    return std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, x.count()));
 }
 
 // Whether the source itself is the matrix of windows.
@@ -158,11 +162,13 @@ bool adds_by_vectors(const WindowGradient& p) {
 
 void multiply_windows(const WindowProduct& p) {
     if (p.windows.count() == 0) return;
+    if (is_depthwise(p)) return multiply_depthwise(p);
     if (multiplies_in_place(p)) return multiply_windows_in_place(p);
     for (std::int64_t group = 0; group < p.groups; ++group) multiply_group(p, group);
 }
 
 void add_window_gradient(const WindowGradient& p) {
+    if (is_depthwise(p)) return add_depthwise_gradient(p);
     if (adds_by_vectors(p)) return add_window_gradient_by_vectors(p);
     const bool own_sums = p.result_type == float32 || p.result_type == float64;
     const std::int64_t rows = p.group_outputs(), columns = p.windows.steps();

@@ -21,6 +21,31 @@ struct WindowTile {
     bool accumulate;  // t += instead of t =
 };
 
+// Steps of one channel each: a tap of pixel i, channel c is multiplied with w[t * ld_w + c]. The channels of
+// tap t lie at lines[t * ld_lines + i] as elements of `type`.
+struct DepthwiseTile {
+    const char* const* lines;
+    std::int64_t ld_lines;
+    Dtype type;
+    std::int64_t taps, pixels, channels;
+    const float* w;
+    std::int64_t ld_w;
+    float* t;  // [pixels, channels]; written up to a multiple of the vector width
+    std::int64_t ldt;
+};
+// sums[t * ld_sums + c] += sum over pixels of gradient[i][c] * tap t of pixel i.
+struct DepthwiseGradient {
+    const char* const* lines;
+    std::int64_t ld_lines;
+    Dtype type;
+    std::int64_t taps, pixels, channels;
+    const char* gradient;  // rows of ld_gradient elements
+    Dtype gradient_type;
+    std::int64_t ld_gradient;
+    float* sums;
+    std::int64_t ld_sums;
+};
+
 struct WindowKernels {
     int mr, nr, lanes;
 
@@ -36,6 +61,9 @@ struct WindowKernels {
     // dst[p * nr + i] = channel first + i of line p as float, for i < width.
     void (*pack_lines)(const char* const* lines, Dtype type, std::int64_t first, std::int64_t width,
                        std::int64_t k, float* dst);
+
+    void (*depthwise)(const DepthwiseTile& tile);
+    void (*depthwise_gradient)(const DepthwiseGradient& tile);
 };
 
 // All zero if the compiler lacks the instruction set.

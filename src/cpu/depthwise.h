@@ -1,0 +1,18 @@
+// Convolutions in which every channel is a group of its own.
+#pragma once
+
+#include "cpu/window_product.h"
+
+namespace mezzo::cpu {
+
+// Whether the functions below are for a product: one channel in and out of each group, operands and result of
+// 16 bit or float32.
+bool is_depthwise(const WindowProduct& p);
+bool is_depthwise(const WindowGradient& p);
+
+// multiply_windows() and add_window_gradient() for at least one pixel. 16-bit numbers are exact in float32,
+// and so is the arithmetic.
+void multiply_depthwise(const WindowProduct& p);
+void add_depthwise_gradient(const WindowGradient& p);
+
+}  // namespace mezzo::cpu
