@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "grad_check.h"
+#include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"
 #include "support.h"
@@ -172,4 +174,58 @@ TEST_CASE("binary cross entropy of what is no probability", "[ops][loss]") {
             CHECK(std::isfinite(g[i]));
         }
     }
+}
+
+TEST_CASE("cross_entropy of probabilities: values, gradients of both inputs, and the same as of indices",
+          "[ops][loss]") {
+    const std::vector<double> logits = random_values(12, 1, Domain::any),
+                              weights = random_values(12, 2, Domain::unit);
+    for (const double smoothing : {0.0, 0.3}) {
+        CAPTURE(smoothing);
+        std::vector<double> rows;
+        for (std::size_t r = 0; r < 3; ++r) {
+            double total = 0, loss = 0;
+            for (std::size_t c = 0; c < 4; ++c) total += std::exp(logits[4 * r + c]);
+            for (std::size_t c = 0; c < 4; ++c)
+                loss -= ((1 - smoothing) * weights[4 * r + c] + smoothing / 4) *
+                        (logits[4 * r + c] - std::log(total));
+            rows.push_back(loss);
+        }
+        for (const Device device : devices())
+            for (const Dtype dtype : {float64, float32, bfloat16, float16}) {
+                CAPTURE(dtype_info(dtype).name);
+                const Tensor x = tensor_of(logits, {3, 4}, dtype, device),
+                             p = tensor_of(weights, {3, 4}, float64, device);
+                const auto loss = [&](Reduction reduction) {
+                    const Tensor result =
+                        cross_entropy(x, p, {.label_smoothing = smoothing, .reduction = reduction});
+                    CHECK(result.dtype() == dtype);
+                    return doubles(result);
+                };
+                // 16-bit logits are rounded before; the loss is not more sensitive than its largest weight.
+                const Tolerance allowed{2 * tolerance(dtype).relative, 8 * tolerance(dtype).absolute};
+                const double sum = rows[0] + rows[1] + rows[2];
+                CHECK(difference(loss(Reduction::none), rows, allowed).empty());
+                CHECK(difference(loss(Reduction::sum), std::vector<double>{sum}, allowed).empty());
+                CHECK(difference(loss(Reduction::mean), std::vector<double>{sum / 3}, allowed).empty());
+            }
+    }
+    const auto function = [](In in) { return cross_entropy(in[0], in[1], {.label_smoothing = 0.1}); };
+    const Tensors inputs{tensor_of(logits, {3, 4}, float64), tensor_of(weights, {3, 4}, float64)};
+    CHECK(check_gradient(function, inputs).empty());
+    CHECK(check_second_gradient(function, inputs).empty());
+
+    const Tensor x = tensor_of(logits, {3, 4}, float32), classes = Tensor::from<std::int64_t>({2, 0, 3}, {3});
+    const Tensor hot = eq(arange(4), classes.unsqueeze(1)).to(float32);
+    CHECK(all_close(cross_entropy(x, hot, {.label_smoothing = 0.2}),
+                    cross_entropy(x, classes, {.label_smoothing = 0.2})));
+    {
+        const amp::Autocast scope({.dtype = bfloat16});
+        CHECK(cross_entropy(x.to(bfloat16), hot).dtype() == float32);
+    }
+    CHECK(cross_entropy(zeros({0, 4}), zeros({0, 4}), {.reduction = Reduction::sum}).item<float>() == 0);
+    CHECK_THROWS_WITH(cross_entropy(x, zeros({3})),
+                      Catch::Matchers::Contains("[3] is not the shape of the logits, [3, 4]"));
+    CHECK_THROWS_WITH(cross_entropy(x, hot, {.label_smoothing = 2}),
+                      Catch::Matchers::Contains("label_smoothing 2"));
 }

@@ -187,10 +187,10 @@ struct CrossEntropyOptions {
     double label_smoothing = 0;  // in [0, 1]
     Reduction reduction = Reduction::mean;
 };
-// -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes: logits [rows,
-// classes], floating, target int64 [rows] of class indices; the result is 0-dim, or [rows] with
-// Reduction::none. A target that is no class throws Error(value) on the CPU; on CUDA, where looking would
-// wait for the device, the loss is NaN.
+// -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes; logits [rows,
+// classes], target int64 [rows] of classes, or floating [rows, classes] of probabilities, which weight all
+// classes (and know no ignore_index). 0-dim, or [rows] with Reduction::none. An index that is no class throws
+// Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is NaN.
 [[nodiscard]] Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                    CrossEntropyOptions options = {});
 struct NllOptions {

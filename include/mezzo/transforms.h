@@ -124,9 +124,10 @@ struct RandomHorizontalFlip {
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
 };
 
-// Bilinear. A smaller result is averaged over all pixels that fall into one of its own (antialias), exactly
-// as PIL does: in bytes, columns first, weights rounded to 22 bits. One number is the length of the shorter
-// side, and the longer keeps the proportion, rounded down.
+// Bilinear. A smaller result is averaged over all pixels that fall into one of its own (antialias), as in PIL:
+// in bytes, with weights rounded to 22 bits, columns first. (Where PIL 12 or later takes rows first, because
+// that is less work, bytes may differ by 1.) One number is the length of the shorter side, and the longer
+// keeps the proportion, rounded down.
 struct Resize {
     ImageSize size = {};
     [[nodiscard]] Tensor operator()(const Tensor& image) const;
@@ -239,7 +240,7 @@ struct RandomChoice {
     [[nodiscard]] Batch operator()(const Batch& batch, TransformRandom& random) const;
 };
 
-// uint8 images [..., channels] as numbers: (value / 255 - mean) / stddev, rounded once to the dtype. Throws
+// uint8 images [..., channels] as numbers: (value / 255 - mean) / stddev, computed in float64. Throws
 // Error(dtype) unless x is uint8 and dtype floating, Error(value) for a stddev that is not positive, and
 // Error(shape) where mean or stddev has neither one value nor as many as x has channels.
 struct NormalizeOptions {

@@ -1,4 +1,6 @@
 // Transforms that change colours: ColorJitter, and RandAugment, which also moves pixels.
+#include "data/augment.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -39,83 +41,34 @@ Affine rotation(const Pixels& image, double degrees) {
     return {cosine, sine, x - cosine * x - sine * y, -sine, cosine, y + sine * x - cosine * y};
 }
 
-enum Operation {
-    identity,
-    shear_x,
-    shear_y,
-    translate_x,
-    translate_y,
-    rotate,
-    brightness,
-    color,
-    contrast,
-    sharpness,
-    posterize,
-    solarize,
-    autocontrast,
-    equalize,
-    operations
-};
-
 // What `share` of an operation's largest magnitude is, 0 to 1, in its own unit.
 double magnitude_of(Operation operation, const Pixels& image, double share) {
     switch (operation) {
-        case shear_x:
-        case shear_y:
+        case Operation::shear_x:
+        case Operation::shear_y:
             return 0.3 * share;
-        case translate_x:
+        case Operation::translate_x:
             return 150.0 / 331.0 * double(image.width) * share;
-        case translate_y:
+        case Operation::translate_y:
             return 150.0 / 331.0 * double(image.height) * share;
-        case rotate:
+        case Operation::rotate:
             return 30 * share;
-        case brightness:
-        case color:
-        case contrast:
-        case sharpness:
+        case Operation::brightness:
+        case Operation::color:
+        case Operation::contrast:
+        case Operation::sharpness:
             return 0.9 * share;
-        case posterize:
+        case Operation::posterize:
             return 8 - std::nearbyint(4 * share);
-        case solarize:
+        case Operation::solarize:
             return 255 - 255 * share;
         default:
             return 0;
     }
 }
 
-bool has_sign(Operation operation) { return operation >= shear_x && operation <= sharpness; }
-
-Pixels applied(const Pixels& image, Operation operation, double m, const std::vector<std::uint8_t>& fill) {
-    switch (operation) {
-        case shear_x:
-            return moved(image, {1, m, 0, 0, 1, 0}, fill);
-        case shear_y:
-            return moved(image, {1, 0, 0, m, 1, 0}, fill);
-        case translate_x:
-            return moved(image, {1, 0, -std::trunc(m), 0, 1, 0}, fill);
-        case translate_y:
-            return moved(image, {1, 0, 0, 0, 1, -std::trunc(m)}, fill);
-        case rotate:
-            return moved(image, rotation(image, m), fill);
-        case brightness:
-            return with_brightness(image, 1 + m);
-        case color:
-            return with_saturation(image, 1 + m);
-        case contrast:
-            return with_contrast(image, 1 + m);
-        case sharpness:
-            return with_sharpness(image, 1 + m);
-        case posterize:
-            return posterized(image, int(m));
-        case solarize:
-            return solarized(image, m);
-        case autocontrast:
-            return autocontrasted(image);
-        case equalize:
-            return equalized(image);
-        default:
-            return image;
-    }
+bool has_sign(Operation operation) {
+    return operation >= Operation::shear_x && operation <= Operation::sharpness;
 }
 
 void check_strength(const char* what, double value, double most) {
@@ -124,6 +77,39 @@ void check_strength(const char* what, double value, double most) {
 }
 
 }  // namespace
+
+Pixels applied(const Pixels& image, Operation operation, double m, const std::vector<std::uint8_t>& color) {
+    switch (operation) {
+        case Operation::shear_x:
+            return moved(image, {1, m, 0, 0, 1, 0}, color);
+        case Operation::shear_y:
+            return moved(image, {1, 0, 0, m, 1, 0}, color);
+        case Operation::translate_x:
+            return moved(image, {1, 0, -std::trunc(m), 0, 1, 0}, color);
+        case Operation::translate_y:
+            return moved(image, {1, 0, 0, 0, 1, -std::trunc(m)}, color);
+        case Operation::rotate:
+            return moved(image, rotation(image, m), color);
+        case Operation::brightness:
+            return with_brightness(image, 1 + m);
+        case Operation::color:
+            return with_saturation(image, 1 + m);
+        case Operation::contrast:
+            return with_contrast(image, 1 + m);
+        case Operation::sharpness:
+            return with_sharpness(image, 1 + m);
+        case Operation::posterize:
+            return posterized(image, int(m));
+        case Operation::solarize:
+            return solarized(image, m);
+        case Operation::autocontrast:
+            return autocontrasted(image);
+        case Operation::equalize:
+            return equalized(image);
+        default:
+            return image;
+    }
+}
 
 Tensor ColorJitter::operator()(const Tensor& image, TransformRandom& random) const {
     Pixels pixels = pixels_of("ColorJitter", image);

@@ -34,10 +34,9 @@ void look_up(const std::uint8_t* from, std::int64_t count, const T* table, T* to
 
 void check_normalization(const char* op, const NormalizeOptions& options) {
     for (const double mean : options.mean.values())
-        check(std::isfinite(mean), ErrorKind::value, op, ": mean is ", mean, "; it must be finite");
-    for (const double stddev : options.stddev.values())
-        check(std::isfinite(stddev) && stddev > 0, ErrorKind::value, op, ": stddev is ", stddev,
-              "; stddev must be positive");
+        for (const double stddev : options.stddev.values())
+            check(std::isfinite(mean) && std::isfinite(stddev) && stddev > 0, ErrorKind::value, op,
+                  ": mean is ", mean, " and stddev ", stddev, "; stddev must be positive");
     check(is_floating(options.dtype), ErrorKind::dtype, op, ": dtype is ", options.dtype,
           "; it must be floating");
     check(!options.mean.values().empty() && !options.stddev.values().empty(), ErrorKind::value, op,

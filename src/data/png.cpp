@@ -1,4 +1,5 @@
 // PNG by libpng.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -163,8 +164,10 @@ void write_png(const std::string& path, const Tensor& image) {
     const bool written = job.info != nullptr && write_rows(job, writer.file, pixels.at(0, 0));
     const bool closed = std::fclose(std::exchange(writer.file, nullptr)) == 0;
     if (written && closed) return;
-    const std::string why = job.message[0] != 0 ? job.message : std::generic_category().message(errno);
-    ::unlink(path.c_str());
+    const int code = errno;
+    const std::string why = job.message[0] != 0 ? job.message : std::generic_category().message(code);
+    struct stat status = {};
+    if (::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) ::unlink(path.c_str());
     fail(ErrorKind::io, "write_png: cannot write ", path, ": ", why);
 }
 

@@ -1,4 +1,6 @@
 // Losses of class indices: nll_loss and cross_entropy.
+#include <algorithm>
+
 #include "kernels/loss.h"
 #include "ops/loss_common.h"
 
@@ -134,6 +136,34 @@ void check_classes(const char* op, const Tensor& x, const Tensor& target) {
     check(x.size(1) > 0 || x.size(0) == 0, ErrorKind::shape, op, ": input ", x.shape(), " has no classes");
 }
 
+void check_smoothing(const CrossEntropyOptions& options) {
+    check(options.label_smoothing >= 0 && options.label_smoothing <= 1, ErrorKind::value,
+          "cross_entropy: label_smoothing ", options.label_smoothing, " is outside [0, 1]");
+}
+
+// Of probabilities: -sum(target * log_softmax(logits)) per row, in ops, so that the target may have a
+// gradient, too. Computed in float32 at least; the mean is that of the rows.
+Tensor soft_cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+    check_floating("cross_entropy", logits);
+    check(logits.dim() == 2, ErrorKind::shape, "cross_entropy: input ", logits.shape(),
+          " is not [rows, classes]; reshape() it");
+    check(target.shape() == logits.shape(), ErrorKind::shape,
+          "cross_entropy: a floating target has the "
+          "probabilities of the classes, and ",
+          target.shape(), " is not the shape of the logits, ", logits.shape());
+    check_smoothing(options);
+    const Dtype dtype = logits.dtype() == float64 ? float64 : float32;
+    const double smoothing = options.label_smoothing;
+    Tensor wanted = cast(target, dtype);
+    if (smoothing != 0)
+        wanted = (1 - smoothing) * wanted + smoothing / double(std::max<std::int64_t>(logits.size(1), 1));
+    const Tensor rows = -sum(wanted * log_softmax(cast(logits, dtype), 1), {1});
+    const Tensor loss = options.reduction == Reduction::none   ? rows
+                        : options.reduction == Reduction::mean ? mean(rows)
+                                                               : sum(rows);
+    return finished_loss(loss, logits, logits.dtype());
+}
+
 }  // namespace
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options) {
@@ -143,9 +173,9 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOption
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOptions options) {
+    if (target.defined() && is_floating(target.dtype())) return soft_cross_entropy(logits, target, options);
     check_classes("cross_entropy", logits, target);
-    check(options.label_smoothing >= 0 && options.label_smoothing <= 1, ErrorKind::value,
-          "cross_entropy: label_smoothing ", options.label_smoothing, " is outside [0, 1]");
+    check_smoothing(options);
     const kernels::CrossEntropy at{.reduction = options.reduction,
                                    .ignore_index = options.ignore_index,
                                    .label_smoothing = options.label_smoothing};

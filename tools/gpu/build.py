@@ -15,7 +15,7 @@ TESTS = {"test_sources": ["-O1", "-Wno-psabi"], "device_test_sources": ["-O1"], 
 PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"]}
 TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
 # Lists without which there is no library, whatever the build file has made of their names.
-NEEDED = {"core_sources", "kernel_sources", "autograd_sources", "ops_sources", "cpu_sources", "registry_sources", "user_sources", "cuda_sources",
+NEEDED = {"core_sources", "kernel_sources", "autograd_sources", "ops_sources", "cpu_sources", "registry_sources", "user_sources", "image_sources", "cuda_sources",
           "cuda_vendor_sources", "isa_sources", "cuda_kernels"}
 # Lists that are for the emulated device only.
 NOT_HERE = {"emulation_test_sources", "emulator_sources"}
@@ -80,7 +80,8 @@ def library(build_file):
     for name, body in re.findall(r"static_library\('(\w+)', ((?:[^()]|\([^()]*\))*)\)", statements(text)):
         own = re.search(r"cpp_args: ([^,:]+?) *(?:,|$)", body)
         try:
-            extra = evaluate(own.group(1), known | {"cuda_args": []}) if own else []  # every source here sees MEZZO_HAVE_CUDA
+            extra = evaluate(own.group(1), known | {"cuda_args": [], "image_args": []}) if own else []  # every source here sees
+            # MEZZO_HAVE_CUDA, and a bare machine has no libraries for images
         except ValueError as error:
             unclear.append(f"cpp_args of the library {name} in {build_file} ({error})")
             continue
