@@ -153,7 +153,7 @@ inline void check_forward(const Case& t, const Operands& v) {
     const Result y(t.y_shape(), t.dtype);
     const Tensor in[] = {tensor(v.x, t.x_shape(), t.dtype, 1), tensor(v.w, t.w_shape(), t.dtype, 3),
                          t.bias ? tensor(v.b, {t.o}, t.dtype, 1) : Tensor()};
-    test::cpu_kernel<kernels::Conv2d>(in, {t.geometry()}, {&y.y, 1});
+    test::cpu_kernel<kernels::Conv2d>(in, {.geometry = t.geometry()}, {&y.y, 1});
     const double terms = double(t.kernel.height * t.kernel.width * (t.c / t.groups) + 1);
     compare("conv2d", y.values(), want, terms, t.dtype, t.dtype);
 }
@@ -165,7 +165,7 @@ inline void check_input_grad(const Case& t, const Operands& v) {
     });
     const Result dx(t.x_shape(), t.dtype);
     const Tensor in[] = {tensor(v.g, t.y_shape(), t.dtype, 1), tensor(v.w, t.w_shape(), t.dtype, 3)};
-    test::cpu_kernel<kernels::Conv2dInputGrad>(in, {t.geometry()}, {&dx.y, 1});
+    test::cpu_kernel<kernels::Conv2dInputGrad>(in, {.geometry = t.geometry()}, {&dx.y, 1});
     const double terms = double(t.kernel.height * t.kernel.width * (t.o / t.groups));
     compare("conv2d_input_grad", dx.values(), want, terms, t.dtype, t.dtype);
 }
@@ -180,7 +180,8 @@ inline void check_weight_grad(const Case& t, const Operands& v) {
     const Dtype dtype = t.dtype == float64 ? float64 : t.weight_grad;
     const Result dw(t.w_shape(), dtype, t.beta != 0 ? v.old : std::vector<double>());
     const Tensor in[] = {tensor(v.g, t.y_shape(), t.dtype, 1), tensor(v.x, t.x_shape(), t.dtype, 3)};
-    test::cpu_kernel<kernels::Conv2dWeightGrad>(in, {t.geometry(), t.beta}, {&dw.y, 1});
+    test::cpu_kernel<kernels::Conv2dWeightGrad>(
+        in, {.geometry = t.geometry(), .kernel_size = t.kernel, .beta = t.beta}, {&dw.y, 1});
     compare("conv2d_weight_grad", dw.values(), want, double(t.n * t.ho() * t.wo() + 1), t.dtype, dtype);
 }
 

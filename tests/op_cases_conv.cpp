@@ -60,10 +60,22 @@ Reference transposed_convolution(const ConvGeometry& at, Size2d output_padding =
 
 // The gradient rows by themselves.
 constexpr ConvGeometry strided{.stride = {2, 1}, .padding = {1, 0}}, grouped{.padding = 1, .groups = 3};
+// The rows rely on what conv2d() has checked.
+void require_groups(const Tensor& a, const Tensor& b, int dim_of_b) {
+    for (const std::int64_t channels : {a.size(3), b.size(dim_of_b)})
+        check(channels % grouped.groups == 0, ErrorKind::shape, "groups do not divide ", channels,
+              " channels");
+}
 Tensor strided_input_grad(In x) { return conv2d_input_grad(x[0], x[1], strided, {6, 5}); }
-Tensor grouped_input_grad(In x) { return conv2d_input_grad(x[0], x[1], grouped, {3, 4}); }
+Tensor grouped_input_grad(In x) {
+    require_groups(x[0], x[1], 0);
+    return conv2d_input_grad(x[0], x[1], grouped, {3, 4});
+}
 Tensor strided_weight_grad(In x) { return conv2d_weight_grad(x[0], x[1], strided, 3, x[0].dtype()); }
-Tensor grouped_weight_grad(In x) { return conv2d_weight_grad(x[0], x[1], grouped, 3, x[0].dtype()); }
+Tensor grouped_weight_grad(In x) {
+    require_groups(x[0], x[1], 3);
+    return conv2d_weight_grad(x[0], x[1], grouped, 3, x[0].dtype());
+}
 
 Reference input_gradient(const ConvGeometry& at, Size2d size) {
     return [=](std::span<const Array> x) { return naive_input_grad(x[0], x[1], at, size); };

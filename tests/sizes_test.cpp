@@ -118,9 +118,9 @@ std::optional<Outcome> reference(const OpCase& c, const Tensors& inputs) {
 }  // namespace
 
 TEST_CASE("sizes: every op with 0 and 1 in every position", "[sizes]") {
-    int refused = 0, computed = 0;
     for (const OpCase& c : op_cases()) {
         CAPTURE(c.name);
+        bool computed = false;
         for (const std::vector<Shape>& shapes : resized(c.shapes)) {
             if (!possible(c, shapes)) continue;
             CAPTURE(shapes);
@@ -128,12 +128,12 @@ TEST_CASE("sizes: every op with 0 and 1 in every position", "[sizes]") {
             // An index outside a table that has become too small: the CPU refuses it, a GPU gives NaN.
             if (indexed(c) && !outcome(c, inputs)) continue;
             const auto wanted = reference(c, inputs);
-            ++(wanted ? computed : refused);
+            computed = computed || wanted;
             Everywhere().each([&] { compare(c, inputs, wanted); });
             if (devices().size() > 1) compare(c, make_inputs(c, shapes, float32, devices()[1]), wanted);
         }
+        CHECK(computed);
     }
-    CHECK(computed > 10 * refused);
 }
 
 TEST_CASE("sizes: products of every shape", "[sizes]") {

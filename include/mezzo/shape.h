@@ -1,6 +1,7 @@
 // Shapes and strides: up to eight dimensions, stored inline.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -81,7 +82,7 @@ std::int64_t checked_numel(const char* op, const Shape& shape, std::size_t eleme
 // Two numbers for the two axes of an image: {3, 5} is 3 along the height, 5 along the width; 3 is both.
 struct Size2d {
     std::int64_t height, width;
-    constexpr Size2d(std::int64_t both) : height(both), width(both) {}
+    constexpr Size2d(std::integral auto both) : height(std::int64_t(both)), width(std::int64_t(both)) {}
     constexpr Size2d(std::int64_t h, std::int64_t w) : height(h), width(w) {}
     friend constexpr bool operator==(const Size2d&, const Size2d&) = default;
 };

@@ -125,7 +125,11 @@ void batch_norm(In in, const kernels::BatchNorm& at, Out out) {
     with_real(dtype, [&]<class R>(R) { batch_norm_in<R>(in, at, out, dtype); });
 }
 void batch_norm_grad(In in, const kernels::BatchNormGrad& at, Out out) {
-    if (in[1]->shape[1] == 0) return;
+    if (in[1]->numel == 0) {  // sums of nothing
+        store_values(std::vector<double>(std::size_t(in[1]->shape[1])), out[2]);
+        store_values(std::vector<double>(std::size_t(in[1]->shape[1])), out[3]);
+        return;
+    }
     const Dtype dtype = common_dtype({in[0], in[1], out[0]});
     with_real(dtype, [&]<class R>(R) { batch_norm_grad_in<R>(in, at, out, dtype); });
 }
