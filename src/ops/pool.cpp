@@ -114,7 +114,7 @@ const OpOf<kernels::MaxPool2d> max_pool2d_op{{.save = save_outputs,
 const OpOf<kernels::MaxPool2dGrad> max_pool2d_grad_op{
     {.save = save_second, .vjp = row_function<max_pool2d_grad_vjp>}};
 const OpOf<kernels::MaxPool2dGather> max_pool2d_gather_op{
-    {.save = save_second, .vjp = row_function<max_pool2d_gather_vjp>}};
+    {.name = "max_pool2d_grad_grad", .save = save_second, .vjp = row_function<max_pool2d_gather_vjp>}};
 
 Tensors max_pool2d_vjp(const Node& c, const kernels::MaxPool2d& at, const Tensors& g) {
     return {call(max_pool2d_grad_op, {g[0], c.out(1)}, {at.window}, c.inputs[0].shape)};
