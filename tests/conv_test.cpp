@@ -294,6 +294,10 @@ TEST_CASE("the errors of convolutions say what to do", "[conv]") {
                }),
                Contains("a kernel of 9 with dilation 1 does not fit into height 8 with padding 0"));
     CHECK_THAT(shape_error([&] {
+                   return conv2d(x, ones({4, 9, 3, 6}), {}, {.stride = 3});
+               }),
+               Contains("a kernel of 9"));
+    CHECK_THAT(shape_error([&] {
                    return conv2d(x, weight, {}, {.dilation = {1, 4}});
                }),
                Contains("a kernel of 3 with dilation 4 does not fit into width 7"));
