@@ -1,5 +1,6 @@
-// Measures the convolutions of ResNet50 with CIFAR's stem, each alone and summed over the network.
-//   bench_conv [threads [batch [dtype [seconds-per-case]]]]
+// Measures the convolutions of ResNet50 with CIFAR's stem, or of CIFAR's ResNet-20, each alone and summed over
+// the network.
+//   bench_conv [threads [batch [dtype [seconds-per-case [resnet50|resnet20]]]]]
 // Prints for each layer and each pass the best time of a call in milliseconds and GFLOP/s: of the thread's own
 // processor time with one thread, else of wall time. tools/torch_conv.py prints the same for PyTorch.
 #include <time.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,13 +27,17 @@ struct Layer {
     int count;  // in the network
     std::int64_t in, out, kernel, stride, size;
 };
-constexpr Layer layers[] = {
+constexpr Layer resnet50[] = {
     {1, 3, 64, 3, 1, 32},     {1, 64, 64, 1, 1, 32},   {3, 64, 64, 3, 1, 32},    {4, 64, 256, 1, 1, 32},
     {2, 256, 64, 1, 1, 32},   {1, 256, 128, 1, 1, 32}, {1, 128, 128, 3, 2, 32},  {4, 128, 512, 1, 1, 16},
     {1, 256, 512, 1, 2, 32},  {3, 512, 128, 1, 1, 16}, {3, 128, 128, 3, 1, 16},  {1, 512, 256, 1, 1, 16},
     {1, 256, 256, 3, 2, 16},  {6, 256, 1024, 1, 1, 8}, {1, 512, 1024, 1, 2, 16}, {5, 1024, 256, 1, 1, 8},
     {5, 256, 256, 3, 1, 8},   {1, 1024, 512, 1, 1, 8}, {1, 512, 512, 3, 2, 8},   {3, 512, 2048, 1, 1, 4},
     {1, 1024, 2048, 1, 2, 8}, {2, 2048, 512, 1, 1, 4}, {2, 512, 512, 3, 1, 4}};
+
+constexpr Layer resnet20[] = {{1, 3, 16, 3, 1, 32},  {6, 16, 16, 3, 1, 32}, {1, 16, 32, 3, 2, 32},
+                              {1, 16, 32, 1, 2, 32}, {5, 32, 32, 3, 1, 16}, {1, 32, 64, 3, 2, 16},
+                              {1, 32, 64, 1, 2, 16}, {5, 64, 64, 3, 1, 8}};
 
 double seconds(bool own) {
     timespec t{};
@@ -61,7 +67,7 @@ template <class A> void call(const A& at, const std::vector<Tensor>& in, const T
     find_kernel(kernel_id<A>, DeviceType::cpu)(in, &at, {&out, 1});
 }
 
-void measure(int threads, std::int64_t batch, Dtype dtype, double budget) {
+void measure(std::span<const Layer> layers, int threads, std::int64_t batch, Dtype dtype, double budget) {
     constexpr const char* names[3] = {"forward", "input_grad", "weight_grad"};
     double sums[3] = {}, flops[3] = {};
     for (const Layer& l : layers) {
@@ -109,7 +115,8 @@ int main(int argc, char** argv) {
         const std::int64_t batch = argc > 2 ? std::stoll(argv[2]) : 16;
         const std::string name = argc > 3 ? argv[3] : "float32";
         cpu::set_num_threads(threads);
-        measure(threads, batch,
+        const std::span<const Layer> small = resnet20, large = resnet50;
+        measure(argc > 5 && std::string(argv[5]) == "resnet20" ? small : large, threads, batch,
                 name == "bfloat16"  ? bfloat16
                 : name == "float16" ? float16
                                     : float32,

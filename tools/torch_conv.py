@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""The convolutions of ResNet50 with CIFAR's stem in PyTorch: what tools/bench_conv.cpp prints for mezzo.
+"""The convolutions of ResNet50 with CIFAR's stem, or of CIFAR's ResNet-20, in PyTorch: what tools/bench_conv.cpp prints for mezzo.
 
-    torch_conv.py [threads [batch [dtype [seconds-per-case [channels_last|nchw]]]]]
+    torch_conv.py [threads [batch [dtype [seconds-per-case [resnet50|resnet20 [channels_last|nchw]]]]]]
 """
 import sys
 import time
 
 import torch
 
-LAYERS = [(1, 3, 64, 3, 1, 32), (1, 64, 64, 1, 1, 32), (3, 64, 64, 3, 1, 32), (4, 64, 256, 1, 1, 32), (2, 256, 64, 1, 1, 32),
-          (1, 256, 128, 1, 1, 32), (1, 128, 128, 3, 2, 32), (4, 128, 512, 1, 1, 16), (1, 256, 512, 1, 2, 32), (3, 512, 128, 1, 1, 16),
+RESNET50 = [(1, 3, 64, 3, 1, 32), (1, 64, 64, 1, 1, 32), (3, 64, 64, 3, 1, 32), (4, 64, 256, 1, 1, 32), (2, 256, 64, 1, 1, 32),
+            (1, 256, 128, 1, 1, 32), (1, 128, 128, 3, 2, 32), (4, 128, 512, 1, 1, 16), (1, 256, 512, 1, 2, 32), (3, 512, 128, 1, 1, 16),
           (3, 128, 128, 3, 1, 16), (1, 512, 256, 1, 1, 16), (1, 256, 256, 3, 2, 16), (6, 256, 1024, 1, 1, 8), (1, 512, 1024, 1, 2, 16),
           (5, 1024, 256, 1, 1, 8), (5, 256, 256, 3, 1, 8), (1, 1024, 512, 1, 1, 8), (1, 512, 512, 3, 2, 8), (3, 512, 2048, 1, 1, 4),
           (1, 1024, 2048, 1, 2, 8), (2, 2048, 512, 1, 1, 4), (2, 512, 512, 3, 1, 4)]
+RESNET20 = [(1, 3, 16, 3, 1, 32), (6, 16, 16, 3, 1, 32), (1, 16, 32, 3, 2, 32), (1, 16, 32, 1, 2, 32), (5, 32, 32, 3, 1, 16),
+            (1, 32, 64, 3, 2, 16), (1, 32, 64, 1, 2, 16), (5, 64, 64, 3, 1, 8)]
 NAMES = ["forward", "input_grad", "weight_grad"]
 
 
@@ -32,12 +34,12 @@ def best_time(budget, clock, call):
 
 def main():
     threads, batch, dtype = argument(1, 1), argument(2, 16), getattr(torch, argument(3, "float32"))
-    budget, layout = argument(4, 0.05), argument(5, "channels_last")
+    budget, network, layout = argument(4, 0.05), argument(5, "resnet50"), argument(6, "channels_last")
     torch.set_num_threads(threads)
     memory = torch.channels_last if layout == "channels_last" else torch.contiguous_format
     clock = time.thread_time if threads == 1 else time.perf_counter
     sums, flops = [0.0] * 3, [0.0] * 3
-    for count, channels, outputs, kernel, stride, size in LAYERS:
+    for count, channels, outputs, kernel, stride, size in RESNET20 if network == "resnet20" else RESNET50:
         padding, out = kernel // 2, (size - 1) // stride + 1
 
         def make(*shape):

@@ -19,6 +19,8 @@ constexpr std::int64_t least_pixels = 1024;      // in a part
 constexpr std::int64_t sums_floats = 1 << 20;    // of all parts
 constexpr std::int64_t packed_floats = 1 << 16;  // of the gradient, packed at once
 
+constexpr std::int64_t rows_in_place = 64, pixels_in_place = 128;
+
 // Per thread. sums belongs to the thread that called, the others to each that computes.
 struct Scratch {
     Buffer sums, a, b, lines, zeros;
@@ -47,7 +49,9 @@ public:
                                           std::max<std::int64_t>(1, panels / least_panels));
         strip = parts_of(panels, strips) * kernels.nr;
         strips = parts_of(columns, strip);
-        at_once = std::clamp<std::int64_t>(packed_floats / rows, 64, 256);
+        // Windows that few rows are multiplied with are not worth packing.
+        in_place = x.type == float32 && x.channels % kernels.lanes == 0 && rows <= rows_in_place;
+        at_once = in_place ? pixels_in_place : std::clamp<std::int64_t>(packed_floats / rows, 64, 256);
     }
 
     void run() {
@@ -64,6 +68,12 @@ public:
     }
 
 private:
+    // Where k windows lie, for the taps of some columns: those of tap `tap` are at at[(tap - first) * k].
+    struct Lines {
+        const char** at;
+        std::int64_t first;
+    };
+
     void compute(std::int64_t part, std::int64_t s) const {
         const std::int64_t begin = part * pixels / parts, end = (part + 1) * pixels / parts;
         const std::int64_t first = s * strip, width = std::min(strip, columns - first);
@@ -88,14 +98,31 @@ private:
             const std::int64_t half = parts_of(rows, 2 * kernels.mr) * kernels.mr;
             for (std::int64_t j = first; j < first + width; j += kernels.nr) {
                 const std::int64_t some = std::min<std::int64_t>(kernels.nr, first + width - j);
-                pack_panel(lines, j, some, k, b);
                 const bool add = i > begin || (in_result && p.beta != 0);
+                if (in_place) {
+                    multiply_in_place(lines, j, some, k, a, t + j, add);
+                    continue;
+                }
+                pack_panel(lines, j, some, k, b);
                 kernels.tile(a, b, k, k, std::min(half, rows), some, t + j, ld, add, next_gradient);
                 if (half < rows)
                     kernels.tile(a + half * k, b, k, k, rows - half, some, t + half * ld + j, ld, add,
                                  next_image);
             }
         }
+    }
+
+    void multiply_in_place(const Lines& lines, std::int64_t j, std::int64_t width, std::int64_t k,
+                           const float* a, float* t, bool add) const {
+        constexpr int most = 16;  // vectors of a panel
+        const float* const* of_vector[most];
+        std::int64_t firsts[most];
+        for (std::int64_t v = 0; v * kernels.lanes < width; ++v) {
+            const std::int64_t column = j + v * kernels.lanes, tap = column / x.channels;
+            of_vector[v] = reinterpret_cast<const float* const*>(lines.at + (tap - lines.first) * k);
+            firsts[v] = column % x.channels;
+        }
+        kernels.tile_in_place(a, of_vector, firsts, k, rows, width, t, ld, add);
     }
 
     // Whether window i sits at pixel i of the image.
@@ -109,11 +136,6 @@ private:
         return {data + begin * pixel * size, pixel * size, lines, lines};
     }
 
-    // Where k windows lie, for the taps of some columns: those of tap `tap` are at at[(tap - first) * k].
-    struct Lines {
-        const char** at;
-        std::int64_t first;
-    };
     Lines find_lines(std::int64_t column, std::int64_t width, std::int64_t begin, std::int64_t k) const {
         const std::int64_t first = column / x.channels, last = (column + width - 1) / x.channels;
         const char** const lines = scratch().lines.get<const char*>((last - first + 1) * k);
@@ -161,7 +183,7 @@ private:
     const std::int64_t group, rows, columns, pixels;
     std::int64_t strips = 0, strip = 0;   // of columns
     std::int64_t parts = 0, at_once = 0;  // of pixels
-    bool in_result = false;
+    bool in_result = false, in_place = false;
     float* sums = nullptr;
     std::int64_t ld = 0;
 };

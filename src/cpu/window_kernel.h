@@ -127,6 +127,52 @@ template <int = 0> void pack_steps(const Operand& x, std::int64_t width, std::in
     with_type(x.type, x.data, [&](const auto* data) { pack_steps_of(data, x.ld, width, k, dst); });
 }
 
+// R rows of packed op(A) times C vectors of windows in place.
+template <int R, int C> void tile_of_lines(const float* a, const float* const* const* lines,
+                                           const std::int64_t* firsts, std::int64_t k, float* t,
+                                           std::int64_t ldt, bool accumulate) {
+    const float* const* from[C];
+    std::int64_t first[C];
+    for (int c = 0; c < C; ++c) from[c] = lines[c], first[c] = firsts[c];
+    Vector sum[R][C] = {};
+    for (std::int64_t p = 0; p < k; ++p, a += mr) {
+        Vector y[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) y[c] = load<lanes>(from[c][p] + first[c]);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Vector x = broadcast<lanes>(a[r]);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) sum[r][c] += x * y[c];
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            float* to = t + r * ldt + c * lanes;
+            store<lanes>(to, accumulate ? sum[r][c] + load<lanes>(to) : sum[r][c]);
+        }
+}
+
+template <int R, int C> MEZZO_INLINE auto pick_lines(std::int64_t rows, std::int64_t vectors) {
+    if constexpr (C > 1) {
+        if (vectors < C) return pick_lines<R, C - 1>(rows, vectors);
+    }
+    if constexpr (R > 1) {
+        if (rows < R) return pick_lines<R - 1, C>(rows, vectors);
+    }
+    return tile_of_lines<R, C>;
+}
+
+template <int = 0> void tile_in_place(const float* a, const float* const* const* lines,
+                                      const std::int64_t* firsts, std::int64_t k, std::int64_t rows,
+                                      std::int64_t columns, float* t, std::int64_t ldt, bool accumulate) {
+    for (std::int64_t i = 0; i < rows; i += mr)
+        pick_lines<mr, nr / lanes>(rows - i, columns / lanes)(a + i * k, lines, firsts, k, t + i * ldt, ldt,
+                                                              accumulate);
+}
+
 // ---- one channel per group
 
 template <class T> MEZZO_INLINE Vector load_some(const T* p, std::int64_t count) {
@@ -180,6 +226,7 @@ constexpr WindowKernels window_table = {mr,
                                         pack_steps<>,
                                         tile<>,
                                         pack_line_columns<>,
+                                        tile_in_place<>,
                                         depthwise<>,
                                         depthwise_gradient<>};
 

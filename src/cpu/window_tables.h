@@ -62,6 +62,12 @@ struct WindowKernels {
     void (*pack_lines)(const char* const* lines, Dtype type, std::int64_t first, std::int64_t width,
                        std::int64_t k, float* dst);
 
+    // tile() for one panel whose columns are whole vectors that lie in float32 windows: vector v of step p
+    // begins at element firsts[v] of line lines[v][p].
+    void (*tile_in_place)(const float* a, const float* const* const* lines, const std::int64_t* firsts,
+                          std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
+                          bool accumulate);
+
     void (*depthwise)(const DepthwiseTile& tile);
     void (*depthwise_gradient)(const DepthwiseGradient& tile);
 };
