@@ -6,7 +6,24 @@
 using namespace mezzo;
 using namespace mezzo::test;
 
-TEST_CASE("cuda conv: small implicit products of every geometry", "[cuda]") {
+TEST_CASE("cuda conv: small: a few blocks of every kernel", "[cuda]") {
+    if (no_device()) return;
+    // 7 steps of the sums over taps and channels, 6 of those over pixels: stages are used again
+    for (std::int64_t stride : {1, 2}) {
+        const ConvProblem p({.images = 2,
+                             .height = 9 * stride,
+                             .width = 9 * stride,
+                             .channels = 24,
+                             .results = 24,
+                             .at = {.stride = stride, .padding = 1}});
+        require_implicit(p);
+        check_all(p, {.implicit = true, .tile = ConvTile::m64n64});
+        check_weight_grad(p, {.implicit = true, .tile = ConvTile::m64n64, .splits = 2}, float32);
+        if (stride == 2) check_all(p, {.implicit = false, .matrix_bytes = 1 << 15});
+    }
+}
+
+TEST_CASE("cuda conv: implicit products of every geometry", "[cuda]") {
     if (no_device()) return;
     for (Dtype dtype : {bfloat16, float16})
         for (const ConvCase& c : conv_geometries) {

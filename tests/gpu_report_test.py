@@ -52,6 +52,30 @@ def test_figures():
     near(work_of(roofline.bert(16, 128, "float16"))[1], by_hand, "bytes of BERT's products")
 
 
+def test_convolutions():
+    """ResNet50's convolutions at batch 128, by hand and by the published number of its parameters."""
+    check(sum(layer[0] for layer in roofline.RESNET50) == 53, "ResNet50 has 53 convolutions")
+    work = roofline.Convolutions(roofline.RESNET50, 128, 2)
+    near(work.forward, 2 * 128 * 1.29781e9, "FLOPs forward, of 1.298 billion multiply-adds per image")
+    near(work.gradient, work.forward - 2 * 128 * 32 * 32 * 27 * 64, "no gradient of the images")
+    near(work.weights, 23520842 - 20490 - 2 * 26560, "weights: all parameters without the classifier and 26,560 pairs of the norms")
+    one = roofline.Convolutions([(1, 64, 64, 3, 1, 32)], 128, 2)
+    flops = 2 * 128 * 32 * 32 * 9 * 64 * 64
+    near(one.planned[0], 2 * 1e6 * flops / 400e12, "a 3x3 convolution of 64 channels is bound by arithmetic")
+    near(one.weight_bytes, 2 * 2 * 128 * 32 * 32 * 64 + 4 * 9 * 64 * 64, "bytes of its weight gradient")
+    near(sum(work.planned), 2760, "microseconds of all convolutions in the plan", 5e-3)
+    lines = roofline.resnet50(128, "float16")
+    near(sum(line.needs for line in lines), 5530, "microseconds of all kernels in the plan", 2e-2)
+    kernels = {"void mezzo::cuda::(anonymous namespace)::implicit_kernel<mezzo::float16_t, 128, 64, (Lines)0>(P)": "other convolutions, "
+               "forward and input gradient", "void mezzo::cuda::(anonymous namespace)::implicit_weight_kernel<T, 64, 128>(P)":
+               "other convolutions, weight gradient", "nvjet_hsh": "1x1 convolutions with stride 1, stem, classifier"}
+    for name, what in kernels.items():
+        (at,) = roofline.assign(lines, [{"name": name, "us": 1.0}])
+        check(at is not None and lines[at].what == what, f"{name} is not in the line of {what}")
+    rows = roofline.explain("resnet50_128", "float16", [{"name": list(kernels)[0], "us": 2000.0}], {"float16": 780e12, "memory": 3e12})
+    near(rows[0]["needs_us"], 926, "what the plan allows is in the row", 5e-3)
+
+
 def test_floors():
     rate = {"float16": 800e12, "memory": 4e12}
     line = roofline.Line("", "", flops=800e6, bytes=2e6)
@@ -210,7 +234,7 @@ def test_search(program):
 
 
 def main():
-    for test in (test_figures, test_floors, test_explain, test_profile, test_speeds, test_properties):
+    for test in (test_figures, test_convolutions, test_floors, test_explain, test_profile, test_speeds, test_properties):
         test()
     if len(sys.argv) > 2:
         test_steps(sys.argv[2])

@@ -28,7 +28,7 @@ struct Settings {
     int least = 10;           // steps to measure
     int profile = 0;          // steps to trace instead of timing
     std::int64_t divide = 1;  // what the sizes of the recipe and BERT-base are divided by
-    bool capture = false, branches = false, flash = false;
+    bool capture = false, branches = false, flash = false, implicit_convolution = false;
     mz::cuda::GemmOptions gemm;
 
     // Steps that are not measured: for a captured step also the capture and some replays.
@@ -256,6 +256,8 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--float32-matmul-precision", matmul_precision, "of float32 products")
         ->check(CLI::IsMember({"highest", "high", "medium"}));
     app.add_flag("--flash", s.flash, "CUDA: attention on Tensor Cores");
+    app.add_flag("--implicit-convolution", s.implicit_convolution,
+                 "CUDA: convolutions on Tensor Cores that read images in place");
     app.add_flag("--autotune", s.gemm.autotune, "CUDA: time the algorithms of matrix products");
     app.add_flag("--fuse-bias-gradients", s.gemm.fuse_bias_gradients,
                  "CUDA: gradients of activation and bias in one kernel");
@@ -266,6 +268,7 @@ int parse_and_run(int argc, char** argv) {
     s.device = mz::parse_device(device.c_str());
     mz::set_num_threads(threads);
     mz::set_flash_attention(s.flash);
+    mz::cuda::set_implicit_convolution(s.implicit_convolution);
     mz::cuda::set_gemm_options(s.gemm);
     mz::set_float32_matmul_precision(matmul_precision == "highest" ? mz::Float32MatmulPrecision::highest
                                      : matmul_precision == "high"  ? mz::Float32MatmulPrecision::high

@@ -35,6 +35,7 @@ OPTIONS = {
     "ReLU masks": Option(["--fuse-layers", "--relu-masks"], cases="recipe"),
     "parallel branches": Option(["--branches"], captured=True),
     "flash attention": Option(["--flash"], cases="bert"),
+    "implicit convolutions": Option(["--implicit-convolution"], cases="resnet"),
 }
 
 
@@ -178,6 +179,10 @@ def parts(args, plan):
         *bench("bert_base128", "float16", single("bert_base128"), 10, ", one option at a time"),
         *bench("bert_base128", "float16", COMPILED, 60, ", torch.compile"),
         *bench("mlp64", "float16", COMPILED, 30, ", torch.compile"),
+        *bench("resnet50_128", "float16", MEZZO | EAGER, 20),
+        profile(args, "resnet50_128", "float16"),
+        *bench("resnet50_128", "float16", single("resnet50_128"), 10, ", one option at a time"),
+        *bench("resnet20", "float16", MEZZO | EAGER, 15),
         *bench("bert_base128", "bfloat16", PLAIN | EAGER, 15),
         *bench("bert_base128", "tf32", PLAIN | EAGER, 15),
         *bench("bert_base512", "float16", COMPILED, 60, ", torch.compile"),

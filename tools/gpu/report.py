@@ -192,9 +192,9 @@ def profile_lines(row):
               f"{row['traced_wall_us']:.1f} us with it"]
     if "rest_us" in row:
         lines.append(f"- not covered by kernels in the step without trace: {row['rest_us']:.1f} us")
-    lines += ["", *table(["line", "kernels", "measured, us", "floor, us", "above it, us", "ratio", "bound by"],
+    lines += ["", *table(["line", "kernels", "measured, us", "floor, us", "above it, us", "ratio", "bound by", "planned, us"],
                          [[r["line"], str(r["kernels"]), number(r["us"]), number(r["floor_us"]), number(r["above_us"]),
-                           number(r["ratio"], 2), r["bound"]] for r in row["roofline"]])]
+                           number(r["ratio"], 2), r["bound"], number(r["needs_us"])] for r in row["roofline"]])]
     return lines + table(["kernel", "count", "us", "share"], [[f"`{r['kernel']}`".replace("|", "\\|"), str(r["count"]),
                                                               number(r["us"]), f"{100 * r['share']:.1f} %"] for r in row["kernels"]])
 

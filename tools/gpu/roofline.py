@@ -14,6 +14,7 @@ class Line:
     bytes: float = 0   # read and written, each once
     count: int = 1
     pooled: bool = False  # any number of kernels; flops and bytes are of all of them
+    needs: float = 0   # microseconds that a plan allows all its kernels on an H100; 0: none was made
 
 
 # Kernels that are not mezzo's: the library's products, and what adds up split-K's partial sums.
@@ -38,7 +39,7 @@ SCALARS = Line("scalars of the loss", r"::map_(flat_)?kernel<float, \d, [^>]*(fu
 
 def optimizer(parameters, algorithm, mixed):
     """Statistics read float32 gradients; the update reads them, reads and writes parameters and moments, writes 16-bit copies."""
-    moments = {"sgd": 0, "adamw": 2}[algorithm]
+    moments = {"sgd": 0, "momentum": 1, "adamw": 2}[algorithm]
     update = parameters * (4 + 8 + 8 * moments + (2 if mixed else 0))
     statistics = Line("gradient statistics", r"::statistics_kernel<.*GradRef", bytes=4 * parameters, pooled=True)
     return ([statistics] if mixed else []) + [Line("optimizer update", r"::update_kernel", bytes=update, pooled=True)]
@@ -86,10 +87,89 @@ def bert(batch, length, precision, layers=12, hidden=768, vocabulary=30522):
     return BOOKS + optimizer(bert_parameters(layers, hidden, vocabulary), "adamw", mixed) + [products]
 
 
+# ResNet50 with CIFAR's stem: (number, input channels, output channels, kernel, stride, size of the input).
+RESNET50 = [
+    (1, 3, 64, 3, 1, 32), (1, 64, 64, 1, 1, 32), (3, 64, 64, 3, 1, 32), (4, 64, 256, 1, 1, 32), (2, 256, 64, 1, 1, 32),
+    (1, 256, 128, 1, 1, 32), (1, 128, 128, 3, 2, 32), (4, 128, 512, 1, 1, 16), (1, 256, 512, 1, 2, 32), (3, 512, 128, 1, 1, 16),
+    (3, 128, 128, 3, 1, 16), (1, 512, 256, 1, 1, 16), (1, 256, 256, 3, 2, 16), (6, 256, 1024, 1, 1, 8), (1, 512, 1024, 1, 2, 16),
+    (5, 1024, 256, 1, 1, 8), (5, 256, 256, 3, 1, 8), (1, 1024, 512, 1, 1, 8), (1, 512, 512, 3, 2, 8), (3, 512, 2048, 1, 1, 4),
+    (1, 1024, 2048, 1, 2, 8), (2, 2048, 512, 1, 1, 4), (2, 512, 512, 3, 1, 4)]
+RESNET50_BLOCKS = [(3, 256, 32), (4, 512, 16), (6, 1024, 8), (3, 2048, 4)]  # number, channels and size of the results
+# What the plan for 1.4 times PyTorch's eager mixed precision counts on, on an H100 with 3.0 TB/s: own convolutions reach 400 TFLOP/s,
+# cuBLASLt's 650, every other kernel the speed of a copy. A step then takes 6.15 ms, of which 0.35 are launches; PyTorch's is
+# calculated to take 8.7 ms. None of these numbers is measured.
+PLAN = {"own": 400e12, "library": 650e12, "memory": 3.0e12}
+
+
+class Convolutions:
+    """Work of the convolutions of some kind in all passes: forward and input gradient, and weight gradient (float32)."""
+
+    def __init__(self, layers, batch, item):
+        self.forward = self.gradient = self.weight = 0.0  # FLOPs
+        self.image_bytes = self.weight_bytes = self.windows = self.weights = 0.0
+        self.planned = [0.0, 0.0]  # microseconds of the two lines
+        for count, inputs, outputs, kernel, stride, size in layers:
+            pixels = batch * (size // stride)**2
+            flops, taps = 2 * pixels * kernel**2 * inputs * outputs, kernel**2
+            x, y, w = batch * size**2 * inputs, pixels * outputs, taps * inputs * outputs
+            first = inputs == 3  # images get no gradient
+            rate = PLAN["library" if (kernel, stride) == (1, 1) else "own"]
+            one = (x + y + w) * item
+            two = (x + y) * item + 4 * w
+            self.forward += count * flops
+            self.gradient += 0 if first else count * flops
+            self.weight += count * flops
+            self.image_bytes += count * one * (1 if first else 2)
+            self.weight_bytes += count * two
+            self.windows += count * pixels * taps * inputs
+            self.weights += count * w
+            self.planned[0] += 1e6 * count * (1 if first else 2) * max(flops / rate, one / PLAN["memory"])
+            self.planned[1] += 1e6 * count * max(flops / rate, two / PLAN["memory"])
+
+
+def resnet50(batch, precision):
+    """Convolutions, normalisation and optimizer; the loss, pooling and the classifier are listed without a floor. Convolutions by
+    matrices of windows have their products in the line of the 1x1 ones, which then is far above its floor."""
+    mixed = precision in ("float16", "bfloat16")
+    item, layers = 2 if mixed else 4, RESNET50
+    plain = Convolutions([layer for layer in layers if layer[3:5] == (1, 1)], batch, item)
+    stem = Convolutions([layer for layer in layers if layer[1] % 8 != 0], batch, item)
+    others = Convolutions([layer for layer in layers if layer[3:5] != (1, 1) and layer[1] % 8 == 0], batch, item)
+    outputs = sum(count * batch * (size // stride)**2 * o for count, _, o, _, stride, size in layers)
+    ends = batch * sum(blocks * channels * size**2 for blocks, channels, size in RESNET50_BLOCKS)  # with a residual
+    parameters = sum(count * (i * o * k * k + 2 * o) for count, i, o, k, _, _ in layers)
+    memory = 1e6 / PLAN["memory"]
+    norms = [
+        ("statistics of batch norm", r"::moments_kernel", item * outputs),
+        ("batch norm, ReLU and residual", r"::normalise_(any_)?kernel", 2 * item * outputs + outputs / 8 + item * ends),
+        ("sums of batch norm's gradient", r"::grad_sums_kernel", 2 * item * outputs + outputs / 8 + item * ends),
+        ("gradient of batch norm", r"::normalise_grad_kernel", 3 * item * outputs),
+    ]
+    own = [
+        Line("other convolutions, forward and input gradient", r"::implicit_kernel", others.forward + others.gradient,
+             others.image_bytes, pooled=True, needs=others.planned[0]),
+        Line("other convolutions, weight gradient", r"::implicit_weight_kernel", others.weight, others.weight_bytes, pooled=True,
+             needs=others.planned[1]),
+        Line("sums of weight gradients' parts", r"::sum_parts_kernel", bytes=8 * others.weights, pooled=True,
+             needs=memory * 8 * others.weights),
+        # the stem's windows, in two passes; of all windows where no convolution is implicit
+        Line("matrices of windows", r"::im2col_kernel", bytes=2 * item * stem.windows, pooled=True,
+             needs=memory * 2 * item * stem.windows),
+        Line("input gradients from products", r"::col2im_kernel", pooled=True),
+        Line("1x1 convolutions with stride 1, stem, classifier", PRODUCT,
+             plain.forward + plain.gradient + plain.weight + stem.forward + stem.weight,
+             plain.image_bytes + plain.weight_bytes + stem.image_bytes + stem.weight_bytes, pooled=True,
+             needs=sum(plain.planned) + sum(stem.planned)),
+        *[Line(what, pattern, bytes=moved, pooled=True, needs=memory * moved) for what, pattern, moved in norms],
+    ]
+    return BOOKS + own + optimizer(parameters, "momentum", mixed)
+
+
 STEPS = {
     "recipe512": lambda precision: recipe(512, precision),
     "recipe513": lambda precision: recipe(513, precision),
     "bert_base128": lambda precision: bert(16, 128, precision),
+    "resnet50_128": lambda precision: resnet50(128, precision),
 }
 
 
@@ -135,10 +215,11 @@ def assign(lines, work):
     return taken
 
 
-def row(line, pieces, floor, bound):
+def row(line, pieces, floor, bound, needs=0):
     measured = sum(p["us"] for p in pieces)
     return {"line": line, "kernels": len(pieces), "us": measured, "floor_us": floor, "bound": bound,
-            "above_us": None if floor is None else measured - floor, "ratio": measured / floor if floor else None}
+            "above_us": None if floor is None else measured - floor, "ratio": measured / floor if floor else None,
+            "needs_us": needs or None}
 
 
 def explain(case, precision, work, rate):
@@ -152,7 +233,7 @@ def explain(case, precision, work, rate):
         each, bound = floor_us(line, precision, rate)
         floor = each if each is None or line.pooled else each * len(pieces)
         if pieces:
-            rows.append(row(line.what, pieces, floor, bound))
+            rows.append(row(line.what, pieces, floor, bound, line.needs))
         if pieces and floor is not None:
             known += pieces
             least += floor

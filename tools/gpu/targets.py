@@ -116,6 +116,7 @@ def judge(report, planned):
         speed(rows, mlp, "recipe512", half, ["PyTorch, compiled", "PyTorch, reduce-overhead"], 1.6),
         odd_batch(rows),
         speed(rows, "64-wide MLP, captured", "mlp64", half, ["PyTorch"], 10, captured=True),
+        speed(rows, "ResNet50, CIFAR stem, batch 128", "resnet50_128", half, ["PyTorch"], 1.4),
         memory(rows, "recipe MLP", "recipe512"),
         memory(rows, "BERT-base, length 128", "bert_base128"),
         memory(rows, "BERT-base, length 512", "bert_base512"),
