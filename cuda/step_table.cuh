@@ -7,6 +7,7 @@
 #include <span>
 
 #include "cuda/elements.cuh"
+#include "cuda/ticket.cuh"
 #include "kernels/step.h"
 
 namespace mezzo::cuda {
@@ -135,18 +136,7 @@ template <class Run> void for_grad_tables(std::span<const ParamRef> params, cons
 
 // True in every thread of the block of a launch that comes last, which then sees all that the other blocks
 // wrote. The ticket is 0 before and after the launch. All threads call it.
-__device__ inline bool last_block(unsigned* ticket) {
-    MEZZO_SHARED(unsigned, last, [1]);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last[0] = atomicAdd(ticket, 1u) == gridDim.x - 1 ? 1u : 0u;
-        __threadfence();
-        if (last[0] != 0) atomicExch(ticket, 0u);
-    }
-    __syncthreads();
-    return last[0] != 0;
-}
+__device__ inline bool last_block(unsigned* ticket) { return last_of(ticket, gridDim.x); }
 
 // The ticket of the current device, made at the first use. One is enough, because launches on the device's
 // stream run one after the other.

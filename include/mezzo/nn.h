@@ -237,8 +237,9 @@ private:
 
 }  // namespace detail
 
-// Modules applied one after the other. A Linear followed by ReLU or GELU runs as one op with the activation
-// in its epilogue. A handle: copies share the modules, their parameters and their training flags.
+// Modules applied one after the other. A Linear followed by ReLU or GELU, and a BatchNorm2d followed by ReLU,
+// run as one op with the activation at its end. A handle: copies share the modules, their parameters and
+// their training flags.
 class Sequential : public Module {
 public:
     Sequential() = default;

@@ -3,7 +3,6 @@
 #include "kernels/batch_norm.h"
 
 #include <cmath>
-#include <limits>
 
 #include "cpu/channels.h"
 #include "cpu/kernels.h"
@@ -21,9 +20,8 @@ struct Statistics {
 template <class R> Statistics statistics_of(const ChannelLayout& layout, const Elements& x, Dtype dtype) {
     ChannelMoments moments = channel_moments<R>(layout, x, dtype, 0);
     const auto pixels = double(layout.pixels);
-    for (double& v : moments.squares) v /= pixels;  // NaN without pixels
-    if (layout.pixels == 0)
-        for (double& m : moments.mean) m = std::numeric_limits<double>::quiet_NaN();
+    if (layout.pixels > 0)
+        for (double& v : moments.squares) v /= pixels;
     return {std::move(moments.mean), std::move(moments.squares), pixels};
 }
 

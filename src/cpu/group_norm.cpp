@@ -21,7 +21,8 @@ struct Shapes {
     ChannelLayout layout;
 
     std::size_t group_of(std::size_t channel) const { return channel / std::size_t(width); }
-    double values() const { return double(layout.pixels * width); }  // of a group
+    // Of a group. Sums over none are divided by 1, so that they stay 0.
+    double values() const { return double(std::max<std::int64_t>(1, layout.pixels * width)); }
 };
 
 struct GroupStatistics {

@@ -103,9 +103,9 @@ LinearActivation fusable_activation(const Module& module) {
     return LinearActivation::none;
 }
 
-// The module if it is exactly a Linear: a class derived from it may compute something else.
-const Linear* plain_linear(const Module& module) {
-    return typeid(module) == typeid(Linear) ? static_cast<const Linear*>(&module) : nullptr;
+// The module if it is exactly an M: a class derived from it may compute something else.
+template <class M> const M* exactly(const Module& module) {
+    return typeid(module) == typeid(M) ? static_cast<const M*>(&module) : nullptr;
 }
 
 }  // namespace
@@ -113,16 +113,20 @@ const Linear* plain_linear(const Module& module) {
 Tensor Sequential::operator()(const Tensor& x) const {
     Tensor y = x;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-        const Linear* const dense = plain_linear(layers_[i].module());
-        if (dense == nullptr) {
-            y = layers_[i](y);
-            continue;
-        }
         const bool last = i + 1 == layers_.size();
         const LinearActivation activation =
             last ? LinearActivation::none : fusable_activation(layers_[i + 1].module());
-        y = linear(y, dense->weight, dense->bias, activation);
-        if (activation != LinearActivation::none) ++i;
+        const Module& layer = layers_[i].module();
+        if (const auto* const dense = exactly<Linear>(layer)) {
+            y = linear(y, dense->weight, dense->bias, activation);
+            if (activation != LinearActivation::none) ++i;
+        } else if (const auto* const norm = exactly<BatchNorm2d>(layer);
+                   norm && activation == LinearActivation::relu) {
+            y = (*norm)(y, {.relu = true});
+            ++i;
+        } else {
+            y = layers_[i](y);
+        }
     }
     return y;
 }

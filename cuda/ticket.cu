@@ -1,0 +1,43 @@
+#include "cuda/ticket.cuh"
+
+#include <atomic>
+#include <mutex>
+
+namespace mezzo::cuda {
+namespace {
+
+constexpr int kept = 4096, devices = 64, branches = 2;
+
+// Of the current device and branch, made at the first use.
+unsigned* kept_tickets() {
+    static std::atomic<unsigned*> made[devices][branches];
+    static std::mutex mutex;
+    const int device = current_device();
+    check(device < devices, ErrorKind::device, "batch_norm: device ", device, " is beyond the ", devices,
+          " that are supported");
+    std::atomic<unsigned*>& tickets = made[device][current_branch()];
+    if (unsigned* const found = tickets.load(std::memory_order_acquire)) return found;
+    const std::lock_guard lock(mutex);
+    if (tickets.load() == nullptr) {
+        auto* const fresh = static_cast<unsigned*>(device_malloc(kept * sizeof(unsigned)));
+        check(fresh != nullptr, ErrorKind::memory, "batch_norm: out of memory");
+        fill_zero(fresh, kept * sizeof(unsigned));
+        tickets.store(fresh, std::memory_order_release);
+    }
+    return tickets.load();
+}
+
+}  // namespace
+
+Tickets::Tickets(int count) {
+    if (count <= kept) {
+        tickets_ = kept_tickets();
+        return;
+    }
+    const auto bytes = std::int64_t(count) * std::int64_t(sizeof(unsigned));
+    own_.emplace(Device(DeviceType::cuda, current_device()), bytes);
+    tickets_ = own_->as<unsigned>();
+    fill_zero(tickets_, static_cast<std::size_t>(bytes));
+}
+
+}  // namespace mezzo::cuda
