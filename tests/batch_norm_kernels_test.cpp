@@ -34,7 +34,7 @@ Outcome run(const Case& c, Dtype rounded, Dtype dtype, Device device) {
     };
     const Tensor x = make(c.shape, 1).set_requires_grad(), w = make(per_channel, 2).set_requires_grad(),
                  b = make(per_channel, 3).set_requires_grad(), r = make(c.shape, 4).set_requires_grad();
-    const Tensor mean = make(per_channel, 5), var = square(make(per_channel, 6));
+    const Tensor mean = make(per_channel, 5), var = square(noise(per_channel, 6, rounded, device)).to(dtype);
     const Tensor y = batch_norm(
         x, mean, var, w, b,
         {.training = c.training, .momentum = 0.25, .relu = c.relu, .residual = c.residual ? r : Tensor()});

@@ -326,3 +326,22 @@ TEST_CASE("batch_norm: Sequential runs BatchNorm2d and ReLU as one op", "[batch_
     CHECK(std::string(below->row->name) == "batch_norm");
     CHECK(doubles(y) == doubles(relu(alone(x))));
 }
+
+TEST_CASE("batch_norm: float32 statistics are closer to float64 than PyTorch's", "[batch_norm]") {
+    // The largest relative errors of PyTorch 2.15 on the same numbers, with one and two threads:
+    // 2.7e-7 and 1.3e-7 of the mean, 3.4e-6 and 2.8e-6 of the variance.
+    const std::int64_t rows = 32768, channels = 16;
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < rows * channels; ++i)
+        values.push_back(float(double(i * 2654435761 % 4294967296) / 4294967296.0 + 3));
+    const Tensor x = Tensor::from(values, {rows, channels}), wide = x.to(float64);
+    const std::vector<double> mean_64 = doubles(mean(wide, {0})),
+                              var_64 = doubles(sum(square(wide - mean(wide, {0})), {0}) / double(rows - 1));
+    for (const Device device : devices()) {
+        CAPTURE(name(device.type()));
+        const nn::BatchNorm1d norm(channels, {.momentum = 1, .device = device});
+        (void)norm(x.to(device));
+        CHECK(difference(doubles(norm.running_mean), mean_64, {1.2e-7, 0}) == "");
+        CHECK(difference(doubles(norm.running_var), var_64, {1e-6, 0}) == "");
+    }
+}
