@@ -35,7 +35,8 @@ struct Run {
     }
     std::vector<double> state() const {
         std::vector<double> all;
-        for (const Tensor& t : {norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.weight})
+        for (const Tensor& t :
+             Tensors{norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.weight})
             for (const double v : doubles(t)) all.push_back(v);
         return all;
     }
@@ -54,7 +55,10 @@ Tensor batch(int step) {
 }  // namespace
 
 TEST_CASE("captured batch_norm: replays are eager steps", "[captured_batch_norm]") {
-    if (cuda_device_count() == 0) return WARN("no CUDA device: skipped");
+    if (cuda_device_count() == 0) {
+        WARN("no CUDA device: skipped");
+        return;
+    }
     for (const double momentum : {0.1, nn::cumulative_average}) {
         Run eager(momentum), other(momentum);
         cuda::CapturedStep captured([&](const Tensors& in) { return other.step(in); }, {.device = gpu});
