@@ -11,22 +11,22 @@ namespace mezzo::data {
 
 namespace {
 
-// For a number of channels that the compiler knows; 1 for one table.
-template <std::size_t channels, class T>
-void look_up(const std::uint8_t* from, std::int64_t count, const T* table, T* to) {
-    for (std::int64_t i = 0; i < count; i += std::int64_t(channels))
-        for (std::size_t c = 0; c < channels; ++c)
-            to[std::size_t(i) + c] = table[from[std::size_t(i) + c] * channels + c];
-}
-
+// `tables` has 256 numbers for each channel; one table serves any number of channels.
 template <class T>
-void look_up(const std::uint8_t* from, std::int64_t count, const T* table, T* to, std::size_t channels) {
-    if (channels == 1) return look_up<1>(from, count, table, to);
-    if (channels == 3) return look_up<3>(from, count, table, to);
-    std::size_t c = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-        to[i] = table[from[i] * channels + c];
-        if (++c == channels) c = 0;
+void look_up(const std::uint8_t* from, std::int64_t count, const T* tables, T* to, std::size_t channels) {
+    const std::uint8_t* const end = from + count;
+    if (channels == 1) {
+        for (; from != end; ++from) *to++ = tables[*from];
+    } else if (channels == 3) {  // three loads, then three stores
+        for (; from != end; from += 3, to += 3) {
+            const T red = tables[from[0]], green = tables[256 + from[1]], blue = tables[512 + from[2]];
+            to[0] = red;
+            to[1] = green;
+            to[2] = blue;
+        }
+    } else {
+        for (; from != end; from += channels)
+            for (std::size_t c = 0; c < channels; ++c) *to++ = tables[256 * c + from[c]];
     }
 }
 
@@ -52,10 +52,9 @@ void check_channels(const char* op, const NormalizeOptions& options, std::int64_
 Normalizer::Normalizer(const NormalizeOptions& options)
     : channels_(std::max(options.mean.values().size(), options.stddev.values().size())) {
     std::vector<double> values;
-    for (int v = 0; v < 256; ++v)
-        for (std::size_t c = 0; c < channels_; ++c)
-            values.push_back((v / 255.0 - options.mean[std::int64_t(c)]) / options.stddev[std::int64_t(c)]);
-    tables_ = Tensor::from<double>(values, {256, std::int64_t(channels_)}, {.dtype = options.dtype});
+    for (std::int64_t c = 0; c < std::int64_t(channels_); ++c)
+        for (int v = 0; v < 256; ++v) values.push_back((v / 255.0 - options.mean[c]) / options.stddev[c]);
+    tables_ = Tensor::from<double>(values, {std::int64_t(channels_), 256}, {.dtype = options.dtype});
 }
 
 void Normalizer::write(const std::uint8_t* from, std::int64_t count, const Tensor& to,

@@ -20,7 +20,7 @@ public:
 
 private:
     std::size_t channels_;
-    Tensor tables_;  // [256, channels]
+    Tensor tables_;  // [channels, 256]
 };
 
 }  // namespace mezzo::data
