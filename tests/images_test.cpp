@@ -255,7 +255,8 @@ TEST_CASE("write_png: what is written is read again", "[images]") {
     CHECK(folder.listing() == "x.png ");
     if (access("/dev/full", W_OK) != 0) return;
     std::filesystem::create_symlink("/dev/full", folder.file("full"));
-    CHECK_THROWS_WITH(data::write_png(folder.file("full"), test_image(200, 200, 3)), Contains("cannot write"));
+    CHECK_THROWS_WITH(data::write_png(folder.file("full"), test_image(200, 200, 3)),
+                      Contains("cannot write"));
     CHECK(access("/dev/full", W_OK) == 0);  // only a file is removed
 }
 

@@ -224,8 +224,8 @@ TEST_CASE("cross_entropy of probabilities: values, gradients of both inputs, and
         CHECK(cross_entropy(x.to(bfloat16), hot).dtype() == float32);
     }
     CHECK(cross_entropy(zeros({0, 4}), zeros({0, 4}), {.reduction = Reduction::sum}).item<float>() == 0);
-    CHECK_THROWS_WITH(cross_entropy(x, zeros({3})),
-                      Catch::Matchers::Contains("[3] is not the shape of the logits, [3, 4]"));
+    CHECK_THROWS_WITH(cross_entropy(x, zeros({3, 3})),
+                      Catch::Matchers::Contains("[3, 3] is not the shape of the logits, [3, 4]"));
     CHECK_THROWS_WITH(cross_entropy(x, hot, {.label_smoothing = 2}),
                       Catch::Matchers::Contains("label_smoothing 2"));
 }

@@ -173,7 +173,8 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOption
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOptions options) {
-    if (target.defined() && is_floating(target.dtype())) return soft_cross_entropy(logits, target, options);
+    if (target.defined() && is_floating(target.dtype()) && target.dim() != 1)
+        return soft_cross_entropy(logits, target, options);
     check_classes("cross_entropy", logits, target);
     check_smoothing(options);
     const kernels::CrossEntropy at{.reduction = options.reduction,
