@@ -48,7 +48,7 @@ def allowed(value, kind, low, high):
 
 def needed(program, folder):
     """What a program insists on besides."""
-    return {"tokenize": ["--vocab", folder / "none"], "bert_parity": [folder]}.get(program.name, [])
+    return {"tokenize": ["--vocab", folder / "none"], "bert_parity": [folder], "resnet_parity": [folder]}.get(program.name, [])
 
 
 def refuses(program, name, kind, low, high, value, folder):

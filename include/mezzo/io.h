@@ -1,4 +1,4 @@
-// Files: safetensors, checkpoints of a training run, Hugging Face BERT weights and configurations.
+// Files: safetensors, checkpoints of a training run, names of other programs' weights, BERT configurations.
 #pragma once
 
 #include <cstdint>
@@ -127,6 +127,11 @@ LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOp
 // LayerNorm.gamma and LayerNorm.beta end in weight and bias; embeddings.position_ids gives an empty name;
 // others (classifier.…, cls.…) stay: {.rename = [](const auto& name) { return io::bert_name(name); }}.
 [[nodiscard]] std::string bert_name(std::string_view name, std::string_view prefix = "");
+
+// The name of a ResNet weight in mezzo's nn::ResNet, which has torchvision's names: those of other programs
+// for the shortcut by projection (shortcut.0, shortcut.1 -> downsample.0, downsample.1) and the classifier
+// (linear -> fc) are changed, and "module.", which PyTorch's DataParallel adds, is taken off.
+[[nodiscard]] std::string resnet_name(std::string_view name);
 
 // A BERT config.json. Names that are missing have their defaults, unknown ones are ignored. Throws Error(io)
 // for what is no JSON, and Error(value) for values of a wrong type or range, and for models that BertConfig

@@ -26,6 +26,7 @@
 #include "mezzo/optim.h"
 #include "mezzo/pool_layers.h"
 #include "mezzo/prefetch.h"
+#include "mezzo/resnet.h"
 #include "mezzo/tensor.h"
 #include "mezzo/tokenizer.h"
 #include "mezzo/transformer.h"

@@ -10,7 +10,7 @@
 namespace training {
 
 struct ProgressState {
-    std::string stage;  // such as "pre-training"; may be empty
+    std::string stage = {};  // such as "pre-training"; may be empty
     std::int64_t epoch = 0, epochs = 1;
     std::int64_t step = 0, steps = 1;  // of the whole stage
     double loss = 0;                   // mean since the last report

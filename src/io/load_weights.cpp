@@ -131,4 +131,13 @@ std::string bert_name(std::string_view name, std::string_view prefix) {
     return result;
 }
 
+std::string resnet_name(std::string_view name) {
+    if (name.starts_with("module.")) name.remove_prefix(7);
+    std::string result(name);
+    if (name.starts_with("linear.")) result.replace(0, 6, "fc");
+    if (const std::size_t at = result.find(".shortcut."); at != result.npos)
+        result.replace(at + 1, 8, "downsample");
+    return result;
+}
+
 }  // namespace mezzo::io

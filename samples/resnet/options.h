@@ -1,0 +1,42 @@
+// The command line of resnet.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <mezzo/mezzo.h>
+
+namespace resnet {
+
+struct Options {
+    std::string model = "resnet20";
+    std::string stem;             // "cifar" or "imagenet"; empty: what fits the size of the images
+    std::string shortcut;         // "projection" or "padding"; empty: the model's own
+    std::string data;             // CIFAR-10 files or a folder of images; empty: Fashion-MNIST
+    std::int64_t image_size = 0;  // 0: 32, or 224 for a folder of images
+    std::int64_t limit = 0;       // training images; 0: all
+    bool augment = true;
+    std::string precision = "fp32";
+    std::string opt_level, keep_batchnorm, loss_scale;  // empty: no preset, and what the preset says
+    std::int64_t epochs = 10, max_steps = 0, batch = 128;
+    double lr = 0.15, momentum = 0.9, weight_decay = 5e-4, warmup = 0.1, label_smoothing = 0;
+    bool nesterov = true;
+    std::string schedule = "cosine";
+    std::uint64_t seed = 1;
+    mezzo::Device device;
+    std::string weights, save, checkpoint, log;
+    std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
+    bool resume = false;
+    std::vector<std::string> predict;  // image files
+    std::int64_t log_every = 10;
+    bool progress = false;
+
+    // "fp16", or "O2" of the presets.
+    const std::string& arithmetic() const { return opt_level.empty() ? precision : opt_level; }
+};
+
+// Returns -1 to go on, or the exit code of a program that has printed help or an error.
+int parse_options(int argc, char** argv, Options& options);
+
+}  // namespace resnet

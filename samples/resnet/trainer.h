@@ -1,0 +1,24 @@
+// The training loop of resnet: SGD in mixed precision, schedule, log, checkpoints at any step and exact
+// resumption.
+#pragma once
+
+#include <mezzo/mezzo.h>
+
+#include "resnet/images.h"
+#include "resnet/options.h"
+#include "training/settings.h"
+
+namespace resnet {
+
+// Options by their names, and digests of the images and of the weights that the training starts from.
+training::Settings settings_of(const Options& options, const Images& images, const mezzo::nn::ResNet& model);
+
+// Trains from the start, or from the position in the checkpoint that the options name. Under O2 and O3 the
+// model has 16-bit parameters afterwards.
+void train(const Options& options, const training::Settings& settings, Images& images,
+           mezzo::nn::ResNet& model);
+
+// Logits of images in eval mode.
+mezzo::Tensor logits_of(const Options& options, mezzo::nn::ResNet& model, const mezzo::Tensor& images);
+
+}  // namespace resnet

@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""Runs samples/resnet as a user would: 20 steps in every precision and preset on made-up images, image files and their classes,
+weights under torchvision's names, kill -9 with exact resumption, the log, and what it says of wrong input.
+
+    resnet_sample_test.py path/to/resnet
+"""
+import array
+import csv
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+
+PROGRAM = sys.argv[1]
+CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+SMALL = ["--model", "resnet8", "--batch", "20", "--threads", "1", "--device", "cpu", "--warmup", "0"]
+failures = []
+
+
+def check(condition, text):
+    if not condition:
+        failures.append(text)
+        print("FAILED:", text)
+
+
+def run(*arguments, expect=0):
+    result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    check(result.returncode == expect, f"{' '.join(map(str, arguments))}: exit code {result.returncode}, not {expect}\n"
+                                       f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return result
+
+
+def picture(label, generator):
+    """Rows of pixels, 32 x 32 x 3: stripes whose direction and colour are the class's."""
+    base = [40 + 150 * ((label >> bit) & 1) for bit in range(3)]
+    rows = []
+    for y in range(32):
+        row = bytearray()
+        for x in range(32):
+            bright = 40 if ((y if label < 5 else x) // 4) % 2 else 0
+            row += bytes(min(255, c + bright + generator.randrange(16)) for c in base)
+        rows.append(bytes(row))
+    return rows
+
+
+def cifar_record(label, rows):
+    pixels = b"".join(rows)
+    return bytes([label]) + pixels[0::3] + pixels[1::3] + pixels[2::3]
+
+
+def png(rows):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    header = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"".join(b"\0" + r for r in rows))) + chunk(b"IEND", b"")
+
+
+def write_cifar(folder, train=200, test=40):
+    generator = random.Random(5)
+    for name, count in (("data_batch_1.bin", train // 2), ("data_batch_2.bin", train - train // 2), ("test_batch.bin", test)):
+        (folder / name).write_bytes(b"".join(cifar_record(i % 10, picture(i % 10, generator)) for i in range(count)))
+
+
+def log_rows(path):
+    with open(path, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def read_safetensors(path):
+    """Entries as (dtype, shape, bytes) by name, and the metadata."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    metadata = header.pop("__metadata__", {})
+    return {name: (e["dtype"], e["shape"], data[8 + size + e["data_offsets"][0]:8 + size + e["data_offsets"][1]])
+            for name, e in header.items()}, metadata
+
+
+def write_safetensors(path, tensors, metadata):
+    """As Python's safetensors writes them: by dtype, widest first, then by name."""
+    width = {"I64": 8, "F32": 4}
+    header, parts, at = {"__metadata__": metadata}, [], 0
+    for name in sorted(tensors, key=lambda n: (-width[tensors[n][0]], n)):
+        dtype, shape, values = tensors[name]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(values)]}
+        parts.append(values)
+        at += len(values)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+def learns(folder, out):
+    cases = [["--precision", p] for p in ("fp32", "bf16", "fp16")] + [["--opt-level", level] for level in ("O0", "O1", "O2", "O3")]
+    cases += [["--opt-level", "O2", "--keep-batchnorm", "no"], ["--opt-level", "O3", "--keep-batchnorm", "yes"],
+              ["--opt-level", "O2", "--loss-scale", "128"]]
+    firsts = []
+    for case in cases:
+        log = out / "run.csv"
+        output = run("--data", folder, *SMALL, "--epochs", 2, "--lr", 0.05, "--log-every", 1, "--log", log, *case, "--save", out / "w.safetensors").stdout
+        steps = [row for row in log_rows(log) if row["kind"] == "step"]
+        epochs = [row for row in log_rows(log) if row["kind"] == "epoch"]
+        losses = [float(row["loss"]) for row in steps]
+        firsts.append(losses[0])
+        check(len(steps) == 20 and sum(losses[-3:]) < 0.7 * sum(losses[:3]), f"{case}: losses {losses}")
+        check([int(row["step"]) for row in steps] == list(range(1, 21)) and len(epochs) == 2, f"{case}: rows")
+        scaled = case[1] in ("fp16", "O1", "O2", "O3")
+        check(all(bool(row["scale"]) == scaled for row in steps), f"{case}: scale {steps[0]['scale']!r}")
+        if case[1] == "O3" or "128" in case:
+            check({row["scale"] for row in steps} == {"128" if "128" in case else "1"}, f"{case}: static scale")
+        check(0 <= float(epochs[-1]["test_accuracy"]) <= 1 and float(epochs[-1]["images_per_s"]) > 0
+              and int(epochs[-1]["peak_bytes"]) > 1e6, f"{case}: {epochs[-1]}")
+        mean = sum(losses[10:]) / 10
+        check(abs(float(epochs[1]["loss"]) - mean) < 1e-4, f"{case}: the epoch's loss {epochs[1]['loss']} is the mean of its steps', {mean}")
+        check("test accuracy" in output, f"{case}: {output}")
+        dtypes = {name: entry[0] for name, entry in read_safetensors(out / "w.safetensors")[0].items()}
+        low = case[1] in ("O2", "O3")
+        keep = "F32" if not low or (case[1] == "O2" and "no" not in case) or "yes" in case else "F16"
+        check(dtypes["layer1.0.conv1.weight"] == ("F16" if low else "F32") and dtypes["layer1.0.bn1.running_var"] == keep, f"{case}: {dtypes}")
+    check(max(firsts) - min(firsts) < 0.05, f"the first losses of all agree: {firsts}")
+
+
+def predicts(folder, out):
+    generator = random.Random(8)
+    run("--data", folder, *SMALL, "--epochs", 8, "--lr", 0.1, "--no-augment", "--save", out / "net.safetensors")
+    files = []
+    for label in (3, 8):
+        files.append(out / f"{label}.png")
+        files[-1].write_bytes(png(picture(label, generator)))
+    result = run("--model", "resnet8", "--weights", out / "net.safetensors", "--epochs", 0, "--predict", *files, "--device", "cpu")
+    lines = [line.split("\t") for line in result.stdout.splitlines() if "\t" in line]
+    check([line[0] for line in lines] == [CLASSES[3], CLASSES[8]] and [line[2] for line in lines] == [str(f) for f in files],
+          f"classes: {result.stdout}")
+    check(all(0.1 < float(line[1]) <= 1 for line in lines), f"probabilities: {lines}")
+    metadata = read_safetensors(out / "net.safetensors")[1]
+    check(metadata["classes"].split("\n") == CLASSES and metadata["image_size"] == "32", f"metadata: {metadata}")
+
+
+def trains_on_folders(out):
+    """Two classes of image files of different sizes."""
+    generator = random.Random(4)
+    for part, count in (("train", 24), ("val", 8)):
+        for name, label in (("stripes", 1), ("bars", 9)):
+            folder = out / "files" / part / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                rows = picture(label, generator)[:32 - i % 3]
+                (folder / f"{i}.png").write_bytes(png(rows))
+    output = run("--data", out / "files", *without(SMALL, "--batch"), "--image-size", 32, "--epochs", 6, "--lr", 0.1, "--batch", 8, "--no-augment",
+                 "--save", out / "folder.safetensors", "--predict", out / "files/val/bars/0.png").stdout
+    check("test accuracy 100.00 %" in output and output.splitlines()[-1].startswith("bars\t"), output)
+    # Weights of two classes as the start of a training for ten.
+    write_cifar(out, 40, 20)
+    output = run("--data", out, *SMALL, "--epochs", 1, "--weights", out / "folder.safetensors").stdout
+    check("fc.weight" in output and "test accuracy" in output, f"another number of classes: {output}")
+
+
+def keeps_torchvision_names(out):
+    """All 320 entries of a ResNet50 as another program wrote them come out again bit for bit."""
+    names = {"conv1.weight": [64, 3, 7, 7], "fc.weight": [1000, 2048], "fc.bias": [1000]}
+
+    def norm(name, size):
+        names.update({f"{name}.{field}": [size] for field in ("weight", "bias", "running_mean", "running_var")})
+        names[name + ".num_batches_tracked"] = []
+    norm("bn1", 64)
+    channels = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        width = 64 << stage
+        for i in range(blocks):
+            block = f"layer{stage + 1}.{i}."
+            for part, shape in (("1", [width, channels, 1, 1]), ("2", [width, width, 3, 3]), ("3", [4 * width, width, 1, 1])):
+                names[f"{block}conv{part}.weight"] = shape
+                norm(f"{block}bn{part}", shape[0])
+            if i == 0:
+                names[block + "downsample.0.weight"] = [4 * width, channels, 1, 1]
+                norm(block + "downsample.1", 4 * width)
+            channels = 4 * width
+    check(len(names) == 320, f"{len(names)} names")
+    tensors, seed = {}, 0
+    for name, shape in names.items():
+        count = 1
+        for n in shape:
+            count *= n
+        if name.endswith("tracked"):
+            tensors[name] = ("I64", shape, struct.pack("<q", 77 + seed))
+        else:
+            tensors[name] = ("F32", shape, array.array("f", (x / 65536 for x in range(seed, seed + count))).tobytes())
+        seed += 17
+    metadata = {"format": "pt", "classes": "\n".join(f"c{i}" for i in range(1000)), "image_size": "224", "mean": "0.5 0.5 0.5",
+                "stddev": "0.25 0.25 0.25"}
+    write_safetensors(out / "theirs.safetensors", tensors, metadata)
+    run("--model", "resnet50", "--weights", out / "theirs.safetensors", "--epochs", 0, "--save", out / "ours.safetensors", "--device", "cpu")
+    ours, own_metadata = read_safetensors(out / "ours.safetensors")
+    different = [name for name in tensors if ours.get(name) != (tensors[name][0], tensors[name][1], tensors[name][2])]
+    check(len(ours) == 320 and not different, f"{len(different)} of {len(ours)} entries differ, such as {different[:3]}")
+    check({k: v for k, v in own_metadata.items() if not k.startswith("mezzo.")} == metadata, "metadata")
+    write_safetensors(out / "again.safetensors", ours, metadata)
+    check((out / "again.safetensors").read_bytes() == (out / "theirs.safetensors").read_bytes(), "the file as Python would write it")
+
+
+def survives_kills(folder, out):
+    for case in (["--precision", "fp16"], ["--opt-level", "O2"]):
+        training = ["--data", folder, *SMALL, "--epochs", 4, *case, "--checkpoint-every", 3, "--log-every", 2]
+        whole, killed = out / "whole", out / "killed"
+        run(*training, "--save", f"{whole}.safetensors", "--checkpoint", f"{whole}.ckpt", "--log", f"{whole}.csv")
+        files = ["--save", f"{killed}.safetensors", "--checkpoint", f"{killed}.ckpt", "--log", f"{killed}.csv", "--resume"]
+        generator, kills = random.Random(3), 0
+        for attempt in range(5):
+            command = [PROGRAM, *map(str, training), *files]
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+                hit = attempt < 4 and kill_after_checkpoint(process, pathlib.Path(f"{killed}.ckpt"), generator.uniform(0, 0.05))
+                kills += hit
+                error = process.communicate()[1]
+            check(hit or process.returncode == 0, f"resuming: {error}")
+            if not hit:
+                break
+        check(kills >= 2, f"only {kills} kills hit the training")
+        check(pathlib.Path(f"{whole}.safetensors").read_bytes() == pathlib.Path(f"{killed}.safetensors").read_bytes(),
+              f"{case}: weights after {kills} kills differ from those of the uninterrupted run")
+        timed = ("seconds", "images_per_s", "peak_bytes")
+        rows = [[{k: v for k, v in row.items() if k not in timed} for row in log_rows(f"{run_}.csv")] for run_ in (whole, killed)]
+        check(rows[0] == rows[1], f"{case}: the logs differ: {[(a, b) for a, b in zip(*rows) if a != b][:2]} {len(rows[0])} {len(rows[1])}")
+        pathlib.Path(f"{killed}.ckpt").rename(f"{killed}-{case[1]}.ckpt")
+    refuses_other_settings(training, folder, out)
+
+
+def kill_after_checkpoint(process, checkpoint, wait):
+    """Kills the process `wait` seconds after it has written a checkpoint. False if it ended before."""
+    def written():
+        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    before = written()
+    while written() == before:
+        if process.poll() is not None:
+            return False
+        time.sleep(0.001)
+    time.sleep(wait)
+    process.kill()
+    return process.wait() == -9
+
+
+def without(arguments, option):
+    """A command line without an option and its value."""
+    at = arguments.index(option) if option in arguments else len(arguments)
+    return arguments[:at] + arguments[at + 2:]
+
+
+def refuses_other_settings(training, folder, out):
+    checkpoint = out / "killed-O2.ckpt"
+    before = checkpoint.read_bytes()
+    resume = [*training, "--checkpoint", checkpoint, "--resume"]
+    for name, then, now in (("--batch", 20, 10), ("--lr", 0.15, 0.2), ("--momentum", 0.9, 0.8), ("--epochs", 4, 5), ("--seed", 1, 2),
+                            ("--weight-decay", 0.0005, 0.001), ("--schedule", "cosine", "steps"), ("--shortcut", "padding", "projection"),
+                            ("--warmup", 0, 0.5), ("--label-smoothing", 0, 0.1), ("--max-steps", 0, 9), ("--keep-batchnorm", "", "no")):
+        message = run(*without(resume, name), name, now, expect=1).stderr
+        check(f"  {name}: {then}, now {now}\n" in message, f"{name}: {message}")
+    check("--precision or --opt-level: O2, now O3" in run(*without(resume, "--opt-level"), "--opt-level", "O3", expect=1).stderr, "--opt-level")
+    check("--augment: true, now false" in run(*resume, "--no-augment", expect=1).stderr, "--no-augment")
+    check("training data: 200 images" in run(*resume, "--limit", 100, expect=1).stderr, "other data")
+    check(checkpoint.read_bytes() == before, "a refused resumption has written the checkpoint")
+
+
+def explains_errors(folder, out):
+    def fails(text, *arguments, code=1):
+        result = run(*arguments, expect=code)
+        check(text in result.stderr and result.stderr.startswith("resnet: ") == (code == 1), f"wanted \"{text}\", got: {result.stderr}")
+        check("epoch 1" not in result.stdout, f"{text}: after {result.stdout}")
+
+    data = ["--data", folder, *SMALL]
+    (out / "nothing here").mkdir()
+    (out / "text.png").write_text("no image")
+    (out / "labels").mkdir()
+    write_cifar(out / "labels", 4, 2)
+    broken = bytearray((out / "labels/data_batch_1.bin").read_bytes())
+    broken[3073] = 11
+    (out / "labels/data_batch_1.bin").write_bytes(broken)
+    (out / "damaged.ckpt").write_bytes(b"damaged")
+    fails("--data: ", "--data", out / "none", *SMALL)
+    fails("has neither a folder train nor the files of CIFAR-10", "--data", out / "nothing here", *SMALL)
+    fails("data_batch_1.bin", "--data", out / "labels", *SMALL)
+    fails("--image-size: CIFAR-10 has images of 32 x 32", *data, "--image-size", 64)
+    fails("text.png", *data, "--predict", out / "text.png")
+    fails("none.png", *data, "--predict", out / "none.png")
+    fails("--checkpoint: ", *data, "--checkpoint", out / "none/run")
+    fails("--save: ", *data, "--save", out)
+    fails("--log: ", *data, "--log", out / "none/log.csv")
+    fails("damaged.ckpt", *data, "--checkpoint", out / "damaged.ckpt", "--resume")
+    fails("text.png", *data, "--weights", out / "text.png")
+    fails("names are missing", "--model", "resnet20", "--weights", out / "net.safetensors", "--epochs", 0, "--predict", out / "3.png")
+    fails("--resume", *data, "--resume", code=2)
+    fails("--opt-level", *data, "--opt-level", "O4", code=2)
+    fails("--opt-level", *data, "--opt-level", "O1", "--precision", "bf16", code=2)
+    fails("--keep-batchnorm", *data, "--keep-batchnorm", "yes", code=2)
+    fails("--keep-batchnorm", *data, "--opt-level", "O1", "--keep-batchnorm", "yes", code=2)
+    fails("--loss-scale", *data, "--opt-level", "O2", "--loss-scale", "much", code=2)
+    fails("--model", *data, "--model", "resnet19", code=2)
+    fails("--epochs", *data, "--epochs", 0, code=2)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = pathlib.Path(name) / "data", pathlib.Path(name) / "out"
+        folder.mkdir()
+        out.mkdir()
+        write_cifar(folder)
+        # Which kernels multiply is timed anew in every process that finds no cache; other kernels, other last bits.
+        os.environ["MEZZO_CACHE"] = str(pathlib.Path(name) / "cache")
+        for part, arguments in ((learns, (folder, out)), (predicts, (folder, out)), (trains_on_folders, (out,)),
+                                (keeps_torchvision_names, (out,)), (survives_kills, (folder, out)), (explains_errors, (folder, out))):
+            start = time.monotonic()
+            part(*arguments)
+            print(f"{part.__name__}: {time.monotonic() - start:.1f} s")
+    return 1 if failures else 0
+
+
+sys.exit(main())

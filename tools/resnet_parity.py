@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Compares a ResNet in mezzo and in PyTorch from the same random weights: errors of hidden states and gradients of both against
+float64, and losses, running statistics and skipped steps of training on the same batches. Prints Markdown tables.
+
+    tools/resnet_parity.py build/resnet_parity --torch python3 --depth 50 --stem cifar --batch 16         values of one batch
+    tools/resnet_parity.py build/resnet_parity --torch python3 --depth 20 --steps 100 --values no --data data_batch_1.bin
+Exits with 1 when hidden states or gradients are further from float64 than PyTorch's by a factor, or losses, statistics or skipped
+steps differ by more than the tolerances."""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from ranges import COUNT, RATE, THREADS, number
+
+HERE = pathlib.Path(__file__).resolve().parent
+# How many times further from float64 than PyTorch.
+FACTOR = 1.5
+# Largest relative difference of a loss among the first 100 in float32, and of the mean of losses 80 to 100; of running statistics.
+LOSS, MEAN, RUNNING = 1e-5, 0.005, {"fp32": 1e-5, "bf16": 2e-2, "fp16": 3e-3}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="the built resnet_parity")
+    parser.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="an interpreter that has torch; repeatable")
+    parser.add_argument("--precisions", default="fp32,bf16,fp16")
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument("--lr", type=RATE)
+    parser.add_argument("--scale", type=number(float, 1, 1e30))
+    parser.add_argument("--stem", choices=["cifar", "imagenet"])
+    parser.add_argument("--data", type=pathlib.Path, help="a binary file of CIFAR-10; default: noise")
+    parser.add_argument("--values", choices=["yes", "no"], default="yes")
+    parser.add_argument("--layout", choices=["channels_last", "nchw"], default="channels_last", help="of PyTorch's images")
+    for size in ("depth", "batch", "steps", "size"):
+        parser.add_argument("--" + size, type=COUNT)
+    return parser.parse_args()
+
+
+def output(command):
+    process = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(str(part) for part in command)}:\n{process.stderr.strip()[-2000:]}")
+    return process.stdout
+
+
+def table(header, rows):
+    for row in [header, ["---"] * len(header)] + rows:
+        print("| " + " | ".join(row) + " |")
+    print(flush=True)
+
+
+def shown(errors, name):
+    return f"{errors[name]:.2e}" if errors and name in errors else "-"
+
+
+def compare_values(precision, result, failures):
+    """A row of errors, mezzo's and the peer's in turn."""
+    own, other = result["mezzo"], result.get("torch")
+    last = max(name for name in own if name.startswith("stage"))
+    names = ("stage1", last, "logits", "loss", "worst_gradient", "gradients")
+    for name in (last, "logits", "gradients"):
+        if other and own[name] > FACTOR * other[name]:
+            failures.append(f"{precision}: {name} {own[name]:.2e} from float64, {result['framework']} {other[name]:.2e}")
+    return [precision, result["framework"]] + [f"{shown(own, name)} / {shown(other, name)}" for name in names]
+
+
+def compare_training(precision, run, failures):
+    own, other = run["mezzo_losses"], run["losses"]
+    first = [abs(a - b) / abs(b) for a, b in zip(own[:100], other[:100])]
+    late = abs(statistics.fmean(own[79:100]) / statistics.fmean(other[79:100]) - 1) if len(own) >= 100 else None
+    if precision == "fp32" and max(first) > LOSS:
+        failures.append(f"fp32: losses differ by {max(first):.2e}")
+    if late is not None and late > MEAN:
+        failures.append(f"{precision}: the means of losses 80 to 100 differ by {late:.2%}")
+    if run.get("running", 0) > RUNNING[precision]:
+        failures.append(f"{precision}: running statistics differ by {run['running']:.2e}")
+    if run["skipped"] != run["mezzo_skipped"]:
+        failures.append(f"{precision}: skipped steps {run['mezzo_skipped']}, {run['framework']} {run['skipped']}")
+    return [precision, run["framework"], str(len(own)), f"{own[0]:.5f}", f"{own[-1]:.5f} / {other[-1]:.5f}", f"{max(first):.1e}",
+            "-" if late is None else f"{late:.3%}", shown(run, "running"), f"{len(run['mezzo_skipped'])} / {len(run['skipped'])}"]
+
+
+def main():
+    args = arguments()
+    options = [part for name in ("depth", "batch", "steps", "size", "lr", "scale", "stem", "data") if getattr(args, name)
+               for part in ("--" + name, getattr(args, name))] + ["--values", "true" if args.values == "yes" else "false"]
+    values, curves, failures = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for precision in args.precisions.split(","):
+            common = ["--precision", precision, "--threads", args.threads]
+            output([args.program, folder] + common + options)
+            for python in args.torch or ["python3"]:
+                peer = [python, HERE / "torch_resnet.py"]
+                rest = [folder, "--layout", args.layout] + common
+                if args.values == "yes":
+                    values.append(compare_values(precision, json.loads(output(peer + ["values"] + rest)), failures))
+                if (args.steps or 1) > 1:
+                    curves.append(compare_training(precision, json.loads(output(peer + ["train"] + rest)), failures))
+    pairs = ["first stage", "last stage", "logits", "loss", "worst gradient", "all gradients"]
+    if values:
+        table(["precision", "peer"] + [f"{what}, mezzo / peer" for what in pairs], values)
+    if curves:
+        table(["precision", "peer", "steps", "first loss", "last, mezzo / peer", "largest difference of the first 100",
+               "of the means of 80 to 100", "of running statistics", "skipped, mezzo / peer"], curves)
+    print("\n".join(failures), file=sys.stderr)
+    sys.exit(1 if failures else 0)
+
+
+main()
