@@ -92,6 +92,24 @@ Step bert_step(const Settings& s, const mz::nn::BertConfig& config, std::int64_t
                          [=] { return mz::cross_entropy(net(ids), labels); });
 }
 
+// A ResNet for 10 classes on random images, cross-entropy, SGD with momentum and weight decay. Autocast in 16
+// bit; a gradient scaler in float16 alone.
+Step resnet_step(const Settings& s, std::int64_t depth, mz::nn::ResNetStem stem, std::int64_t batch,
+                 std::int64_t size) {
+    mz::manual_seed(0);
+    mz::nn::ResNetConfig config = mz::nn::resnet_config(depth);
+    config.stem = stem;
+    config.num_classes = 10;
+    mz::nn::ResNet net(config);
+    net.to(s.device);
+    auto optimizer = std::make_shared<mz::optim::SGD>(
+        net.parameters(), mz::optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4});
+    const mz::Tensor images = mz::randn({batch, size, size, 3}, {.device = s.device});
+    const mz::Tensor labels = mz::randint(0, 10, {batch}, {.dtype = mz::int64, .device = s.device});
+    return training_step(s, optimizer, s.dtype() == mz::float16,
+                         [=] { return mz::cross_entropy(net(images), labels); });
+}
+
 // An op on tensors of the given shapes in the case's dtype, without gradients.
 Step op_step(const Settings& s, const std::vector<mz::Shape>& shapes,
              const std::function<mz::Tensor(const mz::Tensors&)>& op) {
@@ -124,6 +142,7 @@ Make op_case(const std::vector<mz::Shape>& shapes, const std::function<mz::Tenso
 
 const std::map<std::string, Make>& cases() {
     using In = const mz::Tensors&;
+    static constexpr auto cifar = mz::nn::ResNetStem::cifar;
     static const std::map<std::string, Make> table = {
         {"mlp1024", [](const Settings& s) { return mlp_step(s, 3, 1024, 256); }},
         {"mlp64", [](const Settings& s) { return mlp_step(s, 3, 64, 32); }},
@@ -140,6 +159,12 @@ const std::map<std::string, Make>& cases() {
                                .intermediate_size = 1536},
                               16, 64);
          }},
+        {"resnet50", [](const Settings& s) { return resnet_step(s, 50, cifar, 16, 32); }},
+        {"resnet50_32", [](const Settings& s) { return resnet_step(s, 50, cifar, 32, 32); }},
+        {"resnet50_128", [](const Settings& s) { return resnet_step(s, 50, cifar, 128, 32); }},
+        {"resnet50_imagenet",
+         [](const Settings& s) { return resnet_step(s, 50, mz::nn::ResNetStem::imagenet, 8, 224); }},
+        {"resnet20", [](const Settings& s) { return resnet_step(s, 20, cifar, 128, 32); }},
         {"matmul", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return mz::matmul(x[0], x[1]); })},
         {"matmul8192", op_case({{8192, 8192}, {8192, 8192}}, [](In x) { return mz::matmul(x[0], x[1]); })},
         {"copy", op_case({{512, 1 << 20}}, [](In x) { return x[0].clone(); })},

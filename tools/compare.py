@@ -23,6 +23,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", help="the built bench program")
     parser.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="an interpreter that has torch; repeatable")
+    parser.add_argument("--layouts", default="channels_last", help="of PyTorch's images, each a peer of its own: channels_last,nchw")
     parser.add_argument("--cases", default="mlp1024,mlp64")
     parser.add_argument("--precisions", default="float32,bfloat16,float16")
     parser.add_argument("--threads", default="1,2")
@@ -81,7 +82,8 @@ def sides(args, case, precision, threads):
                "--device", args.device]
     yield [args.bench] + options
     for python in args.torch:
-        yield [python, str(HERE / "torch_bench.py")] + options
+        for layout in args.layouts.split(","):
+            yield [python, str(HERE / "torch_bench.py"), "--layout", layout] + options
 
 
 def summary(runs):

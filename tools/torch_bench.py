@@ -21,6 +21,7 @@ def arguments():
     parser.add_argument("--seconds", type=SECONDS, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--float32-matmul-precision", default="highest", choices=["highest", "high", "medium"])
+    parser.add_argument("--layout", default="channels_last", choices=["channels_last", "nchw"], help="of images in memory")
     parser.add_argument("--compile", choices=["default", "reduce-overhead"], help="torch.compile in this mode, for training steps")
     return parser.parse_args()
 
@@ -97,6 +98,21 @@ def bert_step(batch, length, **sizes):
     return lambda: model.training_step(net, optimizer, ids, labels, ARGS.device, dtype, scaler=scaler)
 
 
+def resnet_step(depth, stem, batch, size):
+    import torch_resnet_model as model
+    torch.manual_seed(0)
+    layout = torch.channels_last if ARGS.layout == "channels_last" else torch.contiguous_format
+    net = model.ResNet(depth, stem, 10).to(ARGS.device, memory_format=layout)
+    optimizer = model.sgd(net, lr=0.1, momentum=0.9, weight_decay=5e-4)
+    net = compiled(net)
+    images = torch.randn(batch, 3, size, size, device=ARGS.device).contiguous(memory_format=layout)
+    labels = torch.randint(0, 10, (batch,), device=ARGS.device)
+    dtype = None if ARGS.precision == "float32" else getattr(torch, ARGS.precision)
+    scaler = grad_scaler() if ARGS.precision == "float16" else None
+    torch.backends.cudnn.benchmark = True
+    return lambda: model.training_step(net, optimizer, images, labels, ARGS.device, dtype, scaler)
+
+
 def op_step(shapes, op):
     torch.manual_seed(0)
     inputs = [torch.randn(*shape, device=ARGS.device).to(getattr(torch, ARGS.precision)) for shape in shapes]
@@ -117,6 +133,11 @@ CASES = {
     "bert_base128": lambda: bert_step(16, 128),
     "bert_base512": lambda: bert_step(16, 512),
     "bert6": lambda: bert_step(16, 64, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
+    "resnet50": lambda: resnet_step(50, "cifar", 16, 32),
+    "resnet50_32": lambda: resnet_step(50, "cifar", 32, 32),
+    "resnet50_128": lambda: resnet_step(50, "cifar", 128, 32),
+    "resnet50_imagenet": lambda: resnet_step(50, "imagenet", 8, 224),
+    "resnet20": lambda: resnet_step(20, "cifar", 128, 32),
     "matmul8192": lambda: op_step([(8192, 8192)] * 2, torch.matmul),
     "copy": lambda: op_step([(512, 1 << 20)], torch.clone),
     "matmul": lambda: op_step([SQUARE, SQUARE], torch.matmul),
@@ -195,7 +216,7 @@ def main():
     device_peak = torch.cuda.max_memory_allocated() / 1e6 if ARGS.device != "cpu" else 0
     launches, host_syncs = asked(step)
     print(json.dumps({
-        "framework": f"torch {torch.__version__}", "case": ARGS.case, "precision": ARGS.precision,
+        "framework": f"torch {torch.__version__}" + (", NCHW" if ARGS.layout == "nchw" else ""), "case": ARGS.case, "precision": ARGS.precision,
         "threads": ARGS.threads, "median_ms": 1e3 * times[len(times) // 2], "min_ms": 1e3 * times[0],
         "queued_ms": 1e3 * queued, "launches": launches, "host_syncs": host_syncs, "steps": len(times),
         "peak_rss_mb": peak_rss, "peak_device_mb": device_peak,
