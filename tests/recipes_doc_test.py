@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares docs/recipes.md with tests/recipes_test.cpp: the code between "// begin" and "// end" of the cases, in order, is the
-code of the document. --write puts it there, in place of the blocks or of <!-- name --> lines."""
+"""Compares docs/recipes.md with tests/recipes_test.cpp and further files: the code between "// begin" and "// end" of the cases, in
+order, is the code of the document. --write puts it there, in place of the blocks or of <!-- name --> lines."""
 import re
 import sys
 import textwrap
 
-document, source = sys.argv[-2:]
+document, *sources = [argument for argument in sys.argv[1:] if argument != "--write"]
 text = open(document, encoding="utf-8").read()
-blocks = re.findall(r"^ *// begin\n(.*?)^ *// end$", open(source, encoding="utf-8").read(), re.M | re.S)
+blocks = re.findall(r"^ *// begin\n(.*?)^ *// end$", "".join(open(source, encoding="utf-8").read() for source in sources), re.M | re.S)
 expected = [f"```cpp\n{textwrap.dedent(block)}```" for block in blocks]
 
 if "--write" in sys.argv:
