@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Trains a ResNet with samples/resnet in several precisions and presets, and in PyTorch if asked, one run after the other with the
+same settings. Prints a Markdown table and draws the logs with tools/chart.py.
+
+    tools/resnet_presets.py build/resnet --data cifar10 --out runs --epochs 30
+    tools/resnet_presets.py build/resnet --data cifar10 --out runs --runs fp32,fp16 --torch venv/bin/python
+
+What follows -- goes to samples/resnet. A run whose log is complete is not repeated, and one that was interrupted goes on."""
+import argparse
+import csv
+import pathlib
+import statistics
+import subprocess
+import sys
+from ranges import COUNT, RATE, THREADS, number
+
+HERE = pathlib.Path(__file__).resolve().parent
+RUNS = {"fp32": ["--precision", "fp32"], "bf16": ["--precision", "bf16"], "fp16": ["--precision", "fp16"],
+        "O0": ["--opt-level", "O0"], "O1": ["--opt-level", "O1"], "O2": ["--opt-level", "O2"], "O3": ["--opt-level", "O3"],
+        "O3 + BN": ["--opt-level", "O3", "--keep-batchnorm", "yes"]}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="the built samples/resnet")
+    parser.add_argument("--data", required=True, type=pathlib.Path, help="folder of CIFAR-10 files")
+    parser.add_argument("--out", required=True, type=pathlib.Path, help="folder for logs, checkpoints and the picture")
+    parser.add_argument("--runs", default=",".join(RUNS), help="default: %(default)s")
+    parser.add_argument("--torch", metavar="PYTHON", help="also train in PyTorch, in fp32, bf16 and what --torch-runs names")
+    parser.add_argument("--torch-runs", default="fp32,bf16")
+    parser.add_argument("--model", type=int, default=20, choices=[8, 18, 20, 34, 50, 56, 101])
+    parser.add_argument("--epochs", type=COUNT, default=30)
+    parser.add_argument("--batch", type=COUNT, default=128)
+    parser.add_argument("--lr", type=RATE, default=0.15)
+    parser.add_argument("--momentum", type=number(float, 0, 1), default=0.9)
+    parser.add_argument("--weight-decay", type=RATE, default=5e-4)
+    parser.add_argument("--warmup", type=number(float, 0, 1), default=0.1)
+    parser.add_argument("--seed", type=number(int, 0), default=1)
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument("--title", default="")
+    parser.add_argument("rest", nargs="*", metavar="-- OPTION", help="for samples/resnet")
+    args = parser.parse_args()
+    unknown = [name for name in args.runs.split(",") if name not in RUNS]
+    if unknown:
+        parser.error(f"--runs: there is no {unknown[0]!r}; there are {', '.join(RUNS)}")
+    return args
+
+
+def epochs_of(log):
+    if not log.exists():
+        return []
+    with open(log, encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["kind"] == "epoch" and row["peak_bytes"]]
+
+
+def common(args):
+    return [part for name in ("epochs", "batch", "lr", "momentum", "weight_decay", "warmup", "seed", "threads")
+            for part in ("--" + name.replace("_", "-"), str(getattr(args, name)))] + ["--data", str(args.data)]
+
+
+def train(args, name, command):
+    """The log of a run, made if it is not there."""
+    log = args.out / (name.replace(" ", "") + ".csv")
+    if len(epochs_of(log)) < args.epochs:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        subprocess.run(command + ["--log", str(log)], check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    return name, log
+
+
+def row(name, log):
+    epochs = epochs_of(log)
+    rate = statistics.median(float(e["images_per_s"]) for e in epochs)
+    last = epochs[-1]
+    return [name, f"{100 * float(last['test_accuracy']):.1f} %", f"{100 * float(last['train_accuracy']):.1f} %", f"{float(last['loss']):.3f}",
+            f"{rate:.0f}", f"{int(last['peak_bytes']) / 1e6:.0f}", last["skipped"] or "-"]
+
+
+def main():
+    args = arguments()
+    args.out.mkdir(parents=True, exist_ok=True)
+    logs = []
+    for name in args.runs.split(","):
+        checkpoint = args.out / (name.replace(" ", "") + ".ckpt")
+        logs.append(train(args, name, [args.program, "--model", f"resnet{args.model}", *RUNS[name], *common(args), "--checkpoint", str(checkpoint),
+                                       "--resume", *args.rest]))
+    for name in args.torch_runs.split(",") if args.torch else []:
+        logs.append(train(args, f"PyTorch {name}", [args.torch, str(HERE / "torch_resnet.py"), "fit", "--model", str(args.model),
+                                                    "--precision", name, *common(args)]))
+    header = ["run", "test accuracy", "training accuracy", "loss", "images/s", "peak MB", "skipped steps"]
+    for cells in [header, ["---"] * len(header)] + [row(name, log) for name, log in logs]:
+        print("| " + " | ".join(cells) + " |")
+    subprocess.run([sys.executable, HERE / "chart.py", "-o", args.out / "runs.svg", "--title", args.title] + [f"{n}={log}" for n, log in logs], check=True)
+
+
+main()
