@@ -55,15 +55,13 @@ template <class T, class A> struct PixelRows {
         MEZZO_UNROLL
         for (int pass = 0; pass < A::passes; ++pass) {
             const int row = first + A::own_line(pass);
-            const bool there = row < f.pixels;
-            const int pixel = there ? row : 0;
+            const int pixel = row < f.pixels ? row : 0;  // rows behind the last are not stored
             const int image = f.image_pixels(pixel), rest = pixel - image * f.image_pixels.size();
             const int i = f.row_pixels(rest), j = rest - i * f.row_pixels.size();
             h[pass] = f.h.source_first + i * f.h.source_step;
             w[pass] = f.w.source_first + j * f.w.source_step;
             offset[pass] =
                 ((image * p.source_height + h[pass]) * p.source_width + w[pass]) * p.source_channels.size();
-            if (!there) h[pass] = -(1 << 30);  // outside of the image for every tap
         }
     }
     __device__ void fetch(int step, T* to) const {

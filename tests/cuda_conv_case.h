@@ -2,6 +2,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <string>
 
 #include "cuda/conv.h"
@@ -115,12 +116,14 @@ inline Values plus(const Values& a, const Values& b, double factor) {
 
 inline void check_forward(const ConvProblem& p, const ConvWay& way) {
     const Guarded y({p.c.y(), p.c.dtype}, cuda_device);
+    y.out.fill_(NAN);
     cuda::conv_forward(p.forward_in(), {p.c.at}, {&y.out, 1}, way);
     check_result(y, p.y);
 }
 
 inline void check_input_grad(const ConvProblem& p, const ConvWay& way) {
     const Guarded dx({p.c.x(), p.c.dtype}, cuda_device);
+    dx.out.fill_(NAN);
     const Tensor in[] = {p.g.cuda, p.weight.cuda};
     cuda::conv_input_grad(in, {p.c.at, {p.c.height, p.c.width}}, {&dx.out, 1}, way);
     check_result(dx, p.dx);
@@ -129,11 +132,12 @@ inline void check_input_grad(const ConvProblem& p, const ConvWay& way) {
 inline void check_weight_grad(const ConvProblem& p, const ConvWay& way, Dtype dtype, double beta = 0) {
     CAPTURE(name(dtype), beta);
     const Guarded dw({p.c.weight(), dtype}, cuda_device);
+    dw.out.fill_(NAN);  // without beta it is not read
     if (beta != 0) dw.out.copy_(p.old.cuda);
     const Values old = doubles(dw.out);
     const Tensor in[] = {p.g.cuda, p.x.cuda};
     cuda::conv_weight_grad(in, {p.c.at, p.c.kernel, beta}, {&dw.out, 1}, way);
-    check_result(dw, plus(p.dw, old, beta));
+    check_result(dw, beta != 0 ? plus(p.dw, old, beta) : p.dw);
 }
 
 inline void check_all(const ConvProblem& p, const ConvWay& way) {
