@@ -1,6 +1,7 @@
 // What a capture refuses, and that everything goes on after it. On the emulated device only, because on a GPU
 // a forbidden call could invalidate a capture and so disturb the tests after it.
 #include <catch2/catch.hpp>
+#include <thread>
 #include <vector>
 
 #include "core/capture.h"
