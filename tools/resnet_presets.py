@@ -38,8 +38,9 @@ def arguments():
     parser.add_argument("--seed", type=number(int, 0), default=1)
     parser.add_argument("--threads", type=THREADS, default=2)
     parser.add_argument("--title", default="")
-    parser.add_argument("rest", nargs="*", metavar="-- OPTION", help="for samples/resnet")
-    args = parser.parse_args()
+    own, rest = (sys.argv[1:sys.argv.index("--")], sys.argv[sys.argv.index("--") + 1:]) if "--" in sys.argv else (sys.argv[1:], [])
+    args = parser.parse_args(own)
+    args.rest = rest
     unknown = [name for name in args.runs.split(",") if name not in RUNS]
     if unknown:
         parser.error(f"--runs: there is no {unknown[0]!r}; there are {', '.join(RUNS)}")
