@@ -235,6 +235,7 @@ def test_options():
     check(parts.single("recipe512").get("mezzo, captured, new") == ["--capture", "--autotune", "--new"], "an option alone")
     check("mezzo, captured, new" not in parts.single("mlp64"), "an option where it makes no difference")
     check("mezzo, captured, flash attention" in parts.single("bert_base128"), "flash attention in BERT")
+    check("mezzo, captured, implicit convolutions" in parts.single("resnet50_128"), "implicit convolutions in ResNet50")
     del parts.OPTIONS["new"]
 
 
@@ -285,7 +286,8 @@ def check_targets(report, markdown):
           {("recipe513", "number 2", "killed by signal 9")}, f"searches: {ended}")
     profiles = {(r["case"], r["side"]): r.get("outcome", "ok") for r in report["profile"]}
     check(profiles == {("recipe512", "mezzo, captured, options on"): "exit code 1", ("recipe512", "mezzo, captured"): "ok",
-                       ("bert_base128", "mezzo, captured, options on"): "exit code 1", ("bert_base128", "mezzo, captured"): "ok"},
+                       ("bert_base128", "mezzo, captured, options on"): "exit code 1", ("bert_base128", "mezzo, captured"): "ok",
+                       ("resnet50_128", "mezzo, captured, options on"): "exit code 1", ("resnet50_128", "mezzo, captured"): "ok"},
           f"profiles: {profiles}")
     check("CUPTI cannot be opened" in markdown and "`update_kernel<SgdStep>` | 1 | 160.0" in markdown, "profiles in the report")
     for text in ("| 64-wide MLP, captured: at least 10x PyTorch | 5.00x | not met |",
