@@ -54,6 +54,7 @@ def braces(numbers):
 
 
 print(f"""// Written by tools/reference_conv.py with PyTorch {torch.__version__.split('+')[0]}; do not edit.
+// clang-format off
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ def case(name, function, shape=SHAPE):
 
 
 print(f"// Written by tools/reference_pool.py with PyTorch {torch.__version__.split('+')[0]}; do not edit.")
-print("#pragma once\n\n#include <cstdint>\n\nnamespace pool_reference {\n")
+print("// clang-format off\n#pragma once\n\n#include <cstdint>\n\nnamespace pool_reference {\n")
 case("max_2", lambda x: F.max_pool2d(x, 2))
 case("max_3_2_1", lambda x: F.max_pool2d(x, 3, 2, 1))
 case("max_ceil", lambda x: F.max_pool2d(x, (2, 3), (2, 2), (0, 1), ceil_mode=True))

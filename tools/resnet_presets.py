@@ -28,7 +28,7 @@ def arguments():
     parser.add_argument("--runs", default=",".join(RUNS), help="default: %(default)s")
     parser.add_argument("--torch", metavar="PYTHON", help="also train in PyTorch, in fp32, bf16 and what --torch-runs names")
     parser.add_argument("--torch-runs", default="fp32,bf16")
-    parser.add_argument("--model", type=int, default=20, choices=[8, 18, 20, 34, 50, 56, 101])
+    parser.add_argument("--model", type=number(int, 8), default=20, choices=[8, 18, 20, 34, 50, 56, 101])
     parser.add_argument("--epochs", type=COUNT, default=30)
     parser.add_argument("--batch", type=COUNT, default=128)
     parser.add_argument("--lr", type=RATE, default=0.15)

@@ -30,7 +30,7 @@ def arguments():
     parser.add_argument("--layout", default="channels_last", choices=["channels_last", "nchw"])
     fit = parser.add_argument_group("fit")
     fit.add_argument("--data", type=pathlib.Path, help="folder of CIFAR-10 binary files: training files are train*.bin or data_batch*.bin")
-    fit.add_argument("--model", type=int, default=20, choices=[8, 18, 20, 34, 50, 56, 101])
+    fit.add_argument("--model", type=number(int, 8), default=20, choices=[8, 18, 20, 34, 50, 56, 101])
     fit.add_argument("--shortcut", choices=["A", "B"])
     fit.add_argument("--epochs", type=COUNT, default=30)
     fit.add_argument("--batch", type=COUNT, default=128)

@@ -1,4 +1,5 @@
 // Written by tools/reference_pool.py with PyTorch 2.15.0; do not edit.
+// clang-format off
 #pragma once
 
 #include <cstdint>
