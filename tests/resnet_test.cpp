@@ -1,6 +1,7 @@
 // ResNets: counts, names, shapes, values against plain ops in float64, running statistics, presets, files.
 #include "mezzo/resnet.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -301,6 +302,10 @@ TEST_CASE("resnet: start values", "[resnet]") {
     for (const auto& [name, p] : zero.named_parameters())
         if (name.find("bn2.weight") != name.npos) CHECK(sum(p).item<double>() == 0);
     CHECK(zero.bn1.weight.to_vector<float>() == std::vector<float>(4, 1.f));
+    config.block = ResNetBlockKind::bottleneck;
+    const nn::ResNet bottleneck(config);
+    CHECK(sum(bottleneck.layer1[0].bn3->weight).item<double>() == 0);
+    CHECK(sum(bottleneck.layer1[0].bn2.weight).item<double>() == 4);
 }
 
 TEST_CASE("resnet: eval leaves the running statistics alone and sees each image by itself", "[resnet]") {
@@ -323,15 +328,18 @@ TEST_CASE("resnet: eval leaves the running statistics alone and sees each image 
 }
 
 TEST_CASE("resnet: checkpointed blocks give the same gradients and running statistics", "[resnet]") {
-    const auto run = [](bool checkpointed, bool mixed) {
+    std::vector<std::size_t> held;  // bytes between forward and backward
+    const auto run = [&](bool checkpointed, bool mixed) {
         manual_seed(8);
         nn::ResNet net(tiny(ResNetBlockKind::bottleneck));
         net.checkpoint_blocks = checkpointed;
+        const std::size_t before = memory_stats(cpu_device).allocated;
         Tensor loss;
         {
             const amp::Autocast scope({.dtype = bfloat16, .enabled = mixed});
             loss = cross_entropy(net(images(4)), labels(4));
         }
+        held.push_back(memory_stats(cpu_device).allocated - before);
         loss.backward();
         std::vector<double> values = all_values(net.named_buffers());
         for (const Tensor& p : net.parameters())
@@ -340,6 +348,9 @@ TEST_CASE("resnet: checkpointed blocks give the same gradients and running stati
     };
     CHECK(run(true, false) == run(false, false));
     CHECK(run(true, true) == run(false, true));
+    REQUIRE(held.size() == 4);
+    std::sort(held.begin(), held.end());
+    CHECK(2 * held[1] < held[2]);  // both checkpointed runs hold less than half of the others
 }
 
 TEST_CASE("resnet: a step whose forward pass overflows leaves the running statistics finite",
