@@ -38,22 +38,33 @@ template <class C> struct Conclusion {
 
 template <class C> __device__ bool finite(C x) { return x - x == C(0); }
 
-// In the one block that comes last of all: the running statistics, unless one of the batch's is not finite.
+// Whether x stays finite as `dtype`: 65520 and more become infinite as float16.
+template <class C> __device__ bool finite_as(Dtype dtype, C x) {
+    return finite(x) && !(dtype == Dtype::float16 && (x >= C(65520) || x <= C(-65520)));
+}
+
+// In the one block that comes last of all: the running statistics, unless one of the batch's, or one that would
+// follow from it, is not finite.
 template <class C> __device__ void update_running(const Conclusion<C>& end, const ChannelGrid& s) {
-    int bad = s.rows == 0;
-    for (std::int64_t c = threadIdx.x; c < s.channels; c += blockDim.x)
-        bad |= !finite(end.by.mean[c]) || !finite(end.by.variance[c]);
-    if (__syncthreads_count(bad) != 0) return;
     const std::int64_t count = end.batches != nullptr ? *end.batches + 1 : 0;
-    __syncthreads();  // all have read the count
-    if (threadIdx.x == 0 && end.batches != nullptr) *end.batches = count;
     const C share =
         end.momentum == end.momentum ? static_cast<C>(end.momentum) : C(1) / static_cast<C>(count);
     const C unbiased = static_cast<C>(s.rows) / static_cast<C>(s.rows - 1);
+    const auto mean = [&](std::int64_t c) {
+        return (C(1) - share) * end.running_mean.load(c) + share * end.by.mean[c];
+    };
+    const auto variance = [&](std::int64_t c) {
+        return (C(1) - share) * end.running_var.load(c) + share * (end.by.variance[c] * unbiased);
+    };
+    int bad = s.rows == 0;
+    for (std::int64_t c = threadIdx.x; c < s.channels; c += blockDim.x)
+        bad |= !finite(end.by.mean[c]) || !finite(end.by.variance[c]) ||
+               !finite_as(end.running_mean.dtype, mean(c)) || !finite_as(end.running_var.dtype, variance(c));
+    if (__syncthreads_count(bad) != 0) return;  // all have read the count
+    if (threadIdx.x == 0 && end.batches != nullptr) *end.batches = count;
     for (std::int64_t c = threadIdx.x; c < s.channels; c += blockDim.x) {
-        end.running_mean.store(c, (C(1) - share) * end.running_mean.load(c) + share * end.by.mean[c]);
-        end.running_var.store(
-            c, (C(1) - share) * end.running_var.load(c) + share * (end.by.variance[c] * unbiased));
+        end.running_mean.store(c, mean(c));
+        end.running_var.store(c, variance(c));
     }
 }
 

@@ -1,5 +1,6 @@
 // Which thread is capturing on a device. Work that another thread queues on the same stream would become a
-// part of its graph, and run again at every replay.
+// part of its graph, and run again at every replay. Calls that begin while a capture is on are refused; one
+// that is under way when the capture begins may still slip in.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,8 @@ class CaptureOwner {
 public:
     static void begin(int device) { owner(device).store(this_thread(), std::memory_order_release); }
     static void end(int device) { owner(device).store(nullptr, std::memory_order_release); }
+    // Whether any thread is capturing on the device.
+    static bool any(int device) { return owner(device).load(std::memory_order_acquire) != nullptr; }
     // Throws Error(state) if another thread is capturing on the device.
     static void require_own(int device) {
         const void* const capturing = owner(device).load(std::memory_order_acquire);

@@ -32,7 +32,8 @@ struct ConvSizes {
     std::int64_t pixels() const { return images * result_height * result_width; }
     // Each result reads its own pixel of x only, so that x itself is the matrix of windows.
     bool is_product() const {
-        return taps() == 1 && geometry.stride == Size2d(1) && geometry.padding == Size2d(0);
+        return taps() == 1 && geometry.stride == Size2d(1) && geometry.padding == Size2d(0) &&
+               height == result_height && width == result_width;
     }
 };
 

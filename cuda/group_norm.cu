@@ -51,13 +51,22 @@ template <class C> __global__ void group_norm_kernel(AnyArray<C> x, AnyArray<C> 
     for (std::int64_t i = blockIdx.x; i < groups.count(); i += gridDim.x) {
         const std::int64_t n = groups.values();
         const C pivot = n > 0 ? x.load(groups.place(i, 0)) : C(0);
-        const TwoSums<C> sums = group_sums<C>(n, [&](std::int64_t e) {
-            const C d = x.load(groups.place(i, e)) - pivot;
-            return TwoSums<C>{d, d * d};
-        });
-        const C distance = sums.first / static_cast<C>(n);
-        const C variance = sums.second / static_cast<C>(n) - distance * distance;
-        const C rstd = C(1) / std::sqrt((variance < C(0) ? C(0) : variance) + eps);
+        const auto from_pivot = [&](std::int64_t e) { return x.load(groups.place(i, e)) - pivot; };
+        const C distance = group_sums<C>(n,
+                                         [&](std::int64_t e) {
+                                             return TwoSums<C>{from_pivot(e), 0};
+                                         })
+                               .first /
+                           static_cast<C>(n);
+        // Squares about the mean itself: about a pivot that is far from the others they would cancel.
+        const C variance = group_sums<C>(n,
+                                         [&](std::int64_t e) {
+                                             const C d = from_pivot(e) - distance;
+                                             return TwoSums<C>{d * d, 0};
+                                         })
+                               .first /
+                           static_cast<C>(n);
+        const C rstd = C(1) / std::sqrt(variance + eps);
         for (std::int64_t e = threadIdx.x; e < n; e += blockDim.x) {
             const std::int64_t at = groups.place(i, e), c = groups.channel(i, e);
             y.store(at, (x.load(at) - pivot - distance) * rstd * weight.load(c) + bias.load(c));

@@ -33,7 +33,7 @@ struct Windows {
           vectors(int(s.window() / width_of_vector)),
           tap(s.group_channels() / width_of_vector),
           kernel_width(s.kernel_width),
-          image_rows(s.result_height) {}
+          image_rows(std::max<std::int64_t>(s.result_height, 1)) {}
 };
 
 // Rows of the result from row `first_row` of image `first_image` on, as lines of `line` vectors each.
@@ -138,7 +138,7 @@ void run_sum(const void* parts, std::int64_t n, std::int64_t count, double beta,
 
 void im2col(const ConvSizes& s, Dtype dtype, const void* x, std::int64_t group, std::int64_t first,
             std::int64_t count, void* to, std::int64_t ld) {
-    if (count == 0 || ld == 0) return;
+    if (count == 0 || ld == 0 || s.result_width == 0) return;
     visit_dtype<Dtypes::floating>(dtype, [&]<class T>(std::type_identity<T>) {
         constexpr int width = 16 / sizeof(T);
         const T* const from = static_cast<const T*>(x) + group * s.group_channels();

@@ -209,8 +209,11 @@ void join_branch() {
 
 // Thread-local: other threads may go on allocating, the restrictions of a capture hold for this one only.
 void begin_capture() {
-    ok(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    cudaStream_t const captured = stream();
     CaptureOwner::begin(current_device());
+    const cudaError_t begun = cudaStreamBeginCapture(captured, cudaStreamCaptureModeThreadLocal);
+    if (begun != cudaSuccess) CaptureOwner::end(current_device());
+    ok(begun, "cudaStreamBeginCapture");
 }
 
 void* end_capture() {

@@ -1,5 +1,6 @@
 #include "cuda/staging.h"
 
+#include "cuda/capture_owner.h"
 #include "cuda/on_device.h"
 #include "cuda/runtime.h"
 
@@ -29,7 +30,9 @@ public:
     }
     void drop() override {
         const OnDevice scope(device_);
-        stream_is_capturing() ? copied_.wait() : copied_.hold(StreamKind::compute);
+        // A graph that is being captured, by whichever thread, must not wait for copies.
+        CaptureOwner::any(device_) || stream_is_capturing() ? copied_.wait()
+                                                            : copied_.hold(StreamKind::compute);
     }
     bool idle() const override {
         const OnDevice scope(device_);

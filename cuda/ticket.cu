@@ -13,15 +13,20 @@ unsigned* kept_tickets() {
     static std::atomic<unsigned*> made[devices][branches];
     static std::mutex mutex;
     const int device = current_device();
-    check(device < devices, ErrorKind::device, "batch_norm: device ", device, " is beyond the ", devices,
+    check(device < devices, ErrorKind::device, "cuda: device ", device, " is beyond the ", devices,
           " that are supported");
     std::atomic<unsigned*>& tickets = made[device][current_branch()];
     if (unsigned* const found = tickets.load(std::memory_order_acquire)) return found;
     const std::lock_guard lock(mutex);
     if (tickets.load() == nullptr) {
         auto* const fresh = static_cast<unsigned*>(device_malloc(kept * sizeof(unsigned)));
-        check(fresh != nullptr, ErrorKind::memory, "batch_norm: out of memory");
-        fill_zero(fresh, kept * sizeof(unsigned));
+        check(fresh != nullptr, ErrorKind::memory, "cuda: no memory for the tickets of blocks");
+        try {
+            fill_zero(fresh, kept * sizeof(unsigned));
+        } catch (...) {
+            device_free(fresh);
+            throw;
+        }
         tickets.store(fresh, std::memory_order_release);
     }
     return tickets.load();

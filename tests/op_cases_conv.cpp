@@ -66,9 +66,16 @@ void require_groups(const Tensor& a, const Tensor& b, int dim_of_b) {
         check(channels % grouped.groups == 0, ErrorKind::shape, "groups do not divide ", channels,
               " channels");
 }
-Tensor strided_input_grad(In x) { return conv2d_input_grad(x[0], x[1], strided, {6, 5}); }
+void require_taps(const Tensor& weight) {
+    check(weight.size(1) > 0 && weight.size(2) > 0, ErrorKind::shape, "a weight without taps");
+}
+Tensor strided_input_grad(In x) {
+    require_taps(x[1]);
+    return conv2d_input_grad(x[0], x[1], strided, {6, 5});
+}
 Tensor grouped_input_grad(In x) {
     require_groups(x[0], x[1], 0);
+    require_taps(x[1]);
     return conv2d_input_grad(x[0], x[1], grouped, {3, 4});
 }
 Tensor strided_weight_grad(In x) { return conv2d_weight_grad(x[0], x[1], strided, 3, x[0].dtype()); }
@@ -137,6 +144,8 @@ std::vector<OpCase> gradient_cases() {
          {{2, 3, 4, 3}, {3, 3, 3, 4}, {4}}, transposed_convolution({.stride = 2}, {1, 0}), low},
         {"conv_transpose2d with groups", [](In x) { return transposed(x, {.stride = {1, 3}, .groups = 3}); }, {{2, 3, 4, 6}, {6, 3, 1, 1}},
          transposed_convolution({.stride = {1, 3}, .groups = 3}), low, any, "", "", true, false},
+        {"conv_transpose2d 1x1 with output_padding", [](In x) { return transposed(x, {.output_padding = 1, .dilation = 2}); },
+         {{2, 2, 3, 8}, {8, 1, 1, 8}}, transposed_convolution({.dilation = 2}, 1), low},
         {"conv_transpose2d with output_padding beyond its stride",
          [](In x) { return transposed(x, {.padding = 1, .output_padding = {1, 2}, .dilation = 3}); }, {{2, 4, 3, 3}, {3, 3, 3, 5}},
          transposed_convolution({.padding = 1, .dilation = 3}, {1, 2}), low, any, "", "", true, false},

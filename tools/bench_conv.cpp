@@ -1,6 +1,5 @@
 // Measures the convolutions of ResNet50 with CIFAR's stem, or of CIFAR's ResNet-20, each alone and summed over
 // the network.
-//   bench_conv [threads [batch [dtype [seconds-per-case [resnet50|resnet20]]]]]
 // Prints for each layer and each pass the best time of a call in milliseconds and GFLOP/s: of the thread's own
 // processor time with one thread, else of wall time. tools/torch_conv.py prints the same for PyTorch.
 #include <time.h>
@@ -107,20 +106,33 @@ void measure(std::span<const Layer> layers, int threads, std::int64_t batch, Dty
     std::printf("all %.1f ms, %.1f GFLOP/s\n", 1e3 * all, (flops[0] + flops[1] + flops[2]) / all);
 }
 
+int parse_and_run(int argc, char** argv) {
+    int threads = 1;
+    std::int64_t batch = 16;
+    double seconds_per_case = 0.05;
+    std::string dtype = "float32", network = "resnet50";
+    CLI::App app{"Measures the convolutions of a network, each alone and summed."};
+    app.option_defaults()->always_capture_default();
+    app.add_option("threads", threads, "CPU threads")->transform(program::thread_count());
+    app.add_option("batch", batch, "images")->transform(program::in_range<std::int64_t>(1, 4096));
+    app.add_option("dtype", dtype, "of images and weights")
+        ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+    app.add_option("seconds", seconds_per_case, "of measuring each pass of a layer")
+        ->transform(program::in_range(1e-3, 1e6));
+    app.add_option("network", network, "with CIFAR's stem")->check(CLI::IsMember({"resnet50", "resnet20"}));
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    cpu::set_num_threads(threads);
+    const std::span<const Layer> small = resnet20, large = resnet50;
+    measure(network == "resnet20" ? small : large, threads, batch,
+            dtype == "bfloat16"  ? bfloat16
+            : dtype == "float16" ? float16
+                                 : float32,
+            seconds_per_case);
+    return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-    return program::run("bench_conv", [&] {
-        const int threads = argc > 1 ? std::stoi(argv[1]) : 1;
-        const std::int64_t batch = argc > 2 ? std::stoll(argv[2]) : 16;
-        const std::string name = argc > 3 ? argv[3] : "float32";
-        cpu::set_num_threads(threads);
-        const std::span<const Layer> small = resnet20, large = resnet50;
-        measure(argc > 5 && std::string(argv[5]) == "resnet20" ? small : large, threads, batch,
-                name == "bfloat16"  ? bfloat16
-                : name == "float16" ? float16
-                                    : float32,
-                argc > 4 ? std::stod(argv[4]) : 0.05);
-        return 0;
-    });
+    return program::run("bench_conv", [&] { return parse_and_run(argc, argv); });
 }

@@ -103,10 +103,10 @@ struct BatchNormOptions {
 // C]; running_mean, running_var, weight, bias [C] or undefined (then: no running statistics; 1; 0). Mean and
 // biased variance are those of the batch if training, or if there are no running statistics. Training updates
 // the running ones in place: running = (1 - momentum) running + momentum batch, with the unbiased variance.
-// It does not update them from a batch whose statistics are not finite, so that a float16 overflow, whose
+// It does not update them from a batch whose statistics are not finite, or would not be in the dtype of the running ones, so that a float16 overflow, whose
 // step GradScaler skips, leaves them right; nor while a checkpoint recomputes. Statistics are computed in
 // float32 (float64 for float64). The result has the dtype of x; weight, bias and running statistics may have
-// another floating one. Training throws Error(value) for a single value per channel.
+// another floating one. Error(value) for the statistics of a single value per channel.
 [[nodiscard]] Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                                 const Tensor& weight = {}, const Tensor& bias = {},
                                 const BatchNormOptions& options = {});

@@ -2,6 +2,7 @@
 // computes element by element.
 #include "kernels/batch_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/channels.h"
@@ -25,29 +26,33 @@ template <class R> Statistics statistics_of(const ChannelLayout& layout, const E
     return {std::move(moments.mean), std::move(moments.squares), pixels};
 }
 
-bool all_finite(const Statistics& s) {
-    for (std::size_t c = 0; c < s.mean.size(); ++c)
-        if (!std::isfinite(float(s.mean[c])) || !std::isfinite(float(s.variance[c]))) return false;
-    return true;
+// Whether all values stay finite as `dtype`.
+bool all_finite(const std::vector<double>& values, Dtype dtype) {
+    // Numbers up to half a step beyond the largest are rounded down to it.
+    const double beyond = dtype_info(dtype).max * (1 + dtype_info(dtype).epsilon / 4);
+    return std::all_of(values.begin(), values.end(), [&](double v) { return std::fabs(v) < beyond; });
 }
 
-void blend(const Tensor& running, const std::vector<double>& batch, double factor, double share) {
+std::vector<double> blended(const Tensor& running, const std::vector<double>& batch, double factor,
+                            double share) {
     std::vector<double> values = values_of(running);
     for (std::size_t c = 0; c < values.size(); ++c)
         values[c] = (1 - share) * values[c] + share * (batch[c] * factor);
-    store_values(values, running);
+    return values;
 }
 
-void update_running(In in, const kernels::BatchNorm& at, const Statistics& batch) {
-    if (batch.pixels == 0 || !all_finite(batch)) return;
-    double share = at.momentum;
-    if (const Tensor& counter = in[6]; counter.defined()) {
-        auto& batches = *reinterpret_cast<std::int64_t*>(counter->bytes());
-        ++batches;
-        if (std::isnan(share)) share = 1 / double(batches);
-    }
-    blend(in[4], batch.mean, 1, share);
-    blend(in[5], batch.variance, batch.pixels / (batch.pixels - 1), share);
+// `dtype` is that of the arithmetic.
+void update_running(In in, const kernels::BatchNorm& at, const Statistics& batch, Dtype dtype) {
+    if (batch.pixels == 0 || !all_finite(batch.mean, dtype) || !all_finite(batch.variance, dtype)) return;
+    std::int64_t* const batches = in[6].defined() ? reinterpret_cast<std::int64_t*>(in[6]->bytes()) : nullptr;
+    const double share = std::isnan(at.momentum) ? 1 / double(*batches + 1) : at.momentum;
+    const std::vector<double> mean = blended(in[4], batch.mean, 1, share),
+                              variance =
+                                  blended(in[5], batch.variance, batch.pixels / (batch.pixels - 1), share);
+    if (!all_finite(mean, in[4]->dtype) || !all_finite(variance, in[5]->dtype)) return;
+    if (batches) ++*batches;
+    store_values(mean, in[4]);
+    store_values(variance, in[5]);
 }
 
 // y from the statistics. The mean is rounded to R; what it loses is put into the shift, so that a mean far
@@ -88,7 +93,7 @@ template <class R> void batch_norm_in(In in, const kernels::BatchNorm& at, Out o
         store_values(s.mean, out[2]);
         store_values(rstd, out[3]);
     }
-    if (at.update) update_running(in, at, s);
+    if (at.update) update_running(in, at, s, sizeof(R) == 8 ? float64 : float32);
 }
 
 template <class R> void batch_norm_grad_in(In in, const kernels::BatchNormGrad& at, Out out, Dtype dtype) {

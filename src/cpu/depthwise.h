@@ -11,7 +11,7 @@ bool is_depthwise(const WindowProduct& p);
 bool is_depthwise(const WindowGradient& p);
 
 // multiply_windows() and add_window_gradient() for at least one pixel. 16-bit numbers are exact in float32,
-// and so is the arithmetic.
+// in which everything is computed.
 void multiply_depthwise(const WindowProduct& p);
 void add_depthwise_gradient(const WindowGradient& p);
 

@@ -106,7 +106,8 @@ private:
 
     // Few enough for the part of the image to stay in the L2 cache and for the threads to have work.
     std::int64_t block_rows(std::int64_t threads) const {
-        const std::int64_t seen = std::max<std::int64_t>(1, x.step.height * x.step.width * x.pixel);
+        const std::int64_t seen = std::max<std::int64_t>(
+            1, std::min(x.step.height, x.height) * std::min(x.step.width, x.width) * x.pixel);
         const std::int64_t fair = x.count() / (threads * 4);
         const std::int64_t rows = std::clamp(std::min(image_floats / seen, fair), least_rows, most_rows);
         return round_up(rows, 2 * kernels.mr);

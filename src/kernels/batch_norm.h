@@ -15,7 +15,7 @@ namespace mezzo::kernels {
 // `batch_statistics`: mean and biased variance are those of x, otherwise the running ones.
 // `update`: the last three inputs are written: running = (1 - f) running + f batch, with the unbiased variance
 // and f = momentum, or 1 / num_batches_tracked after counting if momentum is NaN. Nothing is written, and
-// nothing counted, if a mean or variance of x is not finite in any channel.
+// nothing counted, if a mean or variance of x, or a running one after the update, is not finite in any channel.
 struct BatchNorm {
     static constexpr const char* name = "batch_norm";
     bool batch_statistics = true, update = false, relu = false;

@@ -41,15 +41,15 @@ Tensors batch_norm_decomposition(In in, const kernels::BatchNorm& at) {
     return {at.relu ? relu(y) : y};
 }
 
-// 1 where a bit is set, otherwise 0: bits [(n + 7) / 8] -> [n], in `dtype`. Bit k of a byte b is
+// 1 where a bit is set, otherwise 0: bits [(n + 7) / 8] -> int32 [n]. Bit k of a byte b is
 // floor(b / 2^k) - 2 floor(b / 2^(k + 1)).
-Tensor unpacked(const Tensor& bits, std::int64_t n, Dtype dtype) {
+Tensor unpacked(const Tensor& bits, std::int64_t n) {
     const Tensor bytes = cast(bits, float32);
     Tensors shifted;
     for (int k = 0; k <= 8; ++k) shifted.push_back(cast(bytes * std::ldexp(1.0, -k), int32));
     const Tensor floors = stack(shifted, 1);
     const Tensor each = floors.slice(1, 0, 8) - floors.slice(1, 1, 9) * 2;
-    return cast(each.reshape({-1}).slice(0, 0, n), dtype);
+    return each.reshape({-1}).slice(0, 0, n);
 }
 
 enum BatchNormGradInput { g_in, x_in, weight_in, bits_in, mean_in, rstd_in };
@@ -59,7 +59,8 @@ enum BatchNormGradInput { g_in, x_in, weight_in, bits_in, mean_in, rstd_in };
 Tensors batch_norm_grad_decomposition(In in, const kernels::BatchNormGrad& at) {
     Tensor g = in[g_in];
     const Tensor x = in[x_in];
-    if (in[bits_in].defined()) g = g * unpacked(in[bits_in], g.numel(), g.dtype()).reshape(g.shape());
+    if (in[bits_in].defined())
+        g = masked_fill(g, logical_not(unpacked(in[bits_in], g.numel())).reshape(g.shape()), 0);
     Tensor average = in[mean_in], rstd = in[rstd_in];
     if (at.batch_statistics) {
         const Statistics s = batch_statistics(x);

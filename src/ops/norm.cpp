@@ -64,7 +64,7 @@ Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, 
 const OpOf<kernels::LayerNorm> layer_norm_op{
     {.name = "layer_norm",
      .cast = Cast::fp32_out,
-     .save = save_inputs | save_outputs,
+     .save = save_inputs | save_statistics,
      .mixed = true,
      .statistics = 1,
      .vjp = [](const Node& c, const kernels::LayerNorm& at, const Tensors& g) -> Tensors {
@@ -77,7 +77,7 @@ const OpOf<kernels::LayerNorm> layer_norm_op{
 const OpOf<kernels::RmsNorm> rms_norm_op{
     {.name = "rms_norm",
      .cast = Cast::fp32_out,
-     .save = save_inputs | save_outputs,
+     .save = save_inputs | save_statistics,
      .mixed = true,
      .statistics = 1,
      .vjp = [](const Node& c, const kernels::RmsNorm& at, const Tensors& g) -> Tensors {
@@ -145,7 +145,7 @@ Tensors dropout_add_layer_norm_vjp(const Node& c, const kernels::DropoutAddLayer
 const OpOf<kernels::DropoutAddLayerNorm> dropout_add_layer_norm_op{
     {.name = "dropout_add_layer_norm",
      .cast = Cast::fp32_out,
-     .save = save_first | save_outputs,
+     .save = save_first | save_statistics,
      .result = Result::asked,
      .mixed = true,
      .statistics = 1,

@@ -107,7 +107,7 @@ Tensors max_pool2d_vjp(const Node& c, const kernels::MaxPool2d& at, const Tensor
 Tensors max_pool2d_grad_vjp(const Node& c, const kernels::MaxPool2dGrad& at, const Tensors& g);
 Tensors max_pool2d_gather_vjp(const Node& c, const kernels::MaxPool2dGather& at, const Tensors& g);
 
-const OpOf<kernels::MaxPool2d> max_pool2d_op{{.save = save_outputs,
+const OpOf<kernels::MaxPool2d> max_pool2d_op{{.save = save_statistics,
                                               .bits = 1,
                                               .vjp = row_function<max_pool2d_vjp>,
                                               .decomposition = row_function<max_pool2d_decomposition>}};

@@ -248,6 +248,7 @@ TEST_CASE("autotune: without memory for copies the library's order stays", "[cud
     const Tuned tuned;
     Tuned::times(3, 2, 1);
     Product x;
+    empty_cache({DeviceType::cuda});
     emulation::options.device_memory = emulation::Engine::get().device_bytes();
     cuda::gemm(x.g);
     emulation::options.device_memory = tuned.old.device_memory;
