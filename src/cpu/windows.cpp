@@ -145,6 +145,7 @@ void copy_taps(const Windows& x, std::size_t t, std::size_t count, std::int64_t 
 }  // namespace
 
 void Windows::copy(std::int64_t begin, std::int64_t n, char* to) const {
+    if (channels == 0) return;
     const auto size = std::int64_t(size_of(type));
     for (std::size_t t = 0, run = 0; t < taps.size(); t += run) {
         run = run_of_taps(*this, t);
