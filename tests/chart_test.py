@@ -89,6 +89,18 @@ def test_bars(folder):
     check("200" in texts(group) and "MB" in texts(group), f"memory in MB: {texts(group)}")
 
 
+def test_many_runs(folder):
+    """More runs than colours: each pair of colour and dashes once, in the legend and in every panel with lines."""
+    for i in range(10):
+        write_log(folder / f"r{i}.csv", 10 + i, 65536)
+    root = draw(folder, *(folder / f"r{i}.csv" for i in range(10)))
+    legend = [(e.get("stroke"), e.get("stroke-dasharray")) for e in root.findall(SVG + "line")]
+    check(len(set(legend)) == 10, f"the legend: {legend}")
+    for title in ("Training loss", "Test accuracy by epoch", "Loss scale"):
+        styles = [(e.get("stroke"), e.get("stroke-dasharray")) for e in panel(root, title).iter(SVG + "polyline")]
+        check(len(set(styles)) == 10 and (title == "Loss scale" or styles == legend), f"{title}: {styles}")
+
+
 def test_other_logs(folder):
     """What a run that still goes on, a long one, one that diverges and one without a scaler leave."""
     write_log(folder / "a.csv", 10)
@@ -106,6 +118,9 @@ def test_other_logs(folder):
     (folder / "few.csv").write_text("kind,step,loss\nstep,10,2.5\n")
     root = draw(folder, folder / "few.csv")
     check(len(list(root.iter(SVG + "circle"))) == 1 and panel(root, "Test accuracy") is None, "one point, few columns")
+    (folder / "odd.csv").write_text("kind,step,loss,scale,skipped\nstep,1,2,8,0\nstep,2,2,-4,1\nstep,,2,4,2\nstep,3,2,4,2\n")
+    crosses = [e for e in panel(draw(folder, folder / "odd.csv"), "Loss scale").iter(SVG + "path") if e.get("class") == "skip"]
+    check(len(crosses) == 1, f"a scale below 0 and a row without a step are left out: {len(crosses)} crosses")
     root = draw(folder, folder / "a.csv", "--panels", "time,rate")
     check([panel(root, t) is not None for t in ("Training loss", "Test accuracy by time", "Images")] == [False, True, True], "--panels")
 
@@ -113,10 +128,12 @@ def test_other_logs(folder):
 def test_errors(folder):
     (folder / "empty.csv").write_text("")
     (folder / "other.csv").write_text("a,b\n1,2\n")
+    (folder / "wide.csv").write_text("kind,step,loss\nstep,1," + "9" * 140000 + "\n")
     (folder / "bare.csv").write_text("kind,step\nstep,1\n")
     for words, *arguments in (("none.csv: cannot be read: No such file", folder / "none.csv"),
                               ("other.csv: is no log of a training run", folder / "other.csv"),
                               ("empty.csv: is no log of a training run", folder / "empty.csv"),
+                              ("wide.csv: is no log of a training run: field larger than", folder / "wide.csv"),
                               ("nothing to draw", folder / "bare.csv")):
         result = chart("-o", folder / "none.svg", *arguments, code=1)
         check(words in result.stderr and result.stderr.startswith("chart: ") and result.stderr.count("\n") == 1, f"{words}: {result.stderr}")
@@ -127,7 +144,7 @@ def test_errors(folder):
 
 
 def main():
-    for part in (test_curves, test_bars, test_other_logs, test_errors):
+    for part in (test_curves, test_bars, test_many_runs, test_other_logs, test_errors):
         with tempfile.TemporaryDirectory() as folder:
             part(pathlib.Path(folder))
     print(f"{len(failures)} failures")

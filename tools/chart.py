@@ -47,7 +47,10 @@ def read_log(label, path):
         raise BadLog(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
-    rows = list(csv.DictReader(lines))
+    try:
+        rows = list(csv.DictReader(lines))
+    except csv.Error as error:
+        raise BadLog(f"{path}: is no log of a training run: {error}") from error
     names = set(rows[0]) if rows else set()
     if not {"kind", "step"} <= names:
         raise BadLog(f"{path}: is no log of a training run: it has {'no rows' if not rows else 'no columns kind and step'}")
@@ -126,14 +129,23 @@ def linear_labels(ticks):
     return [shown(tick, ticks[1] - ticks[0]) for tick in ticks]
 
 
+def colour_of(index):
+    return COLOURS[index % len(COLOURS)]
+
+
+def dash_of(index, always=False):
+    """The attribute of a run's lines. Dashes tell runs of the same colour apart, and with `always` those of other colours, too."""
+    again = index // len(COLOURS)
+    dashes = DASHES[(index + again if always else again) % len(DASHES)]
+    return f' stroke-dasharray="{dashes}"' if dashes else ""
+
+
 def line(axes, curve, index, run, dashed=False):
     places = " ".join("{:.1f},{:.1f}".format(*axes.place(x, y)) for x, y in curve)
-    dash = f' stroke-dasharray="{DASHES[index % len(DASHES)]}"' if dashed and DASHES[index % len(DASHES)] else ""
-    colour = COLOURS[index % len(COLOURS)]
     if len(curve) == 1:
         x, y = axes.place(*curve[0])
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
-    return (f'<polyline points="{places}" stroke="{colour}"{dash}>'
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour_of(index)}"/>'
+    return (f'<polyline points="{places}" stroke="{colour_of(index)}"{dash_of(index, dashed)}>'
             f"<title>{xml.sax.saxutils.escape(run.label)}</title></polyline>")
 
 
@@ -197,7 +209,7 @@ def bars_panel(title, values, x_name):
             y, height = axes.top + (row + 0.18) * pitch, 0.64 * pitch
             end = axes.place(value, 0)[0]
             parts.append(f'<rect x="{axes.left}" y="{y:.1f}" width="{end - axes.left:.1f}" height="{height:.1f}" '
-                         f'fill="{COLOURS[i % len(COLOURS)]}"/>')
+                         f'fill="{colour_of(i)}"/>')
             parts.append(text(axes.left - 8, y + height / 2 + 4, run.label, "end"))
             parts.append(text(end + 6, y + height / 2 + 4, f"{value:.3g}" if value < 1000 else f"{value:,.0f}", "start"))
         return parts
@@ -232,7 +244,7 @@ def skips(run):
     """(step, log2 of the scale) of the reports before which a step was skipped."""
     found, before = [], 0
     for row in run.steps:
-        if row.get("skipped") is not None and row.get("scale"):
+        if row.get("skipped") is not None and (row.get("scale") or 0) > 0 and row["step"] is not None:
             if row["skipped"] > before:
                 found.append((row["step"], math.log2(row["scale"])))
             before = row["skipped"]
@@ -258,7 +270,7 @@ def scale_panel(runs):
                 parts.append(line(axes, steps_of(curve), i, run, dashed=True))
             for place in skips(run):
                 cx, cy = axes.place(*place)
-                parts.append(f'<path class="skip" d="M{cx - 4:.1f} {cy - 4:.1f}l8 8m0 -8l-8 8" stroke="{COLOURS[i % len(COLOURS)]}"/>')
+                parts.append(f'<path class="skip" d="M{cx - 4:.1f} {cy - 4:.1f}l8 8m0 -8l-8 8" stroke="{colour_of(i)}"/>')
         return parts
 
     return Panel("Loss scale (a cross: a step was skipped)", draw)
@@ -273,13 +285,14 @@ polyline { fill: none; stroke-width: 2; stroke-linejoin: round } .skip { fill: n
 
 
 def legend(runs, y):
-    """Names and colours, in rows as wide as the picture."""
+    """Names, colours and dashes, in rows as wide as the picture."""
     parts, x = [], MARGIN["left"]
     for i, run in enumerate(runs):
         width = 46 + 7.5 * len(run.label)
         if x + width > COLUMNS * WIDTH and x > MARGIN["left"]:
             x, y = MARGIN["left"], y + 22
-        parts.append(f'<line x1="{x:.1f}" y1="{y - 4}" x2="{x + 22:.1f}" y2="{y - 4}" stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="4"/>')
+        parts.append(f'<line x1="{x:.1f}" y1="{y - 4}" x2="{x + 22:.1f}" y2="{y - 4}" stroke="{colour_of(i)}"{dash_of(i)} '
+                     'stroke-width="4"/>')
         parts.append(text(x + 28, y, run.label, "start", 13))
         x += width
     return parts, y

@@ -5,9 +5,12 @@ same settings. Prints a Markdown table and draws the logs with tools/chart.py.
     tools/resnet_presets.py build/resnet --data cifar10 --out runs --epochs 30
     tools/resnet_presets.py build/resnet --data cifar10 --out runs --runs fp32,fp16 --torch venv/bin/python
 
-What follows -- goes to samples/resnet. A run whose log is complete is not repeated, and one that was interrupted goes on."""
+What follows -- goes to samples/resnet alone; PyTorch's runs know only the options that are listed here. A run whose log is complete is
+not repeated, and one that was interrupted goes on; one of PyTorch begins anew. Beside each log lies its command: other settings need
+another --out."""
 import argparse
 import csv
+import json
 import pathlib
 import statistics
 import subprocess
@@ -51,7 +54,7 @@ def epochs_of(log):
     if not log.exists():
         return []
     with open(log, encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["kind"] == "epoch" and row["peak_bytes"]]
+        return [row for row in csv.DictReader(file) if row.get("kind") == "epoch" and row.get("peak_bytes")]
 
 
 def common(args):
@@ -59,17 +62,41 @@ def common(args):
             for part in ("--" + name.replace("_", "-"), str(getattr(args, name)))] + ["--data", str(args.data)]
 
 
-def train(args, name, command):
-    """The log of a run, made if it is not there."""
-    log = args.out / (name.replace(" ", "") + ".csv")
+def file_of(args, name, end):
+    return args.out / (name.replace(" ", "") + end)
+
+
+def check_settings(args, name, settings):
+    """A log and a checkpoint of other settings are no part of this comparison."""
+    stored = file_of(args, name, ".command")
+    before = stored.read_text(encoding="utf-8") if stored.exists() else None
+    now = json.dumps(settings, ensure_ascii=False) + "\n"
+    if before != now and file_of(args, name, ".csv").exists():
+        sys.exit(f"resnet_presets: {file_of(args, name, '.csv')} is of other settings; choose another --out, or delete it and its checkpoint\n"
+                 f"  then: {(before or 'not stored').strip()}\n  now:  {now.strip()}")
+    stored.write_text(now, encoding="utf-8")
+
+
+def train(args, name, program, settings, files=()):
+    """The log of a run, made if it is not complete."""
+    log = file_of(args, name, ".csv")
+    check_settings(args, name, settings)
     if len(epochs_of(log)) < args.epochs:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        subprocess.run(command + ["--log", str(log)], check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        command = [*program, *settings, *files, "--log", str(log)]
+        try:
+            code = subprocess.run(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL).returncode
+        except OSError as error:
+            sys.exit(f"resnet_presets: {command[0]}: cannot be started: {error.strerror}")
+        if code != 0:
+            sys.exit(f"resnet_presets: the run {name} has failed with exit code {code}: {' '.join(command)}")
     return name, log
 
 
 def row(name, log):
     epochs = epochs_of(log)
+    if not epochs:
+        sys.exit(f"resnet_presets: {log}: has no row of an epoch, so the run {name} has no result")
     rate = statistics.median(float(e["images_per_s"]) for e in epochs)
     last = epochs[-1]
     return [name, f"{100 * float(last['test_accuracy']):.1f} %", f"{100 * float(last['train_accuracy']):.1f} %", f"{float(last['loss']):.3f}",
@@ -81,12 +108,11 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     logs = []
     for name in args.runs.split(","):
-        checkpoint = args.out / (name.replace(" ", "") + ".ckpt")
-        logs.append(train(args, name, [args.program, "--model", f"resnet{args.model}", *RUNS[name], *common(args), "--checkpoint", str(checkpoint),
-                                       "--resume", *args.rest]))
+        logs.append(train(args, name, [args.program], ["--model", f"resnet{args.model}", *RUNS[name], *common(args), *args.rest],
+                          ["--checkpoint", str(file_of(args, name, ".ckpt")), "--resume"]))
     for name in args.torch_runs.split(",") if args.torch else []:
-        logs.append(train(args, f"PyTorch {name}", [args.torch, str(HERE / "torch_resnet.py"), "fit", "--model", str(args.model),
-                                                    "--precision", name, *common(args)]))
+        logs.append(train(args, f"PyTorch {name}", [args.torch, str(HERE / "torch_resnet.py"), "fit"],
+                          ["--model", str(args.model), "--precision", name, *common(args)]))
     header = ["run", "test accuracy", "training accuracy", "loss", "images/s", "peak MB", "skipped steps"]
     for cells in [header, ["---"] * len(header)] + [row(name, log) for name, log in logs]:
         print("| " + " | ".join(cells) + " |")
