@@ -1,11 +1,13 @@
 // CIFAR-10, PNG and JPEG files, and folders of images. Each format's cases need its library.
 #include "mezzo/images.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <csignal>
 #include <string>
 #include <string_view>
 
@@ -53,6 +55,26 @@ bool reads(const std::string& name) {
 Bytes pixel(const Tensor& image, std::int64_t y, std::int64_t x) {
     return image.select(0, y).select(0, x).to_vector<std::uint8_t>();
 }
+
+// While it lives, no file gets longer than so many bytes.
+class FileSizeLimit {
+public:
+    explicit FileSizeLimit(rlim_t bytes) {
+        REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+        const rlimit small{bytes, before_.rlim_max};
+        REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    }
+    ~FileSizeLimit() {
+        setrlimit(RLIMIT_FSIZE, &before_);
+        std::signal(SIGXFSZ, handler_);
+    }
+    FileSizeLimit(const FileSizeLimit&) = delete;
+    FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+private:
+    rlimit before_ = {};
+    void (*handler_)(int) = std::signal(SIGXFSZ, SIG_IGN);
+};
 
 // A record of CIFAR-10 whose red, green and blue planes count from `first`, 1 and 2 higher.
 std::string record(int label, int first) {
@@ -247,17 +269,27 @@ TEST_CASE("write_png: what is written is read again", "[images]") {
     }
     data::write_png(folder.file("x.png"), test_image(7, 9, 3).select(2, 1));  // a view of two dimensions
     CHECK(checksum(data::read_image(folder.file("x.png"))) == checksum(test_image(7, 9, 3).slice(2, 1, 2)));
-    CHECK_THROWS_WITH(data::write_png(folder.file("no/x.png"), test_image(2, 2, 3)), Contains("cannot open"));
+    CHECK_THROWS_WITH(data::write_png(folder.file("no/x.png"), test_image(2, 2, 3)),
+                      Contains("cannot create"));
     CHECK_THROWS_WITH(data::write_png(folder.file("y.png"), test_image(2, 2, 5)),
                       Contains("more than 4 channels"));
     CHECK_THROWS_WITH(data::write_png(folder.file("y.png"), zeros({2, 2, 3})),
                       Contains("write_png: the image is float32"));
     CHECK(folder.listing() == "x.png ");
-    if (access("/dev/full", W_OK) != 0) return;
-    std::filesystem::create_symlink("/dev/full", folder.file("full"));
-    CHECK_THROWS_WITH(data::write_png(folder.file("full"), test_image(200, 200, 3)),
-                      Contains("cannot write"));
-    CHECK(access("/dev/full", W_OK) == 0);  // only a file is removed
+    CHECK_THROWS_WITH(data::write_png(folder.file(""), test_image(2, 2, 3)), Contains("it is a folder"));
+}
+
+TEST_CASE("write_png: a picture that cannot be written leaves the old one", "[images]") {
+    if (!reads("a.png")) return;
+    const Folder folder;
+    data::write_png(folder.file("x.png"), test_image(7, 9, 3));
+    {
+        const FileSizeLimit limit(1000);
+        CHECK_THROWS_WITH(data::write_png(folder.file("x.png"), test_image(200, 200, 3)),
+                          Contains("write_png: cannot write") && Contains("is left as it was"));
+    }
+    CHECK(folder.listing() == "x.png ");
+    CHECK(checksum(data::read_image(folder.file("x.png"))) == checksum(test_image(7, 9, 3)));
 }
 
 TEST_CASE("ImageFolder: classes, files and labels in sorted order, decoded when asked for", "[images]") {

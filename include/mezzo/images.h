@@ -42,14 +42,16 @@ struct ReadImageOptions {
 // A PNG or JPEG file, told apart by its first bytes, as uint8 [height, width, channels]: 1 channel grey, 2
 // grey and alpha, 3 RGB, 4 RGB and alpha. 16-bit samples are rounded to 8. Throws Error(io) for a file that
 // is missing, no regular file, truncated, damaged, larger than max_pixels or 1 GiB, or of another format, and
-// where this build of mezzo lacks the library for the format (options png and jpeg in docs/building.md).
+// where this build of mezzo lacks the library for the format (options png and jpeg in docs/building.md). What
+// libjpeg-turbo only warns of, such as damaged bits in the coefficients, is decoded, as in PIL.
 [[nodiscard]] Tensor read_image(const std::string& path, const ReadImageOptions& options = {});
 // The same from memory.
 [[nodiscard]] Tensor decode_image(std::span<const std::byte> file, const ReadImageOptions& options = {});
 
 // Writes uint8 [height, width] or [height, width, channels], 1 to 4 channels as read_image() returns them.
-// Throws Error(io) where the file cannot be written, and leaves none then; Error(shape), Error(dtype) or
-// Error(device) for what is no image.
+// The file is replaced as a whole: it is written as PATH.mezzo-partial and renamed. Throws Error(io) where it
+// cannot be written, and leaves what was there; Error(shape), Error(dtype) or Error(device) for what is no
+// image.
 void write_png(const std::string& path, const Tensor& image);
 
 // Images in one folder per class, as torchvision's ImageFolder: root/cat/1.jpg, root/dog/x/2.png. Classes are

@@ -72,7 +72,7 @@ public:
     const char* type_name() const override { return "BatchNorm2d"; }
 };
 
-struct GroupNormOptions {
+struct GroupNormLayerOptions {
     double eps = 1e-5;
     bool affine = true;  // false: neither weight nor bias
     bool bias = true;
@@ -84,7 +84,7 @@ struct GroupNormOptions {
 class GroupNorm : public Module {
 public:
     // Error(value) unless num_groups is positive and divides num_channels, and eps is not negative.
-    GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options = {});
+    GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormLayerOptions& options = {});
     [[nodiscard]] Tensor operator()(const Tensor& x) const;
     std::string describe() const override;
     bool is_normalization() const override { return true; }

@@ -97,7 +97,8 @@ struct Interval {
     double low = 0, high = 1;
 };
 
-// The transforms have torchvision's names, options and meanings, and PIL's arithmetic on bytes. All throw
+// The transforms have torchvision's names, the options that are there have torchvision's meaning, and the
+// arithmetic on bytes is PIL's. All throw
 // Error(dtype), Error(shape) or Error(device) for what is no image, and Error(value) for options out of
 // range. Images may have any number of channels unless a line below says otherwise.
 
@@ -125,9 +126,9 @@ struct RandomHorizontalFlip {
 };
 
 // Bilinear. A smaller result is averaged over all pixels that fall into one of its own (antialias), as in PIL:
-// in bytes, with weights rounded to 22 bits, columns first. (Where PIL 12 or later takes rows first, because
-// that is less work, bytes may differ by 1.) One number is the length of the shorter side, and the longer
-// keeps the proportion, rounded down.
+// in bytes, with weights rounded to 22 bits, columns first: bytes are equal to those of PIL where it resizes
+// columns first, too, and may differ by rounding where it resizes rows first. One number is the length of the
+// shorter side, and the longer keeps the proportion, rounded down.
 struct Resize {
     ImageSize size = {};
     [[nodiscard]] Tensor operator()(const Tensor& image) const;
@@ -221,7 +222,7 @@ private:
 // lambda x + (1 - lambda) x' (Zhang et al., arXiv 1710.09412).
 struct MixUp {
     std::int64_t num_classes = 0;
-    double alpha = 0.2;
+    double alpha = 1;
     [[nodiscard]] Batch operator()(const Batch& batch, TransformRandom& random) const;
 };
 

@@ -33,6 +33,7 @@ void say(j_common_ptr jpeg, const char* text) {
     jump(jpeg);
 }
 void ignore(j_common_ptr) {}
+// As in PIL: damaged coefficients become some pixels.
 void ignore_warning(j_common_ptr, int) {}
 
 // Without this the library would make up the end of a truncated file.

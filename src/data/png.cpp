@@ -1,14 +1,11 @@
 // PNG by libpng.
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <system_error>
+#include <exception>
 
 #include "data/image_codec.h"
+#include "io/file.h"
 
 #ifdef MEZZO_HAVE_PNG
 #include <png.h>
@@ -99,22 +96,35 @@ private:
 };
 
 struct Writer {
-    explicit Writer(std::FILE* to) : file(to) {}
-    ~Writer() {
-        png_destroy_write_struct(&job.png, &job.info);
-        if (file != nullptr) std::fclose(file);
-    }
+    explicit Writer(const std::string& path) : file("write_png", path) {}
+    ~Writer() { png_destroy_write_struct(&job.png, &job.info); }
     Writer(const Writer&) = delete;
     Writer& operator=(const Writer&) = delete;
     Job job;
-    std::FILE* file;
+    io::ReplacedFile file;
+    std::exception_ptr error;  // of the file, which must not cross libpng
 };
 
-bool write_rows(Job& job, std::FILE* file, const unsigned char* from) {
+bool write_part(Writer& writer, const void* from, std::size_t bytes) noexcept {
+    try {
+        writer.file.write(from, bytes);
+        return true;
+    } catch (...) {
+        writer.error = std::current_exception();
+        return false;
+    }
+}
+void write_bytes(png_structp png, png_bytep from, png_size_t bytes) {
+    if (!write_part(*static_cast<Writer*>(png_get_io_ptr(png)), from, bytes)) png_error(png, "it failed");
+}
+void flush_nothing(png_structp) {}
+
+bool write_rows(Writer& writer, const unsigned char* from) {
+    Job& job = writer.job;
     if (setjmp(png_jmpbuf(job.png))) return false;
     constexpr int types[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
                              PNG_COLOR_TYPE_RGB_ALPHA};
-    png_init_io(job.png, file);
+    png_set_write_fn(job.png, &writer, write_bytes, flush_nothing);
     png_set_user_limits(job.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_set_IHDR(job.png, job.info, job.width, job.height, 8, types[job.channels - 1], PNG_INTERLACE_NONE,
                  PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
@@ -152,23 +162,18 @@ void write_png(const std::string& path, const Tensor& image) {
           " has more than 4 channels");
     check(pixels.height < 1 << 30 && pixels.width < 1 << 30, ErrorKind::shape, "write_png: image ",
           image.shape(), " is too large");
-    Writer writer(std::fopen(path.c_str(), "wbe"));
-    check(writer.file != nullptr, ErrorKind::io, "write_png: cannot open ", path, ": ",
-          std::generic_category().message(errno));
+    Writer writer(path);
     Job& job = writer.job;
     job.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &job, keep_message, ignore);
     if (job.png != nullptr) job.info = png_create_info_struct(job.png);
+    check(job.info != nullptr, ErrorKind::memory, "write_png: no memory for libpng");
     job.width = png_uint_32(pixels.width);
     job.height = png_uint_32(pixels.height);
     job.channels = int(pixels.channels);
-    const bool written = job.info != nullptr && write_rows(job, writer.file, pixels.at(0, 0));
-    const bool closed = std::fclose(std::exchange(writer.file, nullptr)) == 0;
-    if (written && closed) return;
-    const int code = errno;
-    const std::string why = job.message[0] != 0 ? job.message : std::generic_category().message(code);
-    struct stat status = {};
-    if (::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) ::unlink(path.c_str());
-    fail(ErrorKind::io, "write_png: cannot write ", path, ": ", why);
+    const bool written = write_rows(writer, pixels.at(0, 0));
+    if (writer.error) std::rethrow_exception(writer.error);
+    check(written, ErrorKind::io, "write_png: cannot write ", path, ": ", job.message);
+    writer.file.commit();
 }
 
 }  // namespace mezzo::data

@@ -65,7 +65,7 @@ Tensor BatchNorm2d::operator()(const Tensor& x, const BatchNormCall& also) const
     return normalised(x, also);
 }
 
-GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options)
+GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormLayerOptions& options)
     : num_groups(groups), num_channels(channels), eps(options.eps) {
     check(groups > 0 && channels > 0 && channels % groups == 0, ErrorKind::value, "GroupNorm: ", groups,
           " groups do not divide ", channels, " channels");
