@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "program.h"
+#include "resnet/architecture.h"
 #include "resnet/images.h"
 #include "resnet/trainer.h"
 #include "training/places.h"
@@ -20,20 +21,6 @@ void check_places(const Options& o) {
     if (!o.checkpoint.empty()) training::check_file("--checkpoint", o.checkpoint);
     if (!o.log.empty()) training::check_file("--log", o.log);
     if (o.resume && std::filesystem::exists(o.checkpoint)) mz::io::SafeTensors header(o.checkpoint);
-}
-
-mz::nn::ResNetConfig config_of(const Options& o, const ImageFormat& format) {
-    std::int64_t depth = 0;
-    program::parse_number(std::string_view(o.model).substr(std::string_view("resnet").size()), depth);
-    mz::nn::ResNetConfig config = mz::nn::resnet_config(depth);
-    config.in_channels = format.channels;
-    config.num_classes = std::int64_t(format.classes.size());
-    const bool cifar = o.stem.empty() ? format.size <= 64 : o.stem == "cifar";
-    config.stem = cifar ? mz::nn::ResNetStem::cifar : mz::nn::ResNetStem::imagenet;
-    if (!o.shortcut.empty())
-        config.shortcut =
-            o.shortcut == "padding" ? mz::nn::ResNetShortcut::padding : mz::nn::ResNetShortcut::projection;
-    return config;
 }
 
 // Weights for other classes leave the last layer as it is when there is a training to follow.
@@ -72,11 +59,26 @@ void check_readable(const Options& o, const ImageFormat& format) {
     for (const std::string& file : o.predict) static_cast<void>(read_one(file, format));
 }
 
-void run(const Options& o) {
+// The metadata of the file from which the weights come.
+mz::io::Metadata stored_metadata(const Options& o) {
+    if (o.weights.empty()) return {};
+    return mz::io::SafeTensors(o.weights).metadata();
+}
+
+void save(const Options& o, const ImageFormat& format, const mz::nn::ResNet& model) {
+    mz::io::Metadata metadata = metadata_of(format);
+    for (const auto& entry : metadata_of(o.model, model.config)) metadata.push_back(entry);
+    mz::io::save_safetensors(o.save, model.state_dict(), metadata);
+}
+
+void run(Options o) {
     mz::manual_seed(o.seed);
     check_places(o);
-    ImageFormat format;
-    if (!o.weights.empty()) format = format_of(mz::io::SafeTensors(o.weights).metadata());
+    const mz::io::Metadata stored = stored_metadata(o);
+    take_stored(o, stored);
+    ImageFormat format = format_of(stored);
+    if (o.epochs == 0 && !o.weights.empty() && format.classes.empty() && o.data.empty())
+        throw std::runtime_error("--weights: " + o.weights + " has no names of classes; pass --data");
     std::optional<Images> images;
     if (o.epochs > 0 || format.classes.empty()) {
         images = load_images(o);
@@ -90,7 +92,7 @@ void run(const Options& o) {
         print_header(o, *images, model);
         train(o, settings_of(o, *images, model), *images, model);
     }
-    if (!o.save.empty()) mz::io::save_safetensors(o.save, model.state_dict(), metadata_of(format));
+    if (!o.save.empty()) save(o, format, model);
     predict(o, format, model);
 }
 

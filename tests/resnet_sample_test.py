@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -133,13 +134,14 @@ def predicts(folder, out):
     for label in (3, 8):
         files.append(out / f"{label}.png")
         files[-1].write_bytes(png(picture(label, generator)))
-    result = run("--model", "resnet8", "--weights", out / "net.safetensors", "--epochs", 0, "--predict", *files, "--device", "cpu")
+    result = run("--weights", out / "net.safetensors", "--epochs", 0, "--predict", *files, "--device", "cpu")
     lines = [line.split("\t") for line in result.stdout.splitlines() if "\t" in line]
     check([line[0] for line in lines] == [CLASSES[3], CLASSES[8]] and [line[2] for line in lines] == [str(f) for f in files],
           f"classes: {result.stdout}")
     check(all(0.1 < float(line[1]) <= 1 for line in lines), f"probabilities: {lines}")
     metadata = read_safetensors(out / "net.safetensors")[1]
     check(metadata["classes"].split("\n") == CLASSES and metadata["image_size"] == "32", f"metadata: {metadata}")
+    check([metadata.get(key) for key in ("model", "stem", "shortcut")] == ["resnet8", "cifar", "padding"], f"metadata: {metadata}")
 
 
 def trains_on_folders(out):
@@ -153,8 +155,12 @@ def trains_on_folders(out):
                 rows = picture(label, generator)[:32 - i % 3]
                 (folder / f"{i}.png").write_bytes(png(rows))
     output = run("--data", out / "files", *without(SMALL, "--batch"), "--image-size", 32, "--epochs", 6, "--lr", 0.1, "--batch", 8, "--no-augment",
-                 "--save", out / "folder.safetensors", "--predict", out / "files/val/bars/0.png").stdout
+                 "--save", out / "folder.safetensors", "--predict", out / "files/val/bars/0.png", "--checkpoint", out / "folder.ckpt").stdout
     check("test accuracy 100.00 %" in output and output.splitlines()[-1].startswith("bars\t"), output)
+    (out / "moved").symlink_to(out / "files")
+    output = run("--data", out / "moved", *without(SMALL, "--batch"), "--image-size", 32, "--epochs", 6, "--lr", 0.1, "--batch", 8, "--no-augment",
+                 "--checkpoint", out / "folder.ckpt", "--resume").stdout
+    check("resumed at epoch 7" in output, f"the same images by another path: {output}")
     # Weights of two classes as the start of a training for ten.
     write_cifar(out, 40, 20)
     output = run("--data", out, *SMALL, "--epochs", 1, "--weights", out / "folder.safetensors").stdout
@@ -192,14 +198,16 @@ def keeps_torchvision_names(out):
         else:
             tensors[name] = ("F32", shape, array.array("f", (x / 65536 for x in range(seed, seed + count))).tobytes())
         seed += 17
-    metadata = {"format": "pt", "classes": "\n".join(f"c{i}" for i in range(1000)), "image_size": "224", "mean": "0.5 0.5 0.5",
+    metadata = {"format": "pt", "model": "resnet50", "stem": "imagenet", "shortcut": "projection", "classes": "\n".join(f"c{i}" for i in range(1000)), "image_size": "224", "mean": "0.5 0.5 0.5",
                 "stddev": "0.25 0.25 0.25"}
     write_safetensors(out / "theirs.safetensors", tensors, metadata)
+    write_safetensors(out / "theirs.safetensors", tensors, {k: v for k, v in metadata.items() if k not in ("model", "stem", "shortcut")})
     run("--model", "resnet50", "--weights", out / "theirs.safetensors", "--epochs", 0, "--save", out / "ours.safetensors", "--device", "cpu")
     ours, own_metadata = read_safetensors(out / "ours.safetensors")
     different = [name for name in tensors if ours.get(name) != (tensors[name][0], tensors[name][1], tensors[name][2])]
     check(len(ours) == 320 and not different, f"{len(different)} of {len(ours)} entries differ, such as {different[:3]}")
     check({k: v for k, v in own_metadata.items() if not k.startswith("mezzo.")} == metadata, "metadata")
+    write_safetensors(out / "theirs.safetensors", tensors, metadata)
     write_safetensors(out / "again.safetensors", ours, metadata)
     check((out / "again.safetensors").read_bytes() == (out / "theirs.safetensors").read_bytes(), "the file as Python would write it")
 
@@ -228,6 +236,72 @@ def survives_kills(folder, out):
         check(rows[0] == rows[1], f"{case}: the logs differ: {[(a, b) for a, b in zip(*rows) if a != b][:2]} {len(rows[0])} {len(rows[1])}")
         pathlib.Path(f"{killed}.ckpt").rename(f"{killed}-{case[1]}.ckpt")
     refuses_other_settings(training, folder, out)
+
+
+def position(checkpoint):
+    """Epoch, batch and step of a checkpoint, and the name of that entry; None where there is none yet."""
+    if not checkpoint.exists():
+        return None, None
+    name, entry = next((n, e) for n, e in read_safetensors(checkpoint)[0].items() if n.endswith("position"))
+    return struct.unpack("<3q", entry[2]), name
+
+
+def survives_kills_before_an_evaluation(folder, out):
+    """A checkpoint after an epoch's last batch, from which only the evaluation is missing; one of 1,000 images leaves time to kill it."""
+    data = out / "evaluation"
+    data.mkdir()
+    for file in folder.glob("*.bin"):
+        (data / file.name).write_bytes(file.read_bytes() * (25 if file.name.startswith("test") else 1))
+    training = [PROGRAM, "--data", data, *SMALL, "--epochs", 2, "--checkpoint-every", 5, "--log-every", 3]
+    whole, killed = out / "whole2", out / "killed2"
+    run(*training[1:], "--save", f"{whole}.safetensors", "--checkpoint", f"{whole}.ckpt", "--log", f"{whole}.csv")
+    rows = pathlib.Path(f"{whole}.csv").read_text().splitlines(keepends=True)
+    checkpoint, log = pathlib.Path(f"{killed}.ckpt"), pathlib.Path(f"{killed}.csv")
+    command = [str(a) for a in [*training, "--save", f"{killed}.safetensors", "--checkpoint", checkpoint, "--log", log, "--resume"]]
+    for epoch in (0, 1):
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            while process.poll() is None and position(checkpoint)[0] != (epoch, 10, 10 * epoch + 10):
+                time.sleep(0.001)
+            process.kill()
+            check(process.wait() == -9 and position(checkpoint)[0] == (epoch, 10, 10 * epoch + 10), f"killed at {position(checkpoint)}")
+        if epoch == 0:  # as if the kill had come after the row of the epoch, which this evaluation writes
+            log.write_text(log.read_text() + next(row for row in rows if row.startswith("epoch,1,10,")))
+        loses_no_row(command, log)
+    refuses_damaged_positions(command, checkpoint)
+    run(*command[1:])
+    timed = ("seconds", "images_per_s", "peak_bytes")
+    logs = [[{k: v for k, v in row.items() if k not in timed} for row in log_rows(f"{run_}.csv")] for run_ in (whole, killed)]
+    check(logs[0] == logs[1], "the logs differ: " + "".join(f"\n  {row}" for row in logs[0] + logs[1] if (row in logs[0]) != (row in logs[1]))
+          + f"\n  {len(logs[0])} and {len(logs[1])} rows")
+    check(pathlib.Path(f"{whole}.safetensors").read_bytes() == pathlib.Path(f"{killed}.safetensors").read_bytes(), "the weights differ")
+
+
+def loses_no_row(command, log):
+    """A resumption that ends while it writes the log anew, here by a limit on the size of files."""
+    before = log.read_bytes()
+    process = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)))
+    check(process.returncode != 0 and log.read_bytes() == before, f"{len(log.read_bytes())} of {len(before)} bytes of the log are left")
+
+
+def refuses_damaged_positions(command, checkpoint):
+    before, name = checkpoint.read_bytes(), position(checkpoint)[1]
+    for values in ((1, 1 << 60, 20), (-1, 10, 20), (3, 0, 20), (1, 10, 19), (1, -1, 9)):
+        size = struct.unpack("<Q", before[:8])[0]
+        at = 8 + size + json.loads(before[8:8 + size])[name]["data_offsets"][0]
+        checkpoint.write_bytes(without_digests(before[:at] + struct.pack("<3q", *values) + before[at + 24:]))
+        check("its position is damaged" in run(*command[1:], expect=1).stderr, f"position {values}")
+    checkpoint.write_bytes(before)
+
+
+def without_digests(data):
+    """The same file with a header that has no digests of the entries, which a file of another program has not."""
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header["__metadata__"] = {k: v for k, v in header.get("__metadata__", {}).items() if not k.startswith("mezzo.crc32")}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data[8 + size:]
 
 
 def kill_after_checkpoint(process, checkpoint, wait):
@@ -291,7 +365,16 @@ def explains_errors(folder, out):
     fails("--log: ", *data, "--log", out / "none/log.csv")
     fails("damaged.ckpt", *data, "--checkpoint", out / "damaged.ckpt", "--resume")
     fails("text.png", *data, "--weights", out / "text.png")
-    fails("names are missing", "--model", "resnet20", "--weights", out / "net.safetensors", "--epochs", 0, "--predict", out / "3.png")
+    weights = ["--weights", out / "net.safetensors", "--epochs", 0, "--predict", out / "3.png"]
+    fails("--model: resnet20, but the weights in ", "--model", "resnet20", *weights)
+    fails("are of padding", "--shortcut", "projection", *weights)
+    tensors, metadata = read_safetensors(out / "net.safetensors")
+    write_safetensors(out / "other.safetensors", tensors, {key: metadata[key] for key in ("classes", "image_size", "mean", "stddev")})
+    fails("names are missing", "--model", "resnet20", "--weights", out / "other.safetensors", "--epochs", 0, "--predict", out / "3.png")
+    write_safetensors(out / "bare.safetensors", tensors, {"format": "pt"})
+    fails("has no names of classes; pass --data", "--model", "resnet8", "--weights", out / "bare.safetensors", "--epochs", 0, "--predict", out / "3.png")
+    (out / "half/train").mkdir(parents=True)
+    fails("has a folder train, but neither val nor test", "--data", out / "half", *SMALL)
     fails("--resume", *data, "--resume", code=2)
     fails("--opt-level", *data, "--opt-level", "O4", code=2)
     fails("--opt-level", *data, "--opt-level", "O1", "--precision", "bf16", code=2)
@@ -311,7 +394,8 @@ def main():
         # Which kernels multiply is timed anew in every process that finds no cache; other kernels, other last bits.
         os.environ["MEZZO_CACHE"] = str(pathlib.Path(name) / "cache")
         for part, arguments in ((learns, (folder, out)), (predicts, (folder, out)), (trains_on_folders, (out,)),
-                                (keeps_torchvision_names, (out,)), (survives_kills, (folder, out)), (explains_errors, (folder, out))):
+                                (keeps_torchvision_names, (out,)), (survives_kills, (folder, out)),
+                                (survives_kills_before_an_evaluation, (folder, out)), (explains_errors, (folder, out))):
             start = time.monotonic()
             part(*arguments)
             print(f"{part.__name__}: {time.monotonic() - start:.1f} s")

@@ -114,6 +114,9 @@ struct Part {
 
 Images folder(const Options& o, const fs::path& root) {
     const fs::path test_root = fs::is_directory(root / "val") ? root / "val" : root / "test";
+    if (!fs::is_directory(test_root))
+        throw std::runtime_error(
+            fmt::format("--data: {} has a folder train, but neither val nor test", root.string()));
     const mz::data::ImageFolder train((root / "train").string()), test(test_root.string());
     if (train.classes() != test.classes())
         throw std::runtime_error(fmt::format("--data: {} and {} have other folders of classes",
@@ -123,7 +126,8 @@ Images folder(const Options& o, const fs::path& root) {
                              .mean = {0.485, 0.456, 0.406},
                              .stddev = {0.229, 0.224, 0.225}};
     training::Digest digest;
-    for (const std::string& file : train.files()) digest.add(file);
+    for (const std::string& file : train.files())  // wherever the folder is
+        digest.add(fs::path(file).lexically_relative(root / "train").generic_string());
     const Part part{train, o.limit > 0 ? std::min(o.limit, train.size()) : train.size()};
     const Transforms crops{mz::data::RandomResizedCrop{.size = format.size},
                            mz::data::RandomHorizontalFlip{}};

@@ -29,11 +29,12 @@ std::int64_t step_of(const std::string& line) {
     return cells.size() == 12 && !cells[11].empty() && program::parse_number(cells[2], step) ? step : -1;
 }
 
-std::vector<std::string> rows_until(const std::string& path, std::int64_t keep) {
+std::vector<std::string> rows_until(const std::string& path, std::int64_t keep, bool keep_epoch) {
     std::vector<std::string> rows;
     if (keep <= 0 || !std::filesystem::exists(path)) return rows;
     for (const std::string& line : program::lines_of(program::read_file(path)))
-        if (const std::int64_t step = step_of(line); step > 0 && step <= keep) rows.push_back(line);
+        if (const std::int64_t step = step_of(line); step > 0 && step <= keep)
+            if (step < keep || keep_epoch || !line.starts_with("epoch,")) rows.push_back(line);
     return rows;
 }
 
@@ -43,12 +44,19 @@ template <class T> std::string optional_cell(const std::optional<T>& value) {
 
 }  // namespace
 
-Log::Log(const std::string& path, std::int64_t keep) : path_(path) {
+// A program that is killed here leaves the old log or the new one.
+Log::Log(const std::string& path, std::int64_t keep, bool keep_epoch) : path_(path) {
     if (path.empty()) return;
-    const std::vector<std::string> rows = rows_until(path, keep);
-    file_.open(path);
+    const std::vector<std::string> rows = rows_until(path, keep, keep_epoch);
+    const std::string partial = path + ".mezzo-partial";
+    file_.open(partial);
     write(header);
     for (const std::string& row : rows) write(row);
+    file_.close();
+    std::error_code error;
+    std::filesystem::rename(partial, path, error);
+    if (error) throw std::runtime_error("--log: " + path + ": cannot be replaced: " + error.message());
+    file_.open(path, std::ios::app);
 }
 
 void Log::add(const LogRow& r) {

@@ -24,9 +24,9 @@ struct LogRow {
 
 class Log {
 public:
-    // An empty path: nothing is written. Replaces the file, but for the rows up to step `keep`. Throws
-    // std::runtime_error.
-    Log(const std::string& path, std::int64_t keep);
+    // An empty path: nothing is written. Replaces the file, but for the rows up to step `keep`; `keep_epoch`
+    // says whether that of an epoch which ended with this step stays. Throws std::runtime_error.
+    Log(const std::string& path, std::int64_t keep, bool keep_epoch);
     void add(const LogRow& row);
 
 private:

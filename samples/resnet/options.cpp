@@ -15,18 +15,18 @@ using program::not_negative;
 using program::positive;
 
 void add_model_options(CLI::App& app, Options& o) {
-    app.add_option("--model", o.model, "ImageNet's four sizes, or CIFAR's three")
-        ->check(CLI::IsMember(
-            {"resnet18", "resnet34", "resnet50", "resnet101", "resnet8", "resnet20", "resnet56"}));
+    app.add_option("--model", o.model,
+                   "ImageNet's four sizes, or CIFAR's three; default: as --weights says, else resnet20")
+        ->check(CLI::IsMember(model_names()));
     app.add_option(
            "--stem", o.stem,
-           "how it begins: a 3x3 convolution, or 7x7 and a max-pool; default: cifar for images of up to "
-           "64 pixels")
+           "how it begins: a 3x3 convolution, or 7x7 and a max-pool; default: as --weights says, else cifar "
+           "for images of up to 64 pixels")
         ->check(CLI::IsMember({"cifar", "imagenet"}));
-    app.add_option(
-           "--shortcut", o.shortcut,
-           "where the shape changes; default: padding in CIFAR's three sizes (option A of the paper), "
-           "else projection (option B)")
+    app.add_option("--shortcut", o.shortcut,
+                   "where the shape changes; default: as --weights says, else padding in CIFAR's three sizes "
+                   "(option A "
+                   "of the paper) and projection (option B) in the others")
         ->check(CLI::IsMember({"projection", "padding"}));
     app.add_option("--weights", o.weights,
                    "start from this safetensors file: torchvision's names, or those of --save");
@@ -110,6 +110,12 @@ void check_options(const Options& o) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& model_names() {
+    static const std::vector<std::string> names{"resnet18", "resnet34", "resnet50", "resnet101",
+                                                "resnet8",  "resnet20", "resnet56"};
+    return names;
+}
 
 int parse_options(int argc, char** argv, Options& o) {
     CLI::App app{"Trains a ResNet on images."};

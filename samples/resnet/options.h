@@ -10,9 +10,9 @@
 namespace resnet {
 
 struct Options {
-    std::string model = "resnet20";
-    std::string stem;             // "cifar" or "imagenet"; empty: what fits the size of the images
-    std::string shortcut;         // "projection" or "padding"; empty: the model's own
+    // Empty: as the file of --weights says. Where it does not: resnet20, the stem that fits the size of the
+    // images, and the model's own shortcut.
+    std::string model, stem, shortcut;
     std::string data;             // CIFAR-10 files or a folder of images; empty: Fashion-MNIST
     std::int64_t image_size = 0;  // 0: 32, or 224 for a folder of images
     std::int64_t limit = 0;       // training images; 0: all
@@ -35,6 +35,9 @@ struct Options {
     // "fp16", or "O2" of the presets.
     const std::string& arithmetic() const { return opt_level.empty() ? precision : opt_level; }
 };
+
+// What --model may be.
+const std::vector<std::string>& model_names();
 
 // Returns -1 to go on, or the exit code of a program that has printed help or an error.
 int parse_options(int argc, char** argv, Options& options);

@@ -46,16 +46,17 @@ struct Sums {
 struct Totals {
     double loss = 0, right = 0, steps = 0, images = 0;
     double seconds = 0, all_seconds = 0;  // of training in this epoch, and in all
+    double lr = 0;                        // of the last step
 };
 
 mz::Tensor to_tensor(const Totals& t) {
-    return mz::Tensor::from(std::vector<double>{t.loss, t.right, t.steps, t.images, t.seconds, t.all_seconds},
-                            {6});
+    return mz::Tensor::from(
+        std::vector<double>{t.loss, t.right, t.steps, t.images, t.seconds, t.all_seconds, t.lr}, {7});
 }
 Totals totals_of(const mz::Tensor& stored, const std::string& path) {
     const std::vector<double> v = stored.to_vector<double>();
-    if (v.size() != 6) throw std::runtime_error(path + ": its totals are damaged");
-    return {v[0], v[1], v[2], v[3], v[4], v[5]};
+    if (v.size() != 7) throw std::runtime_error(path + ": its totals are damaged");
+    return {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
 }
 
 // Where a training stands.
@@ -66,9 +67,14 @@ struct Position {
 mz::Tensor to_tensor(const Position& p) {
     return mz::Tensor::from(std::vector<std::int64_t>{p.epoch, p.batch, p.step}, {3});
 }
-Position position_of(const mz::Tensor& stored, const std::string& path) {
+// batch is from 0 to the number of batches of an epoch: a checkpoint may lie between the last one and the
+// evaluation.
+Position position_of(const mz::Tensor& stored, const std::string& path, std::int64_t epochs,
+                     std::int64_t batches, std::int64_t total) {
     const std::vector<std::int64_t> v = stored.to_vector<std::int64_t>();
-    if (v.size() != 3) throw std::runtime_error(path + ": its position is damaged");
+    const bool possible = v.size() == 3 && v[0] >= 0 && v[0] <= epochs && v[1] >= 0 && v[1] <= batches &&
+                          v[2] == std::min(v[0] * batches + v[1], total);
+    if (!possible) throw std::runtime_error(path + ": its position is damaged");
     return {v[0], v[1], v[2]};
 }
 
@@ -96,11 +102,11 @@ public:
                      }),
           progress_(options.progress, "images") {
         if (options.resume && std::filesystem::exists(options.checkpoint)) resume();
-        log_.emplace(options.log, at_.step);
+        log_.emplace(options.log, at_.step, at_.batch == 0);
     }
 
     void run() {
-        while (at_.epoch < options_.epochs && at_.step < total_steps_) {
+        while (at_.epoch < options_.epochs && (at_.step < total_steps_ || at_.batch > 0)) {
             model_.train();
             epoch();
             evaluate();
@@ -135,7 +141,7 @@ private:
         const mz::Tensor logits = precision_.forward(model_, batch.x);
         const mz::Tensor loss =
             mz::cross_entropy(logits, batch.y, {.label_smoothing = options_.label_smoothing});
-        lr_ = optimizer_.lr();
+        totals_.lr = optimizer_.lr();
         precision_.step(loss);
         scheduler_.step();
         sums_.add(loss.detach(), number_right(logits.detach(), batch.y), batch.x.size(0));
@@ -179,7 +185,7 @@ private:
                    .epoch = at_.epoch + 1,
                    .step = at_.step,
                    .seconds = totals_.all_seconds,
-                   .lr = lr_,
+                   .lr = totals_.lr,
                    .skipped = optimizer_.skipped_steps(),
                    .peak_bytes = peak_bytes(cpu, mz::memory_stats(options_.device).max_allocated)};
         if (precision_.scaled()) row.scale = precision_.scale();
@@ -225,7 +231,8 @@ private:
         const std::string& path = options_.checkpoint;
         const mz::io::Checkpoint checkpoint = mz::io::load_checkpoint(path);
         training::check_same_settings(training::entry(checkpoint, path, "settings"), settings_, path);
-        at_ = position_of(training::entry(checkpoint, path, "position"), path);
+        at_ = position_of(training::entry(checkpoint, path, "position"), path, options_.epochs,
+                          images_.train.size(), total_steps_);
         totals_ = totals_of(training::entry(checkpoint, path, "totals"), path);
         model_.load_state_dict(checkpoint.model);
         optimizer_.load_state_dict(checkpoint.optimizer);
@@ -247,7 +254,6 @@ private:
     Position at_;
     Totals totals_;
     Sums sums_;
-    double lr_ = 0;       // of the last step
     double started_ = 0;  // the training second at which the sums began
 };
 
