@@ -113,13 +113,13 @@ int parse_and_run(int argc, char** argv) {
     std::string dtype = "float32", network = "resnet50";
     CLI::App app{"Measures the convolutions of a network, each alone and summed."};
     app.option_defaults()->always_capture_default();
-    app.add_option("threads", threads, "CPU threads")->transform(program::thread_count());
-    app.add_option("batch", batch, "images")->transform(program::in_range<std::int64_t>(1, 4096));
-    app.add_option("dtype", dtype, "of images and weights")
+    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    app.add_option("--batch", batch, "images")->transform(program::in_range<std::int64_t>(1, 4096));
+    app.add_option("--dtype", dtype, "of images and weights")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
-    app.add_option("seconds", seconds_per_case, "of measuring each pass of a layer")
+    app.add_option("--seconds", seconds_per_case, "of measuring each pass of a layer")
         ->transform(program::in_range(1e-3, 1e6));
-    app.add_option("network", network, "with CIFAR's stem")->check(CLI::IsMember({"resnet50", "resnet20"}));
+    app.add_option("--network", network, "with CIFAR's stem")->check(CLI::IsMember({"resnet50", "resnet20"}));
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     cpu::set_num_threads(threads);
     const std::span<const Layer> small = resnet20, large = resnet50;
