@@ -23,7 +23,8 @@ struct Settings {
     double lr = 0.05, momentum = 0.9, weight_decay = 5e-4, scale = 65536;
     bool values = true;
 
-    bool mixed() const { return precision != "fp32"; }
+    mz::Dtype dtype() const { return precision == "fp64" ? mz::float64 : mz::float32; }
+    bool mixed() const { return precision == "bf16" || precision == "fp16"; }
     mz::amp::AutocastOptions autocast() const {
         return {.dtype = precision == "bf16" ? mz::bfloat16 : mz::float16, .enabled = mixed()};
     }
@@ -103,9 +104,10 @@ const mz::Tensor& entry(const mz::StateDict& state, const std::string& wanted) {
 }
 
 mz::data::Batch batch_of(const Settings& s, const mz::StateDict& batches, std::int64_t step) {
+    // In float32 as PyTorch has them, whatever is computed with them then.
     const mz::Tensor pixels = entry(batches, "images")[step].to(mz::float32) / 255.0;
     const mz::Tensor x = (pixels - mz::Tensor::from(mean, {3})) / mz::Tensor::from(stddev, {3});
-    return {x.to(s.device), entry(batches, "labels")[step].contiguous().to(s.device)};
+    return {x.to(s.dtype()).to(s.device), entry(batches, "labels")[step].contiguous().to(s.device)};
 }
 
 // The results of the stages, logits, loss and gradients of the first batch, while training.
@@ -169,6 +171,7 @@ void run(const Settings& s) {
     mz::manual_seed(1);
     mz::nn::ResNet net(config_of(s));
     const mz::StateDict batches = weights_and_batches(s, net);
+    net.to(s.dtype());
     net.to(s.device);
     mz::StateDict results;
     if (s.values) {
@@ -189,7 +192,7 @@ int parse_and_run(int argc, char** argv) {
     CLI::App app{"Writes weights, batches and results of a ResNet for a comparison with PyTorch."};
     app.option_defaults()->always_capture_default();
     app.add_option("folder", s.folder, "where the files go")->required()->check(CLI::ExistingDirectory);
-    app.add_option("--precision", s.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    app.add_option("--precision", s.precision)->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}));
     app.add_option("--depth", s.depth, "8, 18, 20, 34, 50, 56 or 101")
         ->transform(program::in_range<std::int64_t>(1, 1000));
     app.add_option("--stem", s.stem, "default: that of the depth")

@@ -21,14 +21,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 # How many times further from float64 than PyTorch.
 FACTOR = 1.5
 # Largest relative difference of a loss among the first 100 in float32, and of the mean of losses 80 to 100; of running statistics.
-LOSS, MEAN, RUNNING = 1e-5, 0.005, {"fp32": 1e-5, "bf16": 5e-2, "fp16": 1e-2}
+LOSS, MEAN, RUNNING = 1e-5, 0.005, {"fp64": 1e-9, "fp32": 1e-5, "bf16": 5e-2, "fp16": 1e-2}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the built resnet_parity")
     parser.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="an interpreter that has torch; repeatable")
-    parser.add_argument("--precisions", default="fp32,bf16,fp16")
+    parser.add_argument("--precisions", default="fp32,bf16,fp16", help="also fp64: training without the rounding that it amplifies")
     parser.add_argument("--threads", type=THREADS, default=2)
     parser.add_argument("--lr", type=RATE)
     parser.add_argument("--scale", type=number(float, 1, 1e30))
@@ -80,8 +80,8 @@ def compare_training(precision, run, control, failures):
     own, other = run["mezzo_losses"], run["losses"]
     first, itself = largest_difference(own, other), control and largest_difference(control["losses"], other)
     late = abs(statistics.fmean(own[79:100]) / statistics.fmean(other[79:100]) - 1) if len(own) >= 100 else None
-    if precision == "fp32" and first > max(LOSS, FACTOR * (itself or 0)):
-        failures.append(f"fp32: losses differ by {first:.2e}, PyTorch's in its two layouts by {itself or 0:.2e}")
+    if precision in ("fp64", "fp32") and first > max(LOSS, FACTOR * (itself or 0)):
+        failures.append(f"{precision}: losses differ by {first:.2e}, PyTorch's in its two layouts by {itself or 0:.2e}")
     if late is not None and late > MEAN:
         failures.append(f"{precision}: the means of losses 80 to 100 differ by {late:.2%}")
     running_itself = (control or {}).get("running_itself") or 0

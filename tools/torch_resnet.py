@@ -25,7 +25,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=["values", "train", "fit"])
     parser.add_argument("folder", nargs="?", type=pathlib.Path)
-    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "fp16"])
+    parser.add_argument("--precision", default="fp32", choices=["fp64", "fp32", "bf16", "fp16"])
     parser.add_argument("--threads", type=THREADS, default=2)
     parser.add_argument("--layout", default="channels_last", choices=["channels_last", "nchw"])
     fit = parser.add_argument_group("fit")
@@ -43,6 +43,8 @@ def arguments():
     args = parser.parse_args()
     if args.mode == "fit" and args.data is None:
         parser.error("fit needs --data DIR")
+    if args.mode == "fit" and args.precision == "fp64":
+        parser.error("fit has no fp64")
     if args.mode != "fit" and args.folder is None:
         parser.error(f"{args.mode} needs FOLDER")
     return args
@@ -58,7 +60,8 @@ from torch import nn  # noqa: E402
 import torch_resnet_model as model  # noqa: E402
 from torch_bert_model import read_safetensors  # noqa: E402
 
-DTYPE = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[ARGS.precision]
+REAL = torch.float64 if ARGS.precision == "fp64" else torch.float32
+DTYPE = {"fp64": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[ARGS.precision]
 FORMAT = torch.channels_last if ARGS.layout == "channels_last" else torch.contiguous_format
 # Of CIFAR-10's training images, of values in [0, 1]. The deviations are the means of each image's own, as in many published recipes;
 # those of all pixels together are 0.2470, 0.2435, 0.2616.
@@ -78,9 +81,9 @@ def load():
     batches = read_safetensors(ARGS.folder / "batches.safetensors")
 
     def batch(step):
-        return prepared(batches["images"][step], settings["mean"], settings["stddev"]), batches["labels"][step]
+        return prepared(batches["images"][step], settings["mean"], settings["stddev"]).to(REAL), batches["labels"][step]
 
-    return settings, net.to(memory_format=FORMAT), batch, len(batches["labels"])
+    return settings, net.to(REAL).to(memory_format=FORMAT), batch, len(batches["labels"])
 
 
 def results_of(net, dtype, images, labels):
