@@ -147,6 +147,23 @@ TEST_CASE("conv kernels: more pixels than a block", "[conv]") {
     });
 }
 
+TEST_CASE("conv kernels: windows of many chunks", "[conv]") {
+    for_isas([] {
+        for (const Dtype dtype : {float32, bfloat16})
+            for (const Dtype weight_grad : {float32, bfloat16})
+                check({.n = 15,
+                       .h = 32,
+                       .w = 33,
+                       .c = 16,
+                       .o = 5,
+                       .kernel = 3,
+                       .padding = 1,
+                       .dtype = dtype,
+                       .beta = 1,
+                       .weight_grad = weight_grad});
+    });
+}
+
 TEST_CASE("conv kernels: a weight gradient in 16 bit is rounded once", "[conv]") {
     for_isas([] {
         for (const Dtype dtype : {float16, bfloat16})
@@ -206,6 +223,7 @@ TEST_CASE("conv kernels: the number of threads changes no bit", "[conv]") {
         {.n = 2, .h = 16, .w = 16, .c = 64, .o = 64, .kernel = 3, .stride = 2, .padding = 1},
         {.n = 2, .h = 32, .w = 32, .c = 64, .o = 64, .kernel = 1},
         {.n = 1, .h = 4, .w = 4, .c = 256, .o = 128, .kernel = 3, .padding = 1},
+        {.n = 15, .h = 32, .w = 33, .c = 16, .o = 5, .kernel = 3, .padding = 1},
         {.n = 2, .h = 12, .w = 12, .c = 64, .o = 64, .kernel = 3, .padding = 1, .groups = 64},
         {.n = 2, .h = 12, .w = 12, .c = 32, .o = 64, .kernel = 3, .padding = 1, .groups = 2},
         {.n = 1, .h = 3, .w = 3, .c = 3, .o = 2, .kernel = 3, .padding = 1},

@@ -23,6 +23,9 @@ namespace {
 // gemm() packs for each matrix.
 constexpr std::int64_t chunk_bytes = 1 << 19, most_bytes = 1 << 22, least_rows = 256;
 
+// Of a gradient whose windows are summed in parts: parts, and the floats of all their sums.
+constexpr std::int64_t most_parts = 16, part_floats = 1 << 17;
+
 // Per thread that calls; grows to the size of a chunk.
 struct Scratch {
     Buffer windows, result;
@@ -38,6 +41,8 @@ std::int64_t chunk_rows(const Windows& x) {
     const std::int64_t rows = std::max(chunk_bytes / row, std::min(least_rows, most_bytes / row));
     return std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, x.count()));
 }
+
+std::int64_t chunks_of(std::int64_t count, std::int64_t rows) { return (count + rows - 1) / rows; }
 
 // Whether the source itself is the matrix of windows.
 bool in_place(const Windows& x) {
@@ -104,28 +109,39 @@ void place(const WindowProduct& p, std::int64_t group, std::int64_t begin, std::
     }
 }
 
+// Windows [begin, begin + g.m) times the weight.
+void multiply_chunk(const WindowProduct& p, const Windows& x, std::int64_t group, std::int64_t begin,
+                    Gemm g) {
+    const auto size = std::int64_t(size_of(p.result.type));
+    const WindowMatrix a = matrix_of(x, begin, g.m);
+    g.a = a.data, g.lda = a.ld;
+    const bool direct = p.result.dense();
+    g.ldc = direct ? p.result.pixel : g.n;
+    g.c = direct ? p.result.data + (begin * p.result.pixel + group * g.n) * size
+                 : scratch().result.get<char>(g.m * g.n * size);
+    gemm(g);
+    if (!direct) place(p, group, begin, g.m, static_cast<const char*>(g.c));
+}
+
 void multiply_group(const WindowProduct& p, std::int64_t group) {
     const Windows x = group_of(p.windows, group);
     const WeightMatrix weight(p, group);
-    const auto size = std::int64_t(size_of(p.result.type)), columns = p.columns();
-    Gemm g{.n = columns, .k = x.steps(), .trans_b = weight.transposed};
+    Gemm g{.n = p.columns(), .k = x.steps(), .trans_b = weight.transposed};
     g.a_type = x.type;
     g.b = weight.data, g.b_type = p.weight.type, g.ldb = weight.ld;
     g.c_type = p.result.type;
-    g.bias = p.bias ? p.bias + group * columns * std::int64_t(size_of(p.bias_type)) : nullptr;
+    g.bias = p.bias ? p.bias + group * g.n * std::int64_t(size_of(p.bias_type)) : nullptr;
     g.bias_type = p.bias_type;
-    const bool direct = p.result.dense();
-    const std::int64_t rows = in_place(x) && direct ? x.count() : chunk_rows(x);
-    for (std::int64_t begin = 0; begin < x.count(); begin += rows) {
-        g.m = std::min(rows, x.count() - begin);
-        const WindowMatrix a = matrix_of(x, begin, g.m);
-        g.a = a.data, g.lda = a.ld;
-        g.ldc = direct ? p.result.pixel : columns;
-        g.c = direct ? p.result.data + (begin * p.result.pixel + group * columns) * size
-                     : scratch().result.get<char>(g.m * columns * size);
-        gemm(g);
-        if (!direct) place(p, group, begin, g.m, static_cast<const char*>(g.c));
-    }
+    const std::int64_t rows = in_place(x) && p.result.dense() ? x.count() : chunk_rows(x),
+                       chunks = chunks_of(x.count(), rows);
+    // Where there are many chunks each is one thread's work; otherwise the threads share each.
+    parallel_for(chunks, chunks >= 4 * num_threads() ? 1 : chunks, [&](std::int64_t first, std::int64_t end) {
+        Gemm one = g;
+        for (std::int64_t begin = first * rows; begin < std::min(end * rows, x.count()); begin += rows) {
+            one.m = std::min(rows, x.count() - begin);
+            multiply_chunk(p, x, group, begin, one);
+        }
+    });
 }
 
 // result = beta * result + sums, for a result that is not the sums' own memory.
@@ -151,6 +167,35 @@ bool multiplies_in_place(const WindowProduct& p) {
     return g.k > 0 && worth_packing(g) && !has_matrix_units(g);
 }
 
+// Into how many parts the windows of a gradient go, whose sums are then added in order, so that threads have
+// work where the gradient is small: a number that depends on the sizes only.
+std::int64_t gradient_parts(const WindowGradient& p) {
+    if (p.result_type == float64) return 1;
+    const std::int64_t chunks = chunks_of(p.windows.count(), chunk_rows(p.windows));
+    const std::int64_t one = std::max<std::int64_t>(1, p.outputs * p.windows.steps());
+    return std::clamp<std::int64_t>(std::min(chunks / 2, part_floats / one), 1, most_parts);
+}
+
+// The sums of windows [begin, end) times their gradients, of one group; `g` says where to.
+void add_windows(const WindowGradient& p, std::int64_t group, std::int64_t begin, std::int64_t end, Gemm g) {
+    const Windows x = group_of(p.windows, group);
+    g.m = p.group_outputs(), g.n = x.steps(), g.trans_a = true;
+    g.a_type = p.gradient_type, g.lda = p.outputs;
+    g.b_type = x.type;
+    g.c = static_cast<char*>(g.c) + group * g.m * g.n * std::int64_t(size_of(g.c_type)), g.ldc = g.n;
+    const auto size = std::int64_t(size_of(p.gradient_type));
+    const std::int64_t most = in_place(x) ? std::max<std::int64_t>(end - begin, 1) : chunk_rows(x);
+    do {
+        g.k = std::min(most, end - begin);
+        const WindowMatrix b = matrix_of(x, begin, g.k);
+        g.a = p.gradient ? p.gradient + (begin * p.outputs + group * g.m) * size : nullptr;
+        g.b = b.data, g.ldb = b.ld;
+        gemm(g);
+        g.beta = 1;
+        begin += g.k;
+    } while (begin < end);
+}
+
 bool adds_by_vectors(const WindowGradient& p) {
     if (p.result_type == float64) return false;
     Gemm g{.m = p.group_outputs(), .n = p.windows.steps(), .k = p.windows.count(), .trans_a = true};
@@ -170,32 +215,28 @@ void multiply_windows(const WindowProduct& p) {
 void add_window_gradient(const WindowGradient& p) {
     if (is_depthwise(p)) return add_depthwise_gradient(p);
     if (adds_by_vectors(p)) return add_window_gradient_by_vectors(p);
-    const bool own_sums = p.result_type == float32 || p.result_type == float64;
-    const std::int64_t rows = p.group_outputs(), columns = p.windows.steps();
+    const std::int64_t parts = gradient_parts(p), count = p.outputs * p.windows.steps();
+    const bool own_sums = parts == 1 && (p.result_type == float32 || p.result_type == float64);
     Buffer buffer;
-    char* const sums = own_sums ? p.result : buffer.get<char>(p.outputs * columns * 4);
-    Gemm g{.m = rows, .n = columns, .trans_a = true};
-    g.a_type = p.gradient_type, g.lda = p.outputs;
-    g.b_type = p.windows.type;
-    g.c_type = own_sums ? p.result_type : float32, g.ldc = columns;
-    const auto size = std::int64_t(size_of(p.gradient_type));
-    for (std::int64_t group = 0; group < p.groups; ++group) {
-        const Windows x = group_of(p.windows, group);
-        const std::int64_t all = x.count(),
-                           most = in_place(x) ? std::max<std::int64_t>(all, 1) : chunk_rows(x);
-        g.c = sums + group * rows * columns * std::int64_t(size_of(g.c_type));
-        std::int64_t begin = 0;
-        do {
-            g.k = std::min(most, all - begin);
-            const WindowMatrix b = matrix_of(x, begin, g.k);
-            g.a = p.gradient ? p.gradient + (begin * p.outputs + group * rows) * size : nullptr;
-            g.b = b.data, g.ldb = b.ld;
-            g.beta = begin > 0 ? 1 : own_sums ? float(p.beta) : 0;
-            gemm(g);
-            begin += g.k;
-        } while (begin < all);
-    }
-    if (!own_sums) finish_gradient(p, reinterpret_cast<const float*>(sums));
+    float* const sums = own_sums ? nullptr : buffer.get<float>(parts * count);
+    const std::int64_t all = p.windows.count(), rows = chunk_rows(p.windows), work = parts * p.groups;
+    const auto begin_of = [&](std::int64_t part) {
+        return std::min(all, part * chunks_of(all, rows) / parts * rows);
+    };
+    parallel_for(work, parts == 1 ? work : 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t u = begin; u < end; ++u) {
+            const std::int64_t part = u / p.groups;
+            Gemm g;
+            g.c = own_sums ? static_cast<void*>(p.result) : sums + part * count;
+            g.c_type = own_sums ? p.result_type : float32;
+            g.beta = own_sums ? float(p.beta) : 0;
+            add_windows(p, u % p.groups, begin_of(part), begin_of(part + 1), g);
+        }
+    });
+    if (own_sums) return;
+    for (std::int64_t part = 1; part < parts; ++part)
+        for (std::int64_t i = 0; i < count; ++i) sums[i] += sums[part * count + i];
+    finish_gradient(p, sums);
 }
 
 }  // namespace mezzo::cpu
