@@ -115,11 +115,24 @@ TEST_CASE("apex: initialize checks model and optimizer", "[apex]") {
     CHECK_THROWS_WITH(amp::initialize(half, optimizer), Contains("layer.weight is float16"));
 }
 
+// A float16 loss of 2.5 times the first scale, 65536, would be infinite, and so would be its gradient.
+TEST_CASE("apex: the first step of O1 and O2 is not skipped because of the loss's own dtype", "[apex]") {
+    for (const char* level : {"O1", "O2"}) {
+        Setup s({.opt_level = level}, 1e-6);
+        s.handle.scale_loss(mean(s.handle.forward(s.model, full({1, 1}, 2.5)) * 0.125 + 2.25), s.optimizer,
+                            [](const Tensor& scaled) { scaled.backward(); });
+        s.optimizer.step();
+        CHECK(s.optimizer.skipped_steps() == 0);
+        CHECK(s.handle.scaler().get_scale() == 65536);
+    }
+}
+
 TEST_CASE("apex: what runs in which dtype", "[apex]") {
     const Tensor x = full({1, 1}, 1.0001);
     Setup o0({.opt_level = "O0"}), o1({.opt_level = "O1"}), o2({.opt_level = "O2"}), o3({.opt_level = "O3"});
     CHECK(o0.handle.forward(o0.model, x).item<float>() == 1.0001f);
-    CHECK(o1.handle.forward(o1.model, x).dtype() == float16);
+    CHECK(o1.handle.forward(o1.model, x).dtype() == float32);
+    CHECK(o1.handle.forward(o1.model, x).item<float>() == 1);
     CHECK(o2.handle.forward(o2.model, x).dtype() == float32);
     CHECK(o2.handle.forward(o2.model, x).item<float>() == 1);
     CHECK(o0.weight().dtype() == float32);

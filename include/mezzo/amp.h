@@ -49,8 +49,8 @@ public:
     // One per loss. Error(value) for a number outside [0, num_losses), here and in scale_loss().
     [[nodiscard]] GradScaler& scaler(int loss_id = 0);
 
-    // Runs model(x) as the preset says: under Autocast, or with x cast to the model's dtype and the result
-    // cast to float32.
+    // Runs model(x) as the preset says, under Autocast or with x cast to the model's dtype. A floating result
+    // comes as float32, so that a loss of it is float32 at every level, whose scaled gradient fits.
     template <class Model> Tensor forward(Model& model, const Tensor& x) const {
         const Tensor input = cast_input(x);
         const Autocast scope({.dtype = low_, .enabled = properties_.autocast});

@@ -141,7 +141,8 @@ Tensor Handle::cast_input(const Tensor& x) const {
 }
 
 Tensor Handle::cast_output(const Tensor& y) const {
-    return properties_.cast_model_type != CastModel::none && is_floating(y.dtype()) ? y.to(float32) : y;
+    const bool converted = properties_.autocast || properties_.cast_model_type != CastModel::none;
+    return converted && is_floating(y.dtype()) ? y.to(float32) : y;
 }
 
 namespace {
