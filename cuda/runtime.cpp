@@ -10,6 +10,7 @@
 
 #include "core/capture.h"
 #include "cuda/capture_owner.h"
+#include "cuda/last_error.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {
@@ -356,6 +357,8 @@ void Marker::wait() const {
 }
 
 void count_launch() { launch_count.fetch_add(1, std::memory_order_relaxed); }
+
+void clear_error() noexcept { cudaGetLastError(); }
 
 void check_launch() { ok(cudaGetLastError(), "kernel launch"); }
 

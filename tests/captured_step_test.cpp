@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "autograd/state.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/runtime.h"
 #include "mezzo/mezzo.h"
 #include "tests/support.h"
@@ -20,6 +21,9 @@ bool no_device() {
     WARN("no CUDA device: skipped");
     return true;
 }
+
+// Without the workspace of the GEMM library, which the device keeps once a product has asked for it.
+std::size_t allocated() { return memory_stats(gpu).allocated - cuda::workspace_bytes(); }
 
 struct Recipe {
     Dtype compute = float16;
@@ -361,7 +365,7 @@ TEST_CASE("captured step: a replay is one launch, and neither waits nor allocate
 TEST_CASE("captured step: the planned peak is the peak", "[cuda]") {
     if (no_device()) return;
     const LiveObjects objects = live_objects();
-    const std::size_t at_start = memory_stats(gpu).allocated;
+    const std::size_t at_start = allocated();
     {
         Training t;
         const Tensors in{values(64, 1), values(64, 2)};
@@ -388,7 +392,7 @@ TEST_CASE("captured step: the planned peak is the peak", "[cuda]") {
         CHECK(memory_stats(gpu).allocated < eager);  // its inputs are gone too
         CHECK(captured.statistics().graphs == 0);
     }
-    CHECK(memory_stats(gpu).allocated == at_start);
+    CHECK(allocated() == at_start);
     CHECK(live_objects().tensors == objects.tensors);
     CHECK(live_objects().storages == objects.storages);
     CHECK(live_objects().nodes == objects.nodes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/fallbacks.h"
 #include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
@@ -9,11 +10,6 @@
 
 namespace mezzo::cuda {
 namespace {
-
-bool library_takes(const Gemm& g) {
-    if (g.a_type != g.b_type || g.k == 0) return false;
-    return g.c_type == g.a_type || (is_16bit(g.a_type) && g.c_type == float32);
-}
 
 void check_gemm(const Gemm& g) {
     check(g.m >= 0 && g.n >= 0 && g.k >= 0 && g.batch >= 0, ErrorKind::shape,
@@ -55,8 +51,9 @@ lt::Epilogue epilogue_for(GemmService& s, const Gemm& g) {
     return choice ? choice->epilogue : usual;
 }
 
-// The whole product by mezzo's own kernels.
-void without_library(const Gemm& g) {
+// The whole product by mezzo's own kernels, because the library does not do it.
+void without_library(const Gemm& g, const std::string& reason) {
+    if (g.k > 0) count_fallback(g, reason);
     Gemm product = g;
     if (g.kept != nullptr) product.activation = Activation::none;
     gemm_fallback(product);
@@ -73,13 +70,14 @@ void gemm(const Gemm& g) {
     if (g.m == 0 && g.bias_grad != nullptr)
         fill_zero(g.bias_grad, static_cast<std::size_t>(g.n) * size_of(lt::bias_grad_type(g.c_type)));
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-    if (!library_takes(g)) return without_library(g);
+    if (const char* reason = outside_library(g)) return without_library(g, reason);
     GemmService& s = gemm_service();
     const std::lock_guard lock(s.mutex);
     const lt::Epilogue epilogue = epilogue_for(s, g);
     if (run_library(s, g, epilogue)) return;
     if (epilogue != lt::Epilogue::none && run_library(s, g, lt::Epilogue::none)) return;
-    without_library(g);
+    const std::string refusal = lt::refusal(*plan_for(s, g, lt::Epilogue::none).plan);
+    without_library(g, refusal.empty() ? "no algorithm executes and sums correctly" : refusal);
 }
 
 }  // namespace mezzo::cuda

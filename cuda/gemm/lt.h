@@ -30,7 +30,8 @@ std::shared_ptr<Plan> make_plan(const Problem& problem);
 
 // Algorithms for the plan, the one that is expected to be fastest first, with partial sums of at least
 // float32. It is normal that there are none. The alignments of bias and aux are taken from the operands,
-// those of matrices from the problem.
+// those of matrices from the problem. Throws Error(memory) if the library has no memory for its own use, even
+// after the allocator's cache was released.
 std::vector<Algo> heuristics(Plan& plan, const Operands& operands, std::size_t max_workspace, int max_count);
 
 // Whether an algorithm from a file is one that heuristics() may have given for the plan; also sets the
@@ -67,7 +68,11 @@ std::string describe(const Algo& algo);
 std::uint64_t version();
 
 // Enqueues the GEMM on the current stream. False if the library refuses the algorithm; the caller then tries
-// the next one.
+// the next one. Throws Error(memory) as heuristics() does.
 bool run(Plan& plan, const Algo& algo, const Operands& operands);
+
+// The last call for the plan that gave no algorithm or refused to execute one, with its status; "" if there
+// was none.
+std::string refusal(const Plan& plan);
 
 }  // namespace mezzo::cuda::lt

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 
 #include "core/capture.h"
 #include "cuda/gemm/memory.h"
@@ -111,7 +112,9 @@ std::vector<lt::Epilogue> gradient_epilogues(const Gemm& g) {
     const bool is_relu = g.activation == Activation::relu;
     std::vector<lt::Epilogue> epilogues;
     if (is_relu ? mask_fits(g) : g.activation == Activation::gelu_tanh && matrix_fits(g, g.kept)) {
-        if (g.bias_grad != nullptr && alignment_of(g.bias_grad) >= vector_alignment)
+        // cuBLASLt gives the sums in C's type, and a bias's gradient is never rounded to 16 bit
+        const bool sums_fit = lt::bias_grad_type(g.c_type) == g.c_type;
+        if (g.bias_grad != nullptr && sums_fit && alignment_of(g.bias_grad) >= vector_alignment)
             epilogues.push_back(is_relu ? drelu_bgrad : dgelu_tanh_bgrad);
         epilogues.push_back(is_relu ? drelu : dgelu_tanh);
     }
@@ -221,6 +224,17 @@ bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& 
     if (!lt::run(*cached.plan, algo, operands)) return false;
     finish(g, epilogue);
     return true;
+}
+
+const char* outside_library(const Gemm& g) {
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    if (g.k == 0) return "nothing to sum";
+    if (g.a_type != g.b_type) return "operands of two dtypes";
+    if (g.c_type != g.a_type && !(is_16bit(g.a_type) && g.c_type == float32))
+        return "a result of another dtype than the operands";
+    if (g.batch > most) return "more than 2^31 - 1 matrices";
+    if (std::max({g.m, g.n, g.k}) > most) return "more than 2^31 - 1 rows or columns";
+    return nullptr;
 }
 
 std::vector<lt::Epilogue> epilogues_of(const Gemm& g) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -27,12 +28,17 @@ struct FakeLt {
     // to 16 bit.
     enum class BiasGrad { right, added, short_of_a_row, rounded };
     BiasGrad bias_grad = BiasGrad::right;
-    bool half_slope = false;    // gelu_tanh has the derivative 1/2 everywhere below 1
-    std::size_t workspace = 0;  // bytes the candidates ask for
-    double ms[3] = {};          // by which a run of a candidate moves the emulated clock
-    double fused_ms = 0;        // more if it has an epilogue
-    double aux_ms = 0;          // more if it has aux
-    double bias_grad_ms = 0;    // more if it has the gradient of a bias
+    bool half_slope = false;  // gelu_tanh has the derivative 1/2 everywhere below 1
+    // Bytes the candidates ask for; if not given, what their sums take from k = 64 on, and none below.
+    std::optional<std::size_t> workspace;
+    // Device memory that a call takes for itself; where there is less, its status is CUBLAS_STATUS_ALLOC_FAILED.
+    std::size_t handle_bytes = 0, heuristic_bytes = 0, matmul_bytes = 0;
+    int create_status = 0;    // of cublasLtCreate, if it is to fail
+    int status_of_none = 15;  // of the heuristic where it has no algorithm: CUBLAS_STATUS_NOT_SUPPORTED
+    double ms[3] = {};        // by which a run of a candidate moves the emulated clock
+    double fused_ms = 0;      // more if it has an epilogue
+    double aux_ms = 0;        // more if it has aux
+    double bias_grad_ms = 0;  // more if it has the gradient of a bias
     // The last candidate is proposed first where all operands consist of whole 16 bytes.
     bool vector_algorithm = false;
     // Configurations that heuristics() does not propose, by number: milliseconds of a run, negative where the

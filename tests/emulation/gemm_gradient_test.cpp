@@ -194,6 +194,33 @@ TEST_CASE("gemm gradient: library, library and own sums, or own kernel, whicheve
     }
 }
 
+TEST_CASE("gemm gradient: beside 16-bit results the sums are mezzo's own, in float32",
+          "[cuda][gemm][emulation]") {
+    const Clock clock;
+    for (const Activation activation : {Activation::relu, Activation::gelu_tanh}) {
+        Gradient x(activation);
+        const auto halves = [](const std::vector<float>& v) {
+            return std::vector<float16_t>(v.begin(), v.end());
+        };
+        const DeviceArray<float16_t> a(halves(x.host_a)), b(halves(x.host_b)), c(x.c.size()),
+            kept(halves(x.kept.host()));
+        x.g.a = a.data(), x.g.b = b.data(), x.g.c = c.data(), x.g.kept = kept.data();
+        x.g.a_type = x.g.b_type = x.g.c_type = float16;
+        cuda::gemm(x.g);
+        REQUIRE(fake_lt.last_problem.epilogue ==
+                (activation == Activation::relu ? Epilogue::drelu : Epilogue::dgelu_tanh));
+        const auto got = c.host();
+        const auto sums = x.sums.host();
+        for (std::size_t j = 0; j < 16; ++j) {
+            double total = 0;
+            for (std::size_t i = 0; i < std::size_t(rows); ++i) total += float(got[i * 16 + j]);
+            REQUIRE(sums[j] == Approx(total).margin(1e-4));
+        }
+    }
+    // it was not even asked: the documented type of the sums is that of the result
+    for (const cuda::lt::Problem& p : fake_lt.problems) REQUIRE_FALSE(has_bias_grad(p.epilogue));
+}
+
 TEST_CASE("gemm gradient: without autotune the library does the product only", "[cuda][gemm][emulation]") {
     const Clock clock;
     cuda::set_gemm_options({});

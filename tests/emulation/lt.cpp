@@ -1,27 +1,21 @@
-// cuda/gemm/lt.h on the emulated device: linked in place of cuda/gemm/cublaslt.cpp. It is as strict as the
-// real library about what it takes, and can misbehave in the ways that are known of the real one.
-#include "cuda/gemm/lt.h"
-
-#include <algorithm>
+// The products of the stand-in for cuBLASLt (tests/emulation/cublaslt.cpp) and its algorithms, linked in place
+// of cuda/gemm/cublaslt_search.cpp. They can be wrong in the ways that are known of the real library.
 #include <cmath>
 
 #include "core/values.h"
+#include "cuda/gemm/cublaslt.h"
 #include "cuda/runtime.h"
-#include "mezzo/error.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/fake_lt.h"
+#include "tests/emulation/fake_product.h"
 
 namespace mezzo::cuda::lt {
-
-struct Plan {
-    Problem problem;
-};
-
 namespace {
 
+using emulation::candidate_count;
+using emulation::exists;
 using emulation::fake_lt;
 using emulation::FakeLt;
-constexpr int candidate_count = 3;
 
 double load(const void* p, Dtype dtype, std::int64_t i) {
     return visit_dtype<Dtypes::floating>(dtype, [&]<class T>(std::type_identity<T>) {
@@ -174,84 +168,13 @@ void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t
     });
 }
 
-// Whether the pointer has the alignment that the plan was made for.
-bool aligned(const void* p, std::uint16_t alignment) {
-    return p != nullptr && reinterpret_cast<std::uintptr_t>(p) % alignment == 0;
-}
-
-bool whole_vectors(const Problem& p) {
-    const auto fits = [](std::uint16_t alignment, std::int64_t ld, Dtype dtype) {
-        return alignment >= 16 && ld * std::int64_t(size_of(dtype)) % 16 == 0;
-    };
-    return fits(p.align_a, p.lda, p.a_type) && fits(p.align_b, p.ldb, p.b_type) &&
-           fits(p.align_d, p.ldd, p.d_type);
-}
-
-bool takes(Epilogue epilogue) {
-    return !(fake_lt.no_fused && epilogue != Epilogue::none) && !fake_lt.refused.contains(epilogue);
-}
-
-// Algorithms beyond the candidates are the hidden ones.
-bool exists(std::uint64_t number) {
-    const std::uint64_t hidden = number - candidate_count;
-    return number < candidate_count || (hidden < fake_lt.hidden_ms.size() && fake_lt.hidden_ms[hidden] >= 0);
-}
-
+// Milliseconds of a run.
 double ms_of(int number) {
     return number < candidate_count ? fake_lt.ms[number]
                                     : fake_lt.hidden_ms.at(std::size_t(number - candidate_count));
 }
 
 }  // namespace
-
-std::shared_ptr<Plan> make_plan(const Problem& p) {
-    ++fake_lt.plans;
-    const bool types =
-        p.a_type == p.b_type && (p.d_type == p.a_type || (is_16bit(p.a_type) && p.d_type == float32));
-    check(types, ErrorKind::backend, "fake lt: unsupported types ", p.a_type, ", ", p.b_type, ", ", p.d_type);
-    check(p.lda >= (p.trans_a ? p.k : p.m) && p.ldb >= (p.trans_b ? p.n : p.k) && p.ldd >= p.m,
-          ErrorKind::backend, "fake lt: bad leading dimension");
-    check(!has_bias(p.epilogue) || p.align_bias >= 16, ErrorKind::backend,
-          "fake lt: bias is not 16-byte aligned");
-    check(!has_bias_grad(p.epilogue) || p.align_bias >= 16, ErrorKind::backend,
-          "fake lt: the bias's gradient is not 16-byte aligned");
-    check(!has_aux(p.epilogue) || p.align_aux >= 16, ErrorKind::backend,
-          "fake lt: aux is not 16-byte aligned");
-    check(!has_aux(p.epilogue) || has_mask(p.epilogue) || (p.ldd % 8 == 0 && p.stride_d % 8 == 0),
-          ErrorKind::backend, "fake lt: aux has no rows of 8 elements");
-    check(!(has_mask(p.epilogue) || is_gradient(p.epilogue)) || (p.batch == 1 && p.beta_is_zero),
-          ErrorKind::backend, "fake lt: a batch or beta with a mask or a gradient");
-    check(p.k > 0, ErrorKind::backend, "fake lt: k == 0");
-    return std::make_shared<Plan>(Plan{p});
-}
-
-std::vector<Algo> heuristics(Plan& plan, const Operands& o, std::size_t max_workspace, int max_count) {
-    ++fake_lt.heuristics;
-    fake_lt.problems.push_back(plan.problem);
-    check(!has_bias(plan.problem.epilogue) || aligned(o.bias, plan.problem.align_bias), ErrorKind::backend,
-          "fake lt: no bias pointer");
-    check(!has_bias_grad(plan.problem.epilogue) || aligned(o.bias_grad, plan.problem.align_bias),
-          ErrorKind::backend, "fake lt: no pointer for the bias's gradient");
-    check(!has_aux(plan.problem.epilogue) || aligned(o.aux, plan.problem.align_aux), ErrorKind::backend,
-          "fake lt: no aux pointer");
-    if (fake_lt.no_algorithm || fake_lt.workspace > max_workspace) return {};
-    if (!takes(plan.problem.epilogue)) return {};
-    std::vector<Algo> algos;
-    for (int i = 0; i < candidate_count && i < max_count; ++i) {
-        Algo algo;
-        algo.data[0] = std::uint64_t(i);
-        algo.workspace = fake_lt.workspace;
-        algos.push_back(algo);
-    }
-    if (fake_lt.vector_algorithm && whole_vectors(plan.problem) && max_count >= candidate_count)
-        std::rotate(algos.begin(), algos.end() - 1, algos.end());
-    return algos;
-}
-
-bool accepts(Plan& plan, Algo& algo) {
-    algo.workspace = fake_lt.workspace;
-    return exists(algo.data[0]) && takes(plan.problem.epilogue);
-}
 
 std::vector<AlgoFamily> families(Plan&) {
     std::vector<AlgoFamily> result(2);
@@ -285,34 +208,31 @@ std::string describe(const Algo& algo) { return "algorithm " + std::to_string(al
 
 std::uint64_t version() { return fake_lt.version; }
 
-bool run(Plan& plan, const Algo& algo, const Operands& o) {
-    const Problem& p = plan.problem;
+}  // namespace mezzo::cuda::lt
+
+namespace mezzo::emulation {
+
+using namespace cuda::lt;
+
+bool exists(std::uint64_t number) {
+    const std::uint64_t hidden = number - candidate_count;
+    return number < candidate_count || (hidden < fake_lt.hidden_ms.size() && fake_lt.hidden_ms[hidden] >= 0);
+}
+
+void pass_time(const Problem& p, int number) {
+    if (options.clock_ms < 0) return;
+    const bool fused = p.epilogue != Epilogue::none;
+    options.clock_ms += ms_of(number) + (fused ? fake_lt.fused_ms : 0) +
+                        (has_aux(p.epilogue) ? fake_lt.aux_ms : 0) +
+                        (has_bias_grad(p.epilogue) ? fake_lt.bias_grad_ms : 0);
+}
+
+void multiply(const Problem& p, const Operands& o, const Algo& algo) {
     const int number = int(algo.data[0]);
-    ++fake_lt.runs;
-    count_launch();
-    if (emulation::options.clock_ms >= 0) {
-        const bool fused = p.epilogue != Epilogue::none;
-        emulation::options.clock_ms += ms_of(number) + (fused ? fake_lt.fused_ms : 0) +
-                                       (has_aux(p.epilogue) ? fake_lt.aux_ms : 0) +
-                                       (has_bias_grad(p.epilogue) ? fake_lt.bias_grad_ms : 0);
-    }
-    if (number < fake_lt.failing || o.workspace_bytes < algo.workspace) {
-        ++fake_lt.failed_runs;
-        return false;
-    }
-    check(aligned(o.a, p.align_a) && aligned(o.b, p.align_b) && aligned(o.d, p.align_d), ErrorKind::backend,
-          "fake lt: an operand is less aligned than its plan");
-    check(p.beta_is_zero == (o.beta == 0), ErrorKind::backend, "fake lt: beta differs from the plan's");
     std::int64_t k = number < fake_lt.dropping_tail ? p.k / 32 * 32 : p.k;
     const bool drops = fake_lt.hidden_dropping >= 0 && number - candidate_count == fake_lt.hidden_dropping;
     if (number < fake_lt.dropping_last || drops) --k;
     compute(p, o, algo, k);
-    fake_lt.last_algorithm = number;
-    fake_lt.last_problem = p;
-    fake_lt.last_workspace = o.workspace;
-    fake_lt.last_operands = o;
-    if (fake_lt.on_run) fake_lt.on_run(o);
-    return true;
 }
 
-}  // namespace mezzo::cuda::lt
+}  // namespace mezzo::emulation

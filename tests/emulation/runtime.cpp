@@ -13,6 +13,7 @@
 
 #include "core/capture.h"
 #include "cuda/capture_owner.h"
+#include "cuda/last_error.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"
@@ -276,6 +277,7 @@ void count_launch() {
     if (options.clock_ms >= 0) options.clock_ms += options.launch_ms;
 }
 void check_launch() {}
+void clear_error() noexcept {}
 void allow_dynamic_shared(const void*, std::size_t) {}
 unsigned grid_limit(unsigned) { return options.grid_limit; }
 
