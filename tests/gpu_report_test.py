@@ -4,6 +4,7 @@ worked out by hand, profiles, targets.
 
     gpu_report_test.py path/to/source/tree [bench-emulated gemm_search-emulated]
 """
+import collections
 import json
 import pathlib
 import subprocess
@@ -185,6 +186,32 @@ def test_properties():
         check(found == state, f"racecheck ended with {outcome}: {found}")
 
 
+def test_fallbacks():
+    """Products that cuBLASLt did not compute are a failure, however fast the step was."""
+    measured = {"framework": "mezzo", "median_ms": 1, "min_ms": 1, "queued_ms": 1, "launches": 1, "host_syncs": 0, "steps": 1,
+                "peak_device_mb": 1}
+    counted = {"gemm_fallbacks": 0, "gemm_invalid": 0, "gemm_last": "float32: CUBLAS_STATUS_NOT_SUPPORTED (15)"}
+
+    def failed(numbers):
+        result = {"case": "c", "precision": "p", "side": "mezzo", "stdout": json.dumps(numbers), "stderr": "", "exit_code": 0}
+        return report.failures(collections.defaultdict(list, machine={}, benchmark=[report.benchmark_row(result)]))
+
+    check(failed(measured | counted) == [] and failed(measured) == [], "a step without fallbacks")
+    for key in ("gemm_fallbacks", "gemm_invalid"):
+        found = failed(measured | counted | {key: 3})
+        check(len(found) == 1 and "3 " in found[0] and "NOT_SUPPORTED" in found[0], f"{key}: {found}")
+
+
+def test_bench(bench):
+    """What bench prints has all that the report reads, and its steps run on the library alone."""
+    for case in ("recipe513", "mlp64"):
+        run = subprocess.run([bench, "--case", case, "--divide", "64", "--device", "cuda", "--precision", "float16", "--seconds",
+                              "0.01"], capture_output=True, text=True, timeout=300)
+        found = report.benchmark_row({"case": case, "precision": "float16", "side": "mezzo", "stdout": run.stdout,
+                                      "stderr": run.stderr, "exit_code": run.returncode})
+        check([found.get(key) for key in report.FALLBACKS] == [0, 0, ""], f"{case}: {found}")
+
+
 def test_steps(bench):
     """The model has a line for each kernel that the recipe's step launches, and each of its lines a kernel."""
     for precision in ("float16", "float32"):
@@ -234,9 +261,11 @@ def test_search(program):
 
 
 def main():
-    for test in (test_figures, test_convolutions, test_floors, test_explain, test_profile, test_speeds, test_properties):
+    for test in (test_figures, test_convolutions, test_floors, test_explain, test_profile, test_speeds, test_properties,
+                 test_fallbacks):
         test()
     if len(sys.argv) > 2:
+        test_bench(sys.argv[2])
         test_steps(sys.argv[2])
         test_search(sys.argv[3])
     print(f"{len(failures)} failures")

@@ -242,6 +242,7 @@ void run(const Settings& s) {
         return;
     }
     const Measurement m = measure(s, step);
+    const Fallbacks without = fallbacks();
     const double median = m.seconds[m.seconds.size() / 2];
     rusage usage;
     getrusage(RUSAGE_SELF, &usage);
@@ -249,10 +250,12 @@ void run(const Settings& s) {
         "{{\"framework\": \"mezzo\", \"case\": \"{}\", \"precision\": \"{}\", \"threads\": {}, \"device\": "
         "\"{}\", \"median_ms\": {:.6f}, \"min_ms\": {:.6f}, \"queued_ms\": {:.6f}, \"steps\": {}, "
         "\"launches\": "
-        "{:.1f}, \"host_syncs\": {:.1f}, \"peak_rss_mb\": {:.1f}, \"peak_device_mb\": {:.1f}}}\n",
+        "{:.1f}, \"host_syncs\": {:.1f}, \"peak_rss_mb\": {:.1f}, \"peak_device_mb\": {:.1f}, "
+        "\"gemm_fallbacks\": {}, \"gemm_invalid\": {}, \"gemm_last\": \"{}\"}}\n",
         s.name, s.precision, mz::num_threads(), mz::hardware_name(s.device), 1e3 * median, 1e3 * m.seconds[0],
         1e3 * (m.queued_seconds > 0 ? m.queued_seconds : median), m.seconds.size(), m.launches, m.host_syncs,
-        double(usage.ru_maxrss) * 1024 / 1e6, double(mz::memory_stats(s.device).max_allocated) / 1e6);
+        double(usage.ru_maxrss) * 1024 / 1e6, double(mz::memory_stats(s.device).max_allocated) / 1e6,
+        without.products, without.invalid, without.last);
 }
 
 int parse_and_run(int argc, char** argv) {

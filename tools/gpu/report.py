@@ -8,6 +8,7 @@ from gpu.parts import SANITIZER_EXIT
 
 COLUMNS = {"median_ms": "median ms", "min_ms": "least ms", "queued_ms": "ms, queued", "launches": "launches",
            "host_syncs": "host waits", "peak_device_mb": "peak MB"}
+FALLBACKS = ("gemm_fallbacks", "gemm_invalid", "gemm_last")  # matrix products that cuBLASLt did not compute
 UNJUDGED = ("ok", "time limit", "budget spent")
 LOG_END = 3000  # characters of a failed command's output
 
@@ -60,7 +61,8 @@ def benchmark_row(result):
     row = {key: result[key] for key in ("case", "precision", "side")}
     try:
         measured = json.loads(result["stdout"].strip().split("\n")[-1])
-        return row | {"framework": measured["framework"]} | {key: measured[key] for key in (*COLUMNS, "steps")}
+        counted = {key: measured[key] for key in FALLBACKS if key in measured}  # PyTorch has none
+        return row | {"framework": measured["framework"]} | {key: measured[key] for key in (*COLUMNS, "steps")} | counted
     except (json.JSONDecodeError, KeyError, TypeError):
         return row | {"outcome": without("numbers", result), "log": end_of(result)}
 
@@ -132,6 +134,9 @@ def failures(report):
     lines += [f"{key}: {', '.join(r[k] for k in ('step', 'product', 'case', 'side') if k in r)}: {r['outcome']}"
               for key in ("search", "profile") for r in report[key] if r.get("outcome", "budget spent") != "budget spent"]
     lines += [f"not built: {', '.join(report['machine']['not built'])}"] if report["machine"].get("not built") else []
+    lines += [f"benchmark: {r['case']}, {r['precision']}, {r['side']}: {r['gemm_fallbacks']} products without cuBLASLt, "
+              f"{r['gemm_invalid']} calls that it called invalid; the last: {r['gemm_last']}" for r in report["benchmark"]
+              if r.get("gemm_fallbacks", 0) + r.get("gemm_invalid", 0) > 0]
     return lines + [f"benchmark: {r['case']}, {r['precision']}, {r['side']}: {r['outcome']}" for r in report["benchmark"]
                     if r.get("outcome", "budget spent") != "budget spent" and r["side"].startswith("mezzo")]
 
