@@ -29,8 +29,9 @@ struct FreshLibrary {
     emulation::Options old = emulation::options;
     FreshLibrary() { Tuned::reset(); }
     ~FreshLibrary() {
-        Tuned::reset();
+        cuda::set_device(0);
         emulation::options = old;
+        Tuned::reset();
     }
 };
 
@@ -388,7 +389,6 @@ TEST_CASE("gemm library: a handle for which there is no memory", "[cuda][gemm][e
     CHECK(kind_of_error() == ErrorKind::backend);
     fake_lt.create_status = 0;
     x.run();
-    cuda::set_device(0);
 }
 
 TEST_CASE("gemm library: a captured step gives no memory back", "[cuda][gemm][emulation]") {

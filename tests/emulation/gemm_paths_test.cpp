@@ -21,8 +21,13 @@ using test::DeviceArray;
 
 // Each test starts with a well-behaved library and without plans, and ends so.
 struct FreshLibrary {
+    const emulation::Options options = emulation::options;
     FreshLibrary() { reset(); }
-    ~FreshLibrary() { reset(); }
+    ~FreshLibrary() {
+        cuda::set_device(0);
+        emulation::options = options;
+        reset();
+    }
     static void reset() {
         fake_lt = {};
         cuda::set_gemm_options({});
@@ -240,15 +245,15 @@ TEST_CASE("gemm paths: one workspace per device", "[cuda][gemm][emulation]") {
 TEST_CASE("gemm paths: the workspace is in the statistics, within the limit, in no step's plan",
           "[cuda][gemm][emulation]") {
     const FreshLibrary fresh;
-    const int devices = std::exchange(emulation::options.device_count, 2);
-    const Device second(DeviceType::cuda, 1);  // where no product has been yet
+    emulation::options.device_count = 6;
+    const Device second(DeviceType::cuda, 5);  // where no product has been yet
     const std::size_t workspace = std::size_t(32) << 20, held = cuda::workspace_bytes();
     fake_lt.workspace = 1 << 20;
     fake_lt.failing = 1;  // the second candidate is the one
     Ones x(64);
-    cuda::set_device(1);
+    cuda::set_device(5);
     set_memory_limit(second, workspace - 1);
-    REQUIRE_THROWS_WITH(cuda::gemm(x.g), Catch::Contains("out of memory on cuda:1") &&
+    REQUIRE_THROWS_WITH(cuda::gemm(x.g), Catch::Contains("out of memory on cuda:5") &&
                                              Catch::Contains("requested 33554432 bytes"));
     REQUIRE(cuda::workspace_bytes() == held);
     set_memory_limit(second, 0);
@@ -263,8 +268,6 @@ TEST_CASE("gemm paths: the workspace is in the statistics, within the limit, in 
     empty_cache(second);
     REQUIRE(memory_stats(second).reserved == workspace);
     x.run_and_check();
-    cuda::set_device(0);
-    emulation::options.device_count = devices;
 }
 
 TEST_CASE("gemm paths: no memory to verify an algorithm is an error that passes", "[cuda][gemm][emulation]") {

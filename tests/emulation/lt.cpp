@@ -100,11 +100,11 @@ double slope(const Problem& p, const Operands& o, std::int64_t i, std::int64_t j
     return fake_lt.half_slope && exact < 1 ? 0.5 : exact;
 }
 
-// The sums of D's rows.
+// The sums of D's rows, in D's type.
 void sum_rows(const Problem& p, const Operands& o) {
     emulation::Engine& engine = emulation::Engine::get();
     engine.open_device_memory();
-    const Dtype dtype = bias_grad_type(p.d_type);
+    const Dtype dtype = p.d_type;
     for (std::int64_t i = 0; i < p.m; ++i) {
         double sum = fake_lt.bias_grad == FakeLt::BiasGrad::added ? load(o.bias_grad, dtype, i) : 0;
         const std::int64_t n = p.n - (fake_lt.bias_grad == FakeLt::BiasGrad::short_of_a_row);
