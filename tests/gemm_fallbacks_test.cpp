@@ -22,11 +22,13 @@ struct Model {
     Loss loss;
 };
 
-Model mlp(std::int64_t batch) {
-    nn::Sequential net{nn::Linear(128, 128), nn::ReLU(), nn::Linear(128, 128), nn::ReLU(),
-                       nn::Linear(128, 128)};
+Model mlp(std::int64_t batch, std::int64_t width = 128, bool gelu = false) {
+    const auto layer = [&] { return nn::Linear(width, width); };
+    nn::Sequential net{layer(), nn::ReLU(), layer(), nn::ReLU(), layer()};
+    const nn::GELU tanh({.approximate_tanh = true});
+    if (gelu) net = nn::Sequential{layer(), tanh, layer(), tanh, layer()};
     net.to(gpu);
-    const Tensor x = randn({batch, 128}, {.device = gpu}), y = randn({batch, 128}, {.device = gpu});
+    const Tensor x = randn({batch, width}, {.device = gpu}), y = randn({batch, width}, {.device = gpu});
     return {"mlp", std::make_unique<optim::SGD>(net.parameters(), optim::SGDOptions{.lr = 1e-3}),
             [=] { return mse_loss(net(x), y); }};
 }
@@ -110,5 +112,10 @@ TEST_CASE("gemm fallbacks: none in training steps of the recipe, BERT and ResNet
     SECTION("with fused layers") {
         const test::GemmOptionsScope options({.fuse_layers = true, .relu_masks = true});
         check_models();
+    }
+    SECTION("with every epilogue") {
+        const test::GemmOptionsScope options({.autotune = true, .fuse_layers = true, .relu_masks = true});
+        check_no_fallback(mlp(16, 32));
+        check_no_fallback(mlp(16, 32, true));
     }
 }
