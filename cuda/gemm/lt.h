@@ -1,4 +1,4 @@
-// The GEMM library behind gemm(): cuBLASLt on a GPU, a stand-in in the emulated tests. Column-major, as in
+// The GEMM library behind gemm(): cuBLASLt, or in the emulated tests stand-ins for its functions. Column-major, as in
 // BLAS.
 #pragma once
 
