@@ -24,8 +24,8 @@ inline Asked asked() {
 #endif
 }
 
-// The matrix products of the process that cuBLASLt should have computed and did not: mezzo's plain kernel did,
-// many times slower.
+// The matrix products of the process that cuBLASLt should have computed and did not: mezzo's plain kernel
+// did, many times slower.
 struct Fallbacks {
     std::uint64_t products = 0, invalid = 0;
     std::string last;  // the last one's product and reason

@@ -1,4 +1,5 @@
-// Matrix products that the GEMM library should have computed and did not: nothing else shows them but the time.
+// Matrix products that the GEMM library should have computed and did not: nothing else shows them but the
+// time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The GEMM library behind gemm(): cuBLASLt, or in the emulated tests stand-ins for its functions. Column-major, as in
-// BLAS.
+// The GEMM library behind gemm(): cuBLASLt, or in the emulated tests stand-ins for its functions.
+// Column-major, as in BLAS.
 #pragma once
 
 #include <cstddef>

@@ -72,8 +72,8 @@ bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operan
 // kernels for the rest. False if there is none.
 bool run_library(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 
-// Why the library is not asked for a product: types that are not in cuBLASLt's table of supported types, numbers
-// beyond what its descriptors hold, or nothing to sum. Null if it is asked.
+// Why the library is not asked for a product: types that are not in cuBLASLt's table of supported types,
+// numbers beyond what its descriptors hold, or nothing to sum. Null if it is asked.
 const char* outside_library(const Gemm& g);
 
 // The epilogues that the library may do for a product: the most complete first, Epilogue::none last.

@@ -1,6 +1,6 @@
-// The stand-in for cuBLASLt: the functions that cuda/gemm/cublaslt.cpp calls, on the emulated device. It takes
-// what NVIDIA documents ("Datatypes Supported" of cublasLtMatmul, the attributes of descriptors) and answers the
-// rest with the status that is documented for it. What would be a fault on a GPU throws.
+// The stand-in for cuBLASLt: the functions that cuda/gemm/cublaslt.cpp calls, on the emulated device. It
+// takes what NVIDIA documents ("Datatypes Supported" of cublasLtMatmul, the attributes of descriptors) and
+// answers the rest with the status that is documented for it. What would be a fault on a GPU throws.
 #include <array>
 #include <cstring>
 #include <limits>
@@ -182,8 +182,8 @@ bool takes(Epilogue epilogue) {
     return !(fake_lt.no_fused && epilogue != Epilogue::none) && !fake_lt.refused.contains(epilogue);
 }
 
-// What the library's algorithms want. Without a wish of the test: room for the sums of split-K, where k is long
-// enough to be split.
+// What the library's algorithms want. Without a wish of the test: room for the sums of split-K, where k is
+// long enough to be split.
 std::size_t workspace_of(const Problem& p) {
     if (fake_lt.workspace) return *fake_lt.workspace;
     const std::size_t sums = std::size_t(p.batch * p.m * p.n) * sizeof(double);

@@ -31,7 +31,8 @@ struct FakeLt {
     bool half_slope = false;  // gelu_tanh has the derivative 1/2 everywhere below 1
     // Bytes the candidates ask for; if not given, what their sums take from k = 64 on, and none below.
     std::optional<std::size_t> workspace;
-    // Device memory that a call takes for itself; where there is less, its status is CUBLAS_STATUS_ALLOC_FAILED.
+    // Device memory that a call takes for itself; where there is less, its status is
+    // CUBLAS_STATUS_ALLOC_FAILED.
     std::size_t handle_bytes = 0, heuristic_bytes = 0, matmul_bytes = 0;
     int create_status = 0;    // of cublasLtCreate, if it is to fail
     int status_of_none = 15;  // of the heuristic where it has no algorithm: CUBLAS_STATUS_NOT_SUPPORTED

@@ -14,8 +14,8 @@ bool exists(std::uint64_t number);
 // Moves the emulated clock by a run of an algorithm.
 void pass_time(const cuda::lt::Problem& p, int number);
 
-// Enqueues the product by the algorithm, with all that may be wrong with it. The algorithm uses as much of the
-// workspace as it asks for.
+// Enqueues the product by the algorithm, with all that may be wrong with it. The algorithm uses as much of
+// the workspace as it asks for.
 void multiply(const cuda::lt::Problem& p, const cuda::lt::Operands& o, const cuda::lt::Algo& algo);
 
 }  // namespace mezzo::emulation

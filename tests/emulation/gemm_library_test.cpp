@@ -1,5 +1,5 @@
-// What the stand-in for cuBLASLt takes and what it answers to the rest, which is what NVIDIA documents; and what
-// gemm() makes of these answers: fallbacks that are counted, and errors where memory is short.
+// What the stand-in for cuBLASLt takes and what it answers to the rest, which is what NVIDIA documents; and
+// what gemm() makes of these answers: fallbacks that are counted, and errors where memory is short.
 #include <catch2/catch.hpp>
 #include <utility>
 #include <vector>

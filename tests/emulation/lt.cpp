@@ -1,5 +1,5 @@
-// The products of the stand-in for cuBLASLt (tests/emulation/cublaslt.cpp) and its algorithms, linked in place
-// of cuda/gemm/cublaslt_search.cpp. They can be wrong in the ways that are known of the real library.
+// The products of the stand-in for cuBLASLt (tests/emulation/cublaslt.cpp) and its algorithms, linked in
+// place of cuda/gemm/cublaslt_search.cpp. They can be wrong in the ways that are known of the real library.
 #include <cmath>
 
 #include "core/values.h"
