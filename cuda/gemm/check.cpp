@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/check_epilogue.h"
 #include "cuda/gemm/memory.h"
 #include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
@@ -124,7 +125,7 @@ private:
 }  // namespace
 
 bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& algo) {
-    return Check(s, problem, algo).passed();
+    return Check(s, problem, algo).passed() && has_right_epilogue(s, problem, algo);
 }
 
 }  // namespace mezzo::cuda

@@ -11,7 +11,7 @@ namespace mezzo::cuda {
 // What D[i,j] must be in a trial, in units of the number of terms.
 enum class Trial : std::uint8_t {
     ones,    // 1
-    signs,   // relu(a(i) b(j)), from operands whose rows and columns have signs -1, 0 or 1
+    signs,   // relu(a(i) b(j)), from operands whose rows and columns have signs -1, 0 or 1, some rows NaN
     bits,    // 0 or 1, by a mask
     slopes,  // 0, 1/2 or 1, the derivatives of gelu_tanh at -16, 0 and 16
 };

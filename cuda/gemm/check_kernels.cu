@@ -15,9 +15,10 @@ __device__ unsigned mixed(std::int64_t i, std::int64_t j) {
     h *= 0x2C1B3C6Du;
     return h ^ h >> 16;
 }
-// -1 or 1; 0 one time in eight.
+// -1 or 1; 0 one time in eight; NaN in some rows of A.
 __device__ float sign_of(std::int64_t i, bool is_b) {
     const unsigned h = mixed(i, is_b ? -2 : -1);
+    if (!is_b && h % 16 == 1) return NAN;
     return h % 8 == 0 ? 0.0f : h & 8 ? 1.0f : -1.0f;
 }
 
@@ -25,8 +26,11 @@ __device__ double expected(Trial trial, std::int64_t i, std::int64_t j) {
     const float product = trial == Trial::signs ? sign_of(i, false) * sign_of(j, true) : 1.0f;
     if (trial == Trial::bits) return mixed(i, j) & 1u;
     if (trial == Trial::slopes) return 0.5 * (mixed(i, j) % 3);
-    return product > 0 ? product : 0.0f;
+    return product <= 0 ? 0.0f : product;  // keeps NaN
 }
+
+// What a mask has for the element: NaN counts as positive, as in mask.cu.
+__device__ bool is_set(Trial trial, std::int64_t i, std::int64_t j) { return !(expected(trial, i, j) <= 0); }
 
 __global__ void operand_kernel(TrialOperand o, Trial trial) {
     const std::int64_t first_one = o.tail > 0 ? o.k - o.tail : 0;
@@ -44,8 +48,7 @@ __global__ void mask_kernel(std::uint8_t* mask, std::int64_t m, std::int64_t n, 
     for (std::int64_t byte = first_item(); byte < ld / 8 * n; byte += item_step()) {
         const std::int64_t column = byte / (ld / 8), first = byte % (ld / 8) * 8;
         unsigned bits = 0;
-        for (int k = 0; k < 8; ++k)
-            bits |= unsigned(first + k < m && expected(trial, first + k, column) > 0) << k;
+        for (int k = 0; k < 8; ++k) bits |= unsigned(first + k < m && is_set(trial, first + k, column)) << k;
         mask[byte] = static_cast<std::uint8_t>(bits);
     }
 }
@@ -68,8 +71,8 @@ __global__ void different_kernel(TrialResult r, Trial trial, double unit, unsign
     for (std::int64_t i = first_item(); i < r.m * r.n * r.batch; i += item_step()) {
         const std::int64_t row = i % r.m, column = i / r.m % r.n;
         const std::int64_t at = i / (r.m * r.n) * r.stride + column * r.ld + row;
-        // NaN counts, too
-        different += !(load<double>(r.matrix, r.dtype, at) == unit * expected(trial, row, column));
+        const double got = load<double>(r.matrix, r.dtype, at), wanted = unit * expected(trial, row, column);
+        different += !(got == wanted || (std::isnan(got) && std::isnan(wanted)));
     }
     add_to(count, different);
 }
@@ -79,7 +82,7 @@ __global__ void different_bits_kernel(const std::uint8_t* mask, std::int64_t m, 
     unsigned long long different = 0;
     for (std::int64_t i = first_item(); i < m * n; i += item_step()) {
         const std::int64_t bit = i / m * ld + i % m;
-        different += bool(mask[bit / 8] >> bit % 8 & 1) != (expected(trial, i % m, i / m) > 0);
+        different += bool(mask[bit / 8] >> bit % 8 & 1) != is_set(trial, i % m, i / m);
     }
     add_to(count, different);
 }

@@ -28,11 +28,18 @@ void check_gemm(const Gemm& g) {
           "; it is for one matrix without gaps");
 }
 
+// Whether the library may do it where nothing was timed or loaded: not with aux, and no GELU of float32
+// values, which are to have the same bits in inference and in training, which keeps the GELU's argument.
+bool is_usual(const Gemm& g, lt::Epilogue e) {
+    const bool own_gelu = g.activation == Activation::gelu_tanh && !is_16bit(g.c_type);
+    return !lt::has_aux(e) && !(own_gelu && lt::has_activation(e));
+}
+
 // The epilogue that the library is to do: the choice of timing or of a file, otherwise the most complete one
-// that needs no aux.
-lt::Epilogue epilogue_for(GemmService& s, const Gemm& g) {
-    const std::vector<lt::Epilogue> epilogues = epilogues_of(g);
-    const lt::Epilogue usual = *std::find_if_not(epilogues.begin(), epilogues.end(), lt::has_aux);
+// that is usual.
+lt::Epilogue epilogue_for(GemmService& s, const Gemm& g, const std::vector<lt::Epilogue>& epilogues) {
+    const lt::Epilogue usual =
+        *std::find_if(epilogues.begin(), epilogues.end(), [&](lt::Epilogue e) { return is_usual(g, e); });
     const bool autotune = gemm_options().autotune;
     if (!autotune && s.settled.empty() && s.loaded.empty()) return usual;
     const lt::Request request = request_of(g, epilogues[0]);
@@ -73,9 +80,11 @@ void gemm(const Gemm& g) {
     if (const char* reason = outside_library(g)) return without_library(g, reason);
     GemmService& s = gemm_service();
     const std::lock_guard lock(s.mutex);
-    const lt::Epilogue epilogue = epilogue_for(s, g);
-    if (run_library(s, g, epilogue)) return;
-    if (epilogue != lt::Epilogue::none && run_library(s, g, lt::Epilogue::none)) return;
+    const std::vector<lt::Epilogue> epilogues = epilogues_of(g);
+    const lt::Epilogue chosen = epilogue_for(s, g, epilogues);
+    if (run_library(s, g, chosen)) return;
+    for (auto e = std::find(epilogues.begin(), epilogues.end(), chosen); ++e != epilogues.end();)
+        if (is_usual(g, *e) && run_library(s, g, *e)) return;
     const std::string refusal = lt::refusal(*plan_for(s, g, lt::Epilogue::none).plan);
     without_library(g, refusal.empty() ? "no algorithm executes and sums correctly" : refusal);
 }

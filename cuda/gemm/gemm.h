@@ -64,6 +64,9 @@ void clear_gemm_plans();
 // pre_activation is set.
 void gemm_epilogue(const Gemm& g, const void* input);
 
+// Stores the bias as every row of `matrix`, which has C's type and layout.
+void gemm_bias_rows(const Gemm& g, void* matrix);
+
 // Stores the mask of C, which is the result of relu.
 void gemm_mask(const Gemm& g);
 

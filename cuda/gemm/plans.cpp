@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/capture.h"
+#include "cuda/gemm/check_epilogue.h"
 #include "cuda/gemm/memory.h"
 #include "cuda/runtime.h"
 #include "mezzo/cuda.h"
@@ -56,6 +57,13 @@ void* target_of(const Gemm& g, lt::Epilogue e) {
     return g.pre_activation != nullptr && !lt::writes_before(e) ? g.pre_activation : g.c;
 }
 
+// Whether the bias is written into a 16-bit C before the product adds to it: added after the product it would
+// meet a sum that has been rounded.
+bool bias_in_c(const Gemm& g, lt::Epilogue e) {
+    return e == lt::Epilogue::none && g.bias != nullptr && g.bias_type == g.c_type && is_16bit(g.c_type) &&
+           g.beta == 0;
+}
+
 // What the library reads or writes beside its result and the bias.
 void* aux_of(const Gemm& g, lt::Epilogue e) {
     if (lt::has_mask(e)) return g.mask;
@@ -72,7 +80,7 @@ lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
     o.aux = aux_of(g, e);
     o.bias_grad = lt::has_bias_grad(e) ? g.bias_grad : nullptr;
     o.alpha = g.alpha;
-    o.beta = g.beta;
+    o.beta = bias_in_c(g, e) ? 1 : g.beta;
     return o;
 }
 
@@ -86,7 +94,7 @@ void finish_gradient(const Gemm& g, lt::Epilogue e) {
 // last: (alpha AB + beta C) + bias is the same sum.
 void finish(const Gemm& g, lt::Epilogue e) {
     if (g.kept != nullptr) return finish_gradient(g, e);
-    const bool bias_left = g.bias != nullptr && !lt::has_bias(e);
+    const bool bias_left = g.bias != nullptr && !lt::has_bias(e) && !bias_in_c(g, e);
     const bool activation_left = g.activation != Activation::none && !lt::has_activation(e);
     const bool copy_left = g.pre_activation != nullptr && !lt::writes_before(e);
     if (bias_left || activation_left || copy_left) {
@@ -125,6 +133,7 @@ std::vector<lt::Epilogue> gradient_epilogues(const Gemm& g) {
 // Drops the plans, but not the choices: they are checked again before their next use.
 void forget_plans(GemmService& s) {
     s.plans.clear();
+    s.epilogue_verdicts.clear();
     for (const auto& [request, choice] : s.settled)
         if (choice) s.loaded.emplace(request, *choice);
     s.settled.clear();
@@ -183,7 +192,7 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     p.trans_b = g.trans_a;
     p.epilogue = epilogue;
     p.tf32 = g.a_type == float32 && float32_matmul_precision() != Float32MatmulPrecision::highest;
-    p.beta_is_zero = g.beta == 0;
+    p.beta_is_zero = g.beta == 0 && !bias_in_c(g, epilogue);
     return p;
 }
 
@@ -221,6 +230,7 @@ bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& 
               const lt::Algo& algo) {
     lt::Operands operands = operands_of(g, epilogue);
     if (!give_workspace(s, current_device(), algo, operands)) return false;
+    if (bias_in_c(g, epilogue)) gemm_bias_rows(g, operands.d);
     if (!lt::run(*cached.plan, algo, operands)) return false;
     finish(g, epilogue);
     return true;
@@ -244,6 +254,7 @@ std::vector<lt::Epilogue> epilogues_of(const Gemm& g) {
         g.bias != nullptr && g.bias_type == g.c_type && alignment_of(g.bias) >= vector_alignment;
     std::vector<lt::Epilogue> epilogues;
     if (g.bias == nullptr || bias_fits) {
+        // never for Activation::gelu: the library has the tanh form only
         const bool gelu = g.activation == Activation::gelu_tanh, keeps = g.pre_activation != nullptr;
         const bool relu_alone = !keeps && g.activation == Activation::relu;
         if (keeps && gelu && matrix_fits(g, g.pre_activation))
@@ -274,9 +285,12 @@ bool run_library(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {
     CachedPlan& cached = plan_for(s, g, epilogue);
     for (; cached.chosen < cached.candidates.size(); ++cached.chosen, cached.verified = false) {
         const lt::Algo& algo = cached.candidates[cached.chosen];
-        if (!cached.verified)
-            cached.verified = (g.k % safe_k == 0 && !lt::has_aux(epilogue)) ||
-                              passes_check(s, problem_of(g, epilogue), algo);
+        if (!cached.verified) {
+            const bool sums_are_safe = g.k % safe_k == 0 && !lt::has_aux(epilogue);
+            const lt::Problem problem = problem_of(g, epilogue);
+            cached.verified =
+                sums_are_safe ? has_right_epilogue(s, problem, algo) : passes_check(s, problem, algo);
+        }
         if (cached.verified && run_algo(s, g, epilogue, cached, algo)) return true;
     }
     return false;
@@ -288,6 +302,7 @@ void clear_gemm_plans() {
     GemmService& s = gemm_service();
     const std::lock_guard lock(s.mutex);
     s.plans.clear();
+    s.epilogue_verdicts.clear();
     s.settled.clear();
     s.loaded.clear();
 }

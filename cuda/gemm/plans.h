@@ -30,12 +30,20 @@ struct CachedPlan {
     bool verified = false;  // the chosen one
 };
 
+// What the check of an algorithm's epilogue has shown; nothing where the library did not run it.
+struct EpilogueVerdict {
+    lt::Algo algo;
+    std::optional<bool> is_right;
+};
+
 struct GemmService {
     std::mutex mutex;  // each call writes its pointers into the plan
     std::unordered_map<lt::Problem, CachedPlan, PlanHash> plans;
     // Requests that are decided; there is no choice where nothing could be timed.
     std::unordered_map<lt::Request, std::optional<lt::Choice>, PlanHash> settled;
     std::unordered_map<lt::Request, lt::Choice, PlanHash> loaded;  // from files, not checked yet
+    // By the problem that showed it: check_epilogue.h.
+    std::unordered_map<lt::Problem, std::vector<EpilogueVerdict>, PlanHash> epilogue_verdicts;
     std::vector<Block*>
         workspaces;  // by device and branch: products that run at the same time must not share one
 };
@@ -58,10 +66,10 @@ std::vector<lt::Algo> proposals(const Gemm& g, lt::Epilogue epilogue, lt::Plan& 
 // Error(memory) when the workspace cannot be had now; the algorithm stays a candidate.
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);
 
-// Whether the algorithm sums all k terms: matrices of ones must give exactly k. A mask that it writes or
+// Whether the algorithm has the right epilogue (check_epilogue.h) and sums all k terms: matrices of ones must give exactly k. A mask that it writes or
 // reads must be laid out as kernels/activation.h says, with bits set for values above 0 (a ReLU's gradient at
-// 0 is 0). The gradient of an activation must be right where it is simple, and the sums of a bias's gradient
-// exact. Throws Error(memory) when there is no memory for the check.
+// 0 is 0) and for NaN. The gradient of an activation must be right where it is simple, and the sums of a
+// bias's gradient exact. Throws Error(memory) when there is no memory for the check.
 bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& algo);
 
 // Puts the workspace that the algorithm needs into the operands. False if it needs more than any algorithm

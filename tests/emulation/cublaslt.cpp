@@ -383,7 +383,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     chosen.data[0] = algo->data[0];
     chosen.workspace = workspace_of(p);
     emulation::pass_time(p, int(chosen.data[0]));
-    if (int(chosen.data[0]) < fake_lt.failing) {
+    if (int(chosen.data[0]) < fake_lt.failing || (fake_lt.executes && !fake_lt.executes(p))) {
         ++fake_lt.failed_runs;
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }

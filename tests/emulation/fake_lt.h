@@ -20,15 +20,21 @@ struct FakeLt {
     int dropping_last = 0;                 // so many of the first candidates drop the last term of any k
     bool forgets_aux = false;              // aux is not written
     std::set<cuda::lt::Epilogue> refused;  // no algorithm for these
-    // What may be wrong with masks: the order of bits or rows, what counts for a 0, or an epilogue that does
-    // not read the mask.
-    enum class Mask { right, big_endian, packed, transposed, zero_is_positive, ignored };
+    // What may be wrong with masks: the order of bits or rows, what counts for a 0 or a NaN, or an epilogue that
+    // does not read the mask.
+    enum class Mask { right, big_endian, packed, transposed, zero_is_positive, nan_is_zero, ignored };
     Mask mask = Mask::right;
     // What may be wrong with the gradient of a bias: it is added to what is there, lacks a row, or is rounded
     // to 16 bit.
     enum class BiasGrad { right, added, short_of_a_row, rounded };
     BiasGrad bias_grad = BiasGrad::right;
     bool half_slope = false;  // gelu_tanh has the derivative 1/2 everywhere below 1
+    // GELU and its derivative with an exact tanh. The library promises no accuracy; the default is as coarse as
+    // the GPU's instruction for tanh.
+    bool precise_gelu = false;
+    bool shifted_slope = false;  // gelu_tanh's derivative is that of an argument 1/16 above
+    bool relu_drops_nan = false;
+    int rounding_bias = 0;  // so many of the first candidates round to D's type before they add a bias
     // Bytes the candidates ask for; if not given, what their sums take from k = 64 on, and none below.
     std::optional<std::size_t> workspace;
     // Device memory that a call takes for itself; where there is less, its status is
@@ -47,7 +53,8 @@ struct FakeLt {
     std::vector<double> hidden_ms;
     int hidden_dropping = -1;  // the one that drops the last term
     std::uint64_t version = 130100;
-    std::function<void(const cuda::lt::Operands&)> on_run;  // called by each run that succeeded
+    std::function<void(const cuda::lt::Operands&)> on_run;   // called by each run that succeeded
+    std::function<bool(const cuda::lt::Problem&)> executes;  // if set, whether runs of this problem succeed
 
     int plans = 0, heuristics = 0, configurations = 0, runs = 0, failed_runs = 0;
     int last_algorithm = -1;         // candidate number of the last run that succeeded

@@ -28,11 +28,19 @@ void store(void* p, Dtype dtype, std::int64_t i, double value) {
         dtype, [&]<class T>(std::type_identity<T>) { static_cast<T*>(p)[i] = convert_value<T>(value); });
 }
 
+// tanh of sqrt(2/pi) (x + 0.044715 x^3); unless precise with a relative error up to 2^-11, as tanh.approx.f32.
+double tanh_of(double x) {
+    const double t = std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+    if (fake_lt.precise_gelu) return t;
+    int exponent = 0;
+    const double mantissa = std::frexp(t, &exponent);
+    return std::ldexp(std::round(mantissa * 2048) / 2048, exponent);
+}
+
 double apply(Epilogue epilogue, double x) {
     if (epilogue == Epilogue::relu || epilogue == Epilogue::relu_bias || writes_mask(epilogue))
-        return x < 0 ? 0 : x;
-    if (has_activation(epilogue))
-        return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+        return x < 0 || (std::isnan(x) && fake_lt.relu_drops_nan) ? 0 : x;
+    if (has_activation(epilogue)) return 0.5 * x * (1 + tanh_of(x));
     return x;
 }
 
@@ -83,7 +91,8 @@ void write_bit(const Problem& p, const Operands& o, std::int64_t i, std::int64_t
     const std::int64_t bit = bit_of(p, i, j);
     std::uint8_t& byte = static_cast<std::uint8_t*>(o.aux)[bit / 8];
     const std::uint8_t one = static_cast<std::uint8_t>(1u << bit % 8);
-    const bool set = value > 0 || (value == 0 && fake_lt.mask == FakeLt::Mask::zero_is_positive);
+    const bool set = value > 0 || (value == 0 && fake_lt.mask == FakeLt::Mask::zero_is_positive) ||
+                     (std::isnan(value) && fake_lt.mask != FakeLt::Mask::nan_is_zero);
     byte = static_cast<std::uint8_t>(set ? byte | one : byte & ~one);
 }
 
@@ -94,8 +103,8 @@ double slope(const Problem& p, const Operands& o, std::int64_t i, std::int64_t j
         const std::int64_t bit = bit_of(p, i, j);
         return static_cast<const std::uint8_t*>(o.aux)[bit / 8] >> bit % 8 & 1;
     }
-    const double x = load(o.aux, p.d_type, j * p.ldd + i), c = 0.79788456080286535588;
-    const double t = std::tanh(c * (x + 0.044715 * x * x * x));
+    const double x = load(o.aux, p.d_type, j * p.ldd + i) + (fake_lt.shifted_slope ? 0.0625 : 0);
+    const double c = 0.79788456080286535588, t = tanh_of(x);
     const double exact = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
     return fake_lt.half_slope && exact < 1 ? 0.5 : exact;
 }
@@ -126,12 +135,18 @@ template <class F> void for_each_result(const Problem& p, const F& f) {
     engine.close_device_memory();
 }
 
+double rounded(Dtype dtype, double value) {
+    return visit_dtype<Dtypes::floating>(dtype, [&]<class T>(std::type_identity<T>) {
+        return convert_value<double>(convert_value<T>(value));
+    });
+}
+
 void finish(const Problem& p, const Operands& o, std::int64_t batch, std::int64_t i, std::int64_t j,
-            double sum) {
+            double sum, bool rounds) {
     const std::int64_t at = batch * p.stride_d + j * p.ldd + i;
     double value = o.alpha * sum;
     if (o.beta != 0) value += o.beta * load(o.d, p.d_type, at);
-    if (has_bias(p.epilogue)) value += load(o.bias, p.d_type, i);
+    if (has_bias(p.epilogue)) value = (rounds ? rounded(p.d_type, value) : value) + load(o.bias, p.d_type, i);
     if (is_gradient(p.epilogue)) value *= slope(p, o, i, j);
     if (writes_before(p.epilogue) && !fake_lt.forgets_aux) store(o.aux, p.d_type, at, value);
     if (writes_mask(p.epilogue) && !fake_lt.forgets_aux) write_bit(p, o, i, j, value);
@@ -139,11 +154,12 @@ void finish(const Problem& p, const Operands& o, std::int64_t batch, std::int64_
 }
 
 // Makes the results from their sums, which sum(batch, i, j, index among all results) returns.
-template <class Sum> void finish_all(const Problem& p, const Operands& o, const Sum& sum) {
+template <class Sum> void finish_all(const Problem& p, const Operands& o, const Algo& algo, const Sum& sum) {
+    const bool rounds = int(algo.data[0]) < fake_lt.rounding_bias;
     const std::string size = std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);
     emulation::tell({nullptr, "product " + size});
     for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
-        finish(p, o, batch, i, j, sum(batch, i, j, index));
+        finish(p, o, batch, i, j, sum(batch, i, j, index), rounds);
     });
     if (has_bias_grad(p.epilogue)) sum_rows(p, o);
 }
@@ -154,7 +170,8 @@ void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t
     const auto results = static_cast<std::size_t>(p.batch * p.m * p.n);
     if (algo.workspace < results * sizeof(double)) {
         emulation::run_or_capture([=] {
-            finish_all(p, o, [&](auto batch, auto i, auto j, auto) { return dot(p, o, batch, i, j, k); });
+            finish_all(p, o, algo,
+                       [&](auto batch, auto i, auto j, auto) { return dot(p, o, batch, i, j, k); });
         });
         return;
     }
@@ -164,7 +181,8 @@ void compute(const Problem& p, const Operands& o, const Algo& algo, std::int64_t
         });
     });
     emulation::run_or_capture([=] {
-        finish_all(p, o, [&](auto, auto, auto, auto index) { return load(o.workspace, float64, index); });
+        finish_all(p, o, algo,
+                   [&](auto, auto, auto, auto index) { return load(o.workspace, float64, index); });
     });
 }
 
