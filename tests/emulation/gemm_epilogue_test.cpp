@@ -207,11 +207,10 @@ TEST_CASE("gemm epilogue: a wrong derivative of GELU is refused", "[cuda][gemm][
         CHECK(test::difference(test::doubles(x.c), expected, {relative, 8 * relative}) == "");
         return seen;
     };
-    const Epilogue full = sums ? Epilogue::dgelu_tanh_bgrad : Epilogue::dgelu_tanh;
-    SECTION("as coarse as the GPU's tanh") { CHECK(run() == (is_16bit(dtype) ? full : Epilogue::none)); }
+    SECTION("as coarse as the GPU's tanh") { CHECK(reads_before(run()) == is_16bit(dtype)); }
     SECTION("precise") {
         fake_lt.precise_gelu = true;
-        CHECK(run() == full);
+        CHECK(reads_before(run()));
     }
     SECTION("shifted") {
         fake_lt.precise_gelu = fake_lt.shifted_slope = true;
