@@ -7,6 +7,7 @@
 // [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.
 #pragma once
 
+#include "cuda/approximate.cuh"
 #include "cuda/attention.cuh"
 #include "cuda/mma.cuh"
 

@@ -1,6 +1,6 @@
 // Tensor Core and asynchronous copy instructions of compute capability 8.0 and later. Inline PTX is found
-// here only, one instruction per wrapper; tests/emulation/mma.h does the same on the CPU, tests/mma_test.cpp
-// tests each wrapper alone.
+// here, in approximate.cuh and in packs.cuh only, one instruction per wrapper; tests/emulation/mma.h does the
+// same as this file on the CPU, tests/mma_test.cpp tests each wrapper alone.
 //
 // The lanes of a warp share an m16n8k16 product as the PTX manual says. With g = lane / 4 and
 // t = lane % 4, lane l holds
@@ -82,13 +82,6 @@ __device__ inline void multiply_add(bfloat16_t, float (&d)[4], const Frag4& a, c
         : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
 }
 
-// 2^x to about 2 ulp; 0 for -inf, subnormal results become 0.
-__device__ inline float exp2_approximate(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 #else
 
 #define MEZZO_SITE emulation::Site site = emulation::Site::current()
@@ -111,7 +104,6 @@ template <class T> void multiply_add(T, float (&d)[4], const Frag4& a, const Fra
     emulation::multiply_add_16x8x16<T>(d, a.v, b.v, site);
 }
 #undef MEZZO_SITE
-inline float exp2_approximate(float x) { return std::exp2(x); }
 
 #endif
 

@@ -1,5 +1,6 @@
 #include "tests/mma_kernels.h"
 
+#include "cuda/approximate.cuh"
 #include "cuda/mma.cuh"
 
 namespace mezzo::test {
