@@ -1,6 +1,5 @@
 // The gradient by the input of a linear layer's activation, and its column sums (the bias's gradient), in one
 // pass: the incoming gradient and what the activation saved are read once, and the result is not read again.
-#include "cuda/approximate.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/packs.cuh"
@@ -86,9 +85,9 @@ struct Pass {
 };
 
 // out[i] = sum of column i of a [rows, cols] matrix.
-template <class T> void sum_columns(T* matrix, std::int64_t rows, std::int64_t cols, void* out) {
+template <class T> void sum_columns(const T* matrix, std::int64_t rows, std::int64_t cols, void* out) {
     using C = Compute<T>;
-    reduce(LoadElement<Array<T>>{{matrix}}, SumOp<C>{C(1)}, reduce_shape(Shape{rows, cols}, Axes{0}),
+    reduce(LoadElement<Array<const T>>{{matrix}}, SumOp<C>{C(1)}, reduce_shape(Shape{rows, cols}, Axes{0}),
            AnyArray<C>{out, dtype_of<C>()});
 }
 
@@ -110,12 +109,6 @@ void run(const Pass& p, const Kept& kept, const F& gradient) {
     sum_columns(parts.as<C>(), splits, p.cols, p.sums);
 }
 
-// A result of 16 bit needs no more than the approximations, with a third of the instructions.
-template <class T> using GeluGrad =
-    std::conditional_t<is_storage_type<T>, GeluGradApproximate, functors::gelu_grad>;
-template <class T> using GeluTanhGrad =
-    std::conditional_t<is_storage_type<T>, GeluTanhGradApproximate, functors::gelu_tanh_grad>;
-
 template <class T, int pack> void run_activation(const Pass& p, Activation activation) {
     const Values<T, pack> values{static_cast<const T*>(p.kept), p.cols};
     if (activation == Activation::relu && p.mask != nullptr)
@@ -124,9 +117,9 @@ template <class T, int pack> void run_activation(const Pass& p, Activation activ
     else if (activation == Activation::relu)
         run<T, pack>(p, values, functors::relu_grad{});
     else if (activation == Activation::gelu)
-        run<T, pack>(p, values, GeluGrad<T>{});
+        run<T, pack>(p, values, functors::gelu_grad{});
     else
-        run<T, pack>(p, values, GeluTanhGrad<T>{});
+        run<T, pack>(p, values, functors::gelu_tanh_grad{});
 }
 
 template <class T> void run_packed(const Pass& p, Activation activation) {
@@ -150,7 +143,13 @@ void gemm_activation_grad(const Gemm& g) {
 
 void gemm_bias_grad(const Gemm& g) {
     visit_dtype<Dtypes::floating>(g.c_type, [&]<class T>(std::type_identity<T>) {
-        sum_columns(static_cast<T*>(g.c), g.m, g.n, g.bias_grad);
+        sum_columns(static_cast<const T*>(g.c), g.m, g.n, g.bias_grad);
+    });
+}
+
+void gemm_a_sums(const Gemm& g) {
+    visit_dtype<Dtypes::floating>(g.a_type, [&]<class T>(std::type_identity<T>) {
+        sum_columns(static_cast<const T*>(g.a), g.k, g.m, g.a_sums);
     });
 }
 

@@ -26,14 +26,14 @@ inline float exp2_approximate(float x) { return std::exp2(x); }
 inline float reciprocal_approximate(float x) { return 1 / x; }
 #endif
 
-// GELUs for results that are rounded to 16 bit, and their gradients. Before that rounding, gelu is off by
-// less than 0.03 of float16's and 0.02 of bfloat16's last place, for every argument, the left tail included;
-// results below 1e-36 may become 0. The slopes' errors are below 2e-5.
+// GELUs for results that are rounded to 16 bit. Before that rounding they are off by less than 0.03 of
+// float16's and 0.02 of bfloat16's last place, for every argument, the left tail included; results below
+// 1e-36 may become 0.
 
-// The standard normal distribution function. For x < 0 it is 2^p(-x), where p was fitted to its binary
-// logarithm down to -13.2, with a relative error of 2^-16.6 down to -6 and 2^-14.6 from there on. Beyond, p
-// falls faster, and the power is 0.
-__device__ inline float normal_cdf_approximate(float x) {
+// x Phi(x). For x < 0 Phi is 2^p(-x), where p was fitted to its binary logarithm down to -13.2, with a
+// relative error of Phi of 2^-16.6 down to -6 and 2^-14.6 from there on. Beyond, p falls faster, and the
+// power is 0.
+__device__ inline float gelu_approximate(float x) {
     const float t = std::fabs(x);
     float p = -2.19728635e-09f;
     p = std::fma(p, t, 1.56291733e-07f);
@@ -46,35 +46,13 @@ __device__ inline float normal_cdf_approximate(float x) {
     p = std::fma(p, t, -1.15124297f);
     p = std::fma(p, t, -1.00000846f);
     const float tail = exp2_approximate(p);
-    return x < 0 ? tail : 1 - tail;
+    return x * (x < 0 ? tail : 1 - tail);
 }
-__device__ inline float gelu_approximate(float x) { return x * normal_cdf_approximate(x); }
 
-// 1 / (1 + e^-2u), which is 0.5 (1 + tanh(u)), with u = sqrt(2/pi) (x + 0.044715 x^3).
-__device__ inline float gelu_tanh_gate_approximate(float x) {
+// x / (1 + e^-2u), which is 0.5 x (1 + tanh(u)), with u = sqrt(2/pi) (x + 0.044715 x^3).
+__device__ inline float gelu_tanh_approximate(float x) {
     constexpr float linear = -2.30220821f, cubic = linear * 0.044715f;  // linear: -2 sqrt(2/pi) log2(e)
-    return reciprocal_approximate(1 + exp2_approximate(x * std::fma(cubic * x, x, linear)));
+    return x * reciprocal_approximate(1 + exp2_approximate(x * std::fma(cubic * x, x, linear)));
 }
-__device__ inline float gelu_tanh_approximate(float x) { return x * gelu_tanh_gate_approximate(x); }
-
-// functors::gelu_grad: a (Phi(x) + x phi(x)), phi(x) = 2^(-x^2 log2(e) / 2 - log2(sqrt(2 pi))). Beyond 14 phi
-// is 0; the bounds, which lose a NaN, are for infinities.
-struct GeluGradApproximate {
-    __device__ float operator()(float a, float x) const {
-        const float bounded = std::fmin(std::fmax(x, -14.0f), 14.0f);
-        const float density = exp2_approximate(std::fma(bounded * bounded, -0.721347520f, -1.32574806f));
-        return a * std::fma(bounded, density, normal_cdf_approximate(x));
-    }
-};
-
-// functors::gelu_tanh_grad, whose comments hold here.
-struct GeluTanhGradApproximate {
-    __device__ float operator()(float a, float b) const {
-        const float x = b > 40 ? 40.0f : b < -40 ? -40.0f : b;
-        const float s = gelu_tanh_gate_approximate(x);
-        const float slope = std::fma(x * x, 0.134145f * 1.59576912f, 1.59576912f);
-        return a * std::fma(x * s, (1 - s) * slope, s);
-    }
-};
 
 }  // namespace mezzo::cuda

@@ -1,10 +1,13 @@
 // matmul and linear: batches and strides folded into as few GEMM calls as possible.
 #include "kernels/matmul.h"
 
+#include <utility>
+
 #include "core/rows.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/runtime.h"
+#include "kernels/linear_weight_grad.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -175,8 +178,19 @@ void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
     if (g.n > 0) gemm(g);
 }
 
+void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
+    set_device(out[0].device().index);
+    Matrix gradient = matrix(in[0]);
+    std::swap(gradient.rows, gradient.cols);
+    gradient.transposed = !gradient.transposed;
+    Gemm g = gemm_of(gradient, matrix(in[1]), out[0]);
+    g.beta = static_cast<float>(at.beta);
+    g.a_sums = raw(out[1]);
+    if (g.m > 0) gemm(g);
+}
+
 constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
-                                   kernel_entry<linear_input_grad>()};
+                                   kernel_entry<linear_input_grad>(), kernel_entry<linear_weight_grad>()};
 constinit const KernelList matmul_list = entries;
 
 }  // namespace mezzo::cuda_kernels

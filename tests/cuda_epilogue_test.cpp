@@ -144,37 +144,6 @@ template <class T> double worst(Activation activation) {
     return most;
 }
 
-// The largest error of the activation's derivative before it is rounded, in parts of max(1, its magnitude).
-template <class T> double worst_slope(Activation activation) {
-    const DeviceArray<T> kept(all_numbers<T>()), c(std::vector<T>(65536, convert_value<T>(1.0)));
-    cuda::Gemm g;
-    g.m = 256, g.n = g.ldc = 256;
-    g.c = c.data(), g.c_type = dtype_of<T>();
-    g.kept = kept.data();
-    g.activation = activation;
-    cuda::gemm_activation_grad(g);
-    const std::vector<T> at = kept.host(), got = c.host();
-    double most = 0;
-    for (std::size_t i = 0; i < at.size(); ++i) {
-        const double x = convert_value<double>(at[i]), y = convert_value<double>(got[i]);
-        CAPTURE(x, y);
-        if (std::isnan(x)) {
-            REQUIRE(std::isnan(y));
-            continue;
-        }
-        const double near = std::clamp(x, -40.0, 40.0);
-        double want =
-            0.5 * std::erfc(-near / std::sqrt(2.0)) + near * std::exp(-near * near / 2) / std::sqrt(2 * M_PI);
-        if (activation == Activation::gelu_tanh) {
-            const double c1 = 2 * std::sqrt(2 / M_PI), square = near * near;
-            const double s = 1 / (1 + std::exp(-c1 * near * (1 + 0.044715 * square)));
-            want = s + near * s * (1 - s) * c1 * (1 + 3 * 0.044715 * square);
-        }
-        most = std::max(most, std::abs(y - want) - spacing(dtype_of<T>(), want) / 2);
-    }
-    return most;
-}
-
 }  // namespace
 
 TEST_CASE("cuda: bias and activation behind a product", "[cuda][gemm]") {
@@ -195,7 +164,5 @@ TEST_CASE("cuda: GELUs of every 16-bit number", "[cuda][gemm]") {
         // 0.5 is the rounding to 16 bit; measured: 0.517 and 0.5032
         CHECK(worst<float16_t>(activation) < 0.53);
         CHECK(worst<bfloat16_t>(activation) < 0.52);
-        CHECK(worst_slope<float16_t>(activation) < 2e-5);
-        CHECK(worst_slope<bfloat16_t>(activation) < 2e-5);
     }
 }

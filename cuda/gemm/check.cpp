@@ -31,8 +31,17 @@ struct Scratch : GemmScratch {
 // If the output type cannot hold k exactly, only the last terms are ones: the known defects drop last terms.
 std::int64_t terms_of(const lt::Problem& p) {
     std::int64_t terms = is_16bit(p.d_type) ? std::min(p.k, exact_16bit_sum) : p.k;
+    if (p.epilogue == lt::Epilogue::bgrad_b)
+        return p.k < exact_sum / 4 ? std::max(p.k - 1, std::int64_t(1)) : 0;
     if (lt::has_bias_grad(p.epilogue)) terms = std::min(terms, exact_sum / p.n);
     return terms;
+}
+
+// B's first term in a check of its sums. A has a zero there, so that it shows in the sums alone, as a part of
+// 1 that 16 bit have no room for beside k - 1.
+double first_term(const lt::Problem& p) {
+    if (p.epilogue != lt::Epilogue::bgrad_b || p.k == 1) return 1;
+    return p.k < 8192 ? 0x1p-10 : 0.5;
 }
 
 bool applies_gelu(lt::Epilogue e) {
@@ -61,12 +70,13 @@ public:
           d_(size_d_ * item_),
           aux_(aux_bytes(p_, size_d_ * item_)),
           bias_(p_.m * item_),
-          sums_(p_.m * std::int64_t(sizeof(double))) {}
+          sums_(std::max(p_.m, p_.n) * std::int64_t(sizeof(double))) {}
 
     bool passed() {
         if (terms_ == 0) return false;  // no sum of a bias's gradient would be exact
         if (!right(Trial::ones)) return false;
         if (lt::writes_mask(p_.epilogue)) return right(Trial::signs);
+        if (p_.epilogue == lt::Epilogue::bgrad_b) return right(Trial::products);
         if (lt::reads_mask(p_.epilogue)) return right(Trial::bits);
         return !lt::reads_before(p_.epilogue) || right(Trial::slopes);
     }
@@ -74,9 +84,11 @@ public:
 private:
     void fill(Trial trial) {
         const std::int64_t tail = terms_ < p_.k ? terms_ : 0;
-        fill_operand({a_.memory, p_.a_type, size_a_, p_.lda, p_.stride_a, p_.trans_a, p_.k, tail, false},
+        fill_operand({a_.memory, p_.a_type, size_a_, p_.lda, p_.stride_a, p_.trans_a, p_.k, tail, 1, false},
                      trial);
-        fill_operand({b_.memory, p_.b_type, size_b_, p_.ldb, p_.stride_b, !p_.trans_b, p_.k, 0, true}, trial);
+        fill_operand(
+            {b_.memory, p_.b_type, size_b_, p_.ldb, p_.stride_b, !p_.trans_b, p_.k, 0, first_term(p_), true},
+            trial);
         if (lt::reads_mask(p_.epilogue)) fill_mask(aux_.memory, p_.m, p_.n, trial);
         if (lt::reads_before(p_.epilogue)) fill_before(aux_.memory, p_.d_type, p_.m, p_.n, p_.ldd, trial);
     }
@@ -110,9 +122,15 @@ private:
         if (lt::writes_before(p_.epilogue) && count_different(before, trial, unit) != 0) return false;
         if (lt::writes_mask(p_.epilogue) && count_different_bits(aux_.memory, p_.m, p_.n, trial) != 0)
             return false;
-        return !lt::has_bias_grad(p_.epilogue) ||
-               count_different_sums(sums_.memory, lt::bias_grad_type(p_.d_type), p_.m, p_.n, trial, unit) ==
-                   0;
+        return !lt::has_bias_grad(p_.epilogue) || different_sums(trial, unit) == 0;
+    }
+
+    std::int64_t different_sums(Trial trial, double unit) const {
+        const Dtype dtype = lt::bias_grad_type(p_.d_type);
+        if (p_.epilogue == lt::Epilogue::bgrad_b)
+            return count_different_b_sums(sums_.memory, dtype, p_.n, trial,
+                                          double(p_.k - 1) + first_term(p_));
+        return count_different_sums(sums_.memory, dtype, p_.m, p_.n, trial, unit);
     }
 
     GemmService& s_;

@@ -10,13 +10,14 @@ namespace mezzo::cuda {
 
 // What D[i,j] must be in a trial, in units of the number of terms.
 enum class Trial : std::uint8_t {
-    ones,    // 1
-    signs,   // relu(a(i) b(j)), from operands whose rows and columns have signs -1, 0 or 1, some rows NaN
-    bits,    // 0 or 1, by a mask
-    slopes,  // 0, 1/2 or 1, the derivatives of gelu_tanh at -16, 0 and 16
+    ones,      // 1
+    signs,     // relu(a(i) b(j)), from operands whose rows and columns have signs -1, 0 or 1, some rows NaN
+    products,  // a(i) b(j), from the same operands
+    bits,      // 0 or 1, by a mask
+    slopes,    // 0, 1/2 or 1, the derivatives of gelu_tanh at -16, 0 and 16
 };
 
-// One operand of a trial: ones, in a trial of signs multiplied by the sign of the row of A or column of B.
+// One operand of a trial: ones, in a trial of signs or products multiplied by the sign of the row of A or column of B.
 // With tail > 0 only the last `tail` of the k terms are ones, the others are zeros.
 struct TrialOperand {
     void* matrix;
@@ -24,7 +25,8 @@ struct TrialOperand {
     std::int64_t elements, ld, stride;
     bool k_is_row;
     std::int64_t k, tail;
-    bool is_b;  // the columns of B have other signs than the rows of A
+    double first;  // of the terms; the others are ones
+    bool is_b;     // the columns of B have other signs than the rows of A
 };
 void fill_operand(const TrialOperand& operand, Trial trial);
 
@@ -46,5 +48,8 @@ std::int64_t count_different_bits(const void* mask, std::int64_t m, std::int64_t
 // How many sums of D's rows are wrong.
 std::int64_t count_different_sums(const void* sums, Dtype dtype, std::int64_t m, std::int64_t n, Trial trial,
                                   double unit);
+
+// How many sums of B's columns, which have `unit` terms, are wrong.
+std::int64_t count_different_b_sums(const void* sums, Dtype dtype, std::int64_t n, Trial trial, double unit);
 
 }  // namespace mezzo::cuda

@@ -22,8 +22,11 @@ __device__ float sign_of(std::int64_t i, bool is_b) {
     return h % 8 == 0 ? 0.0f : h & 8 ? 1.0f : -1.0f;
 }
 
+__device__ bool has_signs(Trial trial) { return trial == Trial::signs || trial == Trial::products; }
+
 __device__ double expected(Trial trial, std::int64_t i, std::int64_t j) {
-    const float product = trial == Trial::signs ? sign_of(i, false) * sign_of(j, true) : 1.0f;
+    const float product = has_signs(trial) ? sign_of(i, false) * sign_of(j, true) : 1.0f;
+    if (trial == Trial::products) return product;
     if (trial == Trial::bits) return mixed(i, j) & 1u;
     if (trial == Trial::slopes) return 0.5 * (mixed(i, j) % 3);
     return product <= 0 ? 0.0f : product;  // keeps NaN
@@ -38,8 +41,9 @@ __global__ void operand_kernel(TrialOperand o, Trial trial) {
         const std::int64_t in_matrix = o.stride > 0 ? i % o.stride : i;
         const std::int64_t row = in_matrix % o.ld, column = in_matrix / o.ld;
         const std::int64_t k = o.k_is_row ? row : column, other = o.k_is_row ? column : row;
-        const float one = trial == Trial::signs ? sign_of(other, o.is_b) : 1.0f;
-        store(o.matrix, o.dtype, i, k >= first_one ? one : 0.0f);
+        const float one = has_signs(trial) ? sign_of(other, o.is_b) : 1.0f;
+        const float term = k == 0 ? float(o.first) * one : one;
+        store(o.matrix, o.dtype, i, k >= first_one ? term : 0.0f);
     }
 }
 
@@ -98,6 +102,16 @@ __global__ void different_sums_kernel(const void* sums, Dtype dtype, std::int64_
     add_to(count, different);
 }
 
+__global__ void different_b_sums_kernel(const void* sums, Dtype dtype, std::int64_t n, Trial trial,
+                                        double unit, unsigned long long* count) {
+    unsigned long long different = 0;
+    for (std::int64_t j = first_item(); j < n; j += item_step()) {
+        const double want = has_signs(trial) ? unit * sign_of(j, true) : unit;
+        different += !(load<double>(sums, dtype, j) == want);
+    }
+    add_to(count, different);
+}
+
 // Calls count(counter), which launches a kernel that counts on the device, and returns the number.
 template <class Count> std::int64_t counted(const Count& count) {
     const GemmScratch counter(sizeof(unsigned long long));
@@ -141,6 +155,12 @@ std::int64_t count_different_sums(const void* sums, Dtype dtype, std::int64_t m,
                                   double unit) {
     return counted([&](unsigned long long* total) {
         launch(different_sums_kernel, grid_for(m), 256, 0, sums, dtype, m, n, trial, unit, total);
+    });
+}
+
+std::int64_t count_different_b_sums(const void* sums, Dtype dtype, std::int64_t n, Trial trial, double unit) {
+    return counted([&](unsigned long long* total) {
+        launch(different_b_sums_kernel, grid_for(n), 256, 0, sums, dtype, n, trial, unit, total);
     });
 }
 

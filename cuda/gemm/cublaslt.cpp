@@ -80,6 +80,8 @@ std::uint32_t epilogue_of(Epilogue epilogue) {
             return CUBLASLT_EPILOGUE_DGELU;
         case Epilogue::dgelu_tanh_bgrad:
             return CUBLASLT_EPILOGUE_DGELU_BGRAD;
+        case Epilogue::bgrad_b:
+            return CUBLASLT_EPILOGUE_BGRADB;
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
 }

@@ -26,13 +26,18 @@ void check_gemm(const Gemm& g) {
     check((g.mask == nullptr && g.kept == nullptr) || (g.batch == 1 && g.ldc == g.n), ErrorKind::value,
           "gemm: a mask or an activation's gradient with batch = ", g.batch, ", ldc = ", g.ldc, ", n = ", g.n,
           "; it is for one matrix without gaps");
+    check(g.a_sums == nullptr || (g.batch == 1 && g.trans_a && g.lda == g.m && g.bias == nullptr &&
+                                  g.activation == Activation::none && g.kept == nullptr),
+          ErrorKind::value, "gemm: sums of A's rows with batch = ", g.batch, ", lda = ", g.lda, ", m = ", g.m,
+          "; they are for one product alone, of an A that is stored k x m without gaps");
 }
 
-// Whether the library may do it where nothing was timed or loaded: not with aux, and no GELU of float32
-// values, which are to have the same bits in inference and in training, which keeps the GELU's argument.
+// Whether the library may do it where nothing was timed or loaded: not with aux; no sums, which have been
+// reported to be slow next to a product; and no GELU of float32 values, which are to have the same bits in
+// inference and in training, which keeps the GELU's argument.
 bool is_usual(const Gemm& g, lt::Epilogue e) {
     const bool own_gelu = g.activation == Activation::gelu_tanh && !is_16bit(g.c_type);
-    return !lt::has_aux(e) && !(own_gelu && lt::has_activation(e));
+    return !lt::has_aux(e) && !lt::has_bias_grad(e) && !(own_gelu && lt::has_activation(e));
 }
 
 // The epilogue that the library is to do: the choice of timing or of a file, otherwise the most complete one
@@ -68,6 +73,7 @@ void without_library(const Gemm& g, const std::string& reason) {
         gemm_activation_grad(g);
     else if (g.mask != nullptr)
         gemm_mask(g);
+    if (g.a_sums != nullptr) gemm_a_sums(g);
 }
 
 }  // namespace
@@ -76,6 +82,7 @@ void gemm(const Gemm& g) {
     check_gemm(g);
     if (g.m == 0 && g.bias_grad != nullptr)
         fill_zero(g.bias_grad, static_cast<std::size_t>(g.n) * size_of(lt::bias_grad_type(g.c_type)));
+    if (g.n == 0 && g.m != 0 && g.a_sums != nullptr) gemm_a_sums(g);
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
     if (const char* reason = outside_library(g)) return without_library(g, reason);
     GemmService& s = gemm_service();

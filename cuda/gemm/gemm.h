@@ -36,6 +36,9 @@ struct Gemm {
     // The activation's result for relu, its input for the others, in C's type and layout.
     const void* kept = nullptr;
     void* bias_grad = nullptr;  // [n], with `kept`, if wanted: the column sums of C, in bias_grad_type()
+    // [m], if wanted: the sums of op(A)'s rows over k, in bias_grad_type(). A is then stored k x m without
+    // gaps, there is one matrix, and nothing but the product is done to C.
+    void* a_sums = nullptr;
     // For relu only: relu_mask_ld(n) bits per row (kernels/activation.h). Without `kept`, the mask of C is
     // stored here, if wanted. With `kept`, it is the mask of `kept`, for epilogues that read a mask instead.
     // A product with a mask or `kept` is one matrix without gaps: batch 1, ldc = n.
@@ -75,8 +78,10 @@ void gemm_mask(const Gemm& g);
 void gemm_activation_grad(const Gemm& g);
 // bias_grad = the column sums of C.
 void gemm_bias_grad(const Gemm& g);
+// a_sums = the sums of op(A)'s rows.
+void gemm_a_sums(const Gemm& g);
 
-// All of `g` but mask and gradient, by mezzo's own kernel: any mix of types, any size, k == 0 included.
+// All of `g` but mask, gradient and sums, by mezzo's own kernel: any mix of types, any size, k == 0 included.
 void gemm_fallback(const Gemm& g);
 
 }  // namespace mezzo::cuda

@@ -71,6 +71,12 @@ void* aux_of(const Gemm& g, lt::Epilogue e) {
     return lt::writes_before(e) ? g.pre_activation : nullptr;
 }
 
+// The sums that the library makes.
+void* bias_grad_of(const Gemm& g, lt::Epilogue e) {
+    if (e == lt::Epilogue::bgrad_b) return g.a_sums;
+    return lt::has_bias_grad(e) ? g.bias_grad : nullptr;
+}
+
 lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
     lt::Operands o;
     o.a = g.b;
@@ -78,7 +84,7 @@ lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
     o.bias = lt::has_bias(e) ? g.bias : nullptr;
     o.d = target_of(g, e);
     o.aux = aux_of(g, e);
-    o.bias_grad = lt::has_bias_grad(e) ? g.bias_grad : nullptr;
+    o.bias_grad = bias_grad_of(g, e);
     o.alpha = g.alpha;
     o.beta = bias_in_c(g, e) ? 1 : g.beta;
     return o;
@@ -106,6 +112,7 @@ void finish(const Gemm& g, lt::Epilogue e) {
         gemm_epilogue(rest, target_of(g, e));
     }
     if (g.mask != nullptr && !lt::writes_mask(e)) gemm_mask(g);
+    if (g.a_sums != nullptr && e != lt::Epilogue::bgrad_b) gemm_a_sums(g);
 }
 
 // Whether the library takes as aux a matrix of C's layout, or the mask.
@@ -128,6 +135,13 @@ std::vector<lt::Epilogue> gradient_epilogues(const Gemm& g) {
     }
     epilogues.push_back(none);
     return epilogues;
+}
+
+// A 16-bit C would have sums of its own dtype.
+std::vector<lt::Epilogue> weight_epilogues(const Gemm& g) {
+    const bool fits = !is_16bit(g.c_type) && g.alpha == 1 && alignment_of(g.a_sums) >= vector_alignment;
+    if (!fits) return {lt::Epilogue::none};
+    return {lt::Epilogue::bgrad_b, lt::Epilogue::none};
 }
 
 // Drops the plans, but not the choices: they are checked again before their next use.
@@ -183,7 +197,7 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     p.align_b = alignment_of(g.a);
     p.align_d = alignment_of(target_of(g, epilogue));
     if (lt::has_bias(epilogue)) p.align_bias = alignment_of(g.bias);
-    if (lt::has_bias_grad(epilogue)) p.align_bias = alignment_of(g.bias_grad);
+    if (lt::has_bias_grad(epilogue)) p.align_bias = alignment_of(bias_grad_of(g, epilogue));
     if (lt::has_aux(epilogue)) p.align_aux = alignment_of(aux_of(g, epilogue));
     p.a_type = g.b_type;
     p.b_type = g.a_type;
@@ -250,6 +264,7 @@ const char* outside_library(const Gemm& g) {
 std::vector<lt::Epilogue> epilogues_of(const Gemm& g) {
     using enum lt::Epilogue;
     if (g.kept != nullptr) return gradient_epilogues(g);
+    if (g.a_sums != nullptr) return weight_epilogues(g);
     const bool bias_fits =
         g.bias != nullptr && g.bias_type == g.c_type && alignment_of(g.bias) >= vector_alignment;
     std::vector<lt::Epilogue> epilogues;
@@ -286,7 +301,8 @@ bool run_library(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {
     for (; cached.chosen < cached.candidates.size(); ++cached.chosen, cached.verified = false) {
         const lt::Algo& algo = cached.candidates[cached.chosen];
         if (!cached.verified) {
-            const bool sums_are_safe = g.k % safe_k == 0 && !lt::has_aux(epilogue);
+            const bool sums_are_safe =
+                g.k % safe_k == 0 && !lt::has_aux(epilogue) && !lt::has_bias_grad(epilogue);
             const lt::Problem problem = problem_of(g, epilogue);
             cached.verified =
                 sums_are_safe ? has_right_epilogue(s, problem, algo) : passes_check(s, problem, algo);

@@ -41,7 +41,8 @@ public:
         at_mask_ = at_aux_ + aligned(aux);
         const std::int64_t mask = g.mask != nullptr ? relu_mask_bytes(g.m, g.n) : 0;
         at_bias_grad_ = at_mask_ + aligned(mask);
-        set_ = at_bias_grad_ + (g.bias_grad != nullptr ? aligned(g.n * std::int64_t(sizeof(double))) : 0);
+        const std::int64_t sums = g.bias_grad != nullptr ? g.n : g.a_sums != nullptr ? g.m : 0;
+        set_ = at_bias_grad_ + aligned(sums * std::int64_t(sizeof(double)));
         const auto cold = static_cast<std::int64_t>(2 * device_info(current_device()).l2_bytes);
         copies_ = std::clamp((cold + set_ - 1) / set_, std::int64_t(1), max_copies);
         memory_.emplace(copies_ * set_);
@@ -66,6 +67,7 @@ public:
         if (g.kept != nullptr) g.kept = set + at_aux_;
         if (g.mask != nullptr) g.mask = set + at_mask_;
         if (g.bias_grad != nullptr) g.bias_grad = set + at_bias_grad_;
+        if (g.a_sums != nullptr) g.a_sums = set + at_bias_grad_;
         return g;
     }
 

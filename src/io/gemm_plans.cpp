@@ -74,7 +74,8 @@ constexpr std::array epilogue_names{"none",          "bias",
                                     "gelu_tanh_aux", "gelu_tanh_aux_bias",
                                     "relu_aux",      "relu_aux_bias",
                                     "drelu",         "drelu_bgrad",
-                                    "dgelu_tanh",    "dgelu_tanh_bgrad"};
+                                    "dgelu_tanh",    "dgelu_tanh_bgrad",
+                                    "bgrad_b"};
 static_assert(epilogue_names.size() == gemm_plan::epilogue_count);
 constexpr std::array activation_names{"none", "relu", "gelu", "gelu_tanh"};
 // The dtypes of operands, and their names.

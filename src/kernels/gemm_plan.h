@@ -15,7 +15,8 @@ namespace mezzo::gemm_plan {
 // What the GEMM library does to a product before it stores it. With aux it also stores what the activation's
 // gradient reads: for gelu_tanh the value before the activation, for relu a mask. drelu and dgelu_tanh read
 // that and multiply by the activation's gradient. With bgrad they also store the sums of D's rows, the
-// gradient of a bias.
+// gradient of a bias. bgrad_b stores the sums of op(B)'s columns over k, the gradient of a bias beside that of
+// its layer's weight.
 enum class Epilogue : std::uint8_t {
     none,
     bias,
@@ -30,15 +31,16 @@ enum class Epilogue : std::uint8_t {
     drelu,
     drelu_bgrad,
     dgelu_tanh,
-    dgelu_tanh_bgrad
+    dgelu_tanh_bgrad,
+    bgrad_b
 };
-inline constexpr int epilogue_count = 14;
+inline constexpr int epilogue_count = 15;
 constexpr bool has_bias(Epilogue e) {
     return e == Epilogue::bias || e == Epilogue::relu_bias || e == Epilogue::gelu_tanh_bias ||
            e == Epilogue::gelu_tanh_aux_bias || e == Epilogue::relu_aux_bias;
 }
 constexpr bool has_bias_grad(Epilogue e) {
-    return e == Epilogue::drelu_bgrad || e == Epilogue::dgelu_tanh_bgrad;
+    return e == Epilogue::drelu_bgrad || e == Epilogue::dgelu_tanh_bgrad || e == Epilogue::bgrad_b;
 }
 constexpr bool writes_mask(Epilogue e) { return e == Epilogue::relu_aux || e == Epilogue::relu_aux_bias; }
 constexpr bool reads_mask(Epilogue e) { return e == Epilogue::drelu || e == Epilogue::drelu_bgrad; }
@@ -52,7 +54,7 @@ constexpr bool reads_before(Epilogue e) {
 constexpr bool is_gradient(Epilogue e) { return reads_mask(e) || reads_before(e); }
 constexpr bool has_aux(Epilogue e) { return has_mask(e) || writes_before(e) || reads_before(e); }
 constexpr bool has_activation(Epilogue e) {
-    return e != Epilogue::none && e != Epilogue::bias && !is_gradient(e);
+    return e != Epilogue::none && e != Epilogue::bias && e != Epilogue::bgrad_b && !is_gradient(e);
 }
 
 // D[m,n] = epilogue(alpha op(A)[m,k] op(B)[k,n] + beta D + bias[m]), column-major, for each of `batch`

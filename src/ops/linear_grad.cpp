@@ -127,6 +127,23 @@ Tensor bias_grad(const Node& c, const Before& before) {
     return is_16bit(wanted) ? cast(before.sums, wanted) : before.sums;
 }
 
+// The gradients of weight and bias, by one kernel where the device has it.
+void parameter_grads(const Node& c, const Before& before, Tensors& grads) {
+    const bool bias = wants_bias(c) && !grads[2].defined();
+    if (c.needs(1) && bias && !before.sums.defined()) {
+        const Tensor x = matrix_of(c.in(0));
+        if (makes_weight_and_bias_grad(before.g, x, c.grad_dtype(1), c.grad_dtype(2))) {
+            const Tensor existing = before.g.dtype() == float64 ? Tensor() : c.accumulator(1);
+            WeightAndBias both = weight_and_bias_grad(before.g, x, existing);
+            grads[1] = both.weight;
+            grads[2] = both.bias;
+            return;
+        }
+    }
+    if (c.needs(1)) grads[1] = weight_grad(c, before.g);
+    if (bias) grads[2] = bias_grad(c, before);
+}
+
 }  // namespace
 
 Tensors linear_vjp(const Node& c, const Tensors& gs) {
@@ -142,8 +159,7 @@ Tensors linear_vjp(const Node& c, const Tensors& gs) {
     else if (c.needs(0))
         grads[0] = x_grad(c, g);
     side.enter();
-    if (c.needs(1)) grads[1] = weight_grad(c, g);
-    if (wants_bias(c) && !grads[2].defined()) grads[2] = bias_grad(c, before);
+    parameter_grads(c, before, grads);
     side.join();
     if (!inner.empty()) c.send_inner(0, inner);
     return grads;

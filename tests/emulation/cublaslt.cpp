@@ -66,6 +66,7 @@ constexpr Named epilogues[] = {
     {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, Epilogue::gelu_tanh_aux_bias},
     {CUBLASLT_EPILOGUE_DGELU, Epilogue::dgelu_tanh},
     {CUBLASLT_EPILOGUE_DGELU_BGRAD, Epilogue::dgelu_tanh_bgrad},
+    {CUBLASLT_EPILOGUE_BGRADB, Epilogue::bgrad_b},
 };
 static_assert(std::size(epilogues) == epilogue_count);
 

@@ -25,8 +25,8 @@ struct FakeLt {
     enum class Mask { right, big_endian, packed, transposed, zero_is_positive, nan_is_zero, ignored };
     Mask mask = Mask::right;
     // What may be wrong with the gradient of a bias: it is added to what is there, lacks a row, or is rounded
-    // to 16 bit.
-    enum class BiasGrad { right, added, short_of_a_row, rounded };
+    // to 16 bit; or, for bgrad_b, the sums have another order.
+    enum class BiasGrad { right, added, short_of_a_row, rounded, permuted };
     BiasGrad bias_grad = BiasGrad::right;
     bool half_slope = false;  // gelu_tanh has the derivative 1/2 everywhere below 1
     // GELU and its derivative with an exact tanh. The library promises no accuracy; the default is as coarse as

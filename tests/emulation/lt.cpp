@@ -124,6 +124,23 @@ void sum_rows(const Problem& p, const Operands& o) {
     engine.close_device_memory();
 }
 
+// The sums of op(B)'s columns.
+void sum_columns_of_b(const Problem& p, const Operands& o) {
+    emulation::Engine& engine = emulation::Engine::get();
+    engine.open_device_memory();
+    const Dtype dtype = bias_grad_type(p.d_type);
+    for (std::int64_t j = 0; j < p.n; ++j) {
+        double sum = fake_lt.bias_grad == FakeLt::BiasGrad::added ? load(o.bias_grad, dtype, j) : 0;
+        const std::int64_t k = p.k - (fake_lt.bias_grad == FakeLt::BiasGrad::short_of_a_row);
+        for (std::int64_t l = 0; l < k; ++l)
+            sum += load(o.b, p.b_type, p.trans_b ? j + l * p.ldb : j * p.ldb + l);
+        if (fake_lt.bias_grad == FakeLt::BiasGrad::rounded) sum = float(bfloat16_t(float(sum)));
+        const bool permuted = fake_lt.bias_grad == FakeLt::BiasGrad::permuted;
+        store(o.bias_grad, dtype, permuted ? p.n - 1 - j : j, sum);
+    }
+    engine.close_device_memory();
+}
+
 // Calls f(batch, i, j, index among all results) for each result, with device memory open.
 template <class F> void for_each_result(const Problem& p, const F& f) {
     emulation::Engine& engine = emulation::Engine::get();
@@ -161,7 +178,10 @@ template <class Sum> void finish_all(const Problem& p, const Operands& o, const 
     for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
         finish(p, o, batch, i, j, sum(batch, i, j, index), rounds);
     });
-    if (has_bias_grad(p.epilogue)) sum_rows(p, o);
+    if (p.epilogue == Epilogue::bgrad_b)
+        sum_columns_of_b(p, o);
+    else if (has_bias_grad(p.epilogue))
+        sum_rows(p, o);
 }
 
 // If the workspace is large enough, two kernels as with split-K: one writes sums into the workspace, the
