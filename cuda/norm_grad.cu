@@ -116,20 +116,27 @@ struct SumTargets {
     AnyArray<float> out[3];
 };
 
-// 32 columns per block, one per lane; the warps share the parts.
+// Columns of a block of add_parts_kernel: 32 bytes of a part, the least that memory delivers, so that narrow
+// rows fill the device, too.
+constexpr int tile_columns = 8;
+
+// A block takes tile_columns columns of the sums number blockIdx.y; its threads share the parts.
 __global__ void add_parts_kernel(const float* parts, std::int64_t count, int wanted, std::int64_t cols,
-                                 SumTargets targets) {
-    MEZZO_SHARED(float, of_warps, [rows_block / 32][32]);
-    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, warps = int(rows_block / 32);
-    const std::int64_t tiles = (cols + 31) / 32;
-    for (std::int64_t item = blockIdx.x; item < tiles * wanted; item += gridDim.x) {
-        const std::int64_t s = item / tiles, column = item % tiles * 32 + lane;
+                                 const MEZZO_GRID_CONSTANT SumTargets targets) {
+    constexpr int warps = int(rows_block) / 32, rows = int(rows_block) / tile_columns;
+    MEZZO_SHARED(float, of_warps, [warps][tile_columns]);
+    const int lane = int(threadIdx.x) % tile_columns, row = int(threadIdx.x) / tile_columns,
+              s = int(blockIdx.y);
+    for (std::int64_t first = std::int64_t(blockIdx.x) * tile_columns; first < cols;
+         first += std::int64_t(gridDim.x) * tile_columns) {
+        const std::int64_t column = first + lane;
         float sum = 0;
         if (column < cols)
-            for (std::int64_t i = warp; i < count; i += warps) sum += parts[(i * wanted + s) * cols + column];
-        of_warps[warp][lane] = sum;
+            for (std::int64_t i = row; i < count; i += rows) sum += parts[(i * wanted + s) * cols + column];
+        for (int distance = tile_columns; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
+        if (threadIdx.x % 32 < tile_columns) of_warps[threadIdx.x / 32][lane] = sum;
         __syncthreads();
-        if (warp == 0 && column < cols) {
+        if (row == 0 && column < cols) {
             for (int w = 1; w < warps; ++w) sum += of_warps[w][lane];
             targets.out[s].store(column, sum);
         }
@@ -152,8 +159,9 @@ template <class G, class X, class Result> bool norm_grad_packs(const Tensor& g, 
            parts.as<float>(), wanted);
     SumTargets targets{};
     for (int i = 0; i < wanted; ++i) targets.out[i] = any_of<float>(sums[static_cast<std::size_t>(i)]);
-    launch(add_parts_kernel, grid_for((a.cols + 31) / 32 * wanted, 1), rows_block, 0, parts.as<float>(),
-           std::int64_t(grid), wanted, a.cols, targets);
+    launch(add_parts_kernel,
+           {grid_for((a.cols + tile_columns - 1) / tile_columns, 1), static_cast<unsigned>(wanted)},
+           rows_block, 0, parts.as<float>(), std::int64_t(grid), wanted, a.cols, targets);
     return true;
 }
 
