@@ -32,7 +32,7 @@ struct AttentionDropout {
     double scale;             // of the weights that are kept
 
     __device__ bool kept(std::uint64_t element) const {
-        return threshold == 0 || philox_half(words(element), static_cast<int>(element % 8)) >= threshold;
+        return threshold == 0 || half_word(words(element), static_cast<int>(element % 8)) >= threshold;
     }
     // Bit n: element + n is kept.
     __device__ std::uint32_t kept8(std::uint64_t element) const {

@@ -134,7 +134,7 @@ template <class C> __global__ void dropped_sum_kernel(AnyArray<C> x, AnyArray<C>
         for (std::int64_t i = block * 8; i < block * 8 + 8 && i < n; ++i) {
             C value = x.load(i);
             if (bias.p != nullptr) value += bias.load(i % cols);
-            const bool keep = philox_half(words, static_cast<int>(i % 8)) >= dropping.threshold;
+            const bool keep = half_word(words, static_cast<int>(i % 8)) >= dropping.threshold;
             z.store(i, (keep ? value * scale : C(0)) + residual.load(i));
         }
     }

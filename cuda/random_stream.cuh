@@ -18,6 +18,13 @@ struct RandomStream {
     }
 };
 
+// philox_half() for an i that is known only when the kernel runs: indexing the words would put them into memory.
+__device__ inline std::uint32_t half_word(const PhiloxWords& words, int i) {
+    const std::uint32_t lower = (i & 2) != 0 ? words.v[1] : words.v[0];
+    const std::uint32_t upper = (i & 2) != 0 ? words.v[3] : words.v[2];
+    return ((i & 4) != 0 ? upper : lower) >> ((i & 1) * 16) & 0xffffu;
+}
+
 // The stream of an op's attributes. Every kernel that draws random numbers must take it from here, so that a
 // captured step draws new ones in each replay.
 inline RandomStream stream_of(const RandomState& stream) {
