@@ -51,6 +51,20 @@ def test_figures():
     shapes = [(hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)]
     by_hand = sum(12 * (3 * 2 * tokens * (i + o) + i * o * (2 + 2 + 4)) for i, o in shapes)
     near(work_of(roofline.bert(16, 128, "float16"))[1], by_hand, "bytes of BERT's products")
+    own = {line.pattern: line.bytes for line in roofline.bert(16, 128, "float16")}
+    wide = 12 * tokens * 4 * hidden
+    near(own["::epilogue_kernel"], 4 * wide, "GELU reads and writes 2 bytes per element")
+    near(own["::activation_grad_kernel"], 6 * wide, "its gradient reads two matrices and writes one")
+    near(own["::reduce_columns_kernel"], 12 * 3 * tokens * hidden * 2, "sums for query, key and value")
+    near(own["::add_parts_kernel"], 25 * 3 * 257 * hidden * 4, "256 parts and the result")
+    kernels = {"epilogue_kernel<mezzo::bfloat16_t, 8>(Pass<mezzo::bfloat16_t>)": "erf GELU behind products",
+               "activation_grad_kernel<mezzo::bfloat16_t, 8, Values, gelu_grad>(int)": "gradient of GELU and bias",
+               "reduce_columns_kernel<LoadElement, SumOp<float>>(int)": "bias gradients",
+               "add_parts_kernel(float const*, long, int, long, SumTargets)": "sums of the norms' gradients"}
+    for name, line in kernels.items():
+        work = [{"name": "void mezzo::cuda::(anonymous namespace)::" + name, "us": 9.0}]
+        rows = roofline.explain("bert_base128", "float16", work, {"memory": 3.35e12})
+        check(rows[0]["line"] == line and rows[0]["bound"] == "memory", f"{name} is {rows[0]}")
 
 
 def test_convolutions():

@@ -75,7 +75,7 @@ def bert_parameters(layers, hidden, vocabulary, positions=512, labels=2):
 
 
 def bert(batch, length, precision, layers=12, hidden=768, vocabulary=30522):
-    """Products and optimizer of BERT with a classifier; attention and element-wise kernels are listed without a floor."""
+    """BERT with a classifier: products, optimizer, GELU, gradients of biases and norms; other kernels are listed without a floor."""
     mixed = precision in ("float16", "bfloat16")
     item, tokens = 2 if mixed else 4, batch * length
     encoder = layers * 12 * hidden * hidden
@@ -84,7 +84,17 @@ def bert(batch, length, precision, layers=12, hidden=768, vocabulary=30522):
     cells = layers * tokens * hidden * ((1 + 3) + (1 + 1) + (1 + 4) + (4 + 1))
     products = Line("products of the layers", PRODUCT, 6 * tokens * encoder, 3 * cells * item + encoder * (2 * item + 4),
                     pooled=True)
-    return BOOKS + optimizer(bert_parameters(layers, hidden, vocabulary), "adamw", mixed) + [products]
+    wide, norms = layers * tokens * 4 * hidden, 2 * layers + 1
+    own = [
+        # reads what the product has left and writes the activation's result
+        Line("erf GELU behind products", r"::epilogue_kernel", bytes=2 * item * wide, pooled=True),
+        Line("gradient of GELU and bias", r"::activation_grad_kernel", bytes=3 * item * wide, pooled=True),
+        # of query, key and value; those of the other biases come with the gradients of GELU and of the norms
+        Line("bias gradients", r"::reduce_columns_kernel", bytes=item * layers * tokens * 3 * hidden, pooled=True),
+        # a part per 8 rows, of weight, bias and the bias before the norm
+        Line("sums of the norms' gradients", r"::add_parts_kernel", bytes=norms * 3 * hidden * 4 * (tokens / 8 + 1), pooled=True),
+    ]
+    return BOOKS + own + optimizer(bert_parameters(layers, hidden, vocabulary), "adamw", mixed) + [products]
 
 
 # ResNet50 with CIFAR's stem: (number, input channels, output channels, kernel, stride, size of the input).
