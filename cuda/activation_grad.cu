@@ -1,9 +1,10 @@
 // The gradient by the input of a linear layer's activation, and its column sums (the bias's gradient), in one
 // pass: the incoming gradient and what the activation saved are read once, and the result is not read again.
+#include "cuda/column_sum.h"
+#include "cuda/elements.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/packs.cuh"
-#include "cuda/reduce.cuh"
 #include "kernels/functors.h"
 #include "kernels/gemm_plan.h"
 #include "kernels/matmul.h"
@@ -84,13 +85,6 @@ struct Pass {
     std::int64_t rows, cols;
 };
 
-// out[i] = sum of column i of a [rows, cols] matrix.
-template <class T> void sum_columns(const T* matrix, std::int64_t rows, std::int64_t cols, void* out) {
-    using C = Compute<T>;
-    reduce(LoadElement<Array<const T>>{{matrix}}, SumOp<C>{C(1)}, reduce_shape(Shape{rows, cols}, Axes{0}),
-           AnyArray<C>{out, dtype_of<C>()});
-}
-
 template <class T, int pack, class Kept, class F>
 void run(const Pass& p, const Kept& kept, const F& gradient) {
     using C = Compute<T>;
@@ -106,7 +100,7 @@ void run(const Pass& p, const Kept& kept, const F& gradient) {
     const Scratch parts(Device(DeviceType::cuda, current_device()),
                         splits * p.cols * std::int64_t(sizeof(C)));
     launch_into(parts.as<C>());
-    sum_columns(parts.as<C>(), splits, p.cols, p.sums);
+    sum_columns(parts.as<C>(), dtype_of<C>(), splits, p.cols, p.sums, dtype_of<C>());
 }
 
 template <class T, int pack> void run_activation(const Pass& p, Activation activation) {
@@ -142,15 +136,11 @@ void gemm_activation_grad(const Gemm& g) {
 }
 
 void gemm_bias_grad(const Gemm& g) {
-    visit_dtype<Dtypes::floating>(g.c_type, [&]<class T>(std::type_identity<T>) {
-        sum_columns(static_cast<const T*>(g.c), g.m, g.n, g.bias_grad);
-    });
+    sum_columns(g.c, g.c_type, g.m, g.n, g.bias_grad, gemm_plan::bias_grad_type(g.c_type));
 }
 
 void gemm_a_sums(const Gemm& g) {
-    visit_dtype<Dtypes::floating>(g.a_type, [&]<class T>(std::type_identity<T>) {
-        sum_columns(static_cast<const T*>(g.a), g.k, g.m, g.a_sums);
-    });
+    sum_columns(g.a, g.a_type, g.k, g.m, g.a_sums, gemm_plan::bias_grad_type(g.c_type));
 }
 
 }  // namespace mezzo::cuda

@@ -1,4 +1,5 @@
 // Sums: sum, mean, norm, column_sum.
+#include "cuda/column_sum.h"
 #include "cuda/kernels.h"
 #include "cuda/reduce.cuh"
 #include "kernels/functors.h"
@@ -45,7 +46,11 @@ void norm(In in, const kernels::Norm& at, Out out) {
 }
 
 void column_sum(In in, const kernels::ColumnSum&, Out out) {
-    sum_elements(in[0], reduce_shape(in[0].shape(), Axes{0}), 1, out[0]);
+    use_device_of(out[0]);
+    const Tensor &x = in[0], &y = out[0];
+    if (is_floating(x.dtype()))
+        return sum_columns(raw(x), x.dtype(), x.shape()[0], x.shape()[1], raw(y), y.dtype());
+    sum_elements(x, reduce_shape(x.shape(), Axes{0}), 1, y);
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<sum>(), kernel_entry<mean>(), kernel_entry<norm>(),

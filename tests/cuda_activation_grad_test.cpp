@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "cuda/runtime.h"
 #include "tests/kernels.h"
 #include "tests/support.h"
 
@@ -61,4 +62,32 @@ TEST_CASE("cuda: gradient of an activation at an odd address", "[cuda]") {
     REQUIRE(g.is_view());
     test::cuda_kernel<kernels::ActivationGrad>(in, {.activation = Activation::relu}, out);
     CHECK(test::doubles(out[0]) == test::doubles(relu_grad(g, kept)));
+}
+
+TEST_CASE("cuda: column sums are one launch, whatever the shape", "[cuda]") {
+    if (cuda_device_count() == 0) return;
+    const Device device(DeviceType::cuda);
+    for (Dtype dtype : {float32, float16, bfloat16, float64})
+        for (const Shape& shape :
+             {Shape{5000, 264}, Shape{3001, 21}, Shape{70, 8}, Shape{1, 1}, Shape{0, 8}, Shape{9, 1500}})
+            for (bool odd : {false, true}) {
+                CAPTURE(name(dtype), shape[0], shape[1], odd);
+                const auto count = static_cast<std::size_t>(shape.numel()) + 1;
+                const auto columns = static_cast<std::size_t>(shape[1]);
+                std::vector<double> numbers(count), want(columns);
+                for (std::size_t i = 0; i < numbers.size(); ++i)
+                    numbers[i] = double(std::uint32_t(i) * 2654435761u >> 29) - 3;
+                for (std::size_t i = 0; i + 1 < numbers.size(); ++i)
+                    want[i % want.size()] += numbers[i + std::size_t(odd)];
+                const Tensor all = Tensor::from(numbers, {std::int64_t(numbers.size())}).to(dtype).to(device);
+                const Tensor x = all.slice(0, odd, odd + shape.numel()).reshape(shape);
+                const Tensor sums =
+                    full({shape[1]}, 77, {.dtype = dtype == float64 ? float64 : float32, .device = device});
+                for (int repeat = 0; repeat < 2; ++repeat) {  // the second time with the tickets of the first
+                    const std::uint64_t before = cuda::counters().launches;
+                    test::cuda_kernel<kernels::ColumnSum>(In(&x, 1), {}, Out(&sums, 1));
+                    CHECK(cuda::counters().launches == before + 1);
+                    CHECK(test::doubles(sums) == want);
+                }
+            }
 }

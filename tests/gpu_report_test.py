@@ -55,11 +55,11 @@ def test_figures():
     wide = 12 * tokens * 4 * hidden
     near(own["::epilogue_kernel"], 4 * wide, "GELU reads and writes 2 bytes per element")
     near(own["::activation_grad_kernel"], 6 * wide, "its gradient reads two matrices and writes one")
-    near(own["::reduce_columns_kernel"], 12 * 3 * tokens * hidden * 2, "sums for query, key and value")
+    near(own["::column_sum_kernel"], 12 * 3 * tokens * hidden * 2, "sums for query, key and value")
     near(own["::add_parts_kernel"], 25 * 3 * 257 * hidden * 4, "256 parts and the result")
     kernels = {"epilogue_kernel<mezzo::bfloat16_t, 8>(Pass<mezzo::bfloat16_t>)": "erf GELU behind products",
                "activation_grad_kernel<mezzo::bfloat16_t, 8, Values, gelu_grad>(int)": "gradient of GELU and bias",
-               "reduce_columns_kernel<LoadElement, SumOp<float>>(int)": "bias gradients",
+               "column_sum_kernel<mezzo::bfloat16_t, 8>(int)": "bias gradients",
                "add_parts_kernel(float const*, long, int, long, SumTargets)": "sums of the norms' gradients"}
     for name, line in kernels.items():
         work = [{"name": "void mezzo::cuda::(anonymous namespace)::" + name, "us": 9.0}]

@@ -57,7 +57,7 @@ def recipe(batch, precision, width=4096):
     own = [
         Line("loss", r"::reduce_rows_kernel<.*LoadLoss", bytes=(item + 4) * cells),
         Line("gradient of the loss", r"::map_kernel<.*ElementSlope", bytes=(2 * item + 4) * cells),
-        Line("bias gradient", r"::reduce_columns_kernel", bytes=item * cells, count=3),
+        Line("bias gradient", r"::column_sum_kernel", bytes=item * cells, count=3),
         Line("gradient of ReLU", r"::map_flat_kernel<.*relu_grad", bytes=3 * item * cells, count=2),
         Line("gradient of ReLU and bias", r"::activation_grad_kernel", bytes=3 * item * cells, count=2),
         Line("mask of ReLU", r"::mask_kernel", bytes=(item + 1 / 8) * cells, count=2),
@@ -90,7 +90,7 @@ def bert(batch, length, precision, layers=12, hidden=768, vocabulary=30522):
         Line("erf GELU behind products", r"::epilogue_kernel", bytes=2 * item * wide, pooled=True),
         Line("gradient of GELU and bias", r"::activation_grad_kernel", bytes=3 * item * wide, pooled=True),
         # of query, key and value; those of the other biases come with the gradients of GELU and of the norms
-        Line("bias gradients", r"::reduce_columns_kernel", bytes=item * layers * tokens * 3 * hidden, pooled=True),
+        Line("bias gradients", r"::column_sum_kernel", bytes=item * layers * tokens * 3 * hidden, pooled=True),
         # a part per 8 rows, of weight, bias and the bias before the norm
         Line("sums of the norms' gradients", r"::add_parts_kernel", bytes=norms * 3 * hidden * 4 * (tokens / 8 + 1), pooled=True),
     ]
