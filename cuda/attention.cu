@@ -11,6 +11,7 @@
 #include "cuda/kernels.h"
 #include "kernels/attention.h"
 #include "kernels/functor_math.h"
+#include "kernels/proof.h"
 #include "mezzo/device.h"
 
 namespace mezzo::cuda {
@@ -301,6 +302,11 @@ template <class C> void backward(const Attention& a, In in, Out out) {
     });
 }
 
+bool uses_flash(FastPathId path, const Attention& a, const Tensor& q) {
+    return flash_takes(a, q) &&
+           uses_fast_path(flash_attention(), path, q.device(), q.dtype(), static_cast<int>(a.dim));
+}
+
 bool any_float64(In in, Out out) {
     for (In tensors : {in, In(out)})
         for (const Tensor& x : tensors)
@@ -333,6 +339,20 @@ template <class C> void attention_statistics(const Attention& a, const Tensor& g
 template void attention_statistics<float>(const Attention&, const Tensor&, const Tensor&, const Tensor&,
                                           const Tensor&, double, RowStatistics<float>*);
 
+bool attention_forward(In in, const kernels::ScaledDotProductAttention& at, Out out, AttentionWay way) {
+    const Attention a = attention_problem(in[0], in[1], in[3], at);
+    if (way == AttentionWay::flash) return flash_attention_forward(a, in, out);
+    any_float64(in, out) ? forward<double>(a, in, out) : forward<float>(a, in, out);
+    return true;
+}
+
+bool attention_backward(In in, const kernels::ScaledDotProductAttentionGrad& at, Out out, AttentionWay way) {
+    const Attention a = attention_problem(in[1], in[2], in[7], at.forward);
+    if (way == AttentionWay::flash) return flash_attention_backward(a, in, out);
+    any_float64(in, out) ? backward<double>(a, in, out) : backward<float>(a, in, out);
+    return true;
+}
+
 }  // namespace mezzo::cuda
 
 namespace mezzo::cuda_kernels {
@@ -342,15 +362,16 @@ using namespace mezzo::cuda;
 void scaled_dot_product_attention(In in, const kernels::ScaledDotProductAttention& at, Out out) {
     use_device_of(out[0]);
     const Attention a = attention_problem(in[0], in[1], in[3], at);
-    if (flash_attention() && flash_attention_forward(a, in, out)) return;
-    any_float64(in, out) ? forward<double>(a, in, out) : forward<float>(a, in, out);
+    if (uses_flash(FastPathId::flash_attention, a, in[0]) && flash_attention_forward(a, in, out)) return;
+    attention_forward(in, at, out, AttentionWay::plain);
 }
 
 void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAttentionGrad& at, Out out) {
     use_device_of(out[0]);
     const Attention a = attention_problem(in[1], in[2], in[7], at.forward);
-    if (flash_attention() && flash_attention_backward(a, in, out)) return;
-    any_float64(in, out) ? backward<double>(a, in, out) : backward<float>(a, in, out);
+    if (uses_flash(FastPathId::flash_attention_grad, a, in[1]) && flash_attention_backward(a, in, out))
+        return;
+    attention_backward(in, at, out, AttentionWay::plain);
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention>(),

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
+#include "cuda/attention.h"
 #include "cuda/elements.cuh"
 #include "cuda/random_stream.cuh"
-#include "kernels/attention.h"
 
 namespace mezzo::cuda {
 

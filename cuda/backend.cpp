@@ -132,7 +132,8 @@ const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
 }  // namespace
 
 extern const StepKernels cuda_step_kernels;  // cuda/step.cu
+extern const ProofList cuda_proofs;          // cuda/proof/proofs.cpp
 extern const BackendParts cuda_parts;
-constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels};
+constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels, &cuda_proofs};
 
 }  // namespace mezzo

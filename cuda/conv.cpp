@@ -10,6 +10,7 @@
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/runtime.h"
+#include "kernels/proof.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
 
@@ -295,16 +296,30 @@ void conv_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out, const
 
 namespace mezzo::cuda_kernels {
 
+namespace {
+
+bool uses_implicit(FastPathId path, const Tensor& operand, const kernels::ConvGeometry& geometry) {
+    return is_16bit(operand.dtype()) && geometry.groups == 1 &&
+           uses_fast_path(cuda::implicit_convolution(), path, operand.device(), operand.dtype());
+}
+
+}  // namespace
+
 void conv2d(In in, const kernels::Conv2d& at, Out out) {
-    cuda::conv_forward(in, at, out, {.implicit = cuda::implicit_convolution()});
+    cuda::conv_forward(in, at, out,
+                       {.implicit = uses_implicit(FastPathId::implicit_convolution, in[0], at.geometry)});
 }
 
 void conv2d_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out) {
-    cuda::conv_input_grad(in, at, out, {.implicit = cuda::implicit_convolution()});
+    cuda::conv_input_grad(
+        in, at, out,
+        {.implicit = uses_implicit(FastPathId::implicit_convolution_input_grad, in[0], at.geometry)});
 }
 
 void conv2d_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out) {
-    cuda::conv_weight_grad(in, at, out, {.implicit = cuda::implicit_convolution()});
+    cuda::conv_weight_grad(
+        in, at, out,
+        {.implicit = uses_implicit(FastPathId::implicit_convolution_weight_grad, in[0], at.geometry)});
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<conv2d>(), kernel_entry<conv2d_input_grad>(),

@@ -135,6 +135,18 @@ DeviceInfo device_info(int device) {
     return info;
 }
 
+int driver_version() {
+    int version = 0;
+    ok(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
+    return version;
+}
+
+int runtime_version() {
+    int version = 0;
+    ok(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
+    return version;
+}
+
 void set_device(int device) { ok(cudaSetDevice(device), "cudaSetDevice"); }
 
 int current_device() {

@@ -21,6 +21,9 @@ struct DeviceInfo {
     std::size_t l2_bytes;
 };
 DeviceInfo device_info(int device);
+// The latest version of CUDA that the driver has, and that of the runtime, such as 13010 for 13.1.
+int driver_version();
+int runtime_version();
 
 // The current device of the calling thread; 0 until set.
 void set_device(int device);

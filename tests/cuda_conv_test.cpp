@@ -117,7 +117,8 @@ struct Net {
 
 TEST_CASE("cuda conv: a network with implicit convolutions and without", "[cuda]") {
     if (no_device()) return;
-    CHECK(!cuda::implicit_convolution());
+    CHECK(cuda::implicit_convolution() == FastPath::automatic);
+    cuda::set_implicit_convolution(false);
     const Net net;
     const auto launches = [&](double& loss) {
         const std::uint64_t before = cuda::counters().launches;
@@ -128,7 +129,7 @@ TEST_CASE("cuda conv: a network with implicit convolutions and without", "[cuda]
     const std::uint64_t plain_launches = launches(plain);
     const std::vector<Values> expected = net.grads();
     const Implicit on(true);
-    CHECK(cuda::implicit_convolution());
+    CHECK(cuda::implicit_convolution() == FastPath::on);
     CHECK(launches(found) < plain_launches);
     CHECK(found == Approx(plain).epsilon(1e-2));
     for (std::size_t i = 0; i < expected.size(); ++i)

@@ -44,6 +44,14 @@ cudaError_t cudaGetDeviceCount(int* count) {
     *count = 1;
     return answer("cudaGetDeviceCount");
 }
+cudaError_t cudaDriverGetVersion(int* version) {
+    *version = 13010;
+    return answer("cudaDriverGetVersion");
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+    *version = 13000;
+    return answer("cudaRuntimeGetVersion");
+}
 cudaError_t cudaSetDevice(int) { return answer("cudaSetDevice"); }
 cudaError_t cudaGetDevice(int* device) {
     *device = 0;

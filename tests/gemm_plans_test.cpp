@@ -57,7 +57,7 @@ TEST_CASE("gemm plans: a file of another GPU, or without one", "[gemm]") {
 
 TEST_CASE("gemm options are kept in every build", "[gemm]") {
     CHECK_FALSE(cuda::gemm_options().autotune);
-    CHECK_FALSE(cuda::gemm_options().fuse_bias_gradients);
+    CHECK(cuda::gemm_options().fuse_bias_gradients == FastPath::automatic);
     cuda::set_gemm_options({.autotune = true, .candidates = 3});
     CHECK(cuda::gemm_options().autotune);
     CHECK(cuda::gemm_options().candidates == 3);

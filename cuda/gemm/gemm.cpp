@@ -5,6 +5,7 @@
 #include "cuda/gemm/fallbacks.h"
 #include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
+#include "kernels/proof.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
 
@@ -63,9 +64,7 @@ lt::Epilogue epilogue_for(GemmService& s, const Gemm& g, const std::vector<lt::E
     return choice ? choice->epilogue : usual;
 }
 
-// The whole product by mezzo's own kernels, because the library does not do it.
-void without_library(const Gemm& g, const std::string& reason) {
-    if (g.k > 0) count_fallback(g, reason);
+void multiply_by_own_kernels(const Gemm& g) {
     Gemm product = g;
     if (g.kept != nullptr) product.activation = Activation::none;
     gemm_fallback(product);
@@ -76,6 +75,12 @@ void without_library(const Gemm& g, const std::string& reason) {
     if (g.a_sums != nullptr) gemm_a_sums(g);
 }
 
+// Because the library does not do it.
+void without_library(const Gemm& g, const std::string& reason) {
+    if (g.k > 0) count_fallback(g, reason);
+    multiply_by_own_kernels(g);
+}
+
 }  // namespace
 
 void gemm(const Gemm& g) {
@@ -84,6 +89,7 @@ void gemm(const Gemm& g) {
         fill_zero(g.bias_grad, static_cast<std::size_t>(g.n) * size_of(lt::bias_grad_type(g.c_type)));
     if (g.n == 0 && g.m != 0 && g.a_sums != nullptr) gemm_a_sums(g);
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
+    if (proving()) return multiply_by_own_kernels(g);
     if (const char* reason = outside_library(g)) return without_library(g, reason);
     GemmService& s = gemm_service();
     const std::lock_guard lock(s.mutex);

@@ -1,10 +1,7 @@
 // Gradients: grad(), scopes, hooks, checkpointing and functions with a gradient of your own.
 #pragma once
 
-#include <type_traits>
-#include <utility>
-
-#include "mezzo/shared.h"
+#include "mezzo/callback.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -57,28 +54,6 @@ struct GradOptions {
 // create_graph such a grad() has a history that holds its leaf: both stay until it is dropped (set_grad({}),
 // zero_grad()). The results of autograd::grad() make no such cycle.
 void backward(const Tensors& outputs, const GradOptions& options = {});
-
-// A type-erased callable, so that no header needs <functional>. Copies share the callable, and may be made
-// and dropped in several threads; calls from several threads at once are as safe as the callable itself.
-template <class Result, class... Args> class Callback;
-template <class Result, class... Args> class Callback<Result(Args...)> {
-public:
-    template <class F>
-    requires(!std::is_same_v<std::decay_t<F>, Callback>) Callback(F f)
-        : object_(new Holder<F>(std::move(f))) {}
-    Result operator()(Args... args) const { return object_->call(static_cast<Args>(args)...); }
-
-private:
-    struct Base : detail::SharedObject {
-        virtual Result call(Args... args) = 0;
-    };
-    template <class F> struct Holder final : Base {
-        explicit Holder(F f) : function(std::move(f)) {}
-        Result call(Args... args) override { return function(static_cast<Args>(args)...); }
-        F function;
-    };
-    detail::SharedHandle<Base> object_;
-};
 
 // Called with the gradient of a tensor when backward has computed it. A defined result replaces the gradient;
 // it must have the gradient's shape and dtype, or backward throws Error(shape).

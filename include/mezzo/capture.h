@@ -18,9 +18,8 @@ struct CaptureOptions {
     Device device = best_device();  // where the step runs; inputs are copied there
     // Computes the gradients by weight and bias of linear(), or by the second factor of matmul(), on a branch
     // of the graph of their own, beside the gradient by the input. The numbers stay the same. Costs a second
-    // GEMM workspace (32 MiB), and memory that such a pair releases is used again only after both. Off by
-    // default (see "What has not run on a GPU" in docs/cuda.md).
-    bool parallel_branches = false;
+    // GEMM workspace (32 MiB), and memory that such a pair releases is used again only after both.
+    FastPath parallel_branches = FastPath::automatic;
 };
 
 struct CaptureStatistics {

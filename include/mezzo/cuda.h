@@ -5,11 +5,11 @@
 #include <string>
 
 #include "mezzo/cpp20.h"
+#include "mezzo/fast_path.h"
 
 namespace mezzo::cuda {
 
-// How matrix products are done. All of it is off by default (see "What has not run on a GPU" in
-// docs/cuda.md).
+// How matrix products are done.
 struct GemmOptions {
     // Times the algorithms of a product when it is met for the first time, and keeps the fastest that passes
     // the check of its sums; bias and activation fused into it or done by a kernel behind it, whichever is
@@ -20,17 +20,18 @@ struct GemmOptions {
     // Algorithms to time, or to try without autotune: 1 to 64.
     int candidates = 8;
     // The gradients of linear's activation and of its bias in one kernel instead of two.
-    bool fuse_bias_gradients = false;
+    FastPath fuse_bias_gradients = FastPath::automatic;
     // A linear layer that alone reads the result of another one with an activation, in nn::Sequential, in the
     // feed-forward part of a Transformer layer without dropout or in plain calls of linear(), takes the
     // gradient of that hidden value through the activation in the matrix product that makes it (autotune
-    // decides, per product) or in one kernel behind it, with the bias's gradient. Includes
-    // fuse_bias_gradients. On the CPU the same is done in any case.
-    bool fuse_layers = false;
+    // decides, per product) or in one kernel behind it, with the bias's gradient. `on` includes
+    // fuse_bias_gradients, unless that is off. On the CPU the same is done in any case.
+    FastPath fuse_layers = FastPath::automatic;
     // With fuse_layers: linear() with ReLU also stores for its gradient which values are positive, one bit
     // each. The library's gradient epilogues of ReLU read nothing else, and the kernel that does their work
-    // otherwise reads less.
-    bool relu_masks = false;
+    // otherwise reads less. They pay only where the library makes or reads them, which only timing finds out:
+    // `automatic` takes part with autotune alone.
+    FastPath relu_masks = FastPath::automatic;
 };
 
 // Throws Error(value) if a field is out of range. Products that have been met keep their algorithms. Nothing
@@ -39,10 +40,10 @@ void set_gemm_options(const GemmOptions& options);
 [[nodiscard]] GemmOptions gemm_options();
 
 // Whether convolutions may read images in place on Tensor Cores, instead of a matrix of windows and a matrix
-// product: float16 and bfloat16, one group, numbers of channels that are multiples of 8. Off by default (see
-// "What has not run on a GPU" in docs/cuda.md). May be changed at any time. Results differ in the last bits.
-void set_implicit_convolution(bool on);
-[[nodiscard]] bool implicit_convolution();
+// product: float16 and bfloat16, one group, numbers of channels that are multiples of 8. Proven per dtype;
+// forward pass and both gradients apart. May be changed at any time. Results differ in the last bits.
+void set_implicit_convolution(FastPath use);
+[[nodiscard]] FastPath implicit_convolution();
 
 // Writes what autotune has chosen in this process and what load_gemm_plans() took over, and returns the
 // number of plans. The file is replaced as a whole: at any moment it is the old one or the new one. With

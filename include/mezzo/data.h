@@ -59,9 +59,8 @@ struct DataLoaderOptions {
     // What each batch goes through then, in this order.
     std::vector<BatchTransform> batch_transforms = {};
     Device device = cpu_device;  // where the batches go
-    // Batches that are assembled and copied to a CUDA device while one is in use: see prefetch(). Off by
-    // default (see "What has not run on a GPU" in docs/cuda.md).
-    int prefetch = 0;
+    // Batches that are assembled and copied to a CUDA device while one is in use: see PrefetchOptions::ahead.
+    int prefetch = automatic_prefetch;
 };
 
 namespace detail {
@@ -85,7 +84,7 @@ template <LazyDataset D> struct SamplesOf final : Samples {
 // for (const auto& [x, y] : loader) runs one epoch; the next such loop is the next epoch.
 class DataLoader {
 public:
-    // Throws Error(value) for an undefined tensor, a batch_size below 1, a negative prefetch, and a mean or
+    // Throws Error(value) for an undefined tensor, a batch_size below 1, a prefetch below automatic_prefetch, and a mean or
     // stddev that is not finite or a stddev that is not positive; Error(dtype) for a dtype that is not
     // floating, and for transforms of samples that are not uint8; Error(shape) where x and y differ in their
     // first size; Error(device) for a data set that is not on the CPU. begin() throws Error(device) for an

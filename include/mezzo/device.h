@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "mezzo/cpp20.h"
+#include "mezzo/fast_path.h"
 
 namespace mezzo {
 
@@ -64,10 +65,10 @@ void set_memory_limit(Device device, std::size_t bytes);
 
 // Whether scaled_dot_product_attention on CUDA may use Tensor Cores: float16 and bfloat16, dim 32, 64 or 128,
 // rows that start at multiples of 16 bytes; everything else runs in float32 or float64 arithmetic anyway.
-// Off by default (see "What has not run on a GPU" in docs/cuda.md). May be changed at any time: a gradient
-// does not depend on how the forward pass was computed.
-void set_flash_attention(bool on);
-[[nodiscard]] bool flash_attention();
+// Proven per dim and dtype, forward and backward apart. May be changed at any time: a gradient does not depend
+// on how the forward pass was computed.
+void set_flash_attention(FastPath use);
+[[nodiscard]] FastPath flash_attention();
 
 // The number of threads that the CPU backend may use, the calling one included. The default is the number of
 // processors that this process may run on. The threads start with the first work for them; where the system

@@ -15,9 +15,13 @@
 
 namespace mezzo::data {
 
+// As a number of batches ahead: two on a device that has proven such copies (mezzo/fast_path.h), else none.
+inline constexpr int automatic_prefetch = -1;
+
 struct PrefetchOptions {
     Device device = best_device();
-    int ahead = 2;  // batches whose copies are under way while one is in use; 0: copied when asked for
+    // Batches whose copies are under way while one is in use; 0: copied when asked for. A number needs no proof.
+    int ahead = automatic_prefetch;
 };
 
 // Calls f with each tensor of a batch. A batch type of one's own needs such a function beside it.
@@ -33,8 +37,8 @@ struct TransferQueue;
 // Batches whose tensors are being copied to a device, oldest first.
 class Transfers {
 public:
-    // Of at most `ahead` batches. Error(value) if ahead is negative, Error(device) if the device is not
-    // there.
+    // Of at most `ahead` batches, or automatic_prefetch. Error(value) if ahead is less, Error(device) if the
+    // device is not there.
     Transfers(Device device, int ahead);
     ~Transfers();
     Transfers(Transfers&& other) noexcept : queue_(std::exchange(other.queue_, nullptr)) {}
@@ -176,7 +180,7 @@ private:
 //  - Pinned memory is kept for later use: of each device about ahead + 3 batches, sizes rounded to powers of
 //    two.
 //  - Not inside a captured step: its batch is an input of the step.
-// begin() throws Error(value) for a negative `ahead`, and Error(device) for a device that is not there. See
+// begin() throws Error(value) for an `ahead` below automatic_prefetch, and Error(device) for a device that is not there. See
 // also "What has not run on a GPU" in docs/cuda.md.
 template <class Batches>
 [[nodiscard]] Prefetcher<Batches> prefetch(Batches&& batches, const PrefetchOptions& options = {}) {

@@ -8,6 +8,7 @@
 #include "autograd/state.h"
 #include "core/capture.h"
 #include "core/lazy_scale.h"
+#include "kernels/proof.h"
 
 namespace mezzo::cuda {
 
@@ -79,6 +80,7 @@ struct CapturedShape {
     Key key = {};
     Tensors inputs = {};  // the step's own, on its device
     int warm_runs = 0;
+    bool branches = false;  // of the traced run, and so of the capture
     MemoryPlan plan = {};
     std::unique_ptr<StepGraph> graph = nullptr;
     Tensors results = {};  // of the captured run; each replay writes them anew
@@ -124,7 +126,8 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
     if (shape.warm_runs + 1 < options.warmup) {
         results = run(step, handles_of(shape.inputs));
     } else {
-        const MemoryTrace trace(options.device, options.parallel_branches);
+        shape.branches = uses_fast_path(options.parallel_branches, FastPathId::branches, options.device);
+        const MemoryTrace trace(options.device, shape.branches);
         LazyScaleScope lazy_scales;  // as in the capture, whose memory this run plans
         results = run(step, handles_of(shape.inputs));
         lazy_scales.apply();
@@ -135,7 +138,7 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
 }
 
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
-    auto graph = std::make_unique<StepGraph>(options.device, shape.plan, options.parallel_branches);
+    auto graph = std::make_unique<StepGraph>(options.device, shape.plan, shape.branches);
     shape.warm_runs = 0;  // in case the step throws
     graph->capture([&] { shape.results = run(step, handles_of(shape.inputs)); });
     for (const Tensor& y : shape.results)  // an autograd graph that has saved it must notice the write

@@ -298,6 +298,11 @@ void CachingAllocator::set_limit(std::size_t bytes) {
     limit_ = bytes;
 }
 
+bool CachingAllocator::has_room(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return limit_ == 0 || (bytes <= limit_ && reserved_ <= limit_ - bytes);
+}
+
 void CachingAllocator::out_of_memory(std::size_t bytes) {
     const MemoryStats now = stats();
     std::size_t limit = 0;

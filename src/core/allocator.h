@@ -64,6 +64,8 @@ public:
     void reset_peak();
     void empty_cache();
     void set_limit(std::size_t bytes);
+    // Whether the limit leaves room for so many bytes beside what is reserved.
+    bool has_room(std::size_t bytes);
 
     // Takes a block that leaves a thread's front cache.
     void return_to_pool(Block* block) noexcept;

@@ -126,8 +126,8 @@ constexpr std::uint64_t batch_stream = 1;  // random numbers of batches, beside 
 void DataLoader::check_options() const {
     check(options_.batch_size >= 1, ErrorKind::value, "DataLoader: batch_size is ", options_.batch_size);
     check_normalization("DataLoader", normalization(options_));
-    check(options_.prefetch >= 0, ErrorKind::value, "DataLoader: prefetch is ", options_.prefetch,
-          "; it must not be negative");
+    check(options_.prefetch >= automatic_prefetch, ErrorKind::value, "DataLoader: prefetch is ",
+          options_.prefetch, "; it must be automatic_prefetch or a number of batches");
 }
 
 DataLoader::DataLoader(Lazy samples, const DataLoaderOptions& options)

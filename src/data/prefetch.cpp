@@ -6,6 +6,7 @@
 #include "core/capture.h"
 #include "core/staging.h"
 #include "core/tensor_impl.h"
+#include "kernels/proof.h"
 
 namespace mezzo::data::detail {
 
@@ -105,8 +106,10 @@ void TransferQueue::drop() noexcept {
 }
 
 Transfers::Transfers(Device device, int ahead) : queue_(nullptr) {
-    check(ahead >= 0, ErrorKind::value, "prefetch: ahead is ", ahead, "; it must not be negative");
+    check(ahead >= automatic_prefetch, ErrorKind::value, "prefetch: ahead is ", ahead,
+          "; it must be automatic_prefetch or a number of batches");
     const bool beside = backend_of("prefetch", device).make_staging != nullptr;
+    if (beside && ahead == automatic_prefetch) ahead = proven(FastPathId::prefetch, device) ? 2 : 0;
     if (beside && ahead > 0) queue_ = new TransferQueue{device, static_cast<std::size_t>(ahead), {}, 0};
 }
 

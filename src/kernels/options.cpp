@@ -9,19 +9,24 @@
 namespace mezzo {
 namespace {
 
-std::atomic<bool> flash_attention_on{false}, implicit_convolution_on{false};
+std::atomic<FastPath> flash_attention_use, implicit_convolution_use;
 std::mutex mutex;
 cuda::GemmOptions current;
 
 }  // namespace
 
-void set_flash_attention(bool on) { flash_attention_on = on; }
-bool flash_attention() { return flash_attention_on; }
+const char* name(FastPath path) {
+    constexpr const char* names[] = {"automatic", "on", "off"};
+    return names[path.choice()];
+}
+
+void set_flash_attention(FastPath use) { flash_attention_use = use; }
+FastPath flash_attention() { return flash_attention_use; }
 
 namespace cuda {
 
-void set_implicit_convolution(bool on) { implicit_convolution_on = on; }
-bool implicit_convolution() { return implicit_convolution_on; }
+void set_implicit_convolution(FastPath use) { implicit_convolution_use = use; }
+FastPath implicit_convolution() { return implicit_convolution_use; }
 
 void set_gemm_options(const GemmOptions& options) {
     check(options.candidates >= 1 && options.candidates <= 64, ErrorKind::value,

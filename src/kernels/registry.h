@@ -8,6 +8,7 @@
 
 namespace mezzo {
 
+struct ProofList;    // kernels/proof.h
 struct StepKernels;  // kernels/step.h
 
 // What a backend consists of. Only `memory` is required: an op without a kernel here runs its decomposition;
@@ -16,6 +17,7 @@ struct BackendParts {
     const Backend* memory = nullptr;
     std::span<const KernelList* const> kernels = {};  // the lists of its files
     const StepKernels* step = nullptr;                // of optimizers and scaler
+    const ProofList* proofs = nullptr;                // of its fast paths; those without are used only if `on`
 };
 
 // Registers a backend from outside the library. `parts` and everything that it points to must stay valid

@@ -2,6 +2,7 @@
 #include "ops/linear.h"
 
 #include "kernels/matmul.h"
+#include "kernels/proof.h"
 #include "mezzo/cuda.h"
 #include "ops/products.h"
 
@@ -94,20 +95,30 @@ Shape mask_shape(const Shape& result) {
     return {rows, relu_mask_bytes(1, result.back())};
 }
 
-bool makes_mask(Device device) {
-    return device.type() == DeviceType::cuda && fuses_layers(device) && cuda::gemm_options().relu_masks;
+// Without timing nothing would read a mask that a kernel of its own has made, so that it could only cost.
+bool makes_mask(Device device, Dtype dtype) {
+    if (device.type() != DeviceType::cuda) return false;
+    const cuda::GemmOptions options = cuda::gemm_options();
+    if (options.relu_masks == FastPath::off ||
+        (options.relu_masks == FastPath::automatic && !options.autotune))
+        return false;
+    return fuses_layers(device, dtype) &&
+           uses_fast_path(options.relu_masks, FastPathId::relu_masks, device, dtype);
 }
 
 }  // namespace
 
 // There is nothing to choose on the CPU: two passes over data in its cache cost as much as one fused kernel.
-bool fuses_bias_gradients(Device device) {
+bool fuses_bias_gradients(Device device, Dtype dtype) {
     if (device.type() != DeviceType::cuda) return false;
     const cuda::GemmOptions options = cuda::gemm_options();
-    return options.fuse_bias_gradients || options.fuse_layers;
+    const bool included =
+        options.fuse_bias_gradients == FastPath::automatic && options.fuse_layers == FastPath::on;
+    return included || uses_fast_path(options.fuse_bias_gradients, FastPathId::bias_gradients, device, dtype);
 }
-bool fuses_layers(Device device) {
-    return device.type() != DeviceType::cuda || cuda::gemm_options().fuse_layers;
+bool fuses_layers(Device device, Dtype dtype) {
+    return device.type() != DeviceType::cuda ||
+           uses_fast_path(cuda::gemm_options().fuse_layers, FastPathId::layers, device, dtype);
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearActivation activation) {
@@ -118,7 +129,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearA
     // The second result, which only the gradient reads.
     if (activation != LinearActivation::none && recording(x, weight, bias)) {
         const bool relu = activation == LinearActivation::relu;
-        if (!relu || makes_mask(x.device())) shapes[results++] = relu ? mask_shape(shapes[0]) : shapes[0];
+        if (!relu || makes_mask(x.device(), autocast_dtype(Cast::low, x)))
+            shapes[results++] = relu ? mask_shape(shapes[0]) : shapes[0];
     }
     const Tensor given[] = {x, weight, bias};
     return call(row_for(activation), In(given, bias.defined() ? 3 : 2),

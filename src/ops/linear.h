@@ -16,9 +16,10 @@ enum LinearInner : std::uint8_t {
 // by those of LinearInner, which replace them where they are defined.
 Tensors linear_vjp(const Node& node, const Tensors& gs);
 
-// Whether one kernel computes the gradient before an activation and the gradient of the bias.
-bool fuses_bias_gradients(Device device);
+// Whether one kernel computes the gradient before an activation and the gradient of the bias, for gradients of
+// this device and dtype.
+bool fuses_bias_gradients(Device device, Dtype dtype);
 // Whether a linear layer takes the gradient of its input through the activation of the linear layer below.
-bool fuses_layers(Device device);
+bool fuses_layers(Device device, Dtype dtype);
 
 }  // namespace mezzo

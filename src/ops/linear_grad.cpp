@@ -74,7 +74,7 @@ Before through_own_activation(const Node& c, const Tensors& gs) {
     const bool has_other = activation != Activation::relu && gs[1].defined();
     const Tensor other = has_other ? matrix_of(gs[1]) : Tensor();
     if (!of_result.defined()) return {other};
-    if (!has_other && wants_bias(c) && fuses_bias_gradients(of_result.device())) {
+    if (!has_other && wants_bias(c) && fuses_bias_gradients(of_result.device(), of_result.dtype())) {
         const Shape shapes[] = {of_result.shape(), {of_result.size(1)}};
         const Tensor given[] = {of_result, kept_by_activation(c), relu_mask(c)};
         const Tensors both = call(activation_grad_op, given, {.activation = activation}, shapes);
@@ -98,7 +98,7 @@ Before before_activation(const Node& c, const Tensors& gs) {
 // Whether input 0 is the result of a linear layer to which the gradient before its activation can be sent. A
 // recorded backward goes step by step, in ops that have gradients of their own.
 bool passes_activation_below(const Node& c, const Tensor& g) {
-    if (grad_enabled() || !fuses_layers(g.device()) || !c.sole_consumer(0)) return false;
+    if (grad_enabled() || !fuses_layers(g.device(), g.dtype()) || !c.sole_consumer(0)) return false;
     const Node& below = *c.edges[0].node;
     return c.edges[0].output == 0 && below.row->vjp == c.row->vjp &&
            activation_of(below) != Activation::none && below.outputs[0].dtype == g.dtype();

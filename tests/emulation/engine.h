@@ -66,6 +66,7 @@ struct Options {
     bool loses_joins = false;                        // graphs forget that the main branch waits for the side
 };
 inline Options options;
+inline int driver_version = 13010;  // what cuda::driver_version() says
 
 // A cp.async on its way into shared memory.
 struct AsyncCopy {

@@ -1,0 +1,124 @@
+// The kernels behind the products of linear layers against the kernels of the ops that they replace. One of the
+// two problems is read in accesses of 16 bytes, the other one element by element.
+#include <vector>
+
+#include "core/tensor_impl.h"
+#include "cuda/gemm/gemm.h"
+#include "cuda/kernels.h"
+#include "cuda/proof/compare.h"
+#include "cuda/proof/proofs.h"
+#include "cuda/runtime.h"
+#include "kernels/dispatch.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+
+namespace mezzo::cuda {
+namespace {
+
+constexpr Activation activations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh};
+
+const KernelOf<kernels::relu_grad> relu_grad;
+const KernelOf<kernels::gelu_grad> gelu_grad;
+const KernelOf<kernels::gelu_tanh_grad> gelu_tanh_grad;
+const KernelOf<kernels::ActivationGrad> activation_grad;
+
+Dtype sum_type(Dtype dtype) { return dtype == float64 ? float64 : float32; }
+
+// The gradient of a layer's result, what its activation kept, and what the ops make of them.
+struct Layer {
+    Activation activation;
+    Tensor g, kept, before, sums;
+
+    Layer(const Shape& shape, Dtype dtype, Activation of)
+        : activation(of),
+          g(input_of(shape, dtype, 1)),
+          kept(input_of(shape, dtype, 2)),
+          before(result_of(shape, dtype)),
+          sums(result_of({shape[1]}, sum_type(dtype))) {
+        const Tensor in[] = {g, kept};
+        if (activation == Activation::relu) relu_grad(in, {}, before);
+        if (activation == Activation::gelu) gelu_grad(in, {}, before);
+        if (activation == Activation::gelu_tanh) gelu_tanh_grad(in, {}, before);
+        cuda_kernels::column_sum({&before, 1}, {}, {&sums, 1});
+    }
+    void require_same(const char* what, const Tensor& fast, const Tensor& fast_sums) const {
+        require_close(what, fast, before, 2 * rounding_of(before.dtype()));
+        // A gradient that is rounded the other way moves its column's sum.
+        require_close(what, fast_sums, sums, 2 * rounding_of(before.dtype()));
+    }
+    // In one kernel, as the gradient of a layer by its own result.
+    void prove_kernel(const char* what, const Tensor& mask) const {
+        const Tensor out[] = {result_of(g.shape(), g.dtype()), result_of(sums.shape(), sums.dtype())};
+        const Tensor in[] = {g, kept, mask};
+        activation_grad(in, {.activation = activation}, out);
+        require_same(what, out[0], out[1]);
+    }
+    // In one kernel behind the product that has made g.
+    void prove_behind_product(const char* what, const Tensor& mask) const {
+        const Tensor product = copy_of(g), found = result_of(sums.shape(), sums.dtype());
+        Gemm gemm = matrix(product);
+        gemm.kept = raw(kept);
+        gemm.bias_grad = raw(found);
+        gemm.mask = mask.defined() ? raw(mask) : nullptr;
+        gemm_activation_grad(gemm);
+        require_same(what, product, found);
+        copy_on_device(raw(product), raw(g), std::size_t(g.numel()) * size_of(g.dtype()));
+        gemm.bias_grad = nullptr;
+        gemm_activation_grad(gemm);
+        require_same(what, product, sums);
+    }
+    Gemm matrix(const Tensor& x) const {
+        Gemm gemm;
+        gemm.m = x.size(0), gemm.n = gemm.ldc = x.size(1);
+        gemm.c = raw(x), gemm.c_type = x.dtype();
+        gemm.activation = activation;
+        return gemm;
+    }
+};
+
+template <class Use> void each_layer(const Proof& proof, std::span<const Activation> chosen, const Use& use) {
+    for (const Shape& shape : {Shape{151, 72}, Shape{37, 43}})
+        for (const Activation activation : chosen) use(Layer(shape, proof.dtype, activation));
+}
+
+// The mask of x, made by the host (kernels/activation.h).
+Tensor mask_of(const Tensor& x) {
+    const std::int64_t rows = x.size(0), columns = x.size(1), row_bytes = relu_mask_ld(columns) / 8;
+    const std::vector<double> values = values_of(x);
+    std::vector<unsigned char> bytes(std::size_t(rows * row_bytes));
+    for (std::int64_t i = 0; i < x.numel(); ++i)
+        if (values[std::size_t(i)] > 0)
+            bytes[std::size_t(i / columns * row_bytes + i % columns / 8)] |=
+                static_cast<unsigned char>(1u << i % columns % 8);
+    const Tensor mask = result_of({rows, row_bytes}, uint8);
+    copy_to_device(raw(mask), bytes.data(), bytes.size());
+    return mask;
+}
+
+}  // namespace
+
+void prove_bias_gradients(const Proof& proof) {
+    each_layer(proof, activations,
+               [](const Layer& layer) { layer.prove_kernel("gradients of activation and bias", {}); });
+}
+
+void prove_layers(const Proof& proof) {
+    each_layer(proof, activations, [](const Layer& layer) {
+        layer.prove_behind_product("activation's gradient behind a product", {});
+    });
+}
+
+void prove_relu_masks(const Proof& proof) {
+    constexpr Activation relu[] = {Activation::relu};
+    each_layer(proof, relu, [](const Layer& layer) {
+        const Tensor expected = mask_of(layer.kept), made = result_of(expected.shape(), uint8);
+        Gemm gemm = layer.matrix(layer.kept);
+        gemm.mask = raw(made);
+        gemm_mask(gemm);
+        require_equal("ReLU mask", made, expected);
+        layer.prove_kernel("gradients of activation and bias from a ReLU mask", made);
+        layer.prove_behind_product("activation's gradient from a ReLU mask", made);
+    });
+}
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,29 @@
+// Memory for work beside the program's own, of which neither statistics nor the plan of a step shall know.
+#pragma once
+
+#include <cstddef>
+
+#include "core/step_memory.h"
+
+namespace mezzo {
+
+// While it exists, this thread's allocations on one device come from a piece of memory of its own, which the
+// system gives and gets back. Nothing that was allocated here may outlive it. Throws Error(memory) if the piece is
+// used up, if the system has none, or if a memory limit leaves no room for it.
+class SeparateMemory final : public MemoryHook {
+public:
+    SeparateMemory(Device device, std::size_t bytes);
+    ~SeparateMemory() override;
+    Block* allocate(std::size_t bytes) override;
+    bool keeps(Block*) noexcept override { return false; }
+
+private:
+    void joined() noexcept override {}
+
+    const Backend& backend_;
+    const std::size_t bytes_;
+    char* memory_ = nullptr;
+    std::size_t used_ = 0;
+};
+
+}  // namespace mezzo

@@ -1,0 +1,144 @@
+#include "kernels/verdict_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "core/user_cache.h"
+
+namespace mezzo {
+namespace {
+
+// FNV-1a.
+std::uint64_t hash_of(std::string_view text) {
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    return hash;
+}
+
+std::string checksum_line(std::string_view text) { return fmt::format("end {:016x}\n", hash_of(text)); }
+
+std::string one_line(std::string text) {
+    for (char& c : text)
+        if (static_cast<unsigned char>(c) < ' ') c = ' ';
+    return text;
+}
+
+constexpr std::string_view good_text = "proven", bad_text = "not used; ";
+
+// "proof: proven" or "proof: not used; reason"
+std::string line_of(const std::string& proof, const Verdict& verdict) {
+    if (verdict.state == Verdict::good) return fmt::format("{}: {}\n", proof, good_text);
+    return fmt::format("{}: {}{}\n", proof, bad_text, one_line(verdict.reason));
+}
+
+void read_line(std::string_view line, Verdicts& verdicts) {
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string_view::npos) return;
+    const std::string proof(line.substr(0, colon));
+    const std::string_view verdict = line.substr(colon + 2);
+    if (verdict == good_text)
+        verdicts[proof] = {Verdict::good, {}};
+    else if (verdict.starts_with(bad_text))
+        verdicts[proof] = {Verdict::bad, std::string(verdict.substr(bad_text.size()))};
+}
+
+// Opens a file of the cache folder that is only locked, or marked; -1 if that is impossible.
+int open_beside(const std::string& path) {
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+    return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+}
+
+// Locks a file among processes for the length of a scope. Gives up after a second: then two processes may write
+// at once, and one verdict may be lost, which costs another proof.
+class FileLock {
+public:
+    explicit FileLock(const std::string& path) : file_(path.empty() ? -1 : open_beside(path)) {
+        for (int i = 0; file_ >= 0 && i < 100 && flock(file_, LOCK_EX | LOCK_NB) != 0; ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ~FileLock() {
+        if (file_ >= 0) close(file_);
+    }
+    FileLock(const FileLock&) = delete;
+    FileLock& operator=(const FileLock&) = delete;
+
+private:
+    const int file_;
+};
+
+std::string in_cache(const std::string& name) {
+    const std::string folder = user_cache_folder();
+    return folder.empty() ? "" : folder + "/" + name;
+}
+
+}  // namespace
+
+VerdictFile::VerdictFile(std::string identity) : identity_(one_line(std::move(identity))) {}
+
+std::string VerdictFile::file_name() const {
+    return fmt::format("fast-paths-{:016x}.txt", hash_of(identity_));
+}
+
+std::string VerdictFile::mark_path(const std::string& proof) const {
+    return in_cache(fmt::format("fast-paths-{:016x}.begun", hash_of(identity_ + "\n" + proof)));
+}
+
+Verdicts VerdictFile::load() const {
+    const std::string text = read_user_cache(file_name().c_str());
+    const std::size_t end = text.rfind("end ");
+    const std::string begin = identity_ + "\n";
+    if (end == std::string::npos || !text.starts_with(begin)) return {};
+    const std::string_view body = std::string_view(text).substr(0, end);
+    if (text.substr(end) != checksum_line(body)) return {};
+    Verdicts verdicts;
+    for (std::size_t at = begin.size(), line_end; (line_end = body.find('\n', at)) != std::string_view::npos;
+         at = line_end + 1)
+        read_line(body.substr(at, line_end - at), verdicts);
+    return verdicts;
+}
+
+void VerdictFile::save(const std::string& proof, const Verdict& verdict) const {
+    const FileLock lock(in_cache("fast-paths.lock"));
+    Verdicts verdicts = load();
+    verdicts[proof] = verdict;
+    std::string text = identity_ + "\n";
+    for (const auto& [name, one] : verdicts) text += line_of(name, one);
+    write_user_cache(file_name().c_str(), text + checksum_line(text));
+}
+
+// The mark is a file with a line. One that is empty was made by a process that has not locked it yet, or that
+// died before the proof began.
+VerdictFile::Mark::Mark(const VerdictFile& file, const std::string& proof) : path_(file.mark_path(proof)) {
+    if (path_.empty()) return;
+    file_ = open_beside(path_);
+    if (file_ < 0) return;
+    struct stat status;
+    const bool locked = flock(file_, LOCK_EX | LOCK_NB) == 0 && fstat(file_, &status) == 0;
+    if (!locked || status.st_nlink == 0) {  // another process proves the same now, or has just ended it
+        close(std::exchange(file_, -1));
+        return;
+    }
+    found_ = status.st_size != 0;
+    const std::string text = file.identity_ + "\n" + proof + "\n";
+    if (found_ || write(file_, text.data(), text.size()) > 0) return;
+    unlink(path_.c_str());  // no room for a mark
+    close(std::exchange(file_, -1));
+}
+
+VerdictFile::Mark::~Mark() {
+    if (file_ < 0) return;
+    unlink(path_.c_str());
+    close(file_);
+}
+
+}  // namespace mezzo
