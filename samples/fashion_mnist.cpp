@@ -25,7 +25,7 @@ struct Settings {
     std::int64_t epochs = 8, batch = 128, hidden = 256;
     double lr = 1e-3;
     std::uint64_t seed = 1;
-    int prefetch = 0;
+    int prefetch = mz::data::automatic_prefetch;
     bool progress = false;
     std::string trace;  // folder for what tools/torch_fashion.py repeats in PyTorch
     std::int64_t trace_steps = 100;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """mezzo-info, and the file in which it and all programs keep which kernels multiply.
 
-    mezzo_info_test.py PROGRAM"""
+    mezzo_info_test.py PROGRAM EMULATED    the second has an emulated CUDA device"""
 import ctypes
 import os
 import pathlib
@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM = sys.argv[1]
+PROGRAM, EMULATED = sys.argv[1:]
 
 
-def run(*arguments, cache="off", isa="", prepare=None):
+def run(*arguments, cache="off", isa="", prepare=None, program=PROGRAM):
     environment = {**os.environ, "MEZZO_CACHE": str(cache), "MEZZO_ISA": isa}
-    return subprocess.run([PROGRAM, *arguments], env=environment, capture_output=True, text=True, preexec_fn=prepare, timeout=120)
+    return subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, preexec_fn=prepare, timeout=120)
 
 
 def check(condition, what):
@@ -75,6 +75,28 @@ def check_cache(folder):
     folder.chmod(stat.S_IRWXU)
 
 
+def fast_paths(result):
+    """The verdicts that were printed, by path."""
+    check(result.returncode == 0 and "\nFast paths of emulated CUDA device\n" in result.stdout, f"--device cuda: {result}")
+    lines = result.stdout.split("Fast paths of emulated CUDA device\n")[1].rstrip("\n").split("\n")
+    return {line[:44].rstrip(): line[46:] for line in lines}
+
+
+def check_fast_paths(folder):
+    """What a device has proven, and what it has not, with the reason that is kept."""
+    def verdicts(*arguments):
+        return fast_paths(run("--device", "cuda", *arguments, cache=folder, program=EMULATED))
+    check("Fast paths" not in run(program=EMULATED).stdout, "no verdicts unless asked for")
+    check(set(verdicts().values()) == {"not proven yet"}, "a new machine has proven nothing")
+    check(not list(folder.glob("fast-paths-*")), "and printing proves nothing")
+    proven = verdicts("--prove")
+    check(len(proven) > 20 and set(proven.values()) == {"proven"}, f"--prove: {proven}")
+    check(verdicts() == proven, "the next process knows them")
+    check(not list(folder.glob("*.begun")), "no marks are left")
+    check(run("--device", "cuda:7", program=EMULATED).returncode == 1, "a device that is not there")
+    check(run("--prove", program=EMULATED).returncode == 2, "--prove of no device")
+
+
 def main():
     plain = run()
     check(plain.returncode == 0 and plain.stdout.startswith("mezzo "), plain.stderr)
@@ -86,6 +108,7 @@ def main():
         check(subprocess.run([PROGRAM], stdout=full, stderr=subprocess.DEVNULL).returncode == 1, "standard output on a full device")
     with tempfile.TemporaryDirectory() as name:
         check_cache(pathlib.Path(name) / "cache")
+        check_fast_paths(pathlib.Path(name) / "other cache")
     if "AMX tiles        yes" in plain.stdout:
         refused = run("--measure", prepare=deny_arch_prctl)
         if refused.returncode != 77:

@@ -28,8 +28,8 @@ struct Settings {
     int least = 10;           // steps to measure
     int profile = 0;          // steps to trace instead of timing
     std::int64_t divide = 1;  // what the sizes of the recipe and BERT-base are divided by
-    bool capture = false, branches = false, flash = false, implicit_convolution = false;
-    mz::cuda::GemmOptions gemm;
+    bool capture = false;
+    mz::FastPath branches;
 
     // Steps that are not measured: for a captured step also the capture and some replays.
     int warmup() const { return capture ? mz::cuda::CaptureOptions().warmup + 5 : 3; }
@@ -258,11 +258,43 @@ void run(const Settings& s) {
         without.products, without.invalid, without.last);
 }
 
+// What the command line says about CUDA's fast paths; "": nothing.
+struct FastPaths {
+    std::string others = "automatic", branches, flash, implicit_convolution, fuse_bias_gradients, fuse_layers,
+                relu_masks;
+
+    mz::FastPath choice(const std::string& own) const {
+        const std::string& text = own.empty() ? others : own;
+        return text == "on" ? mz::FastPath::on : text == "off" ? mz::FastPath::off : mz::FastPath::automatic;
+    }
+};
+
+void add_fast_paths(CLI::App& app, FastPaths& paths) {
+    const std::vector<std::string> choices = {"automatic", "on", "off"};
+    app.add_option("--fast-paths", paths.others, "CUDA: the choice for those that are not named")
+        ->check(CLI::IsMember(choices));
+    // --name is on; --name=off and --name=automatic are the others.
+    const auto add = [&](const char* name, std::string& choice, const char* what) {
+        return app.add_flag(std::string(name) + "{on}", choice, what)->check(CLI::IsMember(choices));
+    };
+    add("--branches", paths.branches, "CUDA: weight gradients on a second branch of the graph")
+        ->needs("--capture");
+    add("--flash", paths.flash, "CUDA: attention on Tensor Cores");
+    add("--implicit-convolution", paths.implicit_convolution,
+        "CUDA: convolutions on Tensor Cores that read images in place");
+    add("--fuse-bias-gradients", paths.fuse_bias_gradients,
+        "CUDA: gradients of activation and bias in one kernel");
+    add("--fuse-layers", paths.fuse_layers, "CUDA: activation gradients in the products of the layers above");
+    add("--relu-masks", paths.relu_masks, "CUDA: with --fuse-layers, a mask per ReLU layer");
+}
+
 int parse_and_run(int argc, char** argv) {
     Settings s;
     std::string device = "cpu";
     int threads = mz::num_threads();
     std::string matmul_precision = "highest";
+    bool autotune = false;
+    FastPaths paths;
     std::vector<std::string> names;
     for (const auto& [name, make] : cases()) names.push_back(name);
     CLI::App app{"Times one case and prints a JSON object."};
@@ -279,25 +311,20 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--divide", s.divide, "sizes of the recipe and BERT-base by this number, for a trial")
         ->transform(program::in_range(1, 64));
     app.add_flag("--capture", s.capture, "CUDA: the step as a graph");
-    app.add_flag("--branches", s.branches, "CUDA: weight gradients on a second branch of the graph")
-        ->needs("--capture");
+    add_fast_paths(app, paths);
     app.add_option("--float32-matmul-precision", matmul_precision, "of float32 products")
         ->check(CLI::IsMember({"highest", "high", "medium"}));
-    app.add_flag("--flash", s.flash, "CUDA: attention on Tensor Cores");
-    app.add_flag("--implicit-convolution", s.implicit_convolution,
-                 "CUDA: convolutions on Tensor Cores that read images in place");
-    app.add_flag("--autotune", s.gemm.autotune, "CUDA: time the algorithms of matrix products");
-    app.add_flag("--fuse-bias-gradients", s.gemm.fuse_bias_gradients,
-                 "CUDA: gradients of activation and bias in one kernel");
-    app.add_flag("--fuse-layers", s.gemm.fuse_layers,
-                 "CUDA: activation gradients in the products of the layers above");
-    app.add_flag("--relu-masks", s.gemm.relu_masks, "CUDA: with --fuse-layers, a mask per ReLU layer");
+    app.add_flag("--autotune", autotune, "CUDA: time the algorithms of matrix products");
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     s.device = mz::parse_device(device.c_str());
     mz::set_num_threads(threads);
-    mz::set_flash_attention(s.flash);
-    mz::cuda::set_implicit_convolution(s.implicit_convolution);
-    mz::cuda::set_gemm_options(s.gemm);
+    s.branches = paths.choice(paths.branches);
+    mz::set_flash_attention(paths.choice(paths.flash));
+    mz::cuda::set_implicit_convolution(paths.choice(paths.implicit_convolution));
+    mz::cuda::set_gemm_options({.autotune = autotune,
+                                .fuse_bias_gradients = paths.choice(paths.fuse_bias_gradients),
+                                .fuse_layers = paths.choice(paths.fuse_layers),
+                                .relu_masks = paths.choice(paths.relu_masks)});
     mz::set_float32_matmul_precision(matmul_precision == "highest" ? mz::Float32MatmulPrecision::highest
                                      : matmul_precision == "high"  ? mz::Float32MatmulPrecision::high
                                                                    : mz::Float32MatmulPrecision::medium);

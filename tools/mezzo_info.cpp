@@ -1,7 +1,9 @@
-// Prints what mezzo found on this machine: version, devices, instruction set, cache folder, and which kernels
-// multiply matrices on the CPU, by measurement.
+// Prints what mezzo found on this machine: version, devices, instruction set, cache folder, which kernels
+// multiply matrices on the CPU, by measurement, and which fast paths a device has proven.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
+
+#include <optional>
 
 #include "core/backend.h"
 #include "core/user_cache.h"
@@ -9,6 +11,7 @@
 #include "cpu/cpu_name.h"
 #include "cpu/gemm_choice.h"
 #include "cpu/isa.h"
+#include "kernels/proof.h"
 #include "samples/program.h"
 
 namespace mz = mezzo;
@@ -51,14 +54,34 @@ void print_choices(bool measure) {
     for (const auto& v : verdicts) fmt::print("{:32}  {:8}  {}\n", v.what, v.chosen, v.times);
 }
 
+// The verdicts on the fast paths of a device.
+void print_verdicts(mz::Device device, bool prove) {
+    if (prove) mz::prove_all(device);
+    const std::vector<mz::ListedVerdict> verdicts = mz::verdicts_of(device);
+    if (verdicts.empty()) return;
+    fmt::print("\nFast paths of {}\n", mz::hardware_name(device));
+    for (const mz::ListedVerdict& v : verdicts)
+        fmt::print("{:44}  {}\n", mz::text_of(v.proof),
+                   v.verdict.state == mz::Verdict::good   ? "proven"
+                   : v.verdict.state == mz::Verdict::open ? "not proven yet"
+                                                          : "not used; " + v.verdict.reason);
+}
+
 int parse_and_run(int argc, char** argv) {
-    bool measure = false;
+    bool measure = false, prove = false;
+    std::string device;
     CLI::App app{"Prints what mezzo found on this machine."};
     app.add_flag("--measure", measure,
                  "time matrix products of every class of sizes now, and keep the verdicts");
+    auto* const named = app.add_option("--device", device,
+                                       "cuda or cuda:N: print which fast paths it has proven, and why not");
+    app.add_flag("--prove", prove, "prove all of them now, and keep the verdicts")->needs(named);
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    const std::optional<mz::Device> chosen =
+        device.empty() ? std::nullopt : std::optional(mz::parse_device(device.c_str()));
     print_machine();
     print_choices(measure);
+    if (chosen) print_verdicts(*chosen, prove);
     return 0;
 }
 

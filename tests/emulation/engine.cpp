@@ -390,7 +390,9 @@ void Engine::run(dim3 grid, dim3 block, std::size_t dynamic, void (*body)(void*)
         current_ = &main_;
         random_ = options.schedule * 0x9E3779B97F4A7C15ull + 1;
         by_index_.resize(threads_);
+        if (on_run) on_run(device_, false);
         run_blocks(grid, block);
+        if (on_run && !error_) on_run(device_, true);
         if (error_) {
             release_abandoned();
             drop_fibers();

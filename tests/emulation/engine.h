@@ -66,6 +66,7 @@ struct Options {
     bool loses_joins = false;                        // graphs forget that the main branch waits for the side
 };
 inline Options options;
+inline bool stuck = false;          // after an error that stays: cuda::synchronize() fails
 inline int driver_version = 13010;  // what cuda::driver_version() says
 
 // A cp.async on its way into shared memory.
@@ -211,6 +212,13 @@ inline std::function<void(const Work&)> on_work;
 inline void tell(const Work& work) {
     if (on_work) on_work(work);
 }
+
+// Called around what tests/emulation/faults.h makes fail: each kernel's run, with the device's memory open, and
+// each copy from pinned memory, when it is queued and when it is done; and before each launch of a graph.
+using DeviceMemory = std::map<char*, std::size_t>;  // live allocations and their sizes
+inline std::function<void(const DeviceMemory&, bool done)> on_run;
+inline std::function<void(void* to, std::size_t bytes, bool done)> on_copy_beside;
+inline std::function<void()> on_graph;
 
 // What launch() of kernel.cuh becomes.
 template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t dynamic,

@@ -133,6 +133,8 @@ void fill_zero(void* memory, std::size_t bytes) {
 void synchronize() {
     refuse_in_capture("cuda: synchronize", "wait for the device");
     require_no_capture("cudaStreamSynchronize");
+    check(!emulation::stuck, ErrorKind::backend,
+          "cuda: cudaStreamSynchronize failed with cudaErrorIllegalAddress");
     Streams::get().finish(StreamKind::compute);
     ++totals.host_syncs;
 }
@@ -153,6 +155,7 @@ void* end_capture() {
 }
 void launch_graph(void* graph) {
     require_no_capture("cudaGraphLaunch");
+    if (emulation::on_graph) emulation::on_graph();
     static_cast<const Graph*>(graph)->run(options.branch_order);
     count_launch();
 }
@@ -244,6 +247,7 @@ void copy_beside(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
     refuse_in_capture("cuda: copy_beside", "copy from the host");
     require_no_capture("cudaMemcpyAsync from pinned memory");
+    if (emulation::on_copy_beside) emulation::on_copy_beside(to, bytes, false);
     const auto count = [first = static_cast<const char*>(from), bytes](int readers) {
         const std::lock_guard lock(pinned_memory().mutex);
         pinned_memory().readers(first, bytes) += readers;
@@ -251,6 +255,7 @@ void copy_beside(void* to, const void* from, std::size_t bytes) {
     count(1);
     Streams::get().add(StreamKind::copy, [=] {
         Engine::get().device_copy(to, from, bytes);
+        if (emulation::on_copy_beside) emulation::on_copy_beside(to, bytes, true);
         count(-1);
     });
     ++totals.copies;

@@ -1,0 +1,62 @@
+// Verdicts of fast paths in a temporary folder, as of a process that has just begun, for the length of a scope.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "kernels/proof.h"
+#include "mezzo/cuda.h"
+#include "mezzo/log.h"
+#include "tests/folder.h"
+
+namespace mezzo::test {
+
+struct ProofScope {
+    ProofScope() {
+        setenv("MEZZO_CACHE", folder.path.c_str(), 1);
+        set_log_sink([this](std::string_view line) { log.emplace_back(line); });
+        next_process();
+    }
+    ~ProofScope() {
+        setenv("MEZZO_CACHE", "off", 1);
+        set_log_sink(nullptr);
+        reset();
+    }
+    ProofScope(const ProofScope&) = delete;
+    ProofScope& operator=(const ProofScope&) = delete;
+
+    // Only what is in the folder is known from now on.
+    void next_process() {
+        reset();
+        log.clear();
+    }
+    // Nothing is known.
+    void restart() {
+        for (const auto& entry : std::filesystem::directory_iterator(folder.path))
+            std::filesystem::remove(entry.path());
+        next_process();
+    }
+
+    // What the log says of a proof on the first device.
+    std::vector<std::string> told(const std::string& proof) const {
+        const std::string begin = "fast path " + proof + " on cuda:0: ";
+        std::vector<std::string> all;
+        for (const std::string& line : log)
+            if (line.compare(0, begin.size(), begin) == 0) all.push_back(line.substr(begin.size()));
+        return all;
+    }
+
+    Folder folder;
+    std::vector<std::string> log;
+
+private:
+    static void reset() {
+        set_flash_attention({});
+        cuda::set_implicit_convolution({});
+        cuda::set_gemm_options({});
+        forget_verdicts();
+    }
+};
+
+}  // namespace mezzo::test
