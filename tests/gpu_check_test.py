@@ -233,7 +233,7 @@ def test_options():
     parts.OPTIONS["new"] = parts.Option(["--autotune", "--new"], captured=True, cases="512")
     check("--new" in parts.switches(True) and "--new" not in parts.switches(False), "an option for captured steps only")
     check(parts.switches(True).count("--autotune") == 1, "a switch that two options need is given twice")
-    check(parts.single("recipe512").get("mezzo, captured, new") == ["--capture", "--autotune", "--new"], "an option alone")
+    check(parts.single("recipe512").get("mezzo, captured, new") == ["--capture", "--fast-paths", "off", "--autotune", "--new"], "an option alone")
     check("mezzo, captured, new" not in parts.single("mlp64"), "an option where it makes no difference")
     check("mezzo, captured, flash attention" in parts.single("bert_base128"), "flash attention in BERT")
     check("mezzo, captured, implicit convolutions" in parts.single("resnet50_128"), "implicit convolutions in ResNet50")

@@ -229,7 +229,8 @@ def test_bench(bench):
 def test_steps(bench):
     """The model has a line for each kernel that the recipe's step launches, and each of its lines a kernel."""
     for precision in ("float16", "float32"):
-        for options in ([], ["--branches"], ["--fuse-bias-gradients"], ["--fuse-layers"], ["--fuse-layers", "--relu-masks"]):
+        for switches in ([], ["--branches"], ["--fuse-bias-gradients"], ["--fuse-layers"], ["--fuse-layers", "--relu-masks"]):
+            options = ["--fast-paths", "off", *switches]
             command = [bench, "--case", "recipe513", "--divide", "64", "--device", "cuda", "--precision", precision, "--capture",
                        "--profile", "3", *options]
             run = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -19,6 +19,7 @@ struct CaptureOptions {
     // Computes the gradients by weight and bias of linear(), or by the second factor of matmul(), on a branch
     // of the graph of their own, beside the gradient by the input. The numbers stay the same. Costs a second
     // GEMM workspace (32 MiB), and memory that such a pair releases is used again only after both.
+    // If a step with automatic branches runs out of memory, later calls have none.
     FastPath parallel_branches = FastPath::automatic;
 };
 
@@ -50,7 +51,7 @@ struct CapturedStepImpl;
 //    cannot be captured: Error(state) names it. As without a capture, the work before the error has been
 //    done, and the step's objects stay usable; the next calls are warm-up runs again.
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
-//    queue work on the device during a capture.
+//    queue work on the device during a capture, or in the warm-up run before it, which may prove branches.
 // On the CPU, and in a build without CUDA, every call simply runs the step. See also "What has not run on a
 // GPU" in docs/cuda.md.
 class CapturedStep {

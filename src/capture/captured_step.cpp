@@ -96,10 +96,12 @@ struct CapturedStepImpl {
     StepFunction step;
     CaptureOptions options;
     std::list<CapturedShape> shapes;  // most recently used first
+    bool branches_fit = true;         // false after memory was lacking with automatic branches
     CaptureStatistics counts;
 
     CapturedShape& shape_of(const Tensors& given);
     Tensors warm_up(CapturedShape& shape);
+    Tensors traced(CapturedShape& shape);
     Tensors capture(CapturedShape& shape);
     Tensors replay(CapturedShape& shape);
 };
@@ -126,15 +128,29 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
     if (shape.warm_runs + 1 < options.warmup) {
         results = run(step, handles_of(shape.inputs));
     } else {
-        shape.branches = uses_fast_path(options.parallel_branches, FastPathId::branches, options.device);
-        const MemoryTrace trace(options.device, shape.branches);
-        LazyScaleScope lazy_scales;  // as in the capture, whose memory this run plans
-        results = run(step, handles_of(shape.inputs));
-        lazy_scales.apply();
-        shape.plan = plan_memory(trace.lifetimes());
+        results = traced(shape);
     }
     ++shape.warm_runs;
     return results;
+}
+
+// The run that plans the memory of the capture, which has branches if this has.
+Tensors CapturedStepImpl::traced(CapturedShape& shape) {
+    const bool automatic = options.parallel_branches == FastPath::automatic;
+    shape.branches = (branches_fit || !automatic) &&
+                     uses_fast_path(options.parallel_branches, FastPathId::branches, options.device);
+    try {
+        const MemoryTrace trace(options.device, shape.branches);
+        LazyScaleScope lazy_scales;  // as in the capture
+        Tensors results = run(step, handles_of(shape.inputs));
+        lazy_scales.apply();
+        shape.plan = plan_memory(trace.lifetimes());
+        return results;
+    } catch (const Error& error) {
+        // The caller's next attempt does without what branches need.
+        if (error.kind() == ErrorKind::memory && automatic && shape.branches) branches_fit = false;
+        throw;
+    }
 }
 
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
@@ -161,7 +177,7 @@ CapturedStep::CapturedStep(StepFunction step, const CaptureOptions& options) : i
     check(options.max_graphs >= 1, ErrorKind::value, "CapturedStep: max_graphs is ", options.max_graphs,
           "; it must be at least 1");
     backend_of("CapturedStep", options.device);
-    impl_ = new CapturedStepImpl{std::move(step), options, {}, {}};
+    impl_ = new CapturedStepImpl{.step = std::move(step), .options = options, .shapes = {}, .counts = {}};
 }
 
 CapturedStep::~CapturedStep() { delete impl_; }

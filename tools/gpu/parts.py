@@ -27,7 +27,8 @@ class Option:
     cases: str = ""         # in the names of the cases that it makes a difference to
 
 
-# What is off by default. A new option is a line here: it then is part of "options on", and has a row of its own in the tables.
+# What can be chosen. A new option is a line here: it then is part of "options on", and has a row of its own in the tables. Without
+# options the fast paths are used that the device has proven (docs/cuda.md).
 OPTIONS = {
     "autotune": Option(["--autotune"]),
     "fused bias gradients": Option(["--fuse-bias-gradients"]),
@@ -56,8 +57,9 @@ KINDS = ["tests", "sample", "benchmark", "profile", "search", "sanitizer"]
 
 
 def single(case):
-    """A captured step with each of the options alone that make a difference to it."""
-    return {f"mezzo, captured, {name}": ["--capture", *option.switches] for name, option in OPTIONS.items() if option.cases in case}
+    """A captured step with each of the options alone that make a difference to it, and no other fast path."""
+    return {f"mezzo, captured, {name}": ["--capture", "--fast-paths", "off", *option.switches] for name, option in OPTIONS.items()
+            if option.cases in case}
 
 
 @dataclasses.dataclass
