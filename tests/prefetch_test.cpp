@@ -276,10 +276,10 @@ TEST_CASE("prefetch: on the CPU it changes nothing", "[data]") {
 }
 
 TEST_CASE("prefetch: options are validated", "[data]") {
-    CHECK_THROWS_WITH(data::DataLoader(numbered(3), {.prefetch = -1}), Contains("prefetch is -1"));
+    CHECK_THROWS_WITH(data::DataLoader(numbered(3), {.prefetch = -2}), Contains("prefetch is -2"));
     const std::vector<Tensor> range{ones({2})};
-    CHECK_THROWS_WITH(data::prefetch(range, {.device = cpu_device, .ahead = -1}).begin(),
-                      Contains("ahead is -1"));
+    CHECK_THROWS_WITH(data::prefetch(range, {.device = cpu_device, .ahead = -2}).begin(),
+                      Contains("ahead is -2"));
     CHECK_THROWS_WITH(data::prefetch(range, {.device = Device(DeviceType::cuda, 99)}).begin(),
                       Contains("no device cuda:99"));
 }

@@ -1,0 +1,112 @@
+// The choice for a fast path, and the file of verdicts, in every build.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <type_traits>
+
+#include "core/build_id.h"
+#include "core/log.h"
+#include "kernels/verdict_file.h"
+#include "mezzo/cuda.h"
+#include "mezzo/device.h"
+#include "mezzo/log.h"
+#include "tests/folder.h"
+
+using namespace mezzo;
+
+namespace {
+
+// The cache folder of this process, for the length of a scope.
+struct CacheFolder {
+    CacheFolder() { setenv("MEZZO_CACHE", folder.path.c_str(), 1); }
+    ~CacheFolder() { setenv("MEZZO_CACHE", "off", 1); }
+    CacheFolder(const CacheFolder&) = delete;
+    CacheFolder& operator=(const CacheFolder&) = delete;
+    test::Folder folder;
+};
+
+}  // namespace
+
+static_assert(!std::is_convertible_v<int, FastPath> && !std::is_convertible_v<const char*, FastPath>);
+static_assert(!std::is_convertible_v<FastPath, bool>);  // automatic would be neither
+
+TEST_CASE("fast path: automatic unless a program says otherwise", "[fast_path]") {
+    CHECK(FastPath() == FastPath::automatic);
+    CHECK(FastPath(true) == FastPath::on);
+    CHECK(FastPath(false) == FastPath::off);
+    CHECK(name(FastPath()) == std::string("automatic"));
+    CHECK(name(FastPath(true)) == std::string("on"));
+    CHECK(name(FastPath(false)) == std::string("off"));
+    const FastPath before = flash_attention();
+    set_flash_attention(true);
+    CHECK(flash_attention() == FastPath::on);
+    set_flash_attention(before);
+    CHECK(cuda::GemmOptions().fuse_layers == FastPath::automatic);
+}
+
+TEST_CASE("fast path: verdicts are kept by identity", "[fast_path]") {
+    const CacheFolder cache;
+    const VerdictFile one("GPU one"), two("GPU two");
+    one.save("path float32", {Verdict::good, {}});
+    one.save("path float16", {Verdict::bad, "element 3 is 1; the plain path gives 2:\n5"});
+    CHECK(two.load().empty());
+    const Verdicts found = VerdictFile("GPU one").load();
+    REQUIRE(found.size() == 2);
+    CHECK(found.at("path float32").state == Verdict::good);
+    CHECK(found.at("path float16").state == Verdict::bad);
+    CHECK(found.at("path float16").reason == "element 3 is 1; the plain path gives 2: 5");
+    two.save("path float32", {Verdict::bad, ""});
+    CHECK(two.load().at("path float32").state == Verdict::bad);
+    CHECK(one.load().size() == 2);
+}
+
+TEST_CASE("fast path: a mark is found when its process is gone, and only then", "[fast_path]") {
+    const CacheFolder cache;
+    const VerdictFile file("GPU");
+    { CHECK_FALSE(VerdictFile::Mark(file, "path").found()); }
+    { CHECK_FALSE(VerdictFile::Mark(file, "path").found()); }  // the first proof has ended
+    const pid_t child = fork();
+    if (child == 0) {
+        static const VerdictFile::Mark mark(file, "path");
+        _exit(mark.found() ? 1 : 0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+    { CHECK_FALSE(VerdictFile::Mark(file, "other path").found()); }
+    { CHECK(VerdictFile::Mark(file, "path").found()); }
+    { CHECK_FALSE(VerdictFile::Mark(file, "path").found()); }  // it has been read
+}
+
+TEST_CASE("fast path: no folder, or one that cannot be written", "[fast_path]") {
+    const VerdictFile file("GPU");
+    for (const char* folder : {"off", "/dev/null/x", "/proc"}) {
+        setenv("MEZZO_CACHE", folder, 1);
+        CHECK_FALSE(VerdictFile::Mark(file, "path").found());
+        file.save("path", {Verdict::good, {}});
+        CHECK(file.load().empty());
+    }
+    setenv("MEZZO_CACHE", "off", 1);
+}
+
+TEST_CASE("log: one sink at a time, whose exceptions stay inside", "[log]") {
+    std::string first, second;
+    set_log_sink([&](std::string_view line) { first += line; });
+    log_line("one");
+    set_log_sink([&](std::string_view line) {
+        second += line;
+        throw 1;
+    });
+    log_line("two");
+    set_log_sink(nullptr);
+    log_line("three");
+    CHECK(first == "one");
+    CHECK(second == "two");
+}
+
+TEST_CASE("build id: the same in every call, of hexadecimal digits", "[core]") {
+    CHECK(build_id() == build_id());
+    CHECK(build_id().find_first_not_of("0123456789abcdef") == std::string::npos);
+}
