@@ -17,7 +17,7 @@ struct BackendParts {
     const Backend* memory = nullptr;
     std::span<const KernelList* const> kernels = {};  // the lists of its files
     const StepKernels* step = nullptr;                // of optimizers and scaler
-    const ProofList* proofs = nullptr;                // of its fast paths; those without are used only if `on`
+    const ProofList* proofs = nullptr;  // of its fast paths; those without are used only if `on`
 };
 
 // Registers a backend from outside the library. `parts` and everything that it points to must stay valid
