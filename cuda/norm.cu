@@ -45,6 +45,7 @@ template <class X, class R> struct DroppedSum {
 
 template <class C> struct NormArgs {
     AnyArray<C> weight, bias;  // no bias: null
+    AnyArray<C> copy;          // y once more, in 16 bit; none: null
     void *mean, *rstd;         // C, or null
     std::int64_t rows, cols;
     C eps;
@@ -67,11 +68,13 @@ template <class C> struct Scale {
     }
 };
 
+// The row is an array that is indexed by unrolled loops only, so that it lies in registers.
 template <class Team, int packs, class Source, class Y>
 __global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y* y, NormArgs<float> a) {
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         float v[packs][pack];
         float sum = 0;
+        MEZZO_UNROLL
         for (int p = 0; p < packs; ++p) {
             const std::int64_t column = pack_column<Team>(p);
             for (int k = 0; k < pack; ++k) v[p][k] = 0;
@@ -80,6 +83,7 @@ __global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y
         }
         const float shift = a.centred ? Team::reduce(sum, 0.0f, Sum()) / static_cast<float>(a.cols) : 0.0f;
         TwoSums<float> sums{0, 0};
+        MEZZO_UNROLL
         for (int p = 0; p < packs; ++p) {
             if (pack_column<Team>(p) >= a.cols) continue;
             for (int k = 0; k < pack; ++k) {
@@ -90,6 +94,7 @@ __global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y
         }
         const Scale<float> scale(a, shift, Team::reduce(sums, TwoSums<float>{0, 0}, AddTwo()));
         if (Team::rank() == 0) scale.keep(a, row);
+        MEZZO_UNROLL
         for (int p = 0; p < packs; ++p) {
             const std::int64_t column = pack_column<Team>(p);
             if (column >= a.cols) continue;
@@ -98,6 +103,7 @@ __global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y
             if (a.bias.p != nullptr) load_pack(a.bias, column, bias);
             for (int k = 0; k < pack; ++k) v[p][k] = scale(v[p][k]) * weight[k] + bias[k];
             store_pack(y, row * a.cols + column, v[p]);
+            if (a.copy.p != nullptr) store_pack(a.copy, row * a.cols + column, v[p]);
         }
     }
 }
@@ -121,6 +127,7 @@ template <class Team, class C> __global__ void norm_any_kernel(AnyArray<C> x, An
         for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {
             const C bias = a.bias.p != nullptr ? a.bias.load(j) : C(0);
             y.store(base + j, scale(x.load(base + j)) * a.weight.load(j) + bias);
+            if (a.copy.p != nullptr) a.copy.store(base + j, y.load(base + j));
         }
     }
 }
@@ -131,10 +138,13 @@ template <class C> __global__ void dropped_sum_kernel(AnyArray<C> x, AnyArray<C>
                                                       Dropping dropping, C scale) {
     for (std::int64_t block = first_item(); block * 8 < n; block += item_step()) {
         const PhiloxWords words = dropping.stream.block(block);
-        for (std::int64_t i = block * 8; i < block * 8 + 8 && i < n; ++i) {
+        MEZZO_UNROLL
+        for (int k = 0; k < 8; ++k) {
+            const std::int64_t i = block * 8 + k;
+            if (i >= n) continue;
             C value = x.load(i);
             if (bias.p != nullptr) value += bias.load(i % cols);
-            const bool keep = half_word(words, static_cast<int>(i % 8)) >= dropping.threshold;
+            const bool keep = philox_half(words, k) >= dropping.threshold;
             z.store(i, (keep ? value * scale : C(0)) + residual.load(i));
         }
     }
@@ -146,9 +156,20 @@ template <class C> AnyArray<C> any_or_null(const Tensor& x) {
 void* raw_or_null(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
 
 template <class C> NormArgs<C> norm_args(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                         const Tensor& mean, const Tensor& rstd, double eps, bool centred) {
-    return {any_of<C>(weight), any_or_null<C>(bias), raw_or_null(mean),   raw_or_null(rstd),
-            x.shape()[0],      x.shape()[1],         static_cast<C>(eps), centred};
+                                         const Tensor& copy, const Tensor& mean, const Tensor& rstd,
+                                         double eps, bool centred) {
+    const Rows rows = rows_along(x.shape(), x.dim() - 1);
+    return {any_of<C>(weight), any_or_null<C>(bias), any_or_null<C>(copy),
+            raw_or_null(mean), raw_or_null(rstd),    rows.rows,
+            rows.cols,         static_cast<C>(eps),  centred};
+}
+
+// Takes the 16-bit copy of the first result off the results, if there is one.
+Tensor taken_copy(Out& out) {
+    if (out.size() < 2 || !is_16bit(out.back().dtype())) return {};
+    const Tensor copy = out.back();
+    out = out.first(out.size() - 1);
+    return copy;
 }
 
 template <class C> void norm_any(const Tensor& x, const Tensor& y, const NormArgs<C>& a) {
@@ -177,14 +198,15 @@ template <class X, class Y> bool plain_packs(const Tensor& x, const Tensor& y, c
 
 void normalise(In in, double eps, Out out, bool centred) {
     use_device_of(out[0]);
+    const Tensor copy = taken_copy(out);
     const Tensor &x = in[0], &y = out[0];
     if (y.numel() == 0) return;
     const Tensor bias = centred ? in[2] : Tensor(), mean = centred && out.size() > 1 ? out[1] : Tensor(),
                  rstd = out.size() > 1 ? out.back() : Tensor();
     if (compute_kind({x.dtype(), y.dtype()}) == ComputeKind::float64)
-        return norm_any(x, y, norm_args<double>(x, in[1], bias, mean, rstd, eps, centred));
-    const auto a = norm_args<float>(x, in[1], bias, mean, rstd, eps, centred);
-    const Tensor used[] = {x, in[1], bias, y};
+        return norm_any(x, y, norm_args<double>(x, in[1], bias, copy, mean, rstd, eps, centred));
+    const auto a = norm_args<float>(x, in[1], bias, copy, mean, rstd, eps, centred);
+    const Tensor used[] = {x, in[1], bias, y, copy};
     if (a.cols <= longest_in_registers && packs_fit(a.cols, used) &&
         (plain_packs<float, float>(x, y, a) || plain_packs<float16_t, float16_t>(x, y, a) ||
          plain_packs<bfloat16_t, bfloat16_t>(x, y, a) || plain_packs<float16_t, float>(x, y, a) ||
@@ -195,9 +217,15 @@ void normalise(In in, double eps, Out out, bool centred) {
 
 // The inputs and results of dropout_add_layer_norm by name.
 struct DroppedNorm {
-    Tensor weight, x, x_bias, residual, bias, y, z, mean, rstd;
+    Tensor weight, x, x_bias, residual, bias, copy, y, z, mean, rstd;
     DroppedNorm(In in, Out out)
-        : weight(in[0]), x(in[1]), x_bias(in[2]), residual(in[3]), bias(in[4]), y(out[0]) {
+        : weight(in[0]),
+          x(in[1]),
+          x_bias(in[2]),
+          residual(in[3]),
+          bias(in[4]),
+          copy(taken_copy(out)),
+          y(out[0]) {
         if (out.size() < 2) return;
         z = out[1];
         mean = out[2];
@@ -240,9 +268,10 @@ void dropout_add_layer_norm(In in, const kernels::DropoutAddLayerNorm& at, Out o
     const DroppedNorm t(in, out);
     if (t.y.numel() == 0) return;
     if (compute_kind({t.x.dtype(), t.residual.dtype(), t.y.dtype()}) == ComputeKind::float64)
-        return dropped_any(t, at, norm_args<double>(t.x, t.weight, t.bias, t.mean, t.rstd, at.eps, true));
-    const auto a = norm_args<float>(t.x, t.weight, t.bias, t.mean, t.rstd, at.eps, true);
-    const Tensor used[] = {t.weight, t.x, t.x_bias, t.residual, t.bias, t.y, t.z};
+        return dropped_any(t, at,
+                           norm_args<double>(t.x, t.weight, t.bias, t.copy, t.mean, t.rstd, at.eps, true));
+    const auto a = norm_args<float>(t.x, t.weight, t.bias, t.copy, t.mean, t.rstd, at.eps, true);
+    const Tensor used[] = {t.weight, t.x, t.x_bias, t.residual, t.bias, t.y, t.copy, t.z};
     if (a.cols <= longest_in_registers && packs_fit(a.cols, used) &&
         (dropped_packs<float, float, float>(t, at, a) ||
          dropped_packs<float16_t, float16_t, float16_t>(t, at, a) ||

@@ -26,6 +26,14 @@ __device__ inline void load_pack(const AnyArray<float>& x, std::int64_t i, float
         x.dtype, [&]<class T>(std::type_identity<T>) { load_pack(static_cast<const T*>(x.p), i, values); });
 }
 
+// The same for the copy of a result.
+__device__ inline void store_pack(const AnyArray<float>& y, std::int64_t i, const float (&values)[pack]) {
+    if (y.dtype == float16)
+        store_pack(static_cast<float16_t*>(y.p), i, values);
+    else
+        store_pack(static_cast<bfloat16_t*>(y.p), i, values);
+}
+
 inline bool packs_fit(const Tensor& x) {
     return !x.defined() || (x.dtype() != float64 &&
                             reinterpret_cast<std::uintptr_t>(raw(x)) % (pack * size_of(x.dtype())) == 0);

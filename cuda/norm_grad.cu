@@ -12,11 +12,19 @@ namespace {
 constexpr int grad_packs = 4;  // packs per thread
 constexpr std::int64_t warp_grad_cols = 32 * grad_packs * pack;
 
-// Stores the gradient dx of a row.
+// Stores the gradient dx of a row, with the gradient that waits for it added.
 template <class D> struct Stored {
     D* dx;
+    const D* waiting;               // none: null
     static constexpr int sums = 2;  // of weight and bias
-    __device__ void store(std::int64_t i, float (&values)[pack]) const { store_pack(dx, i, values); }
+    __device__ void store(std::int64_t i, float (&values)[pack]) const {
+        if (waiting != nullptr) {
+            float more[pack];
+            load_pack(waiting, i, more);
+            for (int k = 0; k < pack; ++k) values[k] += more[k];
+        }
+        store_pack(dx, i, values);
+    }
 };
 // Stores the gradient of the residual, dz, and that of x, which is what dropout lets through. The latter is
 // left in `values` for the gradient of x_bias.
@@ -166,8 +174,9 @@ template <class G, class X, class Result> bool norm_grad_packs(const Tensor& g, 
 }
 
 // Any dtypes, any number of columns.
-template <class Team, class C>
-__global__ void norm_grad_any_kernel(AnyArray<C> g, AnyArray<C> x, AnyArray<C> dx, NormGradArgs<C> a) {
+template <class Team, class C> __global__ void norm_grad_any_kernel(AnyArray<C> g, AnyArray<C> x,
+                                                                    AnyArray<C> waiting, AnyArray<C> dx,
+                                                                    NormGradArgs<C> a) {
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         const C mean = a.mean_of(row), rstd = a.rstd_of(row);
         const std::int64_t base = row * a.cols;
@@ -183,7 +192,9 @@ __global__ void norm_grad_any_kernel(AnyArray<C> g, AnyArray<C> x, AnyArray<C> d
         const C along = sums.second / static_cast<C>(a.cols);
         for (std::int64_t j = Team::rank(); j < a.cols; j += Team::size()) {
             const C h = (x.load(base + j) - mean) * rstd;
-            dx.store(base + j, rstd * (g.load(base + j) * a.weight.load(j) - offset - h * along));
+            C value = rstd * (g.load(base + j) * a.weight.load(j) - offset - h * along);
+            if (waiting.p != nullptr) value += waiting.load(base + j);
+            dx.store(base + j, value);
         }
     }
 }
@@ -198,11 +209,12 @@ template <class C> struct LoadWeightTerm {
     }
 };
 
-template <class C> void norm_grad_any(const Tensor& g, const Tensor& x, const Tensor& dx,
-                                      const NormGradArgs<C>& a, const Tensor& of_weight,
+template <class C> void norm_grad_any(const Tensor& g, const Tensor& x, const Tensor& waiting,
+                                      const Tensor& dx, const NormGradArgs<C>& a, const Tensor& of_weight,
                                       const Tensor& of_bias) {
+    const AnyArray<C> more = waiting.defined() ? any_of<C>(waiting) : AnyArray<C>{nullptr, float32};
     with_team({a.rows, a.cols, 1}, [&](auto team, unsigned grid, unsigned block) {
-        launch(norm_grad_any_kernel<decltype(team), C>, grid, block, 0, any_of<C>(g), any_of<C>(x),
+        launch(norm_grad_any_kernel<decltype(team), C>, grid, block, 0, any_of<C>(g), any_of<C>(x), more,
                any_of<C>(dx), a);
     });
     const ReduceShape columns = reduce_shape(x.shape(), Axes{0});
@@ -210,10 +222,11 @@ template <class C> void norm_grad_any(const Tensor& g, const Tensor& x, const Te
     if (of_bias.defined()) reduce(LoadElement<AnyArray<C>>{any_of<C>(g)}, SumOp<C>{1}, columns, of_bias);
 }
 
-template <class G, class X>
-bool plain_packs(const Tensor& g, const Tensor& x, const Tensor& dx, const NormGradArgs<float>& a, Out sums) {
+template <class G, class X> bool plain_packs(const Tensor& g, const Tensor& x, const Tensor& waiting,
+                                             const Tensor& dx, const NormGradArgs<float>& a, Out sums) {
     if (g.dtype() != dtype_of<G>() || x.dtype() != dtype_of<X>() || dx.dtype() != dtype_of<X>()) return false;
-    return norm_grad_packs<G, X>(g, x, Stored<X>{static_cast<X*>(raw(dx))}, a, sums);
+    const X* const more = waiting.defined() ? static_cast<const X*>(raw(waiting)) : nullptr;
+    return norm_grad_packs<G, X>(g, x, Stored<X>{static_cast<X*>(raw(dx)), more}, a, sums);
 }
 
 template <class C>
@@ -227,21 +240,21 @@ bool grad_packs_fit(In in, Out out, std::int64_t cols) {
 
 void norm_grad(In in, Out out, bool centred) {
     use_device_of(out[0]);
-    const Tensor &g = in[0], &x = in[1], &dx = out[0];
+    const Tensor &g = in[0], &x = in[1], &rstd = in[in.size() - 2], &waiting = in.back(), &dx = out[0];
     const void* const mean = centred ? raw(in[3]) : nullptr;
     const Tensor of_bias = centred ? out[2] : Tensor();
     if (compute_kind({x.dtype(), dx.dtype()}) == ComputeKind::float64)
-        return norm_grad_any(g, x, dx, grad_args<double>(x, in[2], mean, in.back()), out[1], of_bias);
-    const auto a = grad_args<float>(x, in[2], mean, in.back());
+        return norm_grad_any(g, x, waiting, dx, grad_args<double>(x, in[2], mean, rstd), out[1], of_bias);
+    const auto a = grad_args<float>(x, in[2], mean, rstd);
     const Out sums = out.subspan(1);
-    if (a.cols > 0 && grad_packs_fit(in, out, a.cols) &&
-        (plain_packs<float, float>(g, x, dx, a, sums) ||
-         plain_packs<float16_t, float16_t>(g, x, dx, a, sums) ||
-         plain_packs<bfloat16_t, bfloat16_t>(g, x, dx, a, sums) ||
-         plain_packs<float, float16_t>(g, x, dx, a, sums) ||
-         plain_packs<float, bfloat16_t>(g, x, dx, a, sums)))
+    if (a.cols > 0 && grad_packs_fit(in, out, a.cols) && packs_fit(waiting) &&
+        (plain_packs<float, float>(g, x, waiting, dx, a, sums) ||
+         plain_packs<float16_t, float16_t>(g, x, waiting, dx, a, sums) ||
+         plain_packs<bfloat16_t, bfloat16_t>(g, x, waiting, dx, a, sums) ||
+         plain_packs<float, float16_t>(g, x, waiting, dx, a, sums) ||
+         plain_packs<float, bfloat16_t>(g, x, waiting, dx, a, sums)))
         return;
-    norm_grad_any(g, x, dx, a, out[1], of_bias);
+    norm_grad_any(g, x, waiting, dx, a, out[1], of_bias);
 }
 
 template <class G, class D> bool dropped_packs(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
@@ -253,7 +266,7 @@ template <class G, class D> bool dropped_packs(In in, const kernels::DropoutAddL
 
 // Several launches: dz, dropout, conversion, column sum.
 template <class C> void dropped_grad_any(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
-    norm_grad_any(in[0], in[1], out[1], grad_args<C>(in[1], in[2], raw(in[3]), in[4]), out[2], out[3]);
+    norm_grad_any(in[0], in[1], {}, out[1], grad_args<C>(in[1], in[2], raw(in[3]), in[4]), out[2], out[3]);
     const Tensor dropped = out[0].dtype() == dtype_of<C>()
                                ? out[0]
                                : empty(out[0].shape(), {.dtype = dtype_of<C>(), .device = out[0].device()});

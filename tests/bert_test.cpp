@@ -438,7 +438,7 @@ TEST_CASE("bert: the tied embedding has one gradient, summed in float32", "[bert
     }
 }
 
-TEST_CASE("bert: autocast converts every activation once", "[bert]") {
+TEST_CASE("bert: autocast converts no result of a norm", "[bert]") {
     manual_seed(12);
     const nn::BertForSequenceClassification net(tiny());
     optim::AdamW optimizer(net.named_parameters());
@@ -461,9 +461,8 @@ TEST_CASE("bert: autocast converts every activation once", "[bert]") {
         if (line.policy == "low") CHECK(line.computed == bfloat16);
         if (line.op == "cast" && line.result == bfloat16) conversions += line.calls;
     }
-    // In each of two layers: the input of query, key and value together, that of the intermediate product;
-    // then the pooler's.
-    CHECK(conversions == 5);
+    CHECK(conversions ==
+          1);  // the pooler's, which reads a slice; the norms have written what the layers read
 }
 
 TEST_CASE("bert: errors", "[bert]") {

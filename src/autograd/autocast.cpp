@@ -67,10 +67,10 @@ const char* policy_name(Cast cast) {
 }
 
 // A replay reads the 16-bit copy at the address that it has now, so before each replay the copy must still be
-// there and be current.
+// there and be current. What the step itself makes, each replay makes anew.
 void note_copy16(const Tensor& x) {
     StepGraph* const graph = StepGraph::capturing();
-    if (graph == nullptr) return;
+    if (graph == nullptr || graph->owns(x)) return;
     graph->require([x, data = raw(x), copy = raw(x->grad_meta->copy16.value)] {
         const Copy16& copy16 = x->grad_meta->copy16;
         return raw(x) == data && copy16.value.defined() && raw(copy16.value) == copy &&
@@ -89,8 +89,20 @@ Tensor convert(const Tensor& x, Dtype dtype) {
     return y;
 }
 
-bool cacheable(const Tensor& x, Dtype dtype) {
-    return autocast_state().cache && is_16bit(dtype) && x.dtype() == float32 && tracked(x) && x.is_leaf();
+// Whether a conversion of x is made once for several ops.
+bool reusable(const Tensor& x, Dtype dtype) {
+    return autocast_state().cache && is_16bit(dtype) && x.dtype() == float32;
+}
+
+// The copy of x that an optimizer keeps, or that the kernel made which made x. Undefined if there is none of
+// this dtype, or x has been written to since.
+Tensor current_copy(const Tensor& x, Dtype dtype) {
+    if (x->grad_meta == nullptr) return {};
+    const Copy16& copy16 = x->grad_meta->copy16;
+    if (!copy16.value.defined() || copy16.value.dtype() != dtype || copy16.version != x.version()) return {};
+    ++thread_autocast().counters.copy16_hits;
+    note_copy16(x);
+    return copy16.value;
 }
 
 Dtype widest(const Row& row, const Tensors& values, Dtype low) {
@@ -136,17 +148,13 @@ AutocastCounters autocast_counters() {
 
 Tensor cached_cast(const Tensor& x, Dtype dtype) {
     if (x.dtype() == dtype) return x;
-    if (!cacheable(x, dtype)) return convert(x, dtype);
+    if (!reusable(x, dtype)) return convert(x, dtype);
+    const bool leaf = tracked(x) && x.is_leaf();
+    if (leaf) x->grad_meta->copy16.want(dtype);
+    if (Tensor copy = current_copy(x, dtype); copy.defined()) return copy;
     ThreadAutocast& t = thread_autocast();
-    Copy16& copy16 = x->grad_meta->copy16;
-    copy16.want(dtype);
-    if (copy16.value.defined() && copy16.value.dtype() == dtype && copy16.version == x.version()) {
-        ++t.counters.copy16_hits;
-        note_copy16(x);
-        return copy16.value;
-    }
     // A backward or a checkpoint under a restored state: there is no scope whose end would clear the cache.
-    if (t.depth == 0) return convert(x, dtype);
+    if (!leaf || t.depth == 0) return convert(x, dtype);
     CachedCast& entry = t.cache[{x.impl(), dtype}];
     if (entry.value.defined() && entry.version == x.version()) {
         ++t.counters.cache_hits;

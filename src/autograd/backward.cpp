@@ -4,6 +4,7 @@
 #include <cassert>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "autograd/extra.h"
 #include "autograd/running.h"
@@ -56,6 +57,7 @@ public:
                !tracked(grad);
     }
     bool sole_way(const Edge& edge) const override;
+    Tensor take_waiting(const Edge& edge, bool alone) override;
     void send_inner(const Ref<Node>& node, std::size_t place, Tensor gradient) override {
         send(node, node->outputs.size() + place, std::move(gradient));
     }
@@ -181,6 +183,15 @@ bool Engine::sole_way(const Edge& edge) const {
     if (node->extra && !node->extra->hooks.empty()) return false;
     return !targets_ ||
            std::none_of(targets_->begin(), targets_->end(), [&](const Target& t) { return t.node == node; });
+}
+
+// What the vjp returns is sent like any gradient, to a place that is empty now.
+Tensor Engine::take_waiting(const Edge& edge, bool alone) {
+    const auto found = create_graph_ ? pending_.end() : pending_.find(edge.node.get());
+    if (found == pending_.end()) return {};
+    Tensor& sum = found->second.gradients[edge.output];
+    const bool fits = sum.defined() && sum.is_contiguous() && (!alone || owned_alone(sum));
+    return fits ? std::exchange(sum, Tensor()) : Tensor();
 }
 
 void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {

@@ -65,6 +65,21 @@ Dtype own_dtype(const Row& row, std::size_t i, Dtype first) {
     return row.statistics != 0 && i >= row.statistics && first != float64 ? float32 : first;
 }
 
+// Whether a kernel shall also write its first result in 16 bit (Row::copy16): inside an Autocast scope, where
+// matrix products would convert the result, and each of them again.
+bool copies_result(const Row& row, Dtype dtype, Device device) {
+    const AutocastState& state = autocast_state();
+    return row.copy16 && dtype == float32 && state.cache && state.enabled[int(device.type())];
+}
+
+// Takes the copy, which is the last of the results, and makes it the first one's.
+void keep_copy(Tensors& results) {
+    Copy16& copy16 = results[0]->grads().copy16;
+    copy16.value = std::move(results.back());
+    copy16.version = results[0].version();
+    results.pop_back();
+}
+
 bool any_tracked(In given) {
     for (const Tensor& x : given)
         if (tracked(x)) return true;
@@ -160,13 +175,18 @@ Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Sh
     const Dtype dtype = result_dtype(row, values, asked);
     if (autocast) report_call(row, values, dtype, work);
     Tensors results;
-    results.reserve(shapes.size());
+    const bool copies = autocast && kernel && copies_result(row, dtype, device);
+    results.reserve(shapes.size() + 1);
     for (const Shape& shape : shapes)
         results.push_back(empty(shape, {.dtype = own_dtype(row, results.size(), dtype), .device = device}));
+    if (copies)
+        results.push_back(
+            empty(shapes[0], {.dtype = autocast_state().dtype[int(device.type())], .device = device}));
     if (kernel)
         kernel(values, at.value, results);
     else
         run_on_cpu(row.name, op.kernels(), values, at.value, results);
+    if (copies) keep_copy(results);
     if (row.differentiable && grad_enabled() && any_tracked(given) && is_floating(dtype))
         save_for_gradient(*record(row, given, at, results), row, values, results);
     return results;

@@ -169,6 +169,18 @@ struct Checkpoint final : NodeFunction {
     RandomState random = random_state();
 };
 
+// alias(x), with the 16-bit copy that the kernel which made x has written. Not that of a parameter, whose
+// optimizer keeps only one current.
+Tensor alias_with_copy(const Tensor& x) {
+    Tensor y = alias(x);
+    if (x->grad_meta == nullptr || (tracked(x) && x.is_leaf())) return y;
+    const Copy16& copy16 = x->grad_meta->copy16;
+    if (!copy16.value.defined()) return y;
+    y->grads().copy16.value = copy16.value;
+    y->grads().copy16.version = copy16.version;
+    return y;
+}
+
 // What forward sees inside a region with cast_inputs: eligible tensors converted, with history.
 Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
     Tensors result;
@@ -221,9 +233,12 @@ Tensors apply_function(const FunctionOptions& options, Forward forward, Backward
 
 Tensors checkpoint(Segment function, const Tensors& inputs) {
     if (!grad_enabled()) return function(inputs);
-    Tensors plain_inputs;
-    for (const Tensor& x : inputs) plain_inputs.push_back(x.defined() ? alias(x) : Tensor());
-    auto segment = std::make_unique<Checkpoint>(function, plain_inputs);
+    Tensors kept, plain_inputs;  // what is kept for the second run takes no memory but that of the inputs
+    for (const Tensor& x : inputs) {
+        kept.push_back(x.defined() ? alias(x) : Tensor());
+        plain_inputs.push_back(x.defined() ? alias_with_copy(x) : Tensor());
+    }
+    auto segment = std::make_unique<Checkpoint>(function, std::move(kept));
     Tensors outputs;
     {
         NoGrad plain;
@@ -232,7 +247,7 @@ Tensors checkpoint(Segment function, const Tensors& inputs) {
     Tensors results;
     for (const Tensor& y : outputs) {
         check(y.defined(), ErrorKind::state, "checkpoint: the segment returned an undefined tensor");
-        results.push_back(alias(y));
+        results.push_back(alias_with_copy(y));
     }
     const Ref<Node> node = record(checkpoint_op.row(), inputs, {}, results);
     extra_of(*node).function = std::move(segment);

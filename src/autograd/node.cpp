@@ -106,6 +106,11 @@ Tensor Node::accumulator(int i) const {
     return leaf->grad_meta->gradient.add_in_place(running->scaled());
 }
 
+Tensor Node::take_waiting(int i, bool alone) const {
+    Running* const running = running_backward();
+    return running ? running->take_waiting(edges[std::size_t(i)], alone) : Tensor();
+}
+
 bool Node::sole_consumer(int i) const {
     const Running* running = running_backward();
     return running && running->sole_way(edges[std::size_t(i)]);

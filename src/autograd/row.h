@@ -48,7 +48,7 @@ struct Row {
     Cast cast;
     std::uint8_t save;
     Result result;
-    bool integers_to_real, strided, mixed, differentiable;
+    bool integers_to_real, strided, mixed, differentiable, copy16;
     std::uint8_t statistics, bits, inner_gradients;
     Vjp* vjp;
     Decomposition* decomposition;
@@ -123,6 +123,11 @@ struct Node {
     // The float32 grad() of input i, when a product may be added to it in place (GEMM beta = 1) instead of
     // being returned; undefined otherwise. A vjp that adds to it returns an undefined gradient for i.
     Tensor accumulator(int i) const;
+    // Hands over the gradient that the engine already holds for the result that input i is, in the shape and
+    // dtype of that result and contiguous. A vjp that takes it returns its own gradient of input i plus this
+    // one, which saves the addition when the two would meet. alone: only one that nobody else holds, which
+    // may be written to. Undefined if none waits, and in a recorded backward.
+    Tensor take_waiting(int i, bool alone) const;
     // The dtype in which the gradient of input i will be stored: float32 for a weight that autocast read in
     // 16 bit.
     Dtype grad_dtype(int i) const { return inputs[std::size_t(i)].dtype; }
@@ -198,6 +203,9 @@ template <class A> struct MEZZO_HIDDEN RowOf {
     bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
     bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
     bool differentiable = true;
+    // Kernels can write the first result a second time, in 16 bit, as one more result after the others: the
+    // copy that the next matrix product reads under autocast (GradMeta::copy16).
+    bool copy16 = false;
     // If not 0: results from this one on are float32 (float64 beside a float64 result 0) whatever the dtype
     // of the first is. For what only the gradient reads, such as means, maxima and sums.
     std::uint8_t statistics = 0;
@@ -220,6 +228,7 @@ template <class A> struct MEZZO_HIDDEN RowOf {
                 strided,
                 mixed,
                 differentiable,
+                copy16,
                 statistics,
                 bits,
                 inner_gradients,

@@ -13,6 +13,8 @@ struct Running {
     virtual bool may_accumulate_in_place(const Tensor& leaf) const = 0;
     // Whether this edge alone brings a gradient to its node, and neither a hook nor grad() reads it there.
     virtual bool sole_way(const Edge& edge) const = 0;
+    // Gives up the gradient that waits at the result an edge leads to (Node::take_waiting).
+    virtual Tensor take_waiting(const Edge& edge, bool alone) = 0;
     // Adds an inner gradient of `node`: number `place` of those that follow the gradients of its results.
     virtual void send_inner(const Ref<Node>& node, std::size_t place, Tensor gradient) = 0;
     // Adds a contribution to the gradient of a leaf. scaled: it holds a GradScaler's scale.

@@ -42,6 +42,11 @@ public:
     void write(std::int64_t row, const T* values) const {
         if (!direct_) convert(values, dtype_of<T>(), at(row), dtype_, cols_);
     }
+    // Writes a row that write() has stored to another matrix.
+    void copy(std::int64_t row, const Tensor& to) const {
+        const std::int64_t place = row * cols_ * std::int64_t(size_of(to->dtype));
+        convert(at(row), dtype_, to->bytes() + place, to->dtype, cols_);
+    }
 
 private:
     char* at(std::int64_t row) const { return base_ + row * cols_ * std::int64_t(size_of(dtype_)); }
@@ -84,8 +89,18 @@ double get(const Tensor& x, std::int64_t i) {
 
 struct Matrix {
     std::int64_t rows, cols;
-    explicit Matrix(const Tensor& x) : rows(x->shape[0]), cols(x->shape[1]) {}
+    explicit Matrix(const Tensor& x) : rows(1), cols(x->shape.back()) {
+        for (int d = 0; d + 1 < x->shape.size(); ++d) rows *= x->shape[d];
+    }
 };
+
+// Takes the 16-bit copy of the first result off the results, if there is one.
+Tensor taken_copy(Out& out) {
+    if (out.size() < 2 || !is_16bit(out.back()->dtype)) return {};
+    const Tensor copy = out.back();
+    out = out.first(out.size() - 1);
+    return copy;
+}
 
 template <class F> void for_rows(const Matrix& m, const F& body) {
     parallel_for(m.rows, grain / 4 / (m.cols + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
@@ -99,6 +114,7 @@ struct Forward {
 };
 // Inputs x, weight [, bias] -> y = norm(x) [, mean (if centred), rstd].
 template <class T> void norm_rows(const Forward& f, In in, Out out) {
+    const Tensor copy = taken_copy(out);
     const Matrix m(in[0]);
     const RowsOf<T> x(in[0], m.cols, 0), y(out[0], m.cols, 1);
     const VectorOf<T> weight(in[1]), bias(f.centred ? in[2] : Tensor());
@@ -106,6 +122,7 @@ template <class T> void norm_rows(const Forward& f, In in, Out out) {
         NormLoop<T> loop{y.open(row), x.read(row), weight.get(), bias.get(), m.cols, f.eps, f.centred, 0, 0};
         real_loops<T>().norm_row(loop);
         y.write(row, loop.y);
+        if (copy.defined()) y.copy(row, copy);
         if (out.size() < 2) return;
         if (f.centred) put(out[1], row, loop.mean);
         put(out.back(), row, loop.rstd);
@@ -140,6 +157,7 @@ struct Dropout {
 
 // Inputs weight, x, x_bias, residual, bias -> y [, z, mean, rstd].
 template <class T> void dropout_norm_rows(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
+    const Tensor copy = taken_copy(out);
     const Matrix m(in[1]);
     const Dropout dropout(at.dropout_p, at.stream);
     const bool recorded = out.size() > 1;
@@ -152,6 +170,7 @@ template <class T> void dropout_norm_rows(In in, const kernels::DropoutAddLayerN
         NormLoop<T> loop{y.open(row), sum, weight.get(), bias.get(), m.cols, at.eps, true, 0, 0};
         real_loops<T>().norm_row(loop);
         y.write(row, loop.y);
+        if (copy.defined()) y.copy(row, copy);
         if (!recorded) return;
         z.write(row, sum);
         put(out[2], row, loop.mean);
@@ -198,18 +217,22 @@ private:
     std::vector<T> sums_;
 };
 
-// Inputs g, x, weight, [mean,] rstd -> gradients of x, weight [, bias].
+// Inputs g, x, weight, [mean,] rstd, waiting -> gradients of x, weight [, bias].
 template <class T> void norm_grad(In in, Out out, bool centred) {
     const Matrix m(in[1]);
-    const RowsOf<T> g(in[0], m.cols, 0), x(in[1], m.cols, 1), dx(out[0], m.cols, 2);
+    const bool added = in.back().defined();
+    const Tensor &rstd = in[in.size() - 2], &more = added ? in.back() : out[0];
+    const RowsOf<T> g(in[0], m.cols, 0), x(in[1], m.cols, 1), dx(out[0], m.cols, 2), waiting(more, m.cols, 3);
     const VectorOf<T> weight(in[2]);
+    const BinaryLoop add = active_loops().binary[int(BinaryOp::add)][int(compute_for(dtype_of<T>()))];
     ColumnSums<T> sums(m, centred ? 2 : 1);
     sums.for_rows([&](std::int64_t row, T* sum) {
         const double mean = centred ? get(in[3], row) : 0;
         const NormGradLoop<T> loop{dx.open(row), sum,         centred ? sum + m.cols : nullptr,
                                    g.read(row),  x.read(row), weight.get(),
-                                   m.cols,       T(mean),     T(get(in.back(), row))};
+                                   m.cols,       T(mean),     T(get(rstd, row))};
         real_loops<T>().norm_grad_row(loop);
+        if (added) add(loop.dx, loop.dx, waiting.read(row), m.cols, Single::none);
         dx.write(row, loop.dx);
     });
     for (int i = 0; i < (centred ? 2 : 1); ++i) sums.store(i, out[std::size_t(i + 1)]);

@@ -1,5 +1,6 @@
-// Normalisation of the rows of x [rows, cols]. Weights and biases are [cols]; inputs may have any floating
-// dtypes.
+// Normalisation of the rows of x [.., cols]. Weights and biases are [cols]; inputs may have any floating
+// dtypes. If one more result than named below follows, of a 16-bit dtype, y is written to it as well: what y
+// is after its rounding to y's own dtype, float32, is rounded once more.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -12,7 +13,8 @@ struct LayerNorm {
     static constexpr const char* name = "layer_norm";
     double eps = 1e-5;  // added to the variance
 };
-// g, x, weight, mean, rstd -> gradients of x, weight, bias. Kernels read rstd and need no eps.
+// g, x [rows, cols], weight, mean, rstd, waiting or undefined -> gradients of x, weight, bias. waiting, of the
+// dtype of the first result, is added to that before it is rounded. Kernels read rstd and need no eps.
 struct LayerNormGrad {
     static constexpr const char* name = "layer_norm_grad";
     double eps = 1e-5;
@@ -22,7 +24,7 @@ struct RmsNorm {
     static constexpr const char* name = "rms_norm";
     double eps = 1e-5;  // added to the mean of squares
 };
-// g, x, weight, rstd -> gradients of x, weight.
+// g, x [rows, cols], weight, rstd, waiting or undefined -> gradients of x, weight.
 struct RmsNormGrad {
     static constexpr const char* name = "rms_norm_grad";
     double eps = 1e-5;
@@ -35,7 +37,8 @@ struct DropoutAddLayerNorm {
     double eps = 1e-5;
     RandomState stream = {};  // of the dropout (kernels/random.h)
 };
-// g, z, weight, mean, rstd -> gradients of x, residual, weight, bias and, if there is a fifth result, x_bias.
+// g, z [rows, cols], weight, mean, rstd -> gradients of x, residual, weight, bias and, if there is a fifth
+// result, x_bias.
 struct DropoutAddLayerNormGrad {
     static constexpr const char* name = "dropout_add_layer_norm_grad";
     DropoutAddLayerNorm forward = {};  // what the op was called with

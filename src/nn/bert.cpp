@@ -1,7 +1,6 @@
 // The encoder of BERT.
 #include "mezzo/bert.h"
 
-#include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "nn/bert_parts.h"
 
@@ -59,15 +58,6 @@ private:
 
 LayerNorm norm_of(const BertConfig& config) {
     return LayerNorm(config.hidden_size, {.eps = config.layer_norm_eps});
-}
-
-// x in the dtype in which linear layers read it. Inside an Autocast scope each layer would convert its input
-// and keep the converted copy for its gradient; layers that share an input share one copy this way, and their
-// gradients of it are summed before they are widened.
-Tensor linear_input(const Tensor& x) {
-    const DeviceType device = x.device().type();
-    const bool converts = amp::autocast_enabled(device) && x.dtype() != float64;
-    return converts ? cast(x, amp::autocast_dtype(device)) : x;
 }
 
 void check_ids(const char* name, const Tensor& ids, const Tensor& like, Dtype dtype) {
@@ -138,10 +128,9 @@ BertSelfAttention::BertSelfAttention(const BertConfig& c)
       dropout_p(c.attention_probs_dropout_prob) {}
 
 Tensor BertSelfAttention::operator()(const Tensor& x, const Tensor& mask) const {
-    const Tensor input = linear_input(x);
     const Shape split{x.size(0), x.size(1), heads, x.size(2) / heads};
     const auto heads_of = [&](const Linear& projection) {
-        return projection(input).reshape(split).permute({0, 2, 1, 3});
+        return projection(x).reshape(split).permute({0, 2, 1, 3});
     };
     const Tensor y =
         scaled_dot_product_attention(heads_of(query), heads_of(key), heads_of(value),

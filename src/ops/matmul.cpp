@@ -51,6 +51,13 @@ Tensor with_batch(const Tensor& x, const Shape& batch) {
     return x.expand(shape);
 }
 
+// sum += a b; the rows of sum, which may have more dimensions, are those of the product.
+void add_product(const Tensor& sum, const Tensor& a, const Tensor& b) {
+    const Tensor operands[] = {gemm_ready(a), gemm_ready(b)};
+    matmul_kernel(operands, {.beta = 1}, as_rows(sum));
+    sum->storage->version.fetch_add(1, std::memory_order_relaxed);
+}
+
 Shape batch_of(const Tensor& x) { return Shape(x.shape().begin(), x.dim() - 2); }
 
 Tensor matrix_product(const Tensor& a, const Tensor& b) {
@@ -92,12 +99,17 @@ Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted) {
 
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
     const bool fits = a.dim() == 2 && b.dim() == 2 && a.dtype() == b.dtype() && a.dtype() != float64;
-    const Tensor grad = fits ? c.accumulator(i) : Tensor();
-    if (!grad.defined()) return product_as(a, b, c.grad_dtype(i));
-    const Tensor operands[] = {gemm_ready(a), gemm_ready(b)};
-    matmul_kernel(operands, {.beta = 1}, as_rows(grad));
-    grad->storage->version.fetch_add(1, std::memory_order_relaxed);
-    return {};
+    if (fits)
+        if (const Tensor grad = c.accumulator(i); grad.defined()) {
+            add_product(grad, a, b);
+            return {};
+        }
+    if (fits && c.grad_dtype(i) == float32)
+        if (const Tensor waiting = c.take_waiting(i, true); waiting.defined()) {
+            add_product(waiting, a, b);
+            return waiting;
+        }
+    return product_as(a, b, c.grad_dtype(i));
 }
 
 bool side_by_side(const Node& c) {

@@ -9,9 +9,9 @@ namespace mezzo {
 
 namespace {
 
-Tensor row_mean(const Tensor& x) { return mean(x, {1}, keep_dims()); }
+Tensor row_mean(const Tensor& x) { return mean(x, {-1}, keep_dims()); }
 
-// x [rows, cols] normalised: less its mean if `centred`, times rstd.
+// x [.., cols] normalised: less its mean if `centred`, times rstd.
 struct Normalised {
     Tensor x, rstd;
 };
@@ -24,6 +24,9 @@ Normalised normalised(const Tensor& x, double eps, bool centred) {
 Tensor layer_norm_of(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
     return normalised(x, eps, true).x * weight + bias;
 }
+
+// dx and, if there is one, the gradient that it is added to.
+Tensor added(const Tensor& dx, const Tensor& waiting) { return waiting.defined() ? dx + waiting : dx; }
 
 // For y = n(x) w + b: the gradients of x, w and b. The inputs mean and rstd are functions of x. They are not
 // read here, so that the derivative of this function by x is complete.
@@ -39,7 +42,7 @@ Tensors rms_norm_grad_decomposition(In in, const kernels::RmsNormGrad& at) {
     const Tensor g = in[0], weight = in[2];
     const Normalised n = normalised(in[1], at.eps, false);
     const Tensor gw = g * weight;
-    return {n.rstd * (gw - n.x * row_mean(gw * n.x)), sum(g * n.x, {0})};
+    return {added(n.rstd * (gw - n.x * row_mean(gw * n.x)), in[4]), sum(g * n.x, {0})};
 }
 
 const OpOf<kernels::LayerNormGrad> layer_norm_grad_op{
@@ -47,7 +50,9 @@ const OpOf<kernels::LayerNormGrad> layer_norm_grad_op{
      .mixed = true,
      .statistics = 1,
      .decomposition = [](In in, const kernels::LayerNormGrad& at) {
-         return layer_norm_grad_decomposition(in, at.eps);
+         Tensors grads = layer_norm_grad_decomposition(in, at.eps);
+         grads[0] = added(grads[0], in[5]);
+         return grads;
      }}};
 const OpOf<kernels::RmsNormGrad> rms_norm_grad_op{
     {.name = "rms_norm_grad",
@@ -55,10 +60,24 @@ const OpOf<kernels::RmsNormGrad> rms_norm_grad_op{
      .statistics = 1,
      .decomposition = row_function<rms_norm_grad_decomposition>}};
 
+// g and x: matrices of rows. waiting: a gradient of x that is added to this one, or undefined.
 Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& row_mean,
-                        const Tensor& rstd, double eps, Dtype dtype) {
+                        const Tensor& rstd, const Tensor& waiting, double eps, Dtype dtype) {
     const Shape shapes[] = {x.shape(), weight.shape(), weight.shape()};
-    return call(layer_norm_grad_op, Tensors{g, x, weight, row_mean, rstd}, {.eps = eps}, shapes, dtype);
+    return call(layer_norm_grad_op, Tensors{g, x, weight, row_mean, rstd, waiting}, {.eps = eps}, shapes,
+                dtype);
+}
+
+// The gradient that waits for input 0 as a matrix of rows, if there is one: the kernel adds it to its own.
+Tensor waiting_rows(const Node& c) {
+    const Tensor waiting = c.take_waiting(0, false);
+    return waiting.defined() ? as_rows(waiting) : waiting;
+}
+
+// The gradients of a normalisation, the first of them in the shape of input 0.
+Tensors in_shape(Tensors grads, const Node& c) {
+    grads[0] = grads[0].reshape(c.inputs[0].shape);
+    return grads;
 }
 
 const OpOf<kernels::LayerNorm> layer_norm_op{
@@ -66,9 +85,12 @@ const OpOf<kernels::LayerNorm> layer_norm_op{
      .cast = Cast::fp32_out,
      .save = save_inputs | save_statistics,
      .mixed = true,
+     .copy16 = true,
      .statistics = 1,
      .vjp = [](const Node& c, const kernels::LayerNorm& at, const Tensors& g) -> Tensors {
-         return layer_norm_grad(g[0], c.in(0), c.in(1), c.out(1), c.out(2), at.eps, c.grad_dtype(0));
+         return in_shape(layer_norm_grad(as_rows(g[0]), as_rows(c.in(0)), c.in(1), c.out(1), c.out(2),
+                                         waiting_rows(c), at.eps, c.grad_dtype(0)),
+                         c);
      },
      .decomposition = [](In in, const kernels::LayerNorm& at) -> Tensors {
          return {layer_norm_of(in[0], in[1], in[2], at.eps)};
@@ -79,11 +101,14 @@ const OpOf<kernels::RmsNorm> rms_norm_op{
      .cast = Cast::fp32_out,
      .save = save_inputs | save_statistics,
      .mixed = true,
+     .copy16 = true,
      .statistics = 1,
      .vjp = [](const Node& c, const kernels::RmsNorm& at, const Tensors& g) -> Tensors {
-         const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape};
-         return call(rms_norm_grad_op, Tensors{g[0], c.in(0), c.in(1), c.out(1)}, {.eps = at.eps}, shapes,
-                     c.grad_dtype(0));
+         const Tensor x = as_rows(c.in(0));
+         const Shape shapes[] = {x.shape(), c.inputs[1].shape};
+         return in_shape(call(rms_norm_grad_op, Tensors{as_rows(g[0]), x, c.in(1), c.out(1), waiting_rows(c)},
+                              {.eps = at.eps}, shapes, c.grad_dtype(0)),
+                         c);
      },
      .decomposition = [](In in, const kernels::RmsNorm& at) -> Tensors {
          return {normalised(in[0], at.eps, false).x * in[1]};
@@ -110,8 +135,9 @@ Tensor dropped_sum(In in, const kernels::DropoutAddLayerNorm& at) {
 }
 
 // The gradients of x, residual, weight, bias and x_bias (undefined unless of_x_bias) for the gradient g of y.
+// g, and the gradients of x and residual: matrices of rows.
 Tensors fused_grads(const Node& c, const kernels::DropoutAddLayerNorm& at, const Tensor& g, bool of_x_bias) {
-    const Tensor weight = c.in(weight_input), z = c.out(1), row_mean = c.out(2), rstd = c.out(3);
+    const Tensor weight = c.in(weight_input), z = as_rows(c.out(1)), row_mean = c.out(2), rstd = c.out(3);
     const Dtype dtype = c.grad_dtype(x_input);
     const bool wide = z.dtype() == float64;
     if ((at.dropout_p > 0 || dtype != z.dtype()) && wide == (dtype == float64)) {
@@ -121,7 +147,7 @@ Tensors fused_grads(const Node& c, const kernels::DropoutAddLayerNorm& at, const
         grads.resize(5);
         return grads;
     }
-    const Tensors through = layer_norm_grad(g, z, weight, row_mean, rstd, at.eps, z.dtype());
+    const Tensors through = layer_norm_grad(g, z, weight, row_mean, rstd, {}, at.eps, z.dtype());
     const Tensor dx = dropout_at(through[0], at.dropout_p, at.stream);
     return {cast(dx, dtype), through[0], through[1], through[2],
             of_x_bias ? column_sum(dx, dx.dtype()) : Tensor()};
@@ -130,14 +156,16 @@ Tensors fused_grads(const Node& c, const kernels::DropoutAddLayerNorm& at, const
 Tensors dropout_add_layer_norm_vjp(const Node& c, const kernels::DropoutAddLayerNorm& at, const Tensors& g) {
     const bool of_x_bias = !c.inputs[x_bias_input].shape.empty() && c.needs(x_bias_input);
     Tensors of(5);  // x, residual, weight, bias, x_bias
-    if (g[0].defined()) of = fused_grads(c, at, g[0], of_x_bias);
+    if (g[0].defined()) of = fused_grads(c, at, as_rows(g[0]), of_x_bias);
     if (g.size() > 1 && g[1].defined()) {  // of z: there is one in derivatives of higher order only
-        const Tensor dx = dropout_at(g[1], at.dropout_p, at.stream);
+        const Tensor of_z = as_rows(g[1]), dx = dropout_at(of_z, at.dropout_p, at.stream);
         const auto add = [](Tensor& sum, const Tensor& x) { sum = sum.defined() ? sum + x : x; };
         add(of[0], cast(dx, c.grad_dtype(x_input)));
-        add(of[1], g[1]);
+        add(of[1], of_z);
         if (of_x_bias) add(of[4], column_sum(dx, dx.dtype()));
     }
+    for (const int i : {0, 1})
+        if (of[i].defined()) of[i] = of[i].reshape(c.inputs[x_input].shape);
     return {of[2], of[0], of[4], of[1], of[3]};
 }
 
@@ -148,6 +176,7 @@ const OpOf<kernels::DropoutAddLayerNorm> dropout_add_layer_norm_op{
      .save = save_first | save_statistics,
      .result = Result::asked,
      .mixed = true,
+     .copy16 = true,
      .statistics = 1,
      .vjp = row_function<dropout_add_layer_norm_vjp>,
      .decomposition = [](In in, const kernels::DropoutAddLayerNorm& at) -> Tensors {
@@ -160,21 +189,19 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
     check_rows("layer_norm", x);
     check_eps("layer_norm", eps);
     const Tensor w = row_vector("layer_norm", "weight", weight, x, 1),
-                 b = row_vector("layer_norm", "bias", bias, x, 0), rows = as_rows(x);
-    const Shape shapes[] = {rows.shape(), {rows.size(0)}, {rows.size(0)}};
+                 b = row_vector("layer_norm", "bias", bias, x, 0);
+    const Shape per_row{rows_of(x)}, shapes[] = {x.shape(), per_row, per_row};
     const std::size_t results = recording(x, w, b) ? 3 : 1;
-    return call(layer_norm_op, Tensors{rows, w, b}, {.eps = eps}, std::span(shapes, results))[0].reshape(
-        x.shape());
+    return call(layer_norm_op, Tensors{x, w, b}, {.eps = eps}, std::span(shapes, results))[0];
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
     check_rows("rms_norm", x);
     check_eps("rms_norm", eps);
-    const Tensor w = row_vector("rms_norm", "weight", weight, x, 1), rows = as_rows(x);
-    const Shape shapes[] = {rows.shape(), {rows.size(0)}};
+    const Tensor w = row_vector("rms_norm", "weight", weight, x, 1);
+    const Shape shapes[] = {x.shape(), {rows_of(x)}};
     const std::size_t results = recording(x, w) ? 2 : 1;
-    return call(rms_norm_op, Tensors{rows, w}, {.eps = eps}, std::span(shapes, results))[0].reshape(
-        x.shape());
+    return call(rms_norm_op, Tensors{x, w}, {.eps = eps}, std::span(shapes, results))[0];
 }
 
 Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tensor& residual,
@@ -190,14 +217,12 @@ Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tenso
     const Tensor w = row_vector(op, "weight", weight, x, 1), b = row_vector(op, "bias", bias, x, 0);
     kernels::DropoutAddLayerNorm at{.eps = options.eps};
     const Dtype dtype = autocast_takes(w) ? float32 : promote(x.dtype(), residual.dtype());
-    const Tensor rows = as_rows(x);
-    const Shape per_row{rows.size(0)}, shapes[] = {rows.shape(), rows.shape(), per_row, per_row};
+    const Shape per_row{rows_of(x)}, shapes[] = {x.shape(), x.shape(), per_row, per_row};
     const std::size_t results = recording(x, x_bias, residual, w, b) ? 4 : 1;
     const auto run = [&](const RandomState& stream) {
         at.stream = stream;
-        return call(dropout_add_layer_norm_op, Tensors{w, rows, x_bias, as_rows(residual), b}, at,
-                    std::span(shapes, results), dtype)[0]
-            .reshape(x.shape());
+        return call(dropout_add_layer_norm_op, Tensors{w, x, x_bias, residual, b}, at,
+                    std::span(shapes, results), dtype)[0];
     };
     if (!options.training || options.p == 0) return run({});
     at.dropout_p = options.p;

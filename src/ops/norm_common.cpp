@@ -21,11 +21,12 @@ void check_eps(const char* op, double eps) {
     check(eps >= 0, ErrorKind::value, op, ": eps ", eps, " is negative or not a number");
 }
 
-Tensor as_rows(const Tensor& x) {
-    const std::int64_t cols = x.size(-1);
+std::int64_t rows_of(const Tensor& x) {
     std::int64_t rows = 1;
     for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
-    return x.reshape({rows, cols});
+    return rows;
 }
+
+Tensor as_rows(const Tensor& x) { return x.reshape({rows_of(x), x.size(-1)}); }
 
 }  // namespace mezzo

@@ -12,8 +12,9 @@ namespace mezzo {
 Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted);
 
 // The gradient of input i, which is the product of a and b, as product_as() returns it. Where the engine
-// allows it (Node::accumulator), the GEMM adds the product to the leaf's grad() (beta = 1), and the result is
-// undefined.
+// allows it, the GEMM adds the product (beta = 1): to the leaf's grad(), and the result is undefined
+// (Node::accumulator), or to a float32 gradient that waits where input i was made, and the result is the sum in
+// the shape of input i (Node::take_waiting).
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b);
 
 // Whether the gradients by inputs 0 and 1 may be computed on two branches (core/branch.h). Not if both inputs
