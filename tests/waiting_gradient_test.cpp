@@ -82,7 +82,8 @@ TEST_CASE("waiting gradient: hooks, grad() of the place where gradients meet, an
           "[autograd]") {
     const Tensor x = values({4, 3}, 1).set_requires_grad(), w = values({3, 3}, 2).set_requires_grad();
     const Tensor h = x * 2.0;
-    const Tensor y = sum(linear(h, w)) + sum(h * h);
+    const Tensor product = linear(h, w), square = h * h;  // in this order: the product's gradient is the last
+    const Tensor y = sum(product) + sum(square);
     Tensor seen;
     autograd::add_hook(h, [&](const Tensor& g) {
         seen = g.clone();
