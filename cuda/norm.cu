@@ -4,6 +4,7 @@
 #include "cuda/norm.cuh"
 
 #include <cmath>
+#include <initializer_list>
 
 namespace mezzo::cuda {
 
@@ -22,9 +23,9 @@ template <class X> struct Plain {
     }
 };
 // dropout(x + bias) + residual, which is also stored in z unless that is null.
-template <class X, class R> struct DroppedSum {
+template <class X, class R, class P> struct DroppedSum {
     const X* x;
-    AnyArray<float> bias;  // none: null
+    const P* bias;  // none: null
     const R* residual;
     float* z;
     Dropping dropping;
@@ -32,7 +33,7 @@ template <class X, class R> struct DroppedSum {
         float added[pack];
         load_pack(x, i, values);
         load_pack(residual, i, added);
-        if (bias.p != nullptr) {
+        if (bias != nullptr) {
             float b[pack];
             load_pack(bias, column, b);
             for (int k = 0; k < pack; ++k) values[k] += b[k];
@@ -68,9 +69,13 @@ template <class C> struct Scale {
     }
 };
 
-// The row is an array that is indexed by unrolled loops only, so that it lies in registers.
-template <class Team, int packs, class Source, class Y>
+// The row is an array that is indexed by unrolled loops only, so that it lies in registers. The dtype P of weight
+// and bias is known when the kernel is compiled, because a choice in each unrolled access would be a hundred
+// times the code.
+template <class Team, int packs, class P, class Source, class Y>
 __global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y* y, NormArgs<float> a) {
+    const P *const weights = static_cast<const P*>(a.weight.p), *const biases =
+                                                                    static_cast<const P*>(a.bias.p);
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         float v[packs][pack];
         float sum = 0;
@@ -99,11 +104,12 @@ __global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y
             const std::int64_t column = pack_column<Team>(p);
             if (column >= a.cols) continue;
             float weight[pack], bias[pack] = {};
-            load_pack(a.weight, column, weight);
-            if (a.bias.p != nullptr) load_pack(a.bias, column, bias);
+            load_pack(weights, column, weight);
+            if (biases != nullptr) load_pack(biases, column, bias);
             for (int k = 0; k < pack; ++k) v[p][k] = scale(v[p][k]) * weight[k] + bias[k];
             store_pack(y, row * a.cols + column, v[p]);
-            if (a.copy.p != nullptr) store_pack(a.copy, row * a.cols + column, v[p]);
+            if constexpr (std::is_same_v<Y, float>)
+                if (a.copy.p != nullptr) store_pack(a.copy, row * a.cols + column, v[p]);
         }
     }
 }
@@ -132,19 +138,22 @@ template <class Team, class C> __global__ void norm_any_kernel(AnyArray<C> x, An
     }
 }
 
+// philox_half() for an index that is known when the kernel runs, without an array in memory.
+__device__ std::uint32_t half_at(const PhiloxWords& words, int i) {
+    const std::uint32_t low = i & 2 ? words.v[1] : words.v[0], high = i & 2 ? words.v[3] : words.v[2];
+    return (i & 4 ? high : low) >> ((i & 1) * 16) & 0xffffu;
+}
+
 // z = dropout(x + bias) + residual in any dtypes; a thread takes the eight elements of a Philox block.
 template <class C> __global__ void dropped_sum_kernel(AnyArray<C> x, AnyArray<C> bias, AnyArray<C> residual,
                                                       AnyArray<C> z, std::int64_t n, std::int64_t cols,
                                                       Dropping dropping, C scale) {
     for (std::int64_t block = first_item(); block * 8 < n; block += item_step()) {
         const PhiloxWords words = dropping.stream.block(block);
-        MEZZO_UNROLL
-        for (int k = 0; k < 8; ++k) {
-            const std::int64_t i = block * 8 + k;
-            if (i >= n) continue;
+        for (std::int64_t i = block * 8; i < block * 8 + 8 && i < n; ++i) {
             C value = x.load(i);
             if (bias.p != nullptr) value += bias.load(i % cols);
-            const bool keep = philox_half(words, k) >= dropping.threshold;
+            const bool keep = half_at(words, static_cast<int>(i % 8)) >= dropping.threshold;
             z.store(i, (keep ? value * scale : C(0)) + residual.load(i));
         }
     }
@@ -178,22 +187,31 @@ template <class C> void norm_any(const Tensor& x, const Tensor& y, const NormArg
     });
 }
 
-template <class Y, class Source>
+template <class P, class Y, class Source>
 bool norm_packs(const Source& source, const Tensor& y, const NormArgs<float>& a) {
     Y* const to = static_cast<Y*>(raw(y));
     const unsigned warps = grid_for(a.rows * 32, rows_block), block = block_over(a.cols);
     if (a.cols <= 32 * 4 * pack)
-        launch(norm_kernel<WarpTeam, 4, Source, Y>, warps, rows_block, 0, source, to, a);
+        launch(norm_kernel<WarpTeam, 4, P, Source, Y>, warps, rows_block, 0, source, to, a);
     else if (a.cols <= warp_cols)
-        launch(norm_kernel<WarpTeam, 8, Source, Y>, warps, rows_block, 0, source, to, a);
+        launch(norm_kernel<WarpTeam, 8, P, Source, Y>, warps, rows_block, 0, source, to, a);
     else
-        launch(norm_kernel<BlockTeam, 4, Source, Y>, grid_for(a.rows, 1), block, 0, source, to, a);
+        launch(norm_kernel<BlockTeam, 4, P, Source, Y>, grid_for(a.rows, 1), block, 0, source, to, a);
     return true;
 }
 
-template <class X, class Y> bool plain_packs(const Tensor& x, const Tensor& y, const NormArgs<float>& a) {
-    if (x.dtype() != dtype_of<X>() || y.dtype() != dtype_of<Y>()) return false;
-    return norm_packs<Y>(Plain<X>{static_cast<const X*>(raw(x))}, y, a);
+// Whether the tensors that there are have the dtype T.
+template <class T> bool all_are(std::initializer_list<Tensor> tensors) {
+    for (const Tensor& x : tensors)
+        if (x.defined() && x.dtype() != dtype_of<T>()) return false;
+    return true;
+}
+
+// X, Y, P: of the input, the result, and weight and bias.
+template <class X, class Y, class P>
+bool plain_packs(In in, const Tensor& bias, const Tensor& y, const NormArgs<float>& a) {
+    if (!all_are<X>({in[0]}) || !all_are<Y>({y}) || !all_are<P>({in[1], bias})) return false;
+    return norm_packs<P, Y>(Plain<X>{static_cast<const X*>(raw(in[0]))}, y, a);
 }
 
 void normalise(In in, double eps, Out out, bool centred) {
@@ -208,9 +226,13 @@ void normalise(In in, double eps, Out out, bool centred) {
     const auto a = norm_args<float>(x, in[1], bias, copy, mean, rstd, eps, centred);
     const Tensor used[] = {x, in[1], bias, y, copy};
     if (a.cols <= longest_in_registers && packs_fit(a.cols, used) &&
-        (plain_packs<float, float>(x, y, a) || plain_packs<float16_t, float16_t>(x, y, a) ||
-         plain_packs<bfloat16_t, bfloat16_t>(x, y, a) || plain_packs<float16_t, float>(x, y, a) ||
-         plain_packs<bfloat16_t, float>(x, y, a)))
+        (plain_packs<float, float, float>(in, bias, y, a) ||
+         plain_packs<float16_t, float16_t, float16_t>(in, bias, y, a) ||
+         plain_packs<float16_t, float16_t, float>(in, bias, y, a) ||
+         plain_packs<bfloat16_t, bfloat16_t, bfloat16_t>(in, bias, y, a) ||
+         plain_packs<bfloat16_t, bfloat16_t, float>(in, bias, y, a) ||
+         plain_packs<float16_t, float, float>(in, bias, y, a) ||
+         plain_packs<bfloat16_t, float, float>(in, bias, y, a)))
         return;
     norm_any(x, y, a);
 }
@@ -233,14 +255,15 @@ struct DroppedNorm {
     }
 };
 
-template <class X, class R, class Y>
+template <class X, class R, class Y, class P>
 bool dropped_packs(const DroppedNorm& t, const kernels::DropoutAddLayerNorm& at, const NormArgs<float>& a) {
-    if (t.x.dtype() != dtype_of<X>() || t.residual.dtype() != dtype_of<R>() || t.y.dtype() != dtype_of<Y>())
+    if (!all_are<X>({t.x}) || !all_are<R>({t.residual}) || !all_are<Y>({t.y}) ||
+        !all_are<P>({t.weight, t.bias, t.x_bias}))
         return false;
-    const DroppedSum<X, R> source{static_cast<const X*>(raw(t.x)), any_or_null<float>(t.x_bias),
-                                  static_cast<const R*>(raw(t.residual)),
-                                  static_cast<float*>(raw_or_null(t.z)), dropping(at)};
-    return norm_packs<Y>(source, t.y, a);
+    const DroppedSum<X, R, P> source{
+        static_cast<const X*>(raw(t.x)), static_cast<const P*>(raw_or_null(t.x_bias)),
+        static_cast<const R*>(raw(t.residual)), static_cast<float*>(raw_or_null(t.z)), dropping(at)};
+    return norm_packs<P, Y>(source, t.y, a);
 }
 
 template <class C>
@@ -273,11 +296,13 @@ void dropout_add_layer_norm(In in, const kernels::DropoutAddLayerNorm& at, Out o
     const auto a = norm_args<float>(t.x, t.weight, t.bias, t.copy, t.mean, t.rstd, at.eps, true);
     const Tensor used[] = {t.weight, t.x, t.x_bias, t.residual, t.bias, t.y, t.copy, t.z};
     if (a.cols <= longest_in_registers && packs_fit(a.cols, used) &&
-        (dropped_packs<float, float, float>(t, at, a) ||
-         dropped_packs<float16_t, float16_t, float16_t>(t, at, a) ||
-         dropped_packs<bfloat16_t, bfloat16_t, bfloat16_t>(t, at, a) ||
-         dropped_packs<float16_t, float, float>(t, at, a) ||
-         dropped_packs<bfloat16_t, float, float>(t, at, a)))
+        (dropped_packs<float, float, float, float>(t, at, a) ||
+         dropped_packs<float16_t, float16_t, float16_t, float16_t>(t, at, a) ||
+         dropped_packs<float16_t, float16_t, float16_t, float>(t, at, a) ||
+         dropped_packs<bfloat16_t, bfloat16_t, bfloat16_t, bfloat16_t>(t, at, a) ||
+         dropped_packs<bfloat16_t, bfloat16_t, bfloat16_t, float>(t, at, a) ||
+         dropped_packs<float16_t, float, float, float>(t, at, a) ||
+         dropped_packs<bfloat16_t, float, float, float>(t, at, a)))
         return;
     dropped_any(t, at, a);
 }
