@@ -15,7 +15,8 @@ struct AutocastOptions {
     Dtype dtype = float16;                  // float16 or bfloat16, else Error(dtype)
     bool enabled = true;  // false inside an enabled scope turns it off there; false everywhere equals no
                           // scope, bit for bit
-    bool cache = true;    // cast each float32 leaf that requires grad once per scope, not at every use
+    bool cache = true;    // cast each float32 leaf that requires grad once per scope, not at every use, and
+                          // have normalisations write their results in 16 bit beside float32
 };
 
 // Sets this thread's autocast state until the end of the scope, also when left by an exception. Scopes nest.

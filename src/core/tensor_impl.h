@@ -13,7 +13,7 @@ namespace mezzo {
 
 struct Node;  // autograd/row.h: the graph's only kind of node
 
-// A 16-bit copy of a float32 parameter, current while `version` equals the parameter's storage version.
+// A 16-bit copy of a float32 parameter or result, current while `version` equals its storage's version.
 struct Copy16 {
     Tensor value;  // undefined: none
     std::uint64_t version = 0;
