@@ -9,8 +9,8 @@
 #include "cuda/attention.cuh"
 
 #include "cuda/kernels.h"
-#include "kernels/attention.h"
 #include "kernels/functor_math.h"
+#include "kernels/packed_attention.h"
 #include "kernels/proof.h"
 #include "mezzo/device.h"
 
@@ -102,10 +102,12 @@ struct Place {
     }
 };
 
-// Stores sum[r] * factor[r] to a contiguous [batch, length, heads, dim].
-template <class C, int parts>
-__device__ void store_rows(const Attention& a, const Place& place, std::int64_t length,
-                           const C (&sum)[warp_rows][parts], const C (&factor)[warp_rows], AnyArray<C> out) {
+// Stores sum[r] * factor[r] to out [batch, length, heads, dim].
+template <class C, int parts> __device__ void store_rows(const Attention& a, const Place& place,
+                                                         std::int64_t length,
+                                                         const C (&sum)[warp_rows][parts],
+                                                         const C (&factor)[warp_rows], const HeadRows& out) {
+    const std::int64_t offset = out.offset(place.b, place.h);
     MEZZO_UNROLL
     for (int r = 0; r < warp_rows; ++r) {
         const std::int64_t row = place.first + warp_row() + r;
@@ -113,7 +115,7 @@ __device__ void store_rows(const Attention& a, const Place& place, std::int64_t 
         for (int n = 0; n < parts; ++n) {
             const std::int64_t column = place.column + n * tile + lane();
             if (row >= length || column >= a.dim) continue;
-            out.store(((place.b * length + row) * a.heads + place.h) * a.dim + column, sum[r][n] * factor[r]);
+            store_as(out.p, out.dtype, offset + row * out.length + column, sum[r][n] * factor[r]);
         }
     }
 }
@@ -137,7 +139,7 @@ __device__ std::int64_t keys_seen(const Attention& a, std::int64_t first) {
 }
 
 template <class C, int parts> __global__ void __launch_bounds__(threads)
-    attention_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, AnyArray<C> y, AnyArray<C> maxima,
+    attention_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, HeadRows y, AnyArray<C> maxima,
                      AnyArray<C> totals) {
     MEZZO_SHARED(Tiles<C>, tiles, );
     for (std::int64_t index = blockIdx.x; index < Place::count(a, a.query, parts * tile);
@@ -195,8 +197,7 @@ template <class C> struct PairGradient {
 // dq = scale ds k.
 template <class C, int parts> __global__ void __launch_bounds__(threads)
     query_gradient_kernel(Attention a, HeadRows g, HeadRows q, HeadRows k, HeadRows v,
-                          const RowStatistics<C>* statistics, std::int64_t statistics_stride,
-                          AnyArray<C> dq) {
+                          const RowStatistics<C>* statistics, std::int64_t statistics_stride, HeadRows dq) {
     MEZZO_SHARED(Tiles<C>, tiles, );
     for (std::int64_t index = blockIdx.x; index < Place::count(a, a.query, parts * tile);
          index += gridDim.x) {
@@ -222,8 +223,8 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
 // dv = d(p)^T g and dk = scale ds^T q, where d is dropout.
 template <class C, int parts> __global__ void __launch_bounds__(threads)
     key_gradient_kernel(Attention a, HeadRows g, HeadRows q, HeadRows k, HeadRows v,
-                        const RowStatistics<C>* statistics, std::int64_t statistics_stride, AnyArray<C> dk,
-                        AnyArray<C> dv) {
+                        const RowStatistics<C>* statistics, std::int64_t statistics_stride, HeadRows dk,
+                        HeadRows dv) {
     MEZZO_SHARED(Tiles<C>, tiles, );
     for (std::int64_t index = blockIdx.x; index < Place::count(a, a.key, parts * tile); index += gridDim.x) {
         const Place at(a, index, a.key, parts * tile);
@@ -283,7 +284,7 @@ template <class C> void forward(const Attention& a, In in, Out out) {
     const AnyArray<C> none{nullptr, float32};
     with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
         launch(attention_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads, 0, a,
-               head_rows(in[0]), head_rows(in[1]), head_rows(in[2]), any_of<C>(out[0]),
+               head_rows(in[0]), head_rows(in[1]), head_rows(in[2]), head_rows(out[0]),
                out.size() > 1 ? any_of<C>(out[1]) : none, out.size() > 1 ? any_of<C>(out[2]) : none);
     });
 }
@@ -296,9 +297,9 @@ template <class C> void backward(const Attention& a, In in, Out out) {
     const HeadRows g = head_rows(in[0]), q = head_rows(in[1]), k = head_rows(in[2]), v = head_rows(in[3]);
     with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
         launch(query_gradient_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads,
-               0, a, g, q, k, v, statistics, rows, any_of<C>(out[0]));
+               0, a, g, q, k, v, statistics, rows, head_rows(out[0]));
         launch(key_gradient_kernel<C, parts>, grid_for(Place::count(a, a.key, parts * tile), 1), threads, 0,
-               a, g, q, k, v, statistics, rows, any_of<C>(out[1]), any_of<C>(out[2]));
+               a, g, q, k, v, statistics, rows, head_rows(out[1]), head_rows(out[2]));
     });
 }
 
@@ -374,8 +375,17 @@ void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAtt
     attention_backward(in, at, out, AttentionWay::plain);
 }
 
+void packed_attention(In in, const kernels::PackedAttention& at, Out out) {
+    kernels::run_packed_attention(in, at, out, scaled_dot_product_attention);
+}
+
+void packed_attention_grad(In in, const kernels::PackedAttentionGrad& at, Out out) {
+    kernels::run_packed_attention_grad(in, at, out, scaled_dot_product_attention_grad);
+}
+
 constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention>(),
-                                   kernel_entry<scaled_dot_product_attention_grad>()};
+                                   kernel_entry<scaled_dot_product_attention_grad>(),
+                                   kernel_entry<packed_attention>(), kernel_entry<packed_attention_grad>()};
 constinit const KernelList attention_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -130,7 +130,7 @@ __device__ void finish(RowState& state, const Attention& a, const FlashPlace& at
 }
 
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
-    flash_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, T* y, float* maxima, float* totals) {
+    flash_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, HeadRows y, float* maxima, float* totals) {
     constexpr int step = keys<dim>, stage_size = 2 * step * pitch<dim>;
     MEZZO_DYN_SHARED(T, query_tile);
     T* const stages = query_tile + rows * pitch<dim>;  // [2][keys, values][step][pitch]
@@ -165,15 +165,15 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             add_product<T, dim>(result, s, tile + step * pitch<dim>);
         }
         finish(state, a, at, i0, maxima, totals);
-        store_rows<T, dim>(y, a, at, i0, a.query, result, state.sum);
+        store_rows<T, dim>(y, at, i0, a.query, result, state.sum);
     }
 }
 
 template <class T, int dim> void run(const Attention& a, In in, Out out) {
     const bool kept = out.size() > 1;
     launch(flash_kernel<T, dim>, grid_for(FlashPlace::count(a, a.query, rows), 1), flash_threads,
-           shared_bytes<dim>(), a, head_rows(in[0]), head_rows(in[1]), head_rows(in[2]),
-           static_cast<T*>(raw(out[0])), kept ? static_cast<float*>(raw(out[1])) : nullptr,
+           shared_bytes<dim>(), a, head_rows(in[0]), head_rows(in[1]), head_rows(in[2]), head_rows(out[0]),
+           kept ? static_cast<float*>(raw(out[1])) : nullptr,
            kept ? static_cast<float*>(raw(out[2])) : nullptr);
 }
 

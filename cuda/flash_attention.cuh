@@ -118,10 +118,10 @@ __device__ void add_product(float (&d)[tiles][dim / 8][4], const float (&w)[tile
     }
 }
 
-// Stores a warp's rows, which begin with row `first`, times factor[i][half] to a contiguous [batch, length,
-// heads, dim].
+// Stores a warp's rows, which begin with row `first`, times factor[i][half] to out [batch, length, heads,
+// dim].
 template <class T, int dim, int tiles>
-__device__ void store_rows(T* out, const Attention& a, const FlashPlace& at, int first, std::int64_t length,
+__device__ void store_rows(const HeadRows& out, const FlashPlace& at, int first, std::int64_t length,
                            const float (&d)[tiles][dim / 8][4], const float (&factor)[tiles][2]) {
     MEZZO_UNROLL
     for (int i = 0; i < tiles; ++i) {
@@ -129,7 +129,7 @@ __device__ void store_rows(T* out, const Attention& a, const FlashPlace& at, int
         for (int half = 0; half < 2; ++half) {
             const int row = first + i * 16 + half * 8 + lane_row();
             if (row >= length) continue;
-            T* const to = out + ((at.b * length + row) * a.heads + at.h) * dim + lane_column();
+            T* const to = static_cast<T*>(out.p) + out.offset(at.b, at.h) + row * out.length + lane_column();
             MEZZO_UNROLL
             for (int j = 0; j < dim / 8; ++j) {
                 const float low = d[i][j][2 * half], high = d[i][j][2 * half + 1];

@@ -71,7 +71,7 @@ __device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[t
 
 // dq = scale ds k.
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
-    flash_query_gradient_kernel(Attention a, Operands x, T* dq) {
+    flash_query_gradient_kernel(Attention a, Operands x, HeadRows dq) {
     using Tile = QueryTiles<dim>;
     constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
     MEZZO_DYN_SHARED(T, query_tile);
@@ -116,7 +116,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             score_gradient(s, dp, a, at, i0, j0, statistics);
             add_product<T, dim>(result, dp, tile);
         }
-        store_rows<T, dim>(dq, a, at, i0, a.query, result, factor);
+        store_rows<T, dim>(dq, at, i0, a.query, result, factor);
     }
 }
 
@@ -157,7 +157,7 @@ __device__ void transposed_gradient(float (&s)[tiles][groups][4], float (&dp)[ti
 
 // dv = d(p)^T g and dk = scale ds^T q, where d is dropout.
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
-    flash_key_gradient_kernel(Attention a, Operands x, T* dk, T* dv) {
+    flash_key_gradient_kernel(Attention a, Operands x, HeadRows dk, HeadRows dv) {
     using Tile = KeyTiles<dim>;
     constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
     MEZZO_DYN_SHARED(T, key_tile);
@@ -202,20 +202,19 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         const int first = at.first + warp_first;
         MEZZO_UNROLL
         for (int i = 0; i < tiles; ++i) factor[i][0] = factor[i][1] = static_cast<float>(a.scale);
-        store_rows<T, dim>(dk, a, at, first, a.key, key_result, factor);
+        store_rows<T, dim>(dk, at, first, a.key, key_result, factor);
         MEZZO_UNROLL
         for (int i = 0; i < tiles; ++i) factor[i][0] = factor[i][1] = static_cast<float>(a.dropout.scale);
-        store_rows<T, dim>(dv, a, at, first, a.key, value_result, factor);
+        store_rows<T, dim>(dv, at, first, a.key, value_result, factor);
     }
 }
 
 template <class T, int dim> void run(const Attention& a, const Operands& x, Out out) {
     launch(flash_query_gradient_kernel<T, dim>,
            grid_for(FlashPlace::count(a, a.query, QueryTiles<dim>::rows), 1), flash_threads,
-           QueryTiles<dim>::shared_bytes, a, x, static_cast<T*>(raw(out[0])));
+           QueryTiles<dim>::shared_bytes, a, x, head_rows(out[0]));
     launch(flash_key_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.key, KeyTiles<dim>::rows), 1),
-           flash_threads, KeyTiles<dim>::shared_bytes, a, x, static_cast<T*>(raw(out[1])),
-           static_cast<T*>(raw(out[2])));
+           flash_threads, KeyTiles<dim>::shared_bytes, a, x, head_rows(out[1]), head_rows(out[2]));
 }
 
 template <class T> void run_dim(const Attention& a, const Operands& x, Out out) {

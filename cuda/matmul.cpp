@@ -1,5 +1,5 @@
 // matmul and linear: batches and strides folded into as few GEMM calls as possible.
-#include "kernels/matmul.h"
+#include "kernels/joint_linear.h"
 
 #include <utility>
 
@@ -157,7 +157,7 @@ void linear(In in, const kernels::Linear& at, Out out) {
     Gemm g = gemm_of(x, weight, out[0]);
     g.n = weight.rows;
     g.trans_b = !weight.transposed;
-    g.ldc = g.n > 0 ? g.n : 1;
+    g.ldc = row_stride(out[0]);
     if (in.size() > 2 && in[2].defined()) {
         g.bias = raw(in[2]);
         g.bias_type = in[2].dtype();
@@ -189,8 +189,13 @@ void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
     if (g.m > 0) gemm(g);
 }
 
+void joint_linear(In in, const kernels::JointLinear& at, Out out) {
+    kernels::run_joint_linear(in, at, out, linear);
+}
+
 constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
-                                   kernel_entry<linear_input_grad>(), kernel_entry<linear_weight_grad>()};
+                                   kernel_entry<joint_linear>(), kernel_entry<linear_input_grad>(),
+                                   kernel_entry<linear_weight_grad>()};
 constinit const KernelList matmul_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -39,6 +39,7 @@ struct OpCase {
     double loose = 1;        // multiplies the dtype's tolerance
 };
 
+std::vector<OpCase> attention_cases();  // op_cases_attention.cpp
 std::vector<OpCase> conv_cases();  // op_cases_conv.cpp
 std::vector<OpCase> norm_cases();  // op_cases_norm.cpp
 const std::vector<OpCase>& op_cases();

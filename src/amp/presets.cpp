@@ -116,7 +116,7 @@ Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optim
     if (p.cast_model_type == CastModel::to_bfloat16) handle.low_ = bfloat16;
     if (p.cast_model_type != CastModel::none) {
         Caster caster(dtype_of(p.cast_model_type), p.keep_batchnorm_fp32);
-        model.visit_fields(caster);
+        nn::keep_side_by_side(model.parameters(), [&] { model.visit_fields(caster); });
     }
     for (optim::Optimizer* optimizer : optimizers) {
         if (p.master_weights) optimizer->use_master_weights();

@@ -38,6 +38,7 @@ struct Block : Storage {
     BlockPool::node_type place;
     bool free = false;         // in a pool
     bool small = false;        // which pool
+    bool part = false;         // made by part_of()
     std::uint32_t number = 0;  // among the allocations of a step (core/step_memory.h)
 };
 

@@ -18,4 +18,12 @@ inline Tensor as_rows(const Tensor& x) {
                        x.dtype());
 }
 
+// The distance of the rows of a tensor with unit stride in its last dimension, for which each row begins
+// equally far behind the one before.
+inline std::int64_t row_stride(const Tensor& x) {
+    const int d = x.dim();
+    const std::int64_t columns = std::max<std::int64_t>(x.shape().back(), 1);
+    return d < 2 || x.shape()[d - 2] <= 1 ? columns : std::max(x.strides()[d - 2], columns);
+}
+
 }  // namespace mezzo

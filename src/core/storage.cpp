@@ -24,6 +24,7 @@ Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t 
     block->device = whole->device;
     if (bytes != 0) {
         block->arena = whole;
+        block->part = true;
         block->address = static_cast<char*>(whole->data) + offset;
         block->data = block->address;
         block->bytes = bytes;

@@ -13,7 +13,7 @@
 #include "cpu/buffer.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
-#include "kernels/attention.h"
+#include "kernels/packed_attention.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -220,7 +220,12 @@ void scaled_dot_product_attention(In in, const kernels::ScaledDotProductAttentio
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention>()};
+void packed_attention(In in, const kernels::PackedAttention& at, Out out) {
+    kernels::run_packed_attention(in, at, out, scaled_dot_product_attention);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention>(),
+                                   kernel_entry<packed_attention>()};
 constinit const KernelList attention_list = entries;
 
 }  // namespace mezzo::cpu_kernels

@@ -15,7 +15,7 @@
 #include "cpu/kernels.h"
 #include "cpu/loops.h"
 #include "cpu/parallel.h"
-#include "kernels/attention.h"
+#include "kernels/packed_attention.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -365,7 +365,12 @@ void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAtt
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention_grad>()};
+void packed_attention_grad(In in, const kernels::PackedAttentionGrad& at, Out out) {
+    kernels::run_packed_attention_grad(in, at, out, scaled_dot_product_attention_grad);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention_grad>(),
+                                   kernel_entry<packed_attention_grad>()};
 constinit const KernelList attention_grad_list = entries;
 
 }  // namespace mezzo::cpu_kernels

@@ -1,5 +1,5 @@
 // Matrix products of tensors through the strided, batched gemm().
-#include "kernels/matmul.h"
+#include "kernels/joint_linear.h"
 
 #include "core/rows.h"
 #include "cpu/gemm.h"
@@ -123,7 +123,7 @@ void linear(In in, const kernels::Linear& at, Out out) {
     g.trans_b = !g.trans_b;
     g.c = y->bytes();
     g.c_type = y->dtype;
-    g.ldc = g.n;
+    g.ldc = row_stride(y);
     g.activation = static_cast<decltype(g.activation)>(at.activation);
     Tensor bias;
     if (in.size() > 2 && in[2].defined()) {
@@ -139,7 +139,12 @@ void linear(In in, const kernels::Linear& at, Out out) {
     gemm(g);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>()};
+void joint_linear(In in, const kernels::JointLinear& at, Out out) {
+    kernels::run_joint_linear(in, at, out, linear);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
+                                   kernel_entry<joint_linear>()};
 constinit const KernelList matmul_list = entries;
 
 }  // namespace cpu_kernels

@@ -21,7 +21,7 @@ struct ScaledDotProductAttention {
     // (kernels/random.h).
     RandomState stream = {};
 };
-// g, q, k, v, y, largest, sum, mask -> gradients of q, k, v.
+// g, q, k, v, y, largest, sum, mask -> gradients of q, k, v, of any strides but 1 in dim.
 struct ScaledDotProductAttentionGrad {
     static constexpr const char* name = "scaled_dot_product_attention_grad";
     ScaledDotProductAttention forward = {};  // what the op was called with

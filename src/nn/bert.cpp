@@ -1,8 +1,10 @@
 // The encoder of BERT.
 #include "mezzo/bert.h"
 
+#include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
 #include "nn/bert_parts.h"
+#include "nn/replace.h"
 
 namespace mezzo::nn {
 
@@ -125,17 +127,18 @@ BertSelfAttention::BertSelfAttention(const BertConfig& c)
       key(c.hidden_size, c.hidden_size),
       value(c.hidden_size, c.hidden_size),
       heads(c.num_attention_heads),
-      dropout_p(c.attention_probs_dropout_prob) {}
+      dropout_p(c.attention_probs_dropout_prob) {
+    // So joint_linear() is one product.
+    place_side_by_side({query.weight, key.weight, value.weight});
+    place_side_by_side({query.bias, key.bias, value.bias});
+}
 
 Tensor BertSelfAttention::operator()(const Tensor& x, const Tensor& mask) const {
-    const Shape split{x.size(0), x.size(1), heads, x.size(2) / heads};
-    const auto heads_of = [&](const Linear& projection) {
-        return projection(x).reshape(split).permute({0, 2, 1, 3});
-    };
-    const Tensor y =
-        scaled_dot_product_attention(heads_of(query), heads_of(key), heads_of(value),
-                                     {.mask = mask, .dropout_p = dropout_p, .training = training()});
-    return y.permute({0, 2, 1, 3}).reshape(x.shape());
+    const Tensor qkv =
+        joint_linear(x, {query.weight, key.weight, value.weight}, {query.bias, key.bias, value.bias})
+            .reshape({x.size(0), x.size(1), 3, heads, x.size(2) / heads});
+    return packed_attention(qkv, {.mask = mask, .dropout_p = dropout_p, .training = training()})
+        .reshape(x.shape());
 }
 
 BertResidual::BertResidual(std::int64_t in_features, const BertConfig& c)

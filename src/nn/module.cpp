@@ -178,33 +178,22 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
     for (const auto& [target, value] : copies) target.copy_(value.to(target.device()));
 }
 
-void replace_elements(const Tensor& tensor, const Tensor& value) {
-    if (value.impl() == tensor.impl()) return;
-    const std::uint64_t version = tensor.version();
-    TensorImpl& impl = *tensor.impl();
-    impl.storage = value->storage;
-    impl.dtype = value->dtype;
-    impl.offset = value->offset;
-    impl.strides = value->strides;
-    impl.contiguous = value->contiguous;
-    impl.view = false;
-    // Caches that know the tensor at `version` must not take the new elements for the old ones.
-    if (impl.storage) impl.storage->version.store(version + 1, std::memory_order_relaxed);
-    if (impl.grad_meta) impl.grad_meta->copy16.clear();
-}
-
 namespace {
 
 template <class Target> void convert_all(const Module& module, Target target, bool floating_only) {
     NoGrad plain;
-    for (const auto& [name, tensor] : list(module, "", {})) {
-        if (floating_only && !is_floating(tensor.dtype())) continue;
-        const Tensor gradient = tensor.grad();
-        replace_elements(tensor, tensor.to(target));
-        if (!gradient.defined()) continue;
-        GradientSlot& slot = tensor->grad_meta->gradient;
-        slot.put({gradient.to(target), slot.scale_parts()});
-    }
+    Tensors tensors;
+    for (const auto& [name, tensor] : list(module, "", {}))
+        if (!floating_only || is_floating(tensor.dtype())) tensors.push_back(tensor);
+    keep_side_by_side(tensors, [&] {
+        for (const Tensor& tensor : tensors) {
+            const Tensor gradient = tensor.grad();
+            replace_elements(tensor, tensor.to(target));
+            if (!gradient.defined()) continue;
+            GradientSlot& slot = tensor->grad_meta->gradient;
+            slot.put({gradient.to(target), slot.scale_parts()});
+        }
+    });
 }
 
 }  // namespace

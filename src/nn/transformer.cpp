@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
 
 namespace mezzo::nn {
@@ -72,9 +73,13 @@ Tensors project(const MultiheadAttention& attention, const Tensor& x, std::int64
                       : split_projections(y, count, attention.num_heads);
 }
 
+bool is_self_attention(const Tensor& query, const Tensor& key, const Tensor& value) {
+    return query.impl() == key.impl() && key.impl() == value.impl();
+}
+
 Tensors projections(const MultiheadAttention& attention, const Tensor& query, const Tensor& key,
                     const Tensor& value) {
-    if (query.impl() == key.impl() && key.impl() == value.impl()) return project(attention, query, 0, 3);
+    if (is_self_attention(query, key, value)) return project(attention, query, 0, 3);
     Tensors result = project(attention, query, 0, 1);
     if (key.impl() == value.impl()) {
         for (Tensor& part : project(attention, key, 1, 2)) result.push_back(part);
@@ -151,12 +156,19 @@ std::string MultiheadAttention::describe() const {
 Tensor MultiheadAttention::joined_heads(const Tensor& query, const Tensor& key, const Tensor& value,
                                         const AttentionMasks& masks) const {
     check_inputs(*this, query, key, value);
+    const AttentionOptions options{.mask = combined_mask(masks, query, key, num_heads),
+                                   .causal = masks.causal,
+                                   .dropout_p = dropout_p,
+                                   .training = training()};
+    const bool adds = options.mask.defined() && options.mask.dtype() != boolean;
+    if (is_self_attention(query, key, value) && !adds) {
+        const Shape& s = query.shape();
+        const Tensor qkv = linear(query, in_proj_weight, in_proj_bias);
+        return packed_attention(qkv.reshape({s[0], s[1], 3, num_heads, s[2] / num_heads}), options)
+            .reshape(s);
+    }
     const Tensors heads = projections(*this, query, key, value);
-    return join_heads(scaled_dot_product_attention(heads[0], heads[1], heads[2],
-                                                   {.mask = combined_mask(masks, query, key, num_heads),
-                                                    .causal = masks.causal,
-                                                    .dropout_p = dropout_p,
-                                                    .training = training()}));
+    return join_heads(scaled_dot_product_attention(heads[0], heads[1], heads[2], options));
 }
 
 TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t d_model, std::int64_t nhead,

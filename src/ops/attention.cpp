@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/attention.h"
-#include "ops/dropout.h"
+#include "ops/attention.h"
 
 namespace mezzo {
 
@@ -50,6 +49,8 @@ Tensor dropped(const Tensor& weights, const Attention& at) {
     return dropout_at(weights, at.dropout_p, at.stream);
 }
 
+}  // namespace
+
 Tensors attention_decomposition(In in, const Attention& at) {
     const Tensor q = heads_swapped(in[0]), k = heads_swapped(in[1]), v = heads_swapped(in[2]);
     const Tensor y = matmul(dropped(attention_weights(q, k, in[3], at), at), v);
@@ -73,16 +74,17 @@ Tensors attention_grad_decomposition(In in, const kernels::ScaledDotProductAtten
     return grads;
 }
 
+Tensor with_unit_stride(const Tensor& x) {
+    return x.size(-1) <= 1 || x.strides()[x.dim() - 1] == 1 ? x : x.contiguous();
+}
+
+namespace {
+
 const OpOf<kernels::ScaledDotProductAttentionGrad> attention_grad_op{
     {.name = "scaled_dot_product_attention_grad",
      .strided = true,
      .mixed = true,
      .decomposition = row_function<attention_grad_decomposition>}};
-
-// x with elements of the last dimension side by side, as the kernels need them.
-Tensor with_unit_stride(const Tensor& x) {
-    return x.size(3) <= 1 || x.strides()[3] == 1 ? x : x.contiguous();
-}
 
 Tensors attention_vjp(const Node& c, const Attention& at, const Tensors& g) {
     const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape, c.inputs[2].shape};
@@ -126,15 +128,7 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const At
               v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2),
           ErrorKind::shape, op, ": q ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
           " do not fit; batch and heads must agree, dim of q and k, length of k and v");
-    check_dropout(op, options.dropout_p);
-    check(options.scale >= 0, ErrorKind::value, op, ": scale ", options.scale,
-          " is negative or not a number; 0 stands for 1 / sqrt(dim)");
-    if (!options.mask.defined()) return;
-    const Shape scores{q.size(0), q.size(1), q.size(2), k.size(2)};
-    check(broadcasts(options.mask.shape(), scores), ErrorKind::shape, op, ": mask ", options.mask.shape(),
-          " does not broadcast to [batch, heads, query, key] = ", scores);
-    check(options.mask.dtype() == boolean || is_floating(options.mask.dtype()), ErrorKind::dtype, op,
-          ": mask is ", options.mask.dtype(), "; it must be boolean (true: look) or floating (added)");
+    check_attention_options(op, {q.size(0), q.size(1), q.size(2), k.size(2)}, options);
 }
 
 // `mask` is undefined or has the shape of the scores.
@@ -154,20 +148,29 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& m
 
 }  // namespace
 
+void check_attention_options(const char* op, const Shape& scores, const AttentionOptions& options) {
+    check_dropout(op, options.dropout_p);
+    check(options.scale >= 0, ErrorKind::value, op, ": scale ", options.scale,
+          " is negative or not a number; 0 stands for 1 / sqrt(dim)");
+    if (!options.mask.defined()) return;
+    check(broadcasts(options.mask.shape(), scores), ErrorKind::shape, op, ": mask ", options.mask.shape(),
+          " does not broadcast to [batch, heads, query, key] = ", scores);
+    check(options.mask.dtype() == boolean || is_floating(options.mask.dtype()), ErrorKind::dtype, op,
+          ": mask is ", options.mask.dtype(), "; it must be boolean (true: look) or floating (added)");
+}
+
+Attention attention_attributes(const AttentionOptions& options, std::int64_t dim) {
+    const double usual = 1 / std::sqrt(double(std::max<std::int64_t>(1, dim)));
+    return {.scale = options.scale > 0 ? options.scale : usual, .causal = options.causal};
+}
+
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
     check_attention(q, k, v, options);
     const Shape scores{q.size(0), q.size(1), q.size(2), k.size(2)};
     const Tensor mask = options.mask.defined() ? options.mask.expand(scores) : Tensor();
-    Attention at{.causal = options.causal};
-    at.scale =
-        options.scale > 0 ? options.scale : 1 / std::sqrt(double(std::max<std::int64_t>(1, q.size(3))));
-    if (!options.training || options.dropout_p == 0) return attend(q, k, v, mask, at);
-    at.dropout_p = options.dropout_p;
-    return with_dropout_stream(scores.numel(), [&](const RandomState& stream) {
-        at.stream = stream;
-        return attend(q, k, v, mask, at);
-    });
+    return with_attention_attributes(options, scores, q.size(3),
+                                     [&](const Attention& at) { return attend(q, k, v, mask, at); });
 }
 
 }  // namespace mezzo

@@ -75,19 +75,6 @@ Activation kernel_activation(LinearActivation activation) {
     return Activation::none;
 }
 
-void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-    check_factors("linear", x, weight);
-    check(weight.dim() == 2, ErrorKind::shape, "linear: weight ", weight.shape(),
-          " is not a matrix [out, in]");
-    if (bias.defined()) {
-        check_factors("linear", bias, weight);
-        check(bias.dim() == 1 && bias.size(0) == weight.size(0), ErrorKind::shape, "linear: bias ",
-              bias.shape(), " does not fit weight ", weight.shape());
-    }
-    check(x.dim() > 0 && x.size(-1) == weight.size(1), ErrorKind::shape, "linear: input ", x.shape(),
-          " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
-}
-
 // The shape of the ReLU mask of a result: a row of bytes for each row of the result.
 Shape mask_shape(const Shape& result) {
     std::int64_t rows = 1;
@@ -108,6 +95,18 @@ bool makes_mask(Device device, Dtype dtype) {
 
 }  // namespace
 
+void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    check_factors(op, x, weight);
+    check(weight.dim() == 2, ErrorKind::shape, op, ": weight ", weight.shape(), " is not a matrix [out, in]");
+    if (bias.defined()) {
+        check_factors(op, bias, weight);
+        check(bias.dim() == 1 && bias.size(0) == weight.size(0), ErrorKind::shape, op, ": bias ",
+              bias.shape(), " does not fit weight ", weight.shape());
+    }
+    check(x.dim() > 0 && x.size(-1) == weight.size(1), ErrorKind::shape, op, ": input ", x.shape(),
+          " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
+}
+
 // There is nothing to choose on the CPU: two passes over data in its cache cost as much as one fused kernel.
 bool fuses_bias_gradients(Device device, Dtype dtype) {
     if (device.type() != DeviceType::cuda) return false;
@@ -122,7 +121,7 @@ bool fuses_layers(Device device, Dtype dtype) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearActivation activation) {
-    check_linear(x, weight, bias);
+    check_linear("linear", x, weight, bias);
     Shape shapes[] = {x.shape(), {}};
     shapes[0].back() = weight.size(0);
     std::size_t results = 1;

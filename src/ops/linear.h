@@ -5,6 +5,9 @@
 
 namespace mezzo {
 
+// Throws what linear() does for tensors that do not fit, in the name of `op`.
+void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias);
+
 // Gradients of values inside a linear layer (Row::inner_gradients), which the linear layer above may send.
 enum LinearInner : std::uint8_t {
     of_before_activation,  // [rows, out]: of x W^T + b

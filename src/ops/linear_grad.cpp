@@ -47,14 +47,6 @@ struct Before {
     Tensor g, sums = {};
 };
 
-// x [..., n] as the matrix of its rows.
-Tensor matrix_of(const Tensor& x) {
-    if (x.dim() == 2) return x;
-    std::int64_t rows = 1;
-    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
-    return x.reshape({rows, x.size(-1)});
-}
-
 bool wants_bias(const Node& c) { return c.inputs.size() > 2 && c.needs(2); }
 
 // The result that the gradient of the activation reads.

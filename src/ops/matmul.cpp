@@ -51,13 +51,6 @@ Tensor with_batch(const Tensor& x, const Shape& batch) {
     return x.expand(shape);
 }
 
-// sum += a b; the rows of sum, which may have more dimensions, are those of the product.
-void add_product(const Tensor& sum, const Tensor& a, const Tensor& b) {
-    const Tensor operands[] = {gemm_ready(a), gemm_ready(b)};
-    matmul_kernel(operands, {.beta = 1}, as_rows(sum));
-    sum->storage->version.fetch_add(1, std::memory_order_relaxed);
-}
-
 Shape batch_of(const Tensor& x) { return Shape(x.shape().begin(), x.dim() - 2); }
 
 Tensor matrix_product(const Tensor& a, const Tensor& b) {
@@ -97,16 +90,29 @@ Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted) {
     return product(cast(a, dtype), cast(b, dtype), to_float ? std::optional(float32) : std::nullopt);
 }
 
+void add_product(const Tensor& a, const Tensor& b, const Tensor& total) {
+    const Tensor operands[] = {gemm_ready(a), gemm_ready(b)};
+    matmul_kernel(operands, {.beta = 1}, as_rows(total));
+    total->storage->version.fetch_add(1, std::memory_order_relaxed);
+}
+
+Tensor matrix_of(const Tensor& x) {
+    if (x.dim() == 2) return x;
+    std::int64_t rows = 1;
+    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
+    return x.reshape({rows, x.size(-1)});
+}
+
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
     const bool fits = a.dim() == 2 && b.dim() == 2 && a.dtype() == b.dtype() && a.dtype() != float64;
     if (fits)
         if (const Tensor grad = c.accumulator(i); grad.defined()) {
-            add_product(grad, a, b);
+            add_product(a, b, grad);
             return {};
         }
     if (fits && c.grad_dtype(i) == float32)
         if (const Tensor waiting = c.take_waiting(i, true); waiting.defined()) {
-            add_product(waiting, a, b);
+            add_product(a, b, waiting);
             return waiting;
         }
     return product_as(a, b, c.grad_dtype(i));

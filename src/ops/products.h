@@ -17,6 +17,12 @@ Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted);
 // the shape of input i (Node::take_waiting).
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b);
 
+// total += a b, for matrices of one dtype; total is contiguous and of that dtype, or float32. The version of its storage grows.
+void add_product(const Tensor& a, const Tensor& b, const Tensor& total);
+
+// x [..., n] as the matrix of its rows.
+Tensor matrix_of(const Tensor& x);
+
 // Whether the gradients by inputs 0 and 1 may be computed on two branches (core/branch.h). Not if both inputs
 // are leaves: both gradients may be added to a grad() in place, and it may be the same one.
 bool side_by_side(const Node& c);

@@ -7,12 +7,15 @@
 
 namespace mezzo::optim {
 
-// Tensors that are made together. Each has its own storage, a 256-byte aligned part of the allocation, which
-// is freed with the last of them.
+// Tensors that are made together. Each has its own storage, a part of the allocation, which is freed with the
+// last of them. Parts are 256-byte aligned unless they follow another without a gap.
 class Arena {
 public:
-    // make() is to assign a tensor to `target`, which must not move until then.
-    void add(Tensor& target, const Shape& shape, Dtype dtype) { wanted_.push_back({&target, shape, dtype}); }
+    // make() is to assign a tensor to `target`, which must not move until then. adjoining: it begins where
+    // the tensor ends that was added before, and has its dtype.
+    void add(Tensor& target, const Shape& shape, Dtype dtype, bool adjoining = false) {
+        wanted_.push_back({&target, shape, dtype, adjoining});
+    }
     // Makes all of them. Throws Error(memory), having made none, when memory runs out.
     void make(Device device, bool zeroed);
 
@@ -21,6 +24,7 @@ private:
         Tensor* target;
         Shape shape;
         Dtype dtype;
+        bool adjoining;
     };
     std::vector<Wanted> wanted_;
 };

@@ -1,7 +1,9 @@
 // What an optimizer holds for each parameter: moments, masters, and the 16-bit copies that it writes for
 // autocast. What is missing in a step is made together (optim/arena.h).
 #include <algorithm>
+#include <functional>
 
+#include "core/side_by_side.h"
 #include "mezzo/ops.h"
 #include "optim/arena.h"
 #include "optim/optimizer.h"
@@ -55,8 +57,12 @@ Tensor* writable_copy16(const Slot& slot, bool conditional) {
     const bool current = fits && copy16.version == slot.param.version();
     // A copy that a graph has saved is left to the graph.
     const bool alone = fits && copy16.value->refs.load() == 1 && copy16.value->storage->refs.load() == 1;
-    if (alone && (current || !conditional)) return &copy16.value;
     NoGrad plain;
+    if (alone) {
+        // It keeps its place, which may be beside that of another copy.
+        if (!current && conditional) copy16.value.copy_(slot.param.detach());
+        return &copy16.value;
+    }
     if (!conditional) copy16.version = ~std::uint64_t(0);  // holds nothing until the update has run
     copy16.value = conditional
                        ? slot.param.detach().to(copy16.wanted)
@@ -77,6 +83,8 @@ void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t 
     arena.make(list.device, true);
 }
 
+// Parameters that lie side by side get copies that do, so that a product that reads the parameters as one
+// (core/side_by_side.h) reads the copies as one, too.
 void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
     Arena arena;
     std::vector<Slot*> fresh;
@@ -86,7 +94,15 @@ void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool cond
         if (has_master(optimizer, slot) || !is_16bit(copy16.wanted) || copy16.value.defined()) continue;
         fresh.push_back(&slot);
         copy16.version = ~std::uint64_t(0);  // holds nothing yet
-        arena.add(copy16.value, slot.param.shape(), copy16.wanted);
+    }
+    std::stable_sort(fresh.begin(), fresh.end(), [](const Slot* a, const Slot* b) {
+        return std::less<>()(raw(a->param), raw(b->param));
+    });
+    for (std::size_t i = 0; i < fresh.size(); ++i) {
+        Copy16& copy16 = fresh[i]->param->grad_meta->copy16;
+        const bool adjoining = i > 0 && directly_behind(fresh[i - 1]->param, fresh[i]->param) &&
+                               fresh[i - 1]->param->grad_meta->copy16.wanted == copy16.wanted;
+        arena.add(copy16.value, fresh[i]->param.shape(), copy16.wanted, adjoining);
     }
     arena.make(list.device, false);
     if (!conditional) return;

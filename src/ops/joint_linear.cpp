@@ -1,0 +1,148 @@
+// joint_linear: several linear layers of one input. Its gradients are one product each where the weights'
+// gradients can lie side by side, too.
+#include "kernels/joint_linear.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/branch.h"
+#include "mezzo/attention_ops.h"
+#include "ops/linear.h"
+#include "ops/products.h"
+
+namespace mezzo {
+
+namespace {
+
+using At = kernels::JointLinear;
+
+std::vector<std::int64_t> sizes_of(const Node& c, const At& at) {
+    std::vector<std::int64_t> sizes;
+    for (int i = 0; i < at.parts; ++i) sizes.push_back(c.inputs[std::size_t(1 + i)].shape[0]);
+    return sizes;
+}
+
+// The columns of g [rows, sum of sizes] that belong to part i.
+Tensor columns_of_part(const Tensor& g, const std::vector<std::int64_t>& sizes, int i) {
+    const std::int64_t first = std::accumulate(sizes.begin(), sizes.begin() + i, std::int64_t(0));
+    return g.slice(1, first, first + sizes[std::size_t(i)]);
+}
+
+// Whether the gradients of `parts` inputs from `first` on may be made as one tensor: all are asked for in one
+// dtype. A recorded backward goes part by part, in ops that have gradients of their own.
+bool made_together(const Node& c, int first, int parts) {
+    bool together = !grad_enabled();
+    for (int i = first; i < first + parts; ++i)
+        together = together && c.needs(i) && c.grad_dtype(i) == c.grad_dtype(first);
+    return together;
+}
+
+Tensor x_grad(const Node& c, const At& at, const Tensor& g) {
+    Tensors weights;
+    for (int i = 0; i < at.parts; ++i) weights.push_back(c.in(1 + i));
+    Tensor whole = grad_enabled() ? Tensor() : as_one(weights);
+    if (!whole.defined()) whole = cat(weights, 0);
+    const Tensor grad = product_grad(c, 0, g, whole);
+    return grad.defined() ? grad.reshape(c.inputs[0].shape) : grad;
+}
+
+// The gradients of the weights are one product. It is added to those that exist if they lie side by side;
+// what is new is laid out like that.
+void weight_grads(const Node& c, const At& at, const Tensor& g, Tensors& grads) {
+    const Tensor x = matrix_of(c.in(0));
+    const bool together = made_together(c, 1, at.parts);
+    Tensors existing(std::size_t(at.parts));
+    for (int i = 0; together && g.dtype() != float64 && i < at.parts; ++i)
+        existing[std::size_t(i)] = c.accumulator(1 + i);
+    if (const Tensor whole = as_one(existing); whole.defined()) {
+        add_product(g.t(), x, whole);
+        for (const Tensor& part : existing) part->storage->version.fetch_add(1, std::memory_order_relaxed);
+        return;
+    }
+    const std::vector<std::int64_t> sizes = sizes_of(c, at);
+    if (together &&
+        std::none_of(existing.begin(), existing.end(), [](const Tensor& e) { return e.defined(); })) {
+        const Tensors parts = cut_side_by_side(product_as(g.t(), x, c.grad_dtype(1)), sizes);
+        std::copy(parts.begin(), parts.end(), grads.begin() + 1);
+        return;
+    }
+    for (int i = 0; i < at.parts; ++i)
+        if (c.needs(1 + i))
+            grads[std::size_t(1 + i)] = product_grad(c, 1 + i, columns_of_part(g, sizes, i).t(), x);
+}
+
+Tensor bias_grad(const Tensor& g, Dtype wanted) {
+    return column_sum(g, is_16bit(g.dtype()) && wanted != g.dtype() ? float32 : g.dtype());
+}
+
+void bias_grads(const Node& c, const At& at, const Tensor& g, Tensors& grads) {
+    const int first = 1 + at.parts;
+    const std::vector<std::int64_t> sizes = sizes_of(c, at);
+    if (made_together(c, first, at.parts)) {
+        const Tensors parts = cut_side_by_side(bias_grad(g, c.grad_dtype(first)), sizes);
+        std::copy(parts.begin(), parts.end(), grads.begin() + first);
+        return;
+    }
+    for (int i = 0; i < at.parts; ++i)
+        if (c.needs(first + i))
+            grads[std::size_t(first + i)] = bias_grad(columns_of_part(g, sizes, i), c.grad_dtype(first + i));
+}
+
+Tensors joint_linear_vjp(const Node& c, const At& at, const Tensors& gs) {
+    const Tensor g = gemm_ready(matrix_of(gs[0]));
+    Tensors grads(c.inputs.size());
+    // Gradients of leaves may be added to a grad() in place, and it may be the same one.
+    Branch side(g.device(), c.needs(0) && !c.edges[0].leaf.defined());
+    if (c.needs(0)) grads[0] = x_grad(c, at, g);
+    side.enter();
+    weight_grads(c, at, g, grads);
+    if (c.inputs.size() > std::size_t(1 + at.parts)) bias_grads(c, at, g, grads);
+    side.join();
+    return grads;
+}
+
+Tensors joint_linear_decomposition(In in, const At& at) {
+    const auto parts = std::size_t(at.parts);
+    Tensors results;
+    for (std::size_t i = 1; i <= parts; ++i) {
+        const Tensor y = matmul(in[0], in[i].t());
+        results.push_back(in.size() > 1 + parts ? y + in[i + parts] : y);
+    }
+    return {cat(results, -1)};
+}
+
+// The bias of a layer that has none beside layers that do.
+Tensor zeros_for(const Tensor& weight) {
+    return zeros({weight.size(0)}, {.dtype = weight.dtype(), .device = weight.device()});
+}
+
+const OpOf<At> joint_linear_op{{.cast = Cast::low,
+                                .save = save_inputs,
+                                .vjp = row_function<joint_linear_vjp>,
+                                .decomposition = row_function<joint_linear_decomposition>}};
+
+}  // namespace
+
+Tensor joint_linear(const Tensor& x, const Tensors& weights, const Tensors& biases) {
+    check(!weights.empty(), ErrorKind::value, "joint_linear: the list of weights is empty");
+    check(biases.empty() || biases.size() == weights.size(), ErrorKind::value,
+          "joint_linear: ", biases.size(), " biases for ", weights.size(),
+          " weights; pass one for each, or none");
+    Tensors given{x};
+    std::int64_t columns = 0;
+    bool biased = false;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+        check_linear("joint_linear", x, weights[i], biases.empty() ? Tensor() : biases[i]);
+        biased = biased || (!biases.empty() && biases[i].defined());
+        check(!__builtin_add_overflow(columns, weights[i].size(0), &columns), ErrorKind::shape,
+              "joint_linear: the weights have more than 2^63 - 1 rows");
+        given.push_back(weights[i]);
+    }
+    for (std::size_t i = 0; biased && i < weights.size(); ++i)
+        given.push_back(biases[i].defined() ? biases[i] : zeros_for(weights[i]));
+    Shape shape = x.shape();
+    shape.back() = columns;
+    return call(joint_linear_op, given, {.parts = int(weights.size())}, std::span<const Shape>(&shape, 1))[0];
+}
+
+}  // namespace mezzo

@@ -1,0 +1,128 @@
+// Self-attention of BERT in captured steps, and what it launches: on a GPU, or on the emulated device.
+#include <catch2/catch.hpp>
+
+#include "core/side_by_side.h"
+#include "cuda/runtime.h"
+#include "mezzo/attention_ops.h"
+#include "mezzo/mezzo.h"
+#include "tests/support.h"
+
+namespace {
+
+using namespace mezzo;
+
+const Device gpu{DeviceType::cuda};
+
+bool no_device() {
+    if (cuda_device_count() > 0) return false;
+    WARN("no CUDA device: skipped");
+    return true;
+}
+
+Tensor values(const Shape& shape, int seed) {
+    return test::tensor_of(test::random_values(shape.numel(), std::uint64_t(seed), test::Domain::any), shape,
+                           float32, gpu);
+}
+
+nn::BertSelfAttention small_attention() {
+    manual_seed(8);
+    nn::BertSelfAttention attention({.hidden_size = 16,
+                                     .num_attention_heads = 2,
+                                     .hidden_dropout_prob = 0,
+                                     .attention_probs_dropout_prob = 0.2});
+    attention.to(gpu);
+    return attention;
+}
+
+struct Loop {
+    Dtype compute = bfloat16;
+    bool zero_first = false;
+    bool keep_zeros = false;  // zero_grad(false)
+    int micro_batches = 1;
+    bool branches = false;
+};
+
+// Losses of some steps, and the parameters after them.
+std::vector<std::vector<double>> train(const Loop& loop, bool capture) {
+    nn::BertSelfAttention attention = small_attention();
+    optim::AdamW optimizer(attention.parameters(), {.lr = 0.01});
+    const auto step = [&](const Tensors& in) {
+        if (loop.zero_first) optimizer.zero_grad(!loop.keep_zeros);
+        Tensor loss;
+        for (int m = 0; m < loop.micro_batches; ++m) {
+            {
+                const amp::Autocast scope({.device = DeviceType::cuda,
+                                           .dtype = is_16bit(loop.compute) ? loop.compute : float16,
+                                           .enabled = is_16bit(loop.compute)});
+                loss = mean(square(attention(in[0] * double(m + 1), Tensor()) - 1.0));
+            }
+            loss.backward();
+        }
+        optimizer.step();
+        if (!loop.zero_first) optimizer.zero_grad(!loop.keep_zeros);
+        return Tensors{loss};
+    };
+    cuda::CapturedStep captured(step, {.device = gpu, .parallel_branches = loop.branches});
+    std::vector<std::vector<double>> seen;
+    for (int i = 0; i < 7; ++i) {
+        const Tensors in{values({2, 5, 16}, i)};
+        seen.push_back(test::doubles(capture ? captured(in)[0] : step(in)[0]));
+    }
+    if (capture) CHECK(captured.statistics().replays > 1);
+    for (const Tensor& p : attention.parameters()) {
+        seen.push_back(test::doubles(p));
+        if (p.grad().defined()) seen.push_back(test::doubles(p.grad()));
+    }
+    return seen;
+}
+
+}  // namespace
+
+TEST_CASE("captured attention: training is bitwise that of eager calls", "[cuda]") {
+    if (no_device()) return;
+    for (const Loop& loop : {Loop{}, Loop{.compute = float32}, Loop{.zero_first = true},
+                             Loop{.zero_first = true, .keep_zeros = true}, Loop{.keep_zeros = true},
+                             Loop{.micro_batches = 2}, Loop{.zero_first = true, .micro_batches = 2},
+                             Loop{.branches = true}, Loop{.micro_batches = 2, .branches = true}}) {
+        CAPTURE(name(loop.compute), loop.zero_first, loop.keep_zeros, loop.micro_batches, loop.branches);
+        CHECK((train(loop, true) == train(loop, false)));
+    }
+}
+
+// In a steady step under autocast. The three projections are three products: forward, and by input and
+// weights. Around them: the input's conversion and its gradient's, one sum for the biases, and attention: one
+// kernel forward, three backward.
+TEST_CASE("captured attention: three projections launch what one does", "[cuda][emulation]") {
+    if (no_device()) return;
+    const auto launches_of = [](bool placed) {
+        nn::BertSelfAttention attention = small_attention();
+        if (!placed)  // of equal values, but no longer side by side
+            attention.key.weight = nn::Parameter(attention.key.weight.clone());
+        optim::AdamW optimizer(attention.parameters(), {.lr = 0.01});
+        const Tensor x = values({2, 5, 16}, 1).set_requires_grad();
+        std::uint64_t forward = 0, both = 0;
+        for (int i = 0; i < 3; ++i) {
+            const std::uint64_t before = cuda::counters().launches;
+            Tensor y;
+            {
+                const amp::Autocast scope({.device = DeviceType::cuda, .dtype = bfloat16});
+                y = attention(x, Tensor());
+            }
+            forward = cuda::counters().launches - before;
+            const Tensor g = ones_like(y);
+            const std::uint64_t middle = cuda::counters().launches;
+            y.backward({.gradient = g});
+            both = forward + cuda::counters().launches - middle;
+            optimizer.step();
+            optimizer.zero_grad();
+            x.set_grad({});
+        }
+        return std::pair(forward, both);
+    };
+    const auto [forward, both] = launches_of(true);
+    CHECK(forward == 3);  // conversion, product, attention
+    CHECK(both == 3 + 3 + 2 + 1 + 1);
+    const auto [forward_apart, both_apart] = launches_of(false);
+    CHECK(forward_apart == forward + 2);
+    CHECK(both_apart == both + 2 + 1);  // and a copy of the three weights as one for the input's gradient
+}

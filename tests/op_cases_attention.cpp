@@ -1,0 +1,50 @@
+// Lines of joint_linear and packed_attention.
+#include "mezzo/attention_ops.h"
+#include "op_cases.h"
+
+namespace mezzo::test {
+
+namespace {
+
+Tensor joined(In x) { return joint_linear(x[0], {x[1], x[2]}, {x[3], x[4]}); }
+Tensor joined_bare(In x) { return joint_linear(x[0], {x[1], x[2], x[3]}); }
+// The weights of one tensor lie side by side: one product.
+Tensor joined_slices(In x) {
+    const auto rows = [&](const Tensor& all) {
+        return Tensors{all.slice(0, 0, 5), all.slice(0, 5, 8), all.slice(0, 8, 12)};
+    };
+    return joint_linear(x[0], rows(x[1]), rows(x[2]));
+}
+Tensor joined_twice(In x) { return joint_linear(x[0], {x[1], x[1]}, {x[2], Tensor()}); }
+
+// The same elements in every call: differences of values need one function.
+Tensor dropped(In x) {
+    manual_seed(11);
+    return packed_attention(x[0], {.mask = x[1], .dropout_p = 0.3});
+}
+Tensor padded(In x) { return packed_attention(x[0], {.mask = x[1]}); }
+Tensor causal(In x) { return packed_attention(x[0], {.mask = x[1], .causal = true, .scale = 0.5}); }
+
+}  // namespace
+
+std::vector<OpCase> attention_cases() {
+    using enum Under;
+    using enum Domain;
+    const Shape qkv{2, 4, 3, 5, 8};
+    // clang-format off
+    return {
+        {"joint_linear", joined, {{6, 4}, {5, 4}, {3, 4}, {5}, {3}}, nullptr, low},
+        {"joint_linear without biases", joined_bare, {{2, 3, 4}, {5, 4}, {5, 4}, {1, 4}}, nullptr, low},
+        {"joint_linear of slices", joined_slices, {{6, 4}, {12, 4}, {12}}, nullptr, low, any, "", "", true, false},
+        {"joint_linear with one weight twice", joined_twice, {{6, 4}, {5, 4}, {5}}, nullptr, low},
+        {"packed_attention", [](In x) { return packed_attention(x[0]); }, {qkv}, nullptr, low, any, "",
+         "packed_attention_grad", true, false},
+        {"packed_attention with a padding mask", padded, {qkv, {2, 1, 1, 4}}, nullptr, low, any, "fb", "", true, false, false},
+        {"packed_attention with a full mask, causal", causal, {qkv, {2, 5, 4, 4}}, nullptr, low, any, "fb", "", true, false, false},
+        {"packed_attention with an added mask", padded, {qkv, {4, 4}}, nullptr, low, any, "", "", true, false, false},
+        {"packed_attention with dropout", dropped, {qkv, {2, 1, 1, 4}}, nullptr, low, any, "fb", "", true, false, false},
+    };
+    // clang-format on
+}
+
+}  // namespace mezzo::test
