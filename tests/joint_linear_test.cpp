@@ -220,6 +220,29 @@ TEST_CASE("joint_linear: a layer without a bias beside layers with one", "[linea
                     joint_linear(layers.x, layers.weights)));
 }
 
+TEST_CASE("packed_attention: the same bits as with three tensors", "[attention]") {
+    const AttentionOptions variants[] = {{}, {.causal = true}, {.dropout_p = 0.3}, {.scale = 0.5}};
+    for (const Device device : test::devices())
+        for (const Dtype dtype : {float32, bfloat16, float16, float64})
+            for (const AttentionOptions& options : variants) {
+                CAPTURE(name(device.type()), name(dtype), options.causal, options.dropout_p);
+                const Tensor qkv = values({2, 37, 3, 2, 32}, 1, dtype, device).set_requires_grad();
+                const Tensor same = qkv.detach().clone().set_requires_grad();
+                const auto heads = [&](int i) { return same.select(2, i).permute({0, 2, 1, 3}); };
+                manual_seed(5);
+                const Tensor y = packed_attention(qkv, options);
+                manual_seed(5);
+                const Tensor expected =
+                    scaled_dot_product_attention(heads(0), heads(1), heads(2), options).permute({0, 2, 1, 3});
+                CHECK(y.shape() == expected.shape());
+                CHECK(doubles(y) == doubles(expected));
+                const Tensor g = values(y.shape(), 2, dtype, device);
+                y.backward({.gradient = g});
+                expected.backward({.gradient = g});
+                CHECK(doubles(qkv.grad()) == doubles(same.grad()));
+            }
+}
+
 TEST_CASE("joint_linear: errors", "[linear]") {
     const Tensor x = ones({2, 6}), w = ones({3, 6});
     CHECK_THROWS_WITH(joint_linear(x, {}), "joint_linear: the list of weights is empty");
