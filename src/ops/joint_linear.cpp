@@ -92,7 +92,7 @@ Tensors joint_linear_vjp(const Node& c, const At& at, const Tensors& gs) {
     const Tensor g = gemm_ready(matrix_of(gs[0]));
     Tensors grads(c.inputs.size());
     // Gradients of leaves may be added to a grad() in place, and it may be the same one.
-    Branch side(g.device(), c.needs(0) && !c.edges[0].leaf.defined());
+    Branch side(g.device(), c.needs(0) && c.needs(1) && !c.edges[0].leaf.defined());
     if (c.needs(0)) grads[0] = x_grad(c, at, g);
     side.enter();
     weight_grads(c, at, g, grads);

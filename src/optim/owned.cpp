@@ -1,7 +1,8 @@
 // What an optimizer holds for each parameter: moments, masters, and the 16-bit copies that it writes for
 // autocast. What is missing in a step is made together (optim/arena.h).
 #include <algorithm>
-#include <functional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "core/side_by_side.h"
 #include "mezzo/ops.h"
@@ -83,6 +84,34 @@ void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t 
     arena.make(list.device, true);
 }
 
+struct Placed {
+    Slot* slot;
+    bool adjoining;  // its copy follows that of the slot before
+};
+
+// The slots in their order, but each with those at once after it whose parameters lie directly behind its
+// own.
+std::vector<Placed> with_neighbours(const std::vector<Slot*>& slots) {
+    std::unordered_map<const void*, Slot*> beginning;
+    for (Slot* slot : slots) beginning.emplace(raw(slot->param), slot);
+    const auto next = [&](const Slot* slot) -> Slot* {
+        const auto bytes = slot->param.numel() * std::int64_t(size_of(slot->param.dtype()));
+        const auto found = beginning.find(slot->param->bytes() + bytes);
+        const bool fits =
+            found != beginning.end() && directly_behind(slot->param, found->second->param) &&
+            slot->param->grad_meta->copy16.wanted == found->second->param->grad_meta->copy16.wanted;
+        return fits ? found->second : nullptr;
+    };
+    std::unordered_set<const Slot*> behind;
+    for (const Slot* slot : slots) behind.insert(next(slot));
+    std::vector<Placed> placed;
+    for (Slot* slot : slots) {
+        if (behind.contains(slot)) continue;
+        for (Slot* s = slot; s != nullptr; s = next(s)) placed.push_back({s, s != slot});
+    }
+    return placed;
+}
+
 // Parameters that lie side by side get copies that do, so that a product that reads the parameters as one
 // (core/side_by_side.h) reads the copies as one, too.
 void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
@@ -95,14 +124,9 @@ void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool cond
         fresh.push_back(&slot);
         copy16.version = ~std::uint64_t(0);  // holds nothing yet
     }
-    std::stable_sort(fresh.begin(), fresh.end(), [](const Slot* a, const Slot* b) {
-        return std::less<>()(raw(a->param), raw(b->param));
-    });
-    for (std::size_t i = 0; i < fresh.size(); ++i) {
-        Copy16& copy16 = fresh[i]->param->grad_meta->copy16;
-        const bool adjoining = i > 0 && directly_behind(fresh[i - 1]->param, fresh[i]->param) &&
-                               fresh[i - 1]->param->grad_meta->copy16.wanted == copy16.wanted;
-        arena.add(copy16.value, fresh[i]->param.shape(), copy16.wanted, adjoining);
+    for (const auto& [slot, adjoining] : with_neighbours(fresh)) {
+        Copy16& copy16 = slot->param->grad_meta->copy16;
+        arena.add(copy16.value, slot->param.shape(), copy16.wanted, adjoining);
     }
     arena.make(list.device, false);
     if (!conditional) return;
