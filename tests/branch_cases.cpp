@@ -201,7 +201,7 @@ const std::vector<BranchCase>& branch_cases() {
         {"mlp", 2, [] { return network(1, false); }},
         {"mlp, two micro-batches", 4, [] { return network(2, false); }},
         {"mlp, checkpointed", 2, [] { return network(1, true); }},
-        {"bert", 14, bert},
+        {"bert", 10, bert},
         {"shared weight", 3, shared_weight},
         {"layouts", 1, layouts},
         {"expanded gradient", 1, expanded_gradient},

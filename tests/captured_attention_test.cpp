@@ -1,4 +1,5 @@
 // Self-attention of BERT in captured steps, and what it launches: on a GPU, or on the emulated device.
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "core/side_by_side.h"
@@ -100,8 +101,8 @@ TEST_CASE("captured attention: three projections launch what one does", "[cuda][
             attention.key.weight = nn::Parameter(attention.key.weight.clone());
         optim::AdamW optimizer(attention.parameters(), {.lr = 0.01});
         const Tensor x = values({2, 5, 16}, 1).set_requires_grad();
-        std::uint64_t forward = 0, both = 0;
-        for (int i = 0; i < 3; ++i) {
+        std::uint64_t forward = 0, both = 0, adding = 0;
+        for (int i = 0; i < 4; ++i) {
             const std::uint64_t before = cuda::counters().launches;
             Tensor y;
             {
@@ -112,17 +113,20 @@ TEST_CASE("captured attention: three projections launch what one does", "[cuda][
             const Tensor g = ones_like(y);
             const std::uint64_t middle = cuda::counters().launches;
             y.backward({.gradient = g});
-            both = forward + cuda::counters().launches - middle;
+            (i < 3 ? both : adding) = forward + cuda::counters().launches - middle;
+            if (i == 2) continue;  // the last backward adds to the gradients that there are
             optimizer.step();
             optimizer.zero_grad();
             x.set_grad({});
         }
-        return std::pair(forward, both);
+        return std::array{forward, both, adding};
     };
-    const auto [forward, both] = launches_of(true);
+    const auto [forward, both, adding] = launches_of(true);
     CHECK(forward == 3);  // conversion, product, attention
     CHECK(both == 3 + 3 + 2 + 1);
-    const auto [forward_apart, both_apart] = launches_of(false);
+    CHECK(adding == both + 3);  // the biases' gradients; the weights' are added to by the product
+    const auto [forward_apart, both_apart, adding_apart] = launches_of(false);
+    CHECK(adding_apart == both_apart + 3);
     CHECK(forward_apart == forward + 2);
     CHECK(both_apart == both + 2);  // the gradient of the input copies the weights into one piece
 }
