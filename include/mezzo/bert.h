@@ -39,6 +39,8 @@ public:
     MEZZO_MODULE(BertEmbeddings, word_embeddings, position_embeddings, token_type_embeddings, LayerNorm)
 };
 
+// The elements of the three weights, and those of the three biases, lie side by side, so that all projections
+// are one product (joint_linear()). Any of them may be replaced.
 class BertSelfAttention : public Module {
 public:
     explicit BertSelfAttention(const BertConfig& config);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mezzo/amp.h"
+#include "mezzo/attention_ops.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/averaged_model.h"
