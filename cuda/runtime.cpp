@@ -10,6 +10,7 @@
 
 #include "core/capture.h"
 #include "cuda/capture_owner.h"
+#include "cuda/copies.h"
 #include "cuda/last_error.h"
 #include "mezzo/error.h"
 
@@ -17,6 +18,19 @@ namespace mezzo::cuda {
 namespace {
 
 std::atomic<std::uint64_t> launch_count, sync_count, copy_count;
+
+struct AtomicCount {
+    std::atomic<std::uint64_t> count, bytes;
+    void add(std::size_t copied) {
+        count.fetch_add(1, std::memory_order_relaxed);
+        bytes.fetch_add(copied, std::memory_order_relaxed);
+        copy_count.fetch_add(1, std::memory_order_relaxed);
+    }
+    CopyCount now() const {
+        return {count.load(std::memory_order_relaxed), bytes.load(std::memory_order_relaxed)};
+    }
+};
+AtomicCount pinned_copies, pageable_copies, copies_to_host;
 
 void ok(cudaError_t status, const char* call) {
     if (status == cudaSuccess) return;
@@ -40,20 +54,14 @@ struct Side {
 // What is made or asked once for every device. Leaked: the driver may be gone when destructors of statics
 // run.
 struct Devices {
-    std::mutex mutex;
-    std::vector<cudaStream_t> streams;
+    std::mutex mutex;  // for what is made; every launch reads the two lists of atomics without it
+    std::vector<std::atomic<cudaStream_t>> streams;
+    std::vector<std::atomic<int>> multiprocessors;
     std::vector<Side> sides;
-    std::vector<int> multiprocessors;
+    explicit Devices(std::size_t count) : streams(count), multiprocessors(count), sides(count) {}
 };
 Devices& devices() {
-    static Devices* all = [] {
-        auto* d = new Devices;
-        const auto count = static_cast<std::size_t>(device_count());
-        d->streams.resize(count);
-        d->sides.resize(count);
-        d->multiprocessors.resize(count);
-        return d;
-    }();
+    static Devices* const all = new Devices(static_cast<std::size_t>(device_count()));
     return *all;
 }
 
@@ -66,11 +74,15 @@ void make_stream(cudaStream_t& stream) {
 cudaStream_t main_stream() {
     const auto device = static_cast<std::size_t>(current_device());
     Devices& all = devices();
-    const std::lock_guard lock(all.mutex);
     check(device < all.streams.size(), ErrorKind::backend, "cuda: no usable device");
     CaptureOwner::require_own(int(device));
-    make_stream(all.streams[device]);
-    return all.streams[device];
+    cudaStream_t found = all.streams[device].load(std::memory_order_acquire);
+    if (found != nullptr) return found;
+    const std::lock_guard lock(all.mutex);
+    found = all.streams[device].load(std::memory_order_relaxed);
+    make_stream(found);
+    all.streams[device].store(found, std::memory_order_release);
+    return found;
 }
 
 // Made by a step's warm-up run, so that a capture need not ask the driver for a stream and events.
@@ -147,7 +159,10 @@ int runtime_version() {
     return version;
 }
 
-void set_device(int device) { ok(cudaSetDevice(device), "cudaSetDevice"); }
+// Every op sets its device. Asking which one is current is cheaper than setting it again.
+void set_device(int device) {
+    if (current_device() != device) ok(cudaSetDevice(device), "cudaSetDevice");
+}
 
 int current_device() {
     int device = 0;
@@ -173,14 +188,15 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
     refuse_in_capture("cuda: copy_to_device", "copy from the host");
     ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync to the device");
-    copy_count.fetch_add(1, std::memory_order_relaxed);
+    pageable_copies.add(bytes);
+    if (bytes > pageable_limit) sync_count.fetch_add(1, std::memory_order_relaxed);
 }
 
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
     refuse_in_capture("cuda: copy_to_host", "copy to the host");
     ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()), "cudaMemcpyAsync to the host");
-    copy_count.fetch_add(1, std::memory_order_relaxed);
+    copies_to_host.add(bytes);
     synchronize();
 }
 
@@ -325,12 +341,26 @@ void* pinned_malloc(std::size_t bytes) {
 
 void pinned_free(void* memory) noexcept { ignore(cudaFreeHost(memory)); }
 
-void copy_beside(void* to, const void* pinned, std::size_t bytes) {
+namespace {
+void copy_pinned(void* to, const void* pinned, std::size_t bytes, StreamKind kind) {
     if (bytes == 0) return;
-    refuse_in_capture("cuda: copy_beside", "copy from the host");
-    ok(cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, stream_of(StreamKind::copy)),
+    refuse_in_capture("cuda: copy from pinned memory", "copy from the host");
+    ok(cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, stream_of(kind)),
        "cudaMemcpyAsync from pinned memory");
-    copy_count.fetch_add(1, std::memory_order_relaxed);
+    pinned_copies.add(bytes);
+}
+}  // namespace
+
+void copy_beside(void* to, const void* pinned, std::size_t bytes) {
+    copy_pinned(to, pinned, bytes, StreamKind::copy);
+}
+void copy_from_pinned(void* to, const void* pinned, std::size_t bytes) {
+    copy_pinned(to, pinned, bytes, StreamKind::compute);
+}
+
+HostCopies host_copies() {
+    return {
+        .pinned = pinned_copies.now(), .pageable = pageable_copies.now(), .to_host = copies_to_host.now()};
 }
 
 Marker::Marker() {
@@ -383,12 +413,13 @@ void allow_dynamic_shared(const void* kernel, std::size_t bytes) {
 unsigned grid_limit(unsigned block) {
     const auto device = static_cast<std::size_t>(current_device());
     Devices& all = devices();
-    const std::lock_guard lock(all.mutex);
     check(device < all.multiprocessors.size(), ErrorKind::backend, "cuda: no usable device");
-    int& count = all.multiprocessors[device];
-    if (count == 0)
+    int count = all.multiprocessors[device].load(std::memory_order_relaxed);
+    if (count == 0) {
         ok(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, int(device)),
            "cudaDeviceGetAttribute");
+        all.multiprocessors[device].store(count, std::memory_order_relaxed);
+    }
     const unsigned per_multiprocessor = 2048 / block < 32 ? 2048 / block : 32;
     return static_cast<unsigned>(count) * per_multiprocessor;
 }

@@ -1,6 +1,7 @@
 #include "cuda/staging.h"
 
 #include "cuda/capture_owner.h"
+#include "cuda/copies.h"
 #include "cuda/on_device.h"
 #include "cuda/runtime.h"
 
@@ -23,6 +24,11 @@ public:
         for (const Part& part : parts)
             copy_beside(part.to, static_cast<const char*>(memory()) + part.offset, part.bytes);
         copied_.record(StreamKind::copy);
+    }
+    void send_in_order(const Part& part) override {
+        const OnDevice scope(device_);
+        copy_from_pinned(part.to, static_cast<const char*>(memory()) + part.offset, part.bytes);
+        copied_.record(StreamKind::compute);
     }
     void receive() override {
         const OnDevice scope(device_);

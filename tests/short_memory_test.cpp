@@ -1,7 +1,5 @@
 // The host's memory runs out: what is given back then needs none, and what fails leaves everything usable.
-// This file replaces operator new for the whole program.
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <functional>
 #include <new>
 
@@ -9,36 +7,9 @@
 #include "mezzo/autograd.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
+#include "tools/heap.h"
 
 using namespace mezzo;
-
-namespace {
-
-// How many allocations of this thread may still succeed; below 0: any number.
-thread_local long allowed = -1;
-
-class Limit {
-public:
-    explicit Limit(long allocations) { allowed = allocations; }
-    ~Limit() { allowed = -1; }
-    Limit(const Limit&) = delete;
-    Limit& operator=(const Limit&) = delete;
-};
-
-}  // namespace
-
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-    if (allowed == 0) return nullptr;
-    if (allowed > 0) --allowed;
-    return std::malloc(bytes != 0 ? bytes : 1);
-}
-void* operator new(std::size_t bytes) {
-    if (void* memory = operator new(bytes, std::nothrow)) return memory;
-    throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 TEST_CASE("short of memory: a graph is dropped without any", "[memory]") {
     const LiveObjects before = live_objects();
@@ -46,7 +17,7 @@ TEST_CASE("short of memory: a graph is dropped without any", "[memory]") {
         const Tensor x = ones({8}).set_requires_grad();
         Tensor y = x;
         for (int i = 0; i < 5000; ++i) y = y * 1.0 + x;  // nodes with two edges each
-        const Limit none(0);
+        const HeapLimit none(0);
         y = Tensor();
     }
     CHECK(live_objects().nodes == before.nodes);
@@ -59,7 +30,7 @@ TEST_CASE("short of memory: tensors of every size are dropped without any", "[me
     {
         Tensors tensors;
         for (int i = 0; i < 600; ++i) tensors.push_back(empty({std::int64_t(1) << i % 22}));
-        const Limit none(0);
+        const HeapLimit none(0);
         for (std::size_t i = 0; i < tensors.size(); i += 2) tensors[i] = Tensor();  // between live neighbours
         for (std::size_t i = 1; i < tensors.size(); i += 2)
             tensors[i] = Tensor();  // which are joined with them
@@ -87,7 +58,7 @@ TEST_CASE("short of memory: what fails draws no random numbers", "[memory]") {
         for (long allocations = 0; random_state().offset == before; ++allocations) {
             empty_cache(cpu_device);
             try {
-                const Limit some(allocations);
+                const HeapLimit some(allocations);
                 draw();
             } catch (const std::bad_alloc&) {
                 CHECK(random_state().offset == before);
@@ -117,7 +88,7 @@ TEST_CASE("short of memory: a step that fails at any allocation can be repeated"
         try {
             Tensors found;
             {
-                const Limit some(allocations);
+                const HeapLimit some(allocations);
                 found = gradients();
             }
             for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(all_close(found[i], wanted[i]));

@@ -24,7 +24,7 @@ const Row asking_row = RowOf<Asking>{
     }}.erased();
 Tensor asking(const Tensors& x) {
     const Tensor y = alias(x[0]);
-    if (grad_enabled()) record(asking_row, x, AttributesRef(Asking{}), {y});
+    if (grad_enabled()) record(asking_row, x, AttributesRef(Asking{}), Out(&y, 1));
     return y;
 }
 Tensor asking(const Tensor& x) { return asking(Tensors{x}); }

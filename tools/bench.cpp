@@ -28,11 +28,13 @@ struct Settings {
     int least = 10;           // steps to measure
     int profile = 0;          // steps to trace instead of timing
     std::int64_t divide = 1;  // what the sizes of the recipe and BERT-base are divided by
+    bool feed = false;        // the batch is copied from the host's memory in each step
     bool capture = false;
     mz::FastPath branches;
 
     // Steps that are not measured: for a captured step also the capture and some replays.
     int warmup() const { return capture ? mz::cuda::CaptureOptions().warmup + 5 : 3; }
+    mz::Device batch_device() const { return feed ? mz::cpu_device : device; }
     bool mixed() const { return precision != "float32"; }
     mz::Dtype dtype() const {
         return precision == "float16" ? mz::float16 : precision == "bfloat16" ? mz::bfloat16 : mz::float32;
@@ -72,9 +74,10 @@ Step mlp_step(const Settings& s, std::int64_t layers, std::int64_t width, std::i
     }
     net.to(s.device);
     auto optimizer = std::make_shared<mz::optim::SGD>(net.parameters(), mz::optim::SGDOptions{.lr = 1e-3});
-    const mz::Tensor x = mz::randn({batch, width}, {.device = s.device});
-    const mz::Tensor y = mz::randn({batch, width}, {.device = s.device});
-    return training_step(s, optimizer, s.mixed(), [=] { return mz::mse_loss(net(x), y); });
+    const mz::Tensor x = mz::randn({batch, width}, {.device = s.batch_device()});
+    const mz::Tensor y = mz::randn({batch, width}, {.device = s.batch_device()});
+    return training_step(s, optimizer, s.mixed(),
+                         [=, &s] { return mz::mse_loss(net(x.to(s.device)), y.to(s.device)); });
 }
 
 // BERT with a classifier of two labels on full texts, dropout 0.1, cross-entropy, AdamW. Autocast in 16 bit;
@@ -85,11 +88,11 @@ Step bert_step(const Settings& s, const mz::nn::BertConfig& config, std::int64_t
     net.to(s.device);
     auto optimizer =
         std::make_shared<mz::optim::AdamW>(net.parameters(), mz::optim::AdamWOptions{.lr = 1e-4});
-    const mz::TensorOptions options{.dtype = mz::int64, .device = s.device};
+    const mz::TensorOptions options{.dtype = mz::int64, .device = s.batch_device()};
     const mz::Tensor ids = mz::randint(1, config.vocab_size, {batch, length}, options);
     const mz::Tensor labels = mz::randint(0, 2, {batch}, options);
     return training_step(s, optimizer, s.dtype() == mz::float16,
-                         [=] { return mz::cross_entropy(net(ids), labels); });
+                         [=, &s] { return mz::cross_entropy(net(ids.to(s.device)), labels.to(s.device)); });
 }
 
 // A ResNet for 10 classes on random images, cross-entropy, SGD with momentum and weight decay. Autocast in 16
@@ -104,10 +107,11 @@ Step resnet_step(const Settings& s, std::int64_t depth, mz::nn::ResNetStem stem,
     net.to(s.device);
     auto optimizer = std::make_shared<mz::optim::SGD>(
         net.parameters(), mz::optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4});
-    const mz::Tensor images = mz::randn({batch, size, size, 3}, {.device = s.device});
-    const mz::Tensor labels = mz::randint(0, 10, {batch}, {.dtype = mz::int64, .device = s.device});
-    return training_step(s, optimizer, s.dtype() == mz::float16,
-                         [=] { return mz::cross_entropy(net(images), labels); });
+    const mz::Tensor images = mz::randn({batch, size, size, 3}, {.device = s.batch_device()});
+    const mz::Tensor labels = mz::randint(0, 10, {batch}, {.dtype = mz::int64, .device = s.batch_device()});
+    return training_step(s, optimizer, s.dtype() == mz::float16, [=, &s] {
+        return mz::cross_entropy(net(images.to(s.device)), labels.to(s.device));
+    });
 }
 
 // An op on tensors of the given shapes in the case's dtype, without gradients.
@@ -201,7 +205,7 @@ Step captured(const Settings& s, const Step& step) {
 struct Measurement {
     std::vector<double> seconds;  // of each step, the device's work included; ascending
     double queued_seconds = 0;    // per step, when the host waits for the device only after many of them
-    double launches = 0, host_syncs = 0;  // per step
+    Asked asked;                  // of the device, per step
 };
 
 Measurement measure(const Settings& s, const Step& step) {
@@ -210,22 +214,18 @@ Measurement measure(const Settings& s, const Step& step) {
     Measurement m;
     const double end = now() + s.seconds;
     for (double begin = now(); begin < end || m.seconds.size() < std::size_t(s.least);) {
-        const Asked before = asked();
         step();
-        const Asked after = asked();
         mz::synchronize(s.device);
         const double done = now();
         m.seconds.push_back(done - begin);
-        m.launches += double(after.launches - before.launches);
-        m.host_syncs += double(after.host_syncs - before.host_syncs);
         begin = done;
     }
     const std::size_t steps = m.seconds.size();
-    m.launches /= double(steps);
-    m.host_syncs /= double(steps);
     if (s.device.type() != mz::DeviceType::cpu) {  // on the CPU the work is done when the step returns
+        const Asked before = asked();
         const double begin = now();
         for (std::size_t i = 0; i < steps; ++i) step();
+        m.asked = per_step(before, asked(), double(steps));
         mz::synchronize(s.device);
         m.queued_seconds = (now() - begin) / double(steps);
     }
@@ -246,14 +246,19 @@ void run(const Settings& s) {
     const double median = m.seconds[m.seconds.size() / 2];
     rusage usage;
     getrusage(RUSAGE_SELF, &usage);
+    const Asked& a = m.asked;
     fmt::print(
         "{{\"framework\": \"mezzo\", \"case\": \"{}\", \"precision\": \"{}\", \"threads\": {}, \"device\": "
         "\"{}\", \"median_ms\": {:.6f}, \"min_ms\": {:.6f}, \"queued_ms\": {:.6f}, \"steps\": {}, "
-        "\"launches\": "
-        "{:.1f}, \"host_syncs\": {:.1f}, \"peak_rss_mb\": {:.1f}, \"peak_device_mb\": {:.1f}, "
-        "\"gemm_fallbacks\": {}, \"gemm_invalid\": {}, \"gemm_last\": \"{}\"}}\n",
+        "\"launches\": {:.1f}, \"host_syncs\": {:.1f}, ",
         s.name, s.precision, mz::num_threads(), mz::hardware_name(s.device), 1e3 * median, 1e3 * m.seconds[0],
-        1e3 * (m.queued_seconds > 0 ? m.queued_seconds : median), m.seconds.size(), m.launches, m.host_syncs,
+        1e3 * (m.queued_seconds > 0 ? m.queued_seconds : median), m.seconds.size(), a.launches, a.host_syncs);
+    fmt::print(
+        "\"pinned_copies\": {:.1f}, \"pinned_mb\": {:.3f}, \"pageable_copies\": {:.1f}, "
+        "\"pageable_mb\": {:.3f}, \"copies_to_host\": {:.1f}, \"mb_to_host\": {:.3f}, "
+        "\"peak_rss_mb\": {:.1f}, \"peak_device_mb\": {:.1f}, "
+        "\"gemm_fallbacks\": {}, \"gemm_invalid\": {}, \"gemm_last\": \"{}\"}}\n",
+        a.pinned, a.pinned_bytes / 1e6, a.pageable, a.pageable_bytes / 1e6, a.to_host, a.to_host_bytes / 1e6,
         double(usage.ru_maxrss) * 1024 / 1e6, double(mz::memory_stats(s.device).max_allocated) / 1e6,
         without.products, without.invalid, without.last);
 }
@@ -310,7 +315,9 @@ int parse_and_run(int argc, char** argv) {
         ->transform(program::in_range(1, 1000));
     app.add_option("--divide", s.divide, "sizes of the recipe and BERT-base by this number, for a trial")
         ->transform(program::in_range(1, 64));
-    app.add_flag("--capture", s.capture, "CUDA: the step as a graph");
+    CLI::Option* const feed =
+        app.add_flag("--feed", s.feed, "training steps: copy the batch from the host's memory in each step");
+    app.add_flag("--capture", s.capture, "CUDA: the step as a graph")->excludes(feed);
     add_fast_paths(app, paths);
     app.add_option("--float32-matmul-precision", matmul_precision, "of float32 products")
         ->check(CLI::IsMember({"highest", "high", "medium"}));

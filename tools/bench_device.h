@@ -1,4 +1,4 @@
-// What bench asks of the CUDA backend beyond the public headers. In a build without it there is nothing to
+// What programs ask of the CUDA backend beyond the public headers. In a build without it there is nothing to
 // count.
 #pragma once
 
@@ -6,22 +6,38 @@
 #include <string>
 
 #ifdef MEZZO_HAVE_CUDA
+#include "cuda/copies.h"
 #include "cuda/gemm/fallbacks.h"
 #include "cuda/runtime.h"
 #endif
 
-// What the process has asked of CUDA devices so far: kernels and graphs launched, waits of the host.
+// What the process has asked of CUDA devices so far: kernels and graphs launched, waits of the host, copies between host and
+// device with their bytes.
 struct Asked {
-    std::uint64_t launches = 0, host_syncs = 0;
+    double launches = 0, host_syncs = 0;
+    double pinned = 0, pinned_bytes = 0, pageable = 0, pageable_bytes = 0;  // to the device, from such memory
+    double to_host = 0, to_host_bytes = 0;
 };
 
 inline Asked asked() {
 #ifdef MEZZO_HAVE_CUDA
     const mezzo::cuda::Counters counters = mezzo::cuda::counters();
-    return {counters.launches, counters.host_syncs};
+    const mezzo::cuda::HostCopies copies = mezzo::cuda::host_copies();
+    return {double(counters.launches),    double(counters.host_syncs),   double(copies.pinned.count),
+            double(copies.pinned.bytes),  double(copies.pageable.count), double(copies.pageable.bytes),
+            double(copies.to_host.count), double(copies.to_host.bytes)};
 #else
     return {};
 #endif
+}
+
+// The difference of two readings, per step.
+inline Asked per_step(const Asked& before, const Asked& after, double steps) {
+    const auto mean = [steps](double from, double to) { return (to - from) / steps; };
+    return {mean(before.launches, after.launches), mean(before.host_syncs, after.host_syncs),
+            mean(before.pinned, after.pinned),     mean(before.pinned_bytes, after.pinned_bytes),
+            mean(before.pageable, after.pageable), mean(before.pageable_bytes, after.pageable_bytes),
+            mean(before.to_host, after.to_host),   mean(before.to_host_bytes, after.to_host_bytes)};
 }
 
 // The matrix products of the process that cuBLASLt should have computed and did not: mezzo's plain kernel

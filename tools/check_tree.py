@@ -7,6 +7,7 @@ build files list every source. Prints one line per breach and exits with 1 if th
 """
 import argparse
 import pathlib
+import posixpath
 import re
 import sys
 
@@ -195,7 +196,7 @@ def check_build_lists(names):
         folder = pathlib.PurePosixPath(build_file).parent
         for source in re.findall(r"'([\w./-]+\.(?:cpp|cu))'", (ROOT / build_file).read_text()):
             from_root = source.split("/")[0] in TOP_LEVEL
-            listed.add(source if from_root else str(folder / source))
+            listed.add(source if from_root else posixpath.normpath(folder / source))
     sources = {str(n) for n in names if n.suffix in (".cpp", ".cu")}
     for name in sorted(sources - listed):
         report(name, 0, "listed in no build file")

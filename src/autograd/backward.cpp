@@ -93,6 +93,8 @@ private:
     void run_target_hooks();
     void send(const Edge& edge, Tensor gradient);
     void send(const Ref<Node>& node, std::size_t place, Tensor gradient);
+    Pending& pending_of(const Ref<Node>& node);
+    void visit_newest();
     void add(Tensor& sum, Tensor gradient) const;
     void visit(Node& node, Tensors& gradients);
     void collect(const Node& node, const Tensors& gradients);
@@ -103,10 +105,12 @@ private:
     bool create_graph_, retain_graph_;
     Running* parent_;
     bool scaled_;  // whether the gradients of the node that is being visited hold a GradScaler's scale
-    std::unordered_map<Node*, Pending> pending_;
-    std::vector<Node*> heap_;                    // by sequence, newest on top
-    std::unordered_set<Node*> leads_to_target_;  // only with targets
-    std::vector<Hooked> hooked_;                 // leaves with hooks, which run on the total
+    using PendingNodes = std::unordered_map<Node*, Pending>;
+    PendingNodes pending_;
+    std::vector<PendingNodes::node_type> spare_;  // of visited nodes, for the next ones
+    std::vector<Node*> heap_;                     // by sequence, newest on top
+    std::unordered_set<Node*> leads_to_target_;   // only with targets
+    std::vector<Hooked> hooked_;                  // leaves with hooks, which run on the total
 };
 
 bool older(const Node* a, const Node* b) { return a->sequence < b->sequence; }
@@ -161,17 +165,41 @@ void Engine::send(const Edge& edge, Tensor gradient) {
     send(edge.node, edge.output, std::move(gradient));
 }
 
+Engine::Pending& Engine::pending_of(const Ref<Node>& node) {
+    if (const auto found = pending_.find(node.get()); found != pending_.end()) return found->second;
+    heap_.push_back(node.get());
+    std::push_heap(heap_.begin(), heap_.end(), older);
+    Pending* pending = nullptr;
+    if (spare_.empty()) {
+        pending = &pending_[node.get()];
+    } else {
+        spare_.back().key() = node.get();
+        pending = &pending_.insert(std::move(spare_.back())).position->second;
+        spare_.pop_back();
+    }
+    pending->node = node;
+    pending->gradients.resize(node->outputs.size() + node->row->inner_gradients);
+    pending->scaled = false;
+    return *pending;
+}
+
 // place: the number of a result; the places of inner gradients (Row::inner_gradients) follow the results'.
 void Engine::send(const Ref<Node>& node, std::size_t place, Tensor gradient) {
-    auto [it, fresh] = pending_.try_emplace(node.get());
-    if (fresh) {
-        it->second.node = node;
-        it->second.gradients.resize(node->outputs.size() + node->row->inner_gradients);
-        heap_.push_back(node.get());
-        std::push_heap(heap_.begin(), heap_.end(), older);
-    }
-    it->second.scaled = it->second.scaled || scaled_;
-    add(it->second.gradients[place], std::move(gradient));
+    Pending& pending = pending_of(node);
+    pending.scaled = pending.scaled || scaled_;
+    add(pending.gradients[place], std::move(gradient));
+}
+
+void Engine::visit_newest() {
+    std::pop_heap(heap_.begin(), heap_.end(), older);
+    PendingNodes::node_type place = pending_.extract(heap_.back());
+    heap_.pop_back();
+    Pending& pending = place.mapped();
+    scaled_ = pending.scaled;
+    visit(*pending.node, pending.gradients);
+    pending.gradients.clear();
+    pending.node = {};
+    spare_.push_back(std::move(place));
 }
 
 // `consumers` counts every edge that was ever made to the node, so 1 means that this edge is the only one.
@@ -373,15 +401,7 @@ void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
                   " does not require grad; it has no recorded history");
             send(edge_of(outputs[i]), seed_for(outputs[i], grad_outputs, i));
         }
-        while (!heap_.empty()) {
-            std::pop_heap(heap_.begin(), heap_.end(), older);
-            Node* node = heap_.back();
-            heap_.pop_back();
-            Pending pending = std::move(pending_.find(node)->second);
-            pending_.erase(node);
-            scaled_ = pending.scaled;
-            visit(*node, pending.gradients);
-        }
+        while (!heap_.empty()) visit_newest();
         for (auto& [leaf, gradient, scaled] : hooked_)
             accumulate(leaf, after_hooks(leaf, std::move(gradient)), scaled);
         run_target_hooks();

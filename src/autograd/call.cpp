@@ -5,6 +5,7 @@
 
 #include "autograd/extra.h"
 #include "autograd/report.h"
+#include "core/grad_meta.h"
 #include "mezzo/ops.h"
 
 namespace mezzo {
@@ -100,18 +101,58 @@ Tensors run_decomposition(const Row& row, In given, Tensors& values, const void*
     return results;
 }
 
-void save_for_gradient(Node& node, const Row& row, const Tensors& values, const Tensors& results) {
-    if (row.save & save_inputs) node.saved_inputs = values;
-    for (const auto& [bit, i] : {std::pair(save_first, 0u), std::pair(save_second, 1u)}) {
-        if (!(row.save & bit)) continue;
-        node.saved_inputs.resize(std::max<std::size_t>(node.saved_inputs.size(), i + 1));
-        node.saved_inputs[i] = values[i];
+// Takes the values where all of them are saved.
+void save_for_gradient(Node& node, const Row& row, Tensors& values, Out results) {
+    if (row.save & save_inputs) {
+        node.saved_inputs.swap(values);
+    } else {
+        for (const auto& [bit, i] : {std::pair(save_first, 0u), std::pair(save_second, 1u)}) {
+            if (!(row.save & bit)) continue;
+            node.saved_inputs.resize(std::max<std::size_t>(node.saved_inputs.size(), i + 1));
+            node.saved_inputs[i] = std::move(values[i]);
+        }
     }
-    if (row.save & (save_outputs | save_statistics))
+    if (row.save & (save_outputs | save_statistics)) {
+        node.saved_outputs.reserve(results.size());
         for (const Tensor& y : results) node.saved_outputs.push_back(alias(y));
+    }
     if (!(row.save & save_outputs) && !node.saved_outputs.empty()) node.saved_outputs[0] = Tensor();
     node.note_versions();
 }
+
+// A list of tensors of a running call, in memory that earlier calls of the thread have left.
+class Scratch {
+public:
+    Scratch() {
+        if (closed) return;
+        Pool& pool = of_thread();
+        if (pool.count > 0) list.swap(pool.lists[--pool.count]);
+    }
+    ~Scratch() {
+        list.clear();
+        if (closed) return;
+        Pool& pool = of_thread();
+        if (pool.count < Pool::room && list.capacity() <= Pool::most) pool.lists[pool.count++].swap(list);
+    }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    Tensors list;
+
+private:
+    struct Pool {
+        static constexpr int room = 16;  // calls inside of calls
+        static constexpr std::size_t most = 64;
+        ~Pool() { closed = true; }
+        Tensors lists[room];
+        int count = 0;
+    };
+    static thread_local bool closed;  // objects of static lifetime may still call ops
+    static Pool& of_thread() {
+        thread_local Pool pool;
+        return pool;
+    }
+};
+thread_local bool Scratch::closed = false;
 
 }  // namespace
 
@@ -140,8 +181,8 @@ Edge edge_of(const Tensor& x) {
     return edge;
 }
 
-Ref<Node> record(const Row& row, In given, const AttributesRef& at, const Tensors& results) {
-    Ref<Node> node(new Node);
+Ref<Node> record(const Row& row, In given, const AttributesRef& at, Out results) {
+    Ref<Node> node = new_node();
     node->row = &row;
     node->at.set(at);
     node->edges.reserve(given.size());
@@ -151,7 +192,7 @@ Ref<Node> record(const Row& row, In given, const AttributesRef& at, const Tensor
         node->connect(edge_of(x), x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
     for (std::size_t i = 0; i < results.size(); ++i) {
         node->outputs.push_back({results[i].shape(), results[i].dtype(), results[i].device()});
-        GradMeta& meta = results[i]->grads();
+        GradMeta& meta = result_grads(*results[i].impl());
         meta.requires_grad = true;
         meta.node = node;
         meta.output = std::uint32_t(i);
@@ -159,24 +200,29 @@ Ref<Node> record(const Row& row, In given, const AttributesRef& at, const Tensor
     return node;
 }
 
-Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
-             std::optional<Dtype> asked) {
+namespace {
+
+// The results go to the end of an empty list.
+void call_into(Tensors& results, const Op& op, In given, const AttributesRef& at,
+               std::span<const Shape> shapes, std::optional<Dtype> asked) {
     const Row& row = op.row();
     assert(at.type == row.attributes && "an op is called with attributes of its own struct");
-    Tensors values(given.begin(), given.end());
+    Scratch scratch;
+    Tensors& values = scratch.list;
+    values.assign(given.begin(), given.end());
     const bool autocast = autocast_open();
     CastWork work;
     if (autocast) work = autocast_inputs(row, values, asked);
     const Device device = common_device(row, values);
     AnyKernel* const kernel = op.kernel(device.type());
-    if (row.decomposition && (!kernel || prefer_decomposition()))
-        return run_decomposition(row, given, values, at.value, asked);
+    if (row.decomposition && (!kernel || prefer_decomposition())) {
+        results = run_decomposition(row, given, values, at.value, asked);
+        return;
+    }
     prepare(row, values);
     const Dtype dtype = result_dtype(row, values, asked);
     if (autocast) report_call(row, values, dtype, work);
-    Tensors results;
     const bool copies = autocast && kernel && copies_result(row, dtype, device);
-    results.reserve(shapes.size() + 1);
     for (const Shape& shape : shapes)
         results.push_back(empty(shape, {.dtype = own_dtype(row, results.size(), dtype), .device = device}));
     if (copies)
@@ -189,19 +235,32 @@ Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Sh
     if (copies) keep_copy(results);
     if (row.differentiable && grad_enabled() && any_tracked(given) && is_floating(dtype))
         save_for_gradient(*record(row, given, at, results), row, values, results);
+}
+
+}  // namespace
+
+Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
+             std::optional<Dtype> asked) {
+    Tensors results;
+    results.reserve(shapes.size() + 1);  // and perhaps a copy in 16 bit, for a moment
+    call_into(results, op, given, at, shapes, asked);
     return results;
 }
 
 Tensor call_one(const Op& op, In given, const AttributesRef& at, const Shape& shape,
                 std::optional<Dtype> dtype) {
-    return std::move(call(op, given, at, std::span<const Shape>(&shape, 1), dtype)[0]);
+    Scratch results;
+    call_into(results.list, op, given, at, std::span<const Shape>(&shape, 1), dtype);
+    return std::move(results.list[0]);
 }
 
 Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, Tensor view) {
     const Row& row = op.row();
     if (!grad_enabled() || !tracked(given) || !is_floating(view.dtype())) return view;
-    const Tensors results{view};
-    save_for_gradient(*record(row, In(&given, 1), at, results), row, {given}, results);
+    Scratch values;
+    if (row.save != save_none) values.list.push_back(given);
+    const Out results(&view, 1);
+    save_for_gradient(*record(row, In(&given, 1), at, results), row, values.list, results);
     return view;
 }
 

@@ -47,7 +47,10 @@ Edge edge_of(const Tensor& x);
 // compute with them in float32, too.
 Tensors decomposed(const Row& row, const Tensors& values, const void* at);
 
+// A node without inputs and results, newer than all others.
+Ref<Node> new_node();
+
 // Makes the node of the results, with edges to `given`. The results must be new tensors without history.
-Ref<Node> record(const Row& row, In given, const AttributesRef& at, const Tensors& results);
+Ref<Node> record(const Row& row, In given, const AttributesRef& at, Out results);
 
 }  // namespace mezzo

@@ -5,6 +5,7 @@
 
 #include "autograd/extra.h"
 #include "autograd/running.h"
+#include "core/recycled.h"
 #include "core/scale_parts.h"
 
 namespace mezzo {
@@ -27,13 +28,76 @@ const Op* op_list = nullptr;
 Op::Op(const Row& row) : row_(row), kernels_(*row.kernel), next_(op_list) { op_list = this; }
 const Op* Op::first() { return op_list; }
 
-Node::Node() : sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
-    detail::live_nodes.fetch_add(1, std::memory_order_relaxed);
+Node::Node() = default;
+Node::~Node() { delete extra; }
+
+namespace {
+
+// Nodes that this thread has freed, for its next ones. They keep the memory of their lists.
+class FreeNodes {
+public:
+    ~FreeNodes() {
+        closed = true;
+        while (first_ != nullptr) delete std::exchange(first_, first_->next_disposed);
+    }
+    static Node* take() {
+        FreeNodes& own = of_thread();
+        if (closed || own.first_ == nullptr) return new Node;
+        --own.count_;
+        return std::exchange(own.first_, own.first_->next_disposed);
+    }
+    // The node is as new, apart from `next_disposed`.
+    static void put(Node* node) noexcept {
+        FreeNodes& own = of_thread();
+        if (closed || own.count_ >= recycled_limit || node->edges.capacity() > most_edges) {
+            delete node;
+            return;
+        }
+        node->next_disposed = std::exchange(own.first_, node);
+        ++own.count_;
+    }
+
+private:
+    static constexpr std::size_t most_edges =
+        16;  // joining a thousand tensors must not leave that much memory
+    static FreeNodes& of_thread() {
+        thread_local FreeNodes own;
+        return own;
+    }
+    static thread_local bool closed;  // graphs of static lifetime may outlive the main thread's list
+    Node* first_ = nullptr;
+    int count_ = 0;
+};
+thread_local bool FreeNodes::closed = false;
+
+// Drops what a node holds.
+void clear(Node& node) noexcept {
+    node.at.set({});
+    node.edges.clear();
+    node.inputs.clear();
+    node.outputs.clear();
+    node.saved_inputs.clear();
+    node.saved_outputs.clear();
+    node.versions.clear();
+    delete std::exchange(node.extra, nullptr);
 }
 
-Node::~Node() {
-    delete extra;
+void free_node(Node* node) noexcept {
+    clear(*node);
     detail::live_nodes.fetch_sub(1, std::memory_order_relaxed);
+    FreeNodes::put(node);
+}
+
+}  // namespace
+
+Ref<Node> new_node() {
+    Node* const node = FreeNodes::take();
+    node->refs.store(0, std::memory_order_relaxed);
+    node->consumers.store(0, std::memory_order_relaxed);
+    node->sequence = next_sequence.fetch_add(1, std::memory_order_relaxed);
+    node->released = node->scales = false;
+    detail::live_nodes.fetch_add(1, std::memory_order_relaxed);
+    return Ref<Node>(node);
 }
 
 // Freeing a node frees the nodes that it points to. They are put into a list while one is being freed, so
@@ -44,7 +108,7 @@ void dispose(Node* node) noexcept {
     thread_local Node* waiting = nullptr;
     node->next_disposed = std::exchange(waiting, node);
     if (std::exchange(freeing, true)) return;
-    while (waiting != nullptr) delete std::exchange(waiting, waiting->next_disposed);
+    while (waiting != nullptr) free_node(std::exchange(waiting, waiting->next_disposed));
     freeing = false;
 }
 
@@ -54,6 +118,7 @@ void mark_scaled(const Tensor& output) {
 
 void Node::note_versions() {
     versions.clear();
+    versions.reserve(saved_inputs.size() + saved_outputs.size());
     for (const Tensor& x : saved_inputs) versions.push_back(x.defined() ? x.version() : 0);
     for (const Tensor& y : saved_outputs) versions.push_back(y.defined() ? y.version() : 0);
 }
@@ -131,7 +196,7 @@ void Node::connect(Edge edge, const Meta& input) {
 
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype) {
     const Tensor y = alias(value);
-    const Ref<Node> node = record(reattach_op.row(), {}, {}, {y});
+    const Ref<Node> node = record(reattach_op.row(), {}, {}, Out(&y, 1));
     node->connect(edge, {value.shape(), edge_dtype, value.device()});
     return y;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/capture.h"
 #include "core/tensor_impl.h"
@@ -28,6 +29,7 @@ constexpr std::size_t small_segment = 2 * mebibyte;
 // For requests below 10 MiB; larger ones get a segment of their own size, rounded up to 2 MiB. Blocks of 2,
 // 3, 4, 6 or 8 MiB fill it without a remainder.
 constexpr std::size_t large_segment = 24 * mebibyte;
+constexpr int most_spares = 1024;
 
 std::size_t segment_size(std::size_t size) {
     if (size <= small_limit) return small_segment;
@@ -199,6 +201,12 @@ Block* CachingAllocator::take_segment(std::size_t bytes, std::size_t segment) {
 
 // A block without memory, in no pool. Callers make it before they change anything, because this may throw.
 std::unique_ptr<Block> CachingAllocator::new_block() {
+    if (spare_ != nullptr) {
+        --spares_;
+        std::unique_ptr<Block> block(std::exchange(spare_, spare_->next_cached));
+        block->next_cached = block->previous = block->next = nullptr;
+        return block;
+    }
     auto block = std::make_unique<Block>();
     block->owner = this;
     block->device = device_;
@@ -222,19 +230,31 @@ void CachingAllocator::split(Block* block, std::size_t size, std::unique_ptr<Blo
     pool(rest->small).insert(std::move(rest->place));
 }
 
-// Joins two neighbours into the first.
+// Keeps a block whose memory belongs to another one now.
+void CachingAllocator::keep_spare(Block* block) noexcept {
+    if (spares_ == most_spares) {
+        delete block;
+        return;
+    }
+    block->free = false;
+    block->address = nullptr;
+    block->next_cached = std::exchange(spare_, block);
+    ++spares_;
+}
+
+// Joins two neighbours, which are in no pool, into the first.
 Block* CachingAllocator::join(Block* first, Block* second) {
     first->size += second->size;
     first->next = second->next;
     if (first->next != nullptr) first->next->previous = first;
-    delete second;
+    keep_spare(second);
     return first;
 }
 
 void CachingAllocator::put(Block* block) {
     BlockPool& free_blocks = pool(block->small);
     if (Block* next = block->next; next != nullptr && next->free) {
-        free_blocks.erase(next);
+        next->place = free_blocks.extract(next);
         block = join(block, next);
     }
     if (Block* previous = block->previous; previous != nullptr && previous->free) {
@@ -291,6 +311,8 @@ void CachingAllocator::empty_cache() {
     if (FrontCache* front = front_cache(device_)) front->flush();
     const std::lock_guard lock(mutex_);
     release_segments();
+    while (spare_ != nullptr) delete std::exchange(spare_, spare_->next_cached);
+    spares_ = 0;
 }
 
 void CachingAllocator::set_limit(std::size_t bytes) {

@@ -76,6 +76,7 @@ private:
     Block* take(std::size_t size);                                // from a pool; null if none fits
     Block* take_segment(std::size_t bytes, std::size_t segment);  // from the system; null if it has none
     std::unique_ptr<Block> new_block();
+    void keep_spare(Block* block) noexcept;
     void split(Block* block, std::size_t size, std::unique_ptr<Block> rest);
     Block* join(Block* first, Block* second);
     void put(Block* block);
@@ -88,6 +89,8 @@ private:
     const Device device_;
     std::mutex mutex_;  // guards all members that are not atomic
     BlockPool pools_[2];
+    Block* spare_ = nullptr;  // blocks that were joined to others, for the next ones that are cut off
+    int spares_ = 0;
     std::size_t reserved_ = 0, max_reserved_ = 0, limit_ = 0;
     std::uint64_t system_allocations_ = 0;
     std::atomic<std::size_t> allocated_{0}, max_allocated_{0};

@@ -28,6 +28,8 @@ public:
     // Starts copies that run beside the device's work, but after the work that is queued now: it may still
     // use a target.
     virtual void send(std::span<const Part> parts) = 0;
+    // Queues a copy behind the device's work; what is queued from now on comes after it.
+    virtual void send_in_order(const Part& part) = 0;
     // Makes the work that is queued on the device from now on wait for the copies.
     virtual void receive() = 0;
     // The same for copies that nobody will read, so that their targets may be released. Also allowed while
@@ -48,5 +50,10 @@ private:
 std::unique_ptr<StagingBuffer> take_staging(Device device, std::size_t bytes);
 // Puts a buffer into the pool. Its copies may still be under way.
 void give_staging(Device device, std::unique_ptr<StagingBuffer> buffer) noexcept;
+
+// Copies host memory to the device, in order with the device's work. What is more than drivers take over at once goes
+// through pinned buffers, so that the host does not wait for the work that is queued; it waits only while all buffers that
+// such copies may have are in use. The host memory may be reused on return. Throws Error(backend).
+void copy_from_host(Device device, void* to, const void* from, std::size_t bytes);
 
 }  // namespace mezzo

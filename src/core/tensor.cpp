@@ -1,6 +1,8 @@
 #include <new>
 
 #include "core/capture.h"
+#include "core/grad_meta.h"
+#include "core/recycled.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -17,43 +19,42 @@ LiveObjects live_objects() {
 
 namespace {
 
-// Memory of TensorImpls that this thread destroyed, for its next ones. Off with AddressSanitizer, so that it
-// finds uses of destroyed ones.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int recycled_limit = 0;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr int recycled_limit = 0;
-#else
-constexpr int recycled_limit = 256;
-#endif
-#else
-constexpr int recycled_limit = 256;
-#endif
-
-thread_local bool recycling_closed = false;  // tensors of static lifetime may outlive the main thread's list
-
-struct Recycled {
-    struct Node {
-        Node* next;
-    };
-    Node* first = nullptr;
-    int count = 0;
+// Memory of objects that this thread destroyed, for its next ones.
+template <class T> class Recycled {
+public:
     ~Recycled() {
-        recycling_closed = true;
-        while (first != nullptr) ::operator delete(std::exchange(first, first->next));
+        closed = true;
+        while (first_ != nullptr) ::operator delete(std::exchange(first_, first_->next));
     }
+    static void* take() {
+        Recycled& own = of_thread();
+        if (closed || own.first_ == nullptr) return ::operator new(sizeof(T));
+        --own.count_;
+        return std::exchange(own.first_, own.first_->next);
+    }
+    static void put(void* memory) noexcept {
+        Recycled& own = of_thread();
+        if (closed || own.count_ >= recycled_limit) return ::operator delete(memory);
+        own.first_ = new (memory) Link{own.first_};
+        ++own.count_;
+    }
+
+private:
+    struct Link {
+        Link* next;
+    };
+    static Recycled& of_thread() {
+        thread_local Recycled own;
+        return own;
+    }
+    static thread_local bool closed;  // tensors of static lifetime may outlive the main thread's list
+    Link* first_ = nullptr;
+    int count_ = 0;
 };
-thread_local Recycled recycled;
+template <class T> thread_local bool Recycled<T>::closed = false;
 
 TensorImpl* new_impl() {
-    void* memory = nullptr;
-    if (!recycling_closed && recycled.first != nullptr) {
-        memory = std::exchange(recycled.first, recycled.first->next);
-        --recycled.count;
-    } else {
-        memory = ::operator new(sizeof(TensorImpl));
-    }
+    void* const memory = Recycled<TensorImpl>::take();
     detail::live_tensors.fetch_add(1, std::memory_order_relaxed);
     return new (memory) TensorImpl;
 }
@@ -61,12 +62,7 @@ TensorImpl* new_impl() {
 void delete_impl(TensorImpl* impl) noexcept {
     impl->~TensorImpl();
     detail::live_tensors.fetch_sub(1, std::memory_order_relaxed);
-    if (recycling_closed || recycled.count >= recycled_limit) {
-        ::operator delete(impl);
-        return;
-    }
-    recycled.first = new (impl) Recycled::Node{recycled.first};
-    ++recycled.count;
+    Recycled<TensorImpl>::put(impl);
 }
 
 bool is_row_major(const Shape& shape, const Strides& strides) {
@@ -86,7 +82,19 @@ TensorImpl& checked(TensorImpl* impl) {
 
 }  // namespace
 
-TensorImpl::~TensorImpl() { delete grad_meta; }
+TensorImpl::~TensorImpl() {
+    if (grad_meta == nullptr) return;
+    grad_meta->~GradMeta();
+    Recycled<GradMeta>::put(grad_meta);
+}
+
+GradMeta& result_grads(TensorImpl& impl) {
+    if (impl.grad_meta == nullptr) {
+        void* const memory = Recycled<GradMeta>::take();
+        impl.grad_meta = new (memory) GradMeta(impl);
+    }
+    return *impl.grad_meta;
+}
 
 void retain(TensorImpl* impl) noexcept {
     if (impl != nullptr) add_reference(impl->refs);

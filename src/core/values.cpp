@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/capture.h"
+#include "core/staging.h"
 
 namespace mezzo {
 
@@ -66,16 +67,14 @@ template <class T> Tensor Tensor::from(std::span<const T> values, const Shape& s
     if (result.numel() != 0)
         visit_dtype(options.dtype, [&](auto type) {
             using To = typename decltype(type)::type;
-            const Backend& target = backend_of("from", options.device);
             refuse_in_capture("from", options.device, "take values from the host; pass them as an input");
             if constexpr (std::is_same_v<To, T>) {
-                target.copy_in(options.device.index, raw(result), values.data(), values.size_bytes());
+                copy_from_host(options.device, raw(result), values.data(), values.size_bytes());
             } else {
                 std::unique_ptr<To[]> converted(new To[values.size()]);
                 std::transform(values.begin(), values.end(), converted.get(),
                                [](T value) { return convert_value<To>(value); });
-                target.copy_in(options.device.index, raw(result), converted.get(),
-                               values.size() * sizeof(To));
+                copy_from_host(options.device, raw(result), converted.get(), values.size() * sizeof(To));
             }
         });
     if (requires_grad) result.set_requires_grad();

@@ -1,5 +1,6 @@
 // Conversions between dtypes and devices, and copies.
 #include "core/capture.h"
+#include "core/staging.h"
 #include "kernels/copy.h"
 #include "mezzo/autograd.h"
 #include "ops/common.h"
@@ -40,7 +41,7 @@ void transfer(const Tensor& x, const Tensor& y) {
     refuse_in_capture("to", from, "copy to the host or another device");
     refuse_in_capture("to", to, "copy from the host or another device; pass the tensor as an input");
     const Backend *source = backend(from.type()), *target = backend(to.type());
-    if (from.type() == DeviceType::cpu) return target->copy_in(to.index, raw(y), raw(x), bytes);
+    if (from.type() == DeviceType::cpu) return copy_from_host(to, raw(y), raw(x), bytes);
     if (to.type() == DeviceType::cpu) return source->copy_out(from.index, raw(y), raw(x), bytes);
     std::vector<char> host(bytes);
     source->copy_out(from.index, host.data(), raw(x), bytes);

@@ -63,8 +63,8 @@ void add_slot(OptimizerImpl& optimizer, Known& known, const Tensor& param, const
     optimizer.slots.push_back(std::move(slot));
 }
 
-void fill_ref(OptimizerImpl& optimizer, const Group& group, std::size_t index, bool conditional,
-              ParamRef& ref) {
+// used: used_state() of the parameter's group.
+void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool conditional, ParamRef& ref) {
     Slot& slot = optimizer.slots[index];
     if (!slot.param.is_contiguous())
         fail(ErrorKind::value, optimizer.type, ": ", optimizer.describe(index), " is not contiguous");
@@ -79,7 +79,6 @@ void fill_ref(OptimizerImpl& optimizer, const Group& group, std::size_t index, b
         ref.copy16 = raw(*copy16);
         ref.copy16_dtype = copy16->dtype();
     }
-    const unsigned used = used_state(optimizer, group);
     for (std::size_t k = 0; k < slot.state.size(); ++k) {
         if ((used >> k & 1) == 0) continue;
         make_or_move(slot.state[k], slot.param.shape(), state_dtype(slot), slot.param.device());
@@ -138,8 +137,15 @@ GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling
             list.refs[at].group = static_cast<std::uint32_t>(g);
     }
     make_owned(optimizer, list, conditional);
-    for (std::size_t i = 0; i < list.refs.size(); ++i)
-        fill_ref(optimizer, optimizer.groups[list.refs[i].group], list.indices[i], conditional, list.refs[i]);
+    std::size_t group = optimizer.groups.size();
+    unsigned used = 0;
+    for (std::size_t i = 0; i < list.refs.size(); ++i) {  // in the order of the groups
+        if (list.refs[i].group != group) {
+            group = list.refs[i].group;
+            used = used_state(optimizer, optimizer.groups[group]);
+        }
+        fill_ref(optimizer, used, list.indices[i], conditional, list.refs[i]);
+    }
     return list;
 }
 

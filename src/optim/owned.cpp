@@ -14,6 +14,7 @@ namespace mezzo::optim {
 Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
 
 void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
+    if (tensor.defined() && tensor.dtype() == dtype && tensor.device() == device) return;
     NoGrad plain;
     if (!tensor.defined()) {
         tensor = zeros(shape, {.dtype = dtype, .device = device});
@@ -77,9 +78,9 @@ void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t 
     Arena arena;
     for (std::size_t i = 0; i < list.refs.size(); ++i) {
         Slot& slot = optimizer.slots[list.indices[i]];
+        if (slot.state[k].defined()) continue;
         const unsigned used = used_state(optimizer, optimizer.groups[list.refs[i].group]);
-        if ((used >> k & 1) != 0 && !slot.state[k].defined())
-            arena.add(slot.state[k], slot.param.shape(), state_dtype(slot));
+        if ((used >> k & 1) != 0) arena.add(slot.state[k], slot.param.shape(), state_dtype(slot));
     }
     arena.make(list.device, true);
 }

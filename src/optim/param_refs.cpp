@@ -14,7 +14,7 @@ const StepKernels& kernels_of(Device device) {
 }
 
 void bump_version(const Tensor& x) {
-    if (x.numel() > 0) x->storage->version.fetch_add(1, std::memory_order_relaxed);
+    if (x->numel > 0) x->storage->version.fetch_add(1, std::memory_order_relaxed);
 }
 
 void bump_gradients(const GradientList& list) {
@@ -24,12 +24,15 @@ void bump_gradients(const GradientList& list) {
 GradientList gradient_list(const char* op, const Tensors& parameters, LazyScaling scaling) {
     GradientList list;
     if (scaling == LazyScaling::keep) list.lazy_scale = common_lazy_scale(parameters);
+    list.refs.reserve(parameters.size());
+    list.indices.reserve(parameters.size());
+    list.leaves.reserve(parameters.size());
     bool first = true;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& parameter = parameters[i];
         static_cast<void>(parameter.requires_grad());  // throws if the parameter is undefined
         GradientSlot& slot = parameter->grads().gradient;
-        Tensor gradient = slot.read_for_update(list.lazy_scale.get());
+        const Tensor& gradient = slot.read_for_update(list.lazy_scale.get());
         if (!gradient.defined()) continue;
         ++list.with_gradient;
         if (first) list.device = gradient.device();
@@ -39,8 +42,8 @@ GradientList gradient_list(const char* op, const Tensors& parameters, LazyScalin
               ", others are on ", list.device, "; all must be on one device");
         if (gradient.numel() == 0) continue;
         if (!gradient.is_contiguous()) {
-            gradient = gradient.detach().contiguous();
-            slot.put({gradient, slot.scale_parts()});
+            const Tensor dense = gradient.detach().contiguous();
+            slot.put({dense, slot.scale_parts()});  // `gradient` is the slot's own
         }
         ParamRef ref{};
         ref.param = raw(parameter);

@@ -8,6 +8,7 @@
 #include "tests/emulation/engine.h"
 #include "tests/emulation/fake_lt.h"
 #include "tests/emulation/fake_product.h"
+#include "tests/emulation/idle.h"
 
 namespace mezzo::cuda::lt {
 namespace {
@@ -266,6 +267,7 @@ void pass_time(const Problem& p, int number) {
 }
 
 void multiply(const Problem& p, const Operands& o, const Algo& algo) {
+    if (idle) return;
     const int number = int(algo.data[0]);
     std::int64_t k = number < fake_lt.dropping_tail ? p.k / 32 * 32 : p.k;
     const bool drops = fake_lt.hidden_dropping >= 0 && number - candidate_count == fake_lt.hidden_dropping;

@@ -13,6 +13,7 @@
 
 #include "core/capture.h"
 #include "cuda/capture_owner.h"
+#include "cuda/copies.h"
 #include "cuda/last_error.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
@@ -28,6 +29,14 @@ using emulation::Streams;
 using Clock = std::chrono::steady_clock;
 
 Counters totals;
+HostCopies copied;
+
+void count_copy(CopyCount& of, std::size_t bytes) {
+    ++of.count;
+    of.bytes += bytes;
+    ++totals.copies;
+}
+
 thread_local int device_of_thread = 0;
 
 // MEZZO_SCHEDULE=N in the environment sets the order in which the threads of a block run. What the emulated device
@@ -100,7 +109,10 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
         emulation::tell({nullptr, "copy"});
         Engine::get().device_copy(to, values.data(), values.size());
     });
-    ++totals.copies;
+    count_copy(copied.pageable, bytes);
+    if (bytes <= pageable_limit) return;
+    Streams::get().finish(StreamKind::compute);
+    ++totals.host_syncs;
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
@@ -109,7 +121,7 @@ void copy_to_host(void* to, const void* from, std::size_t bytes) {
     require_no_capture("cudaMemcpyAsync to the host");
     Streams::get().finish(StreamKind::compute);
     Engine::get().device_copy(to, from, bytes);
-    ++totals.copies;
+    count_copy(copied.to_host, bytes);
     ++totals.host_syncs;
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
@@ -243,9 +255,10 @@ void pinned_free(void* memory) noexcept {
     delete[] static_cast<char*>(memory);
 }
 
-void copy_beside(void* to, const void* from, std::size_t bytes) {
+namespace {
+void copy_pinned(void* to, const void* from, std::size_t bytes, StreamKind kind) {
     if (bytes == 0) return;
-    refuse_in_capture("cuda: copy_beside", "copy from the host");
+    refuse_in_capture("cuda: copy from pinned memory", "copy from the host");
     require_no_capture("cudaMemcpyAsync from pinned memory");
     if (emulation::on_copy_beside) emulation::on_copy_beside(to, bytes, false);
     const auto count = [first = static_cast<const char*>(from), bytes](int readers) {
@@ -253,13 +266,24 @@ void copy_beside(void* to, const void* from, std::size_t bytes) {
         pinned_memory().readers(first, bytes) += readers;
     };
     count(1);
-    Streams::get().add(StreamKind::copy, [=] {
+    Streams::get().add(kind, [=] {
         Engine::get().device_copy(to, from, bytes);
         if (emulation::on_copy_beside) emulation::on_copy_beside(to, bytes, true);
         count(-1);
     });
-    ++totals.copies;
+    count_copy(copied.pinned, bytes);
 }
+}  // namespace
+
+void copy_beside(void* to, const void* from, std::size_t bytes) {
+    copy_pinned(to, from, bytes, StreamKind::copy);
+}
+void copy_from_pinned(void* to, const void* from, std::size_t bytes) {
+    CaptureOwner::require_own(current_device());
+    copy_pinned(to, from, bytes, StreamKind::compute);
+}
+
+HostCopies host_copies() { return copied; }
 
 Marker::Marker() : event_(new Point) {}
 Marker::~Marker() { delete &point_of(event_); }
