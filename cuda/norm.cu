@@ -138,12 +138,6 @@ template <class Team, class C> __global__ void norm_any_kernel(AnyArray<C> x, An
     }
 }
 
-// philox_half() for an index that is known when the kernel runs, without an array in memory.
-__device__ std::uint32_t half_at(const PhiloxWords& words, int i) {
-    const std::uint32_t low = i & 2 ? words.v[1] : words.v[0], high = i & 2 ? words.v[3] : words.v[2];
-    return (i & 4 ? high : low) >> ((i & 1) * 16) & 0xffffu;
-}
-
 // z = dropout(x + bias) + residual in any dtypes; a thread takes the eight elements of a Philox block.
 template <class C> __global__ void dropped_sum_kernel(AnyArray<C> x, AnyArray<C> bias, AnyArray<C> residual,
                                                       AnyArray<C> z, std::int64_t n, std::int64_t cols,
@@ -153,7 +147,7 @@ template <class C> __global__ void dropped_sum_kernel(AnyArray<C> x, AnyArray<C>
         for (std::int64_t i = block * 8; i < block * 8 + 8 && i < n; ++i) {
             C value = x.load(i);
             if (bias.p != nullptr) value += bias.load(i % cols);
-            const bool keep = half_at(words, static_cast<int>(i % 8)) >= dropping.threshold;
+            const bool keep = half_word(words, static_cast<int>(i % 8)) >= dropping.threshold;
             z.store(i, (keep ? value * scale : C(0)) + residual.load(i));
         }
     }

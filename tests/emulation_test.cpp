@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/mma.cuh"
@@ -327,4 +328,37 @@ TEST_CASE("emulator: launch sizes", "[emulation]") {
     REQUIRE(cuda::block_for(1) == 32);
     REQUIRE(cuda::block_for(33) == 64);
     REQUIRE(cuda::block_for(10000) == 256);
+}
+
+TEST_CASE("emulator: grids of a GPU with many multiprocessors", "[emulation]") {
+    const unsigned old = std::exchange(emulation::options.multiprocessors, 132u);
+    const unsigned wide = cuda::grid_for(1 << 30, 256), small = cuda::grid_for(1 << 30, 32);
+    const int told = cuda::device_info(0).multiprocessors;
+    emulation::options.multiprocessors = old;
+    CHECK(wide == 132 * 8);
+    CHECK(small == 132 * 32);
+    CHECK(told == 132);
+}
+
+TEST_CASE("emulator: sums of Tensor Cores, cut off and in another order", "[emulation]") {
+    const float one = std::ldexp(1.0f, -24), ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const auto sums = [&](float start, const float(&terms)[16]) {
+        const auto old = std::exchange(emulation::options.tensor_sums, emulation::TensorSums::in_order);
+        const float in_order = emulation::sum_of_products(start, terms, ones);
+        emulation::options.tensor_sums = emulation::TensorSums::truncated;
+        const float truncated = emulation::sum_of_products(start, terms, ones);
+        emulation::options.tensor_sums = old;
+        return std::vector<float>{in_order, truncated};
+    };
+    // Seven half units of 1 are three units; one at a time each is rounded away.
+    CHECK(sums(1, {one, one, one, one, one, one, one}) == std::vector<float>{1, 1 + 6 * one});
+    // Three quarters of a unit are rounded up, but cut to a half, and that to nothing.
+    CHECK(sums(1, {1.5f * one}) == std::vector<float>{1 + 2 * one, 1});
+    CHECK(sums(-1, {-1.5f * one}) == std::vector<float>{-1 - 2 * one, -1});
+    // The second group comes first: 2^24 has gone when 1 is added.
+    CHECK(sums(-16777216, {1, 0, 0, 0, 0, 0, 0, 0, 16777216, 1}) == std::vector<float>{2, 2});
+    CHECK(sums(16777216, {-16777216, 1, 0, 0, 0, 0, 0, 0, 1}) == std::vector<float>{2, 1});
+    CHECK(sums(INFINITY, {1}) == std::vector<float>{INFINITY, INFINITY});
+    CHECK(std::isnan(sums(INFINITY, {-INFINITY})[1]));
+    CHECK(sums(0, {}) == std::vector<float>{0, 0});
 }

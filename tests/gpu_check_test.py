@@ -15,12 +15,22 @@ import time
 
 ROOT, BUILD = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
-from gpu import build, parts, rehearsal  # noqa: E402
+from gpu import build, carry_out, make, parts, rehearsal  # noqa: E402
 
 failures = []
 
 # Stands for mezzo-tests, under a sanitizer too: what it does is chosen by the file of cases it is asked for.
 TESTS = """#!/bin/sh
+case "$*" in
+  *shape_test*--list*) printf 'odd, even\\nnone\\n'; exit 2 ;;
+  *dtype_test*--list*) printf 'one [1]\\n'; exit 1 ;;
+  *views_test*--list*) exit 0 ;;
+esac
+case "$1" in
+  "odd\\, even") printf 'test cases: 1 | 1 failed, launches %s\\n' "$CUDA_LAUNCH_BLOCKING"; exit 1 ;;
+  "one \\[1\\]") echo "All tests passed (1 assertion in 1 test case)"; exit 0 ;;
+  none) echo "All tests passed (1 assertion in 1 test case)"; exit 0 ;;
+esac
 case "$2" in
   "[#dtype_test]") kill -9 $$ ;;
   "[#shape_test]") printf 'test cases: 5 | 3 passed | 2 failed\\n'; exit 2 ;;
@@ -250,7 +260,7 @@ def stand_ins(folder):
 def test_run(folder):
     """Everything once, with planted faults: each is reported, and nothing else is."""
     stand_ins(folder)
-    run = gpu_check(folder, "--reuse", "--only", "tests,sample,benchmark,profile,search")
+    run = gpu_check(folder, "--reuse", "--only", "smoke,tests,sample,benchmark,profile,search", "--report", str(folder / "copy"))
     check("Traceback" not in run.stderr, run.stderr)
     check(run.returncode == 1, f"exit code {run.returncode} with failed tests\n{run.stdout[-2000:]}{run.stderr}")
     report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
@@ -258,6 +268,14 @@ def test_run(folder):
     outcomes = {pathlib.Path(r["file"]).stem: r["outcome"] for r in report["tests"] if r["outcome"] != "ok"}
     check(outcomes == {"dtype_test": "killed by signal 9", "shape_test": "exit code 2", "views_test": "found no CUDA device"},
           f"tests: {outcomes}")
+    cases = {(pathlib.Path(r["file"]).stem, r["case"]): r["outcome"] for r in report["cases"]}
+    check(cases == {("shape_test", "odd, even"): "exit code 1", ("shape_test", "none"): "ok", ("dtype_test", "one [1]"): "ok"},
+          f"failed files case by case: {cases}")
+    check("launches 1" in markdown and "2 of 2 cases ran alone, with blocking launches; failed: odd, even (exit code 1)" in markdown and
+          "dtype_test.cpp: 1 of 1 cases ran alone, with blocking launches; failed: none, so" in markdown, "cases in the report")
+    for name in ("report.json", "report.md", "results.jsonl"):
+        check((folder / "copy" / name).read_text(encoding="utf-8") == (folder / "out" / name).read_text(encoding="utf-8"), f"copy of {name}")
+    check([r["passed"] for r in report["smoke"]] == [4], "the smoke part")
     files = len(report["tests"])
     check(f"{4 * (files - 3) + 4} passed, 4 failed, 0 skipped" in markdown, "tests are not added up")
     rows = {(r["case"], r["precision"], r["side"]): r for r in report["benchmark"]}
@@ -297,55 +315,83 @@ def check_targets(report, markdown):
 
 
 def test_more(folder):
-    """A run that goes on from an earlier one: nothing again, one report, and what the budget has cut is run anew."""
+    """A run that goes on from an earlier one: nothing again but what another program is there for, and one report."""
     run = gpu_check(folder, "--reuse", "--only", "sample,search", "--budget", "30")
     report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
     check(len(report["left_out"]) == 1 and "bert_base128" in report["left_out"][0], f"left out: {report['left_out']}\n{run.stderr}")
-    write(folder / "out/mlp", "#!/bin/sh\necho a second time\n")
-    gpu_check(folder, "--more", "--only", "sample,search")
-    report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
-    check([r["output"] for r in report["sample"]] == ["trained\n"], "a part that was done is run again")
-    check({r["step"] for r in report["search"]} == {"recipe512", "recipe513", "bert_base128"} and not report["left_out"],
+    write(folder / "out/gemm_search", SEARCH + "# another program\n")
+    with (folder / "out/results.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"part": "cut off in the mid')
+    gpu_check(folder, "--more", "--reuse", "--only", "sample,search")
+    again = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
+    lines = [json.loads(line) for line in (folder / "out/results.jsonl").read_text(encoding="utf-8").split("\n") if line]
+    check({r["step"] for r in again["search"]} == {"recipe512", "recipe513", "bert_base128"} and not again["left_out"],
           "what was left out is not run")
-    cut = {"tests": [{"part": "a", "budget_spent": False}, {"part": "b", "budget_spent": False}, {"part": "b", "budget_spent": True}]}
-    check(parts.finished(cut) == {"tests": cut["tests"][:1]}, "a part that the budget has cut counts as done")
+    check([line["kind"] for line in lines].count("sample") == 1 and len(lines) == 1 + sum(parts.PRODUCTS.values()),
+          f"results: {[(line['part'], line['about'] if 'about' in line else '') for line in lines]}")
+    check(lines[0]["kind"] == "sample" and [r["output"] for r in again["sample"]] == ["trained\n"], "a part that was done is run again")
+    write(folder / "out/mlp", "#!/bin/sh\necho a second time\n")
+    gpu_check(folder, "--more", "--reuse", "--only", "sample,search")
+    again = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
+    check([r["output"] for r in again["sample"]] == ["a second time\n"], "a result of an earlier program stands")
+    write(folder / "out/mlp", "#!/bin/sh\necho trained\n")
 
 
 class Built(build.Plan):
-    """A plan of three sources and two programs, of which one source does not compile."""
+    """A plan of commands that are shell scripts."""
 
-    def __init__(self, args):
-        self.args, self.nvcc = args, "nvcc"
-        self.compiles, self.links = [], []
+    def __init__(self, folder, jobs=2):
+        folder.mkdir(exist_ok=True)
+        self.args = type("Args", (), {"out": folder, "jobs": jobs})
+        self.cxx, self.nvcc, self.compiles, self.links = ["true"], "true", [], []
 
     def add(self, program, *sources):
+        """sources: of the tree, each with the script that compiles it to $1."""
         objects = []
-        for source, works in sources:
+        for source, script in sources:
             objects.append(str(self.args.out / (source.replace("/", "_") + ".o")))
-            script = f"touch {objects[-1]}" if works else "echo no such header >&2; exit 1"
-            self.compiles.append(["sh", "-ec", script, "sh", "-c", source, "-o", objects[-1]])
-        self.links.append(["sh", "-ec", f"touch {self.args.out / program}", *objects, "-o", str(self.args.out / program)])
+            reads = 'if [ "$1" = -M ]; then echo "x.o: $2 meson_options.txt"; exit; fi; shift 3; '
+            self.compiles.append(["sh", "-ec", reads + script, "sh", "-c", source, "-o", objects[-1]])
+        words = " ".join(objects)
+        self.links.append(["sh", "-ec", f'for last; do :; done; cat {words} > "$last"', "sh", *objects, "-o", str(self.args.out / program)])
 
 
 def test_build(folder):
     """What does not compile costs the programs that need it, not the others, and no old program stands for it."""
-    args = type("Args", (), {"out": folder / "objects", "jobs": 2})
-    args.out.mkdir()
-    (args.out / "bench").write_text("old", encoding="utf-8")
-    plan = Built(args)
-    plan.add("mlp", ("samples/mlp.cpp", True))
-    plan.add("bench", ("tools/bench.cpp", True), ("tools/step_profile.cpp", False))
-    _, seconds, failed = plan.run()
+    plan = Built(folder / "objects")
+    (plan.args.out / "bench").write_text("old", encoding="utf-8")
+    compiles = f'echo >> {folder}/compiled; echo made > "$1"'
+    plan.add("mlp", ("samples/mlp.cpp", compiles))
+    plan.add("bench", ("tools/bench.cpp", compiles), ("tools/step_profile.cpp", "echo no such header >&2; exit 1"))
+
+    def build_all():
+        made = make.Make(plan)
+        check(made.headers() == [], "headers of sources that are there")
+        return made.run()
+
+    _, seconds, failed = build_all()
     check(set(failed) == {"bench"} and "no such header" in failed["bench"], f"not built: {failed}")
-    check((args.out / "mlp").exists() and not (args.out / "bench").exists(), "programs of a build with an error")
+    check((plan.args.out / "mlp").exists() and not (plan.args.out / "bench").exists(), "programs of a build with an error")
     check(set(seconds) == {"samples/mlp.cpp", "tools/bench.cpp", "tools/step_profile.cpp"}, "seconds of each source")
-    without = Built(args)
+    plan.compiles[-1] = [word.replace("echo no such header >&2; exit 1", compiles) for word in plan.compiles[-1]]
+    _, seconds, failed = build_all()
+    compiled = (folder / "compiled").read_text(encoding="utf-8").count("\n")
+    check(not failed and compiled == 3, f"a build that goes on: {failed}, {compiled} sources compiled")
+    (plan.args.out / "samples_mlp.cpp.o").write_text("cut off", encoding="utf-8")
+    (plan.args.out / "samples_mlp.cpp.o.stamp").write_text("", encoding="utf-8")
+    build_all()
+    check((plan.args.out / "mlp").read_text(encoding="utf-8") == "made\n", "an object that was not finished is linked")
+    ran = carry_out.Run(time.monotonic() + 9, carry_out.Results(), lambda line: None, ["bench"])
+    left_out = ran.all([parts.Part("a", "benchmark", 0, [parts.Command([str(plan.args.out / "bench")], 1, {})])])
+    check(left_out == ["a: bench was not built"], f"a part without its program: {left_out}")
+
+
+def test_optional(folder):
+    """A toolkit without CUPTI costs the profiles, not the program that makes them."""
+    plan = Built(folder / "optional")
     script = 'case "$*" in *MEZZO_NO_CUPTI*) exit 0;; esac; exit 1'
-    _, error = without.execute(["sh", "-ec", script, "sh", "-c", "tools/gpu_trace.cpp", "-o", "x"])
+    error, _ = make.Make(plan).try_command(["sh", "-ec", script, "sh", "-c", "tools/gpu_trace.cpp", "-o", "x"], "compile", 9)
     check(error == "", "a toolkit without CUPTI costs the program")
-    ran = parts.run_all([parts.Part("a", "benchmark", 0, [parts.Command([str(args.out / "bench")], 1, {})])], time.monotonic() + 9,
-                        lambda line: None, failed)
-    check(ran[1] == ["a: bench was not built"], f"a part without its program: {ran}")
 
 
 def test_sanitizers(folder):
@@ -367,24 +413,6 @@ def test_numbers(folder):
         check(not re.search(r"type=(int|float)\b", path.read_text(encoding="utf-8")), f"{path.name}: an option takes any number")
 
 
-def test_limits():
-    """A command ends at its limit or with the budget, with all that it has started; a part that does not fit is left out."""
-    hang = ["sh", "-c", "echo begun; sleep 30 & wait"]
-    said, written = [], []
-    start = time.monotonic()
-    results, left_out = parts.run_all(
-        [parts.Part("a", "tests", 0, [parts.Command(hang, 0.5, {"file": "a"})]),
-         parts.Part("b", "sanitizer", 100, [parts.Command(hang, 0.5, {"file": "b"})]),
-         parts.Part("c", "tests", 0.1, [parts.Command(hang, 100, {"file": "c"}), parts.Command(hang, 100, {"file": "d"})])],
-        start + 1.5, said.append, after_part=lambda results, left_out: written.append(len(results["tests"])))
-    check(time.monotonic() - start < 20, "processes beneath a command outlive it")
-    found = [(r["file"], r["exit_code"], r["budget_spent"], r["stdout"]) for r in results["tests"]]
-    check(found == [("a", None, False, "begun\n"), ("c", None, True, "begun\n"), ("d", None, True, "")], f"limits: {found}")
-    check(not results["sanitizer"] and len(left_out) == 1 and left_out[0].startswith("b: takes 100 s"), f"left out: {left_out}")
-    check(written == [1, 3], f"the report is written after each part: {written}")
-    check(any("left out: b" in line for line in said), "nothing is said of what is left out")
-
-
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test_plan(pathlib.Path(folder))
@@ -399,7 +427,7 @@ def main():
         test_more(pathlib.Path(folder))
         test_sanitizers(pathlib.Path(folder))
         test_build(pathlib.Path(folder))
-    test_limits()
+        test_optional(pathlib.Path(folder))
     print(f"{len(failures)} failures")
     sys.exit(1 if failures else 0)
 

@@ -111,6 +111,7 @@ cublasStatus_t check_vectors(cublasLtMatmulDesc_t op, const Problem& p) {
     const void* const vector = pointer_of(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     if ((has_bias(p.epilogue) || has_bias_grad(p.epilogue)) && vector == nullptr)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (p.epilogue == Epilogue::bgrad_b && p.batch > 1) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!has_aux(p.epilogue)) return CUBLAS_STATUS_SUCCESS;
     if (pointer_of(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER) == nullptr)
         return CUBLAS_STATUS_INVALID_VALUE;

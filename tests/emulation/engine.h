@@ -46,9 +46,16 @@ struct Site {
     std::string text() const { return std::string(file) + ":" + std::to_string(line); }
 };
 
+enum class TensorSums {
+    in_order,   // of mma.sync: term by term in float
+    truncated,  // groups of eight terms, the last group first, bits below the largest term's cut off
+};
+
 struct Options {
-    unsigned schedule = 0;    // 0 first in first out, 1 last in first out, else a random seed
-    unsigned grid_limit = 3;  // what cuda::grid_limit() says
+    unsigned schedule = 0;         // 0 first in first out, 1 last in first out, else a random seed
+    unsigned grid_limit = 3;       // what cuda::grid_limit() says
+    unsigned multiprocessors = 0;  // if not 0: grid_limit() is that of a GPU with so many
+    TensorSums tensor_sums = TensorSums::in_order;
     std::size_t max_static_shared = 48 << 10;          // bytes a block may declare
     std::size_t max_shared = 227 << 10;                // static + dynamic, sm_90
     std::size_t device_memory = std::size_t(4) << 30;  // bytes device_malloc gives in total

@@ -125,11 +125,11 @@ void sum_rows(const Problem& p, const Operands& o) {
     engine.close_device_memory();
 }
 
-// The sums of op(B)'s columns.
+// The sums of op(B)'s columns, in D's type.
 void sum_columns_of_b(const Problem& p, const Operands& o) {
     emulation::Engine& engine = emulation::Engine::get();
     engine.open_device_memory();
-    const Dtype dtype = bias_grad_type(p.d_type);
+    const Dtype dtype = p.d_type;
     for (std::int64_t j = 0; j < p.n; ++j) {
         double sum = fake_lt.bias_grad == FakeLt::BiasGrad::added ? load(o.bias_grad, dtype, j) : 0;
         const std::int64_t k = p.k - (fake_lt.bias_grad == FakeLt::BiasGrad::short_of_a_row);

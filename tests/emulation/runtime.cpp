@@ -1,6 +1,7 @@
 // cuda/runtime.h by the emulator: linked in place of cuda/runtime.cpp.
 #include "cuda/runtime.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -39,12 +40,28 @@ void count_copy(CopyCount& of, std::size_t bytes) {
 
 thread_local int device_of_thread = 0;
 
-// MEZZO_SCHEDULE=N in the environment sets the order in which the threads of a block run. What the emulated device
-// has proven must not lie beside the verdicts of the user's machine: the cache folder is used if it is named only.
+// A whole number in the environment. A typing error must not quietly switch off what a test was to show.
+void read_number(const char* name, unsigned& value) {
+    const char* const text = std::getenv(name);
+    if (text == nullptr) return;
+    char* end = nullptr;
+    value = unsigned(std::strtoul(text, &end, 10));
+    if (end != text && *end == 0) return;
+    std::fprintf(stderr, "%s: '%s' is no number\n", name, text);
+    std::abort();
+}
+
+// What the environment changes about the emulated device: MEZZO_SCHEDULE=N the order in which the threads of
+// a block run, MEZZO_MULTIPROCESSORS=N the sizes of grids (an H100 has 132), MEZZO_TRUNCATED_SUMS=1 how
+// mma.sync adds. What the emulated device has proven must not lie beside the verdicts of the user's machine:
+// the cache folder is used if it is named only.
 [[maybe_unused]] const bool environment_read = [] {
     setenv("MEZZO_CACHE", "off", 0);
-    if (const char* schedule = std::getenv("MEZZO_SCHEDULE"))
-        options.schedule = unsigned(std::strtoul(schedule, nullptr, 10));
+    unsigned truncated = 0;
+    read_number("MEZZO_SCHEDULE", options.schedule);
+    read_number("MEZZO_MULTIPROCESSORS", options.multiprocessors);
+    read_number("MEZZO_TRUNCATED_SUMS", truncated);
+    if (truncated != 0) options.tensor_sums = emulation::TensorSums::truncated;
     return true;
 }();
 
@@ -71,7 +88,7 @@ DeviceInfo device_info(int device) {
     DeviceInfo info{};
     std::snprintf(info.name, sizeof info.name, "%s", options.device_name);
     info.major = 9;
-    info.multiprocessors = 1;
+    info.multiprocessors = options.multiprocessors != 0 ? int(options.multiprocessors) : 1;
     info.total_memory = options.device_memory;
     info.l2_bytes = options.l2_bytes;
     return info;
@@ -313,7 +330,10 @@ void count_launch() {
 void check_launch() {}
 void clear_error() noexcept {}
 void allow_dynamic_shared(const void*, std::size_t) {}
-unsigned grid_limit(unsigned) { return options.grid_limit; }
+unsigned grid_limit(unsigned block) {
+    if (options.multiprocessors == 0) return options.grid_limit;
+    return options.multiprocessors * std::min(2048 / block, 32u);  // as cuda/runtime.cpp
+}
 
 }  // namespace mezzo::cuda
 

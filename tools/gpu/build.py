@@ -1,14 +1,11 @@
 """The build of tools/gpu_check: reads the lists of meson.build, and compiles and links with the compilers alone."""
-import concurrent.futures
 import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
-import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+from gpu.run import ROOT, output, run
+
 # Lists of tests/meson.build, and how their sources are compiled. A list of sources that are all in these needs no line here.
 TESTS = {"test_sources": ["-O1", "-Wno-psabi"], "device_test_sources": ["-O1"], "test_helpers": ["-O1"], "test_kernels": []}
 # The programs that are measured, and the lists of meson.build that each is made of.
@@ -87,14 +84,6 @@ def library(build_file):
             continue
         parts += [(name, source, ["-O2", *extra]) for source in re.findall(r"\w+", body) if source in found]
     return parts, unclear
-
-
-def output(*command):
-    """Standard output of a command, or nothing where it fails or is not there."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 class Plan:
@@ -180,40 +169,6 @@ class Plan:
     def refused_flags(self):
         """What the compiler says of flags that it does not know."""
         machine = {tuple(f for f in c if f.startswith(("-m", "-f"))) for c in self.compiles if c[0] == self.cxx[0]}
-        runs = [subprocess.run([*self.cxx, *flags, "-fsyntax-only", "-x", "c++", "/dev/null"], capture_output=True, text=True)
-                for flags in sorted(machine) if shutil.which(self.cxx[0])]
-        return [run.stderr.strip().split("\n")[0] for run in runs if run.returncode]
-
-    @staticmethod
-    def slow_first(command):
-        """Kernels, those of attention ahead of all, then by the size of the source."""
-        source = ROOT / command[command.index("-c") + 1]
-        return not source.name.endswith(".cu"), "attention" not in source.name, -source.stat().st_size
-
-    def execute(self, command):
-        """(seconds, what went wrong or nothing). A source that the toolkit may not fit is tried again without that part."""
-        start = time.monotonic()
-        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace")
-        source = command[command.index("-c") + 1] if "-c" in command else ""
-        if process.returncode and source in OPTIONAL:
-            process = subprocess.run([*command, OPTIONAL[source]], cwd=ROOT, capture_output=True, text=True, errors="replace")
-        error = f"{' '.join(command)}\n{process.stderr[-4000:]}" if process.returncode else ""
-        return time.monotonic() - start, error
-
-    def run(self):
-        """Compiles everything in parallel, the slow kernels first, then links what has all its objects. Gives the seconds it took,
-        those of each source, and what went wrong with which program."""
-        start, broken, seconds = time.monotonic(), {}, {}
-        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
-            compiles = sorted(self.compiles, key=self.slow_first)
-            for command, (took, error) in zip(compiles, pool.map(self.execute, compiles)):
-                seconds[command[command.index("-c") + 1]] = took
-                if error:
-                    broken[command[-1]] = error
-            for program in self.programs():
-                program.unlink(missing_ok=True)  # one of an earlier run would stand for this one
-            failed = {link[-1]: "\n".join(broken[o] for o in link if o in broken) for link in self.links}
-            whole = [link for link in self.links if not failed[link[-1]]]
-            for link, (_, error) in zip(whole, pool.map(self.execute, whole)):
-                failed[link[-1]] = error
-        return time.monotonic() - start, seconds, {pathlib.Path(p).name: error for p, error in failed.items() if error}
+        ended = [run([*self.cxx, *flags, "-fsyntax-only", "-x", "c++", "/dev/null"], 60)
+                 for flags in sorted(machine) if shutil.which(self.cxx[0])]
+        return [e["stderr"].strip().split("\n")[0] for e in ended if e["exit_code"] != 0]

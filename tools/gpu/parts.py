@@ -1,14 +1,9 @@
 """What tools/gpu_check runs once the programs are built: parts in the order of their importance, within a time budget."""
-import concurrent.futures
 import dataclasses
-import os
 import pathlib
 import shutil
-import signal
-import subprocess
-import time
 
-from gpu.build import ROOT
+from gpu.run import ROOT
 
 SANITIZERS = {
     "memcheck": [],
@@ -18,6 +13,7 @@ SANITIZERS = {
     "initcheck": [],
 }
 SANITIZER_EXIT = 99
+SMOKE = "tests/smoke_test.cpp"
 
 
 @dataclasses.dataclass
@@ -53,7 +49,7 @@ PLAIN = {name: MEZZO[name] for name in ("mezzo", "mezzo, options on")}
 BARE = {"mezzo": [], "PyTorch": []}
 PROFILED = {name: MEZZO[name] for name in ("mezzo, captured, options on", "mezzo, captured")}
 PRODUCTS = {"recipe512": 4, "recipe513": 4, "bert_base128": 12}  # of tools/gemm_search
-KINDS = ["tests", "sample", "benchmark", "profile", "search", "sanitizer"]
+KINDS = ["smoke", "tests", "sample", "benchmark", "profile", "search", "sanitizer"]
 
 
 def single(case):
@@ -67,15 +63,17 @@ class Command:
     words: list
     limit: float  # seconds
     about: dict   # what it is, for the report
+    environment: dict = dataclasses.field(default_factory=dict)  # beside gpu_check's own
 
 
 @dataclasses.dataclass
 class Part:
     name: str
     kind: str       # of KINDS
-    seconds: float  # that it may take: left out where less is left of the budget
+    seconds: float  # that it takes: left out where less is left of the budget
     commands: list
     jobs: int = 1   # commands at a time
+    within: float = float("inf")  # seconds after which its other commands are left out
 
 
 def find_sanitizer(toolkit):
@@ -87,6 +85,11 @@ def find_sanitizer(toolkit):
 def cases_of(program, source):
     """The command that runs the test cases of one file."""
     return [str(program), "-#", f"[#{pathlib.PurePosixPath(source).stem}]", "-w", "NoTests"]
+
+
+def smoke(args):
+    """What everything else needs, one case each."""
+    return Part("smoke", "smoke", 10, [Command(cases_of(args.out / "mezzo-tests", SMOKE), 60, {"file": SMOKE})])
 
 
 def tests(args, plan):
@@ -156,6 +159,7 @@ def parts(args, plan):
         return [sanitizer(args, plan, tool, found)] if found else []
 
     return [
+        smoke(args),
         tests(args, plan),
         Part("mlp --preset recipe", "sample", 5,
              [Command([str(args.out / "mlp"), "--preset", "recipe", "--device", "cuda"], 60, {})]),
@@ -189,62 +193,3 @@ def parts(args, plan):
         *bench("bert_base128", "tf32", PLAIN | EAGER, 15),
         *bench("bert_base512", "float16", COMPILED, 60, ", torch.compile"),
     ]
-
-
-def run_command(command, left):
-    """How it ended (exit code None: at its time limit, or with the budget if less was left), seconds and output. Ends the whole
-    process group then: some programs start others."""
-    if left <= 0:
-        return {**command.about, "exit_code": None, "budget_spent": True, "seconds": 0, "stdout": "", "stderr": ""}
-    start = time.monotonic()
-    process = subprocess.Popen(command.words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, errors="replace", start_new_session=True)
-    code = None
-    try:
-        out, err = process.communicate(timeout=min(command.limit, left))
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-    return {**command.about, "exit_code": code, "budget_spent": code is None and left < command.limit,
-            "seconds": time.monotonic() - start, "stdout": out, "stderr": err}
-
-
-def run_part(part, end):
-    """Results of the part's commands, none of which runs beyond `end`."""
-    with concurrent.futures.ThreadPoolExecutor(part.jobs) as pool:
-        return list(pool.map(lambda command: run_command(command, end - time.monotonic()), part.commands))
-
-
-def not_built(part, missing):
-    """The program that a part lacks, or nothing. missing: names of those that did not link."""
-    names = {pathlib.PurePosixPath(word).name for command in part.commands for word in command.words}
-    return ", ".join(sorted(names & set(missing)))
-
-
-def run_all(planned, end, say, missing=(), earlier=None, after_part=lambda results, left_out: None):
-    """Runs the parts until time.monotonic() reaches `end`; (results by kind, lines of what was left out). A part that lacks a
-    program is left out, and so is one that earlier results have; after_part sees what there is so far."""
-    results = {kind: list((earlier or {}).get(kind, [])) for kind in KINDS}
-    done = {result["part"] for kind in KINDS for result in results[kind]}
-    left_out = []
-    for part in [p for p in planned if p.name not in done]:
-        left = end - time.monotonic()
-        if lacking := not_built(part, missing):
-            left_out.append(f"{part.name}: {lacking} was not built")
-        elif left < part.seconds:
-            left_out.append(f"{part.name}: takes {part.seconds:.0f} s, {max(left, 0):.0f} s were left")
-        else:
-            start = time.monotonic()
-            results[part.kind] += [result | {"part": part.name} for result in run_part(part, end)]
-            say(f"{part.name}: {time.monotonic() - start:.0f} s")
-            after_part(results, left_out)
-            continue
-        say(f"left out: {left_out[-1]}")
-    return results, left_out
-
-
-def finished(results):
-    """The results of those parts that the budget has not cut short."""
-    cut = {result["part"] for kind in results for result in results[kind] if result["budget_spent"]}
-    return {kind: [result for result in results[kind] if result["part"] not in cut] for kind in results}

@@ -5,7 +5,7 @@ import pathlib
 import tempfile
 import time
 
-from gpu import parts, report, targets
+from gpu import carry_out, parts, report, targets
 
 WORK = [("copy to the device", 1.5), ("void mezzo::cuda::(anonymous namespace)::convert_kernel<mezzo::float16_t, float>(long)", 4.0),
         *[("nvjet_hsh_128x256_64x4_1x2_h_bz_TNT", 24.0)] * 8, ("void cublasLt::splitKreduce_kernel<32, 16, int>(int)", 2.0),
@@ -55,8 +55,9 @@ def faults(planned, files, complete):
         stand_in.chmod(0o755)
         for part in planned:
             part.commands = [parts.Command([str(stand_in), *c.words], c.limit, c.about) for c in part.commands]
-        results, left_out = parts.run_all(planned, time.monotonic() + 10000, lambda line: None)
-    made = report.make({"machine": "none"}, results, left_out, files)
+        results = carry_out.Results()
+        left_out = carry_out.Run(time.monotonic() + 10000, results, lambda line: None).all(planned)
+    made = report.make({"machine": "none"}, results.by_kind(), left_out, files)
     found = report.failures(made) + [f"left out: {line}" for line in left_out]
     for kind in parts.KINDS:
         commands = sum(len(part.commands) for part in planned if part.kind == kind)

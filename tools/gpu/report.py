@@ -5,23 +5,24 @@ import re
 from count import catch_counts
 from gpu import profile, roofline, targets
 from gpu.parts import SANITIZER_EXIT
+from gpu.run import ends
 
 COLUMNS = {"median_ms": "median ms", "min_ms": "least ms", "queued_ms": "ms, queued", "launches": "launches",
            "host_syncs": "host waits", "peak_device_mb": "peak MB"}
 FALLBACKS = ("gemm_fallbacks", "gemm_invalid", "gemm_last")  # matrix products that cuBLASLt did not compute
 UNJUDGED = ("ok", "time limit", "budget spent")
-LOG_END = 3000  # characters of a failed command's output
+LOG_ENDS = 8000  # characters of a failed command's output, half of them from its begin
 
 
-def end_of(result):
-    return (result["stdout"] + result["stderr"])[-LOG_END:]
+def ends_of(result):
+    return ends(result["stdout"] + result["stderr"], LOG_ENDS)
 
 
 def outcome(result):
     """How a command ended."""
     code = result["exit_code"]
     if code is None:
-        return "budget spent" if result["budget_spent"] else "time limit"
+        return "budget spent" if result["budget_spent"] else result["stopped"]
     return "ok" if code == 0 else f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -41,8 +42,14 @@ def test_row(result):
         ended = "printed no summary"
     passed, failed, skipped = counts or (0, 0, 0)
     good = ended == "ok"
-    return {"file": result["file"], "passed": passed, "failed": failed or int(not good), "skipped": skipped, "outcome": ended,
-            "seconds": result["seconds"], "log": "" if good else end_of(result)}
+    return {"file": result["file"], "passed": passed, "failed": failed or int(ended not in ("ok", "budget spent")), "skipped": skipped, "outcome": ended,
+            "seconds": result["seconds"], "log": "" if good else ends_of(result)}
+
+
+def case_row(result):
+    """One case of a failed file, in a process of its own."""
+    row = test_row(result)
+    return {"file": result["file"], "case": result["case"], **{key: row[key] for key in ("outcome", "seconds", "log")}}
 
 
 def sanitizer_row(result):
@@ -53,7 +60,7 @@ def sanitizer_row(result):
     if ended == "ok" and not summaries:
         ended = "printed no summary"
     return {"tool": result["tool"], "file": result["file"], "outcome": ended, "summary": "; ".join(summaries),
-            "seconds": result["seconds"], "log": "" if ended == "ok" else end_of(result)}
+            "seconds": result["seconds"], "log": "" if ended == "ok" else ends_of(result)}
 
 
 def benchmark_row(result):
@@ -64,7 +71,7 @@ def benchmark_row(result):
         counted = {key: measured[key] for key in FALLBACKS if key in measured}  # PyTorch has none
         return row | {"framework": measured["framework"]} | {key: measured[key] for key in (*COLUMNS, "steps")} | counted
     except (json.JSONDecodeError, KeyError, TypeError):
-        return row | {"outcome": without("numbers", result), "log": end_of(result)}
+        return row | {"outcome": without("numbers", result), "log": ends_of(result)}
 
 
 def add_ratios(rows):
@@ -96,7 +103,7 @@ def search_rows(results):
         found = [r for r in json_lines(result["stdout"]) if {"product", "best_us", "heuristic_us", "autotuned_us"} <= set(r)]
         rows += found
         if outcome(result) != "ok" or not found:
-            rows.append({"step": result["step"], "product": f"number {result['product']}", "best_us": 0, "log": end_of(result),
+            rows.append({"step": result["step"], "product": f"number {result['product']}", "best_us": 0, "log": ends_of(result),
                          "outcome": without("product", result)})
     return rows
 
@@ -106,7 +113,7 @@ def profile_row(result, rows, rate):
     row = {key: result[key] for key in ("case", "precision", "side")}
     measured = next((m["profile"] for m in json_lines(result["stdout"]) if m.get("profile", {}).get("work")), None)
     if measured is None:
-        return row | {"outcome": without("profile", result), "log": end_of(result)}
+        return row | {"outcome": without("profile", result), "log": ends_of(result)}
     untraced = targets.of(rows, *row.values())
     return row | profile.summary(measured, 1e3 * untraced["median_ms"] if untraced else None) | {
         "roofline": roofline.explain(row["case"], row["precision"], measured["work"], rate), "work": measured["work"]}
@@ -118,7 +125,8 @@ def make(machine, results, left_out, planned):
     groups = list(dict.fromkeys((r["case"], r["precision"]) for r in rows))
     rows.sort(key=lambda r: groups.index((r["case"], r["precision"])))
     rate = roofline.rates(rows)
-    made = {"machine": machine, "rates": rate, "tests": [test_row(r) for r in results["tests"]],
+    made = {"machine": machine, "rates": rate, "smoke": [test_row(r) for r in results["smoke"]],
+            "cases": [case_row(r) for r in results["cases"]], "tests": [test_row(r) for r in results["tests"]],
             "sanitizer": [sanitizer_row(r) for r in results["sanitizer"]],
             "sample": [{"outcome": outcome(r), "output": r["stdout"] + r["stderr"]} for r in results["sample"]],
             "benchmark": rows, "search": search_rows(results["search"]),
@@ -128,7 +136,7 @@ def make(machine, results, left_out, planned):
 
 def failures(report):
     """One line each. No failures are a sanitizer that met its time limit, a benchmark that met the budget, and PyTorch's."""
-    lines = [f"tests: {r['file']}: {r['outcome']}" for r in report["tests"] if r["failed"]]
+    lines = [f"{key}: {r['file']}: {r['outcome']}" for key in ("smoke", "tests") for r in report[key] if r["failed"]]
     lines += [f"{r['tool']}: {r['file']}: {r['outcome']}" for r in report["sanitizer"] if r["outcome"] not in UNJUDGED]
     lines += [f"sample: {r['outcome']}" for r in report["sample"] if r["outcome"] != "ok"]
     lines += [f"{key}: {', '.join(r[k] for k in ('step', 'product', 'case', 'side') if k in r)}: {r['outcome']}"
@@ -161,6 +169,18 @@ def sanitizer_table(rows):
     cell = {(r["file"], r["tool"]): r["outcome"] + (f" ({r['summary']})" if r["outcome"] == "errors" else "") for r in rows}
     return table(["file", *tools], [[file, *(cell.get((file, tool), "") for tool in tools)]
                                     for file in dict.fromkeys(r["file"] for r in rows)])
+
+
+def case_lines(rows):
+    """Which cases of the failed files fail on their own."""
+    lines = []
+    for file in dict.fromkeys(r["file"] for r in rows):
+        own = [r for r in rows if r["file"] == file]
+        ran = [r for r in own if r["outcome"] != "budget spent"]
+        told = "; ".join(f"{r['case']} ({r['outcome']})" for r in ran if r["outcome"] != "ok")
+        told = told or ("none, so the failure needs several cases in one process" if ran == own else "none so far")
+        lines.append(f"- {file}: {len(ran)} of {len(own)} cases ran alone, with blocking launches; failed: {told}")
+    return ["## Failed files, case by case", "", *lines, ""] if lines else []
 
 
 def target_table(rows):
@@ -206,12 +226,15 @@ def profile_lines(row):
 
 def markdown(report):
     note = "Per step. The median and the least are of steps whose end the host awaits; queued is the mean without waiting."
-    total = [sum(r[key] for r in report["tests"]) for key in ("passed", "failed", "skipped")]
+    def total(kind):
+        passed, bad, skipped = (sum(r[key] for r in report[kind]) for key in ("passed", "failed", "skipped"))
+        return f"{passed} passed, {bad} failed, {skipped} skipped"
+
     lines = ["# GPU check", "", *(f"- {key}: {', '.join(value) if isinstance(value, dict) else value}"
                                     for key, value in report["machine"].items()), "",
-             f"{total[0]} passed, {total[1]} failed, {total[2]} skipped", ""]
+             *([f"Smoke part: {total('smoke')}", ""] if report["smoke"] else []), total("tests"), ""]
     lines += [*(f"- FAILED: {line}" for line in failures(report)), *(f"- left out: {line}" for line in report["left_out"]), ""]
-    lines += ["## Targets", "", *target_table(report["targets"])]
+    lines += [*case_lines(report["cases"]), "## Targets", "", *target_table(report["targets"])]
     lines += ["## Benchmark", "", note, "", *benchmark_table(report["benchmark"])]
     if report["rates"]:
         told = [f"{name} {rate / 1e12:.{2 if name == 'memory' else 0}f} {'TB/s' if name == 'memory' else 'TFLOP/s'}"
@@ -225,7 +248,7 @@ def markdown(report):
         lines += ["## compute-sanitizer", "", *sanitizer_table(report["sanitizer"])]
     for sample in report["sample"]:
         lines += ["## samples/mlp --preset recipe", "", "```", sample["output"].rstrip(), "```", ""]
-    logs = [(key, r) for key in ("tests", "sanitizer", "benchmark", "search", "profile") for r in report[key] if r.get("log")]
+    logs = [(key, r) for key in ("smoke", "cases", "tests", "sanitizer", "benchmark", "search", "profile") for r in report[key] if r.get("log")]
     for key, row in logs:
         what = [row.get(name) for name in ("case", "precision", "side", "tool", "file", "step", "product") if name in row]
         lines += [f"## {key}: {', '.join(what)}: {row['outcome']}", "", "```", row["log"].rstrip(), "```", ""]

@@ -84,6 +84,7 @@ def products(found, name, step, key):
 
 def suite(rows, files):
     target = "test suite passes on the GPU"
+    rows = [r for r in rows if r.get("outcome") != "budget spent"]
     if not rows:
         return line(target, "", None, SUITE_PROBLEM)
     failed = [r["file"] for r in rows if r["failed"]]
