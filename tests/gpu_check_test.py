@@ -171,6 +171,10 @@ def test_commands(folder):
             here -= {"-DMEZZO_HAVE_CUDA"} - there
             there -= {"-DMEZZO_HAVE_PNG", "-DMEZZO_HAVE_JPEG"}  # libraries that a bare machine lacks
             check(there == here, f"{source}: {what}: {sorted(here)}, meson.build has {sorted(there)}")
+    nvcc = re.search(r"nvcc_args = \[(.*?)\]", (ROOT / "meson.build").read_text(encoding="utf-8"), re.S).group(1)
+    wanted = {flag for flag in re.findall(r"'([^']*)'", nvcc) if flag.startswith(("-std", "-O", "-D"))}
+    for command in plan.compiles:
+        check(command[0] != plan.nvcc or wanted <= set(command), f"{command[-1]}: nvcc has not all of {sorted(wanted)}")
     for name, sources in (plan.library_lists | plan.test_lists | {"samples": ["samples/mlp.cpp"]}).items():
         command = next((planned[k] for k in planned if k[0] == sources[0]), None)
         if command is None or name == "cuda_vendor_sources":  # those need a toolkit's headers
