@@ -107,6 +107,8 @@ class Make:
         kept.unlink(missing_ok=True)
         part = f"{target}.part" + target.suffix
         error, _ = self.try_command([*command[:-1], part], kind, limit)
+        if not error and not pathlib.Path(part).exists():
+            error = f"{' '.join(command)}\nhas made no file\n"
         if not error:
             pathlib.Path(part).replace(target)
             kept.write_text(stamp, encoding="utf-8")

@@ -13,6 +13,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUTPUT_LIMIT = 64 << 20  # bytes that a program may print
 KEPT = 8 << 20           # characters of them for the results, from both ends; the file of the log has all
+LEAST = 5                # seconds that every program gets
 UNKILLABLE = 5           # seconds until a killed process that waits for a driver is left alone
 
 MARK = "MEZZO_GPU_CHECK_COMMAND"  # a variable by which children are known that have left their session
@@ -133,7 +134,7 @@ class Patience:
         self.hangs = {}
 
     def limit(self, kind, seconds):
-        return max(seconds / 3**self.hangs.get(kind, 0), min(seconds, 5))
+        return max(seconds / 3**self.hangs.get(kind, 0), min(seconds, LEAST))
 
     def saw(self, kind, hung):
         with lock:
