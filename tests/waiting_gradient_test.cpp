@@ -26,7 +26,7 @@ const Row taking_row = RowOf<Taking>{
     }}.erased();
 Tensor taking(const Tensor& x, bool alone) {
     const Tensor y = alias(x);
-    if (grad_enabled()) record(taking_row, Tensors{x}, AttributesRef(Taking{alone}), {y});
+    if (grad_enabled()) record(taking_row, Tensors{x}, AttributesRef(Taking{alone}), Out(&y, 1));
     return y;
 }
 
