@@ -167,7 +167,7 @@ TEST_CASE("gemm epilogue: a bias added after rounding to 16 bit is refused", "[c
     fake_lt.rounding_bias = 100;  // every algorithm: the bias is where the product adds to
     cuda::clear_gemm_plans();
     CHECK(x.run() == Epilogue::none);
-    CHECK(!fake_lt.last_problem.beta_is_zero);
+    CHECK(fake_lt.last_operands.beta == 1);
     check_sums(x);
     fake_lt.no_algorithm = true;
     cuda::clear_gemm_plans();
