@@ -92,7 +92,7 @@ def gpu_check(folder, *options):
     environment.pop("CXX", None)
     command = [sys.executable, str(ROOT / "tools/gpu_check"), "--out", str(folder / "out"), "--toolkit", str(folder / "toolkit"),
                "--torch", str(folder / "tools/python"), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
 
 
 def test_plan(folder):
