@@ -229,8 +229,8 @@ def test_bench(bench):
 def test_steps(bench):
     """The model has a line for each kernel that the recipe's step launches, and each of its lines a kernel."""
     for precision in ("float16", "float32"):
-        for switches in ([], ["--branches"], ["--fuse-bias-gradients"], ["--fuse-layers"], ["--fuse-layers", "--relu-masks"]):
-            options = ["--fast-paths", "off", *switches]
+        alone = ([], ["--branches"], ["--fuse-bias-gradients"], ["--fuse-layers"], ["--fuse-layers", "--relu-masks"])
+        for options in (["--fast-paths", "automatic"], *(["--fast-paths", "off", *switches] for switches in alone)):
             command = [bench, "--case", "recipe513", "--divide", "64", "--device", "cuda", "--precision", precision, "--capture",
                        "--profile", "3", *options]
             run = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -250,7 +250,7 @@ def test_steps(bench):
                     check(lines[at].flops == 2 * m * n * k, f"{lines[at].what} has {lines[at].flops} FLOPs, not those of {m}x{n}x{k}")
             relu = [sum(1 for at in taken if at is not None and lines[at].what == what)
                     for what in ("gradient of ReLU", "gradient of ReLU and bias", "mask of ReLU")]
-            fused, masks = any("fuse" in option for option in options), "--relu-masks" in options
+            fused, masks = any("fuse" in option or option == "automatic" for option in options), "--relu-masks" in options
             check(relu == [0 if fused else 2, 2 if fused else 0, 2 if masks else 0], f"{precision} {options}: ReLU: {relu}")
 
 

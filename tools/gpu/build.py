@@ -9,7 +9,7 @@ from gpu.run import ROOT, output, run
 # Lists of tests/meson.build, and how their sources are compiled. A list of sources that are all in these needs no line here.
 TESTS = {"test_sources": ["-O1", "-Wno-psabi"], "device_test_sources": ["-O1"], "test_helpers": ["-O1"], "test_kernels": []}
 # The programs that are measured, and the lists of meson.build that each is made of.
-PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"]}
+PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"], "mezzo_info": ["info_sources"]}
 TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
 # Lists without which there is no library, whatever the build file has made of their names.
 NEEDED = {"core_sources", "kernel_sources", "autograd_sources", "ops_sources", "cpu_sources", "registry_sources", "user_sources", "image_sources", "cuda_sources",
