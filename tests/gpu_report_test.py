@@ -57,7 +57,13 @@ def test_figures():
     near(own["::activation_grad_kernel"], 6 * wide, "its gradient reads two matrices and writes one")
     near(own["::column_sum_kernel"], 12 * 3 * tokens * hidden * 2, "sums for query, key and value")
     near(own["::add_parts_kernel"], 25 * 3 * 257 * hidden * 4, "256 parts and the result")
-    kernels = {"epilogue_kernel<mezzo::bfloat16_t, 8>(Pass<mezzo::bfloat16_t>)": "erf GELU behind products",
+    near(own["::norm_kernel"], tokens * hidden * (24 * (2 + 4 + 4 + 4 + 2) + 4 + 4 + 2), "x, residual, sum, result and its copy")
+    near(own["::norm_grad_kernel"], tokens * hidden * (24 * (4 + 4 + 2 + 4) + 12), "gradients of x and residual from two matrices")
+    single = {line.pattern: line.bytes for line in roofline.bert(16, 128, "float32")}
+    near(single["::norm_kernel"], tokens * hidden * (24 * 16 + 8), "float32 needs no copy")
+    kernels = {"norm_kernel<mezzo::WarpTeam, 8, float>(int)": "norms with dropout and residual",
+               "norm_grad_kernel<mezzo::BlockTeam, float>(int)": "gradients of norms",
+               "epilogue_kernel<mezzo::bfloat16_t, 8>(Pass<mezzo::bfloat16_t>)": "erf GELU behind products",
                "activation_grad_kernel<mezzo::bfloat16_t, 8, Values, gelu_grad>(int)": "gradient of GELU and bias",
                "column_sum_kernel<mezzo::bfloat16_t, 8>(int)": "bias gradients",
                "add_parts_kernel(float const*, long, int, long, SumTargets)": "sums of the norms' gradients"}
@@ -125,8 +131,8 @@ def test_explain():
     unknown = roofline.explain("recipe512", "float16", [{"name": names[2], "us": 10.0}], {"memory": 4e12})
     check([(r["floor_us"], r["bound"]) for r in unknown] == [(None, "rate of float16 not measured"), (0.0, "")], f"no rate: {unknown}")
     bert = [{"name": f"void mezzo::cuda::{name}", "us": 5.0}
-            for name in ("norm_kernel<Source, float>(Source, float*)", "map_flat_kernel<float, 3, mezzo::functors::mul>(int)")]
-    check(roofline.explain("bert_base128", "float16", bert, {})[0]["line"] == "without a model", "LayerNorm is no bookkeeping")
+            for name in ("attention_kernel<float, 2>(int)", "map_flat_kernel<float, 3, mezzo::functors::mul>(int)")]
+    check(roofline.explain("bert_base128", "float16", bert, {})[0]["line"] == "without a model", "attention is no bookkeeping")
     small = [{"name": f"void mezzo::cuda::{name}<float>(float const*)", "us": 2.0}
              for name in ("reduce_parts_kernel", "update_scale_kernel")]
     rows = roofline.explain("recipe512", "float16", small, {})

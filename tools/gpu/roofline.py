@@ -75,7 +75,7 @@ def bert_parameters(layers, hidden, vocabulary, positions=512, labels=2):
 
 
 def bert(batch, length, precision, layers=12, hidden=768, vocabulary=30522):
-    """BERT with a classifier: products, optimizer, GELU, gradients of biases and norms; other kernels are listed without a floor."""
+    """BERT with a classifier: products, optimizer, GELU, norms, gradients of biases; other kernels are listed without a floor."""
     mixed = precision in ("float16", "bfloat16")
     item, tokens = 2 if mixed else 4, batch * length
     encoder = layers * 12 * hidden * hidden
@@ -84,13 +84,19 @@ def bert(batch, length, precision, layers=12, hidden=768, vocabulary=30522):
     cells = layers * tokens * hidden * ((1 + 3) + (1 + 1) + (1 + 4) + (4 + 1))
     products = Line("products of the layers", PRODUCT, 6 * tokens * encoder, 3 * cells * item + encoder * (2 * item + 4),
                     pooled=True)
-    wide, norms = layers * tokens * 4 * hidden, 2 * layers + 1
+    wide, norms, copy = layers * tokens * 4 * hidden, 2 * layers + 1, 2 if mixed else 0
     own = [
         # reads what the product has left and writes the activation's result
         Line("erf GELU behind products", r"::epilogue_kernel", bytes=2 * item * wide, pooled=True),
         Line("gradient of GELU and bias", r"::activation_grad_kernel", bytes=3 * item * wide, pooled=True),
         # of query, key and value; those of the other biases come with the gradients of GELU and of the norms
         Line("bias gradients", r"::column_sum_kernel", bytes=item * layers * tokens * 3 * hidden, pooled=True),
+        # read x and the residual, write their sum, the result and, in 16 bit, the result once more; the embeddings' has neither
+        # residual nor sum
+        Line("norms with dropout and residual", r"::norm_kernel",
+             bytes=tokens * hidden * (2 * layers * (item + 12 + copy) + 8 + copy), pooled=True),
+        # read the gradient and the sum, write the gradients of x and of the residual
+        Line("gradients of norms", r"::norm_grad_kernel", bytes=tokens * hidden * (2 * layers * (12 + item) + 12), pooled=True),
         # a part per 8 rows, of weight, bias and the bias before the norm
         Line("sums of the norms' gradients", r"::add_parts_kernel", bytes=norms * 3 * hidden * 4 * (tokens / 8 + 1), pooled=True),
     ]
