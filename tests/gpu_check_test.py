@@ -257,7 +257,8 @@ def test_options():
 def stand_ins(folder):
     write(folder / "tools/nvidia-smi", "#!/bin/sh\necho 'Stand-in, 9.0'\n")
     write(folder / "tools/python", PYTHON)
-    for name, script in {"mezzo-tests": TESTS, "bench": BENCH, "gemm_search": SEARCH, "mlp": "#!/bin/sh\necho trained\n"}.items():
+    for name, script in {"mezzo-tests": TESTS, "bench": BENCH, "gemm_search": SEARCH, "mlp": "#!/bin/sh\necho trained\n",
+                         "mezzo_info": "#!/bin/sh\n"}.items():
         write(folder / "out" / name, script)
 
 
