@@ -68,8 +68,14 @@ TEST_CASE("autocast: presets run the model in 16 bit wherever its input comes fr
         layer.to(device);
         optim::SGD optimizer(layer.parameters(), {.lr = 0.1});
         amp::Handle handle = amp::initialize(layer, optimizer, {.opt_level = "O1"});
-        const auto moved = [&](const Tensor& x) { return layer(x.to(device)); };
-        CHECK(handle.forward(moved, ones({1, 2})).dtype() == float16);
+        Dtype computed = float32;
+        const auto moved = [&](const Tensor& x) {
+            const Tensor y = layer(x.to(device));
+            computed = y.dtype();
+            return y;
+        };
+        CHECK(handle.forward(moved, ones({1, 2})).dtype() == float32);
+        CHECK(computed == float16);
     }
 }
 

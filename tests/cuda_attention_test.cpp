@@ -27,7 +27,8 @@ struct Flash {
     explicit Flash(bool on) { set_flash_attention(on); }
     Flash(const Flash&) = delete;
     Flash& operator=(const Flash&) = delete;
-    ~Flash() { set_flash_attention(false); }
+    ~Flash() { set_flash_attention(before); }
+    const FastPath before = flash_attention();
 };
 
 // Where a query may look, besides causality. none: anywhere; padding: not at the last keys of the second

@@ -30,7 +30,8 @@ template <class F> std::vector<double> gradient_at(double shift, Device device, 
 
 struct Flash {
     explicit Flash(bool on) { set_flash_attention(on); }
-    ~Flash() { set_flash_attention(false); }
+    ~Flash() { set_flash_attention(before); }
+    const FastPath before = flash_attention();
 };
 
 }  // namespace
