@@ -1,10 +1,12 @@
 // Gradients of layer_norm, rms_norm and dropout_add_layer_norm. g and x are read once. A block adds up the
 // gradients of weight and bias over its rows in registers and leaves one part of each sum, at most a quarter
-// of a value per element of x; a second launch adds the parts in order. Which rows a block takes depends on
-// the shape and the device only, so the sums are the same every time.
+// of a value per element of x. The last block of a group adds up the group's parts, and the last of those the
+// groups', both in order. Which rows a block takes depends on the shape and the device only, so the sums are
+// the same every time.
 #include "cuda/kernels.h"
 #include "cuda/norm.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/ticket.cuh"
 
 namespace mezzo::cuda {
 namespace {
@@ -76,12 +78,49 @@ template <class Team, int sums> __device__ void store_parts(float (&total)[sums]
     }
 }
 
+// Where the sums over rows go: one vector each.
+struct SumTargets {
+    AnyArray<float> out[3];
+};
+
+// The parts of all blocks, [blocks][wanted][cols], and who adds them up. There is a ticket for the groups, and
+// one for the blocks of each group.
+struct Parts {
+    float* data;
+    unsigned* tickets;
+    int wanted, group;  // sums; blocks of a group
+    std::int64_t cols;
+
+    __device__ float* of_block(unsigned block) const { return data + std::int64_t(block) * wanted * cols; }
+    // The sum of element j over `count` parts, `step` blocks apart from each other.
+    __device__ float sum(unsigned first, unsigned step, unsigned count, std::int64_t j) const {
+        float total = of_block(first)[j];
+        for (unsigned i = 1; i < count; ++i) total += of_block(first + i * step)[j];
+        return total;
+    }
+};
+
+// Called by all threads of all blocks when the parts are stored.
+__device__ void add_parts(const Parts& parts, const SumTargets& targets) {
+    const unsigned group = unsigned(parts.group), groups = (gridDim.x + group - 1) / group;
+    const unsigned own = blockIdx.x / group, first = own * group;
+    const unsigned count = first + group < gridDim.x ? group : gridDim.x - first;
+    if (!last_of(parts.tickets + 1 + own, count)) return;
+    const std::int64_t all = parts.wanted * parts.cols;
+    for (std::int64_t j = threadIdx.x; j < all; j += blockDim.x)
+        parts.of_block(first)[j] = parts.sum(first, 1, count, j);
+    if (!last_of(parts.tickets, groups)) return;
+    for (std::int64_t j = threadIdx.x; j < all; j += blockDim.x)
+        targets.out[j / parts.cols].store(j % parts.cols, parts.sum(0, group, groups, j));
+}
+
 // With h = (x - mean) rstd and c = g weight: dx = rstd (c - mean(c) - h mean(c h)), without mean(c) for
 // rms_norm.
 template <class Team, class G, class X, class Result>
-__global__ __launch_bounds__(longest_block, 1) void norm_grad_kernel(const G* g, const X* x, Result result,
-                                                                     NormGradArgs<float> a, float* parts,
-                                                                     int wanted) {
+__global__ __launch_bounds__(longest_block,
+                             1) void norm_grad_kernel(const G* g, const X* x, Result result,
+                                                      NormGradArgs<float> a, Parts parts,
+                                                      const MEZZO_GRID_CONSTANT SumTargets targets) {
     float total[Result::sums][grad_packs][pack] = {};
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         const float mean = a.mean_of(row), rstd = a.rstd_of(row);
@@ -116,40 +155,15 @@ __global__ __launch_bounds__(longest_block, 1) void norm_grad_kernel(const G* g,
                 for (int k = 0; k < pack; ++k) total[2][p][k] += gradient[p][k];
         }
     }
-    store_parts<Team>(total, parts, wanted, a.cols);
+    store_parts<Team>(total, parts.data, parts.wanted, a.cols);
+    add_parts(parts, targets);
 }
 
-// Where the sums over rows go: one vector each.
-struct SumTargets {
-    AnyArray<float> out[3];
-};
-
-// Columns of a block of add_parts_kernel: 32 bytes of a part, the least that memory delivers, so that narrow
-// rows fill the device, too.
-constexpr int tile_columns = 8;
-
-// A block takes tile_columns columns of the sums number blockIdx.y; its threads share the parts.
-__global__ void add_parts_kernel(const float* parts, std::int64_t count, int wanted, std::int64_t cols,
-                                 const MEZZO_GRID_CONSTANT SumTargets targets) {
-    constexpr int warps = int(rows_block) / 32, rows = int(rows_block) / tile_columns;
-    MEZZO_SHARED(float, of_warps, [warps][tile_columns]);
-    const int lane = int(threadIdx.x) % tile_columns, row = int(threadIdx.x) / tile_columns,
-              s = int(blockIdx.y);
-    for (std::int64_t first = std::int64_t(blockIdx.x) * tile_columns; first < cols;
-         first += std::int64_t(gridDim.x) * tile_columns) {
-        const std::int64_t column = first + lane;
-        float sum = 0;
-        if (column < cols)
-            for (std::int64_t i = row; i < count; i += rows) sum += parts[(i * wanted + s) * cols + column];
-        for (int distance = tile_columns; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
-        if (threadIdx.x % 32 < tile_columns) of_warps[threadIdx.x / 32][lane] = sum;
-        __syncthreads();
-        if (row == 0 && column < cols) {
-            for (int w = 1; w < warps; ++w) sum += of_warps[w][lane];
-            targets.out[s].store(column, sum);
-        }
-        __syncthreads();
-    }
+// Blocks of a group, so that the last of a group adds up about as many parts as there are groups.
+int group_of(unsigned blocks) {
+    int group = 1;
+    while (unsigned(group) * unsigned(group) < blocks) group *= 2;
+    return group;
 }
 
 template <class G, class X, class Result> bool norm_grad_packs(const Tensor& g, const Tensor& x,
@@ -161,15 +175,14 @@ template <class G, class X, class Result> bool norm_grad_packs(const Tensor& g, 
     // A block takes eight rows at once, or four one after the other, so that parts are a fraction of x.
     const std::int64_t rows_per_block = warp ? rows_block / 32 : 4;
     const unsigned grid = grid_for((a.rows + rows_per_block - 1) / rows_per_block * block, block);
-    const Scratch parts(x.device(), std::int64_t(grid) * wanted * a.cols * 4);
-    launch(warp ? norm_grad_kernel<WarpTeam, G, X, Result> : norm_grad_kernel<BlockTeam, G, X, Result>, grid,
-           block, 0, static_cast<const G*>(raw(g)), static_cast<const X*>(raw(x)), result, a,
-           parts.as<float>(), wanted);
+    const Scratch memory(x.device(), std::int64_t(grid) * wanted * a.cols * 4);
+    const int group = group_of(grid);
+    const Tickets tickets(1 + int(grid) / group + 1);
     SumTargets targets{};
     for (int i = 0; i < wanted; ++i) targets.out[i] = any_of<float>(sums[static_cast<std::size_t>(i)]);
-    launch(add_parts_kernel,
-           {grid_for((a.cols + tile_columns - 1) / tile_columns, 1), static_cast<unsigned>(wanted)},
-           rows_block, 0, parts.as<float>(), std::int64_t(grid), wanted, a.cols, targets);
+    launch(warp ? norm_grad_kernel<WarpTeam, G, X, Result> : norm_grad_kernel<BlockTeam, G, X, Result>, grid,
+           block, 0, static_cast<const G*>(raw(g)), static_cast<const X*>(raw(x)), result, a,
+           Parts{memory.as<float>(), tickets.get(), wanted, group, a.cols}, targets);
     return true;
 }
 

@@ -56,17 +56,17 @@ def test_figures():
     near(own["::epilogue_kernel"], 4 * wide, "GELU reads and writes 2 bytes per element")
     near(own["::activation_grad_kernel"], 6 * wide, "its gradient reads two matrices and writes one")
     near(own["::column_sum_kernel"], 12 * 3 * tokens * hidden * 2, "sums for query, key and value")
-    near(own["::add_parts_kernel"], 25 * 3 * 257 * hidden * 4, "256 parts and the result")
     near(own["::norm_kernel"], tokens * hidden * (24 * (2 + 4 + 4 + 4 + 2) + 4 + 4 + 2), "x, residual, sum, result and its copy")
-    near(own["::norm_grad_kernel"], tokens * hidden * (24 * (4 + 4 + 2 + 4) + 12), "gradients of x and residual from two matrices")
+    parts = 25 * 3 * (2 * 256 + 1) * hidden * 4
+    near(own["::norm_grad_kernel"], tokens * hidden * (24 * (4 + 4 + 2 + 4) + 12) + parts,
+         "gradients of x and residual from two matrices, and 256 parts of three sums")
     single = {line.pattern: line.bytes for line in roofline.bert(16, 128, "float32")}
     near(single["::norm_kernel"], tokens * hidden * (24 * 16 + 8), "float32 needs no copy")
     kernels = {"norm_kernel<mezzo::WarpTeam, 8, float>(int)": "norms with dropout and residual",
                "norm_grad_kernel<mezzo::BlockTeam, float>(int)": "gradients of norms",
                "epilogue_kernel<mezzo::bfloat16_t, 8>(Pass<mezzo::bfloat16_t>)": "erf GELU behind products",
                "activation_grad_kernel<mezzo::bfloat16_t, 8, Values, gelu_grad>(int)": "gradient of GELU and bias",
-               "column_sum_kernel<mezzo::bfloat16_t, 8>(int)": "bias gradients",
-               "add_parts_kernel(float const*, long, int, long, SumTargets)": "sums of the norms' gradients"}
+               "column_sum_kernel<mezzo::bfloat16_t, 8>(int)": "bias gradients"}
     for name, line in kernels.items():
         work = [{"name": "void mezzo::cuda::(anonymous namespace)::" + name, "us": 9.0}]
         rows = roofline.explain("bert_base128", "float16", work, {"memory": 3.35e12})

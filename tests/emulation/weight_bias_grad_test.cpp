@@ -217,7 +217,7 @@ TEST_CASE("weight and bias gradient: what it is not for is refused", "[cuda][gem
 TEST_CASE("weight and bias gradient: accumulated in training", "[cuda][linear][emulation]") {
     const Clock clock;
     const bool tuned = GENERATE(true, false);
-    cuda::set_gemm_options({.autotune = tuned, .fuse_layers = false});
+    cuda::set_gemm_options({.autotune = tuned, .fuse_bias_gradients = false, .fuse_layers = false});
     trained(gpu);
     std::multiset<Epilogue> seen;
     fake_lt.on_run = [&](const cuda::lt::Operands&) { seen.insert(fake_lt.last_problem.epilogue); };
