@@ -3,6 +3,8 @@
 // of a value per element of x. The last block of a group adds up the group's parts, and the last of those the
 // groups', both in order. Which rows a block takes depends on the shape and the device only, so the sums are
 // the same every time.
+#include <algorithm>
+
 #include "cuda/kernels.h"
 #include "cuda/norm.cuh"
 #include "cuda/reduce.cuh"
@@ -174,7 +176,9 @@ template <class G, class X, class Result> bool norm_grad_packs(const Tensor& g, 
     const unsigned block = warp ? rows_block : block_over(a.cols);
     // A block takes eight rows at once, or four one after the other, so that parts are a fraction of x.
     const std::int64_t rows_per_block = warp ? rows_block / 32 : 4;
-    const unsigned grid = grid_for((a.rows + rows_per_block - 1) / rows_per_block * block, block);
+    // At least one, so that the sums of no rows are written, too.
+    const unsigned grid =
+        std::max(1u, grid_for((a.rows + rows_per_block - 1) / rows_per_block * block, block));
     const Scratch memory(x.device(), std::int64_t(grid) * wanted * a.cols * 4);
     const int group = group_of(grid);
     const Tickets tickets(1 + int(grid) / group + 1);

@@ -5,6 +5,7 @@ import json
 import os
 import statistics
 import time
+from ranges import COUNT
 
 os.environ["OMP_NUM_THREADS"] = "1"
 import torch  # noqa: E402
@@ -19,8 +20,8 @@ def arguments():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="bfloat16", choices=["float32", "bfloat16", "float16"], help="of autocast; float32: none")
     parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--calls", type=int, default=100, help="per round")
-    parser.add_argument("--rounds", type=int, default=21, help="of which the median counts")
+    parser.add_argument("--calls", type=COUNT, default=100, help="per round")
+    parser.add_argument("--rounds", type=COUNT, default=21, help="of which the median counts")
     return parser.parse_args()
 
 

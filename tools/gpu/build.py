@@ -15,7 +15,7 @@ TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
 NEEDED = {"core_sources", "kernel_sources", "autograd_sources", "ops_sources", "cpu_sources", "registry_sources", "user_sources", "image_sources", "cuda_sources",
           "cuda_vendor_sources", "isa_sources", "cuda_kernels"}
 # Lists that are for the emulated device only.
-NOT_HERE = {"emulation_test_sources", "emulator_sources"}
+NOT_HERE = {"emulation_test_sources", "emulator_sources", "heap_sources", "host_sources"}
 # What a toolkit may be too old or too new for, and the flag that leaves it out.
 OPTIONAL = {"tools/gpu_trace.cpp": "-DMEZZO_NO_CUPTI"}
 HEADERS = ["fmt/format.h", "catch2/catch.hpp", "CLI/CLI.hpp", "nlohmann/json.hpp", "utf8proc.h", "zlib.h"]
