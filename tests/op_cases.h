@@ -40,8 +40,8 @@ struct OpCase {
 };
 
 std::vector<OpCase> attention_cases();  // op_cases_attention.cpp
-std::vector<OpCase> conv_cases();  // op_cases_conv.cpp
-std::vector<OpCase> norm_cases();  // op_cases_norm.cpp
+std::vector<OpCase> conv_cases();       // op_cases_conv.cpp
+std::vector<OpCase> norm_cases();       // op_cases_norm.cpp
 const std::vector<OpCase>& op_cases();
 // Its families in files of their own.
 std::vector<OpCase> pool_cases();
