@@ -35,7 +35,8 @@ AtomicCount pinned_copies, pageable_copies, copies_to_host;
 void ok(cudaError_t status, const char* call) {
     if (status == cudaSuccess) return;
     cudaGetLastError();  // the next call must not report it again
-    fail(ErrorKind::backend, "cuda: ", call, " failed with ", cudaGetErrorName(status), " (", int(status),
+    const auto kind = status == cudaErrorMemoryAllocation ? ErrorKind::memory : ErrorKind::backend;
+    fail(kind, "cuda: ", call, " failed with ", cudaGetErrorName(status), " (", int(status),
          "): ", cudaGetErrorString(status));
 }
 

@@ -130,3 +130,23 @@ TEST_CASE("captured attention: three projections launch what one does", "[cuda][
     CHECK(forward_apart == forward + 2);
     CHECK(both_apart == both + 2);  // the gradient of the input copies the weights into one piece
 }
+
+// Each gradient is a part of a block of the graph's memory.
+TEST_CASE("captured attention: a replay that writes what a graph has saved is noticed", "[cuda]") {
+    if (no_device()) return;
+    Tensors weights;
+    for (int i = 0; i < 3; ++i) weights.push_back(values({8, 8}, i).set_requires_grad());
+    const auto step = [&](const Tensors& in) {
+        const Tensor y = joint_linear(in[0], weights);
+        return autograd::grad({sum(y * y)}, weights);
+    };
+    cuda::CapturedStep captured(step, {.device = gpu});
+    const Tensor p = ones({8, 8}, {.device = gpu}).set_requires_grad();
+    Tensor loss;
+    for (int i = 0; i < 8; ++i) {
+        const Tensors gradients = captured({values({4, 8}, 10 + i)});
+        if (i == 5) loss = sum(p * p * gradients[1]);
+    }
+    REQUIRE(captured.statistics().replays > 2);
+    CHECK_THROWS_WITH(loss.backward(), Catch::Contains("in place"));
+}

@@ -370,6 +370,26 @@ TEST_CASE("joint_linear: BERT's projections stay side by side, and so do their 1
     }
 }
 
+TEST_CASE(
+    "joint_linear: 16-bit copies come together again after a graph has held them, or a weight was frozen",
+    "[bert][optim]") {
+    nn::Bert net(small(), {.pooler = false});
+    const Tensor key = net.encoder.layer[0].attention.self.key.weight;
+    key.set_requires_grad(false);
+    optim::AdamW optimizer(net.named_parameters(), {.lr = 0.01});
+    train_step(net, optimizer, nullptr);
+    key.set_requires_grad(true);
+    for (int i = 0; i < 3; ++i) train_step(net, optimizer, nullptr);
+    CHECK(copies_placed(net));
+    {
+        const amp::Autocast scope({.dtype = bfloat16});
+        const Tensor held = net(zeros({1, 2}, {.dtype = int64})).last_hidden_state;
+        train_step(net, optimizer, nullptr);
+    }
+    train_step(net, optimizer, nullptr);
+    CHECK(copies_placed(net));
+}
+
 TEST_CASE("joint_linear: BERT's projections stay side by side when a model is converted", "[bert][amp]") {
     nn::Bert net(small());
     net.to(float64);

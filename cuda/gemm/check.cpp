@@ -101,7 +101,7 @@ private:
         o.a = a_.memory, o.b = b_.memory, o.bias = bias_.memory;
         o.d = d_.memory, o.aux = aux_.memory, o.bias_grad = sums_.memory;
         o.alpha = scale;
-        if (!give_workspace(s_, p_.device, algo_, o)) return false;
+        give_whole_workspace(s_, p_.device, o);
         if (lt::run(*lt::make_plan(plain), algo_, o)) return true;
         synchronize();
         return false;

@@ -216,11 +216,14 @@ lt::Request request_of(const Gemm& g, lt::Epilogue most) {
 }
 
 bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands) {
-    if (algo.workspace == 0) return true;
     if (algo.workspace > workspace_size) return false;
+    if (algo.workspace > 0) give_whole_workspace(s, device, operands);
+    return true;
+}
+
+void give_whole_workspace(GemmService& s, int device, lt::Operands& operands) {
     operands.workspace = workspace(s, device);
     operands.workspace_bytes = workspace_size;
-    return true;
 }
 
 CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {

@@ -75,6 +75,8 @@ bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& al
 // Puts the workspace that the algorithm needs into the operands. False if it needs more than any algorithm
 // may have.
 bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands);
+// For trials, whose sizes may need more than the product for which the algorithm was proposed.
+void give_whole_workspace(GemmService& s, int device, lt::Operands& operands);
 
 // Runs the product with the plan's first candidate that passes the check and executes, and mezzo's own
 // kernels for the rest. False if there is none.

@@ -88,6 +88,10 @@ struct Waiting {
 }  // namespace
 
 void prove_branches(const Proof&) {
+    // Outside of the capture, because the first fork makes a stream and events.
+    fork_branch();
+    enter_branch();
+    join_branch();
     const Pair plain, fast;
     plain.begin(), plain.main_work(), plain.side_work(), plain.end();
     const CapturedGraph graph([&] {

@@ -76,9 +76,9 @@ public:
     [[nodiscard]] bool is_contiguous() const;
     [[nodiscard]] bool is_view() const;  // shares its storage with a tensor it was made from
 
-    // The first element of a CPU tensor; strides() says where the others are. The pointer is valid for as
-    // long as a tensor holds the storage. Throws Error(device) for a tensor that is not on the CPU and
-    // Error(dtype) where T is not the tensor's dtype.
+    // The first element of a CPU tensor; strides() says where the others are. Valid for as long as a tensor
+    // holds the storage. Graphs and Autocast's 16-bit copies do not notice what is written through it: write
+    // with copy_() there. Throws Error(device) for a tensor elsewhere, Error(dtype) where T is not its dtype.
     template <class T> [[nodiscard]] T* data() const;
     // The one element, converted to T. Waits for the device. Throws Error(shape) unless there is exactly one.
     template <class T> [[nodiscard]] T item() const;

@@ -98,7 +98,12 @@ const RandomState* StepGraph::random() const {
 }
 
 bool StepGraph::owns(const Tensor& x) const {
-    return arena_ && static_cast<const Block*>(x->storage.get())->arena == arena_;
+    if (!arena_) return false;
+    const Storage* storage = x->storage.get();
+    // The parts of a block have it for their arena.
+    while (static_cast<const Block*>(storage)->part)
+        storage = static_cast<const Block*>(storage)->arena.get();
+    return static_cast<const Block*>(storage)->arena == arena_;
 }
 
 void StepGraph::check_random_state(RandomState state) const {

@@ -102,6 +102,8 @@ Verdict with_state_of(Device device, std::string reason) {
 
 // Open where the attempt says nothing about the fast path.
 Verdict try_proof(const ProofList& list, const Proof& proof, Device device) try {
+    // What the program has queued before may fail yet, and the fast path would be blamed for it.
+    if (const std::string failure = failure_of(device); !failure.empty()) return {Verdict::open, failure};
     const Proving scope;
     const SeparateMemory memory(device, memory_of_a_proof);
     list.run(proof, device.index);
@@ -157,8 +159,13 @@ constexpr const char* died = "an earlier process ended while it proved this; mez
 Verdict prove(const ProofList& list, const Proof& proof, Device device, Book& book, bool heeds_marks) {
     const std::string what = text_of(proof);
     const VerdictFile::Mark mark(book.file, what);
-    Verdict verdict =
-        mark.found() && heeds_marks ? Verdict{Verdict::bad, died} : try_proof(list, proof, device);
+    Verdict verdict;
+    if (mark.found() && heeds_marks) {
+        verdict = book.file.load()[what];  // of a process that has ended the proof since
+        if (verdict.state == Verdict::open) verdict = {Verdict::bad, died};
+    } else {
+        verdict = try_proof(list, proof, device);
+    }
     book.verdicts[what] = verdict;
     if (verdict.state != Verdict::open) book.file.save(what, verdict);
     state_of(device, slot_of(proof)).store(verdict.state, std::memory_order_release);

@@ -49,6 +49,12 @@ void refresh_master(Slot& slot) {
     slot.master_version = slot.param.version();
 }
 
+namespace {
+
+bool is_alone(const Tensor& copy) { return copy->refs.load() == 1 && copy->storage->refs.load() == 1; }
+
+}  // namespace
+
 // The 16-bit copy that autocast reads. If the device may skip the step, the copy has to be current before,
 // because a skipped step does not write it.
 Tensor* writable_copy16(const Slot& slot, bool conditional) {
@@ -58,9 +64,8 @@ Tensor* writable_copy16(const Slot& slot, bool conditional) {
                       copy16.value.device() == slot.param.device();
     const bool current = fits && copy16.version == slot.param.version();
     // A copy that a graph has saved is left to the graph.
-    const bool alone = fits && copy16.value->refs.load() == 1 && copy16.value->storage->refs.load() == 1;
     NoGrad plain;
-    if (alone) {
+    if (fits && is_alone(copy16.value)) {
         // It keeps its place, which may be beside that of another copy.
         if (!current && conditional) copy16.value.copy_(slot.param.detach());
         return &copy16.value;
@@ -113,20 +118,51 @@ std::vector<Placed> with_neighbours(const std::vector<Slot*>& slots) {
     return placed;
 }
 
-// Parameters that lie side by side get copies that do, so that a product that reads the parameters as one
-// (core/side_by_side.h) reads the copies as one, too.
-void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
-    Arena arena;
-    std::vector<Slot*> fresh;
+// Whether autocast reads the slot's parameter in a copy that the optimizer writes.
+bool has_copy16(const OptimizerImpl& optimizer, const Slot& slot) {
+    return !has_master(optimizer, slot) && is_16bit(slot.param->grads().copy16.wanted);
+}
+
+// Drops copies that a graph has saved, which it keeps. Whether any copy is missing.
+bool lacks_copies16(OptimizerImpl& optimizer, const GradientList& list) {
+    bool lacks = false;
     for (const std::size_t index : list.indices) {
-        Slot& slot = optimizer.slots[index];
-        Copy16& copy16 = slot.param->grads().copy16;
-        if (has_master(optimizer, slot) || !is_16bit(copy16.wanted) || copy16.value.defined()) continue;
-        fresh.push_back(&slot);
-        copy16.version = ~std::uint64_t(0);  // holds nothing yet
+        const Slot& slot = optimizer.slots[index];
+        if (!has_copy16(optimizer, slot)) continue;
+        Tensor& copy = slot.param->grads().copy16.value;
+        if (copy.defined() && !is_alone(copy)) copy = {};
+        lacks = lacks || !copy.defined();
     }
-    for (const auto& [slot, adjoining] : with_neighbours(fresh)) {
+    return lacks;
+}
+
+// Drops the copies of slots [begin, end) if one of them is missing.
+void drop_unless_all(const Placed* begin, const Placed* end) {
+    const auto copy = [](const Placed& p) -> Copy16& { return p.slot->param->grad_meta->copy16; };
+    if (std::all_of(begin, end, [&](const Placed& p) { return copy(p).value.defined(); })) return;
+    for (const Placed* p = begin; p != end; ++p) {
+        copy(*p).value = {};
+        copy(*p).version = ~std::uint64_t(0);  // holds nothing yet
+    }
+}
+
+// Parameters that lie side by side get copies that do, so that a product that reads the parameters as one
+// (core/side_by_side.h) reads the copies as one, too. Where one of them is missing all are made anew.
+void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
+    if (!lacks_copies16(optimizer, list)) return;
+    std::vector<Slot*> slots, fresh;
+    for (const std::size_t index : list.indices)
+        if (Slot& slot = optimizer.slots[index]; has_copy16(optimizer, slot)) slots.push_back(&slot);
+    const std::vector<Placed> placed = with_neighbours(slots);
+    for (std::size_t i = 0, end; i < placed.size(); i = end) {
+        for (end = i + 1; end < placed.size() && placed[end].adjoining;) ++end;
+        drop_unless_all(&placed[i], placed.data() + end);
+    }
+    Arena arena;
+    for (const auto& [slot, adjoining] : placed) {
         Copy16& copy16 = slot->param->grad_meta->copy16;
+        if (copy16.value.defined()) continue;
+        fresh.push_back(slot);
         arena.add(copy16.value, slot->param.shape(), copy16.wanted, adjoining);
     }
     arena.make(list.device, false);

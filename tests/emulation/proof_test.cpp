@@ -287,9 +287,9 @@ TEST_CASE("proof: a graph that loses the join of its branches has none", "[cuda]
 TEST_CASE("proof: a device that fails for good is named", "[cuda][emulation]") {
     ProofScope scope;
     emulation::on_work = [](const emulation::Work&) {
+        emulation::stuck = true;
         fail(ErrorKind::backend, "cuda: kernel launch failed with cudaErrorIllegalAddress (700)");
     };
-    emulation::stuck = true;
     CHECK_FALSE(ask());
     emulation::stuck = false;
     emulation::on_work = nullptr;
@@ -298,6 +298,15 @@ TEST_CASE("proof: a device that fails for good is named", "[cuda][emulation]") {
                                  Contains("since then the device does nothing for this process any more"));
     scope.next_process();
     CHECK_FALSE(ask());
+}
+
+TEST_CASE("proof: what failed before it is not blamed on the fast path", "[cuda][emulation]") {
+    ProofScope scope;
+    emulation::stuck = true;  // by a kernel of the program that nobody has waited for
+    CHECK_FALSE(ask());
+    emulation::stuck = false;
+    scope.next_process();
+    CHECK(ask());
 }
 
 TEST_CASE("proof: what a sink throws, and no sink", "[cuda][emulation]") {

@@ -115,7 +115,8 @@ class Plan:
         target = str(self.args.out / f"{library}_{source.replace('/', '_')}.o".lstrip("_"))
         if source.endswith(".cu"):  # -lineinfo: compute-sanitizer then names lines; the code is the same
             gencode = f"-gencode=arch=compute_{self.arch},code=sm_{self.arch}"
-            command = [self.nvcc, *self.common, "-O3", "-lineinfo", gencode, "-Iinclude", "-Isrc", "-I."]
+            # Without its own folder nvcc writes a name with its process's number into the object: no two builds would be equal.
+            command = [self.nvcc, *self.common, "-O3", "-lineinfo", "--objdir-as-tempdir", gencode, "-Iinclude", "-Isrc", "-I."]
         else:
             command = [*self.cxx, *self.common, *flags, "-DFMT_HEADER_ONLY", *self.include,
                        *[f"-isystem{self.args.toolkit}/{name}" for name in ("include", "extras/CUPTI/include")], "-pthread"]
