@@ -27,14 +27,17 @@ template <class F> std::uint64_t launches(const F& f) {
 TEST_CASE("residual gradients: the addition is no launch of its own", "[cuda]") {
     if (cuda_device_count() == 0) return;
     using Branch = Tensor (*)(const Tensor&, const Tensor&);
-    const std::pair<const char*, Branch> branches[] = {
+    const struct {
+        const char* what;
+        Branch branch;
+    } branches[] = {
         {"linear", [](const Tensor& h, const Tensor& w) { return linear(h, w); }},
         {"layer_norm", [](const Tensor& h, const Tensor& w) { return layer_norm(h, w[0], w[1]); }},
         {"rms_norm", [](const Tensor& h, const Tensor& w) { return rms_norm(h, w[0]); }},
     };
-    for (const auto& [what, branch] : branches)
+    for (const auto& one : branches)
         for (bool mixed : {false, true}) {
-            CAPTURE(what, mixed);
+            CAPTURE(one.what, mixed);
             const Tensor x = values({2, 3, 16}, 1).set_requires_grad(), w = values({16, 16}, 2);
             const Tensor factors = values({2, 3, 16}, 3);
             // What is made first is visited last.
@@ -42,9 +45,9 @@ TEST_CASE("residual gradients: the addition is no launch of its own", "[cuda]") 
                 const amp::Autocast open({.dtype = bfloat16, .enabled = mixed});
                 const Tensor h = x * 2.0;
                 Tensor way, y;
-                if (branch_last) y = branch(h, w);
+                if (branch_last) y = one.branch(h, w);
                 way = h * factors;
-                if (!branch_last) y = branch(h, w);
+                if (!branch_last) y = one.branch(h, w);
                 const Tensor loss = sum(y) + sum(way);
                 return launches([&] { (void)autograd::grad({loss}, {x}); });
             };

@@ -104,7 +104,10 @@ TEST_CASE("waiting gradient: hooks, grad() of the place where gradients meet, an
 
 TEST_CASE("residual gradients: products and norms add them", "[autograd][norm]") {
     using Branch = Tensor (*)(const Tensor&, const Tensor&);
-    const std::pair<const char*, Branch> branches[] = {
+    const struct {
+        const char* what;
+        Branch branch;
+    } branches[] = {
         {"linear", [](const Tensor& h, const Tensor& w) { return linear(h, w); }},
         {"linear with GELU",
          [](const Tensor& h, const Tensor& w) { return linear(h, w, {}, LinearActivation::gelu); }},
@@ -112,10 +115,10 @@ TEST_CASE("residual gradients: products and norms add them", "[autograd][norm]")
         {"rms_norm", [](const Tensor& h, const Tensor& w) { return rms_norm(h, w[0]); }},
     };
     for (Device device : devices())
-        for (const auto& [what, branch] : branches)
+        for (const auto& one : branches)
             for (std::int64_t cols : {12, 13, 768})
                 for (Dtype scope : {float32, bfloat16}) {
-                    CAPTURE(name(device.type()), what, cols, name(scope));
+                    CAPTURE(name(device.type()), one.what, cols, name(scope));
                     const Tensor x = values({2, 3, cols}, 1, float32, device).set_requires_grad();
                     const Tensor w = (values({cols, cols}, 2, float32, device) * 0.1).set_requires_grad();
                     const Tensor coefficients = values({2, 3, cols}, 3, float32, device);
@@ -125,9 +128,9 @@ TEST_CASE("residual gradients: products and norms add them", "[autograd][norm]")
                             {.dtype = is_16bit(scope) ? scope : float16, .enabled = is_16bit(scope)});
                         const Tensor h = x * 2.0;
                         Tensor way, y;
-                        if (branch_last) y = branch(h, w);
+                        if (branch_last) y = one.branch(h, w);
                         way = h * coefficients;
-                        if (!branch_last) y = branch(h, w);
+                        if (!branch_last) y = one.branch(h, w);
                         return autograd::grad({sum(y) + sum(way)}, {x, w});
                     };
                     const Tensors apart = gradients(false), fused = gradients(true);
