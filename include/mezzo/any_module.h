@@ -1,0 +1,72 @@
+// A module of any type behind one handle: what Sequential, ModuleList and ModuleDict hold.
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mezzo/module.h"
+#include "mezzo/module_scope.h"
+#include "mezzo/shared.h"
+
+namespace mezzo::nn {
+
+// A handle: copies share the module. Called with one tensor it calls the module, which throws Error(value) if
+// the module has no operator() that takes one.
+class AnyModule {
+public:
+    template <class M>
+    requires(std::is_base_of_v<Module, M>) explicit AnyModule(M module)
+        : holder_(new Holder<M>(std::move(module))) {}
+    [[nodiscard]] Tensor operator()(const Tensor& x) const {
+        const ModuleScope here(holder_->module());
+        return holder_->call(x);
+    }
+    [[nodiscard]] Module& module() const { return holder_->module(); }
+    // The module as what it is, to call it with other arguments. Error(value) if it has another type.
+    template <class M> [[nodiscard]] M& as() const {
+        M* const found = dynamic_cast<M*>(&module());
+        check(found != nullptr, ErrorKind::value, "AnyModule: it is a ", module().type_name());
+        return *found;
+    }
+
+    // A module of its own that is a copy of this one; handles that shared one share the copy.
+    [[nodiscard]] AnyModule own_copy(detail::OwnCopies& made) const;
+
+private:
+    struct Base : mezzo::detail::SharedObject {
+        virtual Tensor call(const Tensor& x) = 0;
+        virtual Module& module() = 0;
+        virtual Base* copy() = 0;
+    };
+    template <class M> struct Holder final : Base {
+        explicit Holder(M m) : value(std::move(m)) {}
+        Tensor call(const Tensor& x) override {
+            if constexpr (std::is_invocable_r_v<Tensor, M&, const Tensor&>)
+                return value(x);
+            else
+                fail(ErrorKind::value, value.type_name(), ": no operator() takes one tensor; use as<M>()");
+        }
+        Module& module() override { return value; }
+        Base* copy() override {
+            if constexpr (std::is_copy_constructible_v<M>)
+                return new Holder(value);
+            else
+                fail(ErrorKind::value, value.type_name(), ": cannot be copied");
+        }
+        M value;
+    };
+    explicit AnyModule(Base* base) : holder_(base) {}
+    mezzo::detail::SharedHandle<Base> holder_;
+};
+
+namespace detail {
+
+// Which modules have been copied while a module is cloned, and their copies.
+struct OwnCopies {
+    std::vector<std::pair<const Module*, AnyModule>> made;
+};
+
+}  // namespace detail
+}  // namespace mezzo::nn

@@ -1,0 +1,55 @@
+// What stands between the brackets of x[{...}]: integers, ranges, ellipsis, newaxis.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "mezzo/cpp20.h"
+
+namespace mezzo {
+
+// Python's start:stop:step, with the rules of Tensor::slice(): negative bounds count from the end, bounds beyond
+// an end are moved to it, and the step is positive. Slice() is the whole dimension, Slice(2) all from element 2
+// on, Slice(-3) the last three.
+struct Slice {
+    static constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
+    constexpr Slice(std::int64_t first = 0, std::int64_t before = to_end, std::int64_t by = 1)
+        : start(first), stop(before), step(by) {}
+    std::int64_t start, stop, step;
+};
+
+struct Ellipsis {};
+struct NewAxis {};
+inline constexpr Ellipsis ellipsis{};  // as many whole dimensions as are not named
+inline constexpr NewAxis newaxis{};    // a new dimension of size 1
+
+namespace detail {
+template <class T>
+concept Integer = std::integral<T> && !std::same_as<T, bool>;
+template <class T>
+concept NoIndex = std::is_arithmetic_v<T> && !Integer<T>;
+template <class... T>
+concept NotAllIntegers = (std::is_arithmetic_v<T> && ...) && (std::floating_point<T> || ...);
+}  // namespace detail
+
+// One of them.
+class Index {
+public:
+    enum class Kind : std::uint8_t { number, range, dots, axis };
+    constexpr Index(detail::Integer auto i) : kind_(Kind::number), slice_(static_cast<std::int64_t>(i)) {}
+    constexpr Index(const Slice& slice) : kind_(Kind::range), slice_(slice) {}
+    constexpr Index(Ellipsis) : kind_(Kind::dots) {}
+    constexpr Index(NewAxis) : kind_(Kind::axis) {}
+
+    [[nodiscard]] constexpr Kind kind() const { return kind_; }
+    [[nodiscard]] constexpr std::int64_t integer() const { return slice_.start; }
+    [[nodiscard]] constexpr const Slice& slice() const { return slice_; }
+
+private:
+    Kind kind_;
+    Slice slice_ = {};
+};
+
+}  // namespace mezzo

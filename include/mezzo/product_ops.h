@@ -1,0 +1,44 @@
+// Products of vectors and matrices, similarities and distances. Dtypes and arithmetic of products are those of
+// matmul(). Similarities, distances and normalize() are computed in float32 at least; under autocast their
+// results are float32.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+[[nodiscard]] Tensor outer(const Tensor& a, const Tensor& b);  // [n], [m] -> [n, m]; dtypes as of a * b
+// The sum of a * b: [n], [n] -> 0-dim, floating. Under autocast dtypes are promoted, not lowered.
+[[nodiscard]] Tensor dot(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor bmm(const Tensor& a, const Tensor& b);  // [batch, n, k], [batch, k, m] -> [batch, n, m]
+
+struct AddMmOptions {
+    double beta = 1, alpha = 1;  // with beta = 0 the input is not read, and its NaN does not count
+};
+// beta input + alpha a b: a [n, k], b [k, m], and input broadcasts to [n, m]. In 16 bit the product stays in
+// float32 until it is added.
+[[nodiscard]] Tensor addmm(const Tensor& input, const Tensor& a, const Tensor& b, AddMmOptions options = {});
+// The same with a batch in front.
+[[nodiscard]] Tensor baddbmm(const Tensor& input, const Tensor& a, const Tensor& b,
+                             AddMmOptions options = {});
+
+// Sums of products in Einstein's notation, as in NumPy and PyTorch: einsum("bij,bjk->bik", {a, b}). Letters name
+// dimensions, "..." any number of them, which broadcast; a letter twice in one operand is the diagonal; without
+// "->" the result has the letters that stand once, in alphabetical order, behind those of "...". Operands are
+// floating and multiplied from left to right by matmul(). Error(value) for an equation that is not one,
+// Error(shape) where it does not fit the operands.
+[[nodiscard]] Tensor einsum(std::string_view equation, const Tensors& operands);
+
+// sum(a b) / (max(|a|, eps) max(|b|, eps)) along dim; a and b broadcast.
+[[nodiscard]] Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim = 1,
+                                       double eps = 1e-8);
+// The p-norm of a - b + eps over the last dimension; p >= 0, INFINITY for the maximum.
+[[nodiscard]] Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p = 2, double eps = 1e-6,
+                                       bool keepdim = false);
+// x / max(p-norm of x along dim, eps).
+[[nodiscard]] Tensor normalize(const Tensor& x, double p = 2, std::int64_t dim = 1, double eps = 1e-12);
+
+}  // namespace mezzo

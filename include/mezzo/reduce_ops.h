@@ -1,0 +1,69 @@
+// More reductions, and running sums and products. Shapes and errors are those of ops.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "mezzo/ops.h"
+
+namespace mezzo {
+
+// The index of the smallest element along dim, int64; of equal ones the first; NaN counts as the smallest.
+// Error(shape) for a size of 0.
+[[nodiscard]] Tensor argmin(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);
+
+// The product over axes (all when empty); of nothing it is 1. Integers and booleans give int64. Under autocast
+// the result is float32. Its gradient is exact where elements are 0.
+[[nodiscard]] Tensor prod(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+
+struct VarOptions {
+    bool keepdim = false;
+    double correction = 1;  // what is taken from the number of elements: 1 is Bessel's, 0 the biased variance
+};
+// sum((x - mean)^2) / max(n - correction, 0) over axes (all when empty), and its root, whose gradient is 0 where
+// it is 0. Floating only; computed in float32 at least, whatever the mean. Where
+// n <= correction the divisor is 0: NaN where all deviations are 0, else infinity.
+[[nodiscard]] Tensor var(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
+[[nodiscard]] Tensor std(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
+struct VarMean {
+    Tensor var, mean;
+};
+[[nodiscard]] VarMean var_mean(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
+struct StdMean {
+    Tensor std, mean;
+};
+[[nodiscard]] StdMean std_mean(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
+
+// Whether any or all elements are not 0, boolean, and how many are, int64. NaN is not 0. Of nothing: false, true
+// and 0.
+[[nodiscard]] Tensor any(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
+[[nodiscard]] Tensor all(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
+[[nodiscard]] Tensor count_nonzero(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
+
+enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
+struct QuantileOptions {
+    std::optional<std::int64_t> dim = {};  // none: of all elements
+    bool keepdim = false;
+    Interpolation interpolation =
+        Interpolation::linear;  // between the two elements next to the place q (n - 1)
+};
+// The q-th quantile, q in [0, 1], along one dimension; NaN where an element is NaN. Floating, not empty. With
+// several q the result has one more dimension in front.
+[[nodiscard]] Tensor quantile(const Tensor& x, double q, const QuantileOptions& options = {});
+[[nodiscard]] Tensor quantile(const Tensor& x, const std::vector<double>& q,
+                              const QuantileOptions& options = {});
+
+// The sums and products of all elements up to each one along dim. Integers and booleans give int64; under
+// autocast the result is float32. The gradient of cumprod is exact where elements are 0. With a dtype, x is
+// converted before.
+[[nodiscard]] Tensor cumsum(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype = {});
+[[nodiscard]] Tensor cumprod(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype = {});
+
+// softmax() and log_softmax() of x converted to a floating dtype, which autocast does not change; a 16-bit x
+// with float32 is read as it is.
+[[nodiscard]] Tensor softmax(const Tensor& x, std::int64_t dim, Dtype dtype);
+[[nodiscard]] Tensor log_softmax(const Tensor& x, std::int64_t dim, Dtype dtype);
+[[nodiscard]] Tensor softmin(const Tensor& x, std::int64_t dim = -1);  // softmax(-x)
+
+}  // namespace mezzo

@@ -1,0 +1,58 @@
+// Parts, repetitions and rearrangements, of any dtype. split(), chunk() and unbind() return views, the others
+// copies. All but one_hot(), nonzero() and multinomial() are differentiable.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+// The lower (upper) triangle of the last two dimensions, 0 elsewhere: elements with j - i <= diagonal
+// (j - i >= diagonal).
+[[nodiscard]] Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
+[[nodiscard]] Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
+// Of a vector the square matrix with it on the given diagonal, of a matrix its diagonal.
+[[nodiscard]] Tensor diag(const Tensor& x, std::int64_t diagonal = 0);
+
+// The elements in reverse order along each of the dimensions.
+[[nodiscard]] Tensor flip(const Tensor& x, const Axes& dims);
+// Element i becomes element (i + shift) modulo the size; without dims, of the flattened x. Error(value) unless
+// there is a shift for each dimension.
+[[nodiscard]] Tensor roll(const Tensor& x, std::int64_t shift);
+[[nodiscard]] Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes& dims);
+
+// x that many times along each dimension; with more counts than dimensions, x gets dimensions in front.
+[[nodiscard]] Tensor repeat(const Tensor& x, const Shape& counts);
+// Every element along dim that many times in a row. With a tensor, int64 [size of dim], each as often as it
+// says; that waits for the device.
+[[nodiscard]] Tensor repeat_interleave(const Tensor& x, std::int64_t count, std::int64_t dim);
+[[nodiscard]] Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::int64_t dim);
+
+// Views of consecutive parts along dim: of `size` elements each, the last of what is left; of the given sizes,
+// which add up to that of x; about `count` equal parts, as PyTorch's chunk. An empty dimension is one part.
+[[nodiscard]] Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
+[[nodiscard]] Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim = 0);
+[[nodiscard]] Tensors chunk(const Tensor& x, std::int64_t count, std::int64_t dim = 0);
+// Views without dim, one for each of its elements.
+[[nodiscard]] Tensors unbind(const Tensor& x, std::int64_t dim = 0);
+
+// index [...], int64, to int64 [..., classes] with a 1 at each index. Without classes, as many as the largest
+// index needs, which waits for the device. An index that is no class throws Error(value) on the CPU; on CUDA,
+// where looking would wait for the device, it gives zeros.
+[[nodiscard]] Tensor one_hot(const Tensor& index, std::int64_t classes = -1);
+
+// What follows waits for the device, because values decide on the shape of the result.
+// The places of the elements that are not 0, int64 [n, dims of x], in row-major order.
+[[nodiscard]] Tensor nonzero(const Tensor& x);
+// The elements of x where the boolean mask holds, [n], in row-major order; x and mask broadcast. Differentiable.
+[[nodiscard]] Tensor masked_select(const Tensor& x, const Tensor& mask);
+
+// `count` indices per row of weights [classes] or [rows, classes], floating, drawn with probabilities
+// proportional to the weights from the stream that manual_seed() begins: int64 [count] or [rows, count]. Waits
+// for the device, to refuse with Error(value) weights that are negative or not finite, rows of zeros, and,
+// without replacement, rows with fewer than `count` weights that are not 0.
+[[nodiscard]] Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement = false);
+
+}  // namespace mezzo

@@ -1,0 +1,44 @@
+// Order: sorting, the largest elements, look-ups in sorted tensors. Any dtype but where stated. -0 equals 0, NaN
+// is larger than everything, and equal elements keep their order.
+#pragma once
+
+#include <cstdint>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+struct Sorted {
+    Tensor values;   // differentiable
+    Tensor indices;  // int64: where in x they were
+};
+[[nodiscard]] Sorted sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+[[nodiscard]] Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+// The k largest (or smallest) elements along dim, best first. Error(value) unless k is in [0, size].
+[[nodiscard]] Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
+// The k-th smallest element along dim, counted from 1. Error(value) unless k is in [1, size].
+[[nodiscard]] Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool keepdim = false);
+
+// Where in each row of `sorted` (ascending along its last dimension) a value belongs so that the row stays
+// sorted, int64: before equal elements, or with `right` after them. sorted [..., n] and values [..., m] have
+// equal leading dimensions, or sorted is [n]. Their dtypes are promoted.
+[[nodiscard]] Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
+// Boolean, of the shape of elements: which of them are in test (any shape). NaN is in nothing.
+[[nodiscard]] Tensor isin(const Tensor& elements, const Tensor& test);
+
+struct UniqueOptions {
+    bool inverse = false, counts = false;  // whether these results are wanted
+};
+struct Unique {
+    Tensor values;   // [n], ascending
+    Tensor inverse;  // int64, of the shape of x: where each element is in values
+    Tensor counts;   // int64 [n]: how often each value is in x
+};
+// The different elements of x; every NaN is one of its own. Waits for the device, because it has to know n.
+[[nodiscard]] Unique unique(const Tensor& x, UniqueOptions options = {});
+// How often 0, 1, 2, ... are in the integers x [n], int64; with weights [n] the sums of the weights instead, in
+// their dtype (float64 unless they are floating). The result has max(largest x + 1, minlength) elements. Waits
+// for the device. Error(value) for negative elements. Not differentiable.
+[[nodiscard]] Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
+
+}  // namespace mezzo

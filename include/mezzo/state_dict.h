@@ -1,0 +1,39 @@
+// Named tensors in a fixed order: what models, optimizers and scalers save and load.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+// A vector of (name, tensor) with look-up by name. Names are compared one after the other: for loops over many
+// names of a large state, make a table of your own.
+class StateDict : public std::vector<std::pair<std::string, Tensor>> {
+public:
+    using Entries = std::vector<std::pair<std::string, Tensor>>;
+    using Entries::Entries;
+    using Entries::operator[];
+    using Entries::at;
+    StateDict() = default;
+    StateDict(Entries entries) : Entries(std::move(entries)) {}
+
+    // The first tensor of that name, or null. Not of a temporary, with which the tensor would end.
+    [[nodiscard]] const Tensor* find(std::string_view name) const&;
+    const Tensor* find(std::string_view name) const&& = delete;
+    [[nodiscard]] bool contains(std::string_view name) const { return find(name) != nullptr; }
+    // The same, but Error(value) where there is none; its text has the names that are most alike.
+    // Of a temporary, net.state_dict()["weight"], it is a handle of its own.
+    [[nodiscard]] const Tensor& at(std::string_view name) const&;
+    [[nodiscard]] Tensor at(std::string_view name) const&& { return at(name); }
+    [[nodiscard]] const Tensor& operator[](std::string_view name) const& { return at(name); }
+    [[nodiscard]] Tensor operator[](std::string_view name) const&& { return at(name); }
+    [[nodiscard]] std::vector<std::string> names() const;
+    // Copies of the tensors, detached: elements of its own.
+    [[nodiscard]] StateDict clone() const;
+};
+
+}  // namespace mezzo

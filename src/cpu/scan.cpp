@@ -1,0 +1,132 @@
+// Running sums and products along one dimension.
+#include <algorithm>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "cpu/reduction.h"
+#include "kernels/scan.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+// A tensor as [outer, length, inner] around a dimension.
+struct Lines {
+    std::int64_t outer = 1, length = 1, inner = 1;
+    Lines(const Shape& shape, std::int64_t dim) {
+        for (int d = 0; d < shape.size(); ++d) (d < dim ? outer : d > dim ? inner : length) *= shape[d];
+    }
+};
+
+// What runs along: T the elements, A what is kept.
+template <class T> using Kept = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, double>;
+struct Sum {
+    static constexpr int start = 0, operands = 1;
+    template <class A> static A next(A sum, A x, A) { return sum + x; }
+};
+struct Product {
+    static constexpr int start = 1, operands = 1;
+    template <class A> static A next(A product, A x, A) { return product * x; }
+};
+struct Linear {
+    static constexpr int start = 0, operands = 2;
+    template <class A> static A next(A h, A a, A b) { return a * h + b; }
+};
+
+// Steps over a [outer, length, inner]; the second operand is read by Linear only. With inner == 1 a chunk is a
+// run of the line, otherwise a strip of a row.
+template <class Step, class T> class Scan {
+public:
+    Scan(In in, const Lines& lines, bool reverse, const Tensor& y)
+        : lines_(lines),
+          reverse_(reverse),
+          a_(in[0], in[0]->shape, dtype_of<T>()),
+          b_(in[in.size() - 1], in[0]->shape, dtype_of<T>()),
+          y_(y, dtype_of<T>()) {}
+
+    void run() const {
+        if (lines_.inner == 1)
+            return parallel_for(lines_.outer, grain / 2 / lines_.length + 1,
+                                [&](std::int64_t begin, std::int64_t end) {
+                                    for (std::int64_t line = begin; line < end; ++line) along(line);
+                                });
+        const std::int64_t strips = (lines_.inner + chunk - 1) / chunk;
+        const std::int64_t work = lines_.length * std::min(lines_.inner, chunk);
+        parallel_for(lines_.outer * strips, grain / work + 1, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t item = begin; item < end; ++item) {
+                const std::int64_t first = item % strips * chunk;
+                across(item / strips, first, std::min(chunk, lines_.inner - first));
+            }
+        });
+    }
+
+private:
+    using A = Kept<T>;
+
+    void along(std::int64_t line) const {
+        Chunk buffer_a, buffer_b, buffer_y;
+        A kept = A(Step::start);
+        for (std::int64_t done = 0; done < lines_.length; done += chunk) {
+            const std::int64_t n = std::min(chunk, lines_.length - done);
+            const std::int64_t at = line * lines_.length + (reverse_ ? lines_.length - done - n : done);
+            const T* const a = a_.template read_as<T>(at, n, buffer_a);
+            const T* const b = Step::operands == 1 ? a : b_.template read_as<T>(at, n, buffer_b);
+            T* const y = y_.template open_as<T>(at, buffer_y);
+            for (std::int64_t j = 0; j < n; ++j) {
+                const std::int64_t i = reverse_ ? n - 1 - j : j;
+                kept = Step::next(kept, A(a[i]), A(b[i]));
+                y[i] = T(kept);
+            }
+            y_.finish(at, n, buffer_y);
+        }
+    }
+
+    void across(std::int64_t o, std::int64_t first, std::int64_t width) const {
+        Chunk buffer_a, buffer_b, buffer_y;
+        A kept[chunk];
+        std::fill(kept, kept + width, A(Step::start));
+        for (std::int64_t j = 0; j < lines_.length; ++j) {
+            const std::int64_t row = o * lines_.length + (reverse_ ? lines_.length - 1 - j : j);
+            const std::int64_t at = row * lines_.inner + first;
+            const T* const a = a_.template read_as<T>(at, width, buffer_a);
+            const T* const b = Step::operands == 1 ? a : b_.template read_as<T>(at, width, buffer_b);
+            T* const y = y_.template open_as<T>(at, buffer_y);
+            for (std::int64_t i = 0; i < width; ++i) {
+                kept[i] = Step::next(kept[i], A(a[i]), A(b[i]));
+                y[i] = T(kept[i]);
+            }
+            y_.finish(at, width, buffer_y);
+        }
+    }
+
+    Lines lines_;
+    bool reverse_;
+    Source a_, b_;
+    Sink y_;
+};
+
+template <class Step> void scan(In in, std::int64_t dim, bool reverse, const Tensor& y) {
+    if (y->numel == 0) return;
+    Dtype dtype = promote(in[0]->dtype, y->dtype);
+    for (const Tensor& x : in) dtype = promote(dtype, x->dtype);
+    with_reduction_type(dtype,
+                        [&]<class T>(T) { Scan<Step, T>(in, Lines(y->shape, dim), reverse, y).run(); });
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void cumsum(In in, const kernels::CumSum& at, Out out) { scan<Sum>(in, at.dim, at.reverse, out[0]); }
+void cumprod(In in, const kernels::CumProd& at, Out out) { scan<Product>(in, at.dim, at.reverse, out[0]); }
+void linear_scan(In in, const kernels::LinearScan& at, Out out) {
+    scan<Linear>(in, at.dim, at.reverse, out[0]);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<cumsum>(), kernel_entry<cumprod>(),
+                                   kernel_entry<linear_scan>()};
+constinit const KernelList scan_list = entries;
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

@@ -1,0 +1,156 @@
+// Sorting by keys: unsigned integers in the order of the elements, with which NaN, signed zeros and the
+// direction need no further thought. Equal keys keep their order.
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <vector>
+
+#include "core/visit_dtype.h"
+#include "cpu/kernels.h"
+#include "cpu/operand.h"
+#include "kernels/sort.h"
+
+namespace mezzo {
+namespace {
+
+using namespace cpu;
+
+// The type to compare elements in: 16-bit types are float, small integers int32.
+template <class T> auto comparable(T x) {
+    if constexpr (is_storage_type<T>)
+        return float(x);
+    else if constexpr (std::is_integral_v<T> && sizeof(T) < 4)
+        return std::int32_t(x);
+    else
+        return x;
+}
+
+template <class T> using KeyOf =
+    std::conditional_t<sizeof(comparable(T())) == 8, std::uint64_t, std::uint32_t>;
+
+template <class K, class V> K key_of(V x) {
+    constexpr K sign = K(1) << (sizeof(K) * 8 - 1);
+    if constexpr (std::is_floating_point_v<V>) {
+        if (x != x) return std::numeric_limits<K>::max();
+        const K bits = std::bit_cast<K>(x == V(0) ? V(0) : x);
+        return bits & sign ? ~bits : bits | sign;
+    } else {
+        return K(x) ^ sign;
+    }
+}
+
+template <class K> struct Entry {
+    K key;
+    std::int64_t position;
+};
+
+// Stable. Long lines take one pass per byte in which keys differ, short ones a comparison sort.
+template <class K> void sort_entries(std::vector<Entry<K>>& entries, std::vector<Entry<K>>& other) {
+    const auto less = [](const Entry<K>& a, const Entry<K>& b) { return a.key < b.key; };
+    if (entries.size() < 512) {
+        std::stable_sort(entries.begin(), entries.end(), less);
+        return;
+    }
+    other.resize(entries.size());
+    K any = 0, all = ~K(0);
+    for (const Entry<K>& e : entries) {
+        any |= e.key;
+        all &= e.key;
+    }
+    for (unsigned shift = 0; shift < sizeof(K) * 8; shift += 8) {
+        const auto digit = [shift](K key) { return std::size_t(key >> shift & K(255)); };
+        if (digit(any) == digit(all)) continue;
+        std::size_t place[256] = {}, next = 0;
+        for (const Entry<K>& e : entries) ++place[digit(e.key)];
+        for (std::size_t& p : place) next += std::exchange(p, next);
+        for (const Entry<K>& e : entries) other[place[digit(e.key)]++] = e;
+        entries.swap(other);
+    }
+}
+
+// The entries in front of the others, in order.
+template <class K> void take_first(std::vector<Entry<K>>& entries, std::int64_t k) {
+    const auto less = [](const Entry<K>& a, const Entry<K>& b) {
+        return a.key != b.key ? a.key < b.key : a.position < b.position;
+    };
+    const auto middle = entries.begin() + k;
+    if (middle != entries.end()) std::nth_element(entries.begin(), middle, entries.end(), less);
+    std::sort(entries.begin(), middle, less);
+}
+
+// Writes the positions of the first k elements of each line along dim.
+template <class T>
+void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, const Tensor& y) {
+    using K = KeyOf<T>;
+    std::int64_t outer = 1, length = 1, inner = 1;
+    for (int d = 0; d < x->shape.size(); ++d) (d < dim ? outer : d > dim ? inner : length) *= x->shape[d];
+    const T* const from = reinterpret_cast<const T*>(x->bytes());
+    auto* const to = reinterpret_cast<std::int64_t*>(y->bytes());
+    parallel_for(outer * inner, grain / 16 / (length + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        std::vector<Entry<K>> entries, other;
+        for (std::int64_t line = begin; line < end; ++line) {
+            const std::int64_t o = line / inner, i = line % inner;
+            entries.resize(std::size_t(length));
+            for (std::int64_t j = 0; j < length; ++j) {
+                const K key = key_of<K>(comparable(from[(o * length + j) * inner + i]));
+                entries[std::size_t(j)] = {descending ? K(~key) : key, j};
+            }
+            if (k < length / 4)
+                take_first(entries, k);
+            else
+                sort_entries(entries, other);
+            for (std::int64_t j = 0; j < k; ++j)
+                to[(o * k + j) * inner + i] = entries[std::size_t(j)].position;
+        }
+    });
+}
+
+template <class T> void search(const Tensor& sorted, const Tensor& values, bool right, const Tensor& y) {
+    using K = KeyOf<T>;
+    const std::int64_t n = sorted->shape.back(), m = values->shape.size() ? values->shape.back() : 1;
+    const bool shared = sorted->shape.size() == 1;
+    const T *const rows = reinterpret_cast<const T*>(sorted->bytes()), *const v = reinterpret_cast<const T*>(
+                                                                           values->bytes());
+    auto* const to = reinterpret_cast<std::int64_t*>(y->bytes());
+    parallel_for(values->numel, grain / 16, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const T* const row = shared ? rows : rows + i / m * n;
+            const K key = key_of<K>(comparable(v[i]));
+            to[i] = std::partition_point(row, row + n,
+                                         [&](T element) {
+                                             const K k = key_of<K>(comparable(element));
+                                             return k < key || (right && k == key);
+                                         }) -
+                    row;
+        }
+    });
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void argsort(In in, const kernels::ArgSort& at, Out out) {
+    if (out[0]->numel == 0) return;
+    visit_dtype(in[0]->dtype, [&]<class T>(std::type_identity<T>) {
+        order<T>(in[0], at.dim, at.descending, in[0]->shape[int(at.dim)], out[0]);
+    });
+}
+
+void topk(In in, const kernels::TopK& at, Out out) {
+    if (out[0]->numel == 0) return;
+    visit_dtype(in[0]->dtype,
+                [&]<class T>(std::type_identity<T>) { order<T>(in[0], at.dim, at.largest, at.k, out[0]); });
+}
+
+void searchsorted(In in, const kernels::SearchSorted& at, Out out) {
+    visit_dtype(in[0]->dtype,
+                [&]<class T>(std::type_identity<T>) { search<T>(in[0], in[1], at.right, out[0]); });
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<argsort>(), kernel_entry<topk>(),
+                                   kernel_entry<searchsorted>()};
+constinit const KernelList sort_list = entries;
+
+}  // namespace cpu_kernels
+}  // namespace mezzo

@@ -1,0 +1,71 @@
+// What is done with all modules or all parameters of a module: lists, apply(), freezing, counting, printing.
+#include <ostream>
+
+#include "mezzo/module.h"
+
+namespace mezzo::nn {
+
+namespace {
+
+class ModuleLister : public FieldVisitor {
+public:
+    void parameter(const std::string&, Parameter&) override {}
+    void buffer(const std::string&, Buffer&) override {}
+    void module(const std::string& name, Module& child) override {
+        const std::string outer = path_;
+        path_ += (path_.empty() ? "" : ".") + name;
+        list(child);
+        path_ = outer;
+    }
+    void list(Module& module) {
+        found.emplace_back(path_, &module);
+        module.visit_fields(*this);
+    }
+    std::vector<std::pair<std::string, Module*>> found;
+
+private:
+    std::string path_;
+};
+
+class Applier : public FieldVisitor {
+public:
+    explicit Applier(const autograd::Callback<void(Module&)>& f) : f_(f) {}
+    void parameter(const std::string&, Parameter&) override {}
+    void buffer(const std::string&, Buffer&) override {}
+    void module(const std::string&, Module& child) override {
+        child.visit_fields(*this);
+        f_(child);
+    }
+
+private:
+    const autograd::Callback<void(Module&)>& f_;
+};
+
+}  // namespace
+
+std::vector<std::pair<std::string, Module*>> Module::named_modules() {
+    ModuleLister lister;
+    lister.list(*this);
+    return std::move(lister.found);
+}
+
+void Module::apply(const autograd::Callback<void(Module&)>& f) { Applier(f).module("", *this); }
+
+void Module::freeze() {
+    for (const Tensor& p : parameters()) p.set_requires_grad(false);
+}
+
+void Module::unfreeze() {
+    for (const Tensor& p : parameters()) p.set_requires_grad(true);
+}
+
+std::int64_t Module::num_parameters(bool only_trainable) const {
+    std::int64_t count = 0;
+    for (const Tensor& p : parameters())
+        if (!only_trainable || p.requires_grad()) count += p.numel();
+    return count;
+}
+
+std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.to_string(); }
+
+}  // namespace mezzo::nn

@@ -1,0 +1,188 @@
+// Parts, repetitions and rearrangements, from views, copies and look-ups.
+#include <algorithm>
+#include <cstdlib>
+
+#include "mezzo/image_ops.h"
+#include "mezzo/shape_ops.h"
+#include "ops/common.h"
+
+namespace mezzo {
+
+namespace {
+
+TensorOptions integers_on(const Tensor& x) { return {.dtype = int64, .device = x.device()}; }
+
+// Of matrices like x: the columns, and for each row the column that is on the diagonal.
+struct Places {
+    Tensor column, on_diagonal;
+};
+Places places(const Tensor& x, std::int64_t diagonal) {
+    const Tensor row = arange(x.size(-2), integers_on(x)).unsqueeze(1);
+    return {arange(x.size(-1), integers_on(x)), row + double(diagonal)};
+}
+
+void check_matrices(const char* op, const Tensor& x) {
+    check_defined(op, x);
+    check(x.dim() >= 2, ErrorKind::shape, op, ": ", x.shape(), " has fewer than two dimensions");
+}
+
+// n elements on a diagonal of a square of zeros: a row each with size + 1 columns, so that the next element
+// comes one place later.
+Tensor diagonal_matrix(const Tensor& x, std::int64_t diagonal) {
+    const std::int64_t n = x.size(0), size = n + std::abs(diagonal);
+    const std::int64_t start = diagonal >= 0 ? diagonal : -diagonal * size;
+    const Tensor rows = pad(x.unsqueeze(1), {{1, 0, size}}).reshape({n * (size + 1)});
+    return pad(rows, {{0, start, size * size - start - n * (size + 1)}}).reshape({size, size});
+}
+
+Tensor diagonal_of(const Tensor& x, std::int64_t diagonal) {
+    const std::int64_t rows = x.size(0), cols = x.size(1);
+    const std::int64_t down = std::max<std::int64_t>(-diagonal, 0),
+                       right = std::max<std::int64_t>(diagonal, 0);
+    const std::int64_t n = std::max<std::int64_t>(0, std::min(rows - down, cols - right));
+    if (n == 0) return x.reshape({x.numel()}).slice(0, 0, 0);
+    const std::int64_t start = down * cols + right;
+    return x.reshape({rows * cols}).slice(0, start, start + (n - 1) * (cols + 1) + 1, cols + 1);
+}
+
+// Dimension dim of x with each element (`inner`) or the whole of it repeated.
+Tensor repeated(const Tensor& x, int dim, std::int64_t count, bool inner) {
+    std::int64_t before = 1, behind = 1;
+    for (int d = 0; d < x.dim(); ++d)
+        (d < dim ? before : d > dim ? behind : before) *= d == dim ? 1 : x.size(d);
+    Shape shape = x.shape();
+    const std::int64_t size = shape[dim];
+    check(!__builtin_mul_overflow(size, count, &shape[dim]), ErrorKind::shape, "repeat: ", size, " elements ",
+          count, " times are beyond 2^63");
+    const Tensor flat = inner ? x.reshape({before * size, 1, behind}) : x.reshape({before, 1, size * behind});
+    return flat.expand({flat.size(0), count, flat.size(2)}).reshape(shape);
+}
+
+void check_count(const char* op, std::int64_t count) {
+    check(count >= 0, ErrorKind::value, op, ": a count of ", count, " is negative");
+}
+
+int dim_to_part(const char* op, const Tensor& x, std::int64_t dim) {
+    check_defined(op, x);
+    check(x.dim() > 0, ErrorKind::shape, op, ": a 0-dim tensor has no dimension to part");
+    return wrap_dim(op, dim, x.dim());
+}
+
+}  // namespace
+
+Tensor tril(const Tensor& x, std::int64_t diagonal) {
+    check_matrices("tril", x);
+    const Places at = places(x, diagonal);
+    return masked_fill(x, gt(at.column, at.on_diagonal), 0);
+}
+Tensor triu(const Tensor& x, std::int64_t diagonal) {
+    check_matrices("triu", x);
+    const Places at = places(x, diagonal);
+    return masked_fill(x, lt(at.column, at.on_diagonal), 0);
+}
+
+Tensor diag(const Tensor& x, std::int64_t diagonal) {
+    check_defined("diag", x);
+    check(x.dim() == 1 || x.dim() == 2, ErrorKind::shape, "diag: ", x.shape(),
+          " is neither a vector nor a matrix");
+    check(std::abs(diagonal) < std::int64_t(1) << 31, ErrorKind::value, "diag: diagonal ", diagonal,
+          " is out of range");
+    return x.dim() == 1 ? diagonal_matrix(x, diagonal) : diagonal_of(x, diagonal);
+}
+
+Tensor flip(const Tensor& x, const Axes& dims) {
+    check_defined("flip", x);
+    if (dims.empty()) return x.clone();
+    Tensor y = x;
+    for (const std::int64_t d : normal_axes("flip", dims, x.dim())) {
+        if (x.dim() == 0) break;
+        const std::int64_t n = x.size(d);
+        y = index_select(y, d, double(n - 1) - arange(n, integers_on(x)));
+    }
+    return y.impl() == x.impl() ? x.clone() : y;
+}
+
+Tensor roll(const Tensor& x, std::int64_t shift) {
+    check_defined("roll", x);
+    return roll(x.reshape({x.numel()}), {shift}, {0}).reshape(x.shape());
+}
+
+Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes& dims) {
+    check_defined("roll", x);
+    check(std::int64_t(shifts.size()) == dims.size(), ErrorKind::value, "roll: ", shifts.size(),
+          " shifts for ", dims.size(), " dimensions");
+    Tensor y = x;
+    for (int i = 0; i < dims.size(); ++i) {
+        const int d = wrap_dim("roll", dims[i], x.dim());
+        const std::int64_t n = x.dim() == 0 ? 1 : x.size(d);
+        const std::int64_t by = n == 0 ? 0 : (shifts[std::size_t(i)] % n + n) % n;
+        if (by != 0) y = cat({y.slice(d, n - by, n), y.slice(d, 0, n - by)}, d);
+    }
+    return y.impl() == x.impl() ? x.clone() : y;
+}
+
+Tensor repeat(const Tensor& x, const Shape& counts) {
+    check_defined("repeat", x);
+    const int added = counts.size() - x.dim();
+    check(added >= 0, ErrorKind::shape, "repeat: ", counts, " has fewer numbers than ", x.shape(),
+          " has dimensions");
+    for (const std::int64_t count : counts) check_count("repeat", count);
+    Shape shape = Shape::filled(added, 1);
+    for (const std::int64_t size : x.shape()) shape.push_back(size);
+    Tensor y = x.reshape(shape);
+    for (int d = 0; d < counts.size(); ++d)
+        if (counts[d] != 1) y = repeated(y, d, counts[d], false);
+    return y.impl() == x.impl() || y.is_view() ? y.clone() : y;
+}
+
+Tensor repeat_interleave(const Tensor& x, std::int64_t count, std::int64_t dim) {
+    const int d = dim_to_part("repeat_interleave", x, dim);
+    check_count("repeat_interleave", count);
+    const Tensor y = repeated(x, d, count, true);
+    return y.is_view() || y.impl() == x.impl() ? y.clone() : y;
+}
+
+Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
+    const int d = dim_to_part("split", x, dim);
+    const std::int64_t n = x.size(d);
+    check(size > 0 || (size == 0 && n == 0), ErrorKind::value, "split: parts of ", size, " elements");
+    if (n == 0) return {x};
+    Tensors parts;
+    for (std::int64_t i = 0; i < n; i += std::min(size, n - i))
+        parts.push_back(x.slice(d, i, std::min(n, i + std::min(size, n - i))));
+    return parts;
+}
+
+Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+    const int d = dim_to_part("split", x, dim);
+    std::int64_t left = x.size(d);
+    for (const std::int64_t size : sizes) {
+        check(size >= 0 && size <= left, ErrorKind::value, "split: a part of ", size, " elements where ",
+              left, " are left of ", x.size(d));
+        left -= size;
+    }
+    check(left == 0, ErrorKind::value, "split: the sizes leave ", left, " of ", x.size(d), " elements");
+    Tensors parts;
+    std::int64_t start = 0;
+    for (const std::int64_t size : sizes) {
+        parts.push_back(x.slice(d, start, start + size));
+        start += size;
+    }
+    return parts;
+}
+
+Tensors chunk(const Tensor& x, std::int64_t count, std::int64_t dim) {
+    const int d = dim_to_part("chunk", x, dim);
+    check(count > 0, ErrorKind::value, "chunk: ", count, " parts");
+    const std::int64_t n = x.size(d);
+    return split(x, std::max<std::int64_t>(1, n / count + (n % count != 0)), d);
+}
+
+Tensors unbind(const Tensor& x, std::int64_t dim) {
+    const int d = dim_to_part("unbind", x, dim);
+    Tensors parts;
+    for (std::int64_t i = 0; i < x.size(d); ++i) parts.push_back(x.select(d, i));
+    return parts;
+}
+
+}  // namespace mezzo

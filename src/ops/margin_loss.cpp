@@ -1,0 +1,151 @@
+// Losses in terms of other ops. Under autocast, and for 16 bit, they are computed in float32.
+#include <algorithm>
+#include <cmath>
+
+#include "mezzo/loss_ops.h"
+#include "mezzo/product_ops.h"
+#include "ops/loss_common.h"
+
+namespace mezzo {
+
+namespace {
+
+struct KlDiv {
+    static constexpr const char* name = "kl_div";
+    Reduction reduction = Reduction::mean;
+    bool batch_mean = false, log_target = false;
+};
+
+// Where target is 0, so is its product with the logarithm, and the gradient by the input.
+Tensor kl_value(const Tensor& x, const Tensor& t, bool log_target) {
+    if (log_target) return exp(t) * (t - x);
+    const Tensor zero = eq(t, 0.0);
+    return masked_fill(t * log(masked_fill(t, zero, 1)), zero, 0) - t * x;
+}
+
+const OpOf<KlDiv> kl_div_op{
+    {.cast = Cast::fp32, .result = Result::promoted, .decomposition = [](In in, const KlDiv& at) -> Tensors {
+         const Tensor value = kl_value(in[0], in[1], at.log_target);
+         if (!at.batch_mean) return {reduced(value, at.reduction)};
+         return {sum(value) / double(std::max<std::int64_t>(value.dim() ? value.size(0) : 1, 1))};
+     }}};
+
+struct HingeEmbedding {
+    static constexpr const char* name = "hinge_embedding_loss";
+    double margin = 1;
+    Reduction reduction = Reduction::mean;
+};
+
+// x where t is 1, max(0, margin - x) where it is -1; PyTorch's sum of the two cases for any other t, too.
+const OpOf<HingeEmbedding> hinge_embedding_op{
+    {.cast = Cast::fp32,
+     .result = Result::promoted,
+     .decomposition = [](In in, const HingeEmbedding& at) -> Tensors {
+         const Tensor &x = in[0], &t = in[1];
+         const Tensor far = masked_fill(relu(at.margin - x), eq(t, 1.0), 0);
+         return {reduced(far + masked_fill(x, eq(t, -1.0), 0), at.reduction)};
+     }}};
+
+struct CosineEmbedding {
+    static constexpr const char* name = "cosine_embedding_loss";
+    double margin = 0;
+    Reduction reduction = Reduction::mean;
+};
+
+// With PyTorch's 1e-12 under the root, which differs from the eps of cosine_similarity().
+const OpOf<CosineEmbedding> cosine_embedding_op{
+    {.cast = Cast::fp32,
+     .result = Result::promoted,
+     .decomposition = [](In in, const CosineEmbedding& at) -> Tensors {
+         const Tensor &a = in[0], &b = in[1], &t = in[2];
+         const Tensor sizes = (sum(square(a), {-1}) + 1e-12) * (sum(square(b), {-1}) + 1e-12);
+         const Tensor cosine = sum(a * b, {-1}) / sqrt(sizes);
+         const Tensor same = masked_fill(1.0 - cosine, ne(t, 1.0), 0);
+         const Tensor other = masked_fill(relu(cosine - at.margin), ne(t, -1.0), 0);
+         return {reduced(same + other, at.reduction)};
+     }}};
+
+struct TripletMargin {
+    static constexpr const char* name = "triplet_margin_loss";
+    TripletOptions options = {};
+};
+
+const OpOf<TripletMargin> triplet_margin_op{
+    {.cast = Cast::fp32,
+     .result = Result::promoted,
+     .decomposition = [](In in, const TripletMargin& at) -> Tensors {
+         const TripletOptions& o = at.options;
+         const auto distance = [&](const Tensor& a, const Tensor& b) {
+             return pairwise_distance(a, b, o.p, o.eps);
+         };
+         Tensor away = distance(in[0], in[2]);
+         if (o.swap) away = minimum(away, distance(in[1], in[2]));
+         return {reduced(relu(distance(in[0], in[1]) - away + o.margin), o.reduction)};
+     }}};
+
+Shape result_shape(const Shape& values, Reduction reduction) {
+    return reduction == Reduction::none ? values : Shape{};
+}
+
+}  // namespace
+
+Tensor kl_div(const Tensor& input, const Tensor& target, KlDivOptions options) {
+    check_floating("kl_div", input);
+    check_floating("kl_div", target, "target");
+    const Shape shape = broadcast_shapes("kl_div", input.shape(), target.shape());
+    const KlDiv at{
+        .reduction = options.reduction, .batch_mean = options.batch_mean, .log_target = options.log_target};
+    return call(kl_div_op, {input, target}, at,
+                options.batch_mean ? Shape{} : result_shape(shape, options.reduction));
+}
+
+// delta times smooth_l1_loss, whose kernels it runs in.
+Tensor huber_loss(const Tensor& input, const Tensor& target, HuberOptions options) {
+    check_floating("huber_loss", input);
+    check_floating("huber_loss", target, "target");
+    check_same_shape("huber_loss", input, target);
+    check(options.delta > 0, ErrorKind::value, "huber_loss: delta is ", options.delta,
+          "; it must be positive");
+    const Tensor loss =
+        smooth_l1_loss(input, target, {.beta = options.delta, .reduction = options.reduction});
+    return options.delta == 1 ? loss : loss * options.delta;
+}
+
+Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, MarginOptions options) {
+    const char* name = "hinge_embedding_loss";
+    check_floating(name, input);
+    check_defined(name, target);
+    const Shape shape = broadcast_shapes(name, input.shape(), target.shape());
+    return call(hinge_embedding_op, {input, target},
+                {.margin = options.margin, .reduction = options.reduction},
+                result_shape(shape, options.reduction));
+}
+
+Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target, MarginOptions options) {
+    const char* name = "cosine_embedding_loss";
+    check_floating(name, a);
+    check_floating(name, b);
+    check_defined(name, target);
+    check_same_shape(name, a, b);
+    check((a.dim() == 2 && target.dim() == 1 && target.size(0) == a.size(0)) ||
+              (a.dim() == 1 && target.dim() == 0),
+          ErrorKind::shape, name, ": inputs ", a.shape(), " and target ", target.shape(),
+          " are neither [rows, n] and [rows] nor [n] and []");
+    return call(cosine_embedding_op, {a, b, target},
+                {.margin = options.margin, .reduction = options.reduction},
+                result_shape(target.shape(), options.reduction));
+}
+
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           TripletOptions options) {
+    const char* name = "triplet_margin_loss";
+    for (const Tensor& x : {anchor, positive, negative}) check_floating(name, x);
+    check(options.p >= 0, ErrorKind::value, name, ": p is ", options.p, "; it must not be negative");
+    Shape shape =
+        broadcast_shapes(name, anchor.shape(), broadcast_shapes(name, positive.shape(), negative.shape()));
+    check(shape.size() > 0, ErrorKind::shape, name, ": inputs are 0-dim");
+    return call(triplet_margin_op, {anchor, positive, negative}, {.options = options},
+                result_shape(reduced_shape(shape, {shape.size() - 1}, false), options.reduction));
+}
+
+}  // namespace mezzo

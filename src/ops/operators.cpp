@@ -1,0 +1,67 @@
+// Comparisons, logic and compound assignments as operators; those of arithmetic are in elementwise.cpp.
+#include <cmath>
+
+#include "ops/common.h"
+
+namespace mezzo {
+
+namespace {
+
+// A condition or an operand of & and |.
+const Tensor& flags(const char* op, const Tensor& x) {
+    check_defined(op, x);
+    check(x.dtype() == boolean, ErrorKind::dtype, op, ": ", x.dtype(),
+          " is not boolean; logical_and() and logical_or() take any dtype");
+    return x;
+}
+
+}  // namespace
+
+// a < b as lt(a, b), and the function for the operands the other way round.
+#define MEZZO_COMPARISON(op, function, turned)                                      \
+    Tensor operator op(const Tensor& a, const Tensor& b) { return function(a, b); } \
+    Tensor operator op(const Tensor& a, double b) { return function(a, b); }        \
+    Tensor operator op(double a, const Tensor& b) { return turned(b, a); }
+MEZZO_COMPARISON(==, eq, eq)
+MEZZO_COMPARISON(!=, ne, ne)
+MEZZO_COMPARISON(<, lt, gt)
+MEZZO_COMPARISON(<=, le, ge)
+MEZZO_COMPARISON(>, gt, lt)
+MEZZO_COMPARISON(>=, ge, le)
+#undef MEZZO_COMPARISON
+
+Tensor operator!(const Tensor& x) { return logical_not(x); }
+Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(flags("&", a), flags("&", b)); }
+Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(flags("|", a), flags("|", b)); }
+
+#define MEZZO_COMPOUND(op)                                                                  \
+    Tensor& Tensor::operator op##=(const Tensor& other)& { return *this = *this op other; } \
+    Tensor& Tensor::operator op##=(double other)& { return *this = *this op other; }
+MEZZO_COMPOUND(+)
+MEZZO_COMPOUND(-)
+MEZZO_COMPOUND(*)
+MEZZO_COMPOUND(/)
+#undef MEZZO_COMPOUND
+
+namespace {
+
+// A number beside a tensor in where(): of the tensor's dtype where that can hold it as in a + b.
+Tensor beside(const Tensor& x, double value) {
+    check_defined("where", x);
+    const bool whole = value == std::floor(value) && std::abs(value) < 9e15;
+    Dtype dtype = x.dtype();
+    if (!is_floating(dtype)) dtype = !whole ? float32 : dtype == boolean ? int64 : dtype;
+    return scalar(value, {.dtype = dtype, .device = x.device()});
+}
+
+}  // namespace
+
+Tensor where(const Tensor& condition, const Tensor& a, double b) { return where(condition, a, beside(a, b)); }
+Tensor where(const Tensor& condition, double a, const Tensor& b) { return where(condition, beside(b, a), b); }
+Tensor where(const Tensor& condition, double a, double b) {
+    check_defined("where", condition);
+    const TensorOptions options{.device = condition.device()};
+    return where(condition, scalar(a, options), scalar(b, options));
+}
+
+}  // namespace mezzo

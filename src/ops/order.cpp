@@ -1,0 +1,106 @@
+// Sorting and look-ups in sorted tensors. Kernels find positions; values are gathered, which is differentiable.
+#include "kernels/sort.h"
+#include "mezzo/shape_ops.h"
+#include "mezzo/sort_ops.h"
+#include "ops/common.h"
+
+namespace mezzo {
+
+namespace {
+
+const OpOf<kernels::ArgSort> argsort_op{
+    {.name = "argsort", .save = save_none, .result = Result::indices, .differentiable = false}};
+const OpOf<kernels::TopK> topk_op{
+    {.name = "topk", .save = save_none, .result = Result::indices, .differentiable = false}};
+const OpOf<kernels::SearchSorted> searchsorted_op{
+    {.name = "searchsorted", .save = save_none, .result = Result::indices, .differentiable = false}};
+
+// f of x with at least one dimension.
+template <class F> Sorted of_lines(const char* name, const Tensor& x, std::int64_t dim, const F& f) {
+    check_defined(name, x);
+    const int d = wrap_dim(name, dim, x.dim());
+    if (x.dim() > 0) return f(x, d);
+    const Sorted one = f(x.reshape({1}), 0);
+    return {one.values.reshape({}), one.indices.reshape({})};
+}
+
+Sorted first_of(const char* name, const Tensor& x, std::int64_t k, int d, bool largest) {
+    check(k >= 0 && k <= x.size(d), ErrorKind::value, name, ": k is ", k, ", but dimension ", d, " of ",
+          x.shape(), " has ", x.size(d), " elements");
+    Shape shape = x.shape();
+    shape[d] = k;
+    const Tensor indices = call(topk_op, {x}, {.dim = d, .k = k, .largest = largest}, shape);
+    return {gather(x, d, indices), indices};
+}
+
+void check_rows(const Tensor& sorted, const Tensor& values) {
+    check_defined("searchsorted", sorted);
+    check_defined("searchsorted", values);
+    check(sorted.dim() > 0, ErrorKind::shape,
+          "searchsorted: sorted is 0-dim; it needs a dimension to search");
+    bool fits = sorted.dim() == 1 || sorted.dim() == values.dim();
+    for (int d = 0; fits && sorted.dim() > 1 && d + 1 < values.dim(); ++d)
+        fits = sorted.size(d) == values.size(d);
+    check(fits, ErrorKind::shape, "searchsorted: sorted ", sorted.shape(), " and values ", values.shape(),
+          " differ before their last dimension");
+}
+
+}  // namespace
+
+Tensor argsort(const Tensor& x, std::int64_t dim, bool descending) {
+    check_defined("argsort", x);
+    const int d = wrap_dim("argsort", dim, x.dim());
+    if (x.dim() == 0) return zeros({}, {.dtype = int64, .device = x.device()});
+    return call(argsort_op, {x}, {.dim = d, .descending = descending}, x.shape());
+}
+
+Sorted sort(const Tensor& x, std::int64_t dim, bool descending) {
+    return of_lines("sort", x, dim, [&](const Tensor& lines, int d) -> Sorted {
+        const Tensor indices = argsort(lines, d, descending);
+        return {gather(lines, d, indices), indices};
+    });
+}
+
+Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+    check_defined("topk", x);
+    if (x.dim() == 0 && k == 0) {
+        const Sorted one = first_of("topk", x.reshape({1}), k, 0, largest);
+        return one;
+    }
+    return of_lines("topk", x, dim,
+                    [&](const Tensor& lines, int d) { return first_of("topk", lines, k, d, largest); });
+}
+
+Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, bool keepdim) {
+    return of_lines("kthvalue", x, dim, [&](const Tensor& lines, int d) -> Sorted {
+        check(k >= 1 && k <= lines.size(d), ErrorKind::value, "kthvalue: k is ", k, ", but dimension ", d,
+              " of ", x.shape(), " has ", lines.size(d), " elements; k counts from 1");
+        Shape shape = lines.shape();
+        shape[d] = k;
+        const Tensor first = call(topk_op, {lines}, {.dim = d, .k = k, .largest = false}, shape);
+        const Tensor index = first.slice(d, k - 1, k), value = gather(lines, d, index);
+        if (keepdim || x.dim() == 0) return {value, index};
+        return {value.squeeze(d), index.squeeze(d)};
+    });
+}
+
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
+    check_rows(sorted, values);
+    const Dtype dtype = promote(sorted.dtype(), values.dtype());
+    return call(searchsorted_op, {cast(sorted.detach(), dtype), cast(values.detach(), dtype)},
+                {.right = right}, values.shape());
+}
+
+Tensor isin(const Tensor& elements, const Tensor& test) {
+    check_defined("isin", elements);
+    check_defined("isin", test);
+    const std::int64_t n = test.numel();
+    if (n == 0) return zeros(elements.shape(), {.dtype = boolean, .device = elements.device()});
+    const Dtype dtype = promote(elements.dtype(), test.dtype());
+    const Tensor x = cast(elements.detach(), dtype).reshape({elements.numel()});
+    const Tensor sorted = sort(cast(test.detach(), dtype).reshape({n})).values;
+    const Tensor place = clamp(searchsorted(sorted, x), 0, double(n - 1));
+    return eq(index_select(sorted, 0, place), x).reshape(elements.shape());
+}
+
+}  // namespace mezzo

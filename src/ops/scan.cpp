@@ -1,0 +1,96 @@
+// Running sums and products.
+#include "kernels/scan.h"
+#include "mezzo/image_ops.h"
+#include "mezzo/reduce_ops.h"
+#include "ops/scan.h"
+#include "ops/vjp_helpers.h"
+
+namespace mezzo {
+
+namespace {
+
+Tensor summed(const Tensor& x, const kernels::CumSum& at, std::optional<Dtype> dtype = {});
+Tensor multiplied(const Tensor& x, const kernels::CumProd& at, std::optional<Dtype> dtype = {});
+Tensors linear_scan_vjp(const Node& c, const kernels::LinearScan& at, const Tensors& g);
+Tensors cumprod_vjp(const Node& c, const kernels::CumProd& at, const Tensors& g);
+
+const OpOf<kernels::CumSum> cumsum_op{
+    {.name = "cumsum",
+     .cast = Cast::fp32_out,
+     .save = save_none,
+     .mixed = true,
+     .vjp = [](const Node&, const kernels::CumSum& at, const Tensors& g) -> Tensors {
+         return {summed(g[0], {.dim = at.dim, .reverse = !at.reverse})};
+     }}};
+
+const OpOf<kernels::LinearScan> linear_scan_op{{.name = "linear_scan_grad",
+                                                .save = save_inputs | save_outputs,
+                                                .result = Result::promoted,
+                                                .mixed = true,
+                                                .vjp = row_function<linear_scan_vjp>}};
+
+const OpOf<kernels::CumProd> cumprod_op{{.name = "cumprod",
+                                         .cast = Cast::fp32_out,
+                                         .save = save_inputs,
+                                         .mixed = true,
+                                         .vjp = row_function<cumprod_vjp>}};
+
+Tensor summed(const Tensor& x, const kernels::CumSum& at, std::optional<Dtype> dtype) {
+    return call(cumsum_op, {x}, at, x.shape(), dtype);
+}
+Tensor multiplied(const Tensor& x, const kernels::CumProd& at, std::optional<Dtype> dtype) {
+    return call(cumprod_op, {x}, at, x.shape(), dtype);
+}
+
+// Element i becomes element i + 1, or with `back` i - 1; `value` comes in at the end that gets free.
+Tensor shifted(const Tensor& x, std::int64_t dim, bool back, double value) {
+    if (x.numel() == 0) return x;
+    return pad(x, {{dim, back ? -1 : 1, back ? 1 : -1}}, PadMode::constant, value);
+}
+
+Tensor scan(const Tensor& a, const Tensor& b, std::int64_t dim, bool reverse) {
+    return call(linear_scan_op, {a, b}, {.dim = dim, .reverse = reverse}, a.shape());
+}
+
+// h[i] = a[i] h[i - 1] + b[i]. The gradient s of h[i] with all that follows is s[i] = g[i] + a[i + 1] s[i + 1]:
+// a scan from the other end. It is that of b[i], and s[i] h[i - 1] that of a[i].
+Tensors linear_scan_vjp(const Node& c, const kernels::LinearScan& at, const Tensors& g) {
+    const Tensor s = scan(shifted(c.in(0), at.dim, !at.reverse, 0), g[0], at.dim, !at.reverse);
+    return {c.needs(0) ? s * shifted(c.out(), at.dim, at.reverse, 0) : Tensor(), s};
+}
+
+// y[i] = x[i] y[i - 1], so that the gradient of y[i] with all that follows is the same scan as above. No
+// division: elements may be 0.
+Tensors cumprod_vjp(const Node& c, const kernels::CumProd& at, const Tensors& g) {
+    const Tensor x = wide(c.in(0));
+    const Tensor s = scan(shifted(x, at.dim, !at.reverse, 0), wide(g[0]), at.dim, !at.reverse);
+    return {s * exclusive_cumprod(x, at.dim, at.reverse)};
+}
+
+// Runs f on x of at least one dimension and element, converted as asked.
+template <class A, class F> Tensor along(const char* name, const Tensor& given, std::int64_t dim,
+                                         std::optional<Dtype> dtype, const F& f) {
+    check_defined(name, given);
+    const int d = wrap_dim(name, dim, given.dim());
+    const Tensor x = dtype ? cast(given, *dtype) : given;
+    check(!dtype || *dtype != boolean, ErrorKind::dtype, name, ": the result's dtype is boolean");
+    std::optional<Dtype> result = dtype;
+    if (!dtype && !is_floating(x.dtype())) result = int64;
+    if (x.dim() == 0) return f(x.reshape({1}), A{.dim = 0}, result).reshape({});
+    return f(x, A{.dim = d}, result);
+}
+
+}  // namespace
+
+Tensor exclusive_cumprod(const Tensor& x, std::int64_t dim, bool reverse) {
+    return shifted(multiplied(x, {.dim = dim, .reverse = reverse}), dim, reverse, 1);
+}
+
+Tensor cumsum(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype) {
+    return along<kernels::CumSum>("cumsum", x, dim, dtype, summed);
+}
+Tensor cumprod(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype) {
+    return along<kernels::CumProd>("cumprod", x, dim, dtype, multiplied);
+}
+
+}  // namespace mezzo

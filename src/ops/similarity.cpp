@@ -1,0 +1,170 @@
+// Products of vectors and matrices by name, similarities and distances.
+#include <cmath>
+
+#include "kernels/moments.h"
+#include "mezzo/product_ops.h"
+#include "ops/products.h"
+
+namespace mezzo {
+
+namespace {
+
+// 16-bit products are exact and their sum is rounded once.
+const OpOf<kernels::Dot> dot_op{
+    {.name = "dot",
+     .cast = Cast::promote,
+     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
+         return {c.needs(0) ? g[0] * c.in(1) : Tensor(), c.needs(1) ? g[0] * c.in(0) : Tensor()};
+     },
+     .decomposition = [](In in) -> Tensors { return {matmul(in[0], in[1])}; }}};
+
+// The p-norm of x along dim; its gradient is 0 where it is 0.
+Tensor p_norm(const Tensor& x, double p, std::int64_t dim) {
+    if (p == 2) return norm(x, {dim}, keep_dims());
+    if (p == 1) return sum(abs(x), {dim}, keep_dims());
+    if (p == 0) return cast(sum(ne(x, 0.0), {dim}, keep_dims()), x.dtype());
+    if (std::isinf(p)) return max(abs(x), {dim}, keep_dims());
+    const Tensor none = eq(x, 0.0), size = abs(masked_fill(x, none, 1));
+    const Tensor total = sum(masked_fill(pow(size, p), none, 0), {dim}, keep_dims()), zero = eq(total, 0.0);
+    return masked_fill(pow(masked_fill(total, zero, 1), 1 / p), zero, 0);
+}
+
+void check_p(const char* op, double p) {
+    check(p >= 0, ErrorKind::value, op, ": p is ", p, "; it must not be negative");
+}
+
+struct CosineSimilarity {
+    static constexpr const char* name = "cosine_similarity";
+    std::int64_t dim = 1;
+    double eps = 0;
+};
+const OpOf<CosineSimilarity> cosine_similarity_op{
+    {.cast = Cast::fp32,
+     .result = Result::promoted,
+     .decomposition = [](In in, const CosineSimilarity& at) -> Tensors {
+         const Tensor a = in[0] / clamp(p_norm(in[0], 2, at.dim), at.eps, INFINITY);
+         const Tensor b = in[1] / clamp(p_norm(in[1], 2, at.dim), at.eps, INFINITY);
+         return {sum(a * b, {at.dim})};
+     }}};
+
+struct PairwiseDistance {
+    static constexpr const char* name = "pairwise_distance";
+    double p = 2, eps = 0;
+    bool keepdim = false;
+};
+const OpOf<PairwiseDistance> pairwise_distance_op{
+    {.cast = Cast::fp32,
+     .result = Result::promoted,
+     .decomposition = [](In in, const PairwiseDistance& at) -> Tensors {
+         const Tensor y = p_norm(in[0] - in[1] + at.eps, at.p, -1);
+         return {at.keepdim ? y : y.squeeze(-1)};
+     }}};
+
+struct Normalize {
+    static constexpr const char* name = "normalize";
+    double p = 2;
+    std::int64_t dim = 1;
+    double eps = 0;
+};
+const OpOf<Normalize> normalize_op{
+    {.cast = Cast::fp32, .decomposition = [](In in, const Normalize& at) -> Tensors {
+         const Tensor size = p_norm(in[0], at.p, at.dim);
+         return {in[0] / clamp(size, at.eps, INFINITY)};
+     }}};
+
+void check_dims(const char* op, const Tensor& x, int dims, const char* what) {
+    check_floating(op, x);
+    check(x.dim() == dims, ErrorKind::shape, op, ": an operand is ", x.shape(), ", but must be ", what);
+}
+
+// beta input + alpha a b. The product of 16-bit operands stays in float32 until the sum is rounded.
+Tensor added_product(const char* op, const Tensor& input, const Tensor& a, const Tensor& b,
+                     const AddMmOptions& options) {
+    check_floating(op, input);
+    check_factors(op, a, b);
+    const int last = a.dim() - 1;
+    check(a.size(last) == b.size(last - 1), ErrorKind::shape, op, ": inner sizes differ, ", a.shape(),
+          " and ", b.shape());
+    Shape shape = a.shape();
+    shape[last] = b.size(last);
+    check(broadcast_shapes(op, input.shape(), shape) == shape, ErrorKind::shape, op, ": input ",
+          input.shape(), " does not broadcast to ", shape);
+    const Dtype dtype = autocast_dtype(Cast::low, a), of_input = autocast_dtype(Cast::low, input);
+    check(dtype == of_input, ErrorKind::dtype, op, ": input is ", of_input, " and the factors are ", dtype,
+          "; convert one with to()");
+    Tensor y = product_as(cast(a, dtype), cast(b, dtype), is_16bit(dtype) ? float32 : dtype);
+    if (options.alpha != 1) y = y * options.alpha;
+    if (options.beta != 0) y = y + (options.beta == 1 ? input : widened(input) * options.beta);
+    return cast(y, dtype);
+}
+
+}  // namespace
+
+Tensor outer(const Tensor& a, const Tensor& b) {
+    check_defined("outer", a);
+    check_defined("outer", b);
+    check(a.dim() == 1 && b.dim() == 1, ErrorKind::shape, "outer: operands are ", a.shape(), " and ",
+          b.shape(), ", but must be vectors");
+    return a.unsqueeze(1) * b.unsqueeze(0);
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+    check_dims("dot", a, 1, "a vector");
+    check_dims("dot", b, 1, "a vector");
+    check_same_shape("dot", a, b);
+    check(a.dtype() == b.dtype() || (autocast_takes(a) && autocast_takes(b)), ErrorKind::dtype,
+          "dot: operands are ", a.dtype(), " and ", b.dtype(), "; convert one with to()");
+    return call(dot_op, {a, b}, {}, {});
+}
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+    check_dims("bmm", a, 3, "[batch, n, k] and [batch, k, m]");
+    check_dims("bmm", b, 3, "[batch, n, k] and [batch, k, m]");
+    check(a.size(0) == b.size(0) && a.size(2) == b.size(1), ErrorKind::shape, "bmm: ", a.shape(), " and ",
+          b.shape(), " are not [batch, n, k] and [batch, k, m]");
+    return matmul(a, b);
+}
+
+Tensor addmm(const Tensor& input, const Tensor& a, const Tensor& b, AddMmOptions options) {
+    check_dims("addmm", a, 2, "[n, k] and [k, m]");
+    check_dims("addmm", b, 2, "[n, k] and [k, m]");
+    return added_product("addmm", input, a, b, options);
+}
+
+Tensor baddbmm(const Tensor& input, const Tensor& a, const Tensor& b, AddMmOptions options) {
+    check_dims("baddbmm", a, 3, "[batch, n, k] and [batch, k, m]");
+    check_dims("baddbmm", b, 3, "[batch, n, k] and [batch, k, m]");
+    check(a.size(0) == b.size(0), ErrorKind::shape, "baddbmm: batches differ, ", a.shape(), " and ",
+          b.shape());
+    return added_product("baddbmm", input, a, b, options);
+}
+
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, double eps) {
+    check_floating("cosine_similarity", a);
+    check_floating("cosine_similarity", b);
+    const Shape shape = broadcast_shapes("cosine_similarity", a.shape(), b.shape());
+    const int d = wrap_dim("cosine_similarity", dim, shape.size());
+    check(shape.size() > 0, ErrorKind::shape, "cosine_similarity: operands are 0-dim");
+    return call(cosine_similarity_op, {a.expand(shape), b.expand(shape)}, {.dim = d, .eps = eps},
+                reduced_shape(shape, {d}, false));
+}
+
+Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p, double eps, bool keepdim) {
+    check_floating("pairwise_distance", a);
+    check_floating("pairwise_distance", b);
+    check_p("pairwise_distance", p);
+    const Shape shape = broadcast_shapes("pairwise_distance", a.shape(), b.shape());
+    check(shape.size() > 0, ErrorKind::shape, "pairwise_distance: operands are 0-dim");
+    return call(pairwise_distance_op, {a, b}, {.p = p, .eps = eps, .keepdim = keepdim},
+                reduced_shape(shape, {shape.size() - 1}, keepdim));
+}
+
+Tensor normalize(const Tensor& x, double p, std::int64_t dim, double eps) {
+    check_floating("normalize", x);
+    check_p("normalize", p);
+    const int d = wrap_dim("normalize", dim, x.dim());
+    if (x.dim() == 0) return normalize(x.reshape({1}), p, 0, eps).reshape({});
+    return call(normalize_op, {x}, {.p = p, .dim = d, .eps = eps}, x.shape());
+}
+
+}  // namespace mezzo

@@ -1,0 +1,176 @@
+// Functions whose results have shapes, or whose arguments have errors, that only values tell.
+#include <vector>
+
+#include "core/capture.h"
+#include "mezzo/reduce_ops.h"
+#include "mezzo/shape_ops.h"
+#include "mezzo/sort_ops.h"
+#include "ops/common.h"
+
+namespace mezzo {
+
+namespace {
+
+TensorOptions integers_on(const Tensor& x) { return {.dtype = int64, .device = x.device()}; }
+
+void check_index(const char* op, const Tensor& x) {
+    check_defined(op, x);
+    check(x.dtype() == int64, ErrorKind::dtype, op, ": input is ", x.dtype(),
+          ", but must be int64; convert it with to(int64)");
+}
+
+// The row-major positions of what is not 0, on the device of x.
+Tensor positions(const Tensor& x) {
+    NoGrad plain;
+    const Tensor mask = x.dtype() == boolean ? x : ne(x, 0.0);
+    const Tensor host = mask.to(cpu_device).contiguous();
+    const bool* const set = host.data<bool>();
+    std::vector<std::int64_t> found;
+    for (std::int64_t i = 0; i < host.numel(); ++i)
+        if (set[i]) found.push_back(i);
+    return Tensor::from<std::int64_t>(found, {std::int64_t(found.size())}, integers_on(x));
+}
+
+// The larger or smaller of all elements; 0 for none.
+std::int64_t extreme(const Tensor& x, bool largest) {
+    if (x.numel() == 0) return 0;
+    return (largest ? max(x) : min(x)).item<std::int64_t>();
+}
+
+// With 1 as the largest of each row, so that neither sums nor quotients overflow.
+Tensor by_largest(const Tensor& p) { return p / max(p, {1}, keep_dims()); }
+
+Tensor drawn_with_replacement(const Tensor& p, std::int64_t count) {
+    const Tensor sums = cumsum(by_largest(p), -1);
+    const Tensor total = sums.slice(-1, p.size(-1) - 1, p.size(-1));
+    const Tensor u = rand({p.size(0), count}, {.dtype = float64, .device = p.device()});
+    return searchsorted(sums, u * total, true);
+}
+
+// The largest of p / e, e exponentially distributed, are a sample (Efraimidis and Spirakis, "Weighted random
+// sampling with a reservoir", 2006).
+Tensor drawn_once_each(const Tensor& p, std::int64_t count) {
+    const Tensor u = rand(p.shape(), {.dtype = float64, .device = p.device()});
+    const Tensor score = masked_fill(by_largest(p) / -log1p(-u), eq(p, 0.0), -1);
+    return topk(score, count, -1).indices;
+}
+
+}  // namespace
+
+Tensor nonzero(const Tensor& x) {
+    check_defined("nonzero", x);
+    Tensor place = positions(x.detach());
+    const std::int64_t n = place.size(0);
+    if (x.dim() == 0) return zeros({n, 0}, integers_on(x));
+    Tensors columns;
+    const Strides steps = contiguous_strides(x.shape());
+    for (int d = 0; d < x.dim(); ++d) {
+        const Tensor rest = remainder(place, double(steps[d] > 0 ? steps[d] : 1));
+        columns.push_back(place - rest);
+        place = rest;
+    }
+    for (int d = 0; d < x.dim(); ++d)  // a multiple of the step, so that the quotient in float64 is exact
+        columns[std::size_t(d)] =
+            cast(cast(columns[std::size_t(d)], float64) / double(steps[d] > 0 ? steps[d] : 1), int64);
+    return stack(columns, 1);
+}
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+    check_defined("masked_select", x);
+    check_defined("masked_select", mask);
+    check(mask.dtype() == boolean, ErrorKind::dtype, "masked_select: the mask is ", mask.dtype(),
+          ", but must be boolean; compare it, as in ne(x, 0)");
+    const Shape shape = broadcast_shapes("masked_select", x.shape(), mask.shape());
+    const Tensor place = positions(mask.expand(shape)), all = x.expand(shape);
+    return index_select(all.reshape({all.numel()}), 0, place);
+}
+
+Tensor one_hot(const Tensor& index, std::int64_t classes) {
+    check_index("one_hot", index);
+    check(classes >= -1, ErrorKind::value, "one_hot: ", classes, " classes");
+    if (classes == -1) {
+        check(index.numel() > 0, ErrorKind::value, "one_hot: no index says how many classes there are");
+        classes = extreme(index, true) + 1;
+    }
+    if (index.device().type() == DeviceType::cpu && index.numel() > 0) {
+        const std::int64_t low = extreme(index, false), high = extreme(index, true);
+        check(low >= 0 && high < classes, ErrorKind::value, "one_hot: index ", low < 0 ? low : high,
+              " is outside of the ", classes, " classes");
+    }
+    const Tensor all = arange(classes, integers_on(index));
+    return cast(eq(index.unsqueeze(-1), all), int64);
+}
+
+Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::int64_t dim) {
+    check_defined("repeat_interleave", x);
+    check_index("repeat_interleave", counts);
+    check(x.dim() > 0, ErrorKind::shape, "repeat_interleave: a 0-dim tensor has no dimension to repeat");
+    const int d = wrap_dim("repeat_interleave", dim, x.dim());
+    check(counts.dim() == 1 && counts.size(0) == x.size(d), ErrorKind::shape, "repeat_interleave: counts ",
+          counts.shape(), " has not one number for each element of dimension ", d, " of ", x.shape());
+    const std::int64_t least = extreme(counts, false);
+    check(least >= 0, ErrorKind::value, "repeat_interleave: a count of ", least, " is negative");
+    const Tensor ends = cumsum(counts, 0);
+    const std::int64_t total = sum(counts).item<std::int64_t>();
+    return index_select(x, d, searchsorted(ends, arange(total, integers_on(x)), true));
+}
+
+Unique unique(const Tensor& given, UniqueOptions options) {
+    check_defined("unique", given);
+    const std::int64_t n = given.numel();
+    const Tensor x = given.detach().reshape({n});
+    if (n == 0) {
+        const Tensor none = zeros({0}, integers_on(x));
+        return {x, options.inverse ? none.reshape(given.shape()) : Tensor(),
+                options.counts ? none : Tensor()};
+    }
+    const Tensor order = argsort(x), sorted = index_select(x, 0, order);
+    const Tensor first = ones({1}, {.dtype = boolean, .device = x.device()});
+    const Tensor fresh = cat({first, ne(sorted.slice(0, 1, n), sorted.slice(0, 0, n - 1))});
+    const Tensor start = positions(fresh);
+    Unique result{index_select(sorted, 0, start), {}, {}};
+    if (options.inverse)
+        result.inverse =
+            scatter_add(zeros({n}, integers_on(x)), 0, order, cumsum(fresh, 0) - 1.0).reshape(given.shape());
+    if (options.counts) {
+        const Tensor end = full({1}, double(n), integers_on(x));
+        result.counts = cat({start.slice(0, 1, start.size(0)), end}) - start;
+    }
+    return result;
+}
+
+Tensor bincount(const Tensor& given, const Tensor& weights, std::int64_t minlength) {
+    check_defined("bincount", given);
+    check(given.dim() == 1, ErrorKind::shape, "bincount: input ", given.shape(), " is not one dimension");
+    check(!is_floating(given.dtype()) && given.dtype() != boolean, ErrorKind::dtype, "bincount: input is ",
+          given.dtype(), ", but must be integral; convert it with to(int64)");
+    check(minlength >= 0, ErrorKind::value, "bincount: minlength ", minlength, " is negative");
+    check(!weights.defined() || weights.shape() == given.shape(), ErrorKind::shape, "bincount: weights ",
+          weights.defined() ? weights.shape() : Shape(), " differ in shape from input ", given.shape());
+    const Tensor x = cast(given, int64);
+    const std::int64_t low = extreme(x, false), high = x.numel() > 0 ? extreme(x, true) : -1;
+    check(low >= 0, ErrorKind::value, "bincount: ", low, " is negative");
+    Tensor value = ones({x.numel()}, integers_on(x));
+    if (weights.defined()) value = is_floating(weights.dtype()) ? weights.detach() : cast(weights, float64);
+    const Tensor none =
+        zeros({std::max(high + 1, minlength)}, {.dtype = value.dtype(), .device = x.device()});
+    return scatter_add(none, 0, x, value);
+}
+
+Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) {
+    check_floating("multinomial", weights);
+    check(weights.dim() == 1 || weights.dim() == 2, ErrorKind::shape, "multinomial: weights ",
+          weights.shape(), " are neither [classes] nor [rows, classes]");
+    check(count > 0, ErrorKind::value, "multinomial: ", count, " indices per row");
+    const Tensor p =
+        cast(weights.detach(), float64).reshape({weights.dim() == 2 ? weights.size(0) : 1, weights.size(-1)});
+    check(all(logical_and(ge(p, 0.0), isfinite(p))).item<bool>(), ErrorKind::value,
+          "multinomial: a weight is negative or not finite");
+    const std::int64_t needed = replacement ? 1 : count;
+    check(all(ge(count_nonzero(p, {1}), double(needed))).item<bool>(), ErrorKind::value,
+          "multinomial: a row has fewer than ", needed, " weights that are not 0");
+    const Tensor y = replacement ? drawn_with_replacement(p, count) : drawn_once_each(p, count);
+    return weights.dim() == 2 ? y : y.reshape({count});
+}
+
+}  // namespace mezzo

@@ -1,0 +1,198 @@
+// Bad arguments of the ops of reduce_ops.h, sort_ops.h, shape_ops.h, pointwise_ops.h, product_ops.h and
+// loss_ops.h: the kind of error, the op first, and what was wrong.
+#include <catch2/catch.hpp>
+
+#include <string>
+#include <vector>
+
+#include "mezzo/mezzo.h"
+
+using namespace mezzo;
+using Catch::Matchers::Contains;
+
+namespace {
+
+using Integers = std::vector<std::int64_t>;
+
+Tensor of(const Integers& values) { return Tensor::from(values, {std::int64_t(values.size())}); }
+
+struct Bad {
+    void (*run)();
+    ErrorKind kind;
+    const char *op, *text;
+};
+
+void check_errors(const std::vector<Bad>& all) {
+    for (const Bad& bad : all) {
+        CAPTURE(bad.op, bad.text);
+        try {
+            bad.run();
+            FAIL_CHECK("no error");
+        } catch (const Error& e) {
+            CHECK(e.kind() == bad.kind);
+            CHECK(std::string(e.what()).find(bad.op) == 0);
+            CHECK_THAT(e.what(), Contains(bad.text));
+        }
+    }
+}
+
+Tensor f(const Shape& shape) { return ones(shape); }
+
+}  // namespace
+
+TEST_CASE("op families: errors of reductions and order", "[op_family_errors]") {
+    const std::vector<Bad> all{
+        {[] { var(arange(3)); }, ErrorKind::dtype, "var:", "int64"},
+        {[] {
+             argmin(zeros({2, 0}));
+         },
+         ErrorKind::shape, "argmin:", "empty"},
+        {[] { cumsum(f({2}), 1); }, ErrorKind::shape, "cumsum:", "1"},
+        {[] { quantile(f({2}), 1.5); }, ErrorKind::value, "quantile:", "1.5"},
+        {[] { quantile(f({0}), 0.5); }, ErrorKind::shape, "quantile:", "no elements"},
+        {[] { softmax(f({2}), 0, int64); }, ErrorKind::dtype, "softmax:", "int64"},
+        {[] { topk(f({2}), 3); }, ErrorKind::value, "topk:", "3"},
+        {[] { kthvalue(f({2}), 0); }, ErrorKind::value, "kthvalue:", "from 1"},
+        {[] {
+             searchsorted(f({2, 3}), f({3, 3}));
+         },
+         ErrorKind::shape, "searchsorted:", "[3, 3]"},
+        {[] { bincount(of(Integers{-1})); }, ErrorKind::value, "bincount:", "-1"},
+        {[] { bincount(f({2})); }, ErrorKind::dtype, "bincount:", "float32"},
+    };
+    check_errors(all);
+}
+
+TEST_CASE("op families: errors of arrangements", "[op_family_errors]") {
+    const std::vector<Bad> all{
+        {[] { tril(f({3})); }, ErrorKind::shape, "tril:", "[3]"},
+        {[] {
+             diag(f({1, 1, 1}));
+         },
+         ErrorKind::shape, "diag:", "[1, 1, 1]"},
+        {[] {
+             flip(f({2}), {0, 0});
+         },
+         ErrorKind::shape, "flip:", "twice"},
+        {[] { roll(f({2}), {1}, {}); }, ErrorKind::value, "roll:", "shifts"},
+        {[] {
+             repeat(f({2, 2}), {2});
+         },
+         ErrorKind::shape, "repeat:", "[2]"},
+        {[] { repeat(f({2}), {-1}); }, ErrorKind::value, "repeat:", "-1"},
+        {[] { split(f({5}), 0); }, ErrorKind::value, "split:", "0"},
+        {[] {
+             split(f({5}), {2, 2});
+         },
+         ErrorKind::value, "split:", "leave 1"},
+        {[] {
+             split(f({5}), {4, 4});
+         },
+         ErrorKind::value, "split:", "4"},
+        {[] { chunk(f({5}), 0); }, ErrorKind::value, "chunk:", "0"},
+        {[] { unbind(scalar(1)); }, ErrorKind::shape, "unbind:", "0-dim"},
+        {[] { one_hot(of(Integers{3}), 3); }, ErrorKind::value, "one_hot:", "3"},
+        {[] { one_hot(of(Integers{-1})); }, ErrorKind::value, "one_hot:", "-1"},
+        {[] { masked_select(f({2}), f({2})); }, ErrorKind::dtype, "masked_select:", "boolean"},
+        {[] {
+             multinomial(Tensor::from({1, -1}), 1);
+         },
+         ErrorKind::value, "multinomial:", "negative"},
+        {[] {
+             multinomial(Tensor::from({1, 0}), 2);
+         },
+         ErrorKind::value, "multinomial:", "fewer than 2"},
+        {[] {
+             multinomial(zeros({2, 2}), 1, true);
+         },
+         ErrorKind::value, "multinomial:", "not 0"},
+    };
+    check_errors(all);
+}
+
+TEST_CASE("op families: errors of element-wise functions and products", "[op_family_errors]") {
+    const std::vector<Bad> all{
+        {[] { remainder(arange(3), 0); }, ErrorKind::value, "remainder:", "0"},
+        {[] { hardtanh(f({2}), 1, 0); }, ErrorKind::value, "hardtanh:", "1"},
+        {[] { glu(f({3})); }, ErrorKind::shape, "glu:", "[3]"},
+        {[] { lerp(arange(3), f({3}), 0.5); }, ErrorKind::dtype, "lerp:", "int64"},
+        {[] { addcmul(f({2}), f({3}), f({1})); }, ErrorKind::shape, "addcmul:", "[3]"},
+        {[] {
+             outer(f({2, 2}), f({2}));
+         },
+         ErrorKind::shape, "outer:", "[2, 2]"},
+        {[] { dot(f({2}), f({3})); }, ErrorKind::shape, "dot:", "[3]"},
+        {[] { dot(f({2}), ones({2}, {.dtype = float64})); }, ErrorKind::dtype, "dot:", "float64"},
+        {[] {
+             bmm(f({2, 2}), f({2, 2}));
+         },
+         ErrorKind::shape, "bmm:", "[2, 2]"},
+        {[] {
+             addmm(f({4}), f({2, 3}), f({3, 5}));
+         },
+         ErrorKind::shape, "addmm:", "[4]"},
+        {[] {
+             addmm(f({5}), f({2, 3}), f({4, 5}));
+         },
+         ErrorKind::shape, "addmm:", "inner"},
+        {[] {
+             baddbmm(f({5}), f({2, 3, 4}), f({3, 4, 5}));
+         },
+         ErrorKind::shape, "baddbmm:", "batches"},
+        {[] {
+             einsum("ij,jk", {f({2, 3})});
+         },
+         ErrorKind::value, "einsum:", "2 terms"},
+        {[] {
+             einsum("i1", {f({2, 3})});
+         },
+         ErrorKind::value, "einsum:", "'1'"},
+        {[] {
+             einsum("i.j", {f({2, 3})});
+         },
+         ErrorKind::value, "einsum:", "stray"},
+        {[] { einsum("i->ij", {f({2})}); }, ErrorKind::value, "einsum:", "'j'"},
+        {[] {
+             einsum("ij->ii", {f({2, 2})});
+         },
+         ErrorKind::value, "einsum:", "twice"},
+        {[] {
+             einsum("ijk", {f({2, 2})});
+         },
+         ErrorKind::shape, "einsum:", "[2, 2]"},
+        {[] {
+             einsum("ij,jk", {f({2, 3}), f({4, 5})});
+         },
+         ErrorKind::shape, "einsum:", "'j' is 3"},
+        {[] {
+             einsum("ii", {f({2, 3})});
+         },
+         ErrorKind::shape, "einsum:", "both 2 and 3"},
+    };
+    check_errors(all);
+}
+
+TEST_CASE("op families: errors of distances and losses", "[op_family_errors]") {
+    const std::vector<Bad> all{
+        {[] { pairwise_distance(f({2}), f({2}), -1); }, ErrorKind::value, "pairwise_distance:", "-1"},
+        {[] { kl_div(f({2}), f({3})); }, ErrorKind::shape, "kl_div:", "[3]"},
+        {[] { huber_loss(f({2}), f({2}), {.delta = 0}); }, ErrorKind::value, "huber_loss:", "0"},
+        {[] {
+             cosine_embedding_loss(f({2, 3}), f({2, 3}), f({3}));
+         },
+         ErrorKind::shape, "cosine_embedding_loss:", "[3]"},
+        {[] {
+             cross_entropy(f({2, 3}), of(Integers{0, 1}), {.weight = f({2})});
+         },
+         ErrorKind::shape, "cross_entropy:", "3 classes"},
+        {[] {
+             cross_entropy(f({2, 4, 3}), of(Integers{0, 1}));
+         },
+         ErrorKind::shape, "cross_entropy:", "[2, 4, 3]"},
+        {[] {
+             nll_loss(f({2, 3}), of(Integers{0, 1}), {.weight = arange(3)});
+         },
+         ErrorKind::dtype, "nll_loss:", "weight"},
+    };
+    check_errors(all);
+}
