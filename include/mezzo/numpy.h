@@ -1,0 +1,28 @@
+// NumPy's files: .npy with one array, .npz with several.
+#pragma once
+
+#include <string>
+
+#include "mezzo/module.h"
+
+namespace mezzo::io {
+
+// Both throw Error(io) for a file that cannot be read, is damaged or shorter than its header says, and Error(dtype)
+// for what mezzo has no elements for: complex numbers, texts, structs, and Python objects, which would run code.
+// The result is on the CPU, row-major whatever the file's order is. int8, int16 and uint16 become int32, uint32
+// becomes int64, as does uint64: Error(value) if a number does not fit.
+[[nodiscard]] Tensor load_npy(const std::string& path);
+// The arrays by name, in the order of the file: stored or deflated, also beyond 4 GiB. Sums are checked. No name is
+// used as a path. Error(io) also for an array whose size is not what its own header says.
+[[nodiscard]] StateDict load_npz(const std::string& path);
+
+// Any layout and device; waits for the device. bfloat16, which NumPy lacks, is written as float32, which holds it
+// exactly. The file is replaced as a whole. Error(value) for an undefined tensor, Error(io) for the file.
+void save_npy(const std::string& path, const Tensor& tensor);
+struct NpzOptions {
+    bool compressed = false;  // as numpy.savez_compressed()
+};
+// Error(value) also for a name that is empty, there twice, or not valid UTF-8.
+void save_npz(const std::string& path, const StateDict& tensors, const NpzOptions& options = {});
+
+}  // namespace mezzo::io

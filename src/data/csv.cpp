@@ -1,0 +1,122 @@
+// CSV as RFC 4180 has it.
+#include <algorithm>
+
+#include "data/table_cells.h"
+#include "data/whole_file.h"
+#include "mezzo/error.h"
+
+namespace mezzo::data {
+
+namespace {
+
+class CsvReader {
+public:
+    CsvReader(const std::string& path, std::string_view text, char delimiter)
+        : path_(path), text_(text), delimiter_(delimiter) {
+        if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // a byte order mark
+    }
+    // The cells of the next line that is not empty; false at the end.
+    bool next(std::vector<std::string>& cells) {
+        while (at_ < text_.size() && ends_line()) pass_line_end();
+        cells.clear();
+        if (at_ >= text_.size()) return false;
+        first_line_ = line_;
+        for (;;) {
+            cells.push_back(at_ < text_.size() && text_[at_] == '"' ? quoted() : plain());
+            if (at_ >= text_.size()) return true;
+            if (ends_line()) {
+                pass_line_end();
+                return true;
+            }
+            ++at_;  // the delimiter
+        }
+    }
+    // Where the line began that next() has given.
+    std::int64_t line() const { return first_line_; }
+    template <class... Items> [[noreturn]] void fail_at(std::int64_t line, const Items&... items) const {
+        fail(ErrorKind::io, "read_csv: ", path_, ": line ", line, ": ", items...);
+    }
+
+private:
+    bool ends_line() const {
+        return text_[at_] == '\n' || (text_[at_] == '\r' && at_ + 1 < text_.size() && text_[at_ + 1] == '\n');
+    }
+    void pass_line_end() {
+        at_ += text_[at_] == '\r' ? 2 : 1;
+        ++line_;
+    }
+    std::string plain() {
+        const std::size_t start = at_;
+        while (at_ < text_.size() && text_[at_] != delimiter_ && !ends_line()) {
+            if (text_[at_] == '"')
+                fail_at(line_,
+                        "a quote follows text; a cell with quotes begins and ends with one, and has \"\" for "
+                        "each inside");
+            ++at_;
+        }
+        return std::string(text_.substr(start, at_ - start));
+    }
+    std::string quoted() {
+        const std::int64_t start = line_;
+        std::string cell;
+        for (++at_;; ++at_) {
+            if (at_ >= text_.size()) fail_at(start, "a quote is not closed");
+            if (text_[at_] == '"' && (at_ + 1 >= text_.size() || text_[at_ + 1] != '"')) break;
+            if (text_[at_] == '"') ++at_;
+            line_ += text_[at_] == '\n';
+            cell += text_[at_];
+        }
+        ++at_;
+        if (at_ < text_.size() && text_[at_] != delimiter_ && !ends_line())
+            fail_at(line_, "text follows a quote that closes a cell");
+        return cell;
+    }
+
+    const std::string& path_;
+    std::string_view text_;
+    char delimiter_;
+    std::size_t at_ = 0;
+    std::int64_t line_ = 1, first_line_ = 1;
+};
+
+void check_options(const CsvOptions& options) {
+    check(options.delimiter != '"' && options.delimiter != '\n' && options.delimiter != '\r',
+          ErrorKind::value, "read_csv: the delimiter is a quote or an end of a line");
+}
+
+void mark_texts(const std::string& path, const CsvOptions& options, std::vector<Cells>& columns) {
+    for (const std::string& name : options.texts) {
+        const auto found =
+            std::find_if(columns.begin(), columns.end(), [&](const Cells& c) { return c.name == name; });
+        check(found != columns.end(), ErrorKind::value, "read_csv: ", path, ": texts names a column \"", name,
+              "\" that is not there");
+        found->text = true;
+    }
+}
+
+}  // namespace
+
+Table read_csv(const std::string& path, const CsvOptions& options) {
+    check_options(options);
+    const std::vector<unsigned char> bytes = whole_file("read_csv", path);
+    CsvReader reader(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, options.delimiter);
+    std::vector<Cells> columns;
+    std::vector<std::string> cells;
+    bool more = reader.next(cells);
+    check(more, ErrorKind::io, "read_csv: ", path, ": is empty");
+    for (std::size_t i = 0; i < cells.size(); ++i)
+        columns.push_back({.name = options.header ? cells[i] : std::to_string(i)});
+    if (options.header) more = reader.next(cells);
+    mark_texts(path, options, columns);
+    for (; more; more = reader.next(cells)) {
+        if (cells.size() != columns.size())
+            reader.fail_at(reader.line(), cells.size(), cells.size() == 1 ? " cell; " : " cells; ",
+                           options.header ? "the header has " : "the first line has ", columns.size());
+        for (std::size_t i = 0; i < cells.size(); ++i) columns[i].values.push_back(std::move(cells[i]));
+    }
+    std::vector<Column> result;
+    for (Cells& column : columns) result.push_back(infer_column(std::move(column)));
+    return Table(std::move(result));
+}
+
+}  // namespace mezzo::data

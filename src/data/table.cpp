@@ -1,0 +1,105 @@
+#include "mezzo/table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <unordered_set>
+
+#include "core/tensor_impl.h"
+#include "data/table_cells.h"
+#include "data/whole_file.h"
+#include "mezzo/error.h"
+#include "mezzo/ops.h"
+
+namespace mezzo::data {
+
+namespace {
+
+void check_column(const Column& column, std::int64_t rows) {
+    const bool text = column.kind == ColumnKind::text;
+    const auto count = text                      ? std::int64_t(column.texts.size())
+                       : column.values.defined() ? column.values.numel()
+                                                 : -1;
+    check(count == rows, ErrorKind::value, "Table: column \"", column.name, "\" has ", count,
+          " values, the first has ", rows);
+    if (text) return;
+    const Dtype dtype = column.kind == ColumnKind::integer ? int64 : float64;
+    check(column.values.dtype() == dtype && column.values.dim() == 1, ErrorKind::value, "Table: column \"",
+          column.name, "\" is ", column.values.dtype(), " ", column.values.shape(), ", not ", dtype,
+          " [rows]");
+}
+
+}  // namespace
+
+Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {
+    if (columns_.empty()) return;
+    const Column& first = columns_[0];
+    rows_ = first.kind == ColumnKind::text ? std::int64_t(first.texts.size())
+            : first.values.defined()       ? first.values.numel()
+                                           : 0;
+    std::unordered_set<std::string_view> names;
+    for (const Column& column : columns_) {
+        check(names.insert(column.name).second, ErrorKind::value, "Table: two columns are named \"",
+              column.name, "\"");
+        check_column(column, rows_);
+    }
+}
+
+const Column& Table::column(std::string_view name) const {
+    std::string known;
+    for (const Column& column : columns_) {
+        if (column.name == name) return column;
+        known += (known.empty() ? "" : ", ") + column.name;
+    }
+    fail(ErrorKind::value, "Table: no column is named \"", name, "\"; there are: ", known);
+}
+
+Tensor Table::numbers(const std::vector<std::string>& names, Dtype dtype) const {
+    Tensors parts;
+    for (const std::string& name : names) {
+        const Column& found = column(name);
+        check(found.kind != ColumnKind::text, ErrorKind::value, "Table: column \"", name,
+              "\" has texts; categories() makes numbers of them");
+        parts.push_back(found.values.to(dtype).unsqueeze(-1));
+    }
+    return parts.empty() ? empty({rows_, 0}, {.dtype = dtype}) : cat(parts, 1);
+}
+
+Categories Table::categories(std::string_view name) const {
+    const Column& found = column(name);
+    check(found.kind != ColumnKind::real, ErrorKind::value, "Table: column \"", name,
+          "\" has real numbers, which are no classes");
+    std::vector<std::string> names = found.texts;
+    std::vector<std::int64_t> codes(static_cast<std::size_t>(rows_));
+    if (found.kind == ColumnKind::integer) {
+        std::map<std::int64_t, std::int64_t> code_of;
+        const std::vector<std::int64_t> values = found.values.to_vector<std::int64_t>();
+        for (const std::int64_t value : values) code_of[value] = 0;
+        for (auto& [value, code] : code_of) {
+            code = std::int64_t(names.size());
+            names.push_back(std::to_string(value));
+        }
+        for (std::size_t i = 0; i < values.size(); ++i) codes[i] = code_of[values[i]];
+    } else {
+        std::sort(names.begin(), names.end());
+        names.erase(std::unique(names.begin(), names.end()), names.end());
+        for (std::size_t i = 0; i < codes.size(); ++i)
+            codes[i] = std::lower_bound(names.begin(), names.end(), found.texts[i]) - names.begin();
+    }
+    return {Tensor::from(codes, {rows_}), names};
+}
+
+std::vector<std::string> read_lines(const std::string& path) {
+    const std::vector<unsigned char> bytes = whole_file("read_lines", path);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::vector<std::string> lines;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = std::min(text.find('\n', at), text.size());
+        const bool carriage_return = end > at && text[end - 1] == '\r';
+        lines.emplace_back(text.substr(at, end - at - carriage_return));
+        at = end + 1;
+    }
+    return lines;
+}
+
+}  // namespace mezzo::data

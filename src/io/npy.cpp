@@ -1,0 +1,280 @@
+#include "io/npy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "io/elements.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "mezzo/autograd.h"
+#include "mezzo/error.h"
+#include "mezzo/numpy.h"
+#include "mezzo/ops.h"
+
+namespace mezzo::io {
+
+namespace {
+
+constexpr std::size_t most_header = 10000;  // as NumPy itself limits it
+
+// Reads the Python literal of a header: a dict of strings, True, False and a tuple of whole numbers.
+class Literal {
+public:
+    Literal(const std::string& where, const std::string& text) : where_(where), text_(text) {}
+
+    void read(NpyHeader& header) {
+        bool descr = false, order = false, shape = false;
+        expect('{');
+        while (!accept('}')) {
+            const std::string key = string();
+            expect(':');
+            if (key == "descr" && !std::exchange(descr, true))
+                read_dtype(header);
+            else if (key == "fortran_order" && !std::exchange(order, true))
+                header.fortran = flag();
+            else if (key == "shape" && !std::exchange(shape, true))
+                read_shape(header.shape);
+            else
+                fail_with("the key " + shown(key));
+            if (!accept(',')) {
+                expect('}');
+                break;
+            }
+        }
+        skip_space();
+        check(at_ == text_.size() && descr && order && shape, ErrorKind::io, where_,
+              ": the header is not a dict of descr, fortran_order and shape");
+    }
+
+private:
+    [[noreturn]] void fail_with(const std::string& found) const {
+        fail(ErrorKind::io, where_, ": the header has ", found, " at byte ", at_, ", which is not expected");
+    }
+    void skip_space() {
+        while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t')) ++at_;
+    }
+    bool accept(char c) {
+        skip_space();
+        if (at_ >= text_.size() || text_[at_] != c) return false;
+        ++at_;
+        return true;
+    }
+    void expect(char c) {
+        if (!accept(c)) fail_with(at_ < text_.size() ? shown(text_.substr(at_, 1)) : std::string("its end"));
+    }
+    std::string string() {
+        skip_space();
+        const char quote = at_ < text_.size() ? text_[at_] : '\0';
+        const std::size_t end =
+            quote == '\'' || quote == '"' ? text_.find(quote, at_ + 1) : std::string::npos;
+        if (end == std::string::npos) fail_with("no string");
+        const std::string result = text_.substr(at_ + 1, end - at_ - 1);
+        at_ = end + 1;
+        return result;
+    }
+    bool flag() {
+        skip_space();
+        for (const auto& [word, value] : {std::pair("True", true), std::pair("False", false)})
+            if (text_.compare(at_, std::strlen(word), word) == 0) {
+                at_ += std::strlen(word);
+                return value;
+            }
+        fail_with("neither True nor False");
+    }
+    std::int64_t natural() {
+        skip_space();
+        std::int64_t value = 0;
+        const std::size_t begin = at_;
+        for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_)
+            if (__builtin_mul_overflow(value, 10, &value) ||
+                __builtin_add_overflow(value, text_[at_] - '0', &value))
+                fail_with("a number beyond 63 bits");
+        if (at_ == begin) fail_with("no number");
+        return value;
+    }
+    void read_shape(Shape& shape) {
+        expect('(');
+        while (!accept(')')) {
+            check(shape.size() < max_dims, ErrorKind::io, where_, ": the array has more than ", max_dims,
+                  " dimensions");
+            shape.push_back(natural());
+            if (!accept(',')) {
+                expect(')');
+                break;
+            }
+        }
+    }
+    void read_dtype(NpyHeader& header) {
+        skip_space();
+        const bool plain = at_ < text_.size() && (text_[at_] == '\'' || text_[at_] == '"');
+        check(plain, ErrorKind::dtype, where_,
+              ": the array has structured elements; save its fields one by one");
+        const std::string descr = string();
+        const std::string kinds[] = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"};
+        const bool known = descr.size() == 3 && std::strchr("<>|=", descr[0]) != nullptr &&
+                           std::find(std::begin(kinds), std::end(kinds), descr.substr(1)) != std::end(kinds);
+        check(known, ErrorKind::dtype, where_, ": elements are ", shown(descr),
+              "; mezzo reads floating numbers of 2, 4 and 8 bytes, integers and booleans");
+        header.kind = descr[1];
+        header.bytes = descr[2] - '0';
+        header.big_endian = descr[0] == '>' && header.bytes > 1;
+    }
+    const std::string& where_;
+    const std::string& text_;
+    std::size_t at_ = 0;
+};
+
+Dtype dtype_of(const NpyHeader& header) {
+    if (header.kind == 'b') return boolean;
+    if (header.kind == 'f') return header.bytes == 2 ? float16 : header.bytes == 4 ? float32 : float64;
+    if (header.kind == 'u' && header.bytes == 1) return uint8;
+    const bool wide = header.bytes == 8 || (header.kind == 'u' && header.bytes == 4);
+    return wide ? int64 : int32;
+}
+
+void swap_bytes(char* data, std::size_t bytes, int size) {
+    for (std::size_t i = 0; i < bytes; i += std::size_t(size)) std::reverse(data + i, data + i + size);
+}
+
+template <class From, class To>
+void widen(const std::string& where, const std::vector<char>& from, To* to, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+        From value;
+        std::memcpy(&value, from.data() + i * sizeof value, sizeof value);
+        if constexpr (std::is_same_v<From, std::uint64_t>)
+            check(value <= std::uint64_t(std::numeric_limits<std::int64_t>::max()), ErrorKind::value, where,
+                  ": element ", i, " does not fit int64");
+        to[i] = To(value);
+    }
+}
+
+// Elements of a type that mezzo lacks, as the next wider one.
+void read_widened(const std::string& where, const NpyHeader& header, const NpySource& next,
+                  const Tensor& result) {
+    std::vector<char> raw(std::size_t(header.data_bytes));
+    next(raw.data(), raw.size());
+    if (header.big_endian) swap_bytes(raw.data(), raw.size(), header.bytes);
+    const auto count = std::size_t(result.numel());
+    if (count == 0) return;
+    const bool is_signed = header.kind == 'i';
+    if (header.bytes == 1)
+        widen<std::int8_t>(where, raw, result.data<std::int32_t>(), count);
+    else if (header.bytes == 2 && is_signed)
+        widen<std::int16_t>(where, raw, result.data<std::int32_t>(), count);
+    else if (header.bytes == 2)
+        widen<std::uint16_t>(where, raw, result.data<std::int32_t>(), count);
+    else if (header.bytes == 4)
+        widen<std::uint32_t>(where, raw, result.data<std::int64_t>(), count);
+    else
+        widen<std::uint64_t>(where, raw, result.data<std::int64_t>(), count);
+}
+
+// Any byte but 0 is true.
+void tidy_booleans(const Elements& elements) {
+    auto* const bytes = static_cast<unsigned char*>(elements.data);
+    for (std::size_t i = 0; i < elements.bytes; ++i) bytes[i] = bytes[i] != 0;
+}
+
+}  // namespace
+
+NpyHeader read_npy_header(const std::string& where, const NpySource& next) {
+    unsigned char begin[8], length[4] = {};
+    next(begin, sizeof begin);
+    check(std::memcmp(begin, "\x93NUMPY", 6) == 0, ErrorKind::io, where,
+          ": it does not begin as a .npy file");
+    const int major = begin[6];
+    check(major >= 1 && major <= 3 && begin[7] == 0, ErrorKind::io, where, ": version ", major, ".",
+          int(begin[7]), " of the format; 1.0, 2.0 and 3.0 are read");
+    const std::size_t length_bytes = major == 1 ? 2 : 4;
+    next(length, length_bytes);
+    const std::uint32_t size = length[0] | std::uint32_t(length[1]) << 8 | std::uint32_t(length[2]) << 16 |
+                               std::uint32_t(length[3]) << 24;
+    check(size <= most_header, ErrorKind::io, where, ": the header claims ", size, " bytes; at most ",
+          most_header, " are read");
+    std::string text(size, '\0');
+    next(text.data(), size);
+    NpyHeader header;
+    Literal(where, text).read(header);
+    header.data_begin = sizeof begin + length_bytes + size;
+    header.data_bytes = std::uint64_t(checked_numel(where.c_str(), header.shape, std::size_t(header.bytes))) *
+                        std::uint64_t(header.bytes);
+    return header;
+}
+
+Tensor read_npy_elements(const std::string& where, const NpyHeader& header, const NpySource& next) {
+    const NoGrad plain;
+    const Dtype dtype = dtype_of(header);
+    Shape stored;
+    for (int d = 0; d < header.shape.size(); ++d)
+        stored.push_back(header.shape[header.fortran ? header.shape.size() - 1 - d : d]);
+    const Tensor result = empty(stored, {.dtype = dtype});
+    const Elements elements = elements_of(result);
+    if (elements.bytes != header.data_bytes || (header.kind == 'u' && header.bytes == 8)) {
+        read_widened(where, header, next, result);
+    } else if (elements.bytes != 0) {
+        next(elements.data, elements.bytes);
+        if (header.big_endian) swap_bytes(static_cast<char*>(elements.data), elements.bytes, header.bytes);
+        if (dtype == boolean) tidy_booleans(elements);
+    }
+    if (!header.fortran || stored.size() < 2) return result;
+    Axes reversed;
+    for (int d = stored.size() - 1; d >= 0; --d) reversed.push_back(d);
+    return result.permute(reversed).contiguous();
+}
+
+Tensor npy_tensor(const char* op, const Tensor& tensor) {
+    const NoGrad plain;
+    check(tensor.defined(), ErrorKind::value, op, ": the tensor is undefined");
+    const Tensor own = tensor.detach().to(cpu_device);
+    return (own.dtype() == bfloat16 ? own.to(float32) : own).contiguous();
+}
+
+std::string npy_header(const Tensor& tensor) {
+    const char* const kind = tensor.dtype() == float16   ? "<f2"
+                             : tensor.dtype() == float32 ? "<f4"
+                             : tensor.dtype() == float64 ? "<f8"
+                             : tensor.dtype() == int32   ? "<i4"
+                             : tensor.dtype() == int64   ? "<i8"
+                             : tensor.dtype() == uint8   ? "|u1"
+                                                         : "|b1";
+    std::string shape;
+    for (int d = 0; d < tensor.dim(); ++d) shape += (d == 0 ? "" : ", ") + std::to_string(tensor.size(d));
+    if (tensor.dim() == 1) shape += ",";
+    std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", kind, shape);
+    // As NumPy: elements begin at a multiple of 64.
+    const std::size_t unpadded = 10 + text.size() + 1;
+    text.append((64 - unpadded % 64) % 64, ' ');
+    text += '\n';
+    return std::string("\x93NUMPY\x01\x00", 8) + char(text.size() & 0xff) + char(text.size() >> 8) + text;
+}
+
+Tensor load_npy(const std::string& path) {
+    const InputFile file("load_npy", path);
+    const std::string where = "load_npy: " + path;
+    std::uint64_t at = 0;
+    const NpySource next = [&](void* to, std::size_t bytes) {
+        check(bytes <= file.size() - at, ErrorKind::io, where, ": it has ", file.size(), " bytes, ",
+              at + bytes, " are needed");
+        file.read(at, to, bytes);
+        at += bytes;
+    };
+    const NpyHeader header = read_npy_header(where, next);
+    check(header.data_bytes <= file.size() - at, ErrorKind::io, where, ": the header promises ",
+          header.data_bytes, " bytes of elements, ", file.size() - at, " are there");
+    return read_npy_elements(where, header, next);
+}
+
+void save_npy(const std::string& path, const Tensor& tensor) {
+    const Tensor own = npy_tensor("save_npy", tensor);
+    const Elements elements = elements_of(own);
+    ReplacedFile file("save_npy", path);
+    file.write(npy_header(own));
+    file.write(elements.data, elements.bytes);
+    file.commit();
+}
+
+}  // namespace mezzo::io

@@ -1,0 +1,57 @@
+// Zip archives, as far as .npz files need them: stored and deflated members, ZIP64, checksums.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/file.h"
+
+namespace mezzo::io {
+
+struct ZipMember {
+    std::string name;
+    int method = 0;  // 0 stored, 8 deflated
+    std::uint32_t crc = 0;
+    std::uint64_t packed = 0, size = 0;  // bytes in the file, and unpacked
+    std::uint64_t header = 0;            // where its local header is
+};
+
+// The members that the directory at the end of the file lists. Error texts begin with `where`.
+std::vector<ZipMember> zip_members(const std::string& where, const InputFile& file);
+
+// Unpacks a member piece by piece.
+class ZipReader {
+public:
+    ZipReader(const std::string& where, const InputFile& file, const ZipMember& member);
+    ~ZipReader();
+    ZipReader(const ZipReader&) = delete;
+    ZipReader& operator=(const ZipReader&) = delete;
+    void read(void* to, std::size_t bytes);
+    // Throws unless everything was read, and has the checksum of the directory.
+    void finish();
+
+private:
+    struct State;
+    State* state_;
+};
+
+// Writes an archive, member by member.
+class ZipWriter {
+public:
+    ZipWriter(const char* op, const std::string& path, bool compressed);
+    ~ZipWriter();
+    ZipWriter(const ZipWriter&) = delete;
+    ZipWriter& operator=(const ZipWriter&) = delete;
+    void begin(const std::string& name);
+    void write(const void* from, std::size_t bytes);
+    void end();
+    void commit();  // the directory; the file takes its name
+
+private:
+    struct State;
+    State* state_;
+};
+
+}  // namespace mezzo::io

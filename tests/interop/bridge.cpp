@@ -1,0 +1,81 @@
+// What the interop tests call through Python's ctypes: mezzo's files and DLPack behind C functions. Each returns 0, or
+// 1 after a failure whose text error() has.
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <string>
+
+#include "mezzo/dlpack.h"
+#include "mezzo/metrics.h"
+#include "mezzo/numpy.h"
+#include "mezzo/ops.h"
+
+namespace {
+
+using namespace mezzo;
+
+std::string last_error;
+Tensor held;
+
+template <class F> int guarded(const F& f) {
+    try {
+        f();
+        return 0;
+    } catch (const std::exception& error) {
+        last_error = error.what();
+        return 1;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* error() { return last_error.c_str(); }
+
+// The tensor that the library holds: taken from a struct, changed, handed out.
+int take_legacy(dlpack::DLManagedTensor* managed) {
+    return guarded([&] { held = dlpack::from_dlpack(managed); });
+}
+int take_versioned(dlpack::DLManagedTensorVersioned* managed) {
+    return guarded([&] { held = dlpack::from_dlpack(managed); });
+}
+int give_legacy(dlpack::DLManagedTensor** managed) {
+    return guarded([&] { *managed = dlpack::to_dlpack(held); });
+}
+int give_versioned(dlpack::DLManagedTensorVersioned** managed) {
+    return guarded([&] { *managed = dlpack::to_dlpack_versioned(held); });
+}
+int double_held() {
+    return guarded([&] { held.mul_(2.0); });
+}
+int drop_held() {
+    return guarded([&] { held = Tensor(); });
+}
+
+// Reads an array and writes it again.
+int copy_npy(const char* from, const char* to) {
+    return guarded([&] { io::save_npy(to, io::load_npy(from)); });
+}
+int copy_npz(const char* from, const char* to, int compressed) {
+    return guarded([&] { io::save_npz(to, io::load_npz(from), {.compressed = compressed != 0}); });
+}
+
+// A run with everything that a SummaryWriter writes.
+int write_run(const char* folder) {
+    return guarded([&] {
+        io::SummaryWriter writer(folder);
+        for (int step = 0; step < 5; ++step) writer.add_scalar("loss", 1.0 / (1 + step), step, 100.0 + step);
+        writer.add_scalar("large step", -2.5, std::int64_t(1) << 40);
+        writer.add_histogram("weights", Tensor::from({-1, 0, 0, 1, 2, 1e9f}, {6}), 3);
+        writer.add_histogram("bad", Tensor::from({1, HUGE_VALF}, {2}), 3);
+        writer.add_histogram("none", zeros({0}), 3);
+        writer.add_text("note", "**bold** \xc3\xbc", 1);
+        writer.add_image("picture", Tensor::from({0, 0.5f, 1, 0.25f, 2, -1}, {1, 2, 3}), 2);
+        writer.add_image("grey", full({2, 2, 1}, 7, {.dtype = uint8}), 2);
+        writer.add_hparams({{"lr", 1e-3}, {"optimizer", "AdamW"}, {"amp", true}}, {{"accuracy", 0.75}});
+        writer.log(9, {{"logged", 4}});
+    });
+}
+
+}  // extern "C"

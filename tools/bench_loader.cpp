@@ -1,0 +1,116 @@
+// How long a training waits for its data: a ResNet on images that are cropped, mirrored and jittered, with 0 or more
+// worker threads.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+
+#include "mezzo/mezzo.h"
+#include "samples/program.h"
+
+namespace mz = mezzo;
+
+namespace {
+
+struct Settings {
+    std::int64_t images = 512, size = 32, batch = 64, epochs = 2;
+    std::vector<int> workers{0, 1, 2};
+    int threads = mz::num_threads();
+};
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+mz::data::Dataset random_images(const Settings& s) {
+    mz::manual_seed(1);
+    const mz::Tensor x = (mz::rand({s.images, s.size, s.size, 3}) * 255.0).to(mz::uint8);
+    return {x, mz::arange(s.images)};
+}
+
+mz::data::DataLoaderOptions loader_options(const Settings& s, int workers) {
+    return {
+        .batch_size = s.batch,
+        .shuffle = true,
+        .drop_last = true,
+        .transforms = {mz::data::RandomCrop{.size = s.size, .padding = 4}, mz::data::RandomHorizontalFlip{},
+                       mz::data::ColorJitter{.brightness = 0.2, .contrast = 0.2, .saturation = 0.2}},
+        .mean = 0.5,
+        .stddev = 0.25,
+        .num_workers = workers};
+}
+
+struct Times {
+    double waiting = 0, all = 0;
+};
+
+// The first batch is left out: it cannot be made beside a step.
+Times epoch(mz::nn::ResNet& net, mz::optim::SGD& optimizer, mz::data::DataLoader& loader) {
+    Times times;
+    auto it = loader.begin();
+    if (it == loader.end()) return times;
+    mz::data::Batch batch = *it;
+    const double start = now();
+    for (;;) {
+        mz::cross_entropy(net(batch.x), mz::remainder(batch.y, 10)).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+        const double before = now();
+        ++it;
+        const bool more = it != loader.end();
+        if (more) batch = *it;
+        times.waiting += now() - before;
+        if (!more) break;
+    }
+    times.all = now() - start;
+    return times;
+}
+
+void run(const Settings& s) {
+    const mz::data::Dataset images = random_images(s);
+    fmt::print("ResNet-8, {} images of {} x {}, batch {}, {} threads, {}\n\n", s.images, s.size, s.size,
+               s.batch, s.threads, mz::hardware_name(mz::cpu_device));
+    fmt::print("{:>8} {:>12} {:>12} {:>10}\n", "workers", "ms / batch", "waiting ms", "waiting %");
+    for (const int workers : s.workers) {
+        mz::manual_seed(1);
+        mz::nn::ResNet net(mz::nn::resnet_config(8));
+        mz::optim::SGD optimizer(net.parameters(), {.lr = 0.01});
+        mz::data::DataLoader loader(images, loader_options(s, workers));
+        static_cast<void>(epoch(net, optimizer, loader));  // threads start, products are chosen
+        Times sum;
+        for (std::int64_t i = 0; i < s.epochs; ++i) {
+            const Times times = epoch(net, optimizer, loader);
+            sum.waiting += times.waiting;
+            sum.all += times.all;
+        }
+        const auto batches = double(s.epochs * loader.size());
+        fmt::print("{:>8} {:>12.2f} {:>12.3f} {:>10.2f}\n", workers, 1e3 * sum.all / batches,
+                   1e3 * sum.waiting / batches, 100 * sum.waiting / sum.all);
+        std::fflush(stdout);
+    }
+}
+
+int parse_and_run(int argc, char** argv) {
+    Settings s;
+    CLI::App app{"Measures how long a training waits for batches that worker threads make."};
+    app.option_defaults()->always_capture_default();
+    app.add_option("--images", s.images, "images per epoch")->transform(program::positive());
+    app.add_option("--size", s.size, "pixels in each direction")
+        ->transform(program::in_range<std::int64_t>(8, 1024));
+    app.add_option("--batch", s.batch, "images per batch")->transform(program::positive());
+    app.add_option("--epochs", s.epochs, "epochs that are measured, after one that is not")
+        ->transform(program::positive());
+    app.add_option("--workers", s.workers, "numbers of worker threads")->transform(program::in_range(0, 64));
+    app.add_option("--threads", s.threads, "CPU threads of the training")->transform(program::thread_count());
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    mz::set_num_threads(s.threads);
+    run(s);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return program::run("bench_loader", [&] { return parse_and_run(argc, argv); });
+}
