@@ -1,0 +1,120 @@
+// What a training run tells about itself: TensorBoard's event files, CSV and JSON lines.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+struct GraphNode;  // mezzo/model_graph.h
+}
+
+namespace mezzo::io {
+
+// Names and values of one step, such as {{"loss", 0.5}, {"scale", 65536}}.
+using Metrics = std::vector<std::pair<std::string, double>>;
+
+// Where metrics go. Writers may be shared by threads. All functions throw Error(io) where the file cannot be
+// written; what was given is kept then, and written with the next flush() that can.
+class MetricWriter {
+public:
+    virtual ~MetricWriter() = default;
+    virtual void log(std::int64_t step, const Metrics& metrics) = 0;
+    // Hands everything that was logged to the system. The destructor does so, too, but cannot tell of errors.
+    virtual void flush() = 0;
+};
+
+// One column per metric, after "step" and "time" (seconds since 1970); a metric that a step lacks leaves its cell
+// empty. A metric that comes later adds a column: the file is rewritten then. A file that exists is continued; a line
+// that a killed program left unfinished is dropped. Inf and NaN are "inf", "-inf" and "nan".
+class CsvWriter final : public MetricWriter {
+public:
+    // Error(io) if the file cannot be opened, or exists and does not begin with these two columns.
+    explicit CsvWriter(const std::string& path);
+    ~CsvWriter() override;
+    CsvWriter(const CsvWriter&) = delete;
+    CsvWriter& operator=(const CsvWriter&) = delete;
+    // Error(value) for a name that is empty or there twice, or is step or time.
+    void log(std::int64_t step, const Metrics& metrics) override;
+    void flush() override;
+
+private:
+    struct Impl;
+    Impl* impl_;
+};
+
+// One object per line: {"step": 7, "time": 1.7e9, "loss": 0.5}. A file that exists is continued as by CsvWriter. JSON
+// has no inf and NaN: they are the strings "Infinity", "-Infinity" and "NaN".
+class JsonLinesWriter final : public MetricWriter {
+public:
+    explicit JsonLinesWriter(const std::string& path);  // Error(io) if the file cannot be opened
+    ~JsonLinesWriter() override;
+    JsonLinesWriter(const JsonLinesWriter&) = delete;
+    JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
+    void log(std::int64_t step,
+             const Metrics& metrics) override;  // Error(value) for a name that is step or time
+    void flush() override;
+
+private:
+    struct Impl;
+    Impl* impl_;
+};
+
+// A hyperparameter of a run: HyperParameter("lr", 1e-3), HyperParameter("optimizer", "AdamW").
+struct HyperParameter {
+    enum class Kind : std::uint8_t { number, text, flag };
+    HyperParameter(std::string n, double value) : name(std::move(n)), number(value) {}
+    HyperParameter(std::string n, int value) : name(std::move(n)), number(value) {}
+    HyperParameter(std::string n, bool value) : name(std::move(n)), kind(Kind::flag), flag(value) {}
+    HyperParameter(std::string n, const char* value) : name(std::move(n)), kind(Kind::text), text(value) {}
+    HyperParameter(std::string n, std::string value)
+        : name(std::move(n)), kind(Kind::text), text(std::move(value)) {}
+    std::string name;
+    Kind kind = Kind::number;
+    double number = 0;
+    std::string text = {};
+    bool flag = false;
+};
+
+// Writes a TensorBoard event file, with the names of torch.utils.tensorboard.SummaryWriter: run
+// `tensorboard --logdir FOLDER`. wall_time is in seconds since 1970; now if it is not given.
+class SummaryWriter final : public MetricWriter {
+public:
+    // Makes the folder if need be, and a new file in it: events.out.tfevents.SECONDS.HOST.PID.NUMBER.
+    explicit SummaryWriter(const std::string& folder);
+    ~SummaryWriter() override;
+    SummaryWriter(const SummaryWriter&) = delete;
+    SummaryWriter& operator=(const SummaryWriter&) = delete;
+
+    using WallTime = std::optional<double>;
+    void add_scalar(const std::string& tag, double value, std::int64_t step, WallTime wall_time = {});
+    // The distribution of the elements of a tensor of any dtype. Inf and NaN are counted by a scalar tag/nonfinite.
+    // Waits for the device.
+    void add_histogram(const std::string& tag, const Tensor& values, std::int64_t step,
+                       WallTime wall_time = {});
+    // Markdown.
+    void add_text(const std::string& tag, const std::string& text, std::int64_t step,
+                  WallTime wall_time = {});
+    // [height, width, channels] with 1, 3 or 4 channels: uint8, or floating from 0 to 1. Error(shape) and
+    // Error(dtype) otherwise. Waits for the device.
+    void add_image(const std::string& tag, const Tensor& image, std::int64_t step, WallTime wall_time = {});
+    // Hyperparameters, and the metrics by which the dashboard compares runs, as run FOLDER/hparams.TIME, as PyTorch.
+    void add_hparams(const std::vector<HyperParameter>& hparams, const Metrics& metrics,
+                     WallTime wall_time = {});
+    // What a model computes, as nn::graph() has found it: the dashboard "Graphs". The last one of a run is shown.
+    void add_graph(const std::vector<GraphNode>& graph, WallTime wall_time = {});
+    // A scalar for each.
+    void log(std::int64_t step, const Metrics& metrics) override;
+    void flush() override;
+    [[nodiscard]] const std::string& path() const;
+
+private:
+    struct Impl;
+    Impl* impl_;
+};
+
+}  // namespace mezzo::io

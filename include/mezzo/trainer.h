@@ -1,0 +1,165 @@
+// A training loop: mixed precision, accumulation, clipping, evaluation, early stopping, logs, checkpoints and their
+// resumption, and the end on SIGTERM and SIGINT. It uses public functions only: what does not fit is to be copied from
+// here and from src/training/trainer.cpp, and changed.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mezzo/autocast.h"
+#include "mezzo/averaged_model.h"
+#include "mezzo/callback.h"
+#include "mezzo/checkpoint.h"
+#include "mezzo/data_parallel.h"
+#include "mezzo/grad_scaler.h"
+#include "mezzo/optim.h"
+#include "mezzo/progress.h"
+#include "mezzo/stop_signals.h"
+
+namespace mezzo::training {
+
+enum class Precision : std::uint8_t {
+    float32,
+    bfloat16,  // autocast
+    float16,   // autocast, and a GradScaler
+};
+
+// All that is referred to must outlive the Trainer.
+struct TrainerOptions {
+    std::int64_t epochs = 1;
+    std::int64_t max_steps = 0;  // optimizer steps in all; 0: those of the epochs
+    Precision precision = Precision::float32;
+    amp::GradScalerOptions scaler = {};  // of float16
+    std::int64_t accumulate = 1;         // batches per step; at the end of an epoch as many as are left
+    double max_norm = 0;                 // of all gradients together; 0: no clipping
+
+    optim::Scheduler* scheduler = nullptr;          // stepped after each step
+    optim::ReduceLROnPlateau* plateau = nullptr;    // stepped with `monitor` after each evaluation
+    optim::AveragedModel* average = nullptr;        // updated after each step
+    distributed::DataParallel* parallel = nullptr;  // of a training by several ranks
+
+    // After each epoch, with the model in eval mode, without gradients and in the precision of the training:
+    // .evaluate = [&] { return io::Metrics{{"accuracy", accuracy(net, test_set)}}; }
+    // With several ranks the metrics are the means of theirs; all must return the same ones.
+    std::optional<autograd::Callback<io::Metrics()>> evaluate = {};
+    std::string monitor = {};  // the metric that says which model is best
+    Better better = Better::higher;
+    std::int64_t patience = 0;  // evaluations in a row without a best one that end the training; 0: never
+
+    std::int64_t log_every = 10;               // steps; reading the loss waits for the device
+    std::vector<io::MetricWriter*> logs = {};  // loss, lr, scale and skipped; metrics of evaluations
+    ProgressBar* progress = nullptr;
+    using OnStatus = autograd::Callback<void(const TrainingStatus&)>;
+    std::optional<OnStatus> on_step = {}, on_epoch = {};  // may call stop()
+
+    bool stop_on_signals = true;                // SIGTERM and SIGINT, see StopSignals
+    std::string checkpoints = {};               // folder; empty: none
+    std::int64_t checkpoint_every = 0;          // steps, beside the end of each epoch; 0: only there
+    std::int64_t keep_last = 3, keep_best = 0;  // best by `monitor`
+    bool resume = false;                        // from the newest checkpoint, if there is one
+    std::vector<std::pair<std::string, StateRef>> others = {};  // further states for the checkpoints
+    io::Metadata settings = {};                                 // see CheckpointParts
+};
+
+enum class Ended : std::uint8_t {
+    finished,  // all epochs, or max_steps
+    early,     // `patience` evaluations without a best one
+    stopped,   // by stop(), SIGTERM or SIGINT; once a step is done, a folder has a checkpoint of it
+};
+
+class Trainer {
+public:
+    // Error(value) for options out of range: epochs, accumulate or log_every below 1, other numbers below 0, and
+    // patience, plateau or keep_best without evaluate and monitor.
+    Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOptions& options = {});
+
+    // Trains on a loader's batches, from its position() on, loss(batch) being their mean loss. With several ranks it is multiplied by
+    // batch.weight, if the batch has one. Throws what loader, loss, callbacks and checkpoints throw; Error(value) for an
+    // evaluation without `monitor`, and for a folder that has checkpoints and is not to be resumed from. A model in eval mode is
+    // put into train mode; in others, modules in eval mode stay so. A Trainer that has finished returns `finished` at once.
+    template <Positioned Loader, class Loss> Ended fit(Loader& loader, const Loss& loss) {
+        std::optional<StopSignals> signals;
+        if (options_.stop_on_signals) signals.emplace();
+        begin(loader, size_of(loader));
+        while (!ended()) {
+            bool whole = true;
+            for (const auto& batch : loader) {
+                backward([&] { return loss(batch); }, weight_of(batch));
+                if (!step_is_due()) continue;
+                step();
+                whole = !ended();
+                if (!whole) break;
+            }
+            end_epoch(whole);
+        }
+        return finish();
+    }
+
+    // Ends the training after the step that is under way; one rank's call ends that of all.
+    void stop() { stop_called_ = true; }
+    [[nodiscard]] const TrainingStatus& status() const { return status_; }
+    [[nodiscard]] amp::GradScaler& scaler() { return scaler_; }
+
+    // Epoch, step and best metric: part of each checkpoint.
+    [[nodiscard]] StateDict state_dict() const;
+    // Throws Error(value), with nothing changed, for what state_dict() cannot have given.
+    void load_state_dict(const StateDict& state);
+
+private:
+    using Size = std::optional<std::int64_t>;
+    template <class Loader> static Size size_of(const Loader& loader) {
+        if constexpr (requires { loader.size(); }) return loader.size();
+        return std::nullopt;
+    }
+    template <class Batch> static double weight_of(const Batch& batch) {
+        if constexpr (requires { batch.weight; }) return batch.weight;
+        return 1;
+    }
+    template <class Loss> void backward(const Loss& loss, double weight) {
+        Tensor value;
+        {
+            const amp::Autocast scope(autocast());
+            value = loss();
+        }
+        add_gradients(value, weight);
+    }
+    [[nodiscard]] amp::AutocastOptions autocast() const;
+    [[nodiscard]] const distributed::Group* group() const;
+    void begin(LoaderRef loader, Size batches);
+    void add_gradients(const Tensor& loss, double weight);
+    [[nodiscard]] bool step_is_due() const { return accumulated_ >= parts_; }
+    void step(bool ends_epoch = false);
+    void report();
+    void end_epoch(bool whole);
+    void evaluate();
+    void save();
+    [[nodiscard]] bool reached_end() const;
+    [[nodiscard]] bool ended() const { return stopping_ || reached_end() || no_better(); }
+    [[nodiscard]] bool no_better() const { return options_.patience > 0 && not_best_ >= options_.patience; }
+    void agree_to_stop();
+    Ended finish();
+
+    nn::Module& model_;
+    optim::Optimizer& optimizer_;
+    TrainerOptions options_;
+    amp::GradScaler scaler_;
+    TrainingStatus status_;
+    std::optional<Checkpoint> checkpoint_;
+    std::optional<CheckpointFolder> folder_;
+    Size batches_;                        // of an epoch
+    std::int64_t batch_ = 0, parts_ = 1;  // batches of this epoch so far; of the step that is under way
+    std::int64_t accumulated_ = 0;        // of its batches, those whose gradients are there
+    Tensor loss_, losses_;                // of the step that is under way; sum since the last report
+    std::int64_t unreported_ = 0;         // steps since then
+    double best_ = std::numeric_limits<double>::quiet_NaN();
+    std::int64_t not_best_ = 0;                    // evaluations since the best one
+    bool stop_called_ = false, stopping_ = false;  // on this rank; on all
+    bool evaluated_ = false;                       // after the last step
+};
+
+}  // namespace mezzo::training

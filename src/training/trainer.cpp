@@ -1,0 +1,234 @@
+// The training loop, step by step. Header and source together are meant to be read, and copied from.
+#include "mezzo/trainer.h"
+
+#include <cmath>
+
+#include "mezzo/eval_mode.h"
+#include "mezzo/nn.h"
+#include "mezzo/ops.h"
+
+namespace mezzo::training {
+
+namespace {
+
+amp::GradScalerOptions scaler_options(const TrainerOptions& options) {
+    amp::GradScalerOptions result = options.scaler;
+    // Only float16 has so little range that its gradients need scaling.
+    result.enabled = options.precision == Precision::float16 && result.enabled;
+    return result;
+}
+
+}  // namespace
+
+Trainer::Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOptions& options)
+    : model_(model), optimizer_(optimizer), options_(options), scaler_(scaler_options(options)) {
+    const TrainerOptions& o = options_;
+    check(o.epochs >= 1 && o.accumulate >= 1 && o.log_every >= 1, ErrorKind::value, "Trainer: epochs is ",
+          o.epochs, ", accumulate is ", o.accumulate, ", log_every is ", o.log_every,
+          "; all must be positive");
+    check(o.max_steps >= 0 && o.patience >= 0 && o.checkpoint_every >= 0, ErrorKind::value,
+          "Trainer: max_steps is ", o.max_steps, ", patience ", o.patience, ", checkpoint_every ",
+          o.checkpoint_every, "; none may be negative");
+    check(o.max_norm >= 0 && std::isfinite(o.max_norm), ErrorKind::value, "Trainer: max_norm is ",
+          o.max_norm);
+    const bool monitors = o.patience > 0 || o.plateau != nullptr || o.keep_best > 0;
+    check(!monitors || (o.evaluate && !o.monitor.empty()), ErrorKind::value,
+          "Trainer: patience, plateau and keep_best need evaluate and monitor");
+}
+
+amp::AutocastOptions Trainer::autocast() const {
+    return {.dtype = options_.precision == Precision::bfloat16 ? bfloat16 : float16,
+            .enabled = options_.precision != Precision::float32};
+}
+
+const distributed::Group* Trainer::group() const {
+    return options_.parallel != nullptr ? &options_.parallel->group() : nullptr;
+}
+
+// What one rank has seen, all must act on in the same step.
+void Trainer::agree_to_stop() {
+    const bool here = stop_called_ || (options_.stop_on_signals && StopSignals::last() != 0);
+    stopping_ = stopping_ || (group() != nullptr ? group()->any(here) : here);
+}
+
+void Trainer::begin(LoaderRef loader, Size batches) {
+    batches_ = batches;
+    accumulated_ = unreported_ = 0;
+    loss_ = losses_ = Tensor();
+    stop_called_ = stopping_ = false;
+    status_.epochs = options_.epochs;
+    status_.steps = options_.max_steps;
+    if (batches) {
+        const std::int64_t all = (*batches + options_.accumulate - 1) / options_.accumulate * options_.epochs;
+        status_.steps = options_.max_steps > 0 ? std::min(all, options_.max_steps) : all;
+    }
+    if (!options_.checkpoints.empty()) {
+        CheckpointParts parts{.model = model_, .optimizer = optimizer_, .scaler = scaler_, .loader = loader};
+        if (options_.plateau != nullptr) parts.schedule = *options_.plateau;
+        if (options_.average != nullptr) parts.average = *options_.average;
+        parts.others = options_.others;
+        parts.others.emplace_back("trainer", *this);
+        parts.settings = options_.settings;
+        parts.group = group();
+        checkpoint_.emplace(std::move(parts));
+        folder_.emplace(options_.checkpoints, CheckpointFolderOptions{options_.keep_last, options_.keep_best,
+                                                                      options_.monitor, options_.better});
+        const bool fresh = !options_.resume || !folder_->load_newest(*checkpoint_);
+        check(!fresh || status_.step > 0 || folder_->files().empty(), ErrorKind::value,
+              "Trainer: ", options_.checkpoints,
+              " has checkpoints; set .resume = true to go on from them, or use another folder");
+    }
+    loader.set_position(loader.position());  // the rest of an epoch that has been begun
+    if (loader.position().samples == 0) batch_ = 0;
+    optimizer_.zero_grad();
+    if (!model_.training()) model_.train();
+    agree_to_stop();
+}
+
+void Trainer::add_gradients(const Tensor& loss, double weight) {
+    if (accumulated_ == 0) {
+        parts_ = options_.accumulate;
+        if (batches_) parts_ = std::clamp<std::int64_t>(*batches_ - batch_, 1, parts_);
+    }
+    const double factor = weight / double(parts_);
+    const Tensor part = factor == 1 ? loss : loss * factor;
+    {
+        // The last backward pass sends the sum of all to the other ranks.
+        std::optional<distributed::DataParallel::Local> here;
+        if (options_.parallel != nullptr && accumulated_ + 1 < parts_) here.emplace(*options_.parallel);
+        scaler_.scale(part).backward();
+    }
+    const Tensor shown = size_of(part.dtype()) < 4 ? part.detach().to(float32) : part.detach();
+    loss_ = loss_.defined() ? loss_ + shown : shown;
+    ++accumulated_;
+    ++batch_;
+}
+
+void Trainer::step(bool ends_epoch) {
+    if (options_.max_norm > 0) {
+        scaler_.unscale_(optimizer_);
+        nn::clip_grad_norm_(optimizer_.parameters(), options_.max_norm);
+    }
+    scaler_.step(optimizer_);
+    scaler_.update();
+    optimizer_.zero_grad();
+    status_.lr = optimizer_.lr();
+    if (options_.scheduler != nullptr) options_.scheduler->step();
+    if (options_.average != nullptr) options_.average->update_parameters(model_);
+    losses_ = losses_.defined() ? losses_ + loss_ : loss_;
+    loss_ = Tensor();
+    accumulated_ = 0;
+    evaluated_ = false;
+    ++unreported_;
+    if (++status_.step % options_.log_every == 0) report();
+    if (options_.on_step) (*options_.on_step)(status_);
+    agree_to_stop();
+    const bool due = options_.checkpoint_every > 0 && status_.step % options_.checkpoint_every == 0;
+    if (due && !stopping_ && !ends_epoch) save();
+}
+
+// The losses stay on the device until here.
+void Trainer::report() {
+    if (unreported_ == 0) return;
+    const Tensor mean = group() != nullptr ? group()->mean(losses_) : losses_;
+    status_.loss = mean.item<double>() / double(unreported_);
+    status_.skipped = optimizer_.skipped_steps();
+    io::Metrics metrics{{"loss", status_.loss}, {"lr", status_.lr}};
+    if (scaler_.is_enabled()) {
+        status_.scale = scaler_.get_scale();
+        metrics.insert(metrics.end(), {{"scale", *status_.scale}, {"skipped", double(status_.skipped)}});
+    }
+    losses_ = Tensor();
+    unreported_ = 0;
+    for (io::MetricWriter* const log : options_.logs) log->log(status_.step, metrics);
+    if (options_.progress != nullptr) options_.progress->show(status_);
+}
+
+// `whole`: the loader has no more batches in this epoch, and begins the next one.
+void Trainer::end_epoch(bool whole) {
+    if (whole && accumulated_ > 0) {  // of a loader of unknown size: fewer batches than the step was to have
+        const double factor = double(parts_) / double(accumulated_);
+        for (const Tensor& p : optimizer_.parameters())
+            if (p.grad().defined()) p.grad().mul_(factor);
+        loss_ = loss_ * factor;
+        step(true);
+    }
+    report();
+    const bool over = whole || (!stopping_ && batches_ && batch_ >= *batches_);
+    if (over) {
+        ++status_.epoch;
+        batch_ = 0;
+    }
+    if (over || !stopping_) {
+        evaluate();
+        if (options_.on_epoch) (*options_.on_epoch)(status_);
+        agree_to_stop();
+    }
+    save();
+}
+
+void Trainer::evaluate() {
+    if (!options_.evaluate) return;
+    if (options_.parallel != nullptr) options_.parallel->broadcast_buffers();
+    {
+        const nn::EvalMode evaluating(model_);
+        const NoGrad no_grad;
+        const amp::Autocast scope(autocast());
+        status_.metrics = (*options_.evaluate)();
+    }
+    if (group() != nullptr)
+        for (auto& [name, value] : status_.metrics)
+            value = group()->mean(full({}, value, {.dtype = float64})).item<double>();
+    evaluated_ = true;
+    for (io::MetricWriter* const log : options_.logs) log->log(status_.step, status_.metrics);
+    if (options_.monitor.empty()) return;
+    const auto found = std::find_if(status_.metrics.begin(), status_.metrics.end(),
+                                    [&](const auto& metric) { return metric.first == options_.monitor; });
+    check(found != status_.metrics.end(), ErrorKind::value, "Trainer: monitor is \"", options_.monitor,
+          "\", and evaluate() has not returned it");
+    const double value = found->second;
+    if (options_.plateau != nullptr) options_.plateau->step(value);
+    const bool better = options_.better == Better::higher ? value > best_ : value < best_;
+    const bool best = better || (std::isnan(best_) && !std::isnan(value));
+    if (best) best_ = value;
+    not_best_ = best ? 0 : not_best_ + 1;
+}
+
+void Trainer::save() {
+    if (folder_)
+        folder_->save(*checkpoint_,
+                      {.step = status_.step, .metrics = evaluated_ ? status_.metrics : io::Metrics()});
+}
+
+bool Trainer::reached_end() const {
+    return status_.epoch >= options_.epochs || (options_.max_steps > 0 && status_.step >= options_.max_steps);
+}
+
+Ended Trainer::finish() {
+    if (options_.progress != nullptr) options_.progress->end_line();
+    for (io::MetricWriter* const log : options_.logs) log->flush();
+    if (stopping_) return Ended::stopped;
+    return reached_end() ? Ended::finished : Ended::early;
+}
+
+// Counts are exact in float64 up to 2^53.
+StateDict Trainer::state_dict() const {
+    return {{"progress", Tensor::from(std::vector{double(status_.epoch), double(status_.step), double(batch_),
+                                                  double(not_best_), best_},
+                                      {5})}};
+}
+
+void Trainer::load_state_dict(const StateDict& state) {
+    const bool known = state.size() == 1 && state[0].first == "progress" && state[0].second.defined() &&
+                       state[0].second.shape() == Shape{5};
+    check(known, ErrorKind::value, "Trainer: its state is one entry, \"progress\" of shape [5]");
+    const std::vector<double> v = state[0].second.to_vector<double>();
+    std::int64_t* const counters[] = {&status_.epoch, &status_.step, &batch_, &not_best_};
+    for (std::size_t i = 0; i < 4; ++i)
+        check(v[i] >= 0 && v[i] < 0x1p53 && v[i] == std::floor(v[i]), ErrorKind::value, "Trainer: counter ",
+              i, " of its state is ", v[i]);
+    for (std::size_t i = 0; i < 4; ++i) *counters[i] = std::int64_t(v[i]);
+    best_ = v[4];
+}
+
+}  // namespace mezzo::training

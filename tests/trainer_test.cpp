@@ -1,0 +1,343 @@
+// training::Trainer against the loop that it stands for, and its end in every way.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "folder.h"
+#include "mezzo/mezzo.h"
+#include "support.h"
+#include "training_run.h"
+
+using namespace mezzo;
+using Catch::Matchers::Contains;
+using test::Folder;
+using training::Ended;
+using training::Precision;
+using training::Trainer;
+using training::TrainerOptions;
+using training::TrainingStatus;
+
+namespace {
+
+// A model with its optimizer and data, the same for each seed.
+struct Parts {
+    explicit Parts(std::uint64_t seed = 5, double lr = 0.05, Device device = cpu_device) {
+        manual_seed(seed);
+        net = nn::Sequential{nn::Linear(8, 12), nn::ReLU(), nn::Dropout(0.3), nn::Linear(12, 3)};
+        net.to(device);
+        optimizer.emplace(net.parameters(), optim::SGDOptions{.lr = lr, .momentum = 0.9});
+        loader.emplace(
+            test::TrainingRun::data(),
+            data::DataLoaderOptions{.batch_size = 8, .shuffle = true, .seed = 3, .device = device});
+    }
+    auto loss() {
+        return [this](const data::Batch& batch) { return cross_entropy(net(batch.x), batch.y); };
+    }
+    std::vector<double> weights() const {
+        std::vector<double> result;
+        for (const StateDict& part : {net.state_dict(), optimizer->state_dict()})
+            for (const auto& [name, value] : part)
+                for (const double v : value.to_vector<double>()) result.push_back(v);
+        return result;
+    }
+    nn::Sequential net;
+    std::optional<optim::SGD> optimizer;
+    std::optional<data::DataLoader> loader;  // 7 batches, the last of 4 rows
+};
+
+struct Rows final : io::MetricWriter {
+    void log(std::int64_t step, const io::Metrics& metrics) override {
+        steps.push_back(step);
+        rows.push_back(metrics);
+    }
+    void flush() override { ++flushes; }
+    std::vector<std::int64_t> steps;
+    std::vector<io::Metrics> rows;
+    int flushes = 0;
+};
+
+}  // namespace
+
+TEST_CASE("trainer: the plain loop in float32, bfloat16 and float16, bit for bit", "[training]") {
+    for (const Device device : test::devices())
+        for (const Precision precision : {Precision::float32, Precision::bfloat16, Precision::float16}) {
+            Parts by_hand(5, 0.05, device);
+            optim::CosineAnnealingLR schedule(*by_hand.optimizer, {.t_max = 14});
+            amp::GradScaler scaler({.init_scale = 1024, .enabled = precision == Precision::float16});
+            for (int epoch = 0; epoch < 2; ++epoch)
+                for (const data::Batch batch : *by_hand.loader) {
+                    Tensor loss;
+                    {
+                        const amp::Autocast scope(
+                            {.dtype = precision == Precision::bfloat16 ? bfloat16 : float16,
+                             .enabled = precision != Precision::float32});
+                        loss = by_hand.loss()(batch);
+                    }
+                    scaler.scale(loss).backward();
+                    scaler.unscale_(*by_hand.optimizer);
+                    nn::clip_grad_norm_(by_hand.net.parameters(), 0.5);
+                    scaler.step(*by_hand.optimizer);
+                    scaler.update();
+                    by_hand.optimizer->zero_grad();
+                    schedule.step();
+                }
+            Parts trained(5, 0.05, device);
+            optim::CosineAnnealingLR same_schedule(*trained.optimizer, {.t_max = 14});
+            Trainer trainer(trained.net, *trained.optimizer,
+                            {.epochs = 2,
+                             .precision = precision,
+                             .scaler = {.init_scale = 1024},
+                             .max_norm = 0.5,
+                             .scheduler = &same_schedule});
+            CHECK(trainer.fit(*trained.loader, trained.loss()) == Ended::finished);
+            CHECK(test::same_bits(trained.weights(), by_hand.weights()));
+            CHECK(trainer.status().step == 14);
+            CHECK(trainer.status().epoch == 2);
+            CHECK(trainer.scaler().is_enabled() == (precision == Precision::float16));
+        }
+}
+
+TEST_CASE("trainer: accumulation is the larger batch, with what is left of an epoch", "[training]") {
+    Parts large, small;
+    large.loader.emplace(test::TrainingRun::data(),
+                         data::DataLoaderOptions{.batch_size = 24, .drop_last = true});
+    small.loader.emplace(test::TrainingRun::data(),
+                         data::DataLoaderOptions{.batch_size = 8, .drop_last = true});
+    large.net.eval();
+    const auto without_dropout = [](Parts& parts) {
+        return [&](const data::Batch& batch) {
+            parts.net.eval();
+            return cross_entropy(parts.net(batch.x), batch.y);
+        };
+    };
+    // 2 batches of 24; 6 of 8: as many steps.
+    Trainer(large.net, *large.optimizer).fit(*large.loader, without_dropout(large));
+    Trainer accumulating(small.net, *small.optimizer, {.accumulate = 3});
+    accumulating.fit(*small.loader, without_dropout(small));
+    CHECK(accumulating.status().step == 2);
+    const test::Tolerance allowed{.relative = 1e-5, .absolute = 1e-6};
+    CHECK(test::difference(small.weights(), large.weights(), allowed).empty());
+    // 7 batches in groups of 4: the second step has 3, and their mean.
+    Parts rest, by_hand;
+    manual_seed(1);
+    Trainer(rest.net, *rest.optimizer, {.accumulate = 4}).fit(*rest.loader, rest.loss());
+    manual_seed(1);
+    int count = 0;
+    for (const data::Batch batch : *by_hand.loader) {
+        (by_hand.loss()(batch) * (count < 4 ? 1.0 / 4 : 1.0 / 3)).backward();
+        if (++count % 4 != 0 && count != 7) continue;
+        by_hand.optimizer->step();
+        by_hand.optimizer->zero_grad();
+    }
+    CHECK(test::same_bits(rest.weights(), by_hand.weights()));
+}
+
+TEST_CASE("trainer: evaluation, early stopping, callbacks and logs", "[training]") {
+    const Folder folder;
+    Parts parts;
+    Rows rows;
+    optim::AveragedModel average(parts.net);
+    const double accuracy[] = {0.5, 0.4, 0.7, 0.6, std::nan(""), 0.9};
+    int evaluations = 0, epochs = 0;
+    std::vector<std::int64_t> steps;
+    Trainer trainer(parts.net, *parts.optimizer,
+                    {.epochs = 9,
+                     .precision = Precision::float16,
+                     .average = &average,
+                     .evaluate =
+                         [&] {
+                             CHECK_FALSE(parts.net.training());
+                             CHECK(grad_enabled() == false);
+                             CHECK(amp::autocast_enabled(DeviceType::cpu));
+                             return io::Metrics{{"accuracy", accuracy[evaluations++]}};
+                         },
+                     .monitor = "accuracy",
+                     .patience = 2,
+                     .log_every = 5,
+                     .logs = {&rows},
+                     .on_step = [&](const TrainingStatus& now) { steps.push_back(now.step); },
+                     .on_epoch = [&](const TrainingStatus& now) { CHECK(now.epoch == ++epochs); },
+                     .checkpoints = folder.file("run"),
+                     .keep_last = 1,
+                     .keep_best = 1});
+    CHECK(trainer.fit(*parts.loader, parts.loss()) == Ended::early);
+    CHECK(evaluations == 5);
+    CHECK(epochs == 5);
+    CHECK(parts.net.training());
+    CHECK(steps.size() == 35);
+    CHECK(average.averaged() == 35);
+    CHECK(rows.steps ==
+          std::vector<std::int64_t>{5, 7, 7, 10, 14, 14, 15, 20, 21, 21, 25, 28, 28, 30, 35, 35});
+    CHECK(rows.rows[2] == io::Metrics{{"accuracy", 0.5}});
+    CHECK(rows.rows[0].size() == 4);
+    CHECK(rows.rows[0][0].first == "loss");
+    CHECK(rows.rows[0][0].second > 0.5);
+    CHECK(rows.rows[0][2] == std::pair<std::string, double>("scale", 65536));
+    CHECK(rows.flushes == 1);
+    CHECK(folder.listing() == "run ");
+    const training::CheckpointFolder run(folder.file("run"), {.keep_best = 1, .metric = "accuracy"});
+    CHECK(run.files().size() == 2);  // of the best epoch, the third, and of the last
+    CHECK(run.best()[0].step == 21);
+    Trainer lacking(parts.net, *parts.optimizer, {.evaluate = [] { return io::Metrics{}; }, .monitor = "f1"});
+    CHECK_THROWS_WITH(lacking.fit(*parts.loader, parts.loss()), Contains("monitor is \"f1\""));
+}
+
+TEST_CASE("trainer: stopped anywhere and resumed it is the uninterrupted training", "[training]") {
+    const auto options = [](const std::string& path, optim::ReduceLROnPlateau& plateau, Parts& parts) {
+        return TrainerOptions{
+            .epochs = 3,
+            .precision = Precision::float16,
+            .accumulate = 2,
+            .max_norm = 1,
+            .plateau = &plateau,
+            .evaluate =
+                [&parts] {
+                    return io::Metrics{{"norm", sum(square(parts.net(ones({2, 8})))).item<double>()}};
+                },
+            .monitor = "norm",
+            .checkpoints = path,
+            .checkpoint_every = 2,
+            .resume = true};
+    };
+    const Folder folder;
+    Parts whole;
+    optim::ReduceLROnPlateau whole_plateau(*whole.optimizer, {.patience = 0});
+    CHECK(Trainer(whole.net, *whole.optimizer, options(folder.file("whole"), whole_plateau, whole))
+              .fit(*whole.loader, whole.loss()) == Ended::finished);
+    for (std::int64_t at = 1; at <= 12; ++at) {
+        const std::string path = folder.file(std::to_string(at));
+        int runs = 0;
+        for (Ended ended = Ended::stopped; ended == Ended::stopped; ++runs) {
+            REQUIRE(runs < 13);
+            Parts parts(runs == 0 ? 5 : 77,
+                        runs == 0 ? 0.05 : 3);  // what is loaded counts, not what was there
+            optim::ReduceLROnPlateau plateau(*parts.optimizer, {.patience = 0});
+            TrainerOptions o = options(path, plateau, parts);
+            Trainer* running = nullptr;
+            o.on_step = [&](const TrainingStatus& now) {
+                if (now.step % at == 0) running->stop();
+            };
+            Trainer trainer(parts.net, *parts.optimizer, o);
+            running = &trainer;
+            ended = trainer.fit(*parts.loader, parts.loss());
+            if (ended == Ended::stopped) continue;
+            CHECK(test::same_bits(parts.weights(), whole.weights()));
+            CHECK(trainer.status().step == 12);
+        }
+        CHECK(runs > 1);
+    }
+}
+
+TEST_CASE("trainer: modules in eval mode stay so, also when the evaluation throws", "[training]") {
+    Parts parts;
+    nn::Sequential net{nn::Linear(8, 12), nn::BatchNorm1d(12), nn::Linear(12, 3)};
+    net.freeze();
+    auto& norm = *net.named_modules()[2].second;
+    norm.eval();
+    net.named_modules()[3].second->unfreeze();
+    const std::vector<double> before = net.state_dict().at("1.running_mean").to_vector<double>();
+    optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    const auto loss = [&](const data::Batch& batch) {
+        CHECK(net.training());
+        return cross_entropy(net(batch.x), batch.y);
+    };
+    int evaluations = 0;
+    Trainer trainer(net, optimizer, {.epochs = 2, .evaluate = [&] {
+                                         for (const auto& [path, module] : net.named_modules())
+                                             CHECK_FALSE(module->training());
+                                         if (++evaluations == 2) throw std::runtime_error("no test set");
+                                         return io::Metrics{};
+                                     }});
+    CHECK_THROWS_WITH(trainer.fit(*parts.loader, loss), "no test set");
+    CHECK_FALSE(norm.training());
+    CHECK(net.training());
+    CHECK(net.state_dict().at("1.running_mean").to_vector<double>() == before);
+    CHECK(trainer.fit(*parts.loader, loss) == Ended::finished);  // both epochs were trained
+    CHECK(trainer.status().step == 14);
+    // What is in eval mode as a whole is put into train mode.
+    net.eval();
+    CHECK(Trainer(net, optimizer).fit(*parts.loader, loss) == Ended::finished);
+    CHECK(norm.training());
+}
+
+TEST_CASE("trainer: losses in 16 bits are added up in float32", "[training]") {
+    Parts parts;
+    Trainer trainer(parts.net, *parts.optimizer, {.log_every = 100});
+    trainer.fit(*parts.loader,
+                [&](const data::Batch& batch) { return parts.loss()(batch).to(float16) * 0 + 60000.0; });
+    CHECK(trainer.status().loss == 60000);  // float16 ends at 65504
+}
+
+TEST_CASE("trainer: max_steps, signals, and folders that are in use", "[training]") {
+    const Folder folder;
+    Parts parts;
+    Trainer limited(parts.net, *parts.optimizer, {.epochs = 9, .max_steps = 10, .checkpoints = folder.path});
+    CHECK(limited.fit(*parts.loader, parts.loss()) == Ended::finished);
+    CHECK(limited.status().step == 10);
+    CHECK(limited.status().epoch == 1);
+    CHECK(limited.status().steps == 10);
+    Trainer again(parts.net, *parts.optimizer, {.checkpoints = folder.path});
+    CHECK_THROWS_WITH(again.fit(*parts.loader, parts.loss()),
+                      Contains("has checkpoints; set .resume = true"));
+
+    Parts resumed;
+    Trainer more(resumed.net, *resumed.optimizer, {.epochs = 2, .checkpoints = folder.path, .resume = true});
+    CHECK(more.fit(*resumed.loader, resumed.loss()) == Ended::finished);
+    CHECK(more.status().step == 14);
+
+    training::StopSignals::clear();
+    for (const int signal : {SIGTERM, SIGINT}) {
+        Parts stopped;
+        struct sigaction before {};
+        sigaction(signal, nullptr, &before);
+        std::int64_t seen = 0;
+        Trainer trainer(stopped.net, *stopped.optimizer, {.on_step = [&](const TrainingStatus& now) {
+                            seen = now.step;
+                            if (now.step == 3) std::raise(signal);
+                        }});
+        CHECK(trainer.fit(*stopped.loader, stopped.loss()) == Ended::stopped);
+        CHECK(seen == 3);
+        CHECK(training::StopSignals::last() == signal);
+        CHECK(trainer.fit(*stopped.loader, stopped.loss()) == Ended::stopped);  // until it is cleared
+        CHECK(seen == 3);
+        training::StopSignals::clear();
+        CHECK(trainer.fit(*stopped.loader, stopped.loss()) == Ended::finished);
+        struct sigaction now {};
+        sigaction(signal, nullptr, &now);
+        CHECK(now.sa_handler == before.sa_handler);
+    }
+}
+
+TEST_CASE("trainer: usable after an exception, and strict about options", "[training]") {
+    Parts parts, untouched;
+    Trainer trainer(parts.net, *parts.optimizer, {.accumulate = 4});
+    int calls = 0;
+    CHECK_THROWS_WITH(trainer.fit(*parts.loader,
+                                  [&](const data::Batch& batch) {
+                                      if (++calls == 3) throw std::runtime_error("no loss today");
+                                      return parts.loss()(batch);
+                                  }),
+                      "no loss today");
+    manual_seed(2);
+    parts.loader->set_epoch(0);
+    CHECK(trainer.fit(*parts.loader, parts.loss()) == Ended::finished);
+    manual_seed(2);
+    Trainer(untouched.net, *untouched.optimizer, {.accumulate = 4}).fit(*untouched.loader, untouched.loss());
+    const test::Tolerance allowed{.relative = 0, .absolute = 0};
+    CHECK(test::difference(parts.weights(), untouched.weights(), allowed).empty());
+
+    const auto refused = [&](const TrainerOptions& options, const char* text) {
+        CHECK_THROWS_WITH(Trainer(parts.net, *parts.optimizer, options), Contains(text));
+    };
+    refused({.epochs = 0}, "epochs is 0");
+    refused({.accumulate = 0}, "accumulate is 0");
+    refused({.log_every = 0}, "log_every is 0");
+    refused({.max_steps = -1}, "max_steps is -1");
+    refused({.max_norm = std::nan("")}, "max_norm is nan");
+    refused({.patience = 1}, "need evaluate and monitor");
+    refused({.keep_best = 1}, "need evaluate and monitor");
+    CHECK_THROWS_WITH(trainer.load_state_dict({}), Contains("its state is one entry"));
+    CHECK_THROWS_WITH(trainer.load_state_dict({{"progress", full({5}, -1)}}),
+                      Contains("counter 0 of its state is -1"));
+}
