@@ -1,0 +1,36 @@
+// Which module is running: for reports that name ops by the path of their module (mezzo/insight.h).
+#pragma once
+
+#include "mezzo/cpp20.h"
+
+namespace mezzo::nn {
+
+class Module;
+
+namespace detail {
+
+[[nodiscard]] bool module_scopes_wanted() noexcept;
+void enter_module(const Module& module);
+void leave_module() noexcept;
+
+}  // namespace detail
+
+// Says that the ops of this thread belong to the module until the scope ends: the first line of operator() in a
+// module of one's own, const nn::ModuleScope here(*this). Layers with parameters are found without it. Costs
+// nothing worth mentioning while no report is open. The scopes of a thread end in reverse order.
+class [[nodiscard]] ModuleScope {
+public:
+    explicit ModuleScope(const Module& module) : entered_(detail::module_scopes_wanted()) {
+        if (entered_) detail::enter_module(module);
+    }
+    ~ModuleScope() {
+        if (entered_) detail::leave_module();
+    }
+    ModuleScope(const ModuleScope&) = delete;
+    ModuleScope& operator=(const ModuleScope&) = delete;
+
+private:
+    bool entered_;
+};
+
+}  // namespace mezzo::nn

@@ -1,0 +1,142 @@
+#include "autograd/observer.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "autograd/extra.h"
+
+namespace mezzo {
+
+namespace {
+
+constexpr std::size_t none = ~std::size_t(0);
+
+BackwardObserver* observer_of(const Tensor& leaf) {
+    GradientWatcher* const watcher = leaf->grad_meta ? leaf->grad_meta->gradient.watcher() : nullptr;
+    return static_cast<BackwardObserver*>(watcher);  // the only derived class
+}
+
+BackwardObserver& as_observer(const Ref<GradientWatcher>& watcher) {
+    return static_cast<BackwardObserver&>(*watcher);
+}
+
+}  // namespace
+
+BackwardWatch::BackwardWatch(const Tensors& outputs, bool create_graph) : create_graph_(create_graph) {
+    walk(outputs);
+}
+
+// Visits every node that can get a gradient. A leaf is final after the oldest node with an edge to it; one with hooks at
+// the end, because the engine keeps its parts until then.
+void BackwardWatch::walk(const Tensors& outputs) {
+    std::unordered_set<const Node*> seen;
+    std::unordered_map<const TensorImpl*, std::size_t> known;  // its event
+    std::vector<const Node*> stack;
+    std::size_t met = 0;
+    const auto follow = [&](const Edge& edge, std::uint64_t from) {
+        if (edge.node && seen.insert(edge.node.get()).second) stack.push_back(edge.node.get());
+        BackwardObserver* const observer = edge.leaf.defined() ? observer_of(edge.leaf) : nullptr;
+        if (observer == nullptr) return;
+        const std::uint64_t sequence = leaf_hooks(edge.leaf) ? 0 : from;
+        const auto [at, fresh] = known.emplace(edge.leaf.impl(), events_.size());
+        if (fresh) {
+            events_.push_back({sequence, met++, observer, edge.leaf->grad_meta->gradient.watched_as()});
+            add_observer(observer);
+        } else if (sequence < events_[at->second].sequence) {
+            events_[at->second].sequence = sequence;
+            events_[at->second].met = met++;
+        }
+    };
+    for (const Tensor& y : outputs)
+        if (tracked(y)) follow(edge_of(y), none);
+    while (!stack.empty()) {
+        const Node* const node = stack.back();
+        stack.pop_back();
+        if (is_opaque(*node)) {
+            events_.push_back({node->sequence, met++});
+            opaque_.push_back(node->sequence);
+        }
+        for (const Edge& edge : node->edges) follow(edge, node->sequence);
+    }
+    std::sort(opaque_.begin(), opaque_.end(), std::greater<>());
+    std::sort(events_.begin(), events_.end(), [](const Event& a, const Event& b) {
+        return a.sequence != b.sequence ? a.sequence > b.sequence : a.met < b.met;
+    });
+}
+
+void BackwardWatch::add_observer(BackwardObserver* observer) {
+    const Ref<GradientWatcher> watcher(observer);
+    if (std::find(observers_.begin(), observers_.end(), watcher) == observers_.end())
+        observers_.push_back(watcher);
+}
+
+std::size_t BackwardWatch::number_of(std::uint64_t sequence) const {
+    return std::size_t(std::lower_bound(opaque_.begin(), opaque_.end(), sequence, std::greater<>()) -
+                       opaque_.begin());
+}
+
+void BackwardWatch::sort_observers(std::size_t from) {
+    std::stable_sort(observers_.begin() + std::ptrdiff_t(from), observers_.end(),
+                     [](const Ref<GradientWatcher>& a, const Ref<GradientWatcher>& b) {
+                         return as_observer(a).number() < as_observer(b).number();
+                     });
+}
+
+void BackwardWatch::begin() {
+    sort_observers(0);
+    planned_ = observers_.size();
+    for (const Ref<GradientWatcher>& watcher : observers_) {
+        BackwardPlan plan{.opaque = opaque_.size(), .create_graph = create_graph_, .alone = planned_ == 1};
+        for (const Event& event : events_)
+            if (event.observer == watcher.get()) plan.order.push_back(event.place);
+        as_observer(watcher).begin(plan);
+    }
+}
+
+void BackwardWatch::visiting(const Node& node) {
+    if (opaque_.empty() || !is_opaque(node)) return;
+    running_ = number_of(node.sequence);
+    for (const Ref<GradientWatcher>& watcher : observers_) as_observer(watcher).opaque_begins(running_);
+}
+
+void BackwardWatch::next(std::uint64_t sequence) {
+    running_ = none;
+    for (; passed_ < events_.size() && events_[passed_].sequence > sequence; ++passed_) {
+        const Event& event = events_[passed_];
+        if (event.observer != nullptr) {
+            event.observer->finished(event.place);
+        } else {
+            for (const Ref<GradientWatcher>& watcher : observers_)
+                as_observer(watcher).opaque_finished(number_of(event.sequence));
+        }
+    }
+}
+
+// Only an opaque node delivers to a leaf that the walk has not met.
+void BackwardWatch::delivering(const Tensor& leaf) {
+    BackwardObserver* const observer = opaque_.empty() ? nullptr : observer_of(leaf);
+    if (observer == nullptr) return;
+    const std::size_t before = observers_.size();
+    add_observer(observer);
+    if (observers_.size() == before) return;
+    observer->begin({.opaque = opaque_.size(), .create_graph = create_graph_, .alone = false});
+    for (std::size_t i = 0; i < opaque_.size(); ++i)
+        if (i < running_) observer->opaque_finished(i);
+    if (running_ != none) observer->opaque_begins(running_);
+}
+
+void BackwardWatch::end() {
+    next(0);
+    for (; passed_ < events_.size(); ++passed_) events_[passed_].observer->finished(events_[passed_].place);
+    sort_observers(planned_);
+    for (const Ref<GradientWatcher>& watcher : observers_) as_observer(watcher).end();
+    over_ = true;
+}
+
+BackwardWatch::~BackwardWatch() {
+    if (over_) return;
+    for (const Ref<GradientWatcher>& watcher : observers_) as_observer(watcher).abandon();
+}
+
+}  // namespace mezzo

@@ -1,0 +1,33 @@
+#include "autograd/op_observer.h"
+
+#include "autograd/running.h"
+#include "autograd/state.h"
+
+namespace mezzo {
+
+OpObserver::OpObserver() : outer_(std::exchange(Observers::first, this)) {}
+
+OpObserver::~OpObserver() {
+    for (OpObserver** place = &Observers::first; *place != nullptr; place = &(*place)->outer_)
+        if (*place == this) {
+            *place = outer_;
+            return;
+        }
+}
+
+void tell_called(const Row& row, In given, In results) {
+    if (running_backward() != nullptr && !recomputing()) return;
+    Observers::tell([&](OpObserver& one) { one.called(row, given, results); });
+}
+
+void tell_accumulated(const Node& node, const Tensors& result) {
+    if (Observers::first == nullptr) return;
+    for (std::size_t i = 0; i < node.edges.size(); ++i) {
+        const Tensor& leaf = node.edges[i].leaf;
+        if (!leaf.defined() || (i < result.size() && result[i].defined())) continue;
+        const Tensor total = leaf->grad_meta->gradient.read();
+        if (total.defined()) Observers::tell([&](OpObserver& one) { one.gradient(node, int(i), total); });
+    }
+}
+
+}  // namespace mezzo

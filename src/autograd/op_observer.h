@@ -1,0 +1,103 @@
+// Who watches the ops and gradients of a thread: traces of ranges, anomaly detection, profilers. While nobody watches, an op
+// pays for one look at a variable of the thread.
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include "autograd/row.h"
+
+namespace mezzo {
+
+// Watches the thread that made it from then on, until it is destroyed there. What an observer runs is watched by
+// nobody. What it throws passes through the op or backward that it watches.
+class OpObserver {
+public:
+    OpObserver();
+    virtual ~OpObserver();
+    OpObserver(const OpObserver&) = delete;
+    OpObserver& operator=(const OpObserver&) = delete;
+
+    // An op has run, and has been recorded. In backward only what a checkpoint runs again.
+    virtual void called(const Row& row, In given, In results) = 0;
+    // A view has been recorded.
+    virtual void viewed(const Tensor& given, const Tensor& view) = 0;
+    virtual void backward_begins(const Tensors& outputs) = 0;
+    // The gradient of a node's results has come, and that of its inputs will be computed.
+    virtual void visiting(const Node& node) = 0;
+    // The gradient of input i of a node, as it is sent on or has been added to a leaf.
+    virtual void gradient(const Node& node, int i, const Tensor& value) = 0;
+    // A gradient of a value inside of the op below, which the visited node has computed (Node::send_inner).
+    virtual void inner_gradient(const Node& below, const Tensor& value) = 0;
+    // Two gradients of a node's result have met; this is the sum.
+    virtual void sum(const Node& node, const Tensor& value) = 0;
+
+    // What takes time, for those who measure it: ops (those of backward and those that another op runs, too), visited
+    // nodes, and what insight::RecordFunction names. Each that has begun ends, also where it throws, and the last that has
+    // begun ends first. An observer that is made in between meets the end of what began before it. None of the six may throw.
+    virtual void op_begins(const Row&, In /*given*/) noexcept {}
+    // An op that has thrown may have no results here, or results without values.
+    virtual void op_ends(const Row&, In /*given*/, In /*results*/) noexcept {}
+    virtual void node_begins(const Node&) noexcept {}
+    virtual void node_ends() noexcept {}
+    virtual void range_begins(std::string_view /*name*/) noexcept {}
+    virtual void range_ends() noexcept {}
+
+private:
+    friend struct Observers;
+    OpObserver* outer_;
+};
+
+// Tells all observers of this thread.
+struct Observers {
+    static constinit inline thread_local OpObserver* first = nullptr;
+    template <class F> static void tell(const F& f) {
+        if (first == nullptr) [[likely]]
+            return;
+        struct Unwatched {
+            OpObserver* const all = std::exchange(first, nullptr);
+            ~Unwatched() { first = all; }
+        } const unwatched;
+        for (OpObserver* one = unwatched.all; one != nullptr; one = one->outer_) f(*one);
+    }
+};
+
+void tell_called(const Row& row, In given, In results);
+
+// Tells the observers that an op runs while the scope lives.
+class [[nodiscard]] WatchedOp {
+public:
+    // The tensors outlive the scope. `results` is read at its end.
+    WatchedOp(const Row& row, In given, const Tensors& results)
+        : row_(row), given_(given), results_(results) {
+        Observers::tell([&](OpObserver& one) { one.op_begins(row_, given_); });
+    }
+    ~WatchedOp() {
+        Observers::tell([&](OpObserver& one) { one.op_ends(row_, given_, results_); });
+    }
+    WatchedOp(const WatchedOp&) = delete;
+    WatchedOp& operator=(const WatchedOp&) = delete;
+
+private:
+    const Row& row_;
+    const In given_;
+    const Tensors& results_;
+};
+
+// The same for the visit of a node.
+class [[nodiscard]] WatchedNode {
+public:
+    explicit WatchedNode(const Node& node) {
+        Observers::tell([&](OpObserver& one) { one.node_begins(node); });
+    }
+    ~WatchedNode() {
+        Observers::tell([&](OpObserver& one) { one.node_ends(); });
+    }
+    WatchedNode(const WatchedNode&) = delete;
+    WatchedNode& operator=(const WatchedNode&) = delete;
+};
+
+// The gradients that a vjp has added to leaves itself (Node::accumulator); `result` is what it returned.
+void tell_accumulated(const Node& node, const Tensors& result);
+
+}  // namespace mezzo

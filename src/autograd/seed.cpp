@@ -1,0 +1,89 @@
+#include "autograd/seed.h"
+
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "core/backend.h"
+#include "core/capture.h"
+#include "core/step_memory.h"
+#include "core/tensor_impl.h"
+#include "mezzo/ops.h"
+
+namespace mezzo {
+namespace {
+
+// Memory of the backend's that the process keeps. No statistics count it, and a limit does not cover it.
+class KeptMemory final : public MemoryHook {
+public:
+    explicit KeptMemory(Device device) : MemoryHook(device) {}
+    Block* allocate(std::size_t bytes) override {
+        const std::size_t size = block_size(bytes);
+        void* const memory = backend_of("backward", device_).allocate(device_.index, size);
+        check(memory != nullptr, ErrorKind::memory, "backward: ", device_, " has no ", size, " bytes left");
+        auto* block = new Block;
+        block->address = static_cast<char*>(memory);
+        block->size = size;
+        return block;
+    }
+    bool keeps(Block*) noexcept override { return false; }
+
+private:
+    void joined() noexcept override {}
+};
+
+// The storage of a one. It is handed out only while nobody else holds it, so that what becomes of a seed, or of
+// a gradient that it was passed on as, is never seen by another backward pass.
+class KeptOne {
+public:
+    // Null while somebody holds it, or if the device has no memory for it.
+    Ref<Storage> take(Device device, Dtype dtype) {
+        if (!storage_) make(device);
+        if (!storage_ || storage_->refs.load(std::memory_order_acquire) != 1) return {};
+        if (storage_->version.load() != written_) {
+            written_ = never;
+            make_tensor(storage_, {}, {}, 0, dtype).fill_(1);
+            written_ = storage_->version.load();
+        }
+        return storage_;
+    }
+
+private:
+    void make(Device device) {
+        const KeptMemory memory(device);
+        try {
+            storage_ = allocate_storage(sizeof(double), device);
+        } catch (const Error& e) {
+            if (e.kind() != ErrorKind::memory) throw;
+            return;
+        }
+        detail::live_storages.fetch_sub(1, std::memory_order_relaxed);  // it is no tensor's
+    }
+
+    static constexpr std::uint64_t never = ~std::uint64_t(0);
+    Ref<Storage> storage_;
+    std::uint64_t written_ = never;  // the version in which it is one
+};
+
+Ref<Storage> kept_one(Device device, Dtype dtype) {
+    static auto& mutex = *new std::mutex;
+    static auto& kept =
+        *new std::map<std::tuple<DeviceType, int, Dtype>, KeptOne>;  // the device may be gone first
+    const std::lock_guard lock(mutex);
+    return kept[{device.type(), device.index, dtype}].take(device, dtype);
+}
+
+}  // namespace
+
+Tensor implied_seed(const Tensor& output) {
+    const Device device = output.device();
+    // Writing on the CPU costs nothing. A step whose memory is planned or separate makes its own.
+    const bool keeps = device.type() != DeviceType::cpu && MemoryHook::of(device) == nullptr &&
+                       StepGraph::capturing() == nullptr;
+    if (keeps)
+        if (const Ref<Storage> one = kept_one(device, output.dtype()))
+            return make_tensor(one, output.shape(), contiguous_strides(output.shape()), 0, output.dtype());
+    return ones_like(output);
+}
+
+}  // namespace mezzo

@@ -1,0 +1,53 @@
+// The module to which an op belongs, by its path in a model.
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "autograd/row.h"
+#include "mezzo/module.h"
+#include "nn/module_scope.h"
+
+namespace mezzo::insight {
+
+// Paths of a model's modules and names of its parameters. An op that reads a parameter belongs to the parameter's
+// module; any other to the innermost module that is running (nn::ModuleScope).
+class Places {
+public:
+    explicit Places(const nn::Module* model);  // null: every path is ""
+
+    // A path as a number, and the path.
+    int of_call(In given);
+    const std::string& path(int place) const { return *paths_[std::size_t(place)]; }
+    // The name of a parameter, or "".
+    std::string parameter(const Tensor& x) const;
+
+    // Nodes are noted in forward and looked up in backward: -1 if a node is unknown. The oldest of a million are
+    // forgotten.
+    void note(const Node& node, int place);
+    int of_node(const Node& node) const;
+
+private:
+    class Lister;
+    using Copy =
+        std::pair<std::string, const TensorImpl*>;  // type and first parameter, alike in copies of a module
+    int number_of(const std::string& path);
+    int of_running();
+    int joint_path(int a, int b);
+    struct Owned {
+        int place;
+        std::string name;
+    };
+    nn::ModuleScopesWanted scopes_;
+    std::unordered_map<std::string, int> numbers_;
+    std::vector<const std::string*> paths_;
+    std::unordered_map<const nn::Module*, int> modules_;
+    std::map<Copy, int> copies_;
+    std::unordered_map<const TensorImpl*, Owned> parameters_;
+    std::vector<std::pair<std::uint64_t, int>> nodes_;  // by sequence, growing
+};
+
+}  // namespace mezzo::insight

@@ -1,0 +1,83 @@
+// What a Profiler notes while steps run.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "autograd/op_observer.h"
+#include "insight/memory_peak.h"
+#include "insight/places.h"
+#include "mezzo/profiler.h"
+
+namespace mezzo::insight {
+
+// An event in little memory: names and modules are numbers.
+struct NotedEvent {
+    int name, place, parent;
+    ProfileKind kind;
+    std::int64_t step, begin = 0, end = -1;  // end: -1 while it runs
+    double bytes = 0, flops = 0;
+    int tensors = -1;  // its place in `tensors`
+
+    // What still runs ends now.
+    std::int64_t duration(std::int64_t now) const { return (end < 0 ? now : end) - begin; }
+};
+struct NotedTensors {
+    std::vector<ProfiledTensor> inputs, results;
+};
+
+struct ProfilerImpl final : OpObserver {
+    explicit ProfilerImpl(const ProfilerOptions& given);
+    ~ProfilerImpl() override;
+
+    void called(const Row& row, In given, In results) override;
+    void viewed(const Tensor& given, const Tensor& view) override;
+    void backward_begins(const Tensors&) override {}
+    void visiting(const Node&) override {}
+    void gradient(const Node&, int, const Tensor&) override {}
+    void inner_gradient(const Node&, const Tensor&) override {}
+    void sum(const Node&, const Tensor&) override {}
+    void op_begins(const Row& row, In given) noexcept override;
+    void op_ends(const Row& row, In given, In results) noexcept override;
+    void node_begins(const Node& node) noexcept override;
+    void node_ends() noexcept override { end(); }
+    void range_begins(std::string_view range) noexcept override;
+    void range_ends() noexcept override { end(); }
+
+    void step();
+    std::int64_t now() const;
+    bool noting() const;  // whether the running step is one of those that are wanted
+    std::string name_of(const NotedEvent& event) const;
+
+    const ProfilerOptions options;
+    Places places;
+    std::vector<NotedEvent> events;
+    std::vector<NotedTensors> tensors;
+    std::vector<ProfiledStep> steps;  // those that are over
+    std::vector<const std::string*> names;
+    std::int64_t dropped = 0;
+    std::int64_t current_step = 0, step_begin = 0;
+    bool elsewhere = false;  // whether an op's result was on another device than the CPU
+    std::unique_ptr<MemoryPeakTrace> memory;
+
+private:
+    int number_of(std::string_view event_name);
+    template <class Place>
+    void begin(std::string_view event_name, ProfileKind kind, const Place& place) noexcept;
+    NotedEvent* end() noexcept;
+    const NotedEvent* innermost() const;
+    void wait() const noexcept;
+    void tell_memory() noexcept;
+
+    const std::chrono::steady_clock::time_point start_;
+    std::unordered_map<std::string, int> numbers_;
+    std::vector<int> open_;    // events that run, the innermost last; -1: one that is not noted
+    std::int64_t deeper_ = 0;  // that run inside of the last of open_, which is full
+    int ended_place_ = -1;     // of the op that has ended last; -1: it was not noted
+};
+
+}  // namespace mezzo::insight

@@ -1,0 +1,32 @@
+// Ranges of many tensors, computed where they lie and read at once.
+#pragma once
+
+#include <vector>
+
+#include "mezzo/insight.h"
+
+namespace mezzo::insight {
+
+class RangeTable {
+public:
+    // Queues the statistics of a floating tensor, and returns its place in read(). Waits for nothing.
+    int add(const Tensor& x);
+    // Everything that was added. Waits for the devices.
+    std::vector<Range> read() const;
+    void clear();
+
+private:
+    static constexpr std::int64_t chunk_rows = 512, columns = 4;
+    struct Chunk {
+        Tensor values;  // float64 [chunk_rows, columns]
+        std::vector<int> places;
+    };
+    Chunk& chunk_on(Device device);
+    std::vector<Chunk> chunks_;
+    std::vector<std::int64_t> elements_;
+};
+
+// x in one piece, without history.
+Tensor in_one_piece(const Tensor& x);
+
+}  // namespace mezzo::insight

@@ -1,0 +1,158 @@
+// Summaries of models: one forward pass is watched, op by op.
+#include "mezzo/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <unordered_map>
+
+#include "autograd/op_observer.h"
+#include "insight/evaluating.h"
+#include "insight/flops.h"
+#include "insight/places.h"
+#include "insight/text.h"
+
+namespace mezzo::nn {
+namespace {
+
+using insight::scaled;
+
+class Watcher final : public OpObserver {
+public:
+    explicit Watcher(const Module& model) : places_(&model) {}
+
+    void called(const Row& row, In given, In results) override {
+        if (!results.empty() && results[0].defined())
+            note(given, results[0], insight::flops_of(row, given, results));
+    }
+    // Such as the last step of a batch norm, which gives its rows their shape again.
+    void viewed(const Tensor& given, const Tensor& view) override { note({&given, 1}, view, 0); }
+    void backward_begins(const Tensors&) override {}
+    void visiting(const Node&) override {}
+    void gradient(const Node&, int, const Tensor&) override {}
+    void inner_gradient(const Node&, const Tensor&) override {}
+    void sum(const Node&, const Tensor&) override {}
+
+    void describe(ModuleSummary& module) const {
+        const auto seen = seen_.find(module.path);
+        if (seen == seen_.end()) return;
+        module.ran = true;
+        module.output = seen->second.output;
+        module.dtype = seen->second.dtype;
+        module.flops = seen->second.flops;
+    }
+
+private:
+    struct Seen {
+        Shape output;
+        Dtype dtype = float32;
+        double flops = 0;
+    };
+    // A result of the module to which an op belongs, and of those around it.
+    void note(In given, const Tensor& result, double flops) {
+        std::string path = places_.path(places_.of_call(given));
+        for (;;) {
+            Seen& seen = seen_[path];
+            seen.output = result.shape();
+            seen.dtype = result.dtype();
+            seen.flops += flops;
+            if (path.empty()) return;
+            const std::size_t dot = path.rfind('.');
+            path.resize(dot == std::string::npos ? 0 : dot);
+        }
+    }
+    insight::Places places_;
+    std::unordered_map<std::string, Seen> seen_;
+};
+
+class OwnElements : public FieldVisitor {
+public:
+    void parameter(const std::string&, Parameter& p) override { count += p.defined() ? p.numel() : 0; }
+    void buffer(const std::string&, Buffer&) override {}
+    void module(const std::string&, Module&) override {}
+    std::int64_t count = 0;
+};
+
+std::int64_t own_parameters(Module& module) {
+    OwnElements own;
+    module.visit_fields(own);
+    return own.count;
+}
+
+// "1,234,567".
+std::string grouped(std::int64_t number) {
+    const std::string digits = fmt::format("{}", number);
+    std::string text;
+    for (std::size_t i = 0; i < digits.size(); ++i) {
+        if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+        text += digits[i];
+    }
+    return text;
+}
+
+std::string label(const ModuleSummary& module) {
+    const std::size_t dot = module.path.rfind('.');
+    std::string text(std::size_t(2 * module.depth), ' ');
+    if (!module.path.empty()) text.append(module.path, dot == std::string::npos ? 0 : dot + 1).append(": ");
+    return text.append(module.type);
+}
+
+std::string output_of(const ModuleSummary& module) {
+    if (!module.ran) return "-";
+    return mezzo::detail::text_of(module.output) +
+           (module.dtype == float32 ? "" : std::string(" ") + name(module.dtype));
+}
+
+}  // namespace
+
+Summary detail::summarize(Module& model, const autograd::Callback<void()>& forward) {
+    Summary result;
+    const auto modules = model.named_modules();
+    {
+        const insight::Evaluating evaluating(model);
+        const Watcher watcher(model);
+        forward();
+        for (const auto& [path, module] : modules) {
+            ModuleSummary& entry = result.modules.emplace_back();
+            entry.path = path;
+            entry.type = module->type_name();
+            entry.depth = path.empty() ? 0 : 1 + int(std::count(path.begin(), path.end(), '.'));
+            entry.parameters = own_parameters(*module);
+            watcher.describe(entry);
+        }
+    }
+    result.parameters = model.num_parameters();
+    result.trainable = model.num_parameters(true);
+    for (const auto& [name, tensor] : model.named_buffers()) {
+        result.buffers += tensor.numel();
+        result.bytes += tensor.numel() * std::int64_t(size_of(tensor.dtype()));
+    }
+    for (const Tensor& p : model.parameters()) result.bytes += p.numel() * std::int64_t(size_of(p.dtype()));
+    result.flops = result.modules.front().flops;
+    return result;
+}
+
+std::string Summary::to_string() const {
+    std::size_t first = 6, second = 6;
+    for (const ModuleSummary& module : modules) {
+        first = std::max(first, label(module).size());
+        second = std::max(second, output_of(module).size());
+    }
+    std::string text = fmt::format("{:<{}}  {:<{}}  {:>13}  {:>12}\n", "module", first, "output", second,
+                                   "parameters", "FLOPs");
+    for (const ModuleSummary& module : modules)
+        text += fmt::format("{:<{}}  {:<{}}  {:>13}  {:>12}\n", label(module), first, output_of(module),
+                            second, module.parameters > 0 ? grouped(module.parameters) : "-",
+                            module.flops > 0 ? scaled(module.flops, "") : "-");
+    text += fmt::format("parameters: {}, {} of them trainable; buffers: {}\n", grouped(parameters),
+                        grouped(trainable), grouped(buffers));
+    text += fmt::format("memory: {} as it is; parameters in float32 {}, in 16 bit {}\n",
+                        scaled(double(bytes), "B"), scaled(4.0 * double(parameters), "B"),
+                        scaled(2.0 * double(parameters), "B"));
+    return text + fmt::format("products of this input: {}\n", scaled(flops, "FLOPs"));
+}
+
+std::ostream& operator<<(std::ostream& out, const Summary& summary) { return out << summary.to_string(); }
+
+}  // namespace mezzo::nn

@@ -1,0 +1,37 @@
+// Traces in the Trace Event Format, which ui.perfetto.dev and chrome://tracing show.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "io/file.h"
+
+namespace mezzo::io {
+
+using TraceArgument = std::variant<std::int64_t, double, std::string>;
+using TraceArguments = std::vector<std::pair<std::string, TraceArgument>>;
+
+// Writes one event after another; PATH is replaced by finish(). All functions throw Error(io) where the file cannot be
+// written. Texts that are not valid UTF-8 are written with replacement characters. Times are in nanoseconds.
+class ChromeTrace {
+public:
+    // Error texts begin with `op`.
+    ChromeTrace(const char* op, const std::string& path);
+    // An event with a beginning and an end ("X").
+    void complete(const std::string& name, const std::string& category, std::int64_t begin,
+                  std::int64_t duration, int thread, const TraceArguments& arguments = {});
+    // What a process or thread is called ("M"): `what` is "process_name" or "thread_name".
+    void metadata(const std::string& what, int thread, const std::string& name);
+    void finish();
+
+private:
+    void add(std::string text);
+    ReplacedFile file_;
+    std::string waiting_;  // of the file, for fewer and larger writes
+    bool first_ = true;
+};
+
+}  // namespace mezzo::io

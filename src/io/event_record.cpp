@@ -1,0 +1,278 @@
+#include "io/event_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <zlib.h>
+
+#include "io/crc32c.h"
+#include "mezzo/error.h"
+
+namespace mezzo::io {
+
+namespace {
+
+template <class T> std::string little_endian(T value) {
+    std::string bytes;
+    for (std::size_t i = 0; i < sizeof(T); ++i) bytes += char(value >> 8 * i & 0xff);
+    return bytes;
+}
+template <class T> std::string big_endian(T value) {
+    std::string bytes = little_endian(value);
+    std::reverse(bytes.begin(), bytes.end());
+    return bytes;
+}
+
+template <class Bits, class T> std::string bits_of(T value) {
+    Bits bits;
+    static_assert(sizeof bits == sizeof value);
+    std::memcpy(&bits, &value, sizeof bits);
+    return little_endian(bits);
+}
+
+}  // namespace
+
+void Message::raw_varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) text_ += char((value & 0x7f) | 0x80);
+    text_ += char(value);
+}
+
+void Message::key(int field, unsigned wire_type) { raw_varint(std::uint64_t(field) << 3 | wire_type); }
+
+Message& Message::varint(int field, std::uint64_t value) {
+    key(field, 0);
+    raw_varint(value);
+    return *this;
+}
+Message& Message::number(int field, double value) {
+    key(field, 1);
+    text_ += bits_of<std::uint64_t>(value);
+    return *this;
+}
+Message& Message::number(int field, float value) {
+    key(field, 5);
+    text_ += bits_of<std::uint32_t>(value);
+    return *this;
+}
+Message& Message::bytes(int field, std::string_view value) {
+    key(field, 2);
+    raw_varint(value.size());
+    text_ += value;
+    return *this;
+}
+Message& Message::packed(int field, const std::vector<double>& values) {
+    std::string all;
+    for (const double value : values) all += bits_of<std::uint64_t>(value);
+    return bytes(field, all);
+}
+
+std::string tf_record(std::string_view payload) {
+    const std::string length = little_endian(std::uint64_t(payload.size()));
+    std::string record = length + little_endian(masked_crc32c(length));
+    record += payload;
+    return record + little_endian(masked_crc32c(payload));
+}
+
+std::string version_event(double wall_time) {
+    return Message().number(1, wall_time).bytes(3, "brain.Event:2").text();
+}
+
+std::string summary_event(double wall_time, std::int64_t step, const Message& value) {
+    return Message()
+        .number(1, wall_time)
+        .varint(2, std::uint64_t(step))
+        .message(5, Message().message(1, value))
+        .text();
+}
+
+namespace {
+
+// TensorFlow's DataType (tensorflow/core/framework/types.proto).
+std::uint64_t data_type(Dtype dtype) {
+    switch (dtype) {
+        case float16:
+            return 19;
+        case bfloat16:
+            return 14;
+        case float32:
+            return 1;
+        case float64:
+            return 2;
+        case uint8:
+            return 4;
+        case int32:
+            return 3;
+        case int64:
+            return 9;
+        case boolean:
+            return 10;
+    }
+    return 0;  // DT_INVALID
+}
+
+// An entry of a map from names to AttrValue.
+Message attribute(std::string_view name, const Message& value) {
+    return Message().bytes(1, name).message(2, value);
+}
+
+Message graph_node(const GraphNode& node) {
+    Message shape;
+    for (const std::int64_t n : node.shape) shape.message(2, Message().varint(1, std::uint64_t(n)));
+    Message message = Message().bytes(1, node.name).bytes(2, node.op);
+    for (const std::string& input : node.inputs) message.bytes(3, input);
+    // "_output_shapes" is where TensorBoard looks for what flows along the edges.
+    const Message shapes = Message().message(1, Message().message(7, shape));
+    return message.message(5, attribute("_output_shapes", shapes))
+        .message(5, attribute("dtype", Message().varint(6, data_type(node.dtype))));
+}
+
+}  // namespace
+
+// GraphDef is tensorflow/core/framework/graph.proto, and field 4 of an event has it as bytes.
+std::string graph_event(double wall_time, const ModelGraph& graph) {
+    Message definition;
+    for (const GraphNode& node : graph) definition.message(1, graph_node(node));
+    definition.message(4, Message().varint(1, 22));  // the producer's version, of TensorFlow 1 and 2
+    return Message().number(1, wall_time).message(4, definition).text();
+}
+
+Message scalar_value(const std::string& tag, double value) {
+    return Message().bytes(1, tag).number(2, float(value));
+}
+
+Message text_value(const std::string& tag, const std::string& text) {
+    const Message plugin = Message().bytes(1, "text"), shape = Message().message(2, Message().varint(1, 1));
+    return Message()
+        .bytes(1, tag)
+        .message(8, Message().varint(1, 7).message(2, shape).bytes(8, text))
+        .message(9, Message().message(1, plugin).varint(4, 2));
+}
+
+Message image_value(const std::string& tag, int height, int width, int channels, std::string_view png) {
+    return Message().bytes(1, tag).message(4, Message()
+                                                  .varint(1, std::uint64_t(height))
+                                                  .varint(2, std::uint64_t(width))
+                                                  .varint(3, std::uint64_t(channels))
+                                                  .bytes(4, png));
+}
+
+namespace {
+
+// TensorBoard's limits of buckets: each a tenth more than the one before.
+std::vector<double> bucket_limits() {
+    std::vector<double> up;
+    for (double limit = 1e-12; limit < 1e20; limit *= 1.1) up.push_back(limit);
+    up.push_back(std::numeric_limits<double>::max());
+    std::vector<double> all;
+    for (auto limit = up.rbegin(); limit != up.rend(); ++limit) all.push_back(-*limit);
+    all.push_back(0);
+    all.insert(all.end(), up.begin(), up.end());
+    return all;
+}
+
+}  // namespace
+
+Message histogram_value(const std::string& tag, const std::vector<double>& elements,
+                        std::int64_t& nonfinite) {
+    static const std::vector<double> limits = bucket_limits();
+    std::vector<double> counts(limits.size(), 0.0);
+    double low = HUGE_VAL, high = -HUGE_VAL, count = 0, sum = 0, squares = 0;
+    nonfinite = 0;
+    for (const double x : elements) {
+        if (!std::isfinite(x)) {
+            ++nonfinite;
+            continue;
+        }
+        low = std::min(low, x);
+        high = std::max(high, x);
+        ++count;
+        sum += x;
+        squares += x * x;
+        ++counts[std::size_t(std::lower_bound(limits.begin(), limits.end(), x) - limits.begin())];
+    }
+    if (count == 0) low = high = 0;
+    // Without the empty buckets at both ends, but for one below, whose limit is where the first one begins.
+    const auto occurs = [](double n) { return n != 0; };
+    const auto last = std::find_if(counts.rbegin(), counts.rend(), occurs).base() - counts.begin();
+    const auto first = std::find_if(counts.begin(), counts.end(), occurs) - counts.begin();
+    const auto begin = std::max<std::ptrdiff_t>(0, std::min(first, last) - 1);
+    const std::vector<double> used(limits.begin() + begin, limits.begin() + last);
+    return Message().bytes(1, tag).message(5,
+                                           Message()
+                                               .number(1, low)
+                                               .number(2, high)
+                                               .number(3, count)
+                                               .number(4, sum)
+                                               .number(5, squares)
+                                               .packed(6, used)
+                                               .packed(7, {counts.begin() + begin, counts.begin() + last}));
+}
+
+namespace {
+
+Message plugin_value(const char* tag, const Message& content) {
+    const Message plugin = Message().bytes(1, "hparams").message(2, content);
+    return Message().bytes(1, tag).message(9, Message().message(1, plugin));
+}
+
+Message protobuf_value(const HyperParameter& one) {
+    if (one.kind == HyperParameter::Kind::text) return Message().bytes(3, one.text);
+    return one.kind == HyperParameter::Kind::flag ? Message().varint(4, one.flag ? 1 : 0)
+                                                  : Message().number(2, one.number);
+}
+
+}  // namespace
+
+std::vector<Message> hparams_values(const std::vector<HyperParameter>& hparams,
+                                    const std::vector<std::string>& metrics, double wall_time) {
+    Message experiment, session;
+    experiment.number(3, wall_time);
+    for (const HyperParameter& one : hparams) {
+        const std::uint64_t type = one.kind == HyperParameter::Kind::text   ? 1
+                                   : one.kind == HyperParameter::Kind::flag ? 2
+                                                                            : 3;
+        experiment.message(4, Message().bytes(1, one.name).varint(4, type));
+        session.message(1, Message().bytes(1, one.name).message(2, protobuf_value(one)));
+    }
+    for (const std::string& name : metrics)
+        experiment.message(5, Message().message(1, Message().bytes(2, name)));
+    session.number(5, wall_time);
+    return {plugin_value("_hparams_/experiment", Message().varint(1, 0).message(2, experiment)),
+            plugin_value("_hparams_/session_start_info", Message().varint(1, 0).message(3, session)),
+            plugin_value("_hparams_/session_end_info",
+                         Message().varint(1, 0).message(4, Message().varint(1, 1).number(2, wall_time)))};
+}
+
+namespace {
+
+std::string png_chunk(const std::string& type, const std::string& data) {
+    const std::string body = type + data;
+    const uLong crc = crc32(0, reinterpret_cast<const Bytef*>(body.data()), uInt(body.size()));
+    return big_endian(std::uint32_t(data.size())) + body + big_endian(std::uint32_t(crc));
+}
+
+}  // namespace
+
+std::string png_of(const unsigned char* pixels, int height, int width, int channels) {
+    const std::size_t row = std::size_t(width) * std::size_t(channels);
+    std::string lines;
+    for (int y = 0; y < height; ++y) {
+        lines += '\0';  // no filter
+        lines.append(reinterpret_cast<const char*>(pixels) + std::size_t(y) * row, row);
+    }
+    uLongf size = compressBound(uLong(lines.size()));
+    std::string packed(size, '\0');
+    const int status = compress(reinterpret_cast<Bytef*>(packed.data()), &size,
+                                reinterpret_cast<const Bytef*>(lines.data()), uLong(lines.size()));
+    check(status == Z_OK, ErrorKind::memory, "SummaryWriter.add_image: zlib failed with ", status);
+    packed.resize(size);
+    const char color = channels == 1 ? 0 : channels == 3 ? 2 : 6;
+    std::string header = big_endian(std::uint32_t(width)) + big_endian(std::uint32_t(height));
+    header += {8, color, 0, 0, 0};
+    return "\x89PNG\r\n\x1a\n" + png_chunk("IHDR", header) + png_chunk("IDAT", packed) +
+           png_chunk("IEND", "");
+}
+
+}  // namespace mezzo::io

@@ -1,0 +1,51 @@
+// TensorBoard's event files: the few protobuf messages that mezzo writes, field by field, and the records of the file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mezzo/metrics.h"
+#include "mezzo/model_graph.h"
+
+namespace mezzo::io {
+
+// A protobuf message under construction. Fields with the default value are written all the same.
+class Message {
+public:
+    Message& varint(int field, std::uint64_t value);
+    Message& number(int field, double value);
+    Message& number(int field, float value);
+    Message& bytes(int field, std::string_view value);
+    Message& message(int field, const Message& value) { return bytes(field, value.text()); }
+    Message& packed(int field, const std::vector<double>& values);
+    const std::string& text() const { return text_; }
+
+private:
+    void raw_varint(std::uint64_t value);
+    void key(int field, unsigned wire_type);
+    std::string text_;
+};
+
+// A record of the file: length, payload, and checksums of both.
+std::string tf_record(std::string_view payload);
+
+// Payloads. `value` is a Summary.Value.
+std::string version_event(double wall_time);
+std::string summary_event(double wall_time, std::int64_t step, const Message& value);
+Message scalar_value(const std::string& tag, double value);
+Message text_value(const std::string& tag, const std::string& text);
+Message image_value(const std::string& tag, int height, int width, int channels, std::string_view png);
+// An event with the graph of a model.
+std::string graph_event(double wall_time, const ModelGraph& graph);
+// What is not finite is left out, and counted in `nonfinite`.
+Message histogram_value(const std::string& tag, const std::vector<double>& elements, std::int64_t& nonfinite);
+// The three messages of the hparams dashboard, each with its tag.
+std::vector<Message> hparams_values(const std::vector<HyperParameter>& hparams,
+                                    const std::vector<std::string>& metrics, double wall_time);
+
+// An image of 8-bit rows without gaps as a PNG file.
+std::string png_of(const unsigned char* pixels, int height, int width, int channels);
+
+}  // namespace mezzo::io

@@ -1,0 +1,15 @@
+#include "mezzo/eval_mode.h"
+
+namespace mezzo::nn {
+
+EvalMode::EvalMode(Module& model) {
+    for (const auto& [path, module] : model.named_modules()) modes_.emplace_back(module, module->training());
+    model.eval();
+}
+
+// train() is for a module's children too, and they come later in the list.
+EvalMode::~EvalMode() {
+    for (const auto& [module, training] : modes_) module->train(training);
+}
+
+}  // namespace mezzo::nn
