@@ -1,0 +1,102 @@
+#include "distributed/gather_parts.h"
+
+#include <algorithm>
+
+#include "autograd/state.h"
+#include "core/tensor_impl.h"
+#include "distributed/agree.h"
+#include "mezzo/autograd.h"
+#include "mezzo/ops.h"
+
+namespace mezzo::distributed {
+
+namespace {
+
+constexpr std::int64_t alignment = 64;            // bytes: a message ends between two elements of any dtype
+constexpr std::int64_t message_bytes = 16 << 20;  // of all ranks
+
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+// A part of a tensor, and where it lies in the stream of its rank's parts.
+struct Piece {
+    Tensor elements;  // 1-dim
+    std::int64_t at, bytes;
+};
+
+struct Stream {
+    std::vector<Piece> pieces;
+    std::int64_t bytes = 0;
+};
+
+Stream stream_of(int rank, const std::vector<optim::Incomplete>& tensors, const Partition& partition) {
+    Stream stream;
+    for (const auto& [slot, tensor] : tensors) {
+        const optim::Part part = partition.part(slot, rank);
+        if (part.count == 0) continue;
+        const std::int64_t bytes = part.count * std::int64_t(size_of(tensor.dtype()));
+        stream.pieces.push_back({tensor.detach().reshape({-1}).slice(0, part.begin, part.begin + part.count),
+                                 stream.bytes, bytes});
+        stream.bytes += round_up(bytes, alignment);
+    }
+    return stream;
+}
+
+// Calls copy(elements of a piece, the same in the message) for what of a stream lies in bytes [from, to). The message begins at byte `at` of `memory`.
+template <class Copy> void for_each_piece(const Stream& stream, std::int64_t from, std::int64_t to,
+                                          const Tensor& memory, std::int64_t at, const Copy& copy) {
+    auto piece = std::partition_point(stream.pieces.begin(), stream.pieces.end(),
+                                      [&](const Piece& p) { return p.at + p.bytes <= from; });
+    for (; piece != stream.pieces.end() && piece->at < to; ++piece) {
+        const Dtype dtype = piece->elements.dtype();
+        const auto size = std::int64_t(size_of(dtype));
+        const std::int64_t begin = std::max(from, piece->at), end = std::min(to, piece->at + piece->bytes);
+        const std::int64_t count = (end - begin) / size;
+        const Tensor message = make_tensor(memory->storage, {count}, {1}, (at + begin - from) / size, dtype);
+        const std::int64_t first = (begin - piece->at) / size;
+        copy(piece->elements.slice(0, first, first + count), message);
+    }
+}
+
+std::uint64_t hash_of(const std::vector<optim::Incomplete>& tensors) {
+    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+    for (const auto& [slot, tensor] : tensors)
+        hash = (hash ^ (slot * std::uint64_t(dtype_count) + std::uint64_t(tensor.dtype()))) * 1099511628211u;
+    return hash;
+}
+
+Tensor bytes(std::int64_t count) { return empty({count}, {.dtype = uint8}); }
+
+}  // namespace
+
+void gather_parts(const std::vector<optim::Incomplete>& tensors, const Partition& partition,
+                  GroupImpl& group) {
+    const NoGrad no_history;
+    const NoAutocast as_they_are;
+    const int ranks = partition.ranks(), own = group.place().rank;
+    std::vector<Stream> streams;
+    std::int64_t longest = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+        streams.push_back(stream_of(rank, tensors, partition));
+        longest = std::max(longest, streams.back().bytes);
+    }
+    const std::int64_t limit = std::max(message_bytes / ranks / alignment, std::int64_t(1)) * alignment;
+    const Tensor sent = bytes(std::min(limit, longest)), received = bytes(sent.numel() * ranks);
+    const std::uint64_t hash = hash_of(tensors);
+    for (std::int64_t from = 0; from < longest; from += limit) {
+        const std::int64_t to = std::min(from + limit, longest), length = to - from;
+        for_each_piece(streams[std::size_t(own)], from, to, sent, 0,
+                       [](const Tensor& part, const Tensor& message) { message.copy_(part); });
+        group.run([&](Collectives& engine) {
+            agree(engine, group, {.call = Call::parts, .elements = length, .shape = hash});
+            engine.all_gather(raw(sent), raw(received), std::size_t(length));
+        });
+        for (int rank = 0; rank < ranks; ++rank)
+            if (rank != own)
+                for_each_piece(streams[std::size_t(rank)], from, to, received, rank * length,
+                               [](const Tensor& part, const Tensor& message) { part.copy_(message); });
+    }
+}
+
+}  // namespace mezzo::distributed

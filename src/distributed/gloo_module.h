@@ -1,0 +1,37 @@
+// Between the library and the module that links Gloo, which is opened when a group of several ranks is made (gloo_library.h). Nothing here
+// needs a symbol of the other side.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "distributed/collectives.h"
+#include "distributed/place.h"
+
+namespace mezzo::distributed {
+
+// Where ranks leave texts for each other.
+class KeyValues {
+public:
+    virtual ~KeyValues() = default;
+    virtual void set(const std::string& key, const std::string& value) = 0;
+    virtual std::string get(const std::string& key) = 0;  // waits until somebody has set it
+};
+
+struct GlooOptions {
+    Place place;
+    std::string address;                      // of this machine, numeric
+    std::string interface;                    // the name of a network interface; empty: that of the address
+    double timeout = 0, connect_timeout = 0;  // s
+};
+
+// An operation waited for the other ranks for the whole timeout.
+class TimedOut : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+// Connects all ranks. Both throw std::exception: the module makes no Error.
+using ConnectGloo = Collectives*(KeyValues& store, const GlooOptions& options);
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,33 @@
+#include "distributed/partition.h"
+
+#include <algorithm>
+
+namespace mezzo::distributed {
+
+namespace {
+
+constexpr std::int64_t alignment = 64;  // elements: kernels find parts as well aligned as whole tensors
+
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+Partition::Partition(const std::vector<std::int64_t>& numels, int ranks) : numels_(numels), ranks_(ranks) {
+    std::int64_t end = 0;
+    for (const std::int64_t n : numels) {
+        starts_.push_back(end);
+        end += round_up(n, alignment);
+    }
+    range_ = round_up(end, ranks * alignment) / ranks;
+}
+
+optim::Part Partition::part(std::size_t tensor, int rank) const {
+    const std::int64_t start = starts_[tensor];
+    const std::int64_t from = std::max(rank * range_, start) - start,
+                       to = std::min((rank + 1) * range_ - start, numels_[tensor]);
+    return from < to ? optim::Part{from, to - from} : optim::Part{};
+}
+
+}  // namespace mezzo::distributed

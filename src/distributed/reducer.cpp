@@ -1,0 +1,460 @@
+#include "distributed/reducer.h"
+
+#include <new>
+#include <utility>
+
+#include "autograd/state.h"
+#include "core/capture.h"
+#include "core/last_error.h"
+#include "core/side_by_side.h"
+#include "core/step_memory.h"
+#include "distributed/agreement.h"
+#include "mezzo/autograd.h"
+
+namespace mezzo::distributed {
+
+namespace {
+
+// Gradients are read and written as they are, whatever scopes the user has open.
+struct Plain {
+    NoGrad no_history;
+    NoAutocast no_conversions;
+};
+
+// Speaks for the ranks when a captured step reduces gradients.
+class ReducerParty final : public StepParty {
+public:
+    explicit ReducerParty(Reducer& reducer) : reducer_(&reducer) {}
+    StepAction agree(StepAction mine) override { return reducer_->agree_on_step(mine); }
+
+private:
+    const Ref<Reducer> reducer_;
+};
+
+}  // namespace
+
+Reducer::Reducer(const StateDict& parameters, const Group& group, const DataParallelOptions& options)
+    : group_(group), options_(options), where_(parameters.size()), arrivals_(parameters.size()) {
+    for (const auto& [name, parameter] : parameters) {
+        check(parameter->grads().gradient.watcher() == nullptr, ErrorKind::value, "DataParallel: parameter ",
+              name, " belongs to another DataParallel already");
+        names_.push_back(name);
+        leaves_.push_back(parameter);
+    }
+}
+
+void Reducer::attach() {
+    number_ = group_.impl().last();
+    for (std::uint32_t place = 0; place < leaves_.size(); ++place)
+        slot(place).watch(Ref<GradientWatcher>(this), place);
+}
+
+void Reducer::detach(bool wait) noexcept {
+    const Ref<GradientWatcher> self(this);
+    try {
+        if (wait) collect_all();
+    } catch (...) {  // the gradients are dropped, and the group tells everybody who asks
+    }
+    lose_all();
+    ++layouts_;  // no graph that reduces these gradients fits any more
+    for (std::uint32_t place = 0; place < leaves_.size(); ++place) slot(place).watch({}, 0);
+}
+
+std::vector<LeafKind> Reducer::kinds() const {
+    std::vector<LeafKind> result;
+    for (const Tensor& leaf : leaves_)
+        result.push_back({leaf.numel(), leaf.dtype(), leaf.device(), leaf.requires_grad()});
+    return result;
+}
+
+void Reducer::require_unbroken() const {
+    if (!cause_.empty()) fail(ErrorKind::backend, cause_);
+}
+
+// Collective, and the same on all ranks.
+void Reducer::make_layout(const std::vector<std::uint32_t>& order) {
+    forget_layout();
+    std::vector<OrderedLeaf> trained;
+    Tensor before;
+    for (const std::uint32_t place : order) {
+        const Tensor& leaf = leaves_[place];
+        if (!leaf.requires_grad()) continue;
+        trained.push_back({place, directly_behind(before, leaf)});
+        before = leaf;
+    }
+    bool on_device = suits_device_engine();
+    trained = common_order(trained, names_, on_device, group_.impl());
+    kinds_ = kinds();
+    for (const BucketLayout& layout :
+         lay_out(trained, kinds_, {options_.first_bucket_bytes, options_.bucket_bytes, group_.size()})) {
+        for (std::size_t part = 0; part < layout.parts.size(); ++part)
+            where_[layout.parts[part].place] = {int(shipments_.size()), part};
+        shipments_.push_back({.bucket = std::make_unique<Bucket>(layout, leaves_)});
+    }
+    if (on_device) connect_device_engine();
+}
+
+// Of this rank: whether its buckets could travel from device to device.
+bool Reducer::suits_device_engine() const {
+    const DeviceEngine& devices = group_.impl().devices();
+    for (const Tensor& leaf : leaves_) {
+        if (!leaf.requires_grad() || devices.suits(leaf.device())) continue;
+        devices.note_elsewhere(leaf.device());
+        return false;
+    }
+    return true;
+}
+
+// Collective.
+void Reducer::connect_device_engine() {
+    GroupImpl& group = group_.impl();
+    group.run([&](Collectives& host) {
+        agree(host, group, {.call = Call::layout});
+        engine_ = group.devices().connect(host);
+    });
+    if (engine_ == nullptr) return;
+    const OutsideStep memory;
+    for (Shipment& shipment : shipments_) {
+        const BucketLayout& layout = shipment.bucket->layout();
+        shipment.passage = group.devices().make_passage();
+        const std::int64_t bytes = mean_scratch(layout.elements, layout.dtype, how());
+        shipment.scratch = empty({bytes}, {.dtype = uint8, .device = layout.device});
+    }
+}
+
+void Reducer::forget_layout() {
+    engine_ = nullptr;
+    ++layouts_;
+    shipments_.clear();
+    where_.assign(leaves_.size(), {});
+}
+
+std::vector<std::vector<std::string>> Reducer::names_by_bucket() const {
+    std::vector<std::vector<std::string>> result;
+    for (const Shipment& shipment : shipments_) {
+        std::vector<std::string>& names = result.emplace_back();
+        for (const BucketLayout::Part& part : shipment.bucket->layout().parts)
+            names.push_back(names_[part.place]);
+    }
+    return result;
+}
+
+void Reducer::settle(std::uint32_t place) {
+    if (where_[place].bucket >= 0) collect(shipments_[std::size_t(where_[place].bucket)]);
+}
+
+void Reducer::complete(std::uint32_t place) {
+    require_unbroken();
+    check(phase_ == Phase::idle || has_left(place), ErrorKind::state, "DataParallel: parameter ",
+          names_[place],
+          " is updated or clipped while backward is running, before its gradient is reduced; do that after "
+          "backward");
+    if (pending_ && phase_ == Phase::idle) reduce();
+    settle(place);
+}
+
+bool Reducer::has_left(std::uint32_t place) const {
+    const int bucket = where_[place].bucket;
+    return phase_ == Phase::reducing && bucket >= 0 && std::size_t(bucket) < departed_;
+}
+
+void Reducer::adding(std::uint32_t place) {
+    check(
+        !has_left(place), ErrorKind::state, "DataParallel: parameter ", names_[place],
+        " gets a gradient after its bucket has left: this backward brings it later than the one before; set "
+        "overlap = false in DataParallelOptions");
+    settle(place);
+    if (phase_ == Phase::idle)
+        pending_ = true;  // by a backward inside another
+    else
+        arrivals_.delivered(place);
+}
+
+Tensor Reducer::home(std::uint32_t place) {
+    const Where& where = where_[place];
+    if (!options_.gradients_in_buckets || where.bucket < 0) return {};
+    const Tensor& leaf = leaves_[place];
+    const LeafKind& kind = kinds_[place];
+    if (kind.dtype != leaf.dtype() || !(kind.device == leaf.device())) return {};
+    return shipments_[std::size_t(where.bucket)].bucket->home(where.part);
+}
+
+bool Reducer::at_home(std::uint32_t place, const Tensor& gradient) const {
+    const Where& where = where_[place];
+    return where.bucket >= 0 && shipments_[std::size_t(where.bucket)].bucket->at_home(where.part, gradient);
+}
+
+void Reducer::begin(const BackwardPlan& plan) {
+    require_capturable();
+    require_unbroken();
+    check(!plan.create_graph, ErrorKind::state, "DataParallel: backward with create_graph reaches ",
+          plan.order.empty() ? "a checkpointed segment" : "parameter " + names_[plan.order[0]],
+          "; gradients with a history cannot be reduced, use autograd::grad() for the inner derivative");
+    collect_all();
+    std::shared_ptr<StepParty> party = party_.lock();
+    if (party == nullptr) party_ = party = std::make_shared<ReducerParty>(*this);
+    StepScope::meet("DataParallel", party);
+    arrivals_.begin(plan);
+    overlap_ = options_.overlap && plan.alone;
+    departed_ = 0;
+    if (!layout_fits()) forget_layout();
+    phase_ = local_scopes_ > 0 ? Phase::local : Phase::reducing;
+    if (phase_ == Phase::local) {
+        pending_ = true;
+        return;
+    }
+    compare_parameters();
+    if (!arrivals_.opaque()) refuse_unused();
+    late_layout_ = shipments_.empty() && arrivals_.opaque();
+    if (shipments_.empty() && !late_layout_) make_layout(arrivals_.order());
+    for (Shipment& shipment : shipments_) shipment.missing = shipment.bucket->layout().parts.size();
+    arrived(arrivals_.unreached());
+}
+
+// As check_interval says. Capturing, the host cannot read.
+void Reducer::compare_parameters() {
+    if (StepGraph::capturing() != nullptr || options_.check_interval == 0) return;
+    if (++reductions_ % options_.check_interval != 0) return;
+    StateDict parameters;
+    for (std::size_t place = 0; place < leaves_.size(); ++place)
+        parameters.emplace_back(names_[place], leaves_[place]);
+    require_same_values(parameters, group_.impl());
+}
+
+// A graph holds what it reduces by the layout that was made before.
+void Reducer::require_capturable() const {
+    if (StepGraph::capturing() == nullptr) return;
+    check(engine_ != nullptr && layout_fits(), ErrorKind::state,
+          "DataParallel: a captured step reduces gradients by NCCL only, in the buckets of an earlier step; "
+          "Group::engine() says what they travel by");
+}
+
+// Other ranks replay when this one does, and wait for it. What the graph uses lives as long as it does.
+void Reducer::note_capture() {
+    StepGraph& graph = *StepGraph::capturing();
+    Tensors memory;
+    for (const Shipment& shipment : shipments_) {
+        memory.push_back(shipment.bucket->memory());
+        memory.push_back(shipment.bucket->own_flags());
+        memory.push_back(shipment.scratch);
+    }
+    graph.require([self = Ref<Reducer>(this), engine = engine_, made = layouts_, memory] {
+        return self->layouts_ == made && engine->alive();
+    });
+    graph.after_launch([engine = engine_] { engine->watch_compute(); });
+}
+
+StepAction Reducer::agree_on_step(StepAction mine) {
+    require_unbroken();
+    collect_all();
+    return distributed::agree_on_step(mine, group_.impl());
+}
+
+// What a backward without opaque nodes will not reach, or one with them has not reached.
+void Reducer::refuse_unused() const {
+    if (options_.unused != Unused::fail) return;
+    for (std::uint32_t place = 0; place < leaves_.size(); ++place)
+        check(!leaves_[place].requires_grad() || arrivals_.was_reached(place), ErrorKind::state,
+              "DataParallel: the loss does not depend on parameter ", names_[place],
+              "; Unused::zero in DataParallelOptions counts its gradient as 0");
+}
+
+void Reducer::finished(std::uint32_t place) { arrived(arrivals_.finished(place)); }
+void Reducer::opaque_finished(std::size_t number) { arrived(arrivals_.opaque_finished(number)); }
+
+// Buckets leave in the same order on all ranks, also if a later one is ready before.
+void Reducer::arrived(const std::vector<std::uint32_t>& places) {
+    if (phase_ != Phase::reducing || late_layout_ || !overlap_) return;
+    for (const std::uint32_t place : places)
+        if (where_[place].bucket >= 0) --shipments_[std::size_t(where_[place].bucket)].missing;
+    while (departed_ < shipments_.size() && shipments_[departed_].missing == 0) depart_next();
+}
+
+void Reducer::depart_next() {
+    const Plain scope;
+    Shipment& shipment = shipments_[departed_++];
+    Tensors gradients;
+    for (const BucketLayout::Part& part : shipment.bucket->layout().parts)
+        gradients.push_back(slot(part.place).unsettled());
+    shipment.values = shipment.bucket->pack(gradients, engine_ != nullptr);
+    if (shipment.passage != nullptr) shipment.passage->ready();
+    const std::size_t bucket = departed_ - 1;
+    if (StepGraph::capturing() == nullptr) {
+        shipment.ticket = group_.impl().submit(mean_of(bucket));
+        return;
+    }
+    group_.impl().issue([&] {
+        shipment.passage->begin();
+        mean_(*engine_, shipment.values, how(), shipment.scratch);
+        shipment.passage->end();
+    });
+    shipment.in_graph = true;
+}
+
+// The communication thread's work. The other ranks wait for this one inside of it, so no error may stay on this rank.
+GroupImpl::Work Reducer::mean_of(std::size_t bucket) const {
+    const Shipment& shipment = shipments_[bucket];
+    const Record record{.call = Call::bucket,
+                        .dtype = shipment.values.dtype(),
+                        .op = ReduceOp::mean,
+                        .root = std::int32_t(bucket),
+                        .elements = shipment.values.numel(),
+                        .shape = number_};
+    return [record, values = shipment.values, passage = shipment.passage, scratch = shipment.scratch,
+            engine = engine_, how = how(), group = &group_.impl()](Collectives& host) {
+        try {
+            agree(host, *group, record);
+            if (engine == nullptr) return mean_(host, values, how);
+            group->on_device([&] {
+                passage->begin();
+                mean_(*engine, values, how, scratch);
+                passage->end();
+            });
+        } catch (const std::exception& error) {
+            group->give_up(error.what());
+            throw;
+        }
+    };
+}
+
+void Reducer::end() {
+    if (phase_ == Phase::reducing) {
+        if (arrivals_.opaque()) refuse_unused();
+        if (late_layout_) make_layout(arrivals_.order());
+        depart_all();
+        if (StepGraph::capturing() != nullptr) {
+            collect_all();  // what has forked off a graph joins it
+            note_capture();
+        }
+    }
+    arrivals_.end();
+    finish();
+}
+
+void Reducer::depart_all() {
+    while (departed_ < shipments_.size()) depart_next();
+    pending_ = false;
+    for (Shipment& shipment : shipments_)
+        if (held(shipment)) collect(shipment);
+}
+
+void Reducer::finish() {
+    phase_ = Phase::idle;
+    late_layout_ = false;
+}
+
+// Whoever holds a gradient's tensor reads it without asking: it must not be under way when backward returns.
+bool Reducer::held(const Shipment& shipment) const {
+    for (const BucketLayout::Part& part : shipment.bucket->layout().parts)
+        if (slot(part.place).shared()) return true;
+    return false;
+}
+
+void Reducer::reduce() {
+    require_capturable();
+    require_unbroken();
+    check(phase_ == Phase::idle, ErrorKind::state,
+          "DataParallel.reduce: backward is running; call it afterwards");
+    collect_all();
+    phase_ = Phase::reducing;
+    departed_ = 0;
+    try {
+        if (!layout_fits()) make_layout(arrivals_.order());
+        depart_all();
+        if (StepGraph::capturing() != nullptr) {
+            collect_all();
+            note_capture();
+        }
+    } catch (...) {
+        abandon();
+        throw;
+    }
+    finish();
+}
+
+void Reducer::give_up() noexcept {
+    try {
+        const std::string words = live_error();
+        if (cause_.empty())
+            cause_ =
+                words.empty() ? "an exception ended its backward before all gradients were reduced" : words;
+        group_.impl().give_up(cause_);
+    } catch (...) {  // without memory for the words, other ranks wait until their timeout
+    }
+}
+
+// Other ranks wait for buckets that will not come. If this rank went on, they would get those of its next backward instead.
+void Reducer::abandon() noexcept {
+    if (phase_ == Phase::reducing) {
+        give_up();
+        lose_all();
+    }
+    finish();
+}
+
+void Reducer::collect(Shipment& shipment) {
+    if (!shipment.under_way()) return;
+    try {
+        if (shipment.ticket != 0) group_.impl().wait(shipment.ticket);
+        if (shipment.passage != nullptr) shipment.passage->receive();
+    } catch (const std::exception& error) {
+        cause_ = error.what();
+        lose_all();
+        throw;
+    }
+    shipment.ticket = 0;
+    shipment.in_graph = false;
+    unpack(shipment);
+}
+
+void Reducer::collect_all() {
+    for (Shipment& shipment : shipments_) collect(shipment);
+}
+
+// A rank without a gradient gets the others' mean, which is a sum of the same scale parts as its other gradients.
+void Reducer::unpack(Shipment& shipment) {
+    const Plain scope;
+    const std::vector<BucketLayout::Part>& parts = shipment.bucket->layout().parts;
+    shipment.bucket->take_back(std::exchange(shipment.values, Tensor()));
+    bool all = true;
+    std::uint8_t scale_parts = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        GradientSlot& own = slot(parts[i].place);
+        all = all && own.defined();
+        if (!own.defined()) continue;
+        shipment.bucket->unpack(i, own.unsettled());
+        scale_parts |= own.scale_parts();
+    }
+    if (all) return;
+    const std::vector<bool> present = shipment.bucket->present();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        GradientSlot& own = slot(parts[i].place);
+        if (!own.defined() && present[i]) own.put({shipment.bucket->unpack(i, {}), scale_parts});
+    }
+}
+
+// Device operations that are given up may go on for a moment.
+void Reducer::keep_memory() noexcept {
+    if (engine_ == nullptr) return;
+    try {
+        for (const Shipment& shipment : shipments_) {
+            if (!shipment.under_way()) continue;
+            group_.impl().devices().keep({shipment.bucket->memory(), shipment.scratch});
+        }
+    } catch (const std::bad_alloc&) {  // the buckets have it until the layout changes
+    }
+}
+
+// What is under way has no values any more: sums may be half done.
+void Reducer::lose_all() noexcept {
+    keep_memory();
+    for (Shipment& shipment : shipments_) {
+        if (!shipment.under_way()) continue;
+        shipment.ticket = 0;
+        shipment.in_graph = false;
+        shipment.values = Tensor();
+        for (const BucketLayout::Part& part : shipment.bucket->layout().parts) slot(part.place).drop();
+    }
+}
+
+}  // namespace mezzo::distributed

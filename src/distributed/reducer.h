@@ -1,0 +1,117 @@
+// Averages the gradients of a module's parameters over the ranks while backward runs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "autograd/observer.h"
+#include "core/step_party.h"
+#include "distributed/arrivals.h"
+#include "distributed/bucket.h"
+#include "distributed/group_impl.h"
+#include "distributed/mean.h"
+#include "mezzo/data_parallel.h"
+
+namespace mezzo::distributed {
+
+class Reducer final : public BackwardObserver {
+public:
+    Reducer(const StateDict& parameters, const Group& group, const DataParallelOptions& options);
+
+    // Begins to watch the parameters' gradients. Error(value) for a parameter that is watched already.
+    void attach();
+    // Watches them no longer. Reductions that are under way are awaited; without wait their gradients are dropped.
+    void detach(bool wait) noexcept;
+
+    void enter_local() { ++local_scopes_; }
+    void leave_local() { --local_scopes_; }
+    // Reduces all gradients as they are.
+    void reduce();
+    std::vector<std::vector<std::string>> names_by_bucket() const;
+    // Before a call of a captured step.
+    StepAction agree_on_step(StepAction mine);
+
+    // GradientWatcher
+    void settle(std::uint32_t place) override;
+    void complete(std::uint32_t place) override;
+    void adding(std::uint32_t place) override;
+    Tensor home(std::uint32_t place) override;
+    bool at_home(std::uint32_t place, const Tensor& gradient) const override;
+    // BackwardObserver
+    std::uint64_t number() const override { return number_; }
+    void begin(const BackwardPlan& plan) override;
+    void finished(std::uint32_t place) override;
+    void opaque_begins(std::size_t number) override { arrivals_.opaque_begins(number); }
+    void opaque_finished(std::size_t number) override;
+    void end() override;
+    void abandon() noexcept override;
+
+private:
+    enum class Phase : std::uint8_t { idle, local, reducing };  // of the backward that is running
+    struct Shipment {
+        std::unique_ptr<Bucket> bucket;
+        Tensor values = {};        // what is being reduced
+        std::uint64_t ticket = 0;  // 0: nothing is under way
+        bool in_graph = false;     // it is under way in a step that is being captured
+        // On a device: the way to its communication stream and back, and memory for what the sum needs.
+        std::shared_ptr<DevicePassage> passage = {};
+        Tensor scratch = {};
+        bool under_way() const { return ticket != 0 || in_graph; }
+        std::size_t missing = 0;  // parts that are not final yet in this backward
+    };
+    struct Where {
+        int bucket = -1;  // none: the parameter is frozen
+        std::size_t part = 0;
+    };
+
+    GradientSlot& slot(std::uint32_t place) const { return leaves_[place]->grads().gradient; }
+    void require_unbroken() const;
+    std::vector<LeafKind> kinds() const;
+    bool layout_fits() const { return !shipments_.empty() && kinds() == kinds_; }
+    void make_layout(const std::vector<std::uint32_t>& order);
+    void forget_layout();
+    void refuse_unused() const;
+    bool has_left(std::uint32_t place) const;  // in the backward that is running
+    void arrived(const std::vector<std::uint32_t>& places);
+    void depart_next();
+    GroupImpl::Work mean_of(std::size_t bucket) const;
+    MeanOptions how() const { return {group_.size(), options_.wire, options_.ordered}; }
+    bool suits_device_engine() const;
+    void connect_device_engine();
+    void require_capturable() const;
+    void compare_parameters();
+    void note_capture();
+    void depart_all();
+    void finish();
+    void collect(Shipment& shipment);
+    void collect_all();
+    void unpack(Shipment& shipment);
+    void give_up() noexcept;
+    void keep_memory() noexcept;
+    void lose_all() noexcept;
+    bool held(const Shipment& shipment) const;
+
+    const Group group_;
+    const DataParallelOptions options_;
+    std::vector<std::string> names_;
+    Tensors leaves_;
+    std::vector<LeafKind> kinds_;  // when the layout was made
+    std::vector<Shipment> shipments_;
+    std::shared_ptr<DeviceCollectives> engine_;  // of the layout; null: buckets go through host memory
+    std::uint64_t layouts_ = 0;                  // that have been made or forgotten
+    std::weak_ptr<StepParty> party_;
+    std::vector<Where> where_;  // by place
+    Arrivals arrivals_;
+    Phase phase_ = Phase::idle;
+    std::size_t departed_ = 0;  // shipments of this backward
+    std::uint64_t number_ = 0;  // of the group's last call when this one was made: the same on all ranks
+    bool overlap_ = true;       // in this backward
+    bool late_layout_ = false;  // it will be made at the end of this backward
+    bool pending_ = false;      // gradients have been left on this rank
+    int local_scopes_ = 0;
+    std::int64_t reductions_ = 0;  // that have begun
+    std::string cause_;            // why no reduction is possible any more
+};
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,154 @@
+#include "distributed/sharding.h"
+
+#include <exception>
+
+#include "core/capture.h"
+#include "core/last_error.h"
+#include "distributed/agree.h"
+#include "distributed/gather_parts.h"
+#include "distributed/reducer.h"
+#include "mezzo/ops.h"
+
+namespace mezzo::distributed {
+
+namespace {
+
+std::uint64_t hash_of(const std::vector<std::size_t>& numbers) {
+    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+    for (const std::size_t n : numbers) hash = (hash ^ n) * 1099511628211u;
+    return hash;
+}
+
+const GradientWatcher* watcher_of(const Tensor& parameter) { return parameter->grads().gradient.watcher(); }
+
+// What an update would change.
+std::vector<std::size_t> with_gradients(const optim::OptimizerImpl& optimizer) {
+    std::vector<std::size_t> indices;
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i)
+        if (optimizer.slots[i].param->grads().gradient.defined() && optimizer.slots[i].param.numel() != 0)
+            indices.push_back(i);
+    return indices;
+}
+
+// Whether all ranks have come so far without an error. Throws this rank's `error`, or `who`: rank R `failure`.
+std::vector<Record> succeed_together(const Record& record, const std::exception_ptr& error,
+                                     const std::string& who, const char* failure, GroupImpl& group) {
+    Record mine = record;
+    mine.flag = error == nullptr;
+    std::vector<Record> all;
+    try {
+        all = exchange(group, mine);
+    } catch (...) {
+        if (!error) throw;  // else what this rank has to say is the cause
+    }
+    if (error) std::rethrow_exception(error);
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+        check(all[rank].flag, ErrorKind::state, who, ": rank ", rank, " ", failure,
+              "; nothing has changed on any rank");
+    return all;
+}
+
+void check_shardable(const optim::OptimizerImpl& optimizer, const GradientWatcher* reducer) {
+    refuse_in_capture("shard", "divide an optimizer's state");
+    check(optimizer.sharing == nullptr, ErrorKind::state, "shard: this ", optimizer.type,
+          " is sharded already; call shard() once");
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
+        const GradientWatcher* const watcher = watcher_of(optimizer.slots[i].param);
+        if (watcher == reducer) continue;
+        fail(ErrorKind::value, "shard: ", optimizer.describe(i), " of this ", optimizer.type, " belongs to ",
+             watcher == nullptr ? "no" : "another",
+             " DataParallel; pass the DataParallel of the module whose parameters it updates");
+    }
+}
+
+std::vector<std::size_t> sizes_of(const optim::OptimizerImpl& optimizer) {
+    std::vector<std::size_t> sizes;
+    for (const char c : std::string(optimizer.type)) sizes.push_back(std::size_t(c));
+    for (const optim::Slot& slot : optimizer.slots) sizes.push_back(std::size_t(slot.param.numel()));
+    return sizes;
+}
+
+// The slots with what this rank keeps of their state.
+std::vector<optim::Slot> divided(const optim::OptimizerImpl& optimizer, const Partition& partition,
+                                 int rank) {
+    const NoGrad plain;
+    std::vector<optim::Slot> slots = optimizer.slots;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        optim::Slot& slot = slots[i];
+        slot.part = partition.part(i, rank);
+        for (Tensor& state : slot.state)
+            if (state.defined()) state = slot.kept_part(state).clone();
+        if (slot.master.defined()) slot.master = slot.kept_part(slot.master.detach()).clone();
+    }
+    return slots;
+}
+
+}  // namespace
+
+void shard(optim::Optimizer& optimizer, const DataParallel& parallel) {
+    optim::OptimizerImpl& own = optimizer.impl();
+    check(own.user == nullptr, ErrorKind::value, "shard: ", own.type,
+          " is an optimizer written in ops, whose update() sees whole parameters, such as their norms; the "
+          "optimizers of mezzo/optim.h can be sharded");
+    if (parallel.reducer_ == nullptr) return;
+    const Group& group = parallel.group();
+    std::exception_ptr error;
+    std::vector<optim::Slot> slots;
+    std::unique_ptr<Sharding> sharding;
+    try {
+        check_shardable(own, parallel.reducer_);
+        std::vector<std::int64_t> numels;
+        for (const optim::Slot& slot : own.slots) numels.push_back(slot.param.numel());
+        const Partition partition(numels, group.size());
+        slots = divided(own, partition, group.rank());
+        sharding = std::make_unique<Sharding>(group, parallel.reducer_, partition);
+    } catch (...) {
+        error = std::current_exception();
+    }
+    const Record record{
+        .call = Call::shard, .elements = std::int64_t(own.slots.size()), .shape = hash_of(sizes_of(own))};
+    succeed_together(record, error, "shard", "could not shard its optimizer", group.impl());
+    own.slots = std::move(slots);
+    own.sharing = std::move(sharding);
+}
+
+void Sharding::begin_update(const optim::OptimizerImpl& optimizer, const std::vector<std::size_t>& indices,
+                            const std::exception_ptr& before) {
+    std::exception_ptr error = before;
+    if (!error) try {
+            for (std::size_t i = 0; i < optimizer.slots.size(); ++i)
+                if (watcher_of(optimizer.slots[i].param) != reducer_)
+                    fail(ErrorKind::state, optimizer.type, ": nobody averages the gradient of ",
+                         optimizer.describe(i),
+                         "; the DataParallel that was given to shard() must live as long as steps are taken");
+        } catch (...) {
+            error = std::current_exception();
+        }
+    const std::vector<std::size_t> updated = before ? with_gradients(optimizer) : indices;
+    const Record record{
+        .call = Call::update, .elements = std::int64_t(updated.size()), .shape = hash_of(updated)};
+    succeed_together(record, error, optimizer.type, "could not begin its step", group_.impl());
+}
+
+void Sharding::give_up() noexcept {
+    try {
+        const std::string words = live_error();
+        group_.impl().give_up(words.empty() ? "an exception ended its sharded optimizer's step" : words);
+    } catch (...) {  // without memory for the words, other ranks wait until their timeout
+    }
+}
+
+void Sharding::complete(const std::vector<optim::Incomplete>& tensors) {
+    gather_parts(tensors, partition_, group_.impl());
+}
+
+void Sharding::agree_to_load(const std::string& where, const std::exception_ptr& error,
+                             std::uint64_t digest) {
+    const std::vector<Record> all = succeed_together({.call = Call::load, .elements = std::int64_t(digest)},
+                                                     error, where, "could not load its state", group_.impl());
+    for (std::size_t rank = 1; rank < all.size(); ++rank)
+        check(all[rank].elements == all[0].elements, ErrorKind::value, where, ": rank ", rank,
+              " was given another state than rank 0; nothing has changed on any rank");
+}
+
+}  // namespace mezzo::distributed

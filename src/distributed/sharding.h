@@ -1,0 +1,30 @@
+// ZeRO-1: an optimizer that keeps its state and masters for a part of every parameter only.
+#pragma once
+
+#include "distributed/partition.h"
+#include "mezzo/data_parallel.h"
+#include "optim/optimizer.h"
+
+namespace mezzo::distributed {
+
+// What the optimizer knows of the other ranks.
+class Sharding final : public optim::Sharing {
+public:
+    // reducer: who reduces the gradients of all parameters.
+    Sharding(const Group& group, const GradientWatcher* reducer, const Partition& partition)
+        : group_(group), reducer_(reducer), partition_(partition) {}
+
+    void begin_update(const optim::OptimizerImpl& optimizer, const std::vector<std::size_t>& indices,
+                      const std::exception_ptr& error) override;
+    void give_up() noexcept override;
+    void complete(const std::vector<optim::Incomplete>& tensors) override;
+    void agree_to_load(const std::string& where, const std::exception_ptr& error,
+                       std::uint64_t digest) override;
+
+private:
+    const Group group_;
+    const GradientWatcher* const reducer_;  // for comparisons: it may be gone
+    const Partition partition_;
+};
+
+}  // namespace mezzo::distributed

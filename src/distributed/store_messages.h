@@ -1,0 +1,33 @@
+// What the ranks and the store say to each other. Every rank has one connection, and its end is the rank's end.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace mezzo::distributed {
+
+// First text of every connection: something else may listen at the port, such as torchrun's own store. What echoes the one is no store.
+inline constexpr std::string_view rank_greeting = "mezzo rank 1", store_greeting = "mezzo store 1";
+
+enum class FromRank : std::uint8_t {
+    hello = 1,  // greeting, version, run, size, rank, host, process, processors, timeout in ms, token
+    set,        // key, value
+    get,        // key: answered by `value` once somebody has set it
+    at,         // calls started, calls finished
+    left,       // calls finished; in order
+    failed,     // words
+    lost,       // started, finished, words: the engine failed; another rank may be the reason
+    timed_out,  // started, finished, words; all 0 before the group is complete
+};
+
+enum class FromStore : std::uint8_t {
+    welcome = 1,  // greeting, who holds the store
+    refused,      // greeting, 1 if the rank is to look on, words
+    ready,  // all ranks have come: the address of the store's machine ("" if nobody is elsewhere), ranks with the same processors
+    value,  // key, value
+    broken,   // first cause
+    note,     // words for people
+    closing,  // the holder leaves in order
+};
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,116 @@
+// The store: where the ranks of a run meet, and what knows which of them are alive. No tensor goes through it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "distributed/socket.h"
+#include "distributed/store_messages.h"
+
+namespace mezzo::distributed {
+
+struct StoreOptions {
+    int size = 1;        // number of ranks
+    std::string run;     // what distinguishes this run from others at the same address
+    std::string holder;  // who holds the store, for messages
+    std::function<void(const std::string&)> note = nullptr;  // is told of ranks that keep others waiting
+};
+
+// Serves on a thread of its own. The first cause of a failure is told to all ranks.
+class StoreServer {
+public:
+    StoreServer(Socket listening, StoreOptions options);
+    ~StoreServer();  // tells the ranks that it closes in order
+    StoreServer(const StoreServer&) = delete;
+    StoreServer& operator=(const StoreServer&) = delete;
+
+    int port() const { return port_; }
+    // What the launcher knows: the rank's process is no more, and how it ended ("" for exit code 0). Breaks the group unless the rank has
+    // left in order.
+    void process_ended(int rank, const std::string& how);
+    std::string cause() const;               // "" unless the group is broken
+    int culprit() const;                     // the rank that the cause is about, or -1
+    std::uint64_t calls_of(int rank) const;  // collective calls that the rank has begun, as far as known
+
+private:
+    using Clock = std::chrono::steady_clock;
+    struct Rank {
+        bool joined = false, left = false, gone = false, has_set = false;
+        std::string host, processors;
+        std::uint64_t process = 0, token = 0, started = 0, finished = 0;
+        std::string ending;                      // of the process, as the launcher puts it
+        std::optional<Clock::time_point> ended;  // when the launcher said so
+        std::optional<Clock::time_point> away;   // since its connection ended before the group was complete
+        double timeout = 0;                      // s
+        Clock::time_point since;                 // it waits in call `started`
+    };
+    struct Connection {
+        explicit Connection(Socket s) : socket(std::move(s)), since(Clock::now()) {}
+        Socket socket;
+        std::string received, sent;  // bytes that wait
+        int rank = -1;               // before hello
+        bool ended = false;
+        Clock::time_point since;
+        std::vector<std::string> wanted;  // keys
+    };
+    struct Hello {
+        std::string version, run, host;
+        std::uint64_t size = 0, rank = 0, process = 0, token = 0;
+    };
+    struct Suspicion {
+        Clock::time_point due;
+        std::string words;
+    };
+
+    void serve();
+    bool poll_once();
+    void read(Connection& from);
+    void take(Connection& from, Message message);
+    void hello(Connection& from, Message& message);
+    bool comes_again(const Hello& hello) const;
+    bool is_namesake(const Hello& hello) const;
+    std::string refusal(const Hello& hello, bool& look_on) const;
+    bool all_joined() const;
+    void complete();
+    void answer_gets();
+    void progress(Rank& rank, std::uint64_t started, std::uint64_t finished);
+    void ended(Connection& from);
+    void gone(std::size_t rank);
+    void look_at_the_clock();
+    void look_for_leavers();
+    void look_for_processes();
+    void tell_of_waits();
+    void break_with(const std::string& cause, int culprit = -1);
+    void send(Connection& to, const Message& message);
+    void broadcast(const Message& message);
+    void flush(Connection& to);
+    std::string title(std::size_t rank) const;
+    std::string late_ranks(std::uint64_t call) const;
+    std::string missing_ranks() const;
+
+    mutable std::mutex mutex_;  // guards all below but the thread
+    const StoreOptions options_;
+    Socket listening_;
+    const int port_;
+    int wake_[2] = {-1, -1};
+    bool stopping_ = false;
+    std::list<Connection> connections_;
+    std::vector<Rank> ranks_;
+    std::map<std::string, std::string> values_;
+    std::vector<Suspicion> suspicions_;
+    std::string cause_, pending_note_;
+    int culprit_ = -1;
+    std::uint64_t noted_ = 0;  // the call that a note was about
+    bool ready_ = false;
+    std::thread thread_;
+};
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,44 @@
+// Groups whose ranks are threads, each with an emulated device of its own, and the stand-in for NCCL between them.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+#include "mezzo/device.h"
+#include "tests/distributed/thread_group.h"
+#include "tests/emulation/engine.h"
+#include "tests/emulation/nccl.h"
+
+namespace mezzo::test {
+
+// Devices for ranks, and NCCL while the scope lasts.
+class Devices {
+public:
+    explicit Devices(int count) : before_(emulation::options) {
+        emulation::options.device_count = count;
+        emulation::use_nccl_stand_in(MEZZO_NCCL_STAND_IN);
+        emulation::reset_nccl_report();
+    }
+    ~Devices() {
+        setenv("MEZZO_NCCL", "off", 1);
+        emulation::nccl_options = {};
+        emulation::options = before_;
+    }
+    Devices(const Devices&) = delete;
+    Devices& operator=(const Devices&) = delete;
+
+private:
+    const emulation::Options before_;
+};
+
+// How the device's work is put off, so that a missing wait gives wrong values.
+struct Timing {
+    bool late_work, early_communication;
+};
+inline constexpr Timing timings[] = {{false, false}, {false, true}, {true, false}, {true, true}};
+inline void set_timing(const Timing& timing) {
+    emulation::options.late_work = timing.late_work;
+    emulation::options.early_communication = timing.early_communication;
+}
+
+}  // namespace mezzo::test

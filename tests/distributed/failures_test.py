@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""What the other ranks get when one fails. Usage: failures_test.py MEZZO_RUN RANK_PROGRAM GLOO_MODULE [TEST...]"""
+import os
+import signal
+import time
+
+from runs import expect, free_port, main, matches, run, start_ranks, torchrun_variables, wait_until_begun
+
+SOON = 20  # s: a run with its start and end on a busy machine; without the store's word it would take the timeout of 60 s
+
+
+def expect_cause(result, others, pattern):
+    """All of them with the same words."""
+    words = {result.last(rank) for rank in others}
+    expect(len(words) == 1, result, "the same words on all ranks")
+    expect(matches(pattern, words.pop()), result, pattern)
+
+
+def fails_with(scenario, pattern, code, ranks=4, **variables):
+    result = run(scenario, ranks, limit=40, **{"TEST_TIMEOUT": 60, **variables})
+    expect(result.code == code, result, f"exit code {code}")
+    expect(result.seconds < SOON, result, "in time")
+    expect_cause(result, range(ranks - 1), pattern)
+    return result
+
+
+def killed_between_calls():
+    result = fails_with("kill", r"^rank 3 \(host \S+, pid \d+\) is gone; it was last seen (in|after) call \d", 128 + signal.SIGKILL)
+    expect("mezzo-run: rank 3 of 4 ended with signal 9 (Killed)" in result.output, result, "summary")
+
+
+def killed_in_a_reduction():
+    for _ in range(3):
+        fails_with("kill_in_reduction", r"^rank 2 \(host \S+, pid \d+\) is gone", 128 + signal.SIGKILL, ranks=3)
+
+
+def throws():
+    result = fails_with("throw", r"^rank 3: matmul: inner sizes differ, \[2, 3\] and \[4, 5\]$", 1)
+    expect(result.last(3) == "matmul: inner sizes differ, [2, 3] and [4, 5]", result)
+
+
+def throws_what_nobody_catches():
+    fails_with("throw_uncaught", r"^rank 3: words of a foreign exception$", 128 + signal.SIGABRT)
+
+
+def leaves_early():
+    pattern = r"^rank 3 left after 3 calls, rank [0-2] waits in call 4: unequal numbers of batches\?$"
+    fails_with("leave_early", pattern, 1)
+    fails_with("exit_early", pattern, 1)
+
+
+def crashes_before_joining():
+    result = run("crash_before_joining", 3, TEST_RENDEZVOUS_TIMEOUT=60)
+    expect(result.code == 3 and result.seconds < SOON, result)
+    for rank in (0, 2):
+        expect(result.last(rank) == "init: rank 1 ended with exit code 3 before it joined the group", result)
+
+
+def is_stuck():
+    result = run("stop", 3, options=("--grace", "1"), TEST_TIMEOUT=2)
+    expect(result.code == 1 and 2 < result.seconds < 2 + SOON, result)
+    late = r"rank 2 \(host \S+, pid \d+\) has not arrived, last seen in call [0-3]"
+    expect_cause(result, (0, 1), r"^rank [01]: no answer of the other ranks within 2 s: " + late)
+    expect(matches(r"mezzo-run: call 4 has waited for \d s: " + late, result.output), result, "a line while they wait")
+
+
+def launcher_is_killed():
+    def kill(process, folder):
+        wait_until_begun(folder, 3)
+        process.kill()
+
+    result = run("stop_when_asked", 3, while_running=kill, TEST_TIMEOUT=60)
+    expect_cause(result, range(3), r"^the store is gone: it was held by mezzo-run \(host \S+, pid \d+\)$")
+    expect(result.seconds < SOON, result)
+
+
+def rank_0_with_the_store_is_killed():
+    def kill(processes, folder):
+        wait_until_begun(folder, 3)
+        processes[0].kill()
+
+    for _ in range(3):  # one of the others may be about to write to it, which must not end that one by SIGPIPE
+        port = free_port()
+        result = start_ranks("stop_when_asked", [torchrun_variables(r, 3, port, TEST_TIMEOUT=60) for r in range(3)], after_start=kill)
+        expect_cause(result, (1, 2), r"^the store is gone: it was held by rank 0 \(host \S+, pid \d+\)$")
+        expect(result.seconds < SOON, result)
+
+
+def rank_0_with_the_store_throws():
+    """Its words arrive before its store closes."""
+    port = free_port()
+    result = start_ranks("throw_first", [torchrun_variables(r, 3, port, TEST_TIMEOUT=60) for r in range(3)])
+    expect_cause(result, (1, 2), r"^rank 0: matmul: inner sizes differ")
+
+
+def rank_0_with_the_store_leaves_first():
+    port = free_port()
+    result = start_ranks("leave_after_sending", [torchrun_variables(r, 3, port) for r in range(3)])
+    expect(result.code == [0, 0, 0], result)
+
+
+def a_rank_is_missing():
+    port = free_port()
+    result = start_ranks("join", [torchrun_variables(r, 3, port, TEST_RENDEZVOUS_TIMEOUT=1) for r in (0, 2)])
+    for rank in (0, 2):
+        expect(matches(r"^init: rank [02]: not all ranks have come within 1 s: missing rank 1$", result.last(rank)), result)
+    result = start_ranks("join", [torchrun_variables(1, 3, port, TEST_RENDEZVOUS_TIMEOUT=1)])
+    expect(matches(r"rank 1 of 3 found no store of this run at 127.0.0.1, port \d+, within 1 s", result.last(1)), result)
+
+
+def terminated():
+    """All stop after the same step, in order."""
+    def terminate(process, folder):
+        wait_until_begun(folder, 3)
+        time.sleep(0.3)
+        process.terminate()
+
+    result = run("stop_when_asked", 3, while_running=terminate)
+    expect(result.code == 0, result)
+    expect_cause(result, range(3), r"^stopped after step [1-9]\d*$")
+
+
+def interrupted():
+    def interrupt(process, folder):
+        wait_until_begun(folder, 2)
+        os.kill(process.pid, signal.SIGINT)
+
+    result = run("stop_when_asked", 2, while_running=interrupt)
+    expect(result.code == 128 + signal.SIGINT, result)
+
+
+main([killed_between_calls, killed_in_a_reduction, throws, throws_what_nobody_catches, leaves_early, crashes_before_joining, is_stuck,
+      launcher_is_killed, rank_0_with_the_store_is_killed, rank_0_with_the_store_throws, rank_0_with_the_store_leaves_first,
+      a_rank_is_missing, terminated, interrupted])

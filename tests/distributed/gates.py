@@ -1,0 +1,82 @@
+"""Gates for tests that act on a training at a certain point: it cannot go on before they open, so no sleep decides what is found."""
+import contextlib
+import fcntl
+import os
+import pathlib
+import signal
+import time
+
+LIMIT = 120  # seconds until something that must come has come
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited for {LIMIT} s in vain: {what}")
+        time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def writing_is_held(checkpoint):
+    """While this test has the lock of the file that saving begins with, whoever saves to this path waits, and keeps the ranks waiting. What it gives is to be
+    closed to let them go on."""
+    partial = pathlib.Path(f"{checkpoint}.mezzo-partial")
+    with partial.open("ab") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        yield gate
+
+
+def children_of(process):
+    """Process ids of the launcher's ranks."""
+    found = []
+    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(status.read_text().rsplit(")", 1)[1].split()[1]) == process.pid:
+                found.append(int(status.parent.name))
+    return sorted(found)
+
+
+def waits_for_a_lock(pids):
+    lines = [line.split() for line in pathlib.Path("/proc/locks").read_text().splitlines()]
+    return any(words[1] == "->" and int(words[5]) in pids for words in lines)
+
+
+def await_writer(process):
+    """Until a rank of the launcher, or the program itself where it is alone, waits to write its checkpoint. False if it has ended before."""
+    wait_until(lambda: process.poll() is not None or waits_for_a_lock([process.pid, *children_of(process)]), "a rank that saves")
+    return process.poll() is None
+
+
+def is_stopped(pid):
+    """All of its threads."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(task.read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
+
+
+def is_pending(pid, number):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("ShdPnd:"):
+            return int(line.split()[1], 16) >> (number - 1) & 1 == 1
+    return False
+
+
+def terminate_all(process):
+    """SIGTERM by way of the launcher. Its last rank is stopped meanwhile, so that one can see the signal arrive. A program that is alone gets it at once."""
+    ranks = children_of(process)
+    if not ranks:
+        process.terminate()
+        return
+    last = ranks[-1]
+    os.kill(last, signal.SIGSTOP)
+    try:
+        wait_until(lambda: is_stopped(last), "a rank that is stopped")  # until then it would take the signal first
+        process.terminate()
+        wait_until(lambda: is_pending(last, signal.SIGTERM), "SIGTERM at the last rank")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(last, signal.SIGCONT)
+
+
+def send_to_last(process, number):
+    os.kill(children_of(process)[-1], number)

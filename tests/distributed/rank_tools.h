@@ -1,0 +1,28 @@
+// What the scenarios of rank_program share, and those that have a file of their own.
+#pragma once
+
+#include <mezzo/mezzo.h>
+
+#include <string>
+
+namespace rank_test {
+
+// Appends a line to FOLDER/<rank>.
+void write_outcome(const std::string& text);
+// Throws std::logic_error.
+void require(bool condition, const std::string& what);
+// A number from the environment.
+double option(const char* name, double otherwise);
+// init() with TEST_TIMEOUT and TEST_RENDEZVOUS_TIMEOUT.
+mezzo::distributed::Group join();
+
+// rank_training.cpp
+void train_and_save();
+
+// rank_mismatches.cpp
+void other_order();
+void one_call_short();
+void bucket_meets_barrier();
+void fork_calls();
+
+}  // namespace rank_test

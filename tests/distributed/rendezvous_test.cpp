@@ -1,0 +1,223 @@
+// How ranks find the store of their run where its answer is late, another's, or none.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "distributed/control.h"
+#include "distributed/environment.h"
+#include "distributed/store_server.h"
+#include "mezzo/mezzo.h"
+
+using namespace mezzo;
+using namespace mezzo::distributed;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr int size = 2;
+
+Launch launch_of(int rank, int port, const std::string& run = "run") {
+    return {{rank, size, rank, size}, "127.0.0.1", port, 1, true, run};
+}
+
+std::unique_ptr<StoreServer> serve(Socket listening) {
+    return std::make_unique<StoreServer>(std::move(listening), StoreOptions{size, "run", "the test"});
+}
+
+struct Joined {
+    std::vector<std::unique_ptr<Control>> ranks = std::vector<std::unique_ptr<Control>>(size);
+    std::vector<std::string> errors = std::vector<std::string>(size, "none");
+};
+
+Joined join(int port, double rendezvous_timeout = 30) {
+    Joined all;
+    std::vector<std::thread> threads;
+    for (std::size_t r = 0; r < size; ++r)
+        threads.emplace_back([&all, r, port, rendezvous_timeout] {
+            try {
+                all.ranks[r] =
+                    std::make_unique<Control>(launch_of(int(r), port), InitOptions{60, rendezvous_timeout});
+            } catch (const Error& error) {
+                all.errors[r] = error.what();
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    return all;
+}
+
+std::string error_of(const Launch& launch, double rendezvous_timeout) {
+    try {
+        const Control control(launch, {60, rendezvous_timeout});
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "none";
+}
+
+// What rank 1 of a process says first.
+Socket greeted(int port, std::uint64_t process, std::uint64_t token = 1) {
+    Socket socket = connect_to("127.0.0.1", port, 5);
+    Message hello(static_cast<std::uint8_t>(FromRank::hello));
+    hello.add(rank_greeting)
+        .add(version())
+        .add("run")
+        .add(std::uint64_t(size))
+        .add(std::uint64_t(1))
+        .add(host_name())
+        .add(process)
+        .add("1")
+        .add(std::uint64_t(1000))
+        .add(token);
+    send_all(socket, hello.framed());
+    return socket;
+}
+
+FromStore await_answer(const Socket& socket) {
+    std::string received;
+    std::optional<Message> answer;
+    while (!(answer = take_message(received))) {
+        const std::size_t before = received.size();
+        REQUIRE(receive_some(socket, received, 60));
+        REQUIRE(received.size() > before);
+    }
+    return static_cast<FromStore>(answer->kind());
+}
+
+}  // namespace
+
+TEST_CASE("a store that answers late is waited for") {
+    Socket listening = listen_at("127.0.0.1", 0);
+    const int port = port_of(listening);
+    std::unique_ptr<StoreServer> server;
+    std::thread late([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2600));
+        server = serve(std::move(listening));
+    });
+    const Joined all = join(port);
+    late.join();
+    CHECK(all.errors == std::vector<std::string>(size, "none"));
+    CHECK(server->cause().empty());
+}
+
+TEST_CASE("a rank whose first connection ended before the group was complete comes again") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    const auto process = static_cast<std::uint64_t>(getpid());
+    std::optional<Socket> first = greeted(server->port(), process);
+    SECTION("the store has seen the end") {
+        await_answer(*first);
+        first.reset();
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+    SECTION("the store reads the greeting and the end at once") { first.reset(); }
+    const Joined all = join(server->port());
+    CHECK(all.errors == std::vector<std::string>(size, "none"));
+    CHECK(server->cause().empty());
+}
+
+TEST_CASE("a rank that comes again before its first connection has ended takes its own place") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    const Socket first = greeted(server->port(), 77, 5);
+    REQUIRE(await_answer(first) == FromStore::welcome);
+    const Socket second = greeted(server->port(), 77, 5);
+    CHECK(await_answer(second) == FromStore::welcome);
+    std::string nothing;
+    CHECK_FALSE(receive_some(first, nothing, 60));  // is closed
+    CHECK(server->cause().empty());
+}
+
+TEST_CASE("who has a rank's host name and process id waits for the end of its connection") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    std::optional<Socket> first = greeted(server->port(), static_cast<std::uint64_t>(getpid()));
+    REQUIRE(await_answer(*first) == FromStore::welcome);
+    CHECK_THAT(error_of(launch_of(1, server->port()), 0.3),
+               Contains("found no store of this run") && Contains("rank 1 (host ") &&
+                   Contains("is here already, by another connection that is still open"));
+    CHECK(server->cause().empty());
+    std::string more;
+    CHECK(receive_some(*first, more, 0));  // still open
+    first.reset();
+    const Joined all = join(server->port(), 60);
+    CHECK(all.errors == std::vector<std::string>(size, "none"));
+    CHECK(server->cause().empty());
+}
+
+TEST_CASE("a rank that does not come again is named") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    await_answer(greeted(server->port(), 77));
+    const std::string error = error_of(launch_of(0, server->port()), 60);
+    CHECK_THAT(error, Contains("rank 1 (host ") && Contains("pid 77) is gone") &&
+                          Contains("before the group was complete"));
+}
+
+TEST_CASE("another process of the same rank is refused") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    const Socket other = greeted(server->port(), 77);
+    await_answer(other);
+    CHECK_THAT(error_of(launch_of(1, server->port()), 5), Contains("rank 1 has come twice"));
+}
+
+TEST_CASE("what a store of another run has answered is in the error") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    CHECK_THAT(error_of(launch_of(1, server->port(), "another"), 0.3),
+               Contains("found no store of this run") && Contains("this is the store of another run"));
+    CHECK(server->cause().empty());
+}
+
+TEST_CASE("a host that is not known is looked for until the end of the time") {
+    Launch launch = launch_of(1, 4000);
+    launch.host = "host.invalid";
+    CHECK_THAT(error_of(launch, 0.3), Contains("found no store of this run") &&
+                                          Contains("the host \"host.invalid\" is not known: "));
+}
+
+TEST_CASE("what repeats a rank's own words is no store") {
+    const Socket listening = listen_at("127.0.0.1", 0);
+    std::thread echo([&] {
+        Socket socket;
+        while (!socket) socket = accept_from(listening);
+        std::string received;
+        while (receive_some(socket, received, -1) && received.size() < 100) {
+        }
+        send_all(socket, received);
+    });
+    CHECK_THAT(error_of(launch_of(1, port_of(listening)), 1), Contains("found no store of this run"));
+    echo.join();
+}
+
+TEST_CASE("a socket that is connected to itself") {
+    const Socket self(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    REQUIRE(bind(self.descriptor(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(getsockname(self.descriptor(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    REQUIRE(connect(self.descriptor(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+    CHECK(is_connected_to_itself(self));
+    const Socket listening = listen_at("127.0.0.1", 0);
+    CHECK_FALSE(is_connected_to_itself(connect_to("127.0.0.1", port_of(listening), 5)));
+}
+
+TEST_CASE("a text that nobody leaves is waited for in vain") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    const Joined all = join(server->port(), 1);
+    REQUIRE(all.errors == std::vector<std::string>(size, "none"));
+    all.ranks[0]->set("0", "here");
+    std::string error = "none";
+    try {
+        all.ranks[0]->get("1");
+    } catch (const Error& caught) {
+        error = caught.what();
+    }
+    CHECK_THAT(error, Contains("not all ranks have said where they are within 1 s: not rank 1 (host ") &&
+                          !Contains("not rank 0"));
+}

@@ -1,0 +1,147 @@
+"""What the tests of groups share: they start processes with a limit of time, and see to it that none stays behind."""
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+RUN, PROGRAM, MODULE = (os.path.abspath(path) for path in sys.argv[1:4])
+failures = []
+
+
+def environment(**variables):
+    """Without what an outer run or a scheduler may have set."""
+    prefixes = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "MEZZO_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "TEST_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+    return {**kept, "MEZZO_GLOO": MODULE, "MEZZO_CACHE": "off", **{k: str(v) for k, v in variables.items()}}
+
+
+class Run:
+    """A finished run: exit code, output, seconds, and what each rank has written."""
+
+    def __init__(self, code, output, seconds, folder):
+        self.code, self.output, self.seconds = code, output, seconds
+        self.ranks = {p.name: p.read_text().strip().split("\n") for p in sorted(pathlib.Path(folder).iterdir())}
+
+    def last(self, rank):
+        return self.ranks.get(str(rank), [""])[-1]
+
+    def __str__(self):
+        return f"exit code {self.code} after {self.seconds:.1f} s\n{self.output}\n{self.ranks}"
+
+
+def descendants_named(marker):
+    """Processes whose command line has the marker, which is the name of a test's own folder."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                if marker in (entry / "cmdline").read_text() and state != "Z":
+                    found.append(int(entry.name))
+    return found
+
+
+def expect_none_left(marker, seconds=5):
+    """The last of them may still be ending."""
+    deadline = time.time() + seconds
+    while left := descendants_named(marker):
+        if time.time() > deadline:
+            for process in left:
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
+            raise AssertionError(f"{len(left)} processes were left behind")
+        time.sleep(0.05)
+
+
+def run(scenario, ranks, limit=30, options=(), while_running=None, **variables):
+    """Runs a scenario under mezzo-run."""
+    with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
+        begin = time.time()
+        process = subprocess.Popen([RUN, "-n", str(ranks), *options, PROGRAM, scenario, folder], env=environment(**variables), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            if while_running:
+                while_running(process, pathlib.Path(folder))
+            output = process.communicate(timeout=limit)[0]
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.communicate()
+            raise AssertionError(f"{scenario}: not done after {limit} s") from None
+        finally:
+            process.kill()
+            expect_none_left(folder)
+        return Run(process.returncode, output, time.time() - begin, folder)
+
+
+def start_ranks(scenario, variables_of_ranks, limit=30, after_start=None):
+    """Runs a scenario without a launcher, each rank with variables of its own."""
+    with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
+        begin = time.time()
+        processes = [subprocess.Popen([PROGRAM, scenario, folder], env=environment(**variables), text=True, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT) for variables in variables_of_ranks]
+        try:
+            if after_start:
+                after_start(processes, pathlib.Path(folder))
+            output = "".join(p.communicate(timeout=limit)[0] for p in processes)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{scenario}: not done after {limit} s") from None
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            expect_none_left(folder)
+        return Run([p.returncode for p in processes], output, time.time() - begin, folder)
+
+
+def torchrun_variables(rank, size, port, **more):
+    return {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port, **more}
+
+
+def free_port():
+    """A port whose next sixteen are free too, as far as one can know."""
+    for port in range(20000 + os.getpid() % 20000, 60000, 20):
+        with contextlib.suppress(OSError):
+            for offset in range(17):
+                with socket.socket() as s:
+                    s.bind(("127.0.0.1", port + offset))
+            return port
+    raise AssertionError("no free ports")
+
+
+def wait_until_begun(folder, ranks, seconds=20):
+    deadline = time.time() + seconds
+    while len(list(folder.iterdir())) < ranks:
+        assert time.time() < deadline, "the ranks did not begin"
+        time.sleep(0.02)
+
+
+def expect(condition, result, what=""):
+    if not condition:
+        raise AssertionError(f"{what}\n{result}")
+
+
+def matches(pattern, text):
+    return re.search(pattern, text) is not None
+
+
+def main(tests):
+    """Runs the tests; those named on the command line, if any are."""
+    wanted = sys.argv[4:]
+    for test in tests:
+        if wanted and test.__name__ not in wanted:
+            continue
+        begin = time.time()
+        try:
+            test()
+            print(f"ok      {test.__name__}, {time.time() - begin:.1f} s", flush=True)
+        except Exception as error:  # pylint: disable=broad-except  # whatever it is, the other tests run
+            failures.append(test.__name__)
+            print(f"FAILED  {test.__name__}: {type(error).__name__}: {error}", flush=True)
+    sys.exit(1 if failures else 0)

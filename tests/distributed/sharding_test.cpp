@@ -1,0 +1,444 @@
+// Sharded optimizers compared with optimizers that are not, bit for bit.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <limits>
+#include <memory>
+
+#include "mezzo/custom_optimizer.h"
+#include "optim/optimizer.h"
+#include "tests/distributed/thread_group.h"
+#include "tests/distributed/training.h"
+
+using namespace mezzo;
+using namespace mezzo::test;
+using distributed::DataParallel;
+using distributed::Group;
+using distributed::shard;
+
+namespace {
+
+constexpr int steps = 8;
+constexpr int overflow_step = 3;
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// Two layers of which the loss reaches all, and one that it does not reach.
+nn::Sequential make_net(std::uint64_t seed) {
+    return seeded(seed, [] {
+        return nn::Sequential{nn::Linear(net_width, 40), nn::LayerNorm(40), nn::ReLU(),
+                              nn::Linear(40, net_width)};
+    });
+}
+
+using Make = std::function<std::unique_ptr<optim::Optimizer>(const StateDict&)>;
+
+template <class Optimizer, class Options> Make maker(const Options& options) {
+    return [options](const StateDict& params) { return std::make_unique<Optimizer>(params, options); };
+}
+
+// Weights with one set of options, biases with another, in which some state is not used.
+Make grouped() {
+    return [](const StateDict& params) -> std::unique_ptr<optim::Optimizer> {
+        std::vector<optim::SGDGroup> groups{{.options = {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}},
+                                            {.options = {.lr = 0.1}}};
+        for (const auto& named : params)
+            groups[named.first.ends_with("bias") ? 1 : 0].named_params.push_back(named);
+        return std::make_unique<optim::SGD>(groups);
+    };
+}
+
+struct Way {
+    const char* name;
+    Make make;
+    Dtype dtype = float32;  // of the parameters
+    bool autocast = false;  // in float16
+    bool clip = false;
+    bool scaled = false;   // with a GradScaler, and an overflow
+    bool masters = false;  // of 16-bit parameters
+};
+
+struct Training {
+    nn::Sequential net;
+    std::unique_ptr<optim::Optimizer> optimizer;
+    amp::GradScaler scaler;
+    const Way& way;
+
+    Training(const Way& w, int rank, bool masters = true)
+        : net(make_net(std::uint64_t(5 + rank))),
+          scaler({.init_scale = 256, .growth_interval = 3, .enabled = w.scaled}),
+          way(w) {
+        net.to(w.dtype);
+        optimizer = w.make(net.named_parameters());
+        if (w.masters && masters) optimizer->use_master_weights();
+    }
+    Tensor loss(int part) const {
+        const amp::Autocast scope({.dtype = float16, .enabled = way.autocast});
+        return mse_loss(net(rows(part).to(way.dtype)).to(float32), rows(part + 1000));
+    }
+    // The last element of the last parameter alone gets an infinite gradient, on rank 1.
+    Tensor planted(const Tensor& loss, int step, const Group& group) const {
+        const bool here = way.scaled && step == overflow_step && group.rank() == 1;
+        if (!here) return loss;
+        const Tensor last = net.parameters().back().reshape({-1});
+        return loss + sum(last.slice(0, last.numel() - 1, last.numel()).to(float32) * infinity);
+    }
+    void step(int step, const Group& group) {
+        scaler.scale(planted(loss(step * group.size() + group.rank()), step, group)).backward();
+        if (way.clip) {
+            scaler.unscale_(*optimizer);
+            nn::clip_grad_norm_(net.parameters(), 0.3);
+        }
+        scaler.step(*optimizer);
+        scaler.update();
+        optimizer->zero_grad();
+    }
+    Snapshot state() const {
+        Snapshot result = weights_of(net);
+        append(result, "optimizer.", optimizer->state_dict());
+        append(result, "scaler.", scaler.state_dict());
+        result.emplace_back("skipped", std::vector<double>{double(optimizer->skipped_steps())});
+        return result;
+    }
+};
+
+const distributed::DataParallelOptions small_buckets{.first_bucket_bytes = 1, .bucket_bytes = 3000};
+
+std::vector<Snapshot> train(const Way& way, int ranks, bool sharded, Device device = cpu_device) {
+    std::vector<Snapshot> results(static_cast<std::size_t>(ranks));
+    run_ranks(ranks, [&](const Group& group) {
+        const bool masters_before = ranks != 3;
+        Training training(way, group.rank(), masters_before);
+        training.net.to(device);
+        DataParallel parallel(training.net, group, small_buckets);
+        if (sharded) shard(*training.optimizer, parallel);
+        if (way.masters && !masters_before) training.optimizer->use_master_weights();
+        for (int step = 0; step < steps; ++step) {
+            if (device == cpu_device) {
+                training.step(step, group);
+                continue;
+            }
+            const int part = step * group.size() + group.rank();
+            mse_loss(training.net(rows(part).to(device)), rows(part + 1000).to(device)).backward();
+            training.optimizer->step();
+            training.optimizer->zero_grad();
+        }
+        results[std::size_t(group.rank())] = training.state();
+    });
+    return results;
+}
+
+void check_same(const Way& way, int ranks) {
+    CAPTURE(way.name, ranks);
+    const Snapshot plain = train(way, ranks, false)[0];
+    CHECK(plain.back().second[0] == (way.scaled ? 1 : 0));
+    for (const Snapshot& rank : train(way, ranks, true)) CHECK(first_difference(rank, plain) == "");
+}
+
+const Make momentum = maker<optim::SGD>(optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
+const Make adam = maker<optim::Adam>(optim::AdamOptions{.lr = 0.01, .weight_decay = 0.01});
+const Make adamw = maker<optim::AdamW>(optim::AdamWOptions{.lr = 0.01});
+
+}  // namespace
+
+TEST_CASE("sharding: the bits of the optimizer that is not sharded", "[distributed]") {
+    for (const int ranks : {2, 3, 4}) {
+        check_same({.name = "SGD", .make = momentum}, ranks);
+        check_same({.name = "Adam", .make = adam}, ranks);
+        check_same({.name = "AdamW, clipped", .make = adamw, .clip = true}, ranks);
+        check_same({.name = "groups", .make = grouped()}, ranks);
+    }
+}
+
+TEST_CASE("sharding: mixed precision, with an overflow in one element", "[distributed]") {
+    for (const int ranks : {2, 3, 4}) {
+        check_same({.name = "O1", .make = adamw, .autocast = true, .scaled = true}, ranks);
+        check_same({.name = "O1, clipped", .make = adam, .autocast = true, .clip = true, .scaled = true},
+                   ranks);
+        check_same({.name = "O2", .make = adamw, .dtype = float16, .scaled = true, .masters = true}, ranks);
+        check_same({.name = "O2, clipped",
+                    .make = momentum,
+                    .dtype = float16,
+                    .clip = true,
+                    .scaled = true,
+                    .masters = true},
+                   ranks);
+        check_same({.name = "O2, bfloat16, groups", .make = grouped(), .dtype = bfloat16, .masters = true},
+                   ranks);
+        check_same({.name = "bfloat16 without masters", .make = adamw, .dtype = bfloat16}, ranks);
+        check_same({.name = "float64", .make = adamw, .dtype = float64}, ranks);
+    }
+}
+
+TEST_CASE("sharding: every optimizer", "[distributed]") {
+    using namespace optim;
+    check_same({.name = "amsgrad", .make = maker<Adam>(AdamOptions{.lr = 0.01, .amsgrad = true})}, 3);
+    check_same({.name = "RMSprop", .make = maker<RMSprop>(RMSpropOptions{.momentum = 0.5, .centered = true})},
+               3);
+    check_same({.name = "Adagrad", .make = maker<Adagrad>(AdagradOptions{.initial_accumulator_value = 0.1})},
+               3);
+    check_same({.name = "NAdam", .make = maker<NAdam>(NAdamOptions{})}, 3);
+    check_same({.name = "Lion", .make = maker<Lion>(LionOptions{.lr = 0.01, .weight_decay = 0.1})}, 3);
+}
+
+TEST_CASE("sharding: on every device", "[distributed]") {
+    const Way way{.name = "AdamW", .make = adamw};
+    for (const Device device : devices()) {
+        CAPTURE(int(device.type()));
+        const Snapshot plain = train(way, 3, false, device)[0];
+        for (const Snapshot& rank : train(way, 3, true, device)) CHECK(first_difference(rank, plain) == "");
+    }
+}
+
+TEST_CASE("sharding: accumulation, frozen and unreached parameters, and gradients that lie elsewhere",
+          "[distributed]") {
+    const auto train = [](bool sharded) {
+        std::vector<Snapshot> results(3);
+        run_ranks(3, [&](const Group& group) {
+            nn::Sequential net = make_net(5), unused = make_net(6);
+            nn::Sequential both{net, unused};
+            net.parameters()[1].set_requires_grad(false);
+            optim::AdamW optimizer(both.named_parameters(), {.lr = 0.01});
+            DataParallel parallel(both, group);
+            const auto loss = [&](int part) { return mse_loss(net(rows(part)), rows(part + 1000)); };
+            for (int step = 0; step < 4; ++step) {
+                const int part = 10 * step + group.rank();
+                if (step == 2 && sharded) shard(optimizer, parallel);  // what it has already is divided
+                for (int i = 0; i < 2; ++i) {
+                    const DataParallel::Local here(parallel);
+                    loss(part + 3 * i).backward();
+                }
+                if (step == 3) {
+                    for (const Tensor& p : net.parameters())
+                        if (p.grad().defined()) p.set_grad(p.grad() * 2.0);
+                    parallel.reduce();
+                }
+                optimizer.step();
+                optimizer.zero_grad();
+            }
+            Snapshot& state = results[std::size_t(group.rank())] = weights_of(both);
+            append(state, "optimizer.", optimizer.state_dict());
+        });
+        return results;
+    };
+    const Snapshot plain = train(false)[0];
+    for (const Snapshot& rank : train(true)) CHECK(first_difference(rank, plain) == "");
+}
+
+TEST_CASE("sharding: a state that two ranks have saved goes on with any number of ranks", "[distributed]") {
+    for (const Way& way :
+         {Way{.name = "O1", .make = adamw, .autocast = true, .scaled = true},
+          Way{.name = "O2", .make = momentum, .dtype = float16, .scaled = true, .masters = true}}) {
+        CAPTURE(way.name);
+        StateDict weights, optimizer, scaler;
+        run_ranks(2, [&](const Group& group) {
+            Training training(way, group.rank());
+            DataParallel parallel(training.net, group);
+            shard(*training.optimizer, parallel);
+            for (int step = 0; step < steps; ++step) training.step(step, group);
+            const StateDict state = training.optimizer->state_dict();
+            if (!group.leader()) return;
+            weights = training.net.state_dict();
+            optimizer = state;
+            scaler = training.scaler.state_dict();
+        });
+        for (const int ranks : {1, 3, 4}) {
+            CAPTURE(ranks);
+            std::vector<Snapshot> restored(static_cast<std::size_t>(ranks));
+            const auto resume = [&](bool sharded) {
+                std::vector<Snapshot> trained(static_cast<std::size_t>(ranks));
+                run_ranks(ranks, [&](const Group& group) {
+                    const auto rank = std::size_t(group.rank());
+                    Training training(way, group.rank());
+                    DataParallel parallel(training.net, group);
+                    if (sharded) shard(*training.optimizer, parallel);
+                    training.net.load_state_dict(weights);
+                    training.optimizer->load_state_dict(optimizer);
+                    training.scaler.load_state_dict(scaler);
+                    append(restored[rank] = {}, "", training.optimizer->state_dict());
+                    for (int step = 4; step < steps; ++step) training.step(step, group);
+                    trained[rank] = training.state();
+                });
+                return trained;
+            };
+            const Snapshot plain = resume(false)[0];
+            const std::vector<Snapshot> sharded = resume(true);
+            Snapshot saved;
+            append(saved, "", optimizer);
+            for (int rank = 0; rank < ranks; ++rank) {
+                CHECK(first_difference(restored[std::size_t(rank)], saved) == "");
+                CHECK(first_difference(sharded[std::size_t(rank)], plain) == "");
+            }
+        }
+    }
+}
+
+TEST_CASE("sharding: a rank keeps its share of the state and no more", "[distributed]") {
+    struct Case {
+        const char* name;
+        Way way;
+        double whole, shared;  // bytes of an element: on every rank, and divided by the number of ranks
+    };
+    for (const Case& c :
+         {Case{"O1", {.name = "", .make = adamw, .autocast = true}, 10, 8},
+          Case{"O2", {.name = "", .make = adamw, .dtype = float16, .masters = true}, 4, 12}}) {
+        for (const int ranks : {2, 4}) {
+            CAPTURE(c.name, ranks);
+            const std::size_t before = memory_stats(cpu_device).allocated;
+            std::size_t during = 0;
+            std::int64_t elements = 0;
+            run_ranks(ranks, [&](const Group& group) {
+                nn::Sequential net = seeded(1, [] {
+                    return nn::Sequential{nn::Linear(256, 512), nn::ReLU(), nn::Linear(512, 256)};
+                });
+                net.to(c.way.dtype);
+                const auto optimizer = c.way.make(net.named_parameters());
+                DataParallel parallel(net, group);
+                shard(*optimizer, parallel);
+                if (c.way.masters) optimizer->use_master_weights();
+                for (int step = 0; step < 2; ++step) {
+                    const amp::Autocast scope({.dtype = float16, .enabled = c.way.autocast});
+                    mean(net(rows(1, 2, 256).to(c.way.dtype)).to(float32)).backward();
+                    optimizer->step();
+                    optimizer->zero_grad();
+                }
+                group.barrier();
+                if (group.leader()) {
+                    during = memory_stats(cpu_device).allocated;
+                    for (const Tensor& p : net.parameters()) elements += p.numel();
+                }
+                group.barrier();
+            });
+            const double predicted = double(elements) * (c.whole + c.shared / ranks),
+                         counted = double(during - before) / ranks;
+            CAPTURE(predicted, counted);
+            CHECK(counted < 1.1 * predicted);
+            CHECK(counted > 0.9 * predicted);
+        }
+    }
+}
+
+TEST_CASE("sharding: what cannot be sharded is refused on all ranks", "[distributed]") {
+    run_ranks(3, [](const Group& group) {
+        const nn::Sequential net = make_net(1), other = make_net(2);
+        DataParallel parallel(net, group), elsewhere(other, group);
+        optim::AdamW optimizer(net.named_parameters());
+        // One rank's optimizer has a stranger's parameter.
+        StateDict params = net.named_parameters();
+        if (group.rank() == 1) params[2] = other.named_parameters()[2];
+        optim::AdamW wrong(params);
+        RANK_CHECK_THROWS(shard(wrong, parallel),
+                          group.rank() == 1 ? "(parameter 2) of this AdamW belongs to another DataParallel"
+                                            : "rank 1 could not shard its optimizer");
+        RANK_CHECK(wrong.impl().sharing == nullptr);
+        optim::AdamW alone(make_net(3).named_parameters());
+        RANK_CHECK_THROWS(shard(alone, parallel), "belongs to no DataParallel");
+        optim::LAMB lamb(net.parameters());
+        RANK_CHECK_THROWS(shard(lamb, parallel), "LAMB is an optimizer written in ops");
+        optim::SGD fewer(group.rank() == 2 ? Tensors{net.parameters()[0]} : net.parameters());
+        RANK_CHECK_THROWS(shard(fewer, parallel), "shard() of 1 parameters");
+        Tensors turned = net.parameters();
+        if (group.rank() == 2) std::reverse(turned.begin(), turned.end());
+        optim::SGD reversed(turned);
+        RANK_CHECK_THROWS(shard(reversed, parallel), "shard() of 6 parameters as its call 8, but others");
+        shard(optimizer, parallel);
+        RANK_CHECK_THROWS(shard(optimizer, parallel), "sharded already");
+        // After all these the group goes on.
+        mse_loss(net(rows(group.rank())), rows(7)).backward();
+        optimizer.step();
+        RANK_CHECK(optimizer.applied_steps() == 1);
+    });
+}
+
+TEST_CASE("sharding: a step of which ranks differ changes nothing", "[distributed]") {
+    run_ranks(2, [](const Group& group) {
+        const nn::Sequential net = make_net(1);
+        auto parallel = std::make_unique<DataParallel>(net, group);
+        optim::AdamW optimizer(net.named_parameters());
+        shard(optimizer, *parallel);
+        mse_loss(net(rows(group.rank())), rows(7)).backward();
+        const Snapshot before = weights_of(net);
+        const Tensor last = net.parameters().back(), gradient = last.grad();
+        if (group.rank() == 1) last.set_grad({});
+        RANK_CHECK_THROWS(optimizer.step(), "sharded optimizer's step of 5 parameters");
+        if (group.rank() == 1) last.set_grad(gradient);
+        RANK_CHECK(first_difference(weights_of(net), before).empty());
+        optimizer.step();
+        RANK_CHECK(!first_difference(weights_of(net), before).empty());
+        RANK_CHECK(optimizer.applied_steps() == 1);
+        parallel.reset();
+        RANK_CHECK_THROWS(optimizer.step(), "nobody averages the gradient of 0.weight (parameter 0)");
+        static_cast<void>(optimizer.state_dict());
+    });
+}
+
+TEST_CASE("sharding: masters are parts, which nobody gets to see", "[distributed]") {
+    run_ranks(2, [](const Group& group) {
+        nn::Sequential net = make_net(1);
+        net.to(bfloat16);
+        DataParallel parallel(net, group);
+        optim::AdamW optimizer(net.parameters());
+        shard(optimizer, parallel);
+        RANK_CHECK(optimizer.master_parameters().size() == net.parameters().size());
+        optimizer.use_master_weights();
+        RANK_CHECK_THROWS(optimizer.master_parameters(), "a part of each master");
+        // A rank's own write to a parameter counts for its part of the master.
+        const Tensor weight = net.parameters()[0];
+        {
+            const NoGrad plain;
+            weight.copy_(full(weight.shape(), 0.5));
+        }
+        mse_loss(net(rows(1).to(bfloat16)).to(float32), rows(7)).backward();
+        optimizer.step();
+        const std::vector<double> values = doubles(weight.detach());
+        for (const double v : values) RANK_CHECK(v > 0.49 && v < 0.51);
+        const Tensor master = optimizer.state_dict()[0].second;
+        RANK_CHECK(master.defined());
+    });
+}
+
+TEST_CASE("sharding: a state that one rank cannot load leaves all as they were", "[distributed]") {
+    run_ranks(3, [](const Group& group) {
+        const nn::Sequential net = make_net(1);
+        DataParallel parallel(net, group);
+        optim::AdamW optimizer(net.named_parameters(), {.lr = 0.01});
+        shard(optimizer, parallel);
+        mse_loss(net(rows(group.rank())), rows(7)).backward();
+        optimizer.step();
+        const StateDict good = optimizer.state_dict();
+        Snapshot before;
+        append(before, "", good);
+        const auto unchanged = [&] {
+            Snapshot now;
+            append(now, "", optimizer.state_dict());
+            return first_difference(now, before).empty();
+        };
+        optimizer.step();  // so that loading would change something
+        append(before = {}, "", optimizer.state_dict());
+        StateDict damaged = good;
+        if (group.rank() == 2) damaged.back().second = zeros({3});
+        RANK_CHECK_THROWS(optimizer.load_state_dict(damaged),
+                          group.rank() == 2 ? "has shape [3]" : "rank 2 could not load its state");
+        RANK_CHECK(unchanged());
+        StateDict other = good;
+        for (auto& [name, value] : other)
+            if (name == "groups.0.lr" && group.rank() == 1) value = scalar(0.5, {.dtype = float64});
+        RANK_CHECK_THROWS(optimizer.load_state_dict(other), "rank 1 was given another state than rank 0");
+        RANK_CHECK(unchanged());
+        RANK_CHECK(optimizer.lr() == 0.01);
+        optimizer.load_state_dict(good);
+        RANK_CHECK(!unchanged());
+    });
+}
+
+TEST_CASE("sharding: a group of one rank changes nothing", "[distributed]") {
+    const Group alone = distributed::init();
+    REQUIRE(alone.size() == 1);
+    const nn::Sequential net = make_net(1);
+    DataParallel parallel(net, alone);
+    optim::AdamW optimizer(net.named_parameters());
+    shard(optimizer, parallel);
+    shard(optimizer, parallel);
+    CHECK(optimizer.impl().sharing == nullptr);
+    optim::LAMB lamb(net.parameters());
+    CHECK_THROWS_WITH(shard(lamb, parallel), Catch::Contains("written in ops"));
+}

@@ -1,0 +1,132 @@
+#include "tools/mezzo_run/ranks.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+extern char** environ;
+
+namespace mezzo_run {
+namespace {
+
+constexpr std::size_t longest_line = std::size_t{1} << 16;  // longer ones are cut into several
+
+struct Pipe {
+    int read = -1, write = -1;
+};
+
+Pipe make_pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        throw std::runtime_error(fmt::format("no pipe: {}", std::strerror(errno)));
+    return {ends[0], ends[1]};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+    std::vector<char*> result;
+    for (std::string& word : words) result.push_back(word.data());
+    result.push_back(nullptr);
+    return result;
+}
+
+// The environment, with the variables of the rank in place of those of the same name.
+std::vector<std::string> environment(const Command& command) {
+    std::vector<std::string> all;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        const std::string text = *entry;
+        bool replaced = false;
+        for (const auto& variable : command.variables)
+            replaced = replaced || text.starts_with(variable.first + "=");
+        if (!replaced) all.push_back(text);
+    }
+    for (const auto& variable : command.variables) all.push_back(variable.first + "=" + variable.second);
+    return all;
+}
+
+// Between fork() and exec() only what is safe there: everything has been made before.
+[[noreturn]] void become(char* const* words, char** variables, const Pipe& output, const Pipe& errors,
+                         const Pipe& failure) {
+    setpgid(0, 0);
+    const int nothing = open("/dev/null", O_RDONLY);
+    dup2(nothing, 0);
+    dup2(output.write, 1);
+    dup2(errors.write, 2);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGPIPE}) signal(number, SIG_DFL);
+    environ = variables;
+    execvp(words[0], words);
+    const int reason = errno;
+    static_cast<void>(!write(failure.write, &reason, sizeof reason));
+    _exit(127);
+}
+
+}  // namespace
+
+void Lines::copy() {
+    char buffer[1 << 14];
+    const ssize_t got = read(pipe_, buffer, sizeof buffer);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (got > 0) {
+        text_.append(buffer, std::size_t(got));
+        return write_lines(false);
+    }
+    write_lines(true);
+    close(pipe_);
+    pipe_ = -1;
+}
+
+void Lines::write_lines(bool all) {
+    std::string out;
+    std::size_t at = 0;
+    for (std::size_t end; (end = text_.find('\n', at)) != std::string::npos; at = end + 1)
+        out += prefix_ + text_.substr(at, end + 1 - at);
+    text_.erase(0, at);
+    if (!text_.empty() && (all || text_.size() > longest_line)) {
+        out += prefix_ + text_ + "\n";
+        text_.clear();
+    }
+    for (std::size_t written = 0; written < out.size();) {
+        const ssize_t count = write(target_, out.data() + written, out.size() - written);
+        if (count < 0 && errno != EINTR) return;  // nobody reads: the ranks go on
+        if (count > 0) written += std::size_t(count);
+    }
+}
+
+std::string ending(int status) {
+    if (WIFSIGNALED(status))
+        return fmt::format("ended with signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+}
+
+int exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+Started start(const Command& command, int rank) {
+    std::vector<std::string> words = command.words, variables = environment(command);
+    const std::vector<char*> word_pointers = pointers(words);
+    std::vector<char*> variable_pointers = pointers(variables);
+    const Pipe output = make_pipe(), errors = make_pipe(), failure = make_pipe();
+    const pid_t id = fork();
+    if (id == 0) become(word_pointers.data(), variable_pointers.data(), output, errors, failure);
+    const int reason_of_fork = errno;
+    if (id > 0) setpgid(id, id);
+    for (const int end : {output.write, errors.write, failure.write}) close(end);
+    int reason = 0;
+    const bool failed = id < 0 || read(failure.read, &reason, sizeof reason) > 0;
+    close(failure.read);
+    if (!failed) return {{.rank = rank, .id = id}, output.read, errors.read};
+    for (const int end : {output.read, errors.read}) close(end);
+    if (id > 0) waitpid(id, nullptr, 0);
+    throw std::runtime_error(fmt::format("{}: cannot be started: {}", command.words[0],
+                                         std::strerror(id < 0 ? reason_of_fork : reason)));
+}
+
+}  // namespace mezzo_run
