@@ -1,0 +1,40 @@
+// The elements of recurrent cells, one table per instruction set (isa_unit.h): a row of `hidden` elements at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa.h"
+#include "mezzo/dtype.h"
+
+namespace mezzo::cpu {
+
+// T is the dtype of the loop, R float, or double for double. Gates lie `n` elements apart. What is null counts as zeros, or is not
+// written.
+struct RecurrentRow {
+    std::int64_t n;
+    const void *gates, *bias, *state;  // T
+    const void *product, *cell_state;  // R
+    void *new_state, *kept;            // T
+    void *new_cell, *last_cell;        // R
+};
+struct RecurrentGradRow {
+    std::int64_t n;
+    const void* g;                         // T
+    const void* carried_in;                // R
+    const void *new_state, *state, *kept;  // T
+    const void *new_cell, *cell_state;     // R
+    void *carried, *cell_grad;             // R; the second is read as well
+    void *gates, *product;                 // T
+};
+
+// By RecurrentCell.
+struct RecurrentLoopsOf {
+    void (*forward[4])(const RecurrentRow& row);
+    void (*grad[4])(const RecurrentGradRow& row);
+};
+struct RecurrentLoops {
+    RecurrentLoopsOf f32, f16, bf16, f64;  // f64 in recurrent_portable only: it is rare
+};
+extern const RecurrentLoops recurrent_portable, recurrent_avx2, recurrent_avx512;
+
+}  // namespace mezzo::cpu
