@@ -1,0 +1,97 @@
+#include "gpt/options.h"
+
+#include "program.h"
+
+namespace mz = mezzo;
+
+namespace gpt {
+
+namespace {
+
+using program::in_range;
+using program::not_negative;
+using program::positive;
+
+void add_model_options(CLI::App& app, Options& o) {
+    app.add_option(
+           "--architecture", o.architecture,
+           "gpt: GPT-2; llama: RMSNorm, rotary positions, SwiGLU, half as many heads of keys and values")
+        ->check(CLI::IsMember({"gpt", "llama"}));
+    app.add_option("--layers", o.layers)->transform(in_range<std::int64_t>(1, 1024));
+    app.add_option("--width", o.width, "of the hidden states; a multiple of --heads")
+        ->transform(in_range<std::int64_t>(1, 65536));
+    app.add_option("--heads", o.heads)->transform(in_range<std::int64_t>(1, 1024));
+    app.add_option("--context", o.context, "bytes that a prediction can look back at")
+        ->transform(in_range<std::int64_t>(1, 65536));
+    app.add_option("--dropout", o.dropout, "of GPT-2")->transform(in_range(0.0, 0.99));
+}
+
+void add_training_options(CLI::App& app, Options& o) {
+    app.add_option(
+        "--text", o.texts,
+        "files to learn from, the last tenth of each for validation; default: /usr/share/common-licenses");
+    app.add_option("--precision", o.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    app.add_option("--steps", o.steps, "0: none")->transform(not_negative());
+    app.add_option("--batch", o.batch, "pieces of text per step, over all ranks")->transform(positive());
+    app.add_option("--lr", o.lr, "peak learning rate (AdamW, cosine schedule)")
+        ->transform(program::learning_rate());
+    app.add_option("--weight-decay", o.weight_decay, "of matrices")->transform(in_range(0.0, 1.0));
+    app.add_option("--report-every", o.report_every, "steps between reports")->transform(positive());
+    app.add_option("--checkpoint", o.checkpoint, "file that holds the state of the training");
+    app.add_option("--checkpoint-every", o.checkpoint_every, "steps between checkpoints")
+        ->transform(positive());
+    app.add_flag("--resume", o.resume,
+                 "go on from --checkpoint if the file is there; what shapes the training must be as it was");
+    app.add_option("--out", o.out, "folder for config.json and model.safetensors");
+    app.add_option("--seed", o.seed, "of weights, order and generation")->transform(program::any_seed());
+}
+
+void add_generation_options(CLI::App& app, Options& o) {
+    mz::nn::GenerateOptions& g = o.generate;
+    app.add_option("--model", o.model, "generate with the model of this folder, and train none");
+    app.add_option("--prompt", o.prompt, "text to be continued");
+    app.add_option("--tokens", g.max_new_tokens, "to be generated; as many as the context has room for")
+        ->transform(not_negative());
+    app.add_option("--temperature", g.sampling.temperature, "0: always the likeliest")
+        ->transform(in_range(0.0, 100.0));
+    app.add_option("--top-k", g.sampling.top_k, "only the k likeliest; 0: all")->transform(not_negative());
+    app.add_option("--top-p", g.sampling.top_p, "only the likeliest that together have this probability")
+        ->transform(in_range(1e-9, 1.0));
+}
+
+void check_options(const Options& o) {
+    using CLI::ValidationError;
+    if (o.resume && o.checkpoint.empty()) throw ValidationError("--resume", "needs --checkpoint FILE");
+    if (o.prompt.empty())
+        throw ValidationError("--prompt", "is empty; the model continues at least one byte");
+    if (o.width % o.heads != 0)
+        throw ValidationError("--width", fmt::format("{} is no multiple of {} --heads", o.width, o.heads));
+    if (o.architecture == "llama" && o.width / o.heads % 2 != 0)
+        throw ValidationError(
+            "--width",
+            fmt::format("{} / {} --heads is odd, which rotary positions cannot be", o.width, o.heads));
+}
+
+}  // namespace
+
+int parse_options(int argc, char** argv, Options& o) {
+    CLI::App app{"Trains a language model on the bytes of a text, and continues a prompt."};
+    app.option_defaults()->always_capture_default();
+    std::string device;
+    int threads = mz::num_threads();
+    add_training_options(app, o);
+    add_model_options(app, o);
+    add_generation_options(app, o);
+    app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
+    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    app.callback([&o] { check_options(o); });
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    if (!device.empty()) o.device = mz::parse_device(device.c_str());
+    o.device_given = !device.empty();
+    if (app.count("--threads") > 0) o.threads = threads;
+    o.generate.seed = o.seed;
+    return -1;
+}
+
+}  // namespace gpt

@@ -1,0 +1,22 @@
+// Training of a language model on the bytes of a text.
+#pragma once
+
+#include <memory>
+
+#include "gpt/options.h"
+#include "gpt/texts.h"
+
+namespace gpt {
+
+std::unique_ptr<mezzo::nn::CausalLm> make_model(const Options& options);
+
+mezzo::amp::AutocastOptions autocast(const Options& options);
+
+// False: a signal has stopped it.
+bool train(const Options& options, const mezzo::distributed::Group& group, const Texts& texts,
+           mezzo::nn::CausalLm& model);
+
+// Writes config.json and model.safetensors, from which --model and Python's transformers read.
+void save_model(const std::string& folder, const mezzo::nn::CausalLm& model);
+
+}  // namespace gpt

@@ -1,0 +1,116 @@
+// The choice of one token from its logits, on the host.
+#include <algorithm>
+#include <cmath>
+
+#include "core/philox.h"
+#include "mezzo/error.h"
+#include "mezzo/generate.h"
+
+namespace mezzo::nn {
+
+namespace {
+
+void check_options(const SamplingOptions& o) {
+    const char* op = "sample_token";
+    check(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty), ErrorKind::value, op,
+          ": repetition_penalty is ", o.repetition_penalty, "; it must be positive, 1 changes nothing");
+    check(o.temperature >= 0 && std::isfinite(o.temperature), ErrorKind::value, op, ": temperature is ",
+          o.temperature, "; it must not be negative, 0 always takes the likeliest token");
+    check(o.top_k >= 0, ErrorKind::value, op, ": top_k is ", o.top_k,
+          "; it must not be negative, 0 keeps all tokens");
+    check(o.top_p > 0 && o.top_p <= 1, ErrorKind::value, op, ": top_p is ", o.top_p,
+          "; it must be in (0, 1], 1 keeps all tokens");
+}
+
+void check_logits(const std::vector<float>& logits) {
+    check(!logits.empty(), ErrorKind::value, "sample_token: there are no logits");
+    bool any = false;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+        const float x = logits[i];
+        check(!std::isnan(x) && x != INFINITY, ErrorKind::value, "sample_token: the logit of token ",
+              std::int64_t(i), " is ", double(x),
+              "; the model's parameters or its 16-bit activations have left their range");
+        any = any || x != -INFINITY;
+    }
+    check(any, ErrorKind::value, "sample_token: all ", std::int64_t(logits.size()), " logits are -inf");
+}
+
+void penalize(std::vector<float>& logits, std::vector<std::int64_t> text, double penalty) {
+    std::sort(text.begin(), text.end());
+    text.erase(std::unique(text.begin(), text.end()), text.end());
+    for (const std::int64_t id : text) {
+        if (id < 0 || id >= std::int64_t(logits.size())) continue;
+        float& x = logits[std::size_t(id)];
+        x = float(x > 0 ? x / penalty : x * penalty);
+    }
+}
+
+// A number in [0, 1) of 53 bits.
+double uniform(const SamplingPlace& place) {
+    const PhiloxWords words = philox(place.seed, place.step, place.row);
+    return double((std::uint64_t(words.v[0]) << 21) ^ (words.v[1] >> 11)) * 0x1p-53;
+}
+
+struct Candidate {
+    std::int64_t token;
+    double weight;  // proportional to the probability
+};
+
+bool likelier(const Candidate& a, const Candidate& b) {
+    return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
+}
+
+double total_of(const std::vector<Candidate>& candidates) {
+    double total = 0;
+    for (const Candidate& c : candidates) total += c.weight;
+    return total;
+}
+
+void keep_top_k(std::vector<Candidate>& candidates, std::size_t k) {
+    if (k >= candidates.size()) return;
+    std::nth_element(candidates.begin(), candidates.begin() + std::ptrdiff_t(k - 1), candidates.end(),
+                     likelier);
+    candidates.resize(k);
+    std::sort(candidates.begin(), candidates.end(), likelier);  // nth_element leaves an order of its own
+}
+
+// Sorting 50,000 tokens would take as long as a small model. All tokens less likely than (1 - p) / n together have
+// less than 1 - p, so that none of them is among the likeliest that make up p; half of it leaves room for rounding.
+void keep_top_p(std::vector<Candidate>& candidates, double p) {
+    const double total = total_of(candidates), least = 0.5 * (1 - p) / double(candidates.size()) * total;
+    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < least; });
+    std::sort(candidates.begin(), candidates.end(), likelier);
+    double sum = 0;
+    std::size_t kept = 0;
+    while (kept < candidates.size() && sum < p * total) sum += candidates[kept++].weight;
+    candidates.resize(kept);
+}
+
+}  // namespace
+
+std::int64_t sample_token(const std::vector<float>& given, const std::vector<std::int64_t>& text,
+                          const SamplingOptions& options, const SamplingPlace& place) {
+    check_options(options);
+    check_logits(given);
+    std::vector<float> logits = given;
+    if (options.repetition_penalty != 1) penalize(logits, text, options.repetition_penalty);
+    const std::int64_t likeliest = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    if (options.temperature == 0) return likeliest;
+
+    std::vector<Candidate> candidates(logits.size());
+    for (std::size_t i = 0; i < logits.size(); ++i)
+        candidates[i] = {
+            std::int64_t(i),
+            std::exp((double(logits[i]) - double(logits[std::size_t(likeliest)])) / options.temperature)};
+    if (options.top_k > 0) keep_top_k(candidates, std::size_t(options.top_k));
+    if (options.top_p < 1) keep_top_p(candidates, options.top_p);
+    const double drawn = uniform(place) * total_of(candidates);
+    double sum = 0;
+    for (const Candidate& c : candidates) {
+        sum += c.weight;
+        if (drawn < sum) return c.token;
+    }
+    return likeliest;  // where rounding has made the number drawn as large as the total
+}
+
+}  // namespace mezzo::nn

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Runs samples/gpt as a user would: short trainings in every precision, a stop by a signal with exact resumption, a saved folder, and
+what it says of wrong input.
+
+    gpt_sample_test.py path/to/gpt
+"""
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "distributed"))
+import gates  # noqa: E402
+
+PROGRAM = sys.argv[1]
+SMALL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "8", "--threads", "1", "--device", "cpu", "--tokens", "20"]
+failures = []
+
+
+def check(condition, text):
+    if not condition:
+        failures.append(text)
+        print("FAILED:", text)
+
+
+def run(*arguments, expect=0):
+    result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, errors="replace",
+                            stdin=subprocess.DEVNULL, timeout=300)
+    check(result.returncode == expect, f"{' '.join(map(str, arguments))}: exit code {result.returncode}, not {expect}\n"
+                                       f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return result
+
+
+def reports(text):
+    """Steps, losses and bits per byte."""
+    return [(int(m[1]), float(m[2]), float(m[3])) for m in re.finditer(r"^step +(\d+)  loss ([\d.]+)  validation ([\d.]+) bits", text, re.M)]
+
+
+def test_training(text):
+    last = {}
+    for architecture in ("gpt", "llama"):
+        for precision in ("fp32", "bf16", "fp16"):
+            result = run("--text", text, "--architecture", architecture, "--precision", precision, "--steps", 80, "--report-every", 40,
+                         "--lr", "1e-2", "--dropout", 0, "--prompt", "the quick ", *SMALL)
+            rows = reports(result.stdout)
+            check(not result.stderr and [row[0] for row in rows] == [40, 80], f"{architecture} {precision}: reports {result.stdout}")
+            check(rows and rows[-1][1] < 1.5 and rows[-1][2] < 2, f"{architecture} {precision}: it learns {rows}")
+            check(("scale" in result.stdout) == (precision == "fp16"), f"{architecture} {precision}: the scale is reported")
+            check("\nthe quick " in result.stdout and "20 bytes, " in result.stdout, f"{architecture} {precision}: it generates {result.stdout}")
+            last[architecture, precision] = rows[-1][1] if rows else 0
+    for architecture in ("gpt", "llama"):
+        losses = [last[architecture, precision] for precision in ("fp32", "bf16", "fp16")]
+        check(max(losses) - min(losses) < 0.15 and len(set(losses)) > 1, f"{architecture}: precisions give nearly the same loss {losses}")
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_stop_and_resume(text, folder):
+    common = ["--text", text, "--steps", 200, "--report-every", 50, "--checkpoint-every", 10, *SMALL]
+    whole, parts, checkpoint = folder / "whole", folder / "parts", folder / "run.ckpt"
+    run(*common, "--out", whole)
+    arguments = [PROGRAM, *map(str, common), "--out", str(parts), "--checkpoint", str(checkpoint), "--resume"]
+    # The training cannot end while it waits to write its first checkpoint.
+    with gates.writing_is_held(checkpoint) as gate, subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                                                     errors="replace", stdin=subprocess.DEVNULL) as process:
+        check(gates.await_writer(process), "stop: no checkpoint is written")
+        process.send_signal(signal.SIGTERM)
+        gate.close()
+        output, errors = process.communicate(timeout=120)
+    check(process.returncode == 143 and "stopped by a signal after step" in output, f"stop: {process.returncode} {output}{errors}")
+    result = run(*arguments[1:])
+    check("resumed at step" in result.stdout, f"resumption: {result.stdout}")
+    check(files_of(whole) == files_of(parts), "a run that was stopped and resumed ends with the weights of one that was not")
+    other = run(*arguments[1:], "--lr", 0.5, expect=1)
+    check("--lr" in other.stderr, f"another --lr is refused: {other.stderr}")
+
+
+def test_saved_folder(folder):
+    config = json.loads((folder / "whole" / "config.json").read_text())
+    check(config["model_type"] == "gpt2" and config["n_layer"] == 2, f"config.json: {config}")
+    outputs = [run("--model", folder / "whole", "--prompt", "the ", "--tokens", 20, "--seed", seed).stdout for seed in (1, 1, 2)]
+    texts = [output.rsplit("\n", 2)[0].rsplit("\n\n", 1)[0] for output in outputs]
+    check(texts[0] == texts[1] != texts[2], f"the seed decides the text: {texts}")
+
+
+def refuse(code, word, *arguments):
+    result = run(*arguments, expect=code)
+    check(word in result.stderr and "loss" not in result.stdout, f"{arguments}: {word}: {result.stderr}")
+
+
+def test_wrong_input(text, folder):
+    refuse(2, "--resume", "--resume")
+    refuse(2, "--width", "--width", 30, "--heads", 4)
+    refuse(2, "--width", "--architecture", "llama", "--width", 12, "--heads", 4)
+    refuse(2, "--prompt", "--prompt", "")
+    refuse(2, "--precision", "--precision", "fp8")
+    refuse(1, "/no/such/text", "--text", "/no/such/text")
+    refuse(1, "config.json", "--model", folder)
+    refuse(1, "--checkpoint", "--text", text, "--checkpoint", "/no/such/folder/file")
+    (folder / "short").write_text("too short")
+    refuse(1, "--context", "--text", folder / "short")
+    long = run("--text", text, "--steps", 0, "--prompt", "x" * 33, *SMALL, expect=1)
+    check("--prompt" in long.stderr, f"a long prompt: {long.stderr}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        text = folder / "text"
+        text.write_text("the quick brown fox jumps over the lazy dog. single precision keeps the sums.\n" * 60)
+        test_training(text)
+        test_stop_and_resume(text, folder)
+        test_saved_folder(folder)
+        test_wrong_input(text, folder)
+    sys.exit(1 if failures else 0)
+
+
+main()
