@@ -1,0 +1,76 @@
+// Tokenizers as Hugging Face saves them beside a model: tokenizer.json (WordPiece, BPE, Unigram, WordLevel),
+// and the older files vocab.json with merges.txt (GPT-2, RoBERTa) and vocab.txt (BERT).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mezzo/shared.h"
+#include "mezzo/tokenizer.h"
+
+namespace mezzo::data {
+
+struct TokenizeOptions {
+    // Tokens at most, special ones included. 0: no limit. -1: what the file's "truncation" says, no limit if it
+    // has none. Tokenizer::model_max_length() is that of the model.
+    std::int64_t max_length = -1;
+    bool add_special_tokens = true;  // those of the post-processor, such as [CLS] a [SEP]
+};
+
+// A cheap handle: copies share the vocabulary, which never changes. All functions may be called from several
+// threads at once.
+//
+// Text is UTF-8; every byte that is not part of valid UTF-8 counts as U+FFFD. Ids are those of the Python
+// packages `tokenizers` and `transformers`; docs/text.md says where they may differ.
+class Tokenizer {
+public:
+    // A tokenizer.json, or the folder of a model. In a folder tokenizer_config.json and special_tokens_map.json
+    // are read too, if they are there, and without tokenizer.json vocab.json and merges.txt, or vocab.txt.
+    // Throws Error(io) for files that cannot be read or hold no valid JSON, and Error(value) for what is not
+    // supported or does not fit together; what a file asks for is never left out silently.
+    explicit Tokenizer(const std::string& path);
+    // The texts of tokenizer.json and tokenizer_config.json. Throws as the constructor.
+    [[nodiscard]] static Tokenizer from_json(std::string_view tokenizer, std::string_view config = "{}");
+
+    // Error(value) where options.max_length is below -1 or leaves no room for the special tokens, for a text
+    // of 2^32 bytes or more, and where the text needs an unknown token that the model lacks.
+    [[nodiscard]] Encoding encode(std::string_view text, const TokenizeOptions& options = {}) const;
+    // Both texts with the special tokens for pairs. Too long ones are cut as the file's "truncation" says;
+    // without one, as WordPiece::encode_pair() does.
+    [[nodiscard]] Encoding encode_pair(std::string_view first, std::string_view second,
+                                       const TokenizeOptions& options = {}) const;
+    // encode() of each text, on num_threads() threads.
+    [[nodiscard]] std::vector<Encoding> encode_batch(const std::vector<std::string>& texts,
+                                                     const TokenizeOptions& options = {}) const;
+    // For pad(): what the file's "padding" says, or else the pad token and the side of tokenizer_config.json.
+    // Without a pad token pad_id is 0.
+    [[nodiscard]] PadOptions pad_options() const;
+
+    // skip_special leaves out special tokens. Error(value) for an id that no token has.
+    [[nodiscard]] std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
+
+    [[nodiscard]] std::int64_t id(std::string_view token) const;  // -1: there is no such token
+    // Error(value) if no token has this id; some ids below size() may be free.
+    [[nodiscard]] const std::string& token(std::int64_t id) const;
+    // One more than the largest id: the rows that an embedding needs.
+    [[nodiscard]] std::int64_t size() const;
+    // Special tokens by their names in tokenizer_config.json; -1: the files do not name one.
+    [[nodiscard]] std::int64_t bos_id() const;
+    [[nodiscard]] std::int64_t eos_id() const;
+    [[nodiscard]] std::int64_t unk_id() const;
+    [[nodiscard]] std::int64_t sep_id() const;
+    [[nodiscard]] std::int64_t pad_id() const;
+    [[nodiscard]] std::int64_t cls_id() const;
+    [[nodiscard]] std::int64_t mask_id() const;
+    // Of tokenizer_config.json; 0: it says none, or one that is no limit (above 2^31).
+    [[nodiscard]] std::int64_t model_max_length() const;
+
+private:
+    explicit Tokenizer(mezzo::detail::SharedObject* state) : state_(state) {}
+    mezzo::detail::SharedHandle<mezzo::detail::SharedObject> state_;
+};
+
+}  // namespace mezzo::data

@@ -1,0 +1,106 @@
+#include "data/tokenizer/added_tokens.h"
+
+#include <algorithm>
+
+namespace mezzo::data::tokenizer {
+
+AddedToken read_added_token(Fields& fields) {
+    AddedToken token;
+    token.content = fields.text("content");
+    token.id = fields.integer("id", max_id - 1, -1);
+    token.special = fields.flag("special", false);
+    token.single_word = fields.flag("single_word", false);
+    token.lstrip = fields.flag("lstrip", false);
+    token.rstrip = fields.flag("rstrip", false);
+    token.normalized = fields.flag("normalized", !token.special);
+    (void)fields.find("__type");  // what older versions of transformers write: the name of their class
+    fields.done();
+    return token;
+}
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Model& model, const Normalizers& normalizers,
+                         const std::string& where) {
+    tokens_.reserve(tokens.size());  // the keys of by_content_ lie in it
+    end_ = model.vocabulary().end();
+    for (AddedToken& token : tokens) {
+        if (token.content.empty() || by_content_.count(token.content) > 0) continue;
+        const std::int64_t own = model.vocabulary().id(token.content);
+        check(own < 0 || token.id < 0 || own == token.id, ErrorKind::value, where, ": the added token ",
+              io::shown(token.content), " has the id ", token.id, ", but in the model it has ", own);
+        if (token.id < 0) token.id = own >= 0 ? own : end_;
+        const std::string* const other = own < 0 ? model.vocabulary().token(token.id) : nullptr;
+        check(!other && by_id_.count(token.id) == 0, ErrorKind::value, where, ": the added token ",
+              io::shown(token.content), " has the id ", token.id, ", which another token has");
+        end_ = std::max(end_, token.id + 1);
+        by_id_.emplace(token.id, tokens_.size());
+        tokens_.push_back(std::move(token));
+        by_content_.emplace(tokens_.back().content, tokens_.size() - 1);
+    }
+    std::vector<std::string> keys[2];
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {
+        const AddedToken& token = tokens_[i];
+        Text text(token.content);
+        if (token.normalized)
+            for (const auto& normalizer : normalizers) normalizer->apply(text);
+        decoded_.push_back(text.bytes());
+        if (text.empty()) continue;  // nothing is left that could be found
+        keys[token.normalized].push_back(text.bytes());
+        finders_[token.normalized].tokens.push_back(i);
+        finders_[token.normalized].starts[static_cast<unsigned char>(text.bytes()[0])] = true;
+    }
+    for (const int normalized : {0, 1}) finders_[normalized].trie = Trie(keys[normalized]);
+}
+
+const AddedToken* AddedTokens::Finder::longest(const AddedTokens& all, std::string_view text, std::size_t at,
+                                               std::size_t& end) const {
+    const AddedToken* found = nullptr;
+    Trie::Node node = Trie::root;
+    while (at < text.size() &&
+           (node = trie.step(node, static_cast<unsigned char>(text[at++]))) != Trie::none) {
+        if (trie.value(node) == Trie::none) continue;
+        found = &all.tokens_[tokens[std::size_t(trie.value(node))]];
+        end = at;
+    }
+    return found;
+}
+
+bool AddedTokens::Finder::find(const AddedTokens& all, std::string_view text, std::size_t done,
+                               Match& match) const {
+    if (tokens.empty()) return false;
+    const auto before = [&](std::size_t end) { return last_character(text, end); };
+    const auto after = [&](std::size_t begin) { return first_character(text.substr(begin)); };
+    for (std::size_t at = done; at < text.size(); ++at) {
+        if (!starts[static_cast<unsigned char>(text[at])]) continue;
+        std::size_t begin = at, end = at;
+        const AddedToken* const token = longest(all, text, at, end);
+        if (!token) continue;
+        if (token->single_word && ((begin > 0 && is_word(before(begin).character)) ||
+                                   (end < text.size() && is_word(after(end).character)))) {
+            at = end - 1;
+            continue;
+        }
+        while (token->lstrip && begin > done && is_space(before(begin).character))
+            begin -= before(begin).bytes;
+        while (token->rstrip && end < text.size() && is_space(after(end).character)) end += after(end).bytes;
+        match = {{begin, end}, token};
+        return true;
+    }
+    return false;
+}
+
+std::int64_t AddedTokens::id(std::string_view token) const {
+    const auto found = by_content_.find(token);
+    return found == by_content_.end() ? -1 : tokens_[found->second].id;
+}
+
+const AddedToken* AddedTokens::token(std::int64_t id) const {
+    const auto found = by_id_.find(id);
+    return found == by_id_.end() ? nullptr : &tokens_[found->second];
+}
+
+const std::string* AddedTokens::decoded(std::int64_t id) const {
+    const auto found = by_id_.find(id);
+    return found == by_id_.end() ? nullptr : &decoded_[found->second];
+}
+
+}  // namespace mezzo::data::tokenizer

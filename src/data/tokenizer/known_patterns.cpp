@@ -1,0 +1,151 @@
+// The regular expressions of widely used tokenizers, matched by code: they have to be there in every build,
+// and take most of the time of byte-level tokenizers.
+#include <algorithm>
+
+#include "data/tokenizer/pattern.h"
+
+namespace mezzo::data::tokenizer {
+
+namespace {
+
+// Where the match that begins at `at` ends, or `at` if none does.
+using MatchAt = std::size_t (*)(std::string_view text, std::size_t at);
+
+class Known : public Pattern {
+public:
+    explicit Known(MatchAt match_at) : match_at_(match_at) {}
+    bool find(std::string_view text, std::size_t from, Range& match) const override {
+        while (from < text.size()) {
+            match = {from, match_at_(text, from)};
+            if (match.end > from) return true;
+            from += first_character(text.substr(from)).bytes;
+        }
+        return false;
+    }
+
+private:
+    MatchAt match_at_;
+};
+
+// The end of the characters from `at` on that belong to a class, of at most `most` of them.
+template <class Belongs> std::size_t run(std::string_view text, std::size_t at, const Belongs& belongs,
+                                         std::size_t most = std::size_t(-1)) {
+    for (; at < text.size() && most > 0; --most) {
+        const Decoded next = first_character(text.substr(at));
+        if (!belongs(next.character)) break;
+        at += next.bytes;
+    }
+    return at;
+}
+std::size_t run(std::string_view text, std::size_t at, Kind wanted, std::size_t most = std::size_t(-1)) {
+    return run(
+        text, at, [&](char32_t c) { return kind(c) == wanted; }, most);
+}
+
+bool is_line_end(char32_t c) { return c == '\r' || c == '\n'; }
+
+// 's|'t|'re|'ve|'m|'ll|'d
+std::size_t contraction(std::string_view text, std::size_t at) {
+    if (text[at] != '\'') return at;
+    for (const std::string_view end : {"s", "t", "re", "ve", "m", "ll", "d"})
+        if (text.substr(at + 1).starts_with(end)) return at + 1 + end.size();
+    return at;
+}
+
+// (?i:'s|'t|'re|'ve|'m|'ll|'d). Without regard to case s is also U+017F, the long s.
+std::size_t contraction_any_case(std::string_view text, std::size_t at) {
+    if (text[at] != '\'') return at;
+    constexpr std::string_view long_s = "\u017f";
+    if (text.substr(at + 1).starts_with(long_s)) return at + 1 + long_s.size();
+    std::string word{"'"};
+    for (std::size_t i = at + 1; i < std::min(at + 3, text.size()); ++i)
+        word += text[i] >= 'A' && text[i] <= 'Z' ? char(text[i] - 'A' + 'a') : text[i];
+    return at + contraction(word, 0);
+}
+
+// \s+(?!\S)|\s+: the white space, but for its last character where something follows.
+std::size_t white_space(std::string_view text, std::size_t at) {
+    const std::size_t end = run(text, at, Kind::space);
+    if (end == text.size() || end == at) return end;
+    const std::size_t last = end - last_character(text, end).bytes;
+    return last > at ? last : end;
+}
+
+// \p{L}+, \p{N}+ or [^\s\p{L}\p{N}]+, whichever fits.
+std::size_t one_kind(std::string_view text, std::size_t at) {
+    if (at == text.size()) return at;
+    const Kind first = kind(first_character(text.substr(at)).character);
+    return first == Kind::space ? at : run(text, at, first);
+}
+
+std::size_t gpt2(std::string_view text, std::size_t at) {
+    if (const std::size_t end = contraction(text, at); end > at) return end;
+    const std::size_t start = at + (text[at] == ' ');
+    if (const std::size_t end = one_kind(text, start); end > start) return end;
+    return white_space(text, at);
+}
+
+std::size_t clip(std::string_view text, std::size_t at) {
+    if (const std::size_t end = contraction(text, at); end > at) return end;
+    if (const std::size_t end = run(text, at, Kind::number, 1); end > at) return end;
+    return one_kind(text, at);
+}
+
+// The expression of cl100k_base; Qwen 2 takes numbers digit by digit.
+template <std::size_t most_digits> std::size_t cl100k(std::string_view text, std::size_t at) {
+    if (const std::size_t end = contraction_any_case(text, at); end > at) return end;
+    // [^\r\n\p{L}\p{N}]?\p{L}+
+    const Decoded first = first_character(text.substr(at));
+    const Kind of = kind(first.character);
+    const bool opens = of != Kind::letter && of != Kind::number && !is_line_end(first.character);
+    const std::size_t letters = opens ? at + first.bytes : at;
+    if (const std::size_t end = run(text, letters, Kind::letter); end > letters) return end;
+    if (const std::size_t end = run(text, at, Kind::number, most_digits); end > at) return end;
+    //  ?[^\s\p{L}\p{N}]+[\r\n]*
+    const std::size_t signs = at + (text[at] == ' ');
+    if (const std::size_t end = run(text, signs, Kind::other); end > signs)
+        return run(text, end, is_line_end);
+    // \s*[\r\n]+
+    const std::size_t end = run(text, at, Kind::space);
+    const std::size_t line_end = text.substr(at, end - at).find_last_of("\r\n");
+    if (line_end != std::string_view::npos) return at + line_end + 1;
+    return white_space(text, at);
+}
+
+std::size_t words(std::string_view text, std::size_t at) {
+    if (const std::size_t end = run(text, at, is_word); end > at) return end;
+    return run(text, at, [](char32_t c) { return !is_word(c) && !is_space(c); });
+}
+
+std::size_t spaces(std::string_view text, std::size_t at) { return run(text, at, Kind::space); }
+std::size_t several_blanks(std::string_view text, std::size_t at) {
+    const std::size_t end = std::min(text.find_first_not_of(' ', at), text.size());
+    return end - at >= 2 ? end : at;
+}
+
+constexpr struct {
+    std::string_view expression;
+    MatchAt match_at;
+} known[] = {
+    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", gpt2},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     cl100k<3>},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     cl100k<1>},
+    {R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)", clip},
+    {R"(\s+)", spaces},
+    {" {2,}", several_blanks},
+};
+
+}  // namespace
+
+std::unique_ptr<Pattern> gpt2_words() { return std::make_unique<Known>(gpt2); }
+std::unique_ptr<Pattern> word_runs() { return std::make_unique<Known>(words); }
+
+std::unique_ptr<Pattern> known_expression(std::string_view expression) {
+    for (const auto& entry : known)
+        if (entry.expression == expression) return std::make_unique<Known>(entry.match_at);
+    return nullptr;
+}
+
+}  // namespace mezzo::data::tokenizer

@@ -1,0 +1,120 @@
+// Models: they turn a piece of a text into tokens.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer/fields.h"
+#include "data/tokenizer/vocabulary.h"
+
+namespace mezzo::data::tokenizer {
+
+// Bytes [begin, end) of the piece.
+struct Token {
+    std::int32_t id;
+    std::uint32_t begin, end;
+};
+
+// The tokens of the words that came last. Each slot keeps one of the words that share it, so that its memory
+// is bounded whatever comes.
+class WordCache {
+public:
+    // Null if the word is not there.
+    const std::vector<Token>* find(std::string_view word);
+    // For the word that find() was asked for last.
+    void keep(std::string_view word, const Token* begin, const Token* end);
+
+private:
+    struct Slot {
+        std::string word;
+        std::vector<Token> tokens;
+    };
+    static constexpr std::size_t slots = 1 << 13, longest_word = 64;
+    std::vector<Slot> table_;
+    Slot* slot_ = nullptr;
+};
+
+// Memory that a model uses again for the next piece; each thread has its own.
+struct Scratch {
+    // A node of the list of symbols that BPE merges.
+    struct Symbol {
+        std::int32_t id, previous, next;
+        std::uint32_t begin, end;
+    };
+    // A merge that BPE may do, of the symbol at `position` and the next one.
+    struct Merge {
+        std::uint32_t rank;
+        std::int32_t position, id;
+    };
+    // The best way to cut the bytes up to here, for Unigram.
+    struct Cut {
+        double score;
+        std::int64_t begin;  // of its last token; -1: no way yet
+        std::int32_t id;
+    };
+    WordCache cache;
+    std::vector<Symbol> symbols;
+    std::vector<Merge> merges;
+    std::vector<Cut> cuts;
+    std::vector<Token> tokens;
+    std::string text;
+};
+
+class Model {
+public:
+    explicit Model(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+    virtual ~Model() = default;
+    Model(const Model&) = delete;
+    Model& operator=(const Model&) = delete;
+
+    // Appends the tokens of a piece, which is not empty. Throws Error(value) for one of 2^31 bytes or more.
+    void tokenize(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const;
+    [[nodiscard]] const Vocabulary& vocabulary() const { return vocabulary_; }
+    // Whether spaces before punctuation belong to the text, as clean_up_tokenization_spaces asks.
+    [[nodiscard]] virtual bool is_bpe() const { return false; }
+    [[nodiscard]] virtual std::int32_t unknown_id() const = 0;  // -1: there is none
+
+protected:
+    virtual void cut(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const = 0;
+
+private:
+    Vocabulary vocabulary_;
+};
+
+// The field "model" of tokenizer.json; throws Error(value).
+std::unique_ptr<Model> read_model(Fields model);
+
+struct BpeOptions {
+    std::string unknown;  // the token of what is not in the vocabulary; empty: such characters vanish
+    std::string continuing_prefix, end_suffix;
+    bool fuse_unknown = false, byte_fallback = false, ignore_merges = false;
+};
+using MergePairs = std::vector<std::pair<std::string, std::string>>;
+// Byte-pair encoding (Sennrich et al., arXiv 1508.07909); merges in their order.
+std::unique_ptr<Model> bpe(Vocabulary vocabulary, const MergePairs& merges, BpeOptions options,
+                           const std::string& where);
+std::unique_ptr<Model> read_bpe(Fields& fields);
+
+// The unigram language model of SentencePiece (Kudo, arXiv 1804.10959).
+std::unique_ptr<Model> read_unigram(Fields& fields);
+
+struct WordPieceModelOptions {
+    std::string unknown = "[UNK]", continuing_prefix = "##";
+    std::int64_t longest_word = 100;  // in characters; longer ones are unknown
+};
+// Greedy longest match, as in BERT.
+std::unique_ptr<Model> word_piece(Vocabulary vocabulary, WordPieceModelOptions options,
+                                  const std::string& where);
+std::unique_ptr<Model> read_word_piece(Fields& fields);
+// Whole pieces only.
+std::unique_ptr<Model> read_word_level(Fields& fields);
+
+// The id of <0x00> to <0xFF>, by which models write bytes; -1 for those that the vocabulary lacks.
+std::vector<std::int32_t> byte_tokens(const Vocabulary& vocabulary);
+// The id of a token that must be in the vocabulary.
+std::int32_t need_token(const Vocabulary& vocabulary, const std::string& token, const char* field,
+                        const std::string& where);
+
+}  // namespace mezzo::data::tokenizer

@@ -1,0 +1,40 @@
+// Normalizers: they rewrite a text before it is cut.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "data/tokenizer/fields.h"
+#include "data/tokenizer/text.h"
+
+namespace mezzo::data::tokenizer {
+
+class Normalizer {
+public:
+    Normalizer() = default;
+    virtual ~Normalizer() = default;
+    Normalizer(const Normalizer&) = delete;
+    Normalizer& operator=(const Normalizer&) = delete;
+    virtual void apply(Text& text) const = 0;
+};
+using Normalizers = std::vector<std::unique_ptr<Normalizer>>;
+
+// What tokenizer_config.json says in place of the fields of a BertNormalizer.
+struct BertOverrides {
+    const JsonValue* lowercase = nullptr;
+    const JsonValue* strip_accents = nullptr;  // null counts: it means "as lowercase"
+    const JsonValue* handle_chinese_chars = nullptr;
+};
+
+// The field "normalizer" of tokenizer.json as steps that run one after the other; throws Error(value).
+Normalizers read_normalizers(const Fields& component, const BertOverrides& overrides);
+
+// The field "precompiled_charsmap" of SentencePiece's normalizers (precompiled.cpp): a table of replacements
+// in base64. Throws Error(value) for one that is damaged.
+std::unique_ptr<Normalizer> read_precompiled(Fields& fields);
+
+// The normalization forms of Unicode (unicode_forms.cpp; UAX #15).
+enum class Form : unsigned char { nfc, nfd, nfkc, nfkd };
+void normalize(Text& text, Form form);
+
+}  // namespace mezzo::data::tokenizer

@@ -1,0 +1,78 @@
+// Regular expressions that are not known by their text, by PCRE2. It is there where mezzo was built with it.
+#include "data/tokenizer/pattern.h"
+
+#ifdef MEZZO_HAVE_PCRE2
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#endif
+
+namespace mezzo::data::tokenizer {
+
+#ifdef MEZZO_HAVE_PCRE2
+
+namespace {
+
+std::string message(int error) {
+    PCRE2_UCHAR text[256] = {};
+    pcre2_get_error_message(error, text, sizeof text);
+    return reinterpret_cast<const char*>(text);
+}
+
+class Expression : public Pattern {
+public:
+    Expression(const std::string& expression, const std::string& where) : where_(where) {
+        int error = 0;
+        PCRE2_SIZE position = 0;
+        // UCP: \s, \d, \w and classes mean characters of Unicode, as in the reference.
+        code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &position, nullptr);
+        check(code_ != nullptr, ErrorKind::value, where, ": the regular expression ", io::shown(expression),
+              " is not valid at byte ", position, ": ", message(error));
+        std::uint32_t empty = 0;
+        pcre2_pattern_info(code_, PCRE2_INFO_MATCHEMPTY, &empty);
+        if (empty != 0) {
+            pcre2_code_free(code_);
+            fail(ErrorKind::value, where, ": the regular expression ", io::shown(expression),
+                 " matches an empty text, which is not supported");
+        }
+        // Where the machine has no compiler for it, the interpreter runs.
+        pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
+    }
+    ~Expression() override { pcre2_code_free(code_); }
+
+    bool find(std::string_view text, std::size_t from, Range& match) const override {
+        const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
+            pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+        check(data != nullptr, ErrorKind::memory, where_, ": no memory for a match");
+        const int count = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                                      PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+        if (count == PCRE2_ERROR_NOMATCH) return false;
+        check(count >= 0, ErrorKind::value, where_, ": the regular expression gave up on a text of ",
+              text.size(), " bytes: ", message(count));
+        const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(data.get());
+        match = {ends[0], ends[1]};
+        return match.end > match.begin;
+    }
+
+private:
+    std::string where_;
+    pcre2_code* code_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pattern> pcre2_expression(const std::string& expression, const std::string& where) {
+    return std::make_unique<Expression>(expression, where);
+}
+
+#else
+
+std::unique_ptr<Pattern> pcre2_expression(const std::string& expression, const std::string& where) {
+    fail(ErrorKind::value, where, ": the regular expression ", io::shown(expression),
+         " needs PCRE2, which this build of mezzo lacks; install libpcre2-dev and configure with "
+         "-Dpcre2=enabled");
+}
+
+#endif
+
+}  // namespace mezzo::data::tokenizer

@@ -1,0 +1,227 @@
+#include "data/tokenizer/pre_tokenizer.h"
+
+#include "data/tokenizer/byte_characters.h"
+#include "data/tokenizer/pattern.h"
+
+namespace mezzo::data::tokenizer {
+
+namespace {
+
+// What becomes of the matches of a pattern.
+enum class Behavior : unsigned char { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+
+struct Part {
+    Range range;
+    bool match;
+};
+
+// Matches and what is between them, in order.
+void find_parts(std::string_view text, const Pattern& pattern, bool invert, std::vector<Part>& parts) {
+    parts.clear();
+    std::size_t at = 0;
+    for (Range match{}; at < text.size() && pattern.find(text, at, match); at = match.end) {
+        if (match.begin > at) parts.push_back({{at, match.begin}, invert});
+        parts.push_back({match, !invert});
+    }
+    if (at < text.size()) parts.push_back({{at, text.size()}, invert});
+}
+
+// Whether a part goes into one piece with the part before it.
+bool joins(Behavior behavior, const Part& before, const Part& part) {
+    switch (behavior) {
+        case Behavior::removed:
+        case Behavior::isolated:
+            return false;
+        case Behavior::merged_with_previous:
+            return part.match && !before.match;
+        case Behavior::merged_with_next:
+            return before.match && !part.match;
+        case Behavior::contiguous:
+            return before.match == part.match;
+    }
+    return false;
+}
+
+class Split : public PreTokenizer {
+public:
+    Split(std::unique_ptr<Pattern> pattern, Behavior behavior, bool invert = false)
+        : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+
+    void apply(Pieces& pieces) const override {
+        std::vector<Range> ranges;
+        ranges.reserve(pieces.ranges.size());
+        std::vector<Part> parts;
+        const std::string_view text = pieces.text.bytes();
+        for (const Range piece : pieces.ranges) {
+            find_parts(text.substr(piece.begin, piece.end - piece.begin), *pattern_, invert_, parts);
+            for (std::size_t i = 0; i < parts.size(); ++i) {
+                const Range range{piece.begin + parts[i].range.begin, piece.begin + parts[i].range.end};
+                if (behavior_ == Behavior::removed && parts[i].match) continue;
+                if (i > 0 && joins(behavior_, parts[i - 1], parts[i]))
+                    ranges.back().end = range.end;
+                else
+                    ranges.push_back(range);
+            }
+        }
+        pieces.ranges = std::move(ranges);
+    }
+
+private:
+    std::unique_ptr<Pattern> pattern_;
+    Behavior behavior_;
+    bool invert_;
+};
+
+// Rewrites each piece by itself.
+class Rewrite : public PreTokenizer {
+public:
+    void apply(Pieces& pieces) const final {
+        Pieces result;
+        result.text.reserve(pieces.text.size() + 4 * pieces.ranges.size());
+        result.ranges.reserve(pieces.ranges.size());
+        for (const Range piece : pieces.ranges) {
+            const std::size_t begin = result.text.size();
+            rewrite(pieces.text, piece, result.text);
+            result.ranges.push_back({begin, result.text.size()});
+        }
+        pieces = std::move(result);
+    }
+
+private:
+    virtual void rewrite(const Text& text, Range piece, Text& out) const = 0;
+};
+
+// The place of what is put before a piece: that of its first character.
+Place first_place(const Text& text, Range piece) {
+    const std::size_t bytes = first_character(std::string_view(text.bytes()).substr(piece.begin)).bytes;
+    return text.place({piece.begin, piece.begin + bytes});
+}
+
+class BlankInFront : public Rewrite {
+    void rewrite(const Text& text, Range piece, Text& out) const override {
+        if (text.bytes()[piece.begin] != ' ') out.append(std::string_view(" "), first_place(text, piece));
+        out.append(text, piece);
+    }
+};
+
+class ByteCharacters : public PreTokenizer {
+public:
+    void apply(Pieces& pieces) const override {
+        const std::string_view bytes = pieces.text.bytes();
+        std::size_t at = 0, to = 0;  // a byte at `at` becomes a character at `to`
+        const auto advance = [&](std::size_t end) {
+            for (; at < end; ++at) to += byte_character(static_cast<unsigned char>(bytes[at])) < 0x80 ? 1 : 2;
+            return to;
+        };
+        for (Range& range : pieces.ranges) {
+            const std::size_t begin = advance(range.begin);
+            range = {begin, advance(range.end)};
+        }
+        pieces.text = to_byte_characters(pieces.text);
+    }
+};
+
+// When Metaspace puts its sign before a piece.
+enum class Prepend : unsigned char { always, first, never };
+
+class Metaspace : public Rewrite {
+public:
+    Metaspace(std::string sign, Prepend prepend) : sign_(std::move(sign)), prepend_(prepend) {}
+
+private:
+    void rewrite(const Text& text, Range piece, Text& out) const override {
+        const std::string_view bytes = std::string_view(text.bytes()).substr(0, piece.end);
+        const bool has_one = bytes[piece.begin] == ' ' || bytes.substr(piece.begin).starts_with(sign_);
+        const bool wanted =
+            prepend_ == Prepend::always ||
+            (prepend_ == Prepend::first && text.place({piece.begin, piece.begin + 1}).begin == 0);
+        if (wanted && !has_one) out.append(sign_, first_place(text, piece));
+        for (std::size_t at = piece.begin; at < piece.end;) {
+            const std::size_t blank = std::min(bytes.find(' ', at), piece.end);
+            if (blank > at) out.append(text, {at, blank});
+            if (blank < piece.end) out.append(sign_, text.place({blank, blank + 1}));
+            at = blank + 1;
+        }
+    }
+    std::string sign_;
+    Prepend prepend_;
+};
+
+Behavior read_behavior(Fields& fields, const char* fallback) {
+    const std::string name = fields.text("behavior", fallback);
+    if (name == "Removed") return Behavior::removed;
+    if (name == "Isolated") return Behavior::isolated;
+    if (name == "MergedWithPrevious") return Behavior::merged_with_previous;
+    if (name == "MergedWithNext") return Behavior::merged_with_next;
+    if (name == "Contiguous") return Behavior::contiguous;
+    fields.refuse("has the behavior " + io::shown(name) +
+                  "; Removed, Isolated, MergedWithPrevious, MergedWithNext and Contiguous are known");
+}
+
+Prepend read_prepend_scheme(Fields& fields) {
+    const std::string name = fields.text("prepend_scheme", "always");
+    const bool prefix = fields.flag("add_prefix_space", true);  // what older files say
+    if (name != "always" && name != "first" && name != "never")
+        fields.refuse("has the prepend_scheme " + io::shown(name) + "; always, first and never are known");
+    return !prefix || name == "never" ? Prepend::never : name == "first" ? Prepend::first : Prepend::always;
+}
+
+void add(PreTokenizers& steps, std::unique_ptr<PreTokenizer> step) { steps.push_back(std::move(step)); }
+void add_split(PreTokenizers& steps, std::unique_ptr<Pattern> pattern, Behavior behavior,
+               bool invert = false) {
+    steps.push_back(std::make_unique<Split>(std::move(pattern), behavior, invert));
+}
+
+void read_byte_level(Fields& fields, PreTokenizers& steps) {
+    (void)fields.flag("trim_offsets", true);  // says something to post-processors only
+    if (fields.flag("add_prefix_space", true)) add(steps, std::make_unique<BlankInFront>());
+    if (fields.flag("use_regex", true)) add_split(steps, gpt2_words(), Behavior::isolated);
+    add(steps, std::make_unique<ByteCharacters>());
+}
+
+void read_metaspace(Fields& fields, PreTokenizers& steps) {
+    (void)fields.find("str_rep");  // the replacement again
+    const std::string sign = fields.character("replacement");
+    add(steps, std::make_unique<Metaspace>(sign, read_prepend_scheme(fields)));
+    if (fields.flag("split", true)) add_split(steps, literal(sign), Behavior::merged_with_next);
+}
+
+void read_one(Fields& fields, PreTokenizers& steps) {
+    const std::string type = fields.text("type");
+    if (type == "ByteLevel") {
+        read_byte_level(fields, steps);
+    } else if (type == "Metaspace") {
+        read_metaspace(fields, steps);
+    } else if (type == "BertPreTokenizer") {
+        add_split(steps, each_of(is_space), Behavior::removed);
+        add_split(steps, each_of(is_punctuation), Behavior::isolated);
+    } else if (type == "Whitespace") {
+        add_split(steps, word_runs(), Behavior::removed, true);
+    } else if (type == "WhitespaceSplit") {
+        add_split(steps, each_of(is_space), Behavior::removed);
+    } else if (type == "Punctuation") {
+        add_split(steps, each_of(is_punctuation), read_behavior(fields, "Isolated"));
+    } else if (type == "Digits") {
+        const bool each = fields.flag("individual_digits", false);
+        add_split(steps, each_of(is_number), each ? Behavior::isolated : Behavior::contiguous);
+    } else if (type == "CharDelimiterSplit") {
+        add_split(steps, literal(fields.character("delimiter")), Behavior::removed);
+    } else if (type == "Split") {
+        const Behavior behavior = read_behavior(fields, "");
+        add_split(steps, read_pattern(fields, "pattern"), behavior, fields.flag("invert", false));
+    } else {
+        fields.refuse("is of the type " + io::shown(type) +
+                      "; known are BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits, Metaspace, "
+                      "Punctuation, Sequence, Split, Whitespace and WhitespaceSplit");
+    }
+}
+
+}  // namespace
+
+PreTokenizers read_pre_tokenizers(const Fields& component) {
+    PreTokenizers steps;
+    each_component(component, "pretokenizers", [&](Fields& fields) { read_one(fields, steps); });
+    return steps;
+}
+
+}  // namespace mezzo::data::tokenizer

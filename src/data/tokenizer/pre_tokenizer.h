@@ -1,0 +1,32 @@
+// Pre-tokenizers: they cut a normalised text into pieces, each of which the model turns into tokens by itself.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "data/tokenizer/fields.h"
+#include "data/tokenizer/text.h"
+
+namespace mezzo::data::tokenizer {
+
+// Pieces of a text in order; none is empty. What is in no piece has been removed.
+struct Pieces {
+    Text text;
+    std::vector<Range> ranges;
+};
+
+// Cuts pieces into smaller ones, or rewrites them.
+class PreTokenizer {
+public:
+    PreTokenizer() = default;
+    virtual ~PreTokenizer() = default;
+    PreTokenizer(const PreTokenizer&) = delete;
+    PreTokenizer& operator=(const PreTokenizer&) = delete;
+    virtual void apply(Pieces& pieces) const = 0;
+};
+using PreTokenizers = std::vector<std::unique_ptr<PreTokenizer>>;
+
+// The field "pre_tokenizer" of tokenizer.json as steps that run one after the other; throws Error(value).
+PreTokenizers read_pre_tokenizers(const Fields& component);
+
+}  // namespace mezzo::data::tokenizer

@@ -1,0 +1,72 @@
+// A text while it is normalised and cut, with the place in the user's text that each byte comes from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer/characters.h"
+
+namespace mezzo::data::tokenizer {
+
+// Bytes [begin, end) of the user's text.
+struct Place {
+    std::uint32_t begin, end;
+};
+// Bytes [begin, end) of a Text.
+struct Range {
+    std::size_t begin, end;
+};
+
+// Valid UTF-8.
+class Text {
+public:
+    Text() = default;
+    // The user's text, of less than 2^32 bytes. Every byte that is not part of valid UTF-8 becomes U+FFFD.
+    explicit Text(std::string_view given);
+
+    [[nodiscard]] const std::string& bytes() const { return bytes_; }
+    [[nodiscard]] std::size_t size() const { return bytes_.size(); }
+    [[nodiscard]] bool empty() const { return bytes_.empty(); }
+    // From the first to the last byte of a range that is not empty.
+    [[nodiscard]] Place place(Range range) const {
+        return {places_[range.begin].begin, places_[range.end - 1].end};
+    }
+
+    void append(std::string_view utf8, Place place) {
+        bytes_ += utf8;
+        places_.resize(bytes_.size(), place);
+    }
+    void append(char32_t character, Place place) {
+        append_utf8(bytes_, character);
+        places_.resize(bytes_.size(), place);
+    }
+    void append(const Text& from, Range range) {
+        bytes_.append(from.bytes_, range.begin, range.end - range.begin);
+        places_.insert(places_.end(), from.places_.begin() + std::ptrdiff_t(range.begin),
+                       from.places_.begin() + std::ptrdiff_t(range.end));
+    }
+    void reserve(std::size_t size) {
+        bytes_.reserve(size);
+        places_.reserve(size);
+    }
+    [[nodiscard]] bool is_ascii() const;
+
+private:
+    std::string bytes_;
+    std::vector<Place> places_;  // of each byte: that of its whole character
+};
+
+// Calls visit(character, Range of its bytes) for each character.
+template <class Visit> void each_character(const Text& text, const Visit& visit) {
+    const std::string_view bytes = text.bytes();
+    for (std::size_t at = 0; at < bytes.size();) {
+        const Decoded next = first_character(bytes.substr(at));
+        visit(next.character, Range{at, at + next.bytes});
+        at += next.bytes;
+    }
+}
+
+}  // namespace mezzo::data::tokenizer
