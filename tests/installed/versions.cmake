@@ -1,0 +1,38 @@
+# cmake -DTEMPLATE=.../mezzoConfigVersion.cmake.in -P versions.cmake: which wishes a release meets, before 1.0.0 and after. The
+# variables are those that find_package() sets for a version file.
+set(pointer_bytes 8)
+
+function(expect version interface wish expected)
+  set(version_file "${CMAKE_CURRENT_BINARY_DIR}/mezzoConfigVersion-${version}.cmake")
+  configure_file("${TEMPLATE}" "${version_file}" @ONLY)
+  set(PACKAGE_FIND_VERSION "${wish}")
+  if(wish MATCHES "^(.*)\\.\\.\\.(<?)(.*)$")
+    set(PACKAGE_FIND_VERSION "${CMAKE_MATCH_1}")
+    set(PACKAGE_FIND_VERSION_RANGE "${wish}")
+    set(PACKAGE_FIND_VERSION_MIN "${CMAKE_MATCH_1}")
+    set(PACKAGE_FIND_VERSION_MAX "${CMAKE_MATCH_3}")
+    set(PACKAGE_FIND_VERSION_RANGE_MAX INCLUDE)
+    if(CMAKE_MATCH_2)
+      set(PACKAGE_FIND_VERSION_RANGE_MAX EXCLUDE)
+    endif()
+  endif()
+  include("${version_file}")
+  if(NOT PACKAGE_VERSION_COMPATIBLE STREQUAL expected)
+    message(SEND_ERROR "version ${version} for a program that wants ${wish}: ${PACKAGE_VERSION_COMPATIBLE}")
+  endif()
+endfunction()
+
+expect(0.1.2 0.1 0.1 TRUE)
+expect(0.1.2 0.1 0.1.2 TRUE)
+expect(0.1.2 0.1 0.1.3 FALSE)  # newer than this one
+expect(0.1.2 0.1 0.0 FALSE)    # another minor version, which before 1.0.0 is another interface
+expect(0.1.2 0.1 0.2 FALSE)
+expect(0.1.2 0.1 1.0 FALSE)
+expect(0.1.2 0.1 0.0...0.1.2 TRUE)
+expect(0.1.2 0.1 0.0...<0.1.2 FALSE)
+expect(0.1.2 0.1 0.2...1.0 FALSE)
+expect(1.4.0 1 1.2 TRUE)
+expect(1.4.0 1 1.5 FALSE)
+expect(1.4.0 1 0.9 FALSE)
+expect(1.4.0 1 2.0 FALSE)
+message(STATUS "versions: 13 wishes")

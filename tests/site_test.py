@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Builds the site with warnings as errors, where MkDocs and its theme are there; MEZZO_SITE_PYTHON names the interpreter that has them.
+Usage: site_test.py ROOT"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1])
+PYTHON = os.environ.get("MEZZO_SITE_PYTHON", sys.executable)
+SKIPPED = 77
+
+
+def build(out):
+    return subprocess.run([PYTHON, ROOT / "tools/site/build.py", out], capture_output=True, text=True)
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+
+
+def main():
+    if subprocess.run([PYTHON, "-c", "import mkdocs, material"], capture_output=True).returncode != 0:
+        print("MkDocs and mkdocs-material are not there")
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as name:
+        out = pathlib.Path(name) / "site"
+        result = build(out)
+        check(result.returncode == 0 and "WARNING" not in result.stderr, result.stdout + result.stderr)
+        for page in ("index.html", "quickstart.html", "api/index.html", "api/tensor.h.html", "source/github/CONTRIBUTING.html", "search/search_index.json"):
+            check((out / page).is_file(), f"{page} is missing")
+        check('href="tensor.h.html#__codelineno-0-' in (out / "api/index.html").read_text(), "names lead to lines of headers")
+        check(build(out).returncode == 0, "a site is built anew in its folder")
+        kept = pathlib.Path(name) / "other"
+        kept.mkdir()
+        (kept / "file").write_text("mine")
+        result = build(kept)
+        check(result.returncode != 0 and (kept / "file").exists(), "a folder of somebody else's is not emptied")
+    print("the site builds without a warning")
+
+
+main()

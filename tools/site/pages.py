@@ -1,0 +1,83 @@
+"""The Markdown from which the site is made: docs/ as it stands, the README as its first page, a page per public header, and a page
+for every other file of the tree that a page links to."""
+import os
+import pathlib
+import posixpath
+import re
+import shutil
+
+from headers import header_page, header_index
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
+LANGUAGES = {".cpp": "cpp", ".h": "cpp", ".def": "cpp", ".py": "python", ".build": "meson", ".sh": "sh"}
+
+
+def outside_of_code(text, replace):
+    """replace(part) for the parts of a Markdown text that are not blocks of code."""
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)
+    return "".join(part if part.startswith("```") else replace(part) for part in parts)
+
+
+def page_of(target):
+    """The page that shows a file or folder of the tree, as a path in the site's folder of pages."""
+    if target == "README.md":
+        return "index.md"
+    if target.startswith("docs/"):
+        return target.removeprefix("docs/")
+    if target.startswith("include/mezzo/"):
+        return f"api/{target.removeprefix('include/mezzo/')}.md"
+    return f"source/{target.lstrip('.')}" + ("" if target.endswith(".md") else ".md")
+
+
+def with_links_to_pages(text, source, wanted):
+    """Links of `source` (a path in the tree) lead to the pages that show the files; these are added to `wanted`."""
+    here = posixpath.dirname(page_of(source)) or "."
+
+    def place(match):
+        target, hash_mark, anchor = match.group().partition("#")
+        if not target or re.match(r"[a-z]+:", target):
+            return match.group()
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if not (ROOT / path).exists():
+            return match.group()  # MkDocs reports it
+        if path.endswith(".svg"):
+            return target
+        wanted.add(path)
+        return posixpath.relpath(page_of(path), here) + hash_mark + anchor
+
+    return outside_of_code(text, lambda part: LINK.sub(place, part))
+
+
+def file_page(path):
+    """A page that shows a file, or lists a folder with links to its files."""
+    full = ROOT / path
+    if full.is_dir():
+        return f"# {path}\n\n" + "".join(f"- [{f.name}]({os.path.relpath(f, full.parent)})\n" for f in sorted(full.iterdir()))
+    text = full.read_text(encoding="utf-8")
+    return text if path.endswith(".md") else f"# {path}\n\n````{LANGUAGES.get(full.suffix, 'text')}\n{text}````\n"
+
+
+def write_page(folder, source, text, wanted):
+    page = folder / page_of(source)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(with_links_to_pages(text, source, wanted), encoding="utf-8")
+
+
+def write_pages(folder):
+    """Writes all pages into an empty folder."""
+    headers = sorted((ROOT / "include/mezzo").iterdir())
+    sources = {"README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
+    sources |= {f"docs/{page.name}": page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+    sources |= {f"include/mezzo/{header.name}": header_page(header) for header in headers}
+    sources["include/mezzo/index"] = header_index(headers)
+    wanted = set()
+    for source, text in sources.items():
+        write_page(folder, source, text, wanted)
+    while new := wanted - set(sources):
+        for source in new:
+            sources[source] = file_page(source)
+            write_page(folder, source, sources[source], wanted)
+    for picture in (ROOT / "docs").glob("*.svg"):
+        shutil.copy(picture, folder)
+    shutil.copy(pathlib.Path(__file__).with_name("site.css"), folder)
