@@ -1,18 +1,15 @@
-// The gradient by the input of a linear layer's activation, and its column sums (the bias's gradient), in one
-// pass: the incoming gradient and what the activation saved are read once, and the result is not read again.
+// The gradient by the input of a linear layer's activation, and its column sums (the bias's gradient).
 #include "cuda/column_sum.h"
 #include "cuda/elements.cuh"
 #include "cuda/gemm/gemm.h"
+#include "cuda/gradient_sums.cuh"
 #include "cuda/kernels.h"
-#include "cuda/packs.cuh"
 #include "kernels/functors.h"
 #include "kernels/gemm_plan.h"
 #include "kernels/matmul.h"
 
 namespace mezzo::cuda {
 namespace {
-
-constexpr int warps = 8;
 
 // The tensor that the activation saved: `pack` adjacent elements of a row.
 template <class T, int pack> struct Values {
@@ -36,45 +33,24 @@ template <class T, int pack> struct Bits {
     }
 };
 
-// A block takes 32 packs of adjacent columns, one per lane, and a part of the rows. The sums are those of the
-// rounded results, as a separate pass would compute them. parts: [splits, cols] or null. g and before may be
-// the same memory.
-template <class T, int pack, class Kept, class F>
-__global__ void activation_grad_kernel(const T* g, Kept kept, T* before, Compute<T>* parts, std::int64_t rows,
-                                       std::int64_t cols, std::int64_t splits, F gradient) {
-    using C = Compute<T>;
-    using Pack = Vec<T, pack>;
-    MEZZO_SHARED(C, sums, [warps][32 * pack]);
-    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-    const std::int64_t tiles = (cols + 32 * pack - 1) / (32 * pack), part = (rows + splits - 1) / splits;
-    for (std::int64_t item = blockIdx.x; item < tiles * splits; item += gridDim.x) {
-        const std::int64_t split = item % splits, first = item / splits * 32 * pack;
-        const std::int64_t column = first + lane * pack, begin = split * part;
-        const std::int64_t end = begin + part < rows ? begin + part : rows;
-        C total[pack] = {};
-        for (std::int64_t row = begin + warp; column < cols && row < end; row += warps) {
-            const std::int64_t at = row * cols + column;
-            const Pack a = *reinterpret_cast<const Pack*>(g + at);
-            C b[pack];
-            kept.load(row, column, b);
-            Pack result;
-            MEZZO_UNROLL
-            for (int i = 0; i < pack; ++i) {
-                result.v[i] = convert<T>(gradient(convert<C>(a.v[i]), b[i]));
-                total[i] += convert<C>(result.v[i]);
-            }
-            store_vec(before + at, result);
-        }
-        if (parts == nullptr) continue;
-        for (int i = 0; i < pack; ++i) sums[warp][lane * pack + i] = total[i];
-        __syncthreads();
-        for (int i = int(threadIdx.x); i < 32 * pack && first + i < cols; i += 32 * warps) {
-            C sum = sums[0][i];
-            for (int w = 1; w < warps; ++w) sum += sums[w][i];
-            parts[split * cols + first + i] = sum;
-        }
-        __syncthreads();
+// g activation'(kept). g may be the memory of the result.
+template <class T, int pack, class Kept, class F> struct ThroughActivation {
+    const T* g;
+    Kept kept;
+    std::int64_t cols;
+    F gradient;
+    __device__ void load(std::int64_t row, std::int64_t column, Compute<T> (&out)[pack]) const {
+        const auto a = *reinterpret_cast<const Vec<T, pack>*>(g + row * cols + column);
+        Compute<T> b[pack];
+        kept.load(row, column, b);
+        MEZZO_UNROLL
+        for (int i = 0; i < pack; ++i) out[i] = gradient(convert<Compute<T>>(a.v[i]), b[i]);
     }
+};
+
+template <class T, int pack, class Source>
+__global__ void activation_grad_kernel(Source source, GradientSums<T> to) {
+    write_gradient_and_sums<T, pack>(source, to);
 }
 
 // before = g activation'(kept), read from the mask instead of `kept` if there is one; `sums` are its column
@@ -87,20 +63,12 @@ struct Pass {
 
 template <class T, int pack, class Kept, class F>
 void run(const Pass& p, const Kept& kept, const F& gradient) {
-    using C = Compute<T>;
-    const std::int64_t tiles = (p.cols + 32 * pack - 1) / (32 * pack), most = p.rows / (warps * 8);
-    const std::int64_t wanted = grid_limit(32 * warps) / tiles,
-                       splits = std::max<std::int64_t>(1, std::min(wanted, most));
-    const auto launch_into = [&](C* parts) {
-        launch(activation_grad_kernel<T, pack, Kept, F>, grid_for(tiles * splits, 1), 32 * warps, 0,
-               static_cast<const T*>(p.g), kept, static_cast<T*>(p.before), parts, p.rows, p.cols, splits,
-               gradient);
-    };
-    if (p.sums == nullptr || splits == 1) return launch_into(static_cast<C*>(p.sums));
-    const Scratch parts(Device(DeviceType::cuda, current_device()),
-                        splits * p.cols * std::int64_t(sizeof(C)));
-    launch_into(parts.as<C>());
-    sum_columns(parts.as<C>(), dtype_of<C>(), splits, p.cols, p.sums, dtype_of<C>());
+    using Source = ThroughActivation<T, pack, Kept, F>;
+    const Source source{static_cast<const T*>(p.g), kept, p.cols, gradient};
+    split_rows<T, pack>(
+        static_cast<T*>(p.before), p.sums, p.rows, p.cols, [&](const GradientSums<T>& to, unsigned grid) {
+            launch(activation_grad_kernel<T, pack, Source>, grid, 32 * gradient_warps, 0, source, to);
+        });
 }
 
 template <class T, int pack> void run_activation(const Pass& p, Activation activation) {

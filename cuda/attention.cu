@@ -134,9 +134,7 @@ template <class C> __device__ C online_softmax(C& score, C scale, C& max, C& sum
 }
 
 // The end of the keys that any of the queries first to first + tile - 1 attends to.
-__device__ std::int64_t keys_seen(const Attention& a, std::int64_t first) {
-    return a.causal && first + tile < a.key ? first + tile : a.key;
-}
+__device__ std::int64_t keys_seen(const Attention& a, std::int64_t first) { return a.keys_end(first, tile); }
 
 template <class C, int parts> __global__ void __launch_bounds__(threads)
     attention_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, HeadRows y, AnyArray<C> maxima,
@@ -194,25 +192,50 @@ template <class C> struct PairGradient {
     }
 };
 
+// Makes the statistics of this warp's rows in to[warp_row() + r]. The first of the passes over the dimensions
+// leaves them for the gradients of the keys.
+template <class C> __device__ void make_statistics(const Attention& a, const Place& at,
+                                                   const StatisticsSource<C>& from,
+                                                   RowStatistics<C> (&to)[tile]) {
+    const std::int64_t first = at.first + warp_row(), left = a.query - first;
+    const int rows = left < warp_rows ? static_cast<int>(left) : warp_rows;
+    C own = 0;
+    for (int r = 0; r < rows; ++r) {
+        const C delta = from.delta(true, at.b, at.h, first + r, a.dim, [](const HeadRows& x, std::int64_t n) {
+            return load_as<C>(x.p, x.dtype, n);
+        });
+        if (lane() == r) own = delta;
+    }
+    __syncwarp();  // all lanes have read the statistics of the previous index
+    if (lane() < warp_rows) {
+        const RowStatistics<C> row = from.finish(a, at.bh, first + lane(), own);
+        to[warp_row() + lane()] = row;
+        if (at.column == 0) from.made[at.bh * from.stride + first + lane()] = row;
+    }
+    __syncwarp();
+}
+
 // dq = scale ds k.
 template <class C, int parts> __global__ void __launch_bounds__(threads)
     query_gradient_kernel(Attention a, HeadRows g, HeadRows q, HeadRows k, HeadRows v,
-                          const RowStatistics<C>* statistics, std::int64_t statistics_stride, HeadRows dq) {
+                          StatisticsSource<C> source, HeadRows dq) {
     MEZZO_SHARED(Tiles<C>, tiles, );
+    MEZZO_SHARED(RowStatistics<C>, statistics, [tile]);
     for (std::int64_t index = blockIdx.x; index < Place::count(a, a.query, parts * tile);
          index += gridDim.x) {
         const Place at(a, index, a.query, parts * tile);
         const Operand<C> queries(q, at.b, at.h, a.query, a.dim), keys(k, at.b, at.h, a.key, a.dim),
             values(v, at.b, at.h, a.key, a.dim), gradients(g, at.b, at.h, a.query, a.dim);
-        const RowStatistics<C>* rows = statistics + at.bh * statistics_stride + at.first + warp_row();
         C result[warp_rows][parts] = {}, factor[warp_rows];
+        make_statistics(a, at, source, statistics);
         for (std::int64_t j0 = 0; j0 < keys_seen(a, at.first); j0 += tile) {
             C s[warp_rows], dp[warp_rows];
             dots(tiles, queries, at.first, keys, j0, s);
             dots(tiles, gradients, at.first, values, j0, dp);
             for (int r = 0; r < warp_rows; ++r)
-                s[r] =
-                    PairGradient<C>(a, at, at.first + warp_row() + r, j0 + lane(), s[r], dp[r], rows[r]).ds;
+                s[r] = PairGradient<C>(a, at, at.first + warp_row() + r, j0 + lane(), s[r], dp[r],
+                                       statistics[warp_row() + r])
+                           .ds;
             accumulate(tiles, s, keys, j0, at.column, result);
         }
         for (C& f : factor) f = static_cast<C>(a.scale);
@@ -232,7 +255,7 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
             values(v, at.b, at.h, a.key, a.dim), gradients(g, at.b, at.h, a.query, a.dim);
         const RowStatistics<C>* rows = statistics + at.bh * statistics_stride;
         C key_result[warp_rows][parts] = {}, value_result[warp_rows][parts] = {}, factor[warp_rows];
-        for (std::int64_t i0 = a.causal ? at.first : 0; i0 < a.query; i0 += tile) {
+        for (std::int64_t i0 = a.first_query(at.first, tile); i0 < a.query; i0 += tile) {
             C s[warp_rows], dp[warp_rows];
             dots(tiles, keys, at.first, queries, i0, s);
             dots(tiles, values, at.first, gradients, i0, dp);
@@ -249,26 +272,6 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
         store_rows(a, at, a.key, key_result, factor, dk);
         for (C& f : factor) f = C(1);
         store_rows(a, at, a.key, value_result, factor, dv);
-    }
-}
-
-// A warp per row.
-template <class C> __global__ void statistics_kernel(Attention a, HeadRows g, HeadRows y, AnyArray<C> max,
-                                                     AnyArray<C> sum, C factor, RowStatistics<C>* out,
-                                                     std::int64_t stride) {
-    for (std::int64_t row = first_item() / 32; row < a.batch * a.heads * stride; row += item_step() / 32) {
-        const std::int64_t bh = row / stride, i = row % stride, b = bh / a.heads, h = bh % a.heads;
-        const std::int64_t of_g = g.offset(b, h) + i * g.length, of_y = y.offset(b, h) + i * y.length;
-        C delta = 0;
-        for (std::int64_t d = lane(); i < a.query && d < a.dim; d += 32)
-            delta += load_as<C>(g.p, g.dtype, of_g + d) * load_as<C>(y.p, y.dtype, of_y + d);
-        delta = warp_reduce(delta, Sum());
-        if (lane() != 0) continue;
-        const C total = i < a.query ? sum.load(bh * a.query + i) : C(0);
-        if (total == C(0))
-            out[row] = {static_cast<C>(INFINITY), C(0), C(0)};
-        else
-            out[row] = {max.load(bh * a.query + i), functors::math::log(total) * factor, delta};
     }
 }
 
@@ -292,14 +295,13 @@ template <class C> void forward(const Attention& a, In in, Out out) {
 template <class C> void backward(const Attention& a, In in, Out out) {
     const std::int64_t rows = statistics_rows(a.query);
     const Scratch scratch(out[0].device(), a.batch * a.heads * rows * std::int64_t(sizeof(RowStatistics<C>)));
-    auto* statistics = scratch.as<RowStatistics<C>>();
-    attention_statistics<C>(a, in[0], in[4], in[5], in[6], 1, statistics);
+    const StatisticsSource<C> source = statistics_source<C>(in, 1, scratch, rows);
     const HeadRows g = head_rows(in[0]), q = head_rows(in[1]), k = head_rows(in[2]), v = head_rows(in[3]);
     with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
         launch(query_gradient_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads,
-               0, a, g, q, k, v, statistics, rows, head_rows(out[0]));
+               0, a, g, q, k, v, source, head_rows(out[0]));
         launch(key_gradient_kernel<C, parts>, grid_for(Place::count(a, a.key, parts * tile), 1), threads, 0,
-               a, g, q, k, v, statistics, rows, head_rows(out[1]), head_rows(out[2]));
+               a, g, q, k, v, source.made, rows, head_rows(out[1]), head_rows(out[2]));
     });
 }
 
@@ -329,16 +331,6 @@ Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask
                  1 / (1 - at.dropout_p)};
     return a;
 }
-
-template <class C> void attention_statistics(const Attention& a, const Tensor& g, const Tensor& y,
-                                             const Tensor& max, const Tensor& sum, double factor,
-                                             RowStatistics<C>* out) {
-    const std::int64_t rows = statistics_rows(a.query);
-    launch(statistics_kernel<C>, grid_for(a.batch * a.heads * rows * 32), 256, 0, a, head_rows(g),
-           head_rows(y), any_of<C>(max), any_of<C>(sum), static_cast<C>(factor), out, rows);
-}
-template void attention_statistics<float>(const Attention&, const Tensor&, const Tensor&, const Tensor&,
-                                          const Tensor&, double, RowStatistics<float>*);
 
 bool attention_forward(In in, const kernels::ScaledDotProductAttention& at, Out out, AttentionWay way) {
     const Attention a = attention_problem(in[0], in[1], in[3], at);

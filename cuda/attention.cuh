@@ -6,6 +6,7 @@
 #include "cuda/attention.h"
 #include "cuda/elements.cuh"
 #include "cuda/random_stream.cuh"
+#include "kernels/functor_math.h"
 
 namespace mezzo::cuda {
 
@@ -66,9 +67,23 @@ struct Attention {
                 static_cast<std::uint64_t>(i)) *
                static_cast<std::uint64_t>(key);
     }
+    // A causal query i attends to keys 0 ... i + diagonal().
+    __host__ __device__ std::int64_t diagonal() const { return key - query; }
+    // The end of the keys to which any of `rows` queries from `first` on attends, but at least one key, for kernels
+    // that copy the first ones ahead.
+    __device__ std::int64_t keys_end(std::int64_t first, std::int64_t rows) const {
+        const std::int64_t end = first + rows + diagonal();
+        if (!causal || end >= key) return key;
+        return end > 0 ? end : key < 1 ? key : 1;
+    }
+    // The first query that attends to key j, rounded down to a multiple of `step`.
+    __device__ std::int64_t first_query(std::int64_t j, int step) const {
+        const std::int64_t i = causal ? j - diagonal() : 0;
+        return i > 0 ? i / step * step : 0;
+    }
     // Whether query i attends to key j; false outside the lengths.
     __device__ bool visible(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
-        if (i >= query || j >= key || (causal && j > i)) return false;
+        if (i >= query || j >= key || (causal && j > i + diagonal())) return false;
         return mask.p == nullptr || mask.p[b * mask.batch + h * mask.head + i * mask.query + j * mask.key];
     }
 };
@@ -91,17 +106,49 @@ inline HeadRows head_rows(const Tensor& x) {
     return {raw(x), x.dtype(), x.strides()[0], x.strides()[1], x.strides()[2]};
 }
 
+// What RowStatistics are made of. The kernel of the query gradient makes them for its own rows, and leaves
+// them for the kernel of the key gradient, which reads all rows.
+template <class C> struct StatisticsSource {
+    HeadRows g, y;
+    AnyArray<C> max, sum;  // [batch, heads, query]
+    C factor;              // of log_sum
+    RowStatistics<C>* made;
+    std::int64_t stride;  // statistics_rows(query)
+
+    // The sum over dim of g y, in row i of a head; 0 unless the row is there. A warp calls it together, and
+    // every lane gets it. load(rows, n): element n as C.
+    template <class Load> __device__ C delta(bool there, std::int64_t b, std::int64_t h, std::int64_t i,
+                                             std::int64_t dim, const Load& load) const {
+        const std::int64_t of_g = g.offset(b, h) + i * g.length, of_y = y.offset(b, h) + i * y.length;
+        const std::int64_t lane = threadIdx.x % 32;
+        C result = 0;
+        for (std::int64_t d = 0; d < dim; d += 32)
+            if (there && d + lane < dim) result += load(g, of_g + d + lane) * load(y, of_y + d + lane);
+        return warp_reduce(result, Sum());
+    }
+    // Those of query i of head bh. Rows in which every key is hidden and rows past the last query get {inf,
+    // 0, 0}, which makes weights and gradients 0.
+    __device__ RowStatistics<C> finish(const Attention& a, std::int64_t bh, std::int64_t i, C delta) const {
+        const C total = i < a.query ? sum.load(bh * a.query + i) : C(0);
+        if (total == C(0)) return {static_cast<C>(INFINITY), C(0), C(0)};
+        return {max.load(bh * a.query + i), functors::math::log(total) * factor, delta};
+    }
+};
+template <class C>
+StatisticsSource<C> statistics_source(In in, double factor, const Scratch& made, std::int64_t stride) {
+    return {head_rows(in[0]),
+            head_rows(in[4]),
+            any_of<C>(in[5]),
+            any_of<C>(in[6]),
+            static_cast<C>(factor),
+            made.as<RowStatistics<C>>(),
+            stride};
+}
+
 // The problem of an op with these q, k, mask (or undefined) and attributes. The other operands are not looked
 // at.
 Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask,
                             const kernels::ScaledDotProductAttention& at);
-
-// {max, factor * ln sum, delta = sum over dim of g y} of every row [batch, heads, statistics_rows]. Rows in
-// which every key is hidden and rows past the last query get {inf, 0, 0}, which makes weights and gradients
-// 0.
-template <class C> void attention_statistics(const Attention& a, const Tensor& g, const Tensor& y,
-                                             const Tensor& max, const Tensor& sum, double factor,
-                                             RowStatistics<C>* out);
 
 // The Tensor Core kernels index with int, which longer sequences would overflow.
 inline constexpr std::int64_t flash_max_length = std::int64_t(1) << 30;

@@ -5,6 +5,7 @@
 
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
+#include "cuda/nccl.h"
 #include "cuda/on_device.h"
 #include "cuda/runtime.h"
 #include "cuda/staging.h"
@@ -103,7 +104,8 @@ const Backend memory{.device_count = cuda::device_count,
                      .join_branch = join_branch,
                      .make_staging = cuda::make_staging,
                      .device_absence = cuda::device_absence,
-                     .gemm_plans = &cuda::plan_store};
+                     .gemm_plans = &cuda::plan_store,
+                     .collectives = &cuda::nccl::library};
 
 const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
                                    &cuda_kernels::attention_list,
@@ -118,13 +120,17 @@ const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
                                    &cuda_kernels::extremes_list,
                                    &cuda_kernels::index_list,
                                    &cuda_kernels::interpolate_list,
+                                   &cuda_kernels::loss_bias_grad_list,
                                    &cuda_kernels::loss_list,
                                    &cuda_kernels::matmul_list,
                                    &cuda_kernels::norm_grad_list,
                                    &cuda_kernels::norm_list,
+                                   &cuda_kernels::order_list,
                                    &cuda_kernels::pad_list,
                                    &cuda_kernels::pool_list,
                                    &cuda_kernels::random_list,
+                                   &cuda_kernels::range_list,
+                                   &cuda_kernels::recurrent_list,
                                    &cuda_kernels::reduce_list,
                                    &cuda_kernels::softmax_list,
                                    &cuda_kernels::unary_list};

@@ -20,7 +20,8 @@ template <int dim> constexpr std::size_t shared_bytes() {
 // Sets the scores of hidden pairs to -inf in a warp's tile, which begins at query i0 and key j0.
 template <int columns> __device__ void hide(float (&s)[tiles][columns / 8][4], const Attention& a,
                                             const FlashPlace& at, int i0, int j0) {
-    if (a.mask.p == nullptr && j0 + columns <= a.key && !(a.causal && j0 + columns - 1 > i0)) return;
+    if (a.mask.p == nullptr && j0 + columns <= a.key && !(a.causal && j0 + columns - 1 > i0 + a.diagonal()))
+        return;
     MEZZO_UNROLL
     for (int i = 0; i < tiles; ++i) {
         MEZZO_UNROLL
@@ -145,7 +146,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             values.template fetch<dim, step>(to + step * pitch<dim>, j0);
             copy_async_commit();
         };
-        const int end = a.causal && at.first + rows < a.key ? at.first + rows : static_cast<int>(a.key);
+        const int end = static_cast<int>(a.keys_end(at.first, rows));
         const int i0 = at.first + warp_first;
         float result[tiles][dim / 8][4] = {};
         RowState state;

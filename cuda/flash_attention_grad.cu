@@ -1,7 +1,7 @@
 // The gradient of scaled_dot_product_attention on Tensor Cores, without atomics: one kernel walks over the
-// queries for each tile of keys (dk, dv), another over the keys for each tile of queries (dq). Both compute
-// the scores again. That takes 7 products per pair instead of the 5 of a single kernel in which many blocks
-// add to dq, but results are reproducible.
+// queries for each tile of keys (dk, dv), another over the keys for each tile of queries (dq), which comes
+// first and makes the statistics of the rows. Both compute the scores again. That takes 7 products per pair
+// instead of the 5 of a single kernel in which many blocks add to dq, but results are reproducible.
 //
 // Operations per (query, key) pair that is not skipped: 7 dim multiply-adds and two exponentials. Memory: g,
 // y, q, dq and 16 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 for
@@ -27,9 +27,37 @@ template <int dim> struct KeyTiles {
 
 struct Operands {
     HeadRows g, q, k, v;
-    const Statistics* statistics;
-    std::int64_t statistics_stride;
+    StatisticsSource<float> statistics;
 };
+
+// Makes the statistics of a warp's 32 rows from `first` on: to[i][half] is that of row 16 i + 8 half +
+// lane_row(). All are left for the gradients of the keys.
+template <class T, int dim> __device__ void make_statistics(const Attention& a, const FlashPlace& at,
+                                                            int first, const StatisticsSource<float>& from,
+                                                            Statistics (&to)[2][2]) {
+    constexpr int together = 8;  // rows whose values are on their way at a time
+    float own = 0;
+    for (int n = 0; n < 32; n += together) {
+        MEZZO_UNROLL
+        for (int r = 0; r < together; ++r) {
+            const float delta = from.delta(
+                first + n + r < a.query, at.b, at.h, first + n + r, dim,
+                [](const HeadRows& x, std::int64_t i) { return to_float(static_cast<const T*>(x.p)[i]); });
+            if (flash_lane() == n + r) own = delta;
+        }
+    }
+    const Statistics row = from.finish(a, at.bh, first + flash_lane(), own);
+    from.made[at.bh * from.stride + first + flash_lane()] = row;
+    MEZZO_UNROLL
+    for (int i = 0; i < 2; ++i) {
+        MEZZO_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            const int n = i * 16 + half * 8 + lane_row();
+            to[i][half] = {__shfl_sync(0xffffffffu, row.max, n), __shfl_sync(0xffffffffu, row.log_sum, n),
+                           __shfl_sync(0xffffffffu, row.delta, n)};
+        }
+    }
+}
 
 // Overwrites dp = g v^T by the gradient ds of the scores s, in a warp's tile that begins at query i0 and key
 // j0.
@@ -39,8 +67,8 @@ __device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[t
                                const Statistics (&rows)[tiles][2]) {
     const float scale = static_cast<float>(a.scale) * log2_e,
                 kept_scale = static_cast<float>(a.dropout.scale);
-    const bool whole =
-        a.mask.p == nullptr && j0 + groups * 8 <= a.key && !(a.causal && j0 + groups * 8 - 1 > i0);
+    const bool whole = a.mask.p == nullptr && j0 + groups * 8 <= a.key &&
+                       !(a.causal && j0 + groups * 8 - 1 > i0 + a.diagonal());
     MEZZO_UNROLL
     for (int i = 0; i < tiles; ++i) {
         MEZZO_UNROLL
@@ -88,23 +116,17 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             values.template fetch<dim, step>(to + step * pitch<dim>, j0);
             copy_async_commit();
         };
-        const int end = a.causal && at.first + rows < a.key ? at.first + rows : static_cast<int>(a.key);
+        const int end = static_cast<int>(a.keys_end(at.first, rows));
         const int i0 = at.first + warp_first;
         Statistics statistics[tiles][2];
         float result[tiles][dim / 8][4] = {}, factor[tiles][2];
         MEZZO_UNROLL
-        for (int i = 0; i < tiles; ++i) {
-            MEZZO_UNROLL
-            for (int half = 0; half < 2; ++half) {
-                factor[i][half] = static_cast<float>(a.scale);
-                statistics[i][half] =
-                    x.statistics[at.bh * x.statistics_stride + i0 + i * 16 + half * 8 + lane_row()];
-            }
-        }
+        for (int i = 0; i < tiles; ++i) factor[i][0] = factor[i][1] = static_cast<float>(a.scale);
         __syncthreads();  // all threads have read the tiles of the previous index
         queries.template fetch<dim, rows>(query_tile, at.first);
         gradients.template fetch<dim, rows>(gradient_tile, at.first);
         fetch(0, 0);
+        make_statistics<T, dim>(a, at, i0, x.statistics, statistics);  // while the tiles are on their way
         for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage ^= 1) {
             copy_async_wait<0>();
             __syncthreads();  // all threads see this stage, and none reads the other one any more
@@ -129,7 +151,7 @@ __device__ void transposed_gradient(float (&s)[tiles][groups][4], float (&dp)[ti
                                     const Statistics* columns) {
     const float scale = static_cast<float>(a.scale) * log2_e,
                 kept_scale = static_cast<float>(a.dropout.scale);
-    const bool whole = a.mask.p == nullptr && !(a.causal && j0 + tiles * 16 - 1 > i0);
+    const bool whole = a.mask.p == nullptr && !(a.causal && j0 + tiles * 16 - 1 > i0 + a.diagonal());
     MEZZO_UNROLL
     for (int i = 0; i < tiles; ++i) {
         MEZZO_UNROLL
@@ -176,10 +198,10 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             const int row = static_cast<int>(threadIdx.x);
             if (row < step)
                 copy_async(statistics + stage * step + row,
-                           x.statistics + at.bh * x.statistics_stride + i0 + row);
+                           x.statistics.made + at.bh * x.statistics.stride + i0 + row);
             copy_async_commit();
         };
-        const int begin = a.causal ? at.first : 0, end = static_cast<int>(a.query);
+        const int begin = static_cast<int>(a.first_query(at.first, step)), end = static_cast<int>(a.query);
         float key_result[tiles][dim / 8][4] = {}, value_result[tiles][dim / 8][4] = {}, factor[tiles][2];
         __syncthreads();  // all threads have read the tiles of the previous index
         if (begin < end) {
@@ -230,12 +252,11 @@ bool flash_attention_backward(const Attention& a, In in, Out out) {
     if (!flash_takes(a, in[1]) || out[0].dtype() != dtype) return false;
     for (int i = 0; i < 4; ++i)
         if (!flash_reads(in[std::size_t(i)], dtype)) return false;
+    if (in[4].dtype() != dtype) return false;
     const std::int64_t rows = statistics_rows(a.query);
     const Scratch scratch(out[0].device(), a.batch * a.heads * rows * std::int64_t(sizeof(Statistics)));
-    auto* statistics = scratch.as<Statistics>();
-    attention_statistics<float>(a, in[0], in[4], in[5], in[6], log2_e, statistics);
-    const Operands x{head_rows(in[0]), head_rows(in[1]), head_rows(in[2]),
-                     head_rows(in[3]), statistics,       rows};
+    const Operands x{head_rows(in[0]), head_rows(in[1]), head_rows(in[2]), head_rows(in[3]),
+                     statistics_source<float>(in, log2_e, scratch, rows)};
     dtype == float16 ? run_dim<float16_t>(a, x, out) : run_dim<bfloat16_t>(a, x, out);
     return true;
 }

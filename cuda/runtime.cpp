@@ -11,6 +11,7 @@
 #include "core/capture.h"
 #include "cuda/capture_owner.h"
 #include "cuda/copies.h"
+#include "cuda/device_id.h"
 #include "cuda/last_error.h"
 #include "mezzo/error.h"
 
@@ -100,7 +101,21 @@ Side side_stream() {
     return side;
 }
 
-thread_local int branch_device = -1;  // the device whose side stream takes this thread's work; -1: none
+thread_local int branch_device = -1;      // the device whose side stream takes this thread's work; -1: none
+thread_local bool communicating = false;  // the communication stream takes it
+
+// Made when it is first asked for, as are those of the other kinds.
+cudaStream_t communication_stream() {
+    static std::mutex mutex;
+    static auto& streams = *new std::vector<cudaStream_t>(static_cast<std::size_t>(device_count()));
+    cudaStream_t& found = streams.at(static_cast<std::size_t>(current_device()));
+    const std::lock_guard lock(mutex);
+    if (found != nullptr) return found;
+    int least = 0, greatest = 0;
+    ok(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    ok(cudaStreamCreateWithPriority(&found, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+    return found;
+}
 
 cudaStream_t stream() { return static_cast<cudaStream_t>(current_stream()); }
 
@@ -146,6 +161,12 @@ DeviceInfo device_info(int device) {
     info.total_memory = properties.totalGlobalMem;
     info.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     return info;
+}
+
+std::string device_id(int device) {
+    cudaDeviceProp properties{};
+    ok(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    return {properties.uuid.bytes, sizeof properties.uuid.bytes};
 }
 
 int driver_version() {
@@ -218,7 +239,13 @@ void synchronize() {
     sync_count.fetch_add(1, std::memory_order_relaxed);
 }
 
-void* current_stream() { return current_branch() == 0 ? main_stream() : side_stream().stream; }
+void* current_stream() {
+    if (communicating) return communication_stream();
+    return current_branch() == 0 ? main_stream() : side_stream().stream;
+}
+
+OnCommunicationStream::OnCommunicationStream() noexcept { communicating = true; }
+OnCommunicationStream::~OnCommunicationStream() { communicating = false; }
 
 int current_branch() { return branch_device >= 0 && branch_device == current_device() ? 1 : 0; }
 
@@ -303,6 +330,7 @@ namespace {
 
 cudaStream_t stream_of(StreamKind kind) {
     if (kind == StreamKind::compute) return stream();
+    if (kind == StreamKind::communication) return communication_stream();
     static std::mutex mutex;
     static auto& streams = *new std::vector<cudaStream_t>(static_cast<std::size_t>(device_count()));
     cudaStream_t& found = streams.at(static_cast<std::size_t>(current_device()));
@@ -364,7 +392,7 @@ HostCopies host_copies() {
         .pinned = pinned_copies.now(), .pageable = pageable_copies.now(), .to_host = copies_to_host.now()};
 }
 
-Marker::Marker() {
+Marker::Marker(Use use) : use_(use) {
     cudaEvent_t event = nullptr;
     ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     event_ = event;
@@ -372,13 +400,17 @@ Marker::Marker() {
 
 Marker::~Marker() { ignore(cudaEventDestroy(event_of(event_))); }
 
+void Marker::refuse(const char* call, const char* what) const {
+    if (use_ == Use::beside_graphs) refuse_in_capture(call, what);
+}
+
 void Marker::record(StreamKind kind) {
-    refuse_in_capture("cuda: record", "mark a point for copies");
+    refuse("cuda: record", "mark a point for copies");
     ok(cudaEventRecord(event_of(event_), stream_of(kind)), "cudaEventRecord");
 }
 
 void Marker::hold(StreamKind kind) const {
-    refuse_in_capture("cuda: hold", "wait for copies");
+    refuse("cuda: hold", "wait for copies");
     ok(cudaStreamWaitEvent(stream_of(kind), event_of(event_), 0), "cudaStreamWaitEvent");
 }
 

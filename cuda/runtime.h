@@ -93,8 +93,19 @@ private:
 void* pinned_malloc(std::size_t bytes);
 void pinned_free(void* memory) noexcept;  // no copy may still read it
 
-// Streams of the current device: current_stream(), and that of copy_beside().
-enum class StreamKind { compute, copy };
+// Streams of the current device: current_stream(), that of copy_beside(), and that on which processes exchange
+// memory.
+enum class StreamKind { compute, copy, communication };
+
+// In its scope the calling thread's launches, fills and copies on the device go to the communication stream.
+// It has a higher priority than the others, because other processes wait for what it does. Scopes do not nest.
+class OnCommunicationStream {
+public:
+    OnCommunicationStream() noexcept;
+    ~OnCommunicationStream();
+    OnCommunicationStream(const OnCommunicationStream&) = delete;
+    OnCommunicationStream& operator=(const OnCommunicationStream&) = delete;
+};
 
 // Queues a copy on the copy stream. The host memory is pinned, and must stay as it is until a marker after
 // the copy has passed.
@@ -103,7 +114,9 @@ void copy_beside(void* to, const void* pinned, std::size_t bytes);
 // A point on a stream, for ordering, not for timing.
 class Marker {
 public:
-    Marker();
+    // Whether record() and hold() may become part of a captured graph. They may not on the copy stream.
+    enum class Use { beside_graphs, in_graphs };
+    explicit Marker(Use use = Use::beside_graphs);
     ~Marker();
     Marker(const Marker&) = delete;
     Marker& operator=(const Marker&) = delete;
@@ -116,6 +129,9 @@ public:
     void wait() const;
 
 private:
+    void refuse(const char* call, const char* what) const;
+
+    const Use use_;
     void* event_ = nullptr;
 };
 

@@ -1,5 +1,5 @@
 // Trains a BERT-style text classifier in float32, bfloat16 or float16: from published weights, from scratch,
-// or after pre-training on masked tokens. samples/bert holds its parts.
+// or after pre-training on masked tokens; under mezzo-run on several ranks. samples/bert holds its parts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include "bert/pretrain.h"
 #include "bert/trainer.h"
 #include "program.h"
+#include "training/ranks.h"
 
 namespace mz = mezzo;
 using namespace bert;
@@ -46,28 +47,36 @@ void print_header(const Options& options, const Setup& setup, const Classifier& 
                c.num_hidden_layers, c.hidden_size, c.num_attention_heads, double(parameters) * 1e-6,
                setup.tokenizer.size(), options.precision, options.batch, options.accumulate, options.seed,
                mz::hardware_name(options.device));
+    if (setup.group.size() > 1) fmt::print("{} ranks share each batch\n", setup.group.size());
 }
 
-void run(const Options& options) {
-    mz::manual_seed(options.seed);
-    Setup setup = make_setup(options);
+// The exit code.
+int run(Options& options) {
+    const mz::distributed::Group group = training::join_ranks(options.threads);
+    if (!options.device_given) options.device = group.device();
+    options.progress = options.progress && group.leader();
+    mz::distributed::manual_seed(group, options.seed);
+    Setup setup = make_setup(options, group);
     const Samples train = tokenize(setup.corpora.train, setup.tokenizer, options.max_length),
                   validation = tokenize(setup.corpora.validation, setup.tokenizer, options.max_length);
     Classifier model(setup.config, {.pooler = options.pooler});
     model.to(options.device);
     take_weights(options, setup, model);
-    const std::int64_t first_stage = stage_to_resume(options, setup.settings);
+    const std::int64_t first_stage = stage_to_resume(options, group, setup.settings);
     print_header(options, setup, model);
     if (options.pretrain_epochs > 0 && first_stage == 0) {
         mz::nn::BertForMaskedLM language_model(setup.config);
         language_model.to(options.device);
         if (!setup.weights.empty()) mz::io::load_weights(language_model.bert, model.bert.state_dict());
-        pretrain(options, setup, train, language_model);
+        if (!pretrain(options, setup, train, language_model)) return training::exit_code_when_stopped();
         take_encoder(language_model, model);
     }
-    if (options.epochs > 0) finetune(options, setup, train, validation, model);
+    if (options.epochs > 0 && !finetune(options, setup, train, validation, model))
+        return training::exit_code_when_stopped();
+    if (!group.leader()) return 0;
     if (!options.save.empty()) save_model(options.save, setup, model);
     if (!options.predict.empty()) predict_file(options, setup, model);
+    return 0;
 }
 
 }  // namespace
@@ -76,7 +85,6 @@ int main(int argc, char** argv) {
     return program::run("bert_classifier", [&] {
         Options options;
         const int code = parse_options(argc, argv, options);
-        if (code < 0) run(options);
-        return std::max(code, 0);
+        return code < 0 ? run(options) : code;
     });
 }

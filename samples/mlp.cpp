@@ -1,6 +1,7 @@
 // Trains one MLP on random data in three precisions: in float32, under bfloat16 autocast, and under float16
 // autocast with and without a gradient scaler. Prints what each costs. The default size takes seconds on two
-// CPU cores; --preset recipe is the size of PyTorch's AMP recipe.
+// CPU cores; --preset recipe is the size of PyTorch's AMP recipe. Under mezzo-run each rank takes its part of every
+// batch.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "program.h"
+#include "training/ranks.h"
 
 namespace mz = mezzo;
 
@@ -27,8 +29,6 @@ struct Mode {
     const char* name;
     mz::Dtype dtype;  // of products; float32: no autocast
     bool scaler = false;
-
-    bool autocast() const { return dtype != mz::float32; }
 };
 
 struct Result {
@@ -56,27 +56,29 @@ void check_dtypes(const Mode& mode, const mz::Tensor& output, const mz::Tensor& 
 }
 
 // Trains a new model, the same for every mode, on the given batches.
-Result train(const Settings& s, const Mode& mode, const std::vector<mz::data::Batch>& data,
-             std::int64_t epochs) {
+Result train(const Settings& s, const mz::distributed::Group& group, const Mode& mode,
+             const std::vector<mz::data::Batch>& data, std::int64_t epochs) {
     mz::manual_seed(s.seed);
     mz::nn::Sequential net = make_model(s);
     net.to(s.device);
+    mz::distributed::DataParallel parallel(net, group);
     mz::optim::SGD optimizer(net.parameters(), {.lr = s.lr});
     mz::amp::GradScaler scaler({.enabled = mode.scaler});
 
     mz::empty_cache(s.device);
     mz::reset_peak(s.device);
     mz::synchronize(s.device);
+    group.barrier();
     const auto start = std::chrono::steady_clock::now();
     mz::Tensor loss;
     for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
-        for (const auto& [x, y] : data) {
+        for (const mz::data::Batch& batch : data) {
             {
-                mz::amp::Autocast scope(
-                    {.dtype = mode.autocast() ? mode.dtype : mz::float16, .enabled = mode.autocast()});
-                const mz::Tensor output = net(x);
-                loss = mz::mse_loss(output, y);
+                mz::amp::Autocast scope({.dtype = mode.dtype});  // off in float32
+                const mz::Tensor output = net(batch.x);
+                loss = mz::mse_loss(output, batch.y);
                 check_dtypes(mode, output, loss);
+                loss = training::weighted(loss, batch.weight);
             }
             scaler.scale(loss).backward();
             scaler.step(optimizer);
@@ -88,25 +90,33 @@ Result train(const Settings& s, const Mode& mode, const std::vector<mz::data::Ba
     Result result;
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     result.peak_bytes = mz::memory_stats(s.device).max_allocated;
-    result.loss = loss.item<double>();
+    result.loss = group.mean(loss.detach()).item<double>();
     result.steps = epochs * static_cast<std::int64_t>(data.size());
     result.skipped = optimizer.skipped_steps();
     return result;
 }
 
-std::vector<mz::data::Batch> make_data(const Settings& s) {
+// All ranks draw the same batches, and each keeps its rows of them.
+std::vector<mz::data::Batch> make_data(const Settings& s, const mz::distributed::Group& group) {
     mz::manual_seed(s.seed + 1);
+    const mz::data::ShardRows mine = group.shard().slice(s.batch);
+    const auto rows = [&] {
+        const mz::Tensor all = mz::randn({s.batch, s.width}, {.device = s.device});
+        return group.size() == 1 ? all : all.slice(0, mine.first, mine.first + mine.count).clone();
+    };
     std::vector<mz::data::Batch> data;
-    for (std::int64_t i = 0; i < s.batches; ++i)
-        data.push_back({mz::randn({s.batch, s.width}, {.device = s.device}),
-                        mz::randn({s.batch, s.width}, {.device = s.device})});
+    for (std::int64_t i = 0; i < s.batches; ++i) {
+        const mz::Tensor x = rows(), y = rows();
+        data.push_back({x, y, mine.weight});
+    }
     return data;
 }
 
-void run(const Settings& s) {
+void run(const Settings& s, const mz::distributed::Group& group) {
     fmt::print(
         "{} x Linear({}, {}) with ReLU between, batch {}, {} batches, {} epochs, SGD lr {:g}, seed {}\n",
         s.layers, s.width, s.width, s.batch, s.batches, s.epochs, s.lr, s.seed);
+    if (group.size() > 1) fmt::print("{} ranks share each batch\n", group.size());
     fmt::print("{}\n\n", mz::hardware_name(s.device));
 
     const Mode modes[] = {{"float32", mz::float32},
@@ -114,15 +124,15 @@ void run(const Settings& s) {
                           {"float16 autocast", mz::float16},
                           {"float16 autocast + scaler", mz::float16, true}};
 
-    const auto data = make_data(s);
+    const auto data = make_data(s, group);
     // One step of each kind before any is timed: threads start, GEMM libraries load.
-    for (const Mode& mode : modes) train(s, mode, {data[0]}, 1);
+    for (const Mode& mode : modes) train(s, group, mode, {data[0]}, 1);
 
     fmt::print("{:<27} {:>9} {:>10} {:>10} {:>11} {:>8} {:>7}\n", "precision", "total s", "ms / step",
                "peak MB", "final loss", "skipped", "ratio");
     double baseline = 0;
     for (const Mode& mode : modes) {
-        const Result r = train(s, mode, data, s.epochs);
+        const Result r = train(s, group, mode, data, s.epochs);
         if (baseline == 0) baseline = r.seconds;
         fmt::print("{:<27} {:>9.3f} {:>10.3f} {:>10.1f} {:>11.6f} {:>8} {:>7.2f}\n", mode.name, r.seconds,
                    1e3 * r.seconds / double(r.steps), double(r.peak_bytes) / 1e6, r.loss, r.skipped,
@@ -140,7 +150,7 @@ int parse_and_run(int argc, char** argv) {
     app.option_defaults()->always_capture_default();
     app.add_option("--preset", preset, "small; recipe: batch 512, width 4096, 50 batches, 3 epochs")
         ->check(CLI::IsMember({"small", "recipe"}));
-    app.add_option("--batch", s.batch, "samples per batch")->transform(program::positive());
+    app.add_option("--batch", s.batch, "samples per batch, over all ranks")->transform(program::positive());
     app.add_option("--width", s.width, "features of input, hidden layers and output")
         ->transform(program::positive());
     app.add_option("--layers", s.layers, "linear layers")->transform(program::positive());
@@ -156,9 +166,10 @@ int parse_and_run(int argc, char** argv) {
         if (app.count("--width") == 0) s.width = 4096;
         if (app.count("--batches") == 0) s.batches = 50;
     }
-    s.device = device.empty() ? mz::best_device() : mz::parse_device(device.c_str());
-    mz::set_num_threads(threads);
-    run(s);
+    if (!device.empty()) s.device = mz::parse_device(device.c_str());
+    const mz::distributed::Group group = training::join_ranks(app.count("--threads") > 0 ? threads : 0);
+    if (device.empty()) s.device = group.device();
+    run(s, group);
     return 0;
 }
 

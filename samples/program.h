@@ -123,6 +123,12 @@ template <class Body> int run(const char* name, const Body& body) {
     }
     errno = 0;
     if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
+    if (errno ==
+        0) {  // an earlier write failed, and its reason is gone: another one is likely to meet the same
+        std::clearerr(stdout);
+        std::fputc('\n', stdout);
+        std::fflush(stdout);
+    }
     const std::string reason = errno == 0 ? "" : std::string(": ") + std::strerror(errno);
     tell(fmt::format("{}: standard output cannot be written{}\n", name, reason));
     return code == 0 ? 1 : code;

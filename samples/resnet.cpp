@@ -1,5 +1,5 @@
 // Trains a ResNet on CIFAR-10, on folders of images or on Fashion-MNIST, in float32, with mezzo's mixed
-// precision or with a preset O0 to O3. samples/resnet holds its parts.
+// precision or with a preset O0 to O3; under mezzo-run on several ranks. samples/resnet holds its parts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "resnet/images.h"
 #include "resnet/trainer.h"
 #include "training/places.h"
+#include "training/ranks.h"
 
 namespace mz = mezzo;
 using namespace resnet;
@@ -34,7 +35,8 @@ void load_weights(const Options& o, mz::nn::ResNet& model) {
     if (report.loaded.empty()) throw std::runtime_error(o.weights + ": holds no weights of this model");
 }
 
-void print_header(const Options& o, const Images& images, const mz::nn::ResNet& model) {
+void print_header(const Options& o, const mz::distributed::Group& group, const Images& images,
+                  const mz::nn::ResNet& model) {
     std::int64_t parameters = 0;
     for (const mz::Tensor& p : model.parameters()) parameters += p.numel();
     fmt::print("{} on {}: {} images of {} x {}, {} for tests, {} classes\n", o.model, images.name,
@@ -42,6 +44,7 @@ void print_header(const Options& o, const Images& images, const mz::nn::ResNet& 
                images.format.classes.size());
     fmt::print("{:.2f} M parameters, {}, batch {}, seed {}\n{}\n", double(parameters) * 1e-6, o.arithmetic(),
                o.batch, o.seed, mz::hardware_name(o.device));
+    if (group.size() > 1) fmt::print("{} ranks share each batch\n", group.size());
     std::fflush(stdout);
 }
 
@@ -71,9 +74,13 @@ void save(const Options& o, const ImageFormat& format, const mz::nn::ResNet& mod
     mz::io::save_safetensors(o.save, model.state_dict(), metadata);
 }
 
-void run(Options o) {
-    mz::manual_seed(o.seed);
-    check_places(o);
+// The exit code.
+int run(Options o) {
+    const mz::distributed::Group group = training::join_ranks(o.threads);
+    if (!o.device_given) o.device = group.device();
+    o.progress = o.progress && group.leader();
+    mz::distributed::manual_seed(group, o.seed);
+    if (group.leader()) check_places(o);
     const mz::io::Metadata stored = stored_metadata(o);
     take_stored(o, stored);
     ImageFormat format = format_of(stored);
@@ -81,19 +88,23 @@ void run(Options o) {
         throw std::runtime_error("--weights: " + o.weights + " has no names of classes; pass --data");
     std::optional<Images> images;
     if (o.epochs > 0 || format.classes.empty()) {
-        images = load_images(o);
+        images = load_images(o, group.shard());
         format = images->format;
     }
     check_readable(o, format);
     mz::nn::ResNet model(config_of(o, format));
     if (!o.weights.empty()) load_weights(o, model);
     model.to(o.device);
+    if (o.sync_bn) mz::distributed::convert_sync_batchnorm(model, group);
     if (o.epochs > 0) {
-        print_header(o, *images, model);
-        train(o, settings_of(o, *images, model), *images, model);
+        print_header(o, group, *images, model);
+        if (!train(o, group, settings_of(o, *images, model), *images, model))
+            return training::exit_code_when_stopped();
     }
+    if (!group.leader()) return 0;
     if (!o.save.empty()) save(o, format, model);
     predict(o, format, model);
+    return 0;
 }
 
 }  // namespace
@@ -102,7 +113,6 @@ int main(int argc, char** argv) {
     return program::run("resnet", [&] {
         Options options;
         const int code = parse_options(argc, argv, options);
-        if (code < 0) run(options);
-        return std::max(code, 0);
+        return code < 0 ? run(options) : code;
     });
 }

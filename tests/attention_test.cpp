@@ -336,3 +336,32 @@ TEST_CASE("attention refuses what does not fit", "[ops][attention]") {
     check_message(message([&] { attention(x, x, x, {.scale = -2}); }, ErrorKind::value), "-2");
     check_message(message([&] { attention(x, x, x, {.scale = NAN}); }, ErrorKind::value), "nan");
 }
+
+TEST_CASE("causal attention: the last queries of a prompt see all keys", "[ops][attention]") {
+    Isas isas;
+    for (const Dtype dtype : {float32, float64, float16, bfloat16}) {
+        for (const std::int64_t dim : {8, 64}) {
+            const Sizes s{2, 2, 70, 70, dim};
+            const Shape shape{s.batch, s.heads, s.key, dim};
+            const Tensor q = random_tensor(shape, 1, dtype), k = random_tensor(shape, 2, dtype),
+                         v = random_tensor(shape, 3, dtype);
+            isas.each([&] {
+                const Tensor whole = scaled_dot_product_attention(q, k, v, {.causal = true});
+                for (const std::int64_t first : {1, 33, 69}) {
+                    CAPTURE(name(dtype), dim, first);
+                    const Tensor rest =
+                        scaled_dot_product_attention(q.slice(2, first, 70), k, v, {.causal = true});
+                    const double allowed = is_16bit(dtype) ? 0.02 : 1e-5;
+                    CHECK(all_close(rest, whole.slice(2, first, 70), allowed, allowed));
+                }
+            });
+        }
+    }
+    // With fewer keys than queries the first queries see none: their results are 0, and no gradient comes from them.
+    const Tensor q = random_tensor({1, 1, 5, 8}, 4), k = random_tensor({1, 1, 3, 8}, 5).set_requires_grad();
+    const Tensor y = scaled_dot_product_attention(q, k, k, {.causal = true});
+    CHECK(doubles(y[{0, 0, Slice(0, 2)}]) == std::vector<double>(16, 0));
+    CHECK(all_close(y[{0, 0, 2}], k[{0, 0, 0}], 1e-6, 1e-6));
+    y[{0, 0, Slice(0, 2)}].sum().backward();
+    CHECK(all_close(k.grad(), zeros_like(k), 0, 0));
+}

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from sample_texts import write_texts
 
 PROGRAM = sys.argv[1]
 SIZES = ["--layers", "1", "--hidden", "32", "--heads", "2", "--max-length", "16", "--vocab-size", "300", "--threads", "1"]
@@ -29,23 +30,6 @@ def run(*arguments, expect=0):
     check(result.returncode == expect, f"{' '.join(map(str, arguments))}: exit code {result.returncode}, not {expect}\n"
                                        f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
     return result
-
-
-def write_texts(folder):
-    """Texts whose label says whether they contain one of three words."""
-    generator = random.Random(7)
-    neutral, bad = "the a some green tall quiet river stone cloud walks sings waits today".split(), "awful nasty horrid".split()
-    for split, count in (("train", 320), ("val", 96)):
-        texts, labels = [], []
-        for _ in range(count):
-            words, label = [generator.choice(neutral) for _ in range(generator.randint(3, 10))], generator.randint(0, 1)
-            if label:
-                words[generator.randrange(len(words))] = generator.choice(bad)
-            texts.append(" ".join(words))
-            labels.append(str(label))
-        (folder / f"{split}_text.txt").write_text("\n".join(texts) + "\n")
-        (folder / f"{split}_labels.txt").write_text("\n".join(labels) + "\n")
-    (folder / "mapping.txt").write_text("0\tfine\n1\trude\n")
 
 
 def last_f1(output):
@@ -146,7 +130,7 @@ def refuses_other_settings(training, folder, out):
     check(message.count(", now ") == 2 and "--heads: 2, now 4" in message and "--clip: 1, now 2" in message, message)
     other = out / "other texts"
     other.mkdir()
-    write_texts(other)
+    write_texts(other, 320, 96)
     texts = (other / "train_text.txt").read_text()
     (other / "train_text.txt").write_text(texts.replace("quiet", "queit", 1))
     message = run(*[other if a == folder else a for a in resume], expect=1).stderr
@@ -224,7 +208,7 @@ def explains_errors(folder, out):
     fails("damaged.ckpt", *data, "--checkpoint", out / "damaged.ckpt", "--resume")
     bad = out / "labels"
     bad.mkdir()
-    write_texts(bad)
+    write_texts(bad, 320, 96)
     (bad / "train_labels.txt").write_text("0\n1\n")
     fails("train_labels.txt has 2", "--data", bad, *SIZES)
     (bad / "train_labels.txt").write_text("0\nmaybe\n" + "1\n" * 318)
@@ -236,7 +220,7 @@ def main():
         folder, out = pathlib.Path(name) / "data", pathlib.Path(name) / "out"
         folder.mkdir()
         out.mkdir()
-        write_texts(folder)
+        write_texts(folder, 320, 96)
         # Which kernels multiply is timed anew in every process that finds no cache; other kernels, other last bits.
         os.environ["MEZZO_CACHE"] = str(pathlib.Path(name) / "cache")
         for part in (fails_early, learns, accumulates, pretrains, survives_kills, explains_errors):

@@ -122,9 +122,9 @@ TEST_CASE("captured attention: three projections launch what one does", "[cuda][
     };
     launches_of(true);  // the first product of a shape may be checked
     const auto [forward, both, adding] = launches_of(true);
-    CHECK(forward == 3);  // conversion, product, attention
-    CHECK(both == 3 + 3 + 2 + 1);
-    CHECK(adding == both + 3);  // the biases' gradients; the weights' are added to by the product
+    CHECK(forward == 3);           // conversion, product, attention
+    CHECK(both == 3 + 2 + 2 + 1);  // backward: attention, products, biases
+    CHECK(adding == both + 3);     // the biases' gradients; the weights' are added to by the product
     const auto [forward_apart, both_apart, adding_apart] = launches_of(false);
     CHECK(adding_apart == both_apart + 3);
     CHECK(forward_apart == forward + 2);

@@ -227,3 +227,54 @@ TEST_CASE("checkpoint: two writers of one path take turns", "[io]") {
     CHECK(read.to_vector<std::int64_t>() == std::vector<std::int64_t>(5000, read.data<std::int64_t>()[0]));
     CHECK(folder.listing() == "run ");
 }
+
+TEST_CASE("checkpoint: position and random states of all ranks", "[io]") {
+    const Folder folder;
+    const std::string path = folder.file("ranks");
+    const auto equal = [](const RandomState& a, const RandomState& b) {
+        return a.seed == b.seed && a.offset == b.offset;
+    };
+    const std::vector<RandomState> states{{~std::uint64_t{0}, 5}, {0, std::uint64_t{1} << 63}, {1, 900}};
+    io::save_checkpoint(path, {.extra = {{"step", scalar(3, {.dtype = int64})}},
+                               .random = states[0],
+                               .position = {.epoch = 7, .samples = 123},
+                               .random_states = states});
+    const io::Checkpoint saved = io::load_checkpoint(path);
+    CHECK(saved.position == data::LoaderPosition{7, 123});
+    REQUIRE(saved.extra.size() == 1);  // what is mezzo's own is not among what the user has put there
+    CHECK(saved.extra[0].first == "step");
+    CHECK(equal(saved.random, states[0]));
+    for (int rank = 0; rank < 3; ++rank) CHECK(equal(saved.random_of({rank, 3}), states[std::size_t(rank)]));
+    // Other numbers of ranks: keys of their own, beyond all that has been drawn.
+    for (const int size : {1, 2, 4})
+        for (int rank = 0; rank < size; ++rank)
+            CHECK(equal(saved.random_of({rank, size}),
+                        {states[0].seed + std::uint64_t(rank), std::uint64_t{1} << 63}));
+    CHECK_THROWS_WITH(saved.random_of({2, 2}), Contains("Shard: rank 2 of 2"));
+
+    io::save_checkpoint(path, {.random = {4, 5}});
+    const io::Checkpoint alone = io::load_checkpoint(path);
+    CHECK(alone.position == data::LoaderPosition{});
+    CHECK(alone.random_states.empty());
+    CHECK(equal(alone.random_of({0, 1}), {4, 5}));
+    CHECK(equal(alone.random_of({1, 2}), {5, 5}));
+    CHECK(io::SafeTensors(path).infos().size() == 1);  // as it was before there were ranks
+}
+
+TEST_CASE("checkpoint: entries of mezzo's own that are not what they must be", "[io]") {
+    const Folder folder;
+    const std::string path = folder.file("ranks");
+    CHECK_THROWS_WITH(io::save_checkpoint(path, {.extra = {{"mezzo.step", scalar(3)}}}),
+                      Contains("names that begin with \"mezzo.\" are mezzo's"));
+    const auto reading = [&](const std::string& name, const Tensor& value) {
+        io::save_safetensors(path, {{"random", zeros({2}, {.dtype = int64})}, {name, value}},
+                             {{"mezzo.checkpoint", "1"}});
+        static_cast<void>(io::load_checkpoint(path));
+    };
+    CHECK_THROWS_WITH(reading("extra.mezzo.position", arange(3)), Contains("int64 [3], not int64 [2]"));
+    CHECK_THROWS_WITH(reading("extra.mezzo.position", arange(2) - 1), Contains("is negative"));
+    CHECK_THROWS_WITH(reading("extra.mezzo.random_states", arange(2)), Contains("not int64 [ranks, 2]"));
+    CHECK_THROWS_WITH(reading("extra.mezzo.random_states", zeros({0, 2}, {.dtype = int64})),
+                      Contains("not int64 [ranks, 2]"));
+    CHECK_THROWS_WITH(reading("extra.mezzo.random_states", zeros({2, 2})), Contains("is float32 [2, 2]"));
+}

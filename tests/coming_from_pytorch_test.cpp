@@ -148,3 +148,16 @@ TEST_CASE("coming from PyTorch: start values", "[recipes]") {
     CHECK(mz::norm(fc.weight).item<double>() == Approx(0.02 * std::sqrt(320.0)).epsilon(0.2));
     CHECK(mz::norm(fc.bias).item<double>() == 0);
 }
+
+TEST_CASE("coming from PyTorch: recurrent layers", "[recipes]") {
+    const mz::Tensor x = mz::randn({2, 7, 16}), more = mz::randn({2, 4, 16});
+    // begin
+    nn::LSTM lstm(16, 32, {.num_layers = 2, .batch_first = true, .dropout = 0.2, .bidirectional = true});
+    const mz::Tensor lengths = mz::Tensor::from(std::vector<std::int64_t>{7, 3}, {2});
+    const auto [output, h_n, c_n] = lstm(x, {}, lengths);  // x [2, 7, 16], states of zeros
+    const nn::LSTMResult next = lstm(more, {h_n, c_n});    // goes on from there
+    // end
+    CHECK(output.shape() == mz::Shape{2, 7, 64});
+    CHECK(output[1].slice(0, 3, 7).abs().max().item<float>() == 0);
+    CHECK(next.c_n.shape() == mz::Shape{4, 2, 32});
+}

@@ -1,9 +1,10 @@
-// activation_grad on CUDA against the CPU's two passes: vectors and single elements, several parts, odd
+// activation_grad on CUDA against the CPU's two passes, and the same for mse_loss: vectors and single elements, several parts, odd
 // addresses.
 #include <catch2/catch.hpp>
 #include <limits>
 
 #include "cuda/runtime.h"
+#include "mezzo/mezzo.h"
 #include "tests/kernels.h"
 #include "tests/support.h"
 
@@ -90,4 +91,74 @@ TEST_CASE("cuda: column sums are one launch, whatever the shape", "[cuda]") {
                     CHECK(test::doubles(sums) == want);
                 }
             }
+}
+
+namespace {
+
+// The gradient of mse_loss and its column sums in one launch, against the gradient alone.
+void compare_loss(const Shape& shape, Dtype dtype, Dtype target_dtype, Reduction reduction) {
+    const Device device(DeviceType::cuda);
+    const Dtype wide = dtype == float64 ? float64 : float32;
+    const Tensor x = values(shape, dtype, 5).to(device), t = values(shape, target_dtype, 6).to(device);
+    const Tensor g = full({}, 3.25, {.dtype = wide, .device = device});
+    const Tensor expected = full(shape, 77, {.dtype = dtype, .device = device});
+    const Tensor of_loss[] = {g, x, t}, in[] = {x, t, g};
+    test::cuda_kernel<kernels::MseLossGrad>(of_loss, {.reduction = reduction}, Out(&expected, 1));
+    const Tensors out{full(shape, 77, {.dtype = dtype, .device = device}),
+                      full({shape[1]}, 77, {.dtype = wide, .device = device})};
+    const std::uint64_t before = cuda::counters().launches;
+    test::cuda_kernel<kernels::MseLossBiasGrad>(in, {.reduction = reduction}, out);
+    CHECK(cuda::counters().launches == before + (shape[1] > 0));
+    CHECK(test::doubles(out[0]) == test::doubles(expected));
+    const std::vector<double> gradient = test::doubles(expected), sums = test::doubles(out[1]);
+    const std::size_t columns = sums.size();
+    std::vector<double> want(columns);
+    for (std::size_t i = 0; i < gradient.size(); ++i) want[i % columns] += gradient[i];
+    CHECK(test::difference(sums, want, {1e-5, 1e-4}) == "");
+}
+
+// The gradients of a layer below mse_loss on each device, and how many launches CUDA's backward took.
+Tensors layer_gradients(Device device, Dtype dtype, std::uint64_t* launches = nullptr) {
+    manual_seed(4);
+    nn::Linear layer(16, 24);
+    layer.to(device);
+    const Tensor x = values({2, 9, 16}, float32, 7).to(device), t = values({2, 9, 24}, float32, 8).to(device);
+    Tensor loss;
+    {
+        const Dtype low = is_16bit(dtype) ? dtype : float16;
+        const amp::Autocast scope({.device = device.type(), .dtype = low, .enabled = is_16bit(dtype)});
+        loss = mse_loss(layer(x), t);
+    }
+    const std::uint64_t before = cuda::counters().launches;
+    loss.backward();
+    if (launches) *launches = cuda::counters().launches - before;
+    return {layer.weight.grad(), layer.bias.grad()};
+}
+
+}  // namespace
+
+TEST_CASE("cuda: gradient of mse_loss and its column sums", "[cuda]") {
+    if (cuda_device_count() == 0) return;
+    for (Dtype dtype : {float32, float16, bfloat16, float64})
+        for (const Shape& shape :
+             {Shape{5, 8}, Shape{600, 272}, Shape{301, 21}, Shape{1, 1}, Shape{0, 8}, Shape{3, 0}}) {
+            CAPTURE(name(dtype), shape[0], shape[1]);
+            compare_loss(shape, dtype, dtype, Reduction::mean);
+            compare_loss(shape, dtype, is_16bit(dtype) ? float32 : dtype, Reduction::sum);
+        }
+}
+
+TEST_CASE("cuda: a linear layer below mse_loss gets its bias's gradient from the loss", "[cuda]") {
+    if (cuda_device_count() == 0) return;
+    for (Dtype dtype : {float32, float16, bfloat16}) {
+        CAPTURE(name(dtype));
+        std::uint64_t launches = 0;
+        layer_gradients(Device(DeviceType::cuda), dtype);  // the first use proves the kernel
+        const Tensors got = layer_gradients(Device(DeviceType::cuda), dtype, &launches),
+                      expected = layer_gradients(cpu_device, dtype);
+        CHECK(launches == 2);  // the loss's gradient with the bias's, and the weight's product
+        for (std::size_t i = 0; i < got.size(); ++i)
+            CHECK(test::difference(test::doubles(got[i]), test::doubles(expected[i]),
+                                   test::tolerance(dtype)) == "");
+    }
 }

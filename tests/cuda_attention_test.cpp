@@ -50,7 +50,7 @@ struct Case {
     Shape queries() const { return {batch, query, heads, dim}; }
     Shape keys() const { return {batch, key, heads, dim}; }
     bool sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
-        if (causal && j > i) return false;
+        if (causal && j > i + key - query) return false;
         if (look == Look::padding) return b == 0 || j < (key + 1) / 2;
         return look == Look::none || (i % 4 != 3 && (3 * i + 5 * j + h) % 7 != 0);
     }

@@ -154,7 +154,7 @@ const Documented devices_and_gradients[] = {
              {}, [](autograd::Context&, const Tensors&) { return Tensors{Tensor()}; },
              [](autograd::Context&, const Tensors& g) { return g; }, {leaf({2})});
      }},
-    {"Autocast: float32", ErrorKind::dtype, [] { const amp::Autocast scope({.dtype = float32}); }},
+    {"Autocast: float64", ErrorKind::dtype, [] { const amp::Autocast scope({.dtype = float64}); }},
     {"initialize(): an unknown level", ErrorKind::value,
      [] {
          nn::Linear layer(2, 2);
@@ -199,12 +199,12 @@ const Documented modules_and_data[] = {
     {"MultiheadAttention: a mask of another shape", ErrorKind::shape,
      [] {
          const Tensor x = f({1, 2, 4});
-         use(nn::MultiheadAttention(4, 2)(x, x, x, {.attn_mask = f({3, 3})}));
+         use(nn::MultiheadAttention(4, 2)(x, x, x, {.mask = f({3, 3})}));
      }},
     {"MultiheadAttention: a floating padding mask", ErrorKind::dtype,
      [] {
          const Tensor x = f({1, 2, 4});
-         use(nn::MultiheadAttention(4, 2)(x, x, x, {.key_padding_mask = f({1, 2})}));
+         use(nn::MultiheadAttention(4, 2)(x, x, x, {.key_mask = f({1, 2})}));
      }},
     {"Bert: too long", ErrorKind::value,
      [] {

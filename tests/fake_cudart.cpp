@@ -79,6 +79,13 @@ cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) { return answ
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     return give("cudaStreamCreateWithFlags", stream);
 }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    *least = *greatest = 0;
+    return answer("cudaDeviceGetStreamPriorityRange");
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+    return give("cudaStreamCreateWithPriority", stream);
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return answer("cudaStreamSynchronize"); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return answer("cudaStreamWaitEvent"); }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {

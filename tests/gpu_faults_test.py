@@ -15,9 +15,9 @@ import time
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+from checks import check, finish, write  # noqa: E402
 from gpu import build, carry_out, make, parts, report, run  # noqa: E402
 
-failures = []
 FILES = {"tests": 1, "sanitizer": 1}
 
 # Stands for mezzo-tests on a device that forgets no error: after the case "bad" of one process nothing works in it.
@@ -31,19 +31,6 @@ case "$*" in
 esac
 echo "All tests passed (1 assertion in 1 test case)"
 """
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text)
-
-
-def write(path, script):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script, encoding="utf-8")
-    path.chmod(0o755)
-    return str(path)
 
 
 def shell(script, limit, about, kind="tests"):
@@ -244,8 +231,7 @@ def main():
             start = time.monotonic()
             test(*[pathlib.Path(folder)] * test.__code__.co_argcount)
             print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)
-    print(f"{len(failures)} failures")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

@@ -7,20 +7,14 @@ worked out by hand, profiles, targets.
 import collections
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
-from gpu import parts, profile, report, roofline, targets  # noqa: E402
-
-failures = []
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text)
+from checks import check, finish  # noqa: E402
+from gpu import parts, predict, profile, report, roofline, targets  # noqa: E402
 
 
 def near(found, expected, text, tolerance=1e-3):
@@ -247,7 +241,7 @@ def test_steps(bench):
             unknown = [profile.short_name(piece["name"]) for piece, at in zip(work, taken) if at is None]
             check(not unknown, f"{precision} {options}: kernels without a line in tools/gpu/roofline.py: {unknown}")
             optional = {line.what for line in lines if line.pooled} | {
-                "gradient of ReLU", "gradient of ReLU and bias", "bias gradient", "mask of ReLU", "bias and activation behind a product"}
+                "gradient of the loss", "gradient of the loss and bias", "gradient of ReLU", "gradient of ReLU and bias", "bias gradient", "mask of ReLU", "bias and activation behind a product"}
             unused = [line.what for i, line in enumerate(lines) if line.what not in optional and taken.count(i) != line.count]
             check(not unused, f"{precision} {options}: lines without their kernels: {unused}")
             for piece, at in zip(work, taken):
@@ -258,6 +252,29 @@ def test_steps(bench):
                     for what in ("gradient of ReLU", "gradient of ReLU and bias", "mask of ReLU")]
             fused, masks = any("fuse" in option or option == "automatic" for option in options), "--relu-masks" in options
             check(relu == [0 if fused else 2, 2 if fused else 0, 2 if masks else 0], f"{precision} {options}: ReLU: {relu}")
+
+
+def test_predicted(bench):
+    """The model of BERT-base's step has the launches that a step has today, and its table is that of the document."""
+    run = subprocess.run([bench, "--case", "bert_base128", "--divide", "64", "--device", "cuda", "--precision", "bfloat16", "--profile", "1"],
+                         capture_output=True, text=True, timeout=300)
+    work = [piece["name"] for piece in report.json_lines(run.stdout)[0]["profile"]["work"]] if run.returncode == 0 else []
+    check(work, f"no profile: {run.stderr}")
+    rows = predict.rows()
+    left = collections.Counter({row.pattern: 0 for row in rows})
+    for name in work:
+        left[next((row.pattern for row in rows if row.pattern and re.search(row.pattern, name)), "")] += 1
+    wanted = collections.Counter({row.pattern: 0 for row in rows})
+    for row in rows:
+        wanted[row.pattern] += predict.total([row], "after")[0]
+    once = {roofline.PRODUCT: 6, r"::convert_kernel<.*float16_t, float>": 1, r"::(column_sum_kernel|reduce_columns_kernel<.*float16_t)": 2}
+    for pattern, count in once.items():  # of pooler, classifier and embeddings, which are in the line without a pattern
+        wanted[pattern] += count
+        wanted[""] -= count
+    check(left == wanted, f"launches of a step: {left - wanted} more, {wanted - left} less than the model has")
+    check(predict.table(rows) in (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8"),
+          "docs/benchmarks.md has another table than tools/gpu/predict.py prints")
+    check(predict.total(rows, "before")[0] == 528, "528 launches before")
 
 
 def test_search(program):
@@ -288,9 +305,9 @@ def main():
     if len(sys.argv) > 2:
         test_bench(sys.argv[2])
         test_steps(sys.argv[2])
+        test_predicted(sys.argv[2])
         test_search(sys.argv[3])
-    print(f"{len(failures)} failures")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

@@ -244,3 +244,31 @@ TEST_CASE("scaler: the multiply may not overflow unseen", "[scaler]") {
     CHECK(b.scaler.step(b.optimizer).skipped());
     CHECK(b.w.item<float>() == 1);
 }
+
+TEST_CASE("scaler: the log is told once when the scale cannot fall", "[scaler]") {
+    std::vector<std::string> lines;
+    set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+    struct Silent {
+        ~Silent() { set_log_sink(nullptr); }
+    } const silent;
+    for (const Device device : test::devices()) {
+        lines.clear();
+        Bench b({.init_scale = 4, .growth_interval = 1, .min_scale = 2}, 0.5, 3, device);
+        const auto step = [&](bool overflow) {
+            b.step(overflow);
+            static_cast<void>(b.scaler.found_inf());  // a GPU's log is told when somebody waits anyway
+            b.scaler.update();
+        };
+        step(true);  // from 4 to 2
+        CHECK(lines.empty());
+        step(true);
+        REQUIRE(lines.size() == 1);
+        CHECK_THAT(lines[0], Contains("overflow at scale 2, which is min_scale"));
+        step(true);
+        CHECK(lines.size() == 1);
+        step(false);  // up to 4, and down again
+        step(true);
+        step(true);
+        CHECK(lines.size() == 2);
+    }
+}

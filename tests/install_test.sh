@@ -1,64 +1,78 @@
 #!/bin/bash
-# Installs a build into an empty folder and builds a program from outside against it with pkg-config, shared and static.
-# Usage: tests/install_test.sh BUILD_FOLDER
+# Installs a build into an empty folder and builds a program from outside against it: with pkg-config and with CMake, shared and
+# static, with each compiler that is there. Usage: tests/install_test.sh BUILD_FOLDER
 set -euo pipefail
+here=$(realpath "$(dirname "$0")")
 build=$(realpath "$1")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+fail() {
+    echo "install: $*"
+    exit 1
+}
 
 meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
-export PKG_CONFIG_PATH
-PKG_CONFIG_PATH=$(dirname "$(find "$work/root" -name mezzo.pc)")
-prefix=$work/root$(sed -n 's/^prefix=//p' "$PKG_CONFIG_PATH/mezzo.pc")
-
-cat >"$work/program.cpp" <<'CPP'
-#include <mezzo/mezzo.h>
-
-#include <cstring>
-
-// Uses type information, virtual functions and templates of the library from outside.
-struct Halving : mezzo::optim::CustomOptimizer {
-    explicit Halving(const mezzo::Tensor& w)
-        : CustomOptimizer({.name = "Halving", .options = {{"lr", 1}}}, {{.params = {w}}}) {}
-    void update(mezzo::optim::ParameterUpdate& p) override { p.value = p.value * 0.5; }
-};
-
-bool crosses_the_border() {
-    const mezzo::Tensor w = mezzo::ones({2}).set_requires_grad();
-    Halving halving(w);
-    w.set_grad(mezzo::ones({2}));
-    halving.step();
-    const mezzo::optim::Optimizer& base = halving;
-    if (dynamic_cast<const Halving*>(&base) == nullptr || w.to_vector<double>() != std::vector<double>{0.5, 0.5}) return false;
-    try {
-        static_cast<void>(mezzo::matmul(mezzo::ones({2, 3}), w));
-    } catch (const mezzo::Error& error) {
-        return error.kind() == mezzo::ErrorKind::shape;
-    }
-    return false;
-}
-
-int main(int, char** argv) {
-    if (std::strcmp(mezzo::version(), argv[1]) != 0) return 2;  // that of mezzo.pc
-    if (!crosses_the_border()) return 3;
-    mezzo::nn::Linear layer(3, 2);
-    mezzo::sum(layer(mezzo::ones({4, 3}))).backward();
-    return layer.bias.grad().to_vector<float>() == std::vector<float>{4, 4} ? 0 : 1;
-}
-CPP
+# mezzo.pc alone: a program that links the shared library needs no other package's development files.
+PKG_CONFIG_LIBDIR=$(dirname "$(find "$work/root" -name mezzo.pc)")
+export PKG_CONFIG_LIBDIR
+prefix=$work/root$(sed -n 's/^prefix=//p' "$PKG_CONFIG_LIBDIR/mezzo.pc")
 flags() { pkg-config "--define-variable=prefix=$prefix" "$@" mezzo; }
-# shellcheck disable=SC2046
-c++ $(flags --cflags) "$work/program.cpp" -o "$work/shared" $(flags --libs)
 version=$(flags --modversion)
-LD_LIBRARY_PATH=$(flags --variable=libdir) "$work/shared" "$version"
 libdir=$(flags --variable=libdir)
-# shellcheck disable=SC2046
-c++ $(flags --cflags) "$work/program.cpp" -o "$work/static" "$libdir/libmezzo.a" \
-    $(flags --static --libs | sed 's/-lmezzo\b//')
-"$work/static" "$version"
-readelf -d "$libdir/libmezzo.so" | grep -q 'SONAME.*libmezzo\.so\.0' || { echo "install: no soname"; exit 1; }
-if readelf -d "$libdir/libmezzo.so" | grep -E 'RPATH|RUNPATH'; then
-    echo "install: the installed library has a run path"
-    exit 1
+export LD_LIBRARY_PATH=$libdir
+cp "$here"/installed/* "$work"
+
+# built_with COMPILER: the program over the shared library, over the static one, and without any shared library.
+built_with() {
+    local object=$work/$1.o
+    # shellcheck disable=SC2046
+    "$1" $(flags --cflags) -c "$work/program.cpp" -o "$object"
+    # shellcheck disable=SC2046
+    "$1" "$object" -o "$work/shared" $(flags --libs)
+    "$work/shared" "$version" || fail "$1, shared: exit code $?"
+    # The whole archive, so that nothing which the library needs besides is left out because this program does without it.
+    # shellcheck disable=SC2046
+    "$1" "$object" -o "$work/static" \
+        $(flags --static --libs | sed 's/-lmezzo\b/-Wl,--whole-archive -l:libmezzo.a -Wl,--no-whole-archive/')
+    "$work/static" "$version" || fail "$1, static: exit code $?"
+    # Without any shared library: what the library needs besides has static ones, on Debian, too.
+    # shellcheck disable=SC2046
+    "$1" -static "$object" -o "$work/all_static" $(flags --static --libs) 2>"$work/warnings" || fail "$(cat "$work/warnings")"
+    "$work/all_static" "$version" || fail "$1, all static: exit code $?"
+}
+
+# found_by_cmake COMPILER: the same program, by the targets of mezzoConfig.cmake.
+found_by_cmake() {
+    cmake -S "$work" -B "$work/cmake-$1" "-DCMAKE_CXX_COMPILER=$1" "-DCMAKE_PREFIX_PATH=$prefix" "-DVERSION=$version" >"$work/log" &&
+        cmake --build "$work/cmake-$1" >>"$work/log" || fail "$(cat "$work/log")"
+    "$work/cmake-$1/shared" "$version" || fail "$1, CMake, shared: exit code $?"
+    "$work/cmake-$1/static" "$version" || fail "$1, CMake, static: exit code $?"
+}
+
+compilers=(g++)
+if command -v clang++-14 >/dev/null; then compilers+=(clang++-14); fi
+for compiler in "${compilers[@]}"; do
+    built_with "$compiler"
+    if command -v cmake >/dev/null; then found_by_cmake "$compiler"; fi
+done
+if command -v cmake >/dev/null; then
+    (cd "$work" && cmake "-DTEMPLATE=$here/../tools/packaging/mezzoConfigVersion.cmake.in" -P versions.cmake)
+    grep -rl -e "${libdir#"$work/root"}" "$libdir/cmake" && fail "these files do not bear being moved"
 fi
-echo "install: shared and static programs ran"
+
+# The name that programs ask for at run time carries the interface: 0.1 of 0.1.0, 1 of 1.2.3.
+interface=$(sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/' <<<"$version")
+readelf -d "$libdir/libmezzo.so" | grep -q "SONAME.*\[libmezzo\.so\.$interface\]" || fail "the soname is not that of version $version"
+[ "$(readlink "$libdir/libmezzo.so")" = "libmezzo.so.$interface" ] || fail "libmezzo.so is no link to libmezzo.so.$interface"
+[ "$(readlink "$libdir/libmezzo.so.$interface")" = "libmezzo.so.$version" ] || fail "libmezzo.so.$interface is no link to libmezzo.so.$version"
+readelf -d "$libdir/libmezzo.so" | grep -E 'RPATH|RUNPATH' && fail "the installed library has a run path"
+readelf -d "$libdir/libmezzo.so" | grep 'NEEDED.*libfmt' && fail "the library needs libfmt"
+readelf -n "$libdir/libmezzo.so" | grep -q 'Build ID' || fail "no build ID, whatever LDFLAGS say"
+
+doc=$prefix/share/doc/mezzo
+cmp "$here/../LICENSE" "$doc/LICENSE"
+for file in README.md docs samples; do diff -r "$here/../$file" "$doc/$file"; done
+# A sample is built from where it was installed.
+# shellcheck disable=SC2046
+g++ $(flags --cflags) -fsyntax-only "$doc/samples/gallery/csv_regression.cpp"
+echo "install: shared and static programs of ${compilers[*]} ran"

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-TABLE = re.compile(r"mezzo::cpu::(attention|channels|convert|gemm|loops|pool|tiles|windows)_(portable|avx2|avx512|avx512_bf16|amx)")
+TABLE = re.compile(r"mezzo::cpu::(attention|channels|convert|gemm|loops|pool|recurrent|tiles|windows)_(portable|avx2|avx512|avx512_bf16|amx)")
 
 
 def defined(library):

@@ -14,7 +14,7 @@ FULL = "255 registers are the most that a thread can have, and these tiles want 
 ALLOWED = {
     "attention_kernel": (256, WIDE),
     "key_gradient_kernel": (48, WIDE),
-    "query_gradient_kernel": (16, WIDE),
+    "query_gradient_kernel": (24, WIDE),
     "flash_kernel": (32, FULL),
     "flash_key_gradient_kernel": (24, FULL),
     "flash_query_gradient_kernel": (16, FULL),

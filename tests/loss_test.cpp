@@ -177,6 +177,33 @@ TEST_CASE("binary cross entropy of what is no probability", "[ops][loss]") {
     }
 }
 
+TEST_CASE("cross_entropy with weights: ignored rows may hold anything, a wrong class is named",
+          "[ops][loss]") {
+    const double inf = std::numeric_limits<double>::infinity();
+    for (const Device device : devices())
+        for (const double bad : {inf, -inf, std::nan("")}) {
+            CAPTURE(bad);
+            const Tensor weight = tensor_of({1, 2, 3}, {3}, float32, device);
+            const Tensor target = Tensor::from<std::int64_t>({1, -100}, {2}).to(device);
+            const Tensor x = tensor_of({1, 2, 3, bad, bad, 0}, {2, 3}, float32, device).set_requires_grad();
+            const Tensor plain = tensor_of({1, 2, 3}, {1, 3}, float32, device).set_requires_grad();
+            const CrossEntropyOptions options{.label_smoothing = 0.1, .weight = weight};
+            const Tensor loss = cross_entropy(x, target, options),
+                         expected = cross_entropy(plain, target.slice(0, 0, 1), options);
+            CHECK(doubles(loss) == doubles(expected));
+            loss.backward();
+            expected.backward();
+            std::vector<double> grad = doubles(plain.grad());
+            grad.resize(6);
+            CHECK(doubles(x.grad()) == grad);
+        }
+    const Tensor wrong = Tensor::from<std::int64_t>({1, 3}, {2}), x = zeros({2, 3}), weight = ones({3});
+    CHECK_THROWS_WITH(cross_entropy(x, wrong, {.weight = weight}),
+                      Catch::Matchers::StartsWith("cross_entropy: target 3 in row 1 is not a class"));
+    CHECK_THROWS_WITH(nll_loss(x, wrong, {.weight = weight}),
+                      Catch::Matchers::StartsWith("nll_loss: target 3 in row 1 is not a class"));
+}
+
 TEST_CASE("cross_entropy of probabilities: values, gradients of both inputs, and the same as of indices",
           "[ops][loss]") {
     const std::vector<double> logits = random_values(12, 1, Domain::any),

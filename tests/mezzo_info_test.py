@@ -97,8 +97,21 @@ def check_fast_paths(folder):
     check(run("--prove", program=EMULATED).returncode == 2, "--prove of no device")
 
 
+def check_self_test():
+    """Nine lines a device, all of them right; the emulated one is a second device."""
+    for program, devices in ((PROGRAM, 1), (EMULATED, 2)):
+        result = run("--self-test", program=program)
+        lines = [line for line in result.stdout.split("\n") if line[22:24] == "ok"]
+        check(result.returncode == 0 and "FAILED" not in result.stdout, f"--self-test: {result.stdout}{result.stderr}")
+        check(result.stdout.count("\nSelf-test of ") >= devices and len(lines) == 9 * result.stdout.count("\nSelf-test of "), f"--self-test: {result.stdout}")
+
+
 def main():
     plain = run()
+    for words in ("compiler   ", "backends         CPU", "image files      ", "processes        "):
+        check(f"\n{words}" in plain.stdout, f"{words.strip()} of the build: {plain.stdout}")
+    check("backends         CPU, CUDA\n" in run(program=EMULATED).stdout, "the emulated build has CUDA")
+    check_self_test()
     check(plain.returncode == 0 and plain.stdout.startswith("mezzo "), plain.stderr)
     check("cache folder     none" in plain.stdout, "MEZZO_CACHE=off")
     forced = run("--measure", isa="portable")

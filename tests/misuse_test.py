@@ -16,7 +16,13 @@ GOOD = """
     a = b;
     a = a[0];
     a = std::move(b);
+    a += b;
+    a *= 2;
+    a = where((a > 0) & !(b == 1), a, 0.0);
     list[0] = a;
+    using namespace mezzo::data;
+    (void)a[Slice(0, 2)];
+    (void)a[list.size()];
     layer.weight = nn::Parameter(a);
     layer = nn::Linear(2, 3);
     net = nn::Sequential(layer);
@@ -49,6 +55,16 @@ GOOD = """
 BAD = [
     "a[0] = b[0];",
     "a.t() = b;",
+    "a[0] += b;",
+    "a[{0, Slice(1)}] = b;",
+    "layer.weight += a;",
+    "layer.weight *= 2;",
+    "a == b;",
+    "a > 0;",
+    "!a;",
+    "a.sum();",
+    "if (a) {}",
+    "(void)(a == b ? 1 : 0);",
     "a.slice(0, 0, 1) = Tensor();",
     "zeros({2}) = a;",
     "(a + b) = a;",
@@ -74,6 +90,10 @@ BAD = [
     "a.expand({2, 2});",
     "a.flatten();",
     "a[0];",
+    "(void)a[1.7];",
+    "(void)a[true];",
+    "(void)a[{1.7}];",
+    "(void)module.state_dict().find(\"weight\");",
     "a.grad();",
     "a.requires_grad();",
     "a.defined();",

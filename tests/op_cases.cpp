@@ -143,6 +143,11 @@ double gelu_tanh_slope(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
 }
 
+double mish_slope(double x) {
+    const double t = std::tanh(std::log1p(std::exp(x)));
+    return t + x * (1 - t * t) * logistic(x);
+}
+
 Tensor half_clamped(const Tensor& x) { return clamp(x, -0.5, 0.5); }
 
 using enum Under;
@@ -193,6 +198,11 @@ std::vector<OpCase> elementwise_cases() {
         UNARY(silu, x * logistic(x)),
         UNARY(softplus, std::log1p(std::exp(x)), fp32),
         UNARY(softsign, x / (1 + std::abs(x))),
+        UNARY(mish, x * std::tanh(std::log1p(std::exp(x)))),
+        UNARY(floor, std::floor(x)),
+        UNARY(ceil, std::ceil(x)),
+        UNARY(round, std::nearbyint(x)),
+        UNARY(trunc, std::trunc(x)),
         SCALAR("add_scalar", x[0] + 1.5, x + 1.5),
         SCALAR("rsub_scalar", 1.5 - x[0], 1.5 - x),
         SCALAR("mul_scalar", 2.5 * x[0], 2.5 * x),
@@ -201,6 +211,13 @@ std::vector<OpCase> elementwise_cases() {
         SCALAR("pow_scalar", pow(x[0], 2.5), std::pow(x, 2.5), fp32, positive),
         SCALAR("pow of a negative by 3", pow(x[0], 3), x * x * x, fp32),
         SCALAR("clamp", clamp(x[0], -0.5, 1), std::clamp(x, -0.5, 1.0)),
+        SCALAR("hardtanh", hardtanh(x[0], -0.5, 1), std::clamp(x, -0.5, 1.0)),
+        SCALAR("elu", elu(x[0], 1.5), x > 0 ? x : 1.5 * std::expm1(x)),
+        SCALAR("leaky_relu", leaky_relu(x[0], 0.2), x > 0 ? x : 0.2 * x),
+        SCALAR("remainder by a number", remainder(x[0], -0.5), x + 0.5 * std::floor(x / -0.5)),
+        BINARY(remainder, a - b * std::floor(a / b), keep, positive),
+        {"atan2", [](In x) { return atan2(x[0], x[1]); }, {pair, {5}},
+         each([](double a, double b) -> double { return std::atan2(a, b); })},
         BINARY(add, a + b),
         BINARY(sub, a - b),
         BINARY(mul, a * b),
@@ -214,6 +231,7 @@ std::vector<OpCase> elementwise_cases() {
         BINARY(gelu_grad, a * (normal_cdf(b) + b * normal_pdf(b))),
         BINARY(gelu_tanh_grad, a * gelu_tanh_slope(b)),
         BINARY(silu_grad, a * logistic(b) * (1 + b * (1 - logistic(b)))),
+        BINARY(mish_grad, a * mish_slope(b)),
         COMPARE(eq, ==),
         COMPARE(ne, !=),
         COMPARE(lt, <),
@@ -458,7 +476,7 @@ const std::vector<OpCase>& op_cases() {
     static const std::vector<OpCase> all = [] {
         std::vector<OpCase> cases;
         for (auto family : {elementwise_cases, shape_cases, reduction_cases, product_cases, transformer_cases,
-                            loss_cases, attention_cases, conv_cases, norm_cases, pool_cases}) {
+                            loss_cases, attention_cases, conv_cases, norm_cases, pool_cases, family_cases}) {
             const std::vector<OpCase> more = family();
             cases.insert(cases.end(), more.begin(), more.end());
         }

@@ -20,6 +20,13 @@ Tensor joined_twice(In x) { return joint_linear(x[0], {x[1], x[1]}, {x[2], Tenso
 Tensor padded(In x) { return packed_attention(x[0], {.mask = x[1]}); }
 Tensor causal(In x) { return packed_attention(x[0], {.mask = x[1], .causal = true}); }
 
+// By constant angles.
+template <RotaryPairs pairs> Tensor rotary(In x) {
+    const Tensor angles = arange(12, {.dtype = float64, .device = x[0].device()}).reshape({3, 4}) * 0.3;
+    const Dtype dtype = x[0].dtype() == float64 ? float64 : float32;
+    return rotary_embedding(x[0], cos(angles).to(dtype), sin(angles).to(dtype), pairs);
+}
+
 }  // namespace
 
 std::vector<OpCase> attention_cases() {
@@ -38,6 +45,8 @@ std::vector<OpCase> attention_cases() {
         {"packed_attention with a padding mask", padded, {qkv, {2, 1, 1, 4}}, nullptr, low, unit, "fb", "", true, false, false},
         {"packed_attention with a full mask, causal", causal, {qkv, {2, 5, 4, 4}}, nullptr, low, unit, "fb", "", true, false, false},
         {"packed_attention with an added mask", padded, {qkv, {4, 4}}, nullptr, low, unit, "", "", true, false, false},
+        {"rotary_embedding", rotary<RotaryPairs::halves>, {{2, 5, 3, 8}}, nullptr, keep, any, "", "", true, false, false},
+        {"rotary_embedding of neighbours", rotary<RotaryPairs::neighbours>, {{2, 5, 3, 8}}, nullptr, keep, any, "", "", true, false, false},
     };
     // clang-format on
 }

@@ -2,6 +2,7 @@
 #include "cpu/parallel.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,9 +10,11 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "core/processors.h"
 #include "mezzo/error.h"
 
 using namespace mezzo;
@@ -167,3 +170,22 @@ TEST_CASE("parallel_for goes on where the system starts no thread", "[parallel]"
     pthread_attr_destroy(&usual);
     pthread_attr_destroy(&impossible);
 }
+
+#ifdef __linux__
+TEST_CASE("processors: those that the thread may run on, and no others", "[parallel]") {
+    int count = 0, number = 0;
+    std::string set;
+    std::thread([&] {
+        cpu_set_t allowed;
+        if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+        while (!CPU_ISSET(number, &allowed)) ++number;
+        CPU_ZERO(&allowed);
+        CPU_SET(number, &allowed);
+        sched_setaffinity(0, sizeof allowed, &allowed);
+        count = available_processors();
+        set = processor_set();
+    }).join();
+    CHECK(count == 1);
+    CHECK(set == std::string(static_cast<std::size_t>(number) / 4, '0') + "1248"[number % 4]);
+}
+#endif

@@ -8,6 +8,7 @@
 
 #include "core/tensor_impl.h"
 #include "mezzo/amp.h"
+#include "mezzo/log.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
 #include "tests/support.h"

@@ -192,3 +192,41 @@ TEST_CASE("averaged models: buffers on request, errors", "[optim]") {
     CHECK_THROWS_WITH(ema_average(2), Contains("decay is 2"));
     CHECK(average.averaged() == 3);
 }
+
+TEST_CASE("two schedulers that step one optimizer are an error that names the fix", "[optim]") {
+    Bench bench;
+    StepLR first(bench.optimizer, {.step_size = 1, .gamma = 0.5});
+    bench.step();
+    first.step();
+    ExponentialLR second(bench.optimizer, 0.9);
+    second.step();  // takes over, as in a second phase of a training
+    CHECK(bench.optimizer.lr() == Approx(0.45));
+    try {
+        first.step();
+        FAIL("nothing was thrown");
+    } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::state);
+        CHECK_THAT(error.what(), Contains("SequentialLR") && Contains("ChainedScheduler"));
+    }
+    CHECK(bench.optimizer.lr() == Approx(0.45));
+    second.step();
+    LambdaLR broken(bench.optimizer, [](std::int64_t steps) { return steps < 2 ? 0.5 : -1.0; });
+    second.step();
+    bench.step();
+    CHECK_THROWS_WITH(broken.step(), Contains("the rate after 2 steps is -"));
+    CHECK(bench.optimizer.lr() == Approx(0.45));
+    second.step();  // is still in charge
+    CHECK(bench.optimizer.lr() == Approx(0.405));
+    // Schedulers that are parts of another one are not stepped, and the whole is.
+    Bench other;
+    SequentialLR both(
+        other.optimizer,
+        {StepLR(other.optimizer, {.step_size = 1, .gamma = 0.5}), ExponentialLR(other.optimizer, 0.9)}, {2});
+    Scheduler copy = both;
+    for (int i = 0; i < 3; ++i) {
+        other.step();
+        both.step();
+        copy.step();  // a copy is the same scheduler
+    }
+    CHECK(other.optimizer.lr() == Approx(0.5 * 0.9));
+}

@@ -4,6 +4,7 @@
 #include <functional>
 #include <random>
 
+#include "core/borrowed_storage.h"
 #include "core/step_memory.h"
 #include "core/tensor_impl.h"
 #include "mezzo/capture.h"
@@ -128,6 +129,27 @@ TEST_CASE("step memory: a step that allocates nothing holds what it releases") {
         CHECK(memory_stats(cpu_device).allocated == allocated);
     }
     CHECK(memory_stats(cpu_device).allocated < allocated);
+}
+
+TEST_CASE("step memory: borrowed memory that is given up in a step is held for its graph") {
+    static int given_back;
+    given_back = 0;
+    float values[4] = {};
+    MemoryPlan plan;
+    plan.offsets = {0};
+    plan.sizes = {512};
+    plan.bytes = 512;
+    {
+        const Ref<Storage> arena = allocate_storage(plan.bytes, cpu_device);
+        HeldBlocks held;
+        {
+            ArenaMemory memory(cpu_device, plan, arena, held);
+            borrowed_storage(
+                values, sizeof values, cpu_device, [](void*) { ++given_back; }, nullptr);
+        }
+        CHECK(given_back == 0);
+    }
+    CHECK(given_back == 1);
 }
 
 TEST_CASE("step memory: what is released between fork and join is free after the join") {

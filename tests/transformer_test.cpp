@@ -135,8 +135,7 @@ TEST_CASE("transformer: values and gradients follow PyTorch", "[transformer]") {
     nn::TransformerEncoderLayer layer(
         4, 2, {.dim_feedforward = 6, .dropout = 0, .activation = LinearActivation::gelu});
     follows_pytorch(
-        layer,
-        [&](auto& net, const Tensor& x) { return net(x, {.key_padding_mask = padding.to(x.device())}); },
+        layer, [&](auto& net, const Tensor& x) { return net(x, {.key_mask = !padding.to(x.device())}); },
         reference::encoder_layer_output, reference::encoder_layer_input_gradient,
         reference::encoder_layer_gradients);
     nn::TransformerEncoderLayer first(4, 2, {.dim_feedforward = 6, .dropout = 0, .norm_first = true});
@@ -150,7 +149,7 @@ TEST_CASE("transformer: values and gradients follow PyTorch", "[transformer]") {
     follows_pytorch(
         attention,
         [&](auto& net, const Tensor& x) {
-            return net(x, memory.to(x.device()), flipped.to(x.device()), {.attn_mask = added.to(x.device())});
+            return net(x, memory.to(x.device()), flipped.to(x.device()), {.mask = added.to(x.device())});
         },
         reference::cross_attention_output, reference::cross_attention_input_gradient,
         reference::cross_attention_gradients);
@@ -176,19 +175,19 @@ TEST_CASE("transformer: masks", "[transformer]") {
     };
     const Tensor triangle = flags({0, 1, 1, 0, 0, 1, 0, 0, 0}, {3, 3});
     const Tensor padding = flags({0, 0, 1, 0, 1, 1}, {2, 3});
-    CHECK(close(out({.attn_mask = triangle}), out({.causal = true})));
+    CHECK(close(out({.mask = !triangle}), out({.causal = true})));
     CHECK_FALSE(close(out({}), out({.causal = true})));
     const auto added = [](const Tensor& hides) { return masked_fill(zeros(hides.shape()), hides, -1e9); };
-    CHECK(close(out({.attn_mask = added(triangle)}), out({.causal = true})));
+    CHECK(close(out({.mask = added(triangle)}), out({.causal = true})));
     // Both masks together, in every form.
     const Tensor both = logical_or(padding.reshape({2, 1, 1, 3}), triangle.reshape({1, 1, 3, 3}));
     const Tensor per_head = cast(both, float32).expand({2, 2, 3, 3}).reshape({4, 3, 3});
-    const std::vector<double> expected = out({.attn_mask = ne(per_head, 0)});
-    CHECK(close(out({.key_padding_mask = padding, .attn_mask = triangle}), expected));
-    CHECK(close(out({.key_padding_mask = padding, .causal = true}), expected));
-    CHECK(close(out({.key_padding_mask = padding, .attn_mask = added(triangle)}), expected));
-    CHECK(close(out({.key_padding_mask = padding, .attn_mask = per_head * -1e9}), expected));
-    CHECK_FALSE(close(out({.key_padding_mask = padding}), expected));
+    const std::vector<double> expected = out({.mask = per_head == 0});
+    CHECK(close(out({.key_mask = !padding, .mask = !triangle}), expected));
+    CHECK(close(out({.key_mask = !padding, .causal = true}), expected));
+    CHECK(close(out({.key_mask = !padding, .mask = added(triangle)}), expected));
+    CHECK(close(out({.key_mask = !padding, .mask = per_head * -1e9}), expected));
+    CHECK_FALSE(close(out({.key_mask = !padding}), expected));
 }
 
 TEST_CASE("transformer: padding changes nothing for real tokens", "[transformer]") {
@@ -199,7 +198,7 @@ TEST_CASE("transformer: padding changes nothing for real tokens", "[transformer]
     const Tensor hide = flags({0, 0, 0, 0, 0, 0, 0, 0, 1, 1}, {2, 5});
     for (const Precision& p : precisions) {
         const amp::Autocast scope(options_of(p, cpu_device));
-        const Tensor padded = net(x, {.key_padding_mask = hide});
+        const Tensor padded = net(x, {.key_mask = !hide});
         const Tensor alone = net(x.slice(0, 1, 2).slice(1, 0, 3).contiguous());
         CHECK(test::difference(doubles(padded.slice(0, 1, 2).slice(1, 0, 3)), doubles(alone), p.allowed) ==
               "");
@@ -216,7 +215,7 @@ Tensor layer_of(In in, nn::TransformerEncoderLayer& layer, const nn::AttentionMa
 Tensor norm_last(In in) {
     static nn::TransformerEncoderLayer layer(
         4, 2, {.dim_feedforward = 5, .dropout = 0, .activation = LinearActivation::gelu_tanh});
-    return layer_of(in, layer, {.key_padding_mask = flags({0, 0, 0, 1, 0, 0}, {2, 3})});
+    return layer_of(in, layer, {.key_mask = flags({1, 1, 1, 0, 1, 1}, {2, 3})});
 }
 
 Tensor norm_first(In in) {
@@ -303,9 +302,9 @@ TEST_CASE("transformer: errors", "[transformer]") {
     CHECK_THROWS_WITH(attention(zeros({2, 3, 5}), x, x), Contains("[batch, length, 4]"));
     CHECK_THROWS_WITH(attention(Tensor(), x, x), Contains("[batch, length, 4]"));
     CHECK_THROWS_WITH(attention(x, m, x), Contains("do not fit"));
-    CHECK_THROWS_WITH(attention(x, m, m, {.key_padding_mask = zeros({2, 5})}), Contains("must be boolean"));
-    CHECK_THROWS_WITH(attention(x, m, m, {.key_padding_mask = zeros({2, 3}, {.dtype = boolean})}),
+    CHECK_THROWS_WITH(attention(x, m, m, {.key_mask = zeros({2, 5})}), Contains("must be boolean"));
+    CHECK_THROWS_WITH(attention(x, m, m, {.key_mask = zeros({2, 3}, {.dtype = boolean})}),
                       Contains("is not [2, 5]"));
-    CHECK_THROWS_WITH(attention(x, m, m, {.attn_mask = zeros({5, 3})}), Contains("[4, 3, 5]"));
-    CHECK_NOTHROW(attention(x, m, m, {.attn_mask = zeros({3, 5})}));
+    CHECK_THROWS_WITH(attention(x, m, m, {.mask = zeros({5, 3})}), Contains("[4, 3, 5]"));
+    CHECK_NOTHROW(attention(x, m, m, {.mask = zeros({3, 5})}));
 }

@@ -114,6 +114,19 @@ Step resnet_step(const Settings& s, std::int64_t depth, mz::nn::ResNetStem stem,
     });
 }
 
+// An LSTM of two layers on random sequences, mean squared error, SGD. Autocast in 16 bit; a gradient scaler in
+// float16 alone.
+Step lstm_step(const Settings& s, std::int64_t hidden, std::int64_t batch, std::int64_t time) {
+    mz::manual_seed(0);
+    mz::nn::LSTM net(hidden, hidden, {.num_layers = 2});
+    net.to(s.device);
+    auto optimizer = std::make_shared<mz::optim::SGD>(net.parameters(), mz::optim::SGDOptions{.lr = 1e-3});
+    const mz::Tensor x = mz::randn({time, batch, hidden}, {.device = s.batch_device()});
+    const mz::Tensor y = mz::randn({time, batch, hidden}, {.device = s.batch_device()});
+    return training_step(s, optimizer, s.dtype() == mz::float16,
+                         [=, &s] { return mz::mse_loss(net(x.to(s.device)).output, y.to(s.device)); });
+}
+
 // An op on tensors of the given shapes in the case's dtype, without gradients.
 Step op_step(const Settings& s, const std::vector<mz::Shape>& shapes,
              const std::function<mz::Tensor(const mz::Tensors&)>& op) {
@@ -168,6 +181,7 @@ const std::map<std::string, Make>& cases() {
         {"resnet50_128", [](const Settings& s) { return resnet_step(s, 50, cifar, 128, 32); }},
         {"resnet50_imagenet",
          [](const Settings& s) { return resnet_step(s, 50, mz::nn::ResNetStem::imagenet, 8, 224); }},
+        {"lstm512", [](const Settings& s) { return lstm_step(s, 512, 32, 64); }},
         {"resnet20", [](const Settings& s) { return resnet_step(s, 20, cifar, 128, 32); }},
         {"matmul", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return mz::matmul(x[0], x[1]); })},
         {"matmul8192", op_case({{8192, 8192}, {8192, 8192}}, [](In x) { return mz::matmul(x[0], x[1]); })},

@@ -1,5 +1,5 @@
-// Prints what mezzo found on this machine: version, devices, instruction set, cache folder, which kernels
-// multiply matrices on the CPU, by measurement, and which fast paths a device has proven.
+// Prints what mezzo found on this machine: version, build options, devices, instruction set, cache folder, which
+// kernels multiply matrices on the CPU, by measurement, which fast paths a device has proven, and a self-test.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
@@ -11,8 +11,10 @@
 #include "cpu/cpu_name.h"
 #include "cpu/gemm_choice.h"
 #include "cpu/isa.h"
+#include "distributed/gloo_library.h"
 #include "kernels/proof.h"
 #include "samples/program.h"
+#include "self_test.h"
 
 namespace mz = mezzo;
 
@@ -22,6 +24,36 @@ const char* tiles() {
     if (!mz::cpu::has_tiles()) return "no";
     return mz::cpu::request_tiles() ? "yes"
                                     : "yes, but the operating system does not grant them to this process";
+}
+
+// What the build was configured with.
+#ifdef MEZZO_HAVE_PNG
+constexpr const char* png = "PNG";
+#else
+constexpr const char* png = "no PNG";
+#endif
+#ifdef MEZZO_HAVE_JPEG
+constexpr const char* jpeg = "JPEG";
+#else
+constexpr const char* jpeg = "no JPEG";
+#endif
+#ifdef NDEBUG
+constexpr const char* assertions = "off";
+#else
+constexpr const char* assertions = "on";
+#endif
+#ifdef __clang__
+constexpr const char* compiler = __VERSION__;
+#else
+constexpr const char* compiler = "g++ " __VERSION__;
+#endif
+
+void print_build() {
+    const std::string no_gloo = mz::distributed::gloo_absence();
+    fmt::print("compiler         {}, assertions {}\n", compiler, assertions);
+    fmt::print("backends         CPU{}\n", mz::backend(mz::DeviceType::cuda) == nullptr ? "" : ", CUDA");
+    fmt::print("image files      {}, {}\n", png, jpeg);
+    fmt::print("processes        {}\n", no_gloo.empty() ? "Gloo" : "one (" + no_gloo + ")");
 }
 
 // Why there is no CUDA device.
@@ -34,6 +66,7 @@ std::string cuda_absence() {
 void print_machine() {
     const std::string cache = mz::user_cache_folder();
     fmt::print("mezzo {}\n", mz::version());
+    print_build();
     fmt::print("processor        {}\n", mz::cpu::cpu_name());
     fmt::print("threads          {}\n", mz::num_threads());
     fmt::print("instruction set  {}{}\n", mz::cpu::name(mz::cpu::active_isa()),
@@ -67,8 +100,23 @@ void print_verdicts(mz::Device device, bool prove) {
                                                           : "not used; " + v.verdict.reason);
 }
 
+// Whether every device computes what it should.
+bool print_self_test() {
+    std::vector<mz::Device> devices{mz::cpu_device};
+    for (int i = 0; i < mz::cuda_device_count(); ++i) devices.emplace_back(mz::DeviceType::cuda, i);
+    bool good = true;
+    for (const mz::Device device : devices) {
+        fmt::print("\nSelf-test of {}\n", mz::hardware_name(device));
+        for (const SelfTestLine& line : self_test(device)) {
+            fmt::print("{:20}  {:6}  {}\n", line.what, line.good ? "ok" : "FAILED", line.found);
+            good = good && line.good;
+        }
+    }
+    return good;
+}
+
 int parse_and_run(int argc, char** argv) {
-    bool measure = false, prove = false;
+    bool measure = false, prove = false, test = false;
     std::string device;
     CLI::App app{"Prints what mezzo found on this machine."};
     app.add_flag("--measure", measure,
@@ -76,13 +124,15 @@ int parse_and_run(int argc, char** argv) {
     auto* const named = app.add_option("--device", device,
                                        "cuda or cuda:N: print which fast paths it has proven, and why not");
     app.add_flag("--prove", prove, "prove all of them now, and keep the verdicts")->needs(named);
+    app.add_flag("--self-test", test,
+                 "compute small problems on every device; exit code 1 if a result is wrong");
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     const std::optional<mz::Device> chosen =
         device.empty() ? std::nullopt : std::optional(mz::parse_device(device.c_str()));
     print_machine();
     print_choices(measure);
     if (chosen) print_verdicts(*chosen, prove);
-    return 0;
+    return test && !print_self_test() ? 1 : 0;
 }
 
 }  // namespace

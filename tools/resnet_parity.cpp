@@ -21,6 +21,7 @@ struct Settings {
     mz::Device device;
     std::int64_t depth = 20, batch = 128, steps = 1, size = 32;
     double lr = 0.05, momentum = 0.9, weight_decay = 5e-4, scale = 65536;
+    std::uint64_t seed = 1;
     bool values = true;
 
     mz::Dtype dtype() const { return precision == "fp64" ? mz::float64 : mz::float32; }
@@ -62,7 +63,7 @@ mz::StateDict random_batches(const Settings& s) {
 // The first batches of CIFAR-10 files, in an order drawn once.
 mz::StateDict file_batches(const Settings& s) {
     mz::data::DataLoader loader(mz::data::cifar10({.files = {s.data}}),
-                                {.batch_size = s.batch, .shuffle = true, .drop_last = true});
+                                {.batch_size = s.batch, .shuffle = true, .drop_last = true, .seed = s.seed});
     mz::Tensors images, labels;
     while (std::int64_t(images.size()) < s.steps)
         for (const mz::data::Batch& batch : loader) {
@@ -168,7 +169,7 @@ mz::StateDict train(const Settings& s, mz::nn::ResNet& net, const mz::StateDict&
 }
 
 void run(const Settings& s) {
-    mz::manual_seed(1);
+    mz::manual_seed(s.seed);
     mz::nn::ResNet net(config_of(s));
     const mz::StateDict batches = weights_and_batches(s, net);
     net.to(s.dtype());
@@ -203,6 +204,7 @@ int parse_and_run(int argc, char** argv) {
     const auto size = program::in_range<std::int64_t>(1, 1 << 20);
     app.add_option("--batch", s.batch)->transform(size);
     app.add_option("--steps", s.steps, "batches to make; more than one are trained on")->transform(size);
+    app.add_option("--seed", s.seed, "of the weights and the batches")->transform(program::any_seed());
     app.add_option("--lr", s.lr, "of training")->transform(program::learning_rate());
     app.add_option("--momentum", s.momentum)->transform(program::in_range(0.0, 1.0));
     app.add_option("--weight-decay", s.weight_decay)->transform(program::in_range(0.0, 1.0));

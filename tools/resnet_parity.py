@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="an interpreter that has torch; repeatable")
     parser.add_argument("--precisions", default="fp32,bf16,fp16", help="also fp64: training without the rounding that it amplifies")
     parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument("--seeds", default="1", help="a run for each; also prints the mean of their signed differences")
     parser.add_argument("--lr", type=RATE)
     parser.add_argument("--scale", type=number(float, 1, 1e30))
     parser.add_argument("--stem", choices=["cifar", "imagenet"])
@@ -37,7 +38,7 @@ def arguments():
     parser.add_argument("--values", choices=["yes", "no"], default="yes")
     parser.add_argument("--layout", choices=["channels_last", "nchw"], default="channels_last", help="of PyTorch's images")
     parser.add_argument("--control", choices=["yes", "no"], default="yes",
-                        help="in fp32, also train PyTorch in its other layout: how far it is from itself")
+                        help="also train PyTorch in its other layout, except in fp16, where a CPU takes minutes: how far it is from itself")
     for size in ("depth", "batch", "steps", "size"):
         parser.add_argument("--" + size, type=COUNT)
     return parser.parse_args()
@@ -75,52 +76,84 @@ def largest_difference(losses, others):
     return max(abs(a - b) / abs(b) for a, b in zip(losses[:100], others[:100]))
 
 
-def compare_training(precision, run, control, failures):
+def late_mean(losses):
+    return statistics.fmean(losses[79:100])
+
+
+def percent(share):
+    return "-" if share is None else f"{share:.3%}"
+
+
+def compare_training(precision, seed, run, control, failures):
     """control: the same from the peer in its other layout, or None."""
     own, other = run["mezzo_losses"], run["losses"]
     first, itself = largest_difference(own, other), control and largest_difference(control["losses"], other)
-    late = abs(statistics.fmean(own[79:100]) / statistics.fmean(other[79:100]) - 1) if len(own) >= 100 else None
+    late = abs(late_mean(own) / late_mean(other) - 1) if len(own) >= 100 else None
+    late_itself = abs(late_mean(control["losses"]) / late_mean(other) - 1) if control and late is not None else None
     if precision in ("fp64", "fp32") and first > max(LOSS, FACTOR * (itself or 0)):
         failures.append(f"{precision}: losses differ by {first:.2e}, PyTorch's in its two layouts by {itself or 0:.2e}")
-    if late is not None and late > MEAN:
-        failures.append(f"{precision}: the means of losses 80 to 100 differ by {late:.2%}")
+    if late is not None and late > max(MEAN, late_itself or 0):
+        failures.append(f"{precision}: the means of losses 80 to 100 differ by {late:.2%}, PyTorch's in its two layouts by {late_itself or 0:.2%}")
     running_itself = (control or {}).get("running_itself") or 0
     if run.get("running", 0) > max(RUNNING[precision], FACTOR * running_itself):
         failures.append(f"{precision}: running statistics differ by {run['running']:.2e}, PyTorch's in its two layouts by {running_itself:.2e}")
     if run["skipped"] != run["mezzo_skipped"]:
         failures.append(f"{precision}: skipped steps {run['mezzo_skipped']}, {run['framework']} {run['skipped']}")
-    return [precision, run["framework"], str(len(own)), f"{own[0]:.5f}", f"{own[-1]:.5f} / {other[-1]:.5f}", f"{first:.1e}",
-            f"{itself:.1e}" if itself is not None else "-", "-" if late is None else f"{late:.3%}", shown(run, "running"), f"{len(run['mezzo_skipped'])} / {len(run['skipped'])}"]
+    return [precision, run["framework"], seed, str(len(own)), f"{own[0]:.5f}", f"{own[-1]:.5f} / {other[-1]:.5f}", f"{first:.1e}",
+            f"{itself:.1e}" if itself is not None else "-", percent(late), percent(late_itself), shown(run, "running"), f"{len(run['mezzo_skipped'])} / {len(run['skipped'])}"]
+
+
+class Comparison:
+    """Runs of mezzo and its peers, and what came of them: rows of two tables, failures, signed differences of late means."""
+
+    def __init__(self, args):
+        self.args, self.values, self.curves, self.failures, self.means = args, [], [], [], {}
+        self.options = [part for name in ("depth", "batch", "steps", "size", "lr", "scale", "stem", "data") if getattr(args, name)
+                        for part in ("--" + name, getattr(args, name))] + ["--values", "true" if args.values == "yes" else "false"]
+
+    def run(self, precision, seed):
+        with tempfile.TemporaryDirectory() as folder:
+            common = ["--precision", precision, "--threads", self.args.threads]
+            output([self.args.program, folder, "--seed", seed] + common + self.options)
+            for python in self.args.torch or ["python3"]:
+                peer = [python, HERE / "torch_resnet.py"]
+                if self.args.values == "yes":
+                    result = json.loads(output(peer + ["values", folder, "--layout", self.args.layout] + common))
+                    self.values.append(compare_values(precision, result, self.failures))
+                if (self.args.steps or 1) > 1:
+                    self.train(precision, seed, peer + ["train", folder] + common)
+
+    def train(self, precision, seed, peer):
+        other = "nchw" if self.args.layout == "channels_last" else "channels_last"
+        run = json.loads(output(peer + ["--layout", self.args.layout]))
+        control = json.loads(output(peer + ["--layout", other])) if precision in ("fp32", "bf16") and self.args.control == "yes" else None
+        self.curves.append(compare_training(precision, seed, run, control, self.failures))
+        if len(run["losses"]) >= 100:
+            self.means.setdefault((precision, run["framework"]), []).append(late_mean(run["mezzo_losses"]) / late_mean(run["losses"]) - 1)
+
+    def show(self):
+        pairs = ["first stage", "last stage", "logits", "loss", "worst gradient", "all gradients"]
+        if self.values:
+            table(["precision", "peer"] + [f"{what}, mezzo / peer" for what in pairs], self.values)
+        if self.curves:
+            table(["precision", "peer", "seed", "steps", "first loss", "last, mezzo / peer", "largest difference of the first 100",
+                   "of the peer in its other layout", "of the means of 80 to 100", "of the peer in its other layout",
+                   "of running statistics", "skipped, mezzo / peer"], self.curves)
+        for (precision, framework), differences in self.means.items():
+            if len(differences) > 1:
+                error = statistics.stdev(differences) / len(differences) ** 0.5
+                print(f"{precision}, {framework}: over {len(differences)} seeds the means of losses 80 to 100 differ by "
+                      f"{statistics.fmean(differences):+.2%}, standard error {error:.2%}")
+        print("\n".join(self.failures), file=sys.stderr)
 
 
 def main():
-    args = arguments()
-    options = [part for name in ("depth", "batch", "steps", "size", "lr", "scale", "stem", "data") if getattr(args, name)
-               for part in ("--" + name, getattr(args, name))] + ["--values", "true" if args.values == "yes" else "false"]
-    values, curves, failures = [], [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for precision in args.precisions.split(","):
-            common = ["--precision", precision, "--threads", args.threads]
-            output([args.program, folder] + common + options)
-            for python in args.torch or ["python3"]:
-                peer = [python, HERE / "torch_resnet.py"]
-                rest = [folder, "--layout", args.layout] + common
-                if args.values == "yes":
-                    values.append(compare_values(precision, json.loads(output(peer + ["values"] + rest)), failures))
-                if (args.steps or 1) > 1:
-                    run = json.loads(output(peer + ["train"] + rest))
-                    other = "nchw" if args.layout == "channels_last" else "channels_last"
-                    control = json.loads(output(peer + ["train", folder, "--layout", other] + common)) \
-                        if precision == "fp32" and args.control == "yes" else None
-                    curves.append(compare_training(precision, run, control, failures))
-    pairs = ["first stage", "last stage", "logits", "loss", "worst gradient", "all gradients"]
-    if values:
-        table(["precision", "peer"] + [f"{what}, mezzo / peer" for what in pairs], values)
-    if curves:
-        table(["precision", "peer", "steps", "first loss", "last, mezzo / peer", "largest difference of the first 100",
-               "of the peer in its other layout", "of the means of 80 to 100", "of running statistics", "skipped, mezzo / peer"], curves)
-    print("\n".join(failures), file=sys.stderr)
-    sys.exit(1 if failures else 0)
+    comparison = Comparison(arguments())
+    for precision in comparison.args.precisions.split(","):
+        for seed in comparison.args.seeds.split(","):
+            comparison.run(precision, seed)
+    comparison.show()
+    sys.exit(1 if comparison.failures else 0)
 
 
 main()

@@ -1,20 +1,24 @@
-// Lines to token ids: one line of ids for each line of a file or of standard input.
+// Lines to token ids: one line of ids for each line of a file or of standard input. By a vocab.txt of BERT, or by
+// a tokenizer as Hugging Face saves it.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "mezzo/device.h"
+#include "mezzo/pretrained_tokenizer.h"
 #include "mezzo/tokenizer.h"
 #include "samples/program.h"
 
 namespace {
 
 struct Options {
-    std::string vocab, input;
+    std::string vocab, tokenizer, input;
     int threads = 1, repeat = 5;
-    std::int64_t max_length = 512;
-    bool time = false, offsets = false, cased = false, no_special = false;
+    std::optional<std::int64_t> max_length;
+    bool time = false, offsets = false, cased = false, no_special = false, pairs = false, types = false,
+         decode = false;
 };
 
 // Lines as std::getline gives them: a carriage return is part of its line.
@@ -30,22 +34,42 @@ std::vector<std::string> read_lines(const std::string& path) {
     return lines;
 }
 
-void print(const std::vector<mezzo::data::Encoding>& encodings, bool offsets) {
+void print(const std::vector<mezzo::data::Encoding>& encodings, const Options& options) {
     std::string out;
     for (const mezzo::data::Encoding& encoding : encodings) {
         for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
             if (i > 0) out += ' ';
             out += std::to_string(encoding.ids[i]);
-            if (offsets) out += fmt::format(":{}:{}", encoding.offsets[i].begin, encoding.offsets[i].end);
+            if (options.types) out += fmt::format(":{}", encoding.token_type_ids[i]);
+            if (options.offsets)
+                out += fmt::format(":{}:{}", encoding.offsets[i].begin, encoding.offsets[i].end);
         }
         out += '\n';
     }
     std::fwrite(out.data(), 1, out.size(), stdout);
 }
 
+// Lines two by two, as pairs of texts.
+template <class Tokenizer, class Encode>
+std::vector<mezzo::data::Encoding> encode_pairs(const Tokenizer& tokenizer,
+                                                const std::vector<std::string>& lines, const Encode& encode) {
+    std::vector<mezzo::data::Encoding> encodings;
+    for (std::size_t i = 0; i + 1 < lines.size(); i += 2)
+        encodings.push_back(tokenizer.encode_pair(lines[i], lines[i + 1], encode));
+    return encodings;
+}
+
+template <class Tokenizer>
+void print_decoded(const Tokenizer& tokenizer, const std::vector<mezzo::data::Encoding>& encodings) {
+    std::string out;
+    for (const mezzo::data::Encoding& encoding : encodings) out += tokenizer.decode(encoding.ids) + "\n";
+    std::fwrite(out.data(), 1, out.size(), stdout);
+}
+
 // Prints tokens per second of the best of `repeat` runs, line by line and as one batch.
-void time(const mezzo::data::WordPiece& tokenizer, const std::vector<std::string>& lines,
-          const mezzo::data::EncodeOptions& encode, int repeat) {
+template <class Tokenizer, class Encode> void time(const Tokenizer& tokenizer,
+                                                   const std::vector<std::string>& lines,
+                                                   const Encode& encode, int repeat) {
     std::int64_t tokens = 0;
     const auto best = [&](const auto& run) {
         double seconds = 1e30;
@@ -71,32 +95,54 @@ void time(const mezzo::data::WordPiece& tokenizer, const std::vector<std::string
         double(tokens) / batch);
 }
 
+template <class Tokenizer, class Encode>
+void run(const Tokenizer& tokenizer, const Encode& encode, const Options& options) {
+    const std::vector<std::string> lines = read_lines(options.input);
+    if (options.time) return time(tokenizer, lines, encode, options.repeat);
+    const std::vector<mezzo::data::Encoding> encodings =
+        options.pairs ? encode_pairs(tokenizer, lines, encode) : tokenizer.encode_batch(lines, encode);
+    if (options.decode)
+        print_decoded(tokenizer, encodings);
+    else
+        print(encodings, options);
+}
+
 void run(const Options& options) {
     mezzo::set_num_threads(options.threads);
-    const mezzo::data::WordPiece tokenizer(options.vocab, {.lower_case = !options.cased});
-    const std::vector<std::string> lines = read_lines(options.input);
-    const mezzo::data::EncodeOptions encode{.max_length = options.max_length,
-                                            .add_special_tokens = !options.no_special};
-    if (options.time)
-        time(tokenizer, lines, encode, options.repeat);
+    if (options.tokenizer.empty())
+        run(mezzo::data::WordPiece(options.vocab, {.lower_case = !options.cased}),
+            mezzo::data::EncodeOptions{.max_length = options.max_length.value_or(512),
+                                       .add_special_tokens = !options.no_special},
+            options);
     else
-        print(tokenizer.encode_batch(lines, encode), options.offsets);
+        run(mezzo::data::Tokenizer(options.tokenizer),
+            mezzo::data::TokenizeOptions{.max_length = options.max_length.value_or(-1),
+                                         .add_special_tokens = !options.no_special},
+            options);
 }
 
 int parse_and_run(int argc, char** argv) {
     Options options;
-    CLI::App app("Lines to WordPiece token ids");
+    CLI::App app("Lines to token ids");
     app.option_defaults()->always_capture_default();
-    app.add_option("--vocab", options.vocab, "vocab.txt, one token a line")->required();
+    CLI::Option_group* const files = app.add_option_group("tokenizer", "one of the two");
+    files->add_option("--vocab", options.vocab, "vocab.txt of BERT, one token a line");
+    files->add_option("--tokenizer", options.tokenizer, "tokenizer.json, or the folder of a model");
+    files->require_option(1);
     app.add_option("file", options.input, "text, one line a row; standard input if left out");
     app.add_option("--threads", options.threads, "CPU threads")->transform(program::thread_count());
-    app.add_option("--max-length", options.max_length, "tokens a line at most; 0: no limit")
+    app.add_option("--max-length", options.max_length,
+                   "tokens a line at most; 0: no limit; default: 512 with "
+                   "--vocab, what the file says with --tokenizer")
         ->transform(program::not_negative());
     app.add_option("--repeat", options.repeat, "runs of --time")->transform(program::in_range(1, 1000000));
     app.add_flag("--time", options.time, "print tokens per second instead of ids");
     app.add_flag("--offsets", options.offsets, "print id:begin:end, in bytes of the line");
-    app.add_flag("--cased", options.cased, "keep upper case and accents");
-    app.add_flag("--no-special", options.no_special, "without [CLS] and [SEP]");
+    app.add_flag("--types", options.types, "print id:type");
+    app.add_flag("--pairs", options.pairs, "two lines are a pair of texts");
+    app.add_flag("--decode", options.decode, "print the text of the ids instead of them");
+    app.add_flag("--cased", options.cased, "with --vocab: keep upper case and accents");
+    app.add_flag("--no-special", options.no_special, "without special tokens such as [CLS] and [SEP]");
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     run(options);
     return 0;

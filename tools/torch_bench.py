@@ -113,6 +113,30 @@ def resnet_step(depth, stem, batch, size):
     return lambda: model.training_step(net, optimizer, images, labels, ARGS.device, dtype, scaler)
 
 
+def lstm_step(hidden, batch, length):
+    torch.manual_seed(0)
+    net = torch.nn.LSTM(hidden, hidden, 2).to(ARGS.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    net = compiled(net)
+    x, y = (torch.randn(length, batch, hidden, device=ARGS.device) for _ in range(2))
+    dtype = None if ARGS.precision == "float32" else getattr(torch, ARGS.precision)
+    scaler = grad_scaler() if ARGS.precision == "float16" else None
+
+    def step():
+        with torch.autocast(ARGS.device, dtype=dtype, enabled=dtype is not None):
+            loss = torch.nn.functional.mse_loss(net(x)[0], y)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
+
+    return step
+
+
 def op_step(shapes, op):
     torch.manual_seed(0)
     inputs = [torch.randn(*shape, device=ARGS.device).to(getattr(torch, ARGS.precision)) for shape in shapes]
@@ -137,6 +161,7 @@ CASES = {
     "resnet50_32": lambda: resnet_step(50, "cifar", 32, 32),
     "resnet50_128": lambda: resnet_step(50, "cifar", 128, 32),
     "resnet50_imagenet": lambda: resnet_step(50, "imagenet", 8, 224),
+    "lstm512": lambda: lstm_step(512, 32, 64),
     "resnet20": lambda: resnet_step(20, "cifar", 128, 32),
     "matmul8192": lambda: op_step([(8192, 8192)] * 2, torch.matmul),
     "copy": lambda: op_step([(512, 1 << 20)], torch.clone),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <utility>
 
 #include "cuda/gemm/gemm.h"
 
@@ -18,7 +19,12 @@ Count& counted() {
     return count;
 }
 
+thread_local bool trying = false;
+
 }  // namespace
+
+Trials::Trials() : outer_(std::exchange(trying, true)) {}
+Trials::~Trials() { trying = outer_; }
 
 GemmFallbacks gemm_fallbacks() {
     Count& count = counted();
@@ -38,6 +44,7 @@ void count_fallback(const Gemm& g, const std::string& reason) {
 
 // The library's matrices are column-major, and so its problem is that of the transposed product.
 void count_invalid_problem(const gemm_plan::Problem& p, const std::string& reason) {
+    if (trying) return;
     std::string text = fmt::format("[{}, {}] = [{}, {}] x [{}, {}], {} = {} x {}, batch {}, epilogue {}: {}",
                                    p.n, p.m, p.n, p.k, p.k, p.m, name(p.d_type), name(p.b_type),
                                    name(p.a_type), p.batch, int(p.epilogue), reason);

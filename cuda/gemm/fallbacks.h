@@ -27,6 +27,18 @@ struct GemmFallbacks {
 GemmFallbacks gemm_fallbacks();
 
 void count_fallback(const Gemm& g, const std::string& reason);
+// While it exists, this thread times algorithms. One that the library then calls invalid is passed over, and
+// is no sign of a wrong descriptor: it does not count.
+class [[nodiscard]] Trials {
+public:
+    Trials();
+    ~Trials();
+    Trials(const Trials&) = delete;
+    Trials& operator=(const Trials&) = delete;
+
+private:
+    const bool outer_;
+};
 void count_invalid_problem(const gemm_plan::Problem& p, const std::string& reason);
 
 }  // namespace mezzo::cuda

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cuda/gemm/fallbacks.h"
 #include "cuda/gemm/memory.h"
 #include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
@@ -126,6 +127,7 @@ std::vector<Timed> timed_candidates(GemmService& s, const Gemm& g, lt::Epilogue 
     std::vector<Timed> timed;
     for (const lt::Algo& algo : cached.candidates) {
         if (!passes_check(s, problem_of(g, e), algo)) continue;
+        const Trials uncounted;
         const auto ms = median_ms([&] { return run_algo(s, rotation.next(), e, cached, algo); });
         if (ms) timed.push_back({*ms, algo});
     }
@@ -161,6 +163,7 @@ void with_timer(GemmService& s, const Gemm& g, const std::function<void(const Ti
     Rotation rotation(g);
     use([&](lt::Epilogue e, const lt::Algo& algo, Timing timing) {
         CachedPlan& cached = plan_for(s, g, e);
+        const Trials uncounted;
         const auto call = [&] { return run_algo(s, rotation.next(), e, cached, algo); };
         return timing == Timing::quick ? quick_ms(call) : median_ms(call);
     });

@@ -10,6 +10,7 @@
 #include "cuda/runtime.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
+#include "kernels/loss.h"
 #include "kernels/matmul.h"
 
 namespace mezzo::cuda {
@@ -21,6 +22,8 @@ const KernelOf<kernels::relu_grad> relu_grad;
 const KernelOf<kernels::gelu_grad> gelu_grad;
 const KernelOf<kernels::gelu_tanh_grad> gelu_tanh_grad;
 const KernelOf<kernels::ActivationGrad> activation_grad;
+const KernelOf<kernels::MseLossGrad> mse_loss_grad;
+const KernelOf<kernels::MseLossBiasGrad> mse_loss_bias_grad;
 
 Dtype sum_type(Dtype dtype) { return dtype == float64 ? float64 : float32; }
 
@@ -96,11 +99,27 @@ Tensor mask_of(const Tensor& x) {
     return mask;
 }
 
+// The same sums behind the gradient of a loss.
+void prove_loss(const Shape& shape, Dtype dtype) {
+    const Dtype wide = sum_type(dtype);
+    const Tensor input = input_of(shape, dtype, 1), target = input_of(shape, wide, 2),
+                 g = input_of({}, wide, 3);
+    const Tensor expected = result_of(shape, dtype), sums = result_of({shape[1]}, wide);
+    const Tensor of_loss[] = {g, input, target}, in[] = {input, target, g};
+    mse_loss_grad(of_loss, {.reduction = Reduction::sum}, expected);
+    cuda_kernels::column_sum({&expected, 1}, {}, {&sums, 1});
+    const Tensor out[] = {result_of(shape, dtype), result_of({shape[1]}, wide)};
+    mse_loss_bias_grad(in, {.reduction = Reduction::sum}, out);
+    require_equal("gradient of mse_loss", out[0], expected);
+    require_close("sums of the gradient of mse_loss", out[1], sums, 64 * rounding_of(wide));
+}
+
 }  // namespace
 
 void prove_bias_gradients(const Proof& proof) {
     each_layer(proof, activations,
                [](const Layer& layer) { layer.prove_kernel("gradients of activation and bias", {}); });
+    for (const Shape& shape : {Shape{151, 72}, Shape{37, 43}}) prove_loss(shape, proof.dtype);
 }
 
 void prove_layers(const Proof& proof) {

@@ -1,6 +1,8 @@
 // Self-attention without copies: several linear layers of one input as one product, and attention that reads
-// query, key and value where that product has left them. Errors are those of ops.h.
+// query, key and value where that product has left them; and positions as rotations. Errors are those of ops.h.
 #pragma once
+
+#include <cstdint>
 
 #include "mezzo/ops.h"
 
@@ -18,5 +20,17 @@ namespace mezzo {
 // dim}); result [batch, length, heads, dim]. Both are the layouts of linear layers, so nothing is copied. The
 // gradient of qkv is one tensor as well.
 [[nodiscard]] Tensor packed_attention(const Tensor& qkv, const AttentionOptions& options = {});
+
+// Which elements of a head form a pair.
+enum class RotaryPairs : std::uint8_t {
+    halves,     // i and i + dim / 2: GPT-NeoX, and the files of Llama in Hugging Face's format
+    neighbours  // 2 i and 2 i + 1: the paper, GPT-J, and Meta's own files of Llama
+};
+// Rotary position embedding (RoPE; Su et al., arXiv 2104.09864, section 3.2.2): each pair (a, b) of elements of a
+// head becomes (a cos - b sin, b cos + a sin). x [batch, heads, length, dim], dim even; cos and sin of the
+// angles [length, dim / 2] or, if they differ, [batch, length, dim / 2], usually float32 also where x is in 16
+// bit: the result has x's shape and dtype, and is rounded once. cos and sin are constants: they get no gradient.
+[[nodiscard]] Tensor rotary_embedding(const Tensor& x, const Tensor& cos, const Tensor& sin,
+                                      RotaryPairs pairs = RotaryPairs::halves);
 
 }  // namespace mezzo

@@ -12,7 +12,9 @@ namespace mezzo::amp {
 
 struct AutocastOptions {
     std::optional<DeviceType> device = {};  // none: every device; the others stay as they are outside
-    Dtype dtype = float16;                  // float16 or bfloat16, else Error(dtype)
+    // float16 or bfloat16; float32 turns the scope off, so that the precision may be a variable. Others are
+    // Error(dtype).
+    Dtype dtype = float16;
     bool enabled = true;  // false inside an enabled scope turns it off there; false everywhere equals no
                           // scope, bit for bit
     bool cache = true;    // cast each float32 leaf that requires grad once per scope, not at every use, and

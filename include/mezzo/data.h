@@ -4,11 +4,15 @@
 #include <concepts>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "mezzo/batch_queue.h"
 #include "mezzo/prefetch.h"
+#include "mezzo/sampler.h"
+#include "mezzo/shard.h"
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 #include "mezzo/transforms.h"
@@ -46,21 +50,32 @@ concept LazyDataset = requires(const D& dataset, std::int64_t i) {
 };
 
 struct DataLoaderOptions {
-    std::int64_t batch_size = 64;
-    bool shuffle = false;    // a new order each epoch, fixed by seed and the epoch's number
-    bool drop_last = false;  // leave out the last batch when it is smaller
+    std::int64_t batch_size = 64;  // over all ranks
+    bool shuffle = false;          // a new order each epoch, fixed by seed and the epoch's number
+    bool drop_last = false;        // leave out the last batch when it is smaller
     std::uint64_t seed = 0;
+    // In place of `shuffle`: which samples an epoch has, and in which order.
+    std::optional<Sampler> sampler = {};
+    // This rank's part of every batch: with group.shard() the ranks' batches, one behind the other, are those of
+    // a training by one process.
+    Shard shard = {};
     // What each sample goes through, in this order, on all threads; samples are then uint8 images.
     std::vector<Transform> transforms = {};
     // uint8 samples become (value / 255 - mean) / stddev in this dtype, floating ones (value - mean) / stddev.
     // More values than one are those of the channels, the last dimension.
     PerChannel mean = 0, stddev = 1;
     Dtype dtype = float32;  // floating; of x where samples are uint8
-    // What each batch goes through then, in this order.
+    // What each batch goes through then, in this order. With several ranks: what this rank has of it.
     std::vector<BatchTransform> batch_transforms = {};
     Device device = cpu_device;  // where the batches go
     // Batches that are assembled and copied to a CUDA device while one is in use: see PrefetchOptions::ahead.
     int prefetch = automatic_prefetch;
+    // Threads that make batches beside the training, each its own batch, at most num_workers * prefetch_factor
+    // batches ahead; 0: batches are made on the calling thread and the CPU backend's threads. The batches are the same.
+    // Samples, transforms and batch transforms are then called from several threads at once; what they throw is thrown
+    // where the batch is taken.
+    int num_workers = 0;
+    int prefetch_factor = 2;
 };
 
 namespace detail {
@@ -81,55 +96,87 @@ template <LazyDataset D> struct SamplesOf final : Samples {
 
 }  // namespace detail
 
-// for (const auto& [x, y] : loader) runs one epoch; the next such loop is the next epoch.
+// for (const auto& [x, y] : loader) runs one epoch; the next such loop is the next epoch. Losses that are means
+// over the batch are multiplied by batch.weight where several ranks train: for (const auto& batch : loader).
+//
+// Batches are a function of the options, the epoch and the position alone. So a run that is resumed by
+// set_position(), on any number of ranks, gets exactly the samples that are left, each once, through the same
+// transforms.
 class DataLoader {
 public:
-    // Throws Error(value) for an undefined tensor, a batch_size below 1, a prefetch below automatic_prefetch, and a mean or
+    // Throws Error(value) for an undefined tensor, a batch_size below 1, a prefetch below automatic_prefetch, num_workers
+    // outside of [0, 1024], a prefetch_factor below 1, and a mean or
     // stddev that is not finite or a stddev that is not positive; Error(dtype) for a dtype that is not
-    // floating, and for transforms of samples that are not uint8; Error(shape) where x and y differ in their
+    // floating, and for transforms of samples that are not uint8; Error(value) also for a shard whose rank is not
+    // in [0, size) and for a sampler together with shuffle; Error(shape) where x and y differ in their
     // first size; Error(device) for a data set that is not on the CPU. begin() throws Error(device) for an
-    // options.device that is not there.
+    // options.device that is not there, and Error(value) or Error(dtype) for an order that is no order().
     explicit DataLoader(const Dataset& dataset, const DataLoaderOptions& options = {});
     // Batches of x [n, height, width, channels] and y int64 [n]. Taking a batch throws Error(shape) where its
     // images differ in size after the transforms, and what the data set and the transforms throw.
     template <LazyDataset D> explicit DataLoader(D dataset, const DataLoaderOptions& options = {})
         : DataLoader(Lazy(new detail::SamplesOf<D>(std::move(dataset))), options) {}
-    [[nodiscard]] std::int64_t size() const;       // batches per epoch
+    [[nodiscard]] std::int64_t size() const;       // batches per epoch, the same on every rank
     [[nodiscard]] const Dataset& dataset() const;  // Error(state) for a lazy one
     // Epochs begun so far; set it to continue the order of an interrupted run.
-    [[nodiscard]] std::int64_t epoch() const { return epoch_; }
-    void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+    [[nodiscard]] std::int64_t epoch() const { return next_.epoch; }
+    void set_epoch(std::int64_t epoch) { set_position({.epoch = epoch}); }
+    // Behind the batch that was handed out last, in the epoch begun last. Beyond its last batch: the start of
+    // the next epoch. What is being assembled ahead does not count; what goes through data::prefetch() does, so
+    // use options.prefetch instead.
+    [[nodiscard]] LoaderPosition position() const { return position_; }
+    // Where the next loop begins: it runs the rest of that epoch, which may be empty. Throws Error(value) for a
+    // position that is negative or has more samples than an epoch.
+    void set_position(const LoaderPosition& position);
 
-    // A batch of an epoch, on the CPU.
+    // Batches of an epoch, on the CPU.
     class Place {
     public:
-        Batch operator*() const { return loader_->batch(order_, epoch_, index_); }
+        Batch operator*() const;
         Place& operator++() {
-            ++index_;
+            first_ += loader_->options_.batch_size;
             return *this;
         }
-        friend bool operator==(const Place& it, std::default_sentinel_t) {
-            return it.index_ >= it.loader_->size();
-        }
+        friend bool operator==(const Place& it, std::default_sentinel_t) { return it.at_end(); }
 
     private:
         friend class DataLoader;
-        Place(const DataLoader* loader, Tensor order, std::int64_t epoch)
-            : loader_(loader), order_(std::move(order)), epoch_(epoch) {}
+        Place(const DataLoader* loader, Tensor order, const LoaderPosition& from);
+        bool at_end() const { return loader_->rows_at(first_) == 0; }
         const DataLoader* loader_;
         Tensor order_;  // int64 [n], undefined: as stored
         std::int64_t epoch_;
-        std::int64_t index_ = 0;
+        std::int64_t start_, first_;  // rows of the epoch: where the place was made, and where it is
+        std::optional<mezzo::detail::SharedHandle<detail::BatchQueue>> queue_;  // if there are workers
     };
-    using Iterator = PrefetchIterator<Place, std::default_sentinel_t>;
+    // The batches of an epoch, or of what is left of one, on options.device.
+    class Iterator {
+    public:
+        using value_type = Batch;
+        Batch operator*();
+        Iterator& operator++();
+        friend bool operator==(const Iterator& it, std::default_sentinel_t end) { return it.batches_ == end; }
+
+    private:
+        friend class DataLoader;
+        Iterator(DataLoader* loader, Tensor order, const LoaderPosition& from);
+        DataLoader* loader_;
+        LoaderPosition at_;  // of the batch
+        PrefetchIterator<Place, std::default_sentinel_t> batches_;
+    };
     Iterator begin();
     std::default_sentinel_t end() const { return {}; }
 
 private:
+    struct Worker;
     using Lazy = mezzo::detail::SharedHandle<detail::Samples>;
     DataLoader(Lazy samples, const DataLoaderOptions& options);
     void check_options() const;
-    Batch batch(const Tensor& order, std::int64_t epoch, std::int64_t index) const;
+    std::int64_t samples() const;                    // of an epoch
+    std::int64_t rows_at(std::int64_t first) const;  // of the batch that begins there, over all ranks
+    Tensor order_of(std::int64_t epoch) const;
+    void reach(std::int64_t epoch, const LoaderPosition& position);
+    Batch batch(const Tensor& order, std::int64_t epoch, std::int64_t first) const;
     Tensor stored(const Tensor& order, std::int64_t first, std::int64_t count) const;
     Tensor transformed(const Tensor& order, std::int64_t epoch, std::int64_t first, std::int64_t count) const;
     Tensor labels(const Tensor& order, std::int64_t first, std::int64_t count) const;
@@ -137,7 +184,8 @@ private:
     Dataset dataset_;  // undefined for a lazy one
     Lazy samples_;
     DataLoaderOptions options_;
-    std::int64_t epoch_ = 0;
+    LoaderPosition next_;  // where the next loop begins
+    LoaderPosition position_;
 };
 
 }  // namespace mezzo::data

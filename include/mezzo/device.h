@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 
 #include "mezzo/cpp20.h"
 #include "mezzo/fast_path.h"
@@ -26,8 +27,9 @@ struct Device {
     }
 };
 
-inline constexpr Device cpu_device{DeviceType::cpu};  // `cpu` is the namespace of its kernels
-[[nodiscard]] const char* name(DeviceType type);      // "cpu", "cuda", "custom"
+inline constexpr Device cpu_device{DeviceType::cpu};         // `cpu` is the namespace of its kernels
+[[nodiscard]] const char* name(DeviceType type);             // "cpu", "cuda", "custom"
+std::ostream& operator<<(std::ostream& out, Device device);  // cpu, cuda, cuda:1
 
 // Number of usable CUDA devices; 0 without a driver, a GPU, or in a build without CUDA.
 [[nodiscard]] int cuda_device_count();

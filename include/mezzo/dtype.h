@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <type_traits>
 
 #include "mezzo/cpp20.h"
@@ -109,6 +110,7 @@ inline constexpr DtypeInfo dtype_table[] = {
 }
 [[nodiscard]] constexpr bool is_16bit(Dtype dtype) { return is_floating(dtype) && size_of(dtype) == 2; }
 [[nodiscard]] constexpr const char* name(Dtype dtype) { return dtype_info(dtype).name; }  // "float16", ...
+std::ostream& operator<<(std::ostream& out, Dtype dtype);
 
 // The dtype that holds both: floating wins over integral, float16 with bfloat16 gives float32 (PyTorch's
 // table). Never throws.

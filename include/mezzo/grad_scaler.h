@@ -15,7 +15,7 @@ struct ScalerImpl;  // src/amp/scaler_impl.h
 
 // What happens on an overflow when the scale is already at min_scale.
 enum class AtFloor : std::uint8_t {
-    clamp,  // the scale stays there
+    clamp,  // the scale stays there, and the log (mezzo/log.h) is told when it is known without waiting
     fail,   // update() throws; costs a wait for the device at each update()
 };
 
@@ -109,7 +109,8 @@ public:
     // Whether any gradient was inf or NaN since the last update(); waits for the device.
     [[nodiscard]] bool found_inf() const;
     // The parameters of the optimizer whose gradients hold inf or NaN right now, by name or index; waits for
-    // the device.
+    // the device. Under DataParallel, gradients that are still this rank's own are reduced first: then all ranks
+    // must call it.
     [[nodiscard]] std::vector<std::string> overflowed_parameters(const optim::Optimizer& optimizer) const;
 
     // scale, growth_factor, backoff_factor, growth_interval, _growth_tracker, hysteresis as 0-dim tensors;

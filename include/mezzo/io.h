@@ -11,6 +11,7 @@
 #include "mezzo/bert_config.h"
 #include "mezzo/device.h"
 #include "mezzo/module.h"
+#include "mezzo/shard.h"
 
 namespace mezzo::io {
 
@@ -88,10 +89,22 @@ struct Checkpoint {
     StateDict scaler = {};
     StateDict extra = {};                 // counters and whatever else: {{"epoch", Tensor::from…}, …}
     RandomState random = random_state();  // by default that of the moment the Checkpoint was made
+    data::LoaderPosition position = {};   // of the data loader
+    // Of a training by several ranks: the random states of all, in their order. `random` is that of one rank.
+    std::vector<RandomState> random_states = {};
+    // Free text, such as {{"optimizer", "AdamW"}}: in the file's header, readable without its tensors.
+    Metadata metadata = {};
+
+    // What a rank goes on with: its own random state, if the checkpoint is of as many ranks. Otherwise streams that
+    // none of them has used: rank r takes the seed of rank 0 plus r, and all the largest offset.
+    [[nodiscard]] RandomState random_of(const data::Shard& rank) const;
 };
 // One safetensors file, replaced in one step like those of save_safetensors(): entries "model.…",
 // "optimizer.…", "scaler.…", "extra.…" and "random" (int64 [2], the bits of seed and offset), and the entry
-// "mezzo.checkpoint" = "1" of the metadata. Throws as save_safetensors().
+// "mezzo.checkpoint" = "1" of the metadata. A position that is not the start is "extra.mezzo.position" (int64 [2],
+// epoch and samples), and random states of several ranks "extra.mezzo.random_states" (int64 [ranks, 2]). Throws
+// as save_safetensors(), and Error(value) for an `extra` whose name begins with "mezzo.", and for metadata whose name
+// does, or is "format".
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 // Throws Error(io) for a file that is no checkpoint or of a newer version. The random stream of the process
 // is left alone: set_random_state(checkpoint.random).

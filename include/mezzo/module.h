@@ -2,20 +2,23 @@
 // state_dict(), to(), printing.
 #pragma once
 
+#include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "mezzo/tensor.h"
+#include "mezzo/callback.h"
+#include "mezzo/state_dict.h"
 
 namespace mezzo {
 
-// Named tensors in a fixed order: what models, optimizers and scalers save and load.
-using StateDict = std::vector<std::pair<std::string, Tensor>>;
-
 namespace nn {
+namespace detail {
+struct OwnCopies;  // any_module.h
+}
 
 // A tensor that is trained: requires grad, and belongs to parameters(). Copies share the elements and the
 // gradient.
@@ -29,6 +32,11 @@ public:
     Parameter(Parameter&&) = default;
     Parameter& operator=(const Parameter&) & = default;
     Parameter& operator=(Parameter&&) & = default;
+    // These would make the variable another tensor, unknown to optimizers: use add_() and mul_() under NoGrad.
+    template <class T> Tensor& operator+=(const T&) = delete;
+    template <class T> Tensor& operator-=(const T&) = delete;
+    template <class T> Tensor& operator*=(const T&) = delete;
+    template <class T> Tensor& operator/=(const T&) = delete;
 };
 
 // A tensor that is saved and moved with the module but not trained, such as running statistics.
@@ -40,6 +48,10 @@ public:
     Buffer(Buffer&&) = default;
     Buffer& operator=(const Buffer&) & = default;
     Buffer& operator=(Buffer&&) & = default;
+    template <class T> Tensor& operator+=(const T&) = delete;
+    template <class T> Tensor& operator-=(const T&) = delete;
+    template <class T> Tensor& operator*=(const T&) = delete;
+    template <class T> Tensor& operator/=(const T&) = delete;
 };
 
 class Module;
@@ -55,7 +67,7 @@ public:
 };
 
 // The base of all modules. A copy of a module shares its parameters with the original (they are handles); its
-// training flag is its own. A user's module derives from Module, lists its fields with MEZZO_MODULE and
+// training flag is its own. clone() below makes a module that shares nothing. A user's module derives from Module, lists its fields with MEZZO_MODULE and
 // defines operator().
 class Module {
 public:
@@ -66,10 +78,24 @@ public:
     // The same with names such as "encoder.layers.0.weight".
     [[nodiscard]] StateDict named_parameters(const std::string& prefix = "") const;
     [[nodiscard]] StateDict named_buffers(const std::string& prefix = "") const;
+    // Elements of all parameters, or of those that require grad.
+    [[nodiscard]] std::int64_t num_parameters(bool only_trainable = false) const;
+
+    // This module and all inside of it with their paths, "" for this one, depth first.
+    [[nodiscard]] std::vector<std::pair<std::string, Module*>> named_modules();
+    // Calls f(module) for all modules inside of this one, and then for itself.
+    void apply(const autograd::Callback<void(Module&)>& f);
+
+    // Set requires_grad of all parameters to false and to true. Gradients still go through a frozen module to what
+    // is before it, and its batch norms go on with their running statistics until eval().
+    void freeze();
+    void unfreeze();
 
     // Parameters and buffers by name, detached, as as_saved() shows them; they share the elements with the
-    // module (clone() them to keep a snapshot).
+    // module: what is kept while training goes on is a snapshot().
     [[nodiscard]] StateDict state_dict() const;
+    // The same with elements of its own: best = net.snapshot(), and later net.load_state_dict(best).
+    [[nodiscard]] StateDict snapshot() const { return state_dict().clone(); }
     // Copies values into parameters and buffers, converting dtype and device. Throws Error(value), with
     // nothing changed, when a name is missing, unexpected or of another shape; the text lists all of them.
     // strict = false ignores missing and unexpected names.
@@ -104,12 +130,19 @@ public:
     [[nodiscard]] virtual Tensor as_saved(std::string_view field, const Tensor& tensor) const;
     // True for normalisation layers, which the amp presets O2 keeps in float32.
     [[nodiscard]] virtual bool is_normalization() const { return false; }
+    // For modules whose copies share modules, as those of Sequential do: replaces them by own_copy() of each.
+    virtual void own_copies(detail::OwnCopies&) {}
 
 private:
     bool training_ = true;
 };
 
+std::ostream& operator<<(std::ostream& out, const Module& module);  // module.to_string()
+
 namespace detail {
+
+// Gives a copy of a module own modules, parameters and buffers.
+void make_own(Module& copy);
 
 // Hands out the names in "weight, bias" one by one.
 std::string next_field_name(std::string_view& names);
@@ -139,6 +172,18 @@ template <class... Fields> void visit_fields([[maybe_unused]] FieldVisitor& visi
 }
 
 }  // namespace detail
+
+// A module that shares nothing with the given one: PyTorch's copy.deepcopy(). Values, dtypes, devices, training
+// flags and requires_grad are the same; a parameter that stands in two places does so in the copy. Gradients,
+// hooks and history are not copied, and neither are tensors that are no fields of MEZZO_MODULE: copies share
+// those.
+template <class M>
+requires(std::is_base_of_v<Module, M>) [[nodiscard]] M clone(const M& module) {
+    M copy(module);
+    detail::make_own(copy);
+    return copy;
+}
+
 }  // namespace nn
 }  // namespace mezzo
 

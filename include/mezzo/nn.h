@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "mezzo/any_module.h"
 #include "mezzo/conv_layers.h"
 #include "mezzo/module.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"
 #include "mezzo/pool_layers.h"
-#include "mezzo/shared.h"
 
 namespace mezzo::nn {
 
@@ -212,31 +212,6 @@ MEZZO_LOSS(BCELoss, binary_cross_entropy)
 MEZZO_LOSS(BCEWithLogitsLoss, binary_cross_entropy_with_logits)
 #undef MEZZO_LOSS
 
-namespace detail {
-
-// A module of any type with operator()(const Tensor&), shared by all copies of the handle.
-class Layer {
-public:
-    template <class M> explicit Layer(M module) : holder_(new Holder<M>(std::move(module))) {}
-    Tensor operator()(const Tensor& x) const { return holder_->call(x); }
-    Module& module() const { return holder_->module(); }
-
-private:
-    struct Base : mezzo::detail::SharedObject {
-        virtual Tensor call(const Tensor& x) = 0;
-        virtual Module& module() = 0;
-    };
-    template <class M> struct Holder final : Base {
-        explicit Holder(M m) : value(std::move(m)) {}
-        Tensor call(const Tensor& x) override { return value(x); }
-        Module& module() override { return value; }
-        M value;
-    };
-    mezzo::detail::SharedHandle<Base> holder_;
-};
-
-}  // namespace detail
-
 // Modules applied one after the other. A Linear followed by ReLU or GELU, and a BatchNorm2d followed by ReLU,
 // run as one op with the activation at its end. A handle: copies share the modules, their parameters and
 // their training flags.
@@ -252,7 +227,7 @@ public:
 
     // Appends a module with operator()(const Tensor&).
     template <class M> void push_back(M&& module) {
-        layers_.push_back(detail::Layer(std::remove_cvref_t<M>(std::forward<M>(module))));
+        layers_.push_back(AnyModule(std::remove_cvref_t<M>(std::forward<M>(module))));
     }
     [[nodiscard]] std::size_t size() const { return layers_.size(); }
     // Module i; at<Linear>(0) is that of a known type. Error(value) where there is none, or it has another
@@ -268,9 +243,10 @@ public:
     [[nodiscard]] Tensor operator()(const Tensor& x) const;
     const char* type_name() const override { return "Sequential"; }
     void visit_fields(FieldVisitor& visitor) override;
+    void own_copies(detail::OwnCopies& made) override;
 
 private:
-    std::vector<detail::Layer> layers_;
+    std::vector<AnyModule> layers_;
 };
 
 // Scales all gradients in place by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm of all

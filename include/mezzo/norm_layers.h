@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
+#include "mezzo/callback.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/module.h"
 
@@ -30,6 +32,11 @@ struct BatchNormCall {
     Tensor residual = {};  // like x or undefined: added to the result
 };
 
+class BatchNorm;
+// What computes the result of a batch norm's call.
+using BatchNormFunction =
+    autograd::Callback<Tensor(const Tensor& x, const BatchNorm& layer, const BatchNormCall& also)>;
+
 // What BatchNorm1d and BatchNorm2d share. While training, calls write the running statistics, so that two
 // threads may not train through the same layer at once.
 class BatchNorm : public Module {
@@ -44,6 +51,8 @@ public:
     Buffer num_batches_tracked;  // int64, 0-dim
     std::int64_t num_features;
     double eps, momentum;
+    // Takes the place of batch_norm() in training calls: distributed::convert_sync_batchnorm() (mezzo/sync_batch_norm.h) sets it.
+    std::optional<BatchNormFunction> synchronised;
     MEZZO_MODULE(BatchNorm, weight, bias, running_mean, running_var, num_batches_tracked)
 
 protected:

@@ -36,6 +36,15 @@ namespace mezzo {
 [[nodiscard]] Tensor clamp(const Tensor& x, double low, double high);
 // g where low <= x <= high, else 0: the gradient of clamp. Both floating and of one shape.
 [[nodiscard]] Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
+// x limited to [low, high] like clamp(), but with the gradient 0 at the bounds, too. Error(value) unless low <=
+// high.
+[[nodiscard]] Tensor hardtanh(const Tensor& x, double low = -1, double high = 1);
+// x > 0 ? x : alpha (e^x - 1) (Clevert et al., arXiv 1511.07289).
+[[nodiscard]] Tensor elu(const Tensor& x, double alpha = 1);
+[[nodiscard]] Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);  // x > 0 ? x : slope x
+// a - b floor(a / b), which has the sign of b. Error(value) for an integral a and b = 0; integral tensors give 0
+// where b is 0.
+[[nodiscard]] Tensor remainder(const Tensor& a, double b);
 [[nodiscard]] Tensor eq(const Tensor& a, double b);
 [[nodiscard]] Tensor ne(const Tensor& a, double b);
 [[nodiscard]] Tensor lt(const Tensor& a, double b);
@@ -46,6 +55,11 @@ namespace mezzo {
 [[nodiscard]] Tensor isfinite(const Tensor& x);  // boolean
 // a where the boolean condition holds, else b; all three broadcast. The dtypes of a and b are promoted.
 [[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+// A number has the dtype that it would have in a + b: that of the tensor, but float32 for a fraction beside
+// integers; two numbers give float32.
+[[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, double b);
+[[nodiscard]] Tensor where(const Tensor& condition, double a, const Tensor& b);
+[[nodiscard]] Tensor where(const Tensor& condition, double a, double b);
 // x with value where the boolean mask (broadcast to x) holds. A value beyond the range of a 16-bit x becomes
 // that dtype's lowest or highest finite number, so that masks such as -1e9 mean the same in every dtype.
 [[nodiscard]] Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
@@ -63,6 +77,31 @@ namespace mezzo {
 [[nodiscard]] Tensor operator*(double a, const Tensor& b);
 [[nodiscard]] Tensor operator/(double a, const Tensor& b);
 [[nodiscard]] Tensor operator-(const Tensor& x);
+// Comparisons, element by element: booleans. A Tensor is no condition of an if: all_close(a, b), or
+// all(a == b).item<bool>(), which waits for the device.
+[[nodiscard]] Tensor operator==(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator!=(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator<(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator<=(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator>(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator>=(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator==(const Tensor& a, double b);
+[[nodiscard]] Tensor operator!=(const Tensor& a, double b);
+[[nodiscard]] Tensor operator<(const Tensor& a, double b);
+[[nodiscard]] Tensor operator<=(const Tensor& a, double b);
+[[nodiscard]] Tensor operator>(const Tensor& a, double b);
+[[nodiscard]] Tensor operator>=(const Tensor& a, double b);
+[[nodiscard]] Tensor operator==(double a, const Tensor& b);
+[[nodiscard]] Tensor operator!=(double a, const Tensor& b);
+[[nodiscard]] Tensor operator<(double a, const Tensor& b);
+[[nodiscard]] Tensor operator<=(double a, const Tensor& b);
+[[nodiscard]] Tensor operator>(double a, const Tensor& b);
+[[nodiscard]] Tensor operator>=(double a, const Tensor& b);
+[[nodiscard]] Tensor operator!(const Tensor& x);  // logical_not(x)
+// logical_and() and logical_or() of booleans; Error(dtype) for anything else, of which PyTorch's & takes the
+// bits. && would not do: it promises that the right side may be left out.
+[[nodiscard]] Tensor operator&(const Tensor& a, const Tensor& b);
+[[nodiscard]] Tensor operator|(const Tensor& a, const Tensor& b);
 
 // x in another dtype; x itself when the dtype is already right.
 [[nodiscard]] Tensor cast(const Tensor& x, Dtype dtype);
@@ -140,13 +179,15 @@ struct AttentionOptions {
     // Broadcasts to [batch, heads, query, key]. Boolean: true where a query may look at a key; floating:
     // added to the scores, where -inf hides a key. Undefined: every query looks at every key.
     Tensor mask = {};
-    bool causal = false;   // query i looks only at keys 0 to i
+    bool causal = false;   // the last query looks at all keys, each one before it at one key less
     double dropout_p = 0;  // of the weights, in [0, 1)
     bool training = true;  // false: no dropout
     double scale = 0;      // of the scores, not negative; 0: 1 / sqrt(dim)
 };
 // softmax(scale q k^T + mask) v per batch and head (Vaswani et al., arXiv 1706.03762): q [batch, heads,
 // query, dim], k [batch, heads, key, dim], v [batch, heads, key, dim_v]; result [batch, heads, query, dim_v].
+// k and v may have fewer heads, of which q has a multiple: then head h of q reads their head h / (heads of q /
+// heads of k), PyTorch's enable_gqa (grouped-query attention; Ainslie et al., arXiv 2305.13245).
 // A query that may look at no key gives 0, and adds 0 to all gradients. With a boolean mask or none and dim_v
 // == dim the scores are never stored as a whole; the result is then laid out as [batch, query, heads, dim],
 // so that permute({0, 2, 1, 3}).reshape() to [batch, query, heads * dim] copies nothing.
@@ -186,18 +227,21 @@ struct CrossEntropyOptions {
         -100;                    // targets of this class add neither loss nor gradient nor weight to the mean
     double label_smoothing = 0;  // in [0, 1]
     Reduction reduction = Reduction::mean;
+    Tensor weight = {};  // [classes], floating, a constant: the loss of a row is multiplied by its class's
 };
-// -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes; logits [rows,
-// classes], target int64 [rows] of classes, or floating [rows, classes] of probabilities, which weight all
-// classes (and know no ignore_index). 0-dim, or [rows] with Reduction::none. An index that is no class throws
-// Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is NaN.
+// -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes; logits [...,
+// classes], target int64 [...] of classes, or floating [..., classes] of probabilities, which weight all
+// classes (and know no ignore_index). 0-dim, or [...] with Reduction::none. The mean over indices is divided
+// by the sum of the targets' weights, that over probabilities by the number of rows. An index that is no class
+// throws Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is NaN.
 [[nodiscard]] Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                    CrossEntropyOptions options = {});
 struct NllOptions {
     std::int64_t ignore_index = -100;
     Reduction reduction = Reduction::mean;
+    Tensor weight = {};
 };
-// -log_probabilities[target]: [rows, classes], target int64 [rows]. Shapes and errors are those of
+// -log_probabilities[target]: [..., classes], target int64 [...]. Shapes and errors are those of
 // cross_entropy.
 [[nodiscard]] Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
 // input: probabilities in [0, 1]; logarithms are clamped to >= -100. An element outside throws Error(value)

@@ -23,7 +23,9 @@ class Scheduler {
 public:
     Scheduler(Optimizer& optimizer, Schedule schedule);
     // Call after optimizer.step() or scaler.step(). Throws, with nothing changed, Error(value) for a rate
-    // that is negative, infinite or NaN, and Error(state) inside a captured step.
+    // that is negative, infinite or NaN, and Error(state) inside a captured step, and for a scheduler that another
+    // one of the optimizer has replaced: both set the rate from the group's own, so that the last would win.
+    // SequentialLR and ChainedScheduler combine schedulers.
     void step();
     [[nodiscard]] const Schedule& schedule() const { return schedule_; }
 
@@ -35,7 +37,9 @@ protected:
 
 private:
     friend Schedule schedule_of(const char* type, const Scheduler& scheduler);
+    void set_rates();
     Optimizer* optimizer_;
+    std::uint64_t id_;  // of this scheduler and its copies
     Schedule schedule_;
     std::optional<Momentum> momentum_;
 };

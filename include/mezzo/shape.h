@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 
 #include "mezzo/error.h"
 
@@ -13,13 +14,15 @@ namespace mezzo {
 inline constexpr int max_dims = 8;
 
 // A list of up to eight integers: sizes, strides or axes. A default-made one is empty (a 0-dim tensor's
-// shape). A ninth value throws Error(shape). [] and back() do not check: i is in [0, size()).
+// shape), and an integer stands for a list of one: sum(x, 1), zeros(5). A ninth value throws Error(shape). [] and back() do not check: i is in [0, size()).
 class Shape {
 public:
     Shape() = default;
     Shape(std::initializer_list<std::int64_t> values) {
         for (std::int64_t v : values) push_back(v);
     }
+    template <std::integral T>
+    requires(!std::same_as<T, bool>) Shape(T value) { push_back(static_cast<std::int64_t>(value)); }
     Shape(const std::int64_t* values, int count) {
         for (int i = 0; i < count; ++i) push_back(values[i]);
     }
@@ -58,6 +61,11 @@ private:
     std::int64_t values_[max_dims];
     std::int32_t size_ = 0;
 };
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape);  // [2, 3]
+namespace detail {
+[[nodiscard]] std::string text_of(const Shape& shape);
+}
 
 using Strides = Shape;
 using Axes = Shape;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +12,7 @@
 
 #include "mezzo/device.h"
 #include "mezzo/dtype.h"
+#include "mezzo/indexing.h"
 #include "mezzo/shape.h"
 
 namespace mezzo {
@@ -25,10 +28,15 @@ struct TensorOptions {
 };
 
 struct BackwardOptions;
+struct QuantileOptions;  // reduce_ops.h
+struct ReduceOptions;    // ops.h
+struct Sorted;           // sort_ops.h
+struct VarOptions;       // reduce_ops.h
+class TensorIterator;
 
 // A handle: copies share the same elements, gradient and graph. A default-made one is undefined: only
-// defined(), copying and assignment work, and everything else throws Error(state) or Error(value). There is
-// no ==: eq() compares element by element, all_close() as a whole.
+// defined(), copying and assignment work, and everything else throws Error(state) or Error(value). a == b
+// compares element by element and gives booleans, all_close() compares as a whole.
 //
 // Dimensions and indices may be negative and then count from the end: -1 is the last. One that is out of
 // range throws Error(shape).
@@ -108,6 +116,16 @@ public:
     // range throws Error(shape).
     [[nodiscard]] Tensor select(std::int64_t dim, std::int64_t index) const;
     [[nodiscard]] Tensor operator[](std::int64_t index) const { return select(0, index); }
+    template <detail::NoIndex T> Tensor operator[](T) const = delete;  // x[1.7] and x[true] are mistakes
+    // One entry per dimension, the rest whole, as in Python: x[{0, Slice(1, 4)}], x[{ellipsis, -1}],
+    // x[{newaxis, Slice(0, 10, 2)}], x[Slice(-3)]. Write with x[...].copy_(y). Throws Error(shape) for an
+    // integer out of range, for more entries than dimensions and for a second ellipsis.
+    [[nodiscard]] Tensor operator[](std::initializer_list<Index> entries) const;
+    [[nodiscard]] Tensor operator[](const Index& entry) const { return (*this)[{entry}]; }
+    // The elements of the first dimension, as views: for (const Tensor& row : x). Error(shape) for a 0-dim
+    // tensor.
+    [[nodiscard]] TensorIterator begin() const;
+    [[nodiscard]] TensorIterator end() const;
     [[nodiscard]] Tensor squeeze(std::int64_t dim) const;    // *this where that dimension's size is not 1
     [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;  // dim may be dim(): after the last
     // Repeats dimensions of size 1, and adds dimensions in front, without copying; -1 keeps a size. Throws
@@ -116,6 +134,27 @@ public:
     // Joins dimensions start_dim to end_dim into one; a 0-dim tensor becomes [1]. Copies where reshape()
     // does.
     [[nodiscard]] Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
+
+    // The functions of ops.def and methods.def as methods: x.relu(), x.sum(1), x.max({}, {.keepdim = true}).
+#define MEZZO_UNARY(name, cast, ints, save, gradient) [[nodiscard]] Tensor name() const;
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+#define MEZZO_DEFAULT(...) = __VA_ARGS__
+#define MEZZO_METHOD(result, name, parameters, ...) [[nodiscard]] result name parameters const;
+#include "mezzo/methods.def"
+#undef MEZZO_METHOD
+#undef MEZZO_DEFAULT
+
+    // a += b is a = a + b, dtype and history included: the variable becomes another handle, and neither other
+    // handles nor views see it. What writes to the elements is a.add_(b).
+    Tensor& operator+=(const Tensor& other) &;
+    Tensor& operator-=(const Tensor& other) &;
+    Tensor& operator*=(const Tensor& other) &;
+    Tensor& operator/=(const Tensor& other) &;
+    Tensor& operator+=(double other) &;
+    Tensor& operator-=(double other) &;
+    Tensor& operator*=(double other) &;
+    Tensor& operator/=(double other) &;
 
     // Autograd.
     [[nodiscard]] bool requires_grad() const;
@@ -152,7 +191,9 @@ public:
     const Tensor& normal_(double mean, double stddev) const;  // Error(value) for a negative stddev
     [[nodiscard]] std::uint64_t version() const;  // of the storage: grows with every in-place write
 
-    // Values, shape, dtype and device, shortened beyond 1,000 elements. Waits for the device.
+    // As PyTorch prints a tensor: four digits after the point, scientific where sizes differ by more than
+    // 1000 times, edges only beyond 1,000 elements, and what is not usual of dtype, device and history. Waits
+    // for the device.
     [[nodiscard]] std::string to_string() const;
 
     [[nodiscard]] TensorImpl* impl() const { return impl_; }
@@ -163,6 +204,42 @@ private:
 };
 
 using Tensors = std::vector<Tensor>;
+
+std::ostream& operator<<(std::ostream& out, const Tensor& x);  // x.to_string()
+namespace detail {
+[[nodiscard]] std::string text_of(Device device);
+}
+
+// Of the views x[0], x[1], ...
+class TensorIterator {
+public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Tensor;
+    using difference_type = std::int64_t;
+    using pointer = void;
+    using reference = Tensor;
+
+    TensorIterator() = default;
+    TensorIterator(const Tensor& x, std::int64_t at) : x_(x), at_(at) {}
+    [[nodiscard]] Tensor operator*() const { return x_[at_]; }
+    TensorIterator& operator++() {
+        ++at_;
+        return *this;
+    }
+    TensorIterator operator++(int) {
+        TensorIterator before = *this;
+        ++at_;
+        return before;
+    }
+    friend bool operator==(const TensorIterator& a, const TensorIterator& b) { return a.at_ == b.at_; }
+
+private:
+    Tensor x_;
+    std::int64_t at_ = 0;
+};
+
+inline TensorIterator Tensor::begin() const { return {*this, 0}; }
+inline TensorIterator Tensor::end() const { return {*this, size(0)}; }
 
 // Options of Tensor::backward.
 struct BackwardOptions {
@@ -179,8 +256,35 @@ struct BackwardOptions {
 [[nodiscard]] Tensor ones(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor full(const Shape& shape, double value, TensorOptions options = {});
 [[nodiscard]] Tensor scalar(double value, TensorOptions options = {});  // 0-dim
-// [0, 1, ..., end - 1]. Error(value) for a negative end, Error(dtype) for boolean.
+// start, start + step, ... before end: int64 of integers, otherwise float32, computed in float64. start is 0
+// and step 1 where they are not given. Error(value) for a step of 0 or one that leads away from end, and for
+// numbers that are not finite or integers beyond +-2^53. Error(dtype) for boolean.
 [[nodiscard]] Tensor arange(std::int64_t end, TensorOptions options = {.dtype = int64});
+[[nodiscard]] Tensor arange(std::int64_t start, std::int64_t end, std::int64_t step = 1,
+                            TensorOptions options = {.dtype = int64});
+[[nodiscard]] inline Tensor arange(std::int64_t start, std::int64_t end, TensorOptions options) {
+    return arange(start, end, 1, options);
+}
+[[nodiscard]] Tensor arange_of(double start, double end, double step, TensorOptions options);
+template <std::floating_point T> [[nodiscard]] Tensor arange(T end, TensorOptions options = {}) {
+    return arange_of(0, double(end), 1, options);
+}
+template <class A, class B, class C = int>
+requires detail::NotAllIntegers<A, B, C>
+[[nodiscard]] Tensor arange(A start, B end, C step = 1, TensorOptions options = {}) {
+    return arange_of(double(start), double(end), double(step), options);
+}
+template <class A, class B>
+requires detail::NotAllIntegers<A, B>
+[[nodiscard]] Tensor arange(A start, B end, TensorOptions options) {
+    return arange_of(double(start), double(end), 1, options);
+}
+// `steps` numbers from start to end, both included, evenly spaced and computed in float64. Error(value) for
+// negative steps and bounds that are not finite, Error(dtype) for boolean.
+[[nodiscard]] Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {});
+// [n, m] with ones on the diagonal, zeros elsewhere; square without m.
+[[nodiscard]] Tensor eye(std::int64_t n, TensorOptions options = {});
+[[nodiscard]] Tensor eye(std::int64_t n, std::int64_t m, TensorOptions options = {});
 // Random numbers from the stream that manual_seed() begins; docs/numerics.md says what is equal on all
 // devices. Standard normal, and uniform in [0, 1); in 16 bit the largest numbers are rounded to 1.
 // Error(dtype) unless the dtype is floating.
@@ -192,9 +296,14 @@ struct BackwardOptions {
                              TensorOptions options = {.dtype = int64});
 // A random permutation of 0, 1, ..., n - 1. Error(value) unless n is in [0, 2^31).
 [[nodiscard]] Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});
+// Of the shape, dtype and device of x.
 [[nodiscard]] Tensor empty_like(const Tensor& x);
 [[nodiscard]] Tensor zeros_like(const Tensor& x);
 [[nodiscard]] Tensor ones_like(const Tensor& x);
+[[nodiscard]] Tensor full_like(const Tensor& x, double value);
+[[nodiscard]] Tensor rand_like(const Tensor& x);
+[[nodiscard]] Tensor randn_like(const Tensor& x);
+[[nodiscard]] Tensor randint_like(const Tensor& x, std::int64_t low, std::int64_t high);
 
 // Whether all elements differ by at most atol + rtol * |b|. NaN equals NaN, and an infinity itself. Any
 // dtypes and devices; waits for them. Throws Error(shape) for different shapes.

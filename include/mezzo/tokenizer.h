@@ -114,16 +114,18 @@ struct VocabularyOptions {
                                                        const VocabularyOptions& options = {});
 
 struct PadOptions {
-    std::int64_t pad_id = 0;       // WordPiece::pad_id()
+    std::int64_t pad_id = 0;       // WordPiece::pad_id(); Tokenizer::pad_options() has it set
     std::int64_t length = 0;       // tokens a row; 0 for the longest encoding
     std::int64_t multiple_of = 1;  // the length is rounded up to a multiple; 8 suits matrix units
+    std::int64_t pad_type_id = 0;  // token type of padding
+    bool left = false;             // padding stands before the tokens
     Device device = cpu_device;
 };
 
 // The input of a model. Each is [n, length].
 struct TokenBatch {
     Tensor input_ids;       // int64, padded with pad_id
-    Tensor token_type_ids;  // int64, padded with 0
+    Tensor token_type_ids;  // int64, padded with pad_type_id
     Tensor attention_mask;  // boolean, true where a token is
 };
 // For prefetch().

@@ -10,13 +10,15 @@
 
 namespace mezzo::nn {
 
-// Where attention may look, with PyTorch's meanings: true hides. A query to which everything is hidden gets
-// an average that means nothing when attn_mask is floating, and 0 otherwise.
+// Where attention may look. True lets it look, as everywhere in mezzo; PyTorch's key_padding_mask and attn_mask
+// of nn.MultiheadAttention are the opposite: logical_not() them. A query that may look at nothing gets an
+// average that means nothing when `mask` is floating, and 0 otherwise.
 struct AttentionMasks {
-    Tensor key_padding_mask = {};  // boolean [batch, key]: true where a key is padding
-    // [query, key] or [batch * num_heads, query, key]; boolean: true hides; floating: added to the scores.
-    Tensor attn_mask = {};
-    bool causal = false;  // query i looks only at keys 0 … i
+    Tensor key_mask = {};  // boolean [batch, key]: true for real keys, false for padding
+    // [query, key] or [batch * num_heads, query, key]; boolean: true where a query may look at a key; floating:
+    // added to the scores.
+    Tensor mask = {};
+    bool causal = false;  // the last query looks at all keys, each one before it at one key less
 };
 
 struct MultiheadAttentionOptions {
@@ -33,7 +35,7 @@ public:
                        const MultiheadAttentionOptions& options = {});
     // query [batch, length, embed_dim], key and value [batch, key, embed_dim] -> [batch, length, embed_dim].
     // One tensor given as all three is projected by one product, one given as key and value by one for both.
-    // Throws Error(shape) for inputs or masks of other shapes, and Error(dtype) for a key_padding_mask that
+    // Throws Error(shape) for inputs or masks of other shapes, and Error(dtype) for a key_mask that
     // is not boolean.
     [[nodiscard]] Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionMasks& masks = {}) const {

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -173,15 +174,29 @@ struct RandomErasing {
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
 };
 
-// What a DataLoader gives.
+// What a DataLoader gives. const auto& [x, y] = batch; takes it apart without the weight.
 struct Batch {
     Tensor x;
     Tensor y;
+    // What the mean of the loss over these rows counts in the mean over all ranks: 1 where a batch has as many
+    // rows for each rank, and always in a training by one process.
+    double weight = 1;
 };
 template <class F> void each_tensor(Batch& batch, F&& f) {
     f(batch.x);
     f(batch.y);
 }
+template <std::size_t I> [[nodiscard]] const Tensor& get(const Batch& batch) {
+    static_assert(I < 2);
+    if constexpr (I == 0)
+        return batch.x;
+    else
+        return batch.y;
+}
+template <std::size_t I> [[nodiscard]] Tensor& get(Batch& batch) {
+    return const_cast<Tensor&>(get<I>(std::as_const(batch)));
+}
+template <std::size_t I> [[nodiscard]] Tensor&& get(Batch&& batch) { return std::move(get<I>(batch)); }
 
 namespace detail {
 
@@ -252,3 +267,7 @@ struct NormalizeOptions {
 [[nodiscard]] Tensor normalize(const Tensor& x, const NormalizeOptions& options);
 
 }  // namespace mezzo::data
+
+// x and y are what a structured binding names.
+template <> struct std::tuple_size<mezzo::data::Batch> : std::integral_constant<std::size_t, 2> {};
+template <std::size_t I> struct std::tuple_element<I, mezzo::data::Batch> { using type = mezzo::Tensor; };

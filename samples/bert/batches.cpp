@@ -46,6 +46,11 @@ const std::vector<std::int64_t>& EpochOrder::at(std::int64_t epoch, std::int64_t
     return batches_.at(std::size_t(batch));
 }
 
+std::vector<std::int64_t> part_of(const std::vector<std::int64_t>& indices, const mz::data::ShardRows& mine) {
+    const auto first = indices.begin() + mine.first;
+    return {first, first + mine.count};
+}
+
 Batch make_batch(const Samples& samples, const std::vector<std::int64_t>& indices, std::int64_t pad_to,
                  std::int64_t pad_id, mz::Device device) {
     std::vector<mz::data::Encoding> encodings;

@@ -45,6 +45,10 @@ private:
     std::vector<std::vector<std::int64_t>> batches_;
 };
 
+// The samples of a batch that are a rank's.
+std::vector<std::int64_t> part_of(const std::vector<std::int64_t>& indices,
+                                  const mezzo::data::ShardRows& mine);
+
 struct Batch {
     mezzo::data::TokenBatch tokens;
     mezzo::Tensor labels;  // int64 [n]

@@ -6,6 +6,7 @@
 
 #include "bert/trace.h"
 #include "bert/trainer.h"
+#include "training/ranks.h"
 
 namespace mz = mezzo;
 
@@ -33,12 +34,23 @@ mz::Tensor probabilities(const Setup& setup, const mz::Tensor& logits) {
     return mz::cat({1 - p, p}, -1);
 }
 
-void evaluate(const Options& options, const Setup& setup, const Samples& samples, Classifier& model,
+// The texts that a rank classifies; none where there are more ranks than texts.
+Samples share_of(const Samples& all, const mz::data::Shard& shard) {
+    const mz::data::ShardRows mine = shard.slice(all.size());
+    if (mine.weight == 0) return {};
+    const auto first = mine.first, last = mine.first + mine.count;
+    return {{all.encodings.begin() + first, all.encodings.begin() + last},
+            {all.labels.begin() + first, all.labels.begin() + last}};
+}
+
+void evaluate(const Options& options, const Setup& setup, const Samples& all, Classifier& model,
               std::int64_t epoch, double loss, double seconds) {
     Confusion confusion(std::int64_t(setup.classes.size()));
+    const Samples samples = share_of(all, setup.group.shard());
     const std::vector<Prediction> predictions = predict(options, setup, samples, model);
     for (std::size_t i = 0; i < predictions.size(); ++i)
         confusion.add(samples.labels[i], predictions[i].label);
+    confusion.add_other_ranks(setup.group);
     fmt::print("epoch {}: train loss {:.4f}, validation macro-F1 {:.2f} %, accuracy {:.2f} %, {:.1f} s\n",
                epoch + 1, loss, 100 * confusion.macro_f1(), 100 * confusion.accuracy(), seconds);
     std::fflush(stdout);
@@ -46,7 +58,7 @@ void evaluate(const Options& options, const Setup& setup, const Samples& samples
 
 }  // namespace
 
-void finetune(const Options& options, const Setup& setup, const Samples& train_samples,
+bool finetune(const Options& options, const Setup& setup, const Samples& train_samples,
               const Samples& validation, Classifier& model) {
     EpochOrder batches(train_samples,
                        {.batch_size = options.batch, .bucket = options.bucket, .seed = options.seed});
@@ -64,17 +76,20 @@ void finetune(const Options& options, const Setup& setup, const Samples& train_s
         return std::int64_t(batches.at(epoch, i).size());
     };
     stage.loss = [&](std::int64_t epoch, std::int64_t i) {
-        const Batch batch = make_batch(train_samples, batches.at(epoch, i), row_length(options),
+        const std::vector<std::int64_t>& all = batches.at(epoch, i);
+        const mz::data::ShardRows mine = setup.group.shard().slice(std::int64_t(all.size()));
+        const Batch batch = make_batch(train_samples, part_of(all, mine), row_length(options),
                                        setup.tokenizer.pad_id(), options.device);
         trace.add(batch);
-        return loss_of(setup, logits_of(model, batch), batch.labels);
+        return training::weighted(loss_of(setup, logits_of(model, batch), batch.labels), mine.weight);
     };
     stage.epoch_done = [&](std::int64_t epoch, double loss, double seconds) {
         evaluate(options, setup, validation, model, epoch, loss, seconds);
     };
     if (trace.on()) stage.step_done = [&](std::int64_t, double loss) { trace.add(loss); };
-    train(options, setup.settings, stage);
+    if (!train(options, setup.group, setup.settings, stage)) return false;
     trace.finish();
+    return true;
 }
 
 std::vector<Prediction> predict(const Options& options, const Setup& setup, const Samples& samples,

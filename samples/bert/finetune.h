@@ -8,9 +8,10 @@ namespace bert {
 
 using Classifier = mezzo::nn::BertForSequenceClassification;
 
-// Trains on the training texts and prints macro-F1 and accuracy on the validation texts after every epoch.
-void finetune(const Options& options, const Setup& setup, const Samples& train, const Samples& validation,
-              Classifier& model);
+// Trains on the training texts and prints macro-F1 and accuracy on the validation texts after every epoch. False: a
+// signal has ended it.
+[[nodiscard]] bool finetune(const Options& options, const Setup& setup, const Samples& train,
+                            const Samples& validation, Classifier& model);
 
 // Predictions for every sample, in order: the class and its probability.
 struct Prediction {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <mezzo/mezzo.h>
+
 namespace bert {
 
 class Confusion {
@@ -12,6 +14,12 @@ public:
         : classes_(classes), counts_(std::size_t(classes * classes), 0) {}
     void add(std::int64_t truth, std::int64_t predicted) {
         ++counts_[std::size_t(truth * classes_ + predicted)];
+    }
+    // Adds what the other ranks have counted. Collective.
+    void add_other_ranks(const mezzo::distributed::Group& group) {
+        const mezzo::Tensor counts = mezzo::Tensor::from(counts_, {std::int64_t(counts_.size())});
+        group.all_reduce_(counts);
+        counts_ = counts.to_vector<std::int64_t>();
     }
     double accuracy() const {
         std::int64_t right = 0, all = 0;

@@ -43,7 +43,7 @@ void add_training_options(CLI::App& app, Options& o) {
     app.add_option("--pretrain-epochs", o.pretrain_epochs,
                    "first train by predicting masked tokens, for this many passes over the texts")
         ->transform(not_negative());
-    app.add_option("--batch", o.batch, "texts per forward pass")->transform(positive());
+    app.add_option("--batch", o.batch, "texts per forward pass, over all ranks")->transform(positive());
     app.add_option("--accumulate", o.accumulate, "forward passes per step")->transform(positive());
     app.add_option("--lr", o.lr,
                    "peak learning rate of fine-tuning (AdamW); 0: 2e-5 with --weights, else 5e-4")
@@ -98,6 +98,9 @@ int parse_options(int argc, char** argv, Options& o) {
     add_training_options(app, o);
     app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
     app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    app.add_flag("--shard", o.shard,
+                 "under mezzo-run, each rank keeps a part of the optimizer's state only; same results, also "
+                 "of --resume with or without it");
     app.callback([&o] {
         if (o.resume && o.checkpoint.empty())
             throw CLI::ValidationError("--resume", "needs --checkpoint FILE");
@@ -106,10 +109,11 @@ int parse_options(int argc, char** argv, Options& o) {
                                        "0, and nothing else to do; pass --predict FILE or --save FOLDER");
     });
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    o.device = device.empty() ? mz::best_device() : mz::parse_device(device.c_str());
+    if (!device.empty()) o.device = mz::parse_device(device.c_str());
+    o.device_given = !device.empty();
+    if (app.count("--threads") > 0) o.threads = threads;
     if (o.lr == 0) o.lr = o.weights.empty() ? 5e-4 : 2e-5;
     o.progress = o.progress || isatty(STDERR_FILENO) == 1;
-    mz::set_num_threads(threads);
     return -1;
 }
 

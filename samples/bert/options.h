@@ -14,6 +14,8 @@ struct Options {
     std::string vocab, config;
     std::string precision = "fp32";
     mezzo::Device device;
+    bool device_given = false;  // else it is that of the rank
+    int threads = 0;            // of the CPU; 0: as many as there are processors for the rank
     std::int64_t layers = 2, hidden = 128, heads = 2, intermediate = 0;  // without a config; 0: 4 * hidden
     double dropout = 0.1;
     bool pooler = true;
@@ -29,6 +31,7 @@ struct Options {
     std::string checkpoint;
     std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
     bool resume = false;
+    bool shard = false;  // the optimizer's state, among the ranks
     std::string save, predict, trace;
     std::int64_t log_every = 50;
     bool progress = false;

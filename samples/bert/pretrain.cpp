@@ -1,8 +1,12 @@
 #include "bert/pretrain.h"
 
+#include <algorithm>
+#include <span>
+
 #include <fmt/format.h>
 
 #include "bert/trainer.h"
+#include "training/ranks.h"
 
 namespace mz = mezzo;
 
@@ -32,9 +36,15 @@ std::vector<std::int64_t> mask_tokens(std::vector<std::int64_t>& ids, const mz::
 struct MaskedBatch {
     mz::Tensor ids, attention_mask;
     mz::nn::MaskedTokens masked;
+    double weight = 1;  // of the mean over the masked tokens of this rank
 };
 
-// A batch with different masks in every epoch. They depend on the arguments alone.
+std::int64_t count_chosen(std::span<const std::int64_t> labels) {
+    return std::int64_t(labels.size()) - std::count(labels.begin(), labels.end(), ignored);
+}
+
+// This rank's rows of a batch with different masks in every epoch. The masks depend on the arguments alone: all
+// ranks make those of the whole batch.
 MaskedBatch make_masked_batch(const Options& options, const Setup& setup, const Samples& samples,
                               const std::vector<std::int64_t>& indices, std::uint64_t seed) {
     Shuffler random(seed);
@@ -56,16 +66,23 @@ MaskedBatch make_masked_batch(const Options& options, const Setup& setup, const 
     // predicted.
     if (std::all_of(labels.begin(), labels.end(), [](std::int64_t label) { return label == ignored; }))
         labels[0] = ids[0];
-    mz::nn::MaskedTokens masked = mz::nn::masked_tokens(mz::Tensor::from(labels, shape), ignored);
+    const mz::data::ShardRows mine = setup.group.shard().slice(shape[0]);
+    const std::span rows =
+        std::span(labels).subspan(std::size_t(mine.first * shape[1]), std::size_t(mine.count * shape[1]));
+    const std::int64_t of_all = count_chosen(labels), of_rank = mine.weight > 0 ? count_chosen(rows) : 0;
+    if (of_rank == 0) rows[0] = ids[std::size_t(mine.first * shape[1])];  // a loss of weight 0
+    const auto part = [&](const mz::Tensor& x) { return x.slice(0, mine.first, mine.first + mine.count); };
+    mz::nn::MaskedTokens masked = mz::nn::masked_tokens(part(mz::Tensor::from(labels, shape)), ignored);
     masked.positions = masked.positions.to(options.device);
     masked.labels = masked.labels.to(options.device);
-    return {mz::Tensor::from(ids, shape).to(options.device), batch.tokens.attention_mask.to(options.device),
-            masked};
+    return {part(mz::Tensor::from(ids, shape)).to(options.device),
+            part(batch.tokens.attention_mask).to(options.device), masked,
+            double(of_rank * setup.group.size()) / double(of_all)};
 }
 
 }  // namespace
 
-void pretrain(const Options& options, const Setup& setup, const Samples& samples,
+bool pretrain(const Options& options, const Setup& setup, const Samples& samples,
               mz::nn::BertForMaskedLM& model) {
     if (setup.tokenizer.mask_id() < 0)
         throw std::runtime_error("--pretrain-epochs: the vocabulary has no [MASK]");
@@ -85,12 +102,13 @@ void pretrain(const Options& options, const Setup& setup, const Samples& samples
         const std::uint64_t seed =
             (options.seed * 1000003 + std::uint64_t(epoch)) * 1000003 + std::uint64_t(i);
         const MaskedBatch batch = make_masked_batch(options, setup, samples, batches.at(epoch, i), seed);
-        return model.loss(batch.ids, batch.masked, {.attention_mask = batch.attention_mask});
+        return training::weighted(
+            model.loss(batch.ids, batch.masked, {.attention_mask = batch.attention_mask}), batch.weight);
     };
     stage.epoch_done = [&](std::int64_t epoch, double loss, double seconds) {
         fmt::print("pre-training epoch {}: loss {:.4f}, {:.1f} s\n", epoch + 1, loss, seconds);
     };
-    train(options, setup.settings, stage);
+    return train(options, setup.group, setup.settings, stage);
 }
 
 }  // namespace bert

@@ -5,8 +5,9 @@
 
 namespace bert {
 
-// Trains a masked language model on the texts; the encoder inside it is what the classifier starts from.
-void pretrain(const Options& options, const Setup& setup, const Samples& samples,
-              mezzo::nn::BertForMaskedLM& model);
+// Trains a masked language model on the texts; the encoder inside it is what the classifier starts from. False: a
+// signal has ended it.
+[[nodiscard]] bool pretrain(const Options& options, const Setup& setup, const Samples& samples,
+                            mezzo::nn::BertForMaskedLM& model);
 
 }  // namespace bert

@@ -85,9 +85,9 @@ void write_lines(const fs::path& path, const std::vector<std::string>& lines) {
 
 }  // namespace
 
-Setup make_setup(const Options& options) {
+Setup make_setup(const Options& options, const mz::distributed::Group& group) {
     // First the checks that take no time.
-    check_places(options);
+    if (group.leader()) check_places(options);
     std::vector<std::string> to_predict;
     if (!options.predict.empty()) to_predict = read_lines(options.predict);
     std::string weights = weights_file(options);
@@ -118,8 +118,8 @@ Setup make_setup(const Options& options) {
     mz::nn::BertConfig config = make_config(options, tokenizer.size());
     config.pad_token_id = tokenizer.pad_id();
     config.num_labels = classes.size() == 2 ? 1 : std::int64_t(classes.size());
-    return {std::move(corpora), tokenizer,          vocabulary_of(tokenizer), config,
-            std::move(classes), std::move(weights), std::move(to_predict)};
+    return {group,  std::move(corpora), tokenizer,          vocabulary_of(tokenizer),
+            config, std::move(classes), std::move(weights), std::move(to_predict)};
 }
 
 void save_model(const std::string& folder, const Setup& setup, const mz::nn::Module& model) {

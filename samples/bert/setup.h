@@ -11,6 +11,7 @@
 namespace bert {
 
 struct Setup {
+    mezzo::distributed::Group group;
     Corpora corpora;  // empty when there is nothing to train
     mezzo::data::WordPiece tokenizer;
     std::vector<std::string> vocabulary;  // of the tokenizer, to be saved with the model
@@ -23,7 +24,8 @@ struct Setup {
     bool binary() const { return classes.size() == 2; }  // one logit instead of two
 };
 
-Setup make_setup(const Options& options);
+// Files to be written are checked by rank 0, which will write them.
+Setup make_setup(const Options& options, const mezzo::distributed::Group& group);
 
 // What save_model() writes.
 inline constexpr const char* model_files[] = {"model.safetensors", "config.json", "vocab.txt", "classes.txt"};

@@ -37,6 +37,8 @@ Trace::Trace(const Options& options, const Setup& setup, const Samples& validati
              const mz::nn::Module& model)
     : folder_(options.trace) {
     if (!on()) return;
+    if (setup.group.size() != 1)
+        throw std::runtime_error("--trace: repeats the steps of one process, not of several ranks");
     if (options.accumulate != 1)
         throw std::runtime_error("--trace: repeats steps of one batch only, not --accumulate");
     mz::io::save_safetensors(folder_ + "/weights.safetensors", model.state_dict());

@@ -1,16 +1,19 @@
 #include "bert/trainer.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <optional>
 #include <stdexcept>
 
 #include <fmt/format.h>
+
+#include "program.h"
+#include "training/ranks.h"
 
 namespace mz = mezzo;
 
 namespace bert {
 
-using training::check_same_settings, training::entry, training::Settings;
+using training::Settings;
 
 namespace {
 
@@ -28,34 +31,41 @@ std::vector<mz::optim::AdamWGroup> parameter_groups(const Options& options, cons
     return groups;
 }
 
-mz::Tensor integers(const std::vector<std::int64_t>& values) {
-    return mz::Tensor::from(values, {std::int64_t(values.size())});
-}
-
-Position position_of(const mz::io::Checkpoint& checkpoint, const std::string& path) {
-    const auto v = entry(checkpoint, path, "position").to_vector<std::int64_t>();
-    if (v.size() != 4) throw std::runtime_error(path + ": its position is damaged");
-    return {v[0], v[1], v[2], v[3]};
+// The stage in which a checkpoint was saved. Throws where it belongs to a training with other settings.
+std::int64_t stage_of(const mz::training::Checkpoint& checkpoint, const std::string& path) {
+    std::int64_t stage = -1;
+    for (const auto& [name, value] : checkpoint.check_settings(path).metadata)
+        if (name == "stage") program::parse_number(std::string_view(value), stage);
+    if (stage < 0) throw std::runtime_error(path + ": is no checkpoint of this program");
+    return stage;
 }
 
 class Trainer {
 public:
-    Trainer(const Options& options, const Settings& settings, const Stage& stage)
+    Trainer(const Options& options, const mz::distributed::Group& group, const Settings& settings,
+            const Stage& stage)
         : options_(options),
-          settings_(settings),
+          group_(group),
           stage_(stage),
+          parallel_(*stage.model, group),
           optimizer_(parameter_groups(options, stage)),
           scaler_({.enabled = options.precision == "fp16"}),
           total_steps_(count_steps()),
           scheduler_(optimizer_, {.warmup_steps = std::int64_t(options.warmup * double(total_steps_)),
                                   .total_steps = total_steps_}),
           progress_(options.progress, "texts"),
-          parameters_(stage.model->parameters()) {
-        at_.stage = stage.number;
-        if (options.resume && std::filesystem::exists(options.checkpoint)) resume();
+          parameters_(stage.model->parameters()),
+          checkpoint_({.model = *stage.model,
+                       .optimizer = optimizer_,
+                       .scaler = scaler_,
+                       .others = {{"position", at_}},
+                       .settings = settings,
+                       .group = &group_}) {
+        if (options.shard) mz::distributed::shard(optimizer_, parallel_);
+        if (options.resume && mz::distributed::checkpoint_exists(group, options.checkpoint)) resume();
     }
 
-    void run() {
+    bool run() {
         stage_.model->train();
         while (at_.epoch < stage_.epochs && at_.step < total_steps_) {
             epoch_loss_ = 0;
@@ -63,7 +73,10 @@ public:
             const double start = progress_.seconds();
             while (at_.batch < stage_.batches(at_.epoch) && at_.step < total_steps_) {
                 step();
-                if (options_.checkpoint_every > 0 && at_.step % options_.checkpoint_every == 0) save();
+                const bool asked = signals_.received(group_);
+                if (asked || (options_.checkpoint_every > 0 && at_.step % options_.checkpoint_every == 0))
+                    save();
+                if (asked) return stop();
             }
             report();
             progress_.end_line();
@@ -76,6 +89,7 @@ public:
             at_.batch = 0;
             save();
         }
+        return true;
     }
 
 private:
@@ -86,12 +100,23 @@ private:
         return stage_.max_steps > 0 ? std::min(steps, stage_.max_steps) : steps;
     }
 
+    bool stop() {
+        report();
+        progress_.end_line();
+        fmt::print("stopped by a signal after step {} of {}{}\n", at_.step, stage_.name,
+                   options_.checkpoint.empty() ? "" : "; --resume goes on from " + options_.checkpoint);
+        return false;
+    }
+
     // Forward and backward of up to `accumulate` batches, then one update.
     void step() {
         const std::int64_t last = std::min(at_.batch + options_.accumulate, stage_.batches(at_.epoch));
         const auto parts = double(last - at_.batch);
         mz::Tensor step_loss;
         for (; at_.batch < last; ++at_.batch) {
+            // The last backward pass sends the sum of all to the other ranks.
+            std::optional<mz::distributed::DataParallel::Local> here;
+            if (at_.batch + 1 < last) here.emplace(parallel_);
             mz::Tensor loss;
             {
                 const mz::amp::Autocast scope(options_.autocast());
@@ -118,7 +143,7 @@ private:
 
     void report() {
         if (pending_steps_ == 0) return;
-        const double sum = pending_.item<double>();
+        const double sum = group_.mean(pending_).item<double>();
         epoch_loss_ += sum;
         epoch_batches_ += pending_steps_;
         progress_.show({.stage = stage_.name,
@@ -137,39 +162,29 @@ private:
 
     void save() {
         if (options_.checkpoint.empty()) return;
-        mz::io::save_checkpoint(
-            options_.checkpoint,
-            {.model = stage_.model->state_dict(),
-             .optimizer = optimizer_.state_dict(),
-             .scaler = scaler_.state_dict(),
-             .extra = {{"position", integers({at_.stage, at_.epoch, at_.batch, at_.step})},
-                       {"settings", training::to_tensor(settings_)}}});
+        checkpoint_.save(options_.checkpoint,
+                         {.step = at_.step, .metadata = {{"stage", std::to_string(stage_.number)}}});
     }
 
     void resume() {
-        const mz::io::Checkpoint checkpoint = mz::io::load_checkpoint(options_.checkpoint);
-        check_same_settings(entry(checkpoint, options_.checkpoint, "settings"), settings_,
-                            options_.checkpoint);
-        const Position position = position_of(checkpoint, options_.checkpoint);
-        if (position.stage != stage_.number) return;
-        stage_.model->load_state_dict(checkpoint.model);
-        optimizer_.load_state_dict(checkpoint.optimizer);
-        scaler_.load_state_dict(checkpoint.scaler);
-        mz::set_random_state(checkpoint.random);
-        at_ = position;
+        if (stage_of(checkpoint_, options_.checkpoint) != stage_.number) return;
+        checkpoint_.load(options_.checkpoint);
         fmt::print("resumed {} at epoch {}, step {}\n", stage_.name, at_.epoch + 1, at_.step);
     }
 
     const Options& options_;
-    const Settings& settings_;
+    const mz::distributed::Group group_;
     const Stage& stage_;
+    mz::distributed::DataParallel parallel_;
     mz::optim::AdamW optimizer_;
     mz::amp::GradScaler scaler_;
     std::int64_t total_steps_;
     mz::optim::LinearWarmup scheduler_;
+    mz::training::StopSignals signals_;
     training::Progress progress_;
     mz::Tensors parameters_;
     Position at_;
+    mz::training::Checkpoint checkpoint_;
     mz::Tensor pending_;  // sum of the losses of steps not yet reported
     std::int64_t pending_steps_ = 0, epoch_batches_ = 0;
     double epoch_loss_ = 0;
@@ -177,15 +192,28 @@ private:
 
 }  // namespace
 
-void train(const Options& options, const Settings& settings, const Stage& stage) {
-    Trainer(options, settings, stage).run();
+mz::StateDict Position::state_dict() const {
+    return {{"position", mz::Tensor::from(std::vector<std::int64_t>{epoch, batch, step}, {3})}};
 }
 
-std::int64_t stage_to_resume(const Options& options, const Settings& settings) {
-    if (!options.resume || !std::filesystem::exists(options.checkpoint)) return 0;
-    const mz::io::Checkpoint checkpoint = mz::io::load_checkpoint(options.checkpoint);
-    check_same_settings(entry(checkpoint, options.checkpoint, "settings"), settings, options.checkpoint);
-    return position_of(checkpoint, options.checkpoint).stage;
+void Position::load_state_dict(const mz::StateDict& state) {
+    const bool known = state.size() == 1 && state[0].second.numel() == 3;
+    const auto v = known ? state[0].second.to_vector<std::int64_t>() : std::vector<std::int64_t>{-1, -1, -1};
+    if (v[0] < 0 || v[1] < 0 || v[2] < 0) throw std::runtime_error("its position is damaged");
+    epoch = v[0];
+    batch = v[1];
+    step = v[2];
+}
+
+bool train(const Options& options, const mz::distributed::Group& group, const Settings& settings,
+           const Stage& stage) {
+    return Trainer(options, group, settings, stage).run();
+}
+
+std::int64_t stage_to_resume(const Options& options, const mz::distributed::Group& group,
+                             const Settings& settings) {
+    if (!options.resume || !mz::distributed::checkpoint_exists(group, options.checkpoint)) return 0;
+    return stage_of(mz::training::Checkpoint({.settings = settings}), options.checkpoint);
 }
 
 }  // namespace bert

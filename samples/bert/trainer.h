@@ -12,12 +12,14 @@
 
 namespace bert {
 
-// Where a training stands; all of it is in the checkpoint.
+// Where a stage of the training stands: part of the checkpoint.
 struct Position {
-    std::int64_t stage = 0;  // 0 pre-training, 1 fine-tuning
     std::int64_t epoch = 0;  // of the stage
     std::int64_t batch = 0;  // next batch of the epoch
     std::int64_t step = 0;   // optimizer steps tried in this stage
+
+    mezzo::StateDict state_dict() const;
+    void load_state_dict(const mezzo::StateDict& state);
 };
 
 struct Stage {
@@ -27,7 +29,8 @@ struct Stage {
     std::int64_t max_steps = 0;  // 0: all epochs
     double lr = 2e-5;
     mezzo::nn::Module* model = nullptr;
-    // The number of batches of an epoch, and the loss of one of them. Both may be called in any order.
+    // The number of batches of an epoch, and the loss of this rank's part of one of them; the mean over the ranks is that of
+    // the batch. Both may be called in any order.
     std::function<std::int64_t(std::int64_t epoch)> batches = {};
     std::function<mezzo::Tensor(std::int64_t epoch, std::int64_t batch)> loss = {};
     std::function<std::int64_t(std::int64_t epoch, std::int64_t batch)> samples = {};  // texts in it
@@ -35,11 +38,15 @@ struct Stage {
     std::function<void(std::int64_t step, double loss)> step_done = {};  // may be empty
 };
 
-// Trains one stage, from its start or from the position in the checkpoint that the options name.
-void train(const Options& options, const training::Settings& settings, const Stage& stage);
+// Trains one stage, from its start or from the position in the checkpoint that the options name, which may be that of
+// another number of ranks. False: SIGTERM or SIGINT has ended it after a step, for which there is a checkpoint if the
+// options name one.
+[[nodiscard]] bool train(const Options& options, const mezzo::distributed::Group& group,
+                         const training::Settings& settings, const Stage& stage);
 
 // The stage that the checkpoint is in; 0 if there is none or it is not to be resumed. Throws
 // std::runtime_error when it belongs to a training with other settings.
-std::int64_t stage_to_resume(const Options& options, const training::Settings& settings);
+std::int64_t stage_to_resume(const Options& options, const mezzo::distributed::Group& group,
+                             const training::Settings& settings);
 
 }  // namespace bert

@@ -18,11 +18,12 @@ namespace {
 
 using Transforms = std::vector<mz::data::Transform>;
 
-mz::data::DataLoaderOptions loader_options(const Options& o, const ImageFormat& format, bool train,
-                                           Transforms transforms) {
+mz::data::DataLoaderOptions loader_options(const Options& o, const mz::data::Shard& shard,
+                                           const ImageFormat& format, bool train, Transforms transforms) {
     return {.batch_size = train ? o.batch : std::max<std::int64_t>(o.batch, 100),
             .shuffle = train,
             .seed = o.seed,
+            .shard = shard,
             .transforms = std::move(transforms),
             .mean = format.mean,
             .stddev = format.stddev,
@@ -47,19 +48,20 @@ std::string digest_of(const mz::data::Dataset& set) {
     return fmt::format("{} images, digest {}", set.size(), digest.text());
 }
 
-Images from_sets(const Options& o, std::string name, const ImageFormat& format, mz::data::Dataset train,
-                 const mz::data::Dataset& test) {
+Images from_sets(const Options& o, const mz::data::Shard& shard, std::string name, const ImageFormat& format,
+                 mz::data::Dataset train, const mz::data::Dataset& test) {
     if (o.image_size != 0 && o.image_size != format.size)
         throw std::runtime_error(
             fmt::format("--image-size: {} has images of {} x {}", name, format.size, format.size));
     if (o.limit > 0) train = {train.x.slice(0, 0, o.limit), train.y.slice(0, 0, o.limit)};
-    return {.name = std::move(name),
-            .format = format,
-            .digest = digest_of(train),
-            .train_count = train.size(),
-            .test_count = test.size(),
-            .train = mz::data::DataLoader(train, loader_options(o, format, true, small_crops(o, format))),
-            .test = mz::data::DataLoader(test, loader_options(o, format, false, {}))};
+    return {
+        .name = std::move(name),
+        .format = format,
+        .digest = digest_of(train),
+        .train_count = train.size(),
+        .test_count = test.size(),
+        .train = mz::data::DataLoader(train, loader_options(o, shard, format, true, small_crops(o, format))),
+        .test = mz::data::DataLoader(test, loader_options(o, shard, format, false, {}))};
 }
 
 // Sorted paths of the folder's files that begin with one of the words and end in .bin.
@@ -75,12 +77,13 @@ std::vector<std::string> binaries(const fs::path& folder, std::initializer_list<
     return files;
 }
 
-Images cifar(const Options& o, const std::vector<std::string>& train, const std::vector<std::string>& test) {
+Images cifar(const Options& o, const mz::data::Shard& shard, const std::vector<std::string>& train,
+             const std::vector<std::string>& test) {
     const ImageFormat format{
         .classes = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"},
         .mean = {0.4914, 0.4822, 0.4465},
         .stddev = {0.2023, 0.1994, 0.2010}};
-    return from_sets(o, "CIFAR-10", format, mz::data::cifar10({.files = train}),
+    return from_sets(o, shard, "CIFAR-10", format, mz::data::cifar10({.files = train}),
                      mz::data::cifar10({.files = test}));
 }
 
@@ -91,13 +94,13 @@ mz::data::Dataset padded(const mz::data::Dataset& set) {
     return {images, set.y};
 }
 
-Images fashion(const Options& o) {
+Images fashion(const Options& o, const mz::data::Shard& shard) {
     const ImageFormat format{.classes = {"T-shirt", "trousers", "pullover", "dress", "coat", "sandal",
                                          "shirt", "sneaker", "bag", "ankle boot"},
                              .channels = 1,
                              .mean = {0.2860},
                              .stddev = {0.3530}};
-    return from_sets(o, "Fashion-MNIST", format, padded(mz::data::fashion_mnist({.train = true})),
+    return from_sets(o, shard, "Fashion-MNIST", format, padded(mz::data::fashion_mnist({.train = true})),
                      padded(mz::data::fashion_mnist({.train = false})));
 }
 
@@ -112,7 +115,7 @@ struct Part {
     std::int64_t label(std::int64_t i) const { return folder.label(place(i)); }
 };
 
-Images folder(const Options& o, const fs::path& root) {
+Images folder(const Options& o, const mz::data::Shard& shard, const fs::path& root) {
     const fs::path test_root = fs::is_directory(root / "val") ? root / "val" : root / "test";
     if (!fs::is_directory(test_root))
         throw std::runtime_error(
@@ -137,8 +140,8 @@ Images folder(const Options& o, const fs::path& root) {
             .train_count = part.size(),
             .test_count = test.size(),
             .train = mz::data::DataLoader(
-                part, loader_options(o, format, true, o.augment ? crops : central(format))),
-            .test = mz::data::DataLoader(test, loader_options(o, format, false, central(format)))};
+                part, loader_options(o, shard, format, true, o.augment ? crops : central(format))),
+            .test = mz::data::DataLoader(test, loader_options(o, shard, format, false, central(format)))};
 }
 
 std::string joined(const std::vector<double>& values) { return fmt::format("{}", fmt::join(values, " ")); }
@@ -157,11 +160,11 @@ std::vector<double> numbers(const std::string& text) {
 
 }  // namespace
 
-Images load_images(const Options& o) {
-    if (o.data.empty()) return fashion(o);
+Images load_images(const Options& o, const mz::data::Shard& shard) {
+    if (o.data.empty()) return fashion(o, shard);
     const fs::path root = o.data;
     if (!fs::is_directory(root)) throw std::runtime_error("--data: " + o.data + ": there is no such folder");
-    if (fs::is_directory(root / "train")) return folder(o, root);
+    if (fs::is_directory(root / "train")) return folder(o, shard, root);
     const fs::path inner = root / "cifar-10-batches-bin";
     const fs::path files = fs::is_directory(inner) ? inner : root;
     const auto train = binaries(files, {"train", "data_batch"}), test = binaries(files, {"test"});
@@ -169,7 +172,7 @@ Images load_images(const Options& o) {
         throw std::runtime_error("--data: " + o.data +
                                  ": has neither a folder train nor the files of CIFAR-10 (train*.bin or "
                                  "data_batch*.bin, and test*.bin)");
-    return cifar(o, train, test);
+    return cifar(o, shard, train, test);
 }
 
 mz::Tensor read_one(const std::string& file, const ImageFormat& format) {

@@ -25,8 +25,9 @@ struct Images {
     std::int64_t train_count = 0, test_count = 0;
     mezzo::data::DataLoader train, test;
 };
-// CIFAR-10, a folder of images or Fashion-MNIST, as --data says. Throws std::exception.
-Images load_images(const Options& options);
+// CIFAR-10, a folder of images or Fashion-MNIST, as --data says; each rank gets its part of every batch. Throws
+// std::exception.
+Images load_images(const Options& options, const mezzo::data::Shard& shard);
 
 // float32 [1, size, size, channels] of an image file, as the network reads it.
 mezzo::Tensor read_one(const std::string& file, const ImageFormat& format);

@@ -64,7 +64,7 @@ void add_training_options(CLI::App& app, Options& o) {
         ->transform(not_negative());
     app.add_option("--max-steps", o.max_steps, "stop after this many steps; 0: do not")
         ->transform(not_negative());
-    app.add_option("--batch", o.batch, "images per step")->transform(positive());
+    app.add_option("--batch", o.batch, "images per step, over all ranks")->transform(positive());
     app.add_option("--lr", o.lr, "peak learning rate (SGD)")->transform(program::learning_rate());
     app.add_option("--momentum", o.momentum)->transform(in_range(0.0, 1.0));
     app.add_option("--weight-decay", o.weight_decay, "of all parameters")->transform(in_range(0.0, 1.0));
@@ -76,6 +76,8 @@ void add_training_options(CLI::App& app, Options& o) {
         ->transform(in_range(0.0, 1.0));
     app.add_option("--label-smoothing", o.label_smoothing, "of the cross-entropy")
         ->transform(in_range(0.0, 1.0));
+    app.add_flag("--sync-bn", o.sync_bn,
+                 "under mezzo-run, batch norms take the statistics of all ranks' images");
     app.add_option("--seed", o.seed, "of weights, order and augmentation")->transform(program::any_seed());
 }
 
@@ -131,10 +133,11 @@ int parse_options(int argc, char** argv, Options& o) {
     app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
     app.callback([&o] { check_options(o); });
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    o.device = device.empty() ? mz::best_device() : mz::parse_device(device.c_str());
+    if (!device.empty()) o.device = mz::parse_device(device.c_str());
+    o.device_given = !device.empty();
+    if (app.count("--threads") > 0) o.threads = threads;
     o.nesterov = o.nesterov && o.momentum > 0;
     o.progress = o.progress || isatty(STDERR_FILENO) == 1;
-    mz::set_num_threads(threads);
     return -1;
 }
 

@@ -21,10 +21,12 @@ struct Options {
     std::string opt_level, keep_batchnorm, loss_scale;  // empty: no preset, and what the preset says
     std::int64_t epochs = 10, max_steps = 0, batch = 128;
     double lr = 0.15, momentum = 0.9, weight_decay = 5e-4, warmup = 0.1, label_smoothing = 0;
-    bool nesterov = true;
+    bool nesterov = true, sync_bn = false;
     std::string schedule = "cosine";
     std::uint64_t seed = 1;
     mezzo::Device device;
+    bool device_given = false;  // else it is that of the rank
+    int threads = 0;            // of the CPU; 0: as many as there are processors for the rank
     std::string weights, save, checkpoint, log;
     std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
     bool resume = false;

@@ -12,6 +12,7 @@
 #include "resnet/log.h"
 #include "resnet/precision.h"
 #include "training/progress.h"
+#include "training/ranks.h"
 
 namespace mz = mezzo;
 
@@ -49,34 +50,37 @@ struct Totals {
     double lr = 0;                        // of the last step
 };
 
-mz::Tensor to_tensor(const Totals& t) {
-    return mz::Tensor::from(
-        std::vector<double>{t.loss, t.right, t.steps, t.images, t.seconds, t.all_seconds, t.lr}, {7});
-}
-Totals totals_of(const mz::Tensor& stored, const std::string& path) {
-    const std::vector<double> v = stored.to_vector<double>();
-    if (v.size() != 7) throw std::runtime_error(path + ": its totals are damaged");
-    return {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
-}
-
-// Where a training stands.
-struct Position {
+// Where a training stands, and what its epoch has come to: part of the checkpoint.
+struct Standing {
     std::int64_t epoch = 0, batch = 0, step = 0;
-};
+    Totals totals = {};
+    std::int64_t epochs = 0, batches = 0, steps = 0;  // how far it can come
 
-mz::Tensor to_tensor(const Position& p) {
-    return mz::Tensor::from(std::vector<std::int64_t>{p.epoch, p.batch, p.step}, {3});
-}
-// batch is from 0 to the number of batches of an epoch: a checkpoint may lie between the last one and the
-// evaluation.
-Position position_of(const mz::Tensor& stored, const std::string& path, std::int64_t epochs,
-                     std::int64_t batches, std::int64_t total) {
-    const std::vector<std::int64_t> v = stored.to_vector<std::int64_t>();
-    const bool possible = v.size() == 3 && v[0] >= 0 && v[0] <= epochs && v[1] >= 0 && v[1] <= batches &&
-                          v[2] == std::min(v[0] * batches + v[1], total);
-    if (!possible) throw std::runtime_error(path + ": its position is damaged");
-    return {v[0], v[1], v[2]};
-}
+    mz::StateDict state_dict() const {
+        const Totals& t = totals;
+        return {{"position", mz::Tensor::from(std::vector<std::int64_t>{epoch, batch, step}, {3})},
+                {"totals", mz::Tensor::from(std::vector<double>{t.loss, t.right, t.steps, t.images, t.seconds,
+                                                                t.all_seconds, t.lr},
+                                            {7})}};
+    }
+    // batch is from 0 to the number of batches of an epoch: a checkpoint may lie between the last one and the
+    // evaluation.
+    void load_state_dict(const mz::StateDict& state) {
+        std::vector<std::int64_t> v;
+        std::vector<double> t;
+        for (const auto& [name, value] : state) {
+            if (name == "position") v = value.to_vector<std::int64_t>();
+            if (name == "totals") t = value.to_vector<double>();
+        }
+        const bool possible = v.size() == 3 && t.size() == 7 && v[0] >= 0 && v[0] <= epochs && v[1] >= 0 &&
+                              v[1] <= batches && v[2] == std::min(v[0] * batches + v[1], steps);
+        if (!possible) throw std::runtime_error("its position is damaged");
+        epoch = v[0];
+        batch = v[1];
+        step = v[2];
+        totals = {t[0], t[1], t[2], t[3], t[4], t[5], t[6]};
+    }
+};
 
 mz::Tensor number_right(const mz::Tensor& logits, const mz::Tensor& labels) {
     return mz::sum(mz::eq(mz::argmax(logits, 1), labels));
@@ -84,9 +88,10 @@ mz::Tensor number_right(const mz::Tensor& logits, const mz::Tensor& labels) {
 
 class Trainer {
 public:
-    Trainer(const Options& options, const training::Settings& settings, Images& images, mz::nn::ResNet& model)
+    Trainer(const Options& options, const mz::distributed::Group& group, const training::Settings& settings,
+            Images& images, mz::nn::ResNet& model)
         : options_(options),
-          settings_(settings),
+          group_(group),
           images_(images),
           model_(model),
           optimizer_(model.named_parameters(), {.lr = options.lr,
@@ -94,27 +99,36 @@ public:
                                                 .weight_decay = options.weight_decay,
                                                 .nesterov = options.nesterov}),
           precision_(options, model, optimizer_),
+          parallel_(model, group),
           total_steps_(count_steps()),
           scheduler_(optimizer_,
                      [schedule = options.schedule, total = total_steps_,
                       warmup = std::int64_t(options.warmup * double(total_steps_))](std::int64_t steps) {
                          return rate_factor(schedule, warmup, total, steps);
                      }),
-          progress_(options.progress, "images") {
-        if (options.resume && std::filesystem::exists(options.checkpoint)) resume();
-        log_.emplace(options.log, at_.step, at_.batch == 0);
+          progress_(options.progress, "images"),
+          at_{.epochs = options.epochs, .batches = images.train.size(), .steps = total_steps_},
+          checkpoint_({.model = model,
+                       .optimizer = optimizer_,
+                       .scaler = precision_,
+                       .others = {{"run", at_}},
+                       .settings = settings,
+                       .group = &group_}) {
+        if (options.resume && mz::distributed::checkpoint_exists(group, options.checkpoint)) resume();
+        log_.emplace(group.leader() ? options.log : std::string(), at_.step, at_.batch == 0);
     }
 
-    void run() {
+    bool run() {
         while (at_.epoch < options_.epochs && (at_.step < total_steps_ || at_.batch > 0)) {
             model_.train();
-            epoch();
+            if (!epoch()) return stop();
             evaluate();
             ++at_.epoch;
             at_.batch = 0;
-            totals_ = {.all_seconds = totals_.all_seconds};
+            at_.totals = {.all_seconds = at_.totals.all_seconds};
             save();
         }
+        return true;
     }
 
 private:
@@ -123,29 +137,44 @@ private:
         return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
     }
 
-    void epoch() {
+    // False: the training is to stop.
+    bool epoch() {
         started_ = progress_.seconds();
-        images_.train.set_epoch(at_.epoch);
-        auto it = images_.train.begin();
-        for (std::int64_t skipped = 0; skipped < at_.batch; ++skipped) ++it;
-        for (; it != images_.train.end() && at_.step < total_steps_; ++it) {
+        images_.train.set_position(
+            {.epoch = at_.epoch, .samples = std::min(at_.batch * options_.batch, images_.train_count)});
+        bool asked = false;
+        for (auto it = images_.train.begin(); it != images_.train.end() && at_.step < total_steps_ && !asked;
+             ++it) {
             step(*it);
             if (at_.step % options_.log_every == 0) report();
-            if (options_.checkpoint_every > 0 && at_.step % options_.checkpoint_every == 0) save();
+            asked = signals_.received(group_);
+            if (asked || (options_.checkpoint_every > 0 && at_.step % options_.checkpoint_every == 0)) save();
         }
         report();
         progress_.end_line();
+        return !asked;
+    }
+
+    bool stop() const {
+        fmt::print("stopped by a signal after step {}{}\n", at_.step,
+                   options_.checkpoint.empty() ? "" : "; --resume goes on from " + options_.checkpoint);
+        return false;
     }
 
     void step(const mz::data::Batch& batch) {
         const mz::Tensor logits = precision_.forward(model_, batch.x);
         const mz::Tensor loss =
             mz::cross_entropy(logits, batch.y, {.label_smoothing = options_.label_smoothing});
-        totals_.lr = optimizer_.lr();
-        precision_.step(loss);
+        at_.totals.lr = optimizer_.lr();
+        const mz::Tensor part = training::weighted(loss, batch.weight);
+        precision_.step(part);
         scheduler_.step();
-        sums_.add(loss.detach(), number_right(logits.detach(), batch.y), batch.x.size(0));
-        progress_.count(batch.x.size(0));
+        // A row that is there only so that all ranks have one does not count.
+        const mz::Tensor right = number_right(logits.detach(), batch.y);
+        const std::int64_t images =
+            std::min(options_.batch, images_.train_count - at_.batch * options_.batch);  // of all ranks
+        sums_.add(part.detach(), batch.weight > 0 ? right : mz::zeros_like(right), images);
+        progress_.count(images);
         ++at_.batch;
         ++at_.step;
     }
@@ -153,15 +182,17 @@ private:
     // Adds to the totals what has been done since the last report.
     void report() {
         if (sums_.steps == 0) return;
-        const double loss = sums_.loss.item<double>(), right = sums_.right.item<double>();  // these wait
+        group_.all_reduce_(sums_.right);
+        const double loss = group_.mean(sums_.loss).item<double>(),
+                     right = sums_.right.item<double>();  // these wait
         const double now = progress_.seconds(), seconds = now - started_;
         started_ = now;
-        totals_.loss += loss;
-        totals_.right += right;
-        totals_.steps += double(sums_.steps);
-        totals_.images += double(sums_.images);
-        totals_.seconds += seconds;
-        totals_.all_seconds += seconds;
+        at_.totals.loss += loss;
+        at_.totals.right += right;
+        at_.totals.steps += double(sums_.steps);
+        at_.totals.images += double(sums_.images);
+        at_.totals.seconds += seconds;
+        at_.totals.all_seconds += seconds;
         LogRow row = common_row("step");
         row.loss = loss / double(sums_.steps);
         row.train_accuracy = right / double(sums_.images);
@@ -184,8 +215,8 @@ private:
         LogRow row{.kind = kind,
                    .epoch = at_.epoch + 1,
                    .step = at_.step,
-                   .seconds = totals_.all_seconds,
-                   .lr = totals_.lr,
+                   .seconds = at_.totals.all_seconds,
+                   .lr = at_.totals.lr,
                    .skipped = optimizer_.skipped_steps(),
                    .peak_bytes = peak_bytes(cpu, mz::memory_stats(options_.device).max_allocated)};
         if (precision_.scaled()) row.scale = precision_.scale();
@@ -196,18 +227,21 @@ private:
     void evaluate() {
         const double start = progress_.seconds();
         const mz::NoGrad no_grad;
+        parallel_.broadcast_buffers();  // all ranks normalise alike
         model_.eval();
         mz::Tensor right = mz::zeros({}, {.dtype = mz::int64, .device = options_.device});
         for (const mz::data::Batch& batch : images_.test)
-            right = right + number_right(precision_.forward(model_, batch.x), batch.y);
+            if (batch.weight > 0) right = right + number_right(precision_.forward(model_, batch.x), batch.y);
+        group_.all_reduce_(right);
         LogRow row = common_row("epoch");
-        row.loss = totals_.loss / totals_.steps;
-        row.train_accuracy = totals_.right / totals_.images;
+        row.loss = at_.totals.loss / at_.totals.steps;
+        row.train_accuracy = at_.totals.right / at_.totals.images;
         row.test_accuracy = double(right.item<std::int64_t>()) / double(images_.test_count);
-        row.images_per_second = totals_.images / totals_.seconds;
+        row.images_per_second = at_.totals.images / at_.totals.seconds;
         log_->add(row);
         fmt::print("epoch {}: loss {:.4f}, training accuracy {:.2f} %, test accuracy {:.2f} %, {:.1f} s\n",
-                   row.epoch, row.loss, 100 * row.train_accuracy, 100 * *row.test_accuracy, totals_.seconds);
+                   row.epoch, row.loss, 100 * row.train_accuracy, 100 * *row.test_accuracy,
+                   at_.totals.seconds);
         std::fflush(stdout);
         progress_.leave_out(start);
     }
@@ -216,43 +250,30 @@ private:
         if (options_.checkpoint.empty()) return;
         const double start = progress_.seconds();
         report();
-        mz::io::save_checkpoint(options_.checkpoint,
-                                {.model = model_.state_dict(),
-                                 .optimizer = optimizer_.state_dict(),
-                                 .scaler = precision_.state_dict(),
-                                 .extra = {{"position", to_tensor(at_)},
-                                           {"totals", to_tensor(totals_)},
-                                           {"settings", training::to_tensor(settings_)}}});
+        checkpoint_.save(options_.checkpoint, {.step = at_.step});
         progress_.leave_out(start);
         started_ = std::min(started_, progress_.seconds());
     }
 
     void resume() {
-        const std::string& path = options_.checkpoint;
-        const mz::io::Checkpoint checkpoint = mz::io::load_checkpoint(path);
-        training::check_same_settings(training::entry(checkpoint, path, "settings"), settings_, path);
-        at_ = position_of(training::entry(checkpoint, path, "position"), path, options_.epochs,
-                          images_.train.size(), total_steps_);
-        totals_ = totals_of(training::entry(checkpoint, path, "totals"), path);
-        model_.load_state_dict(checkpoint.model);
-        optimizer_.load_state_dict(checkpoint.optimizer);
-        precision_.load_state_dict(checkpoint.scaler);
-        mz::set_random_state(checkpoint.random);
+        checkpoint_.load(options_.checkpoint);
         fmt::print("resumed at epoch {}, step {}\n", at_.epoch + 1, at_.step);
     }
 
     const Options& options_;
-    const training::Settings& settings_;
+    const mz::distributed::Group group_;
     Images& images_;
     mz::nn::ResNet& model_;
     mz::optim::SGD optimizer_;
     Precision precision_;
+    mz::distributed::DataParallel parallel_;
+    mz::training::StopSignals signals_;
     std::int64_t total_steps_;
     mz::optim::LambdaLR scheduler_;
     training::Progress progress_;
     std::optional<Log> log_;
-    Position at_;
-    Totals totals_;
+    Standing at_;
+    mz::training::Checkpoint checkpoint_;
     Sums sums_;
     double started_ = 0;  // the training second at which the sums began
 };
@@ -280,15 +301,16 @@ training::Settings settings_of(const Options& o, const Images& images, const mz:
         {"--schedule", o.schedule},
         {"--warmup", shown(o.warmup)},
         {"--label-smoothing", shown(o.label_smoothing)},
+        {"--sync-bn", shown(o.sync_bn)},
         {"--seed", shown(o.seed)},
         {"training data", images.digest},
         {"classes", fmt::format("{}", fmt::join(images.format.classes, ", "))},
         {"--weights", o.weights.empty() ? "none" : training::digest_of(model.state_dict())}};
 }
 
-void train(const Options& options, const training::Settings& settings, Images& images,
-           mz::nn::ResNet& model) {
-    Trainer(options, settings, images, model).run();
+bool train(const Options& options, const mz::distributed::Group& group, const training::Settings& settings,
+           Images& images, mz::nn::ResNet& model) {
+    return Trainer(options, group, settings, images, model).run();
 }
 
 mz::Tensor logits_of(const Options& o, mz::nn::ResNet& model, const mz::Tensor& images) {

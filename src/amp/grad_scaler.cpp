@@ -6,9 +6,13 @@
 #include <cstddef>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "amp/scaler_impl.h"
 #include "core/capture.h"
+#include "core/log.h"
 #include "mezzo/ops.h"
+#include "mezzo/record_function.h"
 
 namespace mezzo::amp {
 
@@ -255,6 +259,7 @@ void ScalerImpl::measure(optim::OptimizerImpl& optimizer, const optim::GradientL
 void GradScaler::unscale_(optim::Optimizer& optimizer) {
     ScalerImpl& s = impl();
     if (!s.options.enabled) return;
+    const insight::RecordFunction scope("GradScaler.unscale_");
     s.require_scaled("GradScaler.unscale_");
     ScalerImpl::PerOptimizer& progress = s.of(optimizer);
     check(progress.stage != Stage::unscaled, ErrorKind::state,
@@ -282,6 +287,7 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
         optimizer.step();
         return StepResult(Kind::stepped, {});
     }
+    const insight::RecordFunction scope("GradScaler.step");
     s.require_scaled("GradScaler.step");
     ScalerImpl::PerOptimizer& progress = s.of(optimizer);
     optim::OptimizerImpl& own = optimizer.impl();
@@ -322,6 +328,20 @@ void ScalerImpl::check_floor() const {
           ", which is min_scale already; the loss itself, or the model in 16 bit, has left the range");
 }
 
+// Says once that the scale cannot fall any further.
+void ScalerImpl::note_floor(const std::vector<float>& now) const {
+    if (!options.dynamic || now[0] > float(options.min_scale)) {
+        told_floor = false;
+        return;
+    }
+    if (now[3] == 0 || now[2] > 1 || std::exchange(told_floor, true)) return;
+    log_line(
+        fmt::format("GradScaler: overflow at scale {:g}, which is min_scale: the scale cannot fall further, "
+                    "and steps are "
+                    "skipped while gradients overflow; insight::replay() names the op that left the range",
+                    now[0]));
+}
+
 void GradScaler::update() {
     ScalerImpl& s = impl();
     if (!s.options.enabled) return;
@@ -330,6 +350,8 @@ void GradScaler::update() {
           "GradScaler.update: no inf checks were recorded before it; call step() or unscale_() first");
     if (checked) {
         if (s.options.dynamic && s.options.at_floor == AtFloor::fail) s.check_floor();
+        if (s.state.device() == cpu_device)
+            static_cast<void>(s.read_state());  // notes the floor; elsewhere it would wait
         // `statistics` has computed the new state already; it is computed anew if the options have changed
         // since.
         if (!s.advanced_with || !(update_args(*s.advanced_with) == update_args(s.options))) {
@@ -385,7 +407,9 @@ std::vector<float> ScalerImpl::read_state() const {
     if (!state.defined()) return {scale, growth_tracker, hysteresis_left, 0};
     const std::vector<float> values = state.to_vector<float>();
     const std::size_t at = any_checked() ? previous_state : 0;
-    return {values[at], values[at + 1], values[at + 2], any_checked() ? values[3] : 0};
+    std::vector<float> now{values[at], values[at + 1], values[at + 2], any_checked() ? values[3] : 0};
+    note_floor(now);
+    return now;
 }
 
 double GradScaler::get_scale() const {

@@ -37,12 +37,15 @@ struct ScalerImpl {
     // Scale, growth tracker, hysteresis left and found_inf, as they are until update(). Waits for the device.
     std::vector<float> read_state() const;
     void check_floor() const;
+    // Tells the log, once per stay at min_scale, if `now` (read_state()) is an overflow there.
+    void note_floor(const std::vector<float>& now) const;
 
     std::atomic<std::uint32_t> refs{0};
     GradScalerOptions options;
     float scale, growth_tracker = 0, hysteresis_left;  // what `state` begins with
     bool has_scaled = false;  // scale() was called, or the state of a scaler loaded: gradients hold the scale
     Tensor state;             // ScalerState
+    mutable bool told_floor = false;
     std::vector<PerOptimizer> per_optimizer;  // since the last update()
     // The options with which the device has computed the state after update(); empty: not computed yet.
     std::optional<GradScalerOptions> advanced_with;

@@ -105,7 +105,7 @@ Tensor current_copy(const Tensor& x, Dtype dtype) {
     return copy16.value;
 }
 
-Dtype widest(const Row& row, const Tensors& values, Dtype low) {
+Dtype widest(const Row& row, In values, Dtype low) {
     Dtype result = low;
     for (const Tensor& x : values) {
         if (!autocast_takes(x)) continue;
@@ -116,7 +116,7 @@ Dtype widest(const Row& row, const Tensors& values, Dtype low) {
     return result;
 }
 
-void refuse_banned(const Row& row, const Tensors& values) {
+void refuse_banned(const Row& row, In values) {
     for (const Tensor& x : values)
         check(!autocast_takes(x) || (x.dtype() == float32 && !x->from_cast), ErrorKind::dtype, row.name,
               ": unsafe inside an Autocast scope, because its gradient can leave the range of a 16-bit "
@@ -172,7 +172,7 @@ Dtype autocast_dtype(Cast cast, const Tensor& x) {
 
 namespace {
 
-void apply_policy(const Row& row, Tensors& values, std::optional<Dtype>& asked) {
+void apply_policy(const Row& row, std::span<Tensor> values, std::optional<Dtype>& asked) {
     switch (row.cast) {
         case Cast::keep:
             return;
@@ -207,7 +207,7 @@ void apply_policy(const Row& row, Tensors& values, std::optional<Dtype>& asked) 
 CastWork autocast_inputs(const Row& row, Tensors& values, std::optional<Dtype>& asked) {
     const AutocastCounters& counters = thread_autocast().counters;
     const std::uint64_t casts = counters.casts, bytes = counters.cast_bytes;
-    apply_policy(row, values, asked);
+    apply_policy(row, std::span(values).first(std::min<std::size_t>(row.cast_inputs, values.size())), asked);
     return {counters.casts - casts, counters.cast_bytes - bytes};
 }
 
@@ -230,16 +230,17 @@ void report_call(const Row& row, const Tensors& values, Dtype result, const Cast
 namespace amp {
 
 Autocast::Autocast(const AutocastOptions& options) {
-    check(is_16bit(options.dtype), ErrorKind::dtype, "Autocast: dtype is ", options.dtype,
-          "; it must be float16 or bfloat16");
+    const bool low = is_16bit(options.dtype);
+    check(low || options.dtype == float32, ErrorKind::dtype, "Autocast: dtype is ", options.dtype,
+          "; it must be float16, bfloat16 or, for a scope that is off, float32");
     AutocastState& state = autocast_state();
     cache_ = std::exchange(state.cache, options.cache);
     for (int d = 0; d < device_type_count; ++d) {
         enabled_[d] = state.enabled[d];
         dtype_[d] = state.dtype[d];
         if (options.device && *options.device != DeviceType(d)) continue;
-        state.enabled[d] = options.enabled;
-        state.dtype[d] = options.dtype;
+        state.enabled[d] = options.enabled && low;
+        if (low) state.dtype[d] = options.dtype;
     }
     enter_autocast_scope();
 }

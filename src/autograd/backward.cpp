@@ -2,12 +2,16 @@
 // it depends on.
 #include <algorithm>
 #include <cassert>
+#include <memory>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "autograd/extra.h"
+#include "autograd/observer.h"
+#include "autograd/op_observer.h"
 #include "autograd/running.h"
+#include "autograd/seed.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -39,6 +43,7 @@ public:
           create_graph_(create_graph),
           retain_graph_(retain_graph),
           parent_(parent),
+          inner_(current != nullptr),
           scaled_(current != nullptr && current->scaled()) {}
 
     void run(const Tensors& outputs, const Tensors& grad_outputs);
@@ -51,14 +56,16 @@ public:
         return leads_to_target_.contains(edge.node.get()) || is_target(edge);
     }
     bool may_accumulate_in_place(const Tensor& leaf) const override {
-        if (targets_ || create_graph_) return false;
-        const Tensor& grad = leaf->grad_meta->gradient.read();
-        return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !leaf_hooks(leaf) &&
-               !tracked(grad);
+        if (targets_ || create_graph_ || leaf_hooks(leaf)) return false;
+        GradientSlot& slot = leaf->grad_meta->gradient;
+        if (leaf.dtype() == float32) slot.begin_at_home();
+        const Tensor& grad = slot.read();
+        return grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !tracked(grad);
     }
     bool sole_way(const Edge& edge) const override;
     Tensor take_waiting(const Edge& edge, bool alone) override;
     void send_inner(const Ref<Node>& node, std::size_t place, Tensor gradient) override {
+        Observers::tell([&](OpObserver& one) { one.inner_gradient(*node, gradient); });
         send(node, node->outputs.size() + place, std::move(gradient));
     }
     void deliver(const Tensor& leaf, Tensor gradient, bool scaled) override;
@@ -104,6 +111,7 @@ private:
     std::vector<Target>* targets_;
     bool create_graph_, retain_graph_;
     Running* parent_;
+    bool inner_;   // whether it runs inside another backward
     bool scaled_;  // whether the gradients of the node that is being visited hold a GradScaler's scale
     using PendingNodes = std::unordered_map<Node*, Pending>;
     PendingNodes pending_;
@@ -111,13 +119,10 @@ private:
     std::vector<Node*> heap_;                     // by sequence, newest on top
     std::unordered_set<Node*> leads_to_target_;   // only with targets
     std::vector<Hooked> hooked_;                  // leaves with hooks, which run on the total
+    std::unique_ptr<BackwardWatch> watch_;        // only where somebody observes
 };
 
 bool older(const Node* a, const Node* b) { return a->sequence < b->sequence; }
-
-bool is_opaque(const Node& node) {
-    return node.extra && node.extra->function && node.extra->function->opaque();
-}
 
 // Marks every node from which a target can be reached. Nothing older than the oldest target can reach one,
 // unless a target is a leaf.
@@ -187,7 +192,10 @@ Engine::Pending& Engine::pending_of(const Ref<Node>& node) {
 void Engine::send(const Ref<Node>& node, std::size_t place, Tensor gradient) {
     Pending& pending = pending_of(node);
     pending.scaled = pending.scaled || scaled_;
-    add(pending.gradients[place], std::move(gradient));
+    Tensor& sum = pending.gradients[place];
+    const bool met = sum.defined();
+    add(sum, std::move(gradient));
+    if (met) Observers::tell([&](OpObserver& one) { one.sum(*node, sum); });
 }
 
 void Engine::visit_newest() {
@@ -196,7 +204,9 @@ void Engine::visit_newest() {
     heap_.pop_back();
     Pending& pending = place.mapped();
     scaled_ = pending.scaled;
+    if (watch_) watch_->visiting(*pending.node);
     visit(*pending.node, pending.gradients);
+    if (watch_) watch_->next(heap_.empty() ? 0 : heap_.front()->sequence);
     pending.gradients.clear();
     pending.node = {};
     spare_.push_back(std::move(place));
@@ -231,6 +241,7 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {
         }
         return;
     }
+    if (watch_) watch_->delivering(leaf);
     if (!leaf_hooks(leaf)) {
         accumulate(leaf, std::move(gradient), scaled);
         return;
@@ -244,11 +255,15 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {
     hooked_.push_back({leaf, std::move(gradient), scaled});
 }
 
-// Adds to leaf.grad(). A gradient that nobody else holds becomes grad() itself; any other is copied,
-// because later gradients are added to grad() in place.
+// Adds to leaf.grad(). A first gradient is written to the place that a watcher has for it. Without one, a gradient
+// that nobody else holds becomes grad() itself; any other is copied, because later gradients are added in place.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const {
-    leaf->grad_meta->gradient.add(std::move(gradient), scaled, [this](Tensor& total, Tensor more) {
-        if (!total.defined()) {
+    GradientSlot& slot = leaf->grad_meta->gradient;
+    slot.add(std::move(gradient), scaled, [this, &slot](Tensor& total, Tensor more) {
+        const Tensor home = total.defined() || create_graph_ ? Tensor() : slot.home();
+        if (home.defined()) {
+            total = home.copy_(more);
+        } else if (!total.defined()) {
             total = owned_alone(more) ? std::move(more) : more.clone();
         } else if (create_graph_) {
             total = total + more;
@@ -289,47 +304,6 @@ void Engine::run_target_hooks() {
     }
 }
 
-// The gradient of an op without a vjp: runs its decomposition again, recorded, and differentiates that.
-Tensors through_decomposition(const Node& node, const Tensors& g, bool create_graph) {
-    Tensors x, wanted;
-    std::vector<int> index;
-    Tensors y;
-    {
-        EnableGrad record_decomposition;
-        for (int i = 0; i < int(node.edges.size()); ++i) {
-            Tensor value = node.in(i);
-            if (value.defined() && node.needs(i)) {
-                if (create_graph) {
-                    value = reattach(value, edge_of(value), value.dtype());
-                } else {
-                    value = alias(value);
-                    value->grads().requires_grad = true;
-                }
-                wanted.push_back(value);
-                index.push_back(i);
-            } else if (value.defined()) {
-                value = alias(value);
-            }
-            x.push_back(value);
-        }
-        y = decomposed(*node.row, x, node.at.value());
-    }
-    Tensors outputs, seeds;
-    for (std::size_t j = 0; j < y.size() && j < g.size(); ++j)
-        if (g[j].defined() && tracked(y[j])) {
-            outputs.push_back(y[j]);
-            seeds.push_back(g[j].dtype() == y[j].dtype() ? g[j] : cast(g[j], y[j].dtype()));
-        }
-    const Tensors gradients = autograd::grad(outputs, wanted,
-                                             {.grad_outputs = seeds,
-                                              .retain_graph = create_graph,
-                                              .create_graph = create_graph,
-                                              .allow_unused = true});
-    Tensors result(node.edges.size());
-    for (std::size_t k = 0; k < index.size(); ++k) result[std::size_t(index[k])] = gradients[k];
-    return result;
-}
-
 void Engine::visit(Node& node, Tensors& gradients) {
     if (node.extra && !node.extra->hooks.empty())
         for (std::size_t j = 0; j < gradients.size(); ++j)
@@ -343,6 +317,8 @@ void Engine::visit(Node& node, Tensors& gradients) {
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
     if (node.scales) meet_scale();
+    Observers::tell([&](OpObserver& one) { one.visiting(node); });
+    const WatchedNode scope(node);
     Tensors result;
     if (node.extra && node.extra->function) {
         result = node.extra->function->backward(node, gradients);
@@ -353,10 +329,13 @@ void Engine::visit(Node& node, Tensors& gradients) {
     check(result.size() <= node.edges.size(), ErrorKind::state, node.row->name, ": its gradient has ",
           result.size(), " results for ", node.edges.size(), " inputs");
     gradients.clear();
+    tell_accumulated(node, result);
     for (int i = 0; i < int(result.size()); ++i) {
         Tensor& gradient = result[std::size_t(i)];
-        if (gradient.defined() && wants(node, i))
-            send(node.edges[std::size_t(i)], fitted(node, i, std::move(gradient)));
+        if (!gradient.defined() || !wants(node, i)) continue;
+        gradient = fitted(node, i, std::move(gradient));
+        Observers::tell([&](OpObserver& one) { one.gradient(node, i, gradient); });
+        send(node.edges[std::size_t(i)], std::move(gradient));
     }
     if (retain_graph_) return;
     node.released = true;
@@ -366,6 +345,8 @@ void Engine::visit(Node& node, Tensors& gradients) {
 }
 
 Tensor seed_for(const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
+    check(output.defined() && tracked(output), ErrorKind::state, "backward: output ", i,
+          " does not require grad; it has no recorded history");
     if (i < grad_outputs.size() && grad_outputs[i].defined()) {
         const Tensor& seed = grad_outputs[i];
         check(seed.shape() == output.shape(), ErrorKind::shape, "backward: the gradient has shape ",
@@ -376,7 +357,7 @@ Tensor seed_for(const Tensor& output, const Tensors& grad_outputs, std::size_t i
     }
     check(output.numel() == 1, ErrorKind::shape, "backward: the output has shape ", output.shape(),
           "; only a one-element output has an implied gradient, pass one");
-    return ones_like(output);
+    return implied_seed(output);
 }
 
 // Makes an engine the thread's running backward, and turns autocast off.
@@ -396,15 +377,23 @@ void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
     RunScope scope(this);
     if (targets_ && !parent_) find_paths(outputs);
     const auto go = [&] {
-        for (std::size_t i = 0; i < outputs.size(); ++i) {
-            check(outputs[i].defined() && tracked(outputs[i]), ErrorKind::state, "backward: output ", i,
-                  " does not require grad; it has no recorded history");
-            send(edge_of(outputs[i]), seed_for(outputs[i], grad_outputs, i));
+        if (BackwardObserver::any() && !targets_ && !inner_) {
+            // What is refused anyway must not begin: observers on other machines might wait for its end.
+            for (std::size_t i = 0; i < outputs.size(); ++i)
+                static_cast<void>(seed_for(outputs[i], grad_outputs, i));
+            watch_ = std::make_unique<BackwardWatch>(outputs, create_graph_);
+            watch_->begin();
         }
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+            Tensor seed = seed_for(outputs[i], grad_outputs, i);
+            send(edge_of(outputs[i]), std::move(seed));
+        }
+        Observers::tell([&](OpObserver& one) { one.backward_begins(outputs); });
         while (!heap_.empty()) visit_newest();
         for (auto& [leaf, gradient, scaled] : hooked_)
             accumulate(leaf, after_hooks(leaf, std::move(gradient)), scaled);
         run_target_hooks();
+        if (watch_) watch_->end();
     };
     if (create_graph_) {
         EnableGrad scope_recording;

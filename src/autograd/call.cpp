@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "autograd/extra.h"
+#include "autograd/op_observer.h"
 #include "autograd/report.h"
 #include "core/grad_meta.h"
 #include "mezzo/ops.h"
@@ -202,9 +203,9 @@ Ref<Node> record(const Row& row, In given, const AttributesRef& at, Out results)
 
 namespace {
 
-// The results go to the end of an empty list.
-void call_into(Tensors& results, const Op& op, In given, const AttributesRef& at,
-               std::span<const Shape> shapes, std::optional<Dtype> asked) {
+// The results go to the end of an empty list. False: the ops of the decomposition have run in its place.
+bool run_op(Tensors& results, const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
+            std::optional<Dtype> asked) {
     const Row& row = op.row();
     assert(at.type == row.attributes && "an op is called with attributes of its own struct");
     Scratch scratch;
@@ -217,7 +218,7 @@ void call_into(Tensors& results, const Op& op, In given, const AttributesRef& at
     AnyKernel* const kernel = op.kernel(device.type());
     if (row.decomposition && (!kernel || prefer_decomposition())) {
         results = run_decomposition(row, given, values, at.value, asked);
-        return;
+        return false;
     }
     prepare(row, values);
     const Dtype dtype = result_dtype(row, values, asked);
@@ -235,6 +236,22 @@ void call_into(Tensors& results, const Op& op, In given, const AttributesRef& at
     if (copies) keep_copy(results);
     if (row.differentiable && grad_enabled() && any_tracked(given) && is_floating(dtype))
         save_for_gradient(*record(row, given, at, results), row, values, results);
+    return true;
+}
+
+bool run_watched(Tensors& results, const Op& op, In given, const AttributesRef& at,
+                 std::span<const Shape> shapes, std::optional<Dtype> asked) {
+    const WatchedOp scope(op.row(), given, results);
+    return run_op(results, op, given, at, shapes, asked);
+}
+
+void call_into(Tensors& results, const Op& op, In given, const AttributesRef& at,
+               std::span<const Shape> shapes, std::optional<Dtype> asked) {
+    if (Observers::first == nullptr) [[likely]] {
+        run_op(results, op, given, at, shapes, asked);
+        return;
+    }
+    if (run_watched(results, op, given, at, shapes, asked)) tell_called(op.row(), given, results);
 }
 
 }  // namespace
@@ -261,6 +278,7 @@ Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, T
     if (row.save != save_none) values.list.push_back(given);
     const Out results(&view, 1);
     save_for_gradient(*record(row, In(&given, 1), at, results), row, values.list, results);
+    Observers::tell([&](OpObserver& one) { one.viewed(given, view); });
     return view;
 }
 

@@ -37,6 +37,9 @@ struct NodeExtra {
 };
 
 NodeExtra& extra_of(Node& node);
+inline bool is_opaque(const Node& node) {
+    return node.extra && node.extra->function && node.extra->function->opaque();
+}
 
 // A tensor with the elements of `value` whose history is an identity node of its own with the given edge, so
 // that its gradient can be asked for apart from all others. The gradient goes on in edge_dtype.

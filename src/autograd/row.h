@@ -46,6 +46,7 @@ using Decomposition = Tensors(In in, const void* at);
 struct Row {
     const char* name;
     Cast cast;
+    std::uint8_t cast_inputs;
     std::uint8_t save;
     Result result;
     bool integers_to_real, strided, mixed, differentiable, copy16;
@@ -197,6 +198,7 @@ template <class A> struct MEZZO_HIDDEN DecompositionOf {
 template <class A> struct MEZZO_HIDDEN RowOf {
     const char* name = A::name;  // several ops may share a kernel, and so its attributes
     Cast cast = Cast::keep;
+    std::uint8_t cast_inputs = 255;  // the policy is for so many of the inputs, the others keep their dtypes
     std::uint8_t save = save_inputs;
     Result result = Result::first;
     bool integers_to_real = false;  // integral inputs compute as float32
@@ -222,6 +224,7 @@ template <class A> struct MEZZO_HIDDEN RowOf {
     Row erased() const {
         return {name,
                 cast,
+                cast_inputs,
                 save,
                 result,
                 integers_to_real,

@@ -32,4 +32,7 @@ Running* running_backward();  // null outside a backward
 // `inputs`.
 Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs);
 
+// The gradient of an op without a vjp: runs its decomposition again, recorded, and differentiates that.
+Tensors through_decomposition(const Node& node, const Tensors& g, bool create_graph);
+
 }  // namespace mezzo

@@ -8,6 +8,7 @@
 #include "autograd/state.h"
 #include "core/capture.h"
 #include "core/lazy_scale.h"
+#include "core/step_party.h"
 #include "kernels/proof.h"
 
 namespace mezzo::cuda {
@@ -96,6 +97,7 @@ struct CapturedStepImpl {
     StepFunction step;
     CaptureOptions options;
     std::list<CapturedShape> shapes;  // most recently used first
+    StepParties parties;              // other processes that take part in the step
     bool branches_fit = true;         // false after memory was lacking with automatic branches
     CaptureStatistics counts;
 
@@ -104,7 +106,22 @@ struct CapturedStepImpl {
     Tensors traced(CapturedShape& shape);
     Tensors capture(CapturedShape& shape);
     Tensors replay(CapturedShape& shape);
+    StepAction agree(StepAction mine);
+    Tensors run_as(StepAction action, CapturedShape& shape);
 };
+
+// What this process and all others can do.
+StepAction CapturedStepImpl::agree(StepAction mine) {
+    StepAction least = mine;
+    for (const auto& party : StepParties(parties)) least = std::min(least, party->agree(mine));
+    return least;
+}
+
+Tensors CapturedStepImpl::run_as(StepAction action, CapturedShape& shape) {
+    if (action == StepAction::replay) return replay(shape);
+    const StepScope meeting(parties, action == StepAction::record);
+    return action == StepAction::record ? capture(shape) : warm_up(shape);
+}
 
 CapturedShape& CapturedStepImpl::shape_of(const Tensors& given) {
     const Key key = key_of(given);
@@ -154,6 +171,8 @@ Tensors CapturedStepImpl::traced(CapturedShape& shape) {
 }
 
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
+    shape.results.clear();
+    shape.graph.reset();  // of a step that others must record anew
     auto graph = std::make_unique<StepGraph>(options.device, shape.plan, shape.branches);
     shape.warm_runs = 0;  // in case the step throws
     graph->capture([&] { shape.results = run(step, handles_of(shape.inputs)); });
@@ -177,7 +196,8 @@ CapturedStep::CapturedStep(StepFunction step, const CaptureOptions& options) : i
     check(options.max_graphs >= 1, ErrorKind::value, "CapturedStep: max_graphs is ", options.max_graphs,
           "; it must be at least 1");
     backend_of("CapturedStep", options.device);
-    impl_ = new CapturedStepImpl{.step = std::move(step), .options = options, .shapes = {}, .counts = {}};
+    impl_ = new CapturedStepImpl{
+        .step = std::move(step), .options = options, .shapes = {}, .parties = {}, .counts = {}};
 }
 
 CapturedStep::~CapturedStep() { delete impl_; }
@@ -195,8 +215,10 @@ Tensors CapturedStep::operator()(const Tensors& inputs) {
     CapturedShape& shape = s.shape_of(inputs);
     for (std::size_t i = 0; i < inputs.size(); ++i) shape.inputs[i].copy_(inputs[i]);
     if (shape.graph != nullptr && !shape.graph->fits()) shape.restart();
-    if (shape.graph != nullptr) return s.replay(shape);
-    return shape.warm_runs < s.options.warmup ? s.warm_up(shape) : s.capture(shape);
+    const StepAction mine = shape.graph != nullptr               ? StepAction::replay
+                            : shape.warm_runs < s.options.warmup ? StepAction::eager
+                                                                 : StepAction::record;
+    return s.run_as(s.agree(mine), shape);
 }
 
 CaptureStatistics CapturedStep::statistics() const {

@@ -36,9 +36,11 @@ struct Block : Storage {
     Block* next_cached = nullptr;  // in a thread's front cache or in HeldBlocks
     // Its set node while it is in no pool, so that returning it to a pool allocates nothing.
     BlockPool::node_type place;
-    bool free = false;         // in a pool
-    bool small = false;        // which pool
-    bool part = false;         // made by part_of()
+    bool free = false;                   // in a pool
+    bool small = false;                  // which pool
+    bool part = false;                   // made by part_of()
+    void (*give_back)(void*) = nullptr;  // of borrowed memory: called with `lender` when nobody refers to it
+    void* lender = nullptr;
     std::uint32_t number = 0;  // among the allocations of a step (core/step_memory.h)
 };
 

@@ -10,7 +10,8 @@
 
 namespace mezzo {
 
-struct GemmPlanStore;  // kernels/gemm_plan.h
+struct DeviceCollectivesLibrary;  // core/device_collectives.h
+struct GemmPlanStore;             // kernels/gemm_plan.h
 
 // The memory and copies of one device type. All calls may throw Error.
 struct Backend {
@@ -45,6 +46,8 @@ struct Backend {
     // The algorithms chosen for matrix products, which src/io writes to files; null if the backend chooses
     // none.
     const GemmPlanStore* gemm_plans = nullptr;
+    // Collective operations between processes; null if there are none on the device's own memory.
+    const DeviceCollectivesLibrary* collectives = nullptr;
 };
 
 // The backend of a device type, or null in a process without it (kernels/registry.h).

@@ -1,5 +1,7 @@
 #include "core/build_id.h"
 
+// Where programs are ELF files and the loader tells of them.
+#if defined(__ELF__) && __has_include(<link.h>)
 #include <elf.h>
 #include <link.h>
 
@@ -66,3 +68,6 @@ std::string build_id() {
 }
 
 }  // namespace mezzo
+#else
+std::string mezzo::build_id() { return ""; }
+#endif

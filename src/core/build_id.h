@@ -6,7 +6,8 @@
 namespace mezzo {
 
 // The linker's number (GNU build ID) of the program or library that this code is a part of, in hexadecimal; "" if
-// it has none. Another build of the same version has another one.
+// it has none, as where programs are no ELF files. Another build of the same version has another one. libmezzo.so always
+// has it; a program that links libmezzo.a has it unless it was linked with --build-id=none.
 std::string build_id();
 
 }  // namespace mezzo

@@ -78,6 +78,7 @@ void StepGraph::launch(RandomState start) {
     const std::size_t bytes = offsetof(Arguments, numbers) + numbers_.size() * sizeof(double);
     backend_.copy_in(device_.index, arguments_->data, &arguments, bytes);
     backend_.launch_graph(device_.index, graph_);
+    for (const auto& action : launched_) action();
 }
 
 const double* StepGraph::number(std::function<double()> value) {

@@ -50,6 +50,8 @@ public:
     void require(std::function<bool()> condition) { conditions_.push_back(std::move(condition)); }
     // Registers an action that follows each replay, but not the capture.
     void after_replay(std::function<void()> action) { actions_.push_back(std::move(action)); }
+    // Registers an action that follows each launch, that at the end of the capture, too. Nothing is being captured then.
+    void after_launch(std::function<void()> action) { launched_.push_back(std::move(action)); }
     // For the slots of gradients (core/gradient_slot.h).
     CapturedGradients& gradients() { return gradients_; }
     // Whether a tensor's memory was allocated by the captured step.
@@ -74,7 +76,7 @@ private:
     std::uint64_t drawn_ = 0;  // Philox blocks per run
     std::vector<std::function<double()>> numbers_;
     std::vector<std::function<bool()>> conditions_;
-    std::vector<std::function<void()>> actions_;
+    std::vector<std::function<void()>> actions_, launched_;
     CapturedGradients gradients_{*this};
 };
 

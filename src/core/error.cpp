@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+
+#include "core/last_error.h"
 #include "mezzo/device.h"
 #include "mezzo/shape.h"
 
@@ -25,6 +28,15 @@ void append_device(std::string& out, const Device& device) {
     out += name(device.type());
     if (device.type() != DeviceType::cpu) out += fmt::format(":{}", int(device.index));
 }
+
+using Words = std::shared_ptr<const std::string>;
+thread_local std::weak_ptr<const std::string> latest;
+
+// The words die with the last copy of the exception.
+struct ThrownError final : Error {
+    ThrownError(ErrorKind kind, const Words& text) : Error(kind, *text), words(text) {}
+    Words words;
+};
 
 }  // namespace
 
@@ -57,8 +69,16 @@ void Item::append_to(std::string& out) const {
 void fail(ErrorKind kind, std::initializer_list<Item> items) {
     std::string text;
     for (const Item& item : items) item.append_to(text);
-    throw Error(kind, text);
+    const Words words = std::make_shared<const std::string>(std::move(text));
+    latest = words;
+    throw ThrownError(kind, words);
 }
 
 }  // namespace detail
+
+std::string live_error() {
+    const detail::Words words = detail::latest.lock();
+    return words ? *words : "";
+}
+
 }  // namespace mezzo

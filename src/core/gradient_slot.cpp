@@ -1,6 +1,7 @@
 #include "core/gradient_slot.h"
 
 #include "core/capture.h"
+#include "core/gradient_watcher.h"
 #include "core/lazy_scale.h"
 #include "core/tensor_impl.h"
 
@@ -25,18 +26,43 @@ GradientSlot::~GradientSlot() {
 const void* GradientSlot::address() const { return value_.defined() ? raw(value_) : nullptr; }
 
 bool GradientSlot::shared() const {
-    return value_.defined() && (value_->refs.load() != 1 || value_->storage->refs.load() != 1);
+    if (!value_.defined()) return false;
+    const std::uint32_t own = watcher_ && watcher_->at_home(watched_as_, value_) ? 2 : 1;
+    return value_->refs.load() != 1 || value_->storage->refs.load() != own;
+}
+
+void GradientSlot::watch(const Ref<GradientWatcher>& watcher, std::uint32_t place) {
+    watcher_ = watcher;
+    watched_as_ = place;
+}
+
+void GradientSlot::settle() {
+    if (watcher_) watcher_->settle(watched_as_);
+}
+
+void GradientSlot::complete() {
+    if (watcher_) watcher_->complete(watched_as_);
+}
+
+Tensor GradientSlot::home() const { return watcher_ ? watcher_->home(watched_as_) : Tensor(); }
+
+void GradientSlot::begin_at_home() {
+    if (!watcher_ || value_.defined()) return;
+    watcher_->adding(watched_as_);
+    if (const Tensor place = home(); place.defined()) put({place.zero_()});
 }
 
 const Tensor& GradientSlot::read() { return read_for_update(nullptr); }
 
 const Tensor& GradientSlot::read_for_update(const LazyScale* own) {
+    settle();
     note_use();
     if (lazy_scale_ && lazy_scale_.get() != own) lazy_scale_->apply();
     return value_;
 }
 
 const Tensor& GradientSlot::overwrite() {
+    settle();
     forget_lazy_scale();
     note_use();
     set_scale_parts(0);
@@ -49,6 +75,7 @@ const Tensor& GradientSlot::add_in_place(bool scaled) {
 }
 
 void GradientSlot::begin_adding(bool scaled) {
+    if (watcher_) watcher_->adding(watched_as_);
     read();
     const std::uint8_t added = scaled ? scaled_part : 0;
     if (StepGraph* const graph = StepGraph::capturing())
@@ -57,6 +84,7 @@ void GradientSlot::begin_adding(bool scaled) {
 }
 
 void GradientSlot::put(const Gradient& gradient) {
+    settle();
     forget_lazy_scale();
     if (StepGraph* const graph = StepGraph::capturing()) graph->gradients().replaced(leaf_);
     value_ = gradient.value;

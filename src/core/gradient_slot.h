@@ -1,6 +1,7 @@
 // The gradient of a leaf and everything that belongs to it: the factor it may wait for (core/lazy_scale.h),
-// what it is a sum of (core/scale_parts.h), and what a captured step has to know of its use
-// (core/captured_gradients.h). No other code reaches the tensor, so that no reader can forget one of these.
+// what it is a sum of (core/scale_parts.h), who reduces it between processes (core/gradient_watcher.h), and what
+// a captured step has to know of its use (core/captured_gradients.h). No other code reaches the tensor, so that
+// no reader can forget one of these.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,8 @@ namespace mezzo {
 struct TensorImpl;
 class LazyScale;
 void dispose(LazyScale* scale) noexcept;
+class GradientWatcher;
+void dispose(GradientWatcher* watcher) noexcept;
 
 // A gradient outside of its slot.
 struct Gradient {
@@ -36,6 +39,16 @@ public:
     bool shared() const;
     LazyScale* lazy_scale() const { return lazy_scale_.get(); }  // what the gradient waits for, or null
 
+    // From now on `watcher` is asked before the gradient is used, in the leaf's name `place`; null: nobody is.
+    void watch(const Ref<GradientWatcher>& watcher, std::uint32_t place);
+    GradientWatcher* watcher() const { return watcher_.get(); }
+    std::uint32_t watched_as() const { return watched_as_; }
+    // For the watcher: the gradient as it is, whatever it waits for.
+    const Tensor& unsettled() const { return value_; }
+    // An update is coming, which has to find the gradient reduced. The slots of all gradients that the update
+    // reads are told so before the first of them is read.
+    void complete();
+
     // The gradient, undefined if there is none. A factor that it waits for is applied before.
     const Tensor& read();
     // The same for an update that multiplies by `own` itself: only another factor is applied.
@@ -45,6 +58,10 @@ public:
     // The gradient for a kernel that adds to it, which has to exist. scaled: what is added holds a
     // GradScaler's scale.
     const Tensor& add_in_place(bool scaled);
+    // Where there is no gradient yet and the watcher has a place for one: makes it, of zeros.
+    void begin_at_home();
+    // The watcher's place for a new gradient, to be written and then kept by add(); undefined if there is none.
+    Tensor home() const;
     // Adds to the gradient: sum(total, contribution), where total is undefined if there is none yet.
     template <class Sum> void add(Tensor contribution, bool scaled, const Sum& sum) {
         begin_adding(scaled);
@@ -68,6 +85,7 @@ public:
 
 private:
     friend class LazyScale;
+    void settle();
     void note_use();
     void forget_lazy_scale() noexcept;
     void begin_adding(bool scaled);
@@ -76,6 +94,8 @@ private:
     TensorImpl& leaf_;
     Tensor value_;
     Ref<LazyScale> lazy_scale_;
+    Ref<GradientWatcher> watcher_;
+    std::uint32_t watched_as_ = 0;
     std::uint32_t lazy_place_ = 0;  // among the slots of lazy_scale_
     std::uint8_t scale_parts_ = 0;
 };

@@ -30,6 +30,8 @@ void LazyScale::detach(GradientSlot& slot) noexcept {
 
 void LazyScale::apply() {
     const Ref<LazyScale> alive(this);
+    for (GradientSlot* slot : slots_)
+        if (slot != nullptr) slot->settle();  // a reduction comes before the factor
     std::vector<TensorImpl*> leaves;
     Tensors gradients;
     for (const GradientSlot* slot : slots_) {

@@ -14,7 +14,8 @@ namespace {
 constexpr std::size_t smallest_buffer = 64 << 10;
 // Of copies in order with the device's work.
 constexpr std::size_t largest_piece = 16 << 20;  // larger copies are cut
-constexpr std::size_t most_in_use = 128 << 20;   // bytes of buffers that are kept for a device
+constexpr std::size_t most_in_use = 128
+                                    << 20;  // bytes of buffers that are kept for a device, if they suffice
 
 struct Kept {
     Device device;
@@ -86,15 +87,19 @@ std::unique_ptr<StagingBuffer> take_staging(Device device, std::size_t bytes) {
     Pool& all = pool();
     const std::lock_guard lock(all.mutex);
     auto smaller = all.kept.end();
+    std::size_t kept = size;
     for (auto it = all.kept.begin(); it != all.kept.end(); ++it) {
-        if (!(it->device == device) || !it->buffer->idle()) continue;
+        if (!(it->device == device)) continue;
+        kept += it->buffer->bytes();
+        if (!it->buffer->idle()) continue;
         if (it->buffer->bytes() < size) {
             smaller = it;
             continue;
         }
         return take_from(all, it);
     }
-    if (smaller != all.kept.end()) all.kept.erase(smaller);  // the new one takes its place
+    // The driver waits for the device when pinned memory is given back, so that a smaller one goes only where many are kept.
+    if (smaller != all.kept.end() && kept > most_in_use) all.kept.erase(smaller);
     all.kept.reserve(++all.made);
     return found.make_staging(device.index, size);
 }

@@ -109,8 +109,9 @@ Block* ArenaMemory::allocate(std::size_t bytes) {
 
 bool ArenaMemory::keeps(Block* block) noexcept {
     // A step that allocates nothing has no arena: then every block is from outside. Parts of a block follow
-    // it: it comes here itself when the last of them has gone.
-    if (arena_ && block->part && static_cast<Block&>(*block->arena).arena == arena_) return false;
+    // it: it comes here itself when the last of them has gone. Borrowed memory is a part of no block.
+    if (arena_ && block->part && block->arena && static_cast<Block&>(*block->arena).arena == arena_)
+        return false;
     if (!arena_ || !(block->arena == arena_)) {
         held_.add(block);
         return true;

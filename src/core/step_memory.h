@@ -67,11 +67,25 @@ protected:
     const Device device_;
 
 private:
+    friend class OutsideStep;
+
     const bool branches_;
     bool forked_ = false;
     std::size_t forks_ = 0;
     static constinit inline thread_local MemoryHook* current = nullptr;
     MemoryHook* previous_;
+};
+
+// While it exists, this thread allocates as outside of any step: what outlives the step and is made only once.
+class OutsideStep {
+public:
+    OutsideStep() : hook_(MemoryHook::current) { MemoryHook::current = nullptr; }
+    ~OutsideStep() { MemoryHook::current = hook_; }
+    OutsideStep(const OutsideStep&) = delete;
+    OutsideStep& operator=(const OutsideStep&) = delete;
+
+private:
+    MemoryHook* const hook_;
 };
 
 // Blocks without references whose memory is still needed: by a graph that may read it, or until two branches

@@ -1,4 +1,4 @@
-#include "core/storage.h"
+#include "core/borrowed_storage.h"
 
 #include "core/step_memory.h"
 #include "core/tensor_impl.h"
@@ -34,13 +34,29 @@ Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t 
     return Ref<Storage>(block);
 }
 
-// Every Storage is a Block: the two functions above are the only makers.
+Ref<Storage> borrowed_storage(void* data, std::size_t bytes, Device device, void (*give_back)(void*),
+                              void* lender) {
+    auto* block = new Block;
+    block->device = device;
+    block->address = static_cast<char*>(data);
+    block->data = data;
+    block->bytes = bytes;
+    block->part = true;  // no allocation of a step
+    block->size = block_size(bytes);
+    block->give_back = give_back;
+    block->lender = lender;
+    detail::live_storages.fetch_add(1, std::memory_order_relaxed);
+    return Ref<Storage>(block);
+}
+
+// Every Storage is a Block: the three functions above are the only makers.
 void dispose(Storage* storage) noexcept {
     auto* block = static_cast<Block*>(storage);
     if (MemoryHook* hook = block->size != 0 ? MemoryHook::of(block->device) : nullptr;
         hook != nullptr && hook->keeps(block))
         return;
     block->data = nullptr;
+    if (block->give_back != nullptr) block->give_back(block->lender);
     detail::live_storages.fetch_sub(1, std::memory_order_relaxed);
     if (block->owner != nullptr)
         block->owner->release(block);

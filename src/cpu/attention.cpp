@@ -78,7 +78,7 @@ private:
 // How many rows (keys) of the block causality lets the last query of the panel look at.
 std::int64_t Forward::visible_rows(const Keys& keys, const Panel& panel) const {
     if (!p.causal) return keys.count;
-    return std::clamp<std::int64_t>(panel.first + panel.columns - keys.first, 0, keys.count);
+    return std::clamp<std::int64_t>(panel.first + panel.columns + p.diagonal - keys.first, 0, keys.count);
 }
 
 // bytes[row, nr] = whether the column's query may look at the row's key. Returns false if no query may look
@@ -118,9 +118,11 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
     if (keys.seen)
         for (std::int64_t i = 0; i < rows; ++i)
             if (!keys.seen[i]) std::fill(t + i * nr, t + (i + 1) * nr, -infinity);
-    if (p.causal)
-        for (std::int64_t i = std::max<std::int64_t>(0, panel.first - keys.first + 1); i < rows; ++i)
-            std::fill(t + i * nr, t + i * nr + (keys.first + i - panel.first), -infinity);
+    if (p.causal) {
+        const std::int64_t seen_by_all = panel.first + p.diagonal - keys.first + 1;  // rows
+        for (std::int64_t i = std::max<std::int64_t>(0, seen_by_all); i < rows; ++i)
+            std::fill(t + i * nr, t + i * nr + (i + 1 - seen_by_all), -infinity);
+    }
     SoftmaxBlock block{};
     block.t = t;
     block.ld = nr;
@@ -172,7 +174,7 @@ void Forward::run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64
                           statistics + i,
                           statistics + width + i,
                           false};
-    const std::int64_t end = p.causal ? std::min(keys.end, first + count) : keys.end;
+    const std::int64_t end = p.causal ? std::min(keys.end, first + count + p.diagonal) : keys.end;
     for (std::int64_t j = keys.begin; j < end; j += attention_keys) {
         const std::int64_t n = std::min(attention_keys, end - j);
         products.pack_a(p.k.along_dim(b, j, h), n, p.dim, k);

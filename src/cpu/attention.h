@@ -67,8 +67,9 @@ struct KeyRange {
 // One call of attention.
 struct AttentionProblem {
     std::int64_t batch, heads, query, key, dim;
-    double scale;  // of the scores
-    bool causal;   // query i looks at keys 0 ... i only
+    double scale;           // of the scores
+    bool causal;            // query i looks at keys 0 ... i + diagonal only
+    std::int64_t diagonal;  // key - query
     Heads q, k, v;
     Mask mask;
     WeightDropout dropout;

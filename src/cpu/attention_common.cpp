@@ -64,6 +64,7 @@ AttentionProblem::AttentionProblem(const Tensor& q_, const Tensor& k_, const Ten
       dim(q_->shape[3]),
       scale(at.scale),
       causal(at.causal),
+      diagonal(key - query),
       q(q_),
       k(k_),
       v(v_),

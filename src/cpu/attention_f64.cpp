@@ -35,7 +35,7 @@ struct Row {
         : weight(std::size_t(key)), kept(std::size_t(key), 1.0), bytes(std::size_t(key)) {}
 
     void compute(const AttentionProblem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
-        const std::int64_t end = p.causal ? std::min(p.key, i + 1) : p.key;
+        const std::int64_t end = p.causal ? std::min(p.key, i + p.diagonal + 1) : p.key;
         std::fill(weight.begin(), weight.end(), -INFINITY);
         std::fill(bytes.begin(), bytes.end(), std::uint8_t(1));
         if (p.mask.any()) p.mask.read(b, h, i, 0, p.key, bytes.data());

@@ -178,7 +178,8 @@ void AttentionGradient::hide(const Queries& q, const Keys& k, std::int64_t j, st
             kernels.keep(t + i * nr, k.seen + j, columns, -infinity);
     if (!p.causal) return;
     for (std::int64_t i = from; i < q.count; ++i) {
-        const std::int64_t last = q.first + i - (k.first + j);  // the last column that the query sees
+        const std::int64_t last =
+            q.first + i + p.diagonal - (k.first + j);  // the last column that the query sees
         if (last + 1 >= columns) break;
         std::fill(t + i * nr + std::max<std::int64_t>(0, last + 1), t + i * nr + columns, -infinity);
     }
@@ -188,7 +189,8 @@ void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k,
                               const std::uint8_t* seen, const std::uint8_t* kept) const {
     const std::int64_t rows = q.count, columns = std::min(nr, k.count - j);
     // Causality hides the first `hidden` rows (queries); of these, whole panels of op(A) are skipped.
-    const std::int64_t hidden = p.causal ? std::clamp<std::int64_t>(k.first + j - q.first, 0, rows) : 0;
+    const std::int64_t hidden =
+        p.causal ? std::clamp<std::int64_t>(k.first + j - q.first - p.diagonal, 0, rows) : 0;
     const std::int64_t from =
         hidden == rows ? round_up(rows, products.rows) : hidden / products.rows * products.rows;
     const std::int64_t left = rows - from;
@@ -231,7 +233,7 @@ void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k,
 }
 
 void AttentionGradient::block(const Part& part, const Queries& q, const Keys& k) const {
-    if (p.causal && q.first + q.count <= k.first) return;
+    if (p.causal && q.first + q.count + p.diagonal <= k.first) return;
     const bool dropped = p.dropout.threshold != 0;
     std::uint8_t *seen = nullptr, *kept = nullptr;
     if (p.mask.by_query() || dropped) {

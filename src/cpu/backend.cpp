@@ -48,7 +48,9 @@ void* allocate(int, std::size_t bytes) {
     const std::size_t unit = bytes >= 2 * huge_page ? huge_page : alignment;
     const std::size_t rounded = (bytes + unit - 1) / unit * unit;
     void* memory = std::aligned_alloc(unit, rounded);
+#ifdef MADV_HUGEPAGE
     if (memory != nullptr && unit == huge_page) madvise(memory, rounded, MADV_HUGEPAGE);  // a hint; may fail
+#endif
     return memory;
 }
 
@@ -74,8 +76,10 @@ const KernelList* const lists[] = {
     &cpu_kernels::class_loss_list,     &cpu_kernels::conv_list,       &cpu_kernels::copy_list,
     &cpu_kernels::elementwise_list,    &cpu_kernels::group_norm_list, &cpu_kernels::index_list,
     &cpu_kernels::interpolate_list,    &cpu_kernels::loss_list,       &cpu_kernels::matmul_list,
-    &cpu_kernels::norm_list,           &cpu_kernels::pad_list,        &cpu_kernels::pool_list,
-    &cpu_kernels::random_list,         &cpu_kernels::reduce_list,     &cpu_kernels::rowwise_list};
+    &cpu_kernels::moments_list,        &cpu_kernels::norm_list,       &cpu_kernels::pad_list,
+    &cpu_kernels::pointwise_list,      &cpu_kernels::pool_list,       &cpu_kernels::random_list,
+    &cpu_kernels::range_list,          &cpu_kernels::recurrent_list,  &cpu_kernels::reduce_list,
+    &cpu_kernels::rowwise_list,        &cpu_kernels::scan_list,       &cpu_kernels::sort_list};
 
 }  // namespace
 

@@ -59,6 +59,8 @@ template <int R, int J, class T> MEZZO_INLINE void dots(const float* x, std::int
 #pragma GCC unroll 8
         for (int j = 0; j < J; ++j) {
             const T* from = y + j * ldy + p;
+            // The lines of the next group, which are too short for the processor to see them coming.
+            if constexpr (R == 1 && J > 1) __builtin_prefetch(from + J * ldy);
             const Vector v = p + lanes <= k ? load<lanes>(from) : load_first<lanes>(from, k - p);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) sum[r][j] += u[r] * v;

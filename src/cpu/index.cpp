@@ -51,7 +51,12 @@ void select_rows(const char* op, const Tensor& x, const Tensor& index, std::int6
             const T* const source = reinterpret_cast<const T*>(x->bytes());
             T* const to = reinterpret_cast<T*>(y->bytes());
             parallel_for(rows, grain / 4, [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t i = begin; i < end; ++i) to[i] = source[from(i)];
+                for (std::int64_t i = begin; i < end;) {  // a division per row, not per element
+                    const std::int64_t first = i % count, n = std::min(end - i, count - first);
+                    const T* const line = source + i / count * s.size;
+                    for (std::int64_t j = 0; j < n; ++j) to[i + j] = line[row[first + j]];
+                    i += n;
+                }
             });
         });
     const std::int64_t bytes = s.inner * std::int64_t(size_of(x->dtype));

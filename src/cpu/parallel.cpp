@@ -1,6 +1,5 @@
 #include "cpu/parallel.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/processors.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cpu {
@@ -26,12 +26,6 @@ void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
-}
-
-int available_processors() {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, max_threads);
 }
 
 thread_local bool inside = false;         // a parallel loop, or a SerialScope
@@ -190,7 +184,7 @@ int num_threads() {
     const int count = thread_count.load(std::memory_order_relaxed);
     if (count != 0) return count;
     int none = 0;
-    thread_count.compare_exchange_strong(none, available_processors());
+    thread_count.compare_exchange_strong(none, std::min(available_processors(), max_threads));
     return thread_count.load(std::memory_order_relaxed);
 }
 

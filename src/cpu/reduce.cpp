@@ -1,12 +1,11 @@
-// Reductions. Partial results are those of fixed blocks of the input and are combined in order, so that any
-// number of threads gives the same bits. Sums of floats are as RealLoops says within a block, and double
-// across blocks.
+// Sums, means, norms and extremes. Sums of floats are as RealLoops says within a block, and double across
+// blocks.
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
+#include "cpu/reduction.h"
 #include "kernels/matmul.h"
 #include "kernels/reduce.h"
 
@@ -15,11 +14,6 @@ namespace {
 
 using namespace cpu;
 
-constexpr std::int64_t block = 65536;  // elements per partial result
-
-// What a reduction needs to know, for elements T and partial results A:
-//   A identity(); A part(const T* x, n > 0); A join(A, A); void join_row(A* sums, const T* x, n): element by
-//   element
 template <class T> struct SumOf {
     using A = double;
     static A identity() { return 0; }
@@ -71,166 +65,13 @@ template <class T, bool largest> struct ExtremeOf {
     }
 };
 
-// Stores finish(result) for results of type A as elements of y.
-template <class A, class F>
-void write(const Tensor& y, std::int64_t begin, std::int64_t n, const A* values, const F& finish) {
-    const Sink sink(y, dtype_of<A>());
-    Chunk buffer;
-    for (std::int64_t i = 0; i < n; i += chunk) {
-        const std::int64_t count = n - i < chunk ? n - i : chunk;
-        for (std::int64_t j = 0; j < count; ++j) buffer.as<A>()[j] = finish(values[i + j]);
-        sink.store(begin + i, count, buffer.bytes);
-    }
-}
-
-// y[i] = the reduction of elements [i * length, (i + 1) * length) of x.
-template <class R, class T, class F>
-void reduce_rows(const Source& x, std::int64_t rows, std::int64_t length, const Tensor& y, const F& finish) {
-    using A = typename R::A;
-    const std::int64_t parts = length <= block ? 1 : (length + block - 1) / block;
-    std::vector<A> results(std::size_t(rows * parts), R::identity());
-    parallel_for(rows * parts, length == 0 ? rows + 1 : grain / (length < block ? length : block) + 1,
-                 [&](std::int64_t first, std::int64_t last) {
-                     Chunk buffer;
-                     for (std::int64_t item = first; item < last; ++item) {
-                         const std::int64_t row = item / parts, from = item % parts * block;
-                         const std::int64_t to = from + block < length ? from + block : length;
-                         A& result = results[std::size_t(item)];
-                         if (x.direct()) {
-                             const T* p = reinterpret_cast<const T*>(x.at(row * length + from));
-                             if (to > from) result = R::part(p, to - from);
-                             continue;
-                         }
-                         for (std::int64_t i = from; i < to; i += chunk) {
-                             const std::int64_t n = to - i < chunk ? to - i : chunk;
-                             result = R::join(result,
-                                              R::part(x.template read_as<T>(row * length + i, n, buffer), n));
-                         }
-                     }
-                 });
-    if (parts > 1)
-        for (std::int64_t row = 0; row < rows; ++row) {
-            A total = R::identity();
-            for (std::int64_t i = 0; i < parts; ++i)
-                total = R::join(total, results[std::size_t(row * parts + i)]);
-            results[std::size_t(row)] = total;
-        }
-    write(y, 0, rows, results.data(), finish);
-}
-
-// Reduces one block of rows of x[rows, cols] into sums[cols]. If rows are short, `fold` of them are treated
-// as one long row, whose parts are combined at the end.
-template <class R, class T> void reduce_block(const Source& x, std::int64_t begin, std::int64_t rows,
-                                              std::int64_t cols, typename R::A* sums) {
-    using A = typename R::A;
-    Chunk buffer, folded;
-    const std::int64_t fold = cols <= 32 ? 256 / cols : 1;
-    if (fold < 2 || rows < 2 * fold) {
-        for (std::int64_t i = 0; i < rows; ++i)
-            for (std::int64_t j = 0; j < cols; j += chunk) {
-                const std::int64_t n = cols - j < chunk ? cols - j : chunk;
-                R::join_row(sums + j, x.template read_as<T>((begin + i) * cols + j, n, buffer), n);
-            }
-        return;
-    }
-    A* const wide = folded.as<A>();
-    for (std::int64_t j = 0; j < fold * cols; ++j) wide[j] = R::identity();
-    for (std::int64_t i = 0; i < rows; i += fold) {
-        const std::int64_t n = (rows - i < fold ? rows - i : fold) * cols;
-        R::join_row(wide, x.template read_as<T>((begin + i) * cols, n, buffer), n);
-    }
-    for (std::int64_t i = 0; i < fold; ++i)
-        for (std::int64_t j = 0; j < cols; ++j) sums[j] = R::join(sums[j], wide[i * cols + j]);
-}
-
-// y[o, j] = the reduction over i of x[o, i, j].
-template <class R, class T, class F> void reduce_columns(const Source& x, std::int64_t outer,
-                                                         std::int64_t rows, std::int64_t cols,
-                                                         const Tensor& y, const F& finish) {
-    using A = typename R::A;
-    // At least 64 rows per block keep the partial results small beside x.
-    const std::int64_t height = block / cols > 64 ? block / cols : 64;
-    const std::int64_t blocks = rows <= height ? 1 : (rows + height - 1) / height;
-    const std::int64_t step = blocks == 1 ? rows : height;
-    std::vector<A> sums(std::size_t(outer * blocks * cols), R::identity());
-    const std::int64_t work = step * cols < 1 ? 1 : step * cols;
-    parallel_for(outer * blocks, grain / work + 1, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t item = first; item < last; ++item) {
-            const std::int64_t o = item / blocks, begin = item % blocks * step;
-            const std::int64_t count = begin + step < rows ? step : rows - begin;
-            reduce_block<R, T>(x, o * rows + begin, count, cols, sums.data() + item * cols);
-        }
-    });
-    for (std::int64_t o = 0; o < outer; ++o) {
-        A* const total = sums.data() + o * blocks * cols;
-        for (std::int64_t b = 1; b < blocks; ++b)
-            for (std::int64_t j = 0; j < cols; ++j) total[j] = R::join(total[j], total[b * cols + j]);
-        write(y, o * cols, cols, total, finish);
-    }
-}
-
-// The dimensions of a reduction in memory order: neighbours that are both reduced or both kept are merged,
-// those of size 1 left out.
-struct Groups {
-    int count = 0;
-    std::int64_t size[max_dims], stride[max_dims];
-    bool reduced[max_dims];
-    std::int64_t kept = 1, removed = 1;
-
-    Groups(const Shape& shape, const Axes& axes) {
-        const Strides strides = contiguous_strides(shape);
-        for (int d = 0, a = 0; d < shape.size(); ++d) {
-            const bool is_reduced = a < axes.size() && axes[a] == d;
-            a += is_reduced;
-            (is_reduced ? removed : kept) *= shape[d];
-            if (shape[d] == 1) continue;
-            if (count == 0 || reduced[count - 1] != is_reduced) {
-                reduced[count] = is_reduced;
-                size[count++] = 1;
-            }
-            size[count - 1] *= shape[d];
-            stride[count - 1] = strides[d];
-        }
-    }
-};
-
-template <class R, class T, class F>
-void reduce(const Tensor& x, const Axes& axes, const Tensor& y, const F& finish) {
-    if (y->numel == 0) return;
-    const Groups groups(x->shape, axes);
-    const int n = groups.count;
-    const Source source(x, x->shape, dtype_of<T>());
-    if (groups.removed == 0 || n == 0 || (n == 1 && groups.reduced[0]) || (n == 2 && groups.reduced[1]))
-        return reduce_rows<R, T>(source, groups.kept, groups.removed, y, finish);
-    if (n <= 3 && !groups.reduced[n - 1] && (n < 2 || groups.reduced[n - 2])) {
-        const std::int64_t outer = n == 3 ? groups.size[0] : 1, rows = n == 1 ? 1 : groups.size[n - 2];
-        return reduce_columns<R, T>(source, outer, rows, groups.size[n - 1], y, finish);
-    }
-    StridedLayout permuted;  // kept dimensions first
-    for (const bool reduced : {false, true})
-        for (int i = 0; i < n; ++i)
-            if (groups.reduced[i] == reduced) permuted.add(groups.size[i], groups.stride[i]);
-    reduce_rows<R, T>(Source(x->bytes(), x->dtype, permuted, dtype_of<T>()), groups.kept, groups.removed, y,
-                      finish);
-}
-
-// Calls f(T()) with the type in which elements of `dtype` are reduced.
-template <class F> void with_reduction_type(Dtype dtype, const F& f) {
-    if (dtype == float64)
-        f(double());
-    else if (is_floating(dtype))
-        f(float());
-    else
-        f(std::int64_t());
-}
-
 template <bool largest> void extreme(In in, const Axes& axes, Out out) {
     with_reduction_type(in[0]->dtype, [&]<class T>(T) {
         reduce<ExtremeOf<T, largest>, T>(in[0], axes, out[0], [](T v) { return v; });
     });
 }
 
-template <class T> void arg_max(const Tensor& x, int dim, const Tensor& y) {
+template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, const Tensor& y) {
     std::int64_t outer = 1, inner = 1;
     for (int d = 0; d < x->shape.size(); ++d)
         if (d != dim) (d < dim ? outer : inner) *= x->shape[d];
@@ -250,7 +91,7 @@ template <class T> void arg_max(const Tensor& x, int dim, const Tensor& y) {
                 const std::int64_t n = length - i < chunk ? length - i : chunk;
                 const T* v = source.template read_as<T>(i, n, buffer);
                 for (std::int64_t j = 0; j < n && !(best != best); ++j)
-                    if (index < 0 || v[j] > best || v[j] != v[j]) {
+                    if (index < 0 || (largest ? v[j] > best : v[j] < best) || v[j] != v[j]) {
                         best = v[j];
                         index = i + j;
                     }
@@ -322,9 +163,12 @@ void norm(In in, const kernels::Norm& at, Out out) {
 void max(In in, const kernels::Max& at, Out out) { extreme<true>(in, at.axes, out); }
 void min(In in, const kernels::Min& at, Out out) { extreme<false>(in, at.axes, out); }
 
-// The first of equals; a NaN is the largest.
+// The first of equals; a NaN wins.
 void argmax(In in, const kernels::ArgMax& at, Out out) {
-    with_reduction_type(in[0]->dtype, [&]<class T>(T) { arg_max<T>(in[0], int(at.dim), out[0]); });
+    with_reduction_type(in[0]->dtype, [&]<class T>(T) { arg_extreme<true, T>(in[0], int(at.dim), out[0]); });
+}
+void argmin(In in, const kernels::ArgMin& at, Out out) {
+    with_reduction_type(in[0]->dtype, [&]<class T>(T) { arg_extreme<false, T>(in[0], int(at.dim), out[0]); });
 }
 
 void amax_grad(In in, const kernels::AmaxGrad&, Out out) {
@@ -366,6 +210,7 @@ constexpr KernelEntry entries[] = {kernel_entry<sum>(),
                                    kernel_entry<min>(),
                                    kernel_entry<norm>(),
                                    kernel_entry<argmax>(),
+                                   kernel_entry<argmin>(),
                                    kernel_entry<amax_grad>(),
                                    kernel_entry<column_sum>(),
                                    kernel_entry<activation_grad>(),

@@ -1,12 +1,14 @@
 // Batches: order, gathering of rows or making of samples, transforms, normalisation.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <utility>
 
-#include "core/philox.h"
 #include "core/tensor_impl.h"
 #include "cpu/parallel.h"
 #include "data/normalize.h"
+#include "data/order.h"
 #include "data/pixels.h"
 #include "mezzo/autograd.h"
 #include "mezzo/data.h"
@@ -14,19 +16,6 @@
 namespace mezzo::data {
 
 namespace {
-
-// A permutation by Fisher and Yates from a Philox stream of its own, so that the loader's order depends on
-// seed and epoch only.
-Tensor permutation(std::int64_t n, std::uint64_t seed, std::int64_t epoch) {
-    std::vector<std::int64_t> order(static_cast<std::size_t>(n));
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = std::int64_t(i);
-    for (std::uint64_t i = std::uint64_t(n); i > 1; --i) {
-        const PhiloxWords words = philox(seed, i, std::uint64_t(epoch));
-        const std::uint64_t random = std::uint64_t(words.v[0]) << 32 | words.v[1];
-        std::swap(order[i - 1], order[random % i]);  // bias below i / 2^64
-    }
-    return Tensor::from(order, {n});
-}
 
 // Copies rows order[first], order[first + 1], ... of a contiguous tensor; without an order, `count` rows from
 // `first` on as a view.
@@ -119,13 +108,27 @@ std::int64_t sample_at(const Tensor& order, std::int64_t i) {
     return order.defined() ? order.data<std::int64_t>()[i] : i;
 }
 
-constexpr std::uint64_t batch_stream = 1;  // random numbers of batches, beside those of samples
+// Streams of random numbers beside those of samples: of batches, and of places in a sampler's order.
+constexpr std::uint64_t batch_stream = 1, place_stream = 2;
+
+// A sampler may take a sample several times in an epoch: each time its transforms draw other numbers.
+TransformRandom random_of(const DataLoaderOptions& options, std::int64_t epoch, std::int64_t sample,
+                          std::int64_t place) {
+    if (!options.sampler) return {options.seed, epoch, sample};
+    return {options.seed, epoch, place, place_stream};
+}
 
 }  // namespace
 
 void DataLoader::check_options() const {
     check(options_.batch_size >= 1, ErrorKind::value, "DataLoader: batch_size is ", options_.batch_size);
     check_normalization("DataLoader", normalization(options_));
+    static_cast<void>(options_.shard.slice(0));
+    check(!(options_.shuffle && options_.sampler), ErrorKind::value,
+          "DataLoader: shuffle and a sampler; the sampler says the order");
+    check(options_.num_workers >= 0 && options_.num_workers <= 1024 && options_.prefetch_factor >= 1,
+          ErrorKind::value, "DataLoader: num_workers is ", options_.num_workers, ", prefetch_factor ",
+          options_.prefetch_factor, "; they must be 0 to 1024, and at least 1");
     check(options_.prefetch >= automatic_prefetch, ErrorKind::value, "DataLoader: prefetch is ",
           options_.prefetch, "; it must be automatic_prefetch or a number of batches");
 }
@@ -157,16 +160,101 @@ const Dataset& DataLoader::dataset() const {
     return dataset_;
 }
 
+std::int64_t DataLoader::samples() const {
+    return options_.sampler ? options_.sampler->size() : samples_->size();
+}
+
 std::int64_t DataLoader::size() const {
-    const std::int64_t n = samples_->size(), b = options_.batch_size;
-    return options_.drop_last ? n / b : (n + b - 1) / b;
+    const std::int64_t n = samples(), b = options_.batch_size;
+    return options_.drop_last ? n / b : n / b + (n % b != 0);
+}
+
+std::int64_t DataLoader::rows_at(std::int64_t first) const {
+    const std::int64_t left = samples() - first;
+    if (left >= options_.batch_size) return options_.batch_size;
+    return options_.drop_last ? 0 : std::max<std::int64_t>(left, 0);
+}
+
+void DataLoader::set_position(const LoaderPosition& position) {
+    check(position.epoch >= 0 && position.samples >= 0 && position.samples <= samples(), ErrorKind::value,
+          "DataLoader: position is epoch ", position.epoch, ", sample ", position.samples, "; an epoch has ",
+          samples(), " samples");
+    next_ = position_ = position;
+}
+
+Tensor DataLoader::order_of(std::int64_t epoch) const {
+    return epoch_order("DataLoader", samples_->size(), options_.sampler, options_.shuffle, options_.seed,
+                       epoch);
+}
+
+// The batches of an epoch for worker threads.
+struct DataLoader::Worker final : detail::BatchSource {
+    Worker(const DataLoader* l, Tensor o, const LoaderPosition& from)
+        : loader(l), order(std::move(o)), epoch(from.epoch), first(from.samples) {}
+    detail::SharedObject* claim() override {
+        if (loader->rows_at(first) == 0) return nullptr;
+        return new detail::Box<std::int64_t>(std::exchange(first, first + loader->options_.batch_size));
+    }
+    detail::SharedObject* make(detail::SharedObject& claimed) const override {
+        const std::int64_t row = static_cast<detail::Box<std::int64_t>&>(claimed).value;
+        return new detail::Box<Batch>(loader->batch(order, epoch, row));
+    }
+    const DataLoader* loader;
+    Tensor order;
+    std::int64_t epoch, first;
+};
+
+DataLoader::Place::Place(const DataLoader* loader, Tensor order, const LoaderPosition& from)
+    : loader_(loader),
+      order_(std::move(order)),
+      epoch_(from.epoch),
+      start_(from.samples),
+      first_(from.samples) {
+    const DataLoaderOptions& options = loader->options_;
+    if (options.num_workers == 0 || at_end()) return;
+    queue_.emplace(new detail::BatchQueue(new Worker(loader, order_, from), options.num_workers,
+                                          std::int64_t(options.num_workers) * options.prefetch_factor));
+}
+
+Batch DataLoader::Place::operator*() const {
+    if (queue_) {
+        const std::int64_t index = (first_ - start_) / loader_->options_.batch_size;
+        const std::unique_ptr<detail::SharedObject> made((*queue_)->take(index));
+        if (made) return std::move(static_cast<detail::Box<Batch>&>(*made).value);
+    }
+    return loader_->batch(order_, epoch_, first_);
+}
+
+DataLoader::Iterator::Iterator(DataLoader* loader, Tensor order, const LoaderPosition& from)
+    : loader_(loader),
+      at_(from),
+      batches_(Place(loader, std::move(order), from), {},
+               {.device = loader->options_.device, .ahead = loader->options_.prefetch}) {}
+
+Batch DataLoader::Iterator::operator*() {
+    Batch batch = *batches_;
+    loader_->reach(at_.epoch, {.epoch = at_.epoch, .samples = at_.samples + loader_->rows_at(at_.samples)});
+    return batch;
+}
+
+DataLoader::Iterator& DataLoader::Iterator::operator++() {
+    ++batches_;
+    at_.samples += loader_->options_.batch_size;
+    if (batches_ == std::default_sentinel) loader_->reach(at_.epoch, {.epoch = at_.epoch + 1});
+    return *this;
 }
 
 DataLoader::Iterator DataLoader::begin() {
-    const Tensor order = options_.shuffle ? permutation(samples_->size(), options_.seed, epoch_) : Tensor();
-    Iterator first(Place(this, order, epoch_), {}, {.device = options_.device, .ahead = options_.prefetch});
-    ++epoch_;
+    const LoaderPosition from = next_;
+    Iterator first(this, order_of(from.epoch), from);
+    next_ = {.epoch = from.epoch + 1};
+    position_ = rows_at(from.samples) > 0 ? from : next_;
     return first;
+}
+
+// A loop over an epoch that was begun before the last one says nothing about where the training stands.
+void DataLoader::reach(std::int64_t epoch, const LoaderPosition& position) {
+    if (epoch == next_.epoch - 1) position_ = position;
 }
 
 // Rows of a data set in memory, without transforms.
@@ -182,7 +270,7 @@ Tensor DataLoader::transformed(const Tensor& order, std::int64_t epoch, std::int
         const NoGrad no_grad;
         for (std::int64_t i = begin; i < end; ++i) {
             const std::int64_t sample = sample_at(order, first + i);
-            TransformRandom random(options_.seed, epoch, sample);
+            TransformRandom random = random_of(options_, epoch, sample, first + i);
             Tensor image = samples_->image(sample);
             for (const Transform& transform : options_.transforms) image = transform(image, random);
             batch.put(i, pixels_of("DataLoader", image));
@@ -199,15 +287,17 @@ Tensor DataLoader::labels(const Tensor& order, std::int64_t first, std::int64_t 
     return Tensor::from(labels, {count});
 }
 
-Batch DataLoader::batch(const Tensor& order, std::int64_t epoch, std::int64_t index) const {
-    const std::int64_t first = index * options_.batch_size;
-    const std::int64_t count = std::min(options_.batch_size, samples_->size() - first);
-    check(index >= 0 && count > 0, ErrorKind::value, "DataLoader: no batch ", index, ", there are ", size());
+Batch DataLoader::batch(const Tensor& order, std::int64_t epoch, std::int64_t first) const {
+    const std::int64_t rows = rows_at(first);
+    check(rows > 0, ErrorKind::value, "DataLoader: no batch at sample ", first, " of ", samples());
+    const ShardRows mine = options_.shard.slice(rows);
+    const std::int64_t row = first + mine.first;
     const bool plain = dataset_.x.defined() && options_.transforms.empty();
-    Batch batch{plain ? stored(order, first, count) : transformed(order, epoch, first, count),
-                labels(order, first, count)};
-    TransformRandom random(options_.seed, epoch, index, batch_stream);
+    Batch batch{plain ? stored(order, row, mine.count) : transformed(order, epoch, row, mine.count),
+                labels(order, row, mine.count)};
+    TransformRandom random(options_.seed, epoch, first / options_.batch_size, batch_stream);
     for (const BatchTransform& transform : options_.batch_transforms) batch = transform(batch, random);
+    batch.weight = mine.weight;  // whatever the transforms have made of it
     return batch;
 }
 

@@ -37,15 +37,17 @@ std::int64_t row_length(std::span<const Encoding> encodings, const PadOptions& o
 TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options) {
     const std::int64_t length = row_length(encodings, options);
     const Shape shape{std::int64_t(encodings.size()), length};
-    TokenBatch batch{full(shape, double(options.pad_id), {.dtype = int64}), zeros(shape, {.dtype = int64}),
+    TokenBatch batch{full(shape, double(options.pad_id), {.dtype = int64}),
+                     full(shape, double(options.pad_type_id), {.dtype = int64}),
                      zeros(shape, {.dtype = boolean})};
     std::int64_t* ids = batch.input_ids.data<std::int64_t>();
     std::int64_t* types = batch.token_type_ids.data<std::int64_t>();
     bool* mask = batch.attention_mask.data<bool>();
     for (const Encoding& encoding : encodings) {
-        std::copy(encoding.ids.begin(), encoding.ids.end(), ids);
-        std::copy(encoding.token_type_ids.begin(), encoding.token_type_ids.end(), types);
-        std::fill_n(mask, encoding.size(), true);
+        const std::int64_t begin = options.left ? length - encoding.size() : 0;
+        std::copy(encoding.ids.begin(), encoding.ids.end(), ids + begin);
+        std::copy(encoding.token_type_ids.begin(), encoding.token_type_ids.end(), types + begin);
+        std::fill_n(mask + begin, encoding.size(), true);
         ids += length;
         types += length;
         mask += length;

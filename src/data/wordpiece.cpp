@@ -12,6 +12,7 @@
 #include "core/regular_file.h"
 #include "cpu/parallel.h"
 #include "data/trie.h"
+#include "data/truncation.h"
 #include "data/words.h"
 #include "mezzo/error.h"
 #include "mezzo/tokenizer.h"
@@ -151,14 +152,9 @@ Encoding Encoder::encode_pair(std::string_view first, std::string_view second, c
     Encoding a, b, result;
     append(first, no_limit, a);
     append(second, no_limit, b);
-    std::size_t shorter = a.ids.size(), longer = b.ids.size();
-    if (const bool swap = shorter > longer; limit < shorter || limit - shorter < longer) {
-        if (swap) std::swap(shorter, longer);
-        if (limit < shorter || limit - shorter < shorter) shorter = limit / 2;
-        longer = limit - shorter;
-        keep(a, swap ? longer : shorter);
-        keep(b, swap ? shorter : longer);
-    }
+    const auto [kept_a, kept_b] = longest_first(a.ids.size(), b.ids.size(), limit);
+    keep(a, kept_a);
+    keep(b, kept_b);
     const auto join = [&](const Encoding& part, std::int64_t type) {
         result.ids.insert(result.ids.end(), part.ids.begin(), part.ids.end());
         result.offsets.insert(result.offsets.end(), part.offsets.begin(), part.offsets.end());

@@ -77,7 +77,7 @@ private:
 // vector is kept.
 class TreeBuilder : public JsonHandler {
 public:
-    explicit TreeBuilder(const std::string& where) : where_(where) {}
+    TreeBuilder(const std::string& where, int max_values) : where_(where), max_values_(max_values) {}
 
     void begin(JsonKind kind) override {
         count();
@@ -104,7 +104,8 @@ public:
 
 private:
     void count() {
-        check(++values_ <= 1000000, ErrorKind::io, where_, ": JSON with more than a million values");
+        check(++values_ <= max_values_, ErrorKind::io, where_, ": JSON with more than ", max_values_,
+              " values");
     }
     void place(JsonValue value) {
         if (open_.empty()) {
@@ -126,7 +127,7 @@ private:
     const std::string& where_;
     std::vector<JsonMember> open_;
     std::string key_;
-    int values_ = 0;
+    int max_values_, values_ = 0;
 };
 
 // The length of the UTF-8 sequence at the front (Unicode 15, table 3-7); 0 if it is not valid.
@@ -182,8 +183,8 @@ const JsonValue* JsonValue::find(std::string_view key) const {
     return nullptr;
 }
 
-JsonValue parse_json_tree(std::string_view text, const std::string& where) {
-    TreeBuilder builder(where);
+JsonValue parse_json_tree(std::string_view text, const std::string& where, int max_values) {
+    TreeBuilder builder(where, max_values);
     parse_json(text, where, builder);
     return std::move(builder.result);
 }

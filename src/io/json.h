@@ -45,9 +45,9 @@ struct JsonMember {
     std::string key;
     JsonValue value;
 };
-// A whole text as a tree. Refuses names that occur twice in an object, more than 64 levels and more than a
-// million values.
-JsonValue parse_json_tree(std::string_view text, const std::string& where);
+// A whole text as a tree. Refuses names that occur twice in an object, more than 64 levels and more than
+// max_values values, each of which takes 100 bytes and more.
+JsonValue parse_json_tree(std::string_view text, const std::string& where, int max_values = 1000000);
 
 // The position of the first byte that is not part of valid UTF-8; the size of the text if there is none.
 std::size_t first_invalid_utf8(std::string_view text);

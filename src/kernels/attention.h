@@ -15,7 +15,7 @@ namespace mezzo::kernels {
 struct ScaledDotProductAttention {
     static constexpr const char* name = "scaled_dot_product_attention";
     double scale = 1;      // of the scores
-    bool causal = false;   // query i attends to keys 0 ... i only
+    bool causal = false;   // query i attends to keys 0 ... i + key - query only: the last to all
     double dropout_p = 0;  // of the weights
     // Random numbers of that dropout: weight [b, h, i, j] is its element ((b heads + h) query + i) key + j
     // (kernels/random.h).

@@ -47,6 +47,10 @@ MEZZO_MATH_FUNCTION(cos)
 MEZZO_MATH_FUNCTION(tanh)
 MEZZO_MATH_FUNCTION(erf)
 MEZZO_MATH_FUNCTION(erfc)
+MEZZO_MATH_FUNCTION(floor)
+MEZZO_MATH_FUNCTION(ceil)
+MEZZO_MATH_FUNCTION(trunc)
+MEZZO_MATH_FUNCTION(rint)
 #undef MEZZO_MATH_FUNCTION
 
 #if defined(__CUDA_ARCH__)
@@ -56,6 +60,10 @@ MEZZO_HD float abs(float x) { return ::fabsf(x); }
 MEZZO_HD double abs(double x) { return ::fabs(x); }
 MEZZO_HD float pow(float x, float y) { return ::powf(x, y); }
 MEZZO_HD double pow(double x, double y) { return ::pow(x, y); }
+MEZZO_HD float fmod(float x, float y) { return ::fmodf(x, y); }
+MEZZO_HD double fmod(double x, double y) { return ::fmod(x, y); }
+MEZZO_HD float atan2(float y, float x) { return ::atan2f(y, x); }
+MEZZO_HD double atan2(double y, double x) { return ::atan2(y, x); }
 // Phi(x), the standard normal distribution function; erfc keeps the left tail's relative accuracy.
 MEZZO_HD float normal_cdf(float x) { return 0.5f * ::erfcf(x * -0.70710678f); }
 #else
@@ -70,6 +78,28 @@ MEZZO_HD float copy_sign(float x, float s) { return as_float(as_bits(x) | (as_bi
 MEZZO_HD float sqrt(float x) { return __builtin_sqrtf(x); }
 MEZZO_HD double sqrt(double x) { return __builtin_sqrt(x); }
 MEZZO_HD double pow(double x, double y) { return __builtin_pow(x, y); }
+MEZZO_HD float floor(float x) { return __builtin_floorf(x); }
+MEZZO_HD float ceil(float x) { return __builtin_ceilf(x); }
+MEZZO_HD float trunc(float x) { return __builtin_truncf(x); }
+MEZZO_HD float rint(float x) { return __builtin_rintf(x); }
+MEZZO_HD float fmod(float x, float y) { return __builtin_fmodf(x, y); }
+MEZZO_HD double fmod(double x, double y) { return __builtin_fmod(x, y); }
+// Cephes' atanf of the smaller of |x| and |y| divided by the larger, moved to the right octant.
+MEZZO_HD float atan2(float y, float x) {
+    const float ax = abs(x), ay = abs(y), low = ax < ay ? ax : ay, high = ax < ay ? ay : ax;
+    const float a = low == high ? (high == 0.0f ? 0.0f : 1.0f) : low / high;
+    const bool steep = a > 0.41421356f;
+    const float t = steep ? (a - 1.0f) / (a + 1.0f) : a, z = t * t;
+    float p = z * 8.05374449538e-2f - 1.38776856032e-1f;
+    p = p * z + 1.99777106478e-1f;
+    p = p * z - 3.33329491539e-1f;
+    float r = p * z * t + t;
+    r = steep ? r + 0.785398163f : r;
+    r = ax < ay ? 1.57079633f - r : r;
+    r = as_bits(x) & 0x80000000u ? 3.14159265f - r : r;
+    return x != x || y != y ? x + y : copy_sign(r, y);
+}
+MEZZO_HD double atan2(double y, double x) { return __builtin_atan2(y, x); }
 
 // x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite): n ln 2 is subtracted in two parts, the first of them
 // exact. scale_low * scale_high = 2^n; two factors, because the result may be subnormal.
@@ -252,6 +282,22 @@ MEZZO_HD float cos(float x) { return sin_shifted(x, 1); }
 #endif
 
 MEZZO_HD double normal_cdf(double x) { return 0.5 * erfc(x * -0.70710678118654752440); }
+
+// a - b floor(a / b). Where the quotient is small, its product with b is exact in double.
+template <class T> MEZZO_HD T floor_mod(T a, T b) {
+#if !defined(__CUDA_ARCH__)
+    if constexpr (sizeof(T) == 4) {
+        const double n = double(a), d = double(b), q = floor(n / d);
+        if (abs(q) < 0x1p28 && abs(d) < 0x1p200) {
+            double r = n - q * d;  // off by d where the quotient was rounded to the next number
+            r = r != 0.0 && (r < 0.0) != (d < 0.0) ? r + d : r;
+            return T(abs(r) >= abs(d) ? r - d : r);
+        }
+    }
+#endif
+    const T r = fmod(a, b);
+    return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
+}
 
 // 1 / (1 + e^-x), from e^-|x| so that nothing overflows.
 template <class T> MEZZO_HD T sigmoid(T x) {

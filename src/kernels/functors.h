@@ -65,6 +65,30 @@ MEZZO_UNARY_FUNCTOR(gelu, x* math::normal_cdf(x))  // x Phi(x) (Hendrycks and Gi
 MEZZO_UNARY_FUNCTOR(silu, x* math::sigmoid(x))
 MEZZO_UNARY_FUNCTOR(softsign, x / (T(1) + math::abs(x)))
 
+// x s (1 + r) / (1 + r^2), s = sigmoid(x), r = sigmoid(-x): x tanh(ln(1 + e^x)) (Misra, arXiv 1908.08681)
+// without overflow or cancellation.
+struct mish {
+    template <class T> MEZZO_HD T operator()(T x) const {
+        const T s = math::sigmoid(x), r = math::sigmoid(-x);
+        return x * (s * (T(1) + r) / (T(1) + r * r));
+    }
+};
+
+#define MEZZO_ROUNDING(name, function)                        \
+    struct name {                                             \
+        template <class T> MEZZO_HD T operator()(T x) const { \
+            if constexpr (std::is_integral_v<T>)              \
+                return x;                                     \
+            else                                              \
+                return math::function(x);                     \
+        }                                                     \
+    };
+MEZZO_ROUNDING(floor, floor)
+MEZZO_ROUNDING(ceil, ceil)
+MEZZO_ROUNDING(trunc, trunc)
+MEZZO_ROUNDING(round, rint)  // halves to even
+#undef MEZZO_ROUNDING
+
 struct abs {
     template <class T> MEZZO_HD T operator()(T x) const {
         if constexpr (std::is_integral_v<T>)
@@ -105,6 +129,13 @@ template <class T> struct clamp {
     }
 };
 
+template <class T> struct hardtanh {
+    T alpha, beta;
+    MEZZO_HD T operator()(T x) const { return clamp<T>{alpha, beta}(x); }
+};
+MEZZO_SCALAR_FUNCTOR(elu, x > T(0) ? x : alpha * math::expm1(x))
+MEZZO_SCALAR_FUNCTOR(leaky_relu, x > T(0) ? x : alpha * x)
+
 MEZZO_BINARY_FUNCTOR(add, T, wrap_add(a, b))
 MEZZO_BINARY_FUNCTOR(sub, T, wrap_sub(a, b))
 MEZZO_BINARY_FUNCTOR(mul, T, wrap_mul(a, b))
@@ -112,6 +143,22 @@ MEZZO_BINARY_FUNCTOR(div, T, a / b)
 MEZZO_BINARY_FUNCTOR(pow, T, math::pow(a, b))
 MEZZO_BINARY_FUNCTOR(maximum, T, a > b || a != a ? a : b)
 MEZZO_BINARY_FUNCTOR(minimum, T, a < b || a != a ? a : b)
+MEZZO_BINARY_FUNCTOR(atan2, T, math::atan2(a, b))
+
+// a - b floor(a / b), exactly; it has the sign of b. An integer modulo 0 is 0: there is nothing else to say on
+// a device.
+struct remainder {
+    template <class T> MEZZO_HD T operator()(T a, T b) const {
+        if constexpr (std::is_integral_v<T>) {
+            if (b == T(0) || b == T(-1)) return T(0);  // the quotient by -1 may be out of range
+            const T r = a % b;
+            return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
+        } else {
+            return math::floor_mod(a, b);
+        }
+    }
+};
+
 // Gradients: a is the incoming gradient; b is the forward result for relu, tanh and sigmoid, else the forward
 // input.
 MEZZO_BINARY_FUNCTOR(relu_grad, T, b <= T(0) ? T(0) : a)
@@ -144,6 +191,15 @@ struct silu_grad {
     template <class T> MEZZO_HD T operator()(T a, T b) const {
         const T s = math::sigmoid(b);
         return a * (s * (T(1) + b * (T(1) - s)));
+    }
+};
+
+// d/dx x t = t + x t', t = s (1 + r) / (1 + r^2), t' = 4 r^2 s / (1 + r^2)^2. Beyond |x| = 1000 t' is 0.
+struct mish_grad {
+    template <class T> MEZZO_HD T operator()(T a, T b) const {
+        const T x = b > T(1000) ? T(1000) : b < T(-1000) ? T(-1000) : b;
+        const T s = math::sigmoid(b), r = math::sigmoid(-b), d = T(1) / (T(1) + r * r);
+        return a * (s * d * (T(1) + r + x * (T(4) * r * r * d)));
     }
 };
 

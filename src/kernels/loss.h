@@ -38,6 +38,12 @@ struct MseLossGrad {
     static constexpr const char* name = "mse_loss_grad";
     Reduction reduction = Reduction::mean;
 };
+// input [rows, cols], target of the same shape and dtype, or float32 beside 16 bit, g (0-dim) -> the gradient of
+// input, and its column sums [cols] (float32; float64 for float64). Not for Reduction::none.
+struct MseLossBiasGrad {
+    static constexpr const char* name = "mse_loss_bias_grad";
+    Reduction reduction = Reduction::mean;
+};
 struct L1LossGrad {
     static constexpr const char* name = "l1_loss_grad";
     Reduction reduction = Reduction::mean;

@@ -38,6 +38,11 @@ struct ArgMax {
     static constexpr const char* name = "argmax";
     std::int64_t dim = 0;
 };
+// The same of the smallest element; NaN counts as the smallest.
+struct ArgMin {
+    static constexpr const char* name = "argmin";
+    std::int64_t dim = 0;
+};
 // g, x, y; g and y have a 1 for each axis -> g where x == y, divided by the number of ties. Kernels follow
 // the shapes and do not read the axes.
 struct AmaxGrad {

@@ -3,7 +3,9 @@
 
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
+#include "mezzo/module_scope.h"
 #include "nn/bert_parts.h"
+#include "nn/normal_weights.h"
 #include "nn/replace.h"
 
 namespace mezzo::nn {
@@ -38,26 +40,6 @@ const BertConfig& checked(const BertConfig& c) {
     return c;
 }
 
-// Matrices N(0, stddev), vectors 0; normalisations are right as they are.
-class Initializer : public FieldVisitor {
-public:
-    explicit Initializer(double stddev) : stddev_(stddev) {}
-    void parameter(const std::string&, Parameter& p) override {
-        if (p.dim() == 2) {
-            p.normal_(0, stddev_);
-        } else {
-            p.zero_();
-        }
-    }
-    void buffer(const std::string&, Buffer&) override {}
-    void module(const std::string&, Module& child) override {
-        if (!child.is_normalization()) child.visit_fields(*this);
-    }
-
-private:
-    double stddev_;
-};
-
 LayerNorm norm_of(const BertConfig& config) {
     return LayerNorm(config.hidden_size, {.eps = config.layer_norm_eps});
 }
@@ -85,12 +67,6 @@ BertActivation activation_of(const BertConfig& config) {
     return BertActivation::silu;
 }
 
-void initialize_bert(Module& module, double stddev) {
-    NoGrad plain;
-    Initializer initializer(stddev);
-    module.visit_fields(initializer);
-}
-
 Tensor activated_linear(const Linear& dense, BertActivation activation, const Tensor& x) {
     switch (activation) {
         case BertActivation::gelu:
@@ -113,6 +89,7 @@ BertEmbeddings::BertEmbeddings(const BertConfig& c)
       dropout_p(c.hidden_dropout_prob) {}
 
 Tensor BertEmbeddings::operator()(const Tensor& ids, const Tensor& token_type_ids) const {
+    const ModuleScope here(*this);
     Tensor other = position_embeddings.weight.slice(0, 0, ids.size(1));
     if (token_type_ids.defined()) {
         other = token_type_embeddings(token_type_ids) + other;
@@ -134,6 +111,7 @@ BertSelfAttention::BertSelfAttention(const BertConfig& c)
 }
 
 Tensor BertSelfAttention::operator()(const Tensor& x, const Tensor& mask) const {
+    const ModuleScope here(*this);
     const Tensor qkv =
         joint_linear(x, {query.weight, key.weight, value.weight}, {query.bias, key.bias, value.bias})
             .reshape({x.size(0), x.size(1), 3, heads, x.size(2) / heads});
@@ -145,6 +123,7 @@ BertResidual::BertResidual(std::int64_t in_features, const BertConfig& c)
     : dense(in_features, c.hidden_size), LayerNorm(norm_of(c)), dropout_p(c.hidden_dropout_prob) {}
 
 Tensor BertResidual::operator()(const Tensor& x, const Tensor& residual) const {
+    const ModuleScope here(*this);
     return dropout_add_layer_norm(linear(x, dense.weight), dense.bias, residual, LayerNorm.weight,
                                   LayerNorm.bias,
                                   {.p = dropout_p, .eps = LayerNorm.eps, .training = training()});
@@ -153,12 +132,16 @@ Tensor BertResidual::operator()(const Tensor& x, const Tensor& residual) const {
 BertDense::BertDense(std::int64_t out_features, const BertConfig& c)
     : dense(c.hidden_size, out_features), activation(activation_of(c)) {}
 
-Tensor BertDense::operator()(const Tensor& x) const { return activated_linear(dense, activation, x); }
+Tensor BertDense::operator()(const Tensor& x) const {
+    const ModuleScope here(*this);
+    return activated_linear(dense, activation, x);
+}
 
 BertLayer::BertLayer(const BertConfig& c)
     : attention(c), intermediate(c.intermediate_size, c), output(c.intermediate_size, c) {}
 
 Tensor BertLayer::operator()(const Tensor& x, const Tensor& mask) const {
+    const ModuleScope here(*this);
     const Tensor y = attention(x, mask);
     return output(intermediate(y), y);
 }
@@ -168,6 +151,7 @@ BertEncoder::BertEncoder(const BertConfig& c) {
 }
 
 Tensor BertEncoder::operator()(const Tensor& x, const Tensor& mask) const {
+    const ModuleScope here(*this);
     Tensor y = x;
     for (const BertLayer& one : layer) {
         if (!checkpoint_layers) {
@@ -184,6 +168,7 @@ BertPooler::BertPooler(const BertConfig& c, bool is_present)
     : dense(is_present ? c.hidden_size : 0, is_present ? c.hidden_size : 0), present(is_present) {}
 
 Tensor BertPooler::operator()(const Tensor& hidden) const {
+    const ModuleScope here(*this);
     return present ? tanh(dense(hidden.select(1, 0))) : Tensor();
 }
 
@@ -193,12 +178,13 @@ void BertPooler::visit_fields(FieldVisitor& visitor) {
 
 Bert::Bert(const BertConfig& c, const BertOptions& options)
     : config(checked(c)), embeddings(c), encoder(c), pooler(c, options.pooler) {
-    initialize_bert(*this, c.initializer_range);
+    normal_weights(*this, c.initializer_range);
     NoGrad plain;
     embeddings.word_embeddings.weight[c.pad_token_id].zero_();
 }
 
 BertOutput Bert::operator()(const Tensor& ids, const BertInputs& inputs) const {
+    const ModuleScope here(*this);
     check(ids.defined() && ids.dim() == 2, ErrorKind::shape, "Bert: ids must be [batch, length], not ",
           ids.defined() ? ids.shape() : Shape{});
     check_ids("ids", ids, ids, int64);

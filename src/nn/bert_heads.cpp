@@ -1,5 +1,7 @@
 // BERT as a classifier and as a masked language model.
+#include "mezzo/module_scope.h"
 #include "nn/bert_parts.h"
+#include "nn/normal_weights.h"
 
 namespace mezzo::nn {
 
@@ -10,10 +12,11 @@ BertForSequenceClassification::BertForSequenceClassification(const BertConfig& c
       dropout_p(classifier_dropout(c)) {
     check(c.num_labels > 0, ErrorKind::value, "BertConfig: num_labels is ", c.num_labels,
           "; it must be positive");
-    initialize_bert(classifier, c.initializer_range);
+    normal_weights(classifier, c.initializer_range);
 }
 
 Tensor BertForSequenceClassification::operator()(const Tensor& ids, const BertInputs& inputs) const {
+    const ModuleScope here(*this);
     const BertOutput output = bert(ids, inputs);
     const Tensor text = bert.pooler.present ? output.pooler_output : output.last_hidden_state.select(1, 0);
     return classifier(dropout(text, dropout_p, training()));
@@ -25,12 +28,14 @@ BertPredictionTransform::BertPredictionTransform(const BertConfig& c)
       activation(activation_of(c)) {}
 
 Tensor BertPredictionTransform::operator()(const Tensor& x) const {
+    const ModuleScope here(*this);
     return LayerNorm(activated_linear(dense, activation, x));
 }
 
 BertPredictions::BertPredictions(const BertConfig& c) : bias(zeros({c.vocab_size})), transform(c) {}
 
 Tensor BertPredictions::operator()(const Tensor& x, const Tensor& word_embeddings) const {
+    const ModuleScope here(*this);
     return linear(transform(x), word_embeddings, bias);
 }
 
@@ -52,7 +57,7 @@ MaskedTokens masked_tokens(const Tensor& labels, std::int64_t ignore_index) {
 }
 
 BertForMaskedLM::BertForMaskedLM(const BertConfig& c) : bert(c, {.pooler = false}), cls(c) {
-    initialize_bert(cls, c.initializer_range);
+    normal_weights(cls, c.initializer_range);
 }
 
 Tensor BertForMaskedLM::operator()(const Tensor& ids, const BertInputs& inputs) const {

@@ -8,8 +8,6 @@ namespace mezzo::nn {
 double classifier_dropout(const BertConfig& config);
 // The activation that hidden_act names. Error(value) for an unknown name.
 BertActivation activation_of(const BertConfig& config);
-// Matrices N(0, stddev), vectors 0; normalisations stay as they are.
-void initialize_bert(Module& module, double stddev);
 // activation(dense(x)), in one op where linear() has that activation.
 Tensor activated_linear(const Linear& dense, BertActivation activation, const Tensor& x);
 

@@ -1,5 +1,6 @@
 // Gradient clipping over lists of parameters, on the device.
 #include "mezzo/nn.h"
+#include "mezzo/record_function.h"
 #include "optim/param_refs.h"
 
 namespace mezzo::nn {
@@ -7,6 +8,7 @@ namespace mezzo::nn {
 Tensor clip_grad_norm_(const Tensors& parameters, double max_norm) {
     check(max_norm >= 0, ErrorKind::value, "clip_grad_norm_: max_norm is ", max_norm,
           "; it must not be negative");
+    const insight::RecordFunction scope("clip_grad_norm_");
     optim::GradientList list = optim::gradient_list("clip_grad_norm_", parameters, optim::LazyScaling::keep);
     if (list.refs.empty()) return zeros({}, {.device = list.device});
     if (list.lazy_scale && list.lazy_scale->can_clip(list)) return list.lazy_scale->clip(max_norm);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "mezzo/autograd.h"
+#include "mezzo/module_scope.h"
 #include "mezzo/nn.h"
 
 namespace mezzo::nn {
@@ -94,6 +95,10 @@ void Sequential::visit_fields(FieldVisitor& visitor) {
     for (std::size_t i = 0; i < layers_.size(); ++i) visitor.module(std::to_string(i), layers_[i].module());
 }
 
+void Sequential::own_copies(detail::OwnCopies& made) {
+    for (AnyModule& layer : layers_) layer = layer.own_copy(made);
+}
+
 namespace {
 
 LinearActivation fusable_activation(const Module& module) {
@@ -117,6 +122,7 @@ Tensor Sequential::operator()(const Tensor& x) const {
         const LinearActivation activation =
             last ? LinearActivation::none : fusable_activation(layers_[i + 1].module());
         const Module& layer = layers_[i].module();
+        const ModuleScope here(layer);
         if (const auto* const dense = exactly<Linear>(layer)) {
             y = linear(y, dense->weight, dense->bias, activation);
             if (activation != LinearActivation::none) ++i;

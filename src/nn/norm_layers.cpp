@@ -1,4 +1,5 @@
 #include "mezzo/norm_layers.h"
+#include "mezzo/module_scope.h"
 
 #include <cmath>
 
@@ -35,15 +36,17 @@ BatchNorm::BatchNorm(const char* module, std::int64_t features, const BatchNormL
 }
 
 std::string BatchNorm::describe() const {
-    return fmt::format("{}, eps={:g}, momentum={}, affine={}, bias={}, track_running_stats={}", num_features,
-                       eps, std::isnan(momentum) ? "none" : fmt::format("{:g}", momentum), weight.defined(),
-                       bias.defined(), running_mean.defined());
+    return fmt::format("{}, eps={:g}, momentum={}, affine={}, bias={}, track_running_stats={}{}",
+                       num_features, eps, std::isnan(momentum) ? "none" : fmt::format("{:g}", momentum),
+                       weight.defined(), bias.defined(), running_mean.defined(),
+                       synchronised ? ", synchronised" : "");
 }
 
 Tensor BatchNorm::normalised(const Tensor& x, const BatchNormCall& also) const {
     check(x.size(-1) == num_features, ErrorKind::shape, type_name(), ": input ", x.shape(), " has ",
           x.size(-1), " channels in its last dimension, the layer ", num_features,
           "; channels come last: permute() an input that has them second");
+    if (synchronised && training()) return (*synchronised)(x, *this, also);
     return batch_norm(x, running_mean, running_var, weight, bias,
                       {.training = training(),
                        .momentum = momentum,
@@ -54,12 +57,14 @@ Tensor BatchNorm::normalised(const Tensor& x, const BatchNormCall& also) const {
 }
 
 Tensor BatchNorm1d::operator()(const Tensor& x, const BatchNormCall& also) const {
+    const ModuleScope here(*this);
     check(x.dim() == 2 || x.dim() == 3, ErrorKind::shape, "BatchNorm1d: input ", x.shape(),
           " is neither [batch, channels] nor [batch, length, channels]");
     return normalised(x, also);
 }
 
 Tensor BatchNorm2d::operator()(const Tensor& x, const BatchNormCall& also) const {
+    const ModuleScope here(*this);  // the view that gives rows their shape again is its own
     check(x.dim() == 4, ErrorKind::shape, "BatchNorm2d: input ", x.shape(),
           " is not [batch, height, width, channels]");
     return normalised(x, also);

@@ -3,6 +3,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/init.h"
+#include "mezzo/module_scope.h"
 
 namespace mezzo::nn {
 
@@ -127,6 +128,7 @@ Tensor ResNetBlock::shortcut(const Tensor& x) const {
 }
 
 Tensor ResNetBlock::operator()(const Tensor& x) const {
+    const ModuleScope here(*this);
     const Tensor y = conv2(bn1(conv1(x), {.relu = true}));
     if (!conv3) return bn2(y, {.relu = true, .residual = shortcut(x)});
     return (*bn3)((*conv3)(bn2(y, {.relu = true})), {.relu = true, .residual = shortcut(x)});
@@ -177,6 +179,7 @@ Tensor ResNet::classify(const Tensor& features) const {
 }
 
 Tensor ResNet::operator()(const Tensor& images) const {
+    const ModuleScope here(*this);
     return classify(run(layer4, run(layer3, run(layer2, run(layer1, stem(images))))));
 }
 

@@ -7,6 +7,8 @@
 
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
+#include "mezzo/module_scope.h"
+#include "nn/heads.h"
 
 namespace mezzo::nn {
 
@@ -32,32 +34,6 @@ std::int64_t checked_width(std::int64_t embed_dim, std::int64_t num_heads) {
     return embed_dim;
 }
 
-// [batch, length, embed] <-> [batch, heads, length, dim], as views.
-Tensor split_heads(const Tensor& x, std::int64_t heads) {
-    return x.reshape({x.size(0), x.size(1), heads, x.size(2) / heads}).permute({0, 2, 1, 3});
-}
-Tensor join_heads(const Tensor& x) {
-    return x.permute({0, 2, 1, 3}).reshape({x.size(0), x.size(2), x.size(1) * x.size(3)});
-}
-
-// [batch, length, parts * embed] -> views [batch, heads, length, dim] of its parts. One user-defined
-// function, because the gradients of separate slices would each be as large as x and have to be added.
-Tensors split_projections(const Tensor& x, std::int64_t parts, std::int64_t heads) {
-    const std::int64_t embed = x.size(2) / parts;
-    const auto forward = [=](autograd::Context&, const Tensors& in) {
-        Tensors result;
-        for (std::int64_t i = 0; i < parts; ++i)
-            result.push_back(split_heads(in[0].slice(2, i * embed, (i + 1) * embed), heads));
-        return result;
-    };
-    const auto backward = [](autograd::Context&, const Tensors& g) {
-        Tensors joined;
-        for (const Tensor& part : g) joined.push_back(join_heads(part));
-        return Tensors{cat(joined, 2)};
-    };
-    return autograd::apply_function({.name = "split_projections"}, forward, backward, {x});
-}
-
 // Parts first … first+count-1 of the three input projections of x, as heads.
 Tensors project(const MultiheadAttention& attention, const Tensor& x, std::int64_t first,
                 std::int64_t count) {
@@ -69,8 +45,7 @@ Tensors project(const MultiheadAttention& attention, const Tensor& x, std::int64
         if (bias.defined()) bias = bias.slice(0, begin, end);
     }
     const Tensor y = linear(x, weight, bias);
-    return count == 1 ? Tensors{split_heads(y, attention.num_heads)}
-                      : split_projections(y, count, attention.num_heads);
+    return split_heads(y, std::vector<std::int64_t>(std::size_t(count), attention.num_heads));
 }
 
 bool is_self_attention(const Tensor& query, const Tensor& key, const Tensor& value) {
@@ -101,36 +76,34 @@ void check_inputs(const MultiheadAttention& attention, const Tensor& query, cons
           value.shape(), " do not fit; they share batch, key and value also length");
 }
 
-// attn_mask as [batch, heads, query, key], with batch and heads 1 where all share one mask.
+// masks.mask as [batch, heads, query, key], with batch and heads 1 where all share one mask.
 Tensor mask_of_heads(const Tensor& mask, std::int64_t batch, std::int64_t heads, std::int64_t query,
                      std::int64_t key) {
     const bool shared = mask.shape() == Shape{query, key};
     check(shared || mask.shape() == Shape{batch * heads, query, key}, ErrorKind::shape,
-          "MultiheadAttention: attn_mask ", mask.shape(), " is neither ", Shape{query, key}, " nor ",
+          "MultiheadAttention: mask ", mask.shape(), " is neither ", Shape{query, key}, " nor ",
           Shape{batch * heads, query, key}, " ([batch * num_heads, query, key])");
     return shared ? mask.reshape({1, 1, query, key}) : mask.reshape({batch, heads, query, key});
 }
 
-// The two masks as one for scaled_dot_product_attention, in which true means that a query may look at a key.
+// The two masks as one for scaled_dot_product_attention.
 Tensor combined_mask(const AttentionMasks& masks, const Tensor& query, const Tensor& key,
                      std::int64_t heads) {
     const std::int64_t batch = query.size(0), keys = key.size(1);
-    Tensor padding, other;
-    if (masks.key_padding_mask.defined()) {
-        padding = masks.key_padding_mask;
-        check(padding.dtype() == boolean, ErrorKind::dtype, "MultiheadAttention: key_padding_mask is ",
-              padding.dtype(), "; it must be boolean, true where a key is padding");
-        check(padding.shape() == Shape{batch, keys}, ErrorKind::shape,
-              "MultiheadAttention: key_padding_mask ", padding.shape(), " is not ", Shape{batch, keys},
-              " ([batch, key])");
-        padding = padding.reshape({batch, 1, 1, keys});
+    Tensor real, other;
+    if (masks.key_mask.defined()) {
+        real = masks.key_mask;
+        check(real.dtype() == boolean, ErrorKind::dtype, "MultiheadAttention: key_mask is ", real.dtype(),
+              "; it must be boolean, true for real keys and false for padding");
+        check(real.shape() == Shape{batch, keys}, ErrorKind::shape, "MultiheadAttention: key_mask ",
+              real.shape(), " is not ", Shape{batch, keys}, " ([batch, key])");
+        real = real.reshape({batch, 1, 1, keys});
     }
-    if (masks.attn_mask.defined()) other = mask_of_heads(masks.attn_mask, batch, heads, query.size(1), keys);
-    if (!other.defined()) return padding.defined() ? logical_not(padding) : Tensor();
-    if (other.dtype() == boolean) return logical_not(padding.defined() ? logical_or(padding, other) : other);
-    if (!padding.defined()) return other;
+    if (masks.mask.defined()) other = mask_of_heads(masks.mask, batch, heads, query.size(1), keys);
+    if (!other.defined() || !real.defined()) return other.defined() ? other : real;
+    if (other.dtype() == boolean) return logical_and(real, other);
     const Shape both{batch, other.size(1), query.size(1), keys};
-    return masked_fill(other.expand(both), padding, -1e30);
+    return masked_fill(other.expand(both), logical_not(real), -1e30);
 }
 
 }  // namespace
@@ -155,6 +128,7 @@ std::string MultiheadAttention::describe() const {
 
 Tensor MultiheadAttention::joined_heads(const Tensor& query, const Tensor& key, const Tensor& value,
                                         const AttentionMasks& masks) const {
+    const ModuleScope here(*this);
     check_inputs(*this, query, key, value);
     const AttentionOptions options{.mask = combined_mask(masks, query, key, num_heads),
                                    .causal = masks.causal,
@@ -208,6 +182,7 @@ Tensor TransformerEncoderLayer::normed_first(const Tensor& x, const AttentionMas
 }
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
+    const ModuleScope here(*this);
     return norm_first ? normed_first(x, masks) : normed_last(x, masks);
 }
 
@@ -227,6 +202,7 @@ void TransformerEncoder::visit_fields(FieldVisitor& visitor) {
 }
 
 Tensor TransformerEncoder::operator()(const Tensor& x, const AttentionMasks& masks) const {
+    const ModuleScope here(*this);
     Tensor y = x;
     for (const TransformerEncoderLayer& layer : layers) {
         if (!checkpoint_layers) {

@@ -14,10 +14,11 @@ using Attention = kernels::ScaledDotProductAttention;
 // [batch, length, heads, dim] <-> [batch, heads, length, dim].
 Tensor heads_swapped(const Tensor& x) { return x.permute({0, 2, 1, 3}); }
 
-// [query, key]: true where a causal query may look at the key.
+// [query, key]: true where a causal query may look at the key. The last query looks at all keys, so that a prompt
+// of which the first keys are known can be continued.
 Tensor lower_triangle(std::int64_t query, std::int64_t key, Device device) {
     const TensorOptions options{.dtype = int64, .device = device};
-    return le(arange(key, options), arange(query, options).unsqueeze(1));
+    return arange(key, options) <= arange(query, options).unsqueeze(1) + double(key - query);
 }
 
 // True where a query may not look at the key, broadcastable to the scores; undefined if every query may look
@@ -124,10 +125,13 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const At
               autocast_dtype(Cast::low, k) == autocast_dtype(Cast::low, v),
           ErrorKind::dtype, op, ": q, k, v are ", q.dtype(), ", ", k.dtype(), ", ", v.dtype(),
           "; convert them to one dtype with to()");
-    check(q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3) &&
-              v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2),
+    check(q.size(0) == k.size(0) && q.size(3) == k.size(3) && v.size(0) == k.size(0) &&
+              v.size(1) == k.size(1) && v.size(2) == k.size(2),
           ErrorKind::shape, op, ": q ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
-          " do not fit; batch and heads must agree, dim of q and k, length of k and v");
+          " do not fit; batch must agree, heads and length of k and v, dim of q and k");
+    check(q.size(1) == k.size(1) || (k.size(1) > 0 && q.size(1) % k.size(1) == 0), ErrorKind::shape, op,
+          ": q ", q.shape(), " has ", q.size(1), " heads and k ", k.shape(), " has ", k.size(1),
+          "; those of q must be a multiple of those of k");
     check_attention_options(op, {q.size(0), q.size(1), q.size(2), k.size(2)}, options);
 }
 
@@ -144,6 +148,30 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& m
     in.push_back(mask);
     const Shape rows{q.size(0), q.size(1), q.size(2)}, shapes[] = {in[0].shape(), rows, rows};
     return heads_swapped(call(attention_op, in, at, std::span(shapes, recording(q, k, v) ? 3 : 1))[0]);
+}
+
+// `mask` as one of `groups` query heads per head of key and value: [batch, heads of k, groups, query, key] with
+// the first two joined.
+Tensor grouped_mask(const Tensor& mask, const Shape& k, std::int64_t groups) {
+    Shape own = mask.shape();
+    while (own.size() < 4) own.insert(0, 1);
+    const bool of_heads = own[1] > 1;
+    const Shape joined{k[0] * k[1], of_heads ? groups : 1, own[2], own[3]};
+    return mask.expand({k[0], of_heads ? k[1] * groups : k[1], own[2], own[3]}).reshape(joined);
+}
+
+// Query heads in groups that share a head of key and value (Ainslie et al., arXiv 2305.13245): each group is a
+// batch item of its own, with views of the shared key and value for each of its heads. What a cache of keys
+// holds is not copied, because there batch and heads can be joined as a view.
+Tensor attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
+    const std::int64_t items = k.size(0) * k.size(1), groups = q.size(1) / k.size(1);
+    const auto shared = [&](const Tensor& x) {
+        return x.reshape({items, 1, x.size(2), x.size(3)}).expand({items, groups, x.size(2), x.size(3)});
+    };
+    if (options.mask.defined()) options.mask = grouped_mask(options.mask, k.shape(), groups);
+    const Tensor y = scaled_dot_product_attention(q.reshape({items, groups, q.size(2), q.size(3)}), shared(k),
+                                                  shared(v), options);
+    return y.reshape({q.size(0), q.size(1), q.size(2), v.size(3)});
 }
 
 }  // namespace
@@ -167,6 +195,7 @@ Attention attention_attributes(const AttentionOptions& options, std::int64_t dim
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
     check_attention(q, k, v, options);
+    if (q.size(1) != k.size(1)) return attend_in_groups(q, k, v, options);
     const Shape scores{q.size(0), q.size(1), q.size(2), k.size(2)};
     const Tensor mask = options.mask.defined() ? options.mask.expand(scores) : Tensor();
     return with_attention_attributes(options, scores, q.size(3),

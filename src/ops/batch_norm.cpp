@@ -6,6 +6,7 @@
 #include "autograd/state.h"
 #include "mezzo/image_ops.h"
 #include "ops/norm_common.h"
+#include "ops/running_statistics.h"
 
 namespace mezzo {
 
@@ -148,24 +149,13 @@ void check_batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor&
 }
 
 // What the kernel does to the running statistics, where call() runs the decomposition.
-void update_running(const Tensors& in, const kernels::BatchNorm& at) {
+void update_running_by_batch(const Tensors& in, const kernels::BatchNorm& at) {
     NoGrad plain;
     NoAutocast no_casts;
     const Tensor x = widened(in[x_input]);
     const Statistics s = batch_statistics(x);
-    const Tensor finite = logical_and(isfinite(s.mean), isfinite(s.variance)),
-                 all_finite = eq(sum(logical_not(finite)), 0.0);
-    const Tensor& batches = in[batches_input];
-    if (batches.defined()) batches.add_(cast(all_finite, int64));
-    const Tensor share =
-        std::isnan(at.momentum) ? 1.0 / cast(batches, float32) : scalar(at.momentum, {.device = x.device()});
-    const double n = double(x.size(0));
-    const auto update = [&](const Tensor& running, const Tensor& batch) {
-        const Tensor before = widened(running);
-        running.copy_(where(all_finite, before * (1.0 - share) + batch * share, before));
-    };
-    update(in[running_mean_input], s.mean);
-    update(in[running_var_input], s.variance * (n / (n - 1)));
+    update_running({in[running_mean_input], in[running_var_input], in[batches_input]}, s.mean, s.variance,
+                   double(x.size(0)), at.momentum);
 }
 
 // In-place writes of a kernel are noted like all others.
@@ -174,6 +164,25 @@ void note_written(const Tensor& x) {
 }
 
 }  // namespace
+
+void update_running(const RunningStatistics& running, const Tensor& mean, const Tensor& variance, double n,
+                    double momentum) {
+    NoGrad plain;
+    NoAutocast no_casts;
+    const Tensor& batches = running.batches;
+    const Tensor share = std::isnan(momentum) ? 1.0 / (cast(batches, float32) + 1.0)
+                                              : scalar(momentum, {.device = mean.device()});
+    const auto next = [&](const Tensor& before, const Tensor& batch) {
+        return (widened(before) * (1.0 - share) + batch * share).to(before.dtype());
+    };
+    const Tensor next_mean = next(running.mean, mean),
+                 next_variance = next(running.variance, variance * (n / (n - 1)));
+    const Tensor finite = logical_and(isfinite(next_mean), isfinite(next_variance)),
+                 all_finite = eq(sum(logical_not(finite)), 0.0);
+    if (batches.defined()) batches.add_(cast(all_finite, int64));
+    running.mean.copy_(where(all_finite, next_mean, running.mean));
+    running.variance.copy_(where(all_finite, next_variance, running.variance));
+}
 
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight, const Tensor& bias, const BatchNormOptions& options) {
@@ -200,7 +209,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     const std::size_t results = recording(x, w, b, options.residual) ? 4 : 1;
     const Tensor y = call(batch_norm_op, in, at, std::span(shapes, results))[0];
     if (at.update && (prefer_decomposition() || !batch_norm_op.kernel(x.device().type()))) {
-        update_running(in, at);
+        update_running_by_batch(in, at);
     } else if (at.update) {
         for (int i = running_mean_input; i <= batches_input; ++i) note_written(in[std::size_t(i)]);
     }

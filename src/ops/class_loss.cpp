@@ -125,15 +125,39 @@ const OpOf<kernels::CrossEntropy> cross_entropy_op{
      },
      .decomposition = row_function<cross_entropy_decomposition>}};
 
-void check_classes(const char* op, const Tensor& x, const Tensor& target) {
+// The number of rows of x [..., classes].
+std::int64_t rows_of(const Tensor& x) {
+    std::int64_t rows = 1;
+    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
+    return rows;
+}
+Shape leading(const Tensor& x) { return Shape(x.shape().begin(), x.dim() - 1); }
+Tensor as_matrix(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({rows_of(x), x.size(-1)}); }
+Tensor as_rows(const Tensor& x) { return x.dim() == 1 ? x : x.reshape({x.numel()}); }
+
+// The losses of the rows in the shape of the target where they are not reduced.
+Tensor shaped(const Tensor& loss, const Tensor& x, Reduction reduction) {
+    return reduction == Reduction::none && x.dim() != 2 ? loss.reshape(leading(x)) : loss;
+}
+
+void check_weight(const char* op, const Tensor& weight, std::int64_t classes) {
+    if (!weight.defined()) return;
+    check_floating(op, weight, "weight");
+    check(weight.dim() == 1 && weight.size(0) == classes, ErrorKind::shape, op, ": weight ", weight.shape(),
+          " has not one number for each of the ", classes, " classes");
+}
+
+void check_classes(const char* op, const Tensor& x, const Tensor& target, const Tensor& weight) {
     check_floating(op, x);
     check_defined(op, target);
-    check(x.dim() == 2, ErrorKind::shape, op, ": input ", x.shape(), " is not [rows, classes]; reshape() it");
+    check(x.dim() > 0, ErrorKind::shape, op, ": a 0-dim input is not [..., classes]");
     check(target.dtype() == int64, ErrorKind::dtype, op, ": target is ", target.dtype(),
           ", but must be int64 class indices; convert it with to(int64)");
-    check(target.dim() == 1 && target.size(0) == x.size(0), ErrorKind::shape, op, ": target ", target.shape(),
-          " does not fit the rows of ", x.shape());
-    check(x.size(1) > 0 || x.size(0) == 0, ErrorKind::shape, op, ": input ", x.shape(), " has no classes");
+    check(target.shape() == leading(x), ErrorKind::shape, op, ": target ", target.shape(),
+          " does not fit the rows of ", x.shape(), ", whose last dimension is the classes");
+    check(x.size(-1) > 0 || target.numel() == 0, ErrorKind::shape, op, ": input ", x.shape(),
+          " has no classes");
+    check_weight(op, weight, x.size(-1));
 }
 
 void check_smoothing(const CrossEntropyOptions& options) {
@@ -141,24 +165,47 @@ void check_smoothing(const CrossEntropyOptions& options) {
           "cross_entropy: label_smoothing ", options.label_smoothing, " is outside [0, 1]");
 }
 
+// The kernels of losses without weights make the same check.
+void check_targets(const char* op, const Tensor& target, std::int64_t ignored, std::int64_t classes) {
+    if (target.device().type() != DeviceType::cpu) return;
+    const std::vector<std::int64_t> indices = target.detach().to_vector<std::int64_t>();
+    for (std::size_t row = 0; row < indices.size(); ++row)
+        check(indices[row] == ignored || (indices[row] >= 0 && indices[row] < classes), ErrorKind::value, op,
+              ": target ", indices[row], " in row ", row, " is not a class; there are ", classes,
+              " classes, so targets are 0 to ", classes - 1, " or ignore_index ", ignored);
+}
+
+// Of log-probabilities [rows, classes] in float32 at least, with a weight per class, in ops.
+Tensor weighted_nll(const Tensor& log_p, const Tensor& target, const CrossEntropyOptions& options) {
+    const Tensor ignored = eq(target, double(options.ignore_index)), safe = masked_fill(target, ignored, 0);
+    const Tensor weight = cast(options.weight.detach(), log_p.dtype());
+    const Tensor own = masked_fill(index_select(weight, 0, safe), ignored, 0);
+    Tensor rows = -(own * gather(log_p, 1, safe.unsqueeze(1)).squeeze(1));
+    if (const double smoothing = options.label_smoothing; smoothing != 0)
+        rows = (1 - smoothing) * rows - smoothing / double(log_p.size(1)) * sum(log_p * weight, {1});
+    return reduced_rows(masked_fill(rows, ignored, 0), own, options.reduction);
+}
+
 // Of probabilities: -sum(target * log_softmax(logits)) per row, in ops, so that the target may have a
 // gradient, too. Computed in float32 at least; the mean is that of the rows.
-Tensor soft_cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
-    check_floating("cross_entropy", logits);
-    check(logits.dim() == 2, ErrorKind::shape, "cross_entropy: input ", logits.shape(),
-          " is not [rows, classes]; reshape() it");
-    check(target.shape() == logits.shape(), ErrorKind::shape,
+Tensor soft_cross_entropy(const Tensor& given, const Tensor& target, const CrossEntropyOptions& options) {
+    check_floating("cross_entropy", given);
+    check(given.dim() > 0, ErrorKind::shape, "cross_entropy: a 0-dim input is not [..., classes]");
+    check(target.shape() == given.shape(), ErrorKind::shape,
           "cross_entropy: a floating target has the "
           "probabilities of the classes, and ",
-          target.shape(), " is not the shape of the logits, ", logits.shape());
+          target.shape(), " is not the shape of the logits, ", given.shape());
     check_smoothing(options);
+    check_weight("cross_entropy", options.weight, given.size(-1));
+    const Tensor logits = as_matrix(given);
     const Dtype dtype = logits.dtype() == float64 ? float64 : float32;
     const double smoothing = options.label_smoothing;
-    Tensor wanted = cast(target, dtype);
+    Tensor wanted = cast(as_matrix(target), dtype);
     if (smoothing != 0)
         wanted = (1 - smoothing) * wanted + smoothing / double(std::max<std::int64_t>(logits.size(1), 1));
+    if (options.weight.defined()) wanted = wanted * cast(options.weight.detach(), dtype);
     const Tensor rows = -sum(wanted * log_softmax(cast(logits, dtype), 1), {1});
-    const Tensor loss = options.reduction == Reduction::none   ? rows
+    const Tensor loss = options.reduction == Reduction::none   ? shaped(rows, given, options.reduction)
                         : options.reduction == Reduction::mean ? mean(rows)
                                                                : sum(rows);
     return finished_loss(loss, logits, logits.dtype());
@@ -167,23 +214,43 @@ Tensor soft_cross_entropy(const Tensor& logits, const Tensor& target, const Cros
 }  // namespace
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options) {
-    check_classes("nll_loss", log_probabilities, target);
-    const kernels::NllLoss at{.reduction = options.reduction, .ignore_index = options.ignore_index};
-    return finished_loss(nll(log_probabilities, target, at), log_probabilities, log_probabilities.dtype());
+    const Tensor& given = log_probabilities;
+    check_classes("nll_loss", given, target, options.weight);
+    const Tensor log_p = as_matrix(given), rows = as_rows(target);
+    Tensor loss;
+    if (options.weight.defined()) {
+        check_targets("nll_loss", rows, options.ignore_index, log_p.size(1));
+        loss = weighted_nll(
+            cast(log_p, loss_dtype(log_p.dtype(), log_p.dtype())), rows,
+            {.ignore_index = options.ignore_index, .reduction = options.reduction, .weight = options.weight});
+    } else {
+        loss = nll(log_p, rows, {.reduction = options.reduction, .ignore_index = options.ignore_index});
+    }
+    return shaped(finished_loss(loss, given, given.dtype()), given, options.reduction);
 }
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& target, CrossEntropyOptions options) {
-    if (target.defined() && is_floating(target.dtype()) && target.dim() != 1)
-        return soft_cross_entropy(logits, target, options);
-    check_classes("cross_entropy", logits, target);
+Tensor cross_entropy(const Tensor& given, const Tensor& target, CrossEntropyOptions options) {
+    if (target.defined() && given.defined() && is_floating(target.dtype()) && target.dim() != given.dim() - 1)
+        return soft_cross_entropy(given, target, options);
+    check_classes("cross_entropy", given, target, options.weight);
     check_smoothing(options);
-    const kernels::CrossEntropy at{.reduction = options.reduction,
-                                   .ignore_index = options.ignore_index,
-                                   .label_smoothing = options.label_smoothing};
+    const Tensor logits = as_matrix(given), rows = as_rows(target);
     const Dtype dtype = loss_dtype(logits.dtype(), logits.dtype());
-    const Tensor given[] = {logits, target};
-    const Shape shapes[] = {loss_shape(logits, at.reduction), {logits.size(0)}, {logits.size(0)}};
-    return finished_loss(call(cross_entropy_op, given, at, shapes, dtype)[0], logits, logits.dtype());
+    Tensor loss;
+    if (options.weight.defined()) {
+        check_targets("cross_entropy", rows, options.ignore_index, logits.size(1));
+        // Ignored rows are made 0 before: 0 times a derivative that is not finite would be NaN.
+        const Tensor ignored = eq(rows, double(options.ignore_index)).unsqueeze(1);
+        loss = weighted_nll(log_softmax(masked_fill(cast(logits, dtype), ignored, 0), 1), rows, options);
+    } else {
+        const kernels::CrossEntropy at{.reduction = options.reduction,
+                                       .ignore_index = options.ignore_index,
+                                       .label_smoothing = options.label_smoothing};
+        const Tensor inputs[] = {logits, rows};
+        const Shape shapes[] = {loss_shape(logits, at.reduction), {logits.size(0)}, {logits.size(0)}};
+        loss = call(cross_entropy_op, inputs, at, shapes, dtype)[0];
+    }
+    return shaped(finished_loss(loss, given, given.dtype()), given, options.reduction);
 }
 
 }  // namespace mezzo

@@ -146,6 +146,22 @@ Tensor clamp(const Tensor& x, double low, double high) {
     return unary(clamp_op, x, kernels::clamp{.alpha = low, .beta = high});
 }
 
+Tensor hardtanh(const Tensor& x, double low, double high) {
+    check(low <= high, ErrorKind::value, "hardtanh: low ", low, " is not <= high ", high);
+    return unary(hardtanh_op, x, kernels::hardtanh{.alpha = low, .beta = high});
+}
+Tensor elu(const Tensor& x, double alpha) { return unary(elu_op, x, kernels::elu{.alpha = alpha}); }
+Tensor leaky_relu(const Tensor& x, double negative_slope) {
+    return unary(leaky_relu_op, x, kernels::leaky_relu{.alpha = negative_slope});
+}
+
+Tensor remainder(const Tensor& a, double b) {
+    const Tensor x = readable(remainder_op.row(), a, b);
+    check(is_floating(x.dtype()) || b != 0, ErrorKind::value,
+          "remainder: an integer has no remainder of a division by 0; convert it with to(float32) for NaN");
+    return remainder(x, scalar(b, {.dtype = x.dtype(), .device = x.device()}));
+}
+
 Tensor eq(const Tensor& a, double b) { return eq(a, comparable(a, b)); }
 Tensor ne(const Tensor& a, double b) { return ne(a, comparable(a, b)); }
 Tensor lt(const Tensor& a, double b) { return lt(a, comparable(a, b)); }

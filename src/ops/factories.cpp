@@ -62,6 +62,15 @@ Tensor scalar(double value, TensorOptions options) { return full({}, value, opti
 Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), {.dtype = x.dtype(), .device = x.device()}); }
 Tensor ones_like(const Tensor& x) { return ones(x.shape(), {.dtype = x.dtype(), .device = x.device()}); }
 
+Tensor full_like(const Tensor& x, double value) {
+    return full(x.shape(), value, {.dtype = x.dtype(), .device = x.device()});
+}
+Tensor rand_like(const Tensor& x) { return rand(x.shape(), {.dtype = x.dtype(), .device = x.device()}); }
+Tensor randn_like(const Tensor& x) { return randn(x.shape(), {.dtype = x.dtype(), .device = x.device()}); }
+Tensor randint_like(const Tensor& x, std::int64_t low, std::int64_t high) {
+    return randint(low, high, x.shape(), {.dtype = x.dtype(), .device = x.device()});
+}
+
 Tensor arange(std::int64_t end, TensorOptions options) {
     check(end >= 0, ErrorKind::value, "arange: end is ", end, "; it must not be negative");
     check(options.dtype != boolean, ErrorKind::dtype, "arange: boolean cannot count");

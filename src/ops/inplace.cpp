@@ -29,7 +29,7 @@ void check_writable(const char* op, const Tensor& x) {
           "the function that returns a new tensor");
     const Strides& strides = x.strides();
     for (int d = 0; d < x.dim(); ++d)
-        check(strides[d] != 0 || x.size(d) <= 1, ErrorKind::state, op,
+        check(strides[d] != 0 || x.size(d) <= 1 || x.numel() == 0, ErrorKind::state, op,
               ": several elements of this expanded tensor share one place; write to a clone()");
 }
 

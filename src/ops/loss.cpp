@@ -94,6 +94,8 @@ Tensors loss_vjp(const OpOf<G>& grad_op, Slope* by_target, const Node& c, const 
         return call(grad_op, {g, c.in(0), c.in(1)}, grad_attributes<G>(at), c.inputs[0].shape, dtype);
     };
     Tensors grads(2);
+    if constexpr (std::is_same_v<A, kernels::MseLoss>)
+        if (send_mse_loss_bias_grad(c, at.reduction, g)) return grads;
     if (c.needs(0)) grads[0] = input_grad(c.grad_dtype(0));
     if (!c.needs(1)) return grads;
     if (by_target) {

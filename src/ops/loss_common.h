@@ -17,4 +17,9 @@ Tensor reduced(const Tensor& values, Reduction reduction);
 // The gradient of each value, for the gradient g of the reduced loss: g / count for a mean, otherwise g.
 Tensor spread_loss_grad(const Tensor& g, Reduction reduction, double count);
 
+// Where the input of mse_loss, node c, is the result of a linear layer that nothing else reads: sends that layer
+// the gradient of its result together with that of its bias, made by one kernel. False if it is not, or if the
+// device has no such kernel. g: the gradient of the loss.
+bool send_mse_loss_bias_grad(const Node& c, Reduction reduction, const Tensor& g);
+
 }  // namespace mezzo

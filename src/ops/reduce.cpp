@@ -178,6 +178,9 @@ Tensor sum(const Tensor& x, const Axes& axes, ReduceOptions options) {
 }
 
 Tensor mean(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    check_defined("mean", x);
+    if (options.explicit_dtype && is_floating(options.dtype) && !is_floating(x.dtype()))
+        return mean(cast(x, options.dtype), axes, options);
     check_floating("mean", x);
     return reduce(mean_op, x, axes, options);
 }

@@ -1,5 +1,6 @@
 // softmax and log_softmax along one dimension.
 #include "kernels/softmax.h"
+#include "mezzo/reduce_ops.h"
 #include "ops/common.h"
 
 namespace mezzo {
@@ -58,17 +59,34 @@ const OpOf<kernels::LogSoftmax> log_softmax_op{
          return {x - log(sum_along(exp(x), at.dim))};
      }}};
 
-template <class A> Tensor along(const OpOf<A>& op, const Tensor& x, std::int64_t dim) {
+template <class A>
+Tensor along(const OpOf<A>& op, const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype = {}) {
     const char* name = op.row().name;
     check_floating(name, x);
     const int d = wrap_dim(name, dim, x.dim());
-    if (x.dim() == 0) return along(op, x.reshape({1}), 0).reshape({});
-    return call(op, {x}, {.dim = d}, x.shape());
+    if (x.dim() == 0) return along(op, x.reshape({1}), 0, dtype).reshape({});
+    return call(op, {x}, {.dim = d}, x.shape(), dtype);
+}
+
+// The kernels write float32 for 16 bit; x is converted for every other dtype than its own.
+template <class A> Tensor in_dtype(const OpOf<A>& op, const Tensor& x, std::int64_t dim, Dtype dtype) {
+    check_defined(op.row().name, x);
+    check(is_floating(dtype), ErrorKind::dtype, op.row().name, ": the result's dtype ", dtype,
+          " is not floating");
+    return along(op, is_16bit(x.dtype()) && dtype == float32 ? x : cast(x, dtype), dim, dtype);
 }
 
 }  // namespace
 
 Tensor softmax(const Tensor& x, std::int64_t dim) { return along(softmax_op, x, dim); }
 Tensor log_softmax(const Tensor& x, std::int64_t dim) { return along(log_softmax_op, x, dim); }
+Tensor softmax(const Tensor& x, std::int64_t dim, Dtype dtype) { return in_dtype(softmax_op, x, dim, dtype); }
+Tensor log_softmax(const Tensor& x, std::int64_t dim, Dtype dtype) {
+    return in_dtype(log_softmax_op, x, dim, dtype);
+}
+Tensor softmin(const Tensor& x, std::int64_t dim) {
+    check_floating("softmin", x);
+    return softmax(-x, dim);
+}
 
 }  // namespace mezzo

@@ -17,14 +17,14 @@ struct Permute {
     Axes axes = {};  // of the input, in the order of the result
 };
 // Of slice, select and slice_grad: the elements start, start + step, ... of a dimension of `size` elements.
-struct Slice {
+struct SliceAt {
     static constexpr const char* name = "slice";
     int dim = 0;
     std::int64_t start = 0, step = 1, size = 0;
 };
 
 // Zeros of the input's shape, with g in the elements that the slice selects.
-Tensor slice_grad(const Tensor& g, const Slice& at);
+Tensor slice_grad(const Tensor& g, const SliceAt& at);
 
 Tensor raw_view(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset = 0) {
     return make_tensor(x->storage, shape, strides, x->offset + offset, x.dtype());
@@ -55,29 +55,29 @@ const OpOf<Permute> permute_op{{.name = "permute",
                                     return {g[0].permute(inverse)};
                                 }}};
 
-const OpOf<Slice> slice_op{{.name = "slice",
-                            .save = save_none,
-                            .strided = true,
-                            .vjp = [](const Node&, const Slice& at, const Tensors& g) -> Tensors {
-                                return {slice_grad(g[0], at)};
-                            }}};
+const OpOf<SliceAt> slice_op{{.name = "slice",
+                              .save = save_none,
+                              .strided = true,
+                              .vjp = [](const Node&, const SliceAt& at, const Tensors& g) -> Tensors {
+                                  return {slice_grad(g[0], at)};
+                              }}};
 
-const OpOf<Slice> slice_grad_op{{.name = "slice_grad",
-                                 .save = save_none,
-                                 .strided = true,
-                                 .vjp = [](const Node& c, const Slice& at, const Tensors& g) -> Tensors {
-                                     const std::int64_t count = c.inputs[0].shape[at.dim];
-                                     const std::int64_t end =
-                                         at.start + std::max<std::int64_t>(count - 1, 0) * at.step + 1;
-                                     return {g[0].slice(at.dim, at.start, count ? end : at.start, at.step)};
-                                 }}};
+const OpOf<SliceAt> slice_grad_op{{.name = "slice_grad",
+                                   .save = save_none,
+                                   .strided = true,
+                                   .vjp = [](const Node& c, const SliceAt& at, const Tensors& g) -> Tensors {
+                                       const std::int64_t count = c.inputs[0].shape[at.dim];
+                                       const std::int64_t end =
+                                           at.start + std::max<std::int64_t>(count - 1, 0) * at.step + 1;
+                                       return {g[0].slice(at.dim, at.start, count ? end : at.start, at.step)};
+                                   }}};
 
-const OpOf<Slice> select_op{{.name = "select",
-                             .save = save_none,
-                             .strided = true,
-                             .vjp = [](const Node&, const Slice& at, const Tensors& g) -> Tensors {
-                                 return {slice_grad(g[0].unsqueeze(at.dim), at)};
-                             }}};
+const OpOf<SliceAt> select_op{{.name = "select",
+                               .save = save_none,
+                               .strided = true,
+                               .vjp = [](const Node&, const SliceAt& at, const Tensors& g) -> Tensors {
+                                   return {slice_grad(g[0].unsqueeze(at.dim), at)};
+                               }}};
 
 const OpOf<NoAttributes> expand_op{
     {.name = "expand",
@@ -85,7 +85,7 @@ const OpOf<NoAttributes> expand_op{
      .strided = true,
      .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {sum_to(g[0], c.inputs[0].shape)}; }}};
 
-Tensor slice_grad(const Tensor& g, const Slice& at) {
+Tensor slice_grad(const Tensor& g, const SliceAt& at) {
     Shape shape = g.shape();
     shape[at.dim] = at.size;
     const Tensor full = zeros(shape, {.dtype = g.dtype(), .device = g.device()});
@@ -201,7 +201,7 @@ Tensor Tensor::slice(std::int64_t along, std::int64_t start, std::int64_t end, s
     end = std::max(start, within(end));
     const std::int64_t count = end > start ? (end - start - 1) / step + 1 : 0;
     if (count == n) return *this;
-    return recorded_view(slice_op, *this, Slice{.dim = d, .start = start, .step = step, .size = n},
+    return recorded_view(slice_op, *this, SliceAt{.dim = d, .start = start, .step = step, .size = n},
                          raw_slice(*this, d, start, step, count));
 }
 
@@ -217,7 +217,7 @@ Tensor Tensor::select(std::int64_t along, std::int64_t index) const {
     const std::int64_t offset = i * rest_strides[d];
     rest.erase(d);
     rest_strides.erase(d);
-    return recorded_view(select_op, *this, Slice{.dim = d, .start = i, .step = 1, .size = n},
+    return recorded_view(select_op, *this, SliceAt{.dim = d, .start = i, .step = 1, .size = n},
                          raw_view(*this, rest, rest_strides, offset));
 }
 

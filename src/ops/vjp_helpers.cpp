@@ -1,5 +1,7 @@
 #include "ops/vjp_helpers.h"
 
+#include <cmath>
+
 namespace mezzo {
 
 Tensor wide(const Tensor& x) {
@@ -51,6 +53,30 @@ Tensor gelu_tanh_second_vjp(const Tensor& g, const Tensor& a, const Tensor& give
 Tensor silu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& given) {
     const Tensor x = wide(given), s = sigmoid(x);
     return wide(g) * a * (s * sigmoid(-x) * (2.0 + x * (1.0 - 2.0 * s)));
+}
+
+// mish = x t with t = s (1 + r) / (1 + r^2), s = sigmoid(x), r = sigmoid(-x), and t' = 4 r^2 s / (1 + r^2)^2:
+// mish''(x) = t' (2 + x (r - 2 s t)).
+Tensor mish_second_vjp(const Tensor& g, const Tensor& a, const Tensor& given) {
+    const Tensor x = wide(given), s = sigmoid(x), r = sigmoid(-x), d = reciprocal(square(r) + 1.0);
+    const Tensor t = s * (1.0 + r) * d, slope = 4.0 * square(r * d) * s;
+    return wide(g) * a * (slope * (2.0 + x * (r - 2.0 * (s * t))));
+}
+
+// The exponential of what is not positive: one that overflows where it is not chosen would make the second
+// gradient NaN.
+Tensor elu_vjp(const Tensor& g, const Tensor& x, double alpha) {
+    const Tensor slope = alpha * exp(clamp(wide(x), -INFINITY, 0));
+    return where(gt(x, 0.0), g, wide(g) * slope);
+}
+
+Tensor hardtanh_vjp(const Tensor& g, const Tensor& x, double low, double high) {
+    return masked_fill(g, logical_or(le(x, low), ge(x, high)), 0);
+}
+
+Tensor atan2_vjp(const Tensor& g, const Tensor& c, const Tensor& a, const Tensor& b) {
+    const Tensor y = wide(a), x = wide(b), h = square(y) + square(x);
+    return wide(g) * (wide(c) / masked_fill(h, eq(h, 0.0), 1));
 }
 
 }  // namespace mezzo

@@ -18,9 +18,16 @@ Tensor pow_exponent_vjp(const Tensor& g, const Tensor& a, const Tensor& b);
 // The gradient by one operand of maximum or minimum: 0 where `other` says that the other operand is the
 // result, g / 2 at ties, otherwise g, also where an operand is NaN.
 Tensor select_grad(const Tensor& g, const Tensor& other, const Tensor& tie);
-// g a f''(x): the gradient by x of a f'(x), for f = gelu, gelu_tanh, silu.
+// g a f''(x): the gradient by x of a f'(x), for f = gelu, gelu_tanh, silu, mish.
 Tensor gelu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x);
 Tensor gelu_tanh_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x);
 Tensor silu_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x);
+Tensor mish_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x);
+// Gradient of elu: g where x > 0, else g alpha e^x.
+Tensor elu_vjp(const Tensor& g, const Tensor& x, double alpha);
+// g where low < x < high or x is NaN, else 0.
+Tensor hardtanh_vjp(const Tensor& g, const Tensor& x, double low, double high);
+// g c / (a^2 + b^2), 0 where a and b are 0: with c = b the gradient of atan2(a, b) by a.
+Tensor atan2_vjp(const Tensor& g, const Tensor& c, const Tensor& a, const Tensor& b);
 
 }  // namespace mezzo

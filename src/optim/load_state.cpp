@@ -1,6 +1,8 @@
 // load_state_dict() of optimizers: the whole state is read and checked before anything changes.
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <unordered_map>
 
 #include "mezzo/ops.h"
@@ -208,11 +210,11 @@ void copy_companions(std::vector<Slot>& slots, const std::vector<const Tensor*>&
     Arena arena;
     for (std::size_t i = 0; i < slots.size(); ++i) {
         target(slots[i]) = Tensor();
-        if (sources[i] != nullptr) arena.add(target(slots[i]), slots[i].param.shape(), dtype(slots[i]));
+        if (sources[i] != nullptr) arena.add(target(slots[i]), slots[i].kept_shape(), dtype(slots[i]));
     }
     arena.make(device, false);
     for (std::size_t i = 0; i < slots.size(); ++i)
-        if (sources[i] != nullptr) target(slots[i]).copy_(sources[i]->detach());
+        if (sources[i] != nullptr) target(slots[i]).copy_(slots[i].kept_part(sources[i]->detach()));
 }
 
 Tensor steps_tensor(const Loaded& loaded, Device device) {
@@ -243,14 +245,21 @@ Loaded read(const OptimizerImpl& optimizer, const StateDict& state) {
     return loaded;
 }
 
-}  // namespace
+// What a state makes of an optimizer, ready to be put in place.
+struct Replacement {
+    std::vector<Group> groups;
+    std::vector<Slot> slots;
+    Tensor steps, state;
+    std::int64_t applied = 0, skipped = 0;
+    bool has_masters = false;
+};
 
-void Optimizer::load_state_dict(const StateDict& state) {
-    NoGrad plain;
-    OptimizerImpl& own = *impl_;
+Replacement replacement(const OptimizerImpl& own, const StateDict& state) {
     Loaded loaded = read(own, state);
     const Device device = own.device();
-    std::vector<Slot> slots = own.slots;
+    Replacement result;
+    result.slots = own.slots;
+    std::vector<Slot>& slots = result.slots;
     // Masters that the state lacks are made from the parameters.
     for (std::size_t i = 0; i < slots.size(); ++i)
         if (loaded.masters[i] == nullptr && has_master(own, slots[i]))
@@ -264,16 +273,55 @@ void Optimizer::load_state_dict(const StateDict& state) {
     // So that refresh_master() compares at the next step: elements of a master that round to the parameter's
     // value stay, the others take the parameter's value.
     for (Slot& slot : slots) slot.master_version = ~std::uint64_t(0);
-    Tensor steps = steps_tensor(loaded, device);
-    Tensor counts = state_tensor(loaded, device);
+    result.steps = steps_tensor(loaded, device);
+    result.state = state_tensor(loaded, device);
+    result.applied = std::int64_t(loaded.applied);
+    result.skipped = std::int64_t(loaded.skipped);
+    result.has_masters = loaded.has_masters;
+    result.groups = std::move(loaded.groups);
+    return result;
+}
 
+// Of all numbers of a state, and of the names and sizes of its tensors.
+std::uint64_t digest_of(const StateDict& state) {
+    std::uint64_t digest = 14695981039346656037u;  // FNV-1a
+    const auto add = [&](std::uint64_t value) { digest = (digest ^ value) * 1099511628211u; };
+    for (const auto& [name, value] : state) {
+        for (const char c : name) add(static_cast<unsigned char>(c));
+        add(std::uint64_t(value.numel()));
+        if (value.numel() == 1) add(std::bit_cast<std::uint64_t>(value.item<double>()));
+    }
+    return digest;
+}
+
+// With other processes: none of them puts its replacement in place unless all can.
+Replacement agreed_replacement(const OptimizerImpl& own, const StateDict& state) {
+    Replacement result;
+    std::exception_ptr error;
+    std::uint64_t digest = 0;
+    try {
+        result = replacement(own, state);
+        digest = digest_of(state);
+    } catch (...) {
+        error = std::current_exception();
+    }
+    own.sharing->agree_to_load(own.type + std::string(".load_state_dict"), error, digest);
+    return result;
+}
+
+}  // namespace
+
+void Optimizer::load_state_dict(const StateDict& state) {
+    NoGrad plain;
+    OptimizerImpl& own = *impl_;
+    Replacement loaded = own.sharing ? agreed_replacement(own, state) : replacement(own, state);
     own.groups = std::move(loaded.groups);
-    own.slots = std::move(slots);
-    own.steps = std::move(steps);
-    own.state = std::move(counts);
+    own.slots = std::move(loaded.slots);
+    own.steps = std::move(loaded.steps);
+    own.state = std::move(loaded.state);
     own.masters = own.masters || loaded.has_masters;
-    own.applied = std::int64_t(loaded.applied);
-    own.skipped = std::int64_t(loaded.skipped);
+    own.applied = loaded.applied;
+    own.skipped = loaded.skipped;
     own.counts_on_device = false;
 }
 

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <numeric>
 #include <unordered_map>
 
 #include "core/capture.h"
 #include "mezzo/ops.h"
+#include "mezzo/record_function.h"
 #include "optim/user_update.h"
 
 namespace mezzo::optim {
@@ -81,7 +83,7 @@ void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool c
     }
     for (std::size_t k = 0; k < slot.state.size(); ++k) {
         if ((used >> k & 1) == 0) continue;
-        make_or_move(slot.state[k], slot.param.shape(), state_dtype(slot), slot.param.device());
+        make_or_move(slot.state[k], slot.kept_shape(), state_dtype(slot), slot.param.device());
         if (optimizer.user == nullptr) ref.state[k] = raw(slot.state[k]);
     }
     ref.step = static_cast<float*>(raw(optimizer.steps)) + index * optimizer.kind->numbers.size();
@@ -125,7 +127,9 @@ void prepare_state(OptimizerImpl& optimizer) {
     make_or_move(optimizer.state, {std::int64_t(sizeof(StepState) / sizeof(float))}, float32, device);
 }
 
-GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling) {
+namespace {
+
+GradientList plan_own_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling) {
     if (optimizer.user != nullptr) scaling = LazyScaling::apply;  // it reads the gradients as tensors
     GradientList list = gradient_list(optimizer.type, optimizer.params(), scaling);
     if (list.with_gradient == 0) return list;
@@ -149,6 +153,37 @@ GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling
     return list;
 }
 
+void update_parameters(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
+                       const GradientScale& scale) {
+    StepState* const state = optimizer.step_state();
+    std::vector<StepArgs> groups;
+    for (const ParamRef& ref : plan.refs)  // in the order of the groups
+        while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
+    const std::vector<ParamRef> parts =
+        optimizer.sharing ? own_parts(optimizer, plan) : std::vector<ParamRef>{};
+    kernels_of(optimizer.device())
+        .update(optimizer.sharing ? parts : plan.refs, groups, scale,
+                conditional ? &state->found_inf : nullptr, state);
+    if (optimizer.sharing) complete_update(optimizer, plan);
+}
+
+}  // namespace
+
+// The ranks of a sharded optimizer agree when each of them has all that its update needs.
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling) {
+    if (!optimizer.sharing) return plan_own_update(optimizer, conditional, scaling);
+    refuse_in_capture("Optimizer.step", "exchange parts of a sharded optimizer's parameters");
+    GradientList list;
+    std::exception_ptr error;
+    try {
+        list = plan_own_update(optimizer, conditional, scaling);
+    } catch (...) {
+        error = std::current_exception();
+    }
+    optimizer.sharing->begin_update(optimizer, list.indices, error);
+    return list;
+}
+
 void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePart parts, const char* advice) {
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
         GradientSlot& gradient = optimizer.slots[i].param->grads().gradient;
@@ -165,15 +200,14 @@ void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePar
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
                 const GradientScale& scale) {
     if (plan.with_gradient == 0) return false;
-    StepState* const state = optimizer.step_state();
-    if (optimizer.user != nullptr) {
-        run_user_update(optimizer, plan, conditional, scale);
-    } else {
-        std::vector<StepArgs> groups;
-        for (const ParamRef& ref : plan.refs)  // in the order of the groups
-            while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
-        kernels_of(optimizer.device())
-            .update(plan.refs, groups, scale, conditional ? &state->found_inf : nullptr, state);
+    try {
+        if (optimizer.user != nullptr)
+            run_user_update(optimizer, plan, conditional, scale);
+        else
+            update_parameters(optimizer, plan, conditional, scale);
+    } catch (...) {
+        if (optimizer.sharing) optimizer.sharing->give_up();
+        throw;
     }
     note_update(optimizer, plan.indices, conditional);
     follow_replays(optimizer, plan, conditional);
@@ -204,6 +238,7 @@ Optimizer::~Optimizer() {
 }
 
 void Optimizer::step() {
+    const insight::RecordFunction scope("Optimizer.step");
     if (impl_->skip_next) {
         impl_->skip_next = false;
         zero_grad();
@@ -313,6 +348,9 @@ Tensors Optimizer::master_parameters() const {
             result.push_back(slot.param);
             continue;
         }
+        check(!slot.part, ErrorKind::state, impl_->type,
+              ".master_parameters: this rank has a part of each master only, see distributed::shard(); "
+              "parameters() have the whole gradients");
         const Tensor gradient = slot.param.grad();
         slot.master.set_requires_grad(true);
         slot.master.set_grad(gradient.defined() && gradient.dtype() == float32 ? gradient : Tensor());

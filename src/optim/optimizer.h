@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "mezzo/optim.h"
 #include "optim/kind.h"
 #include "optim/param_refs.h"
+#include "optim/sharing.h"
 
 namespace mezzo::optim {
 
@@ -21,6 +23,10 @@ struct Slot {
     Tensor master;                     // float32, of a 16-bit parameter when masters are kept
     std::uint64_t master_version = 0;  // of the parameter, when it last equalled the rounded master
     std::vector<Tensor> state;         // in the order of Kind::state
+    std::optional<Part> part;          // whose state and master are kept here; without it: all
+
+    Shape kept_shape() const;                     // of state and master: the parameter's, or [part->count]
+    Tensor kept_part(const Tensor& whole) const;  // of a tensor with the parameter's elements
 };
 
 struct Group {
@@ -45,12 +51,14 @@ struct OptimizerImpl {
     std::vector<Group> groups;
     // float32 [slots, Kind::numbers]: updates applied to each parameter, and the row's own numbers.
     Tensor steps;
-    Tensor state;  // StepState as float32 [16]
+    Tensor state;                           // StepState as float32 [16]
+    std::vector<std::uint64_t> schedulers;  // that have stepped, the one in charge last
     bool masters = false;
     bool prepared = false;          // by amp::initialize
     bool skip_next = false;         // amp::Handle::scale_loss saw an overflow: step() skips once
     bool counts_on_device = false;  // a conditional step ran since the counts below were read
     std::int64_t applied = 0, skipped = 0;
+    std::unique_ptr<Sharing> sharing;  // set by distributed::shard(); every slot then has a part
 
     Device device() const;
     Tensors params() const;

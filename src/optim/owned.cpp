@@ -39,11 +39,11 @@ void refresh_master(Slot& slot) {
     NoGrad plain;
     if (slot.master.defined()) slot.master = slot.master.to(slot.param.device());
     if (slot.master.defined() && slot.master_version == slot.param.version()) return;
-    const Tensor wide = slot.param.detach().to(float32);
+    const Tensor param = slot.kept_part(slot.param.detach()), wide = param.to(float32);
     if (!slot.master.defined()) {
         slot.master = wide;
     } else {
-        const Tensor unchanged = eq(slot.param.detach(), slot.master.to(slot.param.dtype()));
+        const Tensor unchanged = eq(param, slot.master.to(param.dtype()));
         slot.master = where(unchanged, slot.master, wide);
     }
     slot.master_version = slot.param.version();
@@ -85,7 +85,7 @@ void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t 
         Slot& slot = optimizer.slots[list.indices[i]];
         if (slot.state[k].defined()) continue;
         const unsigned used = used_state(optimizer, optimizer.groups[list.refs[i].group]);
-        if ((used >> k & 1) != 0) arena.add(slot.state[k], slot.param.shape(), state_dtype(slot));
+        if ((used >> k & 1) != 0) arena.add(slot.state[k], slot.kept_shape(), state_dtype(slot));
     }
     arena.make(list.device, true);
 }
@@ -185,11 +185,11 @@ void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indi
         if (!has_master(optimizer, slot) || slot.master.defined() || !(slot.param.device() == device))
             continue;
         fresh.push_back(&slot);
-        arena.add(slot.master, slot.param.shape(), float32);
+        arena.add(slot.master, slot.kept_shape(), float32);
     }
     arena.make(device, false);
     for (Slot* slot : fresh) {
-        slot->master.copy_(slot->param.detach());
+        slot->master.copy_(slot->kept_part(slot->param.detach()));
         slot->master_version = slot->param.version();
     }
 }

@@ -23,6 +23,10 @@ void bump_gradients(const GradientList& list) {
 
 GradientList gradient_list(const char* op, const Tensors& parameters, LazyScaling scaling) {
     GradientList list;
+    for (const Tensor& parameter : parameters) {
+        static_cast<void>(parameter.requires_grad());  // throws if the parameter is undefined
+        if (parameter->grad_meta != nullptr) parameter->grad_meta->gradient.complete();
+    }
     if (scaling == LazyScaling::keep) list.lazy_scale = common_lazy_scale(parameters);
     list.refs.reserve(parameters.size());
     list.indices.reserve(parameters.size());
@@ -30,7 +34,6 @@ GradientList gradient_list(const char* op, const Tensors& parameters, LazyScalin
     bool first = true;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& parameter = parameters[i];
-        static_cast<void>(parameter.requires_grad());  // throws if the parameter is undefined
         GradientSlot& slot = parameter->grads().gradient;
         const Tensor& gradient = slot.read_for_update(list.lazy_scale.get());
         if (!gradient.defined()) continue;

@@ -1,4 +1,6 @@
 // Learning-rate schedules: functions of the base rate and of the steps applied.
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numbers>
 
@@ -14,19 +16,44 @@ const char* momentum_name(const OptimizerImpl& optimizer) {
     return optimizer.kind->find("momentum") >= 0 ? "momentum" : "beta1";
 }
 
+std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+}
+
+bool in_charge(const std::vector<std::uint64_t>& schedulers, std::uint64_t id) {
+    return !schedulers.empty() && schedulers.back() == id;
+}
+
+// A scheduler that steps for the first time takes over from the one before it, which is refused from then on.
+void check_turn(const std::vector<std::uint64_t>& schedulers, std::uint64_t id) {
+    if (in_charge(schedulers, id)) return;
+    check(std::find(schedulers.begin(), schedulers.end(), id) == schedulers.end(), ErrorKind::state,
+          "Scheduler.step: another scheduler of this optimizer has stepped since, and each sets the rate "
+          "from the "
+          "group's own; let SequentialLR or ChainedScheduler combine them, and step that one alone");
+}
+
 }  // namespace
 
 Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
     : Scheduler(optimizer, std::move(schedule), std::nullopt) {}
 
 Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule, std::optional<Momentum> momentum)
-    : optimizer_(&optimizer), schedule_(std::move(schedule)), momentum_(std::move(momentum)) {
+    : optimizer_(&optimizer), id_(next_id()), schedule_(std::move(schedule)), momentum_(std::move(momentum)) {
     check(!momentum_ || optimizer.impl().kind->find(momentum_name(optimizer.impl())) >= 0, ErrorKind::value,
           "Scheduler: ", optimizer.type_name(), " has no option momentum or beta1; turn cycle_momentum off");
-    step();
+    set_rates();
 }
 
 void Scheduler::step() {
+    auto& schedulers = optimizer_->impl().schedulers;
+    check_turn(schedulers, id_);
+    set_rates();
+    if (!in_charge(schedulers, id_)) schedulers.push_back(id_);
+}
+
+void Scheduler::set_rates() {
     refuse_in_capture("Scheduler.step", "change the learning rate");
     const std::int64_t steps = optimizer_->applied_steps();
     std::vector<double> rates;
@@ -36,10 +63,13 @@ void Scheduler::step() {
               " steps is ", lr);
         rates.push_back(lr);
     }
+    // The momentum first: it is the one that may be refused, and then for all groups.
+    if (momentum_) {
+        const double momentum = (*momentum_)(steps);
+        for (std::size_t g = 0; g < rates.size(); ++g)
+            optimizer_->set_option(momentum_name(optimizer_->impl()), momentum, g);
+    }
     for (std::size_t g = 0; g < rates.size(); ++g) optimizer_->impl().groups[g].lr() = rates[g];
-    if (!momentum_) return;
-    for (std::size_t g = 0; g < rates.size(); ++g)
-        optimizer_->set_option(momentum_name(optimizer_->impl()), (*momentum_)(steps), g);
 }
 
 LambdaLR::LambdaLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)> factor)

@@ -1,4 +1,5 @@
 // state_dict() of optimizers: everything as tensors, so that any tensor file can hold it.
+#include "mezzo/ops.h"
 #include "optim/state_keys.h"
 
 namespace mezzo::optim {
@@ -6,6 +7,18 @@ namespace mezzo::optim {
 namespace {
 
 Tensor number(double value) { return scalar(value, {.dtype = float64}); }
+
+// A copy of a parameter's state or master. Where a part of it is kept here, the others are still to come: it lies in host memory then,
+// and is noted in `incomplete`.
+Tensor copy_of(const OptimizerImpl& optimizer, std::size_t index, const Tensor& kept,
+               std::vector<Incomplete>& incomplete) {
+    const Slot& slot = optimizer.slots[index];
+    if (!slot.part) return kept.detach().clone();
+    const Tensor whole = empty(slot.param.shape(), {.dtype = kept.dtype()});
+    slot.kept_part(whole).copy_(kept.detach());
+    incomplete.push_back({index, whole});
+    return whole;
+}
 
 }  // namespace
 
@@ -27,14 +40,17 @@ StateDict Optimizer::state_dict() const {
     if (impl_->steps.defined())
         for (std::size_t k = 0; k < impl_->kind->numbers.size(); ++k)
             state.emplace_back(impl_->kind->numbers[k], impl_->steps.select(1, std::int64_t(k)).clone());
+    std::vector<Incomplete> incomplete;
     for (std::size_t i = 0; i < impl_->slots.size(); ++i) {
         const Slot& slot = impl_->slots[i];
         for (std::size_t k = 0; k < slot.state.size(); ++k)
             if (slot.state[k].defined())
-                state.emplace_back(slot_key(i, impl_->kind->state[k]), slot.state[k].clone());
+                state.emplace_back(slot_key(i, impl_->kind->state[k]),
+                                   copy_of(*impl_, i, slot.state[k], incomplete));
         if (has_master(*impl_, slot) && slot.master.defined())
-            state.emplace_back(slot_key(i, "master"), slot.master.detach().clone());
+            state.emplace_back(slot_key(i, "master"), copy_of(*impl_, i, slot.master, incomplete));
     }
+    if (impl_->sharing) impl_->sharing->complete(incomplete);
     return state;
 }
 

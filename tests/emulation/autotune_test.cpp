@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/gemm/fallbacks.h"
 #include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
 #include "mezzo/mezzo.h"
@@ -97,6 +98,27 @@ TEST_CASE("autotune: an algorithm that does not execute is skipped", "[cuda][gem
     fake_lt.failing = 100;
     cuda::clear_gemm_plans();
     REQUIRE(algorithm_of(x) == -1);
+}
+
+TEST_CASE("autotune: an algorithm that is invalid for the product is no wrong descriptor",
+          "[cuda][gemm][emulation]") {
+    const Tuned tuned;
+    Tuned::times(1, 3, 2);
+    fake_lt.status_of_failing = 7;  // CUBLAS_STATUS_INVALID_VALUE
+    Product x;
+    const std::uint64_t before = cuda::gemm_fallbacks().invalid;
+    SECTION("in its trial") {
+        fake_lt.on_run = [](const cuda::lt::Operands&) { fake_lt.failing = 1; };  // passes the check
+        REQUIRE(algorithm_of(x) == 2);
+        REQUIRE(fake_lt.failed_runs == 1);
+        REQUIRE(cuda::gemm_fallbacks().invalid == before);
+    }
+    SECTION("after it was chosen") {
+        REQUIRE(algorithm_of(x) == 0);
+        fake_lt.failing = 1;
+        REQUIRE(algorithm_of(x) == 2);
+        REQUIRE(cuda::gemm_fallbacks().invalid == before + 1);
+    }
 }
 
 TEST_CASE("autotune: an algorithm that passes the check and then does not execute",

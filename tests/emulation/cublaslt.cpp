@@ -387,7 +387,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     emulation::pass_time(p, int(chosen.data[0]));
     if (int(chosen.data[0]) < fake_lt.failing || (fake_lt.executes && !fake_lt.executes(p))) {
         ++fake_lt.failed_runs;
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+        return static_cast<cublasStatus_t>(fake_lt.status_of_failing);
     }
     if (workspace_size < chosen.workspace || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0)
         return CUBLAS_STATUS_INVALID_VALUE;

@@ -7,34 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "tests/emulation/fiber_switch.h"
 #include "tests/emulation/idle.h"
-
-#ifndef __x86_64__
-#error "the fiber switch is written for x86-64"
-#endif
-// Saves the callee-saved registers and the stack pointer, and loads those of the other fiber. Takes 20 ns;
-// swapcontext, which makes a system call, takes 900 ns.
-asm(R"(.text
-.type mezzo_fiber_switch,@function
-mezzo_fiber_switch:
- pushq %rbp
- pushq %rbx
- pushq %r12
- pushq %r13
- pushq %r14
- pushq %r15
- movq %rsp,(%rdi)
- movq %rsi,%rsp
- popq %r15
- popq %r14
- popq %r13
- popq %r12
- popq %rbx
- popq %rbp
- ret
-.size mezzo_fiber_switch,.-mezzo_fiber_switch
-)");
-extern "C" void mezzo_fiber_switch(void** save, void* to);
 
 namespace mezzo::emulation {
 namespace {
@@ -51,7 +25,8 @@ constexpr unsigned sets = 2;
 #else
 constexpr unsigned sets = 1;
 #endif
-constexpr std::size_t guard = 4096, stack_step = stack_bytes + guard;
+constexpr std::size_t guard = 64 << 10,
+                      stack_step = stack_bytes + guard;  // a page, which may be as large on aarch64
 
 std::string block_text() {
     return "block (" + std::to_string(blockIdx.x) + "," + std::to_string(blockIdx.y) + "," +
@@ -79,11 +54,7 @@ void Engine::make_fibers(unsigned count) {
         mprotect(stacks_ + i * stack_step, guard, PROT_NONE);
         f.stack = stacks_ + i * stack_step + guard;
         f.stack_size = stack_bytes;
-        void** top = reinterpret_cast<void**>(f.stack + f.stack_size);
-        *--top = nullptr;                                  // end of the call chain
-        *--top = reinterpret_cast<void*>(&Engine::entry);  // where the first switch returns to
-        for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
-        f.stack_pointer = top;
+        f.stack_pointer = first_frame(f.stack + f.stack_size, &Engine::entry);
 #ifdef MEZZO_TSAN
         f.tsan = __tsan_create_fiber(0);
 #endif

@@ -2,6 +2,7 @@
 // deterministic for a given schedule. x86-64 Linux, GCC or Clang.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -69,6 +70,7 @@ struct Options {
     double launch_ms = 0;       // by which a launch moves that clock
     bool late_work = false;     // work on the device starts when the host waits for it, not when it is queued
     bool early_copies = false;  // copies on the copy stream start at once, not when something waits for them
+    bool early_communication = false;                // and so does what is on the communication stream
     BranchOrder branch_order = BranchOrder::queued;  // in which launched graphs run their branches
     bool loses_joins = false;                        // graphs forget that the main branch waits for the side
 };
@@ -187,8 +189,8 @@ private:
     std::exception_ptr error_;
     std::map<const void*, void*> shared_;  // this block's shared arrays
     std::size_t shared_bytes_ = 0, dynamic_bytes_ = 0;
-    std::map<char*, std::size_t> device_;  // live device allocations
-    std::size_t device_bytes_ = 0;
+    std::map<char*, std::size_t> device_;        // live device allocations
+    std::atomic<std::size_t> device_bytes_ = 0;  // read without the lock
 };
 
 // What MEZZO_SHARED and MEZZO_DYN_SHARED become.
@@ -199,11 +201,15 @@ inline void* dynamic_shared(Site site = Site::current()) { return Engine::get().
 
 // Stream capture: while there is a graph, what this thread would do to the device is put into it instead.
 inline thread_local Graph* captured = nullptr;
-inline thread_local int branch_of_thread = 0;  // the stream that takes this thread's work: 0 main, 1 side
-void queue_work(std::function<void()> work);   // streams.h
+// The stream that takes this thread's work: 0 main, 1 side, 2 communication.
+inline thread_local int branch_of_thread = 0;
+void queue_work(std::function<void()> work);  // streams.h
+void queue_communication(std::function<void()> work);
 template <class F> void run_or_capture(const F& work) {
     if (captured != nullptr)
         captured->add(work, branch_of_thread);
+    else if (branch_of_thread == 2)
+        queue_communication(work);
     else if (options.late_work)
         queue_work(work);
     else

@@ -16,6 +16,7 @@ struct FakeLt {
     bool no_fused = false;                 // no algorithm for any epilogue but Epilogue::none
     bool no_algorithm = false;             // no algorithm at all
     int failing = 0;                       // so many of the first candidates do not execute
+    int status_of_failing = 15;            // what they say: CUBLAS_STATUS_NOT_SUPPORTED
     int dropping_tail = 0;                 // so many of the first candidates drop the last k % 32 terms
     int dropping_last = 0;                 // so many of the first candidates drop the last term of any k
     bool forgets_aux = false;              // aux is not written

@@ -16,17 +16,14 @@ using namespace mezzo;
 using cuda::lt::Epilogue;
 using emulation::fake_lt;
 using emulation::FakeLt;
+using test::Clock;
 using test::DeviceArray;
+using test::gpu;
 using test::Tuned;
 
-const Device gpu{DeviceType::cuda};
 constexpr cuda::GemmOptions everything{.autotune = true, .fuse_layers = true, .relu_masks = true};
 
-// Own kernels take half a millisecond, epilogues nothing: the fullest that is right is chosen.
-struct Clock : Tuned {
-    Clock() { emulation::options.launch_ms = 0.5; }
-};
-// The same without autotune.
+// Without autotune.
 struct Untuned : Tuned {
     Untuned() { cuda::set_gemm_options({}); }
 };
@@ -320,6 +317,7 @@ TEST_CASE("gemm epilogue: what the checks add to the first step of a BERT", "[cu
         autograd::backward({sum(y)});
         return cuda::counters().launches - before;
     };
+    ones({}, {.dtype = bfloat16, .device = gpu}).set_requires_grad().backward();  // the seed is written
     const auto first = launches_of_step();
     // The biases in epilogues have bfloat16 results and k = 64; layers and widths share their check.
     CHECK(trials == 1);

@@ -16,15 +16,9 @@ using cuda::lt::Epilogue;
 using emulation::fake_lt;
 using emulation::FakeLt;
 using test::DeviceArray;
+using test::number;
+using test::numbers;
 using test::Tuned;
-
-// Small integers of both signs: products and sums are exact.
-float number(std::size_t i) { return float(int((std::uint32_t(i) * 2654435761u >> 16) % 5) - 2); }
-std::vector<float> numbers(std::size_t count, std::size_t first) {
-    std::vector<float> values;
-    for (std::size_t i = 0; i < count; ++i) values.push_back(number(first + i));
-    return values;
-}
 
 bool bit(const std::vector<std::uint8_t>& mask, std::int64_t columns, std::size_t row, std::size_t column) {
     const std::size_t at = row * std::size_t(relu_mask_ld(columns)) + column;
@@ -105,13 +99,9 @@ struct Gradient {
     }
 };
 
-// Each of mezzo's own kernels takes half a millisecond; what the library fuses costs nothing unless a test
-// says otherwise. The library's GELU is right for float32, too.
-struct Clock : Tuned {
-    Clock() {
-        emulation::options.launch_ms = 0.5;
-        fake_lt.precise_gelu = true;
-    }
+// The library's GELU is right for float32, too.
+struct Clock : test::Clock {
+    Clock() { fake_lt.precise_gelu = true; }
 };
 
 // y [rows, n] = relu(A B + bias) with its mask.

@@ -12,29 +12,42 @@ void append(std::vector<std::size_t>& to, const std::vector<std::size_t>& from) 
     to.insert(to.end(), from.begin(), from.end());
 }
 
-// Which of the two branches goes on, if both can.
-int preferred(BranchOrder order, int last, std::size_t next_main, std::size_t next_side) {
-    switch (order) {
-        case BranchOrder::main_first:
-            return 0;
-        case BranchOrder::side_first:
-            return 1;
-        case BranchOrder::alternating:
-            return 1 - last;
-        case BranchOrder::queued:
-            break;
-    }
-    return next_side < next_main ? 1 : 0;
-}
-
 }  // namespace
 
+// Which of the branches that can go on does.
+int Graph::next_branch(BranchOrder order, int last, const bool (&ready)[branches],
+                       const std::size_t (&next)[branches]) const {
+    constexpr int by_main[] = {0, 1, 2}, by_side[] = {2, 1, 0};
+    const int in_turn[] = {(last + 1) % branches, (last + 2) % branches, last};
+    const int* const wish = order == BranchOrder::main_first    ? by_main
+                            : order == BranchOrder::side_first  ? by_side
+                            : order == BranchOrder::alternating ? in_turn
+                                                                : nullptr;
+    int chosen = -1;
+    for (int i = 0; i < branches; ++i) {
+        const int branch = wish != nullptr ? wish[i] : i;
+        if (!ready[branch]) continue;
+        if (wish != nullptr) return branch;
+        if (chosen < 0 || next[branch] < next[chosen]) chosen = branch;
+    }
+    return chosen;
+}
+
 void Graph::add(std::function<void()> work, int branch) {
-    check(branch == 0 || side_captured_, ErrorKind::backend,
+    check(branch == 0 || (branch == 1 ? side_captured_ : communication_captured_), ErrorKind::backend,
           "cuda: work on a stream that takes no part in the capture");
     nodes_.push_back({std::move(work), branch, ends_[branch]});
     ends_[branch] = {nodes_.size() - 1};
     if (branch == 1) side_joined_ = false;
+    if (branch == 2) communication_joined_ = false;
+}
+
+void Graph::hold(int branch, const Point& point) {
+    check(branch != 0 || point.branch != 2 || communication_captured_, ErrorKind::backend,
+          "cuda: cudaStreamWaitEvent failed with cudaErrorStreamCaptureIsolation");
+    append(ends_[branch], point.nodes);
+    if (branch == 2) communication_captured_ = true;
+    if (branch == 0 && point.branch == 2 && point.nodes == ends_[2]) communication_joined_ = true;
 }
 
 void Graph::fork() { fork_ = ends_[0]; }
@@ -55,27 +68,33 @@ void Graph::join() {
 
 const char* Graph::defect() const {
     if (invalid_) return "cudaErrorStreamCaptureInvalidated";
-    return side_joined_ || options.loses_joins ? nullptr : "cudaErrorStreamCaptureUnjoined";
+    const bool joined = side_joined_ && communication_joined_;
+    return joined || options.loses_joins ? nullptr : "cudaErrorStreamCaptureUnjoined";
 }
 
 void Graph::run(BranchOrder order) const {
-    std::vector<std::size_t> queues[2];
+    std::vector<std::size_t> queues[branches];
     for (std::size_t i = 0; i < nodes_.size(); ++i) queues[nodes_[i].branch].push_back(i);
     std::vector<char> done(nodes_.size());
-    std::size_t at[2] = {};
-    const auto ready = [&](int branch) {
-        if (at[branch] == queues[branch].size()) return false;
-        const Node& node = nodes_[queues[branch][at[branch]]];
-        return std::all_of(node.after.begin(), node.after.end(), [&](std::size_t i) { return done[i] != 0; });
-    };
-    for (int branch = 0; ready(0) || ready(1);) {
-        branch = ready(0) && ready(1) ? preferred(order, branch, queues[0][at[0]], queues[1][at[1]])
-                                      : (ready(1) ? 1 : 0);
-        const std::size_t node = queues[branch][at[branch]++];
-        run_or_capture(nodes_[node].work);
-        done[node] = 1;
+    std::size_t at[branches] = {}, total = 0;
+    for (int last = 0;; ++total) {
+        bool ready[branches] = {};
+        std::size_t next[branches] = {};
+        for (int branch = 0; branch < branches; ++branch) {
+            if (at[branch] == queues[branch].size()) continue;
+            next[branch] = queues[branch][at[branch]];
+            const std::vector<std::size_t>& after = nodes_[next[branch]].after;
+            ready[branch] =
+                std::all_of(after.begin(), after.end(), [&](std::size_t i) { return done[i] != 0; });
+        }
+        const int branch = next_branch(order, last, ready, next);
+        if (branch < 0) break;
+        last = branch;
+        ++at[branch];
+        run_or_capture(nodes_[next[branch]].work);
+        done[next[branch]] = 1;
     }
-    check(at[0] + at[1] == nodes_.size(), ErrorKind::backend, "emulated graph: its work waits for itself");
+    check(total == nodes_.size(), ErrorKind::backend, "emulated graph: its work waits for itself");
 }
 
 }  // namespace mezzo::emulation

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/capture.h"
+#include "core/staging.h"
 #include "cuda/runtime.h"
 #include "mezzo/mezzo.h"
 #include "tests/emulation/engine.h"
@@ -190,7 +191,37 @@ TEST_CASE("late copies: pinned buffers are used again, and grow with the batches
     folded(small, 2);
     const std::size_t blocks = emulation::pinned_blocks();
     for (int i = 0; i < 3; ++i) folded(small, 2);
-    folded(large, 2);  // in the place of small ones
-    for (int i = 0; i < 3; ++i) folded(small, 2);
     CHECK(emulation::pinned_blocks() == blocks);
+    folded(large, 2);
+    const std::size_t grown = emulation::pinned_blocks();
+    CHECK(grown <= blocks + 4);
+    for (int i = 0; i < 3; ++i) {
+        folded(small, 2);
+        folded(large, 2);
+    }
+    CHECK(emulation::pinned_blocks() == grown);
+}
+
+TEST_CASE(
+    "late copies: a larger pinned buffer leaves the smaller ones, which the driver would wait to give back",
+    "[cuda][emulation]") {
+    const int devices = std::exchange(options.device_count, 2);
+    const Device other{DeviceType::cuda, 1};  // no other case has left buffers there
+    const auto use = [&](std::size_t bytes) {
+        std::unique_ptr<StagingBuffer> buffer = take_staging(other, bytes);
+        const std::size_t size = buffer->bytes();
+        give_staging(other, std::move(buffer));
+        return size;
+    };
+    constexpr std::size_t mib = 1 << 20;
+    CHECK(use(mib) == mib);
+    const std::size_t blocks = emulation::pinned_blocks();
+    CHECK(use(4 * mib) == 4 * mib);
+    CHECK(emulation::pinned_blocks() == blocks + 1);
+    CHECK(use(mib) == mib);  // still there
+    CHECK(use(200 * mib) == 256 * mib);
+    CHECK(emulation::pinned_blocks() == blocks + 1);  // beyond 128 MiB it takes the place of one
+    CHECK(use(3 * mib) == 256 * mib);
+    CHECK(emulation::pinned_blocks() == blocks + 1);
+    options.device_count = devices;
 }

@@ -110,36 +110,31 @@ double slope(const Problem& p, const Operands& o, std::int64_t i, std::int64_t j
     return fake_lt.half_slope && exact < 1 ? 0.5 : exact;
 }
 
-// The sums of D's rows, in D's type.
-void sum_rows(const Problem& p, const Operands& o) {
+// The gradient of a bias, in D's type: `count` sums of `terms` values each, value(sum, term).
+template <class Value> void sum_for_bias(const Problem& p, const Operands& o, std::int64_t count,
+                                         std::int64_t terms, const Value& value) {
+    using enum FakeLt::BiasGrad;
+    const FakeLt::BiasGrad wrong = fake_lt.bias_grad;
     emulation::Engine& engine = emulation::Engine::get();
     engine.open_device_memory();
-    const Dtype dtype = p.d_type;
-    for (std::int64_t i = 0; i < p.m; ++i) {
-        double sum = fake_lt.bias_grad == FakeLt::BiasGrad::added ? load(o.bias_grad, dtype, i) : 0;
-        const std::int64_t n = p.n - (fake_lt.bias_grad == FakeLt::BiasGrad::short_of_a_row);
-        for (std::int64_t j = 0; j < n; ++j) sum += load(o.d, p.d_type, j * p.ldd + i);
-        if (fake_lt.bias_grad == FakeLt::BiasGrad::rounded) sum = float(bfloat16_t(float(sum)));
-        store(o.bias_grad, dtype, i, sum);
+    for (std::int64_t i = 0; i < count; ++i) {
+        double sum = wrong == added ? load(o.bias_grad, p.d_type, i) : 0;
+        for (std::int64_t term = 0; term < terms - (wrong == short_of_a_row); ++term) sum += value(i, term);
+        if (wrong == rounded) sum = float(bfloat16_t(float(sum)));
+        const bool permuted_here = wrong == permuted && p.epilogue == Epilogue::bgrad_b;
+        store(o.bias_grad, p.d_type, permuted_here ? count - 1 - i : i, sum);
     }
     engine.close_device_memory();
 }
 
-// The sums of op(B)'s columns, in D's type.
-void sum_columns_of_b(const Problem& p, const Operands& o) {
-    emulation::Engine& engine = emulation::Engine::get();
-    engine.open_device_memory();
-    const Dtype dtype = p.d_type;
-    for (std::int64_t j = 0; j < p.n; ++j) {
-        double sum = fake_lt.bias_grad == FakeLt::BiasGrad::added ? load(o.bias_grad, dtype, j) : 0;
-        const std::int64_t k = p.k - (fake_lt.bias_grad == FakeLt::BiasGrad::short_of_a_row);
-        for (std::int64_t l = 0; l < k; ++l)
-            sum += load(o.b, p.b_type, p.trans_b ? j + l * p.ldb : j * p.ldb + l);
-        if (fake_lt.bias_grad == FakeLt::BiasGrad::rounded) sum = float(bfloat16_t(float(sum)));
-        const bool permuted = fake_lt.bias_grad == FakeLt::BiasGrad::permuted;
-        store(o.bias_grad, dtype, permuted ? p.n - 1 - j : j, sum);
-    }
-    engine.close_device_memory();
+void sum_for_bias(const Problem& p, const Operands& o) {
+    if (p.epilogue == Epilogue::bgrad_b)  // of op(B)'s columns
+        sum_for_bias(p, o, p.n, p.k, [&](std::int64_t j, std::int64_t l) {
+            return load(o.b, p.b_type, p.trans_b ? j + l * p.ldb : j * p.ldb + l);
+        });
+    else if (has_bias_grad(p.epilogue))  // of D's rows
+        sum_for_bias(p, o, p.m, p.n,
+                     [&](std::int64_t i, std::int64_t j) { return load(o.d, p.d_type, j * p.ldd + i); });
 }
 
 // Calls f(batch, i, j, index among all results) for each result, with device memory open.
@@ -179,10 +174,7 @@ template <class Sum> void finish_all(const Problem& p, const Operands& o, const 
     for_each_result(p, [&](auto batch, auto i, auto j, auto index) {
         finish(p, o, batch, i, j, sum(batch, i, j, index), rounds);
     });
-    if (p.epilogue == Epilogue::bgrad_b)
-        sum_columns_of_b(p, o);
-    else if (has_bias_grad(p.epilogue))
-        sum_rows(p, o);
+    sum_for_bias(p, o);
 }
 
 // If the workspace is large enough, two kernels as with split-K: one writes sums into the workspace, the

@@ -15,6 +15,7 @@
 #include "core/capture.h"
 #include "cuda/capture_owner.h"
 #include "cuda/copies.h"
+#include "cuda/device_id.h"
 #include "cuda/last_error.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
@@ -29,10 +30,17 @@ using emulation::options;
 using emulation::Streams;
 using Clock = std::chrono::steady_clock;
 
+// Threads work on the device at the same time.
+std::mutex counting;
 Counters totals;
 HostCopies copied;
 
+void count(std::uint64_t& total) {
+    const std::lock_guard lock(counting);
+    ++total;
+}
 void count_copy(CopyCount& of, std::size_t bytes) {
+    const std::lock_guard lock(counting);
     ++of.count;
     of.bytes += bytes;
     ++totals.copies;
@@ -57,6 +65,7 @@ void read_number(const char* name, unsigned& value) {
 // the cache folder is used if it is named only.
 [[maybe_unused]] const bool environment_read = [] {
     setenv("MEZZO_CACHE", "off", 0);
+    setenv("MEZZO_NCCL", "off", 0);  // a real NCCL knows nothing of emulated devices
     unsigned truncated = 0;
     read_number("MEZZO_SCHEDULE", options.schedule);
     read_number("MEZZO_MULTIPROCESSORS", options.multiprocessors);
@@ -94,6 +103,8 @@ DeviceInfo device_info(int device) {
     return info;
 }
 
+std::string device_id(int device) { return "emulated " + std::to_string(device); }
+
 int driver_version() { return emulation::driver_version; }
 int runtime_version() { return 13000; }
 
@@ -129,7 +140,7 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
     count_copy(copied.pageable, bytes);
     if (bytes <= pageable_limit) return;
     Streams::get().finish(StreamKind::compute);
-    ++totals.host_syncs;
+    count(totals.host_syncs);
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
@@ -139,7 +150,7 @@ void copy_to_host(void* to, const void* from, std::size_t bytes) {
     Streams::get().finish(StreamKind::compute);
     Engine::get().device_copy(to, from, bytes);
     count_copy(copied.to_host, bytes);
-    ++totals.host_syncs;
+    count(totals.host_syncs);
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
@@ -148,7 +159,7 @@ void copy_on_device(void* to, const void* from, std::size_t bytes) {
         emulation::tell({nullptr, "copy"});
         Engine::get().device_copy(to, from, bytes);
     });
-    ++totals.copies;
+    count(totals.copies);
 }
 void fill_zero(void* memory, std::size_t bytes) {
     if (bytes == 0) return;
@@ -165,7 +176,7 @@ void synchronize() {
     check(!emulation::stuck, ErrorKind::backend,
           "cuda: cudaStreamSynchronize failed with cudaErrorIllegalAddress");
     Streams::get().finish(StreamKind::compute);
-    ++totals.host_syncs;
+    count(totals.host_syncs);
 }
 
 void begin_capture() {
@@ -190,11 +201,10 @@ void launch_graph(void* graph) {
 }
 void destroy_graph(void* graph) noexcept { delete static_cast<Graph*>(graph); }
 
-void* current_stream() {
-    static char streams[2];
-    return &streams[current_branch()];
-}
-int current_branch() { return emulation::branch_of_thread; }
+void* current_stream() { return emulation::stream_of(current_device(), emulation::branch_of_thread); }
+int current_branch() { return emulation::branch_of_thread == 1 ? 1 : 0; }
+OnCommunicationStream::OnCommunicationStream() noexcept { emulation::branch_of_thread = 2; }
+OnCommunicationStream::~OnCommunicationStream() { emulation::branch_of_thread = 0; }
 void fork_branch() {
     if (emulation::captured != nullptr) emulation::captured->fork();
 }
@@ -208,7 +218,10 @@ void join_branch() {
 }
 
 bool stream_is_capturing() { return options.capturing || emulation::captured != nullptr; }
-Counters counters() { return totals; }
+Counters counters() {
+    const std::lock_guard lock(counting);
+    return totals;
+}
 
 Event::Event() : event_(new double(0)) {}
 Event::~Event() { delete static_cast<double*>(event_); }
@@ -217,7 +230,7 @@ float Event::elapsed_ms(const Event& start) const {
     refuse_in_capture("cuda: elapsed_ms", "wait for the device");
     require_no_capture("cudaEventSynchronize");
     Streams::get().finish(StreamKind::compute);
-    ++totals.host_syncs;
+    count(totals.host_syncs);
     return float(time_of(event_) - time_of(start.event_));
 }
 
@@ -241,11 +254,16 @@ Pinned& pinned_memory() {
     return *all;
 }
 
-// Where a marker lies: after the first `position` pieces of work of a stream.
+// Where a marker lies: after the first `position` pieces of work of a stream, or after work of a graph that is captured.
 struct Point {
     StreamKind stream = StreamKind::compute;
     std::uint64_t position = 0;
+    const Graph* graph = nullptr;
+    Graph::Point in_graph = {};
 };
+int branch_of(StreamKind kind) {
+    return kind == StreamKind::communication ? 2 : emulation::branch_of_thread == 1 ? 1 : 0;
+}
 Point& point_of(void* event) { return *static_cast<Point*>(event); }
 
 }  // namespace
@@ -300,31 +318,47 @@ void copy_from_pinned(void* to, const void* from, std::size_t bytes) {
     copy_pinned(to, from, bytes, StreamKind::compute);
 }
 
-HostCopies host_copies() { return copied; }
+HostCopies host_copies() {
+    const std::lock_guard lock(counting);
+    return copied;
+}
 
-Marker::Marker() : event_(new Point) {}
+Marker::Marker(Use use) : use_(use), event_(new Point) {}
 Marker::~Marker() { delete &point_of(event_); }
+void Marker::refuse(const char* call, const char* what) const {
+    if (use_ == Use::beside_graphs) refuse_in_capture(call, what);
+}
 void Marker::record(StreamKind stream) {
-    refuse_in_capture("cuda: record", "mark a point for copies");
+    refuse("cuda: record", "mark a point for copies");
+    Point& point = point_of(event_);
+    if (emulation::captured != nullptr && use_ == Use::in_graphs) {
+        point = {.graph = emulation::captured, .in_graph = emulation::captured->point(branch_of(stream))};
+        return;
+    }
     require_no_capture("cudaEventRecord");
-    point_of(event_) = {stream, Streams::get().position(stream)};
+    point = {stream, Streams::get().position(stream)};
 }
 void Marker::hold(StreamKind stream) const {
-    refuse_in_capture("cuda: hold", "wait for copies");
-    require_no_capture("cudaStreamWaitEvent");
-    Streams::get().hold(stream, point_of(event_).stream, point_of(event_).position);
+    refuse("cuda: hold", "wait for copies");
+    const Point& point = point_of(event_);
+    check(point.graph == emulation::captured, ErrorKind::backend, "cuda: cudaStreamWaitEvent failed with ",
+          point.graph != nullptr ? "cudaErrorCapturedEvent" : "cudaErrorStreamCaptureIsolation");
+    if (point.graph != nullptr)
+        emulation::captured->hold(branch_of(stream), point.in_graph);
+    else
+        Streams::get().hold(stream, point.stream, point.position);
 }
 bool Marker::passed() const {
     return Streams::get().done(point_of(event_).stream, point_of(event_).position);
 }
 void Marker::wait() const {
     Streams::get().run_until(point_of(event_).stream, point_of(event_).position);
-    ++totals.host_syncs;
+    count(totals.host_syncs);
 }
 
 void count_launch() {
     CaptureOwner::require_own(current_device());
-    ++totals.launches;
+    count(totals.launches);
     if (options.clock_ms >= 0) options.clock_ms += options.launch_ms;
 }
 void check_launch() {}
@@ -341,4 +375,10 @@ std::size_t mezzo::emulation::pinned_blocks() {
     cuda::Pinned& pinned = cuda::pinned_memory();
     const std::lock_guard lock(pinned.mutex);
     return pinned.blocks.size();
+}
+
+// Device by device: main, side, communication.
+void* mezzo::emulation::stream_of(int device, int branch) {
+    static char streams[64][3];
+    return &streams[device][branch];
 }

@@ -1,9 +1,10 @@
-// The two streams of the emulated devices: compute, and copies beside it. Each does its work in the order in
+// The streams of an emulated device: compute, copies beside it, and communication (communication.h). Each does its work in the order in
 // which it was queued. Work on the compute stream runs at once, or with options.late_work when something
 // waits for it. Copies run when something waits for them, or with options.early_copies as soon as the order
 // allows. So a missing wait gives wrong values.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,8 +16,10 @@ namespace mezzo::emulation {
 
 class Streams {
 public:
-    static Streams& get();
+    static Streams& get();  // of the current device
+    explicit Streams(int device) : device_(device) {}
 
+    // On the compute or the copy stream.
     void add(cuda::StreamKind kind, std::function<void()> work);
     // The number of pieces of work queued so far.
     std::uint64_t position(cuda::StreamKind kind);
@@ -26,7 +29,7 @@ public:
     // The host waits for the first `position` pieces.
     void run_until(cuda::StreamKind kind, std::uint64_t position);
     void finish(cuda::StreamKind kind) { run_until(kind, position(kind)); }
-    void finish_all();
+    void finish_all();  // but communication, which may wait for other processes
 
 private:
     struct Op {
@@ -36,15 +39,21 @@ private:
     };
     struct Stream {
         std::deque<Op> ops;
-        std::uint64_t queued = 0, done = 0;
+        std::uint64_t queued = 0;
+        std::atomic<std::uint64_t> done{0};
     };
     Stream& stream(cuda::StreamKind kind) { return streams_[int(kind)]; }
     void queue(cuda::StreamKind kind, Op op);
     void run_early_copies();
+    bool try_run_until(cuda::StreamKind kind, std::uint64_t position);
 
+    const int device_;
     std::recursive_mutex mutex_;
     Stream streams_[2];
 };
+
+// What cuda::current_stream() is: branch 0 main, 1 side, 2 communication.
+void* stream_of(int device, int branch);
 
 // The number of blocks of pinned memory now.
 std::size_t pinned_blocks();

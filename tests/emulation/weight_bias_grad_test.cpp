@@ -18,13 +18,11 @@ using namespace mezzo;
 using cuda::lt::Epilogue;
 using emulation::fake_lt;
 using emulation::FakeLt;
+using test::Clock;
 using test::DeviceArray;
-using test::Tuned;
-
-const Device gpu{DeviceType::cuda};
-
-// Small integers of both signs: products and sums are exact.
-double number(std::int64_t i) { return double(int((std::uint32_t(i) * 2654435761u >> 16) % 5) - 2); }
+using test::gpu;
+using test::number;
+using test::numbers;
 
 // C [out, in] = g^T x + beta C and the column sums of g [rows, out].
 struct WeightGrad {
@@ -36,10 +34,10 @@ struct WeightGrad {
         : rows(height),
           outputs(out),
           inputs(in),
-          g16(numbers<float16_t>(rows * out, 1)),
-          x16(numbers<float16_t>(rows * in, 2)),
-          g32(numbers<float>(rows * out, 1)),
-          x32(numbers<float>(rows * in, 2)),
+          g16(numbers<float16_t>(std::size_t(rows * out), 1)),
+          x16(numbers<float16_t>(std::size_t(rows * in), 2)),
+          g32(numbers(std::size_t(rows * out), 1)),
+          x32(numbers(std::size_t(rows * in), 2)),
           c(std::size_t(out * in)),
           sums(std::size_t(out) + 4) {
         g.m = g.lda = out, g.n = g.ldb = g.ldc = in, g.k = rows;
@@ -47,11 +45,6 @@ struct WeightGrad {
         g.a = g16.data(), g.b = x16.data(), g.c = c.data();
         g.a_type = g.b_type = float16;
         g.a_sums = sums.data();
-    }
-    template <class T> static std::vector<T> numbers(std::int64_t count, std::int64_t first) {
-        std::vector<T> values;
-        for (std::int64_t i = 0; i < count; ++i) values.push_back(T(float(number(first + i))));
-        return values;
     }
     WeightGrad& in_float32() {
         g.a = g32.data(), g.b = x32.data();
@@ -73,7 +66,7 @@ struct WeightGrad {
             for (std::int64_t i = 0; i < inputs; ++i) {
                 double want = 99 * g.beta;
                 for (std::int64_t r = 0; r < rows; ++r)
-                    want += g.alpha * number(1 + r * outputs + o) * number(2 + r * inputs + i);
+                    want += double(g.alpha) * number(1 + r * outputs + o) * number(2 + r * inputs + i);
                 REQUIRE(got[std::size_t(o * inputs + i)] == want);
             }
         }
@@ -86,12 +79,6 @@ struct WeightGrad {
         cuda::gemm(g);
         return cuda::counters().launches - before;
     }
-};
-
-// Each of mezzo's own kernels takes half a millisecond; what the library fuses costs nothing unless a test
-// says otherwise.
-struct Clock : Tuned {
-    Clock() { emulation::options.launch_ms = 0.5; }
 };
 
 Tensor values(const Shape& shape, std::uint64_t seed, Device device) {
@@ -115,6 +102,27 @@ Tensors trained(Device device) {
     Tensors result;
     for (const Tensor& p : net.parameters()) result.push_back(p.grad());
     return result;
+}
+
+// The launches of the recipe's step: three layers with ReLU between them, mean squared error, SGD, in bfloat16 without a scaler.
+std::uint64_t launches_of_recipe() {
+    nn::Sequential net{nn::Linear(16, 16), nn::ReLU(), nn::Linear(16, 16), nn::ReLU(), nn::Linear(16, 16)};
+    net.to(gpu);
+    optim::SGD sgd(net.parameters(), {.lr = 0.1});
+    const Tensor x = values({24, 16}, 1, gpu), y = values({24, 16}, 2, gpu);
+    std::uint64_t before = 0;
+    for (int step = 0; step < 3; ++step) {
+        before = cuda::counters().launches;
+        Tensor loss;
+        {
+            const amp::Autocast low({.dtype = bfloat16});
+            loss = mse_loss(net(x), y);
+        }
+        loss.backward();
+        sgd.step();
+        sgd.zero_grad();
+    }
+    return cuda::counters().launches - before;
 }
 
 }  // namespace
@@ -212,6 +220,17 @@ TEST_CASE("weight and bias gradient: what it is not for is refused", "[cuda][gem
     SECTION("gaps") { x.g.m = 20; }
     SECTION("an activation") { x.g.activation = Activation::relu; }
     REQUIRE_THROWS_WITH(cuda::gemm(x.g), Catch::Contains("sums of A's rows"));
+}
+
+// The input to 16 bit, 3 products and the loss; the gradient of the loss and the last bias, 5 products, 2 gradients of ReLU and
+// biases; the update.
+TEST_CASE("weight and bias gradient: launches of the recipe's step", "[cuda][linear][emulation]") {
+    const Clock clock;
+    cuda::set_gemm_options({});
+    CHECK(launches_of_recipe() == 14);
+    cuda::set_gemm_options({.autotune = true});
+    cuda::clear_gemm_plans();
+    CHECK(launches_of_recipe() == 14);
 }
 
 TEST_CASE("weight and bias gradient: accumulated in training", "[cuda][linear][emulation]") {

@@ -1,10 +1,11 @@
-// Any text as a BERT configuration and as the index of a sharded model.
+// Any text as a configuration of BERT, GPT-2 and Llama, and as the index of a sharded model.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 #include "io/json.h"
 #include "io/shards.h"
+#include "mezzo/gpt_files.h"
 #include "mezzo/io.h"
 
 using namespace mezzo;
@@ -30,6 +31,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     refuse_or_read([&] {
         const nn::BertConfig config = io::parse_bert_config(text);
         require(io::parse_bert_config(io::to_json(config)) == config);
+    });
+    refuse_or_read([&] {
+        const nn::GptConfig config = io::parse_gpt_config(text);
+        require(io::parse_gpt_config(io::to_json(config)) == config);
+    });
+    refuse_or_read([&] {
+        const nn::LlamaConfig config = io::parse_llama_config(text);
+        require(io::parse_llama_config(io::to_json(config)) == config);
     });
     refuse_or_read([&] {
         for (const auto& [file, tensor] : io::parse_shard_index(text, "index"))

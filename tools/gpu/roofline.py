@@ -57,6 +57,7 @@ def recipe(batch, precision, width=4096):
     own = [
         Line("loss", r"::reduce_rows_kernel<.*LoadLoss", bytes=(item + 4) * cells),
         Line("gradient of the loss", r"::map_kernel<.*ElementSlope", bytes=(2 * item + 4) * cells),
+        Line("gradient of the loss and bias", r"::loss_bias_grad_kernel", bytes=(2 * item + 4) * cells),
         Line("bias gradient", r"::column_sum_kernel", bytes=item * cells, count=3),
         Line("gradient of ReLU", r"::map_flat_kernel<.*relu_grad", bytes=3 * item * cells, count=2),
         Line("gradient of ReLU and bias", r"::activation_grad_kernel", bytes=3 * item * cells, count=2),

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""The pages in docs/ and the README: every link leads to a file and a heading that exist, every C++ block is code that the suite compiles
+and runs, every page shows code on its first screen, and the site's navigation has every page.
+
+    docs_test.py ROOT          checks that tree
+    docs_test.py ROOT --check  checks that damaged pages are found"""
+import pathlib
+import re
+import sys
+import textwrap
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+FIRST_SCREEN = 1800  # characters, the table of a wide page included
+PROGRAMS = re.compile(r"foreach page : \[(.*?)\]", re.S)  # in tests/meson.build: the pages whose program is built and run
+
+
+def slug(heading):
+    """The anchor of a heading, as GitHub and the site make it."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+    return re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+
+
+def anchors(text):
+    text = FENCE.sub("", text)
+    return {slug(heading) for heading in re.findall(r"^#+ +(.*)$", text, re.M)} | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def link_problems(root, name, text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))):
+        path, _, anchor = target.partition("#")
+        if re.match(r"https?:", target):
+            continue
+        file = (root / name).parent / path if path else root / name
+        if not file.exists():
+            yield f"{name}: there is no {target}"
+        elif anchor and anchor not in anchors(text if not path else file.read_text(encoding="utf-8")):
+            yield f"{name}: there is no heading #{anchor} in {path or name}"
+
+
+def compiled_blocks(root):
+    sources = [*root.glob("tests/**/*_test.cpp"), *root.glob("samples/gallery/*.cpp")]
+    blocks = (block for source in sources
+              for block in re.findall(r"^ *// begin\n(.*?)^ *// end$", source.read_text(encoding="utf-8"), re.M | re.S))
+    return {textwrap.dedent(block) for block in blocks}
+
+
+def code_problems(name, text, compiled, programs):
+    for language, block in FENCE.findall(text):
+        if language != "cpp" or block in compiled or ("int main(" in block and f"'{name}'" in programs):
+            continue
+        yield f"{name}: a block that no test compiles:\n{textwrap.indent(block, '    ')}"
+
+
+def first_screen_problems(name, text):
+    first = FENCE.search(text)
+    if first is None or first.start() > FIRST_SCREEN:
+        yield f"{name}: no code on the first screen"
+
+
+def problems(root, changed=None):
+    """All that is wrong; `changed` are texts in place of those of the tree."""
+    names = ["README.md", *sorted(f"docs/{page.name}" for page in (root / "docs").glob("*.md")), ".github/CONTRIBUTING.md"]
+    texts = {name: (root / name).read_text(encoding="utf-8") for name in names} | (changed or {})
+    programs = PROGRAMS.search((root / "tests/meson.build").read_text(encoding="utf-8")).group(1)
+    navigation = (root / "tools/site/mkdocs.yml").read_text(encoding="utf-8")
+    compiled = compiled_blocks(root)
+    for name, text in texts.items():
+        yield from link_problems(root, name, text)
+        yield from code_problems(name, text, compiled, programs)
+        if name.startswith("docs/"):
+            yield from first_screen_problems(name, text)
+            if f": {name.removeprefix('docs/')}\n" not in navigation:
+                yield f"{name}: is not in the navigation of tools/site/mkdocs.yml"
+
+
+def check(root):
+    """Each damage must be found, and found alone."""
+    page = "docs/scaler.md"
+    text = (root / page).read_text(encoding="utf-8")
+    damages = {"no none.md": text + "\n[a](none.md)\n", "no heading #none in numerics.md": text + "\n[a](numerics.md#none)\n",
+               "no heading #nowhere in docs/scaler.md": text + "\n[a](#nowhere)\n", "no test compiles": text + "\n```cpp\nint i;\n```\n",
+               "no code on the first screen": text.replace("\n", "\n" + 2000 * " ", 1)}
+    for words, damaged in damages.items():
+        found = list(problems(root, {page: damaged}))
+        if len(found) != 1 or words not in found[0]:
+            sys.exit(f"a damaged page, {words!r}: {found}")
+    print(f"{len(damages)} damages are found")
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    if "--check" in sys.argv:
+        return check(root)
+    found = list(problems(root))
+    if found:
+        sys.exit("\n".join(found))
+    print("links, blocks and navigation are right")
+
+
+main()
