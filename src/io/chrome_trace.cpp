@@ -44,7 +44,8 @@ void ChromeTrace::complete(const std::string& name, const std::string& category,
     event["ts"] = microseconds(begin);
     event["dur"] = microseconds(duration);
     Json& args = event["args"] = Json::object();
-    for (const auto& [key, value] : arguments) std::visit([&, &key = key](const auto& v) { args[key] = v; }, value);
+    for (const auto& argument : arguments)
+        std::visit([&](const auto& value) { args[argument.first] = value; }, argument.second);
     add(text_of(event));
 }
 
