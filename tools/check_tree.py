@@ -203,9 +203,9 @@ def check_backend_switch(name, text):
 
 def check_build_lists(names):
     listed = set()
-    for build_file in ("meson.build", "tests/meson.build", "tests/fuzz/meson.build"):
-        folder = pathlib.PurePosixPath(build_file).parent
-        for source in re.findall(r"'([\w./-]+\.(?:cpp|cu))'", (ROOT / build_file).read_text()):
+    for build_file in (n for n in names if n.name == "meson.build" and "installed" not in n.parts):
+        folder = build_file.parent
+        for source in re.findall(r"(?<!output: )(?<!\+ )'([\w./-]+\.(?:cpp|cu))'", (ROOT / build_file).read_text()):
             from_root = source.split("/")[0] in TOP_LEVEL
             listed.add(source if from_root else posixpath.normpath(folder / source))
     sources = {str(n) for n in names if n.suffix in (".cpp", ".cu")}
