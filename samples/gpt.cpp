@@ -1,4 +1,4 @@
-// Trains a small GPT-2 or Llama on the bytes of a text, in float32, bfloat16 or float16, and continues a prompt with it; or
+// Trains a small GPT-2 or Llama on a text, as bytes or tokens, in float32, bfloat16 or float16, and continues a prompt with it; or
 // continues one with a model from a folder. samples/gpt holds its parts.
 #include <fmt/format.h>
 
@@ -17,28 +17,23 @@ using namespace gpt;
 
 namespace {
 
-// The byte of a token; control characters as \x1b, so that no terminal obeys them.
-std::string printable(std::int64_t id) {
-    const bool plain = (id >= 32 && id < 127) || id == '\n' || id == '\t' || id >= 128;
-    return plain ? std::string(1, char(id)) : fmt::format("\\x{:02x}", id);
-}
-
 // Prints the text as it comes.
-void continue_prompt(const Options& o, mz::nn::CausalLm& model) {
-    if (model.vocab_size() != bytes)
+void continue_prompt(const Options& o, const Vocabulary& vocabulary, mz::nn::CausalLm& model) {
+    if (model.vocab_size() != vocabulary.size())
         throw std::runtime_error(
-            fmt::format("--model: {} has {} tokens; this program knows texts as bytes, {} tokens",
-                        o.model.empty() ? "it" : o.model, model.vocab_size(), bytes));
+            fmt::format("--model: {} has {} tokens, but its vocabulary {}{}",
+                        o.model.empty() ? "it" : o.model, model.vocab_size(), vocabulary.size(),
+                        vocabulary.json().empty() ? ": bytes, as no tokenizer.json is there" : ""));
     mz::nn::GenerateOptions options = o.generate;
-    std::vector<std::int64_t> prompt = ids_of(o.prompt);
+    const std::vector<std::int64_t> prompt = vocabulary.ids(o.prompt);
     const std::int64_t room = model.max_length() - std::int64_t(prompt.size());
     if (room < 0)
-        throw std::runtime_error(fmt::format("--prompt: {} bytes are more than the context of {}",
-                                             prompt.size(), model.max_length()));
+        throw std::runtime_error(fmt::format("--prompt: {} {} are more than the context of {}", prompt.size(),
+                                             vocabulary.unit(), model.max_length()));
     options.max_new_tokens = std::min(options.max_new_tokens, room);
-    options.on_token = [](std::size_t, std::int64_t id) {
-        fmt::print("{}", printable(id));
-        std::fflush(stdout);
+    TextPrinter printer(vocabulary);
+    options.on_token = [&printer](std::size_t, std::int64_t id) {
+        printer.add(id);
         return true;
     };
     const mz::nn::EvalMode evaluation(model);
@@ -47,17 +42,22 @@ void continue_prompt(const Options& o, mz::nn::CausalLm& model) {
     const auto start = std::chrono::steady_clock::now();
     (void)mz::nn::generate(model, {prompt}, options);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    fmt::print("\n\n{} bytes, {:.0f} per second\n", options.max_new_tokens,
+    printer.finish();
+    fmt::print("\n\n{} {}, {:.0f} per second\n", options.max_new_tokens, vocabulary.unit(),
                double(options.max_new_tokens) / seconds);
 }
 
 void print_header(const Options& o, const mz::distributed::Group& group, const Texts& texts,
                   const mz::nn::CausalLm& model) {
-    fmt::print("{}, {} layers, width {}, {:.2f} M parameters, {}, batch {} x {} bytes, seed {}\n",
+    fmt::print("{}, {} layers, width {}, {:.2f} M parameters, {}, batch {} x {} {}, seed {}\n",
                o.architecture, o.layers, o.width, double(model.num_parameters()) * 1e-6, o.precision, o.batch,
-               o.context, o.seed);
-    fmt::print("{} bytes of text, {} for validation\n{}\n", texts.train.size() + texts.validation.size(),
-               texts.validation.size(), mz::hardware_name(o.device));
+               o.context, texts.vocabulary.unit(), o.seed);
+    fmt::print("{} bytes of text, {} for validation\n", texts.train_bytes + texts.validation_bytes,
+               texts.validation_bytes);
+    if (!texts.vocabulary.json().empty())
+        fmt::print("{} tokens, {:.2f} bytes each\n", texts.vocabulary.size(),
+                   double(texts.train_bytes) / double(texts.train.size()));
+    fmt::print("{}\n", mz::hardware_name(o.device));
     if (group.size() > 1) fmt::print("{} ranks share each batch\n", group.size());
 }
 
@@ -65,7 +65,7 @@ void check_places(const Options& o) {
     if (!o.checkpoint.empty()) training::check_file("--checkpoint", o.checkpoint);
     if (o.out.empty()) return;
     std::filesystem::create_directories(o.out);
-    for (const char* const name : {"model.safetensors", "config.json"})
+    for (const char* const name : {"model.safetensors", "config.json", "tokenizer.json"})
         training::check_file("--out", std::filesystem::path(o.out) / name);
 }
 
@@ -77,18 +77,18 @@ int run(Options& o) {
     if (!o.model.empty()) {
         const mz::nn::AnyModule loaded = mz::io::load_causal_lm(o.model);
         loaded.module().to(o.device);
-        if (group.leader()) continue_prompt(o, loaded.as<mz::nn::CausalLm>());
+        if (group.leader()) continue_prompt(o, Vocabulary::of_folder(o.model), loaded.as<mz::nn::CausalLm>());
         return 0;
     }
     if (group.leader()) check_places(o);
-    const Texts texts = read_texts(o.texts, o.context);
-    const auto model = make_model(o);
+    const Texts texts = read_texts(o);
+    const auto model = make_model(o, texts.vocabulary.size());
     model->to(o.device);
     print_header(o, group, texts, *model);
     if (!train(o, group, texts, *model)) return training::exit_code_when_stopped();
     if (!group.leader()) return 0;
-    if (!o.out.empty()) save_model(o.out, *model);
-    continue_prompt(o, *model);
+    if (!o.out.empty()) save_model(o.out, *model, texts.vocabulary);
+    continue_prompt(o, texts.vocabulary, *model);
     return 0;
 }
 

@@ -88,6 +88,27 @@ def test_saved_folder(folder):
     check(texts[0] == texts[1] != texts[2], f"the seed decides the text: {texts}")
 
 
+def test_tokens(text, folder):
+    """Tokens that are learnt, saved with the model and found again; another tokenizer.json."""
+    saved = folder / "tokens"
+    learn = run("--text", text, "--bpe", 280, "--steps", 80, "--report-every", 80, "--lr", "1e-2", "--dropout", 0, "--out", saved,
+                "--prompt", "the quick ", *SMALL)
+    check("280 tokens, " in learn.stdout and " tokens/s" in learn.stdout, f"--bpe: {learn.stdout}")
+    rows = reports(learn.stdout)
+    check(rows and rows[-1][2] < 1, f"--bpe: it learns {rows}")
+    tokenizer = saved / "tokenizer.json"
+    check(len(json.loads(tokenizer.read_text())["model"]["vocab"]) == 280, "--out: tokenizer.json")
+    text_of = lambda result: result.stdout.rsplit("\n", 2)[0].rsplit("\n\n", 1)[0].splitlines()[-1]
+    again = run("--model", saved, "--prompt", "the quick ", "--tokens", 20)
+    check(text_of(again) == text_of(learn) and "20 tokens, " in again.stdout, f"--model: {again.stdout}, not {learn.stdout}")
+    given = run("--text", text, "--tokenizer", tokenizer, "--steps", 0, *SMALL)
+    check("280 tokens, " in given.stdout, f"--tokenizer: {given.stdout}")
+    tokenizer.unlink()
+    refuse(1, "no tokenizer.json is there", "--model", saved)
+    refuse(2, "--bpe", "--bpe", 280, "--tokenizer", tokenizer)
+    refuse(1, str(tokenizer), "--tokenizer", tokenizer, "--text", text)
+
+
 def refuse(code, word, *arguments):
     result = run(*arguments, expect=code)
     check(word in result.stderr and "loss" not in result.stdout, f"{arguments}: {word}: {result.stderr}")
@@ -116,6 +137,7 @@ def main():
         test_training(text)
         test_stop_and_resume(text, folder)
         test_saved_folder(folder)
+        test_tokens(text, folder)
         test_wrong_input(text, folder)
     sys.exit(1 if failures else 0)
 

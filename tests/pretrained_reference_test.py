@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/tokenize with the tokenizers of tests/reference/tokenizers: ids, pairs and decoded texts are those of the reference. A kind
-that needs PCRE2 may be refused by a build without it. Usage: pretrained_reference_test.py TOKENIZE FOLDER"""
+"""tools/tokenize with the tokenizers of tests/reference/tokenizers: ids, pairs and decoded texts are those of the reference, and so is
+the tokenizer that it learns. A kind that needs PCRE2 may be refused by a build without it. Usage: pretrained_reference_test.py TOKENIZE FOLDER"""
 import json
 import pathlib
 import subprocess
@@ -25,6 +25,17 @@ def compare(what, lines, mine, theirs):
     return len(different)
 
 
+def learned_differences(lines):
+    """What learn_bpe() makes of the lines, beside the reference's tokens and merges."""
+    text = "".join(line + "\n" for line in lines * 3).encode()
+    mine = json.loads(subprocess.run([TOKENIZE, "--learn-bpe", "420"], input=text, capture_output=True, timeout=100, check=True).stdout)
+    reference = json.loads((FOLDER / "learned.json").read_text(encoding="utf-8"))
+    merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in reference["model"]["merges"]]
+    return [what for what, same in (("vocabulary", mine["model"]["vocab"] == reference["model"]["vocab"]),
+                                    ("merges", mine["model"]["merges"] == merges),
+                                    ("special tokens", mine["added_tokens"] == reference["added_tokens"])) if not same]
+
+
 def main():
     expected = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
     lines = expected["lines"]
@@ -47,6 +58,9 @@ def main():
         different += compare("decoded text", lines, run(path, lines, "--decode"), want["decoded"])
         failures += different > 0
         print(f"{'FAILED' if different else 'ok    '} {name}: {different} differences in {len(lines)} lines")
+    different = learned_differences(lines)
+    failures += bool(different)
+    print(f"{'FAILED' if different else 'ok    '} learn_bpe: {different or 'the tokens and merges of the reference'}")
     sys.exit(1 if failures else 0)
 
 

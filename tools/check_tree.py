@@ -54,6 +54,7 @@ ALLOWED_FILES = {
     "cuda/mma.cuh": ["tests/emulation/"],
     "src/data/wordpiece.cpp": ["cpu/parallel.h"],    # batches of texts on the library's threads
     "src/data/tokenizer/fields.h": ["io/json.h"],    # the values of JSON files, without the JSON library
+    "src/data/tokenizer/learn_bpe.cpp": ["io/json.h"],
     "src/data/tokenizer/files.cpp": ["io/file.h"],
     "src/data/tokenizer/tokenizer.cpp": ["cpu/parallel.h"],  # as wordpiece.cpp
     "src/data/prefetch.cpp": ["kernels/proof.h"],    # copies ahead are a fast path

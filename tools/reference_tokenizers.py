@@ -49,6 +49,8 @@ def main():
             file.write("FB01\t66 69\nE9\t65 301\n65 301\t65\n2460\t31\n3000\t20\n")
         charsmap = tokenizer_kinds.charsmap_of(text, folder, normalization_rule_tsv=rules)
     kinds = dict(tokenizer_kinds.KINDS, t5=lambda lines, size: tokenizer_kinds.t5(lines, size, charsmap))
+    # What data::learn_bpe() has to learn from the lines.
+    kinds["learned"] = lambda _, size: tokenizer_kinds.byte_level(LINES * 3, size, ["<|endoftext|>"])
     expected = {"written by": f"tools/reference_tokenizers.py with tokenizers {tokenizers.__version__}", "lines": LINES}
     for name, train in kinds.items():
         tokenizer = train(text, 620 if name == "llama2" else 420)

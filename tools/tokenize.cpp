@@ -1,5 +1,5 @@
 // Lines to token ids: one line of ids for each line of a file or of standard input. By a vocab.txt of BERT, or by
-// a tokenizer as Hugging Face saves it.
+// a tokenizer as Hugging Face saves it. Or learns such a tokenizer.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@ namespace {
 
 struct Options {
     std::string vocab, tokenizer, input;
+    std::int64_t learn_bpe = 0;  // tokens; 0: encode
     int threads = 1, repeat = 5;
     std::optional<std::int64_t> max_length;
     bool time = false, offsets = false, cased = false, no_special = false, pairs = false, types = false,
@@ -109,25 +110,34 @@ void run(const Tokenizer& tokenizer, const Encode& encode, const Options& option
 
 void run(const Options& options) {
     mezzo::set_num_threads(options.threads);
-    if (options.tokenizer.empty())
+    if (options.learn_bpe > 0) {
+        const std::string json =
+            mezzo::data::learn_bpe(read_lines(options.input), {.size = options.learn_bpe});
+        std::fwrite(json.data(), 1, json.size(), stdout);
+    } else if (options.tokenizer.empty()) {
         run(mezzo::data::WordPiece(options.vocab, {.lower_case = !options.cased}),
             mezzo::data::EncodeOptions{.max_length = options.max_length.value_or(512),
                                        .add_special_tokens = !options.no_special},
             options);
-    else
+    } else {
         run(mezzo::data::Tokenizer(options.tokenizer),
             mezzo::data::TokenizeOptions{.max_length = options.max_length.value_or(-1),
                                          .add_special_tokens = !options.no_special},
             options);
+    }
 }
 
 int parse_and_run(int argc, char** argv) {
     Options options;
     CLI::App app("Lines to token ids");
     app.option_defaults()->always_capture_default();
-    CLI::Option_group* const files = app.add_option_group("tokenizer", "one of the two");
+    CLI::Option_group* const files = app.add_option_group("tokenizer", "one of these");
     files->add_option("--vocab", options.vocab, "vocab.txt of BERT, one token a line");
     files->add_option("--tokenizer", options.tokenizer, "tokenizer.json, or the folder of a model");
+    files
+        ->add_option("--learn-bpe", options.learn_bpe,
+                     "prints a tokenizer.json with this number of tokens, learnt from the lines")
+        ->transform(program::positive());
     files->require_option(1);
     app.add_option("file", options.input, "text, one line a row; standard input if left out");
     app.add_option("--threads", options.threads, "CPU threads")->transform(program::thread_count());

@@ -73,4 +73,17 @@ private:
     mezzo::detail::SharedHandle<mezzo::detail::SharedObject> state_;
 };
 
+struct BpeVocabularyOptions {
+    std::int64_t size = 30000;   // tokens at most: special ones, the 256 bytes, merged pairs
+    std::int64_t min_count = 2;  // a pair that occurs less often is not merged
+    std::vector<std::string> special_tokens = {"<|endoftext|>"};  // they come first
+};
+// The text of a tokenizer.json for Tokenizer::from_json(), to be saved beside a model: byte-level BPE as in
+// GPT-2 (Radford et al. 2019; Sennrich et al., arXiv 1508.07909). Merges and ids are those of the Python package
+// `tokenizers`, and the same texts always give the same ones. Throws Error(value) for a size below that of the
+// bytes and special tokens, a min_count below 1, and special tokens that are empty, no valid UTF-8 or given
+// twice.
+[[nodiscard]] std::string learn_bpe(const std::vector<std::string>& texts,
+                                    const BpeVocabularyOptions& options = {});
+
 }  // namespace mezzo::data

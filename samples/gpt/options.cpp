@@ -21,7 +21,7 @@ void add_model_options(CLI::App& app, Options& o) {
     app.add_option("--width", o.width, "of the hidden states; a multiple of --heads")
         ->transform(in_range<std::int64_t>(1, 65536));
     app.add_option("--heads", o.heads)->transform(in_range<std::int64_t>(1, 1024));
-    app.add_option("--context", o.context, "bytes that a prediction can look back at")
+    app.add_option("--context", o.context, "bytes or tokens that a prediction can look back at")
         ->transform(in_range<std::int64_t>(1, 65536));
     app.add_option("--dropout", o.dropout, "of GPT-2")->transform(in_range(0.0, 0.99));
 }
@@ -30,6 +30,11 @@ void add_training_options(CLI::App& app, Options& o) {
     app.add_option(
         "--text", o.texts,
         "files to learn from, the last tenth of each for validation; default: /usr/share/common-licenses");
+    CLI::Option* const bpe =
+        app.add_option("--bpe", o.bpe,
+                       "tokens of a byte-level BPE vocabulary that is learnt from the text; default: bytes")
+            ->transform(in_range<std::int64_t>(257, 1 << 20));
+    app.add_option("--tokenizer", o.tokenizer, "a tokenizer.json, instead of bytes")->excludes(bpe);
     app.add_option("--precision", o.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
     app.add_option("--steps", o.steps, "0: none")->transform(not_negative());
@@ -64,7 +69,7 @@ void check_options(const Options& o) {
     using CLI::ValidationError;
     if (o.resume && o.checkpoint.empty()) throw ValidationError("--resume", "needs --checkpoint FILE");
     if (o.prompt.empty())
-        throw ValidationError("--prompt", "is empty; the model continues at least one byte");
+        throw ValidationError("--prompt", "is empty; the model continues at least one token");
     if (o.width % o.heads != 0)
         throw ValidationError("--width", fmt::format("{} is no multiple of {} --heads", o.width, o.heads));
     if (o.architecture == "llama" && o.width / o.heads % 2 != 0)
@@ -76,7 +81,7 @@ void check_options(const Options& o) {
 }  // namespace
 
 int parse_options(int argc, char** argv, Options& o) {
-    CLI::App app{"Trains a language model on the bytes of a text, and continues a prompt."};
+    CLI::App app{"Trains a language model on a text, as bytes or tokens, and continues a prompt."};
     app.option_defaults()->always_capture_default();
     std::string device;
     int threads = mz::num_threads();

@@ -11,6 +11,8 @@ namespace gpt {
 
 struct Options {
     std::vector<std::string> texts;  // files; none: licences of this machine
+    std::string tokenizer;           // a tokenizer.json
+    std::int64_t bpe = 0;            // tokens of a vocabulary that is learnt; 0 and no tokenizer: bytes
     std::string model;               // folder to generate with, without a training
     std::string architecture = "gpt", precision = "fp32";
     std::int64_t layers = 4, width = 128, heads = 4, context = 128;

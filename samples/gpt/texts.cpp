@@ -26,12 +26,23 @@ std::vector<std::string> licence_files() {
     return files;
 }
 
-Pieces pieces_at(const std::string& text, const std::vector<std::size_t>& begins, std::int64_t context) {
-    std::vector<std::int64_t> input, target;
+// The begin of the character that byte `at` is part of.
+std::size_t character_begin(const std::string& text, std::size_t at) {
+    while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+    return at;
+}
+
+Vocabulary vocabulary_for(const Options& o, const std::string& train) {
+    if (o.bpe > 0) return Vocabulary(mz::data::learn_bpe({train}, {.size = o.bpe}));
+    return o.tokenizer.empty() ? Vocabulary() : Vocabulary(program::read_file(o.tokenizer));
+}
+
+Pieces pieces_at(const Tokens& text, const std::vector<std::size_t>& begins, std::int64_t context) {
+    Tokens input, target;
     for (const std::size_t begin : begins) {
-        const std::vector<std::int64_t> ids = ids_of(text.substr(begin, std::size_t(context) + 1));
-        input.insert(input.end(), ids.begin(), ids.end() - 1);
-        target.insert(target.end(), ids.begin() + 1, ids.end());
+        const auto first = text.begin() + std::ptrdiff_t(begin), last = first + context;
+        input.insert(input.end(), first, last);
+        target.insert(target.end(), first + 1, last + 1);
     }
     const mz::Shape shape{std::int64_t(begins.size()), context};
     return {mz::Tensor::from(input, shape), mz::Tensor::from(target, shape)};
@@ -39,34 +50,35 @@ Pieces pieces_at(const std::string& text, const std::vector<std::size_t>& begins
 
 }  // namespace
 
-std::vector<std::int64_t> ids_of(const std::string& text) {
-    std::vector<std::int64_t> ids;
-    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
-    return ids;
-}
-
-Texts read_texts(const std::vector<std::string>& given, std::int64_t context) {
-    Texts texts;
+Texts read_texts(const Options& options) {
+    std::string train, validation;
     training::Digest digest;
-    for (const std::string& file : given.empty() ? licence_files() : given) {
+    for (const std::string& file : options.texts.empty() ? licence_files() : options.texts) {
         const std::string text = program::read_file(file);
-        const std::size_t cut = text.size() - text.size() / 10;
-        texts.train += text.substr(0, cut);
-        texts.validation += text.substr(cut);
+        const std::size_t cut = character_begin(text, text.size() - text.size() / 10);
+        train += text.substr(0, cut);
+        validation += text.substr(cut);
         digest.add(text);
     }
+    Texts texts;
+    texts.vocabulary = vocabulary_for(options, train);
+    digest.add(texts.vocabulary.json());
     texts.digest = digest.text();
-    for (const std::string* const part : {&texts.train, &texts.validation})
-        if (std::int64_t(part->size()) <= context)
-            throw std::runtime_error(
-                fmt::format("--text: {} bytes for {} are not enough for pieces of {}; pass more text, or a "
-                            "smaller --context",
-                            part->size(), part == &texts.train ? "training" : "validation, a tenth of all,",
-                            context + 1));
+    texts.train_bytes = train.size();
+    texts.validation_bytes = validation.size();
+    texts.train = texts.vocabulary.ids(train);
+    texts.validation = texts.vocabulary.ids(validation);
+    for (const Tokens* const part : {&texts.train, &texts.validation})
+        if (std::int64_t(part->size()) <= options.context)
+            throw std::runtime_error(fmt::format(
+                "--text: {} {} for {} are not enough for pieces of {}; pass more text, or a "
+                "smaller --context",
+                part->size(), texts.vocabulary.unit(),
+                part == &texts.train ? "training" : "validation, a tenth of all,", options.context + 1));
     return texts;
 }
 
-Pieces draw_pieces(const std::string& text, std::int64_t rows, std::int64_t context, std::uint64_t seed,
+Pieces draw_pieces(const Tokens& text, std::int64_t rows, std::int64_t context, std::uint64_t seed,
                    std::int64_t step, const mz::data::Shard& rank) {
     std::seed_seq words{std::uint32_t(seed), std::uint32_t(seed >> 32), std::uint32_t(step),
                         std::uint32_t(step >> 32)};
@@ -80,7 +92,7 @@ Pieces draw_pieces(const std::string& text, std::int64_t rows, std::int64_t cont
     return pieces;
 }
 
-Pieces spread_pieces(const std::string& text, std::int64_t rows, std::int64_t context) {
+Pieces spread_pieces(const Tokens& text, std::int64_t rows, std::int64_t context) {
     const std::size_t places = text.size() - std::size_t(context);
     rows = std::min(rows, 1 + std::int64_t(places - 1) / context);
     std::vector<std::size_t> begins;

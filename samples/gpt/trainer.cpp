@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <numbers>
 #include <stdexcept>
 
@@ -43,6 +44,7 @@ training::Settings settings_of(const Options& o, const Texts& texts) {
             {"--width", shown(o.width)},
             {"--heads", shown(o.heads)},
             {"--context", shown(o.context)},
+            {"--bpe", shown(o.bpe)},
             {"--dropout", shown(o.dropout)},
             {"--steps", shown(o.steps)},
             {"--batch", shown(o.batch)},
@@ -142,8 +144,8 @@ private:
             scaler_.is_enabled()
                 ? fmt::format("  scale {:g}, skipped {}", scaler_.get_scale(), optimizer_.skipped_steps())
                 : "";
-        fmt::print("step {:>6}  loss {:.4f}  validation {:.3f} bits per byte  {:.0f} bytes/s{}\n", at_.step,
-                   loss, validation_bits(), rate, scale);
+        fmt::print("step {:>6}  loss {:.4f}  validation {:.3f} bits per byte  {:.0f} {}/s{}\n", at_.step,
+                   loss, validation_bits(), rate, texts_.vocabulary.unit(), scale);
         std::fflush(stdout);
         pending_ = {};
         pending_steps_ = 0;
@@ -163,7 +165,8 @@ private:
             const auto part = [&](const mz::Tensor& x) { return x.slice(0, i, end).to(options_.device); };
             nats += double(end - i) * model_.loss(part(pieces.input), part(pieces.target)).item<double>();
         }
-        return nats / double(rows) / std::numbers::ln2;
+        const double tokens_per_byte = double(texts_.validation.size()) / double(texts_.validation_bytes);
+        return nats / double(rows) / std::numbers::ln2 * tokens_per_byte;
     }
 
     void save() {
@@ -188,6 +191,12 @@ private:
     double seconds_ = 0;  // that they took
 };
 
+void write_text(const std::string& path, const std::string& text) {
+    std::FILE* const file = std::fopen(path.c_str(), "w");
+    const bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    if ((file && std::fclose(file) != 0) || !written) throw std::runtime_error(path + ": cannot be written");
+}
+
 }  // namespace
 
 mz::amp::AutocastOptions autocast(const Options& o) {
@@ -196,9 +205,9 @@ mz::amp::AutocastOptions autocast(const Options& o) {
             .enabled = o.precision != "fp32"};
 }
 
-std::unique_ptr<mz::nn::CausalLm> make_model(const Options& o) {
+std::unique_ptr<mz::nn::CausalLm> make_model(const Options& o, std::int64_t vocab_size) {
     if (o.architecture == "gpt")
-        return std::make_unique<mz::nn::Gpt>(mz::nn::GptConfig{.vocab_size = bytes,
+        return std::make_unique<mz::nn::Gpt>(mz::nn::GptConfig{.vocab_size = vocab_size,
                                                                .n_positions = o.context,
                                                                .n_embd = o.width,
                                                                .n_layer = o.layers,
@@ -207,7 +216,7 @@ std::unique_ptr<mz::nn::CausalLm> make_model(const Options& o) {
                                                                .embd_pdrop = o.dropout,
                                                                .attn_pdrop = o.dropout});
     return std::make_unique<mz::nn::Llama>(
-        mz::nn::LlamaConfig{.vocab_size = bytes,
+        mz::nn::LlamaConfig{.vocab_size = vocab_size,
                             .max_position_embeddings = o.context,
                             .hidden_size = o.width,
                             .intermediate_size = (8 * o.width / 3 + 15) / 16 * 16,
@@ -222,15 +231,17 @@ bool train(const Options& options, const mz::distributed::Group& group, const Te
     return Trainer(options, group, texts, model).run();
 }
 
-void save_model(const std::string& folder, const mz::nn::CausalLm& model) {
+void save_model(const std::string& folder, const mz::nn::CausalLm& model, const Vocabulary& vocabulary) {
     const auto* const own = dynamic_cast<const mz::nn::Gpt*>(&model);
-    const std::string config = own ? mz::io::to_json(own->config)
-                                   : mz::io::to_json(dynamic_cast<const mz::nn::Llama&>(model).config);
     mz::io::save_safetensors(folder + "/model.safetensors", model.state_dict());
-    const std::string path = folder + "/config.json";
-    std::FILE* const file = std::fopen(path.c_str(), "w");
-    const bool written = file && std::fputs(config.c_str(), file) >= 0;
-    if ((file && std::fclose(file) != 0) || !written) throw std::runtime_error(path + ": cannot be written");
+    write_text(folder + "/config.json",
+               own ? mz::io::to_json(own->config)
+                   : mz::io::to_json(dynamic_cast<const mz::nn::Llama&>(model).config));
+    const std::string tokenizer = folder + "/tokenizer.json";
+    if (vocabulary.json().empty())
+        std::filesystem::remove(tokenizer);  // of another model that was saved here
+    else
+        write_text(tokenizer, vocabulary.json());
 }
 
 }  // namespace gpt

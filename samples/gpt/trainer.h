@@ -1,4 +1,4 @@
-// Training of a language model on the bytes of a text.
+// Training of a language model on a text.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace gpt {
 
-std::unique_ptr<mezzo::nn::CausalLm> make_model(const Options& options);
+std::unique_ptr<mezzo::nn::CausalLm> make_model(const Options& options, std::int64_t vocab_size);
 
 mezzo::amp::AutocastOptions autocast(const Options& options);
 
@@ -16,7 +16,8 @@ mezzo::amp::AutocastOptions autocast(const Options& options);
 bool train(const Options& options, const mezzo::distributed::Group& group, const Texts& texts,
            mezzo::nn::CausalLm& model);
 
-// Writes config.json and model.safetensors, from which --model and Python's transformers read.
-void save_model(const std::string& folder, const mezzo::nn::CausalLm& model);
+// Writes config.json, model.safetensors and the vocabulary's tokenizer.json, from which --model and Python's transformers
+// read.
+void save_model(const std::string& folder, const mezzo::nn::CausalLm& model, const Vocabulary& vocabulary);
 
 }  // namespace gpt

@@ -1,10 +1,8 @@
-// Learns a WordPiece vocabulary by merging the most frequent pair of neighbouring pieces, again and again
-// (byte-pair encoding: Sennrich et al., arXiv 1508.07909), within words only.
+// Learns a WordPiece vocabulary: characters, and pairs that are merged within words.
 #include <algorithm>
 #include <map>
-#include <queue>
-#include <unordered_map>
 
+#include "data/pair_merger.h"
 #include "data/words.h"
 #include "mezzo/error.h"
 
@@ -12,18 +10,8 @@ namespace mezzo::data {
 
 namespace {
 
-using Pair = std::pair<int, int>;
-struct PairHash {
-    std::size_t operator()(const Pair& p) const {
-        return std::hash<std::uint64_t>()(std::uint64_t(p.first) << 32 | std::uint64_t(p.second));
-    }
-};
-
-// A distinct word as pieces, and how often it occurs.
-struct CountedWord {
-    std::vector<int> pieces;
-    std::int64_t count = 0;
-};
+// Pieces inside a word begin with ##.
+std::string joined(const std::string& first, const std::string& second) { return first + second.substr(2); }
 
 class Learner {
 public:
@@ -35,36 +23,14 @@ public:
     // Appends pieces to the vocabulary: characters by frequency, as many as fit, then merged pairs.
     void learn(std::vector<std::string>& vocabulary, std::size_t size, std::int64_t min_count) {
         add_characters(vocabulary, size);
-        for (std::size_t w = 0; w < words_.size(); ++w) count_pairs(w, +1);
-        for (const auto& [pair, use] : pairs_) queue_.push({use.count, pair});
-        while (vocabulary.size() < size && !queue_.empty()) {
-            const Candidate best = queue_.top();
-            queue_.pop();
-            const auto found = pairs_.find(best.pair);
-            if (found == pairs_.end() || found->second.count != best.count) continue;  // out of date
-            if (best.count < min_count) break;
-            const std::string merged =
-                texts_[std::size_t(best.pair.first)] + texts_[std::size_t(best.pair.second)].substr(2);
-            const bool fresh = !ids_.contains(merged);
-            merge(best.pair, piece(merged));
-            if (fresh) vocabulary.push_back(merged);
+        while (vocabulary.size() < size) {
+            const auto merge = merger_.next(min_count);
+            if (!merge) break;
+            if (merge->fresh) vocabulary.push_back(merger_.text(merge->merged));
         }
     }
 
 private:
-    struct Use {
-        std::int64_t count = 0;
-        std::vector<std::size_t> words;  // may have a word twice, or one that no longer has the pair
-    };
-    struct Candidate {
-        std::int64_t count;
-        Pair pair;
-        // The queue gives the most frequent pair first; of equal ones the one whose pieces are older.
-        friend bool operator<(const Candidate& a, const Candidate& b) {
-            return a.count != b.count ? a.count < b.count : a.pair > b.pair;
-        }
-    };
-
     static std::map<std::string, std::int64_t> count_words(const std::vector<std::string>& texts,
                                                            const WordPieceOptions& options) {
         const WordRules rules(options);
@@ -82,84 +48,31 @@ private:
         return counts;
     }
 
-    int piece(const std::string& text) {
-        const auto [at, fresh] = ids_.try_emplace(text, int(texts_.size()));
-        if (fresh) texts_.push_back(text);
-        return at->second;
-    }
-
     void split_characters(const std::string& word, std::int64_t count) {
-        CountedWord counted{{}, count};
+        std::vector<int> pieces;
         for (std::size_t i = 0; i < word.size();) {
             const std::size_t bytes = decode_utf8(std::string_view(word).substr(i)).bytes;
-            const int id = piece((i > 0 ? "##" : "") + word.substr(i, bytes));
-            counted.pieces.push_back(id);
+            const int id = merger_.piece((i > 0 ? "##" : "") + word.substr(i, bytes));
+            pieces.push_back(id);
             if (std::size_t(id) >= character_counts_.size()) character_counts_.resize(std::size_t(id) + 1);
             character_counts_[std::size_t(id)] += count;
             i += bytes;
         }
-        words_.push_back(std::move(counted));
+        merger_.add_word(std::move(pieces), count);
     }
 
     void add_characters(std::vector<std::string>& vocabulary, std::size_t size) const {
-        std::vector<std::size_t> order(character_counts_.size());
-        for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-            return character_counts_[a] > character_counts_[b];
+        std::vector<int> order(character_counts_.size());
+        for (std::size_t i = 0; i < order.size(); ++i) order[i] = int(i);
+        std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+            return character_counts_[std::size_t(a)] > character_counts_[std::size_t(b)];
         });
-        for (const std::size_t i : order)
-            if (vocabulary.size() < size) vocabulary.push_back(texts_[i]);
+        for (const int id : order)
+            if (vocabulary.size() < size) vocabulary.push_back(merger_.text(id));
     }
 
-    // Adds the pairs of one word to the counts (sign = 1) or subtracts them (-1).
-    void count_pairs(std::size_t w, std::int64_t sign) {
-        const CountedWord& word = words_[w];
-        for (std::size_t i = 0; i + 1 < word.pieces.size(); ++i) {
-            const Pair pair{word.pieces[i], word.pieces[i + 1]};
-            Use& use = pairs_[pair];
-            use.count += sign * word.count;
-            if (sign > 0) use.words.push_back(w);
-            changed_.push_back(pair);
-        }
-    }
-
-    void merge(const Pair& pair, int merged) {
-        std::vector<std::size_t> affected = pairs_[pair].words;
-        std::sort(affected.begin(), affected.end());
-        affected.erase(std::unique(affected.begin(), affected.end()), affected.end());
-        changed_.clear();
-        for (const std::size_t w : affected) {
-            std::vector<int>& pieces = words_[w].pieces;
-            std::vector<int> shorter;
-            for (std::size_t i = 0; i < pieces.size(); ++i) {
-                const bool here =
-                    i + 1 < pieces.size() && pieces[i] == pair.first && pieces[i + 1] == pair.second;
-                shorter.push_back(here ? merged : pieces[i]);
-                if (here) ++i;
-            }
-            if (shorter.size() == pieces.size()) continue;
-            count_pairs(w, -1);
-            pieces = std::move(shorter);
-            count_pairs(w, +1);
-        }
-        std::sort(changed_.begin(), changed_.end());
-        changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
-        for (const Pair& p : changed_) {
-            const auto found = pairs_.find(p);
-            if (found->second.count > 0)
-                queue_.push({found->second.count, p});
-            else
-                pairs_.erase(found);
-        }
-    }
-
-    std::unordered_map<std::string, int> ids_;
-    std::vector<std::string> texts_;  // of pieces; those inside a word begin with ##
+    PairMerger merger_{joined};
     std::vector<std::int64_t> character_counts_;
-    std::vector<CountedWord> words_;
-    std::unordered_map<Pair, Use, PairHash> pairs_;
-    std::priority_queue<Candidate> queue_;
-    std::vector<Pair> changed_;
 };
 
 }  // namespace

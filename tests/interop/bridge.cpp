@@ -7,6 +7,8 @@
 
 #include "mezzo/dlpack.h"
 #include "mezzo/metrics.h"
+#include "mezzo/model_graph.h"
+#include "mezzo/nn.h"
 #include "mezzo/numpy.h"
 #include "mezzo/ops.h"
 
@@ -75,6 +77,8 @@ int write_run(const char* folder) {
         writer.add_image("grey", full({2, 2, 1}, 7, {.dtype = uint8}), 2);
         writer.add_hparams({{"lr", 1e-3}, {"optimizer", "AdamW"}, {"amp", true}}, {{"accuracy", 0.75}});
         writer.log(9, {{"logged", 4}});
+        nn::Sequential model{nn::Linear(2, 3), nn::ReLU()};
+        writer.add_graph(nn::graph(model, zeros({5, 2})));
     });
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads an event file of mezzo with TensorBoard's own reader: scalars, histograms, text, images, hparams. Skipped where no interpreter
-has the package.
+"""Reads an event file of mezzo with TensorBoard's own reader: scalars, histograms, text, images, hparams, a graph. Skipped where no
+interpreter has the package.
 
     tensorboard_test.py path/to/libinterop_bridge.so
 """
@@ -47,6 +47,16 @@ def check_hparams(events):
     assert contents["_hparams_/session_end_info"].session_end_info.status == 1
 
 
+def check_graph(graph):
+    """A Linear layer and a ReLU: every input is a node that is there."""
+    nodes = {node.name: node for node in graph.node}
+    assert sorted(node.op for node in graph.node) == ["Input", "Parameter", "Parameter", "linear", "relu"], list(nodes)
+    assert all(source in nodes for node in graph.node for source in node.input)
+    relu, linear = (next(node for node in graph.node if node.op == op) for op in ("relu", "linear"))
+    assert list(relu.input) == [linear.name] and "0/weight" in linear.input, (relu, linear)
+    assert [d.size for d in relu.attr["_output_shapes"].list.shape[0].dim] == [5, 3]
+
+
 def values(events, tag):
     """Of a scalar, whichever way this TensorBoard keeps it."""
     if tag in events.Tags()["scalars"]:
@@ -82,11 +92,12 @@ def main():
         assert (picture.width, picture.height) == (2, 1)
         assert pixels(picture.encoded_image_string) == (2, 1, bytes([0, 128, 255, 64, 255, 0]))
         assert pixels(events.Images("grey")[0].encoded_image_string) == (2, 2, bytes([7] * 4))
+        check_graph(events.Graph())
         hparams = EventAccumulator(str(run))
         hparams.Reload()
         check_hparams(hparams)
         assert values(hparams, "accuracy")[0][::2] == (0, 0.75)
-    print("tensorboard: scalars, histograms, text, images and hparams are read")
+    print("tensorboard: scalars, histograms, text, images, hparams and a graph are read")
 
 
 main()
