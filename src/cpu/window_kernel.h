@@ -1,8 +1,8 @@
 // The kernels for windows, one source for all instruction sets; the including file uses `window_table`. It
-// defines what gemm_pack.h and gemm_tile.h ask for.
+// defines what gemm_pack.h and gemm_tile.h ask for. With MEZZO_DEPTH 2 the windows are pairs of bfloat16 channels,
+// and there is their product only.
 #pragma once
 
-#define MEZZO_DEPTH 1
 #include "cpu/gemm_tile.h"
 #include "cpu/window_tables.h"
 
@@ -31,9 +31,9 @@ void window_tile(const WindowTile& w, const float* const* lines, const float* b,
                 for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
 #pragma GCC unroll 16
                 for (int r = 0; r < R; ++r) {
-                    const Vector x = broadcast<lanes>(a[r][p]);
+                    const Vector x = repeat(a[r] + p);
 #pragma GCC unroll 8
-                    for (int c = 0; c < C; ++c) sum[r][c] += x * y[c];
+                    for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
                 }
             }
         }
@@ -80,6 +80,8 @@ template <int = 0> void multiply_windows(const WindowTile& w) {
     for (std::int64_t j = 0; j < w.columns; j += nr, b += w.panel)
         some_panel(w, smaller(nr / lanes, (w.columns - j + lanes - 1) / lanes), b, w.t + j);
 }
+
+#if MEZZO_DEPTH == 1
 
 template <class T> MEZZO_INLINE void pack_lines_of(const char* const* lines, std::int64_t first,
                                                    std::int64_t width, std::int64_t k, float* dst) {
@@ -220,6 +222,7 @@ template <int = 0> void depthwise_gradient(const DepthwiseGradient& d) {
 
 constexpr WindowKernels window_table = {mr,
                                         nr,
+                                        depth,
                                         lanes,
                                         pack<nr>,
                                         multiply_windows<>,
@@ -229,6 +232,13 @@ constexpr WindowKernels window_table = {mr,
                                         tile_in_place<>,
                                         depthwise<>,
                                         depthwise_gradient<>};
+
+#else
+
+constexpr WindowKernels window_table = {mr,      nr,      depth,   lanes,   pack<nr>, multiply_windows<>,
+                                        nullptr, nullptr, nullptr, nullptr, nullptr,  nullptr};
+
+#endif
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -160,11 +160,18 @@ bool has_matrix_units(const Gemm& g) {
            tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
 }
 
-bool multiplies_in_place(const WindowProduct& p) {
-    if (p.result.type == float64) return false;
+// Kernels that multiply the windows where they lie, or null where gemm() is better: on tiles, and for pairs of
+// channels whose number is odd.
+const WindowKernels* in_place_kernels(const WindowProduct& p) {
+    if (p.result.type == float64) return nullptr;
     Gemm g{.m = p.windows.count(), .n = p.columns(), .k = p.windows.steps(), .trans_b = !p.transposed};
     g.a_type = p.windows.type, g.b_type = p.weight.type;
-    return g.k > 0 && worth_packing(g) && !has_matrix_units(g);
+    if (g.k == 0 || !worth_packing(g)) return nullptr;
+    if (!has_matrix_units(g)) return &window_kernels();
+    if (chosen_gemm_kernels(g).tiles || windows_avx512_bf16.mr == 0) return nullptr;
+    if (p.windows.channels % 2 == 0) return &windows_avx512_bf16;
+    // Of few channels, such as an image's three, copying the windows takes longer than half the additions save.
+    return p.windows.channels < 8 ? &window_kernels() : nullptr;
 }
 
 // Into how many parts the windows of a gradient go, whose sums are then added in order, so that threads have
@@ -208,7 +215,8 @@ bool adds_by_vectors(const WindowGradient& p) {
 void multiply_windows(const WindowProduct& p) {
     if (p.windows.count() == 0) return;
     if (is_depthwise(p)) return multiply_depthwise(p);
-    if (multiplies_in_place(p)) return multiply_windows_in_place(p);
+    if (const WindowKernels* const kernels = in_place_kernels(p))
+        return multiply_windows_in_place(p, *kernels);
     for (std::int64_t group = 0; group < p.groups; ++group) multiply_group(p, group);
 }
 

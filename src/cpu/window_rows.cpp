@@ -1,6 +1,7 @@
 // Products of windows with vectors. The weight is packed once for all threads; each thread takes blocks of
-// pixels, notes where their windows lie and multiplies them in place. Windows of 16-bit numbers are read from
-// a float32 copy of the part of the image that the block sees.
+// pixels, notes where their windows lie and multiplies them in place. Kernels of depth 1 read windows of 16-bit
+// numbers from a float32 copy of the part of the image that the block sees. Steps, channels and floats of a packed
+// weight are counted in slots of 32 bits, each of which holds `depth` channels.
 #include "cpu/window_rows.h"
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include "cpu/gemm_blocks.h"
 #include "cpu/isa_tables.h"
 #include "cpu/parallel.h"
-#include "cpu/window_tables.h"
 
 namespace mezzo::cpu {
 
@@ -42,10 +42,12 @@ std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1)
 
 class Product {
 public:
-    explicit Product(const WindowProduct& product)
-        : p(product),
+    Product(const WindowProduct& product, const WindowKernels& of)
+        : kernels(of),
+          p(product),
           x(product.windows),
-          channels(x.channels),
+          channels(x.channels / kernels.depth),
+          steps(x.steps() / kernels.depth),
           taps(std::int64_t(x.taps.size())),
           columns(product.columns()),
           panels((columns + kernels.nr - 1) / kernels.nr) {}
@@ -56,7 +58,7 @@ public:
             convert(p.bias, p.bias_type, to, float32, p.weight.outputs);
             bias = to;
         }
-        const std::int64_t panel = x.steps() * kernels.nr;
+        const std::int64_t panel = steps * kernels.nr;
         const auto strip = [&](std::int64_t floats) {
             return std::clamp<std::int64_t>(floats / panel, 1, panels);
         };
@@ -76,11 +78,11 @@ private:
     // Each thread packs a part of the weight that stays in its L2 cache, for all pixels.
     void each_its_columns(std::int64_t group, std::int64_t own, std::int64_t strips) {
         parallel_for(strips, work() < parallel_work ? strips : 1, [&](std::int64_t begin, std::int64_t end) {
-            float* const b = scratch().own_weight.get<float>(own * x.steps() * kernels.nr);
+            float* const b = scratch().own_weight.get<float>(own * steps * kernels.nr);
             for (std::int64_t u = begin; u < end; ++u) {
                 const std::int64_t first = u * own, last = std::min(panels, first + own);
                 for (std::int64_t j = first; j < last; ++j)
-                    pack_panel(group, j, b + (j - first) * x.steps() * kernels.nr);
+                    pack_panel(group, j, b + (j - first) * steps * kernels.nr);
                 for (std::int64_t i = 0, block = block_rows(1); i < x.count(); i += block)
                     compute_block(group, first, last, b, i, std::min(block, x.count() - i));
             }
@@ -89,11 +91,11 @@ private:
 
     // Panels [first, last) of the weight are packed for all threads, which take blocks of pixels.
     void each_its_rows(std::int64_t group, std::int64_t first, std::int64_t last) {
-        float* const b = scratch().weight.get<float>((last - first) * x.steps() * kernels.nr);
+        float* const b = scratch().weight.get<float>((last - first) * steps * kernels.nr);
         parallel_for(last - first, work() < parallel_work ? last - first : 1,
                      [&](std::int64_t begin, std::int64_t end) {
                          for (std::int64_t u = begin; u < end; ++u)
-                             pack_panel(group, first + u, b + u * x.steps() * kernels.nr);
+                             pack_panel(group, first + u, b + u * steps * kernels.nr);
                      });
         const std::int64_t block = block_rows(num_threads()), blocks = (x.count() + block - 1) / block;
         parallel_for(blocks, grain(blocks, work()), [&](std::int64_t begin, std::int64_t end) {
@@ -123,8 +125,8 @@ private:
         if (!p.transposed)
             return kernels.pack(operand((group * columns + j) * w.row(), true), width, x.steps(), to);
         for (const Tap& tap : x.taps) {
-            kernels.pack(operand(group * channels * w.row() + tap.index * w.inputs + j, false), width,
-                         channels, to);
+            kernels.pack(operand(group * x.channels * w.row() + tap.index * w.inputs + j, false), width,
+                         x.channels, to);
             to += channels * kernels.nr;
         }
     }
@@ -145,7 +147,7 @@ private:
             tile.lines = reinterpret_cast<const float* const*>(lines), tile.ld_lines = ld_lines(rows);
             tile.rows = rows, tile.columns = std::min<std::int64_t>(kernels.nr, width - q);
             tile.t = direct ? y + q : sums, tile.ldt = direct ? p.result.pixel : kernels.nr;
-            multiply(tile, b + q * x.steps());
+            multiply(tile, b + q * steps);
             if (!direct) finish(at + q, begin, rows, tile.columns, sums);
         }
     }
@@ -173,13 +175,13 @@ private:
 
     void find_lines(std::int64_t group, std::int64_t begin, std::int64_t rows, const char** lines) const {
         Windows seen = x;
-        if (x.type != float32) {
+        if (kernels.depth == 1 && x.type != float32) {
             const auto [first, end] = x.source_pixels(begin, rows);
             float* const image = scratch().image.get<float>((end - first) * x.pixel);
             convert(x.data + first * x.pixel * 2, x.type, image, float32, (end - first) * x.pixel);
             seen.data = reinterpret_cast<const char*>(image), seen.type = float32, seen.origin = first;
         }
-        seen.data += group * channels * 4;
+        seen.data += group * x.channels * std::int64_t(size_of(seen.type));
         float* const zeros = scratch().zeros.get<float>(channels);
         std::fill_n(zeros, channels, 0.0f);
         const char* const none = reinterpret_cast<const char*>(zeros);
@@ -213,16 +215,18 @@ private:
         }
     }
 
-    const WindowKernels& kernels = window_kernels();
+    const WindowKernels& kernels;
     void (*const epilogue)(const Epilogue&) = gemm_kernels(std::min(active_isa(), Isa::avx512)).epilogue;
     const WindowProduct& p;
     const Windows& x;
-    const std::int64_t channels, taps, columns, panels;
+    const std::int64_t channels, steps, taps, columns, panels;
     const float* bias = nullptr;
 };
 
 }  // namespace
 
-void multiply_windows_in_place(const WindowProduct& p) { Product(p).run(); }
+void multiply_windows_in_place(const WindowProduct& p, const WindowKernels& kernels) {
+    Product(p, kernels).run();
+}
 
 }  // namespace mezzo::cpu

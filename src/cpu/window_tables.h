@@ -1,4 +1,4 @@
-// Kernels for windows (windows.h) that lie in the image as float32: the tables that the unit of each
+// Kernels for windows (windows.h) that lie in the image as float32, or as pairs of bfloat16 channels: the tables that the unit of each
 // instruction set offers, with plain function pointers for the reason that isa_tables.h gives.
 #pragma once
 
@@ -6,14 +6,14 @@
 
 namespace mezzo::cpu {
 
-// Steps [first, first + steps) of each of some taps of some windows, times panels of the weight. The channels
-// of tap t of window i lie at lines[t * ld_lines + i]. Behind the last of a tap there are 2 * mr more
+// Slots [first, first + steps) of each of some taps of some windows, times panels of the weight. A slot is 32 bits: one
+// channel as float32, or two as bfloat16. The channels of tap t of window i lie at lines[t * ld_lines + i]. Behind the last of a tap there are 2 * mr more
 // pointers, which need not be valid: what they point to is prefetched.
 struct WindowTile {
     const float* const* lines;
     std::int64_t ld_lines;
     std::int64_t taps, first, steps;
-    const float* b;      // panels of nr columns, from the first of these steps on
+    const float* b;      // panels of nr columns, from the first of these slots on
     std::int64_t panel;  // floats from one panel to the next
     std::int64_t rows, columns;
     float* t;  // [rows, columns]; columns are written up to a multiple of the vector width
@@ -47,13 +47,15 @@ struct DepthwiseGradient {
 };
 
 struct WindowKernels {
-    int mr, nr, lanes;
+    int mr, nr;
+    int depth;  // channels in a slot: 1 (float32) or 2 (bfloat16)
+    int lanes;
 
     // One panel of a weight, as GemmKernels::pack_b's.
     void (*pack)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*multiply)(const WindowTile& tile);
 
-    // As GemmKernels has them, with panels of mr rows and nr columns. What is packed is contiguous along its
+    // From here on null where depth is 2. As GemmKernels has them, with panels of mr rows and nr columns. What is packed is contiguous along its
     // lines.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
@@ -73,9 +75,9 @@ struct WindowKernels {
 };
 
 // All zero if the compiler lacks the instruction set.
-extern const WindowKernels windows_portable, windows_avx2, windows_avx512;
+extern const WindowKernels windows_portable, windows_avx2, windows_avx512, windows_avx512_bf16;
 
-// Those of the instruction set in use.
+// Those of the instruction set in use, of depth 1.
 const WindowKernels& window_kernels();
 
 }  // namespace mezzo::cpu

@@ -1,5 +1,5 @@
 // Kernels for windows for one instruction set (isa_unit.h). With AVX-512 a panel is as wide as the channels
-// of most networks divide: 64 columns.
+// of most networks divide: 64 columns. With AVX-512 BF16 one instruction multiplies and adds two channels.
 #include "cpu/isa_unit.h"
 
 #if MEZZO_ISA_IS(portable)
@@ -11,6 +11,11 @@
 #else
 #define MEZZO_MR 6
 #define MEZZO_NR 64
+#endif
+#if MEZZO_ISA_IS(avx512_bf16)
+#define MEZZO_DEPTH 2
+#else
+#define MEZZO_DEPTH 1
 #endif
 
 #if MEZZO_ISA_FLAGS
