@@ -8,6 +8,8 @@
 
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // Keys and values of all layers for the tokens that a model has seen so far. The memory of a layer, [batch, heads,
@@ -83,3 +85,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

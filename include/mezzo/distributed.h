@@ -9,6 +9,8 @@
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::distributed {
 
 // mean is the sum times 1 / size.
@@ -23,7 +25,7 @@ struct InitOptions {
     bool deterministic = false;
 };
 
-class GroupImpl;  // src/distributed/group_impl.h
+class [[gnu::visibility("hidden")]] GroupImpl;  // src/distributed/group_impl.h
 
 // The ranks of a program, as one of them sees it. A handle: copies share one group. When the last one is dropped, this rank has left; that
 // waits for no other rank.
@@ -95,3 +97,5 @@ private:
 [[nodiscard]] Group init(const InitOptions& options = {});
 
 }  // namespace mezzo::distributed
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 #include "mezzo/autograd.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::optim {
 
 class Optimizer;
@@ -178,3 +180,5 @@ private:
 };
 
 }  // namespace mezzo::optim
+
+#pragma GCC visibility pop

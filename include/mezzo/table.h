@@ -8,6 +8,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 enum class ColumnKind : std::uint8_t { integer, real, text };
@@ -65,3 +67,5 @@ struct CsvOptions {
 [[nodiscard]] std::vector<std::string> read_lines(const std::string& path);
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

@@ -98,8 +98,8 @@ constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n +
 void write_transposed(const GemmKernels& gemm, const float* sums, std::int64_t dim, std::int64_t rows,
                       float alpha, float* turned, const Heads& y, char* to);
 // Writes alpha times t[rows, columns] to the first `columns` elements of rows of y.
-void write_rows(const GemmKernels& gemm, const float* t, std::int64_t ldt, std::int64_t rows,
-                std::int64_t columns, float alpha, const Heads& y, char* to);
+void write_rows(const float* t, std::int64_t ldt, std::int64_t rows, std::int64_t columns, float alpha,
+                const Heads& y, char* to);
 
 // The float64 kernels, which compute one row of weights at a time.
 void attention_f64(const AttentionProblem& p, Out out);

@@ -99,8 +99,8 @@ const AttentionKernels& active_attention_kernels() {
     return attention_portable;
 }
 
-void write_rows(const GemmKernels& gemm, const float* t, std::int64_t ldt, std::int64_t rows,
-                std::int64_t columns, float alpha, const Heads& y, char* to) {
+void write_rows(const float* t, std::int64_t ldt, std::int64_t rows, std::int64_t columns, float alpha,
+                const Heads& y, char* to) {
     Epilogue e{};
     e.t = t;
     e.ldt = ldt;
@@ -110,7 +110,7 @@ void write_rows(const GemmKernels& gemm, const float* t, std::int64_t ldt, std::
     e.ldc = y.row;
     e.c_type = y.dtype;
     e.alpha = alpha;
-    gemm.epilogue(e);
+    gemm_kernels(std::min(active_isa(), Isa::avx512)).epilogue(e);
 }
 
 void write_transposed(const GemmKernels& gemm, const float* sums, std::int64_t dim, std::int64_t rows,
@@ -118,7 +118,7 @@ void write_transposed(const GemmKernels& gemm, const float* sums, std::int64_t d
     // Packing transposes, into panels of nr columns.
     gemm.pack_b({sums, Dtype::float32, gemm.nr, true}, dim, rows, turned);
     for (std::int64_t d = 0; d < dim; d += gemm.nr)
-        write_rows(gemm, turned + d * rows, gemm.nr, rows, std::min<std::int64_t>(gemm.nr, dim - d), alpha, y,
+        write_rows(turned + d * rows, gemm.nr, rows, std::min<std::int64_t>(gemm.nr, dim - d), alpha, y,
                    to + d * std::int64_t(size_of(y.dtype)));
 }
 

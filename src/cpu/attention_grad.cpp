@@ -301,8 +301,7 @@ void AttentionGradient::run(const Part& part) const {
         if (part.dkv) write_keys(part, k);
     }
     if (part.dq)
-        write_rows(gemm, sums, ldq, count, p.dim, float(p.scale), dq,
-                   dq.at(part.b, part.first_query, part.h));
+        write_rows(sums, ldq, count, p.dim, float(p.scale), dq, dq.at(part.b, part.first_query, part.h));
     if (!part.dkv || part.first_block != 0) return;
     zero_keys(part, 0, visible.begin);
     zero_keys(part, visible.end, p.key);

@@ -4,18 +4,13 @@
 #if MEZZO_ISA_IS(portable)
 #define MEZZO_MR 4
 #define MEZZO_NR 8
-#define MEZZO_MC 64
 #elif MEZZO_ISA_IS(avx2)
 #define MEZZO_MR 6
 #define MEZZO_NR 16
-#define MEZZO_MC 96
 #else
 #define MEZZO_MR 8
 #define MEZZO_NR 32
-#define MEZZO_MC 128
 #endif
-#define MEZZO_KC 256
-#define MEZZO_NC 256
 
 #if MEZZO_ISA_FLAGS
 #include "cpu/attention_kernel.h"

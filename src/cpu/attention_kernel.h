@@ -1,9 +1,11 @@
-// The kernels of attention, one source for all instruction sets. The including file defines what
-// gemm_kernel.h needs and uses `attention_kernels`. Everything has internal linkage; vector.h says why.
+// The kernels of attention, one source for all instruction sets. The including file defines what gemm_pack.h
+// and gemm_tile.h ask for and uses `attention_kernels`. Everything has internal linkage; vector.h says why.
 #pragma once
 
+#define MEZZO_DEPTH 1
 #include "cpu/attention_tables.h"
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm_pack.h"
+#include "cpu/gemm_tile.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -177,8 +179,10 @@ void row_dots(const Operand& x, const Operand& y, std::int64_t rows, std::int64_
     });
 }
 
-constexpr AttentionKernels attention_kernels = {kernels, softmax<>, softmax_grad<>,
-                                                keep<>,  divide<>,  row_dots<>};
+constexpr GemmKernels products = {mr,       nr,       depth,  0,       0,       0,
+                                  pack<mr>, pack<nr>, tile<>, nullptr, nullptr, lanes};
+constexpr AttentionKernels attention_kernels = {products, softmax<>, softmax_grad<>,
+                                                keep<>,   divide<>,  row_dots<>};
 
 }  // namespace
 }  // namespace mezzo::cpu

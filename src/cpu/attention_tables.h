@@ -33,8 +33,8 @@ struct SoftmaxGradBlock {
 };
 
 struct AttentionKernels {
-    // float32 panels, with a register tile that divides the usual dims and lengths. Its cache blocks are not
-    // used: attention chooses its own.
+    // float32 panels, with a register tile that divides the usual dims and lengths. Packing and that product
+    // only: attention chooses its own cache blocks, and gemm_kernels() has the epilogue.
     GemmKernels gemm;
     void (*softmax)(const SoftmaxBlock& b);
     void (*softmax_grad)(const SoftmaxGradBlock& b);
