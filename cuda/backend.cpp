@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "cuda/cupti.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/nccl.h"
@@ -140,6 +141,7 @@ const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
 extern const StepKernels cuda_step_kernels;  // cuda/step.cu
 extern const ProofList cuda_proofs;          // cuda/proof/proofs.cpp
 extern const BackendParts cuda_parts;
-constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels, &cuda_proofs};
+constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels, &cuda_proofs,
+                                        &cuda::cupti::library};
 
 }  // namespace mezzo

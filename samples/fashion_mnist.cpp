@@ -180,20 +180,19 @@ int parse_and_run(int argc, char** argv) {
     CLI::App app{"Trains a classifier on Fashion-MNIST."};
     app.option_defaults()->always_capture_default();
     app.add_option("--data", s.data, "folder of the four IDX files, plain or gzip");
-    app.add_option("--precision", s.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    program::add_precision(app, s.precision);
     app.add_option("--epochs", s.epochs, "passes over the 60,000 training images")
         ->transform(program::positive());
     app.add_option("--batch", s.batch, "images per step")->transform(program::positive());
     app.add_option("--hidden", s.hidden, "width of the first hidden layer; the second has half of it")
         ->transform(program::in_range<std::int64_t>(2, std::int64_t{1} << 20));
     app.add_option("--lr", s.lr, "learning rate at the start")->transform(program::learning_rate());
-    app.add_option("--seed", s.seed, "of weights and order")->transform(program::any_seed());
-    app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
+    program::add_seed(app, s.seed, "of weights and order");
+    program::add_device(app, device);
     app.add_option("--prefetch", s.prefetch,
                    "batches copied to a GPU ahead of their use; default: 2 where it has proven such copies")
         ->transform(program::in_range(0, 16));
-    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    program::add_threads(app, threads);
     app.add_flag("--progress", progress, "show a progress line even when standard error is no terminal");
     app.add_option("--trace", s.trace, "write weights, first batches and losses into this folder")
         ->check(CLI::ExistingDirectory);

@@ -63,6 +63,7 @@ void print_header(const Options& o, const mz::distributed::Group& group, const T
 
 void check_places(const Options& o) {
     if (!o.checkpoint.empty()) training::check_file("--checkpoint", o.checkpoint);
+    if (!o.profile.empty()) training::check_file("--profile", o.profile);
     if (o.out.empty()) return;
     std::filesystem::create_directories(o.out);
     for (const char* const name : {"model.safetensors", "config.json", "tokenizer.json"})

@@ -1,7 +1,7 @@
 // Trains one MLP on random data in three precisions: in float32, under bfloat16 autocast, and under float16
 // autocast with and without a gradient scaler. Prints what each costs. The default size takes seconds on two
-// CPU cores; --preset recipe is the size of PyTorch's AMP recipe. Under mezzo-run each rank takes its part of every
-// batch.
+// CPU cores; --preset recipe is the size of PyTorch's AMP recipe. --precision trains one of them alone. Under mezzo-run
+// each rank takes its part of every batch.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
@@ -13,6 +13,7 @@
 
 #include "program.h"
 #include "training/ranks.h"
+#include "training/step_profile.h"
 
 namespace mz = mezzo;
 
@@ -23,9 +24,11 @@ struct Settings {
     double lr = 1e-3;
     std::uint64_t seed = 1;
     mz::Device device;
+    std::string precision = "all", profile;
 };
 
 struct Mode {
+    const char* precision;  // as --precision calls it; fp16 alone has a scaler
     const char* name;
     mz::Dtype dtype;  // of products; float32: no autocast
     bool scaler = false;
@@ -57,13 +60,15 @@ void check_dtypes(const Mode& mode, const mz::Tensor& output, const mz::Tensor& 
 
 // Trains a new model, the same for every mode, on the given batches.
 Result train(const Settings& s, const mz::distributed::Group& group, const Mode& mode,
-             const std::vector<mz::data::Batch>& data, std::int64_t epochs) {
+             const std::vector<mz::data::Batch>& data, std::int64_t epochs, const std::string& profile = {}) {
     mz::manual_seed(s.seed);
     mz::nn::Sequential net = make_model(s);
     net.to(s.device);
     mz::distributed::DataParallel parallel(net, group);
     mz::optim::SGD optimizer(net.parameters(), {.lr = s.lr});
     mz::amp::GradScaler scaler({.enabled = mode.scaler});
+    const auto steps = epochs * std::int64_t(data.size());
+    training::StepProfile profiled(profile, group, net, s.device, steps);
 
     mz::empty_cache(s.device);
     mz::reset_peak(s.device);
@@ -84,6 +89,7 @@ Result train(const Settings& s, const mz::distributed::Group& group, const Mode&
             scaler.step(optimizer);
             scaler.update();
             optimizer.zero_grad();
+            profiled.step_done();
         }
     }
     mz::synchronize(s.device);
@@ -91,7 +97,7 @@ Result train(const Settings& s, const mz::distributed::Group& group, const Mode&
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     result.peak_bytes = mz::memory_stats(s.device).max_allocated;
     result.loss = group.mean(loss.detach()).item<double>();
-    result.steps = epochs * static_cast<std::int64_t>(data.size());
+    result.steps = steps;
     result.skipped = optimizer.skipped_steps();
     return result;
 }
@@ -119,10 +125,11 @@ void run(const Settings& s, const mz::distributed::Group& group) {
     if (group.size() > 1) fmt::print("{} ranks share each batch\n", group.size());
     fmt::print("{}\n\n", mz::hardware_name(s.device));
 
-    const Mode modes[] = {{"float32", mz::float32},
-                          {"bfloat16 autocast", mz::bfloat16},
-                          {"float16 autocast", mz::float16},
-                          {"float16 autocast + scaler", mz::float16, true}};
+    std::vector<Mode> modes{{"fp32", "float32", mz::float32},
+                            {"bf16", "bfloat16 autocast", mz::bfloat16},
+                            {"", "float16 autocast", mz::float16},
+                            {"fp16", "float16 autocast + scaler", mz::float16, true}};
+    if (s.precision != "all") std::erase_if(modes, [&](const Mode& m) { return s.precision != m.precision; });
 
     const auto data = make_data(s, group);
     // One step of each kind before any is timed: threads start, GEMM libraries load.
@@ -132,7 +139,7 @@ void run(const Settings& s, const mz::distributed::Group& group) {
                "peak MB", "final loss", "skipped", "ratio");
     double baseline = 0;
     for (const Mode& mode : modes) {
-        const Result r = train(s, group, mode, data, s.epochs);
+        const Result r = train(s, group, mode, data, s.epochs, s.profile);
         if (baseline == 0) baseline = r.seconds;
         fmt::print("{:<27} {:>9.3f} {:>10.3f} {:>10.1f} {:>11.6f} {:>8} {:>7.2f}\n", mode.name, r.seconds,
                    1e3 * r.seconds / double(r.steps), double(r.peak_bytes) / 1e6, r.loss, r.skipped,
@@ -157,9 +164,17 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--batches", s.batches, "batches per epoch")->transform(program::positive());
     app.add_option("--epochs", s.epochs, "passes over the batches")->transform(program::positive());
     app.add_option("--lr", s.lr, "learning rate")->transform(program::learning_rate());
-    app.add_option("--seed", s.seed, "of weights and data")->transform(program::any_seed());
-    app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
-    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    app.add_option("--precision", s.precision,
+                   "all in turn; fp32; bf16: autocast; fp16: autocast and gradient scaler")
+        ->check(CLI::IsMember({"all", "fp32", "bf16", "fp16"}));
+    program::add_seed(app, s.seed, "of weights and data");
+    training::add_profile_option(app, s.profile);
+    app.callback([&s] {
+        if (!s.profile.empty() && s.precision == "all")
+            throw CLI::ValidationError("--profile", "one precision is profiled; pass --precision, too");
+    });
+    program::add_device(app, device);
+    program::add_threads(app, threads);
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     if (preset == "recipe") {  // options given explicitly win
         if (app.count("--batch") == 0) s.batch = 512;

@@ -1,4 +1,5 @@
-// What all programs of this repository share: option ranges, reading of text files, and the end of main().
+// What all programs of this repository share: common options and ranges, reading of text files, and the end of main().
+// docs/programs.md says what users may rely on.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,6 +22,8 @@
 #include <system_error>
 #include <type_traits>
 #include <vector>
+
+#include "config_file.h"
 
 namespace program {
 
@@ -59,6 +62,23 @@ inline CLI::Validator any_seed() {
 }
 inline CLI::Validator thread_count() { return in_range(1, 1024); }
 inline CLI::Validator learning_rate() { return in_range(0.0, 1e3); }
+
+// Options that mean the same wherever they are.
+inline CLI::Option* add_device(CLI::App& app, std::string& device) {
+    return app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
+}
+inline CLI::Option* add_precision(CLI::App& app, std::string& precision) {
+    return app
+        .add_option("--precision", precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+}
+// `of`: what is drawn from it, such as "of weights and order".
+inline CLI::Option* add_seed(CLI::App& app, std::uint64_t& seed, const char* of) {
+    return app.add_option("--seed", seed, of)->transform(any_seed());
+}
+inline CLI::Option* add_threads(CLI::App& app, int& threads) {
+    return app.add_option("--threads", threads, "CPU threads")->transform(thread_count());
+}
 
 // Writes to standard error; that it cannot be written is no error.
 inline void tell(const std::string& text) { std::fputs(text.c_str(), stderr); }
@@ -100,12 +120,17 @@ inline void require_writable(const char* option, const std::filesystem::path& fo
         fmt::format("{}: {}: cannot be written into: {}", option, folder.string(), std::strerror(reason)));
 }
 
-// Parses the command line: -1 to go on, or the exit code of a program that has printed help or an error.
+// Parses the command line, and the file that --config names: -1 to go on, or the exit code of a program that has
+// printed help or an error.
 inline int parse(CLI::App& app, int argc, char** argv) {
+    const std::shared_ptr<const ConfigFile> file = add_config_file(app);
     try {
         app.parse(argc, argv);
+    } catch (const CLI::Success& help) {
+        return app.exit(help);
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
+        app.exit(CLI::ConfigError(file->text_of(error)));
+        return 2;
     }
     return -1;
 }

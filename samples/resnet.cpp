@@ -21,6 +21,7 @@ void check_places(const Options& o) {
     if (!o.save.empty()) training::check_file("--save", o.save);
     if (!o.checkpoint.empty()) training::check_file("--checkpoint", o.checkpoint);
     if (!o.log.empty()) training::check_file("--log", o.log);
+    if (!o.profile.empty()) training::check_file("--profile", o.profile);
     if (o.resume && std::filesystem::exists(o.checkpoint)) mz::io::SafeTensors header(o.checkpoint);
 }
 

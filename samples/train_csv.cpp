@@ -120,8 +120,7 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--data", s.data, "CSV file with a header; its columns of numbers are the features")
         ->required();
     app.add_option("--target", s.target, "column of the classes")->required();
-    app.add_option("--precision", s.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    program::add_precision(app, s.precision);
     app.add_option("--epochs", s.epochs, "passes over the training samples")->transform(program::positive());
     app.add_option("--batch", s.batch, "samples per step")->transform(program::positive());
     app.add_option("--hidden", s.hidden, "width of the hidden layer")
@@ -131,9 +130,9 @@ int parse_and_run(int argc, char** argv) {
         ->transform(program::in_range(0.001, 0.999));
     app.add_option("--patience", s.patience, "end after so many epochs without a better accuracy; 0: never")
         ->transform(program::not_negative());
-    app.add_option("--seed", s.seed, "of split, weights and order")->transform(program::any_seed());
-    app.add_option("--device", s.device, "cpu, cuda or cuda:N; default: cuda if there is one");
-    app.add_option("--threads", s.threads, "CPU threads")->transform(program::thread_count());
+    program::add_seed(app, s.seed, "of split, weights and order");
+    program::add_device(app, s.device);
+    program::add_threads(app, s.threads);
     app.add_option("--checkpoints", s.checkpoints, "folder for a checkpoint after each epoch");
     app.add_flag("--resume", s.resume, "go on from the newest checkpoint, if there is one")
         ->needs("--checkpoints");

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from sample_profile import profile_problems
 from sample_texts import write_texts
 
 PROGRAM = sys.argv[1]
@@ -38,7 +39,11 @@ def last_f1(output):
 
 def learns(folder, out):
     for precision in ("fp32", "bf16", "fp16"):
-        output = run("--data", folder, *SIZES, "--epochs", 6, "--lr", 5e-3, "--precision", precision, "--save", out / precision).stdout
+        trace = out / "trace.json"
+        output = run("--data", folder, *SIZES, "--epochs", 6, "--lr", 5e-3, "--precision", precision, "--save", out / precision,
+                     "--profile", trace).stdout
+        for problem in profile_problems(output, trace, "bert.encoder.layer.0.attention.output.dense", 8):
+            check(False, f"{precision} --profile: {problem}")
         check(last_f1(output) > 95, f"{precision}: macro-F1 {last_f1(output)} %\n{output}")
         if precision == "fp16":
             check("scale 65536  skipped 0" in output, "fp16: no scale in the progress lines\n" + output)
@@ -167,7 +172,7 @@ def fails_early(folder, out):
             (f"--checkpoint: {out}: is a folder, not a file", *data, "--checkpoint", out),
             (f"--checkpoint: {out / 'pipe'}: is no regular file", *data, "--checkpoint", out / "pipe"),  # as for a device
             ("--checkpoint: " + "x" * 250 + ": cannot be written: File name too long", *data, "--checkpoint", "x" * 250),
-            ("BERT configuration: cannot open", *data, "--config", out / "none"),
+            ("BERT configuration: cannot open", *data, "--model-config", out / "none"),
             (f"{out / 'none'}: cannot be read: No such file or directory", *data, "--predict", out / "none"),
             (f"{out}: cannot be read: Is a directory", *data, "--predict", out),
             ("/proc/self/mem: cannot be read: Input/output error", *data, "--predict", "/proc/self/mem"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every option of every program that takes a number, with numbers outside of its range: each is refused at once, with the option's name
-and the range. And every program says so when its output cannot be written.
+and the range. Every program takes options from a file, and says so when its output cannot be written. docs/programs.md is what they promise.
 
     command_lines_test.py PROGRAM...
 """
@@ -129,10 +129,96 @@ def test_unreadable(programs, folder):
         check(result.returncode == 1 and "standard input: cannot be read: Is a directory" in result.stderr, f"standard input: {result}")
 
 
+# What the help of the training programs has, with these defaults.
+COMMON = {"mlp", "fashion_mnist", "train_csv", "bert_classifier", "gpt", "resnet"}
+PROFILED = {"mlp", "bert_classifier", "gpt", "resnet"}
+
+
+def test_help(programs):
+    """The options that mean the same wherever they are, and defaults."""
+    for program in programs:
+        text = run(program, "--help").stdout
+        names = ["--help", "--config"]
+        if program.name in COMMON:
+            names += ["--device", "--precision", "--seed", "--threads"]
+        if program.name in PROFILED:
+            names += ["--profile"]
+        for name in names:
+            check(re.search(rf"^  (-\w,)?{name}\b", text, re.M), f"{program.name} --help: no {name}")
+        for match in re.finditer(r"^  (-[-\w,]*) (?:U?INT|FLOAT)(?::from \S+ to [^\s=]+)?(\S*)( REQUIRED)?", text, re.M):
+            check(match[2].startswith("=") or match[3] or (program.name, match[1]) in NO_DEFAULT,
+                  f"{program.name} --help: {match[1]} has no default")
+        check("\033" not in text, f"{program.name} --help: colours")
+
+
+# Where the help says in words what happens without the option.
+NO_DEFAULT = {("fashion_mnist", "--prefetch")}
+
+
+def test_config_errors(programs, folder):
+    """Unknown keys, keys that come twice, sections and files that cannot be read: exit code 2, with the file's name and the key."""
+    file, absent = folder / "options.toml", folder / "absent.toml"
+
+    def refused(program, text, *words):
+        file.write_text(text, encoding="utf-8")
+        result = run(program, f"--config={file}", *needed(program, folder))
+        first = result.stderr.split("\n")[0]
+        check(result.returncode == 2 and all(str(word) in first for word in words), f"{program.name}: {text!r}: {result}")
+
+    for program in programs:
+        refused(program, "no-such-option = 1\n", file, "no-such-option: there is no such option")
+        result = run(program, f"--config={absent}", *needed(program, folder))
+        check(result.returncode == 2 and f"{absent}: cannot be read: No such file" in result.stderr, f"{program.name}: {result}")
+        check(run(program, f"--config={absent}", "--help").returncode == 0, f"{program.name} --help with a file that is not there")
+    programs = {program.name: program for program in programs}
+    if "mlp" in programs:
+        refused(programs["mlp"], "batch = 4\nbatch = 8\n", file, "batch")
+        refused(programs["mlp"], "[training]\nbatch = 4\n", file, "training.batch: there is no such option")
+        refused(programs["mlp"], "config = 'other'\n", file, "config: there is no such option")
+        refused(programs["mlp"], "lr = nan\n", file, "--lr:", "from 0 to 1000")
+        refused(programs["mlp"], "precision = 'fp8'\n", file, "--precision:", "fp8")
+        refused(programs["mlp"], "profile = 'trace.json'\n", file, "--profile: one precision")
+        result = run(programs["mlp"], f"--config={folder}")
+        check(result.returncode == 2 and f"{folder}: cannot be read" in result.stderr, f"a folder: {result}")
+        # What is wrong on the command line is not the file's.
+        file.write_text("lr = 0.5\n", encoding="utf-8")
+        result = run(programs["mlp"], f"--config={file}", "--lr=nan")
+        check(result.returncode == 2 and result.stderr.startswith("--lr:"), f"command line: {result}")
+    if "bert_classifier" in programs:
+        refused(programs["bert_classifier"], "pooler = 'perhaps'\n", file, "pooler")
+        refused(programs["bert_classifier"], "resume = true\n", file, "--resume: needs --checkpoint")
+
+
+def test_config_values(programs, folder):
+    """Values come from the file where the command line has none."""
+    programs = {program.name: program for program in programs}
+    file = folder / "options.toml"
+    if "mlp" in programs:
+        file.write_text("# a trial\nbatch = 2\nwidth = 4\nbatches = 1\nepochs = 1\nseed = 7\ndevice = 'cpu'\n", encoding="utf-8")
+        result = run(programs["mlp"], f"--config={file}", "--seed", "9", "--width=6")
+        check(result.returncode == 0 and "Linear(6, 6)" in result.stdout and "batch 2, 1 batches, 1 epochs" in result.stdout
+              and "seed 9" in result.stdout, f"mlp --config: {result}")
+        # A preset's own values do not replace those of the file.
+        file.write_text("preset = 'recipe'\nbatch = 2\nwidth = 4\nbatches = 1\nepochs = 1\n", encoding="utf-8")
+        result = run(programs["mlp"], f"--config={file}")
+        check(result.returncode == 0 and "batch 2, 1 batches" in result.stdout, f"mlp --preset in a file: {result}")
+    if "tokenize" in programs:  # a flag, a positional, and an option of a group
+        vocabulary = folder / "words.txt"
+        vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n", encoding="utf-8")
+        text = folder / "line.txt"
+        text.write_text("hello\n", encoding="utf-8")
+        file.write_text(f"vocab = '{vocabulary}'\nfile = '{text}'\nno-special = true\n", encoding="utf-8")
+        result = run(programs["tokenize"], f"--config={file}")
+        check(result.returncode == 0 and result.stdout == "5\n", f"tokenize --config: {result}")
+
+
 def main():
     programs = [pathlib.Path(p).resolve() for p in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
+        test_help(programs)
+        test_config_errors(programs, folder)
+        test_config_values(programs, folder)
         test_numbers(programs, folder)
         test_full_device(programs, folder)
         test_unreadable(programs, folder)

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+from sample_profile import profile_problems
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "distributed"))
 import gates  # noqa: E402
 
@@ -43,8 +45,12 @@ def test_training(text):
     last = {}
     for architecture in ("gpt", "llama"):
         for precision in ("fp32", "bf16", "fp16"):
+            trace = text.parent / f"{architecture}-{precision}.json"
             result = run("--text", text, "--architecture", architecture, "--precision", precision, "--steps", 80, "--report-every", 40,
-                         "--lr", "1e-2", "--dropout", 0, "--prompt", "the quick ", *SMALL)
+                         "--lr", "1e-2", "--dropout", 0, "--prompt", "the quick ", "--profile", trace, *SMALL)
+            module = "transformer.h.0.mlp.c_fc" if architecture == "gpt" else "model.layers.0.mlp.up_proj"
+            for problem in profile_problems(result.stdout, trace, module, 8):
+                check(False, f"{architecture} {precision} --profile: {problem}")
             rows = reports(result.stdout)
             check(not result.stderr and [row[0] for row in rows] == [40, 80], f"{architecture} {precision}: reports {result.stdout}")
             check(rows and rows[-1][1] < 1.5 and rows[-1][2] < 2, f"{architecture} {precision}: it learns {rows}")

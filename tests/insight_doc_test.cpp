@@ -169,6 +169,40 @@ TEST_CASE("insight document: a profile", "[profiler]") {
     CHECK_THAT(text, Contains("blocks.1.fc2") && Contains("4 steps") && Contains("data"));
 }
 
+TEST_CASE("insight document: device times and NVTX", "[insight]") {
+    const mz::Device device = mz::best_device();
+    Run run;
+    run.net.to(device);
+    run.x = run.x.to(device);
+    run.target = run.target.to(device);
+    const mz::nn::Module& net = run.net;
+    const auto train = [&] { run.loss().backward(); };
+    const mz::test::Folder folder;
+    const std::string trace = folder.file("trace.json");
+    std::string text;
+    double seconds = 0;
+    // begin
+    mz::insight::Profiler profiler({.model = &net, .device_times = true, .device = device});
+    for (int i = 0; i < 3; ++i) {
+        train();
+        profiler.step();
+    }
+    text += profiler.table({.sort_by = mz::insight::ProfileSort::self_device_time});
+    for (const mz::insight::ProfiledDeviceWork& work : profiler.device_work())
+        seconds += 1e-9 * double(work.duration);  // work.name is the kernel's
+    profiler.write_chrome_trace(trace);           // a track for each stream
+    // end
+    CHECK_THAT(text, Contains("3 steps"));
+    CHECK((seconds > 0) == profiler.device_times());
+    if (!mz::insight::nvtx_available()) return;
+    // begin
+    {
+        const mz::insight::EmitNvtx scope({.model = &net});  // until the scope ends
+        train();
+    }
+    // end
+}
+
 TEST_CASE("insight document: logs", "[io]") {
     const mz::test::Folder folder;
     const std::string runs = folder.file("runs"), csv_path = folder.file("log.csv");

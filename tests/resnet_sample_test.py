@@ -18,6 +18,8 @@ import tempfile
 import time
 import zlib
 
+from sample_profile import profile_problems
+
 PROGRAM = sys.argv[1]
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 SMALL = ["--model", "resnet8", "--batch", "20", "--threads", "1", "--device", "cpu", "--warmup", "0"]
@@ -104,7 +106,10 @@ def learns(folder, out):
     firsts = []
     for case in cases:
         log = out / "run.csv"
-        output = run("--data", folder, *SMALL, "--epochs", 2, "--lr", 0.05, "--log-every", 1, "--log", log, *case, "--save", out / "w.safetensors").stdout
+        output = run("--data", folder, *SMALL, "--epochs", 2, "--lr", 0.05, "--log-every", 1, "--log", log, *case, "--save", out / "w.safetensors",
+                     "--profile", out / "trace.json").stdout
+        for problem in profile_problems(output, out / "trace.json", "layer1.0.conv1", 8):
+            check(False, f"{case} --profile: {problem}")
         steps = [row for row in log_rows(log) if row["kind"] == "step"]
         epochs = [row for row in log_rows(log) if row["kind"] == "epoch"]
         losses = [float(row["loss"]) for row in steps]

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+from sample_profile import profile_problems
+
 MLP, FASHION = sys.argv[1:3]
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 failures = []
@@ -46,6 +48,23 @@ def test_mlp():
             for seed in ("3", "3", "4")]
     losses = [[numbers[3] for _, numbers in rows(r.stdout)] for r in same]
     expect(losses[0] == losses[1] != losses[2], "mlp: the seed decides the loss")
+
+
+def test_mlp_profile():
+    """One precision alone, and a profile of it; of a short training the last step."""
+    small = ["--batch", "8", "--width", "16", "--device", "cpu", "--precision", "fp16"]
+    with tempfile.TemporaryDirectory() as name:
+        trace = pathlib.Path(name) / "trace.json"
+        for epochs, last in (("2", 8), ("1", 5)):
+            result = run(MLP, *small, "--batches", "5", "--epochs", epochs, "--profile", str(trace))
+            expect(result.returncode == 0 and [row for row, _ in rows(result.stdout)] == ["float16 autocast + scaler"],
+                   "mlp --precision: one row", result)
+            problems = profile_problems(result.stdout, trace, "4", last)
+            expect(not problems, f"mlp --profile: {problems}", result)
+        one = run(MLP, *small, "--epochs", "1", "--batches", "1", "--profile", str(trace))
+        expect(not profile_problems(one.stdout, trace, "4", 1), "mlp --profile: a training of one step", one)
+        refuse(MLP, [*small, "--profile", name + "/none/trace.json"], 1, "--profile", "none")
+    refuse(MLP, ["--profile", "trace.json"], 2, "--profile", "pass --precision")
 
 
 def test_fashion_mnist():
@@ -113,6 +132,7 @@ def test_bad_data():
 
 def main():
     test_mlp()
+    test_mlp_profile()
     test_bad_arguments()
     if not DATA.is_dir():
         print(f"{DATA} is not there: Fashion-MNIST cases skipped")

@@ -49,6 +49,7 @@
 #include "mezzo/nn.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/numpy.h"
+#include "mezzo/nvtx.h"
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
 #include "mezzo/pointwise_ops.h"

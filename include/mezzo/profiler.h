@@ -21,7 +21,10 @@ struct ProfilerOptions {
     // Wait for the device before and after each op, so that on devices that work beside the host the times are those of the
     // work. Steps take longer for it.
     bool synchronize = false;
-    Device device = {};  // for the two above
+    // Note when kernels, copies and fills ran on the devices of the type of `device`, and which op has handed them over. This
+    // needs CUPTI, which comes with the CUDA Toolkit. Without it the profiler has the host's times alone, and its tables say why.
+    bool device_times = false;
+    Device device = {};  // for the three above
     // The steps, as step() counts them, that are noted: `active` of them after the first skip_first; 0: all.
     std::int64_t skip_first = 0, active = 0;
     std::int64_t max_events = std::int64_t(1) << 20;  // later ones are only counted
@@ -46,10 +49,21 @@ struct ProfileEvent {
     std::string module = {};  // the path of the module, such as "encoder.layers.3"; "" outside of all
     std::int64_t step = 0;
     std::int64_t begin = 0, duration = 0;
-    int parent = -1;   // the event inside of which it is, by its place in the list; -1: none
+    int parent = -1;  // the event inside of which it is, by its place in the list; -1: none
+    std::int64_t self_device_time =
+        0;             // with device_times: of what it handed over, without the events inside of it
     double bytes = 0;  // of the op's inputs and results; 0 of other events
     double flops = 0;  // of products, convolutions and attention, 2 per multiplication and addition
     std::vector<ProfiledTensor> inputs = {}, results = {};  // with record_shapes, of ops
+};
+
+// A kernel, copy or fill that a device ran, with device_times.
+struct ProfiledDeviceWork {
+    std::string name = {};       // of the kernel, "copy to the device", "copy to the host", "copy" or "fill"
+    int device = 0, stream = 0;  // streams have CUPTI's numbers
+    std::int64_t begin = 0, duration = 0;  // nanoseconds, as of events
+    int event =
+        -1;  // that handed it over, by its place in events(); -1: none that is noted, or another thread
 };
 
 struct ProfiledStep {
@@ -63,10 +77,22 @@ struct ProfileRow {
     double self_time = 0;   // seconds, without those of events inside of it
     double total_time = 0;  // seconds; of a module: with the modules inside of it
     double bytes = 0, flops = 0;
+    // Seconds that the devices needed for what the events handed over, with device_times. What ran at the same time
+    // counts twice.
+    double self_device_time = 0, device_time = 0;
 };
 
 enum class ProfileGroup : std::uint8_t { op, module };
-enum class ProfileSort : std::uint8_t { self_time, total_time, calls, bytes, flops, name };
+enum class ProfileSort : std::uint8_t {
+    self_time,
+    total_time,
+    calls,
+    bytes,
+    flops,
+    name,
+    self_device_time,
+    device_time,
+};
 struct ProfileTableOptions {
     ProfileGroup group_by = ProfileGroup::op;
     ProfileSort sort_by = ProfileSort::self_time;
@@ -92,12 +118,12 @@ struct [[gnu::visibility("hidden")]] ProfilerImpl;  // src/insight/profile.h
 
 // While alive, notes what this thread does: each op, each gradient and each RecordFunction, when it began, how long it took, its
 // module, bytes and FLOPs. On the CPU the times are those of the work. On other devices they are those of the host, which
-// only hands work over, unless options.synchronize is set. Replays of a captured step run no ops: of them there is only what is
-// around. It must end in the thread that made it, before the model.
+// only hands work over, unless options.synchronize is set; options.device_times adds those of the devices. Replays of a
+// captured step run no ops: of them there is only what is around. It must end in the thread that made it, before the model.
 class [[nodiscard]] Profiler {
 public:
     // Error(value) for negative numbers in the options or max_events of 0; Error(state) where another profiler of this thread
-    // notes memory.
+    // notes memory, or another one of the process device times.
     [[nodiscard]] explicit Profiler(const ProfilerOptions& options = {});
     ~Profiler();
     Profiler(const Profiler&) = delete;
@@ -109,6 +135,12 @@ public:
     // What has been noted, in the order in which it began. What still runs ends now.
     [[nodiscard]] std::vector<ProfileEvent> events() const;
     [[nodiscard]] std::vector<ProfiledStep> steps() const;  // that were noted
+
+    // Whether the devices' work is noted. All functions that read it wait for the devices while noted steps run.
+    [[nodiscard]] bool device_times() const;
+    // Why not, though options.device_times asks for it; else "".
+    [[nodiscard]] std::string device_times_absence() const;
+    [[nodiscard]] std::vector<ProfiledDeviceWork> device_work() const;  // in the order in which it began
     [[nodiscard]] std::int64_t dropped() const;  // events beyond max_events, or for which there was no memory
     [[nodiscard]] std::vector<ProfileRow> rows(ProfileGroup group_by = ProfileGroup::op) const;
     // The same as a text of at most 120 columns, with totals. Error(value) if options.rows is not positive.

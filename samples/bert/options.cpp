@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "program.h"
+#include "training/step_profile.h"
 
 namespace mz = mezzo;
 
@@ -19,7 +20,7 @@ void add_model_options(CLI::App& app, Options& o) {
                    "start from these weights: a safetensors file with Hugging Face names, or a folder with "
                    "model.safetensors, config.json and vocab.txt");
     app.add_option("--vocab", o.vocab, "vocab.txt; default: that of --weights, else learned from the texts");
-    app.add_option("--config", o.config,
+    app.add_option("--model-config", o.model_config,
                    "config.json; default: that of --weights, else the four sizes below");
     app.add_option("--layers", o.layers, "encoder layers")->transform(positive());
     app.add_option("--hidden", o.hidden, "width")->transform(positive());
@@ -35,8 +36,7 @@ void add_model_options(CLI::App& app, Options& o) {
 }
 
 void add_training_options(CLI::App& app, Options& o) {
-    app.add_option("--precision", o.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    program::add_precision(app, o.precision);
     app.add_option("--epochs", o.epochs, "of fine-tuning; 0: none")->transform(not_negative());
     app.add_option("--max-steps", o.max_steps, "stop fine-tuning after this many steps; 0: do not")
         ->transform(not_negative());
@@ -61,7 +61,7 @@ void add_training_options(CLI::App& app, Options& o) {
     app.add_flag("--pad-to-max", o.pad_to_max,
                  "pad every batch to --max-length rather than to its longest text");
     app.add_flag("--bucket,!--no-bucket", o.bucket, "put texts of similar length into one batch");
-    app.add_option("--seed", o.seed, "of weights, order, masks and dropout")->transform(program::any_seed());
+    program::add_seed(app, o.seed, "of weights, order, masks and dropout");
 }
 
 void add_file_options(CLI::App& app, Options& o) {
@@ -81,6 +81,7 @@ void add_file_options(CLI::App& app, Options& o) {
            "--trace", o.trace,
            "write settings, weights, batches and losses into this folder, for tools/torch_finetune.py")
         ->check(CLI::ExistingDirectory);
+    training::add_profile_option(app, o.profile);
     app.add_option("--log-every", o.log_every, "steps between progress reports")->transform(positive());
     app.add_flag("--progress", o.progress,
                  "rewrite one progress line even when standard error is no terminal");
@@ -96,8 +97,8 @@ int parse_options(int argc, char** argv, Options& o) {
     add_file_options(app, o);
     add_model_options(app, o);
     add_training_options(app, o);
-    app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
-    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    program::add_device(app, device);
+    program::add_threads(app, threads);
     app.add_flag("--shard", o.shard,
                  "under mezzo-run, each rank keeps a part of the optimizer's state only; same results, also "
                  "of --resume with or without it");

@@ -11,7 +11,7 @@ namespace bert {
 struct Options {
     std::string data;     // folder of TweetEval files; empty: package descriptions
     std::string weights;  // safetensors file, or a folder with config.json and vocab.txt beside it
-    std::string vocab, config;
+    std::string vocab, model_config;
     std::string precision = "fp32";
     mezzo::Device device;
     bool device_given = false;  // else it is that of the rank
@@ -32,7 +32,7 @@ struct Options {
     std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
     bool resume = false;
     bool shard = false;  // the optimizer's state, among the ranks
-    std::string save, predict, trace;
+    std::string save, predict, trace, profile;
     std::int64_t log_every = 50;
     bool progress = false;
 

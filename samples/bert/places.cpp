@@ -30,7 +30,8 @@ void check_places(const Options& options) {
     if (!options.save.empty()) check_save(options.save);
     if (!options.checkpoint.empty()) training::check_file("--checkpoint", options.checkpoint);
     if (options.resume && fs::exists(options.checkpoint)) mezzo::io::SafeTensors header(options.checkpoint);
-    if (!options.config.empty()) static_cast<void>(mezzo::io::load_bert_config(options.config));
+    if (!options.model_config.empty()) static_cast<void>(mezzo::io::load_bert_config(options.model_config));
+    if (!options.profile.empty()) training::check_file("--profile", options.profile);
     if (!options.trace.empty()) program::require_writable("--trace", options.trace);
 }
 

@@ -51,7 +51,8 @@ mz::data::WordPiece make_tokenizer(const Options& options, const Corpora& corpor
 }
 
 mz::nn::BertConfig make_config(const Options& options, std::int64_t vocab_size) {
-    const std::string path = options.config.empty() ? beside_weights(options, "config.json") : options.config;
+    const std::string path =
+        options.model_config.empty() ? beside_weights(options, "config.json") : options.model_config;
     mz::nn::BertConfig config;
     if (!path.empty()) {
         config = mz::io::load_bert_config(path);
@@ -60,7 +61,7 @@ mz::nn::BertConfig make_config(const Options& options, std::int64_t vocab_size) 
                 fmt::format("{}: vocab_size {} is less than the {} tokens of the vocabulary", path,
                             config.vocab_size, vocab_size));
     } else if (!options.weights.empty()) {
-        throw std::runtime_error(options.weights + ": no config.json beside it; pass --config FILE");
+        throw std::runtime_error(options.weights + ": no config.json beside it; pass --model-config FILE");
     } else {
         config.vocab_size = vocab_size;
         config.hidden_size = options.hidden;

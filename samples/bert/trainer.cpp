@@ -8,6 +8,7 @@
 
 #include "program.h"
 #include "training/ranks.h"
+#include "training/step_profile.h"
 
 namespace mz = mezzo;
 
@@ -63,6 +64,9 @@ public:
                        .group = &group_}) {
         if (options.shard) mz::distributed::shard(optimizer_, parallel_);
         if (options.resume && mz::distributed::checkpoint_exists(group, options.checkpoint)) resume();
+        // Where there are two stages the second is profiled.
+        if (stage.number == 1 || options.epochs == 0)
+            profile_.emplace(options.profile, group, *stage.model, options.device, total_steps_ - at_.step);
     }
 
     bool run() {
@@ -138,6 +142,7 @@ private:
         pending_ = pending_.defined() ? pending_ + step_loss : step_loss;
         ++pending_steps_;
         if (stage_.step_done) stage_.step_done(at_.step, step_loss.item<double>());
+        if (profile_) profile_->step_done();
         if (at_.step % options_.log_every == 0) report();
     }
 
@@ -185,6 +190,7 @@ private:
     mz::Tensors parameters_;
     Position at_;
     mz::training::Checkpoint checkpoint_;
+    std::optional<training::StepProfile> profile_;
     mz::Tensor pending_;  // sum of the losses of steps not yet reported
     std::int64_t pending_steps_ = 0, epoch_batches_ = 0;
     double epoch_loss_ = 0;

@@ -1,6 +1,7 @@
 #include "gpt/options.h"
 
 #include "program.h"
+#include "training/step_profile.h"
 
 namespace mz = mezzo;
 
@@ -35,8 +36,7 @@ void add_training_options(CLI::App& app, Options& o) {
                        "tokens of a byte-level BPE vocabulary that is learnt from the text; default: bytes")
             ->transform(in_range<std::int64_t>(257, 1 << 20));
     app.add_option("--tokenizer", o.tokenizer, "a tokenizer.json, instead of bytes")->excludes(bpe);
-    app.add_option("--precision", o.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    program::add_precision(app, o.precision);
     app.add_option("--steps", o.steps, "0: none")->transform(not_negative());
     app.add_option("--batch", o.batch, "pieces of text per step, over all ranks")->transform(positive());
     app.add_option("--lr", o.lr, "peak learning rate (AdamW, cosine schedule)")
@@ -49,7 +49,8 @@ void add_training_options(CLI::App& app, Options& o) {
     app.add_flag("--resume", o.resume,
                  "go on from --checkpoint if the file is there; what shapes the training must be as it was");
     app.add_option("--out", o.out, "folder for config.json and model.safetensors");
-    app.add_option("--seed", o.seed, "of weights, order and generation")->transform(program::any_seed());
+    training::add_profile_option(app, o.profile);
+    program::add_seed(app, o.seed, "of weights, order and generation");
 }
 
 void add_generation_options(CLI::App& app, Options& o) {
@@ -88,8 +89,8 @@ int parse_options(int argc, char** argv, Options& o) {
     add_training_options(app, o);
     add_model_options(app, o);
     add_generation_options(app, o);
-    app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
-    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    program::add_device(app, device);
+    program::add_threads(app, threads);
     app.callback([&o] { check_options(o); });
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     if (!device.empty()) o.device = mz::parse_device(device.c_str());

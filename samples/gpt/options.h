@@ -19,7 +19,7 @@ struct Options {
     double dropout = 0.1;
     std::int64_t steps = 500, batch = 16, report_every = 50, checkpoint_every = 100;
     double lr = 1e-3, weight_decay = 0.1;
-    std::string checkpoint, out;
+    std::string checkpoint, out, profile;
     bool resume = false, device_given = false;
     std::string prompt = "This License ";
     mezzo::nn::GenerateOptions generate = {.max_new_tokens = 200, .sampling = {.temperature = 0.8}};

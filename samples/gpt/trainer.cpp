@@ -5,12 +5,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <numbers>
+#include <optional>
 #include <stdexcept>
 
 #include <fmt/format.h>
 
 #include "training/ranks.h"
 #include "training/settings.h"
+#include "training/step_profile.h"
 
 namespace mz = mezzo;
 
@@ -88,9 +90,11 @@ public:
                        .others = {{"position", at_}},
                        .settings = settings_of(options, texts),
                        .group = &group_}) {
-        if (!options.resume || !mz::distributed::checkpoint_exists(group, options.checkpoint)) return;
-        checkpoint_.load(options.checkpoint);
-        fmt::print("resumed at step {}\n", at_.step);
+        if (options.resume && mz::distributed::checkpoint_exists(group, options.checkpoint)) {
+            checkpoint_.load(options.checkpoint);
+            fmt::print("resumed at step {}\n", at_.step);
+        }
+        profile_.emplace(options.profile, group, model, options.device, at_.steps - at_.step);
     }
 
     bool run() {
@@ -135,6 +139,7 @@ private:
         ++pending_steps_;
         mz::synchronize(options_.device);
         seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        profile_->step_done();
     }
 
     void report() {
@@ -186,6 +191,7 @@ private:
     mz::Tensors parameters_;
     Counter at_;
     mz::training::Checkpoint checkpoint_;
+    std::optional<training::StepProfile> profile_;
     mz::Tensor pending_;  // sum of the losses since the last report
     std::int64_t pending_steps_ = 0;
     double seconds_ = 0;  // that they took

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "program.h"
+#include "training/step_profile.h"
 
 namespace mz = mezzo;
 
@@ -44,9 +45,7 @@ void add_data_options(CLI::App& app, Options& o) {
 }
 
 void add_precision_options(CLI::App& app, Options& o) {
-    CLI::Option* const precision =
-        app.add_option("--precision", o.precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
-            ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    CLI::Option* const precision = program::add_precision(app, o.precision);
     CLI::Option* const level =
         app.add_option("--opt-level", o.opt_level,
                        "instead: a preset in the style of NVIDIA Apex. O0 float32, O1 autocast, O2 float16 "
@@ -78,7 +77,7 @@ void add_training_options(CLI::App& app, Options& o) {
         ->transform(in_range(0.0, 1.0));
     app.add_flag("--sync-bn", o.sync_bn,
                  "under mezzo-run, batch norms take the statistics of all ranks' images");
-    app.add_option("--seed", o.seed, "of weights, order and augmentation")->transform(program::any_seed());
+    program::add_seed(app, o.seed, "of weights, order and augmentation");
 }
 
 void add_file_options(CLI::App& app, Options& o) {
@@ -91,6 +90,7 @@ void add_file_options(CLI::App& app, Options& o) {
     app.add_option("--save", o.save, "write the weights and the names of the classes into this file");
     app.add_option("--predict", o.predict, "at the end, print class and probability of these image files");
     app.add_option("--log", o.log, "write a CSV file that tools/chart.py draws");
+    training::add_profile_option(app, o.profile);
     app.add_option("--log-every", o.log_every, "steps between reports")->transform(positive());
     app.add_flag("--progress", o.progress,
                  "rewrite one progress line even when standard error is no terminal");
@@ -129,8 +129,8 @@ int parse_options(int argc, char** argv, Options& o) {
     add_precision_options(app, o);
     add_training_options(app, o);
     add_file_options(app, o);
-    app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
-    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
+    program::add_device(app, device);
+    program::add_threads(app, threads);
     app.callback([&o] { check_options(o); });
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     if (!device.empty()) o.device = mz::parse_device(device.c_str());

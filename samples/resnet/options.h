@@ -27,7 +27,7 @@ struct Options {
     mezzo::Device device;
     bool device_given = false;  // else it is that of the rank
     int threads = 0;            // of the CPU; 0: as many as there are processors for the rank
-    std::string weights, save, checkpoint, log;
+    std::string weights, save, checkpoint, log, profile;
     std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
     bool resume = false;
     std::vector<std::string> predict;  // image files

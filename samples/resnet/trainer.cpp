@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <numbers>
+#include <optional>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "resnet/precision.h"
 #include "training/progress.h"
 #include "training/ranks.h"
+#include "training/step_profile.h"
 
 namespace mz = mezzo;
 
@@ -115,6 +117,7 @@ public:
                        .settings = settings,
                        .group = &group_}) {
         if (options.resume && mz::distributed::checkpoint_exists(group, options.checkpoint)) resume();
+        profile_.emplace(options.profile, group, model, options.device, total_steps_ - at_.step);
         log_.emplace(group.leader() ? options.log : std::string(), at_.step, at_.batch == 0);
     }
 
@@ -177,6 +180,7 @@ private:
         progress_.count(images);
         ++at_.batch;
         ++at_.step;
+        profile_->step_done();
     }
 
     // Adds to the totals what has been done since the last report.
@@ -272,6 +276,7 @@ private:
     mz::optim::LambdaLR scheduler_;
     training::Progress progress_;
     std::optional<Log> log_;
+    std::optional<training::StepProfile> profile_;
     Standing at_;
     mz::training::Checkpoint checkpoint_;
     Sums sums_;

@@ -9,6 +9,10 @@
 
 namespace mezzo {
 
+namespace nn {
+class Module;
+}
+
 // Watches the thread that made it from then on, until it is destroyed there. What an observer runs is watched by
 // nobody. What it throws passes through the op or backward that it watches.
 class OpObserver {
@@ -34,7 +38,7 @@ public:
 
     // What takes time, for those who measure it: ops (those of backward and those that another op runs, too), visited
     // nodes, and what insight::RecordFunction names. Each that has begun ends, also where it throws, and the last that has
-    // begun ends first. An observer that is made in between meets the end of what began before it. None of the six may throw.
+    // begun ends first. An observer that is made in between meets the end of what began before it. None of these may throw.
     virtual void op_begins(const Row&, In /*given*/) noexcept {}
     // An op that has thrown may have no results here, or results without values.
     virtual void op_ends(const Row&, In /*given*/, In /*results*/) noexcept {}
@@ -42,6 +46,9 @@ public:
     virtual void node_ends() noexcept {}
     virtual void range_begins(std::string_view /*name*/) noexcept {}
     virtual void range_ends() noexcept {}
+    // What nn::ModuleScope names, while somebody wants the scopes (src/nn/module_scope.h).
+    virtual void module_begins(const nn::Module&) noexcept {}
+    virtual void module_ends() noexcept {}
 
 private:
     friend struct Observers;

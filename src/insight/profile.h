@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "autograd/op_observer.h"
+#include "insight/device_times.h"
 #include "insight/memory_peak.h"
 #include "insight/places.h"
 #include "mezzo/profiler.h"
@@ -50,6 +51,8 @@ struct ProfilerImpl final : OpObserver {
 
     void step();
     std::int64_t now() const;
+    std::vector<std::int64_t> self_device_times()
+        const;            // nanoseconds of each event; empty without device times
     bool noting() const;  // whether the running step is one of those that are wanted
     std::string name_of(const NotedEvent& event) const;
 
@@ -63,6 +66,7 @@ struct ProfilerImpl final : OpObserver {
     std::int64_t current_step = 0, step_begin = 0;
     bool elsewhere = false;  // whether an op's result was on another device than the CPU
     std::unique_ptr<MemoryPeakTrace> memory;
+    std::unique_ptr<DeviceTimes> device;  // null unless asked for
 
 private:
     int number_of(std::string_view event_name);

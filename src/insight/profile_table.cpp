@@ -14,7 +14,8 @@ constexpr double second = 1e9;  // in nanoseconds
 
 // What an event has by itself, without the events inside of it, and with them.
 struct Share {
-    double self = 0, total = 0;   // nanoseconds
+    double self = 0, total = 0;  // nanoseconds
+    double self_device = 0, device = 0;
     double bytes = 0, flops = 0;  // where it has none, those of the events inside of it
     // Whether an event around it has some, which hold its own.
     bool bytes_counted = false, flops_counted = false;
@@ -23,9 +24,12 @@ struct Share {
 std::vector<Share> shares_of(const ProfilerImpl& profile) {
     const std::vector<NotedEvent>& events = profile.events;
     std::vector<Share> shares(events.size());
+    const std::vector<std::int64_t> on_device = profile.self_device_times();
     const std::int64_t now = profile.now();
     for (std::size_t i = shares.size(); i-- > 0;) {  // events inside of others come after them
         Share& share = shares[i];
+        share.self_device = on_device.empty() ? 0 : double(on_device[i]);
+        share.device += share.self_device;
         share.total = double(events[i].duration(now));
         share.self += share.total;
         if (events[i].bytes > 0) share.bytes = events[i].bytes;
@@ -33,6 +37,7 @@ std::vector<Share> shares_of(const ProfilerImpl& profile) {
         if (events[i].parent < 0) continue;
         Share& outer = shares[std::size_t(events[i].parent)];
         outer.self -= share.total;
+        outer.device += share.device;
         outer.bytes += share.bytes;
         outer.flops += share.flops;
     }
@@ -76,8 +81,10 @@ std::vector<ProfileRow> rows_by_op(const ProfilerImpl& profile) {
         ProfileRow& row = rows[profile.name_of(event)];
         ++row.calls;
         row.self_time += shares[i].self / second;
+        row.self_device_time += shares[i].self_device / second;
         if (inside_same_name(profile, event)) continue;
         row.total_time += shares[i].total / second;
+        row.device_time += shares[i].device / second;
         row.bytes += shares[i].bytes;
         row.flops += shares[i].flops;
     }
@@ -91,9 +98,11 @@ std::vector<ProfileRow> rows_by_module(const ProfilerImpl& profile) {
         std::string path = profile.places.path(profile.events[i].place);
         ++rows[path].calls;
         rows[path].self_time += shares[i].self / second;
+        rows[path].self_device_time += shares[i].self_device / second;
         for (;;) {
             ProfileRow& row = rows[path];
             row.total_time += shares[i].self / second;
+            row.device_time += shares[i].self_device / second;
             row.bytes += shares[i].bytes_counted ? 0 : profile.events[i].bytes;
             row.flops += shares[i].flops_counted ? 0 : profile.events[i].flops;
             if (path.empty()) break;
@@ -117,6 +126,10 @@ void sort_rows(std::vector<ProfileRow>& rows, ProfileSort by) {
                 return row.bytes;
             case ProfileSort::flops:
                 return row.flops;
+            case ProfileSort::self_device_time:
+                return row.self_device_time;
+            case ProfileSort::device_time:
+                return row.device_time;
             case ProfileSort::name:
                 break;
         }
@@ -142,27 +155,80 @@ std::string shortened(const std::string& name, std::size_t width) {
     return ".." + name.substr(from);
 }
 
-constexpr std::size_t name_width = 34;
+// How a table shows rows: with the host's times alone, or with the devices', which the rates are then of.
+class Lines {
+public:
+    // wall: seconds of the steps, of which shares are percentages.
+    Lines(bool device, double wall) : device_(device), width_(device ? 25 : 34), wall_(wall) {}
 
-std::string line_of(const std::string& name, const ProfileRow& row, double wall) {
-    const auto rate = [&](double amount) {
-        return amount > 0 && row.total_time > 0 ? fmt::format("{:.1f}", amount / row.total_time / 1e9) : "-";
-    };
-    return fmt::format("{:<{}} {:>7} {:>10} {:>6.1f} {:>10} {:>10} {:>9} {:>7} {:>9} {:>7}\n",
-                       shortened(name, name_width), name_width, row.calls, time_of(row.self_time),
-                       wall > 0 ? 100 * row.self_time / wall : 0, time_of(row.total_time),
-                       row.calls > 0 ? time_of(row.total_time / double(row.calls)) : "-",
-                       row.bytes > 0 ? scaled(row.bytes, "B") : "-", rate(row.bytes),
-                       row.flops > 0 ? scaled(row.flops, "") : "-", rate(row.flops));
-}
+    std::string header(const char* first) const {
+        const std::string times =
+            device_
+                ? fmt::format("{:>10} {:>10} {:>10} {:>6} {:>10}", "self", "total", "dev self", "%", "device")
+                : fmt::format("{:>10} {:>6} {:>10} {:>10}", "self", "%", "total", "mean");
+        return fmt::format("{:<{}} {:>7} {} {:>9} {:>7} {:>9} {:>7}\n", first, width_, "calls", times,
+                           "bytes", "GB/s", "FLOP", "GFLOP/s");
+    }
+    std::string row(const std::string& name, const ProfileRow& row) const {
+        const double seconds = device_ ? row.device_time : row.total_time;
+        const auto rate = [&](double amount) {
+            return amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds / 1e9) : "-";
+        };
+        const std::string times =
+            device_ ? fmt::format("{:>10} {:>10} {:>10} {:>6.1f} {:>10}", time_of(row.self_time),
+                                  time_of(row.total_time), time_of(row.self_device_time),
+                                  percent(row.self_device_time), time_of(row.device_time))
+                    : fmt::format("{:>10} {:>6.1f} {:>10} {:>10}", time_of(row.self_time),
+                                  percent(row.self_time), time_of(row.total_time),
+                                  row.calls > 0 ? time_of(row.total_time / double(row.calls)) : "-");
+        return fmt::format("{:<{}} {:>7} {} {:>9} {:>7} {:>9} {:>7}\n", shortened(name, width_), width_,
+                           row.calls, times, row.bytes > 0 ? scaled(row.bytes, "B") : "-", rate(row.bytes),
+                           row.flops > 0 ? scaled(row.flops, "") : "-", rate(row.flops));
+    }
+    // Times without the rest. calls: may be empty.
+    std::string rest(const std::string& name, const std::string& calls, double self,
+                     double self_device) const {
+        const std::string first = fmt::format("{:<{}} {:>7}", name, width_, calls);
+        if (!device_) return fmt::format("{} {:>10} {:>6.1f}\n", first, time_of(self), percent(self));
+        return fmt::format("{} {:>10} {:>10} {:>10} {:>6.1f}\n", first, time_of(self), "",
+                           time_of(self_device), percent(self_device));
+    }
+
+private:
+    double percent(double seconds) const { return wall_ > 0 ? 100 * seconds / wall_ : 0; }
+    bool device_;
+    std::size_t width_;
+    double wall_;
+};
 
 ProfileRow sum_of(std::span<const ProfileRow> rows) {
     ProfileRow sum;
     for (const ProfileRow& row : rows) {
         sum.calls += row.calls;
         sum.self_time += row.self_time;
+        sum.self_device_time += row.self_device_time;
     }
     return sum;
+}
+
+// What one must know to read the table.
+std::string remarks(const ProfilerImpl& profile, bool device_times, double on_devices) {
+    std::string text;
+    if (device_times)
+        text += fmt::format(
+            "device: {} of kernels, copies and fills, as CUPTI has recorded them; self and total are the "
+            "host's\n",
+            time_of(on_devices));
+    else if (profile.elsewhere && !profile.options.synchronize)
+        text +=
+            "times are those of the host, which hands work to the device; with synchronize they hold its "
+            "work\n";
+    if (profile.device && !device_times) text += "no device times: " + profile.device->absence() + "\n";
+    if (profile.device && profile.device->lost() > 0)
+        text += fmt::format("{} pieces of the devices' work are missing: CUPTI has lost them\n",
+                            profile.device->lost());
+    if (profile.dropped > 0) text += fmt::format("{} events are missing: see max_events\n", profile.dropped);
+    return text;
 }
 
 }  // namespace
@@ -177,38 +243,32 @@ std::string Profiler::table(const ProfileTableOptions& options) const {
     std::vector<ProfileRow> all = rows(options.group_by);
     sort_rows(all, options.sort_by);
     const std::vector<ProfiledStep> noted = steps();
-    double wall = 0, busy = 0, flops = 0;
+    double wall = 0, flops = 0, on_devices = 0;
     for (const ProfiledStep& step : noted) wall += double(step.duration) / second;
-    for (const ProfileRow& row : all) busy += row.self_time;
     const std::vector<Share> shares = shares_of(*impl_);
     for (std::size_t i = 0; i < shares.size(); ++i)
         if (impl_->events[i].parent < 0) flops += shares[i].flops;
+    for (const ProfiledDeviceWork& work : device_work()) on_devices += double(work.duration) / second;
 
     const bool modules = options.group_by == ProfileGroup::module;
-    std::string text = fmt::format("{:<{}} {:>7} {:>10} {:>6} {:>10} {:>10} {:>9} {:>7} {:>9} {:>7}\n",
-                                   modules ? "module" : "op", name_width, "calls", "self", "%", "total",
-                                   "mean", "bytes", "GB/s", "FLOP", "GFLOP/s");
+    const Lines lines(device_times(), wall);
+    std::string text = lines.header(modules ? "module" : "op");
     const std::size_t shown = std::min(all.size(), std::size_t(options.rows));
     for (const ProfileRow& row : std::span(all).first(shown))
-        text += line_of(modules && row.name.empty() ? "(outside of modules)" : row.name, row, wall);
+        text += lines.row(modules && row.name.empty() ? "(outside of modules)" : row.name, row);
     if (shown < all.size()) {
-        const ProfileRow rest = sum_of(std::span(all).subspan(shown));
-        text += fmt::format("{:<{}} {:>7} {:>10} {:>6.1f}\n", fmt::format("({} more)", all.size() - shown),
-                            name_width, rest.calls, time_of(rest.self_time),
-                            wall > 0 ? 100 * rest.self_time / wall : 0);
+        const ProfileRow more = sum_of(std::span(all).subspan(shown));
+        text += lines.rest(fmt::format("({} more)", all.size() - shown), fmt::format("{}", more.calls),
+                           more.self_time, more.self_device_time);
     }
-    const double idle = std::max(0.0, wall - busy);
-    text += fmt::format("{:<{}} {:>7} {:>10} {:>6.1f}\n", "(outside of all that is noted)", name_width, "",
-                        time_of(idle), wall > 0 ? 100 * idle / wall : 0);
+    const ProfileRow busy = sum_of(all);
+    text +=
+        lines.rest(device_times() ? "(outside of all noted)" : "(outside of all that is noted)", "",
+                   std::max(0.0, wall - busy.self_time), std::max(0.0, on_devices - busy.self_device_time));
     text += fmt::format("{} step{}: {}, {} events, {}, {:.1f} GFLOP/s\n", noted.size(),
                         noted.size() == 1 ? "" : "s", time_of(wall), impl_->events.size(),
                         scaled(flops, "FLOP"), wall > 0 ? flops / wall / 1e9 : 0);
-    if (impl_->elsewhere && !impl_->options.synchronize)
-        text +=
-            "times are those of the host, which hands work to the device; with synchronize they hold its "
-            "work\n";
-    if (impl_->dropped > 0) text += fmt::format("{} events are missing: see max_events\n", impl_->dropped);
-    return text;
+    return text + remarks(*impl_, device_times(), on_devices);
 }
 
 MemoryPeak Profiler::memory() const {

@@ -1,6 +1,8 @@
 // A profile as a file for Perfetto.
 #include <unistd.h>
 
+#include <set>
+
 #include "insight/profile.h"
 #include "io/chrome_trace.h"
 
@@ -9,6 +11,12 @@ namespace mezzo::insight {
 namespace {
 
 constexpr int step_track = 0;
+// Streams have tracks with numbers that no thread has.
+constexpr int first_stream_track = 1 << 30, streams_per_device = 1 << 20;
+
+int track_of(const ProfiledDeviceWork& work) {
+    return first_stream_track + work.device * streams_per_device + work.stream % streams_per_device;
+}
 
 // "float32 [8, 64], int64 [8]".
 std::string text_of(const std::vector<ProfiledTensor>& tensors) {
@@ -30,6 +38,27 @@ io::TraceArguments arguments_of(const ProfileEvent& event) {
     return arguments;
 }
 
+// A track per stream; each piece of work names the event that has handed it over.
+void add_device_work(io::ChromeTrace& trace, const std::vector<ProfiledDeviceWork>& all,
+                     const std::vector<ProfileEvent>& events) {
+    std::set<int> named;
+    for (const ProfiledDeviceWork& work : all) {
+        const int track = track_of(work);
+        if (named.insert(track).second)
+            trace.metadata(
+                "thread_name", track,
+                "device " + std::to_string(work.device) + ", stream " + std::to_string(work.stream));
+        io::TraceArguments arguments;
+        if (work.event >= 0) {
+            const ProfileEvent& event = events[std::size_t(work.event)];
+            arguments.emplace_back("event", event.name);
+            if (!event.module.empty()) arguments.emplace_back("module", event.module);
+            arguments.emplace_back("step", event.step);
+        }
+        trace.complete(work.name, "device", work.begin, work.duration, track, arguments);
+    }
+}
+
 }  // namespace
 
 void Profiler::write_chrome_trace(const std::string& path) const {
@@ -41,9 +70,11 @@ void Profiler::write_chrome_trace(const std::string& path) const {
     trace.metadata("thread_name", step_track, "steps");
     for (const ProfiledStep& step : steps())
         trace.complete("step " + std::to_string(step.number), "step", step.begin, step.duration, step_track);
-    for (const ProfileEvent& event : events())
+    const std::vector<ProfileEvent> all = events();
+    for (const ProfileEvent& event : all)
         trace.complete(event.name, name(event.kind), event.begin, event.duration, thread,
                        arguments_of(event));
+    add_device_work(trace, device_work(), all);
     trace.finish();
 }
 

@@ -54,6 +54,10 @@ const char* name(ProfileKind kind) {
 ProfilerImpl::ProfilerImpl(const ProfilerOptions& given)
     : options(given), places(given.model), start_(std::chrono::steady_clock::now()) {
     open_.reserve(most_depth);
+    if (options.device_times && options.device.type() != DeviceType::cpu) {
+        device = std::make_unique<DeviceTimes>(options.device, [this] { return now(); });
+        device->note(noting());
+    }
     if (!options.profile_memory) return;
     memory = std::make_unique<MemoryPeakTrace>(options.device);
     if (noting()) memory->in_step(0);
@@ -117,6 +121,7 @@ void ProfilerImpl::begin(std::string_view event_name, ProfileKind kind, const Pl
                                .step = current_step};
         events.push_back(event);
         open_.back() = int(events.size()) - 1;
+        if (device) device->enter(open_.back());
         wait();
         events.back().begin = now();
     } catch (const std::exception&) {
@@ -136,6 +141,7 @@ NotedEvent* ProfilerImpl::end() noexcept {
     if (event != nullptr) {
         wait();
         event->end = now();
+        if (device) device->leave();
     }
     open_.pop_back();
     tell_memory();
@@ -209,6 +215,7 @@ void ProfilerImpl::range_begins(std::string_view range) noexcept {
 void ProfilerImpl::step() {
     if (noting()) steps.push_back({current_step, step_begin, now() - step_begin});
     ++current_step;
+    if (device) device->note(noting());
     step_begin = now();
     if (!memory) return;
     if (noting())
@@ -234,9 +241,26 @@ std::vector<ProfiledStep> Profiler::steps() const {
     return all;
 }
 
+std::vector<std::int64_t> ProfilerImpl::self_device_times() const {
+    if (!device || !device->absence().empty()) return {};
+    std::vector<std::int64_t> times(events.size());
+    for (const ProfiledDeviceWork& work : device->work())
+        if (work.event >= 0) times[std::size_t(work.event)] += work.duration;
+    return times;
+}
+
+bool Profiler::device_times() const { return impl_->device && impl_->device->absence().empty(); }
+std::string Profiler::device_times_absence() const {
+    return impl_->device ? impl_->device->absence() : std::string();
+}
+std::vector<ProfiledDeviceWork> Profiler::device_work() const {
+    return device_times() ? impl_->device->work() : std::vector<ProfiledDeviceWork>();
+}
+
 std::vector<ProfileEvent> Profiler::events() const {
     std::vector<ProfileEvent> all;
     all.reserve(impl_->events.size());
+    const std::vector<std::int64_t> on_device = impl_->self_device_times();
     const std::int64_t now = impl_->now();
     for (const NotedEvent& event : impl_->events) {
         ProfileEvent& one = all.emplace_back();
@@ -247,6 +271,7 @@ std::vector<ProfileEvent> Profiler::events() const {
         one.begin = event.begin;
         one.duration = event.duration(now);
         one.parent = event.parent;
+        if (!on_device.empty()) one.self_device_time = on_device[all.size() - 1];
         one.bytes = event.bytes;
         one.flops = event.flops;
         if (event.tensors < 0) continue;

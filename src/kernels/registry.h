@@ -8,8 +8,9 @@
 
 namespace mezzo {
 
-struct ProofList;    // kernels/proof.h
-struct StepKernels;  // kernels/step.h
+struct DeviceTraceLibrary;  // core/device_trace.h
+struct ProofList;           // kernels/proof.h
+struct StepKernels;         // kernels/step.h
 
 // What a backend consists of. Only `memory` is required: an op without a kernel here runs its decomposition;
 // if it has none either, the CPU's kernel runs on copies of the tensors, which is correct and slow.
@@ -17,7 +18,8 @@ struct BackendParts {
     const Backend* memory = nullptr;
     std::span<const KernelList* const> kernels = {};  // the lists of its files
     const StepKernels* step = nullptr;                // of optimizers and scaler
-    const ProofList* proofs = nullptr;  // of its fast paths; those without are used only if `on`
+    const ProofList* proofs = nullptr;          // of its fast paths; those without are used only if `on`
+    const DeviceTraceLibrary* trace = nullptr;  // the times of the devices' own work, for profilers
 };
 
 // Registers a backend from outside the library. `parts` and everything that it points to must stay valid

@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "autograd/op_observer.h"
+
 namespace mezzo::nn {
 namespace {
 
@@ -15,8 +17,14 @@ std::vector<const Module*>& running() {
 }  // namespace
 
 bool detail::module_scopes_wanted() noexcept { return wanted.load(std::memory_order_relaxed) != 0; }
-void detail::enter_module(const Module& module) { running().push_back(&module); }
-void detail::leave_module() noexcept { running().pop_back(); }
+void detail::enter_module(const Module& module) {
+    running().push_back(&module);
+    Observers::tell([&](OpObserver& one) { one.module_begins(module); });
+}
+void detail::leave_module() noexcept {
+    Observers::tell([](OpObserver& one) { one.module_ends(); });
+    running().pop_back();
+}
 
 ModuleScopesWanted::ModuleScopesWanted() noexcept { ++wanted; }
 ModuleScopesWanted::~ModuleScopesWanted() { --wanted; }

@@ -65,7 +65,8 @@ void read_number(const char* name, unsigned& value) {
 // the cache folder is used if it is named only.
 [[maybe_unused]] const bool environment_read = [] {
     setenv("MEZZO_CACHE", "off", 0);
-    setenv("MEZZO_NCCL", "off", 0);  // a real NCCL knows nothing of emulated devices
+    setenv("MEZZO_NCCL", "off", 0);  // a real NCCL knows nothing of emulated devices, nor does a real CUPTI
+    setenv("MEZZO_CUPTI", "off", 0);
     unsigned truncated = 0;
     read_number("MEZZO_SCHEDULE", options.schedule);
     read_number("MEZZO_MULTIPROCESSORS", options.multiprocessors);

@@ -1,0 +1,36 @@
+// Names for what runs, in the timelines of Nsight Systems and of other tools that read NVTX. docs/insight.md shows it.
+#pragma once
+
+#include "mezzo/module.h"
+
+namespace mezzo::insight {
+
+struct EmitNvtxOptions {
+    const nn::Module* model = nullptr;  // to name modules by their paths; must outlive the scope
+    bool record_shapes = false;         // put the shapes of an op's inputs into its name
+    bool enabled = true;                // false: the scope does nothing
+};
+
+struct NvtxRanges;  // src/insight/nvtx_ranges.cpp
+
+// While alive, each module, op, gradient and RecordFunction of this thread is a range of NVTX's domain "mezzo", as under
+// torch.autograd.profiler.emit_nvtx(): "blocks.0" around "blocks.0.fc1" around "linear", in backward "blocks.0.fc1" around
+// "linear backward" around "matmul". Ranges are those of the host; a tool that traces CUDA as well shows beside them the
+// kernels that they have launched. Without a tool a range costs two calls that return at once, and without a scope an op
+// costs nothing beyond its look for observers. It must end in the thread that made it.
+class [[nodiscard]] EmitNvtx {
+public:
+    // Error(backend) in a build without NVTX, unless enabled is false.
+    [[nodiscard]] explicit EmitNvtx(const EmitNvtxOptions& options = {});
+    ~EmitNvtx();
+    EmitNvtx(const EmitNvtx&) = delete;
+    EmitNvtx& operator=(const EmitNvtx&) = delete;
+
+private:
+    NvtxRanges* ranges_ = nullptr;
+};
+
+// Whether this build has NVTX: its header, which comes with the CUDA Toolkit, was there.
+[[nodiscard]] bool nvtx_available() noexcept;
+
+}  // namespace mezzo::insight

@@ -1,0 +1,79 @@
+// Options from a file (--config FILE): TOML or INI, with the names of the options as keys.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <istream>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace program {
+
+// Reads the file for CLI11, and remembers which options have their values from it. What the command line gives wins.
+class ConfigFile : public CLI::ConfigTOML {
+public:
+    explicit ConfigFile(CLI::App& app) : app_(app) {}
+
+    // Throws CLI::ConfigError for keys that are no options of the program, and for keys that come twice.
+    std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+        std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
+        std::set<std::string> seen;
+        for (const CLI::ConfigItem& item : entries) {
+            const std::string key = item.fullname();
+            const CLI::Option* const option = item.parents.empty() ? option_of(key) : nullptr;
+            if (option == nullptr || !option->get_configurable())
+                throw CLI::ConfigError(fmt::format("{}: {}: there is no such option", path(), key));
+            if (!seen.insert(option->get_name()).second)
+                throw CLI::ConfigError(fmt::format("{}: {}: is given twice", path(), key));
+            if (option->empty()) taken_.insert(option->get_name());  // else the command line has it
+        }
+        return entries;
+    }
+
+    // What is wrong, with the file's name in front where the value came from there.
+    std::string text_of(const CLI::ParseError& error) const {
+        const std::string text = error.what();
+        if (dynamic_cast<const CLI::FileError*>(&error) != nullptr)
+            return fmt::format("--config: {}: cannot be read: {}", path(), reason());
+        const bool from_here = std::any_of(taken_.begin(), taken_.end(), [&](const std::string& name) {
+            return text.starts_with(name + ":") || text.starts_with(name + " ") ||
+                   text.ends_with(": " + name);
+        });
+        return from_here ? path() + ": " + text : text;
+    }
+
+private:
+    std::string path() const { return app_.get_config_ptr()->as<std::string>(); }
+    std::string reason() const {
+        std::error_code unknown;
+        if (std::filesystem::is_directory(path(), unknown)) return "it is a folder";
+        return std::filesystem::exists(path(), unknown) ? "it is no regular file, or not readable"
+                                                        : std::strerror(ENOENT);
+    }
+    const CLI::Option* option_of(const std::string& key) const {
+        const CLI::Option* const named = app_.get_option_no_throw("--" + key);
+        return named != nullptr ? named : app_.get_option_no_throw(key);
+    }
+
+    CLI::App& app_;
+    mutable std::set<std::string> taken_;
+};
+
+// Gives the program the option. The result lives as long as the command line.
+inline std::shared_ptr<const ConfigFile> add_config_file(CLI::App& app) {
+    const auto file = std::make_shared<ConfigFile>(app);
+    app.set_config("--config", "", "file of further options, a line for each: name = value")
+        ->type_name("FILE");
+    app.allow_config_extras(CLI::config_extras_mode::error);
+    app.config_formatter(file);
+    return file;
+}
+
+}  // namespace program

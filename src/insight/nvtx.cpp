@@ -1,0 +1,43 @@
+// The only file that names NVTX. Its header finds the tool that is attached, if there is one, when it is first used.
+#include "insight/nvtx.h"
+
+#include "mezzo/nvtx.h"
+
+#ifdef MEZZO_HAVE_NVTX
+#include <nvtx3/nvToolsExt.h>
+#endif
+
+namespace mezzo::insight {
+
+#ifdef MEZZO_HAVE_NVTX
+
+namespace {
+
+nvtxDomainHandle_t domain() {
+    static const nvtxDomainHandle_t own = nvtxDomainCreateA("mezzo");
+    return own;
+}
+
+}  // namespace
+
+bool nvtx_available() noexcept { return true; }
+
+void nvtx_push(const char* name) noexcept {
+    nvtxEventAttributes_t range{};
+    range.version = NVTX_VERSION;
+    range.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    range.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    range.message.ascii = name;
+    nvtxDomainRangePushEx(domain(), &range);
+}
+void nvtx_pop() noexcept { nvtxDomainRangePop(domain()); }
+
+#else
+
+bool nvtx_available() noexcept { return false; }
+void nvtx_push(const char*) noexcept {}
+void nvtx_pop() noexcept {}
+
+#endif
+
+}  // namespace mezzo::insight

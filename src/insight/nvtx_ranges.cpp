@@ -1,0 +1,154 @@
+// Modules, ops and gradients as ranges of NVTX.
+#include <string>
+#include <vector>
+
+#include "autograd/op_observer.h"
+#include "autograd/running.h"
+#include "autograd/state.h"
+#include "core/tensor_impl.h"
+#include "insight/nvtx.h"
+#include "insight/places.h"
+#include "mezzo/error.h"
+#include "mezzo/nvtx.h"
+
+namespace mezzo::insight {
+
+namespace {
+
+// Room is made at the beginning, because what is told must not throw.
+constexpr std::size_t most_depth = 1024;
+
+}  // namespace
+
+struct NvtxRanges final : OpObserver {
+    explicit NvtxRanges(const EmitNvtxOptions& options)
+        : places_(options.model), shapes_(options.record_shapes) {
+        open_.reserve(most_depth);
+    }
+    ~NvtxRanges() override {
+        while (!open_.empty()) end();
+    }
+
+    void called(const Row&, In, In results) override {
+        const Node* const node =
+            !results.empty() && tracked(results[0]) ? results[0]->grad_meta->node.get() : nullptr;
+        if (node != nullptr) places_.note(*node, ended_place_);
+    }
+    void viewed(const Tensor& given, const Tensor& view) override {
+        places_.note(*view->grad_meta->node, places_.of_call({&given, 1}));
+    }
+    void backward_begins(const Tensors&) override {}
+    void visiting(const Node&) override {}
+    void gradient(const Node&, int, const Tensor&) override {}
+    void inner_gradient(const Node&, const Tensor&) override {}
+    void sum(const Node&, const Tensor&) override {}
+
+    void module_begins(const nn::Module& module) noexcept override {
+        begin(Kind::module, [&] {
+            const int place = places_.of_call({});
+            const std::string& path = places_.path(place);
+            const bool unnamed = path.empty() || place == innermost();
+            nvtx_push(unnamed ? module.type_name() : path.c_str());
+            return Open{Kind::module, place, 1};
+        });
+    }
+    void module_ends() noexcept override { end(); }
+
+    // What an op runs belongs to its module, and what a gradient runs to that of its node, unless it is forward that a
+    // checkpoint runs again.
+    void op_begins(const Row& row, In given) noexcept override {
+        begin(Kind::op, [&] {
+            const Kind outer = open_.empty() ? Kind::range : open_.back().kind;
+            const bool part = outer == Kind::op || (outer == Kind::backward && !recomputing());
+            return push(Kind::op, part ? innermost() : places_.of_call(given),
+                        shapes_ ? row.name + sizes(given) : std::string(row.name));
+        });
+    }
+    void op_ends(const Row&, In, In) noexcept override { ended_place_ = end(); }
+    void node_begins(const Node& node) noexcept override {
+        begin(Kind::backward, [&] {
+            const int own = places_.of_node(node);
+            return push(Kind::backward, own >= 0 ? own : innermost(),
+                        std::string(node.row->name) + " backward");
+        });
+    }
+    void node_ends() noexcept override { end(); }
+    void range_begins(std::string_view name) noexcept override {
+        begin(Kind::range, [&] {
+            nvtx_push(std::string(name).c_str());
+            return Open{Kind::range, innermost(), 1};
+        });
+    }
+    void range_ends() noexcept override { end(); }
+
+private:
+    enum class Kind : std::uint8_t { module, op, backward, range };
+    struct Open {
+        Kind kind;
+        int place;
+        int pushed;  // ranges: the event's own, and perhaps its module's around it
+    };
+
+    int innermost() const { return open_.empty() ? 0 : open_.back().place; }
+
+    // The range of the module around, unless the event lies in it already.
+    Open push(Kind kind, int place, const std::string& name) {
+        const bool other = place != innermost() && !places_.path(place).empty();
+        if (other) nvtx_push(places_.path(place).c_str());
+        nvtx_push(name.c_str());
+        return {kind, place, other ? 2 : 1};
+    }
+
+    // An event without memory for its name has no range, and keeps its place among the others.
+    template <class F> void begin(Kind kind, const F& pushes) noexcept {
+        if (open_.size() == most_depth) {
+            ++deeper_;
+            return;
+        }
+        Open open{kind, innermost(), 0};
+        try {
+            open = pushes();
+        } catch (const std::exception&) {
+        }
+        open_.push_back(open);
+    }
+
+    // The place of what ends.
+    int end() noexcept {
+        if (deeper_ > 0) {
+            --deeper_;
+            return 0;
+        }
+        if (open_.empty()) return 0;  // it began before the scope
+        const Open last = open_.back();
+        open_.pop_back();
+        for (int i = 0; i < last.pushed; ++i) nvtx_pop();
+        return last.place;
+    }
+
+    // ", sizes = [[32, 64], [64, 64]]".
+    static std::string sizes(In given) {
+        std::string text;
+        for (const Tensor& x : given)
+            text += (text.empty() ? "" : ", ") + (x.defined() ? mezzo::detail::text_of(x.shape()) : "[]");
+        return ", sizes = [" + text + "]";
+    }
+
+    Places places_;
+    const bool shapes_;
+    std::vector<Open> open_;
+    std::int64_t deeper_ = 0;
+    int ended_place_ = 0;
+};
+
+EmitNvtx::EmitNvtx(const EmitNvtxOptions& options) {
+    if (!options.enabled) return;
+    check(nvtx_available(), ErrorKind::backend,
+          "EmitNvtx: this build has no NVTX; build mezzo where its header nvtx3/nvToolsExt.h is, which comes "
+          "with the CUDA "
+          "Toolkit");
+    ranges_ = new NvtxRanges(options);
+}
+EmitNvtx::~EmitNvtx() { delete ranges_; }
+
+}  // namespace mezzo::insight
