@@ -21,13 +21,16 @@ class ConfigFile : public CLI::ConfigTOML {
 public:
     explicit ConfigFile(CLI::App& app) : app_(app) {}
 
-    // Throws CLI::ConfigError for keys that are no options of the program, and for keys that come twice.
+    // Throws CLI::ConfigError for keys that are no options of the program or come twice, and for sections.
     std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
         std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
         std::set<std::string> seen;
         for (const CLI::ConfigItem& item : entries) {
             const std::string key = item.fullname();
-            const CLI::Option* const option = item.parents.empty() ? option_of(key) : nullptr;
+            if (!item.parents.empty())
+                throw CLI::ConfigError(
+                    fmt::format("{}: [{}]: there are no sections", path(), item.parents.front()));
+            const CLI::Option* const option = option_of(key);
             if (option == nullptr || !option->get_configurable())
                 throw CLI::ConfigError(fmt::format("{}: {}: there is no such option", path(), key));
             if (!seen.insert(option->get_name()).second)
@@ -44,7 +47,7 @@ public:
             return fmt::format("--config: {}: cannot be read: {}", path(), reason());
         const bool from_here = std::any_of(taken_.begin(), taken_.end(), [&](const std::string& name) {
             return text.starts_with(name + ":") || text.starts_with(name + " ") ||
-                   text.ends_with(": " + name);
+                   text.find(": " + name + " ") != std::string::npos;  // "Could not convert: --flag = x"
         });
         return from_here ? path() + ": " + text : text;
     }

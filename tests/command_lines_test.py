@@ -173,7 +173,7 @@ def test_config_errors(programs, folder):
     programs = {program.name: program for program in programs}
     if "mlp" in programs:
         refused(programs["mlp"], "batch = 4\nbatch = 8\n", file, "batch")
-        refused(programs["mlp"], "[training]\nbatch = 4\n", file, "training.batch: there is no such option")
+        refused(programs["mlp"], "[training]\nbatch = 4\n", file, "[training]: there are no sections")
         refused(programs["mlp"], "config = 'other'\n", file, "config: there is no such option")
         refused(programs["mlp"], "lr = nan\n", file, "--lr:", "from 0 to 1000")
         refused(programs["mlp"], "precision = 'fp8'\n", file, "--precision:", "fp8")

@@ -1,6 +1,7 @@
 #include "insight/device_times.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kernels/registry.h"
@@ -29,12 +30,23 @@ void DeviceTimes::begin() {
     try {
         library_->start();
         running_ = true;
-        offset_ = clock_() - library_->now();
+        compare_clocks();
     } catch (const Error& error) {
         if (running_) end();
         library_ = nullptr;
         if (error.kind() == ErrorKind::state) throw;
         absence_ = error.what();
+    }
+}
+
+// The thread may lose its processor between two readings: the closest of some count.
+void DeviceTimes::compare_clocks() {
+    std::int64_t closest = std::numeric_limits<std::int64_t>::max();
+    for (int i = 0; i < 8; ++i) {
+        const std::int64_t before = clock_(), theirs = library_->now(), after = clock_();
+        if (after - before >= closest) continue;
+        closest = after - before;
+        offset_ = before + closest / 2 - theirs;
     }
 }
 

@@ -33,6 +33,7 @@ public:
 
 private:
     void begin();
+    void compare_clocks();
     void end() noexcept;
     void take();
 

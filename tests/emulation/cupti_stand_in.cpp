@@ -36,7 +36,9 @@ template <class T> void keep(const T& record) {
     std::memcpy(one.bytes, &record, sizeof record);
 }
 
-template <class T> T timed(T record, std::uint64_t nanoseconds) {
+template <class T> T timed(int kind, std::uint64_t nanoseconds) {
+    T record{};
+    record.kind = kind;
     record.start = now();
     record.end = record.start + nanoseconds;
     record.device = 0;
@@ -62,14 +64,15 @@ EXPORTED void mezzo_stand_in_work(int kind, const char* name, int copy_kind, std
     ++calls;
     if (enabled.count(kind) != 0) {
         if (kind == kind_memcpy) {
-            keep(timed(Memcpy{.kind = kind, .copy_kind = std::uint8_t(copy_kind)}, nanoseconds));
+            auto copy = timed<Memcpy>(kind, nanoseconds);
+            copy.copy_kind = std::uint8_t(copy_kind);
+            keep(copy);
         } else if (kind == kind_memset) {
-            keep(timed(Memset{.kind = kind}, nanoseconds));
+            keep(timed<Memset>(kind, nanoseconds));
         } else {
-            Kernel kernel{};
-            kernel.kind = kind;
+            auto kernel = timed<Kernel>(kind, nanoseconds);
             kernel.name = name;
-            keep(timed(kernel, nanoseconds));
+            keep(kernel);
         }
     }
     const bool of_calls = enabled.count(kind_runtime) != 0 || enabled.count(kind_driver) != 0;
