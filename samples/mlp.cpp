@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "program.h"
+#include "training/places.h"
 #include "training/ranks.h"
 #include "training/step_profile.h"
 
@@ -181,6 +182,7 @@ int parse_and_run(int argc, char** argv) {
         if (app.count("--width") == 0) s.width = 4096;
         if (app.count("--batches") == 0) s.batches = 50;
     }
+    if (!s.profile.empty()) training::check_file("--profile", s.profile);
     if (!device.empty()) s.device = mz::parse_device(device.c_str());
     const mz::distributed::Group group = training::join_ranks(app.count("--threads") > 0 ? threads : 0);
     if (device.empty()) s.device = group.device();

@@ -10,8 +10,8 @@ def profile_problems(output, path, module, last_step):
         return [f"no tables up to step {last_step}:\n{output}"]
     first, ops, modules = int(tables[1]), tables[2], tables[3]
     problems = [] if tables[4] == str(path) else [f"the trace is said to be in {tables[4]}"]
-    for name, table in (("Optimizer.step", ops), (module, modules)):
-        row = re.search(rf"^{re.escape(name)} +(\d+) ", table, re.M)
+    for name, table in ((r"(?:Optimizer|GradScaler)\.step", ops), (re.escape(module), modules)):
+        row = re.search(rf"^{name} +(\d+) ", table, re.M)
         if row is None or int(row[1]) == 0:
             problems.append(f"no row {name}:\n{table}")
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
