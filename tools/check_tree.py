@@ -44,6 +44,7 @@ ALLOWED = {
     "src/distributed": USER + ["autograd/", "kernels/step.h", "ops/common.h", "ops/running_statistics.h", "optim/", "cpu/parallel.h"],
     "src/training": USER,
     "src/insight": USER + ["autograd/", "kernels/", "nn/", "io/"],
+    "src/onnx": USER + ["autograd/", "kernels/", "ops/view_attributes.h", "insight/", "io/"],
     "src/amp": USER + ["kernels/step.h", "optim/", "nn/"],
     "samples": ["mezzo/mezzo.h", "bert/", "gpt/", "resnet/", "training/"],
 }

@@ -50,6 +50,7 @@
 #include "mezzo/norm_layers.h"
 #include "mezzo/numpy.h"
 #include "mezzo/nvtx.h"
+#include "mezzo/onnx.h"
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
 #include "mezzo/pointwise_ops.h"

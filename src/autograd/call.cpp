@@ -251,7 +251,7 @@ void call_into(Tensors& results, const Op& op, In given, const AttributesRef& at
         run_op(results, op, given, at, shapes, asked);
         return;
     }
-    if (run_watched(results, op, given, at, shapes, asked)) tell_called(op.row(), given, results);
+    if (run_watched(results, op, given, at, shapes, asked)) tell_called(op.row(), given, at.value, results);
 }
 
 }  // namespace
@@ -273,6 +273,7 @@ Tensor call_one(const Op& op, In given, const AttributesRef& at, const Shape& sh
 
 Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, Tensor view) {
     const Row& row = op.row();
+    Observers::tell([&](OpObserver& one) { one.computed(row, In(&given, 1), at.value, In(&view, 1)); });
     if (!grad_enabled() || !tracked(given) || !is_floating(view.dtype())) return view;
     Scratch values;
     if (row.save != save_none) values.list.push_back(given);

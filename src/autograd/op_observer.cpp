@@ -15,9 +15,16 @@ OpObserver::~OpObserver() {
         }
 }
 
-void tell_called(const Row& row, In given, In results) {
+void tell_called(const Row& row, In given, const void* at, In results) {
     if (running_backward() != nullptr && !recomputing()) return;
-    Observers::tell([&](OpObserver& one) { one.called(row, given, results); });
+    Observers::tell([&](OpObserver& one) {
+        one.called(row, given, results);
+        one.computed(row, given, at, results);
+    });
+}
+
+void tell_wrote(const Tensor& x) {
+    Observers::tell([&](OpObserver& one) { one.wrote(x); });
 }
 
 void tell_accumulated(const Node& node, const Tensors& result) {

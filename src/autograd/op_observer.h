@@ -26,6 +26,11 @@ public:
     virtual void called(const Row& row, In given, In results) = 0;
     // A view has been recorded.
     virtual void viewed(const Tensor& given, const Tensor& view) = 0;
+    // Both with the attributes `at`, which are of the row's own struct, and also where nothing is recorded: under NoGrad,
+    // and of integers. An op that another op runs inside of itself is told before that one.
+    virtual void computed(const Row&, In /*given*/, const void* /*at*/, In /*results*/) {}
+    // Elements of a tensor have been written in place.
+    virtual void wrote(const Tensor&) {}
     virtual void backward_begins(const Tensors& outputs) = 0;
     // The gradient of a node's results has come, and that of its inputs will be computed.
     virtual void visiting(const Node& node) = 0;
@@ -58,18 +63,24 @@ private:
 // Tells all observers of this thread.
 struct Observers {
     static constinit inline thread_local OpObserver* first = nullptr;
+    // Nobody watches this thread while it lives.
+    struct [[nodiscard]] Unwatched {
+        OpObserver* const all = std::exchange(first, nullptr);
+        Unwatched() = default;
+        ~Unwatched() { first = all; }
+        Unwatched(const Unwatched&) = delete;
+        Unwatched& operator=(const Unwatched&) = delete;
+    };
     template <class F> static void tell(const F& f) {
         if (first == nullptr) [[likely]]
             return;
-        struct Unwatched {
-            OpObserver* const all = std::exchange(first, nullptr);
-            ~Unwatched() { first = all; }
-        } const unwatched;
+        const Unwatched unwatched;
         for (OpObserver* one = unwatched.all; one != nullptr; one = one->outer_) f(*one);
     }
 };
 
-void tell_called(const Row& row, In given, In results);
+void tell_called(const Row& row, In given, const void* at, In results);
+void tell_wrote(const Tensor& x);
 
 // Tells the observers that an op runs while the scope lives.
 class [[nodiscard]] WatchedOp {

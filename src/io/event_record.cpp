@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include <zlib.h>
@@ -14,59 +13,13 @@ namespace mezzo::io {
 
 namespace {
 
-template <class T> std::string little_endian(T value) {
-    std::string bytes;
-    for (std::size_t i = 0; i < sizeof(T); ++i) bytes += char(value >> 8 * i & 0xff);
-    return bytes;
-}
 template <class T> std::string big_endian(T value) {
     std::string bytes = little_endian(value);
     std::reverse(bytes.begin(), bytes.end());
     return bytes;
 }
 
-template <class Bits, class T> std::string bits_of(T value) {
-    Bits bits;
-    static_assert(sizeof bits == sizeof value);
-    std::memcpy(&bits, &value, sizeof bits);
-    return little_endian(bits);
-}
-
 }  // namespace
-
-void Message::raw_varint(std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) text_ += char((value & 0x7f) | 0x80);
-    text_ += char(value);
-}
-
-void Message::key(int field, unsigned wire_type) { raw_varint(std::uint64_t(field) << 3 | wire_type); }
-
-Message& Message::varint(int field, std::uint64_t value) {
-    key(field, 0);
-    raw_varint(value);
-    return *this;
-}
-Message& Message::number(int field, double value) {
-    key(field, 1);
-    text_ += bits_of<std::uint64_t>(value);
-    return *this;
-}
-Message& Message::number(int field, float value) {
-    key(field, 5);
-    text_ += bits_of<std::uint32_t>(value);
-    return *this;
-}
-Message& Message::bytes(int field, std::string_view value) {
-    key(field, 2);
-    raw_varint(value.size());
-    text_ += value;
-    return *this;
-}
-Message& Message::packed(int field, const std::vector<double>& values) {
-    std::string all;
-    for (const double value : values) all += bits_of<std::uint64_t>(value);
-    return bytes(field, all);
-}
 
 std::string tf_record(std::string_view payload) {
     const std::string length = little_endian(std::uint64_t(payload.size()));

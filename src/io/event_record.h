@@ -6,27 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "io/protobuf.h"
 #include "mezzo/metrics.h"
 #include "mezzo/model_graph.h"
 
 namespace mezzo::io {
-
-// A protobuf message under construction. Fields with the default value are written all the same.
-class Message {
-public:
-    Message& varint(int field, std::uint64_t value);
-    Message& number(int field, double value);
-    Message& number(int field, float value);
-    Message& bytes(int field, std::string_view value);
-    Message& message(int field, const Message& value) { return bytes(field, value.text()); }
-    Message& packed(int field, const std::vector<double>& values);
-    const std::string& text() const { return text_; }
-
-private:
-    void raw_varint(std::uint64_t value);
-    void key(int field, unsigned wire_type);
-    std::string text_;
-};
 
 // A record of the file: length, payload, and checksums of both.
 std::string tf_record(std::string_view payload);

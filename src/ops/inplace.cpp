@@ -1,4 +1,5 @@
 // In-place writes, for optimizers, running statistics and initialisers. They are never recorded.
+#include "autograd/op_observer.h"
 #include "core/random.h"
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"
@@ -53,6 +54,7 @@ void check_operand(const char* op, const Tensor& x, const Tensor& other) {
 
 void written(const Tensor& x) {
     if (x->storage) x->storage->version.fetch_add(1, std::memory_order_relaxed);
+    tell_wrote(x);
 }
 
 // Whether reading `source` while x is written would see new values.

@@ -2,6 +2,7 @@
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"
 #include "ops/common.h"
+#include "ops/view_attributes.h"
 
 #include <algorithm>
 #include <optional>
@@ -11,17 +12,6 @@ namespace mezzo {
 namespace {
 
 const KernelOf<kernels::CopyInto> copy_into;
-
-struct Permute {
-    static constexpr const char* name = "permute";
-    Axes axes = {};  // of the input, in the order of the result
-};
-// Of slice, select and slice_grad: the elements start, start + step, ... of a dimension of `size` elements.
-struct SliceAt {
-    static constexpr const char* name = "slice";
-    int dim = 0;
-    std::int64_t start = 0, step = 1, size = 0;
-};
 
 // Zeros of the input's shape, with g in the elements that the slice selects.
 Tensor slice_grad(const Tensor& g, const SliceAt& at);

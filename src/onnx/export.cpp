@@ -1,0 +1,199 @@
+// export_onnx(): the model is run and watched, the graph gets names, the file is written.
+#include "mezzo/onnx.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_set>
+
+#include "autograd/state.h"
+#include "io/onnx_file.h"
+#include "mezzo/autograd.h"
+#include "mezzo/eval_mode.h"
+#include "mezzo/ops.h"
+#include "onnx/batch.h"
+#include "onnx/tracer.h"
+
+namespace mezzo::io {
+
+namespace {
+
+using onnx::Graph;
+using onnx::Kind;
+using onnx::Value;
+using onnx::Values;
+
+void check_inputs(nn::Module& model, const Tensors& inputs, const OnnxOptions& options) {
+    check(!inputs.empty(), ErrorKind::value, "export_onnx: the list of inputs is empty");
+    for (const Tensor& x : inputs) {
+        check(x.defined() && x.numel() > 0, ErrorKind::value,
+              "export_onnx: an input is undefined or has no elements");
+        check(!is_floating(x.dtype()) || x.dtype() == float32, ErrorKind::dtype, "export_onnx: an input is ",
+              x.dtype(), "; convert floating inputs to float32");
+        if (!options.dynamic_batch) continue;
+        check(x.dim() > 0 && x.size(0) == inputs[0].size(0), ErrorKind::value, "export_onnx: inputs ",
+              inputs[0].shape(), " and ", x.shape(),
+              " have no common batch in dimension 0; export with dynamic_batch = false");
+    }
+    for (const auto& [name, p] : model.named_parameters())
+        check(p.dtype() == float32, ErrorKind::dtype, "export_onnx: ", name, " is ", p.dtype(),
+              "; convert the model with to(float32)");
+}
+
+std::vector<std::string> checked_names(const char* what, const std::vector<std::string>& given,
+                                       std::size_t count, const std::string& standard) {
+    std::vector<std::string> names = given;
+    for (std::size_t i = 0; given.empty() && i < count; ++i)
+        names.push_back(count == 1 ? standard : standard + "_" + std::to_string(i));
+    check(names.size() == count, ErrorKind::value, "export_onnx: ", given.size(), " names for ", count, " ",
+          what);
+    const bool unique = std::set<std::string>(names.begin(), names.end()).size() == count;
+    check(unique && std::find(names.begin(), names.end(), "") == names.end(), ErrorKind::value,
+          "export_onnx: the names of the ", what, " must be different and not empty");
+    return names;
+}
+
+struct Traced {
+    Graph graph;
+    Values outputs;
+    std::vector<Shape> inputs;  // their shapes
+};
+
+// `batch` copies of the first item of each input; the inputs themselves if it is 0.
+Traced trace(nn::Module& model, const Tensors& inputs, const OnnxForward& forward, std::int64_t batch) {
+    const NoGrad plain;
+    const NoAutocast exact;
+    const nn::EvalMode mode(model);
+    Tensors own;
+    for (const Tensor& x : inputs)
+        own.push_back(batch == 0
+                          ? x.clone()
+                          : index_select(x, 0, zeros({batch}, {.dtype = int64, .device = x.device()})));
+    Traced traced;
+    for (const Tensor& x : own) traced.inputs.push_back(x.shape());
+    onnx::Tracer tracer(model, own);
+    const Tensors results = forward(own);
+    check(!results.empty(), ErrorKind::value, "export_onnx: the model has no results");
+    for (const Tensor& y : results) {
+        check(y.defined(), ErrorKind::value, "export_onnx: a result of the model is undefined");
+        traced.outputs.push_back(tracer.value_of(y));
+    }
+    traced.graph = std::move(tracer.graph());
+    return traced;
+}
+
+// Gives names to what the outputs need, and lists it.
+class Naming {
+public:
+    Naming(const Graph& graph, std::vector<std::string> inputs, const std::vector<std::string>& outputs)
+        : graph_(graph), names_(std::size_t(graph.size())) {
+        for (std::size_t i = 0; i < inputs.size(); ++i) names_[i] = inputs[i];  // a tracer's first values
+        used_.insert(inputs.begin(), inputs.end());
+        for (const std::string& name : outputs)
+            check(used_.insert(name).second, ErrorKind::value,
+                  "export_onnx: an input and an output are named ", name);
+    }
+
+    void add_outputs(const Values& outputs, const std::vector<std::string>& names) {
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+            std::string& name = names_[std::size_t(outputs[i])];
+            if (graph_[outputs[i]].kind == Kind::node && name.empty())
+                name = names[i];
+            else
+                identities_.emplace_back(outputs[i], names[i]);
+        }
+    }
+
+    OnnxGraph list(const Values& nodes) {
+        for (const Value node : nodes) {
+            OnnxNode result{.type = graph_[node].name};
+            for (const Value input : graph_[node].inputs) result.inputs.push_back(name_of(input));
+            result.name = node_name(node);
+            result.outputs = {name_of(node)};
+            result.attributes = graph_[node].attributes;
+            listed_.nodes.push_back(std::move(result));
+        }
+        for (const auto& [value, name] : identities_)
+            listed_.nodes.push_back({.type = "Identity",
+                                     .name = unique(name + "/Identity"),
+                                     .inputs = {name_of(value)},
+                                     .outputs = {name}});
+        return std::move(listed_);
+    }
+
+private:
+    std::string unique(const std::string& wanted) {
+        if (used_.insert(wanted).second) return wanted;
+        for (;;) {
+            std::string name = wanted + "_" + std::to_string(++numbers_[wanted]);
+            if (used_.insert(name).second) return name;
+        }
+    }
+    std::string node_name(Value node) {
+        std::string path = graph_[node].module;
+        std::replace(path.begin(), path.end(), '.', '/');
+        return unique(path.empty() ? graph_[node].name : path + "/" + graph_[node].name);
+    }
+    // Weights and constants are listed as they are first read.
+    const std::string& name_of(Value x) {
+        static const std::string left_out;
+        if (x == onnx::none) return left_out;
+        std::string& name = names_[std::size_t(x)];
+        if (!name.empty()) return name;
+        const onnx::Entry& entry = graph_[x];
+        if (entry.kind == Kind::node) return name = unique("value");
+        name = unique(entry.kind == Kind::weight ? entry.name : "constant");
+        const Tensor value = entry.kind == Kind::integers
+                                 ? Tensor::from<std::int64_t>(entry.numbers, entry.shape)
+                                 : entry.tensor;
+        listed_.initializers.push_back({name, value});
+        return name;
+    }
+
+    const Graph& graph_;
+    std::vector<std::string> names_;
+    std::vector<std::pair<Value, std::string>> identities_;
+    std::unordered_set<std::string> used_;
+    std::unordered_map<std::string, int> numbers_;
+    OnnxGraph listed_;
+};
+
+// Sizes that differ for batches of 2 and 3 have names: that of the batch, or one of their own.
+OnnxValue described(const std::string& name, Dtype dtype, const Shape& shape, const Shape& other) {
+    OnnxValue value{name, dtype, {}};
+    for (int d = 0; d < shape.size(); ++d) {
+        const bool free = shape[d] != other[d];
+        const bool batch = free && shape[d] == 2 && other[d] == 3;
+        value.shape.push_back({shape[d], batch ? "batch" : free ? name + "_" + std::to_string(d) : ""});
+    }
+    return value;
+}
+
+}  // namespace
+
+void export_onnx(nn::Module& model, const Tensors& inputs, const std::string& path,
+                 const OnnxForward& forward, const OnnxOptions& options) {
+    check_inputs(model, inputs, options);
+    const std::vector<std::string> input_names =
+        checked_names("inputs", options.input_names, inputs.size(), "input");
+    Traced traced = trace(model, inputs, forward, options.dynamic_batch ? 2 : 0);
+    const std::vector<std::string> output_names =
+        checked_names("outputs", options.output_names, traced.outputs.size(), "output");
+    Traced other = options.dynamic_batch ? trace(model, inputs, forward, 3) : traced;
+    if (options.dynamic_batch) onnx::free_batch(traced.graph, traced.outputs, other.graph, other.outputs);
+
+    const Graph& graph = traced.graph;
+    Naming naming(graph, input_names, output_names);
+    naming.add_outputs(traced.outputs, output_names);
+    OnnxGraph file = naming.list(onnx::live_nodes(graph, traced.outputs));
+    file.name = model.type_name();
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        file.inputs.push_back(
+            described(input_names[i], inputs[i].dtype(), traced.inputs[i], other.inputs[i]));
+    for (std::size_t i = 0; i < traced.outputs.size(); ++i)
+        file.outputs.push_back(described(output_names[i], graph.dtype(traced.outputs[i]),
+                                         graph.shape(traced.outputs[i]),
+                                         other.graph.shape(other.outputs[i])));
+    save_onnx("export_onnx", path, file);
+}
+
+}  // namespace mezzo::io

@@ -1,0 +1,99 @@
+// A graph of ONNX operators under construction. Every value knows its shape and dtype, so that steps which undo each other,
+// such as the transpositions between mezzo's channels-last images and ONNX's, are left out as they come.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/onnx_file.h"
+#include "mezzo/tensor.h"
+
+namespace mezzo::onnx {
+
+using Value = int;                 // a number within its graph
+inline constexpr Value none = -1;  // an input that is left out
+using Values = std::vector<Value>;
+using Ints = std::vector<std::int64_t>;
+using Attributes = std::vector<io::OnnxAttribute>;
+
+enum class Kind : std::uint8_t {
+    input,     // of the model
+    weight,    // a parameter or buffer, by name
+    constant,  // a tensor without a name
+    integers,  // a list that a node reads as int64, such as a shape: each is read by one node
+    node       // the result of an operator
+};
+
+struct Entry {
+    Kind kind;
+    Shape shape;
+    Dtype dtype;
+    std::string name = {};  // of a weight: its name; of a node: the operator
+    Tensor tensor = {};     // of weights and constants
+    Ints numbers = {};
+    Values inputs = {};
+    Attributes attributes = {};
+    std::string module = {};  // the path of the module that a node belongs to
+};
+
+Ints ints_of(const Shape& shape);
+
+class Graph {
+public:
+    Value input(const Shape& shape, Dtype dtype);
+    Value weight(const std::string& name, const Tensor& value);
+    Value constant(const Tensor& value);  // copies the elements
+    Value integers(const Ints& numbers);
+    Value number(double value, Dtype dtype);  // 0-dim
+
+    // The result of an operator.
+    Value node(const char* type, const Values& inputs, const Shape& shape, Dtype dtype,
+               const Attributes& attributes = {});
+    // The same with shape and dtype of the first input.
+    Value like(const char* type, const Values& inputs, const Attributes& attributes = {});
+
+    Value permuted(Value x, const Axes& axes);
+    Value reshaped(Value x, const Shape& shape);
+    Value expanded(Value x, const Shape& shape);
+    Value converted(Value x, Dtype dtype);
+    // `count` elements along a dimension, from `start` on, `step` apart.
+    Value sliced(Value x, int dim, std::int64_t start, std::int64_t step, std::int64_t count);
+
+    // What x is a permutation of, if the last step permuted it.
+    struct Permuted {
+        Value of;
+        Axes axes;
+    };
+    std::optional<Permuted> permutation(Value x) const;
+    // What x has been reshaped from; x itself if it has not.
+    Value before_reshape(Value x) const;
+
+    const Entry& operator[](Value x) const { return entries_[std::size_t(x)]; }
+    Entry& at(Value x) { return entries_[std::size_t(x)]; }
+    const Shape& shape(Value x) const { return (*this)[x].shape; }
+    Dtype dtype(Value x) const { return (*this)[x].dtype; }
+    int size() const { return int(entries_.size()); }
+
+    // Nodes belong to this module from now on.
+    void enter(const std::string& module) { module_ = module; }
+    const std::string& module() const { return module_; }
+
+private:
+    Value add(Entry entry);
+    std::vector<Entry> entries_;
+    std::string module_;
+};
+
+// The axes that undo a permutation.
+Axes inverse(const Axes& axes);
+
+// f(z), which computes element by element, of x: of what x is a permutation of, so that permutations move on to where they
+// meet their inverse.
+template <class F> Value elementwise(Graph& graph, Value x, const F& f) {
+    if (const auto before = graph.permutation(x)) return graph.permuted(f(before->of), before->axes);
+    return f(x);
+}
+
+}  // namespace mezzo::onnx

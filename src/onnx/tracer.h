@@ -1,0 +1,57 @@
+// Watches one forward call, and makes a graph of the ops that run.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "autograd/op_observer.h"
+#include "insight/places.h"
+#include "onnx/mapping.h"
+
+namespace mezzo::onnx {
+
+class Tracer final : public OpObserver {
+public:
+    // The inputs share no elements with each other or with the model.
+    Tracer(nn::Module& model, const Tensors& inputs);
+
+    // The value of a tensor. What no op has made is a constant. Throws Error(value), naming op and module, if the op that
+    // made it has no form in ONNX, or if it has been written in place.
+    Value value_of(const Tensor& x);
+    Graph& graph() { return graph_; }
+
+    void called(const Row&, In, In) override {}
+    void viewed(const Tensor&, const Tensor&) override {}
+    void backward_begins(const Tensors&) override {}
+    void visiting(const Node&) override {}
+    void gradient(const Node&, int, const Tensor&) override {}
+    void inner_gradient(const Node&, const Tensor&) override {}
+    void sum(const Node&, const Tensor&) override {}
+    void computed(const Row& row, In given, const void* at, In results) override;
+    void wrote(const Tensor& x) override;
+
+private:
+    class Inside;
+    // Elements in memory: tensors that agree in all of it are equal, whatever handle they are.
+    struct Known {
+        Tensor tensor;  // keeps the memory, so that no address is used twice
+        Value value;
+        std::string missing;  // why there is no value
+    };
+    const Known* find(const Tensor& x) const;
+    void remember(const Tensor& x, Value value, const std::string& missing = {});
+    void list_weights(nn::Module& model);
+    Value converted(const Row& row, In given, const void* at, In results);
+    Value decomposed(const Row& row, In given, const void* at, const Tensor& result);
+    std::string place() const;
+
+    insight::Places places_;
+    Graph graph_;
+    std::unordered_map<const Storage*, std::vector<Known>> known_;
+    std::unordered_set<const Storage*> written_;
+    Tensors kept_;
+};
+
+}  // namespace mezzo::onnx

@@ -1,0 +1,356 @@
+// Models that the interop test exports, with inputs and mezzo's own results beside them as .npy files. C functions as in
+// bridge.cpp.
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mezzo/autograd.h"
+#include "mezzo/bert.h"
+#include "mezzo/conv_layers.h"
+#include "mezzo/gpt.h"
+#include "mezzo/image_ops.h"
+#include "mezzo/llama.h"
+#include "mezzo/numpy.h"
+#include "mezzo/onnx.h"
+#include "mezzo/ops.h"
+#include "mezzo/pool_layers.h"
+#include "mezzo/resnet.h"
+#include "mezzo/rnn.h"
+
+namespace {
+
+using namespace mezzo;
+
+using MakeInputs = std::function<Tensors(std::int64_t batch)>;
+
+// Weights and statistics as of a trained model: none of them 0 or 1.
+void train_a_little(nn::Module& model) {
+    const NoGrad plain;
+    for (const auto& [name, x] : model.named_parameters())
+        if (x.dim() == 1) x.add_(randn_like(x), 0.2);
+    for (const auto& [name, x] : model.named_buffers()) {
+        if (name.ends_with("running_mean")) x.normal_(0, 0.3);
+        if (name.ends_with("running_var")) x.uniform_(0.5, 2);
+    }
+}
+
+// The file, and for each batch the inputs and results.
+template <class M> void write_case(M& model, const MakeInputs& inputs, const io::OnnxForward& forward,
+                                   const std::string& folder, const std::vector<std::int64_t>& batches,
+                                   const io::OnnxOptions& options = {}) {
+    train_a_little(model);
+    io::export_onnx(model, inputs(batches[0]), folder + "/model.onnx", forward, options);
+    model.eval();
+    const NoGrad plain;
+    for (std::size_t run = 0; run < batches.size(); ++run) {
+        const Tensors in = inputs(batches[run]), out = forward(in);
+        const auto save = [&](const char* what, const Tensors& all) {
+            for (std::size_t i = 0; i < all.size(); ++i)
+                io::save_npy(folder + "/" + what + std::to_string(run) + "_" + std::to_string(i) + ".npy",
+                             all[i].contiguous());
+        };
+        save("in", in);
+        save("out", out);
+    }
+}
+
+const std::vector<std::int64_t> some_batches{4, 1, 7};
+
+MakeInputs noise(const Shape& item) {
+    return [item](std::int64_t batch) {
+        Shape shape = item;
+        shape.insert(0, batch);
+        return Tensors{randn(shape)};
+    };
+}
+
+void mlp(const std::string& folder) {
+    nn::Sequential net(nn::Linear(12, 32), nn::ReLU(), nn::Linear(32, 32), nn::GELU(),
+                       nn::Linear(32, 16, {.bias = false}), nn::GELU({.approximate_tanh = true}), nn::Dropout(0.5),
+                       nn::LayerNorm(16), nn::Tanh(), nn::Linear(16, 3));
+    train_a_little(net);
+    const MakeInputs inputs = noise({12});
+    write_case(
+        net, inputs, [&](const Tensors& in) { return Tensors{net(in[0])}; }, folder, some_batches);
+    // The overload that calls the model itself, with names.
+    io::export_onnx(net, inputs(1), folder + "/model.onnx",
+                    {.input_names = {"features"}, .output_names = {"logits"}});
+}
+
+nn::BertConfig small_bert() {
+    nn::BertConfig config;
+    config.vocab_size = 50;
+    config.hidden_size = 32;
+    config.num_hidden_layers = 2;
+    config.num_attention_heads = 4;
+    config.intermediate_size = 64;
+    config.max_position_embeddings = 24;
+    config.num_labels = 3;
+    return config;
+}
+
+// The first text is as long as the ids, the others are shorter.
+Tensors texts(std::int64_t batch, bool masked, bool types) {
+    const std::int64_t length = 11;
+    Tensors in{randint(0, 50, {batch, length}, {.dtype = int64})};
+    const Tensor place = arange(length, {.dtype = int64}), row = arange(batch, {.dtype = int64}).unsqueeze(1);
+    if (masked) in.push_back(lt(place + row, double(length)).contiguous());
+    if (types) in.push_back(cast(gt(place + row, 5), int64).contiguous());
+    return in;
+}
+
+void bert(const std::string& folder) {
+    nn::BertForSequenceClassification model(small_bert());
+    write_case(
+        model, [](std::int64_t batch) { return texts(batch, false, false); },
+        [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder, some_batches);
+}
+
+void bert_mask(const std::string& folder) {
+    nn::BertForSequenceClassification model(small_bert());
+    const MakeInputs inputs = [](std::int64_t batch) { return texts(batch, true, true); };
+    write_case(
+        model, inputs,
+        [&](const Tensors& in) {
+            return Tensors{model(in[0], {in[1], in[2]})};
+        },
+        folder, some_batches);
+    io::export_onnx(model, inputs(2), folder + "/model.onnx",
+                    {.input_names = {"input_ids", "attention_mask", "token_type_ids"}});
+}
+
+void bert_encoder(const std::string& folder) {
+    nn::BertConfig config = small_bert();
+    config.hidden_act = "silu";
+    nn::Bert model(config);
+    write_case(
+        model, [](std::int64_t batch) { return texts(batch, true, false); },
+        [&](const Tensors& in) {
+            const nn::BertOutput y = model(in[0], {.attention_mask = in[1]});
+            return Tensors{y.last_hidden_state, y.pooler_output};
+        },
+        folder, some_batches);
+}
+
+void resnet(const std::string& folder, std::int64_t depth, std::int64_t size,
+            const std::vector<std::int64_t>& batches) {
+    nn::ResNet model(nn::resnet_config(depth));
+    write_case(
+        model, noise({size, size, 3}), [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder,
+        batches);
+}
+
+// Options of convolutions and pools, in an order that PyTorch's users write: activations are modules of their own.
+struct Images : nn::Module {
+    Tensors operator()(const Tensor& x) const {
+        const Tensor a = relu(norm(grouped(x))), b = silu(dilated(a)) + a;
+        const Tensor up = transposed(max_pool2d(b, {.kernel_size = 3, .stride = 2, .ceil_mode = true}));
+        const Tensor mean = avg_pool2d(b, {.kernel_size = 2, .padding = 1, .count_include_pad = false});
+        return {up,
+                mean,
+                adaptive_avg_pool2d(b, 3),
+                adaptive_max_pool2d(b, 2),
+                group(b),
+                interpolate(b, {5, 13}, InterpolateMode::bilinear, false),
+                signal(b.reshape({b.size(0), b.size(1) * b.size(2), b.size(3)}))};
+    }
+    nn::Conv2d grouped{4, 8, 3, {.stride = 1, .padding = 1, .groups = 2}};
+    nn::BatchNorm2d norm{8};
+    nn::Conv2d dilated{8, 8, 3, {.padding = 2, .dilation = 2, .bias = false}};
+    nn::ConvTranspose2d transposed{8, 6, 3, {.stride = 2, .padding = 1, .output_padding = 1}};
+    nn::GroupNorm group{4, 8};
+    nn::Conv1d signal{8, 5, 3, {.padding = 1}};
+    MEZZO_MODULE(Images, grouped, norm, dilated, transposed, group, signal)
+};
+
+void images(const std::string& folder) {
+    Images model;
+    write_case(
+        model, noise({9, 12, 4}), [&](const Tensors& in) { return model(in[0]); }, folder, some_batches);
+}
+
+// One result of each op that has a mapping and is in no other case.
+struct Ops : nn::Module {
+    Tensors operator()(const Tensor& x, const Tensor& index) const {
+        const Tensor positive = abs(x) + 0.5, scaled = x * scale, bound = clamp(x, -0.9, 0.9);
+        Tensors results{-x,
+                        sign(x),
+                        square(x),
+                        exp(bound),
+                        expm1(bound),
+                        log(positive),
+                        log1p(positive),
+                        sqrt(positive),
+                        rsqrt(positive),
+                        reciprocal(positive),
+                        sin(x),
+                        cos(x),
+                        erf(x),
+                        tanh(x),
+                        sigmoid(x),
+                        relu(x),
+                        gelu(x),
+                        gelu_tanh(x),
+                        silu(x),
+                        softplus(x),
+                        softsign(x),
+                        mish(x),
+                        floor(x * 3.0),
+                        ceil(x * 3.0),
+                        round(x * 3.0),
+                        trunc(x * 3.0)};
+        const Tensors more{2.0 - x,
+                           x / 3.0,
+                           2.0 / positive,
+                           pow(positive, 1.5),
+                           clamp(x, -0.2, 0.3),
+                           elu(x, 0.7),
+                           leaky_relu(x, 0.2),
+                           scaled - x,
+                           x / positive,
+                           pow(positive, bound),
+                           maximum(x, scaled),
+                           minimum(x, scaled),
+                           where(gt(x, 0.1), x, scaled),
+                           masked_fill(x, logical_or(le(x, -0.5), ge(x, 0.5)), 7)};
+        const Tensors flags{eq(index, 1),       ne(index, 1),
+                            lt(x, scaled),      logical_and(gt(x, 0), lt(index, 2)),
+                            logical_not(index), isfinite(x / 1e-30)};
+        const Tensors parts{x.permute({0, 2, 1}).slice(1, 1, 4, 2),
+                            x.select(1, 2),
+                            cat({x, scaled}, 1),
+                            pad(x, {{.dim = 2, .before = 1, .after = 2}}, PadMode::constant, 0.5),
+                            pad(x, {{.dim = 1, .before = 1, .after = 1}}, PadMode::reflect),
+                            index_select(x, 1, Tensor::from<std::int64_t>({3, 0, 0}, {3})),
+                            gather(x, 2, index),
+                            cumsum(x, 1),
+                            x.unsqueeze(1).expand({-1, 2, -1, -1})};
+        const Tensors sums{sum(x, {1}),
+                           sum(index, {2}),
+                           mean(x, {1, 2}, keep_dims()),
+                           max(x, {2}),
+                           min(x, {1}),
+                           norm(x, {2}),
+                           logsumexp(x, {2}),
+                           argmax(x, 1),
+                           argmin(x, 2),
+                           softmax(x, 1),
+                           log_softmax(x, 2),
+                           var(x, {2}),
+                           matmul(x, scaled.transpose(1, 2)),
+                           rms_norm(x, scale),
+                           cast(index, float32) * 0.5,
+                           cast(index, int32)};
+        for (const Tensors& list : {more, flags, parts, sums})
+            results.insert(results.end(), list.begin(), list.end());
+        return results;
+    }
+    nn::Parameter scale{randn({5})};
+    MEZZO_MODULE(Ops, scale)
+};
+
+void ops(const std::string& folder) {
+    Ops model;
+    const MakeInputs inputs = [](std::int64_t batch) {
+        return Tensors{randn({batch, 4, 5}), randint(0, 4, {batch, 4, 5}, {.dtype = int64})};
+    };
+    write_case(
+        model, inputs, [&](const Tensors& in) { return model(in[0], in[1]); }, folder, some_batches);
+}
+
+void gpt(const std::string& folder) {
+    nn::GptConfig config;
+    config.vocab_size = 40;
+    config.n_positions = 16;
+    config.n_embd = 32;
+    config.n_layer = 2;
+    config.n_head = 4;
+    nn::Gpt model(config);
+    const MakeInputs inputs = [](std::int64_t batch) {
+        return Tensors{randint(0, 40, {batch, 9}, {.dtype = int64})};
+    };
+    write_case(
+        model, inputs, [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder, some_batches);
+}
+
+void llama(const std::string& folder) {
+    nn::LlamaConfig config;
+    config.vocab_size = 40;
+    config.max_position_embeddings = 16;
+    config.hidden_size = 32;
+    config.intermediate_size = 48;
+    config.num_hidden_layers = 2;
+    config.num_attention_heads = 4;
+    config.num_key_value_heads = 2;
+    nn::Llama model(config);
+    const MakeInputs inputs = [](std::int64_t batch) {
+        return Tensors{randint(0, 40, {batch, 9}, {.dtype = int64})};
+    };
+    write_case(
+        model, inputs, [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder, some_batches);
+}
+
+// The loop over the steps is unrolled, and its first state has the size of the batch, which is fixed.
+void lstm(const std::string& folder) {
+    nn::LSTM model(6, 8, {.num_layers = 2, .bidirectional = true});
+    write_case(model, noise({5, 6}), [&](const Tensors& in) { return Tensors{model(in[0]).output}; }, folder,
+               {3}, {.dynamic_batch = false});
+}
+
+struct Case {
+    const char* name;
+    std::function<void(const std::string&)> write;
+};
+const std::vector<Case>& cases() {
+    static const std::vector<Case> all{
+        {"mlp", mlp},
+        {"bert", bert},
+        {"bert_mask", bert_mask},
+        {"bert_encoder", bert_encoder},
+        {"resnet8", [](const std::string& folder) { resnet(folder, 8, 16, some_batches); }},
+        {"resnet20",
+         [](const std::string& folder) {
+             resnet(folder, 20, 32, {2, 3});
+         }},
+        {"resnet18",
+         [](const std::string& folder) {
+             resnet(folder, 18, 64, {1, 2});
+         }},
+        {"resnet50", [](const std::string& folder) { resnet(folder, 50, 32, {1}); }},
+        {"images", images},
+        {"ops", ops},
+        {"gpt", gpt},
+        {"llama", llama},
+        {"lstm", lstm},
+    };
+    return all;
+}
+
+std::string last_error;
+
+}  // namespace
+
+extern "C" {
+
+const char* onnx_error() { return last_error.c_str(); }
+
+// The name of case i, or null behind the last one.
+const char* onnx_case(int i) {
+    return std::size_t(i) < cases().size() ? cases()[std::size_t(i)].name : nullptr;
+}
+
+// Writes case i into a folder that is there: 0, or 1 after a failure.
+int write_onnx_case(int i, const char* folder) {
+    try {
+        manual_seed(std::uint64_t(i) + 1);
+        cases()[std::size_t(i)].write(folder);
+        return 0;
+    } catch (const std::exception& error) {
+        last_error = error.what();
+        return 1;
+    }
+}
+
+}  // extern "C"

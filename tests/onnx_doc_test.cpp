@@ -1,0 +1,60 @@
+// The code of docs/onnx.md: each block there is a case here.
+#include <catch2/catch.hpp>
+
+#include "folder.h"
+#include "mezzo/mezzo.h"
+
+namespace mz = mezzo;
+
+namespace {
+
+// Short file names in the document are those of a temporary folder.
+struct InFolder {
+    InFolder() { std::filesystem::current_path(folder.path); }
+    ~InFolder() { std::filesystem::current_path(before); }
+    InFolder(const InFolder&) = delete;
+    InFolder& operator=(const InFolder&) = delete;
+    std::filesystem::path before = std::filesystem::current_path();
+    mz::test::Folder folder;
+};
+
+mz::nn::BertConfig small() {
+    mz::nn::BertConfig config;
+    config.vocab_size = 20;
+    config.hidden_size = 8;
+    config.num_hidden_layers = 1;
+    config.num_attention_heads = 2;
+    config.intermediate_size = 16;
+    return config;
+}
+
+}  // namespace
+
+TEST_CASE("onnx document: an MLP", "[io]") {
+    const InFolder here;
+    // begin
+    mz::nn::Sequential net(mz::nn::Linear(784, 128), mz::nn::ReLU(), mz::nn::Linear(128, 10));
+    mz::io::export_onnx(net, {mz::randn({1, 784})}, "mlp.onnx");  // a batch of any size
+    // end
+    CHECK(here.folder.listing() == "mlp.onnx ");
+    CHECK(std::filesystem::file_size("mlp.onnx") > 4 * (785 * 128 + 129 * 10));
+}
+
+TEST_CASE("onnx document: several inputs, and a function", "[io]") {
+    const InFolder here;
+    mz::nn::BertForSequenceClassification bert(small());
+    mz::nn::Bert encoder(small());
+    // begin
+    const mz::Tensor ids = mz::zeros({1, 16}, {.dtype = mz::int64});
+    const mz::Tensor real = mz::ones({1, 16}, {.dtype = mz::boolean});  // true for tokens, false for padding
+    mz::io::export_onnx(bert, {ids, real}, "bert.onnx",
+                        {.input_names = {"input_ids", "attention_mask"}, .output_names = {"logits"}});
+    // end
+    // begin
+    mz::io::export_onnx(encoder, {ids}, "encoder.onnx", [&](const mz::Tensors& in) {
+        const mz::nn::BertOutput y = encoder(in[0]);
+        return mz::Tensors{y.last_hidden_state, y.pooler_output};
+    });
+    // end
+    CHECK(here.folder.listing() == "bert.onnx encoder.onnx ");
+}

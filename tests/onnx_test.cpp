@@ -1,0 +1,228 @@
+// Exports to ONNX: the bytes of the file, and what is refused. tests/interop/onnx_test.py runs exported models.
+#include "mezzo/onnx.h"
+
+#include <catch2/catch.hpp>
+
+#include <fstream>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "io/onnx_file.h"
+#include "mezzo/bert.h"
+#include "mezzo/module_scope.h"
+#include "mezzo/nn.h"
+#include "mezzo/ops.h"
+#include "mezzo/version.h"
+#include "onnx/graph.h"
+#include "tests/folder.h"
+
+namespace {
+
+using namespace mezzo;
+using Catch::Matchers::Contains;
+
+std::string text_of_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string hex(const std::string& bytes) {
+    std::string text;
+    for (const char c : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(c));
+    return text;
+}
+
+// A field of bytes: its key, its length, which protobuf writes in groups of 7 bits, and its content.
+std::string field(const std::string& key, const std::string& content) {
+    const std::size_t size = content.size() / 2;
+    return key +
+           (size < 128 ? fmt::format("{:02x}", size)
+                       : fmt::format("{:02x}{:02x}", size % 128 + 128, size / 128)) +
+           content;
+}
+
+// A layer whose forward call is the given function.
+struct Calls : nn::Module {
+    explicit Calls(const autograd::Callback<Tensor(const Tensor&)>& function) : f(function) {}
+    Tensor operator()(const Tensor& x) const {
+        const nn::ModuleScope here(*this);
+        return f(x);
+    }
+    autograd::Callback<Tensor(const Tensor&)> f;
+    MEZZO_MODULE(Calls)
+};
+struct Outer : nn::Module {
+    explicit Outer(const autograd::Callback<Tensor(const Tensor&)>& function) : inner(function) {}
+    Tensor operator()(const Tensor& x) const { return inner(x * 2.0); }
+    Calls inner;
+    MEZZO_MODULE(Outer, inner)
+};
+
+// The text of the error with which the export of a function of [4, 3] ends; no file is left.
+std::string refusal(const autograd::Callback<Tensor(const Tensor&)>& function, bool dynamic_batch = true,
+                    ErrorKind kind = ErrorKind::value) {
+    const test::Folder folder;
+    Outer model(function);
+    try {
+        io::export_onnx(model, {randn({4, 3})}, folder.file("model.onnx"), {.dynamic_batch = dynamic_batch});
+    } catch (const Error& error) {
+        CHECK(error.kind() == kind);
+        CHECK(text_of_file(folder.file("model.onnx")).empty());
+        CHECK(model.training());
+        return error.what();
+    }
+    return "exported";
+}
+
+}  // namespace
+
+TEST_CASE("onnx: the file, byte for byte", "[io]") {
+    const test::Folder folder;
+    const io::OnnxGraph graph{.name = "g",
+                              .nodes = {{.type = "Elu",
+                                         .name = "n",
+                                         .inputs = {"x", ""},
+                                         .outputs = {"y"},
+                                         .attributes = {{"a", 1.5f},
+                                                        {"i", std::int64_t(-1)},
+                                                        {"s", std::vector<std::int64_t>{2, 300}}}}},
+                              .initializers = {{"w", Tensor::from({1.0f, -2.0f}, {2})}},
+                              .inputs = {{"x", float32, {{0, "batch"}, {3, ""}}}},
+                              .outputs = {{"y", boolean, {}}}};
+    io::save_onnx("export_onnx", folder.file("model.onnx"), graph);
+    const auto attribute = [](const char* name, const char* value, const char* type) {
+        return field("2a", field("0a", name) + value + "a001" + type);
+    };
+    const std::string node = field("0a", "78") + field("0a", "") + field("12", "79") + field("1a", "6e") +
+                             field("22", "456c75") + attribute("61", "150000c03f", "01") +
+                             attribute("69", "18ffffffffffffffffff01", "02") +
+                             attribute("73", "400240ac02", "07");
+    const std::string shape = field("0a", field("12", "6261746368")) + field("0a", "0803");
+    const std::string input = field("0a", "78") + field("12", field("0a", "0801" + field("12", shape)));
+    const std::string output = field("0a", "79") + field("12", field("0a", "0809" + field("12", "")));
+    const std::string tensor = "08021001" + field("42", "77") + field("4a", "0000803f000000c0");
+    const std::string body = field("0a", node) + field("12", "67") + field("5a", input) +
+                             field("62", output) + field("2a", tensor);
+    CHECK(hex(text_of_file(folder.file("model.onnx"))) == "0808" + field("12", hex("mezzo")) +
+                                                              field("1a", hex(version())) +
+                                                              field("42", "0a001011") + field("3a", body));
+}
+
+TEST_CASE("onnx: a model of more than 2 GiB is refused before anything is written", "[io]") {
+    const Tensor row = zeros({1, 1 << 20}).expand({513, 1 << 20});  // 2 GiB and 4 MiB without the memory
+    const io::OnnxGraph graph{
+        .name = "g", .nodes = {}, .initializers = {{"w", row}}, .inputs = {}, .outputs = {}};
+    CHECK_THROWS_WITH(io::onnx_head("export_onnx", graph),
+                      Contains("export_onnx: the model has 21516") && Contains("at most 2^31 - 1"));
+}
+
+TEST_CASE("onnx: transpositions, reshapes and expansions that change nothing are left out", "[io]") {
+    onnx::Graph graph;
+    const onnx::Value x = graph.input({2, 3, 4}, float32);
+    const onnx::Value turned = graph.permuted(x, {2, 0, 1});
+    CHECK(graph.shape(turned) == Shape{4, 2, 3});
+    CHECK(graph.permuted(turned, {1, 2, 0}) == x);
+    CHECK(graph.permutation(graph.permuted(turned, {1, 0, 2}))->axes == Axes{0, 2, 1});
+    CHECK(graph.reshaped(graph.reshaped(x, {6, 4}), {2, 3, 4}) == x);
+    CHECK(graph.before_reshape(graph.reshaped(graph.reshaped(x, {6, 4}), {24})) == x);
+    CHECK(graph.expanded(x, {2, 3, 4}) == x);
+    CHECK(graph.converted(x, float32) == x);
+    const onnx::Value part = graph.sliced(turned, 0, 1, 2, 2);
+    CHECK(graph.shape(part) == Shape{2, 2, 3});
+    CHECK(graph.shape(graph.permutation(part)->of) == Shape{2, 3, 2});
+}
+
+TEST_CASE("onnx: ops without a form in ONNX are named with their module, but only if they matter", "[io]") {
+    CHECK(refusal([](const Tensor& x) { return remainder(x, x + 1.0); }) ==
+          "export_onnx: remainder in module inner has no form in ONNX");
+    CHECK(refusal([](const Tensor& x) { return relu(remainder(x, x + 1.0)) + x; }) ==
+          "export_onnx: remainder in module inner has no form in ONNX");
+    CHECK(refusal([](const Tensor& x) {
+              static_cast<void>(remainder(x, x + 1.0));
+              return relu(x);
+          }) == "exported");
+}
+
+TEST_CASE("onnx: writes in place are refused", "[io]") {
+    CHECK_THAT(refusal([](const Tensor& x) {
+                   const Tensor y = zeros({3});
+                   y.add_(x.select(0, 0));
+                   return x + y;
+               }),
+               Contains("reads a tensor [3] that has been written in place"));
+    CHECK_THAT(refusal([](const Tensor& x) {
+                   const Tensor y = relu(x);
+                   y.mul_(2.0);
+                   return y + x;
+               }),
+               Contains("written in place"));
+}
+
+TEST_CASE("onnx: what depends on the size of the batch is refused, or fixed", "[io]") {
+    const auto mean_of_batch = [](const Tensor& x) { return x / double(x.size(0)); };
+    CHECK_THAT(refusal(mean_of_batch),
+               Contains("the batch cannot be of any size, because Div in module inner") &&
+                   Contains("dynamic_batch = false"));
+    CHECK(refusal(mean_of_batch, false) == "exported");
+    CHECK_THAT(refusal([](const Tensor& x) { return x.size(0) == 2 ? relu(x) : tanh(relu(x)); }),
+               Contains("batches of different sizes run different ops"));
+    CHECK_THAT(refusal([](const Tensor& x) {
+                   return x + zeros({x.size(0), 3});
+               }),
+               Contains("because Add in module inner depends on it"));
+    CHECK_THAT(refusal([](const Tensor& x) {
+                   return x.reshape({x.size(0) * 3}).unsqueeze(0).expand({x.size(0), -1});
+               }),
+               Contains("because Expand in module inner depends on it"));
+    CHECK(refusal([](const Tensor& x) { return x.reshape({x.size(0) * 3}); }) == "exported");
+}
+
+TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
+    const test::Folder folder;
+    const std::string path = folder.file("model.onnx");
+    nn::Linear net(3, 2);
+    const Tensor x = randn({2, 3});
+    const auto names = [&](const std::vector<std::string>& in, const std::vector<std::string>& out) {
+        io::export_onnx(net, {x}, path, {.input_names = in, .output_names = out});
+    };
+    CHECK_THROWS_WITH(names({"a", "b"}, {}), Contains("2 names for 1 inputs"));
+    CHECK_THROWS_WITH(names({}, {"a", "b"}), Contains("2 names for 1 outputs"));
+    CHECK_THROWS_WITH(names({""}, {}), Contains("must be different and not empty"));
+    CHECK_THROWS_WITH(names({"a"}, {"a"}), Contains("an input and an output are named a"));
+    CHECK_THROWS_WITH(io::export_onnx(net, {}, path), Contains("the list of inputs is empty"));
+    CHECK_THROWS_WITH(io::export_onnx(net, {x, x}, path), Contains("Linear does not take 2 tensors"));
+    CHECK_THROWS_WITH(io::export_onnx(net, {x, x, x, x, x}, path), Contains("5 inputs"));
+    CHECK_THROWS_WITH(io::export_onnx(net, {Tensor()}, path), Contains("undefined"));
+    CHECK_THROWS_WITH(io::export_onnx(net, {x.to(float64)}, path), Contains("an input is float64"));
+    nn::BertConfig small;
+    small.hidden_size = 8;
+    small.num_hidden_layers = 1;
+    small.num_attention_heads = 2;
+    small.vocab_size = 9;
+    nn::BertForSequenceClassification bert(small);
+    const Tensor ids = zeros({2, 4}, {.dtype = int64}), mask = ones({3, 4}, {.dtype = boolean});
+    CHECK_THROWS_WITH(io::export_onnx(bert, {ids, mask}, path), Contains("no common batch in dimension 0"));
+    CHECK_THROWS_WITH(io::export_onnx(bert, {scalar(0)}, path), Contains("no common batch"));
+    CHECK_THROWS_WITH(io::export_onnx(net, {x}, folder.file("no/folder/model.onnx")),
+                      Contains("export_onnx"));
+    net.to(float16);
+    CHECK_THROWS_WITH(io::export_onnx(net, {x}, path),
+                      Contains("weight is float16; convert the model with to(float32)"));
+    CHECK(text_of_file(path).empty());
+}
+
+TEST_CASE("onnx: an export leaves model and inputs as they were", "[io]") {
+    const test::Folder folder;
+    nn::Sequential net(nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Dropout(0.5));
+    net[1].eval();
+    const StateDict before = net.snapshot();
+    const Tensor x = randn({5, 3}), x_before = x.clone();
+    io::export_onnx(net, {x}, folder.file("model.onnx"));
+    CHECK(net[0].training());
+    CHECK(!net[1].training());
+    const StateDict after = net.state_dict();
+    for (const auto& [name, value] : before) CHECK(all_close(value, after.at(name), 0, 0));
+    CHECK(all_close(x, x_before, 0, 0));
+    for (const Tensor& p : net.parameters()) CHECK((p.requires_grad() && !p.grad().defined()));
+}
