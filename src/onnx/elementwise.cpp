@@ -108,6 +108,19 @@ template <class A> Value clip(const Call& call) {
     });
 }
 
+// The inputs of an operator that broadcasts, without expansions that it makes itself.
+Values unexpanded(const Call& call, Values inputs) {
+    for (Value& x : inputs) {
+        const Entry& entry = call.graph[x];
+        if (entry.kind != Kind::node || entry.name != "Expand") continue;
+        Shape all = call.graph.shape(entry.inputs[0]);
+        for (const Value& other : inputs)
+            if (&other != &x) all = broadcast_shapes("export_onnx", all, call.graph.shape(other));
+        if (all == call.shape()) x = entry.inputs[0];
+    }
+    return inputs;
+}
+
 // Both inputs in `dtype`; of two permuted images the operator is of the images.
 Value of_two(const Call& call, const char* type, Dtype dtype) {
     Graph& g = call.graph;
@@ -115,7 +128,7 @@ Value of_two(const Call& call, const char* type, Dtype dtype) {
     const auto left = g.permutation(a), right = g.permutation(b);
     if (left && right && left->axes == right->axes && g.shape(a) == g.shape(b))
         return g.permuted(g.node(type, {left->of, right->of}, g.shape(left->of), call.dtype()), left->axes);
-    return call.emit(type, {a, b});
+    return call.emit(type, unexpanded(call, {a, b}));
 }
 template <const char* type> Value binary(const Call& call) { return of_two(call, type, call.dtype()); }
 
@@ -136,12 +149,12 @@ Value is_finite(const Call& call) {
 
 Value where(const Call& call) {
     Graph& g = call.graph;
-    return call.emit(
-        "Where", {call.in[0], g.converted(call.in[1], call.dtype()), g.converted(call.in[2], call.dtype())});
+    const Value a = g.converted(call.in[1], call.dtype()), b = g.converted(call.in[2], call.dtype());
+    return call.emit("Where", unexpanded(call, {call.in[0], a, b}));
 }
 Value masked_fill(const Call& call) {
     const double value = call.attributes<kernels::MaskedFill>().value;
-    return call.emit("Where", {call.in[1], call.number(value), call.in[0]});
+    return call.emit("Where", unexpanded(call, {call.in[1], call.number(value), call.in[0]}));
 }
 
 constexpr MappingOf mappings[] = {

@@ -1,8 +1,10 @@
 #include "onnx/graph.h"
 
+#include <cstring>
 #include <utility>
 
 #include "autograd/op_observer.h"
+#include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -30,12 +32,27 @@ Value Graph::weight(const std::string& name, const Tensor& value) {
     return add(std::move(entry));
 }
 
+namespace {
+
+bool uniform(const Tensor& x) {
+    const std::size_t one = size_of(x.dtype()), all = one * std::size_t(x.numel());
+    const char* const bytes = static_cast<const char*>(raw(x));
+    return std::memcmp(bytes, bytes + one, all - one) == 0;
+}
+
+}  // namespace
+
+// Many equal elements are one that is expanded: such a tensor often has the size of the batch.
 Value Graph::constant(const Tensor& value) {
     const Observers::Unwatched unwatched;
     const NoGrad plain;
-    Entry entry{Kind::constant, value.shape(), value.dtype()};
-    entry.tensor = value.detach().to(cpu_device).clone();
-    return add(std::move(entry));
+    Tensor copy = value.detach().to(cpu_device).clone();
+    const bool repeated = copy.dim() > 1 && uniform(copy);
+    if (repeated) copy = copy.reshape({copy.numel()}).slice(0, 0, 1).reshape({}).clone();
+    Entry entry{Kind::constant, copy.shape(), copy.dtype()};
+    entry.tensor = copy;
+    const Value one = add(std::move(entry));
+    return repeated ? expanded(one, value.shape()) : one;
 }
 
 Value Graph::integers(const Ints& numbers) {

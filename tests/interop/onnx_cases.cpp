@@ -16,6 +16,7 @@
 #include "mezzo/onnx.h"
 #include "mezzo/ops.h"
 #include "mezzo/pool_layers.h"
+#include "mezzo/reduce_ops.h"
 #include "mezzo/resnet.h"
 #include "mezzo/rnn.h"
 
@@ -229,7 +230,7 @@ struct Ops : nn::Module {
                             x.unsqueeze(1).expand({-1, 2, -1, -1})};
         const Tensors sums{sum(x, {1}),
                            sum(index, {2}),
-                           mean(x, {1, 2}, keep_dims()),
+                           mean(x, {1, 2}, {.keepdim = true}),
                            max(x, {2}),
                            min(x, {1}),
                            norm(x, {2}),
