@@ -167,10 +167,15 @@ TEST_CASE("onnx: what depends on the size of the batch is refused, or fixed", "[
     CHECK(refusal(mean_of_batch, false) == "exported");
     CHECK_THAT(refusal([](const Tensor& x) { return x.size(0) == 2 ? relu(x) : tanh(relu(x)); }),
                Contains("batches of different sizes run different ops"));
+    CHECK(refusal([](const Tensor& x) { return x + ones({x.size(0), 3}); }) == "exported");
     CHECK_THAT(refusal([](const Tensor& x) {
-                   return x + zeros({x.size(0), 3});
+                   return cat({x, ones({x.size(0), 3})}, 1);
                }),
-               Contains("because Add in module inner depends on it"));
+               Contains("because Expand in module inner depends on it"));
+    CHECK_THAT(refusal([](const Tensor& x) {
+                   return cat({x.reshape({-1}), arange(x.size(0))}, 0);
+               }),
+               Contains("because Concat in module inner depends on it"));
     CHECK_THAT(refusal([](const Tensor& x) {
                    return x.reshape({x.size(0) * 3}).unsqueeze(0).expand({x.size(0), -1});
                }),
