@@ -173,7 +173,7 @@ TEST_CASE("onnx: what depends on the size of the batch is refused, or fixed", "[
                }),
                Contains("because Expand in module inner depends on it"));
     CHECK_THAT(refusal([](const Tensor& x) {
-                   return cat({x.reshape({-1}), arange(x.size(0))}, 0);
+                   return cat({x.reshape({-1}), arange(x.size(0), {.dtype = float32})}, 0);
                }),
                Contains("because Concat in module inner depends on it"));
     CHECK_THAT(refusal([](const Tensor& x) {
