@@ -1,0 +1,28 @@
+// Trained models, built from what their files say.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "mezzo/io.h"
+#include "mezzo/module.h"
+
+namespace mezzo::python {
+
+// A model in eval mode.
+class Model {
+public:
+    virtual ~Model() = default;
+    // mask and types are undefined unless the model reads texts.
+    virtual Tensor run(const Tensor& x, const Tensor& mask, const Tensor& types) const = 0;
+    virtual nn::Module& module() = 0;
+};
+
+// A model with the weights of a safetensors file, which says of itself what it is: a BERT classifier where there is a
+// config.json (`config`, or the one beside the file), a ResNet where the metadata names one, as samples/resnet writes it,
+// and otherwise an MLP with the names of a Sequential, with `activation` (relu, gelu, tanh or silu) between its layers.
+// `path` may be a folder with a model.safetensors. Throws as the readers of these files do, and Error(value) for other files.
+std::unique_ptr<Model> load_model(const std::string& path, const std::string& config,
+                                  const std::string& activation);
+
+}  // namespace mezzo::python
