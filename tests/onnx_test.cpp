@@ -194,6 +194,7 @@ TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
     CHECK_THROWS_WITH(names({"a", "b"}, {}), Contains("2 names for 1 inputs"));
     CHECK_THROWS_WITH(names({}, {"a", "b"}), Contains("2 names for 1 outputs"));
     CHECK_THROWS_WITH(names({""}, {}), Contains("must be different and not empty"));
+    CHECK_THROWS_WITH(names({"\xff"}, {}), Contains("is not valid UTF-8"));
     CHECK_THROWS_WITH(names({"a"}, {"a"}), Contains("an input and an output are named a"));
     CHECK_THROWS_WITH(io::export_onnx(net, {}, path), Contains("the list of inputs is empty"));
     CHECK_THROWS_WITH(io::export_onnx(net, {x, x}, path), Contains("Linear does not take 2 tensors"));

@@ -32,7 +32,7 @@ using OnnxForward = autograd::Callback<Tensors(const Tensors&)>;
 //
 // Replaces `path` in one step, as save_safetensors() does. Throws Error(dtype) for other floating dtypes, and Error(value),
 // naming the op and the module, for an op without a form in ONNX, for a tensor that has been written in place, and where
-// the batch cannot be of any size; Error(value) for names of another number than there are tensors, or which are used twice;
+// the batch cannot be of any size; Error(value) for names of another number than there are tensors, or which are used twice or no UTF-8;
 // and for files of more than 2^31 - 1 bytes; Error(io) as save_safetensors(). Then no file has been written.
 void export_onnx(nn::Module& model, const Tensors& inputs, const std::string& path,
                  const OnnxForward& forward, const OnnxOptions& options = {});

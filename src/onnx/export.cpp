@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "autograd/state.h"
+#include "io/json.h"
 #include "io/onnx_file.h"
 #include "mezzo/autograd.h"
 #include "mezzo/eval_mode.h"
@@ -46,6 +47,9 @@ std::vector<std::string> checked_names(const char* what, const std::vector<std::
         names.push_back(count == 1 ? standard : standard + "_" + std::to_string(i));
     check(names.size() == count, ErrorKind::value, "export_onnx: ", given.size(), " names for ", count, " ",
           what);
+    for (const std::string& name : names)
+        check(first_invalid_utf8(name) == name.size(), ErrorKind::value, "export_onnx: the name ",
+              shown(name), " is not valid UTF-8");
     const bool unique = std::set<std::string>(names.begin(), names.end()).size() == count;
     check(unique && std::find(names.begin(), names.end(), "") == names.end(), ErrorKind::value,
           "export_onnx: the names of the ", what, " must be different and not empty");
