@@ -69,8 +69,8 @@ MakeInputs noise(const Shape& item) {
 
 void mlp(const std::string& folder) {
     nn::Sequential net(nn::Linear(12, 32), nn::ReLU(), nn::Linear(32, 32), nn::GELU(),
-                       nn::Linear(32, 16, {.bias = false}), nn::GELU({.approximate_tanh = true}), nn::Dropout(0.5),
-                       nn::LayerNorm(16), nn::Tanh(), nn::Linear(16, 3));
+                       nn::Linear(32, 16, {.bias = false}), nn::GELU({.approximate_tanh = true}),
+                       nn::Dropout(0.5), nn::LayerNorm(16), nn::Tanh(), nn::Linear(16, 3));
     train_a_little(net);
     const MakeInputs inputs = noise({12});
     write_case(
