@@ -3,6 +3,8 @@
 
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::insight {
 
 struct EmitNvtxOptions {
@@ -34,3 +36,5 @@ private:
 [[nodiscard]] bool nvtx_available() noexcept;
 
 }  // namespace mezzo::insight
+
+#pragma GCC visibility pop

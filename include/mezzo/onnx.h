@@ -9,6 +9,8 @@
 #include "mezzo/callback.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::io {
 
 struct OnnxOptions {
@@ -73,3 +75,5 @@ requires(std::is_base_of_v<nn::Module, M>) void export_onnx(M& model, const Tens
 }
 
 }  // namespace mezzo::io
+
+#pragma GCC visibility pop
