@@ -13,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "tests/distributed/device_groups.h"
 #include "tests/distributed/training.h"
+#include "tests/emulation/sanitizers.h"
 
 using namespace mezzo;
 using namespace mezzo::test;
@@ -181,6 +182,8 @@ TEST_CASE("nccl faults: a rank that throws in a captured step", "[distributed]")
     check_outcome(outcome, "the data has ended");
 }
 
+// With the address sanitizer a tensor's memory goes back to the device at once, which waits for the work that hangs here.
+#ifndef MEZZO_ASAN
 TEST_CASE("nccl faults: an abort that hangs holds nobody up for long", "[distributed]") {
     const Devices devices(2);
     emulation::options.late_work = true;  // no thread of a rank runs its device's work
@@ -201,6 +204,7 @@ TEST_CASE("nccl faults: an abort that hangs holds nobody up for long", "[distrib
     }
     check_outcome(outcome, "planted: the call is refused");
 }
+#endif
 
 TEST_CASE("nccl faults: the stand-in reports what ranks do differently", "[distributed]") {
     const Devices devices(2);
