@@ -152,7 +152,7 @@ def test_help(programs):
 
 
 # Where the help says in words what happens without the option.
-NO_DEFAULT = {("fashion_mnist", "--prefetch")}
+NO_DEFAULT = {("fashion_mnist", "--prefetch"), ("tokenize", "--max-length")}
 
 
 def test_config_errors(programs, folder):
