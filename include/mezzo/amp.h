@@ -10,8 +10,6 @@
 #include "mezzo/module.h"
 #include "mezzo/optim.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::amp {
 
 // A property that a preset sets and the user may override.
@@ -97,5 +95,3 @@ private:
                                 const InitializeOptions& options = {});
 
 }  // namespace mezzo::amp
-
-#pragma GCC visibility pop

@@ -6,8 +6,6 @@
 
 #include "mezzo/ops.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 // linear(x, weight, bias) for each weight, side by side: x [..., in], weights [out_i, in], biases [out_i] or
@@ -36,5 +34,3 @@ enum class RotaryPairs : std::uint8_t {
                                       RotaryPairs pairs = RotaryPairs::halves);
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -8,8 +8,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::amp {
 
 struct AutocastOptions {
@@ -60,5 +58,3 @@ void collect_autocast_report(bool on);
 void clear_autocast_report();
 
 }  // namespace mezzo::amp
-
-#pragma GCC visibility pop

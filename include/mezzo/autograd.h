@@ -4,8 +4,6 @@
 #include "mezzo/callback.h"
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 // While alive, ops on this thread record no history. NoGrad(); without a name would end at once.
@@ -111,5 +109,3 @@ template <class Derived> struct Function {
 
 }  // namespace autograd
 }  // namespace mezzo
-
-#pragma GCC visibility pop

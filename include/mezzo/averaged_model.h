@@ -7,8 +7,6 @@
 #include "mezzo/autograd.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::optim {
 
 // The new average of a tensor from the average so far, the model's value, and how many values the average
@@ -63,5 +61,3 @@ private:
 };
 
 }  // namespace mezzo::optim
-
-#pragma GCC visibility pop

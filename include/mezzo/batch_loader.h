@@ -16,8 +16,6 @@
 #include "mezzo/sampler.h"
 #include "mezzo/shard.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data {
 
 // size() and get(index), which returns a sample of any type. get() is called from several threads at once.
@@ -247,5 +245,3 @@ private:
 };
 
 }  // namespace mezzo::data
-
-#pragma GCC visibility pop

@@ -6,8 +6,6 @@
 
 #include "mezzo/shared.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data::detail {
 
 using mezzo::detail::SharedObject;
@@ -38,10 +36,8 @@ public:
     [[nodiscard]] SharedObject* take(std::int64_t index);
 
 private:
-    struct [[gnu::visibility("hidden")]] Impl;
+    struct Impl;
     Impl* impl_;
 };
 
 }  // namespace mezzo::data::detail
-
-#pragma GCC visibility pop

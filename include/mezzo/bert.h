@@ -9,8 +9,6 @@
 #include "mezzo/bert_config.h"
 #include "mezzo/nn.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 // Besides the token ids; each [batch, length].
@@ -230,5 +228,3 @@ public:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

@@ -7,8 +7,6 @@
 
 #include "mezzo/cpp20.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 // Defaults are those of bert-base-uncased (Devlin et al., arXiv 1810.04805).
@@ -34,5 +32,3 @@ struct BertConfig {
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

@@ -8,8 +8,6 @@
 
 #include "mezzo/shared.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::autograd {
 
 // Copies share the callable, and may be made and dropped in several threads; calls from several threads at once
@@ -35,5 +33,3 @@ private:
 };
 
 }  // namespace mezzo::autograd
-
-#pragma GCC visibility pop

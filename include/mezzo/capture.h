@@ -8,8 +8,6 @@
 #include "mezzo/device.h"
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::cuda {
 
 using StepFunction = autograd::Callback<Tensors(const Tensors&)>;
@@ -33,7 +31,7 @@ struct CaptureStatistics {
     std::size_t parallel_branches = 0;  // branches that run beside the main one, in all these graphs
 };
 
-struct [[gnu::visibility("hidden")]] CapturedStepImpl;
+struct CapturedStepImpl;
 
 // Runs a step (forward, backward, scaler, optimizer, or any part of it), and after a few calls replays it as
 // a CUDA graph. The numbers are those of eager calls, dropout masks, learning rates and skipped steps
@@ -77,5 +75,3 @@ private:
 };
 
 }  // namespace mezzo::cuda
-
-#pragma GCC visibility pop

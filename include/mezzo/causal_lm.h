@@ -8,8 +8,6 @@
 
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 // Keys and values of all layers for the tokens that a model has seen so far. The memory of a layer, [batch, heads,
@@ -85,5 +83,3 @@ public:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

@@ -15,8 +15,6 @@
 #include "mezzo/metrics.h"
 #include "mezzo/shard.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::training {
 
 // Modules, optimizers, GradScaler, AveragedModel, ReduceLROnPlateau, normalisers, or a class of one's own.
@@ -187,5 +185,3 @@ private:
 };
 
 }  // namespace mezzo::training
-
-#pragma GCC visibility pop

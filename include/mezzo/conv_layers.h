@@ -10,8 +10,6 @@
 #include "mezzo/image_ops.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 struct Conv2dLayerOptions {
@@ -96,5 +94,3 @@ public:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

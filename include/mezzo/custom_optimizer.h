@@ -10,8 +10,6 @@
 
 #include "mezzo/optim.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::optim {
 
 using NamedOptions = std::vector<std::pair<std::string, double>>;
@@ -109,5 +107,3 @@ protected:
 };
 
 }  // namespace mezzo::optim
-
-#pragma GCC visibility pop

@@ -17,8 +17,6 @@
 #include "mezzo/tensor.h"
 #include "mezzo/transforms.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data {
 
 // Reads an IDX file (LeCun's MNIST format), plain or gzip: element types unsigned byte, int32, float32 and
@@ -170,7 +168,7 @@ public:
     std::default_sentinel_t end() const { return {}; }
 
 private:
-    struct [[gnu::visibility("hidden")]] Worker;
+    struct Worker;
     using Lazy = mezzo::detail::SharedHandle<detail::Samples>;
     DataLoader(Lazy samples, const DataLoaderOptions& options);
     void check_options() const;
@@ -191,5 +189,3 @@ private:
 };
 
 }  // namespace mezzo::data
-
-#pragma GCC visibility pop

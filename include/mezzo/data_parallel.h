@@ -8,15 +8,13 @@
 #include "mezzo/distributed.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::optim {
 class Optimizer;
 }
 
 namespace mezzo::distributed {
 
-class [[gnu::visibility("hidden")]] Reducer;  // src/distributed/reducer.h
+class Reducer;  // src/distributed/reducer.h
 
 // What happens to a parameter that gets no gradient from a backward pass of this rank.
 enum class Unused : std::uint8_t {
@@ -136,5 +134,3 @@ private:
 void shard(optim::Optimizer& optimizer, const DataParallel& parallel);
 
 }  // namespace mezzo::distributed
-
-#pragma GCC visibility pop

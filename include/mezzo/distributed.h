@@ -9,8 +9,6 @@
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::distributed {
 
 // mean is the sum times 1 / size.
@@ -25,7 +23,7 @@ struct InitOptions {
     bool deterministic = false;
 };
 
-class [[gnu::visibility("hidden")]] GroupImpl;  // src/distributed/group_impl.h
+class GroupImpl;  // src/distributed/group_impl.h
 
 // The ranks of a program, as one of them sees it. A handle: copies share one group. When the last one is dropped, this rank has left; that
 // waits for no other rank.
@@ -97,5 +95,3 @@ private:
 [[nodiscard]] Group init(const InitOptions& options = {});
 
 }  // namespace mezzo::distributed
-
-#pragma GCC visibility pop

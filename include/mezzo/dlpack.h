@@ -5,8 +5,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::dlpack {
 
 // The structs of DLPack 1.1 (dmlc/dlpack), field by field: a pointer to one of its own header may be cast to these,
@@ -68,5 +66,3 @@ inline constexpr DLPackVersion version{1, 1};
 [[nodiscard]] Tensor from_dlpack(DLManagedTensorVersioned* managed);
 
 }  // namespace mezzo::dlpack
-
-#pragma GCC visibility pop

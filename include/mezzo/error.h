@@ -9,8 +9,6 @@
 
 #include "mezzo/dtype.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 class Shape;
@@ -92,5 +90,3 @@ template <class... Items> inline void check(bool condition, ErrorKind kind, cons
 }
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -7,8 +7,6 @@
 
 #include "mezzo/insight.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::insight {
 
 // How many elements of a floating tensor have which binary exponent. Shares are of the elements that are finite and
@@ -47,5 +45,3 @@ private:
 };
 
 }  // namespace mezzo::insight
-
-#pragma GCC visibility pop

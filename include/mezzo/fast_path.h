@@ -6,8 +6,6 @@
 #include <concepts>
 #include <cstdint>
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 // The choice for one fast path:
@@ -37,5 +35,3 @@ private:
 [[nodiscard]] const char* name(FastPath path);
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

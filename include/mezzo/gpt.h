@@ -10,11 +10,9 @@
 #include "mezzo/gpt_config.h"
 #include "mezzo/nn.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
-struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/nn/causal_parts.h
+struct CausalPlaces;  // src/nn/causal_parts.h
 
 // A Linear whose weight is [in_features, out_features] in files, as GPT-2's are; in memory it is that of Linear.
 class GptLinear : public Linear {
@@ -98,5 +96,3 @@ public:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

@@ -7,8 +7,6 @@
 #include "mezzo/any_module.h"
 #include "mezzo/gpt_config.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::io {
 
 // A config.json of model_type "gpt2" or "llama". Names that are missing have their defaults, unknown ones are
@@ -37,5 +35,3 @@ namespace mezzo::io {
 [[nodiscard]] nn::AnyModule load_causal_lm(const std::string& folder);
 
 }  // namespace mezzo::io
-
-#pragma GCC visibility pop

@@ -8,8 +8,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 struct Conv2dOptions {
@@ -136,5 +134,3 @@ enum class InterpolateMode : std::uint8_t { nearest, bilinear };
                                  InterpolateMode mode = InterpolateMode::nearest, bool align_corners = false);
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

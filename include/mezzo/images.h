@@ -11,8 +11,6 @@
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data {
 
 struct Cifar10Options {
@@ -83,5 +81,3 @@ private:
 };
 
 }  // namespace mezzo::data
-
-#pragma GCC visibility pop

@@ -8,8 +8,6 @@
 
 #include "mezzo/cpp20.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 // Python's start:stop:step, with the rules of Tensor::slice(): negative bounds count from the end, bounds beyond
@@ -55,5 +53,3 @@ private:
 };
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -10,11 +10,9 @@
 #include "mezzo/gpt_config.h"
 #include "mezzo/nn.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
-struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/nn/causal_parts.h
+struct CausalPlaces;  // src/nn/causal_parts.h
 
 // The elements of the first three weights lie side by side, so that all projections are one product (joint_linear()).
 // Queries and keys are turned by rotary_embedding() in halves, as Hugging Face's files need it; Meta's own files have
@@ -86,5 +84,3 @@ public:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

@@ -8,8 +8,6 @@
 
 #include "mezzo/callback.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 using LogSink = autograd::Callback<void(std::string_view)>;
@@ -23,5 +21,3 @@ void set_log_sink(LogSink sink);
 void set_log_sink(std::nullptr_t);
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -4,8 +4,6 @@
 
 #include "mezzo/ops.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 struct KlDivOptions {
@@ -46,5 +44,3 @@ struct TripletOptions {
                                          TripletOptions options = {});
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

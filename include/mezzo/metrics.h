@@ -9,8 +9,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 struct GraphNode;  // mezzo/model_graph.h
 }
@@ -45,7 +43,7 @@ public:
     void flush() override;
 
 private:
-    struct [[gnu::visibility("hidden")]] Impl;
+    struct Impl;
     Impl* impl_;
 };
 
@@ -62,7 +60,7 @@ public:
     void flush() override;
 
 private:
-    struct [[gnu::visibility("hidden")]] Impl;
+    struct Impl;
     Impl* impl_;
 };
 
@@ -115,10 +113,8 @@ public:
     [[nodiscard]] const std::string& path() const;
 
 private:
-    struct [[gnu::visibility("hidden")]] Impl;
+    struct Impl;
     Impl* impl_;
 };
 
 }  // namespace mezzo::io
-
-#pragma GCC visibility pop

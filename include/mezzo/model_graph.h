@@ -7,8 +7,6 @@
 #include "mezzo/callback.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 // An op, a parameter or an input of the model.
@@ -35,5 +33,3 @@ template <class M, class... Inputs> [[nodiscard]] ModelGraph graph(M& model, con
 }  // namespace nn
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -3,8 +3,6 @@
 
 #include "mezzo/cpp20.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 class Module;
@@ -36,5 +34,3 @@ private:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

@@ -14,8 +14,6 @@
 #include "mezzo/ops.h"
 #include "mezzo/pool_layers.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 struct LinearOptions {
@@ -260,5 +258,3 @@ Tensor clip_grad_norm_(const Tensors& parameters, double max_norm);
 void clip_grad_value_(const Tensors& parameters, double limit);
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

@@ -11,8 +11,6 @@
 #include "mezzo/image_ops.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 // The momentum that makes running statistics the mean over all batches: PyTorch's momentum=None.
@@ -108,5 +106,3 @@ public:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

@@ -5,8 +5,6 @@
 
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::io {
 
 // Both throw Error(io) for a file that cannot be read, is damaged or shorter than its header says, and Error(dtype)
@@ -28,5 +26,3 @@ struct NpzOptions {
 void save_npz(const std::string& path, const StateDict& tensors, const NpzOptions& options = {});
 
 }  // namespace mezzo::io
-
-#pragma GCC visibility pop

@@ -3,8 +3,6 @@
 
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::insight {
 
 struct EmitNvtxOptions {
@@ -36,5 +34,3 @@ private:
 [[nodiscard]] bool nvtx_available() noexcept;
 
 }  // namespace mezzo::insight
-
-#pragma GCC visibility pop

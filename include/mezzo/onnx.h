@@ -9,8 +9,6 @@
 #include "mezzo/callback.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::io {
 
 struct OnnxOptions {
@@ -75,5 +73,3 @@ requires(std::is_base_of_v<nn::Module, M>) void export_onnx(M& model, const Tens
 }
 
 }  // namespace mezzo::io
-
-#pragma GCC visibility pop

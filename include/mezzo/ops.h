@@ -14,8 +14,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 // Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives
@@ -260,5 +258,3 @@ struct NllOptions {
 [[nodiscard]] Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

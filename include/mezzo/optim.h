@@ -10,11 +10,9 @@
 #include "mezzo/optim_options.h"
 #include "mezzo/schedule.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::optim {
 
-struct [[gnu::visibility("hidden")]] OptimizerImpl;  // src/optim/optimizer.h
+struct OptimizerImpl;  // src/optim/optimizer.h
 
 // The base of all optimizers. Parameters are floating leaves, all on one device when step() is called; those
 // without a gradient are left out of a step. step() queues its work and does not wait for the device. It also
@@ -103,5 +101,3 @@ MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER_CLASS)
 #undef MEZZO_OPTIMIZER_CLASS
 
 }  // namespace mezzo::optim
-
-#pragma GCC visibility pop

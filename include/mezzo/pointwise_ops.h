@@ -5,8 +5,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 [[nodiscard]] Tensor isnan(const Tensor& x);  // boolean; integers are neither NaN nor infinite
@@ -27,5 +25,3 @@ namespace mezzo {
 [[nodiscard]] Tensor swiglu(const Tensor& x, std::int64_t dim = -1);
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

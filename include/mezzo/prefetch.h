@@ -13,8 +13,6 @@
 #include "mezzo/device.h"
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data {
 
 // As a number of batches ahead: two on a device that has proven such copies (mezzo/fast_path.h), else none.
@@ -34,7 +32,7 @@ template <class F> void each_tensor(Tensors& batch, F&& f) {
 
 namespace detail {
 
-struct [[gnu::visibility("hidden")]] TransferQueue;
+struct TransferQueue;
 
 // Batches whose tensors are being copied to a device, oldest first.
 class Transfers {
@@ -190,5 +188,3 @@ template <class Batches>
 }
 
 }  // namespace mezzo::data
-
-#pragma GCC visibility pop

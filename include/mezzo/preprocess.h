@@ -7,8 +7,6 @@
 #include "mezzo/data.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data {
 
 struct TrainTestSplitOptions {
@@ -68,5 +66,3 @@ public:
 };
 
 }  // namespace mezzo::data
-
-#pragma GCC visibility pop

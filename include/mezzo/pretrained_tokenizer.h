@@ -11,8 +11,6 @@
 #include "mezzo/shared.h"
 #include "mezzo/tokenizer.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data {
 
 struct TokenizeOptions {
@@ -89,5 +87,3 @@ struct BpeVocabularyOptions {
                                     const BpeVocabularyOptions& options = {});
 
 }  // namespace mezzo::data
-
-#pragma GCC visibility pop

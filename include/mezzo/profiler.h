@@ -10,8 +10,6 @@
 #include "mezzo/module.h"
 #include "mezzo/record_function.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::insight {
 
 struct ProfilerOptions {
@@ -114,7 +112,7 @@ struct MemoryPeak {
     std::vector<ModuleMemory> modules = {};  // the largest first
 };
 
-struct [[gnu::visibility("hidden")]] ProfilerImpl;  // src/insight/profile.h
+struct ProfilerImpl;  // src/insight/profile.h
 
 // While alive, notes what this thread does: each op, each gradient and each RecordFunction, when it began, how long it took, its
 // module, bytes and FLOPs. On the CPU the times are those of the work. On other devices they are those of the host, which
@@ -159,5 +157,3 @@ private:
 };
 
 }  // namespace mezzo::insight
-
-#pragma GCC visibility pop

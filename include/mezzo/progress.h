@@ -9,8 +9,6 @@
 #include "mezzo/callback.h"
 #include "mezzo/metrics.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::training {
 
 // Where a training stands.
@@ -76,5 +74,3 @@ private:
 };
 
 }  // namespace mezzo::training
-
-#pragma GCC visibility pop

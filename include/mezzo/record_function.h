@@ -5,8 +5,6 @@
 
 #include "mezzo/cpp20.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::insight {
 
 // Names what this thread does until the scope ends, as torch.profiler.record_function does. The library names
@@ -22,5 +20,3 @@ public:
 };
 
 }  // namespace mezzo::insight
-
-#pragma GCC visibility pop

@@ -5,8 +5,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 enum class RecurrentCell : std::uint8_t { rnn_tanh, rnn_relu, lstm, gru };
@@ -49,5 +47,3 @@ struct RecurrentResult {
                                         const RecurrentOptions& options = {});
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

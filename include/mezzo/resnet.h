@@ -11,8 +11,6 @@
 #include "mezzo/nn.h"
 #include "mezzo/norm_layers.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 enum class ResNetBlockKind : std::uint8_t {
@@ -111,5 +109,3 @@ private:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

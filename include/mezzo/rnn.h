@@ -9,8 +9,6 @@
 #include "mezzo/module.h"
 #include "mezzo/recurrent_ops.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 enum class RNNNonlinearity : std::uint8_t { tanh, relu };
@@ -185,5 +183,3 @@ public:
 };
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

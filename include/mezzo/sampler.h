@@ -10,8 +10,6 @@
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data {
 
 // size(): how many samples an epoch has, the same for each. order(epoch): their indices in the data set, int64
@@ -102,5 +100,3 @@ private:
 };
 
 }  // namespace mezzo::data
-
-#pragma GCC visibility pop

@@ -8,8 +8,6 @@
 #include "mezzo/autograd.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::optim {
 
 class Optimizer;
@@ -180,5 +178,3 @@ private:
 };
 
 }  // namespace mezzo::optim
-
-#pragma GCC visibility pop

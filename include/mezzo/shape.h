@@ -9,8 +9,6 @@
 
 #include "mezzo/error.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 inline constexpr int max_dims = 8;
@@ -98,5 +96,3 @@ struct Size2d {
 };
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -7,8 +7,6 @@
 
 #include "mezzo/cpp20.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::detail {
 
 struct SharedObject {
@@ -41,5 +39,3 @@ private:
 };
 
 }  // namespace mezzo::detail
-
-#pragma GCC visibility pop

@@ -6,8 +6,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 struct Sorted {
@@ -44,5 +42,3 @@ struct Unique {
 [[nodiscard]] Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -8,8 +8,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
 // A vector of (name, tensor) with look-up by name. Names are compared one after the other: for loops over many
@@ -39,5 +37,3 @@ public:
 };
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -4,8 +4,6 @@
 #include "mezzo/cpp20.h"
 #include "mezzo/distributed.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::training {
 
 // While one exists, SIGTERM and SIGINT do not end the program; the training asks after each step whether one has come,
@@ -28,5 +26,3 @@ public:
 };
 
 }  // namespace mezzo::training
-
-#pragma GCC visibility pop

@@ -9,8 +9,6 @@
 #include "mezzo/callback.h"
 #include "mezzo/module.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::nn {
 
 struct ModuleSummary {
@@ -50,5 +48,3 @@ template <class M, class... Inputs> [[nodiscard]] Summary summary(M& model, cons
 }
 
 }  // namespace mezzo::nn
-
-#pragma GCC visibility pop

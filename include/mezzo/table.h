@@ -8,8 +8,6 @@
 
 #include "mezzo/tensor.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::data {
 
 enum class ColumnKind : std::uint8_t { integer, real, text };
@@ -67,5 +65,3 @@ struct CsvOptions {
 [[nodiscard]] std::vector<std::string> read_lines(const std::string& path);
 
 }  // namespace mezzo::data
-
-#pragma GCC visibility pop

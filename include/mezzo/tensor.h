@@ -15,11 +15,9 @@
 #include "mezzo/indexing.h"
 #include "mezzo/shape.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo {
 
-struct [[gnu::visibility("hidden")]] TensorImpl;  // src/core/tensor_impl.h
+struct TensorImpl;  // src/core/tensor_impl.h
 void retain(TensorImpl* impl) noexcept;
 void release(TensorImpl* impl) noexcept;
 
@@ -312,5 +310,3 @@ requires detail::NotAllIntegers<A, B>
 [[nodiscard]] bool all_close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
 }  // namespace mezzo
-
-#pragma GCC visibility pop

@@ -21,8 +21,6 @@
 #include "mezzo/progress.h"
 #include "mezzo/stop_signals.h"
 
-#pragma GCC visibility push(default)
-
 namespace mezzo::training {
 
 enum class Precision : std::uint8_t {
@@ -165,5 +163,3 @@ private:
 };
 
 }  // namespace mezzo::training
-
-#pragma GCC visibility pop
