@@ -77,7 +77,7 @@ int write_run(const char* folder) {
         writer.add_image("grey", full({2, 2, 1}, 7, {.dtype = uint8}), 2);
         writer.add_hparams({{"lr", 1e-3}, {"optimizer", "AdamW"}, {"amp", true}}, {{"accuracy", 0.75}});
         writer.log(9, {{"logged", 4}});
-        nn::Sequential model{nn::Linear(2, 3), nn::ReLU()};
+        nn::Sequential model{nn::Linear(2, 3), nn::Tanh()};
         writer.add_graph(nn::graph(model, zeros({5, 2})));
     });
 }

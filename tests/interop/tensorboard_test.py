@@ -48,13 +48,13 @@ def check_hparams(events):
 
 
 def check_graph(graph):
-    """A Linear layer and a ReLU: every input is a node that is there."""
+    """A Linear layer and a Tanh: every input is a node that is there."""
     nodes = {node.name: node for node in graph.node}
-    assert sorted(node.op for node in graph.node) == ["Input", "Parameter", "Parameter", "linear", "relu"], list(nodes)
+    assert sorted(node.op for node in graph.node) == ["Input", "Parameter", "Parameter", "linear", "tanh"], list(nodes)
     assert all(source in nodes for node in graph.node for source in node.input)
-    relu, linear = (next(node for node in graph.node if node.op == op) for op in ("relu", "linear"))
-    assert list(relu.input) == [linear.name] and "0/weight" in linear.input, (relu, linear)
-    assert [d.size for d in relu.attr["_output_shapes"].list.shape[0].dim] == [5, 3]
+    tanh, linear = (next(node for node in graph.node if node.op == op) for op in ("tanh", "linear"))
+    assert list(tanh.input) == [linear.name] and "0/weight" in linear.input, (tanh, linear)
+    assert [d.size for d in tanh.attr["_output_shapes"].list.shape[0].dim] == [5, 3]
 
 
 def values(events, tag):
