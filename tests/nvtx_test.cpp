@@ -34,6 +34,7 @@ struct Net : nn::Module {
     MEZZO_MODULE(Net, block, head)
 };
 
+#ifdef MEZZO_HAVE_NVTX
 template <class F> F function_named(const char* name) {
     void* const library = dlopen(std::getenv("NVTX_INJECTION64_PATH"), RTLD_NOW);
     REQUIRE(library != nullptr);
@@ -41,6 +42,7 @@ template <class F> F function_named(const char* name) {
 }
 std::string ranges() { return function_named<const char* (*)()>("nvtx_test_ranges")(); }
 int depth() { return function_named<int (*)()>("nvtx_test_depth")(); }
+#endif
 
 }  // namespace
 

@@ -15,7 +15,7 @@ TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
 NEEDED = {"core_sources", "kernel_sources", "autograd_sources", "ops_sources", "cpu_sources", "registry_sources", "user_sources", "image_sources", "pattern_sources", "cuda_sources",
           "cuda_vendor_sources", "isa_sources", "cuda_kernels"}
 # Lists that are for the emulated device only, and the module of several processes, which needs Gloo.
-NOT_HERE = {"emulation_test_sources", "emulator_sources", "gloo_sources", "heap_sources", "host_sources"}
+NOT_HERE = {"device_times_sources", "emulation_test_sources", "emulator_sources", "gloo_sources", "heap_sources", "host_sources"}
 # What a toolkit may be too old or too new for, and the flag that leaves it out.
 OPTIONAL = {"tools/gpu_trace.cpp": "-DMEZZO_NO_CUPTI"}
 HEADERS = ["fmt/format.h", "catch2/catch.hpp", "CLI/CLI.hpp", "nlohmann/json.hpp", "utf8proc.h", "zlib.h"]
@@ -77,8 +77,8 @@ def library(build_file):
     for name, body in re.findall(r"static_library\('(\w+)', ((?:[^()]|\([^()]*\))*)\)", statements(text)):
         own = re.search(r"cpp_args: ([^,:]+?) *(?:,|$)", body)
         try:
-            extra = evaluate(own.group(1), known | {"cuda_args": [], "image_args": [], "pattern_args": []}) if own else []  # every source here sees
-            # MEZZO_HAVE_CUDA, and a bare machine has no libraries for images and regular expressions
+            extra = evaluate(own.group(1), known | {"cuda_args": [], "image_args": [], "pattern_args": [], "nvtx_args": []}) if own else []  # every source here sees
+            # MEZZO_HAVE_CUDA, and a bare machine has no libraries for images and regular expressions, and ranges of NVTX are not looked at
         except ValueError as error:
             unclear.append(f"cpp_args of the library {name} in {build_file} ({error})")
             continue
