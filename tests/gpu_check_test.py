@@ -156,7 +156,7 @@ def test_commands(folder):
         for what, pattern in (("machine", "-m.*"), ("arithmetic", "-f.*math.*"), ("definitions", "-DMEZZO.*")):
             here, there = ({f for f in c if re.fullmatch(pattern, f)} for c in (planned[key(source, command)], command))
             here -= {"-DMEZZO_HAVE_CUDA"} - there
-            there -= {"-DMEZZO_HAVE_PNG", "-DMEZZO_HAVE_JPEG", "-DMEZZO_HAVE_PCRE2"}  # libraries that a bare machine lacks
+            there -= {"-DMEZZO_HAVE_PNG", "-DMEZZO_HAVE_JPEG", "-DMEZZO_HAVE_PCRE2", "-DMEZZO_HAVE_NVTX"}  # libraries that a bare machine lacks
             check(there == here, f"{source}: {what}: {sorted(here)}, meson.build has {sorted(there)}")
     nvcc = re.search(r"nvcc_args = \[(.*?)\]", (ROOT / "meson.build").read_text(encoding="utf-8"), re.S).group(1)
     wanted = {flag for flag in re.findall(r"'([^']*)'", nvcc) if flag.startswith(("-std", "-O", "-D"))}
