@@ -1,12 +1,9 @@
 // The functions of CUPTI, which is opened when a profile with device times first begins: most programs need none.
-#include <dlfcn.h>
-
 #include <cstdlib>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/shared_library.h"
 #include "cuda/cupti.h"
 #include "mezzo/error.h"
 
@@ -22,52 +19,34 @@ std::vector<std::string> names_in(const std::string& asked_for) {
     return names;
 }
 
-void* open_library() {
+SharedLibrary open_library() {
     const char* const asked_for = std::getenv("MEZZO_CUPTI");
     const bool named = asked_for != nullptr && *asked_for != 0;
     check(!named || std::string(asked_for) != "off", ErrorKind::backend,
           "CUPTI: it is switched off by MEZZO_CUPTI=off");
-    std::string reasons;
-    for (const std::string& name : named ? names_in(asked_for) : usual_names()) {
-        if (void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) return library;
-        const char* const text = dlerror();
-        reasons += (reasons.empty() ? "" : "; ") + std::string(text != nullptr ? text : "no reason given");
-    }
-    fail(ErrorKind::backend, "CUPTI cannot be opened: ", reasons,
-         "; set MEZZO_CUPTI to the path of libcupti.so.13 or libcupti.so.12");
+    return {"CUPTI", named ? names_in(asked_for) : usual_names(),
+            "set MEZZO_CUPTI to the path of libcupti.so.13 or libcupti.so.12",
+            "mezzo needs that of CUDA 12 or newer"};
 }
 
-template <class F> void find(void* library, const char* name, F& function) {
-    void* const symbol = dlsym(library, name);
-    check(symbol != nullptr, ErrorKind::backend, "CUPTI: the library found has no ", name,
-          "; mezzo needs that of CUDA 12 or newer");
-    function = reinterpret_cast<F>(symbol);
-}
-
-Functions find_all(void* library) {
+Functions find_all() {
+    const SharedLibrary library = open_library();
     Functions f{};
-    find(library, "cuptiActivityRegisterCallbacks", f.register_callbacks);
-    find(library, "cuptiActivityEnable", f.enable);
-    find(library, "cuptiActivityDisable", f.disable);
-    find(library, "cuptiActivityFlushAll", f.flush);
-    find(library, "cuptiActivityGetNextRecord", f.next_record);
-    find(library, "cuptiActivityGetNumDroppedRecords", f.dropped);
-    find(library, "cuptiGetTimestamp", f.timestamp);
-    find(library, "cuptiActivityPushExternalCorrelationId", f.push);
-    find(library, "cuptiActivityPopExternalCorrelationId", f.pop);
-    find(library, "cuptiGetResultString", f.result_text);
+    library.find("cuptiActivityRegisterCallbacks", f.register_callbacks);
+    library.find("cuptiActivityEnable", f.enable);
+    library.find("cuptiActivityDisable", f.disable);
+    library.find("cuptiActivityFlushAll", f.flush);
+    library.find("cuptiActivityGetNextRecord", f.next_record);
+    library.find("cuptiActivityGetNumDroppedRecords", f.dropped);
+    library.find("cuptiGetTimestamp", f.timestamp);
+    library.find("cuptiActivityPushExternalCorrelationId", f.push);
+    library.find("cuptiActivityPopExternalCorrelationId", f.pop);
+    library.find("cuptiGetResultString", f.result_text);
     return f;
 }
 
 }  // namespace
 
-// An exception leaves the table unmade, so that the next call tries again and gives the reason again; as in nccl_library.cpp.
-const Functions& functions() {
-    static std::mutex mutex;
-    static std::optional<Functions> table;
-    const std::lock_guard lock(mutex);
-    if (!table) table = find_all(open_library());
-    return *table;
-}
+const Functions& functions() { return made_once(find_all); }
 
 }  // namespace mezzo::cuda::cupti

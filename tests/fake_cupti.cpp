@@ -54,6 +54,18 @@ CUptiResult CUPTIAPI cuptiActivityEnable(CUpti_ActivityKind kind) {
     return CUptiResult(state.refused);
 }
 
+CUptiResult CUPTIAPI cuptiActivityDisable(CUpti_ActivityKind) { return CUPTI_SUCCESS; }
+CUptiResult CUPTIAPI cuptiGetTimestamp(std::uint64_t* nanoseconds) {
+    *nanoseconds = 0;
+    return CUPTI_SUCCESS;
+}
+CUptiResult CUPTIAPI cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t) {
+    return CUPTI_SUCCESS;
+}
+CUptiResult CUPTIAPI cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t*) {
+    return CUPTI_SUCCESS;
+}
+
 CUptiResult CUPTIAPI cuptiActivityFlushAll(std::uint32_t) {
     while (state.count > 0) {
         std::uint8_t* buffer = nullptr;

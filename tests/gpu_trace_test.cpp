@@ -1,4 +1,4 @@
-// tools/gpu_trace.h over a stand-in for CUPTI: gpu_trace_test path/to/libfake_cupti.so
+// tools/gpu_trace.h and cuda/cupti.h over a stand-in for CUPTI whose records are by its own header: gpu_trace_test path/to/libfake_cupti.so
 #include <cupti.h>
 #include <dlfcn.h>
 
@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "cuda/cupti.h"
+#include "kernels/registry.h"
 #include "tests/fake_cupti.h"
 #include "tools/gpu_trace.h"
 
@@ -31,7 +33,7 @@ template <class F> std::string error_of(const F& call) {
     return "";
 }
 
-std::vector<DeviceWork> traced(FakeCupti& fake, const std::vector<FakeRecord>& records) {
+std::vector<mezzo::DeviceWork> traced(FakeCupti& fake, const std::vector<FakeRecord>& records) {
     fake.records = records.data();
     fake.count = records.size();
     return take_gpu_trace();
@@ -48,8 +50,8 @@ void test_records(FakeCupti& fake) {
         {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, nullptr, 0, 450, 460},
     };
     std::vector<std::string> names;
-    std::uint64_t last = 0;
-    for (const DeviceWork& w : traced(fake, records)) {
+    std::int64_t last = 0;
+    for (const mezzo::DeviceWork& w : traced(fake, records)) {
         names.push_back(w.name);
         check(w.begin >= last && w.end > w.begin, "work in the order of time");
         last = w.begin;
@@ -61,9 +63,20 @@ void test_records(FakeCupti& fake) {
     check(take_gpu_trace().empty(), "work is taken once");
 }
 
+// A backend that can do nothing but be watched, where there is none of CUDA devices.
+void register_watched() {
+    static const mezzo::Backend memory{};
+    static const mezzo::BackendParts parts{.memory = &memory, .trace = &mezzo::cuda::cupti::library};
+    if (mezzo::backend_parts(mezzo::DeviceType::cuda) == nullptr)
+        mezzo::register_backend(mezzo::DeviceType::cuda, parts);
+}
+
 }  // namespace
 
 int main(int, char** argv) {
+    if (mezzo::backend_parts(mezzo::DeviceType::cuda) == nullptr)
+        check(error_of(start_gpu_trace) == "gpu trace: built without CUDA", "there is nothing to trace");
+    register_watched();
     setenv("MEZZO_CUPTI", argv[1], 1);
     void* const library = dlopen(argv[1], RTLD_NOW);
     if (library == nullptr) return std::printf("FAILED: %s\n", dlerror()), 1;

@@ -12,13 +12,15 @@
 
 namespace {
 
+using mezzo::DeviceWork;
+
 double now_us() {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
 }
 
-std::uint64_t length(const std::vector<DeviceWork>& work) {
-    std::uint64_t end = 0;
+std::int64_t length(const std::vector<DeviceWork>& work) {
+    std::int64_t end = 0;
     for (const DeviceWork& w : work) end = std::max(end, w.end);
     return end - work.front().begin;
 }

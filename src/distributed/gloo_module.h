@@ -30,6 +30,12 @@ class TimedOut : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };
+inline TimedOut no_answer_within(double seconds) {
+    std::string text = std::to_string(seconds);  // six decimals
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+    return TimedOut("no answer of the other ranks within " + text + " s");
+}
 
 // Connects all ranks. Both throw std::exception: the module makes no Error.
 using ConnectGloo = Collectives*(KeyValues& store, const GlooOptions& options);

@@ -13,7 +13,7 @@ extern "C" const char __executable_start;  // by the linker
 
 namespace {
 
-std::vector<DeviceWork> work;
+std::vector<mezzo::DeviceWork> work;
 
 // The demangled names of the program's functions by their distance from its start.
 std::map<std::uintptr_t, std::string> read_symbols() {
@@ -46,9 +46,9 @@ std::string name_of(const mezzo::emulation::Work& w) {
 
 void start_gpu_trace() {
     mezzo::emulation::on_work = [](const mezzo::emulation::Work& w) {
-        const std::uint64_t at = 1000 * work.size();  // each piece takes a microsecond, without gaps
-        work.push_back({name_of(w), at, at + 1000});
+        const auto at = std::int64_t(1000 * work.size());  // each piece takes a microsecond, without gaps
+        work.push_back({.name = name_of(w), .begin = at, .end = at + 1000});
     };
 }
 
-std::vector<DeviceWork> take_gpu_trace() { return std::exchange(work, {}); }
+std::vector<mezzo::DeviceWork> take_gpu_trace() { return std::exchange(work, {}); }
