@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "distributed/gloo_module.h"
+#include "distributed/reduction.h"
 
 namespace mezzo::distributed {
 namespace {
@@ -83,30 +84,6 @@ private:
     bool was_pending_;
 };
 
-template <class T> struct Sum {
-    static T of(T a, T b) { return a + b; }
-};
-// A NaN of either side wins.
-template <class T> struct Smaller {
-    static T of(T a, T b) { return a < b || a != a ? a : b; }
-};
-template <class T> struct Larger {
-    static T of(T a, T b) { return a > b || a != a ? a : b; }
-};
-
-template <class T, template <class> class Op>
-void reduce(void* out, const void* left, const void* right, std::size_t count) {
-    auto* const to = static_cast<T*>(out);
-    const auto *const a = static_cast<const T*>(left), *const b = static_cast<const T*>(right);
-    for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(Op<T>::of(a[i], b[i]));
-}
-
-template <class T> gloo::AllreduceOptions::Func function_of(ReduceOp op) {
-    if (op == ReduceOp::min) return reduce<T, Smaller>;
-    if (op == ReduceOp::max) return reduce<T, Larger>;
-    return reduce<T, Sum>;
-}
-
 // What a ring hands on at a time. Larger ones leave a slow wire idle while the first comes and the last goes; smaller ones cost a fast one
 // more calls.
 constexpr std::size_t segment_bytes = 256 << 10;
@@ -135,12 +112,7 @@ public:
     }
 
     void all_reduce(void* data, std::int64_t count, Dtype dtype, ReduceOp op) override {
-        if (dtype == float32) return reduce_all(static_cast<float*>(data), count, op);
-        if (dtype == float64) return reduce_all(static_cast<double*>(data), count, op);
-        if (op == ReduceOp::mean) throw std::runtime_error("all_reduce: no mean of integers");
-        if (dtype == int64) return reduce_all(static_cast<std::int64_t*>(data), count, op);
-        if (dtype == uint8) return reduce_all(static_cast<std::uint8_t*>(data), count, op);
-        throw std::runtime_error(std::string("all_reduce: no ") + mezzo::name(dtype));
+        with_reduced_type(dtype, op, [&]<class T>(T) { reduce_all(static_cast<T*>(data), count, op); });
     }
 
     void all_gather(const void* mine, void* all, std::size_t bytes) override {
@@ -247,7 +219,7 @@ private:
         Memory out = memory(data, std::size_t(count) * sizeof(T));
         const Buffers used{out.get()};
         options.setOutput<T>(std::move(out));
-        options.setReduceFunction(function_of<T>(op));
+        options.setReduceFunction(reduction_of<T>(op));
         options.setMaxSegmentSize(segment_bytes);
         perform(options, gloo::allreduce, used);
         if (op == ReduceOp::mean) {
@@ -271,15 +243,8 @@ private:
             abort();
             const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
             if (waited < 0.98 * timeout_) throw std::runtime_error(std::string("Gloo: ") + error.what());
-            throw TimedOut("no answer of the other ranks within " + seconds_text());
+            throw no_answer_within(timeout_);
         }
-    }
-
-    std::string seconds_text() const {
-        std::string text = std::to_string(timeout_);  // six decimals
-        text.erase(text.find_last_not_of('0') + 1);
-        if (text.back() == '.') text.pop_back();
-        return text + " s";
     }
 
     // Never destroyed: that would reset connections from which others may still read. The end of the process closes them in order.

@@ -11,6 +11,7 @@
 #include "distributed/environment.h"
 #include "distributed/gloo_library.h"
 #include "distributed/group_impl.h"
+#include "distributed/shared_memory.h"
 #include "mezzo/distributed.h"
 #include "mezzo/error.h"
 
@@ -39,6 +40,7 @@ Group join(const Launch& launch, const InitOptions& options, int threads) {
                                          .interface = interface != nullptr ? interface : "",
                                          .timeout = options.timeout,
                                          .connect_timeout = options.rendezvous_timeout});
+        engine = over_shared_memory(*control, std::move(engine), launch.place, options.timeout);
     } catch (const std::exception& error) {
         // Often another rank is the reason, and the store knows.
         fail(ErrorKind::backend, "init: the ranks could not be connected: ", control->lost(error.what()));

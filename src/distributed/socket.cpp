@@ -1,7 +1,6 @@
 #include "distributed/socket.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -16,6 +15,7 @@
 #include <cstring>
 #include <memory>
 
+#include "distributed/socket_calls.h"
 #include "mezzo/error.h"
 
 namespace mezzo::distributed {
@@ -50,7 +50,11 @@ void set_option(int descriptor, int level, int name, int value) {
 // A machine that is lost is noticed after 20 s. The kernel answers for processes that are stopped: they are not lost.
 void keep_alive(int descriptor) {
     set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef TCP_KEEPIDLE
     set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+#elif defined(TCP_KEEPALIVE)  // macOS
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPALIVE, 5);
+#endif
     set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 5);
     set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 3);
 #ifdef TCP_USER_TIMEOUT  // Linux: it counts while data is on its way, too
@@ -75,7 +79,7 @@ bool wait_for(int descriptor, short events, double seconds) {
 
 // None if the port is in use (EADDRINUSE) or the address is not this machine's (EADDRNOTAVAIL); errno says which.
 Socket listen_on(const addrinfo& address) {
-    Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    Socket socket(open_stream_socket(address.ai_family));
     if (!socket) return {};
     set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (address.ai_family == AF_INET6) set_option(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
@@ -136,7 +140,7 @@ Socket connect_to(const std::string& host, int port, double seconds) {
     const auto begin = Clock::now();
     for (const addrinfo* address = all.get(); address != nullptr; address = address->ai_next) {
         const double left = seconds - std::chrono::duration<double>(Clock::now() - begin).count();
-        Socket socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        Socket socket(open_stream_socket(address->ai_family));
         if (!socket) continue;
         if (connect(socket.descriptor(), address->ai_addr, address->ai_addrlen) != 0) {
             if (errno != EINPROGRESS || !wait_for(socket.descriptor(), POLLOUT, std::max(0.0, left)))
@@ -164,7 +168,7 @@ bool is_connected_to_itself(const Socket& socket) {
 }
 
 Socket accept_from(const Socket& listening) {
-    Socket socket(accept4(listening.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Socket socket(accept_connection(listening.descriptor()));
     if (socket) keep_alive(socket.descriptor());
     return socket;
 }
@@ -240,7 +244,7 @@ std::optional<Message> take_message(std::string& received) {
 
 bool send_all(const Socket& socket, std::string_view bytes) noexcept {
     while (!bytes.empty()) {
-        const ssize_t sent = send(socket.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+        const ssize_t sent = send(socket.descriptor(), bytes.data(), bytes.size(), no_signal);
         if (sent >= 0)
             bytes.remove_prefix(std::size_t(sent));
         else if (errno != EINTR && (errno != EAGAIN || !wait_for(socket.descriptor(), POLLOUT, 5)))

@@ -3,6 +3,7 @@
 #include <bit>
 #include <exception>
 #include <filesystem>
+#include <type_traits>
 
 #include "distributed/agreement.h"
 
@@ -45,7 +46,8 @@ template <class Work> void together(const Group& group, const std::string& text,
 std::vector<std::int64_t> fingerprint(const io::Checkpoint& checkpoint) {
     std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a
     const auto add = [&](const auto& bytes) {
-        for (const auto byte : bytes) digest = (digest ^ std::uint64_t(byte)) * 0x100000001b3u;
+        for (const auto byte : bytes)  // unsigned, because processors disagree on the sign of char
+            digest = (digest ^ std::make_unsigned_t<decltype(byte)>(byte)) * 0x100000001b3u;
     };
     for (const StateDict* state :
          {&checkpoint.model, &checkpoint.optimizer, &checkpoint.scaler, &checkpoint.extra})

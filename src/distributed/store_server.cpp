@@ -1,6 +1,5 @@
 #include "distributed/store_server.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <cmath>
 
+#include "distributed/socket_calls.h"
 #include "mezzo/error.h"
 #include "mezzo/version.h"
 
@@ -38,7 +38,7 @@ StoreServer::StoreServer(Socket listening, StoreOptions options)
       listening_(std::move(listening)),
       port_(port_of(listening_)),
       ranks_(std::size_t(options_.size)) {
-    check(pipe2(wake_, O_CLOEXEC | O_NONBLOCK) == 0, ErrorKind::backend, "init: no pipe for the store");
+    check(open_pipe(wake_) == 0, ErrorKind::backend, "init: no pipe for the store");
     thread_ = std::thread([this] { serve(); });
 }
 
@@ -400,7 +400,7 @@ void StoreServer::broadcast(const Message& message) {
 void StoreServer::flush(Connection& to) {
     while (!to.sent.empty()) {
         const ssize_t count =
-            ::send(to.socket.descriptor(), to.sent.data(), to.sent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            ::send(to.socket.descriptor(), to.sent.data(), to.sent.size(), no_signal | MSG_DONTWAIT);
         if (count <= 0) return;  // full, or gone, which reading tells
         to.sent.erase(0, std::size_t(count));
     }

@@ -17,7 +17,7 @@ failures = []
 def environment(**variables):
     """Without what an outer run or a scheduler may have set."""
     prefixes = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "MEZZO_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "TEST_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+    kept = {k: v for k, v in os.environ.items() if k == "MEZZO_SHARED_MEMORY" or not k.startswith(prefixes)}
     return {**kept, "MEZZO_GLOO": MODULE, "MEZZO_CACHE": "off", **{k: str(v) for k, v in variables.items()}}
 
 

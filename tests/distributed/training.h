@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,19 @@ inline nn::Sequential make_mlp(std::uint64_t seed) {
                               nn::Linear(40, 32),        nn::Tanh(),        nn::Linear(32, net_width)};
     });
 }
+
+// The gradient behind it is an exception, if it fails.
+struct Failing : nn::Module {
+    explicit Failing(bool fails_) : fails(fails_) {}
+    Tensor operator()(const Tensor& x) const {
+        const Tensor y = x * 1.0;
+        if (fails)
+            autograd::add_hook(y, [](const Tensor&) -> Tensor { throw std::runtime_error("out of luck"); });
+        return y;
+    }
+    bool fails;
+    MEZZO_MODULE(Failing)
+};
 
 inline nn::BertForSequenceClassification make_bert(std::uint64_t seed) {
     return seeded(seed, [] {

@@ -18,6 +18,7 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("-n,--processes", options.processes, "processes on this machine")
         ->required()
         ->transform(program::in_range(1, 4096));
+    app.option_defaults()->always_capture_default();
     app.add_option("--nodes", options.nodes, "machines; mezzo-run is started on each of them")
         ->transform(program::in_range(1, 4096));
     app.add_option("--node", options.node, "which of them this is, from 0 on")
