@@ -164,6 +164,33 @@ TEST_CASE("conv kernels: windows of many chunks", "[conv]") {
     });
 }
 
+TEST_CASE("conv kernels: numbers of images around pairs of them", "[conv]") {
+    for_isas([] {
+        for (const std::int64_t n : {2, 3, 4, 8, 9, 11})
+            for (const std::int64_t c : {8, 9, 16, 40}) {
+                Case t{.n = n, .h = 6, .w = 5, .c = c, .o = 7, .kernel = 3, .padding = 1, .dtype = bfloat16};
+                t.beta = c == 9 ? 0.5 : 0;
+                check(t);
+                t.o = 70, t.stride = 2, t.weight_grad = bfloat16;
+                check(t);
+                t.c *= 2, t.groups = 2, t.kernel = {1, 3}, t.padding = {0, 2}, t.dilation = {1, 2};
+                check(t);
+            }
+        // More than are paired at once.
+        for (const Dtype weight_grad : {float32, bfloat16})
+            check({.n = 11,
+                   .h = 64,
+                   .w = 65,
+                   .c = 24,
+                   .o = 9,
+                   .kernel = 3,
+                   .padding = 1,
+                   .dtype = bfloat16,
+                   .beta = 1,
+                   .weight_grad = weight_grad});
+    });
+}
+
 TEST_CASE("conv kernels: a weight gradient in 16 bit is rounded once", "[conv]") {
     for_isas([] {
         for (const Dtype dtype : {float16, bfloat16})
@@ -198,22 +225,42 @@ TEST_CASE("conv kernels: strided operands", "[conv]") {
 }
 
 TEST_CASE("conv kernels: infinities and NaN stay where they are", "[conv]") {
+    // One in group 0, whose channels are not all that a vector or a tile takes.
+    constexpr std::int64_t size = 8;
     for_isas([] {
-        for (const Dtype dtype : dtypes) {
-            const Case t{.n = 1, .h = 8, .w = 8, .c = 32, .o = 32, .kernel = 3, .padding = 1, .dtype = dtype};
-            Operands v(t);
-            v.x[(3 * 8 + 4) * 32 + 5] = std::numeric_limits<double>::infinity();
-            const Result y(t.y_shape(), dtype);
-            const Tensor in[] = {tensor(v.x, t.x_shape(), dtype, 0), tensor(v.w, t.w_shape(), dtype, 0)};
-            test::cpu_kernel<kernels::Conv2d>(in, {t.geometry()}, {&y.y, 1});
-            const std::vector<double> got = y.values();
-            for (std::int64_t i = 0; i < 8; ++i)
-                for (std::int64_t j = 0; j < 8; ++j) {
-                    const bool near = std::abs(i - 3) <= 1 && std::abs(j - 4) <= 1;
-                    const double value = got[std::size_t((i * 8 + j) * 32)];
-                    if (std::isfinite(value) == near) FAIL("pixel " << i << " " << j << " is " << value);
+        for (const Dtype dtype : dtypes)
+            for (const std::int64_t groups : {1, 2})
+                for (const std::int64_t c : {16, 24, 32}) {
+                    const Case t{.n = 1,
+                                 .h = size,
+                                 .w = size,
+                                 .c = c * groups,
+                                 .o = 16 * groups,
+                                 .kernel = 3,
+                                 .padding = 1,
+                                 .groups = groups,
+                                 .dtype = dtype};
+                    Operands v(t);
+                    v.x[std::size_t((3 * size + 4) * c * groups + 5)] =
+                        std::numeric_limits<double>::infinity();
+                    v.x[std::size_t((6 * size + 6) * c * groups + c - 1)] =
+                        std::numeric_limits<double>::quiet_NaN();
+                    const Result y(t.y_shape(), dtype);
+                    const Tensor in[] = {tensor(v.x, t.x_shape(), dtype, 0),
+                                         tensor(v.w, t.w_shape(), dtype, 0)};
+                    test::cpu_kernel<kernels::Conv2d>(in, {t.geometry()}, {&y.y, 1});
+                    const std::vector<double> got = y.values();
+                    for (std::int64_t i = 0; i < size; ++i)
+                        for (std::int64_t j = 0; j < size; ++j)
+                            for (std::int64_t o = 0; o < t.o; ++o) {
+                                const bool near = (std::abs(i - 3) <= 1 && std::abs(j - 4) <= 1) ||
+                                                  (std::abs(i - 6) <= 1 && std::abs(j - 6) <= 1);
+                                const double value = got[std::size_t((i * size + j) * t.o + o)];
+                                if (std::isfinite(value) == (near && o < 16))
+                                    FAIL(t.text() << ", pixel " << i << " " << j << ", channel " << o
+                                                  << " is " << value);
+                            }
                 }
-        }
     });
 }
 
@@ -224,6 +271,7 @@ TEST_CASE("conv kernels: the number of threads changes no bit", "[conv]") {
         {.n = 2, .h = 32, .w = 32, .c = 64, .o = 64, .kernel = 1},
         {.n = 1, .h = 4, .w = 4, .c = 256, .o = 128, .kernel = 3, .padding = 1},
         {.n = 15, .h = 32, .w = 33, .c = 16, .o = 5, .kernel = 3, .padding = 1},
+        {.n = 11, .h = 64, .w = 65, .c = 16, .o = 5, .kernel = 3, .padding = 1},
         {.n = 2, .h = 12, .w = 12, .c = 64, .o = 64, .kernel = 3, .padding = 1, .groups = 64},
         {.n = 2, .h = 12, .w = 12, .c = 32, .o = 64, .kernel = 3, .padding = 1, .groups = 2},
         {.n = 1, .h = 3, .w = 3, .c = 3, .o = 2, .kernel = 3, .padding = 1},

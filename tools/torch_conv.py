@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""The convolutions of ResNet50 with CIFAR's stem, or of CIFAR's ResNet-20, in PyTorch: what tools/bench_conv.cpp prints for mezzo.
-
-    torch_conv.py [threads [batch [dtype [seconds-per-case [resnet50|resnet20 [channels_last|nchw]]]]]]
-"""
-import sys
+"""The convolutions of ResNet50 with CIFAR's stem, or of CIFAR's ResNet-20, in PyTorch: what tools/bench_conv.cpp prints for mezzo."""
+import argparse
 import time
 
 import torch
+from ranges import COUNT, SECONDS, THREADS
 
 RESNET50 = [(1, 3, 64, 3, 1, 32), (1, 64, 64, 1, 1, 32), (3, 64, 64, 3, 1, 32), (4, 64, 256, 1, 1, 32), (2, 256, 64, 1, 1, 32),
             (1, 256, 128, 1, 1, 32), (1, 128, 128, 3, 2, 32), (4, 128, 512, 1, 1, 16), (1, 256, 512, 1, 2, 32), (3, 512, 128, 1, 1, 16),
@@ -18,8 +16,15 @@ RESNET20 = [(1, 3, 16, 3, 1, 32), (6, 16, 16, 3, 1, 32), (1, 16, 32, 3, 2, 32), 
 NAMES = ["forward", "input_grad", "weight_grad"]
 
 
-def argument(place, default):
-    return type(default)(sys.argv[place]) if len(sys.argv) > place else default
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--threads", type=THREADS, default=1, help="CPU threads")
+    parser.add_argument("--batch", type=COUNT, default=16, help="images")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="of images and weights")
+    parser.add_argument("--seconds", type=SECONDS, default=0.05, help="of measuring each pass of a layer")
+    parser.add_argument("--network", choices=["resnet50", "resnet20"], default="resnet50", help="with CIFAR's stem")
+    parser.add_argument("--layout", choices=["channels_last", "nchw"], default="channels_last", help="of images in memory")
+    return parser.parse_args()
 
 
 def best_time(budget, clock, call):
@@ -33,13 +38,13 @@ def best_time(budget, clock, call):
 
 
 def main():
-    threads, batch, dtype = argument(1, 1), argument(2, 16), getattr(torch, argument(3, "float32"))
-    budget, network, layout = argument(4, 0.05), argument(5, "resnet50"), argument(6, "channels_last")
-    torch.set_num_threads(threads)
-    memory = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    clock = time.thread_time if threads == 1 else time.perf_counter
+    options = arguments()
+    batch, dtype = options.batch, getattr(torch, options.dtype)
+    torch.set_num_threads(options.threads)
+    memory = torch.channels_last if options.layout == "channels_last" else torch.contiguous_format
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
     sums, flops = [0.0] * 3, [0.0] * 3
-    for count, channels, outputs, kernel, stride, size in RESNET20 if network == "resnet20" else RESNET50:
+    for count, channels, outputs, kernel, stride, size in RESNET20 if options.network == "resnet20" else RESNET50:
         padding, out = kernel // 2, (size - 1) // stride + 1
 
         def make(*shape):
@@ -53,7 +58,7 @@ def main():
 
         calls = [lambda: torch.nn.functional.conv2d(x, w, None, stride, padding), lambda: backward(True, False), lambda: backward(False, True)]
         with torch.no_grad():
-            times = [0.0 if channels == 3 and i == 1 else best_time(budget, clock, call) for i, call in enumerate(calls)]
+            times = [0.0 if channels == 3 and i == 1 else best_time(options.seconds, clock, call) for i, call in enumerate(calls)]
         work = 2e-9 * batch * out * out * outputs * channels * kernel * kernel
         line = f"{count} x {channels:4} -> {outputs:4} {kernel}x{kernel}/{stride} at {size:2}"
         for i, seconds in enumerate(times):

@@ -1,6 +1,9 @@
 // Convolutions and their gradients as products of windows with the weight.
 #include "kernels/conv.h"
 
+#include <cstring>
+#include <vector>
+
 #include "cpu/kernels.h"
 #include "cpu/operand.h"
 #include "cpu/window_product.h"
@@ -70,8 +73,12 @@ void conv2d_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out) {
     const Tensor g = row_major(in[0]), weight = row_major(in[1]);
     const Tensor& dx = out[0];
     if (dx->numel == 0) return;
-    for (Phase& phase :
-         phases_of_gradient(at.geometry, kernel_size(weight->shape), {dx->shape[1], dx->shape[2]})) {
+    std::vector<Phase> phases =
+        phases_of_gradient(at.geometry, kernel_size(weight->shape), {dx->shape[1], dx->shape[2]});
+    // Pixels that no tap meets are zero: the whole memory at once, because theirs is strided.
+    if (std::erase_if(phases, [](const Phase& phase) { return phase.windows.taps.empty(); }) > 0)
+        std::memset(dx->bytes(), 0, std::size_t(dx->numel) * size_of(dx->dtype));
+    for (Phase& phase : phases) {
         WindowProduct p;
         p.windows = std::move(phase.windows);
         set_source(p.windows, g, at.geometry.groups);

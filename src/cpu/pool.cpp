@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "cpu/isa.h"
 #include "cpu/kernels.h"
+#include "cpu/loop_tables.h"
 #include "cpu/window_sums.h"
 #include "kernels/pool_geometry.h"
 
@@ -13,10 +13,7 @@ namespace mezzo {
 namespace cpu {
 
 const PoolLoops& active_pool_loops() {
-    const Isa isa = active_isa();
-    if (isa >= Isa::avx512 && pool_avx512.f32.mean) return pool_avx512;
-    if (isa >= Isa::avx2 && pool_avx2.f32.mean) return pool_avx2;
-    return pool_portable;
+    return loops_for<PoolLoops, pool_portable, pool_avx2, pool_avx512>(active_isa());
 }
 
 }  // namespace cpu

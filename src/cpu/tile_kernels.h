@@ -51,11 +51,18 @@ struct Finishing {
     const Rows some_rows;
     const float* t = nullptr;  // rows of 32
     std::int64_t row = 0, rows = 0, columns = 0;
-    std::int64_t i = 0, j = 0;  // its place in C
+    std::int64_t at = 0, j = 0;  // its first element of C, and the column of that
 };
 
 MEZZO_INLINE void finish_some(Finishing& f, std::int64_t rows) {
     if (f.row < f.rows) f.some_rows(f, rows);
+}
+
+// Finishes what is left of the block, and goes on with that at element `at` of C, column j, whose sums are t.
+MEZZO_INLINE void finish_next(Finishing& f, const float* t, std::int64_t rows, std::int64_t columns,
+                              std::int64_t at, std::int64_t j) {
+    finish_some(f, side);
+    f.t = t, f.row = 0, f.rows = rows, f.columns = columns, f.at = at, f.j = j;
 }
 
 template <Activation activation> MEZZO_INLINE FloatN<16> activate(FloatN<16> v) {
@@ -80,7 +87,7 @@ template <> MEZZO_INLINE void store_row(bfloat16_t* p, FloatN<16> v, FloatN<16> 
 template <Activation activation, class T, bool biased, bool added, bool kept = false>
 MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
     const float* t = f.t + f.row * side;
-    const std::int64_t at = (f.i + f.row) * f.g.ldc + f.j;
+    const std::int64_t at = f.at + f.row * f.g.ldc;
     T *c = static_cast<T*>(f.g.c) + at, *pre = kept ? static_cast<T*>(f.g.pre_activation) + at : nullptr;
     f.row += rows;
     FloatN<16> bias = {}, more = {};
@@ -98,7 +105,7 @@ MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
 template <Activation activation, class T>
 MEZZO_INLINE void finish_vector(const Finishing& f, std::int64_t row, std::int64_t j) {
     const Gemm& g = f.g;
-    const std::int64_t left = f.columns - j, at = (f.i + row) * g.ldc + f.j + j;
+    const std::int64_t left = f.columns - j, at = f.at + row * g.ldc + j;
     const bool full = left >= 16;
     T* c = static_cast<T*>(g.c) + at;
     FloatN<16> v = load<16>(f.t + row * side + j) * g.alpha;
@@ -150,10 +157,17 @@ MEZZO_INLINE Finishing::Rows finish_for(const Gemm& g) {
 
 // 32 rows of op(A), packed or in place.
 struct Rows {
-    const char* first;    // row
-    const char* second;   // row 16
-    std::int64_t stride;  // from row to row
-    std::int64_t step;    // from 32 steps of k to the next
+    const char* first;                      // row
+    const char* second;                     // row 16
+    std::int64_t stride;                    // from row to row
+    std::int64_t step;                      // from 32 steps of k to the next
+    const std::int64_t* offsets = nullptr;  // of each 32 steps, where they are not `step` apart
+    std::int64_t split = 16;                // the first row of the second tile of sums
+
+    MEZZO_INLINE Rows at(std::int64_t p) const {
+        const std::int64_t behind = offsets ? offsets[p] : p * step;
+        return {first + behind, second + behind, stride, step};
+    }
 };
 
 // Multiplies 32 steps of k: tiles 0 to 3 are R x C tiles of sums, 4 and 5 those of op(A), 6 and 7 those of
@@ -183,24 +197,23 @@ template <int T> MEZZO_INLINE void read_sums(const float* from) {
 
 // Adds the products of `count` tiles of k to the sums at `from` (null: zeros) and stores them at `to`; both
 // are 32 x 32.
-template <class P, int R, int C> void micro_kernel(std::int64_t count, Rows a, const char* b,
+template <class P, int R, int C> void micro_kernel(std::int64_t count, const Rows& a, const char* b,
                                                    const float* from, float* to, Finishing& before) {
     read_sums<0>(from);
     if constexpr (C == 2) read_sums<1>(from ? from + 16 : from);
     if constexpr (R == 2) read_sums<2>(from ? from + 16 * side : from);
     if constexpr (R == 2 && C == 2) read_sums<3>(from ? from + 16 * side + 16 : from);
-    for (std::int64_t p = 0; p < count; ++p) {
-        multiply_step<P, R, C>(a, b);
+    for (std::int64_t p = 0; p < count; ++p, b += P::planes_b * 2 * tile_bytes) {
+        multiply_step<P, R, C>(a.at(p), b);
         finish_some(before, 4);
-        a.first += a.step, a.second += a.step, b += P::planes_b * 2 * tile_bytes;
     }
     tile_store<0>(to, 4 * side);
     if constexpr (C == 2) tile_store<1>(to + 16, 4 * side);
-    if constexpr (R == 2) tile_store<2>(to + 16 * side, 4 * side);
-    if constexpr (R == 2 && C == 2) tile_store<3>(to + 16 * side + 16, 4 * side);
+    if constexpr (R == 2) tile_store<2>(to + a.split * side, 4 * side);
+    if constexpr (R == 2 && C == 2) tile_store<3>(to + a.split * side + 16, 4 * side);
 }
 
-using MicroKernel = void (*)(std::int64_t, Rows, const char*, const float*, float*, Finishing&);
+using MicroKernel = void (*)(std::int64_t, const Rows&, const char*, const float*, float*, Finishing&);
 
 template <class P> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::int64_t columns) {
     if (rows > 16) return columns > 16 ? micro_kernel<P, 2, 2> : micro_kernel<P, 2, 1>;
@@ -249,10 +262,7 @@ template <class P> MEZZO_INLINE void multiply_rows(const TileBlock& t, const Row
             float* const to = last ? r.out[before.t == r.out[0]] : sums;
             pick<P>(r.rows, columns)(count, a, t.b + (j / side * t.count + s) * b_step,
                                      first == 0 ? nullptr : sums, to, before);
-            if (!last) continue;
-            finish_some(before, side);
-            before.t = to, before.row = 0, before.rows = r.rows, before.columns = columns;
-            before.i = r.i, before.j = t.j + j;
+            if (last) finish_next(before, to, r.rows, columns, r.i * t.g.ldc + t.j + j, t.j + j);
         }
     }
 }
@@ -269,8 +279,103 @@ template <class P> void multiply(const TileBlock& t) {
     finish_some(before, side);
 }
 
+template <class P> void multiply_windows(const TileWindows& t) {
+    alignas(64) float out[2][1024];
+    Finishing before{t.g, t.bias, finish_for(t.g)};
+    const TileScope scope;
+    for (const TileRun* run = t.runs; run != t.runs + t.runs_count; ++run) {
+        const Rows a{run->first, run->second, t.stride, 0, t.offsets, run->split};
+        for (std::int64_t j = 0; j < t.g.n; j += side) {
+            const std::int64_t columns = smaller(side, t.g.n - j);
+            float* const to = out[before.t == out[0]];
+            pick<P>(run->rows > run->split ? side : 1, columns)(
+                t.count, a, t.b + j / side * t.count * P::planes_b * 2 * tile_bytes, nullptr, to, before);
+            finish_next(before, to, run->rows, columns, run->c + j, j);
+        }
+    }
+    finish_some(before, side);
+}
+
+// ---- weight gradients of pairs of images
+
+// R x C tiles of sums at row r, for the pixels of some tiles.
+template <int R, int C> void add_pairs(const TileGradient& t, std::int64_t r, const TileColumns* columns,
+                                       std::int64_t first, std::int64_t end) {
+    const std::int64_t line = 4 * t.ld, o0 = columns[0].offset, o1 = columns[C - 1].offset;
+    float *const s0 = t.sums + r * t.ld + columns[0].at, *const s1 = t.sums + r * t.ld + columns[C - 1].at;
+    const bool add = t.accumulate || first > 0;
+    add ? tile_load<0>(s0, line) : tile_zero<0>();
+    if constexpr (C == 2) add ? tile_load<1>(s1, line) : tile_zero<1>();
+    if constexpr (R == 2) add ? tile_load<2>(s0 + 16 * t.ld, line) : tile_zero<2>();
+    if constexpr (R == 2 && C == 2) add ? tile_load<3>(s1 + 16 * t.ld, line) : tile_zero<3>();
+    const char *const a = t.a + r / 16 * t.count * tile_bytes, *const more = a + t.count * tile_bytes;
+    for (std::int64_t p = first; p < end; ++p) {
+        tile_load<4>(a + p * tile_bytes, 64);
+        tile_load<6>(t.pixels[p] + o0, t.stride);
+        tile_multiply<0, 4, 6>();
+        if constexpr (C == 2) {
+            tile_load<7>(t.pixels[p] + o1, t.stride);
+            tile_multiply<1, 4, 7>();
+        }
+        if constexpr (R == 2) {
+            tile_load<5>(more + p * tile_bytes, 64);
+            tile_multiply<2, 5, 6>();
+            if constexpr (C == 2) tile_multiply<3, 5, 7>();
+        }
+    }
+    tile_store<0>(s0, line);
+    if constexpr (C == 2) tile_store<1>(s1, line);
+    if constexpr (R == 2) tile_store<2>(s0 + 16 * t.ld, line);
+    if constexpr (R == 2 && C == 2) tile_store<3>(s1 + 16 * t.ld, line);
+}
+
+// Few pixels at a time, so that what is read of them again for other columns is still in the L1 cache.
+template <int = 0> void add_gradient(const TileGradient& t) {
+    constexpr std::int64_t some = 8;
+    const TileScope scope;
+    for (std::int64_t first = 0; first < t.count; first += some) {
+        const std::int64_t end = smaller(t.count, first + some);
+        for (std::int64_t r = 0; r < t.rows; r += 32)
+            for (std::int64_t j = 0; j < t.columns_count; j += 2) {
+                const bool wide = j + 1 < t.columns_count, tall = r + 16 < t.rows;
+                const auto add = tall ? (wide ? add_pairs<2, 2> : add_pairs<2, 1>)
+                                      : (wide ? add_pairs<1, 2> : add_pairs<1, 1>);
+                add(t, r, t.columns + j, first, end);
+            }
+    }
+}
+
+MEZZO_INLINE void store_pairs(const char* first, const char* second, char* to) {
+    HalfN<16> even, odd = {};
+    __builtin_memcpy(&even, first, sizeof even);
+    if (second) __builtin_memcpy(&odd, second, sizeof odd);
+    store_bytes(to, widen<16>(even) | widen<16>(odd) << 16);
+}
+
+template <int = 0> void pair(const char* first, const char* second, std::int64_t n, char* to) {
+    for (std::int64_t i = 0; i < n; i += 16)
+        store_pairs(first + 2 * i, second ? second + 2 * i : second, to + 4 * i);
+}
+
+template <int = 0>
+void pair_lines(const char* first, const char* second, std::int64_t stride, std::int64_t pixels, char* to) {
+    alignas(64) char staged[16 * 64];
+    for (std::int64_t i = 0; i < pixels; ++i, first += stride) {
+        store_pairs(first, second, staged + 64 * i);
+        if (second) second += stride;
+    }
+    __builtin_memset(staged + 64 * pixels, 0, static_cast<std::size_t>(64 * (16 - pixels)));
+    b_from_lines(staged, 64, to);
+}
+
 template <class P, class A, class B = A> constexpr TileProduct product() {
-    return {P::planes_a, P::planes_b, pack<true, P::planes_a, A>, pack<false, P::planes_b, B>, multiply<P>};
+    TileProduct p{P::planes_a, P::planes_b, pack<true, P::planes_a, A>, pack<false, P::planes_b, B>,
+                  multiply<P>};
+    if constexpr (P::count == 1) {
+        p.multiply_windows = multiply_windows<P>, p.add_gradient = add_gradient<>;
+        p.pair = pair<>, p.pair_lines = pair_lines<>;
+    }
+    return p;
 }
 
 constexpr TileKernels tile_kernels = {

@@ -41,6 +41,45 @@ struct TileBlock {
     bool all_rows;         // the range is not the whole of k, so the sums of all rows are kept
 };
 
+// Some rows of C, ldc elements apart, from element c on. The rows of op(A) lie in an image: the first `split` of them, at most 16, from
+// `first` on and the others, at most 16, from `second` on.
+struct TileRun {
+    const char *first, *second;
+    std::int64_t split, rows;
+    std::int64_t c;
+};
+
+// Runs of rows times all columns and all of k. Whole tiles of op(A) are read at any rows, also at those that a run lacks.
+struct TileWindows {
+    const Gemm& g;
+    const float* bias;
+    const TileRun* runs;
+    std::int64_t runs_count;
+    std::int64_t stride;          // bytes from row to row
+    const std::int64_t* offsets;  // for each 32 steps of k, where they lie behind a row: bytes
+    std::int64_t count;           // of them
+    const char* b;                // panels of op(B)
+};
+
+// 16 columns of a weight gradient: `offset` bytes behind a pixel, and in the sums from column `at` on.
+struct TileColumns {
+    std::int64_t offset, at;
+};
+
+// sums = the gradients of some pixels times what some columns see of them, or += that. A step of k is a pixel of two images, whose
+// elements are paired as AMX wants them.
+struct TileGradient {
+    const char* a;  // for each 16 rows of sums, `count` tiles: those rows times 16 pixels
+    std::int64_t rows, count;
+    const char* const* pixels;  // where the 16 pixels of each tile begin
+    std::int64_t stride;        // bytes from pixel to pixel
+    const TileColumns* columns;
+    std::int64_t columns_count;
+    float* sums;
+    std::int64_t ld;
+    bool accumulate;
+};
+
 // How operands of some types are multiplied. Each is split into planes, bfloat16 matrices whose sum it is,
 // and the planes of op(A) are multiplied with those of op(B).
 struct TileProduct {
@@ -51,6 +90,15 @@ struct TileProduct {
     bool (*pack_b)(const TilePacking& p) = nullptr;
     // Finishes the rows of C (alpha, bias, beta, activation, rounding) when the range ends with k.
     void (*multiply)(const TileBlock& block) = nullptr;
+
+    // From here on null but for bfloat16 as it is.
+    void (*multiply_windows)(const TileWindows& windows) = nullptr;
+    void (*add_gradient)(const TileGradient& gradient) = nullptr;
+    // to = pairs of n elements, a multiple of 16; the second of a pair is 0 if `second` is null.
+    void (*pair)(const char* first, const char* second, std::int64_t n, char* to) = nullptr;
+    // to = a tile of op(A), 16 lines of pairs of some pixels (at most 16, the others are zeros) that lie `stride` bytes apart.
+    void (*pair_lines)(const char* first, const char* second, std::int64_t stride, std::int64_t pixels,
+                       char* to) = nullptr;
 };
 
 struct TileKernels {

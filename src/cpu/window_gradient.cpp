@@ -8,7 +8,6 @@
 #include "cpu/buffer.h"
 #include "cpu/gemm_blocks.h"
 #include "cpu/parallel.h"
-#include "cpu/window_tables.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -35,8 +34,9 @@ std::int64_t parts_of(std::int64_t n, std::int64_t most) { return (n + most - 1)
 // One group's gradient.
 class Gradient {
 public:
-    Gradient(const WindowGradient& gradient, std::int64_t group_index)
-        : p(gradient),
+    Gradient(const WindowGradient& gradient, const WindowKernels& of, std::int64_t group_index)
+        : kernels(of),
+          p(gradient),
           x(gradient.windows),
           group(group_index),
           rows(gradient.group_outputs()),
@@ -177,7 +177,7 @@ private:
         });
     }
 
-    const WindowKernels& kernels = window_kernels();
+    const WindowKernels& kernels;
     const WindowGradient& p;
     const Windows& x;
     const std::int64_t group, rows, columns, pixels;
@@ -190,8 +190,8 @@ private:
 
 }  // namespace
 
-void add_window_gradient_by_vectors(const WindowGradient& p) {
-    for (std::int64_t group = 0; group < p.groups; ++group) Gradient(p, group).run();
+void add_window_gradient_by_vectors(const WindowGradient& p, const WindowKernels& kernels) {
+    for (std::int64_t group = 0; group < p.groups; ++group) Gradient(p, kernels, group).run();
 }
 
 }  // namespace mezzo::cpu

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "cpu/window_product.h"
+#include "cpu/window_tables.h"
 
 namespace mezzo::cpu {
 
 // add_window_gradient() for operands of 16 bit and float32, with at least one pixel and one element of the
-// result.
-void add_window_gradient_by_vectors(const WindowGradient& p);
+// result. Kernels of depth 2 take slots, which are said to be float32.
+void add_window_gradient_by_vectors(const WindowGradient& p, const WindowKernels& kernels);
 
 }  // namespace mezzo::cpu

@@ -1,6 +1,6 @@
 // The kernels for windows, one source for all instruction sets; the including file uses `window_table`. It
-// defines what gemm_pack.h and gemm_tile.h ask for. With MEZZO_DEPTH 2 the windows are pairs of bfloat16 channels,
-// and there is their product only.
+// defines what gemm_pack.h and gemm_tile.h ask for. With MEZZO_DEPTH 2 a slot is a pair of bfloat16: of two channels in products, of
+// two images in gradients.
 #pragma once
 
 #include "cpu/gemm_tile.h"
@@ -47,24 +47,17 @@ void window_tile(const WindowTile& w, const float* const* lines, const float* b,
         }
 }
 
-using WindowMicroKernel = void (*)(const WindowTile&, const float* const*, const float*, float*);
-
-template <int R, int C> MEZZO_INLINE WindowMicroKernel pick_windows(std::int64_t rows) {
-    if constexpr (R > 1) {
-        if (rows < R) return pick_windows<R - 1, C>(rows);
-    }
-    return window_tile<R, C>;
+// The windows from i on, R at a time, and the last ones in smaller and smaller groups: a kernel for each number of them would make the
+// library larger and hardly anything faster.
+template <int R, int C>
+MEZZO_INLINE void window_rows(const WindowTile& w, std::int64_t i, const float* b, float* t) {
+    for (; i + R <= w.rows; i += R) window_tile<R, C>(w, w.lines + i, b, t + i * w.ldt);
+    if constexpr (R > 1) window_rows<R / 2, C>(w, i, b, t);
 }
 
-// More windows at a time where a panel has few columns, so that there are enough sums in flight.
-template <int C> inline constexpr int windows_at_once = C * 2 <= nr / lanes ? 2 * mr : mr;
-
-// One panel of C vectors.
+// One panel of C vectors. More windows at a time where it has few columns, so that there are enough sums in flight.
 template <int C> MEZZO_INLINE void window_panel(const WindowTile& w, const float* b, float* t) {
-    constexpr int R = windows_at_once<C>;
-    std::int64_t i = 0;
-    for (; i + R <= w.rows; i += R) window_tile<R, C>(w, w.lines + i, b, t + i * w.ldt);
-    if (i < w.rows) pick_windows<R, C>(w.rows - i)(w, w.lines + i, b, t + i * w.ldt);
+    window_rows<C * 2 <= nr / lanes ? 2 * mr : mr, C>(w, 0, b, t);
 }
 
 template <int C = nr / lanes>
@@ -81,7 +74,18 @@ template <int = 0> void multiply_windows(const WindowTile& w) {
         some_panel(w, smaller(nr / lanes, (w.columns - j + lanes - 1) / lanes), b, w.t + j);
 }
 
-#if MEZZO_DEPTH == 1
+template <int = 0> void find(const char* first, std::int64_t stride, std::int64_t n, const char** to) {
+    std::int64_t at = 0;
+    for (std::int64_t i = 0; i < n; ++i, at += stride) to[i] = first + at;
+}
+
+// Calls f with p as a pointer to what gradients are summed of: elements, or pairs as they are.
+template <class F> MEZZO_INLINE void with_slots(Dtype type, const void* p, const F& f) {
+    if constexpr (depth == 1)
+        with_type(type, p, f);
+    else
+        f(static_cast<const float*>(p));
+}
 
 template <class T> MEZZO_INLINE void pack_lines_of(const char* const* lines, std::int64_t first,
                                                    std::int64_t width, std::int64_t k, float* dst) {
@@ -99,7 +103,7 @@ template <class T> MEZZO_INLINE void pack_lines_of(const char* const* lines, std
 
 template <int = 0> void pack_line_columns(const char* const* lines, Dtype type, std::int64_t first,
                                           std::int64_t width, std::int64_t k, float* dst) {
-    with_type(type, nullptr, [&](const auto* none) {
+    with_slots(type, nullptr, [&](const auto* none) {
         using T = std::remove_cv_t<std::remove_pointer_t<decltype(none)>>;
         pack_lines_of<T>(lines, first, width, k, dst);
     });
@@ -126,7 +130,7 @@ template <class T> MEZZO_INLINE void pack_steps_of(const T* data, std::int64_t l
 }
 
 template <int = 0> void pack_steps(const Operand& x, std::int64_t width, std::int64_t k, float* dst) {
-    with_type(x.type, x.data, [&](const auto* data) { pack_steps_of(data, x.ld, width, k, dst); });
+    with_slots(x.type, x.data, [&](const auto* data) { pack_steps_of(data, x.ld, width, k, dst); });
 }
 
 // R rows of packed op(A) times C vectors of windows in place.
@@ -143,9 +147,9 @@ template <int R, int C> void tile_of_lines(const float* a, const float* const* c
         for (int c = 0; c < C; ++c) y[c] = load<lanes>(from[c][p] + first[c]);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
-            const Vector x = broadcast<lanes>(a[r]);
+            const Vector x = repeat(a + r);
 #pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) sum[r][c] += x * y[c];
+            for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
         }
     }
 #pragma GCC unroll 16
@@ -174,6 +178,8 @@ template <int = 0> void tile_in_place(const float* a, const float* const* const*
         pick_lines<mr, nr / lanes>(rows - i, columns / lanes)(a + i * k, lines, firsts, k, t + i * ldt, ldt,
                                                               accumulate);
 }
+
+#if MEZZO_DEPTH == 1
 
 // ---- one channel per group
 
@@ -220,25 +226,36 @@ template <int = 0> void depthwise_gradient(const DepthwiseGradient& d) {
     });
 }
 
-constexpr WindowKernels window_table = {mr,
-                                        nr,
-                                        depth,
-                                        lanes,
-                                        pack<nr>,
-                                        multiply_windows<>,
-                                        pack_steps<>,
-                                        tile<>,
-                                        pack_line_columns<>,
-                                        tile_in_place<>,
-                                        depthwise<>,
-                                        depthwise_gradient<>};
-
 #else
 
-constexpr WindowKernels window_table = {mr,      nr,      depth,   lanes,   pack<nr>, multiply_windows<>,
-                                        nullptr, nullptr, nullptr, nullptr, nullptr,  nullptr};
+template <int = 0> void pair(const bfloat16_t* first, const bfloat16_t* second, std::int64_t n, float* to) {
+    for (std::int64_t i = 0; i < n; i += lanes) {
+        const auto v = slots_across<lanes>(first + i, second ? second + i : second, n - i);
+        n - i >= lanes ? store<lanes>(to + i, v) : store_first<lanes>(to + i, v, n - i);
+    }
+}
 
 #endif
+
+constexpr WindowKernels window_table = {
+    .mr = mr,
+    .nr = nr,
+    .depth = depth,
+    .lanes = lanes,
+    .pack = pack<nr>,
+    .multiply = multiply_windows<>,
+    .find = find<>,
+    .pack_a = pack_steps<>,
+    .tile = tile<>,
+    .pack_lines = pack_line_columns<>,
+    .tile_in_place = tile_in_place<>,
+#if MEZZO_DEPTH == 1
+    .depthwise = depthwise<>,
+    .depthwise_gradient = depthwise_gradient<>,
+#else
+    .pair = pair<>,
+#endif
+};
 
 }  // namespace
 }  // namespace mezzo::cpu

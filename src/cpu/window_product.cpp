@@ -10,9 +10,12 @@
 #include "cpu/gemm.h"
 #include "cpu/gemm_blocks.h"
 #include "cpu/gemm_choice.h"
+#include "cpu/image_pairs.h"
 #include "cpu/isa_tables.h"
 #include "cpu/parallel.h"
 #include "cpu/tile_gemm.h"
+#include "cpu/tile_gradient.h"
+#include "cpu/tile_windows.h"
 #include "cpu/window_gradient.h"
 #include "cpu/window_rows.h"
 
@@ -151,6 +154,16 @@ void finish_gradient(const WindowGradient& p, const float* sums) {
     finish_sums(gemm_kernels(active_isa()), g, sums, g.n);
 }
 
+// Calls add(sums, accumulate) for the float32 sums of a gradient: the result itself, or what it is then made of.
+template <class F> void with_sums(const WindowGradient& p, const F& add) {
+    if (p.result_type == float32 && (p.beta == 0 || p.beta == 1))
+        return add(reinterpret_cast<float*>(p.result), p.beta != 0);
+    Buffer buffer;
+    float* const sums = buffer.get<float>(p.outputs * p.windows.steps());
+    add(sums, false);
+    finish_gradient(p, sums);
+}
+
 // Whether gemm() has something better than vectors for a product.
 bool has_matrix_units(const Gemm& g) {
     if (g.a_type != g.b_type) return false;
@@ -172,6 +185,16 @@ const WindowKernels* in_place_kernels(const WindowProduct& p) {
     if (p.windows.channels % 2 == 0) return &windows_avx512_bf16;
     // Of few channels, such as an image's three, copying the windows takes longer than half the additions save.
     return p.windows.channels < 8 ? &window_kernels() : nullptr;
+}
+
+// Tiles that multiply the windows where they lie, or null.
+const TileProduct* in_place_tiles(const WindowProduct& p) {
+    if (p.windows.type != bfloat16) return nullptr;
+    Gemm g{.m = p.windows.count(), .n = p.columns(), .k = p.windows.steps(), .trans_b = !p.transposed};
+    g.a_type = p.windows.type, g.b_type = p.weight.type;
+    if (!worth_packing(g)) return nullptr;
+    const TileKernels* const tiles = chosen_gemm_kernels(g).tiles;
+    return tiles && suits_tiles(p, tiles->bf16) ? &tiles->bf16 : nullptr;
 }
 
 // Into how many parts the windows of a gradient go, whose sums are then added in order, so that threads have
@@ -203,11 +226,24 @@ void add_windows(const WindowGradient& p, std::int64_t group, std::int64_t begin
     } while (begin < end);
 }
 
-bool adds_by_vectors(const WindowGradient& p) {
+// Takes the gradient if something but gemm() is best for it.
+bool added_without_gemm(const WindowGradient& p) {
     if (p.result_type == float64) return false;
     Gemm g{.m = p.group_outputs(), .n = p.windows.steps(), .k = p.windows.count(), .trans_a = true};
     g.a_type = p.gradient_type, g.b_type = p.windows.type;
-    return g.k > 0 && worth_packing(g) && !has_matrix_units(g);
+    if (g.k == 0 || !worth_packing(g)) return false;
+    if (!has_matrix_units(g)) {
+        add_window_gradient_by_vectors(p, window_kernels());
+        return true;
+    }
+    if (const TileKernels* const tiles = chosen_gemm_kernels(g).tiles) {
+        if (!suits_tiles(p, tiles->bf16)) return false;
+        with_sums(p, [&](float* sums, bool add) { add_window_gradient_on_tiles(p, tiles->bf16, sums, add); });
+        return true;
+    }
+    if (!pairs_images(p)) return false;
+    with_sums(p, [&](float* sums, bool add) { add_window_gradient_by_pairs(p, sums, add); });
+    return true;
 }
 
 }  // namespace
@@ -217,12 +253,13 @@ void multiply_windows(const WindowProduct& p) {
     if (is_depthwise(p)) return multiply_depthwise(p);
     if (const WindowKernels* const kernels = in_place_kernels(p))
         return multiply_windows_in_place(p, *kernels);
+    if (const TileProduct* const tiles = in_place_tiles(p)) return multiply_windows_on_tiles(p, *tiles);
     for (std::int64_t group = 0; group < p.groups; ++group) multiply_group(p, group);
 }
 
 void add_window_gradient(const WindowGradient& p) {
     if (is_depthwise(p)) return add_depthwise_gradient(p);
-    if (adds_by_vectors(p)) return add_window_gradient_by_vectors(p);
+    if (added_without_gemm(p)) return;
     const std::int64_t parts = gradient_parts(p), count = p.outputs * p.windows.steps();
     const bool own_sums = parts == 1 && (p.result_type == float32 || p.result_type == float64);
     Buffer buffer;

@@ -55,8 +55,11 @@ struct WindowKernels {
     void (*pack)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*multiply)(const WindowTile& tile);
 
-    // From here on null where depth is 2. As GemmKernels has them, with panels of mr rows and nr columns. What is packed is contiguous along its
-    // lines.
+    // to[i] = first + i * stride, for i < n.
+    void (*find)(const char* first, std::int64_t stride, std::int64_t n, const char** to);
+
+    // For gradients, as GemmKernels has them, with panels of mr rows and nr columns. What is packed is contiguous along its lines. Where depth
+    // is 2, a slot is a pair of bfloat16 of two images, and is said to be a float32.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Walks& walks);
@@ -70,8 +73,12 @@ struct WindowKernels {
                           std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
                           bool accumulate);
 
-    void (*depthwise)(const DepthwiseTile& tile);
-    void (*depthwise_gradient)(const DepthwiseGradient& tile);
+    // Null where depth is 2.
+    void (*depthwise)(const DepthwiseTile& tile) = nullptr;
+    void (*depthwise_gradient)(const DepthwiseGradient& tile) = nullptr;
+
+    // Null where depth is 1: to[i] = the pair of first[i] and second[i], or of first[i] and 0 if `second` is null, for i < n.
+    void (*pair)(const bfloat16_t* first, const bfloat16_t* second, std::int64_t n, float* to) = nullptr;
 };
 
 // All zero if the compiler lacks the instruction set.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/window_tables.h"
+
 namespace mezzo::cpu {
 
 namespace {
@@ -21,7 +23,8 @@ template <class F> void for_runs(const Windows& x, std::int64_t begin, std::int6
 
 // How many of `count` indices, from `first` on and `step` apart, lie before `end`.
 std::int64_t before(std::int64_t end, std::int64_t first, std::int64_t step, std::int64_t count) {
-    return std::clamp<std::int64_t>((end - first + step - 1) / step, 0, count);
+    const std::int64_t steps = step == 1 ? end - first : (end - first + step - 1) / step;
+    return std::clamp<std::int64_t>(steps, 0, count);
 }
 
 // Calls inside(done, pixel, count) for the windows for which `tap` and the next `more` pixels to its right lie
@@ -51,11 +54,11 @@ template <class In, class Out> void for_tap(const Windows& x, const Tap& tap, st
 void Windows::find(std::int64_t t, std::int64_t begin, std::int64_t n, const char* zeros,
                    const char** lines) const {
     const std::int64_t size = std::int64_t(size_of(type)), stride = step.width * pixel * size;
+    const auto find_in_row = window_kernels().find;
     for_tap(
         *this, taps[std::size_t(t)], 0, begin, n,
         [&](std::int64_t done, std::int64_t from, std::int64_t number) {
-            const char* line = data + from * pixel * size;
-            for (std::int64_t i = 0; i < number; ++i, line += stride) lines[done + i] = line;
+            find_in_row(data + from * pixel * size, stride, number, lines + done);
         },
         [&](std::int64_t done, std::int64_t number) { std::fill_n(lines + done, number, zeros); });
 }

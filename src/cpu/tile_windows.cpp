@@ -1,0 +1,158 @@
+// Products of windows on tiles. A tile is 16 rows of 64 bytes any distance apart, so 16 neighbouring windows need no copy: for every tap
+// they are 16 neighbouring pixels. Those must exist where the window leaves the image, and have whole tiles of channels.
+// So some rows of the image at a time are copied with their padding to memory that stays in the L2 cache.
+#include "cpu/tile_windows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "cpu/buffer.h"
+#include "cpu/convert.h"
+#include "cpu/gemm_blocks.h"
+#include "cpu/parallel.h"
+#include "cpu/window_band.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr std::int64_t band_bytes = 256 << 10;     // of an image, copied at once
+constexpr std::int64_t weight_bytes = 1280 << 10;  // of a packed weight: what stays in the L2 cache
+constexpr std::int64_t least_channels = 16;        // of which whole tiles are made
+constexpr std::int64_t tile_rows = 16, size = 2;   // bytes of an element
+
+// Per thread. weight and bias belong to the thread that called, band to each that computes.
+struct Scratch {
+    Buffer weight, ordered, bias, band;
+};
+Scratch& scratch() {
+    thread_local Scratch s;
+    return s;
+}
+
+std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+class Product {
+public:
+    Product(const WindowProduct& product, const TileProduct& tile_product, std::int64_t group_index)
+        : p(product), tiles(tile_product), x(product.windows), group(group_index) {}
+
+    void run() {
+        pack_weight();
+        for (const Tap& tap : x.taps)
+            for (std::int64_t c = 0; c < channels; c += tile_steps)
+                offsets.push_back(band.offset(tap) + c * size);
+        if (p.bias) {
+            float* const to = scratch().bias.get<float>(p.weight.outputs);
+            convert(p.bias, p.bias_type, to, float32, p.weight.outputs);
+            bias = to + group * p.columns();
+        }
+        const std::int64_t wanted = 4 * num_threads();
+        const std::int64_t some =
+            std::min(band.rows_in(band_bytes), (x.images * x.rows + wanted - 1) / wanted);
+        const std::int64_t bands = (x.rows + some - 1) / some, work = x.count() * x.steps() * p.columns();
+        parallel_for(x.images * bands, grain(x.images * bands, work),
+                     [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t u = begin; u < end; ++u) {
+                             const std::int64_t first = u % bands * some;
+                             compute(u / bands, first, std::min(some, x.rows - first));
+                         }
+                     });
+    }
+
+private:
+    // The weight's rows in the order of the taps, each filled up with zeros to whole tiles, as op(B).
+    void pack_weight() {
+        const ConvWeight& w = p.weight;
+        const std::int64_t n = p.columns(), k = std::int64_t(x.taps.size()) * channels;
+        auto* const to = scratch().ordered.get<bfloat16_t>(n * k);
+        std::fill_n(to, n * k, bfloat16_t(0.0f));
+        const auto* const from =
+            reinterpret_cast<const bfloat16_t*>(w.data) + group * p.group_outputs() * w.row();
+        for (std::size_t t = 0; t < x.taps.size(); ++t)
+            for (std::int64_t o = 0; o < p.group_outputs(); ++o) {
+                const std::int64_t step = std::int64_t(t) * channels;
+                std::memcpy(p.transposed ? to + (step + o) * n : to + o * k + step,
+                            from + o * w.row() + x.taps[t].index * w.inputs, std::size_t(w.inputs * size));
+            }
+        const std::int64_t panel = k / tile_steps * 2 * tile_bytes;
+        char* const packed = scratch().weight.get<char>(round_up(n, panel_lines) / panel_lines * panel);
+        tiles.pack_b(
+            {{to, bfloat16, p.transposed ? n : k, !p.transposed}, n, k, 0, k / tile_steps, packed, panel});
+        weight = packed;
+    }
+
+    void copy_pixels(std::int64_t at, std::int64_t n, char* to) const {
+        const char* from = x.data + group * x.channels * size + at;
+        if (x.channels == channels && x.pixel == channels)
+            return void(std::memcpy(to, from, std::size_t(n * channels * size)));
+        const auto copy = [&](std::int64_t used, std::int64_t unused) __attribute__((always_inline)) {
+            for (; n > 0; --n, from += x.pixel * size, to += channels * size) {
+                std::memcpy(to, from, std::size_t(used));
+                std::memset(to + used, 0, std::size_t(unused));
+            }
+        };
+        // Calls for so few bytes, unless the compiler knows their number, would take longer than the copy.
+        if (x.channels == least_channels)
+            copy(least_channels * size, (tile_steps - least_channels) * size);
+        else
+            copy(x.channels * size, (channels - x.channels) * size);
+    }
+
+    void compute(std::int64_t image, std::int64_t first, std::int64_t rows) const {
+        char* const seen = scratch().band.get<char>(band.bytes(rows));
+        band.copy(image, first, rows, seen,
+                  [&](std::int64_t at, std::int64_t n, char* to) { copy_pixels(at * size, n, to); });
+        const bool short_rows = x.columns <= tile_rows && p.result.dense();  // two of them make a run
+        std::vector<TileRun> runs;
+        for (std::int64_t i = 0; i < rows; ++i)
+            for (std::int64_t j = 0; j < x.columns; j += panel_lines) {
+                const char* const from = seen + i * band.row_step() + j * band.step();
+                TileRun run{from, from + tile_rows * band.step(), tile_rows,
+                            std::min(panel_lines, x.columns - j), p.result.element(image, first + i, j)};
+                if (short_rows && i + 1 < rows) {
+                    ++i;
+                    run.second = from + band.row_step();
+                    run.split = x.columns, run.rows = 2 * x.columns;
+                }
+                runs.push_back(run);
+            }
+        Gemm g{.n = p.columns()};
+        g.c = p.result.data + group * g.n * std::int64_t(size_of(p.result.type)), g.c_type = p.result.type;
+        g.ldc = p.result.step.width * p.result.pixel;
+        tiles.multiply_windows({g, bias, runs.data(), std::int64_t(runs.size()), band.step(), offsets.data(),
+                                std::int64_t(offsets.size()), weight});
+    }
+
+    const WindowProduct& p;
+    const TileProduct& tiles;
+    const Windows& x;
+    const std::int64_t group;
+    const std::int64_t channels = round_up(x.channels, tile_steps);  // of a copied pixel
+    const WindowBand band{x, channels* size};
+    std::vector<std::int64_t> offsets;
+    const char* weight = nullptr;
+    const float* bias = nullptr;
+};
+
+}  // namespace
+
+bool suits_tiles(const WindowProduct& p, const TileProduct& product) {
+    const Windows& x = p.windows;
+    if (!product.multiply_windows || x.type != bfloat16 || p.weight.type != bfloat16) return false;
+    // A kernel of one tap needs no band: its windows are the image itself, or with a stride so few of the pixels that copying those is
+    // less work than copying the band. Only the strided result of a gradient by the input makes it worth one.
+    if (x.taps.empty() || (x.taps.size() == 1 && p.result.dense()) || x.channels < least_channels)
+        return false;
+    const std::int64_t k = std::int64_t(x.taps.size()) * round_up(x.channels, tile_steps);
+    const bool fills_tiles = x.columns <= tile_rows ? x.columns >= tile_rows / 2
+                                                    : round_up(x.columns, tile_rows) * 4 <= x.columns * 5;
+    const WindowBand band(x, round_up(x.channels, tile_steps) * size);
+    return fills_tiles && band.fits() && k * round_up(p.columns(), panel_lines) * size <= weight_bytes;
+}
+
+void multiply_windows_on_tiles(const WindowProduct& p, const TileProduct& product) {
+    for (std::int64_t group = 0; group < p.groups; ++group) Product(p, product, group).run();
+}
+
+}  // namespace mezzo::cpu

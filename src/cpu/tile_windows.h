@@ -1,0 +1,14 @@
+// Products of windows that tiles read where they lie.
+#pragma once
+
+#include "cpu/tile_tables.h"
+#include "cpu/window_product.h"
+
+namespace mezzo::cpu {
+
+// Whether multiply_windows_on_tiles() can take the product, and copying windows for gemm() would take longer.
+bool suits_tiles(const WindowProduct& p, const TileProduct& product);
+
+void multiply_windows_on_tiles(const WindowProduct& p, const TileProduct& product);
+
+}  // namespace mezzo::cpu
