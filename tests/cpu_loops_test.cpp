@@ -26,9 +26,9 @@ struct Set {
     const Loops* loops;
 };
 std::vector<Set> sets() {
-    std::vector<Set> all = {{"portable", &loops_portable}};
-    if (best_isa() >= Isa::avx2 && loops_avx2.sum_i64) all.push_back({"avx2", &loops_avx2});
-    if (best_isa() >= Isa::avx512 && loops_avx512.sum_i64) all.push_back({"avx512", &loops_avx512});
+    std::vector<Set> all;
+    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+        if (isa <= best_isa()) all.push_back({name(isa), &loops_of(isa)});
     return all;
 }
 

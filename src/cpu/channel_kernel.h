@@ -26,6 +26,8 @@ template <class T> struct Lanes {
         if constexpr (count == 16) return _mm512_cmp_ps_mask((__m512)v, __m512{}, _CMP_GT_OQ);
 #elif defined(__AVX2__)
         if constexpr (count == 8) return unsigned(_mm256_movemask_ps((__m256)(v > V{})));
+#elif defined(__aarch64__)
+        if constexpr (count == 4) return vaddvq_u32((uint32x4_t)(v > V{}) & uint32x4_t{1, 2, 4, 8});
 #endif
         const IntN<count> mask = v > V{};
         unsigned word = 0;
@@ -287,7 +289,12 @@ template <class T> constexpr ChannelLoopsOf<typename Lanes<T>::R> channel_loops_
     moments<T>, normalise<T>, grad_sums<T>, normalise_grad<T>};
 constexpr ChannelLoops channel_loops = {
     {channel_loops_of<float16_t>, channel_loops_of<bfloat16_t>, channel_loops_of<float>},
-    channel_loops_of<double>};
+#if MEZZO_ISA_WIDE_TYPES
+    channel_loops_of<double>
+#else
+    {}
+#endif
+};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -55,7 +55,7 @@ struct ChannelLoops {
     ChannelLoopsOf<double> f64;
 };
 
-// Tables of instruction sets that the compiler lacks are empty.
+// As the units fill them; loop_tables.h says what stands for entries that are missing.
 extern const ChannelLoops channels_portable, channels_avx2, channels_avx512;
 
 }  // namespace mezzo::cpu

@@ -2,16 +2,13 @@
 
 #include <numeric>
 
-#include "cpu/isa.h"
 #include "cpu/isa_tables.h"
+#include "cpu/loop_tables.h"
 
 namespace mezzo::cpu {
 
 const ChannelLoops& active_channel_loops() {
-    const Isa isa = active_isa();
-    if (isa >= Isa::avx512 && channels_avx512.f64.moments) return channels_avx512;
-    if (isa >= Isa::avx2 && channels_avx2.f64.moments) return channels_avx2;
-    return channels_portable;
+    return loops_for<ChannelLoops, channels_portable, channels_avx2, channels_avx512>(active_isa());
 }
 template <> const ChannelLoopsOf<float>& channel_loops_for<float>(Dtype dtype) {
     return active_channel_loops().narrow[convert_index(dtype)];

@@ -47,10 +47,11 @@ MEZZO_INLINE float horizontal_sum(const Vector& v) {
     return f[0];
 }
 
-// y is contiguous along k: dot products of R rows of x with J lines of y. x is zero behind k.
-template <int R, int J, class T> MEZZO_INLINE void dots(const float* x, std::int64_t ldx, const T* y,
-                                                        std::int64_t ldy, std::int64_t k, float* t,
-                                                        std::int64_t ldt) {
+// y is contiguous along k: dot products of R rows of x with J lines of y. x is zero behind k. One copy of each for all
+// callers: a call costs nothing beside its loop.
+template <int R, int J, class T> [[gnu::noinline]] void dots(const float* x, std::int64_t ldx, const T* y,
+                                                             std::int64_t ldy, std::int64_t k, float* t,
+                                                             std::int64_t ldt) {
     Vector sum[R][J] = {};
     for (std::int64_t p = 0; p < k; p += lanes) {
         Vector u[R];

@@ -4,6 +4,8 @@
 //   MEZZO_ISA_FLAGS       whether the compiler was given the set's flags; otherwise tables are empty
 //   MEZZO_LANES           floats per vector
 //   MEZZO_ISA_IS(name)    whether this unit is for that set
+//   MEZZO_ISA_WIDE_TYPES  whether its loops are compiled for float64 and integers, too. AVX-512's are not: most
+//                         of them wait for memory, and AVX2's are used instead (loop_tables.h)
 //   MEZZO_ISA_JOIN(name)  name_avx2 in the unit for avx2
 #pragma once
 
@@ -34,6 +36,7 @@
 #else
 #error "MEZZO_ISA_UNIT names no instruction set"
 #endif
+#define MEZZO_ISA_WIDE_TYPES (!MEZZO_ISA_IS(avx512))
 #ifndef MEZZO_ISA_FLAGS
 #define MEZZO_ISA_FLAGS 0
 #endif

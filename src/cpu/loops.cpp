@@ -1,14 +1,10 @@
 #include "loops.h"
 
-#include "isa.h"
+#include "loop_tables.h"
 
 namespace mezzo::cpu {
 
-const Loops& active_loops() {
-    const Isa isa = active_isa();
-    if (isa >= Isa::avx512 && loops_avx512.sum_i64) return loops_avx512;
-    if (isa >= Isa::avx2 && loops_avx2.sum_i64) return loops_avx2;
-    return loops_portable;
-}
+const Loops& loops_of(Isa isa) { return loops_for<Loops, loops_portable, loops_avx2, loops_avx512>(isa); }
+const Loops& active_loops() { return loops_of(active_isa()); }
 
 }  // namespace mezzo::cpu

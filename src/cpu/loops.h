@@ -104,7 +104,7 @@ template <class T> struct RealLoops {
     void (*loss_grad[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
     // Whether every x * factor is finite.
     bool (*all_finite)(const T* x, std::int64_t n, T factor);
-    // By OptimizerId. Those of double are in loops_portable only: they are rare, and one set saves 50 KB.
+    // By OptimizerId; those of double are in loops_portable only.
     void (*update[optimizer_loops])(const UpdateLoop<T>& loop);
     void (*norm_row)(NormLoop<T>& loop);
     void (*norm_grad_row)(const NormGradLoop<T>& loop);
@@ -139,10 +139,13 @@ struct Loops {
     void (*box_muller)(float* dst, const std::uint32_t* words, std::int64_t pairs);
 };
 
-// Tables of instruction sets that the compiler lacks are empty.
+// As the units fill them; loop_tables.h says what stands for entries that are missing.
 extern const Loops loops_portable, loops_avx2, loops_avx512;
 
-// The loops of active_isa().
+// The loops for an instruction set.
+enum class Isa : std::uint8_t;
+const Loops& loops_of(Isa isa);
+// Those of active_isa().
 const Loops& active_loops();
 
 }  // namespace mezzo::cpu

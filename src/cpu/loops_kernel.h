@@ -219,11 +219,13 @@ template <class T, bool largest> T extreme(const T* x, std::int64_t n) {
     return best;
 }
 
+#if MEZZO_ISA_WIDE_TYPES
 std::int64_t sum_i64(const std::int64_t* x, std::int64_t n) {
     std::uint64_t total = 0;
     for (std::int64_t i = 0; i < n; ++i) total += std::uint64_t(x[i]);
     return std::int64_t(total);
 }
+#endif
 
 template <class T> void add_to_double(double* dst, const T* x, std::int64_t n) {
     MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] += double(x[i]);
@@ -326,6 +328,7 @@ namespace {
 
 // Entries for {float, double, int32, int64} of an op that computes with integers (same), or with real numbers
 // only (real).
+#if MEZZO_ISA_WIDE_TYPES
 #define MEZZO_TYPES_same(loop, ...)                                                           \
     {                                                                                         \
         loop<__VA_ARGS__, float>, loop<__VA_ARGS__, double>, loop<__VA_ARGS__, std::int32_t>, \
@@ -333,6 +336,11 @@ namespace {
     }
 #define MEZZO_TYPES_real(loop, ...) \
     { loop<__VA_ARGS__, float>, loop<__VA_ARGS__, double>, nullptr, nullptr }
+#else
+#define MEZZO_TYPES_same(loop, ...) \
+    { loop<__VA_ARGS__, float>, nullptr, nullptr, nullptr }
+#define MEZZO_TYPES_real MEZZO_TYPES_same
+#endif
 
 template <class F, class T> constexpr BinaryLoop arithmetic = binary<F, T, T>;
 template <class F, class T> constexpr BinaryLoop comparison = binary<F, T, bool>;
@@ -390,14 +398,18 @@ constexpr Loops make_loops() {
 #undef MEZZO_COMPARE
                    },
                    real_loops<float>,
-                   real_loops<double>,
                    {},
                    {},
-                   sum_i64,
+                   {},
+                   {},
                    philox_blocks,
                    kept,
                    dropout,
                    box_muller};
+#if MEZZO_ISA_WIDE_TYPES
+    loops.f64 = real_loops<double>;
+    loops.sum_i64 = sum_i64;
+#endif
     loops.unary[int(UnaryOp::sin)][int(Compute::f32)] = periodic<functors::sin, exact_sin>;
     loops.unary[int(UnaryOp::pow_scalar)][int(Compute::f32)] = power_scalar;
     loops.binary[int(BinaryOp::pow)][int(Compute::f32)] = power;

@@ -5,6 +5,8 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace mezzo::cpu {
@@ -15,7 +17,7 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int philox_lanes = 8;
 #define MEZZO_LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
-#elif defined(__SSE2__) && !defined(__AVX2__)
+#elif (defined(__SSE2__) && !defined(__AVX2__)) || defined(__aarch64__)
 constexpr int philox_lanes = 2;
 #define MEZZO_LANE_NUMBERS 0, 1
 #else
@@ -31,6 +33,8 @@ MEZZO_HD Lanes multiply_low_halves(const Lanes& a, const Lanes& b) {
     return (Lanes)_mm256_mul_epu32((__m256i)a, (__m256i)b);
 #elif defined(__SSE2__)
     return (Lanes)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#elif defined(__aarch64__)
+    return (Lanes)vmull_u32(vmovn_u64((uint64x2_t)a), vmovn_u64((uint64x2_t)b));
 #else
     return (a & 0xffffffffu) * (b & 0xffffffffu);
 #endif
@@ -42,7 +46,7 @@ MEZZO_HD void store_group(std::uint32_t* words, const Lanes (&c)[4]) {
 #if defined(__AVX512F__)
     const Lanes low = __builtin_shufflevector(first, second, 0, 8, 1, 9, 2, 10, 3, 11),
                 high = __builtin_shufflevector(first, second, 4, 12, 5, 13, 6, 14, 7, 15);
-#elif defined(__SSE2__) && !defined(__AVX2__)
+#elif (defined(__SSE2__) && !defined(__AVX2__)) || defined(__aarch64__)
     const Lanes low = __builtin_shufflevector(first, second, 0, 2),
                 high = __builtin_shufflevector(first, second, 1, 3);
 #else

@@ -25,6 +25,8 @@ constexpr int spin_rounds = 60;
 void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");  // most processors take no time for "yield"
 #endif
 }
 

@@ -10,8 +10,16 @@
 namespace mezzo::cpu {
 
 #if MEZZO_ISA_FLAGS
-const PoolLoops MEZZO_ISA_JOIN(pool) = {pool_table<float, float>, pool_table<double, double>,
-                                        pool_table<float16_t, float>, pool_table<bfloat16_t, float>};
+const PoolLoops MEZZO_ISA_JOIN(pool) = {
+    pool_table<float, float>,
+#if MEZZO_ISA_WIDE_TYPES
+    pool_table<double, double>,
+#else
+    {},
+#endif
+    pool_table<float16_t, float>,
+    pool_table<bfloat16_t, float>,
+};
 #else
 const PoolLoops MEZZO_ISA_JOIN(pool) = {};
 #endif

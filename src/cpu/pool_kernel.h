@@ -55,6 +55,12 @@ template <class I> MEZZO_INLINE I widen_bytes(const std::uint8_t* p) {
 #elif defined(__AVX2__)
     if constexpr (lanes_of<I> == 8 && sizeof(I) == 32)
         return (I)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#elif defined(__aarch64__)
+    if constexpr (lanes_of<I> == 4 && sizeof(I) == 16) {
+        std::uint32_t word;
+        __builtin_memcpy(&word, p, sizeof word);
+        return (I)vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(word))));
+    }
 #endif
     typedef std::uint8_t Bytes __attribute__((vector_size(lanes_of<I>)));
     Bytes bytes;
@@ -70,6 +76,13 @@ template <class I> MEZZO_INLINE void narrow_bytes(std::uint8_t* p, I v) {
         const __m128i halves =
             _mm_packus_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
         return _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(halves, halves));
+    }
+#elif defined(__aarch64__)
+    if constexpr (lanes_of<I> == 4 && sizeof(I) == 16) {
+        const uint16x4_t halves = vmovn_u32((uint32x4_t)v);
+        const uint8x8_t bytes = vmovn_u16(vcombine_u16(halves, halves));
+        __builtin_memcpy(p, &bytes, 4);
+        return;
     }
 #endif
     typedef std::uint8_t Bytes __attribute__((vector_size(lanes_of<I>)));

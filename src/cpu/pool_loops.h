@@ -58,7 +58,7 @@ struct PoolLoops {
     PoolTable<bfloat16_t, float> bf16;
 };
 
-// Tables of instruction sets that the compiler lacks are empty.
+// As the units fill them; loop_tables.h says what stands for entries that are missing.
 extern const PoolLoops pool_portable, pool_avx2, pool_avx512;
 
 }  // namespace mezzo::cpu

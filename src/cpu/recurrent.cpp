@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cpu/kernels.h"
+#include "cpu/loop_tables.h"
 #include "cpu/operand.h"
 #include "cpu/recurrent_loops.h"
 
@@ -14,12 +15,13 @@ using namespace cpu;
 using kernels::RecurrentGradStep;
 using kernels::RecurrentStep;
 
-const RecurrentLoopsOf& loops_for(Dtype dtype) {
-    if (dtype == float64) return recurrent_portable.f64;
-    const RecurrentLoops& loops = active_isa() >= Isa::avx512 ? recurrent_avx512
-                                  : active_isa() == Isa::avx2 ? recurrent_avx2
-                                                              : recurrent_portable;
-    return dtype == float32 ? loops.f32 : dtype == float16 ? loops.f16 : loops.bf16;
+const RecurrentLoopsOf& loops_of(Dtype dtype) {
+    const RecurrentLoops& loops =
+        loops_for<RecurrentLoops, recurrent_portable, recurrent_avx2, recurrent_avx512>(active_isa());
+    return dtype == float64   ? loops.f64
+           : dtype == float32 ? loops.f32
+           : dtype == float16 ? loops.f16
+                              : loops.bf16;
 }
 
 // Moves to row `row` of rows of `bytes`; nothing stays nothing.
@@ -56,7 +58,7 @@ constexpr std::int64_t weight_of_element = 16;
 std::int64_t rows_worth_a_thread(std::int64_t hidden) { return grain / (weight_of_element * hidden) + 1; }
 
 void pass(const RecurrentStep& s) {
-    const auto loop = loops_for(s.dtype).forward[int(s.cell)];
+    const auto loop = loops_of(s.dtype).forward[int(s.cell)];
     const RowBytes bytes(s);
     const auto compute = [&](std::int64_t b) {
         const RecurrentRow row{.n = s.hidden,
@@ -98,7 +100,7 @@ void pass_on(const RecurrentGradStep& s, const RecurrentGradRow& row, const RowB
 }
 
 void grad_pass(const RecurrentGradStep& s) {
-    const auto loop = loops_for(s.dtype).grad[int(s.cell)];
+    const auto loop = loops_of(s.dtype).grad[int(s.cell)];
     const RowBytes bytes(s);
     parallel_for(s.batch, rows_worth_a_thread(s.hidden), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t b = begin; b < end; ++b) {

@@ -138,20 +138,28 @@ template <class T> void amax_grad(In in, Out out) {
 
 namespace cpu_kernels {
 
+// What is made of a total of floats.
+struct Quotient {
+    double divisor = 1;
+    double operator()(double total) const { return total / divisor; }
+};
+
 void sum(In in, const kernels::Sum& at, Out out) {
     // Integers with a floating result are summed in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
     with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {
-        reduce<SumOf<T>, T>(in[0], at.axes, out[0], [](auto total) { return total; });
+        if constexpr (std::is_floating_point_v<T>)
+            reduce<SumOf<T>, T>(in[0], at.axes, out[0], Quotient());
+        else
+            reduce<SumOf<T>, T>(in[0], at.axes, out[0], [](T total) { return total; });
     });
 }
 
 void mean(In in, const kernels::Mean& at, Out out) {
     double count = 1;
     for (const std::int64_t axis : at.axes) count *= double(in[0]->shape[int(axis)]);
-    with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
-        reduce<SumOf<T>, T>(in[0], at.axes, out[0], [count](double total) { return total / count; });
-    });
+    with_real(promote(in[0]->dtype, out[0]->dtype),
+              [&]<class T>(T) { reduce<SumOf<T>, T>(in[0], at.axes, out[0], Quotient{count}); });
 }
 
 void norm(In in, const kernels::Norm& at, Out out) {

@@ -139,14 +139,6 @@ void clip_by_value(std::span<const ParamRef> params, double limit) {
     });
 }
 
-// The table that has the update loops.
-template <class T> const RealLoops<T>& update_loops() {
-    if constexpr (std::is_same_v<T, double>)
-        return loops_portable.f64;
-    else
-        return real_loops<T>();
-}
-
 // Updates one piece. Gradients, parameters and 16-bit copies of another dtype than T are converted chunk by
 // chunk, while they are in the cache.
 template <class T>
@@ -166,7 +158,7 @@ void update_piece(OptimizerId optimizer, UpdateLoop<T> loop, const ParamRef& ref
         loop.grad = convert_grad ? grad_buffer.as<T>() : reinterpret_cast<const T*>(grad);
         for (int k = 0; k < max_optimizer_state; ++k)
             loop.state[k] = ref.state[k] ? static_cast<T*>(ref.state[k]) + i : nullptr;
-        update_loops<T>().update[int(optimizer)](loop);
+        real_loops<T>().update[int(optimizer)](loop);
         if (convert_param) convert(loop.param, dtype, param, ref.dtype, n);
         if (ref.copy16)
             convert(loop.param, dtype, element(ref.copy16, i, ref.copy16_dtype), ref.copy16_dtype, n);

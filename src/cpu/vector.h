@@ -11,6 +11,8 @@
 
 #if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 // Vectors wider than the target's registers are fine here: every function that takes one is inlined.
@@ -62,6 +64,9 @@ template <int N> MEZZO_INLINE UintN<N> widen(HalfN<N> h) {
 #if defined(__AVX2__)
     if constexpr (N == 8) return (UintN<N>)_mm256_cvtepu16_epi32((__m128i)h);
 #endif
+#if defined(__aarch64__)
+    if constexpr (N == 4) return (UintN<N>)vmovl_u16((uint16x4_t)h);
+#endif
     return __builtin_convertvector(h, UintN<N>);
 }
 // u < 2^16.
@@ -74,6 +79,9 @@ template <int N> MEZZO_INLINE HalfN<N> narrow(UintN<N> u) {
         const __m256i v = (__m256i)u;
         return (HalfN<N>)_mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     }
+#endif
+#if defined(__aarch64__)
+    if constexpr (N == 4) return (HalfN<N>)vmovn_u32((uint32x4_t)u);
 #endif
     return __builtin_convertvector(u, HalfN<N>);
 }
@@ -131,6 +139,9 @@ template <int N> MEZZO_INLINE FloatN<N> load(const float16_t* p) {
 #endif
     HalfN<N> h;
     __builtin_memcpy(&h, p, sizeof h);
+#if defined(__aarch64__)
+    if constexpr (N == 4) return (FloatN<N>)vcvt_f32_f16((float16x4_t)h);
+#endif
     return widen_half<N>(h);
 }
 
@@ -144,6 +155,13 @@ template <int N> MEZZO_INLINE void store(float16_t* p, FloatN<N> v) {
 #if defined(__F16C__)
     if constexpr (N == 8) {
         _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+        return;
+    }
+#endif
+#if defined(__aarch64__)
+    if constexpr (N == 4) {
+        const float16x4_t h = vcvt_f16_f32((float32x4_t)v);
+        __builtin_memcpy(static_cast<void*>(p), &h, sizeof h);
         return;
     }
 #endif
