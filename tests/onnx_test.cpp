@@ -3,8 +3,10 @@
 
 #include <catch2/catch.hpp>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -52,6 +54,12 @@ struct Calls : nn::Module {
     autograd::Callback<Tensor(const Tensor&)> f;
     MEZZO_MODULE(Calls)
 };
+// A layer whose parameter is named as the exporter names numbers.
+struct Named : nn::Module {
+    Tensor operator()(const Tensor& x) const { return relu(x * 2.0) * constant; }
+    nn::Parameter constant{ones({3})};
+    MEZZO_MODULE(Named, constant)
+};
 struct Outer : nn::Module {
     explicit Outer(const autograd::Callback<Tensor(const Tensor&)>& function) : inner(function) {}
     Tensor operator()(const Tensor& x) const { return inner(x * 2.0); }
@@ -86,18 +94,20 @@ TEST_CASE("onnx: the file, byte for byte", "[io]") {
                                          .outputs = {"y"},
                                          .attributes = {{"a", 1.5f},
                                                         {"i", std::int64_t(-1)},
-                                                        {"s", std::vector<std::int64_t>{2, 300}}}}},
+                                                        {"s", std::vector<std::int64_t>{2, 300}},
+                                                        {"t", std::string("ab")}}}},
                               .initializers = {{"w", Tensor::from({1.0f, -2.0f}, {2})}},
                               .inputs = {{"x", float32, {{0, "batch"}, {3, ""}}}},
                               .outputs = {{"y", boolean, {}}}};
     io::save_onnx("export_onnx", folder.file("model.onnx"), graph);
+    CHECK(!std::filesystem::exists(folder.file("model.onnx.data")));
     const auto attribute = [](const char* name, const char* value, const char* type) {
         return field("2a", field("0a", name) + value + "a001" + type);
     };
     const std::string node = field("0a", "78") + field("0a", "") + field("12", "79") + field("1a", "6e") +
                              field("22", "456c75") + attribute("61", "150000c03f", "01") +
                              attribute("69", "18ffffffffffffffffff01", "02") +
-                             attribute("73", "400240ac02", "07");
+                             attribute("73", "400240ac02", "07") + attribute("74", "22026162", "03");
     const std::string shape = field("0a", field("12", "6261746368")) + field("0a", "0803");
     const std::string input = field("0a", "78") + field("12", field("0a", "0801" + field("12", shape)));
     const std::string output = field("0a", "79") + field("12", field("0a", "0809" + field("12", "")));
@@ -109,12 +119,42 @@ TEST_CASE("onnx: the file, byte for byte", "[io]") {
                                                               field("42", "0a001011") + field("3a", body));
 }
 
-TEST_CASE("onnx: a model of more than 2 GiB is refused before anything is written", "[io]") {
+TEST_CASE("onnx: a model of more than 2 GiB has its weights in a file of their own", "[io]") {
     const Tensor row = zeros({1, 1 << 20}).expand({513, 1 << 20});  // 2 GiB and 4 MiB without the memory
     const io::OnnxGraph graph{
         .name = "g", .nodes = {}, .initializers = {{"w", row}}, .inputs = {}, .outputs = {}};
     CHECK_THROWS_WITH(io::onnx_head("export_onnx", graph),
                       Contains("export_onnx: the model has 21516") && Contains("at most 2^31 - 1"));
+    const io::OnnxLayout layout = io::onnx_layout(graph, "some/model.onnx", false);
+    CHECK(layout.data_file == "model.onnx.data");
+    CHECK(layout.offsets == std::vector<std::int64_t>{0});
+    CHECK(io::onnx_head("export_onnx", graph, layout).size() < 1000);
+}
+
+TEST_CASE("onnx: elements in a file of their own", "[io]") {
+    const test::Folder folder;
+    const Tensor a = randn({300}), small = randn({255}), b = randn({16, 16});
+    const io::OnnxGraph graph{.name = "g",
+                              .nodes = {},
+                              .initializers = {{"a", a}, {"small", small}, {"b", b}},
+                              .inputs = {},
+                              .outputs = {}};
+    io::save_onnx("export_onnx", folder.file("m.onnx"), graph, true);
+    const std::string data = text_of_file(folder.file("m.onnx.data")),
+                      model = text_of_file(folder.file("m.onnx"));
+    const auto elements = [](const Tensor& x) {
+        return std::string(reinterpret_cast<const char*>(x.data<float>()), std::size_t(x.numel()) * 4);
+    };
+    CHECK(data == elements(a) + std::string(4096 - 1200, '\0') + elements(b));
+    CHECK_THAT(model, Contains(elements(small)));
+    const auto entry = [](const char* key, const char* value) {
+        return field("6a", field("0a", hex(key)) + field("12", hex(value)));
+    };
+    const std::string at =
+        entry("location", "m.onnx.data") + entry("offset", "4096") + entry("length", "1024");
+    CHECK_THAT(hex(model), Contains("081008101001" + field("42", "62") + at + "7001"));
+    CHECK_THROWS_WITH(io::save_onnx("export_onnx", folder.file("\xff"), graph, true),
+                      Contains("is not valid UTF-8"));
 }
 
 TEST_CASE("onnx: transpositions, reshapes and expansions that change nothing are left out", "[io]") {
@@ -134,12 +174,12 @@ TEST_CASE("onnx: transpositions, reshapes and expansions that change nothing are
 }
 
 TEST_CASE("onnx: ops without a form in ONNX are named with their module, but only if they matter", "[io]") {
-    CHECK(refusal([](const Tensor& x) { return remainder(x, x + 1.0); }) ==
-          "export_onnx: remainder in module inner has no form in ONNX");
-    CHECK(refusal([](const Tensor& x) { return relu(remainder(x, x + 1.0)) + x; }) ==
-          "export_onnx: remainder in module inner has no form in ONNX");
+    CHECK(refusal([](const Tensor& x) { return atan2(x, x + 1.0); }) ==
+          "export_onnx: atan2 in module inner has no form in ONNX");
+    CHECK(refusal([](const Tensor& x) { return relu(atan2(x, x + 1.0)) + x; }) ==
+          "export_onnx: atan2 in module inner has no form in ONNX");
     CHECK(refusal([](const Tensor& x) {
-              static_cast<void>(remainder(x, x + 1.0));
+              static_cast<void>(atan2(x, x + 1.0));
               return relu(x);
           }) == "exported");
 }
@@ -157,6 +197,31 @@ TEST_CASE("onnx: writes in place are refused", "[io]") {
                    return y + x;
                }),
                Contains("written in place"));
+}
+
+TEST_CASE("onnx: what another thread has computed is refused", "[io]") {
+    const auto elsewhere = [](const auto& f) {
+        Tensor y;
+        std::thread([&] { y = f(); }).join();
+        return y;
+    };
+    const auto other = Contains("module inner reads a tensor [4, 3] that another thread has made");
+    CHECK_THAT(refusal([&](const Tensor& x) { return x + elsewhere([&] { return relu(x); }); }, false),
+               other);
+    CHECK_THAT(
+        refusal([&](const Tensor& x) { return x + elsewhere([&] {
+                                                  return cat({x, x}, 0).slice(0, 0, 4);
+                                              }); },
+                false),
+        other);
+    CHECK_THAT(refusal([&](const Tensor& x) {
+                   const Tensor y = relu(x);
+                   elsewhere([&] { return Tensor(y).mul_(2.0); });
+                   return y + x;
+               }),
+               Contains("written in place"));
+    const Tensor before = elsewhere([] { return ones({4, 3}); });  // a constant, whoever has made it
+    CHECK(refusal([&](const Tensor& x) { return x + before; }, false) == "exported");
 }
 
 TEST_CASE("onnx: what depends on the size of the batch is refused, or fixed", "[io]") {
@@ -196,6 +261,15 @@ TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
     CHECK_THROWS_WITH(names({""}, {}), Contains("must be different and not empty"));
     CHECK_THROWS_WITH(names({"\xff"}, {}), Contains("is not valid UTF-8"));
     CHECK_THROWS_WITH(names({"a"}, {"a"}), Contains("an input and an output are named a"));
+    // Weights keep their names, also where a number would be named like one.
+    CHECK_THROWS_WITH(names({"weight"}, {}), Contains("an input or output is named weight, as a parameter"));
+    CHECK_THROWS_WITH(names({}, {"bias"}), Contains("is named bias, as a parameter or buffer of the model"));
+    Named named;
+    io::export_onnx(named, {x}, path);
+    CHECK_THAT(text_of_file(path), Contains("\x42\x08"
+                                            "constant") &&
+                                       Contains("constant_1"));
+    std::filesystem::remove(path);
     CHECK_THROWS_WITH(io::export_onnx(net, {}, path), Contains("the list of inputs is empty"));
     CHECK_THROWS_WITH(io::export_onnx(net, {x, x}, path), Contains("Linear does not take 2 tensors"));
     CHECK_THROWS_WITH(io::export_onnx(net, {x, x, x, x, x}, path), Contains("5 inputs"));

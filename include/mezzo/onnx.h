@@ -9,6 +9,8 @@
 #include "mezzo/callback.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::io {
 
 struct OnnxOptions {
@@ -19,6 +21,9 @@ struct OnnxOptions {
     // The model is run with batches of 2 and of 3 then, made of copies of the first item of the inputs, and all that
     // differs must be sizes that follow from the batch. false: all shapes are those of the inputs.
     bool dynamic_batch = true;
+    // Tensors of 1 KiB or more are in a file of their own, path + ".data", which has to lie beside the model's under this name. Models of more
+    // than 2^31 - 1 bytes, which the format allows in one file, always are.
+    bool external_data = false;
 };
 
 // Runs a model: its results for these inputs.
@@ -27,13 +32,14 @@ using OnnxForward = autograd::Callback<Tensors(const Tensors&)>;
 // Writes what the model computes from the inputs, in eval mode, to a file of ONNX opset 17. The ops of a forward call are
 // noted as they run. So what the program decides on the host is in the file as it was decided then: sizes but for the batch,
 // branches, numbers of iterations, random numbers, and tensors that the model holds without listing them in MEZZO_MODULE.
+// What other threads compute cannot be noted; a tensor that one of them has made meanwhile is an error where the model reads it.
 // Parameters and buffers keep their state_dict() names and layouts. Parameters and inputs are on any one device; floating ones
 // must be float32. The model is as before afterwards, its training flags included.
 //
-// Replaces `path` in one step, as save_safetensors() does. Throws Error(dtype) for other floating dtypes, and Error(value),
-// naming the op and the module, for an op without a form in ONNX, for a tensor that has been written in place, and where
-// the batch cannot be of any size; Error(value) for names of another number than there are tensors, or which are used twice or no UTF-8;
-// and for files of more than 2^31 - 1 bytes; Error(io) as save_safetensors(). Then no file has been written.
+// Replaces `path` in one step, as save_safetensors() does, and before it the file of weights, if there is one. Throws Error(dtype) for other floating dtypes, and Error(value),
+// naming the op and the module, for an op without a form in ONNX, for a tensor that has been written in place or that another thread has made, and where
+// the batch cannot be of any size; Error(value) for names of another number than there are tensors, or which are used twice, also by a parameter or buffer, or no UTF-8;
+// and for models of more than 2^31 - 1 bytes without the weights; Error(io) as save_safetensors(). Then the model's file is as before.
 void export_onnx(nn::Module& model, const Tensors& inputs, const std::string& path,
                  const OnnxForward& forward, const OnnxOptions& options = {});
 
@@ -73,3 +79,5 @@ requires(std::is_base_of_v<nn::Module, M>) void export_onnx(M& model, const Tens
 }
 
 }  // namespace mezzo::io
+
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@ Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
     block->refs.store(0, std::memory_order_relaxed);
     block->version.store(0, std::memory_order_relaxed);
     block->zeroed = ~std::uint64_t(0);
+    block->foreign = ForeignMark::wanted();
     detail::live_storages.fetch_add(1, std::memory_order_relaxed);
     return Ref<Storage>(block);
 }
@@ -22,6 +23,7 @@ Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
 Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t bytes) {
     auto* block = new Block;
     block->device = whole->device;
+    block->foreign = whole->foreign;
     if (bytes != 0) {
         block->arena = whole;
         block->part = true;

@@ -17,7 +17,29 @@ struct Storage {
     std::size_t bytes = 0;
     std::atomic<std::uint64_t> version{0};     // grows with every in-place write
     std::uint64_t zeroed = ~std::uint64_t(0);  // the version in which every element was set to zero, if any
+    bool foreign = false;  // allocated by another thread than a ForeignMark's, while it lived
 };
+
+// While it lives, storages that other threads allocate are marked as theirs: for who follows the ops of its own thread.
+class [[nodiscard]] ForeignMark {
+public:
+    ForeignMark() {
+        alive.fetch_add(1, std::memory_order_relaxed);
+        ++here;
+    }
+    ~ForeignMark() {
+        alive.fetch_sub(1, std::memory_order_relaxed);
+        --here;
+    }
+    ForeignMark(const ForeignMark&) = delete;
+    ForeignMark& operator=(const ForeignMark&) = delete;
+    static bool wanted() { return alive.load(std::memory_order_relaxed) != 0 && here == 0; }
+
+private:
+    static constinit inline std::atomic<int> alive{0};
+    static constinit inline thread_local int here = 0;
+};
+
 void dispose(Storage* storage) noexcept;
 
 // A storage of at least `bytes`, 256-byte aligned; without memory if `bytes` is 0. If memory is short, the

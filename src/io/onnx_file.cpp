@@ -1,7 +1,10 @@
 #include "io/onnx_file.h"
 
+#include <filesystem>
+
 #include "io/elements.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/protobuf.h"
 #include "mezzo/autograd.h"
 #include "mezzo/error.h"
@@ -41,6 +44,7 @@ struct AttributeFields {
         for (const std::int64_t value : values) message.varint(8, std::uint64_t(value));
         message.varint(20, 7);
     }
+    void operator()(const std::string& text) const { message.bytes(4, text).varint(20, 3); }
 };
 
 // NodeProto.
@@ -69,58 +73,126 @@ Message value_message(const OnnxValue& value) {
 
 std::uint64_t bytes_of(const Tensor& x) { return std::uint64_t(x.numel()) * size_of(x.dtype()); }
 
-// TensorProto, up to its elements.
-std::string tensor_head(const OnnxTensor& tensor) {
+constexpr std::uint64_t most_bytes = 0x7fffffff;
+constexpr std::uint64_t least_outside = 1024;
+constexpr std::uint64_t page = 4096;  // readers may map the data file; the format asks for this alignment
+
+std::int64_t offset_of(const OnnxLayout& layout, std::size_t i) {
+    return layout.data_file.empty() ? -1 : layout.offsets[i];
+}
+
+// StringStringEntryProto.
+Message entry(std::string_view key, std::string_view value) {
+    return Message().bytes(1, key).bytes(2, value);
+}
+
+// TensorProto, up to its elements; those of a tensor in the data file end with where they are.
+std::string tensor_head(const OnnxTensor& tensor, const OnnxLayout& layout, std::int64_t offset) {
     Message message;
     for (const std::int64_t n : tensor.value.shape()) message.varint(1, std::uint64_t(n));
-    return message.varint(2, std::uint64_t(onnx_data_type(tensor.value.dtype())))
-        .bytes(8, tensor.name)
-        .announce(9, bytes_of(tensor.value))
+    message.varint(2, std::uint64_t(onnx_data_type(tensor.value.dtype()))).bytes(8, tensor.name);
+    if (offset < 0) return message.announce(9, bytes_of(tensor.value)).text();
+    return message.message(13, entry("location", layout.data_file))
+        .message(13, entry("offset", std::to_string(offset)))
+        .message(13, entry("length", std::to_string(bytes_of(tensor.value))))
+        .varint(14, 1)  // EXTERNAL
         .text();
 }
 
 // The same as a field of the graph.
-std::string initializer_head(const OnnxTensor& tensor) {
-    const std::string head = tensor_head(tensor);
-    return Message().announce(5, head.size() + bytes_of(tensor.value)).text() + head;
+std::string initializer_head(const OnnxGraph& graph, const OnnxLayout& layout, std::size_t i) {
+    const OnnxTensor& tensor = graph.initializers[i];
+    const std::int64_t offset = offset_of(layout, i);
+    const std::string head = tensor_head(tensor, layout, offset);
+    const std::uint64_t behind = offset < 0 ? bytes_of(tensor.value) : 0;
+    return Message().announce(5, head.size() + behind).text() + head;
 }
 
-constexpr std::uint64_t most_bytes = 0x7fffffff;
-
-}  // namespace
-
-std::string onnx_head(const char* op, const OnnxGraph& graph) {
+std::string graph_body(const OnnxGraph& graph) {
     Message body;
     for (const OnnxNode& node : graph.nodes) body.message(1, node_message(node));
     body.bytes(2, graph.name);
     for (const OnnxValue& input : graph.inputs) body.message(11, value_message(input));
     for (const OnnxValue& output : graph.outputs) body.message(12, value_message(output));
-    std::uint64_t weights = 0;
-    for (const OnnxTensor& tensor : graph.initializers)
-        weights += initializer_head(tensor).size() + bytes_of(tensor.value);
-    const std::uint64_t size = body.text().size() + weights;
-    const std::string head = Message()
-                                 .varint(1, 8)  // the version of the format that came with opset 17
-                                 .bytes(2, "mezzo")
-                                 .bytes(3, version())
-                                 .message(8, Message().bytes(1, "").varint(2, onnx_opset))
-                                 .announce(7, size)
-                                 .text();
-    check(head.size() + size <= most_bytes, ErrorKind::value, op, ": the model has ", size,
-          " bytes, and an ONNX file at most 2^31 - 1; export parts of it, each to a file of its own");
-    return head + body.text();
+    return body.text();
 }
 
-void save_onnx(const char* op, const std::string& path, const OnnxGraph& graph) {
+// ModelProto, up to the content of its graph, which has `size` bytes.
+std::string model_head(std::uint64_t size) {
+    return Message()
+        .varint(1, 8)  // the version of the format that came with opset 17
+        .bytes(2, "mezzo")
+        .bytes(3, version())
+        .message(8, Message().bytes(1, "").varint(2, onnx_opset))
+        .announce(7, size)
+        .text();
+}
+
+std::uint64_t graph_size(const std::string& body, const OnnxGraph& graph, const OnnxLayout& layout) {
+    std::uint64_t size = body.size();
+    for (std::size_t i = 0; i < graph.initializers.size(); ++i) {
+        size += initializer_head(graph, layout, i).size();
+        if (offset_of(layout, i) < 0) size += bytes_of(graph.initializers[i].value);
+    }
+    return size;
+}
+
+bool fits(std::uint64_t size) { return model_head(size).size() + size <= most_bytes; }
+
+void write_elements(ReplacedFile& file, const Tensor& x) {
+    const Tensor value = x.detach().to(cpu_device).contiguous();
+    const Elements elements = elements_of(value);
+    file.write(elements.data, elements.bytes);
+}
+
+void save_data(const char* op, const std::string& path, const OnnxGraph& graph, const OnnxLayout& layout) {
+    ReplacedFile file(op, path);
+    std::uint64_t written = 0;
+    for (std::size_t i = 0; i < graph.initializers.size(); ++i) {
+        if (layout.offsets[i] < 0) continue;
+        const Tensor& value = graph.initializers[i].value;
+        file.write(std::string(std::size_t(layout.offsets[i]) - written, '\0'));
+        write_elements(file, value);
+        written = std::uint64_t(layout.offsets[i]) + bytes_of(value);
+    }
+    file.commit();
+}
+
+}  // namespace
+
+OnnxLayout onnx_layout(const OnnxGraph& graph, const std::string& path, bool external_data) {
+    if (!external_data && fits(graph_size(graph_body(graph), graph, {}))) return {};
+    OnnxLayout layout{.data_file = std::filesystem::path(path).filename().string() + ".data"};
+    std::uint64_t end = 0;
+    for (const OnnxTensor& tensor : graph.initializers) {
+        const std::uint64_t bytes = bytes_of(tensor.value);
+        layout.offsets.push_back(bytes < least_outside ? -1 : std::int64_t(end));
+        if (bytes >= least_outside) end += (bytes + page - 1) / page * page;
+    }
+    return layout;
+}
+
+std::string onnx_head(const char* op, const OnnxGraph& graph, const OnnxLayout& layout) {
+    const std::string body = graph_body(graph);
+    const std::uint64_t size = graph_size(body, graph, layout);
+    check(fits(size), ErrorKind::value, op, ": the model has ", size,
+          " bytes, and an ONNX file at most 2^31 - 1; export parts of it, each to a file of its own");
+    return model_head(size) + body;
+}
+
+void save_onnx(const char* op, const std::string& path, const OnnxGraph& graph, bool external_data) {
     const NoGrad plain;
-    const std::string head = onnx_head(op, graph);
+    const OnnxLayout layout = onnx_layout(graph, path, external_data);
+    check(first_invalid_utf8(layout.data_file) == layout.data_file.size(), ErrorKind::value, op,
+          ": the name ", shown(layout.data_file),
+          " of the file of weights is not valid UTF-8, which the model's file has to be");
+    const std::string head = onnx_head(op, graph, layout);
+    if (!layout.data_file.empty()) save_data(op, path + ".data", graph, layout);
     ReplacedFile file(op, path);
     file.write(head);
-    for (const OnnxTensor& tensor : graph.initializers) {
-        file.write(initializer_head(tensor));
-        const Tensor value = tensor.value.detach().to(cpu_device).contiguous();
-        const Elements elements = elements_of(value);
-        file.write(elements.data, elements.bytes);
+    for (std::size_t i = 0; i < graph.initializers.size(); ++i) {
+        file.write(initializer_head(graph, layout, i));
+        if (offset_of(layout, i) < 0) write_elements(file, graph.initializers[i].value);
     }
     file.commit();
 }

@@ -1,6 +1,7 @@
 // Element-wise ops (include/mezzo/ops.def, and those with conditions).
 #include "kernels/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "mezzo/ops.h"
@@ -22,7 +23,6 @@ template <const char* type> Value one(const Call& call) {
     constexpr char op##_type[] = type; \
     constexpr MappingOf op##_entry { #op, one < op##_type> }
 
-MEZZO_ONE(neg, "Neg");
 MEZZO_ONE(abs, "Abs");
 MEZZO_ONE(sign, "Sign");
 MEZZO_ONE(exp, "Exp");
@@ -34,13 +34,28 @@ MEZZO_ONE(cos, "Cos");
 MEZZO_ONE(erf, "Erf");
 MEZZO_ONE(tanh, "Tanh");
 MEZZO_ONE(sigmoid, "Sigmoid");
-MEZZO_ONE(relu, "Relu");
 MEZZO_ONE(softplus, "Softplus");
 MEZZO_ONE(softsign, "Softsign");
-MEZZO_ONE(floor, "Floor");
-MEZZO_ONE(ceil, "Ceil");
-MEZZO_ONE(round, "Round");
 #undef MEZZO_ONE
+
+// The operators below are of real numbers only, or of fewer integers than the ops are.
+constexpr char floor_type[] = "Floor", ceil_type[] = "Ceil", round_type[] = "Round";
+template <const char* type> Value rounded(const Call& call) {
+    return is_floating(call.dtype()) ? one<type>(call) : call.in[0];
+}
+Value neg(const Call& call) {
+    return unary(call, [&](Value x) {
+        if (call.dtype() != uint8) return call.graph.like("Neg", {x});
+        return call.graph.node("Sub", {call.number(0), x}, call.graph.shape(x), uint8);
+    });
+}
+Value relu(const Call& call) {
+    if (call.dtype() == uint8) return call.in[0];
+    return unary(call, [&](Value x) {
+        if (is_floating(call.dtype())) return call.graph.like("Relu", {x});
+        return call.graph.like("Max", {x, call.number(0)});
+    });
+}
 
 Value square(const Call& call) {
     return unary(call, [&](Value x) { return call.graph.like("Mul", {x, x}); });
@@ -60,6 +75,7 @@ Value log1p(const Call& call) {
     });
 }
 Value trunc(const Call& call) {
+    if (!is_floating(call.dtype())) return call.in[0];
     return unary(call, [&](Value x) {
         Graph& g = call.graph;
         return g.like("Mul", {g.like("Sign", {x}), g.like("Floor", {g.like("Abs", {x})})});
@@ -94,17 +110,21 @@ template <class A, const char* type> Value scalar_with(const Call& call) {
     });
 }
 constexpr char add_type[] = "Add", sub_type[] = "Sub", mul_type[] = "Mul", div_type[] = "Div",
-               pow_type[] = "Pow", max_type[] = "Max", min_type[] = "Min", elu_type[] = "Elu",
-               leaky_type[] = "LeakyRelu";
+               mod_type[] = "Mod", pow_type[] = "Pow", max_type[] = "Max", min_type[] = "Min",
+               elu_type[] = "Elu", leaky_type[] = "LeakyRelu";
 
 template <class A, const char* type> Value with_slope(const Call& call) {
     const float alpha = float(call.attributes<A>().alpha);
     return unary(call, [&](Value x) { return call.graph.like(type, {x}, {{"alpha", alpha}}); });
 }
+// uint8 is computed in a wider type, and bounds that it cannot hold bound nothing.
 template <class A> Value clip(const Call& call) {
     const A& at = call.attributes<A>();
+    const auto bound = [&](double value) {
+        return call.number(call.dtype() == uint8 ? std::clamp(value, 0.0, 255.0) : value);
+    };
     return unary(call, [&](Value x) {
-        return call.graph.like("Clip", {x, call.number(at.alpha), call.number(at.beta)});
+        return call.graph.like("Clip", {x, bound(at.alpha), bound(at.beta)});
     });
 }
 
@@ -122,22 +142,38 @@ Values unexpanded(const Call& call, Values inputs) {
 }
 
 // Both inputs in `dtype`; of two permuted images the operator is of the images.
-Value of_two(const Call& call, const char* type, Dtype dtype) {
+Value of_two(const Call& call, const char* type, Dtype dtype, const Attributes& attributes = {}) {
     Graph& g = call.graph;
     const Value a = g.converted(call.in[0], dtype), b = g.converted(call.in[1], dtype);
     const auto left = g.permutation(a), right = g.permutation(b);
     if (left && right && left->axes == right->axes && g.shape(a) == g.shape(b))
-        return g.permuted(g.node(type, {left->of, right->of}, g.shape(left->of), call.dtype()), left->axes);
-    return call.emit(type, unexpanded(call, {a, b}));
+        return g.permuted(g.node(type, {left->of, right->of}, g.shape(left->of), call.dtype(), attributes),
+                          left->axes);
+    return call.emit(type, unexpanded(call, {a, b}), attributes);
 }
 template <const char* type> Value binary(const Call& call) { return of_two(call, type, call.dtype()); }
 
-template <const char* type> Value compare(const Call& call) {
-    return of_two(call, type, promote(call.graph.dtype(call.in[0]), call.graph.dtype(call.in[1])));
+// Mod has the sign of the divisor for integers only. Of floats it is C's fmod(), to which the divisor is added where the signs differ.
+Value remainder(const Call& call) {
+    if (!is_floating(call.dtype())) return binary<mod_type>(call);
+    Graph& g = call.graph;
+    const Value r = of_two(call, mod_type, call.dtype(), {{"fmod", std::int64_t(1)}});
+    const Value b = g.converted(call.in[1], call.dtype()), zero = call.number(0);
+    const auto flags = [&](const char* type, const Values& of) {
+        return g.node(type, of, call.shape(), boolean);
+    };
+    const Value differ = flags("Xor", {flags("Less", {r, zero}), flags("Less", {b, zero})});
+    const Value wrong = flags("And", {differ, flags("Not", {flags("Equal", {r, zero})})});
+    return call.emit("Where", {wrong, call.emit("Add", {r, b}), r});
 }
 constexpr char equal_type[] = "Equal", less_type[] = "Less", less_equal_type[] = "LessOrEqual",
                greater_type[] = "Greater", greater_equal_type[] = "GreaterOrEqual", and_type[] = "And",
                or_type[] = "Or";
+// Only Equal takes booleans.
+template <const char* type> Value compare(const Call& call) {
+    const Dtype dtype = promote(call.graph.dtype(call.in[0]), call.graph.dtype(call.in[1]));
+    return of_two(call, type, dtype == boolean && type != equal_type ? int32 : dtype);
+}
 Value not_equal(const Call& call) { return call.graph.like("Not", {compare<equal_type>(call)}); }
 template <const char* type> Value logical(const Call& call) { return of_two(call, type, boolean); }
 Value logical_not(const Call& call) { return call.emit("Not", {call.graph.converted(call.in[0], boolean)}); }
@@ -158,7 +194,6 @@ Value masked_fill(const Call& call) {
 }
 
 constexpr MappingOf mappings[] = {
-    neg_entry,
     abs_entry,
     sign_entry,
     exp_entry,
@@ -170,12 +205,13 @@ constexpr MappingOf mappings[] = {
     erf_entry,
     tanh_entry,
     sigmoid_entry,
-    relu_entry,
     softplus_entry,
     softsign_entry,
-    floor_entry,
-    ceil_entry,
-    round_entry,
+    {"neg", neg},
+    {"relu", relu},
+    {"floor", rounded<floor_type>},
+    {"ceil", rounded<ceil_type>},
+    {"round", rounded<round_type>},
     {"square", square},
     {"rsqrt", rsqrt},
     {"expm1", expm1},
@@ -202,6 +238,7 @@ constexpr MappingOf mappings[] = {
     {"pow", binary<pow_type>},
     {"maximum", binary<max_type>},
     {"minimum", binary<min_type>},
+    {"remainder", remainder},
     {"eq", compare<equal_type>},
     {"ne", not_equal},
     {"lt", compare<less_type>},

@@ -95,6 +95,10 @@ public:
         for (const std::string& name : outputs)
             check(used_.insert(name).second, ErrorKind::value,
                   "export_onnx: an input and an output are named ", name);
+        for (Value x = 0; x < graph.size(); ++x)
+            check(graph[x].kind != Kind::weight || used_.insert(graph[x].name).second, ErrorKind::value,
+                  "export_onnx: an input or output is named ", graph[x].name,
+                  ", as a parameter or buffer of the model is; pass other input_names and output_names");
     }
 
     void add_outputs(const Values& outputs, const std::vector<std::string>& names) {
@@ -112,7 +116,9 @@ public:
             OnnxNode result{.type = graph_[node].name};
             for (const Value input : graph_[node].inputs) result.inputs.push_back(name_of(input));
             result.name = node_name(node);
-            result.outputs = {name_of(node)};
+            for (int i = 0; i < graph_[node].output; ++i)  // nothing reads those, but they must have names
+                result.outputs.push_back(unique(result.name + "/unused"));
+            result.outputs.push_back(name_of(node));
             result.attributes = graph_[node].attributes;
             listed_.nodes.push_back(std::move(result));
         }
@@ -145,7 +151,7 @@ private:
         if (!name.empty()) return name;
         const onnx::Entry& entry = graph_[x];
         if (entry.kind == Kind::node) return name = unique("value");
-        name = unique(entry.kind == Kind::weight ? entry.name : "constant");
+        name = entry.kind == Kind::weight ? entry.name : unique("constant");
         const Tensor value = entry.kind == Kind::integers
                                  ? Tensor::from<std::int64_t>(entry.numbers, entry.shape)
                                  : entry.tensor;
@@ -197,7 +203,7 @@ void export_onnx(nn::Module& model, const Tensors& inputs, const std::string& pa
         file.outputs.push_back(described(output_names[i], graph.dtype(traced.outputs[i]),
                                          graph.shape(traced.outputs[i]),
                                          other.graph.shape(other.outputs[i])));
-    save_onnx("export_onnx", path, file);
+    save_onnx("export_onnx", path, file, options.external_data);
 }
 
 }  // namespace mezzo::io

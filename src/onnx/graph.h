@@ -36,6 +36,7 @@ struct Entry {
     Values inputs = {};
     Attributes attributes = {};
     std::string module = {};  // the path of the module that a node belongs to
+    int output = 0;           // of a node: which of the operator's results it is
 };
 
 Ints ints_of(const Shape& shape);

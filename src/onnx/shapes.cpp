@@ -1,9 +1,11 @@
 // Views, copies, look-ups, reductions.
 #include "kernels/copy.h"
 #include "kernels/index.h"
+#include "kernels/moments.h"
 #include "kernels/pad.h"
 #include "kernels/reduce.h"
 #include "kernels/scan.h"
+#include "kernels/sort.h"
 #include "onnx/mapping.h"
 #include "ops/view_attributes.h"
 
@@ -40,6 +42,33 @@ Value gather(const Call& call) {
     return call.emit("GatherElements", call.in, {{"axis", call.attributes<kernels::Gather>().dim}});
 }
 
+// No result is copied into here: only gradients have no tensor to add to.
+Value scatter_add(const Call& call) {
+    const std::int64_t dim = call.attributes<kernels::ScatterAdd>().dim;
+    if (call.in.size() < 3 || call.in[2] == none) return none;
+    return call.emit("ScatterElements", {call.in[2], call.in[1], call.in[0]},
+                     {{"axis", dim}, {"reduction", std::string("add")}});
+}
+
+// The positions of the first k elements in their order, of equal ones the earlier first: the second result of TopK.
+Value positions(const Call& call, std::int64_t dim, std::int64_t k, bool largest) {
+    Graph& g = call.graph;
+    const Dtype dtype = g.dtype(call.in[0]);
+    const Value x = dtype == boolean || dtype == uint8 ? g.converted(call.in[0], int32) : call.in[0];
+    const Value y =
+        call.emit("TopK", {x, g.integers({k})}, {{"axis", dim}, {"largest", std::int64_t(largest)}});
+    g.at(y).output = 1;
+    return y;
+}
+Value argsort(const Call& call) {
+    const auto& at = call.attributes<kernels::ArgSort>();
+    return positions(call, at.dim, call.shape()[int(at.dim)], at.descending);
+}
+Value topk(const Call& call) {
+    const auto& at = call.attributes<kernels::TopK>();
+    return positions(call, at.dim, at.k, at.largest);
+}
+
 Value pad(const Call& call) {
     const auto& at = call.attributes<kernels::Pad>();
     Graph& g = call.graph;
@@ -72,7 +101,13 @@ template <class A, const char* type> Value reduce(const Call& call) {
     return call.emit(type, {x}, reduction(call, x, axes, false));
 }
 constexpr char mean_type[] = "ReduceMean", max_type[] = "ReduceMax", min_type[] = "ReduceMin",
-               norm_type[] = "ReduceL2", argmax_type[] = "ArgMax", argmin_type[] = "ArgMin";
+               norm_type[] = "ReduceL2", prod_type[] = "ReduceProd", argmax_type[] = "ArgMax",
+               argmin_type[] = "ArgMin";
+
+Value norm(const Call& call) {  // that of a single number is its absolute value
+    if (!call.attributes<kernels::Norm>().axes.empty()) return reduce<kernels::Norm, norm_type>(call);
+    return call.emit("Abs", {call.graph.converted(call.in[0], call.dtype())});
+}
 
 Value sum(const Call& call) {  // opset 13 has made the axes of this reduction an input
     const Axes& axes = call.attributes<kernels::Sum>().axes;
@@ -84,7 +119,10 @@ Value sum(const Call& call) {  // opset 13 has made the axes of this reduction a
 template <class A, const char* type> Value extreme_index(const Call& call) {
     const std::int64_t dim = call.attributes<A>().dim;
     const std::int64_t kept = call.shape().size() == call.graph.shape(call.in[0]).size();
-    return call.emit(type, {call.in[0]}, {{"axis", dim}, {"keepdims", kept}});
+    // The operators do not take booleans.
+    const Value x =
+        call.graph.dtype(call.in[0]) == boolean ? call.graph.converted(call.in[0], uint8) : call.in[0];
+    return call.emit(type, {x}, {{"axis", dim}, {"keepdims", kept}});
 }
 
 Value cumsum(const Call& call) {
@@ -107,12 +145,16 @@ constexpr MappingOf mappings[] = {
     {"embedding", embedding},
     {"index_select", index_select},
     {"gather", gather},
+    {"scatter_add", scatter_add},
+    {"argsort", argsort},
+    {"topk", topk},
     {"pad", pad},
     {"sum", sum},
     {"mean", reduce<kernels::Mean, mean_type>},
     {"max", reduce<kernels::Max, max_type>},
     {"min", reduce<kernels::Min, min_type>},
-    {"norm", reduce<kernels::Norm, norm_type>},
+    {"norm", norm},
+    {"prod", reduce<kernels::Prod, prod_type>},
     {"argmax", extreme_index<kernels::ArgMax, argmax_type>},
     {"argmin", extreme_index<kernels::ArgMin, argmin_type>},
     {"cumsum", cumsum},

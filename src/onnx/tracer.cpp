@@ -82,7 +82,7 @@ const Tracer::Known* Tracer::find(const Tensor& x) const {
 
 void Tracer::remember(const Tensor& x, Value value, const std::string& missing) {
     if (!x.defined() || x.numel() == 0 || find(x) != nullptr) return;
-    known_[x->storage.get()].push_back({x.detach(), value, missing});
+    known_[x->storage.get()].push_back({x.detach(), value, missing, x->storage->version});
 }
 
 std::string Tracer::place() const {
@@ -92,14 +92,18 @@ std::string Tracer::place() const {
 Value Tracer::value_of(const Tensor& x) {
     check(x.numel() > 0, ErrorKind::value, "export_onnx: a tensor ", x.shape(), " without elements, in ",
           place());
-    check(written_.count(x->storage.get()) == 0, ErrorKind::value, "export_onnx: ", place(),
+    const Known* const known = find(x);
+    const bool written = known != nullptr && known->version != x->storage->version;
+    check(!written && written_.count(x->storage.get()) == 0, ErrorKind::value, "export_onnx: ", place(),
           " reads a tensor ", x.shape(), " that has been written in place; use ops that return a new tensor");
-    if (const Known* const known = find(x)) {
+    if (known != nullptr) {
         check(known->value != none, ErrorKind::value, "export_onnx: ", known->missing);
         return known->value;
     }
     check(known_.count(x->storage.get()) == 0, ErrorKind::value, "export_onnx: ", place(), " reads a part ",
           x.shape(), " of a tensor that no recorded op has cut out");
+    check(!x->storage->foreign, ErrorKind::value, "export_onnx: ", place(), " reads a tensor ", x.shape(),
+          " that another thread has made during the export; run the ops of the model on one thread");
     const Value value = graph_.constant(x);
     remember(x, value);
     return value;
@@ -132,7 +136,7 @@ Value Tracer::converted(const Row& row, In given, const void* at, In results) {
         for (const Tensor& x : given) {
             in.push_back(x.defined() ? value_of(x) : none);
             if (x.defined() && row.integers_to_real && !is_floating(x.dtype()))
-                in.back() = graph_.converted(in.back(), float32);
+                in.back() = graph_.converted(in.back(), real_dtype(given));
         }
         const Value value = map({graph_, row, at, in, results[0]});
         if (value != none) return value;
@@ -144,7 +148,7 @@ Value Tracer::decomposed(const Row& row, In given, const void* at, const Tensor&
     const Inside inside(*this);
     Tensors values(given.begin(), given.end());
     for (Tensor& x : values)
-        if (x.defined() && row.integers_to_real && !is_floating(x.dtype())) x = cast(x, float32);
+        if (x.defined() && row.integers_to_real && !is_floating(x.dtype())) x = cast(x, real_dtype(given));
     const Tensor y = mezzo::decomposed(row, values, at)[0];
     return graph_.reshaped(graph_.converted(value_of(y), result.dtype()), result.shape());
 }

@@ -18,7 +18,7 @@ public:
     Tracer(nn::Module& model, const Tensors& inputs);
 
     // The value of a tensor. What no op has made is a constant. Throws Error(value), naming op and module, if the op that
-    // made it has no form in ONNX, or if it has been written in place.
+    // made it has no form in ONNX, if it has been written in place, or if another thread has made it.
     Value value_of(const Tensor& x);
     Graph& graph() { return graph_; }
 
@@ -38,7 +38,8 @@ private:
     struct Known {
         Tensor tensor;  // keeps the memory, so that no address is used twice
         Value value;
-        std::string missing;  // why there is no value
+        std::string missing;    // why there is no value
+        std::uint64_t version;  // of the memory then: other threads tell nobody what they write
     };
     const Known* find(const Tensor& x) const;
     void remember(const Tensor& x, Value value, const std::string& missing = {});
@@ -47,6 +48,7 @@ private:
     Value decomposed(const Row& row, In given, const void* at, const Tensor& result);
     std::string place() const;
 
+    const ForeignMark elsewhere_;
     insight::Places places_;
     Graph graph_;
     std::unordered_map<const Storage*, std::vector<Known>> known_;

@@ -19,6 +19,7 @@
 #include "mezzo/reduce_ops.h"
 #include "mezzo/resnet.h"
 #include "mezzo/rnn.h"
+#include "mezzo/sort_ops.h"
 
 namespace {
 
@@ -78,6 +79,14 @@ void mlp(const std::string& folder) {
     // The overload that calls the model itself, with names.
     io::export_onnx(net, inputs(1), folder + "/model.onnx",
                     {.input_names = {"features"}, .output_names = {"logits"}});
+}
+
+// Weights in a file of their own.
+void external(const std::string& folder) {
+    nn::Sequential net(nn::Linear(12, 64), nn::ReLU(), nn::Linear(64, 48, {.bias = false}), nn::ReLU(),
+                       nn::Linear(48, 3));
+    write_case(net, noise({12}), [&](const Tensors& in) { return Tensors{net(in[0])}; }, folder, some_batches,
+               {.external_data = true});
 }
 
 nn::BertConfig small_bert() {
@@ -228,6 +237,21 @@ struct Ops : nn::Module {
                             gather(x, 2, index),
                             cumsum(x, 1),
                             x.unsqueeze(1).expand({-1, 2, -1, -1})};
+        const Sorted sorted = sort(x, 1), first = topk(x, 2, 2), last = topk(x, 3, 1, false);
+        const Tensors order{sorted.values,
+                            sorted.indices,
+                            first.values,
+                            first.indices,
+                            last.values,
+                            argsort(index, 2, true),
+                            argsort(gt(x, 0), 1),
+                            kthvalue(x, 2, 2).values,
+                            remainder(x * 3.0, scaled),
+                            remainder(x * 3.0, full({5}, 1.5)),
+                            remainder(index - 2, cast(index * 2 - 3, int64)),
+                            prod(x, {1}),
+                            prod(index + 1, {2}),
+                            scatter_add(x, 2, index, scaled)};
         const Tensors sums{sum(x, {1}),
                            sum(index, {2}),
                            mean(x, {1, 2}, {.keepdim = true}),
@@ -244,7 +268,7 @@ struct Ops : nn::Module {
                            rms_norm(x, scale),
                            cast(index, float32) * 0.5,
                            cast(index, int32)};
-        for (const Tensors& list : {more, flags, parts, sums})
+        for (const Tensors& list : {more, flags, parts, order, sums})
             results.insert(results.end(), list.begin(), list.end());
         return results;
     }
@@ -256,6 +280,43 @@ void ops(const std::string& folder) {
     Ops model;
     const MakeInputs inputs = [](std::int64_t batch) {
         return Tensors{randn({batch, 4, 5}), randint(0, 4, {batch, 4, 5}, {.dtype = int64})};
+    };
+    write_case(
+        model, inputs, [&](const Tensors& in) { return model(in[0], in[1]); }, folder, some_batches);
+}
+
+// What integers and booleans do in ops whose operators are of real numbers, and reductions of a single number.
+struct Integers : nn::Module {
+    Tensors operator()(const Tensor& x, const Tensor& index) const {
+        const Tensor bytes = cast(index + 4.0, uint8), flags = gt(x, 0), others = lt(x, 0.5);
+        return {floor(index),
+                ceil(index),
+                round(index),
+                trunc(index),
+                relu(index),
+                relu(bytes),
+                -index,
+                -bytes,
+                clamp(index, -1, 2),
+                clamp(bytes, -1, 300),
+                clamp(bytes, 3, 300),
+                lt(flags, others),
+                ge(flags, others),
+                eq(flags, others),
+                ne(flags, others),
+                argmax(flags, 1),
+                argmin(flags, 2),
+                norm(offset) * x,
+                cast(flags, int64) + index};
+    }
+    nn::Parameter offset{full({}, -3)};
+    MEZZO_MODULE(Integers, offset)
+};
+
+void integers(const std::string& folder) {
+    Integers model;
+    const MakeInputs inputs = [](std::int64_t batch) {
+        return Tensors{randn({batch, 4, 5}), randint(-4, 4, {batch, 4, 5}, {.dtype = int64})};
     };
     write_case(
         model, inputs, [&](const Tensors& in) { return model(in[0], in[1]); }, folder, some_batches);
@@ -307,6 +368,7 @@ struct Case {
 const std::vector<Case>& cases() {
     static const std::vector<Case> all{
         {"mlp", mlp},
+        {"external", external},
         {"bert", bert},
         {"bert_mask", bert_mask},
         {"bert_encoder", bert_encoder},
@@ -322,6 +384,7 @@ const std::vector<Case>& cases() {
         {"resnet50", [](const std::string& folder) { resnet(folder, 50, 32, {1}); }},
         {"images", images},
         {"ops", ops},
+        {"integers", integers},
         {"gpt", gpt},
         {"llama", llama},
         {"lstm", lstm},

@@ -45,6 +45,16 @@ def check_close(name, run, index, got, wanted):
     return error
 
 
+def check_external(folder):
+    """The large tensors are in the other file, each at the start of a page; small ones are not."""
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    places = {tensor.name: {entry.key: entry.value for entry in tensor.external_data} for tensor in model.graph.initializer}
+    assert places["0.weight"] == {"location": "model.onnx.data", "offset": "0", "length": "3072"}, places
+    assert places["2.weight"] == {"location": "model.onnx.data", "offset": "4096", "length": "12288"}, places
+    assert places["0.bias"] == places["4.weight"] == {}, places
+    assert (folder / "model.onnx.data").stat().st_size == 4096 + 12288
+
+
 def check_structure(name, model):
     counts = {}
     for node in model.graph.node:
@@ -69,6 +79,8 @@ def check_case(bridge, index, name):
         model = onnx.load(folder / "model.onnx")
         onnx.checker.check_model(model, full_check=True)
         check_structure(name, model)
+        if name == "external":
+            check_external(folder)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 3
