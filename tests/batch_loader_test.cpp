@@ -238,6 +238,27 @@ TEST_CASE("batch loader: streams, resumed in the middle", "[data]") {
                       Contains("a stream says its order itself"));
 }
 
+TEST_CASE("batch loader: a stream that has ended is not asked again", "[data]") {
+    struct Countdown {
+        struct Stream {
+            int left;
+            std::optional<int> next() {
+                if (left < 0) throw std::logic_error("asked behind the end");
+                if (left-- == 0) return std::nullopt;
+                return left;
+            }
+        };
+        Stream stream(std::int64_t) const { return {5}; }
+    };
+    const auto count = [](const std::vector<int>& samples) { return samples.size(); };
+    for (const int workers : {0, 2}) {
+        BatchLoader loader(Countdown{}, count, {.batch_size = 2, .num_workers = workers});
+        CHECK(batches_of(loader) == std::vector<std::size_t>{2, 2, 1});
+        loader.set_position({.epoch = 1, .samples = 9});
+        CHECK(batches_of(loader).empty());
+    }
+}
+
 TEST_CASE("length buckets: every sample once, batches of similar lengths", "[sampler]") {
     Integers lengths(1003);
     for (std::size_t i = 0; i < lengths.size(); ++i) lengths[i] = std::int64_t(i * i * 31 % 500);

@@ -296,6 +296,11 @@ TEST_CASE("language models refuse what does not fit", "[causal]") {
                StartsWith("Gpt: padding [3]"));
     CHECK_THAT(message([&] { (void)gpt(input(), {.padding = zeros({2})}); }),
                StartsWith("Gpt: padding is float32"));
+    const auto padded = [](std::int64_t n) { return Tensor::from(std::vector<std::int64_t>{0, n}, {2}); };
+    CHECK_THAT(message([&] { (void)gpt(input(), {.padding = padded(-1)}); }),
+               StartsWith("Gpt: padding -1 is not in [0, 6]"));
+    CHECK_THAT(message([&] { (void)gpt(input(), {.padding = padded(7)}); }), StartsWith("Gpt: padding 7"));
+    CHECK(gpt(input(), {.padding = padded(6)}).shape() == Shape{2, 6, vocabulary});
     CHECK_THAT(message([&] { (void)gpt.loss(input(), target()[0]); }),
                StartsWith("Gpt: loss: the targets [6]"));
     nn::GptConfig config = test::tiny_gpt();
@@ -311,4 +316,20 @@ TEST_CASE("language models refuse what does not fit", "[causal]") {
     llama = test::tiny_llama();
     llama.head_dim = 7;
     CHECK_THAT(message([&] { nn::Llama{llama}; }), StartsWith("LlamaConfig: head_dim 7"));
+}
+
+TEST_CASE("language models refuse a cache that has no keys of their layers", "[causal]") {
+    const nn::Gpt gpt = filled_gpt(float32);
+    nn::GptConfig deeper = test::tiny_gpt();
+    ++deeper.n_layer;
+    const nn::Gpt other(deeper);
+    const NoGrad plain;
+    nn::KeyValueCache cache(16);
+    (void)gpt(input(), {.cache = &cache});
+    CHECK_THROWS_WITH(other(input(), {.cache = &cache}),
+                      StartsWith("KeyValueCache: it holds 6 tokens, but no keys of layer 2"));
+    CHECK(cache.length() == 6);
+    nn::KeyValueCache moved(std::move(cache));
+    CHECK_THROWS_WITH(gpt(input(), {.cache = &cache}), StartsWith("KeyValueCache: it holds 6 tokens"));
+    CHECK(gpt(input(), {.cache = &moved}).shape() == Shape{2, 6, vocabulary});
 }

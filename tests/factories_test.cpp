@@ -5,6 +5,8 @@
 #include "core/philox.h"
 #include "core/random.h"
 #include "core/tensor_impl.h"
+#include "mezzo/image_ops.h"
+#include "mezzo/ops.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
@@ -59,6 +61,33 @@ TEST_CASE("factories: arange counts") {
     CHECK(arange(2).dtype() == int64);
     CHECK_THROWS_WITH(arange(-1), Contains("arange: end is -1"));
     CHECK_THROWS_WITH(arange(2, {.dtype = boolean}), Contains("boolean"));
+}
+
+TEST_CASE("factories: linspace refuses bounds whose difference is infinite") {
+    CHECK_THROWS_WITH(linspace(-1e308, 1e308, 3, {.dtype = float64}), Contains("linspace: start -1e+308"));
+}
+
+TEST_CASE("factories: values that an integral dtype lacks are errors") {
+    CHECK_THROWS_WITH(full({2}, 300, {.dtype = uint8}), Contains("full: value 300 is no number of uint8"));
+    CHECK_THROWS_WITH(full({2}, -1, {.dtype = uint8}), Contains("full: value -1"));
+    CHECK_THROWS_WITH(full({2}, 0x1p31, {.dtype = int32}), Contains("is no number of int32"));
+    CHECK_THROWS_WITH(full({2}, 0x1p63, {.dtype = int64}), Contains("is no number of int64"));
+    CHECK_THROWS_WITH(scalar(NAN, {.dtype = int64}), Contains("full: value nan"));
+    CHECK(full({1}, -0.9, {.dtype = uint8}).item<int>() == 0);
+    CHECK(full({1}, 255.9, {.dtype = uint8}).item<int>() == 255);
+    CHECK(full({1}, -0x1p63, {.dtype = int64}).item<std::int64_t>() == INT64_MIN);
+    CHECK(full({1}, -0x1p31, {.dtype = int32}).item<std::int64_t>() == INT32_MIN);
+    CHECK(full({1}, 300, {.dtype = boolean}).item<bool>());
+    CHECK(full({1}, INFINITY, {.dtype = float16}).item<float>() == INFINITY);
+    const Tensor x = zeros({3}, {.dtype = uint8}), n = arange(3);
+    CHECK_THROWS_WITH(x.fill_(256), Contains("fill_: value 256 is no number of uint8"));
+    CHECK_THROWS_WITH(pad(x, {{0, 1, 1}}, PadMode::constant, 256), Contains("pad: value 256"));
+    CHECK_THROWS_WITH(masked_fill(x, eq(x, 0), 256), Contains("masked_fill: value 256"));
+    CHECK_THROWS_WITH(clamp(x, 300, 400), Contains("clamp: low 300 is no number of uint8"));
+    CHECK_THROWS_WITH(clamp(x, -5, -1), Contains("clamp: high -1 is no number of uint8"));
+    CHECK(clamp(x, -5, 400).to_vector<int>() == std::vector<int>{0, 0, 0});
+    CHECK(clamp(n, 1, INFINITY).to_vector<int>() == std::vector<int>{1, 1, 2});
+    CHECK(clamp(n, -INFINITY, 1).to_vector<int>() == std::vector<int>{0, 1, 1});
 }
 
 TEST_CASE("factories: rand is the documented use of the stream, on every device") {
@@ -118,6 +147,13 @@ TEST_CASE("factories: randint stays inside its bounds and reaches them") {
     CHECK(randint(4, 5, {3}).to_vector<int>() == std::vector<int>{4, 4, 4});
     CHECK_THROWS_WITH(randint(5, 5, {3}), Contains("randint: cannot draw from [5, 5)"));
     CHECK_THROWS_AS(randint(0, std::int64_t(1) << 33, {3}), Error);
+    CHECK_THROWS_WITH(randint(0, 257, {3}, {.dtype = uint8}),
+                      Contains("randint: uint8 cannot hold the integers from 0 to 256"));
+    CHECK_THROWS_AS(randint(-1, 2, {3}, {.dtype = uint8}), Error);
+    CHECK_THROWS_AS(randint(0, 3, {3}, {.dtype = boolean}), Error);
+    CHECK_THROWS_AS(randint(0, 65506, {3}, {.dtype = float16}), Error);
+    CHECK(randint(255, 256, {1}, {.dtype = uint8}).item<int>() == 255);
+    CHECK(randint(-2147483648, -2147483647, {1}, {.dtype = int32}).item<double>() == -2147483648.0);
 }
 
 TEST_CASE("factories: randperm is a permutation, any first element equally likely") {
@@ -134,4 +170,6 @@ TEST_CASE("factories: randperm is a permutation, any first element equally likel
     CHECK(randperm(0).numel() == 0);
     CHECK(randperm(1, {.dtype = float32}).item<float>() == 0);
     CHECK_THROWS_WITH(randperm(-3), Contains("randperm: n is -3"));
+    CHECK(randperm(256, {.dtype = uint8}).numel() == 256);
+    CHECK_THROWS_WITH(randperm(257, {.dtype = uint8}), Contains("randperm: uint8 cannot hold"));
 }

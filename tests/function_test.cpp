@@ -161,3 +161,32 @@ TEST_CASE("a checkpoint's segment must do the same twice", "[autograd]") {
         CHECK(test::doubles(w.grad()) == std::vector<double>(6, 3));
     });
 }
+
+TEST_CASE("integral results of a function and of a checkpoint have no history", "[autograd]") {
+    leaves_nothing([] {
+        const Tensor x = leaf();
+        const Tensors y = autograd::apply_function(
+            {},
+            [](autograd::Context& c, const Tensors& in) -> Tensors {
+                c.saved = {arange(3), in[0] * 2};
+                return {c.saved[0], c.saved[1]};
+            },
+            [](autograd::Context& c, const Tensors& g) -> Tensors {
+                CHECK_FALSE(c.saved[0].requires_grad());
+                CHECK(c.saved[1].requires_grad());
+                CHECK(g[0].dtype() == int64);
+                return {g[1] * 2};
+            },
+            {x});
+        CHECK_FALSE(y[0].requires_grad());
+        y[0].fill_(1);  // nothing reads it again
+        CHECK(autograd::grad({y[1].sum()}, {x}, {.create_graph = true})[0].sum().item<double>() == 12);
+        const Tensors z = autograd::checkpoint(
+            [](const Tensors& in) -> Tensors {
+                return {in[0] * 3, in[0].argmax()};
+            },
+            {x});
+        CHECK_FALSE(z[1].requires_grad());
+        CHECK(autograd::grad({z[0].sum()}, {x})[0].sum().item<double>() == 18);
+    });
+}

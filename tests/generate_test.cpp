@@ -153,6 +153,10 @@ TEST_CASE("generate refuses what it cannot do", "[generate]") {
     CHECK_THAT(refused(prompts, {.max_new_tokens = -1}), Contains("-1"));
     CHECK_THAT(refused(prompts, {.max_new_tokens = 12}), Contains("12 new tokens after 5") && Contains("16"));
     CHECK_THAT(refused(prompts, {.max_new_tokens = INT64_MAX}), Contains("16"));
+    // Before anything is computed: the prompt has no token 99.
+    CHECK_THAT(refused({{99}}, {.max_new_tokens = 1, .sampling = {.top_p = 2}}), Contains("top_p is 2"));
+    CHECK_THAT(refused(prompts, {.max_new_tokens = 0, .sampling = {.temperature = -1}}),
+               Contains("temperature is -1"));
     model.train();
     CHECK_THAT(refused(prompts, {.max_new_tokens = 1}, ErrorKind::state), Contains("eval()"));
     const nn::EvalMode evaluation(model);

@@ -158,6 +158,17 @@ TEST_CASE("op families: integers and booleans", "[op_families]") {
     CHECK(integers(argmin(Tensor::from(std::vector<std::uint8_t>{200, 0, 7}, {3}), 0)) == Integers{1});
 }
 
+TEST_CASE("op families: integers beside float64 keep their digits", "[op_families]") {
+    const Tensor n = full({2}, 16777217, {.dtype = int64}), one = ones({2}, {.dtype = float64});
+    CHECK(div(n, one).to_vector<double>() == std::vector<double>(2, 16777217));
+    CHECK(div(one, n).to_vector<double>() == std::vector<double>(2, 1 / 16777217.0));
+    CHECK(pow(n, one).to_vector<double>() == std::vector<double>(2, 16777217));
+    CHECK(pow(n, scalar(1, {.dtype = float64})).to_vector<double>() == std::vector<double>(2, 16777217));
+    const Tensor x = ones({2}, {.dtype = float64}).set_requires_grad();
+    CHECK(autograd::grad({div(n, x).sum()}, {x})[0].to_vector<double>() == std::vector<double>(2, -16777217));
+    CHECK(div(n, n).dtype() == float32);
+}
+
 TEST_CASE("op families: tensors without dimensions or elements", "[op_families]") {
     const Tensor one = scalar(3), none = zeros({0}), no_rows = zeros({0, 4});
     CHECK(prod(one).item<float>() == 3);

@@ -2,6 +2,7 @@
 // loss_ops.h: the kind of error, the op first, and what was wrong.
 #include <catch2/catch.hpp>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -168,6 +169,21 @@ TEST_CASE("op families: errors of element-wise functions and products", "[op_fam
              einsum("ii", {f({2, 3})});
          },
          ErrorKind::shape, "einsum:", "both 2 and 3"},
+    };
+    check_errors(all);
+}
+
+TEST_CASE("op families: counts beyond 2^63 are errors", "[op_family_errors]") {
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    const std::vector<Bad> all{
+        {[] {
+             repeat_interleave(f({3}), of(Integers{most, most, 3}), 0);
+         },
+         ErrorKind::value, "repeat_interleave:", "9223372036854775807"},
+        {[] { one_hot(of(Integers{most})); }, ErrorKind::value,
+         "one_hot:", "9223372036854775807 is too large"},
+        {[] { bincount(of(Integers{most})); }, ErrorKind::value,
+         "bincount:", "9223372036854775807 is too large"},
     };
     check_errors(all);
 }

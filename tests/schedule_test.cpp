@@ -120,6 +120,12 @@ TEST_CASE("the rate falls when a metric stops improving, as in PyTorch", "[optim
     Bench bench;
     CHECK_THROWS_WITH(ReduceLROnPlateau(bench.optimizer, {.factor = 1}), Contains("factor is 1"));
     ReduceLROnPlateau plateau(bench.optimizer);
+    for (const Tensor& best : {Tensor(), scalar(NAN)}) {
+        StateDict state = plateau.state_dict();
+        state[0].second = best;
+        CHECK_THROWS_WITH(plateau.load_state_dict(state),
+                          Contains("ReduceLROnPlateau.load_state_dict: best is"));
+    }
     CHECK_THROWS_WITH(plateau.load_state_dict({}), Contains("best is missing"));
 }
 

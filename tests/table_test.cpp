@@ -70,6 +70,12 @@ TEST_CASE("csv: errors say the line", "[data]") {
     refused("a\n\"x\n\n", "line 2: a quote is not closed");
     refused("a\nx\"y\n", "line 2: a quote follows text");
     refused("a\n\"x\"y\n", "line 2: text follows a quote");
+    refused("a,b\r1,2\r", "line 1: a byte 0 or a lone carriage return");  // or all would be a header
+    refused("a,b\n1,2\r\r\n", "line 2: a byte 0 or a lone carriage return");
+    refused(std::string("\xff\xfe"
+                        "a\0\n\0",
+                        6),
+            "line 1: a byte 0");  // UTF-16
     refused("\n\n", "is empty");
     refused("", "is empty");
     refused("a\n1\n", "texts names a column \"b\"", {.texts = {"b"}});

@@ -6,6 +6,7 @@
 
 using namespace mezzo;
 using namespace mezzo::test;
+using Catch::Matchers::Contains;
 
 namespace {
 
@@ -54,6 +55,12 @@ TEST_CASE("shapes and strides of views", "[views]") {
     CHECK(x.reshape({-1, 8}).shape() == Shape{3, 8});
     CHECK(zeros({0, 3}).reshape({3, 0, 2}).shape() == Shape{3, 0, 2});
     CHECK(counting({3, 4}).t().strides() == Strides{1, 4});
+}
+
+TEST_CASE("flatten of a 0-dim tensor knows dimensions 0 and -1 alone", "[views]") {
+    CHECK(ones({}).flatten(0, -1).shape() == Shape{1});
+    CHECK_THROWS_AS(ones({}).flatten(0, 1), Error);
+    CHECK_THROWS_AS(ones({}).flatten(-2), Error);
 }
 
 TEST_CASE("reshape copies only when no strides fit", "[views]") {
@@ -105,6 +112,18 @@ TEST_CASE("in-place arithmetic", "[views][inplace]") {
         x.select(1, 0).mul_(0);
         CHECK(doubles(x) == Values{0, 2116, 0, 2704});
     }
+}
+
+TEST_CASE("in-place arithmetic refuses fractions of integers, and keeps the digits of float64",
+          "[views][inplace]") {
+    const Tensor n = arange(3), wide = zeros({1}, {.dtype = float64});
+    CHECK_THROWS_WITH(n.add_(n, 0.5), Contains("add_: 0.5 is no whole number, and the tensor is int64"));
+    CHECK_THROWS_WITH(n.mul_(0.5), Contains("mul_: 0.5"));
+    CHECK(doubles(n) == Values{0, 1, 2});
+    CHECK(doubles(n.mul_(-2)) == Values{0, -2, -4});
+    CHECK(doubles(n.add_(n, 2)) == Values{0, -6, -12});
+    CHECK(wide.add_(full({1}, 0.5), 0.1).item<double>() == 0.5 * 0.1);
+    CHECK(wide.zero_().add_(full({1}, 16777217, {.dtype = int64}), 3).item<double>() == 3.0 * 16777217);
 }
 
 TEST_CASE("copy_ converts, broadcasts, reverses and crosses devices", "[views][inplace]") {

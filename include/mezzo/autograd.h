@@ -4,6 +4,8 @@
 #include "mezzo/callback.h"
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // While alive, ops on this thread record no history. NoGrad(); without a name would end at once.
@@ -92,7 +94,8 @@ using Backward =
 // Calls forward, and makes backward its gradient. A backward that is written in mezzo's ops can be
 // differentiated again. It returns one gradient per input, of the input's shape or one that broadcasting has
 // made of it; an undefined tensor means that there is no gradient. Otherwise the backward pass throws
-// Error(value) or Error(shape). apply_function throws Error(state) where forward returns an undefined tensor.
+// Error(value) or Error(shape). Integral and boolean results of forward have no history; backward sees zeros
+// for them. apply_function throws Error(state) where forward returns an undefined tensor.
 Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward,
                        const Tensors& inputs);
 
@@ -109,3 +112,5 @@ template <class Derived> struct Function {
 
 }  // namespace autograd
 }  // namespace mezzo
+
+#pragma GCC visibility pop

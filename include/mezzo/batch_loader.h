@@ -16,6 +16,8 @@
 #include "mezzo/sampler.h"
 #include "mezzo/shard.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 // size() and get(index), which returns a sample of any type. get() is called from several threads at once.
@@ -25,8 +27,8 @@ concept MapDataset = requires(const D& dataset, std::int64_t i) {
     dataset.get(i);
 };
 
-// stream(epoch) begins an epoch: an object whose next() returns a std::optional of a sample, none at the end. It is read by
-// one thread at a time. For a training that is to be resumed it must give the same samples in the same order again.
+// stream(epoch) begins an epoch: an object whose next() returns a std::optional of a sample, none at the end, and is not called
+// after that. It is read by one thread at a time. For a training that is to be resumed it must give the same samples in the same order again.
 template <class D>
 concept StreamDataset = requires(const D& dataset, std::int64_t epoch) {
     *dataset.stream(epoch).next();
@@ -116,13 +118,12 @@ template <class Dataset, class Collate> struct StreamSource final : BatchSource 
           size(options.batch_size),
           drop_last(options.drop_last) {}
     SharedObject* claim() override {
-        for (; skip > 0; --skip)
-            if (!stream.next()) return nullptr;
+        for (; skip > 0 && !ended; --skip) ended = !stream.next();
         Samples samples;
-        while (std::int64_t(samples.size()) < size) {
+        while (!ended && std::int64_t(samples.size()) < size) {
             auto sample = stream.next();
-            if (!sample) break;
-            samples.push_back(std::move(*sample));
+            if (sample) samples.push_back(std::move(*sample));
+            ended = !sample;
         }
         if (samples.empty() || (drop_last && std::int64_t(samples.size()) < size)) return nullptr;
         return new Box<Samples>(std::move(samples));
@@ -135,7 +136,7 @@ template <class Dataset, class Collate> struct StreamSource final : BatchSource 
     const Collate& collate;
     typename Types::Stream stream;
     std::int64_t skip, size;
-    bool drop_last;
+    bool drop_last, ended = false;  // next() is not called again
 };
 
 }  // namespace detail
@@ -245,3 +246,5 @@ private:
 };
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

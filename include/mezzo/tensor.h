@@ -15,9 +15,11 @@
 #include "mezzo/indexing.h"
 #include "mezzo/shape.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
-struct TensorImpl;  // src/core/tensor_impl.h
+struct [[gnu::visibility("hidden")]] TensorImpl;  // src/core/tensor_impl.h
 void retain(TensorImpl* impl) noexcept;
 void release(TensorImpl* impl) noexcept;
 
@@ -180,7 +182,7 @@ public:
     const Tensor& fill_(double value) const;
     const Tensor& zero_() const { return fill_(0); }
     // self += alpha * other, and self *= other. Error(device) for different devices; Error(dtype) for a
-    // floating operand of an integral tensor, and for a boolean tensor.
+    // floating operand or a fraction with an integral tensor, and for a boolean tensor.
     const Tensor& add_(const Tensor& other, double alpha = 1) const;
     const Tensor& mul_(const Tensor& other) const;
     const Tensor& mul_(double value) const;
@@ -254,6 +256,7 @@ struct BackwardOptions {
 [[nodiscard]] Tensor empty(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor zeros(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor ones(const Shape& shape, TensorOptions options = {});
+// Error(value) for a value beyond an integral dtype, here and in fill_(); fractions are cut off.
 [[nodiscard]] Tensor full(const Shape& shape, double value, TensorOptions options = {});
 [[nodiscard]] Tensor scalar(double value, TensorOptions options = {});  // 0-dim
 // start, start + step, ... before end: int64 of integers, otherwise float32, computed in float64. start is 0
@@ -280,7 +283,7 @@ requires detail::NotAllIntegers<A, B>
     return arange_of(double(start), double(end), 1, options);
 }
 // `steps` numbers from start to end, both included, evenly spaced and computed in float64. Error(value) for
-// negative steps and bounds that are not finite, Error(dtype) for boolean.
+// negative steps, and for bounds or a difference of them that is not finite, Error(dtype) for boolean.
 [[nodiscard]] Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {});
 // [n, m] with ones on the diagonal, zeros elsewhere; square without m.
 [[nodiscard]] Tensor eye(std::int64_t n, TensorOptions options = {});
@@ -290,11 +293,11 @@ requires detail::NotAllIntegers<A, B>
 // Error(dtype) unless the dtype is floating.
 [[nodiscard]] Tensor randn(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor rand(const Shape& shape, TensorOptions options = {});
-// Integers from low to high - 1. Error(value) unless low < high, with bounds within +-2^53 and at most 2^32
-// values.
+// Integers from low to high - 1. Error(value) unless low < high, with bounds within +-2^53, at most 2^32
+// values, and all of them in the range of the dtype.
 [[nodiscard]] Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape,
                              TensorOptions options = {.dtype = int64});
-// A random permutation of 0, 1, ..., n - 1. Error(value) unless n is in [0, 2^31).
+// A random permutation of 0, 1, ..., n - 1. Error(value) unless n is in [0, 2^31) and the dtype's range has n - 1.
 [[nodiscard]] Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});
 // Of the shape, dtype and device of x.
 [[nodiscard]] Tensor empty_like(const Tensor& x);
@@ -310,3 +313,5 @@ requires detail::NotAllIntegers<A, B>
 [[nodiscard]] bool all_close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

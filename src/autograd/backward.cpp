@@ -21,9 +21,10 @@ namespace {
 
 thread_local Running* current = nullptr;
 
+// Acquire: what another thread did with the elements before it let go of them comes before what is written to them now.
 bool owned_alone(const Tensor& x) {
-    return x->refs.load(std::memory_order_relaxed) == 1 &&
-           x->storage->refs.load(std::memory_order_relaxed) == 1 && x.is_contiguous();
+    return x->refs.load(std::memory_order_acquire) == 1 &&
+           x->storage->refs.load(std::memory_order_acquire) == 1 && x.is_contiguous();
 }
 
 // What an input may be in autograd::grad: a leaf, or one result of a node.

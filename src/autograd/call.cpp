@@ -42,7 +42,7 @@ void prepare(const Row& row, Tensors& values) {
         NoGrad plain;
         for (Tensor& x : values) {
             if (!x.defined()) continue;
-            if (row.integers_to_real && !is_floating(x.dtype())) x = cast(x, float32);
+            if (row.integers_to_real && !is_floating(x.dtype())) x = cast(x, real_dtype(values));
             if (!row.strided && !x.is_contiguous()) x = x.contiguous();
         }
     }
@@ -169,6 +169,12 @@ Tensors decomposed(const Row& row, const Tensors& values, const void* at) {
     return row.decomposition(wide, at);
 }
 
+Dtype real_dtype(In values) {
+    for (const Tensor& x : values)
+        if (x.defined() && x.dtype() == float64) return float64;
+    return float32;
+}
+
 Edge edge_of(const Tensor& x) {
     Edge edge;
     if (!tracked(x)) return edge;
@@ -193,6 +199,7 @@ Ref<Node> record(const Row& row, In given, const AttributesRef& at, Out results)
         node->connect(edge_of(x), x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
     for (std::size_t i = 0; i < results.size(); ++i) {
         node->outputs.push_back({results[i].shape(), results[i].dtype(), results[i].device()});
+        if (!is_floating(results[i].dtype())) continue;  // such as labels that a checkpoint hands on
         GradMeta& meta = result_grads(*results[i].impl());
         meta.requires_grad = true;
         meta.node = node;
@@ -239,19 +246,22 @@ bool run_op(Tensors& results, const Op& op, In given, const AttributesRef& at, s
     return true;
 }
 
-bool run_watched(Tensors& results, const Op& op, In given, const AttributesRef& at,
-                 std::span<const Shape> shapes, std::optional<Dtype> asked) {
-    const WatchedOp scope(op.row(), given, results);
-    return run_op(results, op, given, at, shapes, asked);
+// A function of its own: what it holds for the observers would cost call_into() registers and a frame in every call.
+[[gnu::noinline]] void run_watched(Tensors& results, const Op& op, In given, const AttributesRef& at,
+                                   std::span<const Shape> shapes, std::optional<Dtype> asked) {
+    const auto run = [&] {
+        const WatchedOp scope(op.row(), given, results);
+        return run_op(results, op, given, at, shapes, asked);
+    };
+    if (run()) tell_called(op.row(), given, at.value, results);
 }
 
 void call_into(Tensors& results, const Op& op, In given, const AttributesRef& at,
                std::span<const Shape> shapes, std::optional<Dtype> asked) {
-    if (Observers::first == nullptr) [[likely]] {
+    if (Observers::first == nullptr) [[likely]]
         run_op(results, op, given, at, shapes, asked);
-        return;
-    }
-    if (run_watched(results, op, given, at, shapes, asked)) tell_called(op.row(), given, at.value, results);
+    else
+        run_watched(results, op, given, at, shapes, asked);
 }
 
 }  // namespace

@@ -50,6 +50,9 @@ Edge edge_of(const Tensor& x);
 // compute with them in float32, too.
 Tensors decomposed(const Row& row, const Tensors& values, const void* at);
 
+// The dtype in which an op with Row::integers_to_real computes integral ones of these inputs.
+Dtype real_dtype(In values);
+
 // A node without inputs and results, newer than all others.
 Ref<Node> new_node();
 

@@ -225,7 +225,7 @@ Tensors apply_function(const FunctionOptions& options, Forward forward, Backward
         std::make_unique<UserFunction>(options.name, std::move(context), std::move(backward), state);
     for (std::size_t s = 0; s < function->context.saved.size(); ++s)
         for (std::size_t j = 0; j < outputs.size(); ++j)
-            if (function->context.saved[s].impl() == outputs[j].impl())
+            if (function->context.saved[s].impl() == outputs[j].impl() && results[j].requires_grad())
                 function->saved_outputs.emplace_back(s, std::uint32_t(j));
     extra_of(*node).function = std::move(function);
     return results;

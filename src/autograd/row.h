@@ -201,7 +201,7 @@ template <class A> struct MEZZO_HIDDEN RowOf {
     std::uint8_t cast_inputs = 255;  // the policy is for so many of the inputs, the others keep their dtypes
     std::uint8_t save = save_inputs;
     Result result = Result::first;
-    bool integers_to_real = false;  // integral inputs compute as float32
+    bool integers_to_real = false;  // integral inputs compute as float32, beside a float64 one as that
     bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
     bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
     bool differentiable = true;

@@ -52,6 +52,8 @@ private:
                 fail_at(line_,
                         "a quote follows text; a cell with quotes begins and ends with one, and has \"\" for "
                         "each inside");
+            if (text_[at_] == '\0' || text_[at_] == '\r')
+                fail_at(line_, "a byte 0 or a lone carriage return; lines of UTF-8 end in \\n or \\r\\n");
             ++at_;
         }
         return std::string(text_.substr(start, at_ - start));

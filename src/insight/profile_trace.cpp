@@ -59,10 +59,19 @@ void add_device_work(io::ChromeTrace& trace, const std::vector<ProfiledDeviceWor
     }
 }
 
+// By which other tools know the thread, too, where the system says it.
+int thread_number() {
+#ifdef __linux__
+    return int(gettid());
+#else
+    return int(getpid());
+#endif
+}
+
 }  // namespace
 
 void Profiler::write_chrome_trace(const std::string& path) const {
-    const int thread = int(gettid());
+    const int thread = thread_number();
     io::ChromeTrace trace("Profiler.write_chrome_trace", path);
     trace.metadata("process_name", thread, "mezzo");
     trace.metadata("thread_name", thread, "profiled thread");

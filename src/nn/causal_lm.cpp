@@ -41,6 +41,9 @@ std::pair<Tensor, Tensor> KeyValueCache::append(std::size_t layer, const Tensor&
     if (layer == layers_.size()) layers_.emplace_back();
     const auto written = [&](Tensor& all, const Tensor& part) {
         const Shape& s = part.shape();
+        check(length_ == 0 || all.defined(), ErrorKind::state, "KeyValueCache: it holds ", length_,
+              " tokens, but no keys of layer ", std::int64_t(layer),
+              "; it was filled by another model, or has been moved from");
         const bool fits = all.defined() && all.size(0) == s[0] && all.dtype() == part.dtype() &&
                           all.device() == part.device();
         if (length_ == 0 && !fits)
@@ -74,6 +77,10 @@ CausalPlaces places_of(const char* model, const Tensor& ids, const CausalInputs&
               ", but must be int64: how many of the first ids are padding");
         check(padding.shape() == Shape{batch}, ErrorKind::shape, model, ": padding ", padding.shape(),
               " does not fit the ids ", ids.shape(), "; it must be ", Shape{batch});
+        if (padding.device().type() == DeviceType::cpu)
+            for (const std::int64_t n : padding.to_vector<std::int64_t>())
+                check(n >= 0 && n <= length, ErrorKind::value, model, ": padding ", n, " is not in [0, ",
+                      length, "]; it counts the first ids of a row that are none");
     }
     if (inputs.cache) {
         inputs.cache->begin(batch, length, padding);
@@ -83,9 +90,10 @@ CausalPlaces places_of(const char* model, const Tensor& ids, const CausalInputs&
     if (!padding.defined()) return places;
     const NoGrad plain;
     const TensorOptions integers{.dtype = int64, .device = ids.device()};
-    const Tensor hidden = padding.reshape({batch, 1});
+    // Where nobody has looked at the values, less than 0 is no padding.
+    const Tensor none = zeros({}, integers), hidden = maximum(padding.reshape({batch, 1}), none);
     // Padding takes position 0, which changes nothing, because nobody looks at it.
-    places.positions = maximum(arange(before, before + length, integers) - hidden, zeros({}, integers));
+    places.positions = maximum(arange(before, before + length, integers) - hidden, none);
     places.mask = ge(arange(before + length, integers), hidden).reshape({batch, 1, 1, before + length});
     return places;
 }

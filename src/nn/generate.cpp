@@ -5,6 +5,7 @@
 
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
+#include "nn/sampling.h"
 
 namespace mezzo::nn {
 
@@ -95,6 +96,7 @@ private:
 void check_request(const CausalLm& model, const Texts& prompts, const GenerateOptions& options) {
     check(options.max_new_tokens >= 0, ErrorKind::value, "generate: max_new_tokens is ",
           options.max_new_tokens, "; it must not be negative");
+    check_sampling("generate", options.sampling);
     check(!prompts.empty(), ErrorKind::value, "generate: there are no prompts");
     for (std::size_t i = 0; i < prompts.size(); ++i)
         check(!prompts[i].empty(), ErrorKind::value, "generate: prompt ", std::int64_t(i),

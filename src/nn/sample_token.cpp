@@ -4,23 +4,11 @@
 
 #include "core/philox.h"
 #include "mezzo/error.h"
-#include "mezzo/generate.h"
+#include "nn/sampling.h"
 
 namespace mezzo::nn {
 
 namespace {
-
-void check_options(const SamplingOptions& o) {
-    const char* op = "sample_token";
-    check(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty), ErrorKind::value, op,
-          ": repetition_penalty is ", o.repetition_penalty, "; it must be positive, 1 changes nothing");
-    check(o.temperature >= 0 && std::isfinite(o.temperature), ErrorKind::value, op, ": temperature is ",
-          o.temperature, "; it must not be negative, 0 always takes the likeliest token");
-    check(o.top_k >= 0, ErrorKind::value, op, ": top_k is ", o.top_k,
-          "; it must not be negative, 0 keeps all tokens");
-    check(o.top_p > 0 && o.top_p <= 1, ErrorKind::value, op, ": top_p is ", o.top_p,
-          "; it must be in (0, 1], 1 keeps all tokens");
-}
 
 void check_logits(const std::vector<float>& logits) {
     check(!logits.empty(), ErrorKind::value, "sample_token: there are no logits");
@@ -88,9 +76,20 @@ void keep_top_p(std::vector<Candidate>& candidates, double p) {
 
 }  // namespace
 
+void check_sampling(const char* op, const SamplingOptions& o) {
+    check(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty), ErrorKind::value, op,
+          ": repetition_penalty is ", o.repetition_penalty, "; it must be positive, 1 changes nothing");
+    check(o.temperature >= 0 && std::isfinite(o.temperature), ErrorKind::value, op, ": temperature is ",
+          o.temperature, "; it must not be negative, 0 always takes the likeliest token");
+    check(o.top_k >= 0, ErrorKind::value, op, ": top_k is ", o.top_k,
+          "; it must not be negative, 0 keeps all tokens");
+    check(o.top_p > 0 && o.top_p <= 1, ErrorKind::value, op, ": top_p is ", o.top_p,
+          "; it must be in (0, 1], 1 keeps all tokens");
+}
+
 std::int64_t sample_token(const std::vector<float>& given, const std::vector<std::int64_t>& text,
                           const SamplingOptions& options, const SamplingPlace& place) {
-    check_options(options);
+    check_sampling("sample_token", options);
     check_logits(given);
     std::vector<float> logits = given;
     if (options.repetition_penalty != 1) penalize(logits, text, options.repetition_penalty);

@@ -1,6 +1,7 @@
 #include "ops/common.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace mezzo {
 
@@ -12,6 +13,17 @@ void check_floating(const char* op, const Tensor& x, const char* what) {
     check_defined(op, x);
     check(is_floating(x.dtype()), ErrorKind::dtype, op, ": ", what, " is ", x.dtype(),
           ", but must be floating; convert it with to(float32)");
+}
+
+void check_value(const char* op, const char* what, double value, Dtype dtype) {
+    const DtypeInfo& info = dtype_info(dtype);
+    if (info.kind != DtypeKind::integral) return;
+    const double least = dtype == uint8   ? 0
+                         : dtype == int64 ? -info.max
+                                          : -info.max - 1,
+                 whole = std::trunc(value);
+    check(whole >= least && whole <= info.max && whole < 0x1p63, ErrorKind::value, op, ": ", what, " ", value,
+          " is no number of ", dtype);
 }
 
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {

@@ -10,6 +10,9 @@ namespace mezzo {
 void check_defined(const char* op, const Tensor& x);
 // `what` is the operand's name in the error.
 void check_floating(const char* op, const Tensor& x, const char* what = "input");
+// Error(value) unless elements of an integral dtype can be `value` without its fraction: they would be other numbers. `what` is its name in
+// the error. Other dtypes hold every number, if need be as infinity.
+void check_value(const char* op, const char* what, double value, Dtype dtype);
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
 
 // The dtype of two operands together. A 0-dim tensor changes the dtype of one with dimensions only if its own

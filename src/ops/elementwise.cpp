@@ -143,6 +143,9 @@ Tensor pow(const Tensor& x, double exponent) { return with_scalar(pow_scalar_op,
 
 Tensor clamp(const Tensor& x, double low, double high) {
     check(low <= high, ErrorKind::value, "clamp: low ", low, " is not <= high ", high);
+    check_defined("clamp", x);
+    if (low > 0) check_value("clamp", "low", low, x.dtype());  // what is less would become it
+    if (high < 0) check_value("clamp", "high", high, x.dtype());
     return unary(clamp_op, x, kernels::clamp{.alpha = low, .beta = high});
 }
 

@@ -9,7 +9,7 @@
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"
 #include "kernels/random.h"
-#include "mezzo/ops.h"
+#include "ops/common.h"
 
 namespace mezzo {
 namespace {
@@ -49,9 +49,18 @@ void check_floating(const char* op, Dtype dtype) {
           "; use randint for integers");
 }
 
+// Integers beyond the range of a dtype would come out as others, or as infinity.
+void check_holds(const char* op, Dtype dtype, std::int64_t low, std::int64_t high) {
+    const DtypeInfo& info = dtype_info(dtype);
+    const double least = dtype == uint8 || dtype == boolean ? 0 : -info.max - 1;
+    check(double(low) >= least && double(high) <= info.max, ErrorKind::value, op, ": ", dtype,
+          " cannot hold the integers from ", low, " to ", high);
+}
+
 }  // namespace
 
 Tensor full(const Shape& shape, double value, TensorOptions options) {
+    check_value("full", "value", value, options.dtype);
     return make(fill_kernel, {.value = value}, shape, options);
 }
 
@@ -94,6 +103,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
     check(low >= -exact && high <= exact && low < high && high - low <= std::int64_t(1) << 32,
           ErrorKind::value, "randint: cannot draw from [", low, ", ", high,
           "); it needs low < high, at most 2^32 values, and bounds within 2^53");
+    check_holds("randint", options.dtype, low, high - 1);
     return make_random(integer_kernel, {.low = low, .high = high}, shape, options);
 }
 
@@ -102,6 +112,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
 // / 2^32.
 Tensor randperm(std::int64_t n, TensorOptions options) {
     check(n >= 0 && n <= INT32_MAX, ErrorKind::value, "randperm: n is ", n, "; it must be in [0, 2^31)");
+    check_holds("randperm", options.dtype, 0, n - 1);
     std::vector<std::int64_t> values(static_cast<std::size_t>(n));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
     return with_random(static_cast<std::uint64_t>(n + 3) / 4, [&](const RandomState& start) {

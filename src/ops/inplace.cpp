@@ -9,6 +9,7 @@
 #include "ops/common.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace mezzo {
 
@@ -57,6 +58,12 @@ void written(const Tensor& x) {
     tell_wrote(x);
 }
 
+// A fraction would be cut to a whole number without a word.
+void check_factor(const char* op, const Tensor& x, double factor) {
+    check(is_floating(x.dtype()) || factor == std::floor(factor), ErrorKind::dtype, op, ": ", factor,
+          " is no whole number, and the tensor is ", x.dtype(), "; convert it with to(float32)");
+}
+
 // Whether reading `source` while x is written would see new values.
 bool overlaps(const Tensor& x, const Tensor& source) {
     if (!(x->storage == source->storage)) return false;
@@ -103,6 +110,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 
 const Tensor& Tensor::fill_(double value) const {
     check_writable("fill_", *this);
+    check_value("fill_", "value", value, dtype());
     if (numel() > 0) fill_kernel({}, {.value = value}, *this);
     written(*this);
     if (Storage* const storage = impl()->storage.get();
@@ -114,12 +122,12 @@ const Tensor& Tensor::fill_(double value) const {
 const Tensor& Tensor::add_(const Tensor& other, double alpha) const {
     check_writable("add_", *this);
     check_operand("add_", *this, other);
+    check_factor("add_", *this, alpha);
     NoGrad plain;
     Tensor scaled = overlaps(*this, other) ? other.clone() : other;
     if (alpha != 1) {
-        scaled = empty(
-            other.shape(),
-            {.dtype = promote(other.dtype(), is_floating(dtype()) ? float32 : dtype()), .device = device()});
+        const Dtype wide = is_floating(dtype()) ? promote(dtype(), float32) : dtype();
+        scaled = empty(other.shape(), {.dtype = promote(other.dtype(), wide), .device = device()});
         mul_scalar_kernel(In(&other, 1), {.alpha = alpha}, scaled);
     }
     const Tensor operands[] = {*this, scaled};
@@ -139,6 +147,7 @@ const Tensor& Tensor::mul_(const Tensor& other) const {
 const Tensor& Tensor::mul_(double value) const {
     check_writable("mul_", *this);
     check(dtype() != boolean, ErrorKind::dtype, "mul_: no arithmetic on boolean");
+    check_factor("mul_", *this, value);
     write_result(*this, [&](const Tensor& out) { mul_scalar_kernel(In(this, 1), {.alpha = value}, out); });
     return *this;
 }

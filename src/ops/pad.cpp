@@ -114,7 +114,10 @@ Tensor continued(Tensor x, int d, std::int64_t before, std::int64_t after, PadMo
 Tensor pad(const Tensor& x, const std::vector<Padding>& padding, PadMode mode, double value) {
     check_defined("pad", x);
     const Plan plan = planned(x, padding);
-    if (mode == PadMode::constant) return padded_with(x, plan, value);
+    if (mode == PadMode::constant) {
+        check_value("pad", "value", value, x.dtype());
+        return padded_with(x, plan, value);
+    }
     check(value == 0, ErrorKind::value, "pad: value ", value, " is for PadMode::constant, not for ",
           mode_name(mode));
     Tensor y = x;

@@ -101,6 +101,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
     check_condition("masked_fill", "mask", mask);
     check(broadcast_shapes("masked_fill", x.shape(), mask.shape()) == x.shape(), ErrorKind::shape,
           "masked_fill: mask ", mask.shape(), " does not broadcast to ", x.shape());
+    check_value("masked_fill", "value", value, x.dtype());
     return call(masked_fill_op, {x, mask}, {.value = saturated(value, x.dtype())}, x.shape());
 }
 

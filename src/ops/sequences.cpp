@@ -62,8 +62,8 @@ Tensor arange_of(double start, double end, double step, TensorOptions options) {
 Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options) {
     check_dtype("linspace", options);
     check(steps >= 0, ErrorKind::value, "linspace: steps is ", steps, "; it must not be negative");
-    check(std::isfinite(start) && std::isfinite(end), ErrorKind::value, "linspace: start ", start,
-          " and end ", end, " must be finite");
+    check(std::isfinite(start) && std::isfinite(end) && std::isfinite(end - start), ErrorKind::value,
+          "linspace: start ", start, ", end ", end, " and their difference must be finite");
     const double by = steps > 1 ? (end - start) / double(steps - 1) : 0;
     const std::int64_t half = steps > 1 ? steps / 2 : steps;
     return finished(options, [&] {

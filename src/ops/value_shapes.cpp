@@ -37,6 +37,12 @@ std::int64_t extreme(const Tensor& x, bool largest) {
     return (largest ? max(x) : min(x)).item<std::int64_t>();
 }
 
+// How many numbers there are from 0 to the largest.
+std::int64_t classes_up_to(const char* op, std::int64_t largest) {
+    check(largest < INT64_MAX, ErrorKind::value, op, ": ", largest, " is too large to count to");
+    return largest + 1;
+}
+
 // With 1 as the largest of each row, so that neither sums nor quotients overflow.
 Tensor by_largest(const Tensor& p) { return p / max(p, {1}, keep_dims()); }
 
@@ -90,7 +96,7 @@ Tensor one_hot(const Tensor& index, std::int64_t classes) {
     check(classes >= -1, ErrorKind::value, "one_hot: ", classes, " classes");
     if (classes == -1) {
         check(index.numel() > 0, ErrorKind::value, "one_hot: no index says how many classes there are");
-        classes = extreme(index, true) + 1;
+        classes = classes_up_to("one_hot", extreme(index, true));
     }
     if (index.device().type() == DeviceType::cpu && index.numel() > 0) {
         const std::int64_t low = extreme(index, false), high = extreme(index, true);
@@ -110,6 +116,8 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::int64_t dim
           counts.shape(), " has not one number for each element of dimension ", d, " of ", x.shape());
     const std::int64_t least = extreme(counts, false);
     check(least >= 0, ErrorKind::value, "repeat_interleave: a count of ", least, " is negative");
+    const std::int64_t most = extreme(counts, true), n = std::max<std::int64_t>(counts.numel(), 1);
+    check(most <= INT64_MAX / n, ErrorKind::value, "repeat_interleave: a count of ", most, " is too large");
     const Tensor ends = cumsum(counts, 0);
     const std::int64_t total = sum(counts).item<std::int64_t>();
     return index_select(x, d, searchsorted(ends, arange(total, integers_on(x)), true));
@@ -148,12 +156,12 @@ Tensor bincount(const Tensor& given, const Tensor& weights, std::int64_t minleng
     check(!weights.defined() || weights.shape() == given.shape(), ErrorKind::shape, "bincount: weights ",
           weights.defined() ? weights.shape() : Shape(), " differ in shape from input ", given.shape());
     const Tensor x = cast(given, int64);
-    const std::int64_t low = extreme(x, false), high = x.numel() > 0 ? extreme(x, true) : -1;
+    const std::int64_t low = extreme(x, false);
     check(low >= 0, ErrorKind::value, "bincount: ", low, " is negative");
+    const std::int64_t found = x.numel() > 0 ? classes_up_to("bincount", extreme(x, true)) : 0;
     Tensor value = ones({x.numel()}, integers_on(x));
     if (weights.defined()) value = is_floating(weights.dtype()) ? weights.detach() : cast(weights, float64);
-    const Tensor none =
-        zeros({std::max(high + 1, minlength)}, {.dtype = value.dtype(), .device = x.device()});
+    const Tensor none = zeros({std::max(found, minlength)}, {.dtype = value.dtype(), .device = x.device()});
     return scatter_add(none, 0, x, value);
 }
 

@@ -253,8 +253,8 @@ Tensor Tensor::expand(const Shape& wanted) const {
 
 Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {
     check_defined("flatten", *this);
-    if (dim() == 0) return reshape({1});
     const int first = wrap_dim("flatten", start_dim, dim()), last = wrap_dim("flatten", end_dim, dim());
+    if (dim() == 0) return reshape({1});
     check(first <= last, ErrorKind::shape, "flatten: start_dim ", start_dim, " is after end_dim ", end_dim);
     Shape flat;
     for (int d = 0; d < dim(); ++d) {

@@ -33,7 +33,7 @@ void check_options(const Options& o) {
 
 double number(const StateDict& state, const char* name) {
     for (const auto& [key, value] : state)
-        if (key == name) return value.item<double>();
+        if (key == name && value.defined()) return value.item<double>();
     fail(ErrorKind::value, "ReduceLROnPlateau.load_state_dict: ", name, " is missing");
 }
 
@@ -92,6 +92,7 @@ StateDict ReduceLROnPlateau::state_dict() const {
 
 void ReduceLROnPlateau::load_state_dict(const StateDict& state) {
     const double best = number(state, "best");
+    check(!std::isnan(best), ErrorKind::value, "ReduceLROnPlateau.load_state_dict: best is nan");
     const std::int64_t bad = count(state, "bad_metrics"), left = count(state, "cooldown");
     for (const auto& [name, value] : state)
         check(name == "best" || name == "bad_metrics" || name == "cooldown", ErrorKind::value,

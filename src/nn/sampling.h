@@ -1,0 +1,11 @@
+// What generate() asks of its options before it computes anything.
+#pragma once
+
+#include "mezzo/generate.h"
+
+namespace mezzo::nn {
+
+// Throws Error(value), which begins with `op`, for options out of range.
+void check_sampling(const char* op, const SamplingOptions& options);
+
+}  // namespace mezzo::nn
