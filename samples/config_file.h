@@ -11,6 +11,7 @@
 #include <istream>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,14 @@ class ConfigFile : public CLI::ConfigTOML {
 public:
     explicit ConfigFile(CLI::App& app) : app_(app) {}
 
-    // Throws CLI::ConfigError for keys that are no options of the program or come twice, and for sections.
+    // Throws CLI::ConfigError for lines that are no name = value, keys that are no options of the program or come twice, and sections.
     std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-        std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
+        std::stringstream text;
+        text << input.rdbuf();
+        check_lines(text);
+        text.clear();
+        text.seekg(0);
+        std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(text);
         std::set<std::string> seen;
         for (const CLI::ConfigItem& item : entries) {
             const std::string key = item.fullname();
@@ -53,6 +59,31 @@ public:
     }
 
 private:
+    // CLI11 passes over lines of one or two characters, takes what follows a list without an end for a part of it, and ends a
+    // value at a # inside of quotes.
+    void check_lines(std::istream& text) const {
+        std::string line;
+        for (int number = 1; std::getline(text, line); ++number) {
+            CLI::detail::trim(line);
+            if (line.empty() || line[0] == '#' || line[0] == ';') continue;
+            const auto refuse = [&, first = number](const std::string& why) {
+                throw CLI::ConfigError(fmt::format("{}: line {}: \"{}\": {}", path(), first, line, why));
+            };
+            if (line.front() == '[' && line.back() == ']')
+                throw CLI::ConfigError(fmt::format("{}: {}: there are no sections", path(), line));
+            const std::size_t equals = line.find('=');
+            std::string value = equals == 0 || equals == line.npos ? "" : line.substr(equals + 1);
+            value.erase(std::min(value.find('#'), value.size()));
+            if (CLI::detail::trim(value).empty()) refuse("is not name = value");
+            for (std::string more; value[0] == '[' && value.back() != ']'; ++number) {
+                if (!std::getline(text, more)) refuse("the list has no end");
+                value += CLI::detail::trim(more);
+            }
+            for (const char quote : {'"', '\''})
+                if (value[0] == quote && (value.size() == 1 || value.back() != quote))
+                    refuse("the quotes have no end; a # ends every value");
+        }
+    }
     std::string path() const { return app_.get_config_ptr()->as<std::string>(); }
     std::string reason() const {
         std::error_code unknown;
@@ -73,7 +104,9 @@ private:
 inline std::shared_ptr<const ConfigFile> add_config_file(CLI::App& app) {
     const auto file = std::make_shared<ConfigFile>(app);
     app.set_config("--config", "", "file of further options, a line for each: name = value")
-        ->type_name("FILE");
+        ->type_name("FILE")
+        ->check(CLI::Validator(
+            [](const std::string& name) { return name.empty() ? "no file is named" : std::string(); }, ""));
     app.allow_config_extras(CLI::config_extras_mode::error);
     app.config_formatter(file);
     return file;

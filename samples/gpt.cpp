@@ -17,6 +17,15 @@ using namespace gpt;
 
 namespace {
 
+// The tokens to go on from.
+std::vector<std::int64_t> prompt_of(const Options& o, const Vocabulary& vocabulary, std::int64_t context) {
+    std::vector<std::int64_t> prompt = vocabulary.ids(o.prompt);
+    if (std::int64_t(prompt.size()) > context)
+        throw std::runtime_error(fmt::format("--prompt: {} {} are more than the context of {}", prompt.size(),
+                                             vocabulary.unit(), context));
+    return prompt;
+}
+
 // Prints the text as it comes.
 void continue_prompt(const Options& o, const Vocabulary& vocabulary, mz::nn::CausalLm& model) {
     if (model.vocab_size() != vocabulary.size())
@@ -25,12 +34,9 @@ void continue_prompt(const Options& o, const Vocabulary& vocabulary, mz::nn::Cau
                         o.model.empty() ? "it" : o.model, model.vocab_size(), vocabulary.size(),
                         vocabulary.json().empty() ? ": bytes, as no tokenizer.json is there" : ""));
     mz::nn::GenerateOptions options = o.generate;
-    const std::vector<std::int64_t> prompt = vocabulary.ids(o.prompt);
-    const std::int64_t room = model.max_length() - std::int64_t(prompt.size());
-    if (room < 0)
-        throw std::runtime_error(fmt::format("--prompt: {} {} are more than the context of {}", prompt.size(),
-                                             vocabulary.unit(), model.max_length()));
-    options.max_new_tokens = std::min(options.max_new_tokens, room);
+    const std::vector<std::int64_t> prompt = prompt_of(o, vocabulary, model.max_length());
+    options.max_new_tokens =
+        std::min(options.max_new_tokens, model.max_length() - std::int64_t(prompt.size()));
     TextPrinter printer(vocabulary);
     options.on_token = [&printer](std::size_t, std::int64_t id) {
         printer.add(id);
@@ -83,6 +89,8 @@ int run(Options& o) {
     }
     if (group.leader()) check_places(o);
     const Texts texts = read_texts(o);
+    static_cast<void>(
+        prompt_of(o, texts.vocabulary, o.context));  // an error before the training, not after it
     const auto model = make_model(o, texts.vocabulary.size());
     model->to(o.device);
     print_header(o, group, texts, *model);

@@ -2,6 +2,7 @@
 // docs/programs.md says what users may rely on.
 #pragma once
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -135,10 +136,19 @@ inline int parse(CLI::App& app, int argc, char** argv) {
     return -1;
 }
 
+// A file that the program opens must not take the number of a standard stream that is closed: what is printed would be in it. What
+// takes it instead can be neither read nor written, like the closed one.
+inline void occupy_closed_streams() {
+    for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+        if (fcntl(stream, F_GETFD) < 0)
+            static_cast<void>(open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+}
+
 // Runs body(), which returns the exit code. Errors are written to standard error after the program's name.
 // Output that could not be written is an error: a full disk must not look like success.
 template <class Body> int run(const char* name, const Body& body) {
     int code = 1;
+    occupy_closed_streams();
     try {
         code = body();
     } catch (const std::filesystem::filesystem_error& error) {

@@ -111,8 +111,10 @@ def test_full_device(programs, folder):
 def test_unreadable(programs, folder):
     """Folders and files that are not there are named, for the tools that read texts."""
     programs = {program.name: program for program in programs}
-    vocabulary = folder / "vocab.txt"
+    vocabulary, three = folder / "vocab.txt", folder / "three.txt"
+    three.write_text("the\nthe\nthe\n", encoding="utf-8")
     for name, arguments, words in (
+            ("tokenize", ["--vocab", vocabulary, "--pairs", three], ("--pairs: 3 lines are no pairs",)),
             ("tokenize", ["--vocab", vocabulary, folder], ("Is a directory", str(folder))),
             ("tokenize", ["--vocab", vocabulary, folder / "none"], ("No such file", "none")),
             ("tokenize", ["--vocab", folder, vocabulary], ("a directory", str(folder))),
@@ -169,11 +171,19 @@ def test_config_errors(programs, folder):
         refused(program, "no-such-option = 1\n", file, "no-such-option: there is no such option")
         result = run(program, f"--config={absent}", *needed(program, folder))
         check(result.returncode == 2 and f"{absent}: cannot be read: No such file" in result.stderr, f"{program.name}: {result}")
+        result = run(program, "--config", "", *needed(program, folder))
+        check(result.returncode == 2 and result.stderr.startswith("--config: no file is named"), f"{program.name} --config '': {result}")
         check(run(program, f"--config={absent}", "--help").returncode == 0, f"{program.name} --help with a file that is not there")
     programs = {program.name: program for program in programs}
     if "mlp" in programs:
         refused(programs["mlp"], "batch = 4\nbatch = 8\n", file, "batch")
         refused(programs["mlp"], "[training]\nbatch = 4\n", file, "[training]: there are no sections")
+        for line in ("=", "[", "]", "lr", "lr=", "= 5", "nesterov", "lr = # none"):
+            refused(programs["mlp"], f"# a trial\nwidth = 4\n{line}\nbatch = 4\n", file, f': line 3: "{line}": is not name = value')
+        refused(programs["mlp"], "\nlr = [1,\nwidth = 4\n", file, ': line 2: "lr = [1,": the list has no end')
+        for value in ('"', '"trace', "'trace", '"trace#1.json"'):
+            refused(programs["mlp"], f"profile = {value}\n", file, f': line 1: "profile = {value}": the quotes have no end')
+        refused(programs["mlp"], "[default]\nbatch = 4\n", file, "[default]: there are no sections")
         refused(programs["mlp"], "config = 'other'\n", file, "config: there is no such option")
         refused(programs["mlp"], "lr = nan\n", file, "--lr:", "from 0 to 1000")
         refused(programs["mlp"], "precision = 'fp8'\n", file, "--precision:", "fp8")

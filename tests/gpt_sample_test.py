@@ -120,6 +120,14 @@ def refuse(code, word, *arguments):
     check(word in result.stderr and "loss" not in result.stdout, f"{arguments}: {word}: {result.stderr}")
 
 
+def test_control_characters(folder):
+    """U+009B begins commands to a terminal, as ESC [ does: it is shown, not sent."""
+    text = folder / "controls"
+    text.write_bytes("\x9b".encode() * 3000)
+    result = run("--text", text, "--steps", 80, "--report-every", 80, "--lr", "1e-2", "--dropout", 0, "--temperature", 0, "--prompt", "a", *SMALL)
+    check("\\x9b" in result.stdout and "\x9b" not in result.stdout, f"control characters: {result.stdout!r}")
+
+
 def test_wrong_input(text, folder):
     refuse(2, "--resume", "--resume")
     refuse(2, "--width", "--width", 30, "--heads", 4)
@@ -131,8 +139,8 @@ def test_wrong_input(text, folder):
     refuse(1, "--checkpoint", "--text", text, "--checkpoint", "/no/such/folder/file")
     (folder / "short").write_text("too short")
     refuse(1, "--context", "--text", folder / "short")
-    long = run("--text", text, "--steps", 0, "--prompt", "x" * 33, *SMALL, expect=1)
-    check("--prompt" in long.stderr, f"a long prompt: {long.stderr}")
+    refuse(1, "--prompt: 33 bytes are more", "--text", text, "--steps", 2, "--report-every", 1, "--prompt", "x" * 33, *SMALL)
+    refuse(1, f"--tokenizer: {text}: ", "--text", text, "--tokenizer", text)
 
 
 def main():
@@ -144,6 +152,7 @@ def main():
         test_stop_and_resume(text, folder)
         test_saved_folder(folder)
         test_tokens(text, folder)
+        test_control_characters(folder)
         test_wrong_input(text, folder)
     sys.exit(1 if failures else 0)
 

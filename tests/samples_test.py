@@ -36,7 +36,7 @@ def rows(text):
 
 
 def test_mlp():
-    result = run(MLP, "--batch", "32", "--width", "64", "--batches", "5", "--epochs", "4", "--device", "cpu")
+    result = run(MLP, "--batch", "32", "--width", "64", "--batches", "5", "--epochs", "20", "--device", "cpu")
     table = rows(result.stdout)
     names = ["float32", "bfloat16 autocast", "float16 autocast", "float16 autocast + scaler"]
     expect(result.returncode == 0 and [name for name, _ in table] == names, "mlp: a row for each precision", result)

@@ -91,10 +91,23 @@ def refuses(data, folder):
     assert "line 3: 1 cell; the header has 2" in run("--data", folder / "short.csv", "--target", "b", expect=1).stderr
 
 
+def closed_streams(data, folder):
+    """What is printed to a closed stream must not be in the log, which would have its number."""
+    for stream in (0, 1, 2):
+        log = folder / f"closed{stream}.csv"
+        command = [PROGRAM, "--data", data, "--target", "kind", "--epochs", "2", "--threads", "1", "--log", log, "--checkpoints", folder / f"closed{stream}"]
+        result = subprocess.run(["sh", "-c", f'"$@" {stream}>&-', "sh", *map(str, command)], capture_output=True, text=True, timeout=LIMIT)
+        assert result.returncode == (stream == 1), f"{stream}: exit code {result.returncode}: {result.stdout}{result.stderr}"
+        lines = log.read_text().split("\n")
+        assert lines[0] == "step,time,loss,lr,accuracy" and lines[-1] == "", lines
+        assert [line.split(",")[0] for line in lines[1:-1]] == ["10", "15", "15", "20", "30", "30"], lines
+
+
 with tempfile.TemporaryDirectory() as name:
     place = pathlib.Path(name)
     spirals(place / "spirals.csv")
     learns(place / "spirals.csv")
     goes_on(place / "spirals.csv", place)
     refuses(place / "spirals.csv", place)
+    closed_streams(place / "spirals.csv", place)
 print("train_csv: all is well")

@@ -3,9 +3,8 @@
 #include <unistd.h>
 
 #include "program.h"
+#include "training/options.h"
 #include "training/step_profile.h"
-
-namespace mz = mezzo;
 
 namespace bert {
 
@@ -73,8 +72,7 @@ void add_file_options(CLI::App& app, Options& o) {
     app.add_option("--checkpoint-every", o.checkpoint_every,
                    "steps between checkpoints besides the epochs' ends")
         ->transform(not_negative());
-    app.add_flag("--resume", o.resume,
-                 "go on from --checkpoint if the file is there; what shapes the training must be as it was");
+    training::add_resume(app, o);
     app.add_option("--save", o.save, "write weights, configuration, vocabulary and classes into this folder");
     app.add_option("--predict", o.predict, "at the end, classify the lines of this file");
     app.add_option(
@@ -92,27 +90,19 @@ void add_file_options(CLI::App& app, Options& o) {
 int parse_options(int argc, char** argv, Options& o) {
     CLI::App app{"Trains a BERT-style text classifier."};
     app.option_defaults()->always_capture_default();
-    std::string device;
-    int threads = mz::num_threads();
     add_file_options(app, o);
     add_model_options(app, o);
     add_training_options(app, o);
-    program::add_device(app, device);
-    program::add_threads(app, threads);
     app.add_flag("--shard", o.shard,
                  "under mezzo-run, each rank keeps a part of the optimizer's state only; same results, also "
                  "of --resume with or without it");
     app.callback([&o] {
-        if (o.resume && o.checkpoint.empty())
-            throw CLI::ValidationError("--resume", "needs --checkpoint FILE");
+        training::check_resume(o);
         if (o.predict.empty() && o.save.empty() && o.epochs == 0 && o.pretrain_epochs == 0)
             throw CLI::ValidationError("--epochs",
                                        "0, and nothing else to do; pass --predict FILE or --save FOLDER");
     });
-    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    if (!device.empty()) o.device = mz::parse_device(device.c_str());
-    o.device_given = !device.empty();
-    if (app.count("--threads") > 0) o.threads = threads;
+    if (const int code = training::parse_with_place(app, argc, argv, o); code >= 0) return code;
     if (o.lr == 0) o.lr = o.weights.empty() ? 5e-4 : 2e-5;
     o.progress = o.progress || isatty(STDERR_FILENO) == 1;
     return -1;

@@ -1,6 +1,7 @@
 #include "gpt/options.h"
 
 #include "program.h"
+#include "training/options.h"
 #include "training/step_profile.h"
 
 namespace mz = mezzo;
@@ -46,8 +47,7 @@ void add_training_options(CLI::App& app, Options& o) {
     app.add_option("--checkpoint", o.checkpoint, "file that holds the state of the training");
     app.add_option("--checkpoint-every", o.checkpoint_every, "steps between checkpoints")
         ->transform(positive());
-    app.add_flag("--resume", o.resume,
-                 "go on from --checkpoint if the file is there; what shapes the training must be as it was");
+    training::add_resume(app, o);
     app.add_option("--out", o.out, "folder for config.json and model.safetensors");
     training::add_profile_option(app, o.profile);
     program::add_seed(app, o.seed, "of weights, order and generation");
@@ -68,7 +68,7 @@ void add_generation_options(CLI::App& app, Options& o) {
 
 void check_options(const Options& o) {
     using CLI::ValidationError;
-    if (o.resume && o.checkpoint.empty()) throw ValidationError("--resume", "needs --checkpoint FILE");
+    training::check_resume(o);
     if (o.prompt.empty())
         throw ValidationError("--prompt", "is empty; the model continues at least one token");
     if (o.width % o.heads != 0)
@@ -84,18 +84,11 @@ void check_options(const Options& o) {
 int parse_options(int argc, char** argv, Options& o) {
     CLI::App app{"Trains a language model on a text, as bytes or tokens, and continues a prompt."};
     app.option_defaults()->always_capture_default();
-    std::string device;
-    int threads = mz::num_threads();
     add_training_options(app, o);
     add_model_options(app, o);
     add_generation_options(app, o);
-    program::add_device(app, device);
-    program::add_threads(app, threads);
     app.callback([&o] { check_options(o); });
-    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    if (!device.empty()) o.device = mz::parse_device(device.c_str());
-    o.device_given = !device.empty();
-    if (app.count("--threads") > 0) o.threads = threads;
+    if (const int code = training::parse_with_place(app, argc, argv, o); code >= 0) return code;
     o.generate.seed = o.seed;
     return -1;
 }

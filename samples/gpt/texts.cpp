@@ -34,7 +34,13 @@ std::size_t character_begin(const std::string& text, std::size_t at) {
 
 Vocabulary vocabulary_for(const Options& o, const std::string& train) {
     if (o.bpe > 0) return Vocabulary(mz::data::learn_bpe({train}, {.size = o.bpe}));
-    return o.tokenizer.empty() ? Vocabulary() : Vocabulary(program::read_file(o.tokenizer));
+    if (o.tokenizer.empty()) return Vocabulary();
+    const std::string json = program::read_file(o.tokenizer);
+    try {
+        return Vocabulary(json);
+    } catch (const mz::Error& error) {  // which knows the text only
+        throw std::runtime_error(fmt::format("--tokenizer: {}: {}", o.tokenizer, error.what()));
+    }
 }
 
 Pieces pieces_at(const Tokens& text, const std::vector<std::size_t>& begins, std::int64_t context) {

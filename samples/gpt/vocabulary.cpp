@@ -12,8 +12,10 @@ namespace gpt {
 
 namespace {
 
-bool is_plain(char c) {
-    const auto byte = static_cast<unsigned char>(c);
+// Not a control character. Those from U+0080 to U+009F, which terminals obey as well, are 0xc2 and a second byte in UTF-8.
+bool is_plain(const std::string& text, std::size_t at) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    if (byte >= 0x80 && byte <= 0x9f) return at > 0 && text[at - 1] != '\xc2';
     return (byte >= 32 && byte != 127) || byte == '\n' || byte == '\t';
 }
 
@@ -49,11 +51,11 @@ void TextPrinter::finish() { print(vocabulary_.text(ids_)); }
 
 void TextPrinter::print(const std::string& text) {
     for (; printed_ < text.size(); ++printed_) {
-        const char c = text[printed_];
-        if (is_plain(c))
-            std::fputc(c, stdout);
+        const auto byte = static_cast<unsigned char>(text[printed_]);
+        if (is_plain(text, printed_))
+            std::fputc(byte, stdout);
         else
-            fmt::print("\\x{:02x}", static_cast<unsigned char>(c));
+            fmt::print("\\x{:02x}", byte);
     }
     std::fflush(stdout);
 }

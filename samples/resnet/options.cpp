@@ -3,9 +3,8 @@
 #include <unistd.h>
 
 #include "program.h"
+#include "training/options.h"
 #include "training/step_profile.h"
-
-namespace mz = mezzo;
 
 namespace resnet {
 
@@ -85,8 +84,7 @@ void add_file_options(CLI::App& app, Options& o) {
     app.add_option("--checkpoint-every", o.checkpoint_every,
                    "steps between checkpoints besides the epochs' ends")
         ->transform(not_negative());
-    app.add_flag("--resume", o.resume,
-                 "go on from --checkpoint if the file is there; what shapes the training must be as it was");
+    training::add_resume(app, o);
     app.add_option("--save", o.save, "write the weights and the names of the classes into this file");
     app.add_option("--predict", o.predict, "at the end, print class and probability of these image files");
     app.add_option("--log", o.log, "write a CSV file that tools/chart.py draws");
@@ -98,7 +96,7 @@ void add_file_options(CLI::App& app, Options& o) {
 
 void check_options(const Options& o) {
     using CLI::ValidationError;
-    if (o.resume && o.checkpoint.empty()) throw ValidationError("--resume", "needs --checkpoint FILE");
+    training::check_resume(o);
     if (o.epochs == 0 && o.save.empty() && o.predict.empty())
         throw ValidationError("--epochs", "0, and nothing else to do; pass --predict FILE or --save FILE");
     if (!o.keep_batchnorm.empty() && o.opt_level != "O2" && o.opt_level != "O3")
@@ -122,20 +120,13 @@ const std::vector<std::string>& model_names() {
 int parse_options(int argc, char** argv, Options& o) {
     CLI::App app{"Trains a ResNet on images."};
     app.option_defaults()->always_capture_default();
-    std::string device;
-    int threads = mz::num_threads();
     add_data_options(app, o);
     add_model_options(app, o);
     add_precision_options(app, o);
     add_training_options(app, o);
     add_file_options(app, o);
-    program::add_device(app, device);
-    program::add_threads(app, threads);
     app.callback([&o] { check_options(o); });
-    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    if (!device.empty()) o.device = mz::parse_device(device.c_str());
-    o.device_given = !device.empty();
-    if (app.count("--threads") > 0) o.threads = threads;
+    if (const int code = training::parse_with_place(app, argc, argv, o); code >= 0) return code;
     o.nesterov = o.nesterov && o.momentum > 0;
     o.progress = o.progress || isatty(STDERR_FILENO) == 1;
     return -1;
