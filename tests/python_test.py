@@ -5,6 +5,7 @@
 """
 import gc
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -51,7 +52,22 @@ def check_arrays(folder):
     gc.collect()
     assert (alive[0] == alive[1]).all()
     fails(TypeError, "mezzo has no dtype int16", mezzo.save_safetensors, path, {"a": numpy.zeros(2, "int16")})
+    fails(TypeError, 'NumPy makes no array of "ragged"', mezzo.save_safetensors, path, {"ragged": [[1], [2, 3]]})
     fails(mezzo.Error, "no.safetensors", mezzo.load_safetensors, str(folder / "no.safetensors"))
+    fails(TypeError, "save_safetensors: the name 1 is no text", mezzo.save_safetensors, path, {1: noise(2)})
+    fails(TypeError, "the name 'a\\ud800' is no text", mezzo.save_safetensors, path, {"a\ud800": noise(2)})
+    fails(TypeError, "the metadata 3 is no text", mezzo.save_safetensors, path, {}, {"epochs": 3})
+
+
+def check_paths(folder):
+    """Paths as objects, and names of files that are no UTF-8."""
+    for name in ("mlp.safetensors", os.fsdecode(b"mlp\xff.safetensors")):
+        path = folder / name
+        mezzo.save_safetensors(path, {"0.weight": noise(2, 3)})
+        assert list(mezzo.load_safetensors(path)) == ["0.weight"]
+        assert mezzo.load(path)(noise(5, 3)).shape == mezzo.load(str(path))(noise(5, 3)).shape == (5, 2)
+        fails(mezzo.Error, "cannot open", mezzo.load, folder / f"no {name}")
+        fails(mezzo.Error, "cannot open", mezzo.load, path, config=folder / f"no {name}")
 
 
 def check_mlp(folder):
@@ -79,6 +95,9 @@ def check_mlp(folder):
     assert seen() is None and result.shape == (5, 3) and weights["1.weight"].shape == (16, 6)
     mezzo.save_safetensors(path, {"layer.weight": first})
     fails(mezzo.Error, "has layer.weight [16, 6], which is no part of", mezzo.load, path)
+    mezzo.save_safetensors(path, {})
+    fails(mezzo.Error, "has no tensors, and so no model", mezzo.load, path)
+    fails(mezzo.Error, "cannot open", mezzo.load, "x" * 300)  # longer than a name of a file may be
 
 
 def bert_weights(hidden, inner, words, classes):
@@ -177,7 +196,7 @@ def check_threads(folder):
 
 
 def main():
-    for check in (check_arrays, check_mlp, check_bert, check_resnet, check_threads):
+    for check in (check_arrays, check_paths, check_mlp, check_bert, check_resnet, check_threads):
         with tempfile.TemporaryDirectory() as folder:
             check(pathlib.Path(folder))
         print(check.__name__, "passed", flush=True)

@@ -124,6 +124,7 @@ int main(int argc, char** argv) {
     return program::run("time_gemm", [&] {
         int threads = 1;
         CLI::App app{"Times the matrix products that standard input asks for."};
+        app.option_defaults()->always_capture_default();
         app.add_option("threads", threads, "CPU threads")->transform(program::thread_count());
         if (const int code = program::parse(app, argc, argv); code >= 0) return code;
         cpu::set_num_threads(threads);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <stdexcept>
 
 #include "mezzo/device.h"
 #include "mezzo/pretrained_tokenizer.h"
@@ -54,6 +55,9 @@ void print(const std::vector<mezzo::data::Encoding>& encodings, const Options& o
 template <class Tokenizer, class Encode>
 std::vector<mezzo::data::Encoding> encode_pairs(const Tokenizer& tokenizer,
                                                 const std::vector<std::string>& lines, const Encode& encode) {
+    if (lines.size() % 2 != 0)
+        throw std::runtime_error(
+            fmt::format("--pairs: {} lines are no pairs; the last one has no partner", lines.size()));
     std::vector<mezzo::data::Encoding> encodings;
     for (std::size_t i = 0; i + 1 < lines.size(); i += 2)
         encodings.push_back(tokenizer.encode_pair(lines[i], lines[i + 1], encode));

@@ -205,8 +205,8 @@ TEST_CASE("late copies: pinned buffers are used again, and grow with the batches
 TEST_CASE(
     "late copies: a larger pinned buffer leaves the smaller ones, which the driver would wait to give back",
     "[cuda][emulation]") {
-    const int devices = std::exchange(options.device_count, 2);
-    const Device other{DeviceType::cuda, 1};  // no other case has left buffers there
+    const int devices = std::exchange(options.device_count, 64);
+    const Device other{DeviceType::cuda, 63};  // the last one: no other case has left buffers there
     const auto use = [&](std::size_t bytes) {
         std::unique_ptr<StagingBuffer> buffer = take_staging(other, bytes);
         const std::size_t size = buffer->bytes();

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <system_error>
 
 #include "mezzo/bert.h"
 #include "mezzo/nn.h"
@@ -100,6 +101,7 @@ nn::Sequential mlp_of(const std::string& path, const StateDict& state, const std
               ", which is no part of a BERT with a config.json, of a ResNet with its metadata, or of an MLP");
         layers = std::max(layers, place + 1);
     }
+    check(layers > 0, ErrorKind::value, "load: ", path, " has no tensors, and so no model");
     nn::Sequential net;
     bool begun = false;
     for (std::size_t i = 0; i < layers; ++i) {
@@ -119,10 +121,11 @@ nn::Sequential mlp_of(const std::string& path, const StateDict& state, const std
 
 }  // namespace
 
-std::unique_ptr<Model> load_model(const std::string& given, const std::string& config_given,
+std::unique_ptr<Model> load_model(const fs::path& given, const fs::path& config_given,
                                   const std::string& activation) {
+    std::error_code unknown;  // what cannot be looked at is told by who opens the file
     const std::string path =
-        fs::is_directory(given) ? (fs::path(given) / "model.safetensors").string() : given;
+        (fs::is_directory(given, unknown) ? given / "model.safetensors" : given).string();
     const io::SafeTensors file(path);
     const io::Metadata& metadata = file.metadata();
     const StateDict state = io::load_state_dict_file(path);
@@ -131,9 +134,9 @@ std::unique_ptr<Model> load_model(const std::string& given, const std::string& c
         return std::make_unique<OfNumbers<nn::ResNet>>(nn::ResNet(resnet_of(model, metadata, state)), state);
     const std::string beside = (fs::path(path).parent_path() / "config.json").string();
     const bool texts = state.contains("classifier.weight");
-    const std::string config = !config_given.empty()         ? config_given
-                               : texts && fs::exists(beside) ? beside
-                                                             : "";
+    const std::string config = !config_given.empty()                  ? config_given.string()
+                               : texts && fs::exists(beside, unknown) ? beside
+                                                                      : "";
     if (config.empty())
         return std::make_unique<OfNumbers<nn::Sequential>>(mlp_of(path, state, activation), state);
     nn::BertConfig bert = io::load_bert_config(config);

@@ -1,6 +1,7 @@
 // Trained models, built from what their files say.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -22,7 +23,7 @@ public:
 // config.json (`config`, or the one beside the file), a ResNet where the metadata names one, as samples/resnet writes it,
 // and otherwise an MLP with the names of a Sequential, with `activation` (relu, gelu, tanh or silu) between its layers.
 // `path` may be a folder with a model.safetensors. Throws as the readers of these files do, and Error(value) for other files.
-std::unique_ptr<Model> load_model(const std::string& path, const std::string& config,
+std::unique_ptr<Model> load_model(const std::filesystem::path& path, const std::filesystem::path& config,
                                   const std::string& activation);
 
 }  // namespace mezzo::python

@@ -1,7 +1,11 @@
 // The Python module `mezzo`: trained models on NumPy's arrays.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
 
+#include <cstring>
+#include <exception>
+#include <filesystem>
 #include <optional>
 
 #include "arrays.h"
@@ -36,18 +40,39 @@ py::dict dict_of(const StateDict& state) {
     return result;
 }
 
+std::string text_of(const py::handle& given, const char* what) {
+    try {
+        return py::cast<std::string>(given);
+    } catch (const py::cast_error&) {
+        throw py::type_error(std::string("save_safetensors: the ") + what + " " +
+                             std::string(py::repr(given)) + " is no text");
+    }
+}
+
 StateDict state_of(const py::dict& arrays) {
     StateDict state;
-    for (const auto& [name, value] : arrays)
-        state.emplace_back(py::cast<std::string>(name), tensor_of(py::array::ensure(value)));
+    for (const auto& [key, value] : arrays) {
+        const std::string name = text_of(key, "name");
+        const py::array array = py::array::ensure(value);
+        if (!array) throw py::type_error("save_safetensors: NumPy makes no array of \"" + name + "\"");
+        state.emplace_back(name, tensor_of(array));
+    }
     return state;
 }
 
-void save(const std::string& path, const py::dict& arrays, const py::dict& texts) {
+void save(const std::filesystem::path& path, const py::dict& arrays, const py::dict& texts) {
     io::Metadata metadata{{"format", "pt"}};
     for (const auto& [name, text] : texts)
-        metadata.emplace_back(py::cast<std::string>(name), py::cast<std::string>(text));
-    io::save_safetensors(path, state_of(arrays), metadata);
+        metadata.emplace_back(text_of(name, "metadata's name"), text_of(text, "metadata"));
+    io::save_safetensors(path.string(), state_of(arrays), metadata);
+}
+
+// The text of an error may name a file whose name is not UTF-8.
+void raise(const py::object& type, const mezzo::Error& error) {
+    const char* const text = error.what();
+    const auto decoded = py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(text, py::ssize_t(std::strlen(text)), "replace"));
+    PyErr_SetObject(type.ptr(), decoded.ptr());
 }
 
 }  // namespace
@@ -58,7 +83,14 @@ PYBIND11_MODULE(mezzo, m) {
     using namespace mezzo::python;
     m.doc() = "Trained models of mezzo on NumPy's arrays.";
     m.attr("__version__") = mezzo::version();
-    py::register_exception<mezzo::Error>(m, "Error", PyExc_RuntimeError);
+    static const py::object error_type = py::exception<mezzo::Error>(m, "Error", PyExc_RuntimeError);
+    py::register_exception_translator([](std::exception_ptr thrown) {
+        try {
+            if (thrown) std::rethrow_exception(thrown);
+        } catch (const mezzo::Error& error) {
+            raise(error_type, error);
+        }
+    });
     py::class_<Model>(m, "Model", "A trained model. model(x) computes its results for a batch.")
         .def(
             "__call__", call, py::arg("x"), py::arg("attention_mask") = py::none(),
@@ -74,7 +106,9 @@ PYBIND11_MODULE(mezzo, m) {
           "The model of a safetensors file, or of a folder with a model.safetensors.");
     m.def(
         "load_safetensors",
-        [](const std::string& path) { return dict_of(mezzo::io::load_state_dict_file(path)); },
+        [](const std::filesystem::path& path) {
+            return dict_of(mezzo::io::load_state_dict_file(path.string()));
+        },
         py::arg("path"), "All arrays of a safetensors file by name.");
     m.def("save_safetensors", save, py::arg("path"), py::arg("arrays"), py::arg("metadata") = py::dict(),
           "Writes arrays by name, and texts by name beside them.");
