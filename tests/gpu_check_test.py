@@ -193,10 +193,15 @@ y_args = cpp.get_supported_arguments('-my')
                   "static_library('x', x_sources, include_directories: includes, cpp_args: kernel_args + x_args)\n" \
                   "static_library('y', y_sources, cpp_args: y_args)\n"
         (folder / "meson.build").write_text((root / "meson.build").read_text(encoding="utf-8") + text + library, encoding="utf-8")
+        write(folder / "samples/mlp.cpp", '#include "training/extra.h"\n')
+        write(folder / "samples/training/extra.cpp", "")
         build.ROOT = folder
         plan = plan_without_files(folder)
-        lacking = [line for line in plan.missing() if "_sources" in line or "library" in line.split()[:5]]
+        said = plan.missing()
+        lacking = [line for line in said if "_sources" in line or "library" in line.split()[:5]]
         build.ROOT = root
+    unlinked = [line for line in said if "in the program" in line]
+    check(unlinked == ["samples/training/extra.cpp in the program mlp, which includes its header"], f"a source that is not linked: {unlinked}")
     flags = next(flags for _, source, flags in plan.parts if source == "x_sources")
     check(flags[-3:] == ["-mx", "-my", "-mz"], f"flags of a new list: {flags}")
     check(len(lacking) == 4 and "cpp_args of the library y" in lacking[0] and
@@ -378,14 +383,6 @@ def test_build(folder):
     check(left_out == ["a: bench was not built"], f"a part without its program: {left_out}")
 
 
-def test_optional(folder):
-    """A toolkit without CUPTI costs the profiles, not the program that makes them."""
-    plan = Built(folder / "optional")
-    script = 'case "$*" in *MEZZO_NO_CUPTI*) exit 0;; esac; exit 1'
-    error, _ = make.Make(plan).try_command(["sh", "-ec", script, "sh", "-c", "tools/gpu_trace.cpp", "-o", "x"], "compile", 9)
-    check(error == "", "a toolkit without CUPTI costs the program")
-
-
 def test_sanitizers(folder):
     """What a tool finds is a failure."""
     run = gpu_check(folder, "--reuse", "--only", "sanitizer")
@@ -419,7 +416,6 @@ def main():
         test_more(pathlib.Path(folder))
         test_sanitizers(pathlib.Path(folder))
         test_build(pathlib.Path(folder))
-        test_optional(pathlib.Path(folder))
     finish()
 
 

@@ -53,6 +53,7 @@ ALLOWED_FILES = {
     "src/core/device.cpp": ["cpu/parallel.h"],       # the registry of devices also sets the CPU's threads
     "cuda/kernel.cuh": ["tests/emulation/"],         # kernels as C++ for the emulator
     "cuda/mma.cuh": ["tests/emulation/"],
+    "src/distributed/shared_memory.cpp": ["cpu/loops.h"],  # adds up host memory as the CPU's kernels do
     "src/data/wordpiece.cpp": ["cpu/parallel.h"],    # batches of texts on the library's threads
     "src/data/tokenizer/fields.h": ["io/json.h"],    # the values of JSON files, without the JSON library
     "src/data/tokenizer/learn_bpe.cpp": ["io/json.h"],
@@ -204,6 +205,16 @@ def check_backend_switch(name, text):
                    f"{match.group()} belongs to the registry of backends, src/kernels/registry.cpp")
 
 
+def check_visibility(name, text):
+    """What a public header declares is visible outside of the library, and what it includes is as it would be without it."""
+    first, last = text.find("\nnamespace "), text.rfind("\n}")
+    if str(name.parent) != "include/mezzo" or name.suffix != ".h" or first < 0:
+        return
+    push, pop = "#pragma GCC visibility push(default)\n", "#pragma GCC visibility pop\n"
+    if text.count(push) != 1 or text.count(pop) != 1 or not text.rfind("#include <") < text.find(push) < first or text.find(pop) < last:
+        report(name, 0, "no `#pragma GCC visibility push(default)` between the includes and the first namespace, and `pop` at the end")
+
+
 def check_build_lists(names):
     listed = set()
     for build_file in (n for n in names if n.name == "meson.build" and "installed" not in n.parts):
@@ -291,6 +302,7 @@ def main():
             check_backend_switch(name, text)
             check_vendor_names(name, text)
             check_random_stream(name, text)
+            check_visibility(name, text)
             figures.add(name, text)
     figures.check()
     check_build_lists(names)

@@ -10,6 +10,8 @@
 #include "mezzo/module.h"
 #include "mezzo/optim.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::amp {
 
 // A property that a preset sets and the user may override.
@@ -95,3 +97,5 @@ private:
                                 const InitializeOptions& options = {});
 
 }  // namespace mezzo::amp
+
+#pragma GCC visibility pop

@@ -10,6 +10,8 @@
 #include "mezzo/module_scope.h"
 #include "mezzo/shared.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // A handle: copies share the module. Called with one tensor it calls the module, which throws Error(value) if
@@ -70,3 +72,5 @@ struct OwnCopies {
 
 }  // namespace detail
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 
 #include "mezzo/ops.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // linear(x, weight, bias) for each weight, side by side: x [..., in], weights [out_i, in], biases [out_i] or
@@ -34,3 +36,5 @@ enum class RotaryPairs : std::uint8_t {
                                       RotaryPairs pairs = RotaryPairs::halves);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::amp {
 
 struct AutocastOptions {
@@ -58,3 +60,5 @@ void collect_autocast_report(bool on);
 void clear_autocast_report();
 
 }  // namespace mezzo::amp
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 #include "mezzo/autograd.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::optim {
 
 // The new average of a tensor from the average so far, the model's value, and how many values the average
@@ -61,3 +63,5 @@ private:
 };
 
 }  // namespace mezzo::optim
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 
 #include "mezzo/shared.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data::detail {
 
 using mezzo::detail::SharedObject;
@@ -36,8 +38,10 @@ public:
     [[nodiscard]] SharedObject* take(std::int64_t index);
 
 private:
-    struct Impl;
+    struct [[gnu::visibility("hidden")]] Impl;
     Impl* impl_;
 };
 
 }  // namespace mezzo::data::detail
+
+#pragma GCC visibility pop

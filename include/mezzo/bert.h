@@ -9,6 +9,8 @@
 #include "mezzo/bert_config.h"
 #include "mezzo/nn.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // Besides the token ids; each [batch, length].
@@ -228,3 +230,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // Defaults are those of bert-base-uncased (Devlin et al., arXiv 1810.04805).
@@ -32,3 +34,5 @@ struct BertConfig {
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

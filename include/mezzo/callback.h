@@ -8,6 +8,8 @@
 
 #include "mezzo/shared.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::autograd {
 
 // Copies share the callable, and may be made and dropped in several threads; calls from several threads at once
@@ -33,3 +35,5 @@ private:
 };
 
 }  // namespace mezzo::autograd
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 #include "mezzo/device.h"
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::cuda {
 
 using StepFunction = autograd::Callback<Tensors(const Tensors&)>;
@@ -31,7 +33,7 @@ struct CaptureStatistics {
     std::size_t parallel_branches = 0;  // branches that run beside the main one, in all these graphs
 };
 
-struct CapturedStepImpl;
+struct [[gnu::visibility("hidden")]] CapturedStepImpl;
 
 // Runs a step (forward, backward, scaler, optimizer, or any part of it), and after a few calls replays it as
 // a CUDA graph. The numbers are those of eager calls, dropout masks, learning rates and skipped steps
@@ -75,3 +77,5 @@ private:
 };
 
 }  // namespace mezzo::cuda
+
+#pragma GCC visibility pop

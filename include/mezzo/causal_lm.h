@@ -8,6 +8,8 @@
 
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // Keys and values of all layers for the tokens that a model has seen so far. The memory of a layer, [batch, heads,
@@ -34,7 +36,7 @@ public:
     [[nodiscard]] const Tensor& padding() const { return padding_; }
     // Writes keys and values [batch, heads, count, head_dim] of layer i behind those that are there, and returns all of
     // them, as views [batch, heads, length() + count, head_dim]. Error(shape) or Error(dtype) where they differ from those
-    // before.
+    // before, Error(state) where the layer has none yet although the cache holds tokens.
     std::pair<Tensor, Tensor> append(std::size_t layer, const Tensor& key, const Tensor& value);
     // Ends the call: only now the tokens count. A call that an exception has ended has changed nothing.
     void end() { length_ += std::exchange(count_, 0); }
@@ -52,7 +54,8 @@ private:
 struct CausalInputs {
     // int64 [batch]: how many of the first ids of each row are padding, which nobody looks at and which takes no
     // position; undefined: none. Texts of different lengths are padded on the left, so that all of them end in
-    // the last column.
+    // the last column. On the CPU a number outside [0, length] throws Error(value); elsewhere, where looking would wait
+    // for the device, less than 0 counts as none.
     Tensor padding = {};
     // The ids continue what the cache holds, and are added to it. Only where no gradient is recorded.
     KeyValueCache* cache = nullptr;
@@ -83,3 +86,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

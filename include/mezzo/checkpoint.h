@@ -15,6 +15,8 @@
 #include "mezzo/metrics.h"
 #include "mezzo/shard.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::training {
 
 // Modules, optimizers, GradScaler, AveragedModel, ReduceLROnPlateau, normalisers, or a class of one's own.
@@ -185,3 +187,5 @@ private:
 };
 
 }  // namespace mezzo::training
+
+#pragma GCC visibility pop

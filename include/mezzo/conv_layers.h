@@ -10,6 +10,8 @@
 #include "mezzo/image_ops.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 struct Conv2dLayerOptions {
@@ -94,3 +96,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 #include "mezzo/cpp20.h"
 #include "mezzo/fast_path.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::cuda {
 
 // How matrix products are done.
@@ -66,3 +68,5 @@ struct LoadedGemmPlans {
 LoadedGemmPlans load_gemm_plans(const std::string& path);
 
 }  // namespace mezzo::cuda
+
+#pragma GCC visibility pop

@@ -10,6 +10,8 @@
 
 #include "mezzo/optim.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::optim {
 
 using NamedOptions = std::vector<std::pair<std::string, double>>;
@@ -107,3 +109,5 @@ protected:
 };
 
 }  // namespace mezzo::optim
+
+#pragma GCC visibility pop

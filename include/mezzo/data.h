@@ -17,6 +17,8 @@
 #include "mezzo/tensor.h"
 #include "mezzo/transforms.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 // Reads an IDX file (LeCun's MNIST format), plain or gzip: element types unsigned byte, int32, float32 and
@@ -168,7 +170,7 @@ public:
     std::default_sentinel_t end() const { return {}; }
 
 private:
-    struct Worker;
+    struct [[gnu::visibility("hidden")]] Worker;
     using Lazy = mezzo::detail::SharedHandle<detail::Samples>;
     DataLoader(Lazy samples, const DataLoaderOptions& options);
     void check_options() const;
@@ -189,3 +191,5 @@ private:
 };
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

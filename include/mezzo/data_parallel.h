@@ -8,13 +8,15 @@
 #include "mezzo/distributed.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::optim {
 class Optimizer;
 }
 
 namespace mezzo::distributed {
 
-class Reducer;  // src/distributed/reducer.h
+class [[gnu::visibility("hidden")]] Reducer;  // src/distributed/reducer.h
 
 // What happens to a parameter that gets no gradient from a backward pass of this rank.
 enum class Unused : std::uint8_t {
@@ -134,3 +136,5 @@ private:
 void shard(optim::Optimizer& optimizer, const DataParallel& parallel);
 
 }  // namespace mezzo::distributed
+
+#pragma GCC visibility pop

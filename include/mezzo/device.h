@@ -8,6 +8,8 @@
 #include "mezzo/cpp20.h"
 #include "mezzo/fast_path.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // custom: a backend outside the library, which a program has registered (src/kernels/registry.h).
@@ -94,3 +96,5 @@ struct RandomState {
 void set_random_state(RandomState state);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

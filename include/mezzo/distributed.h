@@ -9,6 +9,8 @@
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::distributed {
 
 // mean is the sum times 1 / size.
@@ -23,7 +25,7 @@ struct InitOptions {
     bool deterministic = false;
 };
 
-class GroupImpl;  // src/distributed/group_impl.h
+class [[gnu::visibility("hidden")]] GroupImpl;  // src/distributed/group_impl.h
 
 // The ranks of a program, as one of them sees it. A handle: copies share one group. When the last one is dropped, this rank has left; that
 // waits for no other rank.
@@ -52,7 +54,7 @@ public:
     [[nodiscard]] Device device() const;
 
     // What tensors of device() travel by: "NCCL 2.28.9" once it is connected, which the first call on CUDA tensors does; else the engine for host
-    // memory, such as "Gloo".
+    // memory: "shared memory" where all ranks are on one machine, else "Gloo".
     [[nodiscard]] std::string engine() const;
 
     // This rank's part of the data, for data::DataLoader.
@@ -95,3 +97,5 @@ private:
 [[nodiscard]] Group init(const InitOptions& options = {});
 
 }  // namespace mezzo::distributed
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 #include "mezzo/distributed.h"
 #include "mezzo/io.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::distributed {
 
 // manual_seed(seed + rank): the ranks draw different numbers, such as dropout masks, and rank 0 those of a program
@@ -35,3 +37,5 @@ void save_checkpoint(const Group& group, const std::string& path, const io::Chec
 void require_same(const Group& group, const StateDict& tensors);
 
 }  // namespace mezzo::distributed
+
+#pragma GCC visibility pop

@@ -5,6 +5,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::dlpack {
 
 // The structs of DLPack 1.1 (dmlc/dlpack), field by field: a pointer to one of its own header may be cast to these,
@@ -66,3 +68,5 @@ inline constexpr DLPackVersion version{1, 1};
 [[nodiscard]] Tensor from_dlpack(DLManagedTensorVersioned* managed);
 
 }  // namespace mezzo::dlpack
+
+#pragma GCC visibility pop

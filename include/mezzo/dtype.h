@@ -9,6 +9,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // float16, bfloat16, float32, float64, int32, int64, uint8, boolean: the lines of the table.
@@ -127,3 +129,5 @@ template <class T> [[nodiscard]] constexpr Dtype dtype_of();
 template <class T> inline constexpr bool is_storage_type = std::is_class_v<T>;
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -9,6 +9,8 @@
 
 #include "mezzo/dtype.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 class Shape;
@@ -90,3 +92,5 @@ template <class... Items> inline void check(bool condition, ErrorKind kind, cons
 }
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

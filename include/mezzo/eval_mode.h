@@ -6,6 +6,8 @@
 
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // Puts a module and all inside of it into eval mode until the end of the scope, also when it is left by an exception;
@@ -22,3 +24,5 @@ private:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 
 #include "mezzo/insight.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::insight {
 
 // How many elements of a floating tensor have which binary exponent. Shares are of the elements that are finite and
@@ -45,3 +47,5 @@ private:
 };
 
 }  // namespace mezzo::insight
+
+#pragma GCC visibility pop

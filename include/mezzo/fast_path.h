@@ -6,6 +6,8 @@
 #include <concepts>
 #include <cstdint>
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // The choice for one fast path:
@@ -35,3 +37,5 @@ private:
 [[nodiscard]] const char* name(FastPath path);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::detail {
 
 // A text with the usual options of texts: width, alignment, precision. No heir of fmt's formatter, which puts
@@ -62,3 +64,5 @@ template <> struct fmt::formatter<mezzo::Device> : mezzo::detail::TextFormatter 
         return print(mezzo::detail::text_of(device), context);
     }
 };
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 #include "mezzo/callback.h"
 #include "mezzo/causal_lm.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // How one token is chosen from its logits. The steps are made in this order, each on what the one before has left.
@@ -58,3 +60,5 @@ struct GenerateOptions {
     const GenerateOptions& options = {});
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

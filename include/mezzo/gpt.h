@@ -10,9 +10,11 @@
 #include "mezzo/gpt_config.h"
 #include "mezzo/nn.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
-struct CausalPlaces;  // src/nn/causal_parts.h
+struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/nn/causal_parts.h
 
 // A Linear whose weight is [in_features, out_features] in files, as GPT-2's are; in memory it is that of Linear.
 class GptLinear : public Linear {
@@ -96,3 +98,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

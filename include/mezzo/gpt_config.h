@@ -7,6 +7,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // Defaults are those of gpt2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
@@ -46,3 +48,5 @@ struct LlamaConfig {
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 #include "mezzo/any_module.h"
 #include "mezzo/gpt_config.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::io {
 
 // A config.json of model_type "gpt2" or "llama". Names that are missing have their defaults, unknown ones are
@@ -35,3 +37,5 @@ namespace mezzo::io {
 [[nodiscard]] nn::AnyModule load_causal_lm(const std::string& folder);
 
 }  // namespace mezzo::io
+
+#pragma GCC visibility pop

@@ -9,9 +9,11 @@
 #include "mezzo/module.h"
 #include "mezzo/optim.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::amp {
 
-struct ScalerImpl;  // src/amp/scaler_impl.h
+struct [[gnu::visibility("hidden")]] ScalerImpl;  // src/amp/scaler_impl.h
 
 // What happens on an overflow when the scale is already at min_scale.
 enum class AtFloor : std::uint8_t {
@@ -126,3 +128,5 @@ private:
 };
 
 }  // namespace mezzo::amp
+
+#pragma GCC visibility pop

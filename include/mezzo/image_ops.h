@@ -8,6 +8,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 struct Conv2dOptions {
@@ -134,3 +136,5 @@ enum class InterpolateMode : std::uint8_t { nearest, bilinear };
                                  InterpolateMode mode = InterpolateMode::nearest, bool align_corners = false);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -11,6 +11,8 @@
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 struct Cifar10Options {
@@ -81,3 +83,5 @@ private:
 };
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // Python's start:stop:step, with the rules of Tensor::slice(): negative bounds count from the end, bounds beyond
@@ -53,3 +55,5 @@ private:
 };
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

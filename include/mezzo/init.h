@@ -7,6 +7,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn::init {
 
 // How many inputs an output of a layer reads, and how many outputs read an input.
@@ -60,3 +62,5 @@ const Tensor& uniform_(const Tensor& x, double low = 0, double high = 1);
 const Tensor& normal_(const Tensor& x, double mean = 0, double std = 1);
 
 }  // namespace mezzo::nn::init
+
+#pragma GCC visibility pop

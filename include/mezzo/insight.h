@@ -11,6 +11,8 @@
 #include "mezzo/device.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::insight {
 
 // What lies in a floating tensor.
@@ -66,7 +68,7 @@ struct OverflowReport {
     [[nodiscard]] std::string to_string() const;
 };
 
-struct TraceImpl;  // src/insight/range_trace.h
+struct [[gnu::visibility("hidden")]] TraceImpl;  // src/insight/range_trace.h
 
 // While alive, notes the range of every floating result of this thread's ops and of every gradient, on the device
 // and without waiting for it. It must end in the thread that made it, before the model. Ops inside of it cost a
@@ -122,8 +124,10 @@ public:
     DetectAnomaly& operator=(const DetectAnomaly&) = delete;
 
 private:
-    struct Impl;
+    struct [[gnu::visibility("hidden")]] Impl;
     Impl* impl_;
 };
 
 }  // namespace mezzo::insight
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 #include "mezzo/module.h"
 #include "mezzo/shard.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::io {
 
 // What a safetensors file says about one tensor.
@@ -27,7 +29,7 @@ struct TensorInfo {
 // Free text in a file's header.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-struct SafeTensorsData;  // src/io/safetensors.cpp
+struct [[gnu::visibility("hidden")]] SafeTensorsData;  // src/io/safetensors.cpp
 
 // A safetensors file (format of huggingface/safetensors), open for reading. The constructor reads and checks
 // the whole header, sizes and offsets included, and throws Error(io) for whatever is not as it must be;
@@ -156,3 +158,5 @@ LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOp
 [[nodiscard]] std::string to_json(const nn::BertConfig& config);
 
 }  // namespace mezzo::io
+
+#pragma GCC visibility pop

@@ -10,9 +10,11 @@
 #include "mezzo/gpt_config.h"
 #include "mezzo/nn.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
-struct CausalPlaces;  // src/nn/causal_parts.h
+struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/nn/causal_parts.h
 
 // The elements of the first three weights lie side by side, so that all projections are one product (joint_linear()).
 // Queries and keys are turned by rotary_embedding() in halves, as Hugging Face's files need it; Meta's own files have
@@ -84,3 +86,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "mezzo/callback.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 using LogSink = autograd::Callback<void(std::string_view)>;
@@ -21,3 +23,5 @@ void set_log_sink(LogSink sink);
 void set_log_sink(std::nullptr_t);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

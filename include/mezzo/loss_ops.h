@@ -4,6 +4,8 @@
 
 #include "mezzo/ops.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 struct KlDivOptions {
@@ -44,3 +46,5 @@ struct TripletOptions {
                                          TripletOptions options = {});
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

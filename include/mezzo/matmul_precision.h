@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // What a matrix product may do with float32 operands, as in PyTorch's setting of the same name:
@@ -23,3 +25,5 @@ void set_float32_matmul_precision(Float32MatmulPrecision precision);
 [[nodiscard]] Float32MatmulPrecision float32_matmul_precision();
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -9,6 +9,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 struct GraphNode;  // mezzo/model_graph.h
 }
@@ -43,7 +45,7 @@ public:
     void flush() override;
 
 private:
-    struct Impl;
+    struct [[gnu::visibility("hidden")]] Impl;
     Impl* impl_;
 };
 
@@ -60,7 +62,7 @@ public:
     void flush() override;
 
 private:
-    struct Impl;
+    struct [[gnu::visibility("hidden")]] Impl;
     Impl* impl_;
 };
 
@@ -113,8 +115,10 @@ public:
     [[nodiscard]] const std::string& path() const;
 
 private:
-    struct Impl;
+    struct [[gnu::visibility("hidden")]] Impl;
     Impl* impl_;
 };
 
 }  // namespace mezzo::io
+
+#pragma GCC visibility pop

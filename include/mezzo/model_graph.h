@@ -7,6 +7,8 @@
 #include "mezzo/callback.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // An op, a parameter or an input of the model.
@@ -33,3 +35,5 @@ template <class M, class... Inputs> [[nodiscard]] ModelGraph graph(M& model, con
 }  // namespace nn
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

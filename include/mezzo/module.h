@@ -13,6 +13,8 @@
 #include "mezzo/callback.h"
 #include "mezzo/state_dict.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 namespace nn {
@@ -195,3 +197,5 @@ public:                                                                         
     void visit_fields(::mezzo::nn::FieldVisitor& visitor) override {                            \
         ::mezzo::nn::detail::visit_fields(visitor, "" #__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__); \
     }
+
+#pragma GCC visibility pop

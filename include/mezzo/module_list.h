@@ -9,6 +9,8 @@
 
 #include "mezzo/any_module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // for (const nn::AnyModule& layer : layers) x = layer(x). A handle: copies share the modules, their parameters
@@ -69,3 +71,5 @@ private:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -3,6 +3,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 class Module;
@@ -34,3 +36,5 @@ private:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -14,6 +14,8 @@
 #include "mezzo/ops.h"
 #include "mezzo/pool_layers.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 struct LinearOptions {
@@ -258,3 +260,5 @@ Tensor clip_grad_norm_(const Tensors& parameters, double max_norm);
 void clip_grad_value_(const Tensors& parameters, double limit);
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -11,6 +11,8 @@
 #include "mezzo/image_ops.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // The momentum that makes running statistics the mean over all batches: PyTorch's momentum=None.
@@ -106,3 +108,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -5,6 +5,8 @@
 
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::io {
 
 // Both throw Error(io) for a file that cannot be read, is damaged or shorter than its header says, and Error(dtype)
@@ -26,3 +28,5 @@ struct NpzOptions {
 void save_npz(const std::string& path, const StateDict& tensors, const NpzOptions& options = {});
 
 }  // namespace mezzo::io
+
+#pragma GCC visibility pop

@@ -3,6 +3,8 @@
 
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::insight {
 
 struct EmitNvtxOptions {
@@ -11,7 +13,7 @@ struct EmitNvtxOptions {
     bool enabled = true;                // false: the scope does nothing
 };
 
-struct NvtxRanges;  // src/insight/nvtx_ranges.cpp
+struct [[gnu::visibility("hidden")]] NvtxRanges;  // src/insight/nvtx_ranges.cpp
 
 // While alive, each module, op, gradient and RecordFunction of this thread is a range of NVTX's domain "mezzo", as under
 // torch.autograd.profiler.emit_nvtx(): "blocks.0" around "blocks.0.fc1" around "linear", in backward "blocks.0.fc1" around
@@ -34,3 +36,5 @@ private:
 [[nodiscard]] bool nvtx_available() noexcept;
 
 }  // namespace mezzo::insight
+
+#pragma GCC visibility pop

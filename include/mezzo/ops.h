@@ -14,11 +14,14 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives
 // float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions. Integers stay
-// integers in the ops that ops.def marks `same`, which refuse booleans; the others compute in float32 then.
+// integers in the ops that ops.def marks `same`, which refuse booleans; the others compute in float32 then, or in
+// float64 beside a float64 tensor.
 // Comparisons give booleans; logical ones take any dtype, where 0 is false.
 #define MEZZO_UNARY(name, cast, ints, save, gradient) [[nodiscard]] Tensor name(const Tensor& x);
 #define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient)
@@ -32,7 +35,8 @@ namespace mezzo {
 #undef MEZZO_COMPARE
 
 [[nodiscard]] Tensor pow(const Tensor& x, double exponent);
-// x limited to [low, high]; NaN stays NaN. The gradient is 0 outside. Error(value) unless low <= high.
+// x limited to [low, high]; NaN stays NaN. The gradient is 0 outside. Error(value) unless low <= high, and for integral dtypes that
+// have no number in [low, high].
 [[nodiscard]] Tensor clamp(const Tensor& x, double low, double high);
 // g where low <= x <= high, else 0: the gradient of clamp. Both floating and of one shape.
 [[nodiscard]] Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
@@ -258,3 +262,5 @@ struct NllOptions {
 [[nodiscard]] Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -10,9 +10,11 @@
 #include "mezzo/optim_options.h"
 #include "mezzo/schedule.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::optim {
 
-struct OptimizerImpl;  // src/optim/optimizer.h
+struct [[gnu::visibility("hidden")]] OptimizerImpl;  // src/optim/optimizer.h
 
 // The base of all optimizers. Parameters are floating leaves, all on one device when step() is called; those
 // without a gradient are left out of a step. step() queues its work and does not wait for the device. It also
@@ -101,3 +103,5 @@ MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER_CLASS)
 #undef MEZZO_OPTIMIZER_CLASS
 
 }  // namespace mezzo::optim
+
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::optim {
 
 // SGD with momentum (Sutskever et al. 2013), with PyTorch's conventions:
@@ -91,3 +93,5 @@ struct LionOptions {
 // One X(name) per optimizer: name is the class, its options are name##Options above, its row and formula are
 // name##Row in src/kernels/optimizers.h.
 #define MEZZO_OPTIMIZERS(X) X(SGD) X(Adam) X(AdamW) X(RMSprop) X(Adagrad) X(NAdam) X(Lion)
+
+#pragma GCC visibility pop

@@ -5,6 +5,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 [[nodiscard]] Tensor isnan(const Tensor& x);  // boolean; integers are neither NaN nor infinite
@@ -25,3 +27,5 @@ namespace mezzo {
 [[nodiscard]] Tensor swiglu(const Tensor& x, std::int64_t dim = -1);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

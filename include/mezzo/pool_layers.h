@@ -8,6 +8,8 @@
 #include "mezzo/image_ops.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // nn::MaxPool2d({.kernel_size = 3, .stride = 2, .padding = 1})
@@ -81,3 +83,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 #include "mezzo/device.h"
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 // As a number of batches ahead: two on a device that has proven such copies (mezzo/fast_path.h), else none.
@@ -32,7 +34,7 @@ template <class F> void each_tensor(Tensors& batch, F&& f) {
 
 namespace detail {
 
-struct TransferQueue;
+struct [[gnu::visibility("hidden")]] TransferQueue;
 
 // Batches whose tensors are being copied to a device, oldest first.
 class Transfers {
@@ -188,3 +190,5 @@ template <class Batches>
 }
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

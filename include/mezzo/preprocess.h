@@ -7,6 +7,8 @@
 #include "mezzo/data.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 struct TrainTestSplitOptions {
@@ -66,3 +68,5 @@ public:
 };
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

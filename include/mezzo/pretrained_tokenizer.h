@@ -11,6 +11,8 @@
 #include "mezzo/shared.h"
 #include "mezzo/tokenizer.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 struct TokenizeOptions {
@@ -87,3 +89,5 @@ struct BpeVocabularyOptions {
                                     const BpeVocabularyOptions& options = {});
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 [[nodiscard]] Tensor outer(const Tensor& a, const Tensor& b);  // [n], [m] -> [n, m]; dtypes as of a * b
@@ -42,3 +44,5 @@ struct AddMmOptions {
 [[nodiscard]] Tensor normalize(const Tensor& x, double p = 2, std::int64_t dim = 1, double eps = 1e-12);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

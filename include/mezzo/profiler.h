@@ -10,6 +10,8 @@
 #include "mezzo/module.h"
 #include "mezzo/record_function.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::insight {
 
 struct ProfilerOptions {
@@ -112,7 +114,7 @@ struct MemoryPeak {
     std::vector<ModuleMemory> modules = {};  // the largest first
 };
 
-struct ProfilerImpl;  // src/insight/profile.h
+struct [[gnu::visibility("hidden")]] ProfilerImpl;  // src/insight/profile.h
 
 // While alive, notes what this thread does: each op, each gradient and each RecordFunction, when it began, how long it took, its
 // module, bytes and FLOPs. On the CPU the times are those of the work. On other devices they are those of the host, which
@@ -157,3 +159,5 @@ private:
 };
 
 }  // namespace mezzo::insight
+
+#pragma GCC visibility pop

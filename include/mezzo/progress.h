@@ -9,6 +9,8 @@
 #include "mezzo/callback.h"
 #include "mezzo/metrics.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::training {
 
 // Where a training stands.
@@ -74,3 +76,5 @@ private:
 };
 
 }  // namespace mezzo::training
+
+#pragma GCC visibility pop

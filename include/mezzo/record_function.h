@@ -5,6 +5,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::insight {
 
 // Names what this thread does until the scope ends, as torch.profiler.record_function does. The library names
@@ -20,3 +22,5 @@ public:
 };
 
 }  // namespace mezzo::insight
+
+#pragma GCC visibility pop

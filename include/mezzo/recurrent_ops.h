@@ -5,6 +5,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 enum class RecurrentCell : std::uint8_t { rnn_tanh, rnn_relu, lstm, gru };
@@ -47,3 +49,5 @@ struct RecurrentResult {
                                         const RecurrentOptions& options = {});
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

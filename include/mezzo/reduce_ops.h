@@ -7,6 +7,8 @@
 
 #include "mezzo/ops.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // The index of the smallest element along dim, int64; of equal ones the first; NaN counts as the smallest.
@@ -67,3 +69,5 @@ struct QuantileOptions {
 [[nodiscard]] Tensor softmin(const Tensor& x, std::int64_t dim = -1);  // softmax(-x)
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

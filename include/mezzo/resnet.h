@@ -11,6 +11,8 @@
 #include "mezzo/nn.h"
 #include "mezzo/norm_layers.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 enum class ResNetBlockKind : std::uint8_t {
@@ -109,3 +111,5 @@ private:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -9,6 +9,8 @@
 #include "mezzo/module.h"
 #include "mezzo/recurrent_ops.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 enum class RNNNonlinearity : std::uint8_t { tanh, relu };
@@ -183,3 +185,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -10,6 +10,8 @@
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 // size(): how many samples an epoch has, the same for each. order(epoch): their indices in the data set, int64
@@ -100,3 +102,5 @@ private:
 };
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 #include "mezzo/autograd.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::optim {
 
 class Optimizer;
@@ -164,8 +166,8 @@ public:
 
     // best, bad_metrics and cooldown as 0-dim tensors; the rates are in the optimizer's state_dict().
     [[nodiscard]] StateDict state_dict() const;
-    // Throws, with nothing changed, Error(value) for names that are missing or unknown and counts that are no
-    // whole numbers, and Error(shape) for an entry that is not one number.
+    // Throws, with nothing changed, Error(value) for names that are missing or unknown, counts that are no
+    // whole numbers and a best that is NaN, and Error(shape) for an entry that is not one number.
     void load_state_dict(const StateDict& state);
 
 private:
@@ -178,3 +180,5 @@ private:
 };
 
 }  // namespace mezzo::optim
+
+#pragma GCC visibility pop

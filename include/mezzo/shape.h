@@ -9,6 +9,8 @@
 
 #include "mezzo/error.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 inline constexpr int max_dims = 8;
@@ -96,3 +98,5 @@ struct Size2d {
 };
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

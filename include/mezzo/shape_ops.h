@@ -7,6 +7,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // The lower (upper) triangle of the last two dimensions, 0 elsewhere: elements with j - i <= diagonal
@@ -56,3 +58,5 @@ namespace mezzo {
 [[nodiscard]] Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement = false);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 // Consecutive rows of a batch, and what the mean of a loss over them counts.
@@ -35,3 +37,5 @@ struct LoaderPosition {
 };
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

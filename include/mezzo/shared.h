@@ -7,6 +7,8 @@
 
 #include "mezzo/cpp20.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::detail {
 
 struct SharedObject {
@@ -39,3 +41,5 @@ private:
 };
 
 }  // namespace mezzo::detail
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 struct Sorted {
@@ -42,3 +44,5 @@ struct Unique {
 [[nodiscard]] Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // A vector of (name, tensor) with look-up by name. Names are compared one after the other: for loops over many
@@ -37,3 +39,5 @@ public:
 };
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 #include "mezzo/cpp20.h"
 #include "mezzo/distributed.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::training {
 
 // While one exists, SIGTERM and SIGINT do not end the program; the training asks after each step whether one has come,
@@ -26,3 +28,5 @@ public:
 };
 
 }  // namespace mezzo::training
+
+#pragma GCC visibility pop

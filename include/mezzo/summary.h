@@ -9,6 +9,8 @@
 #include "mezzo/callback.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 struct ModuleSummary {
@@ -48,3 +50,5 @@ template <class M, class... Inputs> [[nodiscard]] Summary summary(M& model, cons
 }
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 #include "mezzo/distributed.h"
 #include "mezzo/module.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::distributed {
 
 // From now on each nn::BatchNorm1d and BatchNorm2d in the module normalises, while it trains, with mean and variance of the rows of all ranks, as PyTorch's
@@ -23,3 +25,5 @@ namespace mezzo::distributed {
 int convert_sync_batchnorm(nn::Module& module, const Group& group);
 
 }  // namespace mezzo::distributed
+
+#pragma GCC visibility pop

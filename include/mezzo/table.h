@@ -8,6 +8,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 enum class ColumnKind : std::uint8_t { integer, real, text };
@@ -52,7 +54,8 @@ struct CsvOptions {
 // Reads a CSV file (RFC 4180, UTF-8, lines may end in CRLF, empty lines are left out). A column is integer if every cell is
 // one; real if every cell is a number, "nan", "inf" or empty; else text. A number too large for float64 is infinite, and one
 // too small is 0. Throws Error(io) for a file that cannot be read, has more than 1 GiB, or is malformed, with the number of the
-// line: cells more or less than the header has, a quote that is not closed or follows text; and Error(value) for a name that is
+// line: cells more or less than the header has, a quote that is not closed or follows text, a byte 0 or a carriage return without
+// a newline outside of quotes; and Error(value) for a name that is
 // there twice, and options that do not fit.
 [[nodiscard]] Table read_csv(const std::string& path, const CsvOptions& options = {});
 
@@ -65,3 +68,5 @@ struct CsvOptions {
 [[nodiscard]] std::vector<std::string> read_lines(const std::string& path);
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

@@ -10,6 +10,8 @@
 
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 // What happens to accents: é becomes e when they are stripped.
@@ -48,7 +50,7 @@ struct EncodeOptions {
 };
 
 namespace detail {
-struct WordPieceState;  // src/data/wordpiece.cpp
+struct [[gnu::visibility("hidden")]] WordPieceState;  // src/data/wordpiece.cpp
 }
 
 // A cheap handle: copies share the vocabulary, which never changes. All functions may be called from several
@@ -140,3 +142,5 @@ template <class F> void each_tensor(TokenBatch& batch, F&& f) {
 [[nodiscard]] TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options = {});
 
 }  // namespace mezzo::data
+
+#pragma GCC visibility pop

@@ -21,6 +21,8 @@
 #include "mezzo/progress.h"
 #include "mezzo/stop_signals.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::training {
 
 enum class Precision : std::uint8_t {
@@ -163,3 +165,5 @@ private:
 };
 
 }  // namespace mezzo::training
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "mezzo/nn.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::nn {
 
 // Where attention may look. True lets it look, as everywhere in mezzo; PyTorch's key_padding_mask and attn_mask
@@ -112,3 +114,5 @@ public:
 };
 
 }  // namespace mezzo::nn
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace mezzo::data {
 
 // One value for all channels, or one for each: .mean = 0.5, or .mean = {0.485, 0.456, 0.406}.
@@ -271,3 +273,5 @@ struct NormalizeOptions {
 // x and y are what a structured binding names.
 template <> struct std::tuple_size<mezzo::data::Batch> : std::integral_constant<std::size_t, 2> {};
 template <std::size_t I> struct std::tuple_element<I, mezzo::data::Batch> { using type = mezzo::Tensor; };
+
+#pragma GCC visibility pop

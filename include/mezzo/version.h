@@ -11,6 +11,8 @@
 // One number for comparisons: #if MEZZO_VERSION >= 10203 is true from version 1.2.3 on.
 #define MEZZO_VERSION (MEZZO_VERSION_MAJOR * 10000 + MEZZO_VERSION_MINOR * 100 + MEZZO_VERSION_PATCH)
 
+#pragma GCC visibility push(default)
+
 namespace mezzo {
 
 // The version of the library that the program runs with, such as "0.1.0". With a shared library it may be
@@ -18,3 +20,5 @@ namespace mezzo {
 [[nodiscard]] const char* version() noexcept;
 
 }  // namespace mezzo
+
+#pragma GCC visibility pop

@@ -9,15 +9,13 @@ from gpu.run import ROOT, output, run
 # Lists of tests/meson.build, and how their sources are compiled. A list of sources that are all in these needs no line here.
 TESTS = {"test_sources": ["-O1", "-Wno-psabi"], "device_test_sources": ["-O1"], "test_helpers": ["-O1"], "test_kernels": []}
 # The programs that are measured, and the lists of meson.build that each is made of.
-PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"], "mezzo_info": ["info_sources"]}
-TOOLS = {name: ["-O2"] for program in PROGRAMS.values() for name in program}
+PROGRAMS = {"mlp": ["training_sources"], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"], "mezzo_info": ["info_sources"]}
+TOOLS = {name: ["-O2", "-Isamples"] for program in PROGRAMS.values() for name in program}
 # Lists without which there is no library, whatever the build file has made of their names.
 NEEDED = {"core_sources", "kernel_sources", "autograd_sources", "ops_sources", "cpu_sources", "registry_sources", "user_sources", "image_sources", "pattern_sources", "cuda_sources",
           "cuda_vendor_sources", "isa_sources", "cuda_kernels"}
 # Lists that are for the emulated device only, and the module of several processes, which needs Gloo.
 NOT_HERE = {"device_times_sources", "emulation_test_sources", "emulator_sources", "gloo_sources", "heap_sources", "host_sources"}
-# What a toolkit may be too old or too new for, and the flag that leaves it out.
-OPTIONAL = {"tools/gpu_trace.cpp": "-DMEZZO_NO_CUPTI"}
 HEADERS = ["fmt/format.h", "catch2/catch.hpp", "CLI/CLI.hpp", "nlohmann/json.hpp", "utf8proc.h", "zlib.h"]
 LIBRARIES = {"zlib": "z", "utf8proc": "utf8proc"}
 
@@ -116,9 +114,10 @@ class Plan:
         if source.endswith(".cu"):  # -lineinfo: compute-sanitizer then names lines; the code is the same
             gencode = f"-gencode=arch=compute_{self.arch},code=sm_{self.arch}"
             # Without its own folder nvcc writes a name with its process's number into the object: no two builds would be equal.
-            command = [self.nvcc, *self.common, "-O3", "-lineinfo", "--objdir-as-tempdir", gencode, "-Iinclude", "-Isrc", "-I."]
+            command = [self.nvcc, *self.common, "-O3", "-lineinfo", "-Xcompiler=-fvisibility=hidden", "--objdir-as-tempdir", gencode,
+                       "-Iinclude", "-Isrc", "-I."]
         else:
-            command = [*self.cxx, *self.common, *flags, "-DFMT_HEADER_ONLY", *self.include,
+            command = [*self.cxx, *self.common, "-fvisibility=hidden", *flags, "-DFMT_HEADER_ONLY", *self.include,
                        *[f"-isystem{self.args.toolkit}/{name}" for name in ("include", "extras/CUPTI/include")], "-pthread"]
         self.compiles.append(command + ["-c", source, "-o", target])
         return target
@@ -151,6 +150,18 @@ class Plan:
     def programs(self):
         return [pathlib.Path(link[link.index("-o") + 1]) for link in self.links]
 
+    def unlinked(self):
+        """Sources of the samples' headers that a program's sources include, and that the program is not made of."""
+        objects = {c[-1]: c[c.index("-c") + 1] for c in self.compiles}
+        lacking = set()
+        for link in self.links:
+            sources = {objects[o] for o in link if objects.get(o, "").startswith("samples/")}
+            for source in filter(lambda name: (ROOT / name).exists(), sources):
+                included = re.findall(r'#include "([^"]+)\.h"', (ROOT / source).read_text(encoding="utf-8"))
+                wanted = {f"samples/{header}.cpp" for header in included if (ROOT / f"samples/{header}.cpp").exists()}
+                lacking |= {f"{needed} in the program {pathlib.Path(link[-1]).name}, which includes its header" for needed in wanted - sources}
+        return sorted(lacking)
+
     def missing(self):
         """What the build needs and this machine lacks, or this plan."""
         lacking = [tool for tool in (self.cxx[0], self.nvcc) if not shutil.which(tool)]
@@ -164,6 +175,7 @@ class Plan:
         lacking += [f"list {name} of the build files" for name in sorted(wanted | NEEDED) if not found.get(name)]
         lacking += [f"a use for the list {name} of the build files in tools/gpu/build.py" for name in sorted(set(found) - wanted - NOT_HERE)
                     if not covered.issuperset(found[name])]
+        lacking += self.unlinked()
         files = [c[c.index("-c") + 1] for c in self.compiles]
         return lacking + [f for f in files if not (ROOT / f).exists() and not f.endswith("catch_main.cpp")]
 

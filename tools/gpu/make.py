@@ -8,7 +8,7 @@ import re
 import time
 
 from gpu import run
-from gpu.build import OPTIONAL, ROOT
+from gpu.build import ROOT
 
 COMPILE_LIMIT = 400  # seconds
 LINK_LIMIT = 120
@@ -42,18 +42,14 @@ class Make:
         return min(self.patience.limit(kind, seconds), self.end - time.monotonic())
 
     def try_command(self, command, kind, seconds):
-        """Runs a command, with the flag of OPTIONAL if it fails without; what went wrong, or nothing, and what it printed."""
-        source = source_of(command) or command[-1]
-        for extra in ([], [OPTIONAL[source]]) if source in OPTIONAL else ([],):
-            limit = self.limit(kind, seconds)
-            if limit <= 0:
-                return "the time was up\n", ""
-            ended = run.run([*command, *extra], limit)
-            self.patience.saw(kind, ended["stopped"] == "time limit" and time.monotonic() < self.end)
-            why = f"{ended['stopped']}, {limit:.0f} s\n" if ended["stopped"] else ""
-            error = f"{' '.join(command)}\n{why}{run.ends(ended['stderr'], 6000)}" if ended["exit_code"] != 0 else ""
-            if not error:
-                break
+        """Runs a command; what went wrong, or nothing, and what it printed."""
+        limit = self.limit(kind, seconds)
+        if limit <= 0:
+            return "the time was up\n", ""
+        ended = run.run(command, limit)
+        self.patience.saw(kind, ended["stopped"] == "time limit" and time.monotonic() < self.end)
+        why = f"{ended['stopped']}, {limit:.0f} s\n" if ended["stopped"] else ""
+        error = f"{' '.join(command)}\n{why}{run.ends(ended['stderr'], 6000)}" if ended["exit_code"] != 0 else ""
         return error, ended["stdout"]
 
     def scan(self, command):

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""What the shared library exports is what include/mezzo declares: every exported symbol belongs to a name of the public headers, and every
+function of theirs that the library defines is exported. Usage: exports_test.py SOURCE_ROOT SHARED_LIBRARY STATIC_LIBRARY -- COMPILER..."""
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT, SHARED, STATIC = sys.argv[1:4]
+COMPILER = sys.argv[5:]
+HEADERS = pathlib.Path(ROOT, "include/mezzo").resolve()
+# What stands between _Z and the name: type information, virtual tables, thunks, guards and wrappers, static objects of a function.
+PREFIX = re.compile(r"_Z(?:T[ISVTHWC]|Tc?[hv]n?\d+_(?:n?\d+_)?|Tch?v?.*?(?=N5mezzo)|GV|GR|Z)*")
+OPERATOR = "operator"
+
+
+def preprocessed():
+    """The lines of the public headers' own text, with macros replaced. fmt.h has templates only, and needs fmt."""
+    includes = "".join(f'#include "mezzo/{h.name}"\n' for h in sorted(HEADERS.glob("*.h")) if h.name != "fmt.h")
+    text = subprocess.run(COMPILER + ["-std=c++20", "-E", "-I" + str(HEADERS.parent), "-x", "c++", "-"], input=includes, text=True,
+                          capture_output=True, check=True).stdout
+    own = False
+    for line in text.split("\n"):
+        marker = re.match(r'# \d+ "(.*?)"', line)
+        if marker:
+            own = "/include/mezzo/" in marker.group(1)
+        elif own and not line.startswith("#"):
+            yield line
+
+
+class Declared:
+    """The names that the headers declare: by namespace those of its functions, variables and types, and the types without definition."""
+
+    def __init__(self, text):
+        self.names = collections.defaultdict(set)
+        self.opaque, self.defined = set(), set()
+        text = re.sub(r"\[\[.*?\]\]", "", text)
+        text = re.sub(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])+\'', "0", text)
+        self.tokens = re.findall(r"\w+|::|[^\w\s]", text)
+        self.position = 0
+        self.scope(())
+        self.opaque -= self.defined
+
+    def scope(self, path, namespace=True):
+        """Reads statements up to the end of the scope, whose names they declare."""
+        while self.position < len(self.tokens) and self.tokens[self.position] != "}":
+            self.statement(path, namespace)
+        self.position += 1
+
+    def statement(self, path, namespace):
+        """One declaration: up to its semicolon, or the end of its body."""
+        head, depth = [], 0  # its tokens outside of parentheses
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            if depth == 0 and token == "}":
+                break
+            self.position += 1
+            if depth == 0 and token == "{":
+                self.body(path, head)
+                if head[:1] == ["namespace"] or (self.is_function(head) and self.tokens[self.position:self.position + 1] != [";"]):
+                    break
+                continue
+            if depth == 0 and token == ";":
+                break
+            if depth == 0:
+                head.append(token)
+            depth += (token == "(") - (token == ")")
+        if namespace or self.type_name(head):
+            self.declare(path, head, namespace)
+
+    @staticmethod
+    def is_function(head):
+        return "(" in head and not ({"=", "enum"} & set(head))
+
+    @staticmethod
+    def without_template(head):
+        """The declaration behind template <...>."""
+        while head[:1] == ["template"] and head[1:2] == ["<"]:
+            depth = 0
+            for end, token in enumerate(head):
+                depth += (token == "<") - (token == ">")
+                if end > 0 and depth == 0:
+                    break
+            head = head[end + 1:]
+        return head
+
+    def type_name(self, head):
+        head = self.without_template(head)
+        if not head or head[0] not in ("class", "struct", "union", "enum"):
+            return None
+        rest = [t for t in head[1:] if t not in ("class", "struct", "final", "alignas", "(", ")")]
+        return rest[0] if rest and re.match(r"[A-Za-z_]", rest[0]) else None
+
+    def body(self, path, head):
+        """What stands between braces; the first one has been read."""
+        if head[:1] == ["namespace"] or head[:2] == ["inline", "namespace"]:
+            inner = [t for t in head if t not in ("inline", "namespace", "::")]
+            return self.scope(path + tuple(inner))
+        name = self.type_name(head)
+        if name and not self.is_function(head) and self.without_template(head)[0] != "enum":
+            self.defined.add(path + (name,))
+            return self.scope(path + (name,), namespace=False)
+        depth = 1
+        while depth > 0:
+            depth += (self.tokens[self.position] == "{") - (self.tokens[self.position] == "}")
+            self.position += 1
+        return None
+
+    def declare(self, path, head, namespace):
+        if "namespace" in head[:2]:
+            return
+        name = self.type_name(head)
+        if name and (len(head) == 2 or (path + (name,)) in self.defined):
+            self.names[path].add(name)
+            if len(head) == 2:
+                self.opaque.add(path + (name,))
+            return
+        if not namespace:
+            return
+        if "operator" in head:
+            self.names[path].add(OPERATOR)
+        for token, following in zip(head, head[1:] + [";"]):
+            if re.match(r"[A-Za-z_]\w*$", token) and following in ("(", "=", ";", "[", "<", ","):
+                self.names[path].add(token)
+        if name:
+            self.names[path].add(name)
+
+
+def path_of(symbol):
+    """The names of a mangled symbol, from the outermost on, as far as no template arguments come: ("mezzo", "nn", "Linear"). An operator,
+    constructor or destructor ends them. None for what is in no namespace."""
+    rest = PREFIX.sub("", symbol, count=1)
+    nested = re.match(r"N[rVK]*[RO]?", rest)
+    if not symbol.startswith("_Z") or not nested:
+        return None
+    rest, names = rest[nested.end():], []
+    while length := re.match(r"\d+", rest):
+        end = length.end() + int(length.group())
+        names.append(rest[length.end():end])
+        rest = rest[end:]
+    return tuple(names) if re.match(r"[ICDEBL]", rest) else (*names, OPERATOR)
+
+
+def fault(symbol, declared):
+    """Why a symbol must not be exported, or None."""
+    path = path_of(symbol)
+    if not path or path[0] != "mezzo":
+        return "not of namespace mezzo"
+    hidden = next((path[:n] for n in range(2, len(path) + 1) if path[:n] in declared.opaque), None)
+    if hidden:
+        return f"{'::'.join(hidden)} is declared only"
+    for n in range(1, len(path)):
+        if path[n] in declared.names.get(path[:n], ()):
+            return None
+        if path[:n + 1] not in declared.names:
+            return f"no public header declares {'::'.join(path[:n + 1])}"
+    return f"no public header declares {'::'.join(path)}"
+
+
+def symbols(kinds, *command):
+    """The defined symbols of these kinds."""
+    text = subprocess.run(["nm", "--defined-only", "--extern-only", *command], capture_output=True, text=True, check=True).stdout
+    return {name for kind, name in re.findall(r"^[0-9a-f]+ (\w) (\S+)$", text, re.M) if kind in kinds}
+
+
+def readable(names):
+    names = sorted(names)
+    shown = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout.splitlines()
+    return dict(zip(names, shown))
+
+
+def main():
+    declared = Declared("\n".join(preprocessed()))
+    exported = symbols("TDBRVWGSui", "-D", SHARED)
+    faults = {s: fault(s, declared) for s in exported}
+    faults = {s: text for s, text in faults.items() if text}
+    # Functions and variables that are defined in a source file; inline ones and templates are the caller's as well.
+    missing = {s for s in symbols("TDBR", STATIC) - exported if not fault(s, declared)}
+    text = readable(set(faults) | missing)
+    for symbol in sorted(faults, key=text.get):
+        print(f"exported: {text[symbol]}: {faults[symbol]}")
+    for symbol in sorted(missing, key=text.get):
+        print(f"not exported: {text[symbol]}")
+    known = sum(map(len, declared.names.values()))
+    print(f"exports: {len(exported)} symbols, {known} names in the headers, {len(faults)} wrong, {len(missing)} missing")
+    sys.exit(1 if faults or missing or len(exported) < 500 or known < 500 else 0)
+
+
+main()
