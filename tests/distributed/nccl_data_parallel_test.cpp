@@ -181,7 +181,9 @@ TEST_CASE("nccl data parallel: a step makes no host wait, and few launches", "[d
         std::uint64_t operations_before = 0;
         run_ranks(2, [&](const Group& group) {
             std::optional<Group> alone;
-            if (!parallel) alone.emplace(distributed::make_group({}, nullptr));
+            // Each has a device of its own here, too: threads that share one share the kept seed of backward, and one of
+            // them may have to make another.
+            if (!parallel) alone.emplace(distributed::make_group({.local_rank = group.rank()}, nullptr));
             Loop loop(parallel ? group : *alone, {});
             for (int number = 4; number < 7; ++number) loop.run(number);
             group.barrier();

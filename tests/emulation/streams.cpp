@@ -24,6 +24,11 @@ struct Done {
 };
 }  // namespace
 
+Streams::Lock::~Lock() {
+    streams_.mutex_.unlock();
+    if (streams_.wanted_.exchange(false)) note_progress();
+}
+
 Streams& Streams::get() {
     // Never destroyed: tensors of static lifetime are freed late.
     static const auto& all = *[] {
@@ -37,7 +42,7 @@ Streams& Streams::get() {
 void queue_work(std::function<void()> work) { Streams::get().add(StreamKind::compute, std::move(work)); }
 
 void Streams::queue(StreamKind kind, Op op) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     stream(kind).ops.push_back(std::move(op));
     ++stream(kind).queued;
     if (kind == StreamKind::compute && !options.late_work) finish(kind);
@@ -56,7 +61,7 @@ void Streams::hold(StreamKind kind, StreamKind other, std::uint64_t position) {
 
 std::uint64_t Streams::position(StreamKind kind) {
     if (kind == StreamKind::communication) return communication_of(device_).position();
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     return stream(kind).queued;
 }
 
@@ -69,8 +74,10 @@ bool Streams::done(StreamKind kind, std::uint64_t position) {
 // that itself.
 bool Streams::try_run_until(StreamKind kind, std::uint64_t position) {
     if (done(kind, position)) return true;
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return false;
+    wanted_ = true;  // before the attempt: who has the mutex now sees it afterwards
+    if (!mutex_.try_lock()) return false;
+    const Lock lock(*this);
+    mutex_.unlock();
     run_until(kind, position);
     return true;
 }
@@ -78,7 +85,7 @@ bool Streams::try_run_until(StreamKind kind, std::uint64_t position) {
 // A wait depends only on what was queued before it, so the recursion ends.
 void Streams::run_until(StreamKind kind, std::uint64_t position) {
     if (kind == StreamKind::communication) return communication_of(device_).run_until(position);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     Stream& s = stream(kind);
     while (s.done < position) {
         if (s.ops.empty()) break;  // the rest is being run, further up

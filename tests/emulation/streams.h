@@ -42,6 +42,17 @@ private:
         std::uint64_t queued = 0;
         std::atomic<std::uint64_t> done{0};
     };
+    // Of all below. Who has not got it in try_run_until() waits for progress, and is told when it is free.
+    class Lock {
+    public:
+        explicit Lock(Streams& streams) : streams_(streams) { streams_.mutex_.lock(); }
+        ~Lock();
+        Lock(const Lock&) = delete;
+        Lock& operator=(const Lock&) = delete;
+
+    private:
+        Streams& streams_;
+    };
     Stream& stream(cuda::StreamKind kind) { return streams_[int(kind)]; }
     void queue(cuda::StreamKind kind, Op op);
     void run_early_copies();
@@ -49,6 +60,7 @@ private:
 
     const int device_;
     std::recursive_mutex mutex_;
+    std::atomic<bool> wanted_{false};  // try_run_until() has not got the mutex
     Stream streams_[2];
 };
 
