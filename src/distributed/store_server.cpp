@@ -289,7 +289,9 @@ void StoreServer::answer_gets() {
     }
 }
 
+// Several threads of a rank report: what one has seen may come after newer reports, and after the rank has left.
 void StoreServer::progress(Rank& rank, std::uint64_t started, std::uint64_t finished) {
+    if (started < rank.started || finished < rank.finished) return;
     if (started != rank.started || finished >= started) rank.since = Clock::now();
     rank.started = started;
     rank.finished = finished;

@@ -14,6 +14,7 @@
 
 #include "distributed/control.h"
 #include "distributed/environment.h"
+#include "distributed/store_messages.h"
 #include "distributed/store_server.h"
 #include "mezzo/mezzo.h"
 
@@ -174,6 +175,23 @@ TEST_CASE("another process of the same rank is refused") {
     const Socket other = greeted(server->port(), 77);
     await_answer(other);
     CHECK_THAT(error_of(launch_of(1, server->port()), 60), Contains("rank 1 has come twice"));
+}
+
+// Two threads of a rank report where it is, and one may be held up between looking and sending.
+TEST_CASE("where a rank was before it left is no news, however late it is told") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    const Socket leaving = greeted(server->port(), 77);
+    Control staying(launch_of(0, server->port()), {60, 60});
+    const auto say = [&](FromRank kind) { return Message(static_cast<std::uint8_t>(kind)); };
+    send_all(leaving, say(FromRank::left).add(std::uint64_t(3)).framed());
+    send_all(leaving, say(FromRank::at).add(std::uint64_t(3)).add(std::uint64_t(2)).framed());
+    send_all(leaving, say(FromRank::set).add("said").add("").framed());
+    staying.get("said");
+    staying.at(3, 2);
+    staying.set("seen", "");
+    staying.get("seen");
+    CHECK(server->cause().empty());
+    CHECK(server->calls_of(1) == 3);
 }
 
 TEST_CASE("what a store of another run has answered is in the error") {
