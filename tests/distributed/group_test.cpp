@@ -22,6 +22,7 @@
 #include "distributed/group_impl.h"
 #include "distributed/store_server.h"
 #include "mezzo/mezzo.h"
+#include "tests/distributed/thread_group.h"
 
 using namespace mezzo;
 using namespace mezzo::distributed;
@@ -229,6 +230,26 @@ TEST_CASE("the destructor of a group gives up what is under way") {
         while (impl_of(group).running() == 0) std::this_thread::yield();
     }
     SUCCEED();
+}
+
+TEST_CASE("ranks that are threads: who comes after another has given up reads nothing of it") {
+    const auto meeting = std::make_shared<test::Meeting>(2);
+    const auto words_of = [&](int rank, const auto& call) {
+        try {
+            test::ThreadCollectives engine(meeting, rank);
+            call(engine);
+        } catch (const std::exception& error) {
+            return std::string(error.what());
+        }
+        return std::string("none");
+    };
+    char byte = 0, all[2];
+    std::string first;
+    std::thread waiting([&] { first = words_of(0, [&](Collectives& c) { c.all_gather(&byte, all, 1); }); });
+    meeting->abort();
+    waiting.join();
+    CHECK(first == "threads: another rank has given up");
+    CHECK(words_of(1, [&](Collectives& c) { c.broadcast(&byte, 1, 0); }) == first);
 }
 
 TEST_CASE("the words of an Error live as long as it") {

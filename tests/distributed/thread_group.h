@@ -33,27 +33,25 @@ public:
     // Publishes this rank's call and waits for all. Ranks that do different things are an error on all of them.
     void meet(int rank, const Call& call) {
         {
-            const std::lock_guard lock(mutex_);
+            std::unique_lock lock(mutex_);
+            check(!aborted_, ErrorKind::backend, given_up);
             calls_[std::size_t(rank)] = call;
+            if (!arrive(lock, [&] { return aborted_; })) {
+                // Who comes later must not take this rank for one that is here: what its call names is gone by then.
+                --waiting_;
+                fail(ErrorKind::backend, given_up);
+            }
         }
-        wait();
         for (const Call& other : calls_)
             check(std::strcmp(other.name, call.name) == 0 && other.bytes == call.bytes &&
                       other.detail == call.detail,
                   ErrorKind::backend, "threads: one rank calls ", call.name, " of ", call.bytes,
                   " bytes, another ", other.name, " of ", other.bytes);
     }
+    // Of ranks that have met. All of them come here, so none gives up while another may still read its memory.
     void wait() {
         std::unique_lock lock(mutex_);
-        const std::uint64_t round = round_;
-        if (++waiting_ == calls_.size()) {
-            waiting_ = 0;
-            ++round_;
-            all_here_.notify_all();
-        } else {
-            all_here_.wait(lock, [&] { return round_ != round || aborted_; });
-        }
-        check(!aborted_ || round_ != round, ErrorKind::backend, "threads: another rank has given up");
+        arrive(lock, [] { return false; });
     }
     const char* bytes_of(int rank) const { return static_cast<const char*>(calls_[std::size_t(rank)].in); }
     int ranks() const { return int(calls_.size()); }
@@ -64,6 +62,20 @@ public:
     }
 
 private:
+    static constexpr const char* given_up = "threads: another rank has given up";
+    // Whether all ranks have come.
+    template <class GivesUp> bool arrive(std::unique_lock<std::mutex>& lock, const GivesUp& gives_up) {
+        const std::uint64_t round = round_;
+        if (++waiting_ == calls_.size()) {
+            waiting_ = 0;
+            ++round_;
+            all_here_.notify_all();
+            return true;
+        }
+        all_here_.wait(lock, [&] { return round_ != round || gives_up(); });
+        return round_ != round;
+    }
+
     std::mutex mutex_;
     std::condition_variable all_here_;
     std::vector<Call> calls_;
