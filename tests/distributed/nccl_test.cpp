@@ -51,6 +51,22 @@ Snapshot all_calls(const Group& group, Device device) {
     return results;
 }
 
+// The lines of the log while the scope lasts.
+struct Log {
+    Log() {
+        set_log_sink([this](std::string_view line) {
+            const std::lock_guard lock(mutex);
+            lines.emplace_back(line);
+        });
+    }
+    ~Log() { set_log_sink(nullptr); }
+    Log(const Log&) = delete;
+    Log& operator=(const Log&) = delete;
+
+    std::mutex mutex;
+    std::vector<std::string> lines;
+};
+
 }  // namespace
 
 // The library is opened once per process.
@@ -80,31 +96,20 @@ TEST_CASE("nccl: a library that is named and not there is an error on all ranks"
 
 TEST_CASE("nccl: ranks that share a GPU go through host memory", "[distributed]") {
     const Devices devices(2);
-    std::vector<std::string> lines;
-    std::mutex mutex;
-    set_log_sink([&](std::string_view line) {
-        const std::lock_guard lock(mutex);
-        lines.emplace_back(line);
-    });
+    const Log log;
     run_ranks(3, [](const Group& group) {
         const Tensor x = full({4}, group.rank() + 1.0, {.device = group.device()});
         group.all_reduce_(x);
         RANK_CHECK(doubles(x) == std::vector<double>(4, 6.0));
         RANK_CHECK(group.engine() == "threads");
     });
-    set_log_sink(nullptr);
-    REQUIRE(lines.size() == 1);
-    CHECK_THAT(lines[0], Contains("through host memory, by threads; ranks 0 and 2 share a GPU"));
+    REQUIRE(log.lines.size() == 1);
+    CHECK_THAT(log.lines[0], Contains("through host memory, by threads; ranks 0 and 2 share a GPU"));
 }
 
 TEST_CASE("nccl: the log has a line when tensors lie on another device than the rank's", "[distributed]") {
     const Devices devices(3);
-    std::mutex mutex;
-    std::vector<std::string> lines;
-    set_log_sink([&](std::string_view line) {
-        const std::lock_guard lock(mutex);
-        lines.emplace_back(line);
-    });
+    const Log log;
     run_ranks(2, [](const Group& group) {
         const Device elsewhere = group.rank() == 0 ? group.device() : Device(DeviceType::cuda, 2);
         for (int call = 0; call < 2; ++call) {
@@ -118,9 +123,8 @@ TEST_CASE("nccl: the log has a line when tensors lie on another device than the 
         sum(net.parameters()[0]).backward();
         static_cast<void>(net.parameters()[0].grad());
     });
-    set_log_sink(nullptr);
-    REQUIRE(lines.size() == 1);
-    CHECK_THAT(lines[0],
+    REQUIRE(log.lines.size() == 1);
+    CHECK_THAT(log.lines[0],
                Contains("rank 1: tensors on cuda:2 travel through host memory; only those on cuda:1"));
 }
 
