@@ -42,24 +42,26 @@ def reports(text):
 
 
 def test_training(text):
-    last = {}
+    first, last = {}, {}
     for architecture in ("gpt", "llama"):
         for precision in ("fp32", "bf16", "fp16"):
             trace = text.parent / f"{architecture}-{precision}.json"
-            result = run("--text", text, "--architecture", architecture, "--precision", precision, "--steps", 80, "--report-every", 40,
+            result = run("--text", text, "--architecture", architecture, "--precision", precision, "--steps", 80, "--report-every", 10,
                          "--lr", "1e-2", "--dropout", 0, "--prompt", "the quick ", "--profile", trace, *SMALL)
             module = "transformer.h.0.mlp.c_fc" if architecture == "gpt" else "model.layers.0.mlp.down_proj"
             for problem in profile_problems(result.stdout, trace, module, 8):
                 check(False, f"{architecture} {precision} --profile: {problem}")
             rows = reports(result.stdout)
-            check(not result.stderr and [row[0] for row in rows] == [40, 80], f"{architecture} {precision}: reports {result.stdout}")
+            check(not result.stderr and [row[0] for row in rows] == list(range(10, 81, 10)), f"{architecture} {precision}: reports {result.stdout}")
             check(rows and rows[-1][1] < 1.5 and rows[-1][2] < 2, f"{architecture} {precision}: it learns {rows}")
             check(("  scale " in result.stdout) == (precision == "fp16"), f"{architecture} {precision}: the scale is reported")
             check("\nthe quick " in result.stdout and "20 bytes, " in result.stdout, f"{architecture} {precision}: it generates {result.stdout}")
-            last[architecture, precision] = rows[-1][1] if rows else 0
+            first[architecture, precision], last[architecture, precision] = (rows[0][1], rows[-1][1]) if rows else (0, 0)
     for architecture in ("gpt", "llama"):
-        losses = [last[architecture, precision] for precision in ("fp32", "bf16", "fp16")]
-        check(max(losses) - min(losses) < 0.15 and len(set(losses)) > 1, f"{architecture}: precisions give nearly the same loss {losses}")
+        # Later on the precisions are apart as two seeds would be, by how much is a matter of the processor's instructions.
+        losses, ends = ([at[architecture, precision] for precision in ("fp32", "bf16", "fp16")] for at in (first, last))
+        check(max(losses) - min(losses) < 0.01, f"{architecture}: precisions begin with nearly the same loss {losses}")
+        check(len(set(ends)) > 1, f"{architecture}: precisions are not the same {ends}")
 
 
 def files_of(folder):
