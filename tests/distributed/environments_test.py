@@ -45,7 +45,7 @@ def two_runs_without_a_name_at_one_port():
 
     def second(processes, folder):
         wait_until_begun(folder, 2)
-        late = subprocess.run([PROGRAM, "join", str(folder)], env=environment(**torchrun_variables(0, 2, port)), text=True, timeout=20,
+        late = subprocess.run([PROGRAM, "join", str(folder)], env=environment(**torchrun_variables(0, 2, port)), text=True, timeout=100,
                               capture_output=True, check=False)
         for process in processes:
             process.terminate()
@@ -83,7 +83,7 @@ def a_wrong_size():
 
 def two_of_one_rank():
     port = free_port()
-    more = {"TORCHELASTIC_RUN_ID": "x", "TEST_RENDEZVOUS_TIMEOUT": 10}
+    more = {"TORCHELASTIC_RUN_ID": "x", "TEST_RENDEZVOUS_TIMEOUT": 20}
     result = start_ranks("join", [torchrun_variables(r, 3, port, **more) for r in (0, 1, 1)])
     expect("rank 1 has come twice" in result.output, result)
 

@@ -6,7 +6,7 @@ import time
 
 from runs import expect, free_port, main, matches, run, start_ranks, torchrun_variables, wait_until_begun
 
-SOON = 20  # s: a run with its start and end on a busy machine; without the store's word it would take the timeout of 60 s
+SOON = 40  # s: a run with its start and end on a busy machine; without the store's word it would take the timeout of 60 s
 
 
 def expect_cause(result, others, pattern):
@@ -17,7 +17,7 @@ def expect_cause(result, others, pattern):
 
 
 def fails_with(scenario, pattern, code, ranks=4, **variables):
-    result = run(scenario, ranks, limit=40, **{"TEST_TIMEOUT": 60, **variables})
+    result = run(scenario, ranks, **{"TEST_TIMEOUT": 60, **variables})
     expect(result.code == code, result, f"exit code {code}")
     expect(result.seconds < SOON, result, "in time")
     expect_cause(result, range(ranks - 1), pattern)
@@ -57,10 +57,10 @@ def crashes_before_joining():
 
 
 def is_stuck():
-    result = run("stop", 3, options=("--grace", "1"), TEST_TIMEOUT=2)
-    expect(result.code == 1 and 2 < result.seconds < 2 + SOON, result)
+    result = run("stop", 3, options=("--grace", "1"), TEST_TIMEOUT=5)
+    expect(result.code == 1 and 5 < result.seconds < 5 + SOON, result)
     late = r"rank 2 \(host \S+, pid \d+\) has not arrived, last seen in call [0-3]"
-    expect_cause(result, (0, 1), r"^rank [01]: no answer of the other ranks within 2 s: " + late)
+    expect_cause(result, (0, 1), r"^rank [01]: no answer of the other ranks within 5 s: " + late)
     expect(matches(r"mezzo-run: call 4 has waited for \d s: " + late, result.output), result, "a line while they wait")
 
 
@@ -101,9 +101,9 @@ def rank_0_with_the_store_leaves_first():
 
 def a_rank_is_missing():
     port = free_port()
-    result = start_ranks("join", [torchrun_variables(r, 3, port, TEST_RENDEZVOUS_TIMEOUT=1) for r in (0, 2)])
+    result = start_ranks("join", [torchrun_variables(r, 3, port, TEST_RENDEZVOUS_TIMEOUT=6) for r in (0, 2)])
     for rank in (0, 2):
-        expect(matches(r"^init: rank [02]: not all ranks have come within 1 s: missing rank 1$", result.last(rank)), result)
+        expect(matches(r"^init: rank [02]: not all ranks have come within 6 s: missing rank 1$", result.last(rank)), result)
     result = start_ranks("join", [torchrun_variables(1, 3, port, TEST_RENDEZVOUS_TIMEOUT=1)])
     expect(matches(r"rank 1 of 3 found no store of this run at 127.0.0.1, port \d+, within 1 s", result.last(1)), result)
 
@@ -117,7 +117,7 @@ def terminated():
 
     result = run("stop_when_asked", 3, while_running=terminate)
     expect(result.code == 0, result)
-    expect_cause(result, range(3), r"^stopped after step [1-9]\d*$")
+    expect_cause(result, range(3), r"^stopped after step \d+$")
 
 
 def interrupted():

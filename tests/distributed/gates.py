@@ -32,7 +32,7 @@ def children_of(process):
     found = []
     for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            if int(status.read_text().rsplit(")", 1)[1].split()[1]) == process.pid:
+            if int(status.read_text(errors="replace").rsplit(")", 1)[1].split()[1]) == process.pid:
                 found.append(int(status.parent.name))
     return sorted(found)
 
@@ -51,7 +51,7 @@ def await_writer(process):
 def is_stopped(pid):
     """All of its threads."""
     tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(task.read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
+    return all(task.read_text(errors="replace").rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
 
 
 def is_pending(pid, number):

@@ -7,7 +7,7 @@ import time
 
 from runs import PROGRAM, RUN, environment, expect, expect_none_left, free_port, main, run
 
-def launch(*arguments, limit=30, **variables):
+def launch(*arguments, limit=100, **variables):
     return subprocess.run([RUN, *arguments], env=environment(**variables), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           timeout=limit, check=False)
 
@@ -53,9 +53,9 @@ def the_rest_is_killed_after_the_grace():
 
 
 def grandchildren_do_not_keep_it():
-    begin = time.time()
-    result = launch("-n", "2", "--grace", "1", "sh", "-c", "sleep 12 & if [ $RANK = 0 ]; then exit 4; fi; sleep 12")
-    expect(result.returncode == 4 and time.time() - begin < 10, result)
+    begin = time.monotonic()
+    result = launch("-n", "2", "--grace", "1", "sh", "-c", "sleep 90 & if [ $RANK = 0 ]; then exit 4; fi; sleep 90")
+    expect(result.returncode == 4 and time.monotonic() - begin < 60, result)
 
 
 def two_nodes():

@@ -18,7 +18,8 @@ def environment(**variables):
     """Without what an outer run or a scheduler may have set."""
     prefixes = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "MEZZO_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "TEST_")
     kept = {k: v for k, v in os.environ.items() if k == "MEZZO_SHARED_MEMORY" or not k.startswith(prefixes)}
-    return {**kept, "MEZZO_GLOO": MODULE, "MEZZO_CACHE": "off", **{k: str(v) for k, v in variables.items()}}
+    patient = {"TEST_TIMEOUT": "60", "TEST_RENDEZVOUS_TIMEOUT": "60"}  # where waiting is not what is tested
+    return {**kept, **patient, "MEZZO_GLOO": MODULE, "MEZZO_CACHE": "off", **{k: str(v) for k, v in variables.items()}}
 
 
 class Run:
@@ -41,17 +42,17 @@ def descendants_named(marker):
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                if marker in (entry / "cmdline").read_text() and state != "Z":
+                state = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0]
+                if marker in (entry / "cmdline").read_text(errors="replace") and state != "Z":
                     found.append(int(entry.name))
     return found
 
 
-def expect_none_left(marker, seconds=5):
+def expect_none_left(marker, seconds=60):
     """The last of them may still be ending."""
-    deadline = time.time() + seconds
+    deadline = time.monotonic() + seconds
     while left := descendants_named(marker):
-        if time.time() > deadline:
+        if time.monotonic() > deadline:
             for process in left:
                 with contextlib.suppress(OSError):
                     os.kill(process, signal.SIGKILL)
@@ -59,10 +60,10 @@ def expect_none_left(marker, seconds=5):
         time.sleep(0.05)
 
 
-def run(scenario, ranks, limit=30, options=(), while_running=None, **variables):
+def run(scenario, ranks, limit=100, options=(), while_running=None, **variables):
     """Runs a scenario under mezzo-run."""
     with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
-        begin = time.time()
+        begin = time.monotonic()
         process = subprocess.Popen([RUN, "-n", str(ranks), *options, PROGRAM, scenario, folder], env=environment(**variables), text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
@@ -76,13 +77,13 @@ def run(scenario, ranks, limit=30, options=(), while_running=None, **variables):
         finally:
             process.kill()
             expect_none_left(folder)
-        return Run(process.returncode, output, time.time() - begin, folder)
+        return Run(process.returncode, output, time.monotonic() - begin, folder)
 
 
-def start_ranks(scenario, variables_of_ranks, limit=30, after_start=None):
+def start_ranks(scenario, variables_of_ranks, limit=100, after_start=None):
     """Runs a scenario without a launcher, each rank with variables of its own."""
     with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
-        begin = time.time()
+        begin = time.monotonic()
         processes = [subprocess.Popen([PROGRAM, scenario, folder], env=environment(**variables), text=True, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT) for variables in variables_of_ranks]
         try:
@@ -96,7 +97,7 @@ def start_ranks(scenario, variables_of_ranks, limit=30, after_start=None):
                 process.kill()
                 process.wait()
             expect_none_left(folder)
-        return Run([p.returncode for p in processes], output, time.time() - begin, folder)
+        return Run([p.returncode for p in processes], output, time.monotonic() - begin, folder)
 
 
 def torchrun_variables(rank, size, port, **more):
@@ -104,21 +105,38 @@ def torchrun_variables(rank, size, port, **more):
             "MASTER_PORT": port, **more}
 
 
+claims = {}  # by port; each ends with the test's process
+
+
+def claimed(port):
+    """Whether the port is this test's alone, among tests that run at the same time."""
+    if port not in claims:
+        claims[port] = socket.socket(socket.AF_UNIX)
+        try:
+            claims[port].bind(f"\0mezzo-tests-port-{port}")
+        except OSError:
+            claims.pop(port).close()
+            return False
+    return True
+
+
 def free_port():
-    """A port whose next sixteen are free too, as far as one can know."""
-    for port in range(20000 + os.getpid() % 20000, 60000, 20):
+    """A port whose next sixteen are free too. They are below those that the system gives to connections."""
+    for block in range(600):
+        port = 20000 + (os.getpid() + block) % 600 * 20
         with contextlib.suppress(OSError):
             for offset in range(17):
                 with socket.socket() as s:
                     s.bind(("127.0.0.1", port + offset))
-            return port
+            if claimed(port):
+                return port
     raise AssertionError("no free ports")
 
 
-def wait_until_begun(folder, ranks, seconds=20):
-    deadline = time.time() + seconds
+def wait_until_begun(folder, ranks, seconds=100):
+    deadline = time.monotonic() + seconds
     while len(list(folder.iterdir())) < ranks:
-        assert time.time() < deadline, "the ranks did not begin"
+        assert time.monotonic() < deadline, "the ranks did not begin"
         time.sleep(0.02)
 
 
@@ -137,10 +155,10 @@ def main(tests):
     for test in tests:
         if wanted and test.__name__ not in wanted:
             continue
-        begin = time.time()
+        begin = time.monotonic()
         try:
             test()
-            print(f"ok      {test.__name__}, {time.time() - begin:.1f} s", flush=True)
+            print(f"ok      {test.__name__}, {time.monotonic() - begin:.1f} s", flush=True)
         except Exception as error:  # pylint: disable=broad-except  # whatever it is, the other tests run
             failures.append(test.__name__)
             print(f"FAILED  {test.__name__}: {type(error).__name__}: {error}", flush=True)
