@@ -178,20 +178,15 @@ def check_threads(folder):
     mezzo.save_safetensors(path, {f"{2 * i}.weight": noise(512, 512, scale=0.05) for i in range(6)})
     model, x = mezzo.load(path), noise(8192, 512)
     mezzo.set_num_threads(1)
-    count, running = 0, threading.Event()
-    results = []
-
-    def run():
-        running.set()
-        results.append(model(x))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    running.wait()
-    while thread.is_alive():
-        count += 1
-        thread.join(0.001)
-    assert count > 20, count
+    counts, results = [], []
+    while not counts or (counts[-1] <= 20 and len(counts) < 50):  # this thread may get no processor while the other computes
+        thread = threading.Thread(target=lambda: results.append(model(x)))
+        thread.start()
+        counts.append(0)
+        while thread.is_alive():
+            counts[-1] += 1
+            thread.join(0.001)
+    assert counts[-1] > 20, counts
     assert (model(x) == results[0]).all()
 
 
