@@ -62,12 +62,12 @@ fi
 
 # The name that programs ask for at run time carries the interface: 0.1 of 0.1.0, 1 of 1.2.3.
 interface=$(sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/' <<<"$version")
-readelf -d "$libdir/libmezzo.so" | grep -q "SONAME.*\[libmezzo\.so\.$interface\]" || fail "the soname is not that of version $version"
+readelf -d "$libdir/libmezzo.so" | grep "SONAME.*\[libmezzo\.so\.$interface\]" >/dev/null || fail "the soname is not that of version $version"
 [ "$(readlink "$libdir/libmezzo.so")" = "libmezzo.so.$interface" ] || fail "libmezzo.so is no link to libmezzo.so.$interface"
 [ "$(readlink "$libdir/libmezzo.so.$interface")" = "libmezzo.so.$version" ] || fail "libmezzo.so.$interface is no link to libmezzo.so.$version"
 readelf -d "$libdir/libmezzo.so" | grep -E 'RPATH|RUNPATH' && fail "the installed library has a run path"
 readelf -d "$libdir/libmezzo.so" | grep 'NEEDED.*libfmt' && fail "the library needs libfmt"
-readelf -n "$libdir/libmezzo.so" | grep -q 'Build ID' || fail "no build ID, whatever LDFLAGS say"
+readelf -n "$libdir/libmezzo.so" | grep 'Build ID' >/dev/null || fail "no build ID, whatever LDFLAGS say"
 
 doc=$prefix/share/doc/mezzo
 cmp "$here/../LICENSE" "$doc/LICENSE"
