@@ -27,6 +27,9 @@ using Seconds = std::chrono::duration<double>;
 constexpr double report_every = 0.25;                   // s: what that thread left out
 constexpr std::chrono::milliseconds at_most_every{20};  // reports of the thread that works
 constexpr double answer_time = 2;                       // s, for each of several ports
+// What a store is waited for that is there and does not say anything: its machine may have much else to do.
+constexpr std::chrono::seconds longest_answer{10};  // to a question for the cause
+constexpr std::chrono::seconds longest_notice{3};   // that it has heard of a failure, before the rank ends
 
 Message message(FromRank kind) { return Message(static_cast<std::uint8_t>(kind)); }
 
@@ -262,7 +265,7 @@ std::string Control::ask_about(FromRank kind, const std::string& words) {
 std::string Control::ask(const Message& question, const std::string& words) {
     const bool sent = send(question);
     std::unique_lock lock(mutex_);
-    if (sent) changed_.wait_for(lock, std::chrono::seconds(3), [&] { return !cause_.empty() || gone_; });
+    if (sent) changed_.wait_for(lock, longest_answer, [&] { return !cause_.empty() || gone_; });
     if (cause_.empty()) cause_ = words;
     return cause_;
 }
@@ -284,7 +287,7 @@ void Control::failed(const std::string& words) noexcept {
     }
     if (!send_quietly(FromRank::failed, [&](Message& m) { m.add(words); })) return;
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(1), [&] { return !cause_.empty() || gone_; });
+    changed_.wait_for(lock, longest_notice, [&] { return !cause_.empty() || gone_; });
 }
 
 template <class Fill> bool Control::send_quietly(FromRank kind, const Fill& fill) noexcept {
