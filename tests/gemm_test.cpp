@@ -2,7 +2,10 @@
 // epilogues.
 #include "gemm_case.h"
 
+#include <array>
 #include <cstddef>
+#include <random>
+#include <vector>
 
 #include "cpu/parallel.h"
 
@@ -175,5 +178,62 @@ TEST_CASE("gemm: sums go straight into a float32 result, added to it or not", "[
                             *v.kernels);
         }
     }
+    cpu::set_num_threads(2);
+}
+
+TEST_CASE("gemm: rows that are read in place give the bits of packed ones", "[gemm]") {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    int compared = 0;
+    for (const int threads : {1, 2}) {
+        cpu::set_num_threads(threads);
+        for (const Variant& v : variants()) {
+            if (v.kernels->tile_in_place == nullptr || (v.name == "wide tile" && threads == 2)) continue;
+            cpu::GemmKernels packing = *v.kernels;
+            packing.tile_in_place = nullptr;
+            // Whole panels and not, several blocks, two ranges of k, strips of rows and of k; few rows, so that threads
+            // pack columns of their own.
+            for (const std::array<std::int64_t, 3>& sizes :
+                 std::vector<std::array<std::int64_t, 3>>{{24, 48, 70},
+                                                          {37, 61, 33},
+                                                          {263, 101, 270},
+                                                          {40, 500, 1500},
+                                                          {1415, 9, 3000},
+                                                          {50, 33, 6200}})
+                for (const bool trans_b : {false, true})
+                    for (const float beta : {0.0f, 1.0f}) {
+                        const std::int64_t m = sizes[0], n = sizes[1], k = sizes[2];
+                        INFO(v.name << ", threads " << threads << ": " << m << " x " << n << " x " << k);
+                        const std::int64_t lda = k + 3, ldb = trans_b ? k : n;
+                        const auto random_values = [&](std::int64_t count) {
+                            std::vector<float> values;
+                            while (std::int64_t(values.size()) < count) values.push_back(normal(random));
+                            return values;
+                        };
+                        const std::vector<float> a = random_values(m * lda), b = random_values(k * n),
+                                                 bias = random_values(n), start = random_values(m * n);
+                        const auto product = [&](const cpu::GemmKernels& kernels) {
+                            std::vector<float> c = start;
+                            cpu::gemm({.m = m,
+                                       .n = n,
+                                       .k = k,
+                                       .trans_b = trans_b,
+                                       .a = a.data(),
+                                       .lda = lda,
+                                       .b = b.data(),
+                                       .ldb = ldb,
+                                       .c = c.data(),
+                                       .ldc = n,
+                                       .bias = trans_b ? bias.data() : nullptr,
+                                       .beta = beta},
+                                      kernels);
+                            return c;
+                        };
+                        REQUIRE(product(*v.kernels) == product(packing));
+                        ++compared;
+                    }
+        }
+    }
+    CHECK(compared > 0);
     cpu::set_num_threads(2);
 }

@@ -65,8 +65,8 @@ template <int = 0> void epilogue(const Epilogue& e) {
     }
 }
 
-constexpr GemmKernels kernels = {mr,       nr,       depth,  MEZZO_KC,   MEZZO_MC, MEZZO_NC,
-                                 pack<mr>, pack<nr>, tile<>, epilogue<>, skinny<>, lanes};
+constexpr GemmKernels kernels = {mr,       nr,     depth,      MEZZO_KC, MEZZO_MC, MEZZO_NC, pack<mr>,
+                                 pack<nr>, tile<>, epilogue<>, skinny<>, lanes,    nullptr,  tile_in_place<>};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -67,6 +67,12 @@ struct GemmKernels {
 
     // Products of operands of one type on tile registers (tile_tables.h), or null.
     const TileKernels* tiles = nullptr;
+
+    // tile() with rows of op(A) that are read where they are: float32, contiguous along k, `lda` floats apart, and a
+    // multiple of mr. The sums have the same bits. Null where a slot has two steps.
+    void (*tile_in_place)(const float* a, std::int64_t lda, const float* b, std::int64_t panel_k,
+                          std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
+                          bool accumulate, Walks& walks) = nullptr;
 };
 
 // [from][to] by convert_index(); the diagonal is null.
