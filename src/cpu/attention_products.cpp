@@ -112,7 +112,7 @@ void AttentionProducts::multiply(Types types, const char* a, std::int64_t all_k,
                                  std::int64_t k, std::int64_t m, std::int64_t n, float* t, std::int64_t ldt,
                                  bool accumulate) const {
     if (!tiles_) {
-        Walks none;  // everything is in the cache already: nothing to prefetch
+        Prefetch none;  // everything is in the cache already: nothing to prefetch
         return vectors_.tile(floats(a), floats(b), all_k, k, m, n, t, ldt, accumulate, none);
     }
     const TileProduct& tile_product = product(types);

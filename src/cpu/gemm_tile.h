@@ -33,28 +33,39 @@ MEZZO_INLINE Vector repeat(const float* slot) {
 // Where the R rows of op(A) are: in a packed panel, or in place, lda floats apart.
 enum class RowsOfA { packed, in_place };
 
-// With `walks` it prefetches one cache line per slot: at `ahead` and then every `step` bytes.
-template <int R, int C, bool walks, RowsOfA where>
-void micro_kernel(std::int64_t k, const float* a, std::int64_t lda, const float* b, float* t,
-                  std::int64_t ldt, bool accumulate, const char* ahead, std::int64_t step) {
+// Prefetches the next lines.
+MEZZO_INLINE void fetch(Prefetch& ahead) {
+    for (int n = ahead.pace; n > 0 && ahead.at < ahead.count; --n) {
+        Prefetch::Region& region = ahead.regions[ahead.at];
+        __builtin_prefetch(region.start + region.line * 64, 0, 2);
+        if (++region.line < region.lines) continue;
+        region.line = 0;
+        region.start += region.pitch;
+        if (--region.runs == 0) ++ahead.at;
+    }
+}
+
+template <int R, int C, RowsOfA where> void micro_kernel(std::int64_t k, const float* a, std::int64_t lda,
+                                                         const float* b, float* t, std::int64_t ldt,
+                                                         bool accumulate, Prefetch& ahead) {
     constexpr bool in_place = where == RowsOfA::in_place;
     // The old sums are prefetched here and added at the end, so that no multiplication waits for them.
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) __builtin_prefetch(t + r * ldt);
     Vector sum[R][C] = {};
-    for (std::int64_t p = 0; p < k; ++p, a += in_place ? 1 : mr, b += nr) {
-        if constexpr (walks) {
-            __builtin_prefetch(ahead, 0, 2);
-            ahead += step;
-        }
-        Vector y[C];
+    for (std::int64_t left = k; left > 0; left -= Prefetch::slots) {
+        fetch(ahead);
+        const std::int64_t slots = smaller(left, Prefetch::slots);
+        for (std::int64_t p = 0; p < slots; ++p, a += in_place ? 1 : mr, b += nr) {
+            Vector y[C];
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
+            for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            const Vector x = repeat(in_place ? a + r * lda : a + r);
+            for (int r = 0; r < R; ++r) {
+                const Vector x = repeat(in_place ? a + r * lda : a + r);
 #pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
+                for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
+            }
         }
     }
 #pragma GCC unroll 16
@@ -67,7 +78,7 @@ void micro_kernel(std::int64_t k, const float* a, std::int64_t lda, const float*
 }
 
 using MicroKernel = void (*)(std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
-                             bool, const char*, std::int64_t);
+                             bool, Prefetch&);
 
 // The kernel for `rows` <= R and `vectors` <= C.
 template <int R, int C> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::int64_t vectors) {
@@ -77,32 +88,14 @@ template <int R, int C> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::in
     if constexpr (R > 1) {
         if (rows < R) return pick<R - 1, C>(rows, vectors);
     }
-    return micro_kernel<R, C, false, RowsOfA::packed>;
+    return micro_kernel<R, C, RowsOfA::packed>;
 }
 // The kernel for mr rows.
-template <RowsOfA where, bool walks, int C = nr / lanes>
-MEZZO_INLINE MicroKernel pick_full(std::int64_t vectors) {
+template <RowsOfA where, int C = nr / lanes> MEZZO_INLINE MicroKernel pick_full(std::int64_t vectors) {
     if constexpr (C > 1) {
-        if (vectors < C) return pick_full<where, walks, C - 1>(vectors);
+        if (vectors < C) return pick_full<where, C - 1>(vectors);
     }
-    return micro_kernel<mr, C, walks, where>;
-}
-
-// All panels of mr rows, each `panel` floats behind the one before. Returns the number of rows.
-template <RowsOfA where>
-MEZZO_INLINE std::int64_t full_panels(const float* a, std::int64_t lda, std::int64_t panel, const float* b,
-                                      std::int64_t k, std::int64_t rows, std::int64_t vectors, float* t,
-                                      std::int64_t ldt, bool accumulate, Walks& walks) {
-    const MicroKernel still = pick_full<where, false>(vectors), walking = pick_full<where, true>(vectors);
-    std::int64_t i = 0;
-    for (; i + mr <= rows; i += mr, a += panel, t += mr * ldt) {
-        const bool walk = walks.done < walks.count;
-        const char* ahead =
-            walks.start + walks.done % walks.lines * 64 + walks.done / walks.lines * k * walks.step;
-        walks.done += walk;
-        (walk ? walking : still)(k, a, lda, b, t, ldt, accumulate, ahead, walks.step);
-    }
-    return i;
+    return micro_kernel<mr, C, where>;
 }
 
 MEZZO_INLINE std::int64_t vectors_from(std::int64_t j, std::int64_t columns) {
@@ -111,24 +104,25 @@ MEZZO_INLINE std::int64_t vectors_from(std::int64_t j, std::int64_t columns) {
 
 template <int = 0> void tile(const float* a, const float* b, std::int64_t panel_k, std::int64_t k,
                              std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
-                             bool accumulate, Walks& walks) {
+                             bool accumulate, Prefetch& ahead) {
     for (std::int64_t j = 0; j < columns; j += nr) {
         const std::int64_t vectors = vectors_from(j, columns);
-        const float* panel = b + j * panel_k;
-        const std::int64_t i = full_panels<RowsOfA::packed>(a, 0, mr * panel_k, panel, k, rows, vectors,
-                                                            t + j, ldt, accumulate, walks);
-        if (i < rows)
-            pick<mr, nr / lanes>(rows - i, vectors)(k, a + i * panel_k, 0, panel, t + i * ldt + j, ldt,
-                                                    accumulate, nullptr, 0);
+        const MicroKernel full = pick_full<RowsOfA::packed>(vectors);
+        for (std::int64_t i = 0; i < rows; i += mr) {
+            const MicroKernel kernel = rows - i < mr ? pick<mr, nr / lanes>(rows - i, vectors) : full;
+            kernel(k, a + i * panel_k, 0, b + j * panel_k, t + i * ldt + j, ldt, accumulate, ahead);
+        }
     }
 }
 
 template <int = 0> void tile_in_place(const float* a, std::int64_t lda, const float* b, std::int64_t panel_k,
                                       std::int64_t k, std::int64_t rows, std::int64_t columns, float* t,
-                                      std::int64_t ldt, bool accumulate, Walks& walks) {
-    for (std::int64_t j = 0; j < columns; j += nr)
-        full_panels<RowsOfA::in_place>(a, lda, mr * lda, b + j * panel_k, k, rows, vectors_from(j, columns),
-                                       t + j, ldt, accumulate, walks);
+                                      std::int64_t ldt, bool accumulate, Prefetch& ahead) {
+    for (std::int64_t j = 0; j < columns; j += nr) {
+        const MicroKernel kernel = pick_full<RowsOfA::in_place>(vectors_from(j, columns));
+        for (std::int64_t i = 0; i < rows; i += mr)
+            kernel(k, a + i * lda, lda, b + j * panel_k, t + i * ldt + j, ldt, accumulate, ahead);
+    }
 }
 
 }  // namespace

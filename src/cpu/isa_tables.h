@@ -32,12 +32,20 @@ struct Operand {
     bool along_k;  // the operand is contiguous along k, else along its rows or columns
 };
 
-// Memory that tile() prefetches into the L2 cache while it computes, in `count` walks. A walk touches one
-// line of 64 bytes per slot of the tile, each `step` bytes after the one before. The first `lines` walks
-// start at neighbouring lines, the next `lines` walks where those have ended, and so on.
-struct Walks {
-    const char* start = nullptr;
-    std::int64_t step = 0, lines = 1, count = 0, done = 0;
+// Memory that tile() prefetches into the L2 cache while it computes, region by region. A region is `runs` runs of
+// `lines` neighbouring lines of 64 bytes; each run begins `pitch` bytes behind the one before. What has been prefetched
+// is taken away from it.
+struct Prefetch {
+    struct Region {
+        const char* start = nullptr;
+        std::int64_t pitch = 0, runs = 0, lines = 0;
+        std::int64_t line = 0;  // the next one of the first run
+    };
+    static constexpr int most = 4;  // regions
+    static constexpr int slots = 16;
+    Region regions[most];
+    int count = 0, at = 0;  // regions, and the one that is next
+    int pace = 0;           // lines while `slots` slots are multiplied
 };
 
 struct TileKernels;
@@ -56,7 +64,7 @@ struct GemmKernels {
     // t[rows, columns] = or += the product of packed panels over k slots; panels lie `panel_k` slots apart.
     // Writes whole vectors: columns are rounded up to a multiple of the vector width.
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
-                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Walks& walks);
+                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Prefetch& ahead);
 
     void (*epilogue)(const Epilogue& e);
 
@@ -72,7 +80,7 @@ struct GemmKernels {
     // multiple of mr. The sums have the same bits. Null where a slot has two steps.
     void (*tile_in_place)(const float* a, std::int64_t lda, const float* b, std::int64_t panel_k,
                           std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
-                          bool accumulate, Walks& walks) = nullptr;
+                          bool accumulate, Prefetch& ahead) = nullptr;
 };
 
 // [from][to] by convert_index(); the diagonal is null.

@@ -8,6 +8,7 @@
 #include "cpu/buffer.h"
 #include "cpu/gemm_blocks.h"
 #include "cpu/parallel.h"
+#include "cpu/prefetch.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -88,26 +89,23 @@ private:
             kernels.pack_a(
                 {p.gradient + (i * p.outputs + group * rows) * size, p.gradient_type, p.outputs, false}, rows,
                 k, a);
-            Walks next_gradient, next_image;
+            Prefetch ahead;
             if (i + k < end) {
-                next_gradient = walks_over(p.gradient + group * rows * size, size, p.outputs, rows, i + k);
+                add(ahead, next_pixels(p.gradient + group * rows * size, size, p.outputs, rows, i + k, k));
                 if (pixel_by_pixel())
-                    next_image =
-                        walks_over(x.data, std::int64_t(size_of(x.type)), x.pixel, x.channels, i + k);
+                    add(ahead,
+                        next_pixels(x.data, std::int64_t(size_of(x.type)), x.pixel, x.channels, i + k, k));
+                set_pace(ahead, parts_of(rows, kernels.mr) * parts_of(width, kernels.nr) * k);
             }
-            const std::int64_t half = parts_of(rows, 2 * kernels.mr) * kernels.mr;
             for (std::int64_t j = first; j < first + width; j += kernels.nr) {
                 const std::int64_t some = std::min<std::int64_t>(kernels.nr, first + width - j);
-                const bool add = i > begin || (in_result && p.beta != 0);
+                const bool more = i > begin || (in_result && p.beta != 0);
                 if (in_place) {
-                    multiply_in_place(lines, j, some, k, a, t + j, add);
+                    multiply_in_place(lines, j, some, k, a, t + j, more);
                     continue;
                 }
                 pack_panel(lines, j, some, k, b);
-                kernels.tile(a, b, k, k, std::min(half, rows), some, t + j, ld, add, next_gradient);
-                if (half < rows)
-                    kernels.tile(a + half * k, b, k, k, rows - half, some, t + half * ld + j, ld, add,
-                                 next_image);
+                kernels.tile(a, b, k, k, rows, some, t + j, ld, more, ahead);
             }
         }
     }
@@ -128,12 +126,10 @@ private:
     // Whether window i sits at pixel i of the image.
     bool pixel_by_pixel() const { return x.step == Size2d(1) && x.rows == x.height && x.columns == x.width; }
 
-    // Prefetches the next pixels while these are multiplied: `count` elements of each from pixel `begin` on.
-    static Walks walks_over(const char* data, std::int64_t size, std::int64_t pixel, std::int64_t count,
-                            std::int64_t begin) {
-        const std::int64_t lines = parts_of(count * size, 64);
-        if (count == pixel) return {data + begin * pixel * size, 64, 1, lines};  // in the order of memory
-        return {data + begin * pixel * size, pixel * size, lines, lines};
+    // `count` elements of each of `k` pixels from pixel `begin` on.
+    static Prefetch::Region next_pixels(const char* data, std::int64_t size, std::int64_t pixel,
+                                        std::int64_t count, std::int64_t begin, std::int64_t k) {
+        return region_of(data + begin * pixel * size, pixel * size, k, count * size);
     }
 
     Lines find_lines(std::int64_t column, std::int64_t width, std::int64_t begin, std::int64_t k) const {

@@ -62,7 +62,7 @@ struct WindowKernels {
     // is 2, a slot is a pair of bfloat16 of two images, and is said to be a float32.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
-                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Walks& walks);
+                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Prefetch& ahead);
     // dst[p * nr + i] = channel first + i of line p as float, for i < width.
     void (*pack_lines)(const char* const* lines, Dtype type, std::int64_t first, std::int64_t width,
                        std::int64_t k, float* dst);

@@ -1,0 +1,132 @@
+// Products with few rows or few columns: the larger operand is read once, where it is.
+#include "cpu/gemm_few.h"
+
+#include <algorithm>
+
+#include "cpu/buffer.h"
+#include "cpu/convert.h"
+#include "cpu/gemm_blocks.h"
+#include "cpu/gemm_parts.h"
+#include "cpu/parallel.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr std::int64_t longest_k = 2048;  // multiplied at once
+
+// Per thread. rows belongs to the thread that called, the others to each that computes.
+struct Scratch {
+    Buffer rows, totals, tile, own;
+};
+Scratch& scratch() {
+    thread_local Scratch s;
+    return s;
+}
+
+template <class T> void gather(const Operand& x, std::int64_t i, std::int64_t k, float* to) {
+    const T* from = static_cast<const T*>(x.data) + i;
+    for (std::int64_t p = 0; p < k; ++p) to[p] = static_cast<float>(from[p * x.ld]);
+}
+
+// Copies x to float32 rows of k elements, filled up with zeros to ldx.
+void read_rows(const Operand& x, std::int64_t rows, std::int64_t k, float* to, std::int64_t ldx) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+        float* row = to + i * ldx;
+        if (x.along_k || x.ld == 1)
+            convert(element(x.data, x.type, x.along_k ? i * x.ld : i), x.type, row, float32, k);
+        else if (x.type == float32)
+            gather<float>(x, i, k, row);
+        else if (x.type == bfloat16)
+            gather<bfloat16_t>(x, i, k, row);
+        else
+            gather<float16_t>(x, i, k, row);
+        std::fill(row + k, row + ldx, 0.0f);
+    }
+}
+
+// The products of few rows with the columns of another operand. A long k is cut into pieces that are
+// converted and multiplied on their own and added up in double, so that the rounding of a sum does not grow
+// with k.
+struct FewRows {
+    const GemmKernels& kernels;
+    std::int64_t rows, k, ldx;
+    Operand source;
+    const float* packed = nullptr;  // all of the rows, unless k is cut
+
+    FewRows(const GemmKernels& kernels_, const Operand& x, std::int64_t rows_, std::int64_t k_)
+        : kernels(kernels_),
+          rows(rows_),
+          k(k_),
+          ldx(round_up(cut() ? longest_k : k_, kernels_.lanes)),
+          source(x) {
+        if (cut()) return;
+        float* const to = scratch().rows.get<float>(rows * ldx);
+        read_rows(source, rows, k, to, ldx);
+        packed = to;
+    }
+    bool cut() const { return k > longest_k; }
+
+    void multiply(const Operand& y, std::int64_t columns, float* t, std::int64_t ldt) const {
+        if (!cut()) return kernels.skinny(packed, ldx, rows, y, columns, k, t, ldt);
+        double* const sums = scratch().totals.get<double>(rows * columns);
+        std::fill_n(sums, rows * columns, 0.0);
+        float* const x = scratch().own.get<float>(rows * ldx);
+        for (std::int64_t p = 0; p < k; p += longest_k) {
+            const std::int64_t left = std::min(longest_k, k - p);
+            read_rows(from_step(source, p), rows, left, x, ldx);
+            kernels.skinny(x, ldx, rows, from_step(y, p), columns, left, t, ldt);
+            for (std::int64_t i = 0; i < rows; ++i)
+                for (std::int64_t j = 0; j < columns; ++j) sums[i * columns + j] += double(t[i * ldt + j]);
+        }
+        for (std::int64_t i = 0; i < rows; ++i)
+            for (std::int64_t j = 0; j < columns; ++j) t[i * ldt + j] = float(sums[i * columns + j]);
+    }
+
+private:
+    static Operand from_step(Operand x, std::int64_t p) {
+        x.data = element(x.data, x.type, x.along_k ? p : p * x.ld);
+        return x;
+    }
+};
+
+}  // namespace
+
+// op(A) has few rows: op(B) is read once, in place.
+void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    const FewRows x(kernels, rows_of_a(g, 0, 0), g.m, g.k);
+    constexpr std::int64_t width = 512;  // columns at once: their sums stay in L1
+    const std::int64_t unit = 32;
+    parallel_for((g.n + unit - 1) / unit, grain((g.n + unit - 1) / unit, 8 * g.m * g.n * g.k),
+                 [&](std::int64_t begin, std::int64_t end) {
+                     float* t = scratch().tile.get<float>(g.m * width);
+                     const std::int64_t last = std::min(g.n, end * unit);
+                     for (std::int64_t j = begin * unit; j < last; j += width) {
+                         const std::int64_t columns = std::min(width, last - j);
+                         x.multiply(columns_of_b(g, 0, j), columns, t, width);
+                         finish_block(kernels, g, bias, 0, j, g.m, columns, t, width);
+                     }
+                 });
+}
+
+// op(B) has few columns: computes C^T = op(B)^T op(A)^T block by block and transposes it back before the
+// epilogue.
+void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    const FewRows x(kernels, columns_of_b(g, 0, 0), g.n, g.k);
+    constexpr std::int64_t width = 512;
+    const std::int64_t unit = 32, ldt = round_up(g.n, kernels.lanes);
+    parallel_for((g.m + unit - 1) / unit, grain((g.m + unit - 1) / unit, 8 * g.m * g.n * g.k),
+                 [&](std::int64_t begin, std::int64_t end) {
+                     float* sums = scratch().tile.get<float>((g.n + ldt) * width);
+                     float* t = sums + g.n * width;
+                     const std::int64_t last = std::min(g.m, end * unit);
+                     for (std::int64_t i = begin * unit; i < last; i += width) {
+                         const std::int64_t rows = std::min(width, last - i);
+                         x.multiply(rows_of_a(g, i, 0), rows, sums, width);
+                         for (std::int64_t r = 0; r < rows; ++r)
+                             for (std::int64_t j = 0; j < g.n; ++j) t[r * ldt + j] = sums[j * width + r];
+                         finish_block(kernels, g, bias, i, 0, rows, g.n, t, ldt);
+                     }
+                 });
+}
+
+}  // namespace mezzo::cpu

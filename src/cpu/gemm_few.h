@@ -1,0 +1,12 @@
+// One matrix product with few rows or few columns.
+#pragma once
+
+#include "cpu/isa_tables.h"
+
+namespace mezzo::cpu {
+
+// Both ask of the product what multiply_one() (gemm_blocks.h) does; `bias` is float32 or null.
+void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias);
+void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float* bias);
+
+}  // namespace mezzo::cpu
