@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpu/parallel.h"
+#include "cpu/prefetch.h"
 
 using namespace gemm_case;
 
@@ -114,6 +115,47 @@ TEST_CASE("gemm: batches, repeated operands, stacked rows", "[gemm]") {
             for (int p = 0; p < 4; ++p)
                 want[std::size_t(i * 5 + j)] += a[std::size_t(i * 4 + p)] * b[std::size_t(p * 5 + j)];
     CHECK(c == want);
+}
+
+TEST_CASE("gemm: a small C from packed rows, in short ranges of k", "[gemm]") {
+    for (const int threads : {1, 2}) {
+        cpu::set_num_threads(threads);
+        for (const Variant& v : variants()) {
+            if (v.name == "wide tile" && threads == 2) continue;
+            INFO(v.name << ", threads " << threads);
+            // Sums in C and not, a last range that is short, more ranges than are added up one by one.
+            for (const float beta : {0.0f, 1.0f, 0.5f})
+                run({.m = 40, .n = 96, .k = 1030, .ta = true, .beta = beta}, *v.kernels);
+            run({.m = 263, .n = 208, .k = 700, .ta = true, .beta = 1}, *v.kernels);
+            run({.m = 45, .n = 101, .k = 5001, .ta = true, .tb = true, .bias = true}, *v.kernels);
+            run({.m = 24, .n = 128, .k = 5000, .ta = true, .a = bfloat16, .b = bfloat16, .c = bfloat16},
+                *v.kernels);
+        }
+    }
+    cpu::set_num_threads(2);
+}
+
+TEST_CASE("gemm: regions to prefetch are divided without a rest and spread evenly", "[gemm]") {
+    const std::vector<char> memory(64 * 1000);
+    const cpu::Prefetch::Region all = cpu::region_of(memory.data(), 640, 100, 130);
+    CHECK(all.lines == 3);
+    std::int64_t runs = 0;
+    for (int part = 0; part < 7; ++part) {
+        const cpu::Prefetch::Region region = cpu::part_of(all, part, 7);
+        CHECK(region.start == memory.data() + runs * 640);
+        runs += region.runs;
+    }
+    CHECK(runs == 100);
+    cpu::Prefetch ahead;
+    cpu::add(ahead, all);
+    cpu::add(ahead, {});
+    CHECK(ahead.count == 1);
+    cpu::set_pace(ahead, 300 * 16);
+    CHECK(ahead.pace == 1);
+    cpu::set_pace(ahead, 100 * 16);
+    CHECK(ahead.pace == 3);
+    cpu::set_pace(ahead, 1);
+    CHECK(ahead.pace == int(cpu::Prefetch::slots));
 }
 
 TEST_CASE("gemm: several cache blocks and threads, long k", "[gemm]") {
