@@ -1,6 +1,8 @@
 // Linear layers whose gradients pass the activation below, against the same layers one by one.
 #include <catch2/catch.hpp>
 
+#include "autograd/row.h"
+#include "core/grad_meta.h"
 #include "mezzo/amp.h"
 #include "mezzo/cuda.h"
 #include "mezzo/nn.h"
@@ -147,6 +149,17 @@ TEST_CASE("fused layers: gradients of parameters leave 16-bit products in float3
         }
         CHECK(fine);
         CHECK(test::doubles(chain.biases[0].grad()) != test::doubles(chain.biases[0].grad().to(float16)));
+    }
+}
+
+TEST_CASE("fused layers: a result of three dimensions has the next layer as its only consumer", "[linear]") {
+    for (const Device device : both()) {
+        const Chain chain(float32, device);
+        const Tensor x = values({2, 3, 8}, 1, float32, device);
+        const Tensor h = linear(x, chain.weights[0], chain.biases[0], LinearActivation::gelu);
+        const Tensor y = linear(h, chain.weights[1]);
+        CHECK(y->grad_meta->node->edges[0].node.get() == h->grad_meta->node.get());
+        CHECK(h->grad_meta->node->consumers.load() == 1);
     }
 }
 

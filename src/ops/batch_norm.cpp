@@ -6,6 +6,7 @@
 #include "autograd/state.h"
 #include "mezzo/image_ops.h"
 #include "ops/norm_common.h"
+#include "ops/products.h"
 #include "ops/running_statistics.h"
 
 namespace mezzo {
@@ -188,7 +189,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                   const Tensor& weight, const Tensor& bias, const BatchNormOptions& options) {
     check_batch_norm(x, running_mean, running_var, options);
     const Tensor w = row_vector("batch_norm", "weight", weight, x, 1),
-                 b = row_vector("batch_norm", "bias", bias, x, 0), rows = as_rows(x);
+                 b = row_vector("batch_norm", "bias", bias, x, 0), rows = matrix_of(x);
     const bool tracks = running_mean.defined();
     const kernels::BatchNorm at{.batch_statistics = options.training || !tracks,
                                 .update = options.training && tracks && !recomputing(),
@@ -200,7 +201,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     const Tensors in{rows,
                      w,
                      b,
-                     options.residual.defined() ? as_rows(options.residual) : Tensor(),
+                     options.residual.defined() ? matrix_of(options.residual) : Tensor(),
                      running_mean,
                      running_var,
                      at.update ? options.num_batches_tracked : Tensor()};

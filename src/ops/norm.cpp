@@ -71,7 +71,7 @@ Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, 
 // The gradient that waits for input 0 as a matrix of rows, if there is one: the kernel adds it to its own.
 Tensor waiting_rows(const Node& c) {
     const Tensor waiting = c.take_waiting(0, false);
-    return waiting.defined() ? as_rows(waiting) : waiting;
+    return waiting.defined() ? matrix_of(waiting) : waiting;
 }
 
 // The gradients of a normalisation, the first of them in the shape of input 0.
@@ -88,7 +88,7 @@ const OpOf<kernels::LayerNorm> layer_norm_op{
      .copy16 = true,
      .statistics = 1,
      .vjp = [](const Node& c, const kernels::LayerNorm& at, const Tensors& g) -> Tensors {
-         return in_shape(layer_norm_grad(as_rows(g[0]), as_rows(c.in(0)), c.in(1), c.out(1), c.out(2),
+         return in_shape(layer_norm_grad(matrix_of(g[0]), matrix_of(c.in(0)), c.in(1), c.out(1), c.out(2),
                                          waiting_rows(c), at.eps, c.grad_dtype(0)),
                          c);
      },
@@ -104,11 +104,12 @@ const OpOf<kernels::RmsNorm> rms_norm_op{
      .copy16 = true,
      .statistics = 1,
      .vjp = [](const Node& c, const kernels::RmsNorm& at, const Tensors& g) -> Tensors {
-         const Tensor x = as_rows(c.in(0));
+         const Tensor x = matrix_of(c.in(0));
          const Shape shapes[] = {x.shape(), c.inputs[1].shape};
-         return in_shape(call(rms_norm_grad_op, Tensors{as_rows(g[0]), x, c.in(1), c.out(1), waiting_rows(c)},
-                              {.eps = at.eps}, shapes, c.grad_dtype(0)),
-                         c);
+         return in_shape(
+             call(rms_norm_grad_op, Tensors{matrix_of(g[0]), x, c.in(1), c.out(1), waiting_rows(c)},
+                  {.eps = at.eps}, shapes, c.grad_dtype(0)),
+             c);
      },
      .decomposition = [](In in, const kernels::RmsNorm& at) -> Tensors {
          return {normalised(in[0], at.eps, false).x * in[1]};
@@ -137,7 +138,7 @@ Tensor dropped_sum(In in, const kernels::DropoutAddLayerNorm& at) {
 // The gradients of x, residual, weight, bias and x_bias (undefined unless of_x_bias) for the gradient g of y.
 // g, and the gradients of x and residual: matrices of rows.
 Tensors fused_grads(const Node& c, const kernels::DropoutAddLayerNorm& at, const Tensor& g, bool of_x_bias) {
-    const Tensor weight = c.in(weight_input), z = as_rows(c.out(1)), row_mean = c.out(2), rstd = c.out(3);
+    const Tensor weight = c.in(weight_input), z = matrix_of(c.out(1)), row_mean = c.out(2), rstd = c.out(3);
     const Dtype dtype = c.grad_dtype(x_input);
     const bool wide = z.dtype() == float64;
     if ((at.dropout_p > 0 || dtype != z.dtype()) && wide == (dtype == float64)) {
@@ -156,9 +157,9 @@ Tensors fused_grads(const Node& c, const kernels::DropoutAddLayerNorm& at, const
 Tensors dropout_add_layer_norm_vjp(const Node& c, const kernels::DropoutAddLayerNorm& at, const Tensors& g) {
     const bool of_x_bias = !c.inputs[x_bias_input].shape.empty() && c.needs(x_bias_input);
     Tensors of(5);  // x, residual, weight, bias, x_bias
-    if (g[0].defined()) of = fused_grads(c, at, as_rows(g[0]), of_x_bias);
+    if (g[0].defined()) of = fused_grads(c, at, matrix_of(g[0]), of_x_bias);
     if (g.size() > 1 && g[1].defined()) {  // of z: there is one in derivatives of higher order only
-        const Tensor of_z = as_rows(g[1]), dx = dropout_at(of_z, at.dropout_p, at.stream);
+        const Tensor of_z = matrix_of(g[1]), dx = dropout_at(of_z, at.dropout_p, at.stream);
         const auto add = [](Tensor& sum, const Tensor& x) { sum = sum.defined() ? sum + x : x; };
         add(of[0], cast(dx, c.grad_dtype(x_input)));
         add(of[1], of_z);

@@ -27,6 +27,4 @@ std::int64_t rows_of(const Tensor& x) {
     return rows;
 }
 
-Tensor as_rows(const Tensor& x) { return x.reshape({rows_of(x), x.size(-1)}); }
-
 }  // namespace mezzo

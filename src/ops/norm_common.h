@@ -13,7 +13,5 @@ void check_rows(const char* op, const Tensor& x);
 void check_eps(const char* op, double eps);
 // The number of rows of x [..., n].
 std::int64_t rows_of(const Tensor& x);
-// x [..., n] as the matrix [rows, n].
-Tensor as_rows(const Tensor& x);
 
 }  // namespace mezzo
