@@ -92,11 +92,24 @@ KeyRange AttentionProblem::visible_keys(std::int64_t b, std::int64_t h, std::uin
     return keys;
 }
 
+namespace {
+
+AttentionKernels completed(AttentionKernels kernels, const GemmKernels& gemm) {
+    if (kernels.gemm.mr == 0) kernels.gemm = gemm;
+    kernels.gemm.pack_a = gemm.pack_a;
+    return kernels;
+}
+
+}  // namespace
+
 const AttentionKernels& active_attention_kernels() {
+    static const AttentionKernels portable = completed(attention_portable, gemm_portable),
+                                  avx2 = completed(attention_avx2, gemm_avx2),
+                                  avx512 = completed(attention_avx512, gemm_avx512);
     const Isa isa = active_isa();
-    if (isa >= Isa::avx512 && attention_avx512.gemm.mr != 0) return attention_avx512;
-    if (isa >= Isa::avx2 && attention_avx2.gemm.mr != 0) return attention_avx2;
-    return attention_portable;
+    if (isa >= Isa::avx512 && avx512.softmax) return avx512;
+    if (isa >= Isa::avx2 && avx2.softmax) return avx2;
+    return portable;
 }
 
 void write_rows(const float* t, std::int64_t ldt, std::int64_t rows, std::int64_t columns, float alpha,

@@ -179,10 +179,16 @@ void row_dots(const Operand& x, const Operand& y, std::int64_t rows, std::int64_
     });
 }
 
-constexpr GemmKernels products = {mr,       nr,       depth,  0,       0,       0,
-                                  pack<mr>, pack<nr>, tile<>, nullptr, nullptr, lanes};
-constexpr AttentionKernels attention_kernels = {products, softmax<>, softmax_grad<>,
-                                                keep<>,   divide<>,  row_dots<>};
+// Products with a register tile that is not GEMM's, which AVX-512 alone has.
+template <int N> constexpr GemmKernels own_products() {
+    if constexpr (N == 16)
+        return {mr, nr, depth, 0, 0, 0, nullptr, pack<nr>, tile<>, nullptr, nullptr, lanes};
+    else
+        return {};
+}
+
+constexpr AttentionKernels attention_kernels = {
+    own_products<lanes>(), softmax<>, softmax_grad<>, keep<>, divide<>, row_dots<>};
 
 }  // namespace
 }  // namespace mezzo::cpu
