@@ -90,6 +90,19 @@ inline double activate(Activation activation, double x) {
     }
 }
 
+// What a gradient is multiplied with; `kept` as in Gemm.
+inline double derivative(Activation activation, double kept) {
+    const double density = std::exp(-kept * kept / 2) / std::sqrt(2 * M_PI);
+    switch (activation) {
+        case Activation::relu:
+            return kept <= 0 ? 0 : 1;
+        case Activation::gelu:
+            return 0.5 * std::erfc(-kept / std::sqrt(2.0)) + kept * density;
+        default:
+            return 1;
+    }
+}
+
 struct Case {
     std::int64_t m = 1, n = 1, k = 1;
     bool ta = false, tb = false;
@@ -100,6 +113,7 @@ struct Case {
     float alpha = 1, beta = 0;
     std::int64_t batch = 1;
     bool share_a = false, share_b = false;
+    bool kept = false;  // C is a gradient
 };
 
 inline std::string text(const Case& t) {
@@ -107,7 +121,7 @@ inline std::string text(const Case& t) {
            (t.ta ? " T" : " N") + (t.tb ? "T" : "N") + " types " + std::to_string(int(t.a)) +
            std::to_string(int(t.b)) + std::to_string(int(t.c)) + " activation " +
            std::to_string(int(t.activation)) + " bias " + std::to_string(t.bias) + " beta " +
-           std::to_string(t.beta) + " batch " + std::to_string(t.batch);
+           std::to_string(t.beta) + (t.kept ? " kept" : "") + " batch " + std::to_string(t.batch);
 }
 
 // Runs one case and compares every element with a float64 loop over the stored (already rounded) operands.
@@ -119,8 +133,10 @@ inline void run(const Case& t, const cpu::GemmKernels& kernels) {
     const auto uniform = [&] { return double(random() % 4001) / 2000.0 - 1.0; };
     Matrix a(t.ta ? t.k : t.m, t.ta ? t.m : t.k, t.a, t.share_a ? 1 : t.batch);
     Matrix b(t.tb ? t.n : t.k, t.tb ? t.k : t.n, t.b, t.share_b ? 1 : t.batch);
-    Matrix c(t.m, t.n, t.c, t.batch), pre(t.m, t.n, t.c, t.batch), bias(1, t.n, t.bias_type);
+    Matrix c(t.m, t.n, t.c, t.batch), pre(t.m, t.n, t.c, t.batch), kept(t.m, t.n, t.c, t.batch),
+        bias(1, t.n, t.bias_type);
     a.fill(uniform), b.fill(uniform), bias.fill(uniform);
+    kept.fill([&] { return 6 * uniform(); });
     if (t.beta != 0)
         c.fill(uniform);
     else
@@ -143,6 +159,7 @@ inline void run(const Case& t, const cpu::GemmKernels& kernels) {
                  .bias = t.bias ? bias.data() : nullptr,
                  .bias_type = t.bias_type,
                  .pre_activation = t.pre ? pre.data() : nullptr,
+                 .kept = t.kept ? kept.data() : nullptr,
                  .activation = t.activation,
                  .alpha = t.alpha,
                  .beta = t.beta,
@@ -173,10 +190,11 @@ inline void run(const Case& t, const cpu::GemmKernels& kernels) {
                 sum *= t.alpha, size *= std::fabs(t.alpha);
                 if (t.bias) sum += bias.at(0, 0, j), size += std::fabs(bias.at(0, 0, j));
                 if (t.beta != 0) sum += t.beta * old.at(q, i, j), size += std::fabs(t.beta * old.at(q, i, j));
-                const double error = unit * (double(t.k) + 4) * size + 1e-30,
-                             want = activate(t.activation, sum);
-                // |gelu'| < 1.13; its own evaluation adds a few units of the result
-                const double slack = 1.13 * error + 8 * unit * std::fabs(want) + 1e-30;
+                const double error = unit * (double(t.k) + 4) * size + 1e-30;
+                const double want =
+                    t.kept ? sum * derivative(t.activation, kept.at(q, i, j)) : activate(t.activation, sum);
+                // |gelu'| < 1.13; its own evaluation adds a few units of the result, or of 1
+                const double slack = 1.13 * error + 8 * unit * std::fabs(t.kept ? sum : want) + 1e-30;
                 const double half_step = t.c == float16 ? 0x1p-25 : 0.0;  // subnormal spacing
                 const double got = c.at(q, i, j);
                 if (!(std::fabs(got - want) <= slack + store * (std::fabs(want) + slack) + half_step))

@@ -2,11 +2,16 @@
 // epilogues.
 #include "gemm_case.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <memory>
 #include <random>
 #include <vector>
 
+#include "cpu/gemm_blocks.h"
+#include "cpu/gemm_parts.h"
 #include "cpu/parallel.h"
 #include "cpu/prefetch.h"
 
@@ -75,6 +80,119 @@ TEST_CASE("gemm: epilogue", "[gemm]") {
                                          .beta = beta},
                                         *v.kernels);
     }
+}
+
+TEST_CASE("gemm: a gradient before an activation", "[gemm]") {
+    for (const int threads : {1, 2}) {
+        cpu::set_num_threads(threads);
+        for (const Variant& v : variants()) {
+            INFO(v.name << ", threads " << threads);
+            for (const Activation activation : {Activation::relu, Activation::gelu})
+                // One block, few rows, few columns, no k, several blocks, several ranges of k.
+                for (Case t :
+                     {Case{.m = 19, .n = 21, .k = 12}, Case{.m = 3, .n = 40, .k = 9},
+                      Case{.m = 40, .n = 3, .k = 9}, Case{.m = 9, .n = 5, .k = 0},
+                      Case{.m = 263, .n = 301, .k = 20}, Case{.m = 12, .n = 40, .k = 6200, .ta = true}}) {
+                    if (v.kernels->tiles || (v.name == "wide tile" && t.m + t.k > 250)) continue;
+                    t.activation = activation;
+                    t.kept = true;
+                    run(t, *v.kernels);
+                    t.alpha = 0.5f, t.beta = -0.75f;
+                    run(t, *v.kernels);
+                }
+        }
+    }
+}
+
+TEST_CASE("gemm: sums of op(A)'s rows", "[gemm]") {
+    for (const int threads : {1, 2}) {
+        cpu::set_num_threads(threads);
+        for (const Variant& v : variants()) {
+            if (v.kernels->tiles) continue;
+            for (const Dtype type : stored) {
+                // Rows in several units of packing, the last panel cut; k in one range and in many; C in strips of rows and columns.
+                for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{9, 5, 1},
+                                              {37, 20, 7},
+                                              {300, 48, 515},
+                                              {13, 100, 5003},
+                                              {70, 4100, 3073},
+                                              {2100, 9, 40},
+                                              {4200, 4200, 3}}) {
+                    if (v.name == "wide tile" && m * n * k > 1 << 21) continue;
+                    if (m * n > 1 << 22 && (type != float32 || threads == 2)) continue;
+                    INFO(v.name << ", " << name(type) << ", " << m << " x " << n << " x " << k << ", threads "
+                                << threads);
+                    Matrix a(k, m, type), b(k, n, type), c(m, n, float32);
+                    std::mt19937 random(5);
+                    a.fill([&] { return double(random() % 4001) / 2000.0 - 0.9; });
+                    b.fill([] { return 0.5; });
+                    std::vector<double> sums(std::size_t(m + 1), 100);
+                    const Gemm g{.m = m,
+                                 .n = n,
+                                 .k = k,
+                                 .trans_a = true,
+                                 .a = a.data(),
+                                 .a_type = type,
+                                 .lda = a.ld,
+                                 .b = b.data(),
+                                 .b_type = type,
+                                 .ldb = b.ld,
+                                 .c = c.data(),
+                                 .ldc = c.ld,
+                                 .a_sums = sums.data()};
+                    REQUIRE(cpu::packs_rows_of_a(*v.kernels, g));
+                    cpu::gemm(g, *v.kernels);
+                    double worst = 0;
+                    for (std::int64_t i = 0; i < m; ++i) {
+                        double want = 100;
+                        for (std::int64_t p = 0; p < k; ++p) want += a.at(0, p, i);
+                        worst = std::max(worst, std::fabs(sums[std::size_t(i)] - want));
+                        worst = std::max(worst, std::fabs(c.at(0, i, n - 1) - (want - 100) / 2) * 1e-2);
+                    }
+                    CHECK(worst < 4e-8 * double(k + 30));
+                    CHECK(sums[std::size_t(m)] == 100);
+                }
+            }
+        }
+    }
+    cpu::set_num_threads(2);
+}
+
+TEST_CASE("gemm: a large result stored past the caches has the same bits", "[gemm]") {
+    constexpr std::int64_t m = 1031, n = 1030, ld = 1040, k = 5, line = 16;
+    std::vector<float> a(m * k), b(k * n), bias(n);
+    std::mt19937 random(7);
+    for (std::vector<float>* const x : {&a, &b, &bias})
+        for (float& v : *x) v = float(random() % 4001) / 2000.0f - 1;
+    for (const int threads : {1, 2}) {
+        cpu::set_num_threads(threads);
+        for (const Variant& v : variants()) {
+            if (v.kernels->tiles) continue;
+            INFO(v.name << ", threads " << threads);
+            // The results begin with a cache line, or one float behind.
+            std::vector<float> found[2], kept(m * ld + 2 * line);
+            for (std::size_t i = 0; i < kept.size(); ++i) kept[i] = float(i % 61) / 10.0f - 3;
+            for (const std::size_t shift : {0, 1}) {
+                std::vector<float> memory(3 * m * ld + 2 * line, -97.5f);
+                void* start = memory.data();
+                std::size_t room = memory.size() * sizeof(float);
+                float* const c = static_cast<float*>(std::align(64, 1, start, room)) + shift;
+                Gemm g{.m = m, .n = n, .k = k, .a = a.data(), .lda = k, .b = b.data(), .ldb = n};
+                g.c = c, g.ldc = ld;
+                g.bias = bias.data(), g.activation = Activation::gelu, g.pre_activation = c + m * ld;
+                CHECK(cpu::streams(*v.kernels, g) == (shift == 0 && v.kernels->lanes == line));
+                cpu::gemm(g, *v.kernels);
+                g.c = c + 2 * m * ld;
+                g.bias = nullptr, g.pre_activation = nullptr, g.kept = kept.data();
+                cpu::gemm(g, *v.kernels);
+                found[shift].assign(c, c + 3 * m * ld);
+            }
+            const bool same = found[0] == found[1];  // not in CHECK: it would print millions of values
+            CHECK(same);
+            CHECK(found[0][n] == -97.5f);
+        }
+    }
+    cpu::set_num_threads(2);
 }
 
 TEST_CASE("gemm: batches, repeated operands, stacked rows", "[gemm]") {

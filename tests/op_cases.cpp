@@ -321,7 +321,7 @@ std::vector<OpCase> product_cases() {
         {"matmul of broadcast batches", [](In x) { return matmul(x[0], x[1]); }, {{2, 1, 3, 4}, {6, 4, 5}},
          nullptr, low},
         {"linear", [](In x) { return linear(x[0], x[1], x[2]); }, {{6, 4}, {5, 4}, {5}}, nullptr, low, any,
-         "", "column_sum"},
+         "", "column_sum linear_weight_grad"},
         {"linear without bias", [](In x) { return linear(x[0], x[1]); }, {{2, 3, 4}, {5, 4}}, nullptr, low},
         {"linear_relu", [](In x) { return linear(x[0], x[1], x[2], LinearActivation::relu); }, {{6, 4}, {5,
          4}, {5}}, nullptr, low},

@@ -51,6 +51,7 @@ Gemm at(const Gemm& g, std::int64_t index) {
     one.b = item(g.b, g.b_type, index, g.stride_b);
     one.c = const_cast<void*>(item(g.c, g.c_type, index, g.stride_c));
     one.pre_activation = const_cast<void*>(item(g.pre_activation, g.c_type, index, g.stride_c));
+    one.kept = item(g.kept, g.c_type, index, g.stride_c);
     return one;
 }
 
@@ -88,6 +89,8 @@ template <class F> void each(const Gemm& g, const F& compute) {
                  });
 }
 
+bool multiplies_floats(const Gemm& g) { return g.c_type != float64 && g.m > 0 && g.n > 0 && g.k > 0; }
+
 }  // namespace
 
 const GemmKernels& gemm_kernels(Isa isa) {
@@ -119,6 +122,15 @@ void gemm_without_tiles(const Gemm& g, const GemmKernels& kernels) {
     GemmKernels plain = kernels;
     plain.tiles = nullptr;
     gemm(g, plain);
+}
+
+bool takes_kept(const Gemm& g) {
+    const bool known = g.activation == Activation::relu || g.activation == Activation::gelu;
+    return known && g.c_type == float32 && multiplies_floats(g) &&
+           on_vectors(suited(chosen_gemm_kernels(g), g), g);
+}
+bool makes_a_sums(const Gemm& g) {
+    return multiplies_floats(g) && g.batch == 1 && packs_rows_of_a(suited(chosen_gemm_kernels(g), g), g);
 }
 
 void gemm(const Gemm& g) {

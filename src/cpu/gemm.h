@@ -27,7 +27,12 @@ struct Gemm {
     const void* bias = nullptr;  // [n] or none
     Dtype bias_type = float32;
     void* pre_activation = nullptr;  // optional, layout and type of C: the value before the activation
+    // Optional, layout of C, both float32: C is the gradient before `activation`, the value that it would be
+    // without one times the derivative. `kept` is the activation's result for relu, its input otherwise.
+    const void* kept = nullptr;
     Activation activation = Activation::none;
+    // Optional, [m]: the sums over k of op(A)'s rows are added to it.
+    double* a_sums = nullptr;
     float alpha = 1, beta = 0;  // C is read only if beta != 0
     std::int64_t batch = 1, stride_a = 0, stride_b = 0,
                  stride_c = 0;  // elements between matrices; 0 repeats a or b
@@ -37,5 +42,11 @@ struct Gemm {
 // throws Error(dtype) for anything else, and Error(value) if a leading dimension is too small or the outputs
 // of a batch overlap.
 void gemm(const Gemm& g);
+
+// Whether gemm() makes of Gemm::kept what a pass of its own would: of relu and gelu, if C is float32 and not computed on
+// tiles.
+bool takes_kept(const Gemm& g);
+// Whether it can make Gemm::a_sums: if it packs all of op(A).
+bool makes_a_sums(const Gemm& g);
 
 }  // namespace mezzo::cpu

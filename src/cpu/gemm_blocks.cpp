@@ -82,6 +82,9 @@ void pack_strip(const GemmKernels& kernels, const Gemm& g, const Strip& s, std::
                 const std::int64_t i = u * unit_a;
                 kernels.pack_a(rows_of_a(g, s.i + s.in_place + i, s.p), std::min(unit_a, rows_a - i), s.k,
                                s.a + i * s.slots);
+                if (g.a_sums && s.j == 0)
+                    kernels.panel_sums(s.a + i * s.slots, s.slots, std::min(unit_a, rows_a - i),
+                                       g.a_sums + s.i + i);
             } else {
                 const std::int64_t j = (u - count_a) * unit_b;
                 kernels.pack_b(columns_of_b(g, s.p, s.j + j), std::min(unit_b, s.n - j), s.k,
@@ -138,7 +141,8 @@ void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const S
     if (s.last && !direct) finish_block(kernels, g, bias, s.i + i, s.j + j, rows, columns, t, ldt);
 }
 
-// What `next`, the block after this one, reads of op(A), if that is not what this one reads, and where it writes.
+// What `next`, the block after this one, reads of op(A), if that is not what this one reads, of `kept`, and where it
+// writes, unless that is past the caches.
 void add_next(Prefetch& ahead, const GemmKernels& kernels, const Gemm& g, const Strip& s, const Area& next,
               bool new_rows) {
     if (new_rows && next.i < s.in_place)
@@ -148,10 +152,15 @@ void add_next(Prefetch& ahead, const GemmKernels& kernels, const Gemm& g, const 
                              round_up(next.rows, kernels.mr) * s.slots * std::int64_t(sizeof(float))));
     if (s.sums ? !s.last : !s.first) return;  // C is not written, or has been before
     const auto size = std::int64_t(size_of(g.c_type));
-    for (void* const to : {g.c, g.pre_activation})
-        if (to)
-            add(ahead, region_of(element(to, g.c_type, (s.i + next.i) * g.ldc + s.j + next.j), g.ldc * size,
+    const auto add_block = [&](const void* of) {
+        if (of)
+            add(ahead, region_of(element(of, g.c_type, (s.i + next.i) * g.ldc + s.j + next.j), g.ldc * size,
                                  next.rows, next.columns * size));
+    };
+    add_block(g.kept);
+    if (!stores_sums(kernels, g, next.columns) && streams(kernels, g)) return;
+    add_block(g.c);
+    add_block(g.pre_activation);
 }
 
 // Both operands are packed: blocks of rows and columns in any order.
@@ -327,11 +336,16 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     }
 }
 
+// How the kernels multiply the operands on tiles, or null.
+const TileProduct* product_on_tiles(const GemmKernels& kernels, const Gemm& g) {
+    if (!kernels.tiles || g.a_type != g.b_type || !worth_packing(g)) return nullptr;
+    return tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
+}
+
 // Multiplies on tiles if the kernels have them for the operands; returns whether it did. `bias` is float32 or
 // null.
 bool done_on_tiles(const GemmKernels& kernels, const Gemm& g, const float* bias) {
-    if (!kernels.tiles || g.a_type != g.b_type || !worth_packing(g)) return false;
-    const TileProduct* product = tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
+    const TileProduct* const product = product_on_tiles(kernels, g);
     if (!product) return false;
     Gemm with_bias = g;
     with_bias.bias = bias;
@@ -360,6 +374,12 @@ std::int64_t grain(std::int64_t n, std::int64_t work) {
 }
 
 bool worth_packing(const Gemm& g) { return g.m > skinny_m && g.n > skinny_n; }
+
+bool on_vectors(const GemmKernels& kernels, const Gemm& g) { return !product_on_tiles(kernels, g); }
+
+bool packs_rows_of_a(const GemmKernels& kernels, const Gemm& g) {
+    return on_vectors(kernels, g) && worth_packing(g) && !(kernels.tile_in_place && rows_of_float32(g));
+}
 
 void multiply_one(const GemmKernels& kernels, const Gemm& g) {
     const float* bias = static_cast<const float*>(g.bias);

@@ -11,6 +11,10 @@ inline constexpr std::int64_t parallel_work = 1 << 21;
 // The grain of parallel_for() over `n` equal parts that take `work` multiply-adds together.
 std::int64_t grain(std::int64_t n, std::int64_t work);
 
+// Whether multiply_one() uses no tiles, and whether it then packs all of op(A).
+bool on_vectors(const GemmKernels& kernels, const Gemm& g);
+bool packs_rows_of_a(const GemmKernels& kernels, const Gemm& g);
+
 // The caller has checked the arguments; g.batch is 1, and no size but k is 0.
 void multiply_one(const GemmKernels& kernels, const Gemm& g);
 

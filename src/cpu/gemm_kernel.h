@@ -23,16 +23,32 @@ template <Activation activation> MEZZO_INLINE Vector activate(Vector v) {
     return v;
 }
 
+// v times the derivative. `kept` is relu's result, or gelu's input.
+template <Activation activation> MEZZO_INLINE Vector through(Vector v, Vector kept) {
+    if constexpr (activation == Activation::relu) return select<lanes>(kept <= 0.0f, Vector{}, v);
+    if constexpr (activation == Activation::gelu) return v * gelu_derivative<lanes>(kept);
+    return v;
+}
+
 // One vector of `count` <= lanes elements at column j of a row.
 template <Activation activation, bool full, class T>
-MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, std::int64_t j,
+MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, const T* kept, std::int64_t j,
                          std::int64_t count) {
+    constexpr bool is_float = std::is_same_v<T, float>;
+    const auto get = [=](const auto* from) __attribute__((always_inline)) {
+        return full ? load<lanes>(from + j) : load_first<lanes>(from + j, count);
+    };
+    const auto put = [&](T * to, Vector x) __attribute__((always_inline)) {
+        if constexpr (full && is_float && lanes == 16)
+            if (e.stream) return stream<lanes>(to + j, x);
+        full ? store<lanes>(to + j, x) : store_first<lanes>(to + j, x, count);
+    };
     Vector v = load<lanes>(t + j) * e.alpha;
-    if (e.bias) v += full ? load<lanes>(e.bias + j) : load_first<lanes>(e.bias + j, count);
-    if (e.beta != 0.0f) v += e.beta * (full ? load<lanes>(c + j) : load_first<lanes>(c + j, count));
-    if (pre) full ? store<lanes>(pre + j, v) : store_first<lanes>(pre + j, v, count);
-    v = activate<activation>(v);
-    full ? store<lanes>(c + j, v) : store_first<lanes>(c + j, v, count);
+    if (e.bias) v += get(e.bias);
+    if (e.beta != 0.0f) v += e.beta * get(c);
+    if (pre) put(pre, v);
+    v = is_float && kept ? through<activation>(v, get(kept)) : activate<activation>(v);
+    put(c, v);
 }
 
 template <Activation activation, class T> void epilogue_rows(const Epilogue& e) {
@@ -40,10 +56,12 @@ template <Activation activation, class T> void epilogue_rows(const Epilogue& e) 
         const float* t = e.t + i * e.ldt;
         T* c = static_cast<T*>(e.c) + i * e.ldc;
         T* pre = e.pre_activation ? static_cast<T*>(e.pre_activation) + i * e.ldc : nullptr;
+        const T* kept = e.kept ? static_cast<const T*>(e.kept) + i * e.ldc : nullptr;
         std::int64_t j = 0;
-        for (; j + lanes <= e.columns; j += lanes) finish<activation, true>(e, t, c, pre, j, lanes);
-        if (j < e.columns) finish<activation, false>(e, t, c, pre, j, e.columns - j);
+        for (; j + lanes <= e.columns; j += lanes) finish<activation, true>(e, t, c, pre, kept, j, lanes);
+        if (j < e.columns) finish<activation, false>(e, t, c, pre, kept, j, e.columns - j);
     }
+    if (e.stream) fence();
 }
 
 template <Activation activation> void epilogue_type(const Epilogue& e) {
@@ -65,8 +83,9 @@ template <int = 0> void epilogue(const Epilogue& e) {
     }
 }
 
-constexpr GemmKernels kernels = {mr,       nr,     depth,      MEZZO_KC, MEZZO_MC, MEZZO_NC, pack<mr>,
-                                 pack<nr>, tile<>, epilogue<>, skinny<>, lanes,    nullptr,  tile_in_place<>};
+constexpr GemmKernels kernels = {mr,       nr,       depth,        MEZZO_KC, MEZZO_MC,
+                                 MEZZO_NC, pack<mr>, pack<nr>,     tile<>,   epilogue<>,
+                                 skinny<>, lanes,    panel_sums<>, nullptr,  tile_in_place<>};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -25,6 +25,15 @@ inline Operand columns_of_b(const Gemm& g, std::int64_t p, std::int64_t j) {
     return {element(g.b, g.b_type, at), g.b_type, g.ldb, g.trans_b};
 }
 
+// Whether an epilogue stores C past the caches, in whole lines: C is too large to stay in the L2 cache until it is read,
+// and so is not read from memory before it is overwritten.
+inline bool streams(const GemmKernels& kernels, const Gemm& g) {
+    constexpr std::int64_t line = 64, large = std::int64_t(4) << 20, size = sizeof(float);
+    const auto begins_line = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % line == 0; };
+    return kernels.lanes * size == line && g.c_type == float32 && g.beta == 0 && g.m * g.n * size >= large &&
+           g.ldc * size % line == 0 && begins_line(g.c) && begins_line(g.pre_activation);
+}
+
 // Finishes rows x columns of C at (i, j) from the sums t. `bias` is float32 or null.
 inline void finish_block(const GemmKernels& kernels, const Gemm& g, const float* bias, std::int64_t i,
                          std::int64_t j, std::int64_t rows, std::int64_t columns, const float* t,
@@ -36,12 +45,14 @@ inline void finish_block(const GemmKernels& kernels, const Gemm& g, const float*
     e.columns = columns;
     e.c = element(g.c, g.c_type, i * g.ldc + j);
     e.pre_activation = g.pre_activation ? element(g.pre_activation, g.c_type, i * g.ldc + j) : nullptr;
+    e.kept = element(g.kept, g.c_type, i * g.ldc + j);
     e.ldc = g.ldc;
     e.c_type = g.c_type;
     e.bias = bias ? bias + j : nullptr;
     e.activation = g.activation;
     e.alpha = g.alpha;
     e.beta = g.beta;
+    e.stream = streams(kernels, g) && j % kernels.lanes == 0;
     kernels.epilogue(e);
 }
 

@@ -125,5 +125,39 @@ template <int = 0> void tile_in_place(const float* a, std::int64_t lda, const fl
     }
 }
 
+// The sum of the steps of each slot.
+MEZZO_INLINE Vector steps_of(Vector slots) {
+#if MEZZO_DEPTH == 2
+    const UintN<lanes> bits = (UintN<lanes>)slots;
+    return (Vector)(bits << 16) + (Vector)(bits & 0xffff0000u);
+#else
+    return slots;
+#endif
+}
+
+// In float32 so few slots are added that the rounding of a sum does not grow with k.
+template <int = 0> void panel_sums(const float* panels, std::int64_t slots, std::int64_t rows, double* sums) {
+    constexpr int together = 8, vectors = together * mr / lanes;  // slots, and vectors of them
+    constexpr std::int64_t most = 32 * together;
+    static_assert(together * mr % lanes == 0);
+    for (std::int64_t i = 0; i < rows; i += mr)
+        for (std::int64_t left = slots; left > 0; left -= most) {
+            Vector sum[vectors] = {};
+            std::int64_t p = smaller(left, most);
+            for (; p >= together; p -= together, panels += together * mr)
+#pragma GCC unroll 16
+                for (int v = 0; v < vectors; ++v) sum[v] += steps_of(load<lanes>(panels + v * lanes));
+            float last[together * mr] = {}, part[together * mr];
+            for (; p > 0; --p, panels += mr)
+                __builtin_memcpy(last + (p - 1) * mr, panels, mr * sizeof(float));
+            double total[mr] = {};
+            for (int v = 0; v < vectors; ++v)
+                store<lanes>(part + v * lanes, sum[v] + steps_of(load<lanes>(last + v * lanes)));
+            for (int q = 0; q < together; ++q)
+                for (int r = 0; r < mr; ++r) total[r] += double(part[q * mr + r]);
+            for (std::int64_t r = 0; r < mr && i + r < rows; ++r) sums[i + r] += total[r];
+        }
+}
+
 }  // namespace
 }  // namespace mezzo::cpu

@@ -17,11 +17,15 @@ struct Epilogue {
     std::int64_t rows, columns;
     void* c;
     void* pre_activation;  // or null
+    const void* kept;      // or null: see Gemm; only float32
     std::int64_t ldc;
     Dtype c_type;
     const float* bias;  // or null
     Activation activation;
     float alpha, beta;
+    // Store past the caches. Then c_type is float32, beta is 0, and every row of c and of pre_activation begins at a
+    // multiple of the vector's size.
+    bool stream = false;
 };
 
 // A block of an operand: `width` rows of op(A) or columns of op(B), `k` long.
@@ -72,6 +76,10 @@ struct GemmKernels {
     void (*skinny)(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y, std::int64_t width,
                    std::int64_t k, float* t, std::int64_t ldt);
     int lanes;
+
+    // sums[i] += the sum over `slots` slots of row i of packed panels, which lie `slots` slots apart. Null
+    // where nothing asks for sums.
+    void (*panel_sums)(const float* panels, std::int64_t slots, std::int64_t rows, double* sums) = nullptr;
 
     // Products of operands of one type on tile registers (tile_tables.h), or null.
     const TileKernels* tiles = nullptr;

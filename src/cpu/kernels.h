@@ -14,6 +14,7 @@ extern const KernelList attention_grad_list, attention_list, batch_norm_list, cl
     moments_list, norm_list, pad_list, pointwise_list, pool_list, random_list, range_list, recurrent_list,
     reduce_list, rowwise_list, scan_list, sort_list;
 
+Kernel<kernels::ActivationGrad> activation_grad;
 Kernel<kernels::Cast> cast;
 Kernel<kernels::ColumnSum> column_sum;
 Kernel<kernels::MatMul> matmul;

@@ -1,10 +1,13 @@
 // Matrix products of tensors through the strided, batched gemm().
-#include "kernels/joint_linear.h"
+#include <algorithm>
 
 #include "core/rows.h"
+#include "cpu/buffer.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 #include "cpu/operand.h"
+#include "kernels/joint_linear.h"
+#include "kernels/linear_weight_grad.h"
 
 namespace mezzo {
 namespace {
@@ -48,7 +51,9 @@ private:
     }
 };
 
-void set_operands(Gemm& g, const Matrix& a, const Matrix& b) {
+// The product of a and b.
+Gemm gemm_of(const Matrix& a, const Matrix& b, const Tensor& c) {
+    Gemm g{.m = a.rows(), .n = b.cols(), .k = a.cols()};
     g.a = a.data();
     g.a_type = a.owner->dtype;
     g.lda = a.ld;
@@ -57,6 +62,10 @@ void set_operands(Gemm& g, const Matrix& a, const Matrix& b) {
     g.b_type = b.owner->dtype;
     g.ldb = b.ld;
     g.trans_b = b.transposed;
+    g.c = c->numel ? c->bytes() : nullptr;
+    g.c_type = c->dtype;
+    g.ldc = g.n;
+    return g;
 }
 
 const char* advance(const void* p, std::int64_t elements, Dtype dtype) {
@@ -88,11 +97,7 @@ void matmul(In in, const kernels::MatMul& at, Out out) {
     const Matrix a(in[0]), b(in[1]);
     const Shape batch_shape(y->shape.begin(), y->shape.size() - 2);
     const StridedLayout batch_a = a.batch(batch_shape), batch_b = b.batch(batch_shape);
-    Gemm g{.m = a.rows(), .n = b.cols(), .k = a.cols()};
-    set_operands(g, a, b);
-    g.c = y->bytes();
-    g.c_type = y->dtype;
-    g.ldc = g.n;
+    Gemm g = gemm_of(a, b, y);
     g.beta = float(at.beta);
     const std::int64_t count = batch_shape.numel();
     if (regular(batch_a) && regular(batch_b)) {
@@ -118,11 +123,9 @@ void linear(In in, const kernels::Linear& at, Out out) {
     const Tensor& y = out[0];
     if (y->numel == 0) return;
     const Matrix x(as_rows(in[0])), weight(in[1]);
-    Gemm g{.m = x.rows(), .n = weight.rows(), .k = x.cols()};
-    set_operands(g, x, weight);
+    Gemm g = gemm_of(x, weight, y);
+    g.n = weight.rows();
     g.trans_b = !g.trans_b;
-    g.c = y->bytes();
-    g.c_type = y->dtype;
     g.ldc = row_stride(y);
     g.activation = static_cast<decltype(g.activation)>(at.activation);
     Tensor bias;
@@ -143,8 +146,43 @@ void joint_linear(In in, const kernels::JointLinear& at, Out out) {
     kernels::run_joint_linear(in, at, out, linear);
 }
 
+void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
+    const Tensor &before = out[0], &kept = in[2];
+    const Matrix gradient(in[0]), weight(in[1]);
+    Gemm g = gemm_of(gradient, weight, before);
+    g.activation = at.activation;
+    if (!kept->contiguous || kept->dtype != g.c_type || !takes_kept(g)) {
+        matmul(in.first(2), {}, out.first(1));
+        const Tensor given[] = {before, kept};
+        return activation_grad(given, {.activation = at.activation}, out);
+    }
+    g.kept = kept->numel ? kept->bytes() : nullptr;
+    gemm(g);
+    if (out.size() > 1) column_sum(out.first(1), {}, out.subspan(1));
+}
+
+// The column sums are made while op(A) is packed, where it is.
+void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
+    const Matrix gradient(in[0]), x(in[1]);
+    Gemm g = gemm_of(gradient, x, out[0]);
+    g.m = gradient.cols();
+    g.k = gradient.rows();
+    g.trans_a = !g.trans_a;
+    g.beta = float(at.beta);
+    if (!makes_a_sums(g)) {
+        gemm(g);
+        return column_sum(in.first(1), {}, out.subspan(1));
+    }
+    thread_local Buffer scratch;
+    g.a_sums = scratch.get<double>(g.m);
+    std::fill_n(g.a_sums, g.m, 0.0);
+    gemm(g);
+    std::copy_n(g.a_sums, g.m, reinterpret_cast<float*>(out[1]->bytes()));
+}
+
 constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
-                                   kernel_entry<joint_linear>()};
+                                   kernel_entry<joint_linear>(), kernel_entry<linear_input_grad>(),
+                                   kernel_entry<linear_weight_grad>()};
 constinit const KernelList matmul_list = entries;
 
 }  // namespace cpu_kernels

@@ -206,23 +206,11 @@ void activation_grad(In in, const kernels::ActivationGrad& at, Out out) {
     if (out.size() > 1) column_sum(out.first(1), {}, out.subspan(1));
 }
 
-void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
-    matmul(in.first(2), {}, out.first(1));
-    const Tensor given[] = {out[0], in[2]};
-    activation_grad(given, {.activation = at.activation}, out);
-}
-
-constexpr KernelEntry entries[] = {kernel_entry<sum>(),
-                                   kernel_entry<mean>(),
-                                   kernel_entry<max>(),
-                                   kernel_entry<min>(),
-                                   kernel_entry<norm>(),
-                                   kernel_entry<argmax>(),
-                                   kernel_entry<argmin>(),
-                                   kernel_entry<amax_grad>(),
-                                   kernel_entry<column_sum>(),
-                                   kernel_entry<activation_grad>(),
-                                   kernel_entry<linear_input_grad>()};
+constexpr KernelEntry entries[] = {kernel_entry<sum>(),        kernel_entry<mean>(),
+                                   kernel_entry<max>(),        kernel_entry<min>(),
+                                   kernel_entry<norm>(),       kernel_entry<argmax>(),
+                                   kernel_entry<argmin>(),     kernel_entry<amax_grad>(),
+                                   kernel_entry<column_sum>(), kernel_entry<activation_grad>()};
 constinit const KernelList reduce_list = entries;
 
 }  // namespace cpu_kernels

@@ -55,6 +55,18 @@ template <int N> MEZZO_INLINE FloatN<N> load(const float* p) {
     return v;
 }
 template <int N> MEZZO_INLINE void store(float* p, FloatN<N> v) { __builtin_memcpy(p, &v, sizeof v); }
+// Stores a cache line past the caches, where there are vectors of that size. Before another thread is told, fence().
+template <int N> MEZZO_INLINE void stream(float* p, FloatN<N> v) {
+#if defined(__AVX512F__)
+    if constexpr (N == 16) return _mm512_stream_ps(p, (__m512)v);
+#endif
+    store<N>(p, v);
+}
+MEZZO_INLINE void fence() {
+#if defined(__AVX512F__)
+    _mm_sfence();
+#endif
+}
 
 // GCC's generic code for these two takes several shuffles instead of one instruction.
 template <int N> MEZZO_INLINE UintN<N> widen(HalfN<N> h) {

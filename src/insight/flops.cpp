@@ -35,6 +35,7 @@ struct Formula {
 };
 
 double by_last(const Shapes& s) { return 2 * count(s.out) * size(s.in[0], -1); }
+double by_first(const Shapes& s) { return 2 * count(s.out) * size(s.in[0], 0); }
 double conv(const Shapes& s) { return 2 * count(s.out) * taps(s.in[1]); }
 double conv_input(const Shapes& s) { return 2 * count(s.in[0]) * taps(s.in[1]); }
 double conv_weight(const Shapes& s) { return 2 * count(s.in[0]) * taps(s.out); }
@@ -52,6 +53,7 @@ constexpr Formula formulas[] = {
     {"joint_linear", by_last},
     {"matmul", by_last},
     {"linear_input_grad", by_last},
+    {"linear_weight_grad", by_first},
     {"conv2d", conv},
     {"conv_transpose2d", conv_input},
     {"conv2d_input_grad", conv_input},

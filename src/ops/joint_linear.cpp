@@ -16,6 +16,8 @@ namespace {
 
 using At = kernels::JointLinear;
 
+bool biased(const Node& c, const At& at) { return c.inputs.size() > std::size_t(1 + at.parts); }
+
 std::vector<std::int64_t> sizes_of(const Node& c, const At& at) {
     std::vector<std::int64_t> sizes;
     for (int i = 0; i < at.parts; ++i) sizes.push_back(c.inputs[std::size_t(1 + i)].shape[0]);
@@ -47,39 +49,48 @@ Tensor x_grad(const Node& c, const At& at, const Tensor& g) {
 }
 
 // The gradients of the weights are one product. It is added to those that exist if they lie side by side;
-// what is new is laid out like that.
-void weight_grads(const Node& c, const At& at, const Tensor& g, Tensors& grads) {
+// what is new is laid out like that. Returns the column sums of g, if they were made with it.
+Tensor weight_grads(const Node& c, const At& at, const Tensor& g, Tensors& grads) {
     const Tensor x = matrix_of(c.in(0));
+    const int first_bias = 1 + at.parts;
+    const bool with_sums = biased(c, at) && made_together(c, first_bias, at.parts) &&
+                           makes_weight_and_bias_grad(g, x, c.grad_dtype(1), c.grad_dtype(first_bias));
     const bool together = made_together(c, 1, at.parts);
     Tensors existing(std::size_t(at.parts));
     for (int i = 0; together && g.dtype() != float64 && i < at.parts; ++i)
         existing[std::size_t(i)] = c.accumulator(1 + i);
     if (const Tensor whole = as_one(existing); whole.defined()) {
-        add_product(g.t(), x, whole);
+        const Tensor sums = with_sums ? weight_and_bias_grad(g, x, whole).bias : Tensor();
+        if (!with_sums) add_product(g.t(), x, whole);
         for (const Tensor& part : existing) part->storage->version.fetch_add(1, std::memory_order_relaxed);
-        return;
+        return sums;
     }
     const std::vector<std::int64_t> sizes = sizes_of(c, at);
     if (together &&
         std::none_of(existing.begin(), existing.end(), [](const Tensor& e) { return e.defined(); })) {
-        const Tensors parts = cut_side_by_side(product_as(g.t(), x, c.grad_dtype(1)), sizes);
+        const WeightAndBias made = with_sums ? weight_and_bias_grad(g, x, {})
+                                             : WeightAndBias{product_as(g.t(), x, c.grad_dtype(1)), {}};
+        const Tensors parts = cut_side_by_side(made.weight, sizes);
         std::copy(parts.begin(), parts.end(), grads.begin() + 1);
-        return;
+        return made.bias;
     }
     for (int i = 0; i < at.parts; ++i)
         if (c.needs(1 + i))
             grads[std::size_t(1 + i)] = product_grad(c, 1 + i, columns_of_part(g, sizes, i).t(), x);
+    return {};
 }
 
 Tensor bias_grad(const Tensor& g, Dtype wanted) {
     return column_sum(g, is_16bit(g.dtype()) && wanted != g.dtype() ? float32 : g.dtype());
 }
 
-void bias_grads(const Node& c, const At& at, const Tensor& g, Tensors& grads) {
+// `sums`: those of g's columns, if they have been made.
+void bias_grads(const Node& c, const At& at, const Tensor& g, const Tensor& sums, Tensors& grads) {
     const int first = 1 + at.parts;
     const std::vector<std::int64_t> sizes = sizes_of(c, at);
     if (made_together(c, first, at.parts)) {
-        const Tensors parts = cut_side_by_side(bias_grad(g, c.grad_dtype(first)), sizes);
+        const Tensors parts =
+            cut_side_by_side(sums.defined() ? sums : bias_grad(g, c.grad_dtype(first)), sizes);
         std::copy(parts.begin(), parts.end(), grads.begin() + first);
         return;
     }
@@ -95,8 +106,8 @@ Tensors joint_linear_vjp(const Node& c, const At& at, const Tensors& gs) {
     Branch side(g.device(), c.needs(0) && c.needs(1) && !c.edges[0].leaf.defined());
     if (c.needs(0)) grads[0] = x_grad(c, at, g);
     side.enter();
-    weight_grads(c, at, g, grads);
-    if (c.inputs.size() > std::size_t(1 + at.parts)) bias_grads(c, at, g, grads);
+    const Tensor sums = weight_grads(c, at, g, grads);
+    if (biased(c, at)) bias_grads(c, at, g, sums, grads);
     side.join();
     return grads;
 }

@@ -99,7 +99,8 @@ bool passes_activation_below(const Node& c, const Tensor& g) {
 Tensors gradient_below(const Node& c, const Tensor& g) {
     const Node& below = *c.edges[0].node;
     const Tensor weight = c.in(1);
-    const bool sums = wants_bias(below);
+    // On the CPU the product of the weight's gradient makes the sums: it reads this gradient anyway.
+    const bool sums = wants_bias(below) && g.device().type() != DeviceType::cpu;
     const Shape shapes[] = {{g.size(0), weight.size(1)}, {weight.size(1)}};
     const Tensor given[] = {g, weight, kept_by_activation(below), relu_mask(below)};
     return call(linear_input_grad_op, given, {.activation = activation_of(below), .column_sums = sums},

@@ -49,7 +49,7 @@ std::vector<OpCase> op_cases() {
         {"mul_scalar", {x}, [](In t) { return t[0] * 2.0; }, 0, 8},
         {"relu", {x}, [](In t) { return relu(t[0]); }, 0, 8},
         {"gelu", {x}, [](In t) { return gelu(t[0]); }, 0, 8},
-        {"linear", {x, w, b}, [](In t) { return linear(t[0], t[1], t[2]); }, 3, 10},
+        {"linear", {x, w, b}, [](In t) { return linear(t[0], t[1], t[2]); }, 3, 11},
         {"linear_relu",
          {x, w, b},
          [](In t) { return linear(t[0], t[1], t[2], LinearActivation::relu); },
