@@ -204,6 +204,19 @@ TEST_CASE("fused layers: a weight twice in one chain gets both gradients", "[lin
     }
 }
 
+TEST_CASE("fused layers: a weight that is no leaf gets the sum of both gradients", "[linear]") {
+    for (const Device device : both()) {
+        const auto gradients = [&](Dtype dtype) {
+            const Chain c(dtype, device);
+            const Tensor w = c.leaf({8, 8}, 20), b = c.leaf({8}, 21), twice = w * 2.0;
+            const Tensor y = linear(linear(linear(c.x, twice, b), twice, b), twice, b);
+            autograd::backward({y}, {.grad_outputs = {c.factor(y)}});
+            return Tensors{w.grad().to(float64), b.grad().to(float64), c.x.grad().to(float64)};
+        };
+        check_close(gradients(float32), gradients(float64), test::tolerance(float32));
+    }
+}
+
 TEST_CASE("fused layers: gradients are added to those that are there", "[linear]") {
     for (const Device device : both()) {
         const Chain chain(float32, device);

@@ -96,7 +96,6 @@ namespace {
 
 AttentionKernels completed(AttentionKernels kernels, const GemmKernels& gemm) {
     if (kernels.gemm.mr == 0) kernels.gemm = gemm;
-    kernels.gemm.pack_a = gemm.pack_a;
     return kernels;
 }
 

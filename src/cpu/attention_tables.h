@@ -33,9 +33,8 @@ struct SoftmaxGradBlock {
 };
 
 struct AttentionKernels {
-    // float32 panels, with a register tile that divides the usual dims and lengths. Packing and that product
-    // only: attention chooses its own cache blocks, and gemm_kernels() has the epilogue. What a table leaves
-    // out is GEMM's of the same instruction set.
+    // float32 panels, packing and tile() only: attention chooses its own cache blocks, and gemm_kernels() has
+    // the epilogue. If a table has none, those of GEMM for the same instruction set.
     GemmKernels gemm;
     void (*softmax)(const SoftmaxBlock& b);
     void (*softmax_grad)(const SoftmaxGradBlock& b);

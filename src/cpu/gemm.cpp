@@ -135,7 +135,10 @@ bool makes_a_sums(const Gemm& g) {
 
 void gemm(const Gemm& g) {
     each(g, [](const Gemm& one) {
-        one.c_type == float64 ? gemm_f64(one) : multiply_one(suited(chosen_gemm_kernels(one), one), one);
+        if (one.c_type == float64) return gemm_f64(one);
+        const GemmKernels& kernels = suited(chosen_gemm_kernels(one), one);
+        // Tiles know neither of them, and another thread may have allowed tiles since takes_kept() was asked.
+        one.kept || one.a_sums ? gemm_without_tiles(one, kernels) : multiply_one(kernels, one);
     });
 }
 

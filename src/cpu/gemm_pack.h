@@ -42,7 +42,7 @@ MEZZO_INLINE FloatN<N> slots_across(const T* first, const T* second, std::int64_
 }
 
 // Stores full vectors, the last of which may overlap the one before. Lines that the last panel lacks are zero
-// up to the next multiple of a vector; nothing reads what lies behind.
+// up to the next multiple of a vector; what lies behind is not set.
 template <int P, class T>
 MEZZO_INLINE void pack_across(const T* src, std::int64_t ld, std::int64_t width, std::int64_t k, float* dst) {
     constexpr int pow2 = P >= 16 ? 16 : P >= 8 ? 8 : 4;

@@ -156,7 +156,7 @@ void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
         const Tensor given[] = {before, kept};
         return activation_grad(given, {.activation = at.activation}, out);
     }
-    g.kept = kept->numel ? kept->bytes() : nullptr;
+    g.kept = kept->bytes();
     gemm(g);
     if (out.size() > 1) column_sum(out.first(1), {}, out.subspan(1));
 }

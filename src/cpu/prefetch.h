@@ -27,9 +27,11 @@ inline Prefetch::Region part_of(Prefetch::Region region, std::int64_t part, std:
     return region;
 }
 
-// Appends a region, unless there is nothing in it.
+// Appends a region, unless there is nothing in it, or no room for it.
 inline void add(Prefetch& ahead, const Prefetch::Region& region) {
-    if (region.start != nullptr && region.runs > 0 && region.lines > 0) ahead.regions[ahead.count++] = region;
+    const bool room = ahead.count < Prefetch::most;
+    if (room && region.start != nullptr && region.runs > 0 && region.lines > 0)
+        ahead.regions[ahead.count++] = region;
 }
 
 // Spreads all lines evenly over so many slots: many at once would wait for each other, and tile() for them.

@@ -126,9 +126,12 @@ void parameter_grads(const Node& c, const Before& before, Tensors& grads) {
     if (c.needs(1) && bias && !before.sums.defined()) {
         const Tensor x = matrix_of(c.in(0));
         if (makes_weight_and_bias_grad(before.g, x, c.grad_dtype(1), c.grad_dtype(2))) {
-            const Tensor existing = before.g.dtype() == float64 ? Tensor() : c.accumulator(1);
-            WeightAndBias both = weight_and_bias_grad(before.g, x, existing);
-            grads[1] = both.weight;
+            const bool added = before.g.dtype() != float64;  // to what there is, as product_grad() does
+            const Tensor leaf = added ? c.accumulator(1) : Tensor();
+            const Tensor waiting =
+                added && !leaf.defined() && c.grad_dtype(1) == float32 ? c.take_waiting(1, true) : Tensor();
+            WeightAndBias both = weight_and_bias_grad(before.g, x, leaf.defined() ? leaf : waiting);
+            grads[1] = waiting.defined() ? waiting : both.weight;
             grads[2] = both.bias;
             return;
         }
