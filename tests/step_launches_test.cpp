@@ -1,8 +1,12 @@
 // What an optimizer step costs on the CUDA device, real or emulated: launches, copies and waits, counted.
 #include <catch2/catch.hpp>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "cuda/runtime.h"
+#include "mezzo/data_parallel.h"
+#include "mezzo/distributed.h"
 #include "mezzo/mezzo.h"
 #include "tests/support.h"
 
@@ -40,6 +44,11 @@ struct Loop {
     bool scaled, clip;
 };
 
+cuda::Counters difference(const cuda::Counters& before, const cuda::Counters& after) {
+    return {after.launches - before.launches, after.host_syncs - before.host_syncs,
+            after.copies - before.copies};
+}
+
 // The counters of everything that comes after backward, in the third step.
 cuda::Counters cost(Method method, std::size_t count, const Loop& loop, Dtype dtype) {
     Tensors params;
@@ -65,8 +74,7 @@ cuda::Counters cost(Method method, std::size_t count, const Loop& loop, Dtype dt
         after = cuda::counters();
     }
     CHECK(optimizer->applied_steps() == 3);
-    return {after.launches - before.launches, after.host_syncs - before.host_syncs,
-            after.copies - before.copies};
+    return difference(before, after);
 }
 
 }  // namespace
@@ -91,4 +99,30 @@ TEST_CASE("step launches: two with scaler or clipping, one without, and no waiti
                     CHECK(spent.host_syncs == 0);
                     CHECK(spent.copies == 0);
                 }
+}
+
+TEST_CASE("step launches: DataParallel in a group of one adds nothing", "[cuda][distributed]") {
+    const distributed::Group alone = distributed::init();
+    std::vector<cuda::Counters> steps;
+    for (const bool grouped : {false, true}) {
+        nn::Sequential net(nn::Linear(8, 16), nn::ReLU(), nn::Linear(16, 4));
+        net.to(gpu);
+        std::optional<distributed::DataParallel> parallel;
+        if (grouped) parallel.emplace(net, alone);
+        optim::AdamW optimizer(net.parameters());
+        const Tensor x = ones({5, 8}, {.device = gpu}), y = ones({5, 4}, {.device = gpu});
+        cuda::Counters before{}, after{};
+        for (int step = 0; step < 3; ++step) {
+            before = cuda::counters();
+            mse_loss(net(x), y).backward();
+            optimizer.step();
+            optimizer.zero_grad();
+            after = cuda::counters();
+        }
+        steps.push_back(difference(before, after));
+    }
+    CHECK(steps[0].launches > 0);
+    CHECK(steps[1].launches == steps[0].launches);
+    CHECK(steps[1].host_syncs == steps[0].host_syncs);
+    CHECK(steps[1].copies == steps[0].copies);
 }

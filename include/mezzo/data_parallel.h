@@ -26,7 +26,7 @@ enum class Unused : std::uint8_t {
 
 struct DataParallelOptions {
     // Gradients travel in buckets of at most so many bytes, in the order in which backward finishes them. The first bucket is small, so that the
-    // first message leaves early. A larger gradient is a bucket of its own.
+    // first message leaves early. A larger gradient is a bucket of its own. The default is an eighth of all gradients where that is less.
     std::int64_t first_bucket_bytes = 1 << 20;
     std::int64_t bucket_bytes = 25 << 20;
     // float32; or float16 or bfloat16, in which float32 gradients then travel: half the bytes. They are divided by the number of ranks and

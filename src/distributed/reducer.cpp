@@ -1,5 +1,6 @@
 #include "distributed/reducer.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -30,6 +31,17 @@ public:
 private:
     const Ref<Reducer> reducer_;
 };
+
+// The default suits large models. Of a small one it would hold all gradients, which could not leave before backward ends.
+BucketSizes sizes_of(const DataParallelOptions& options, const std::vector<LeafKind>& leaves, int ranks) {
+    std::int64_t all = 0;
+    for (const LeafKind& leaf : leaves)
+        if (leaf.trained) all += leaf.numel * std::int64_t(size_of(leaf.dtype));
+    std::int64_t most = options.bucket_bytes;
+    if (most == DataParallelOptions().bucket_bytes)
+        most = std::min(most, std::max(options.first_bucket_bytes, all / 8));
+    return {options.first_bucket_bytes, most, ranks};
+}
 
 }  // namespace
 
@@ -85,8 +97,7 @@ void Reducer::make_layout(const std::vector<std::uint32_t>& order) {
     bool on_device = suits_device_engine();
     trained = common_order(trained, names_, on_device, group_.impl());
     kinds_ = kinds();
-    for (const BucketLayout& layout :
-         lay_out(trained, kinds_, {options_.first_bucket_bytes, options_.bucket_bytes, group_.size()})) {
+    for (const BucketLayout& layout : lay_out(trained, kinds_, sizes_of(options_, kinds_, group_.size()))) {
         for (std::size_t part = 0; part < layout.parts.size(); ++part)
             where_[layout.parts[part].place] = {int(shipments_.size()), part};
         shipments_.push_back({.bucket = std::make_unique<Bucket>(layout, leaves_)});

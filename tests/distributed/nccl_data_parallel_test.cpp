@@ -20,6 +20,7 @@ constexpr int steps = 20, overflow_step = 3;
 struct Recipe {
     DataParallelOptions options = {.first_bucket_bytes = 2000, .bucket_bytes = 4000};
     Dtype parameters = float32;
+    bool autocast = false;  // in float16
     bool captured = false;
     int restart_step = -1;  // in which rank 1 alone must record its step anew
 };
@@ -44,6 +45,7 @@ public:
         net_.to(group.device());
         if (recipe.parameters != float32) net_.to(recipe.parameters);
         optimizer_.emplace(net_.named_parameters(), optim::AdamWOptions{.lr = 0.01});
+        if (recipe.parameters == float16) optimizer_->use_master_weights();
         parallel_.emplace(net_, group, recipe.options);
         captured_.emplace(
             [this](const Tensors& in) { return step(in); },
@@ -51,7 +53,13 @@ public:
     }
 
     Tensors step(const Tensors& in) {
-        const Tensor loss = mse_loss(net_(in[0].to(recipe_.parameters)).to(float32), in[1]) * in[2];
+        Tensor y;
+        {
+            const amp::Autocast scope(
+                {.device = DeviceType::cuda, .dtype = float16, .enabled = recipe_.autocast});
+            y = net_(in[0].to(recipe_.parameters));
+        }
+        const Tensor loss = mse_loss(y.to(float32), in[1]) * in[2];
         scaler_.scale(loss).backward();
         scaler_.step(*optimizer_);
         scaler_.update();
@@ -152,11 +160,41 @@ TEST_CASE("nccl data parallel: ranks stay equal, and equal to those that go thro
 }
 
 TEST_CASE("nccl data parallel: 16-bit gradients are added in the order of the ranks", "[distributed]") {
-    const Devices devices(3);
-    const Recipe recipe{.parameters = bfloat16};
-    const std::vector<Trained> device = train(3, recipe), host = train_through_host(3, recipe);
-    check_ranks(device);
-    CHECK(first_difference(device[0].state, host[0].state) == "");
+    for (const Dtype dtype : {bfloat16, float16}) {
+        CAPTURE(dtype_info(dtype).name);
+        const Devices devices(3);
+        const Recipe recipe{.parameters = dtype};
+        const std::vector<Trained> device = train(3, recipe), host = train_through_host(3, recipe);
+        check_ranks(device);
+        CHECK(first_difference(device[0].state, host[0].state) == "");
+    }
+}
+
+TEST_CASE("nccl data parallel: float16 autocast, over an overflow on one rank", "[distributed]") {
+    for (const int ranks : {2, 3, 4}) {
+        CAPTURE(ranks);
+        const Devices devices(ranks);
+        const Recipe recipe{.options = {.first_bucket_bytes = 2000, .ordered = true}, .autocast = true};
+        const std::vector<Trained> device = train(ranks, recipe), host = train_through_host(ranks, recipe);
+        check_ranks(device);
+        CHECK(first_difference(device[0].state, host[0].state) == "");
+    }
+}
+
+TEST_CASE("nccl data parallel: overlap, buckets and homes do not change a bit", "[distributed]") {
+    const Devices devices(2);
+    const std::vector<Trained> expected = train(2, {});
+    for (const bool overlap : {false, true})
+        for (const bool homes : {false, true})
+            for (const std::int64_t bytes : {1, 1 << 20}) {
+                CAPTURE(overlap, homes, bytes);
+                const std::vector<Trained> other = train(2, {.options = {.first_bucket_bytes = bytes,
+                                                                         .bucket_bytes = bytes,
+                                                                         .overlap = overlap,
+                                                                         .gradients_in_buckets = homes}});
+                check_ranks(other);
+                CHECK(first_difference(expected[0].state, other[0].state) == "");
+            }
 }
 
 TEST_CASE("nccl data parallel: the streams wait for each other", "[distributed]") {

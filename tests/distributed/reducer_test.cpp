@@ -8,7 +8,6 @@
 #include "core/side_by_side.h"
 #include "distributed/arrivals.h"
 #include "distributed/bucket.h"
-#include "distributed/mean.h"
 #include "mezzo/insight.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/distributed/training.h"
@@ -48,6 +47,18 @@ struct Longer : nn::Module {
     MEZZO_MODULE(Longer, weight, bias, more)
 };
 
+struct Halved : nn::Module {
+    nn::Parameter weight{ones({2, 3})}, bias{ones({3}, {.dtype = float16})};
+    MEZZO_MODULE(Halved, weight, bias)
+};
+struct Reordered : nn::Module {
+    nn::Parameter bias{ones({3})}, weight{ones({2, 3})};
+    MEZZO_MODULE(Reordered, bias, weight)
+};
+struct Frozen : Named {
+    Frozen() { bias.set_requires_grad(false); }
+};
+
 // The texts of both ranks, of which rank 1 makes another model.
 template <class Other> std::vector<std::string> texts_of(const DataParallelOptions& options = {}) {
     std::vector<std::string> texts;
@@ -59,16 +70,6 @@ template <class Other> std::vector<std::string> texts_of(const DataParallelOptio
          }))
         texts.push_back(text_of(error));
     return texts;
-}
-
-// What the means over ranks of values(rank) are, in float64.
-template <class Values> std::vector<double> means(int ranks, std::int64_t count, const Values& values) {
-    std::vector<double> result(static_cast<std::size_t>(count));
-    for (int rank = 0; rank < ranks; ++rank) {
-        const std::vector<double> own = doubles(values(rank));
-        for (std::size_t i = 0; i < own.size(); ++i) result[i] += own[i] / ranks;
-    }
-    return result;
 }
 
 }  // namespace
@@ -161,30 +162,6 @@ TEST_CASE("bucket: gradients in their places, and elsewhere", "[distributed]") {
     CHECK(bucket.home(0).defined());
 }
 
-TEST_CASE("mean: every dtype and wire against float64", "[distributed]") {
-    constexpr std::int64_t count = 12 * 64;
-    for (const int ranks : {2, 3, 4})
-        for (const Dtype dtype : {float32, float64, float16, bfloat16})
-            for (const Dtype wire : {float32, float16, bfloat16})
-                for (const bool ordered : {false, true}) {
-                    CAPTURE(ranks, dtype_info(dtype).name, dtype_info(wire).name, ordered);
-                    const auto values = [&](int rank) {
-                        return tensor_of(random_values(count, std::uint64_t(rank), Domain::any), {count},
-                                         dtype);
-                    };
-                    const Dtype worst = dtype == float32 ? wire : dtype;
-                    const double epsilon = std::max(dtype_info(worst).epsilon, 1e-7);
-                    const std::vector<double> expected = means(ranks, count, values);
-                    run_ranks(ranks, [&](const Group& group) {
-                        const Tensor x = values(group.rank());
-                        group.impl().run([&](Collectives& engine) {
-                            mean_(engine, x, {.ranks = ranks, .wire = wire, .ordered = ordered});
-                        });
-                        RANK_CHECK(difference(doubles(x), expected, {epsilon, epsilon * 2}) == "");
-                    });
-                }
-}
-
 TEST_CASE("data parallel: ranks with other models get the first difference, all of them", "[distributed]") {
     for (const std::string& text : texts_of<Renamed>())
         CHECK(text ==
@@ -196,8 +173,19 @@ TEST_CASE("data parallel: ranks with other models get the first difference, all 
                    Contains("weight float32 [2, 3] on rank 0 and parameter weight float32 [3, 2] on rank 1"));
     for (const std::string& text : texts_of<Longer>())
         CHECK_THAT(text, Contains("more float32 [1] on rank 1"));
+    for (const std::string& text : texts_of<Halved>())
+        CHECK_THAT(text, Contains("bias float32 [3] on rank 0 and parameter bias float16 [3] on rank 1"));
+    for (const std::string& text : texts_of<Reordered>())
+        CHECK_THAT(text,
+                   Contains("weight float32 [2, 3] on rank 0 and parameter bias float32 [3] on rank 1"));
+    for (const std::string& text : texts_of<Frozen>())
+        CHECK_THAT(text, Contains("[3] on rank 0 and parameter bias float32 [3] without gradient on rank 1"));
     for (const std::string& text : texts_of<Named>({.bucket_bytes = 99}))
         CHECK_THAT(text, Contains("bucket_bytes = 99"));
+    for (const std::string& text : texts_of<Named>({.wire = bfloat16}))
+        CHECK_THAT(text, Contains("wire = float32 on rank 0 and wire = bfloat16 on rank 1"));
+    for (const std::string& text : texts_of<Named>({.ordered = true}))
+        CHECK_THAT(text, Contains("ordered = false on rank 0 and ordered = true on rank 1"));
     for (const std::string& text : texts_of<Named>()) CHECK(text.empty());
 }
 
@@ -220,6 +208,19 @@ TEST_CASE("data parallel: wrong options and uses", "[distributed]") {
         sum(g * g * double(group.rank())).backward();
         RANK_CHECK(doubles(module.weight.grad()) == std::vector<double>(6, 4));  // 8 w, and 0
     });
+}
+
+TEST_CASE("data parallel: a small model has several buckets, unless the user says otherwise",
+          "[distributed]") {
+    for (const std::int64_t bytes : {DataParallelOptions().bucket_bytes, std::int64_t(26) << 20})
+        run_ranks(2, [&](const Group& group) {
+            nn::Sequential net;
+            for (int i = 0; i < 16; ++i)
+                net.push_back(nn::Linear(256, 256, {.bias = false}));  // 256 KiB each
+            const DataParallel parallel(net, group, {.bucket_bytes = bytes});
+            sum(net(ones({1, 256}))).backward();
+            RANK_CHECK(parallel.buckets().size() == (bytes < std::int64_t(26) << 20 ? 4 : 2));
+        });
 }
 
 TEST_CASE("data parallel: an order that differs between ranks becomes rank 0's", "[distributed]") {
