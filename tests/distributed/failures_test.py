@@ -4,9 +4,11 @@ import os
 import signal
 import time
 
-from runs import expect, free_port, main, matches, run, start_ranks, torchrun_variables, wait_until_begun
+from runs import expect, free_port, main, matches, note_end, run, start_ranks, torchrun_variables, wait_until_begun
 
 SOON = 40  # s: a run with its start and end on a busy machine; without the store's word it would take the timeout of 60 s
+WITHIN = 1  # s, from the cause to the words of the last rank
+ATTEMPTS = 5  # on a machine with other work a rank may get no processor for longer than that
 
 
 def expect_cause(result, others, pattern):
@@ -16,12 +18,26 @@ def expect_cause(result, others, pattern):
     expect(matches(pattern, words.pop()), result, pattern)
 
 
+def in_time(attempt, others, within=WITHIN):
+    """The result of attempt(), in which the others have ended by themselves and soon after the cause."""
+    delays = []
+    while len(delays) < ATTEMPTS:
+        result = attempt()
+        expect(result.seconds < SOON, result, "in time")
+        delays.append(result.delay(others))
+        if delays[-1] <= within:
+            return result
+    raise AssertionError(f"the ranks ended after {delays} s; {within} s is the limit")
+
+
 def fails_with(scenario, pattern, code, ranks=4, **variables):
-    result = run(scenario, ranks, **{"TEST_TIMEOUT": 60, **variables})
-    expect(result.code == code, result, f"exit code {code}")
-    expect(result.seconds < SOON, result, "in time")
-    expect_cause(result, range(ranks - 1), pattern)
-    return result
+    def attempt():
+        result = run(scenario, ranks, **{"TEST_TIMEOUT": 60, **variables})
+        expect(result.code == code, result, f"exit code {code}")
+        expect_cause(result, range(ranks - 1), pattern)
+        return result
+
+    return in_time(attempt, range(ranks - 1))
 
 
 def killed_between_calls():
@@ -32,6 +48,11 @@ def killed_between_calls():
 def killed_in_a_reduction():
     for _ in range(3):
         fails_with("kill_in_reduction", r"^rank 2 \(host \S+, pid \d+\) is gone", 128 + signal.SIGKILL, ranks=3)
+
+
+def killed_in_backward():
+    for ranks in (2, 3):
+        fails_with("kill_in_backward", rf"^rank {ranks - 1} \(host \S+, pid \d+\) is gone", 128 + signal.SIGKILL, ranks=ranks)
 
 
 def throws():
@@ -57,33 +78,61 @@ def crashes_before_joining():
 
 
 def is_stuck():
-    result = run("stop", 3, options=("--grace", "1"), TEST_TIMEOUT=5)
-    expect(result.code == 1 and 5 < result.seconds < 5 + SOON, result)
+    timeout = 2
     late = r"rank 2 \(host \S+, pid \d+\) has not arrived, last seen in call [0-3]"
-    expect_cause(result, (0, 1), r"^rank [01]: no answer of the other ranks within 5 s: " + late)
-    expect(matches(r"mezzo-run: call 4 has waited for \d s: " + late, result.output), result, "a line while they wait")
+
+    def attempt():
+        result = run("stop", 3, options=("--grace", "1"), TEST_TIMEOUT=timeout)
+        expect(result.code == 1 and result.seconds > timeout, result)
+        expect_cause(result, (0, 1), rf"^rank [01]: no answer of the other ranks within {timeout} s: " + late)
+        expect(matches(r"mezzo-run: call 4 has waited for \d s: " + late, result.output), result, "a line while they wait")
+        return result
+
+    in_time(attempt, (0, 1), timeout + WITHIN)
+
+
+def is_stuck_without_a_launcher():
+    """Then each rank's log has the line."""
+    def resume(processes, folder):
+        processes[0].wait(SOON)
+        processes[1].wait(SOON)
+        processes[2].kill()
+
+    port = free_port()
+    result = start_ranks("stop", [torchrun_variables(r, 3, port, TEST_TIMEOUT=5, TEST_LOG=1) for r in range(3)], after_start=resume)
+    for rank in (0, 1):
+        lines = [line for line in result.ranks[str(rank)] if line.startswith("log: distributed: call 4 has waited")]
+        expect(len(lines) == 1 and matches(r"rank 2 \(host \S+, pid \d+\) has not arrived", lines[0]), result, "one line while they wait")
 
 
 def launcher_is_killed():
     def kill(process, folder):
         wait_until_begun(folder, 3)
+        note_end(folder)
         process.kill()
 
-    result = run("stop_when_asked", 3, while_running=kill, TEST_TIMEOUT=60)
-    expect_cause(result, range(3), r"^the store is gone: it was held by mezzo-run \(host \S+, pid \d+\)$")
-    expect(result.seconds < SOON, result)
+    def attempt():
+        result = run("stop_when_asked", 3, while_running=kill, TEST_TIMEOUT=60)
+        expect_cause(result, range(3), r"^the store is gone: it was held by mezzo-run \(host \S+, pid \d+\)$")
+        return result
+
+    in_time(attempt, range(3))
 
 
 def rank_0_with_the_store_is_killed():
     def kill(processes, folder):
         wait_until_begun(folder, 3)
+        note_end(folder)
         processes[0].kill()
 
-    for _ in range(3):  # one of the others may be about to write to it, which must not end that one by SIGPIPE
+    def attempt():
         port = free_port()
         result = start_ranks("stop_when_asked", [torchrun_variables(r, 3, port, TEST_TIMEOUT=60) for r in range(3)], after_start=kill)
         expect_cause(result, (1, 2), r"^the store is gone: it was held by rank 0 \(host \S+, pid \d+\)$")
-        expect(result.seconds < SOON, result)
+        return result
+
+    for _ in range(3):  # one of the others may be about to write to it, which must not end that one by SIGPIPE
+        in_time(attempt, (1, 2))
 
 
 def rank_0_with_the_store_throws():
@@ -129,6 +178,6 @@ def interrupted():
     expect(result.code == 128 + signal.SIGINT, result)
 
 
-main([killed_between_calls, killed_in_a_reduction, throws, throws_what_nobody_catches, leaves_early, crashes_before_joining, is_stuck,
-      launcher_is_killed, rank_0_with_the_store_is_killed, rank_0_with_the_store_throws, rank_0_with_the_store_leaves_first,
+main([killed_between_calls, killed_in_a_reduction, killed_in_backward, throws, throws_what_nobody_catches, leaves_early, crashes_before_joining, is_stuck,
+      is_stuck_without_a_launcher, launcher_is_killed, rank_0_with_the_store_is_killed, rank_0_with_the_store_throws, rank_0_with_the_store_leaves_first,
       a_rank_is_missing, terminated, interrupted])

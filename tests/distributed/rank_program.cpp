@@ -17,6 +17,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -44,6 +45,8 @@ void write_outcome(const std::string& text) {
         std::fclose(file);
     }
 }
+
+void note_end() { std::ofstream(folder + "/.ends"); }
 
 void require(bool condition, const std::string& what) {
     if (!condition) throw std::logic_error("wrong: " + what);
@@ -153,23 +156,10 @@ void after_some_calls(const std::function<void(const Group&)>& last) {
     for (;;) group.all_reduce_(mz::ones({1000}));
 }
 
-void kill_self(const Group&) { raise(SIGKILL); }
-
-void kill_in_reduction() {
-    const Group group = join();
-    const mz::Tensor x = mz::ones({std::int64_t{1} << 23});
-    group.barrier();
-    write_outcome("begun");
-    std::thread killer;
-    if (group.rank() == group.size() - 1)
-        killer = std::thread([] {
-            pause(0.15);
-            raise(SIGKILL);
-        });
-    for (;;) group.all_reduce_(x);
+void throw_error(const Group&) {
+    note_end();
+    static_cast<void>(mz::matmul(mz::ones({2, 3}), mz::ones({4, 5})));
 }
-
-void throw_error(const Group&) { static_cast<void>(mz::matmul(mz::ones({2, 3}), mz::ones({4, 5}))); }
 
 void throw_first() {
     const Group group = join();
@@ -180,17 +170,25 @@ void throw_first() {
 
 // Nobody catches it: no destructor runs.
 void throw_uncaught(const Group&) {
+    note_end();
     std::thread([] { throw std::runtime_error("words of a foreign exception"); }).join();
 }
 
-void leave_early(const Group&) { write_outcome("left"); }
+void leave_early(const Group&) {
+    write_outcome("left");
+    note_end();
+}
 
 void exit_early(const Group&) {
     write_outcome("left");
+    note_end();
     std::exit(0);
 }
 
-void stop_self(const Group&) { raise(SIGSTOP); }
+void stop_self(const Group&) {
+    note_end();
+    raise(SIGSTOP);
+}
 
 void crash_before_joining() {
     if (std::getenv("RANK") == std::string("1")) std::exit(3);
@@ -397,8 +395,9 @@ const std::map<std::string, std::function<void()>> scenarios = {
     {"wait_and_join", wait_and_join},
     {"threads", tell_threads},
     {"alone", alone},
-    {"kill", [] { after_some_calls(kill_self); }},
+    {"kill", [] { after_some_calls([](const Group&) { kill_self(); }); }},
     {"kill_in_reduction", kill_in_reduction},
+    {"kill_in_backward", kill_in_backward},
     {"throw", [] { after_some_calls(throw_error); }},
     {"throw_first", throw_first},
     {"throw_uncaught", [] { after_some_calls(throw_uncaught); }},
@@ -426,6 +425,8 @@ const std::map<std::string, std::function<void()>> scenarios = {
 int main(int argc, char** argv) {
     if (argc != 3 || scenarios.count(argv[1]) == 0) return 2;
     folder = argv[2];
+    if (std::getenv("TEST_LOG") != nullptr)
+        mz::set_log_sink([](std::string_view line) { write_outcome("log: " + std::string(line)); });
     try {
         scenarios.at(argv[1])();
     } catch (const std::exception& error) {

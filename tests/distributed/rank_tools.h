@@ -9,12 +9,19 @@ namespace rank_test {
 
 // Appends a line to FOLDER/<rank>.
 void write_outcome(const std::string& text);
+// Just before this rank does what ends the others: the time of the empty file FOLDER/.ends, by which a test tells how long they took.
+void note_end();
 // Throws std::logic_error.
 void require(bool condition, const std::string& what);
 // A number from the environment.
 double option(const char* name, double otherwise);
 // init() with TEST_TIMEOUT and TEST_RENDEZVOUS_TIMEOUT.
 mezzo::distributed::Group join();
+
+// rank_failures.cpp
+void kill_self();
+void kill_in_reduction();
+void kill_in_backward();
 
 // rank_training.cpp
 void train_and_save();

@@ -23,17 +23,35 @@ def environment(**variables):
 
 
 class Run:
-    """A finished run: exit code, output, seconds, and what each rank has written."""
+    """A finished run: exit code, output, seconds, what each rank has written and when it did so last, and when that happened which ended the ranks."""
 
     def __init__(self, code, output, seconds, folder):
         self.code, self.output, self.seconds = code, output, seconds
-        self.ranks = {p.name: p.read_text().strip().split("\n") for p in sorted(pathlib.Path(folder).iterdir())}
+        files = outcomes(folder)
+        self.ranks = {p.name: p.read_text().strip().split("\n") for p in files}
+        self.written = {p.name: p.stat().st_mtime for p in files}
+        cause = pathlib.Path(folder) / ".ends"
+        self.cause = cause.stat().st_mtime if cause.exists() else None
+
+    def delay(self, ranks):
+        """Seconds from the cause until the last of these ranks had its words."""
+        return max(self.written[str(rank)] for rank in ranks) - self.cause
 
     def last(self, rank):
         return self.ranks.get(str(rank), [""])[-1]
 
     def __str__(self):
         return f"exit code {self.code} after {self.seconds:.1f} s\n{self.output}\n{self.ranks}"
+
+
+def outcomes(folder):
+    """The files that ranks have written."""
+    return sorted(p for p in pathlib.Path(folder).iterdir() if not p.name.startswith("."))
+
+
+def note_end(folder):
+    """Just before a test does what ends the ranks."""
+    (pathlib.Path(folder) / ".ends").touch()
 
 
 def descendants_named(marker):
@@ -135,7 +153,7 @@ def free_port():
 
 def wait_until_begun(folder, ranks, seconds=100):
     deadline = time.monotonic() + seconds
-    while len(list(folder.iterdir())) < ranks:
+    while len(outcomes(folder)) < ranks:
         assert time.monotonic() < deadline, "the ranks did not begin"
         time.sleep(0.02)
 
