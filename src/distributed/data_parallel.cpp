@@ -6,7 +6,6 @@
 #include "distributed/agreement.h"
 #include "distributed/environment.h"
 #include "distributed/reducer.h"
-#include "mezzo/version.h"
 
 namespace mezzo::distributed {
 
@@ -34,7 +33,7 @@ std::string describe(const char* what, const std::string& name, const Tensor& x)
 
 std::vector<std::string> describe(const StateDict& parameters, const StateDict& buffers,
                                   const DataParallelOptions& options) {
-    std::vector<std::string> lines{std::string("mezzo ") + version()};
+    std::vector<std::string> lines;
     for (const auto& [name, x] : parameters) lines.push_back(describe("parameter", name, x));
     for (const auto& [name, x] : buffers) lines.push_back(describe("buffer", name, x));
     lines.push_back("first_bucket_bytes = " + std::to_string(options.first_bucket_bytes));

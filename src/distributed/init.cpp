@@ -28,10 +28,10 @@ int threads_of(const Control& control) {
 }
 
 Group join(const Launch& launch, const InitOptions& options, int threads) {
-    auto control = std::make_unique<Control>(launch, options);
-    set_num_threads(threads > 0 ? threads : threads_of(*control));
     // Before the first thread of NCCL.
     if (options.deterministic && cuda_device_count() > 0) setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
+    auto control = std::make_unique<Control>(launch, options);
+    set_num_threads(threads > 0 ? threads : threads_of(*control));
     const char* const interface = std::getenv("MEZZO_INTERFACE");
     std::unique_ptr<Collectives> engine;
     try {

@@ -5,11 +5,13 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "distributed/control.h"
@@ -76,11 +78,12 @@ std::string error_at_the_end(const Launch& launch, const std::string& answer) {
 }
 
 // What rank 1 of a process says first.
-Socket greeted(int port, std::uint64_t process, std::uint64_t token = 1) {
+Socket greeted(int port, std::uint64_t process, std::uint64_t token = 1,
+               const std::string& its_version = version()) {
     Socket socket = connect_to("127.0.0.1", port, 5);
     Message hello(static_cast<std::uint8_t>(FromRank::hello));
     hello.add(rank_greeting)
-        .add(version())
+        .add(its_version)
         .add("run")
         .add(std::uint64_t(size))
         .add(std::uint64_t(1))
@@ -93,7 +96,7 @@ Socket greeted(int port, std::uint64_t process, std::uint64_t token = 1) {
     return socket;
 }
 
-FromStore await_answer(const Socket& socket) {
+Message await_message(const Socket& socket) {
     std::string received;
     std::optional<Message> answer;
     while (!(answer = take_message(received))) {
@@ -101,8 +104,9 @@ FromStore await_answer(const Socket& socket) {
         REQUIRE(receive_some(socket, received, 60));
         REQUIRE(received.size() > before);
     }
-    return static_cast<FromStore>(answer->kind());
+    return std::move(*answer);
 }
+FromStore await_answer(const Socket& socket) { return static_cast<FromStore>(await_message(socket).kind()); }
 
 }  // namespace
 
@@ -175,6 +179,42 @@ TEST_CASE("another process of the same rank is refused") {
     const Socket other = greeted(server->port(), 77);
     await_answer(other);
     CHECK_THAT(error_of(launch_of(1, server->port()), 60), Contains("rank 1 has come twice"));
+}
+
+TEST_CASE("a rank of another version is refused at once") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    Message answer = await_message(greeted(server->port(), 77, 1, "0.0.1"));
+    CHECK(static_cast<FromStore>(answer.kind()) == FromStore::refused);
+    CHECK(answer.text() == store_greeting);
+    CHECK(answer.number() == 0);  // which says that this is its run: it looks no further
+    CHECK(answer.text() ==
+          "rank 1 uses mezzo 0.0.1, the store " + std::string(version()) + "; use one version");
+}
+
+// NCCL reads it when it is opened. No other rank comes here, which is the end of this one.
+TEST_CASE("init({.deterministic = true}) leaves out NCCL's algorithms whose sums differ") {
+    const char* const variables[][2] = {{"RANK", "1"},
+                                        {"WORLD_SIZE", "2"},
+                                        {"LOCAL_RANK", "1"},
+                                        {"LOCAL_WORLD_SIZE", "2"},
+                                        {"MASTER_ADDR", "127.0.0.1"}};
+    const auto algorithms = [](bool deterministic) {
+        InitOptions options{.rendezvous_timeout = 0.05};
+        options.deterministic = deterministic;
+        CHECK_THROWS_AS(init(options), Error);
+        const char* const chosen = std::getenv("NCCL_ALGO");
+        return std::string(chosen != nullptr ? chosen : "");
+    };
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    setenv("MASTER_PORT", std::to_string(port_of(listen_at("127.0.0.1", 0))).c_str(), 1);
+    unsetenv("NCCL_ALGO");
+    CHECK(algorithms(false).empty());
+    CHECK(algorithms(true) == (cuda_device_count() > 0 ? "^NVLS,NVLSTree" : ""));
+    setenv("NCCL_ALGO", "Ring", 1);
+    CHECK(algorithms(true) == "Ring");
+    unsetenv("NCCL_ALGO");
+    for (const auto& [name, value] : variables) unsetenv(name);
+    unsetenv("MASTER_PORT");
 }
 
 // Two threads of a rank report where it is, and one may be held up between looking and sending.
