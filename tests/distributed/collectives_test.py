@@ -27,6 +27,13 @@ def a_rank_may_go_while_others_read():
         expect(result.code == 0 and all(result.last(r) == "ok" for r in range(3)), result)
 
 
+def trainings_have_the_same_bits_on_all_ranks():
+    """And those of one process, over an overflow on one rank."""
+    for ranks in (2, 3, 4):
+        result = run("train_equally", ranks, limit=120)
+        expect(result.code == 0 and all(result.last(r) == "ok" for r in range(ranks)), result)
+
+
 def a_sharded_optimizer_has_the_bits_of_one_that_is_not():
     for ranks in (1, 2, 3, 4):
         result = run("shard_an_optimizer", ranks, limit=120)
@@ -50,5 +57,5 @@ def a_process_has_one_group():
 
 
 main([every_call, differing_calls_are_the_same_error_everywhere, a_rank_may_go_while_others_read,
-      a_sharded_optimizer_has_the_bits_of_one_that_is_not, batch_norms_take_all_ranks_rows,
+      trainings_have_the_same_bits_on_all_ranks, a_sharded_optimizer_has_the_bits_of_one_that_is_not, batch_norms_take_all_ranks_rows,
       the_end_of_a_child_is_not_the_end_of_its_rank, a_process_has_one_group])

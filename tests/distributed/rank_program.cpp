@@ -406,6 +406,7 @@ const std::map<std::string, std::function<void()>> scenarios = {
     {"stop", [] { after_some_calls(stop_self); }},
     {"crash_before_joining", crash_before_joining},
     {"differing_calls", differing_calls},
+    {"train_equally", train_equally},
     {"shard_an_optimizer", shard_an_optimizer},
     {"synchronise_batch_norms", synchronise_batch_norms},
     {"leave_after_sending", leave_after_sending},

@@ -18,6 +18,9 @@ double option(const char* name, double otherwise);
 // init() with TEST_TIMEOUT and TEST_RENDEZVOUS_TIMEOUT.
 mezzo::distributed::Group join();
 
+// rank_equality.cpp
+void train_equally();
+
 // rank_failures.cpp
 void kill_self();
 void kill_in_reduction();
