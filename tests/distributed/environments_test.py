@@ -132,11 +132,11 @@ def alone():
         result = start_ranks("alone", [variables])
         expect(result.code == [0], result)
         text = trace_alone(variables) if shutil.which("strace") else ""
-        expect(not matches(r"socket\(|clone|gloo|ibverbs|hiredis", text), text)
+        expect(not matches(r"socket\(|clone|gloo|nccl|ibverbs|hiredis", text), text)
 
 
 def trace_alone(variables):
-    """Calls of the system, or "" where strace may not trace."""
+    """Calls of the system from where the program has first looked at itself, or "" where strace may not trace."""
     with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
         log = folder + "/trace"
         done = subprocess.run(["strace", "-f", "-o", log, "-e", "trace=socket,clone,clone3,openat,open", PROGRAM, "alone", folder],
@@ -145,7 +145,9 @@ def trace_alone(variables):
             return ""
         expect(done.returncode == 0, done)
         with open(log, encoding="utf-8") as file:
-            return file.read()
+            text = file.read()
+        expect(text.count("/proc/self/task") == 2, text, "the program looks at itself before and after")
+        return text[text.index("/proc/self/task"):]
 
 
 main([torchrun, torchrun_listens_at_the_port_itself, two_runs_at_one_port, two_runs_without_a_name_at_one_port, strangers_are_no_ranks, a_wrong_size, two_of_one_rank,
