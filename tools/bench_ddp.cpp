@@ -23,6 +23,8 @@ struct Settings {
     std::int64_t rows = 0, length = 128;  // of a rank's batch; 0 rows: 1024 for the MLP, 16 for BERT
     int steps = 20, warmup = 3, threads = 1;
     bool overlap = true, homes = true, shard = false;
+    // O2: 16-bit parameters, with masters. They are cast after the seed's float32 values are drawn.
+    bool is_16bit_model() const { return precision == "O2"; }
 };
 
 double cpu_seconds() {
@@ -59,7 +61,8 @@ void make_mlp(const Settings& s, Training& training) {
     training.mlp.emplace(mz::nn::Linear(784, 1024), mz::nn::ReLU(), mz::nn::Linear(1024, 1024),
                          mz::nn::ReLU(), mz::nn::Linear(1024, 10));
     training.model = &*training.mlp;
-    const mz::Tensor x = mz::randn({s.rows, 784}), y = mz::randint(0, 10, {s.rows});
+    const mz::Tensor x = mz::randn({s.rows, 784}).to(s.is_16bit_model() ? mz::bfloat16 : mz::float32),
+                     y = mz::randint(0, 10, {s.rows});
     training.loss = [&training, x, y] { return mz::cross_entropy((*training.mlp)(x), y); };
 }
 
@@ -89,10 +92,12 @@ std::int64_t parameters_of(const mz::nn::Module& model) {
 }
 
 Cost measure(const Settings& s, const mz::distributed::Group& group, Training& training) {
+    if (s.is_16bit_model()) training.model->to(mz::bfloat16);
     mz::distributed::DataParallel parallel(*training.model, group,
                                            {.overlap = s.overlap, .gradients_in_buckets = s.homes});
     mz::optim::AdamW optimizer(training.model->named_parameters(), {.lr = 1e-4});
     if (s.shard) mz::distributed::shard(optimizer, parallel);
+    if (s.is_16bit_model()) optimizer.use_master_weights();
     Cost cost;
     for (int i = 0; i < s.warmup + s.steps; ++i) {
         const double cpu = cpu_seconds(), clock = clock_seconds();
@@ -147,8 +152,9 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--model", s.model,
                    "mlp: 784-1024-1024-10; bert: 4 layers of width 256; bert-base: 12 of width 768")
         ->check(CLI::IsMember({"mlp", "bert", "bert-base"}));
-    app.add_option("--precision", s.precision, "fp32, or bf16 autocast")
-        ->check(CLI::IsMember({"fp32", "bf16"}));
+    app.add_option("--precision", s.precision,
+                   "fp32, bf16 autocast, or O2: bfloat16 parameters with float32 masters")
+        ->check(CLI::IsMember({"fp32", "bf16", "O2"}));
     app.add_option("--rows", s.rows, "of a rank's batch; 0: 1024 for the MLP, 16 for BERT")
         ->transform(program::not_negative());
     app.add_option("--length", s.length, "tokens of a row")
