@@ -90,7 +90,8 @@ private:
 // (docs/distributed.md has the variables). It returns when all ranks are there. A program that was started alone is rank 0 of 1, and nothing is
 // opened: no socket, no thread, no library.
 //
-// In a group of several ranks the CPU backend gets max(1, processors / local_size()) threads, in any group MEZZO_THREADS if that is set.
+// In a group of several ranks the CPU backend gets as many threads as there are processors for each of the ranks that may run on the same ones, at
+// least one; in any group it gets MEZZO_THREADS if that is set.
 //
 // Error(value) for options out of range; Error(state) for half an environment, with what is missing, and for a second group of several ranks in
 // one process; Error(backend) where the ranks do not come together in time, with the names of those that did not come, or Gloo is not there.

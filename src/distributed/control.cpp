@@ -76,7 +76,8 @@ void await_name(const std::string& host, Clock::time_point deadline) {
 }  // namespace
 
 Control::Control(const Launch& launch, const InitOptions& options)
-    : timeout_(options.timeout),
+    : rank_(launch.place.rank),
+      timeout_(options.timeout),
       rendezvous_timeout_(options.rendezvous_timeout),
       process_(static_cast<std::uint64_t>(getpid())),
       token_(random_token()) {
@@ -240,13 +241,22 @@ void Control::detach() {
 }
 
 void Control::at(std::uint64_t started, std::uint64_t finished) {
+    std::string cause;
     {
         const std::lock_guard lock(mutex_);
         started_ = started;
         finished_ = finished;
-        if (Clock::now() - reported_ < at_most_every) return;
+        cause = waits_in_vain();
+        if (cause.empty() && Clock::now() - reported_ < at_most_every) return;
     }
+    if (!cause.empty()) return broken(cause);
     report();
+}
+
+// With the lock held: why nobody will answer the call that this rank is in; "" otherwise.
+std::string Control::waits_in_vain() const {
+    if (!leaver_ || started_ <= leaver_->calls) return "";
+    return words_of_unequal_calls(leaver_->rank, leaver_->calls, std::uint64_t(rank_), started_);
 }
 
 std::string Control::lost(const std::string& words) { return ask_about(FromRank::lost, words); }
@@ -343,6 +353,7 @@ void Control::take(Message message) {
         default:
             break;
     }
+    std::string cause;
     {
         const std::lock_guard lock(mutex_);
         switch (static_cast<FromStore>(message.kind())) {
@@ -358,12 +369,18 @@ void Control::take(Message message) {
             }
             case FromStore::closing:
                 store_closed_ = true;
+                if (message.number() != 0) {
+                    const std::uint64_t rank = message.number();
+                    leaver_ = Leaver{rank, message.number()};
+                }
+                cause = waits_in_vain();
                 break;
             default:
                 break;
         }
     }
     changed_.notify_all();
+    if (!cause.empty()) broken(cause);
 }
 
 void Control::broken(const std::string& cause) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -46,6 +47,7 @@ public:
     void detach();
 
     // Where this rank is, in calls. The store learns of it a moment later.
+    // Breaks the group where a rank has left before that call and the store has closed since.
     void at(std::uint64_t started, std::uint64_t finished);
     // The engine has failed: the first cause, which is often another rank's.
     std::string lost(const std::string& words);
@@ -55,6 +57,9 @@ public:
     void failed(const std::string& words) noexcept;
 
 private:
+    struct Leaver {
+        std::uint64_t rank, calls;
+    };
     void join(const Launch& launch, const InitOptions& options);
     void hold_store(Launch& target, std::chrono::steady_clock::time_point deadline);
     bool greet(Socket socket, const Launch& launch, double seconds, std::string& reason);
@@ -62,6 +67,7 @@ private:
     void watch();
     void take(Message message);
     void broken(const std::string& cause);
+    std::string waits_in_vain() const;
     std::string ask_about(FromRank kind, const std::string& words);
     std::string ask(const Message& message, const std::string& words);
     void report();
@@ -72,6 +78,7 @@ private:
     std::unique_ptr<StoreServer> server_;  // in rank 0, where no launcher holds it
     Socket socket_;
     std::string received_, holder_, address_;
+    const int rank_;
     int sharing_ = 1;
     double timeout_, rendezvous_timeout_;
     std::uint64_t process_ = 0;  // children that are forked off do not speak for this rank
@@ -82,6 +89,7 @@ private:
     std::condition_variable changed_;
     std::map<std::string, std::string> values_;
     std::string cause_;
+    std::optional<Leaver> leaver_;  // what the store has said when it closed
     bool ready_ = false, store_closed_ = false, gone_ = false, stopping_ = false;
     bool said_ = false;  // that this rank goes
     std::uint64_t started_ = 0, finished_ = 0, reported_started_ = 0, reported_finished_ = 0;

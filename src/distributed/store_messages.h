@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace mezzo::distributed {
@@ -25,9 +26,17 @@ enum class FromStore : std::uint8_t {
     refused,      // greeting, 1 if the rank is to look on, words
     ready,  // all ranks have come: the address of the store's machine ("" if nobody is elsewhere), ranks with the same processors
     value,  // key, value
-    broken,   // first cause
-    note,     // words for people
-    closing,  // the holder leaves in order
+    broken,  // first cause
+    note,    // words for people
+    closing,  // the holder leaves in order: 1 if a rank has left before it, that rank, the calls it has finished; else 0
 };
+
+// The store says it, or, once that has closed, the rank that waits.
+inline std::string words_of_unequal_calls(std::uint64_t gone, std::uint64_t finished, std::uint64_t waiting,
+                                          std::uint64_t call) {
+    return "rank " + std::to_string(gone) + " left after " + std::to_string(finished) + " calls, rank " +
+           std::to_string(waiting) + " waits in call " + std::to_string(call) +
+           ": unequal numbers of batches?";
+}
 
 }  // namespace mezzo::distributed

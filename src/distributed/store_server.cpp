@@ -78,7 +78,7 @@ void StoreServer::serve() {
     while (poll_once()) {
     }
     const std::lock_guard lock(mutex_);
-    broadcast(message(FromStore::closing));
+    broadcast(farewell());
     for (Connection& to : connections_) {
         if (to.ended || to.sent.empty()) continue;
         pollfd entry{to.socket.descriptor(), POLLOUT, 0};
@@ -358,10 +358,18 @@ void StoreServer::look_for_leavers() {
         const std::uint64_t finished = ranks_[gone].finished;
         for (std::size_t r = 0; r < ranks_.size(); ++r)
             if (!ranks_[r].left && ranks_[r].started > finished)
-                return break_with("rank " + std::to_string(gone) + " left after " + std::to_string(finished) +
-                                  " calls, rank " + std::to_string(r) + " waits in call " +
-                                  std::to_string(ranks_[r].started) + ": unequal numbers of batches?");
+                return break_with(words_of_unequal_calls(gone, finished, r, ranks_[r].started));
     }
+}
+
+// With the rank that has left after the fewest calls: who makes more of them then waits for it, and the store can no longer say so.
+Message StoreServer::farewell() const {
+    const Rank* first = nullptr;
+    for (const Rank& rank : ranks_)
+        if (rank.left && (first == nullptr || rank.finished < first->finished)) first = &rank;
+    Message closing = std::move(message(FromStore::closing).add(std::uint64_t(first != nullptr)));
+    if (first != nullptr) closing.add(std::uint64_t(first - ranks_.data())).add(first->finished);
+    return closing;
 }
 
 // Says once who keeps the others waiting, after a minute or half of the timeout.

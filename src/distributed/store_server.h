@@ -86,6 +86,7 @@ private:
     void gone(std::size_t rank);
     void look_at_the_clock();
     void look_for_leavers();
+    Message farewell() const;
     void look_for_processes();
     void tell_of_waits();
     void break_with(const std::string& cause, int culprit = -1);

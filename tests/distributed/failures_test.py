@@ -47,7 +47,7 @@ def killed_between_calls():
 
 def killed_in_a_reduction():
     for _ in range(3):
-        fails_with("kill_in_reduction", r"^rank 2 \(host \S+, pid \d+\) is gone", 128 + signal.SIGKILL, ranks=3)
+        fails_with("kill_in_reduction", r"^rank 2 \(host \S+, pid \d+\) is gone; it was last seen in call \d", 128 + signal.SIGKILL, ranks=3)
 
 
 def killed_in_backward():
@@ -148,6 +148,20 @@ def rank_0_with_the_store_leaves_first():
     expect(result.code == [0, 0, 0], result)
 
 
+def rank_0_with_the_store_leaves_early():
+    """Its store has closed when the others call."""
+    def attempt():
+        port = free_port()
+        result = start_ranks("leave_first", [torchrun_variables(r, 3, port, TEST_TIMEOUT=60) for r in range(3)])
+        expect(result.code == [0, 1, 1], result)
+        for rank in (1, 2):
+            pattern = rf"^rank 0 left after 3 calls, rank {rank} waits in call 4: unequal numbers of batches\?$"
+            expect(matches(pattern, result.last(rank)), result, pattern)
+        return result
+
+    in_time(attempt, (1, 2))
+
+
 def a_rank_is_missing():
     port = free_port()
     result = start_ranks("join", [torchrun_variables(r, 3, port, TEST_RENDEZVOUS_TIMEOUT=6) for r in (0, 2)])
@@ -180,4 +194,4 @@ def interrupted():
 
 main([killed_between_calls, killed_in_a_reduction, killed_in_backward, throws, throws_what_nobody_catches, leaves_early, crashes_before_joining, is_stuck,
       is_stuck_without_a_launcher, launcher_is_killed, rank_0_with_the_store_is_killed, rank_0_with_the_store_throws, rank_0_with_the_store_leaves_first,
-      a_rank_is_missing, terminated, interrupted])
+      rank_0_with_the_store_leaves_early, a_rank_is_missing, terminated, interrupted])

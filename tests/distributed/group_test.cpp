@@ -433,6 +433,22 @@ TEST_CASE("a store that closes in order breaks nothing") {
     CHECK(ranks[0]->lost("the connection") == "the connection");
 }
 
+TEST_CASE("a call that a rank has left out is known after the store has closed") {
+    auto meeting = std::make_unique<Meeting>(3);
+    auto ranks = meeting->join();
+    Told one(*ranks[1]);
+    ranks[0]->at(4, 4);
+    ranks[1]->at(4, 4);
+    ranks[2]->at(4, 3);
+    ranks[0].reset();
+    meeting.reset();
+    ranks[2]->at(4, 4);  // ends as if the store were there
+    CHECK(ranks[2]->lost("the connection") == "the connection");
+    ranks[1]->at(5, 4);
+    CHECK(one.cause() == "rank 0 left after 4 calls, rank 1 waits in call 5: unequal numbers of batches?");
+    CHECK(ranks[1]->lost("the connection") == one.cause());
+}
+
 TEST_CASE("a wait that is long is told") {
     Meeting meeting(2);
     auto ranks = meeting.join(2);

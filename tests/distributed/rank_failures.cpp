@@ -2,7 +2,10 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "tests/distributed/rank_tools.h"
 
@@ -14,29 +17,40 @@ namespace {
 
 bool is_last(const md::Group& group) { return group.rank() == group.size() - 1; }
 
-// Ends this process as soon as a part of a sum has been written and another part not.
-class KilledWithinASum {
+// A training step of one large parameter, whose gradient is the same number everywhere: rank + 1 in the first step, twice that in the second.
+class ConstantGradient {
 public:
-    KilledWithinASum(const mz::Tensor& x, float sum) : x_(x), sum_(sum), watcher_([this] { watch(); }) {}
+    explicit ConstantGradient(const md::Group& group) : group_(group), parallel_(layer_, group) {}
 
-    void reduce(const md::Group& group) {
-        reducing_ = true;
-        group.all_reduce_(x_);
-        reducing_ = false;
+    void step() {
+        const int number = ++steps_;
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));  // so that the store learns of every call
+        (mz::sum(layer_.weight) * own(number)).backward();
+        const float* const gradient = std::as_const(layer_.weight).grad().data<float>();
+        mean_before_ = *gradient;
+        gradient_ = gradient;
+        layer_.zero_grad();
+    }
+    // Whether the exchange has changed a part of this step's gradient and another part not. For another thread.
+    bool within_the_reduction() const {
+        const volatile float* const x = gradient_;
+        if (x == nullptr) return false;
+        const float mine = own(steps_), before = mean_before_, first = x[0], last = x[elements - 1];
+        const auto changed = [&](float value) { return value != mine && value != before && value != 0; };
+        return (first == mine && changed(last)) || (last == mine && changed(first));
     }
 
 private:
-    void watch() const {
-        const volatile float* const x = x_.data<float>();
-        const std::int64_t last = x_.numel() - 1;
-        for (;;)
-            if (reducing_ && (x[0] == sum_) != (x[last] == sum_)) kill_self();
-    }
+    static constexpr std::int64_t elements = std::int64_t{1} << 23;
+    float own(int number) const { return float(number * (group_.rank() + 1)); }
 
-    const mz::Tensor x_;
-    const float sum_;
-    std::atomic<bool> reducing_{false};
-    std::jthread watcher_;
+    const md::Group group_;
+    mz::nn::Linear layer_{elements, 1, {.bias = false}};
+    const md::DataParallel parallel_;
+    std::atomic<int> steps_{0};
+    std::atomic<float> mean_before_{0};
+    // In the bucket, which is summed in place: the next gradients are made there, too, as nobody holds this one.
+    std::atomic<const float*> gradient_{nullptr};
 };
 
 }  // namespace
@@ -49,16 +63,15 @@ void kill_self() {
 // The last rank, while the sum is under way.
 void kill_in_reduction() {
     const md::Group group = join();
-    const mz::Tensor x = mz::ones({std::int64_t{1} << 23});
-    group.barrier();
+    ConstantGradient training(group);
     write_outcome("begun");
-    if (!is_last(group))
-        for (;;) group.all_reduce_(x.fill_(1));
-    KilledWithinASum victim(x, float(group.size()));
-    for (;;) {
-        x.fill_(1);
-        victim.reduce(group);
-    }
+    std::optional<std::jthread> watcher;
+    if (is_last(group))
+        watcher.emplace([&training](const std::stop_token& stop) {
+            while (!stop.stop_requested())
+                if (training.within_the_reduction()) kill_self();
+        });
+    for (;;) training.step();
 }
 
 // The last rank, between the gradients of its two layers: those of the second are on their way, or wait for the other ranks.

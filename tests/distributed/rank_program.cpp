@@ -311,6 +311,16 @@ void leave_after_sending() {
     write_outcome("ok");
 }
 
+// Rank 0, before the others make one call more. Where it holds the store, that has closed then.
+void leave_first() {
+    const Group group = join();
+    for (int step = 0; step < 3; ++step) group.all_reduce_(mz::ones({1000}));
+    if (group.rank() == 0) return write_outcome("ok");
+    pause(0.5);
+    note_end();
+    group.all_reduce_(mz::ones({1000}));
+}
+
 std::atomic<bool> asked_to_stop{false};
 
 void stop_when_asked() {
@@ -435,6 +445,7 @@ const std::map<std::string, std::function<void()>> scenarios = {
     {"shard_an_optimizer", shard_an_optimizer},
     {"synchronise_batch_norms", synchronise_batch_norms},
     {"leave_after_sending", leave_after_sending},
+    {"leave_first", leave_first},
     {"stop_when_asked", stop_when_asked},
     {"fork_child", fork_child},
     {"fork_calls", fork_calls},
