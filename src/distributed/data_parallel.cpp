@@ -40,7 +40,13 @@ std::vector<std::string> describe(const StateDict& parameters, const StateDict& 
     lines.push_back("bucket_bytes = " + std::to_string(options.bucket_bytes));
     lines.push_back(std::string("wire = ") + mezzo::name(options.wire));
     lines.push_back("check_interval = " + std::to_string(options.check_interval));
-    lines.push_back(options.ordered ? "ordered = true" : "ordered = false");
+    const auto push_flag = [&](const char* name, bool value) {
+        lines.push_back(std::string(name) + (value ? " = true" : " = false"));
+    };
+    push_flag("ordered", options.ordered);
+    push_flag("overlap", options.overlap);
+    push_flag("gradients_in_buckets", options.gradients_in_buckets);
+    lines.push_back(options.unused == Unused::fail ? "unused = fail" : "unused = zero");
     return lines;
 }
 

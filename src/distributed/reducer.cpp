@@ -263,9 +263,13 @@ StepAction Reducer::agree_on_step(StepAction mine) {
 
 // What a backward without opaque nodes will not reach, or one with them has not reached.
 void Reducer::refuse_unused() const {
+    refuse_unless([this](std::uint32_t place) { return arrivals_.was_reached(place); });
+}
+
+void Reducer::refuse_unless(const std::function<bool(std::uint32_t place)>& used) const {
     if (options_.unused != Unused::fail) return;
     for (std::uint32_t place = 0; place < leaves_.size(); ++place)
-        check(!leaves_[place].requires_grad() || arrivals_.was_reached(place), ErrorKind::state,
+        check(!leaves_[place].requires_grad() || used(place), ErrorKind::state,
               "DataParallel: the loss does not depend on parameter ", names_[place],
               "; Unused::zero in DataParallelOptions counts its gradient as 0");
 }
@@ -370,6 +374,8 @@ void Reducer::reduce() {
     phase_ = Phase::reducing;
     departed_ = 0;
     try {
+        compare_parameters();
+        refuse_unless([this](std::uint32_t place) { return slot(place).defined(); });
         if (!layout_fits()) make_layout(arrivals_.order());
         depart_all();
         if (StepGraph::capturing() != nullptr) {

@@ -1,6 +1,7 @@
 // Averages the gradients of a module's parameters over the ranks while backward runs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,6 +73,7 @@ private:
     void make_layout(const std::vector<std::uint32_t>& order);
     void forget_layout();
     void refuse_unused() const;
+    void refuse_unless(const std::function<bool(std::uint32_t place)>& used) const;
     bool has_left(std::uint32_t place) const;  // in the backward that is running
     void arrived(const std::vector<std::uint32_t>& places);
     void depart_next();

@@ -187,18 +187,26 @@ TEST_CASE("data parallel graphs: parameters that some ranks or all leave unused"
 }
 
 TEST_CASE("data parallel graphs: unused parameters are refused on demand, on all ranks", "[distributed]") {
-    const auto errors = errors_of_ranks(2, [](const Group& group) {
-        Heads net = make_heads();
-        DataParallel parallel(net, group, {.unused = distributed::Unused::fail});
-        for (const bool whole : {true, false}) {
-            const Tensor h = net.body(rows(group.rank()));
-            const Tensor first = sum(net.first(h));
-            (whole || group.rank() == 1 ? first + sum(net.second(h)) + sum(net.idle(h)) : first).backward();
-        }
-        nn::clip_grad_norm_(net.parameters(), 1);
-    });
-    CHECK_THAT(text_of(errors[0]), Catch::Contains("does not depend on parameter second.weight"));
-    CHECK_THAT(text_of(errors[1]), Catch::Contains("given up"));
+    for (const bool local : {false, true}) {  // reduced by backward, or by clipping
+        const auto errors = errors_of_ranks(2, [&](const Group& group) {
+            Heads net = make_heads();
+            DataParallel parallel(net, group, {.unused = distributed::Unused::fail});
+            for (const bool whole : {true, false}) {
+                net.zero_grad();
+                std::optional<DataParallel::Local> here;
+                if (local) here.emplace(parallel);
+                const auto h = [&] { return net.body(rows(group.rank())); };
+                if (local) sum(net.first(h())).backward();  // one pass of several may leave parameters out
+                const Tensor first = sum(net.first(h()));
+                (whole || group.rank() == 1 ? first + sum(net.second(h())) + sum(net.idle(h())) : first)
+                    .backward();
+                here.reset();
+                nn::clip_grad_norm_(net.parameters(), 1);
+            }
+        });
+        CHECK_THAT(text_of(errors[0]), Catch::Contains("does not depend on parameter second.weight"));
+        CHECK_THAT(text_of(errors[1]), Catch::Contains("given up"));
+    }
 }
 
 TEST_CASE("data parallel graphs: shared parameters and parameters with hooks", "[distributed]") {

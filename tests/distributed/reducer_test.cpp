@@ -186,6 +186,12 @@ TEST_CASE("data parallel: ranks with other models get the first difference, all 
         CHECK_THAT(text, Contains("wire = float32 on rank 0 and wire = bfloat16 on rank 1"));
     for (const std::string& text : texts_of<Named>({.ordered = true}))
         CHECK_THAT(text, Contains("ordered = false on rank 0 and ordered = true on rank 1"));
+    for (const std::string& text : texts_of<Named>({.overlap = false}))
+        CHECK_THAT(text, Contains("overlap = true on rank 0 and overlap = false on rank 1"));
+    for (const std::string& text : texts_of<Named>({.gradients_in_buckets = false}))
+        CHECK_THAT(text, Contains("and gradients_in_buckets = false on rank 1"));
+    for (const std::string& text : texts_of<Named>({.unused = Unused::fail}))
+        CHECK_THAT(text, Contains("unused = zero on rank 0 and unused = fail on rank 1"));
     for (const std::string& text : texts_of<Named>()) CHECK(text.empty());
 }
 

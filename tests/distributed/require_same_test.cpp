@@ -1,6 +1,7 @@
 // Ranks that compare what they hold, here threads of one process.
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <optional>
 
 #include "mezzo/mezzo.h"
 #include "tests/distributed/thread_group.h"
@@ -22,15 +23,20 @@ struct Variable {
     Variable& operator=(const Variable&) = delete;
 };
 
-// Trains four steps; rank 1 moves a weight of its own behind the second. The step whose backward ended with the comparison's words; 0: none.
-int step_of_the_error(const Group& group, const DataParallelOptions& options) {
+// Trains four steps; rank 1 moves a weight of its own behind the second. The step whose reduction ended with the comparison's words; 0: none.
+// Gradients are reduced by backward, or, where they are local, by what follows.
+int step_of_the_error(const Group& group, const DataParallelOptions& options, bool local = false) {
     const nn::Sequential net = test::make_mlp(3);
     optim::SGD optimizer(net.parameters(), {.lr = 0.01});
-    const DataParallel parallel(net, group, options);
+    DataParallel parallel(net, group, options);
     for (int step = 1; step <= 4; ++step) {
         const Tensor loss = mean(net(test::rows(step + 10 * group.rank())));
         try {
+            std::optional<DataParallel::Local> here;
+            if (local) here.emplace(parallel);
             loss.backward();
+            here.reset();
+            nn::clip_grad_norm_(net.parameters(), 1);
         } catch (const Error& error) {
             RANK_CHECK(error.kind() == ErrorKind::state);
             RANK_CHECK(std::string(error.what()).starts_with("require_same: 0.weight float32 ["));
@@ -79,11 +85,10 @@ TEST_CASE("require_same: an optimizer's and a scaler's state", "[distributed_sta
 
 TEST_CASE("data parallel: parameters are compared every so many reductions", "[distributed]") {
     const auto error_at = [](const DataParallelOptions& options) {
-        test::run_ranks(2, [&](const Group& group) {
-            RANK_CHECK(step_of_the_error(group, options) == (options.check_interval == 0   ? 0
-                                                             : options.check_interval == 1 ? 3
-                                                                                           : 4));
-        });
+        const int step = options.check_interval == 0 ? 0 : options.check_interval == 1 ? 3 : 4;
+        for (const bool local : {false, true})
+            test::run_ranks(
+                2, [&](const Group& group) { RANK_CHECK(step_of_the_error(group, options, local) == step); });
     };
     error_at({});
     error_at({.check_interval = 1});
