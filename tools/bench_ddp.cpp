@@ -22,6 +22,7 @@ struct Settings {
     std::string model = "mlp", precision = "fp32";
     std::int64_t rows = 0, length = 128;  // of a rank's batch; 0 rows: 1024 for the MLP, 16 for BERT
     int steps = 20, warmup = 3, threads = 1;
+    double bucket_mib = 0;
     bool overlap = true, homes = true, shard = false;
     // O2: 16-bit parameters, with masters. They are cast after the seed's float32 values are drawn.
     bool is_16bit_model() const { return precision == "O2"; }
@@ -93,8 +94,9 @@ std::int64_t parameters_of(const mz::nn::Module& model) {
 
 Cost measure(const Settings& s, const mz::distributed::Group& group, Training& training) {
     if (s.is_16bit_model()) training.model->to(mz::bfloat16);
-    mz::distributed::DataParallel parallel(*training.model, group,
-                                           {.overlap = s.overlap, .gradients_in_buckets = s.homes});
+    mz::distributed::DataParallelOptions options{.overlap = s.overlap, .gradients_in_buckets = s.homes};
+    if (s.bucket_mib > 0) options.bucket_bytes = std::int64_t(s.bucket_mib * (1 << 20));
+    mz::distributed::DataParallel parallel(*training.model, group, options);
     mz::optim::AdamW optimizer(training.model->named_parameters(), {.lr = 1e-4});
     if (s.shard) mz::distributed::shard(optimizer, parallel);
     if (s.is_16bit_model()) optimizer.use_master_weights();
@@ -163,6 +165,8 @@ int parse_and_run(int argc, char** argv) {
         ->transform(program::in_range(1, 1 << 20));
     app.add_option("--warmup", s.warmup, "steps before them")->transform(program::in_range(0, 1 << 20));
     app.add_option("--threads", s.threads, "CPU threads of a rank")->transform(program::thread_count());
+    app.add_option("--bucket-mib", s.bucket_mib, "of a bucket of gradients; 0: mezzo's choice")
+        ->transform(program::in_range(0.0, 1e6));
     app.add_flag("--overlap,!--no-overlap", s.overlap, "reduce while backward runs");
     app.add_flag("--homes,!--no-homes", s.homes, "gradients are made in their buckets");
     app.add_flag("--shard", s.shard, "each rank keeps a part of the optimizer's state only");
