@@ -14,6 +14,7 @@
 #include <climits>
 #include <ctime>
 #include <new>
+#include <random>
 #endif
 
 namespace mezzo::distributed {
@@ -22,6 +23,7 @@ namespace mezzo::distributed {
 struct SharedSegment::Head {
     alignas(64) std::atomic<std::uint32_t> arrived;  // calls of arrive() by all ranks, modulo 2^32
     alignas(64) std::atomic<std::uint32_t> broken;
+    std::uint64_t name;  // random
 };
 
 #if defined(__linux__)
@@ -52,7 +54,12 @@ void wake_all(std::atomic<std::uint32_t>& value) {
 
 SharedSegment::~SharedSegment() {
     forget_address();
+    unmap();
+}
+
+void SharedSegment::unmap() {
     if (head_ != nullptr) munmap(head_, bytes_);
+    head_ = nullptr;
 }
 
 // Anonymous memory with a descriptor: nothing of it is left when the last process has ended, however it ends.
@@ -65,14 +72,22 @@ std::string SharedSegment::create(int ranks) {
         forget_address();
         return {};
     }
-    return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(descriptor_);
+    std::random_device source;
+    head_->name = std::uint64_t(source()) << 32 | source();
+    return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(descriptor_) + "#" +
+           std::to_string(head_->name);
 }
 
 bool SharedSegment::open(const std::string& address, int ranks) {
-    const int descriptor = ::open(address.c_str(), O_RDWR | O_CLOEXEC);
+    const std::size_t end = address.find('#');
+    const int descriptor = ::open(address.substr(0, end).c_str(), O_RDWR | O_CLOEXEC);
     if (descriptor < 0) return false;
-    const bool mapped = map(descriptor, ranks);
+    bool mapped = map(descriptor, ranks);
     close(descriptor);
+    if (mapped && address.substr(end + 1) != std::to_string(head_->name)) {
+        unmap();
+        mapped = false;
+    }
     return mapped;
 }
 
@@ -127,6 +142,7 @@ SharedSegment::~SharedSegment() = default;
 std::string SharedSegment::create(int) { return {}; }
 bool SharedSegment::open(const std::string&, int) { return false; }
 bool SharedSegment::map(int, int) { return false; }
+void SharedSegment::unmap() {}
 void SharedSegment::forget_address() {}
 std::size_t SharedSegment::slot_bytes() const { return 0; }
 char* SharedSegment::slot(unsigned, int) const { return nullptr; }

@@ -19,7 +19,8 @@ public:
     // Makes memory for `ranks` ranks and maps it. Returns an address for open(), which lives until forget_address(); "" where the system
     // has no such memory, or for more than 256 ranks.
     std::string create(int ranks);
-    // Maps what another process has made. False where it cannot be reached from here.
+    // Maps what another process has made. False where it cannot be reached from here; the address tells it from what lies there in another
+    // namespace of processes.
     bool open(const std::string& address, int ranks);
     void forget_address();
 
@@ -35,6 +36,7 @@ public:
 private:
     struct Head;
     bool map(int descriptor, int ranks);
+    void unmap();
     Head* head_ = nullptr;
     char* slots_ = nullptr;
     std::size_t bytes_ = 0;

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "distributed/shared_segment.h"
 #include "tests/distributed/thread_group.h"
 
 using namespace mezzo;
@@ -242,6 +243,20 @@ TEST_CASE("shared memory: dtypes that are not reduced", "[distributed]") {
     });
     CHECK(errors[0] == "all_reduce: no mean of integers");
     CHECK(errors[1] == errors[0]);
+}
+
+TEST_CASE("shared memory: what has another name than the address says is not mapped", "[distributed]") {
+    SharedSegment made, other, mapped;
+    const std::string address = made.create(2), elsewhere = other.create(2);
+    if (address.empty()) return;  // a system without such memory
+    const auto name = [](const std::string& text) { return text.substr(text.find('#')); };
+    CHECK_FALSE(mapped.open(address.substr(0, address.find('#')) + name(elsewhere), 2));
+    CHECK_FALSE(mapped.open(address.substr(0, address.find('#')), 2));
+    CHECK_FALSE(mapped.open(address, 3));
+    CHECK_FALSE(mapped.open("/proc/self/fd/no#1", 2));
+    REQUIRE(mapped.open(address, 2));
+    *made.slot(0, 1) = 'a';
+    CHECK(*mapped.slot(0, 1) == 'a');
 }
 
 TEST_CASE("shared memory: switched off, the engine is as it was", "[distributed]") {
