@@ -4,7 +4,7 @@
 
 #include "autograd/state.h"
 #include "core/tensor_impl.h"
-#include "distributed/agree.h"
+#include "distributed/perform.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -66,15 +66,39 @@ std::uint64_t hash_of(const std::vector<optim::Incomplete>& tensors) {
     return hash;
 }
 
-Tensor bytes(std::int64_t count) { return empty({count}, {.dtype = uint8}); }
+// Where messages lie: with the tensors, if they can travel from there, else in host memory.
+Device device_of(const std::vector<optim::Incomplete>& tensors, const GroupImpl& group) {
+    const Device device = tensors[0].tensor.device();
+    for (const auto& [slot, tensor] : tensors) {
+        group.devices().note_elsewhere(tensor.device());
+        if (tensor.device() != device || !group.devices().suits(device)) return cpu_device;
+    }
+    return device;
+}
+
+// Piece r of what is received is what rank r has sent.
+void exchange_message(const Group& group, const Record& record, const Tensor& sent, const Tensor& received) {
+    const auto length = std::size_t(record.elements);
+    perform(
+        group, "a sharded optimizer", record, {sent, received},
+        [&](Collectives& engine) {
+            const Tensor mine = sent.to(cpu_device);
+            in_host_memory(received,
+                           [&](const Tensor& all) { engine.all_gather(raw(mine), raw(all), length); });
+        },
+        [&](DeviceCollectives& engine) { engine.all_gather(raw(sent), raw(received), length); });
+}
 
 }  // namespace
 
 void gather_parts(const std::vector<optim::Incomplete>& tensors, const Partition& partition,
-                  GroupImpl& group) {
+                  const Group& group) {
+    if (tensors.empty()) return;
     const NoGrad no_history;
     const NoAutocast as_they_are;
-    const int ranks = partition.ranks(), own = group.place().rank;
+    const int ranks = partition.ranks(), own = group.rank();
+    const Device device = device_of(tensors, group.impl());
+    const auto bytes = [&](std::int64_t count) { return empty({count}, {.dtype = uint8, .device = device}); };
     std::vector<Stream> streams;
     std::int64_t longest = 0;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -88,10 +112,7 @@ void gather_parts(const std::vector<optim::Incomplete>& tensors, const Partition
         const std::int64_t to = std::min(from + limit, longest), length = to - from;
         for_each_piece(streams[std::size_t(own)], from, to, sent, 0,
                        [](const Tensor& part, const Tensor& message) { message.copy_(part); });
-        group.run([&](Collectives& engine) {
-            agree(engine, group, {.call = Call::parts, .elements = length, .shape = hash});
-            engine.all_gather(raw(sent), raw(received), std::size_t(length));
-        });
+        exchange_message(group, {.call = Call::parts, .elements = length, .shape = hash}, sent, received);
         for (int rank = 0; rank < ranks; ++rank)
             if (rank != own)
                 for_each_piece(streams[std::size_t(rank)], from, to, received, rank * length,

@@ -12,7 +12,7 @@
 #include "core/tensor_impl.h"
 #include "distributed/agree.h"
 #include "distributed/group_impl.h"
-#include "distributed/step_party.h"
+#include "distributed/perform.h"
 #include "mezzo/autograd.h"
 #include "mezzo/error.h"
 
@@ -64,69 +64,6 @@ Tensor sendable(const GroupImpl& group, const char* op, const Tensor& x, Dtype d
 
 char* bytes_of(const Tensor& x) { return x->bytes(); }
 std::size_t size_in_bytes(const Tensor& x) { return std::size_t(x.numel()) * size_of(x.dtype()); }
-
-bool all_on_devices(const std::vector<Record>& records) {
-    return std::all_of(records.begin(), records.end(), [](const Record& r) { return r.flag; });
-}
-
-// On the device engine in a step that is being captured: the ranks' hosts have agreed on that before.
-template <class OnDevice> void capture_call(const Group& handle, const OnDevice& on_device) {
-    GroupImpl& group = handle.impl();
-    const auto engine = group.devices().connected();  // sendable() has asked
-    const auto passage = group.devices().make_passage();
-    passage->ready();
-    group.issue([&] {
-        passage->begin();
-        on_device(*engine);
-        passage->end();
-    });
-    passage->receive();
-    StepGraph& graph = *StepGraph::capturing();
-    graph.require([handle, engine] { return engine->alive(); });  // a graph goes before its engine
-    graph.after_launch([engine] { engine->watch_compute(); });
-}
-
-// A call on sendable() memory. Where that of all ranks is on their devices, on_device(engine) queues the operation; otherwise on_host(engine) brings it
-// to host memory and back.
-template <class OnHost, class OnDevice> void perform(const Group& handle, const char* op, Record record,
-                                                     const Tensors& memory, const OnHost& on_host,
-                                                     const OnDevice& on_device) {
-    GroupImpl& group = handle.impl();
-    if (handle.size() > 1) {
-        StepScope::meet(op, step_party(handle));
-        if (StepGraph::capturing() != nullptr) return capture_call(handle, on_device);
-    }
-    record.flag = memory[0].device() != cpu_device;
-    const auto passage = record.flag ? group.devices().make_passage() : nullptr;
-    if (passage != nullptr) passage->ready();
-    bool queued = false;
-    const auto work = [&](Collectives& host) {
-        const bool direct = all_on_devices(agree(host, group, record));
-        const auto engine = direct ? group.devices().connect(host) : nullptr;
-        if (engine == nullptr) return on_host(host);
-        queued = true;
-        group.on_device([&] {
-            passage->begin();
-            on_device(*engine);
-            passage->end();
-        });
-    };
-    try {
-        group.run(work);
-        if (queued) passage->receive();
-    } catch (...) {
-        if (queued) group.devices().keep(memory);
-        throw;
-    }
-}
-
-// `values` in host memory while the scope lasts, and back where they were at its end.
-template <class F> void in_host_memory(const Tensor& values, const F& use) {
-    const NoGrad no_grad;
-    const Tensor host = values.to(cpu_device);
-    use(host);
-    if (host.impl() != values.impl()) values.copy_(host);
-}
 
 void reduce(const Group& group, const char* op, const Record& record, const Tensor& values) {
     if (values.numel() == 0) return static_cast<void>(exchange(group.impl(), record));

@@ -139,7 +139,7 @@ void Sharding::give_up() noexcept {
 }
 
 void Sharding::complete(const std::vector<optim::Incomplete>& tensors) {
-    gather_parts(tensors, partition_, group_.impl());
+    gather_parts(tensors, partition_, group_);
 }
 
 void Sharding::agree_to_load(const std::string& where, const std::exception_ptr& error,

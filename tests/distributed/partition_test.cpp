@@ -61,7 +61,7 @@ TEST_CASE("gather_parts: every rank gets the others' parts, in several messages"
                     .tensor.slice(0, part.begin, part.begin + part.count)
                     .copy_(filled({part.count}, group.rank() + 1.0, dtypes[i]));
             }
-            distributed::gather_parts(tensors, partition, group.impl());
+            distributed::gather_parts(tensors, partition, group);
             for (const auto& [i, tensor] : tensors)
                 for (int rank = 0; rank < ranks; ++rank) {
                     const optim::Part part = partition.part(i, rank);
@@ -76,7 +76,7 @@ TEST_CASE("gather_parts: ranks that gather different tensors", "[distributed]") 
     run_ranks(2, [](const Group& group) {
         const Partition partition({500, 500}, 2);
         const auto gather = [&](std::size_t slot, Dtype dtype) {
-            distributed::gather_parts({{slot, filled({500}, 0, dtype)}}, partition, group.impl());
+            distributed::gather_parts({{slot, filled({500}, 0, dtype)}}, partition, group);
         };
         const bool first = group.rank() == 0;
         RANK_CHECK_THROWS(gather(0, first ? float32 : float64), "exchange of parts of 4032 bytes");
