@@ -4,7 +4,7 @@ import pathlib
 import signal
 import struct
 
-from runs import expect, run
+from runs import SAME_KERNELS, expect, run
 
 STEPS, SAVE_EVERY = 24, 2
 KILLED = 128 + signal.SIGKILL
@@ -15,7 +15,7 @@ class Training:
 
     def __init__(self, folder, name, **variables):
         self.checkpoint, self.result = pathlib.Path(folder) / f"{name}.ckpt", pathlib.Path(folder) / f"{name}.result"
-        self.variables = {"TEST_TIMEOUT": 60, "TEST_RENDEZVOUS_TIMEOUT": 60, "MEZZO_THREADS": 1, "MEZZO_ISA": "portable", **variables}
+        self.variables = {"TEST_TIMEOUT": 60, "TEST_RENDEZVOUS_TIMEOUT": 60, **SAME_KERNELS, **variables}
 
     def start(self, ranks=2, kills="", options=(), while_running=None):
         return run("train_and_save", ranks, limit=120, options=options, while_running=while_running, TEST_KILLS=kills,

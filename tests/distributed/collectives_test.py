@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every collective call, on 1 to 4 ranks. Usage: collectives_test.py MEZZO_RUN RANK_PROGRAM GLOO_MODULE [TEST...]"""
-from runs import expect, main, matches, run
+from runs import SAME_KERNELS, expect, main, matches, run
 
 
 def every_call():
@@ -30,7 +30,7 @@ def a_rank_may_go_while_others_read():
 def trainings_have_the_same_bits_on_all_ranks():
     """And those of one process, over an overflow on one rank."""
     for ranks in (2, 3, 4):
-        result = run("train_equally", ranks, limit=120)
+        result = run("train_equally", ranks, limit=120, **SAME_KERNELS)
         expect(result.code == 0 and all(result.last(r) == "ok" for r in range(ranks)), result)
 
 
