@@ -1,5 +1,9 @@
 // Data-parallel training over graphs of all kinds: accumulation, several losses, unused, shared and frozen parameters, checkpointed segments.
 #include <catch2/catch.hpp>
+#include <functional>
+#include <list>
+#include <optional>
+#include <utility>
 
 #include "core/tensor_impl.h"
 #include "tests/distributed/thread_group.h"
@@ -15,36 +19,62 @@ namespace {
 
 const DataParallelOptions smallest{.first_bucket_bytes = 1, .bucket_bytes = 1};
 
-// The mean over the ranks of what loss(net, rank) leaves in the gradients of a net.
-template <class Loss> Snapshot mean_alone(int ranks, const Loss& loss) {
-    Snapshot mean;
-    for (int rank = 0; rank < ranks; ++rank) {
-        const nn::Sequential net = make_mlp(5);
-        loss(net, rank);
-        const Snapshot own = gradients_of(net);
-        if (rank == 0) mean = own;
-        for (std::size_t i = 0; i < own.size(); ++i)
-            for (std::size_t k = 0; k < own[i].second.size(); ++k)
-                mean[i].second[k] =
-                    rank == 0 ? own[i].second[k] / ranks : mean[i].second[k] + own[i].second[k] / ranks;
+// Replaces the gradients of nets, one for each rank, by their means: sums in float32 in the order of the ranks. What has no gradient counts as 0 where
+// another has one.
+template <class Net> void average(const std::vector<Net>& nets) {
+    for (std::size_t i = 0; i < nets[0].parameters().size(); ++i) {
+        Tensor sum;
+        for (const Net& net : nets)
+            if (const Tensor own = net.parameters()[i].grad(); own.defined())
+                sum = sum.defined() ? sum.add_(own) : own.clone();
+        if (!sum.defined()) continue;
+        sum.mul_(1.0 / double(nets.size()));
+        for (const Net& net : nets) net.parameters()[i].set_grad(sum.clone());
     }
-    return mean;
 }
 
-Tensor mlp_loss(const nn::Sequential& net, int part) { return mse_loss(net(rows(part)), rows(part + 100)); }
+using Pass = std::function<void(const nn::Sequential& net, int rank)>;
 
-// Runs body(net, parallel, rank), after which all ranks must have the gradients `expected`.
+// The gradients of one process that runs the ranks' passes itself, one after the other, and averages after each.
+Snapshot mean_alone(int ranks, const std::vector<Pass>& passes) {
+    std::vector<nn::Sequential> nets;
+    for (int rank = 0; rank < ranks; ++rank) nets.push_back(make_mlp(5));
+    for (const Pass& pass : passes) {
+        for (int rank = 0; rank < ranks; ++rank) pass(nets[std::size_t(rank)], rank);
+        average(nets);
+    }
+    return gradients_of(nets[0]);
+}
+
+// Of one of a rank's micro-batches.
+Tensor mlp_loss(const nn::Sequential& net, int rank, int batch = 0) {
+    const int part = rank + 10 * batch;
+    return mse_loss(net(rows(part)), rows(part + 100));
+}
+
+// Of two ranks the same bits, of others another order of the sum.
+void check_close(int ranks, const Snapshot& expected, const Snapshot& found) {
+    if (ranks == 2)
+        CHECK(first_difference(expected, found) == "");
+    else
+        CHECK(largest_difference(expected, found) < 1e-6);
+}
+
+// Runs body(net, parallel, rank) on 2, 3 and 4 ranks, after which all must have the gradients of one process that runs `alone`.
 template <class Body>
-void check_gradients(const Snapshot& expected, const DataParallelOptions& options, const Body& body) {
-    std::vector<Snapshot> results(2);
-    run_ranks(2, [&](const Group& group) {
-        const nn::Sequential net = make_mlp(5);
-        DataParallel parallel(net, group, options);
-        body(net, parallel, group.rank());
-        results[std::size_t(group.rank())] = gradients_of(net);
-    });
-    CHECK(largest_difference(expected, results[0]) < 1e-6);
-    CHECK(first_difference(results[0], results[1]) == "");
+void check_gradients(const std::vector<Pass>& alone, const DataParallelOptions& options, const Body& body) {
+    for (const int ranks : {2, 3, 4}) {
+        CAPTURE(ranks);
+        std::vector<Snapshot> results(static_cast<std::size_t>(ranks));
+        run_ranks(ranks, [&](const Group& group) {
+            const nn::Sequential net = make_mlp(5);
+            DataParallel parallel(net, group, options);
+            body(net, parallel, group.rank());
+            results[std::size_t(group.rank())] = gradients_of(net);
+        });
+        check_close(ranks, mean_alone(ranks, alone), results[0]);
+        for (const Snapshot& rank : results) CHECK(first_difference(results[0], rank) == "");
+    }
 }
 
 // Two heads on one body. Which of them a rank uses is its own choice.
@@ -55,91 +85,128 @@ struct Heads : nn::Module {
 Heads make_heads() {
     return seeded(3, [] { return Heads(); });
 }
+// Rank 0 leaves the second head unused, and all of them the idle one.
+Tensor heads_loss(const Heads& net, int rank) {
+    const Tensor h = net.body(rows(rank));
+    return rank == 0 ? sum(net.first(h)) : sum(net.first(h)) + sum(net.second(h));
+}
+const optim::AdamWOptions heads_options{.lr = 0.1, .weight_decay = 0.5};
+constexpr int heads_steps = 3;
+
+// The gradients of the first step, and the weights after the last one, of one process with the ranks' batches.
+std::pair<Snapshot, Snapshot> train_heads_alone(int ranks) {
+    std::vector<Heads> nets;
+    std::list<optim::AdamW> optimizers;  // which cannot be moved
+    for (int rank = 0; rank < ranks; ++rank) {
+        nets.push_back(make_heads());
+        optimizers.emplace_back(nets.back().named_parameters(), heads_options);
+    }
+    Snapshot first;
+    for (int step = 0; step < heads_steps; ++step) {
+        for (int rank = 0; rank < ranks; ++rank) heads_loss(nets[std::size_t(rank)], rank).backward();
+        average(nets);
+        if (step == 0) first = gradients_of(nets[0]);
+        for (optim::AdamW& optimizer : optimizers) {
+            optimizer.step();
+            optimizer.zero_grad();
+        }
+    }
+    return {first, weights_of(nets[0])};
+}
 
 }  // namespace
 
 TEST_CASE("data parallel graphs: accumulation reduces once, before the update", "[distributed]") {
-    const Snapshot expected = mean_alone(2, [](const nn::Sequential& net, int rank) {
-        for (int i = 0; i < 3; ++i) mlp_loss(net, rank + 2 * i).backward();
-    });
+    const Pass alone = [](const nn::Sequential& net, int rank) {
+        for (int i = 0; i < 3; ++i) mlp_loss(net, rank, i).backward();
+    };
     for (const bool homes : {false, true})
         for (const bool update : {false, true}) {
             CAPTURE(homes, update);
             const DataParallelOptions options{.bucket_bytes = 4000, .gradients_in_buckets = homes};
-            check_gradients(
-                expected, options, [&](const nn::Sequential& net, DataParallel& parallel, int rank) {
-                    for (int round = 0; round < 2; ++round) {  // the second finds the layout made
-                        net.parameters()[0]->grads();
-                        for (const Tensor& p : net.parameters()) p.set_grad({});
-                        for (int i = 0; i < (update ? 3 : 2); ++i) {
-                            const DataParallel::Local here(parallel);
-                            mlp_loss(net, rank + 2 * i).backward();
-                        }
-                        if (!update) {
-                            mlp_loss(net, rank + 4).backward();  // reduces the sum of all three
-                            continue;
-                        }
-                        // A look is local; what an update reads is reduced.
-                        const nn::Sequential own = make_mlp(5);
-                        for (int i = 0; i < 3; ++i) mlp_loss(own, rank + 2 * i).backward();
-                        RANK_CHECK(largest_difference(gradients_of(own), gradients_of(net)) < 1e-6);
-                        nn::clip_grad_norm_(net.parameters(), 1e9);
-                    }
-                });
+            check_gradients({alone}, options,
+                            [&](const nn::Sequential& net, DataParallel& parallel, int rank) {
+                                for (int round = 0; round < 2; ++round) {  // the second finds the layout made
+                                    net.parameters()[0]->grads();
+                                    for (const Tensor& p : net.parameters()) p.set_grad({});
+                                    for (int i = 0; i < (update ? 3 : 2); ++i) {
+                                        const DataParallel::Local here(parallel);
+                                        mlp_loss(net, rank, i).backward();
+                                    }
+                                    if (!update) {
+                                        mlp_loss(net, rank, 2).backward();  // reduces the sum of all three
+                                        continue;
+                                    }
+                                    // A look is local; what an update reads is reduced.
+                                    const nn::Sequential own = make_mlp(5);
+                                    alone(own, rank);
+                                    RANK_CHECK(first_difference(gradients_of(own), gradients_of(net)) == "");
+                                    nn::clip_grad_norm_(net.parameters(), 1e9);
+                                }
+                            });
         }
 }
 
 TEST_CASE("data parallel graphs: step and unscale_ reduce what is left", "[distributed]") {
-    std::vector<Snapshot> weights(4);
-    for (const bool scaled : {false, true})
-        run_ranks(2, [&](const Group& group) {
-            const nn::Sequential net = make_mlp(5);
-            DataParallel parallel(net, group);
-            optim::SGD optimizer(net.parameters(), {.lr = 0.5});
-            amp::GradScaler scaler({.init_scale = 8, .enabled = scaled});
-            for (int step = 0; step < 3; ++step) {
-                {
-                    const DataParallel::Local here(parallel);
-                    scaler.scale(mlp_loss(net, group.rank() + 2 * step)).backward();
-                }
-                if (step == 1) scaler.unscale_(optimizer);
-                scaler.step(optimizer);
-                scaler.update();
-                optimizer.zero_grad(step % 2 == 0);
+    for (const int ranks : {2, 3, 4}) {
+        CAPTURE(ranks);
+        std::vector<nn::Sequential> nets;
+        for (int rank = 0; rank < ranks; ++rank) nets.push_back(make_mlp(5));
+        for (int step = 0; step < 3; ++step) {
+            for (int rank = 0; rank < ranks; ++rank) mlp_loss(nets[std::size_t(rank)], rank, step).backward();
+            average(nets);
+            for (const nn::Sequential& net : nets) {
+                optim::SGD optimizer(net.parameters(), {.lr = 0.5});
+                optimizer.step();
+                optimizer.zero_grad();
             }
-            weights[std::size_t(2 * scaled + group.rank())] = weights_of(net);
-        });
-    CHECK(first_difference(weights[0], weights[1]) == "");
-    CHECK(first_difference(weights[2], weights[3]) == "");
-    CHECK(largest_difference(weights[0], weights[2]) < 1e-6);
-    const nn::Sequential net = make_mlp(5);
-    optim::SGD optimizer(net.parameters(), {.lr = 0.5});
-    for (int step = 0; step < 3; ++step) {
-        for (int rank = 0; rank < 2; ++rank) (mlp_loss(net, rank + 2 * step) * 0.5).backward();
-        optimizer.step();
-        optimizer.zero_grad();
+        }
+        const Snapshot expected = weights_of(nets[0]);
+        for (const bool scaled : {false, true}) {
+            CAPTURE(scaled);
+            std::vector<Snapshot> weights(static_cast<std::size_t>(ranks));
+            run_ranks(ranks, [&](const Group& group) {
+                const nn::Sequential net = make_mlp(5);
+                DataParallel parallel(net, group);
+                optim::SGD optimizer(net.parameters(), {.lr = 0.5});
+                amp::GradScaler scaler({.init_scale = 8, .enabled = scaled});
+                for (int step = 0; step < 3; ++step) {
+                    {
+                        const DataParallel::Local here(parallel);
+                        scaler.scale(mlp_loss(net, group.rank(), step)).backward();
+                    }
+                    if (step == 1) scaler.unscale_(optimizer);
+                    scaler.step(optimizer);
+                    scaler.update();
+                    optimizer.zero_grad(step % 2 == 0);
+                }
+                weights[std::size_t(group.rank())] = weights_of(net);
+            });
+            check_close(ranks, expected, weights[0]);  // a scale of 8 changes no bit
+            for (const Snapshot& rank : weights) CHECK(first_difference(weights[0], rank) == "");
+        }
     }
-    CHECK(largest_difference(weights_of(net), weights[0]) < 1e-6);
 }
 
 TEST_CASE("data parallel graphs: two losses, one after the other or in one backward", "[distributed]") {
-    const Snapshot expected = mean_alone(2, [](const nn::Sequential& net, int rank) {
-        mlp_loss(net, rank).backward();
-        mlp_loss(net, rank + 2).backward();
-    });
-    check_gradients(expected, smallest, [](const nn::Sequential& net, DataParallel&, int rank) {
-        mlp_loss(net, rank).backward();
-        mlp_loss(net, rank + 2).backward();
-    });
-    check_gradients(expected, smallest, [](const nn::Sequential& net, DataParallel&, int rank) {
-        autograd::backward({mlp_loss(net, rank), mlp_loss(net, rank + 2)});
-    });
+    const auto backward_of = [](int batch) -> Pass {
+        return [batch](const nn::Sequential& net, int rank) { mlp_loss(net, rank, batch).backward(); };
+    };
+    check_gradients({backward_of(0), backward_of(1)}, smallest,
+                    [](const nn::Sequential& net, DataParallel&, int rank) {
+                        mlp_loss(net, rank).backward();
+                        mlp_loss(net, rank, 1).backward();
+                    });
+    const Pass both = [](const nn::Sequential& net, int rank) {
+        autograd::backward({mlp_loss(net, rank), mlp_loss(net, rank, 1)});
+    };
+    check_gradients({both}, smallest,
+                    [&](const nn::Sequential& net, DataParallel&, int rank) { both(net, rank); });
 }
 
 TEST_CASE("data parallel graphs: gradients that were set by hand are reduced on demand", "[distributed]") {
-    const Snapshot expected =
-        mean_alone(2, [](const nn::Sequential& net, int rank) { mlp_loss(net, rank).backward(); });
-    check_gradients(expected, {}, [](const nn::Sequential& net, DataParallel& parallel, int rank) {
+    const Pass alone = [](const nn::Sequential& net, int rank) { mlp_loss(net, rank).backward(); };
+    check_gradients({alone}, {}, [](const nn::Sequential& net, DataParallel& parallel, int rank) {
         const Tensors gradients = autograd::grad({mlp_loss(net, rank)}, net.parameters());
         for (std::size_t i = 0; i < gradients.size(); ++i) net.parameters()[i].set_grad(gradients[i]);
         parallel.reduce();
@@ -147,103 +214,96 @@ TEST_CASE("data parallel graphs: gradients that were set by hand are reduced on 
 }
 
 TEST_CASE("data parallel graphs: parameters that some ranks or all leave unused", "[distributed]") {
-    for (const bool homes : {false, true})
-        for (const std::int64_t bytes : {1, 1 << 20}) {
-            CAPTURE(homes, bytes);
-            std::vector<Snapshot> gradients(2), weights(2), second(2);
-            run_ranks(2, [&](const Group& group) {
-                const std::size_t rank = std::size_t(group.rank());
-                Heads net = make_heads();
-                DataParallel parallel(
-                    net, group,
-                    {.first_bucket_bytes = bytes, .bucket_bytes = bytes, .gradients_in_buckets = homes});
-                optim::AdamW optimizer(net.named_parameters(), {.lr = 0.1, .weight_decay = 0.5});
-                for (int step = 0; step < 3; ++step) {
-                    optimizer.zero_grad();
-                    const Tensor h = net.body(rows(group.rank()));
-                    (group.rank() == 0 ? sum(net.first(h)) : sum(net.first(h)) + sum(net.second(h)))
-                        .backward();
-                    if (step == 0) {
-                        second[rank].emplace_back("own",
-                                                  doubles(autograd::grad({sum(net.second(net.body(rows(1))))},
-                                                                         {net.second.weight})[0]));
-                        second[rank].emplace_back("reduced", doubles(net.second.weight.grad()));
+    for (const int ranks : {2, 3, 4}) {
+        const auto [expected, trained] = train_heads_alone(ranks);
+        for (const bool homes : {false, true})
+            for (const std::int64_t bytes : {1, 1 << 20}) {
+                CAPTURE(ranks, homes, bytes);
+                std::vector<Snapshot> gradients(static_cast<std::size_t>(ranks)), weights = gradients;
+                run_ranks(ranks, [&](const Group& group) {
+                    const std::size_t rank = std::size_t(group.rank());
+                    const Heads net = make_heads();
+                    DataParallel parallel(
+                        net, group,
+                        {.first_bucket_bytes = bytes, .bucket_bytes = bytes, .gradients_in_buckets = homes});
+                    optim::AdamW optimizer(net.named_parameters(), heads_options);
+                    for (int step = 0; step < heads_steps; ++step) {
+                        optimizer.zero_grad();
+                        heads_loss(net, group.rank()).backward();
+                        if (step == 0) gradients[rank] = gradients_of(net);
+                        RANK_CHECK(!net.idle.weight.grad().defined());
+                        optimizer.step();
                     }
-                    RANK_CHECK(!net.idle.weight.grad().defined());
-                    optimizer.step();
-                }
-                gradients[rank] = gradients_of(net);
-                weights[rank] = weights_of(net);
-                // AdamW has not decayed what has no gradient.
-                const Heads fresh = make_heads();
-                RANK_CHECK(doubles(fresh.idle.weight) == doubles(net.idle.weight));
-            });
-            CHECK(first_difference(gradients[0], gradients[1]) == "");
-            CHECK(first_difference(weights[0], weights[1]) == "");
-            for (const Snapshot& rank : second)
-                for (std::size_t k = 0; k < rank[0].second.size(); ++k)
-                    CHECK(rank[1].second[k] == Approx(rank[0].second[k] / 2).epsilon(1e-6));
-        }
+                    weights[rank] = weights_of(net);
+                    // AdamW has not decayed what has no gradient.
+                    RANK_CHECK(doubles(make_heads().idle.weight) == doubles(net.idle.weight));
+                });
+                check_close(ranks, expected, gradients[0]);
+                if (ranks == 2) CHECK(first_difference(trained, weights[0]) == "");
+                for (const Snapshot& rank : gradients) CHECK(first_difference(gradients[0], rank) == "");
+                for (const Snapshot& rank : weights) CHECK(first_difference(weights[0], rank) == "");
+            }
+    }
 }
 
 TEST_CASE("data parallel graphs: unused parameters are refused on demand, on all ranks", "[distributed]") {
-    for (const bool local : {false, true}) {  // reduced by backward, or by clipping
-        const auto errors = errors_of_ranks(2, [&](const Group& group) {
-            Heads net = make_heads();
-            DataParallel parallel(net, group, {.unused = distributed::Unused::fail});
-            for (const bool whole : {true, false}) {
-                net.zero_grad();
-                std::optional<DataParallel::Local> here;
-                if (local) here.emplace(parallel);
-                const auto h = [&] { return net.body(rows(group.rank())); };
-                if (local) sum(net.first(h())).backward();  // one pass of several may leave parameters out
-                const Tensor first = sum(net.first(h()));
-                (whole || group.rank() == 1 ? first + sum(net.second(h())) + sum(net.idle(h())) : first)
-                    .backward();
-                here.reset();
-                nn::clip_grad_norm_(net.parameters(), 1);
-            }
-        });
-        CHECK_THAT(text_of(errors[0]), Catch::Contains("does not depend on parameter second.weight"));
-        CHECK_THAT(text_of(errors[1]), Catch::Contains("given up"));
-    }
+    for (const int ranks : {2, 3, 4})
+        for (const bool local : {false, true}) {  // reduced by backward, or by clipping
+            CAPTURE(ranks, local);
+            const auto errors = errors_of_ranks(ranks, [&](const Group& group) {
+                Heads net = make_heads();
+                DataParallel parallel(net, group, {.unused = distributed::Unused::fail});
+                for (const bool whole : {true, false}) {
+                    net.zero_grad();
+                    std::optional<DataParallel::Local> here;
+                    if (local) here.emplace(parallel);
+                    const auto h = [&] { return net.body(rows(group.rank())); };
+                    if (local)
+                        sum(net.first(h())).backward();  // one pass of several may leave parameters out
+                    const Tensor first = sum(net.first(h()));
+                    (whole || group.rank() != 0 ? first + sum(net.second(h())) + sum(net.idle(h())) : first)
+                        .backward();
+                    here.reset();
+                    nn::clip_grad_norm_(net.parameters(), 1);
+                }
+            });
+            CHECK_THAT(text_of(errors[0]), Catch::Contains("does not depend on parameter second.weight"));
+            for (int rank = 1; rank < ranks; ++rank)
+                CHECK_THAT(text_of(errors[std::size_t(rank)]), Catch::Contains("given up"));
+        }
 }
 
 TEST_CASE("data parallel graphs: shared parameters and parameters with hooks", "[distributed]") {
     const auto twice = [](const nn::Sequential& net, int rank) {
         return mse_loss(net(net(rows(rank))), rows(rank + 100));  // each weight gets two parts
     };
-    const Snapshot expected =
-        mean_alone(2, [&](const nn::Sequential& net, int rank) { twice(net, rank).backward(); });
-    check_gradients(expected, smallest,
-                    [&](const nn::Sequential& net, DataParallel&, int rank) { twice(net, rank).backward(); });
-    const auto hooked = [&](const nn::Sequential& net, int rank) {
+    const Pass shared = [&](const nn::Sequential& net, int rank) { twice(net, rank).backward(); };
+    check_gradients({shared}, smallest,
+                    [&](const nn::Sequential& net, DataParallel&, int rank) { shared(net, rank); });
+    const Pass hooked = [&](const nn::Sequential& net, int rank) {
         autograd::add_hook(net.parameters()[4], [](const Tensor& g) { return g * 3.0; });
         twice(net, rank).backward();
     };
-    check_gradients(mean_alone(2, hooked), smallest,
+    check_gradients({hooked}, smallest,
                     [&](const nn::Sequential& net, DataParallel&, int rank) { hooked(net, rank); });
 }
 
 TEST_CASE("data parallel graphs: frozen parameters travel in no bucket, until they are trained",
           "[distributed]") {
-    const auto frozen = [](const nn::Sequential& net, int rank) {
-        const Tensors p = net.parameters();
-        p[0].set_requires_grad(false);
-        mlp_loss(net, rank).backward();
-        p[0].set_requires_grad();
-        mlp_loss(net, rank + 2).backward();
+    const auto pass = [](bool frozen) -> Pass {
+        return [frozen](const nn::Sequential& net, int rank) {
+            net.parameters()[0].set_requires_grad(!frozen);
+            mlp_loss(net, rank, frozen ? 0 : 1).backward();
+        };
     };
-    check_gradients(mean_alone(2, frozen), {},
+    check_gradients({pass(true), pass(false)}, {},
                     [&](const nn::Sequential& net, DataParallel& parallel, int rank) {
-                        const Tensors p = net.parameters();
-                        p[0].set_requires_grad(false);
-                        mlp_loss(net, rank).backward();
+                        const std::size_t all = net.parameters().size();
+                        pass(true)(net, rank);
                         RANK_CHECK(parallel.buckets().size() == 1);
-                        RANK_CHECK(parallel.buckets()[0].size() == p.size() - 1);
-                        p[0].set_requires_grad();
-                        mlp_loss(net, rank + 2).backward();
-                        RANK_CHECK(parallel.buckets()[0].size() == p.size());
+                        RANK_CHECK(parallel.buckets()[0].size() == all - 1);
+                        pass(false)(net, rank);
+                        RANK_CHECK(parallel.buckets()[0].size() == all);
                     });
 }
 
@@ -255,14 +315,21 @@ TEST_CASE("data parallel graphs: checkpointed segments", "[distributed]") {
             x = checkpointed ? autograd::checkpoint(segment, {x})[0] : segment({x})[0];
         return mse_loss(x, rows(rank + 100));
     };
-    const Snapshot expected = mean_alone(2, [&](const nn::Sequential& net, int rank) {
-        for (int i = 0; i < 3; ++i) deep(net, rank + 2 * i, false).backward();
-    });
+    const auto passes = [&](bool checkpointed) {
+        std::vector<Pass> all;
+        for (int i = 0; i < 3; ++i)
+            all.push_back([&deep, i, checkpointed](const nn::Sequential& net, int rank) {
+                deep(net, rank + 10 * i, checkpointed).backward();
+            });
+        return all;
+    };
+    const std::vector<Pass> checkpointed = passes(true);
+    CHECK(largest_difference(mean_alone(2, passes(false)), mean_alone(2, checkpointed)) < 1e-6);
     for (const bool overlap : {false, true}) {
         DataParallelOptions options = smallest;
         options.overlap = overlap;
-        check_gradients(expected, options, [&](const nn::Sequential& net, DataParallel&, int rank) {
-            for (int i = 0; i < 3; ++i) deep(net, rank + 2 * i, true).backward();
+        check_gradients(checkpointed, options, [&](const nn::Sequential& net, DataParallel&, int rank) {
+            for (const Pass& pass : checkpointed) pass(net, rank);
         });
     }
 }
@@ -297,12 +364,10 @@ TEST_CASE("data parallel graphs: an empty batch counts with weight 0", "[distrib
         const Tensor error = net(rows(3, count)) - rows(4, count);
         return sum(error * error) * (1.0 / double(std::max<std::int64_t>(1, count) * net_width));
     };
-    const nn::Sequential whole = make_mlp(5);
-    loss(whole, 8).backward();
-    check_gradients(gradients_of(whole), {},
-                    [&](const nn::Sequential& net, DataParallel& parallel, int rank) {
-                        const std::int64_t count = rank == 0 ? 8 : 0;
-                        // The weight is on the group's device, the model here on the CPU.
-                        (loss(net, count) * parallel.group().weight(count).to(cpu_device)).backward();
-                    });
+    const Pass whole = [&](const nn::Sequential& net, int) { loss(net, 8).backward(); };
+    check_gradients({whole}, {}, [&](const nn::Sequential& net, DataParallel& parallel, int rank) {
+        const std::int64_t count = rank == 0 ? 8 : 0;
+        // The weight is on the group's device, the model here on the CPU.
+        (loss(net, count) * parallel.group().weight(count).to(cpu_device)).backward();
+    });
 }
