@@ -279,7 +279,8 @@ TEST_CASE("sharding: a rank keeps its share of the state and no more", "[distrib
         double whole, shared;  // bytes of an element: on every rank, and divided by the number of ranks
     };
     for (const Case& c :
-         {Case{"O1", {.name = "", .make = adamw, .autocast = true}, 10, 8},
+         {Case{"float32", {.name = "", .make = adamw}, 8, 8},
+          Case{"O1", {.name = "", .make = adamw, .autocast = true}, 10, 8},
           Case{"O2", {.name = "", .make = adamw, .dtype = float16, .masters = true}, 4, 12}}) {
         for (const int ranks : {2, 4}) {
             CAPTURE(c.name, ranks);
