@@ -27,11 +27,25 @@ def a_rank_may_go_while_others_read():
         expect(result.code == 0 and all(result.last(r) == "ok" for r in range(3)), result)
 
 
-def trainings_have_the_same_bits_on_all_ranks():
-    """And those of one process, over an overflow on one rank."""
+def trains_equally(scenario):
     for ranks in (2, 3, 4):
-        result = run("train_equally", ranks, limit=120, **SAME_KERNELS)
+        result = run(scenario, ranks, limit=120, **SAME_KERNELS)
         expect(result.code == 0 and all(result.last(r) == "ok" for r in range(ranks)), result)
+
+
+def trainings_have_the_same_bits_on_all_ranks():
+    """And those of one process, over an overflow on one rank; with a sharded optimizer, too."""
+    trains_equally("train_equally")
+
+
+def trainings_with_several_passes_have_the_same_bits():
+    """Clipped, and with the overflow in the first pass of one rank."""
+    trains_equally("train_equally_in_passes")
+
+
+def trainings_by_16_bits_have_the_same_bits():
+    """Those of gradients that one process rounds, adds in the order of the ranks, and rounds."""
+    trains_equally("train_equally_by_16_bits")
 
 
 def a_sharded_optimizer_has_the_bits_of_one_that_is_not():
@@ -57,5 +71,6 @@ def a_process_has_one_group():
 
 
 main([every_call, differing_calls_are_the_same_error_everywhere, a_rank_may_go_while_others_read,
-      trainings_have_the_same_bits_on_all_ranks, a_sharded_optimizer_has_the_bits_of_one_that_is_not, batch_norms_take_all_ranks_rows,
+      trainings_have_the_same_bits_on_all_ranks, trainings_with_several_passes_have_the_same_bits, trainings_by_16_bits_have_the_same_bits,
+      a_sharded_optimizer_has_the_bits_of_one_that_is_not, batch_norms_take_all_ranks_rows,
       the_end_of_a_child_is_not_the_end_of_its_rank, a_process_has_one_group])

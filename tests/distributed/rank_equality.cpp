@@ -1,7 +1,10 @@
-// Trainings in float16 with an overflow on one rank: the same bits on all ranks, and as in one process that adds the ranks' gradients.
+// Trainings in float16 with an overflow on one rank: the same bits on all ranks, with a sharded optimizer too, and as in one process that adds the ranks'
+// gradients.
 #include <fmt/format.h>
 
 #include <limits>
+#include <optional>
+#include <string>
 
 #include "tests/distributed/rank_tools.h"
 
@@ -44,19 +47,32 @@ template <class Model> Model seeded(std::uint64_t seed) {
     return Model();
 }
 
+struct Way {
+    std::string name;
+    int passes = 1;  // micro-batches of a rank for one update
+    bool clip = false;
+    bool shard = false;
+    md::DataParallelOptions options = {};
+};
+
 // One training step after another; how a step's gradients come about is the caller's.
 template <class Model> class Loop {
 public:
-    explicit Loop(std::uint64_t seed)
-        : model(seeded<Model>(seed)), optimizer_(model.net.named_parameters(), {.lr = 0.01}) {}
+    Loop(const Way& way, std::uint64_t seed)
+        : model(seeded<Model>(seed)), way_(way), optimizer_(model.net.named_parameters(), {.lr = 0.01}) {}
 
-    mz::Tensor scaled_loss(int step, int ranks, int rank) const {
+    void shard(const md::DataParallel& parallel) { md::shard(optimizer_, parallel); }
+    mz::Tensor scaled_loss(int step, int ranks, int rank, int pass) const {
         const mz::amp::Autocast scope({.dtype = mz::float16});
-        const mz::Tensor loss = model.loss(step * ranks + rank);
-        const bool overflow = step == overflow_step && rank == 1;
+        const mz::Tensor loss = model.loss((step * way_.passes + pass) * ranks + rank);
+        const bool overflow = step == overflow_step && rank == 1 && pass == 0;
         return scaler_.scale(overflow ? loss * std::numeric_limits<double>::infinity() : loss);
     }
     void update() {
+        if (way_.clip) {
+            scaler_.unscale_(optimizer_);
+            mz::nn::clip_grad_norm_(model.net.parameters(), 0.1);
+        }
         scaler_.step(optimizer_);
         scaler_.update();
         optimizer_.zero_grad();
@@ -75,35 +91,52 @@ public:
     const Model model;
 
 private:
+    const Way way_;
     mz::optim::AdamW optimizer_;
     mutable mz::amp::GradScaler scaler_{{.init_scale = 1024, .growth_interval = 6}};
 };
 
-template <class Model> mz::StateDict train(const md::Group& group, const md::DataParallelOptions& options) {
-    Loop<Model> loop(5 + std::uint64_t(group.rank()));  // rank 0's values are the start of all
-    md::DataParallel parallel(loop.model.net, group, options);
+template <class Model> mz::StateDict train(const md::Group& group, const Way& way) {
+    Loop<Model> loop(way, 5 + std::uint64_t(group.rank()));  // rank 0's values are the start of all
+    md::DataParallel parallel(loop.model.net, group, way.options);
+    if (way.shard) loop.shard(parallel);
     for (int step = 0; step < steps; ++step) {
-        loop.scaled_loss(step, group.size(), group.rank()).backward();
+        for (int pass = 0; pass < way.passes; ++pass) {
+            // The last pass reduces in odd steps; in the others the update does.
+            const bool reduces = pass + 1 == way.passes && (way.passes == 1 || step % 2 == 1);
+            std::optional<md::DataParallel::Local> here;
+            if (!reduces) here.emplace(parallel);
+            loop.scaled_loss(step, group.size(), group.rank(), pass).backward();
+        }
         loop.update();
     }
     return loop.end();
 }
 
-template <class Model> mz::StateDict train_alone(int ranks) {
-    Loop<Model> loop(5);
+// What a rank adds to the sum of gradients, and what becomes of the sum. In 16 bits each is rounded.
+mz::Tensor sent(const mz::Tensor& gradient, mz::Dtype wire, int ranks) {
+    return wire == mz::float32 ? gradient : (gradient * (1.0 / ranks)).to(wire).to(mz::float32);
+}
+mz::Tensor received(const mz::Tensor& sum, mz::Dtype wire, int ranks) {
+    return wire == mz::float32 ? sum * (1.0 / ranks) : sum.to(wire).to(mz::float32);
+}
+
+template <class Model> mz::StateDict train_alone(int ranks, const Way& way) {
+    Loop<Model> loop(way, 5);
     const mz::Tensors parameters = loop.model.net.parameters();
     for (int step = 0; step < steps; ++step) {
-        mz::Tensors sums;
+        mz::Tensors sums(parameters.size());
         for (int rank = 0; rank < ranks; ++rank) {
-            const mz::Tensors parts =
-                mz::autograd::grad({loop.scaled_loss(step, ranks, rank)}, parameters, {.allow_unused = true});
-            for (std::size_t i = 0; i < parts.size(); ++i)
-                if (rank == 0)
-                    sums.push_back(parts[i].clone());
-                else
-                    sums[i].add_(parts[i]);
+            for (int pass = 0; pass < way.passes; ++pass)
+                loop.scaled_loss(step, ranks, rank, pass).backward();
+            for (std::size_t i = 0; i < parameters.size(); ++i) {
+                const mz::Tensor part = sent(parameters[i].grad(), way.options.wire, ranks);
+                sums[i] = rank == 0 ? part : sums[i] + part;
+                parameters[i].set_grad({});
+            }
         }
-        for (std::size_t i = 0; i < sums.size(); ++i) parameters[i].set_grad(sums[i].mul_(1.0 / ranks));
+        for (std::size_t i = 0; i < sums.size(); ++i)
+            parameters[i].set_grad(received(sums[i], way.options.wire, ranks));
         loop.update();
     }
     return loop.end();
@@ -116,16 +149,24 @@ void require_same(const mz::StateDict& a, const mz::StateDict& b, const std::str
                 what + ": " + a[i].first);
 }
 
-template <class Model> void check(const md::Group& group, const std::string& model) {
-    const mz::StateDict alone = train_alone<Model>(group.size());
+template <class Model> void check(const md::Group& group, Way way) {
+    const mz::StateDict alone = train_alone<Model>(group.size(), way);
+    const bool by_16_bits = way.options.wire != mz::float32;  // which is ordered anyway
     for (const bool ordered : {false, true})
         for (const std::int64_t bytes : {std::int64_t{20000}, std::int64_t{1} << 20}) {
-            const mz::StateDict state =
-                train<Model>(group, {.first_bucket_bytes = bytes, .bucket_bytes = bytes, .ordered = ordered});
+            if (ordered && by_16_bits) continue;
             const std::string what =
-                fmt::format("{}, ordered {}, buckets of {} bytes", model, ordered, bytes);
+                fmt::format("{}, ordered {}, buckets of {} bytes", way.name, ordered, bytes);
+            way.options.ordered = ordered;
+            way.options.first_bucket_bytes = way.options.bucket_bytes = bytes;
+            way.shard = false;
+            const mz::StateDict state = train<Model>(group, way);
             md::require_same(group, state);
-            if (ordered || group.size() == 2) require_same(state, alone, what + ": as in one process");
+            if (ordered || by_16_bits || group.size() == 2)
+                require_same(state, alone, what + ": as in one process");
+            if (ordered) continue;
+            way.shard = true;
+            require_same(train<Model>(group, way), state, what + ": as without shard()");
         }
 }
 
@@ -133,8 +174,24 @@ template <class Model> void check(const md::Group& group, const std::string& mod
 
 void train_equally() {
     const md::Group group = join();
-    check<Mlp>(group, "MLP");
-    check<Bert>(group, "BERT");
+    check<Mlp>(group, {.name = "MLP"});
+    check<Bert>(group, {.name = "BERT"});
+    write_outcome("ok");
+}
+
+void train_equally_in_passes() {
+    const md::Group group = join();
+    check<Mlp>(group, {.name = "MLP", .passes = 2, .clip = true});
+    check<Bert>(group, {.name = "BERT", .passes = 2, .clip = true});
+    write_outcome("ok");
+}
+
+void train_equally_by_16_bits() {
+    const md::Group group = join();
+    check<Mlp>(group, {.name = "float16", .options = {.wire = mz::float16}});
+    check<Mlp>(group, {.name = "bfloat16", .options = {.wire = mz::bfloat16}});
+    check<Mlp>(group,
+               {.name = "bfloat16, 2 passes", .passes = 2, .clip = true, .options = {.wire = mz::bfloat16}});
     write_outcome("ok");
 }
 

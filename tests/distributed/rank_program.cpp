@@ -442,6 +442,8 @@ const std::map<std::string, std::function<void()>> scenarios = {
     {"crash_before_joining", crash_before_joining},
     {"differing_calls", differing_calls},
     {"train_equally", train_equally},
+    {"train_equally_in_passes", train_equally_in_passes},
+    {"train_equally_by_16_bits", train_equally_by_16_bits},
     {"shard_an_optimizer", shard_an_optimizer},
     {"synchronise_batch_norms", synchronise_batch_norms},
     {"leave_after_sending", leave_after_sending},

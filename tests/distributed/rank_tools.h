@@ -20,6 +20,8 @@ mezzo::distributed::Group join();
 
 // rank_equality.cpp
 void train_equally();
+void train_equally_in_passes();
+void train_equally_by_16_bits();
 
 // rank_failures.cpp
 void kill_self();
