@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "autograd/observer.h"
 #include "mezzo/autograd.h"
@@ -43,7 +44,10 @@ public:
     void opaque_begins(std::size_t number) override { text_ += " <" + std::to_string(number); }
     void opaque_finished(std::size_t number) override { text_ += std::to_string(number) + ">"; }
     void end() override { text_ += " end"; }
-    void abandon() noexcept override { text_ += " abandoned"; }
+    void abandon(std::string_view words) noexcept override {
+        text_ += " abandoned: ";
+        text_ += words;
+    }
 
 private:
     static char name(std::uint32_t place) { return char('a' + place); }
@@ -138,13 +142,19 @@ TEST_CASE("observer: only a backward of one's own leaves is observed", "[autogra
     CHECK(notes->take() == "begin(a)+a a.+b end");
 }
 
-TEST_CASE("observer: an exception is told", "[autograd]") {
+TEST_CASE("observer: an exception is told, with its words where it has any", "[autograd]") {
     const Tensors w = leaves(2);
     const Watched notes(w);
     const Tensor h = w[0] * 2.0;
-    autograd::add_hook(h, [](const Tensor&) -> Tensor { throw std::runtime_error("stop"); });
+    int thrown = 0;
+    autograd::add_hook(h, [&](const Tensor&) -> Tensor {
+        if (thrown++ == 0) throw std::runtime_error("stop");
+        throw 7;
+    });
     CHECK_THROWS_WITH(sum(h * w[1]).backward(), "stop");
-    CHECK(notes->take() == "begin(ba)+b b. abandoned");
+    CHECK(notes->take() == "begin(ba)+b b. abandoned: stop");
+    CHECK_THROWS_AS(sum(h * w[1]).backward(), int);
+    CHECK(notes->take() == "begin(ba)+b b. abandoned: ");
 }
 
 TEST_CASE("observer: gradients begin in the places that it offers", "[autograd]") {

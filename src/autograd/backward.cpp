@@ -48,6 +48,7 @@ public:
           scaled_(current != nullptr && current->scaled()) {}
 
     void run(const Tensors& outputs, const Tensors& grad_outputs);
+    void propagate(const Tensors& outputs, const Tensors& grad_outputs);
 
     bool wants(const Node& node, int i) const override {
         const Edge& edge = node.edges[std::size_t(i)];
@@ -375,6 +376,15 @@ private:
 };
 
 void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
+    try {
+        propagate(outputs, grad_outputs);
+    } catch (const std::exception& error) {
+        if (watch_) watch_->abandon(error.what());
+        throw;
+    }
+}
+
+void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
     RunScope scope(this);
     if (targets_ && !parent_) find_paths(outputs);
     const auto go = [&] {

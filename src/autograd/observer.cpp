@@ -134,9 +134,12 @@ void BackwardWatch::end() {
     over_ = true;
 }
 
-BackwardWatch::~BackwardWatch() {
+void BackwardWatch::abandon(std::string_view words) noexcept {
     if (over_) return;
-    for (const Ref<GradientWatcher>& watcher : observers_) as_observer(watcher).abandon();
+    over_ = true;
+    for (const Ref<GradientWatcher>& watcher : observers_) as_observer(watcher).abandon(words);
 }
+
+BackwardWatch::~BackwardWatch() { abandon(""); }
 
 }  // namespace mezzo

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "autograd/row.h"
@@ -44,8 +45,8 @@ public:
     virtual void opaque_finished(std::size_t number) = 0;
     // All gradients are there, those of leaves with hooks, too.
     virtual void end() = 0;
-    // The backward has thrown instead.
-    virtual void abandon() noexcept = 0;
+    // The backward has thrown instead. What the exception says is empty where that is unknown.
+    virtual void abandon(std::string_view words) noexcept = 0;
 
     static bool any() { return alive.load(std::memory_order_relaxed) != 0; }
 
@@ -70,6 +71,8 @@ public:
     // A gradient is going to be added to the leaf.
     void delivering(const Tensor& leaf);
     void end();
+    // The backward has thrown, and this is what the exception says. The destructor tells the observers where nothing is known of it.
+    void abandon(std::string_view words) noexcept;
 
 private:
     // A leaf becomes final, or an opaque node is finished, once every node from `sequence` on has been visited.

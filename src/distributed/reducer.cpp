@@ -6,7 +6,6 @@
 
 #include "autograd/state.h"
 #include "core/capture.h"
-#include "core/last_error.h"
 #include "core/side_by_side.h"
 #include "core/step_memory.h"
 #include "distributed/agreement.h"
@@ -382,16 +381,15 @@ void Reducer::reduce() {
             collect_all();
             note_capture();
         }
-    } catch (...) {
-        abandon();
+    } catch (const std::exception& error) {
+        abandon(error.what());
         throw;
     }
     finish();
 }
 
-void Reducer::give_up() noexcept {
+void Reducer::give_up(std::string_view words) noexcept {
     try {
-        const std::string words = live_error();
         if (cause_.empty())
             cause_ =
                 words.empty() ? "an exception ended its backward before all gradients were reduced" : words;
@@ -401,9 +399,9 @@ void Reducer::give_up() noexcept {
 }
 
 // Other ranks wait for buckets that will not come. If this rank went on, they would get those of its next backward instead.
-void Reducer::abandon() noexcept {
+void Reducer::abandon(std::string_view words) noexcept {
     if (phase_ == Phase::reducing) {
-        give_up();
+        give_up(words);
         lose_all();
     }
     finish();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "autograd/observer.h"
@@ -46,7 +47,7 @@ public:
     void opaque_begins(std::size_t number) override { arrivals_.opaque_begins(number); }
     void opaque_finished(std::size_t number) override;
     void end() override;
-    void abandon() noexcept override;
+    void abandon(std::string_view words) noexcept override;
 
 private:
     enum class Phase : std::uint8_t { idle, local, reducing };  // of the backward that is running
@@ -89,7 +90,7 @@ private:
     void collect(Shipment& shipment);
     void collect_all();
     void unpack(Shipment& shipment);
-    void give_up() noexcept;
+    void give_up(std::string_view words) noexcept;
     void keep_memory() noexcept;
     void lose_all() noexcept;
     bool held(const Shipment& shipment) const;
