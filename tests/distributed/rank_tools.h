@@ -31,6 +31,11 @@ void kill_in_backward();
 // rank_training.cpp
 void train_and_save();
 
+// rank_training_failures.cpp
+void throw_in_hook();
+void throw_in_op();
+void train_on_fewer_batches();
+
 // rank_mismatches.cpp
 void other_order();
 void one_call_short();
