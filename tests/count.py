@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds up test results: Catch2 cases where a Meson test ran Catch2, else the Meson test itself. Prints what failed, then
+"""Adds up test results: Catch2 cases where a Meson test ran Catch2, else the Meson test itself. Prints what failed and what was skipped, then
 "N passed, N failed, N skipped"; exits with 1 if anything failed."""
 import argparse
 import json
@@ -17,6 +17,11 @@ def catch_counts(output):
     return None
 
 
+def last_line(output):
+    """Where a test says why it was skipped."""
+    return next(reversed(output.strip().split("\n")))
+
+
 def count_log(path):
     """Sums of one build folder's log; a log that is not there counts as a failure."""
     total = [0, 0, 0]
@@ -28,6 +33,8 @@ def count_log(path):
     for line in lines:
         test = json.loads(line)
         good, skipped = test["result"] in ("OK", "EXPECTEDFAIL"), test["result"] == "SKIP"
+        if skipped:
+            print(f"{path}: {test['name']}: SKIP: {last_line(test.get('stdout', ''))}")
         counts = catch_counts(test.get("stdout", "")) or (int(good), 0, int(skipped))
         if not good and not skipped:
             print(f"{path}: {test['name']}: {test['result']}")
