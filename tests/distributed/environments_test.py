@@ -6,11 +6,11 @@ import socket
 import subprocess
 import tempfile
 
-from runs import PROGRAM, environment, expect, free_port, main, matches, start_ranks, torchrun_variables, wait_until_begun
+from runs import PROGRAM, environment, expect, free_port, main, matches, run, start_ranks, torchrun_variables, wait_until_begun
 
 
 def all_joined(result, ranks):
-    expect(result.code == [0] * ranks, result)
+    expect(result.code in (0, [0] * ranks), result)
     for rank in range(ranks):
         expect(any(lines[-1] == f"joined {rank} of {ranks}" for lines in result.ranks.values()), result)
 
@@ -98,13 +98,15 @@ def open_mpi_mpich_and_slurm():
     slurm = [{"SLURM_PROCID": r, "SLURM_STEP_NUM_TASKS": 2, "SLURM_LOCALID": r, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": 0,
               "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": os.getpid(), "SLURM_STEP_ID": 0} for r in range(2)]
     all_joined(start_ranks("join", slurm), 2)
-    for launcher in ("mpirun.openmpi", "mpirun.mpich"):
-        if shutil.which(launcher):
-            with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
-                more = ["--oversubscribe", "--allow-run-as-root"] if launcher == "mpirun.openmpi" else []
-                done = subprocess.run([launcher, *more, "-n", "2", PROGRAM, "join", folder], env=environment(), text=True, timeout=60,
-                                      capture_output=True, check=False)
-                expect(done.returncode == 0, done)
+
+
+def by_mpirun():
+    """Of Open MPI and MPICH, where they are. Debian gives each a name of its own."""
+    for launcher, options in (("mpirun.openmpi", ("--oversubscribe", "--allow-run-as-root")), ("mpirun.mpich", ())):
+        if not shutil.which(launcher):
+            print(f"no {launcher}: skipped")
+            continue
+        all_joined(run("join", 2, launcher=launcher, options=options, MASTER_PORT=free_port()), 2)
 
 
 def half_an_environment():
@@ -151,4 +153,4 @@ def trace_alone(variables):
 
 
 main([torchrun, torchrun_listens_at_the_port_itself, two_runs_at_one_port, two_runs_without_a_name_at_one_port, strangers_are_no_ranks, a_wrong_size, two_of_one_rank,
-      open_mpi_mpich_and_slurm, half_an_environment, an_interface_by_name, without_the_module, alone])
+      open_mpi_mpich_and_slurm, by_mpirun, half_an_environment, an_interface_by_name, without_the_module, alone])

@@ -80,11 +80,11 @@ def expect_none_left(marker, seconds=60):
         time.sleep(0.05)
 
 
-def run(scenario, ranks, limit=100, options=(), while_running=None, **variables):
-    """Runs a scenario under mezzo-run."""
+def run(scenario, ranks, limit=100, launcher=RUN, options=(), while_running=None, **variables):
+    """Runs a scenario under mezzo-run, or another launcher that takes -n."""
     with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
         begin = time.monotonic()
-        process = subprocess.Popen([RUN, "-n", str(ranks), *options, PROGRAM, scenario, folder], env=environment(**variables), text=True,
+        process = subprocess.Popen([launcher, "-n", str(ranks), *options, PROGRAM, scenario, folder], env=environment(**variables), text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             if while_running:
