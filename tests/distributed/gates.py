@@ -61,18 +61,18 @@ def is_pending(pid, number):
     return False
 
 
-def terminate_all(process):
-    """SIGTERM by way of the launcher. Its last rank is stopped meanwhile, so that one can see the signal arrive. A program that is alone gets it at once."""
+def signal_all(process, number=signal.SIGTERM):
+    """By way of the launcher. Its last rank is stopped meanwhile, so that one can see the signal arrive. A program that is alone gets it at once."""
     ranks = children_of(process)
     if not ranks:
-        process.terminate()
+        process.send_signal(number)
         return
     last = ranks[-1]
     os.kill(last, signal.SIGSTOP)
     try:
         wait_until(lambda: is_stopped(last), "a rank that is stopped")  # until then it would take the signal first
-        process.terminate()
-        wait_until(lambda: is_pending(last, signal.SIGTERM), "SIGTERM at the last rank")
+        process.send_signal(number)
+        wait_until(lambda: is_pending(last, number), "the signal at the last rank")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(last, signal.SIGCONT)

@@ -61,7 +61,7 @@ def an_end_by_request_is_no_failure():
     with subprocess.Popen([RUN, "-n", "2", "--restarts", "3", "sleep", "61"], env=environment(), text=True, stderr=subprocess.PIPE) as process:
         try:
             gates.wait_until(lambda: len(gates.children_of(process)) == 2, "two ranks")
-            gates.terminate_all(process)
+            gates.signal_all(process)
             words = process.communicate(timeout=60)[1]
         except BaseException:
             process.kill()

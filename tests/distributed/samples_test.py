@@ -133,6 +133,28 @@ def gpt_trains_the_same(out):
         check(output.count("loss") == 2 and f"{ranks} ranks share each batch" in output, f"gpt: rank 0 speaks for all\n{output}")
 
 
+def gpt_goes_on(out):
+    """Stopped by SIGTERM, gone on, stopped by SIGINT, gone on: 2 ranks, float16 with dropout. The end is that of the uninterrupted run, bit for bit."""
+    text = out / "more text"
+    text.write_text("a rank that is asked to stop says so to all, and all stop after the same step.\n" * 30)
+    training = ["--text", text, "--layers", 1, "--width", 16, "--heads", 2, "--context", 16, "--batch", 8, "--dropout", 0.1, "--steps", 20,
+                "--report-every", 10, "--threads", 1, "--tokens", 0, "--precision", "fp16"]
+    run(2, GPT, *training, "--out", out / "gpt whole")
+    checkpoint = out / "gpt.ckpt"
+    files = ["--checkpoint", checkpoint, "--checkpoint-every", 5, "--resume", "--out", out / "gpt stopped"]
+    stopped = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        code, output = interrupt(2, checkpoint, lambda process, number=number: gates.signal_all(process, number), GPT, *training, *files)
+        check(code == 128 + number, f"gpt, signal {number}: exit code {code}\n{output}")
+        check(re.findall(r"resumed at step (\d+)", output) == stopped, f"gpt stopped after step {stopped}\n{output}")
+        stopped = re.findall(r"stopped by a signal after step (\d+)", output)
+        check(len(stopped) == 1, f"gpt, signal {number}\n{output}")
+    output = run(2, GPT, *training, *files).stdout
+    check(re.findall(r"resumed at step (\d+)", output) == stopped, f"gpt stopped after step {stopped}\n{output}")
+    same = (out / "gpt whole/model.safetensors").read_bytes() == (out / "gpt stopped/model.safetensors").read_bytes()
+    check(same, "gpt stopped and resumed is not the uninterrupted run")
+
+
 def interrupt(ranks, checkpoint, act, program, *arguments, launcher_options=()):
     """Starts a training, and acts on the launcher's process while rank 0 waits to write its first checkpoint: the training cannot end before. Exit code
     and output."""
@@ -169,7 +191,7 @@ def bert_goes_on(folder, out):
     # Whose end the launcher sees first is a matter of time. Rank 0 was about to write, and has.
     check(code in (1, 128 + 9) and re.search("first cause: rank 1 .*(is gone|signal 9)", output), f"a killed rank: exit code {code}\n{output}")
     rarely = [*training, "--checkpoint", checkpoint, "--checkpoint-every", 1000, "--resume"]  # and after each epoch, of which the first has 6 steps
-    code, output = interrupt(2, checkpoint, gates.terminate_all, BERT, *rarely)
+    code, output = interrupt(2, checkpoint, gates.signal_all, BERT, *rarely)
     check("resumed pre-training at epoch 1, step 2\n" in output, f"a rank was killed at step 2:\n{output}")
     stopped = re.findall(r"stopped by a signal after step (\d+) of fine-tuning", output)
     check(code == 128 + 15 and len(stopped) == 1, f"SIGTERM: exit code {code}\n{output}")
@@ -220,7 +242,7 @@ def resnet(folder, out):
         run(ranks, RESNET, *training, *preset, "--log", out / f"{name}.csv", "--save", out / f"{name}.safetensors")
         checkpoint = out / f"{name}.ckpt"
         files = ["--checkpoint", checkpoint, "--checkpoint-every", 3, "--resume", "--save", out / f"{name}k.safetensors"]
-        code, output = interrupt(ranks, checkpoint, gates.terminate_all, RESNET, *training, *preset, *files)
+        code, output = interrupt(ranks, checkpoint, gates.signal_all, RESNET, *training, *preset, *files)
         check(code == 128 + 15 and "stopped by a signal after step" in output, f"resnet, SIGTERM on {ranks} ranks: exit code {code}\n{output}")
         output = run(ranks, RESNET, *training, *preset, *files).stdout
         check("resumed at epoch" in output, f"resnet resumed on {ranks} ranks:\n{output}")
@@ -295,7 +317,7 @@ def main():
         write_images(images, [i % 10 for i in range(50)], [i % 10 for i in range(23)])
         parts = {"mlp": mlp, "bert_trains_the_same": lambda: bert_trains_the_same(texts, out), "bert_goes_on": lambda: bert_goes_on(texts, out),
                  "bert_is_started_again": lambda: bert_is_started_again(texts, out), "bert_on_other_ranks": lambda: bert_on_other_ranks(texts, out), "gpt": lambda: gpt_trains_the_same(out),
-                 "resnet": lambda: resnet(images, out),
+                 "gpt_goes_on": lambda: gpt_goes_on(out), "resnet": lambda: resnet(images, out),
                  "resnet_synchronised": lambda: resnet_synchronised(images, out), "repeated_rows": lambda: repeated_rows(out),
                  "errors": lambda: errors(texts, out)}
         for part in sys.argv[7:] or parts:
