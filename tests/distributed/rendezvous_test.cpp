@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -108,6 +109,10 @@ Message await_message(const Socket& socket) {
 }
 FromStore await_answer(const Socket& socket) { return static_cast<FromStore>(await_message(socket).kind()); }
 
+std::string words_of_another_version() {
+    return "rank 1 uses mezzo 0.0.1, the store " + std::string(version()) + "; use one version";
+}
+
 }  // namespace
 
 TEST_CASE("a store that answers late is waited for") {
@@ -187,8 +192,31 @@ TEST_CASE("a rank of another version is refused at once") {
     CHECK(static_cast<FromStore>(answer.kind()) == FromStore::refused);
     CHECK(answer.text() == store_greeting);
     CHECK(answer.number() == 0);  // which says that this is its run: it looks no further
-    CHECK(answer.text() ==
-          "rank 1 uses mezzo 0.0.1, the store " + std::string(version()) + "; use one version");
+    CHECK(answer.text() == words_of_another_version());
+}
+
+// They would wait for it in vain.
+TEST_CASE("a rank of another version ends the others within a second") {
+    using Clock = std::chrono::steady_clock;
+    double seconds = 60;
+    for (int attempt = 0; attempt < 5 && seconds > 1; ++attempt) {  // a busy machine may need another one
+        const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+        std::future<std::string> waiting =
+            std::async(std::launch::async, error_of, launch_of(0, server->port()), 60);
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until it has come, most likely
+        const Clock::time_point begin = Clock::now();
+        const Socket other = greeted(server->port(), 77, 1, "0.0.1");
+        REQUIRE(waiting.get() == "init: " + words_of_another_version());
+        seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+        CHECK(server->cause() == words_of_another_version());
+    }
+    CHECK(seconds <= 1);
+}
+
+TEST_CASE("who comes after a rank of another version ends as the others") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    await_answer(greeted(server->port(), 77, 1, "0.0.1"));
+    CHECK(error_of(launch_of(0, server->port()), 60) == "init: " + words_of_another_version());
 }
 
 // NCCL reads it when it is opened. No other rank comes here, which is the end of this one.
