@@ -10,6 +10,7 @@ namespace rank_test {
 // Appends a line to FOLDER/<rank>.
 void write_outcome(const std::string& text);
 // Just before this rank does what ends the others: the time of the empty file FOLDER/.ends, by which a test tells how long they took.
+// May be called by a signal's handler.
 void note_end();
 // Throws std::logic_error.
 void require(bool condition, const std::string& what);

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -46,11 +45,9 @@ Kill kill_of_this_start() {
     return kill;
 }
 
-void kill_this_process() { kill(getpid(), SIGKILL); }
-
 // The system sends SIGXFSZ to who writes beyond the limit.
 void kill_when_written(std::uint64_t bytes) {
-    signal(SIGXFSZ, [](int) { kill_this_process(); });
+    signal(SIGXFSZ, [](int) { kill_self(); });
     const rlimit limit{bytes, RLIM_INFINITY};
     require(setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
 }
@@ -107,11 +104,11 @@ private:
 
     void train(const mz::data::Batch& batch) {
         ++step_;
-        if (is_due("after") && kill_.amount == 0) kill_this_process();
+        if (is_due("after") && kill_.amount == 0) kill_self();
         if (is_due("after"))
             killer_ = std::jthread([delay = std::chrono::microseconds(kill_.amount)] {
                 std::this_thread::sleep_for(delay);
-                kill_this_process();
+                kill_self();
             });
         mz::Tensor loss;
         {
