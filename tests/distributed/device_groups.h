@@ -4,14 +4,16 @@
 #include <cstdlib>
 #include <string>
 
+#include "cuda/on_device.h"
 #include "mezzo/device.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/nccl.h"
+#include "tests/emulation/streams.h"
 
 namespace mezzo::test {
 
-// Devices for ranks, and NCCL while the scope lasts.
+// Devices for ranks, and NCCL while the scope lasts. At its end all work is done, also what ranks that failed have left behind.
 class Devices {
 public:
     explicit Devices(int count) : before_(emulation::options) {
@@ -20,6 +22,10 @@ public:
         emulation::reset_nccl_report();
     }
     ~Devices() {
+        for (int device = 0; device < emulation::options.device_count; ++device) {
+            const cuda::OnDevice scope(device);
+            emulation::Streams::get().finish_all();
+        }
         setenv("MEZZO_NCCL", "off", 1);
         emulation::nccl_options = {};
         emulation::options = before_;
