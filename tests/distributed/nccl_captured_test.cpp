@@ -1,0 +1,79 @@
+// Captured steps of several ranks on emulated devices, over the stand-in for NCCL: what they compute, and in which order graphs, communicators and handles end.
+#include "tests/distributed/device_training.h"
+
+using namespace mezzo;
+using namespace mezzo::test;
+using distributed::DataParallelOptions;
+using emulation::BranchOrder;
+
+namespace {
+
+// In which order a graph does what nothing orders: communication early, late, or in between. A missing wait inside of it gives wrong values.
+constexpr BranchOrder orders[] = {BranchOrder::queued, BranchOrder::main_first, BranchOrder::side_first,
+                                  BranchOrder::alternating};
+
+void check_captured(const std::vector<Trained>& captured, const std::vector<Trained>& eager) {
+    check_ranks(captured);
+    CHECK(first_difference(eager[0].state, captured[0].state) == "");
+    for (const Trained& rank : captured) {
+        CHECK(rank.captures.captures == 1);
+        CHECK(rank.captures.replays == std::uint64_t(rank.steps) - 3);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("nccl captured: steps are eager ones, bit for bit", "[distributed]") {
+    for (const DataParallelOptions& options :
+         {Recipe().options, DataParallelOptions{.first_bucket_bytes = 2000, .wire = float16}}) {
+        CAPTURE(options.wire);
+        const Devices devices(2);
+        const std::vector<Trained> eager = train(2, {.options = options});
+        for (const Timing& timing : timings)
+            for (const BranchOrder order : orders) {
+                CAPTURE(timing.late_work, timing.early_communication, int(order));
+                emulation::options.branch_order = order;
+                check_captured(train(2, {.options = options, .captured = true}, timing), eager);
+            }
+    }
+}
+
+TEST_CASE("nccl captured: a rank that must record its step anew makes all do so", "[distributed]") {
+    const Devices devices(2);
+    const std::vector<Trained> eager = train(2, {});
+    const std::vector<Trained> captured = train(2, {.captured = true, .restart_step = 9});
+    check_ranks(captured);
+    CHECK(first_difference(eager[0].state, captured[0].state) == "");
+    for (const Trained& rank : captured) {
+        CHECK(rank.captures.captures == 2);
+        CHECK(rank.captures.eager_runs == 4);
+        CHECK(rank.captures.replays == std::uint64_t(rank.steps) - 6);
+    }
+}
+
+namespace {
+
+template <class Model> void check_captured_float16(const DataParallelOptions& options, int steps) {
+    const Devices devices(3);
+    const Recipe recipe{.options = options, .autocast = true, .steps = steps};
+    Recipe in_graphs = recipe;
+    in_graphs.captured = true;
+    const std::vector<Trained> eager = train<Model>(3, recipe);
+    check_ranks(eager);
+    for (std::size_t i = 0; i < std::size(timings); ++i) {
+        CAPTURE(timings[i].late_work, timings[i].early_communication, int(orders[i]));
+        emulation::options.branch_order = orders[i];
+        check_captured(train<Model>(3, in_graphs, timings[i]), eager);  // with the overflow in a replay
+    }
+}
+
+}  // namespace
+
+TEST_CASE("nccl captured: 3 ranks in float16 autocast with a scaler", "[distributed]") {
+    for (const bool ordered : {false, true}) {
+        CAPTURE(ordered);
+        check_captured_float16<Mlp>({.first_bucket_bytes = 2000, .bucket_bytes = 4000, .ordered = ordered},
+                                    20);
+    }
+    check_captured_float16<Bert>({.first_bucket_bytes = 2000, .bucket_bytes = 5000}, 7);
+}
