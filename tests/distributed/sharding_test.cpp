@@ -1,14 +1,5 @@
 // Sharded optimizers compared with optimizers that are not, bit for bit.
-#include <algorithm>
-#include <catch2/catch.hpp>
-#include <functional>
-#include <limits>
-#include <memory>
-
-#include "mezzo/custom_optimizer.h"
-#include "optim/optimizer.h"
-#include "tests/distributed/thread_group.h"
-#include "tests/distributed/training.h"
+#include "tests/distributed/sharded_training.h"
 
 using namespace mezzo;
 using namespace mezzo::test;
@@ -18,125 +9,12 @@ using distributed::shard;
 
 namespace {
 
-constexpr int steps = 8;
-constexpr int overflow_step = 3;
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
-// Two layers of which the loss reaches all, and one that it does not reach.
-nn::Sequential make_net(std::uint64_t seed) {
-    return seeded(seed, [] {
-        return nn::Sequential{nn::Linear(net_width, 40), nn::LayerNorm(40), nn::ReLU(),
-                              nn::Linear(40, net_width)};
-    });
-}
-
-using Make = std::function<std::unique_ptr<optim::Optimizer>(const StateDict&)>;
-
-template <class Optimizer, class Options> Make maker(const Options& options) {
-    return [options](const StateDict& params) { return std::make_unique<Optimizer>(params, options); };
-}
-
-// Weights with one set of options, biases with another, in which some state is not used.
-Make grouped() {
-    return [](const StateDict& params) -> std::unique_ptr<optim::Optimizer> {
-        std::vector<optim::SGDGroup> groups{{.options = {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}},
-                                            {.options = {.lr = 0.1}}};
-        for (const auto& named : params)
-            groups[named.first.ends_with("bias") ? 1 : 0].named_params.push_back(named);
-        return std::make_unique<optim::SGD>(groups);
-    };
-}
-
-struct Way {
-    const char* name;
-    Make make;
-    Dtype dtype = float32;  // of the parameters
-    bool autocast = false;  // in float16
-    bool clip = false;
-    bool scaled = false;   // with a GradScaler, and an overflow
-    bool masters = false;  // of 16-bit parameters
-};
-
-struct Training {
-    nn::Sequential net;
-    std::unique_ptr<optim::Optimizer> optimizer;
-    amp::GradScaler scaler;
-    const Way& way;
-
-    Training(const Way& w, int rank, bool masters = true)
-        : net(make_net(std::uint64_t(5 + rank))),
-          scaler({.init_scale = 256, .growth_interval = 3, .enabled = w.scaled}),
-          way(w) {
-        net.to(w.dtype);
-        optimizer = w.make(net.named_parameters());
-        if (w.masters && masters) optimizer->use_master_weights();
-    }
-    Tensor loss(int part) const {
-        const amp::Autocast scope({.dtype = float16, .enabled = way.autocast});
-        return mse_loss(net(rows(part).to(way.dtype)).to(float32), rows(part + 1000));
-    }
-    // The last element of the last parameter alone gets an infinite gradient, on rank 1.
-    Tensor planted(const Tensor& loss, int step, const Group& group) const {
-        const bool here = way.scaled && step == overflow_step && group.rank() == 1;
-        if (!here) return loss;
-        const Tensor last = net.parameters().back().reshape({-1});
-        return loss + sum(last.slice(0, last.numel() - 1, last.numel()).to(float32) * infinity);
-    }
-    void step(int step, const Group& group) {
-        scaler.scale(planted(loss(step * group.size() + group.rank()), step, group)).backward();
-        if (way.clip) {
-            scaler.unscale_(*optimizer);
-            nn::clip_grad_norm_(net.parameters(), 0.3);
-        }
-        scaler.step(*optimizer);
-        scaler.update();
-        optimizer->zero_grad();
-    }
-    Snapshot state() const {
-        Snapshot result = weights_of(net);
-        append(result, "optimizer.", optimizer->state_dict());
-        append(result, "scaler.", scaler.state_dict());
-        result.emplace_back("skipped", std::vector<double>{double(optimizer->skipped_steps())});
-        return result;
-    }
-};
-
-const distributed::DataParallelOptions small_buckets{.first_bucket_bytes = 1, .bucket_bytes = 3000};
-
-std::vector<Snapshot> train(const Way& way, int ranks, bool sharded, Device device = cpu_device) {
-    std::vector<Snapshot> results(static_cast<std::size_t>(ranks));
-    run_ranks(ranks, [&](const Group& group) {
-        const bool masters_before = ranks != 3;
-        Training training(way, group.rank(), masters_before);
-        training.net.to(device);
-        DataParallel parallel(training.net, group, small_buckets);
-        if (sharded) shard(*training.optimizer, parallel);
-        if (way.masters && !masters_before) training.optimizer->use_master_weights();
-        for (int step = 0; step < steps; ++step) {
-            if (device == cpu_device) {
-                training.step(step, group);
-                continue;
-            }
-            const int part = step * group.size() + group.rank();
-            mse_loss(training.net(rows(part).to(device)), rows(part + 1000).to(device)).backward();
-            training.optimizer->step();
-            training.optimizer->zero_grad();
-        }
-        results[std::size_t(group.rank())] = training.state();
-    });
-    return results;
-}
-
-void check_same(const Way& way, int ranks) {
+void check_same(const ShardedWay& way, int ranks) {
     CAPTURE(way.name, ranks);
-    const Snapshot plain = train(way, ranks, false)[0];
+    const Snapshot plain = train_sharded(way, ranks, false)[0];
     CHECK(plain.back().second[0] == (way.scaled ? 1 : 0));
-    for (const Snapshot& rank : train(way, ranks, true)) CHECK(first_difference(rank, plain) == "");
+    for (const Snapshot& rank : train_sharded(way, ranks, true)) CHECK(first_difference(rank, plain) == "");
 }
-
-const Make momentum = maker<optim::SGD>(optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
-const Make adam = maker<optim::Adam>(optim::AdamOptions{.lr = 0.01, .weight_decay = 0.01});
-const Make adamw = maker<optim::AdamW>(optim::AdamWOptions{.lr = 0.01});
 
 }  // namespace
 
@@ -150,23 +28,8 @@ TEST_CASE("sharding: the bits of the optimizer that is not sharded", "[distribut
 }
 
 TEST_CASE("sharding: mixed precision, with an overflow in one element", "[distributed]") {
-    for (const int ranks : {2, 3, 4}) {
-        check_same({.name = "O1", .make = adamw, .autocast = true, .scaled = true}, ranks);
-        check_same({.name = "O1, clipped", .make = adam, .autocast = true, .clip = true, .scaled = true},
-                   ranks);
-        check_same({.name = "O2", .make = adamw, .dtype = float16, .scaled = true, .masters = true}, ranks);
-        check_same({.name = "O2, clipped",
-                    .make = momentum,
-                    .dtype = float16,
-                    .clip = true,
-                    .scaled = true,
-                    .masters = true},
-                   ranks);
-        check_same({.name = "O2, bfloat16, groups", .make = grouped(), .dtype = bfloat16, .masters = true},
-                   ranks);
-        check_same({.name = "bfloat16 without masters", .make = adamw, .dtype = bfloat16}, ranks);
-        check_same({.name = "float64", .make = adamw, .dtype = float64}, ranks);
-    }
+    for (const int ranks : {2, 3, 4})
+        for (const ShardedWay& way : mixed_precision_ways()) check_same(way, ranks);
 }
 
 TEST_CASE("sharding: every optimizer", "[distributed]") {
@@ -181,11 +44,13 @@ TEST_CASE("sharding: every optimizer", "[distributed]") {
 }
 
 TEST_CASE("sharding: on every device", "[distributed]") {
-    const Way way{.name = "AdamW", .make = adamw};
+    const ShardedWay way{.name = "AdamW", .make = adamw};
     for (const Device device : devices()) {
         CAPTURE(int(device.type()));
-        const Snapshot plain = train(way, 3, false, device)[0];
-        for (const Snapshot& rank : train(way, 3, true, device)) CHECK(first_difference(rank, plain) == "");
+        const auto on_this = [device](const Group&) { return device; };
+        const Snapshot plain = train_sharded(way, 3, false, on_this)[0];
+        for (const Snapshot& rank : train_sharded(way, 3, true, on_this))
+            CHECK(first_difference(rank, plain) == "");
     }
 }
 
@@ -225,16 +90,16 @@ TEST_CASE("sharding: accumulation, frozen and unreached parameters, and gradient
 }
 
 TEST_CASE("sharding: a state that two ranks have saved goes on with any number of ranks", "[distributed]") {
-    for (const Way& way :
-         {Way{.name = "O1", .make = adamw, .autocast = true, .scaled = true},
-          Way{.name = "O2", .make = momentum, .dtype = float16, .scaled = true, .masters = true}}) {
+    for (const ShardedWay& way :
+         {ShardedWay{.name = "O1", .make = adamw, .autocast = true, .scaled = true},
+          ShardedWay{.name = "O2", .make = momentum, .dtype = float16, .scaled = true, .masters = true}}) {
         CAPTURE(way.name);
         StateDict weights, optimizer, scaler;
         run_ranks(2, [&](const Group& group) {
-            Training training(way, group.rank());
+            ShardedTraining training(way, group.rank());
             DataParallel parallel(training.net, group);
             shard(*training.optimizer, parallel);
-            for (int step = 0; step < steps; ++step) training.step(step, group);
+            for (int step = 0; step < sharded_steps; ++step) training.step(step, group);
             const StateDict state = training.optimizer->state_dict();
             if (!group.leader()) return;
             weights = training.net.state_dict();
@@ -248,14 +113,14 @@ TEST_CASE("sharding: a state that two ranks have saved goes on with any number o
                 std::vector<Snapshot> trained(static_cast<std::size_t>(ranks));
                 run_ranks(ranks, [&](const Group& group) {
                     const auto rank = std::size_t(group.rank());
-                    Training training(way, group.rank());
+                    ShardedTraining training(way, group.rank());
                     DataParallel parallel(training.net, group);
                     if (sharded) shard(*training.optimizer, parallel);
                     training.net.load_state_dict(weights);
                     training.optimizer->load_state_dict(optimizer);
                     training.scaler.load_state_dict(scaler);
                     append(restored[rank] = {}, "", training.optimizer->state_dict());
-                    for (int step = 4; step < steps; ++step) training.step(step, group);
+                    for (int step = 4; step < sharded_steps; ++step) training.step(step, group);
                     trained[rank] = training.state();
                 });
                 return trained;
@@ -275,7 +140,7 @@ TEST_CASE("sharding: a state that two ranks have saved goes on with any number o
 TEST_CASE("sharding: a rank keeps its share of the state and no more", "[distributed]") {
     struct Case {
         const char* name;
-        Way way;
+        ShardedWay way;
         double whole, shared;  // bytes of an element: on every rank, and divided by the number of ranks
     };
     for (const Case& c :
