@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdlib>
+#include <mutex>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cuda/on_device.h"
 #include "mezzo/device.h"
+#include "mezzo/log.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/nccl.h"
@@ -46,5 +50,21 @@ inline void set_timing(const Timing& timing) {
     emulation::options.late_work = timing.late_work;
     emulation::options.early_communication = timing.early_communication;
 }
+
+// What groups have the log say while the scope lasts.
+struct Log {
+    Log() {
+        set_log_sink([this](std::string_view line) {
+            const std::lock_guard lock(mutex);
+            if (line.find("distributed: ") == 0) lines.emplace_back(line);
+        });
+    }
+    ~Log() { set_log_sink(nullptr); }
+    Log(const Log&) = delete;
+    Log& operator=(const Log&) = delete;
+
+    std::mutex mutex;
+    std::vector<std::string> lines;
+};
 
 }  // namespace mezzo::test

@@ -1,9 +1,7 @@
 // Groups on emulated devices, over the stand-in for NCCL: calls on tensors.
 #include <catch2/catch.hpp>
-#include <mutex>
 
 #include "mezzo/capture.h"
-#include "mezzo/log.h"
 #include "tests/distributed/device_groups.h"
 #include "tests/distributed/training.h"
 #include "tests/nccl_alone.h"
@@ -50,22 +48,6 @@ Snapshot all_calls(const Group& group, Device device) {
     keep("none", group.all_gather(none));
     return results;
 }
-
-// The lines of the log while the scope lasts.
-struct Log {
-    Log() {
-        set_log_sink([this](std::string_view line) {
-            const std::lock_guard lock(mutex);
-            lines.emplace_back(line);
-        });
-    }
-    ~Log() { set_log_sink(nullptr); }
-    Log(const Log&) = delete;
-    Log& operator=(const Log&) = delete;
-
-    std::mutex mutex;
-    std::vector<std::string> lines;
-};
 
 }  // namespace
 

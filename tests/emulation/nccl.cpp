@@ -279,8 +279,10 @@ std::string text_of(const char* name, std::size_t count, int type) {
 std::atomic<bool> opened{false};
 
 int get_version(int* version) {
+    static std::atomic<int> asked{0};
     opened = true;
-    *version = nccl_options.version;
+    const bool other = nccl_options.other_version != 0 && ++asked % 2 == 0;
+    *version = other ? nccl_options.other_version : nccl_options.version;
     return success;
 }
 
