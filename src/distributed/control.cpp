@@ -27,6 +27,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr double report_every = 0.25;                   // s: what that thread left out
 constexpr std::chrono::milliseconds at_most_every{20};  // reports of the thread that works
 constexpr double answer_time = 2;                       // s, for each of several ports
+constexpr std::chrono::seconds longest_absence{10};     // of a store that was there before its ranks
 // What a store is waited for that is there and does not say anything: its machine may have much else to do.
 constexpr std::chrono::seconds longest_answer{10};  // to a question for the cause
 constexpr std::chrono::seconds longest_notice{3};   // that it has heard of a failure, before the rank ends
@@ -118,13 +119,21 @@ void Control::join(const Launch& launch, const InitOptions& options) {
     // Only one port: nobody else is to be asked meanwhile.
     const double longest = target.ports == 1 ? options.rendezvous_timeout : answer_time;
     std::string reason;
+    // A launcher's store was there before its ranks, so its absence is its end.
+    auto end_of_absence =
+        launch.launcher_holds_store ? Clock::now() + longest_absence : Clock::time_point::max();
     for (double pause = 0.02;; pause = std::min(0.5, pause * 1.5)) {
         for (int i = 0; i < target.ports && (i == 0 || Clock::now() < deadline); ++i) {
             const int port = target.first_port + i;
             const auto left = [&] { return std::min(longest, seconds_until(deadline)); };
-            if (Socket socket = reach(target.host, port, left(), reason))
-                if (greet(std::move(socket), launch, left(), reason)) return;
+            Socket socket = reach(target.host, port, left(), reason);
+            if (!socket) continue;
+            if (greet(std::move(socket), launch, left(), reason)) return;
+            end_of_absence = Clock::time_point::max();
         }
+        check(Clock::now() < end_of_absence, ErrorKind::backend,
+              "init: the store is gone: it was held by the mezzo-run that has started this rank, at ",
+              launch.host, ", ", port_range(launch));
         check(Clock::now() < deadline, ErrorKind::backend, "init: rank ", launch.place.rank, " of ",
               launch.place.size, " found no store of this run at ", launch.host, ", ", port_range(launch),
               ", within ", options.rendezvous_timeout, " s",
@@ -167,14 +176,10 @@ bool Control::greet(Socket socket, const Launch& launch, double seconds, std::st
                                         .add(token_));
     received_.clear();
     if (!send_all(socket, hello.framed())) return false;
-    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
     std::optional<Message> answer;
     try {
-        while (!(answer = take_message(received_))) {
-            const double left = seconds_until(deadline);
-            if (left == 0 || !receive_some(socket, received_, left)) return false;
-        }
-        if (answer->text() != store_greeting) return false;
+        answer = receive_message(socket, received_, seconds);
+        if (!answer || answer->text() != store_greeting) return false;
     } catch (const Error&) {  // something else listens here
         return false;
     }
@@ -191,7 +196,7 @@ bool Control::greet(Socket socket, const Launch& launch, double seconds, std::st
 
 void Control::await_others(const InitOptions& options) {
     std::unique_lock lock(mutex_);
-    const auto decided = [&] { return ready_ || !cause_.empty(); };
+    const auto decided = [&] { return ready_ || !cause_.empty() || gone_; };
     if (!changed_.wait_for(lock, Seconds(options.rendezvous_timeout), decided)) {
         lock.unlock();
         const std::string words = "not all ranks have come within " +
@@ -200,6 +205,8 @@ void Control::await_others(const InitOptions& options) {
         lock.lock();
     }
     if (!cause_.empty()) fail(ErrorKind::backend, "init: ", cause_);
+    check(ready_, ErrorKind::backend, "init: the store has closed before all ranks had come: it was held by ",
+          holder_);
     const std::string own = local_address(socket_);
     if (!is_loopback(own) || address_.empty()) address_ = own;
 }

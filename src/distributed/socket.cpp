@@ -261,4 +261,20 @@ bool receive_some(const Socket& socket, std::string& received, double seconds) {
     return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
+std::optional<Message> receive_message(const Socket& socket, std::string& received, double seconds) {
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+    for (;;) {
+        if (std::optional<Message> message = take_message(received)) return message;
+        const double left = std::chrono::duration<double>(end - Clock::now()).count();
+        if (left <= 0 || !receive_some(socket, received, left)) return {};
+    }
+}
+
+bool is_ended(const Socket& socket) {
+    char byte;
+    const ssize_t got = recv(socket.descriptor(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 }  // namespace mezzo::distributed

@@ -73,5 +73,10 @@ inline constexpr std::size_t longest_message = std::size_t{1} << 20;
 bool send_all(const Socket& socket, std::string_view bytes) noexcept;
 // Appends what is there, waiting up to so many seconds (negative: for as long as it takes); false if the other side is gone.
 bool receive_some(const Socket& socket, std::string& received, double seconds);
+// The first message of what was received and what comes within so many seconds. None if it is not whole by then, or the other side is gone.
+// Error(backend) as take_message().
+std::optional<Message> receive_message(const Socket& socket, std::string& received, double seconds);
+// Whether the other side is gone, and all that it has sent has been received.
+bool is_ended(const Socket& socket);
 
 }  // namespace mezzo::distributed

@@ -1,4 +1,5 @@
-// What the ranks and the store say to each other. Every rank has one connection, and its end is the rank's end.
+// What the ranks and the store say to each other. Every rank has one connection, and its end is the rank's end. So has the mezzo-run of each
+// node but the first one, whose own holds the store: it speaks for the processes of its node.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 namespace mezzo::distributed {
 
 // First text of every connection: something else may listen at the port, such as torchrun's own store. What echoes the one is no store.
-inline constexpr std::string_view rank_greeting = "mezzo rank 1", store_greeting = "mezzo store 1";
+inline constexpr std::string_view rank_greeting = "mezzo rank 1", store_greeting = "mezzo store 1",
+                                  node_greeting = "mezzo node 1";
 
 enum class FromRank : std::uint8_t {
     hello = 1,  // greeting, version, run, size, rank, host, process, processors, timeout in ms, token
@@ -19,11 +21,15 @@ enum class FromRank : std::uint8_t {
     failed,     // words
     lost,       // started, finished, words: the engine failed; another rank may be the reason
     timed_out,  // started, finished, words; all 0 before the group is complete
+    // Of a node's mezzo-run:
+    node_hello,     // greeting, version, nodes, ranks of each, node, host, process
+    process_ended,  // rank, how: "" for exit code 0
 };
 
 enum class FromStore : std::uint8_t {
-    welcome = 1,  // greeting, who holds the store
-    refused,      // greeting, 1 if the rank is to look on, words
+    welcome =
+        1,  // greeting, who holds the store; to a node also the run's name and how many starts there were before
+    refused,  // greeting, 1 if who asks is to look on, words
     ready,  // all ranks have come: the address of the store's machine ("" if nobody is elsewhere), ranks with the same processors
     value,  // key, value
     broken,  // first cause

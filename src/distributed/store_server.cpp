@@ -23,10 +23,11 @@ constexpr std::chrono::seconds greeting_time{10};
 constexpr std::chrono::seconds return_time{10};
 constexpr std::size_t most_strangers = 64;  // connections without a rank
 constexpr std::size_t most_values = 1u << 20;
+constexpr int last_reads = 1000;  // of a connection, when the store closes
 
-bool is_closed(const Socket& socket) {
-    char byte;
-    return recv(socket.descriptor(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+bool is_readable(const Socket& socket) {
+    pollfd entry{socket.descriptor(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) > 0;
 }
 
 Message message(FromStore kind) { return Message(static_cast<std::uint8_t>(kind)); }
@@ -37,19 +38,26 @@ StoreServer::StoreServer(Socket listening, StoreOptions options)
     : options_(std::move(options)),
       listening_(std::move(listening)),
       port_(port_of(listening_)),
-      ranks_(std::size_t(options_.size)) {
+      ranks_(std::size_t(options_.size)),
+      nodes_(std::size_t(options_.nodes)) {
+    nodes_[0] = {true, false, options_.holder};
     check(open_pipe(wake_) == 0, ErrorKind::backend, "init: no pipe for the store");
     thread_ = std::thread([this] { serve(); });
 }
 
 StoreServer::~StoreServer() {
+    close();
+    for (const int end : wake_) ::close(end);
+}
+
+void StoreServer::close() {
+    if (!thread_.joinable()) return;
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
     }
     static_cast<void>(!write(wake_[1], "", 1));
     thread_.join();
-    for (const int end : wake_) close(end);
 }
 
 std::string StoreServer::cause() const {
@@ -78,12 +86,24 @@ void StoreServer::serve() {
     while (poll_once()) {
     }
     const std::lock_guard lock(mutex_);
+    look_a_last_time();
     broadcast(farewell());
     for (Connection& to : connections_) {
         if (to.ended || to.sent.empty()) continue;
         pollfd entry{to.socket.descriptor(), POLLOUT, 0};
         if (poll(&entry, 1, 100) > 0) flush(to);
     }
+    connections_.clear();
+    listening_ = {};
+}
+
+// What has come and was not read yet may name a cause. Nothing better comes later, so nothing waits for that.
+void StoreServer::look_a_last_time() {
+    for (Connection& connection : connections_)
+        for (int i = 0; i < last_reads && !connection.ended && is_readable(connection.socket); ++i)
+            read(connection);
+    look_for_processes({});
+    if (!suspicions_.empty()) break_with(suspicions_.front().words);
 }
 
 // Waits for something to do, and does it. False when it is time to stop.
@@ -139,7 +159,9 @@ void StoreServer::read(Connection& from) {
 
 void StoreServer::take(Connection& from, Message message) {
     const auto kind = static_cast<FromRank>(message.kind());
+    if (from.node >= 0) return take_from_node(from, message);
     if (kind == FromRank::hello && from.rank < 0) return hello(from, message);
+    if (kind == FromRank::node_hello && from.rank < 0) return node_hello(from, message);
     check(from.rank >= 0, ErrorKind::backend, "store: a message before the greeting");
     Rank& rank = ranks_[std::size_t(from.rank)];
     switch (kind) {
@@ -197,12 +219,7 @@ void StoreServer::hello(Connection& from, Message& message) {
     hello.token = message.number();
     bool look_on = false;
     const std::string reason = refusal(hello, look_on);
-    if (!reason.empty()) {
-        send(from, distributed::message(FromStore::refused).add(store_greeting).add(look_on).add(reason));
-        if (!look_on) break_with(reason);
-        from.ended = true;
-        return;
-    }
+    if (!reason.empty()) return refuse(from, reason, look_on);
     for (Connection& old : connections_)
         if (old.rank == int(hello.rank)) old.ended = true;
     from.rank = int(hello.rank);
@@ -261,7 +278,7 @@ bool StoreServer::all_joined() const {
 void StoreServer::complete() {
     if (ready_ || !all_joined()) return;
     for (Connection& connection : connections_)  // whose end is still to be read
-        if (connection.rank >= 0 && !connection.ended && is_closed(connection.socket)) ended(connection);
+        if (connection.rank >= 0 && !connection.ended && is_ended(connection.socket)) ended(connection);
     if (!all_joined()) return;
     ready_ = true;
     std::string address;
@@ -301,6 +318,7 @@ void StoreServer::progress(Rank& rank, std::uint64_t started, std::uint64_t fini
 // A connection's end is its rank's end, but before the group is complete it may come again.
 void StoreServer::ended(Connection& from) {
     from.ended = true;
+    if (from.node >= 0) return node_ended(from.node);
     if (from.rank < 0) return;
     Rank& rank = ranks_[std::size_t(from.rank)];
     if (rank.left || rank.gone) return;
@@ -328,20 +346,21 @@ void StoreServer::look_at_the_clock() {
     std::erase_if(suspicions_, [&](const Suspicion& s) { return s.due <= now; });
     std::size_t strangers = 0;
     for (Connection& connection : connections_)
-        if (connection.rank < 0 && (now - connection.since > greeting_time || ++strangers > most_strangers))
+        if (connection.rank < 0 && connection.node < 0 &&
+            (now - connection.since > greeting_time || ++strangers > most_strangers))
             connection.ended = true;
-    look_for_processes();
+    look_for_processes(grace);
     tell_of_waits();
 }
 
 // A rank that has joined speaks for itself: what it has sent may not have been read yet. The end of its connection says no more if a child has
 // inherited that.
-void StoreServer::look_for_processes() {
+void StoreServer::look_for_processes(std::chrono::milliseconds patience) {
     const bool any_joined = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.joined; });
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
         Rank& rank = ranks_[r];
         if (rank.away && !rank.gone && !rank.ended && Clock::now() - *rank.away > return_time) gone(r);
-        if (!rank.ended || rank.left || rank.gone || (rank.joined && Clock::now() - *rank.ended < grace))
+        if (!rank.ended || rank.left || rank.gone || (rank.joined && Clock::now() - *rank.ended < patience))
             continue;
         if (!any_joined && rank.ending.empty()) continue;  // a program that forms no group
         rank.gone = true;
@@ -399,6 +418,13 @@ void StoreServer::send(Connection& to, const Message& message) {
     if (to.ended) return;
     to.sent += message.framed();
     flush(to);
+}
+
+// One that is not to look on is of this run, which cannot go on then.
+void StoreServer::refuse(Connection& from, const std::string& reason, bool look_on) {
+    send(from, message(FromStore::refused).add(store_greeting).add(look_on).add(reason));
+    if (!look_on) break_with(reason);
+    from.ended = true;
 }
 
 void StoreServer::broadcast(const Message& message) {

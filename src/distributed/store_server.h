@@ -22,23 +22,30 @@ struct StoreOptions {
     std::string run;     // what distinguishes this run from others at the same address
     std::string holder;  // who holds the store, for messages
     std::function<void(const std::string&)> note = nullptr;  // is told of ranks that keep others waiting
+    int nodes = 1;   // each with as many ranks; those but node 0 tell the store of their processes, too
+    int starts = 0;  // of the run, before this one
 };
 
 // Serves on a thread of its own. The first cause of a failure is told to all ranks.
 class StoreServer {
 public:
     StoreServer(Socket listening, StoreOptions options);
-    ~StoreServer();  // tells the ranks that it closes in order
+    ~StoreServer();  // closes it
     StoreServer(const StoreServer&) = delete;
     StoreServer& operator=(const StoreServer&) = delete;
 
     int port() const { return port_; }
+    // Names the cause if there is one in what the ranks have sent or in how their processes have ended, tells the ranks that the store closes in
+    // order, and serves no more. cause() and the like stay.
+    void close();
     // What the launcher knows: the rank's process is no more, and how it ended ("" for exit code 0). Breaks the group unless the rank has
     // left in order.
     void process_ended(int rank, const std::string& how);
     std::string cause() const;               // "" unless the group is broken
     int culprit() const;                     // the rank that the cause is about, or -1
     std::uint64_t calls_of(int rank) const;  // collective calls that the rank has begun, as far as known
+    std::vector<int> missing_nodes() const;  // that have not come yet
+    bool has_other_nodes() const;            // that have come, and not gone again
 
 private:
     using Clock = std::chrono::steady_clock;
@@ -57,6 +64,7 @@ private:
         Socket socket;
         std::string received, sent;  // bytes that wait
         int rank = -1;               // before hello
+        int node = -1;               // whose mezzo-run it is; -1 for a rank's
         bool ended = false;
         Clock::time_point since;
         std::vector<std::string> wanted;  // keys
@@ -64,6 +72,14 @@ private:
     struct Hello {
         std::string version, run, host;
         std::uint64_t size = 0, rank = 0, process = 0, token = 0;
+    };
+    struct Node {
+        bool here = false, gone = false;
+        std::string title;  // of its mezzo-run
+    };
+    struct NodeHello {
+        std::string version, host;
+        std::uint64_t nodes = 0, ranks = 0, node = 0, process = 0;
     };
     struct Suspicion {
         Clock::time_point due;
@@ -80,6 +96,13 @@ private:
     std::string refusal(const Hello& hello, bool& look_on) const;
     bool all_joined() const;
     void complete();
+    // store_nodes.cpp
+    void node_hello(Connection& from, Message& message);
+    std::string node_refusal(const NodeHello& hello, bool& look_on) const;
+    void take_from_node(const Connection& from, Message& message);
+    void node_ended(int node);
+    int ranks_of_a_node() const { return options_.size / options_.nodes; }
+
     void answer_gets();
     void progress(Rank& rank, std::uint64_t started, std::uint64_t finished);
     void ended(Connection& from);
@@ -87,11 +110,13 @@ private:
     void look_at_the_clock();
     void look_for_leavers();
     Message farewell() const;
-    void look_for_processes();
+    void look_for_processes(std::chrono::milliseconds patience);
+    void look_a_last_time();
     void tell_of_waits();
     void break_with(const std::string& cause, int culprit = -1);
     void send(Connection& to, const Message& message);
     void broadcast(const Message& message);
+    void refuse(Connection& from, const std::string& reason, bool look_on);
     void flush(Connection& to);
     std::string title(std::size_t rank) const;
     std::string late_ranks(std::uint64_t call) const;
@@ -105,6 +130,7 @@ private:
     bool stopping_ = false;
     std::list<Connection> connections_;
     std::vector<Rank> ranks_;
+    std::vector<Node> nodes_;
     std::map<std::string, std::string> values_;
     std::vector<Suspicion> suspicions_;
     std::string cause_, pending_note_;

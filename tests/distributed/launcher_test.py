@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """mezzo-run itself: output, exit codes, variables, several nodes. Usage: launcher_test.py MEZZO_RUN RANK_PROGRAM GLOO_MODULE [TEST...]"""
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -58,6 +59,15 @@ def grandchildren_do_not_keep_it():
     expect(result.returncode == 4 and time.monotonic() - begin < 60, result)
 
 
+def grandchildren_are_not_left_behind():
+    """Whether their ranks have ended well or not, and before the others or with them."""
+    for code, rest in ((0, "exit 0"), (4, "if [ $RANK = 0 ]; then exit 4; fi"), (4, "if [ $RANK = 0 ]; then exit 4; fi; sleep 90")):
+        with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
+            result = launch("-n", "2", "--grace", "1", "sh", "-c", f"echo begun > {folder}/$RANK; tail -f {folder}/$RANK > /dev/null 2>&1 & {rest}")
+            expect(result.returncode == code and sorted(os.listdir(folder)) == ["0", "1"], result)
+            expect_none_left(folder, seconds=20)
+
+
 def two_nodes():
     """Two launchers on one machine."""
     with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
@@ -86,5 +96,15 @@ def threads_are_shared_out():
     expect(result.last(0) == "init: MEZZO_THREADS=many; it must be a whole number from 1 to 1024", result)
 
 
+def a_port_that_is_taken():
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        result = launch("-n", "1", "--nodes", "2", "--node", "0", "--master", f"127.0.0.1:{port}", "echo", "started")
+    expect(result.returncode == 1 and result.stdout == "", result)
+    expect(result.stderr == f"mezzo-run: --master: port {port} is in use, or not ours to use\n", result)
+
+
 main([output_has_the_rank_in_front, much_output_arrives, exit_code_is_that_of_the_first_failure, what_cannot_be_started,
-      the_rest_is_killed_after_the_grace, grandchildren_do_not_keep_it, two_nodes, threads_are_shared_out])
+      the_rest_is_killed_after_the_grace, grandchildren_do_not_keep_it, grandchildren_are_not_left_behind, a_port_that_is_taken, two_nodes, threads_are_shared_out])

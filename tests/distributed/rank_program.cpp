@@ -193,7 +193,10 @@ void stop_self(const Group&) {
 }
 
 void crash_before_joining() {
-    if (std::getenv("RANK") == std::string("1")) std::exit(3);
+    if (option("RANK", 0) == option("TEST_VICTIM", 1)) {
+        note_end();
+        std::exit(3);
+    }
     join();
 }
 
@@ -368,6 +371,13 @@ void join_only() {
     write_outcome(fmt::format("joined {} of {}", group.rank(), group.size()));
 }
 
+// All others wait in init() until the test has said so to rank 0.
+void join_when_told() {
+    write_outcome("begun");
+    while (option("RANK", 0) == 0 && !std::filesystem::exists(folder + "/.told")) pause(0.01);
+    join_only();
+}
+
 void tell_threads() {
     const Group group = join();
     write_outcome(fmt::format("threads {}", mz::num_threads()));
@@ -444,6 +454,7 @@ const std::map<std::string, std::function<void()>> scenarios = {
     {"exit_early", [] { after_some_calls(exit_early); }},
     {"stop", [] { after_some_calls(stop_self); }},
     {"crash_before_joining", crash_before_joining},
+    {"join_when_told", join_when_told},
     {"differing_calls", differing_calls},
     {"train_equally", train_equally},
     {"train_equally_in_passes", train_equally_in_passes},

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -111,6 +112,21 @@ FromStore await_answer(const Socket& socket) { return static_cast<FromStore>(awa
 
 std::string words_of_another_version() {
     return "rank 1 uses mezzo 0.0.1, the store " + std::string(version()) + "; use one version";
+}
+
+// What rank 0 reads if that happens to rank 1 just before the store closes.
+void check_last_words(const std::string& words,
+                      const std::function<void(StoreServer&, std::optional<Socket>&)>& happen) {
+    for (int attempt = 0; attempt < 20; ++attempt) {
+        std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+        std::optional<Socket> rank = greeted(server->port(), 77);
+        Control staying(launch_of(0, server->port()), {60, 60});
+        happen(*server, rank);
+        server->close();
+        CHECK(server->cause() == words);
+        server.reset();
+        CHECK_THROWS_WITH(staying.get("nothing"), "init: " + words);
+    }
 }
 
 }  // namespace
@@ -260,6 +276,43 @@ TEST_CASE("where a rank was before it left is no news, however late it is told")
     staying.get("seen");
     CHECK(server->cause().empty());
     CHECK(server->calls_of(1) == 3);
+}
+
+TEST_CASE("a store that closes has read all that came, and names the cause") {
+    const std::string lost = "rank 1 (host " + host_name() + ", pid 77) ";
+    const auto say = [](FromRank kind) { return Message(static_cast<std::uint8_t>(kind)); };
+    SECTION("a connection has ended") {
+        check_last_words(lost + "is gone; it was last seen after call 0",
+                         [](StoreServer&, std::optional<Socket>& rank) { rank.reset(); });
+    }
+    SECTION("a rank has said why it fails") {
+        check_last_words("rank 1: words", [&](StoreServer&, const std::optional<Socket>& rank) {
+            send_all(*rank, say(FromRank::failed).add("words").framed());
+        });
+    }
+    SECTION("a process has ended, and a child of it holds its connection open") {
+        check_last_words(lost + "ended with signal 9", [](StoreServer& store, const std::optional<Socket>&) {
+            store.process_ended(1, "ended with signal 9");
+        });
+    }
+    SECTION("an engine has failed, and nothing better is known") {
+        check_last_words("rank 1: words", [&](StoreServer&, const std::optional<Socket>& rank) {
+            const std::uint64_t none = 0;
+            send_all(*rank, say(FromRank::lost).add(none).add(none).add("words").framed());
+        });
+    }
+}
+
+TEST_CASE("a store that closes before all ranks have come is not waited for any longer") {
+    std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    std::string error;
+    std::thread waiting([&, port = server->port()] { error = error_of(launch_of(0, port), 600); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    server.reset();
+    waiting.join();
+    CHECK_THAT(error,
+               Contains("init: the store has closed before all ranks had come: it was held by the test") ||
+                   Contains("init: the store is gone"));  // where it had not come before
 }
 
 TEST_CASE("what a store of another run has answered is in the error") {

@@ -18,7 +18,8 @@
 namespace mezzo_run {
 namespace {
 
-constexpr int tick = 100;  // ms
+constexpr int tick = 100, meeting_tick = 20;  // ms
+constexpr double silence = 10;                // s: whoever waits for longer says so
 
 // Nobody guesses it, so that no other run, and nobody else, is taken for a rank.
 std::string random_name() {
@@ -45,14 +46,16 @@ int open_signals() {
 
 void tell(const std::string& text) { program::tell("mezzo-run: " + text + "\n"); }
 
-// host and port of "host:port".
+// host and port of "host:port", where an IPv6 address stands in brackets.
 std::pair<std::string, int> split(const std::string& address) {
     const std::size_t colon = address.rfind(':');
     int port = 0;
     if (colon == std::string::npos || colon == 0 ||
         !program::parse_number(std::string_view(address).substr(colon + 1), port) || port < 1 || port > 65535)
         throw std::runtime_error(fmt::format("--master: \"{}\" is not host:port", address));
-    return {address.substr(0, colon), port};
+    std::string host = address.substr(0, colon);
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    return {host, port};
 }
 
 }  // namespace
@@ -63,8 +66,7 @@ Launcher::Launcher(const Options& options, int restart)
 // Nothing stays behind, whatever happens.
 Launcher::~Launcher() {
     signal_all(SIGKILL);
-    for (const Process& process : processes_)
-        if (process.running) waitpid(process.id, nullptr, 0);
+    for (const Process& process : processes_) waitpid(process.id, nullptr, 0);
     for (const Lines& lines : lines_)  // those that a grandchild holds open
         if (lines.pipe() >= 0) close(lines.pipe());
     close(signals_);
@@ -72,8 +74,11 @@ Launcher::~Launcher() {
 
 int Launcher::run() {
     open_store();
+    if (!meet()) return 128 + asked_;
     start_all();
     work();
+    await_other_nodes();
+    if (store_) store_->close();
     note_cause();
     summarize();
     return first_ ? exit_code(processes_[*first_].status) : 0;
@@ -82,12 +87,9 @@ int Launcher::run() {
 void Launcher::open_store() {
     namespace md = mezzo::distributed;
     const int size = options_.processes * options_.nodes;
-    // With several nodes they must agree on it without talking: the port tells the runs apart, for the host may have several names.
-    run_ = options_.nodes > 1
-               ? fmt::format("mezzo-run at port {}, start {}", split(options_.master).second, restart_)
-               : random_name();
     address_ = options_.master;
     if (options_.node != 0 || size == 1) return;
+    run_ = random_name();
     const auto [host, port] =
         options_.master.empty() ? std::pair<std::string, int>("127.0.0.1", 0) : split(options_.master);
     md::Socket listening = md::listen_at(options_.nodes > 1 ? "" : host, port);
@@ -96,8 +98,46 @@ void Launcher::open_store() {
     store_ = std::make_unique<md::StoreServer>(
         std::move(listening),
         md::StoreOptions{size, run_, fmt::format("mezzo-run (host {}, pid {})", md::host_name(), getpid()),
-                         tell});
+                         tell, options_.nodes, restart_});
     if (address_.empty()) address_ = fmt::format("127.0.0.1:{}", store_->port());
+}
+
+// Before any rank is started, the mezzo-run of all nodes find each other: so the store is there before the ranks are, and what an earlier run has left
+// does not know the name of this one. False if a signal ends it.
+bool Launcher::meet() {
+    const Clock::time_point begin = Clock::now();
+    bool told = false;
+    while (asked_ == 0) {
+        const std::string what = awaited();
+        if (what.empty()) return true;
+        const Clock::duration waited = Clock::now() - begin;
+        if (waited >= seconds(options_.wait))
+            throw std::runtime_error(fmt::format("{}; it was waited for {} s", what, options_.wait));
+        if (waited >= seconds(silence) && !std::exchange(told, true)) tell("waits: " + what);
+        pollfd entry{signals_, POLLIN, 0};
+        poll(&entry, 1, meeting_tick);
+        forward_signals();
+    }
+    return false;
+}
+
+// Which other node is not here yet; "" when none is missing.
+std::string Launcher::awaited() {
+    if (options_.nodes == 1) return "";
+    if (store_) {
+        const std::vector<int> missing = store_->missing_nodes();
+        if (!store_->cause().empty()) return "";  // the ranks get to know it
+        return missing.empty() ? "" : fmt::format("node {} has not come", missing.front());
+    }
+    const auto [host, port] = split(options_.master);
+    if (node_zero_.join(host, port, {options_.nodes, options_.node, options_.processes})) {
+        run_ = node_zero_.run();
+        restart_ = node_zero_.starts();
+        return "";
+    }
+    const std::string& reason = node_zero_.reason();
+    return fmt::format("--master: no mezzo-run of node 0 at {}{}{}", options_.master,
+                       reason.empty() ? "" : ": ", reason);
 }
 
 Command Launcher::command_of(int local_rank) const {
@@ -155,24 +195,39 @@ void Launcher::work() {
     }
 }
 
-void Launcher::forward_signals() {
+// The store stays for the ranks of other nodes, which may still come and ask what has happened: until these have ended, but not past the grace, nor
+// a signal.
+void Launcher::await_other_nodes() {
+    while (store_ && store_->has_other_nodes() && (!kill_at_ || Clock::now() < *kill_at_)) {
+        pollfd entry{signals_, POLLIN, 0};
+        poll(&entry, 1, meeting_tick);
+        if (forward_signals()) return;
+    }
+}
+
+// Whether there were any.
+bool Launcher::forward_signals() {
+    bool any = false;
     signalfd_siginfo info;
     while (read(signals_, &info, sizeof info) == sizeof info) {
         const int number = static_cast<int>(info.ssi_signo);
         if (number == SIGCHLD) continue;
-        asked_ = true;
+        any = true;
+        if (asked_ == 0) asked_ = number;
         signal_all(number);
         if (!kill_at_) kill_at_ = Clock::now() + seconds(options_.grace);
     }
+    return any;
 }
 
 void Launcher::reap() {
     for (std::size_t i = 0; i < processes_.size(); ++i) {
         Process& process = processes_[i];
-        if (!process.running || waitpid(process.id, &process.status, WNOHANG) != process.id) continue;
-        process.running = false;
+        if (!process.running || !note_end(process)) continue;
         const bool good = process.status == 0;
-        if (store_ && !noted_) store_->process_ended(process.rank, good ? "" : ending(process.status));
+        const std::string how = good ? "" : ending(process.status);
+        if (store_ && !noted_) store_->process_ended(process.rank, how);
+        if (options_.node != 0) node_zero_.process_ended(process.rank, how);
         if (good || first_) continue;
         first_ = i;
         if (!kill_at_) kill_at_ = Clock::now() + seconds(options_.grace);
@@ -185,9 +240,9 @@ void Launcher::kill_late_ones() {
     signal_all(SIGKILL);
 }
 
+// And what ranks that have ended have left behind.
 void Launcher::signal_all(int number) {
-    for (const Process& process : processes_)
-        if (process.running) kill(-process.id, number);
+    for (const Process& process : processes_) kill(-process.id, number);
 }
 
 bool Launcher::any_running() const {
@@ -216,7 +271,7 @@ void Launcher::summarize() {
 
 // A rank that a signal has asked to end, and not this launcher, ends by it or with the code of that.
 bool Launcher::failed() const {
-    if (!first_ || asked_) return false;
+    if (!first_ || asked_ != 0) return false;
     const int code = exit_code(processes_[*first_].status);
     return code != 128 + SIGTERM && code != 128 + SIGINT && code != 128 + SIGHUP;
 }

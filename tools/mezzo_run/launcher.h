@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distributed/store_server.h"
+#include "tools/mezzo_run/node_zero.h"
 #include "tools/mezzo_run/ranks.h"
 
 namespace mezzo_run {
@@ -16,6 +17,7 @@ struct Options {
     int processes = 1;  // on this machine
     int nodes = 1, node = 0;
     std::string master;  // host:port of the store, which node 0 holds; empty on a single node
+    double wait = 300;   // s, for the mezzo-run of the other nodes
     double grace = 30;   // s
     int restarts = 0;    // at most, each after a failure
     bool prefix = true;
@@ -25,7 +27,7 @@ struct Options {
 // One start of all ranks.
 class Launcher {
 public:
-    // restart: how many starts there were before. Ranks of those cannot join this one.
+    // restart: how many starts there were before, as far as this node knows. Ranks of those cannot join this one.
     Launcher(const Options& options, int restart);
     ~Launcher();
     Launcher(const Launcher&) = delete;
@@ -40,11 +42,14 @@ private:
     using Clock = std::chrono::steady_clock;
 
     void open_store();
+    bool meet();
+    std::string awaited();
     void start_all();
     Command command_of(int local_rank) const;
     void work();
     void reap();
-    void forward_signals();
+    void await_other_nodes();
+    bool forward_signals();
     void kill_late_ones();
     void signal_all(int number);
     bool any_running() const;
@@ -52,14 +57,15 @@ private:
     void summarize();
 
     const Options& options_;
-    const int restart_;
+    int restart_;
     std::string address_, run_;
-    std::unique_ptr<mezzo::distributed::StoreServer> store_;
+    std::unique_ptr<mezzo::distributed::StoreServer> store_;  // of node 0
+    NodeZero node_zero_;                                      // which the others talk to
     std::vector<Process> processes_;
     std::vector<Lines> lines_;
     std::optional<std::size_t> first_;  // of processes_, that failed
     std::optional<Clock::time_point> kill_at_;
-    bool asked_ = false;  // to end, by a signal
+    int asked_ = 0;       // to end, by this signal
     bool noted_ = false;  // the cause, and whom it is about
     std::string cause_;
     int culprit_ = -1;

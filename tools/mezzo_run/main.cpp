@@ -24,6 +24,8 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--node", options.node, "which of them this is, from 0 on")
         ->transform(program::in_range(0, 4095));
     app.add_option("--master", options.master, "HOST:PORT of node 0, where the ranks meet");
+    app.add_option("--wait", options.wait, "seconds that the machines' mezzo-run wait for each other")
+        ->transform(program::in_range(0.0, 1e6));
     app.add_option("--grace", options.grace,
                    "seconds from the first failure or a signal until what still runs is killed")
         ->transform(program::in_range(0.0, 1e6));

@@ -101,6 +101,15 @@ void Lines::write_lines(bool all) {
     }
 }
 
+bool note_end(Process& process) {
+    siginfo_t info{};
+    if (waitid(P_PID, id_t(process.id), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+        return false;
+    process.running = false;
+    process.status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
+    return true;
+}
+
 std::string ending(int status) {
     if (WIFSIGNALED(status))
         return fmt::format("ended with signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));

@@ -33,6 +33,9 @@ struct Process {
     int status = 0;  // as waitpid() gives it
 };
 
+// Notes the end of a process that runs; false if it has not ended. It is left as a zombie, for as long as which nobody else can get the number
+// of its group: the processes that it may have left there can still be signalled.
+bool note_end(Process& process);
 // "ended with exit code 3", "ended with signal 9 (Killed)".
 std::string ending(int status);
 // As a shell counts it: the exit code, or 128 + signal.

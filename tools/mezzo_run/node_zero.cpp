@@ -1,0 +1,78 @@
+#include "tools/mezzo_run/node_zero.h"
+
+#include <unistd.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "distributed/store_messages.h"
+#include "mezzo/error.h"
+#include "mezzo/version.h"
+
+namespace mezzo_run {
+
+namespace md = mezzo::distributed;
+
+namespace {
+
+constexpr double connect_time = 0.9, answer_time = 0.1;  // s
+
+md::Message message(md::FromRank kind) { return md::Message(static_cast<std::uint8_t>(kind)); }
+
+}  // namespace
+
+// The connection is kept until there is an answer, however late: if it ended, node 0 would take this node for lost.
+bool NodeZero::join(const std::string& host, int port, const Node& node) {
+    try {
+        if (!socket_) ask(host, port, node);
+        if (!socket_) return false;
+        if (std::optional<md::Message> answer = md::receive_message(socket_, received_, answer_time))
+            return take_answer(std::move(*answer));
+        if (!md::is_ended(socket_)) return false;
+    } catch (const mezzo::Error& error) {  // a name that is not known yet, or something else listens there
+        reason_ = error.what();
+    }
+    socket_ = {};
+    return false;
+}
+
+void NodeZero::ask(const std::string& host, int port, const Node& node) {
+    received_.clear();
+    socket_ = md::connect_to(host, port, connect_time);
+    if (!socket_) return;
+    reason_ = "it does not answer";
+    const md::Message hello = std::move(message(md::FromRank::node_hello)
+                                            .add(md::node_greeting)
+                                            .add(mezzo::version())
+                                            .add(std::uint64_t(node.nodes))
+                                            .add(std::uint64_t(node.ranks))
+                                            .add(std::uint64_t(node.node))
+                                            .add(md::host_name())
+                                            .add(std::uint64_t(getpid())));
+    if (!md::send_all(socket_, hello.framed())) socket_ = {};
+}
+
+bool NodeZero::take_answer(md::Message answer) {
+    if (answer.text() != md::store_greeting) {
+        reason_ = "something else listens there";
+        socket_ = {};
+        return false;
+    }
+    if (answer.kind() == std::uint8_t(md::FromStore::refused)) {
+        socket_ = {};
+        const bool look_on = answer.number() != 0;
+        reason_ = answer.text();
+        if (!look_on) throw std::runtime_error(reason_);
+        return false;
+    }
+    answer.text();  // who holds the store
+    run_ = answer.text();
+    starts_ = static_cast<int>(answer.number());
+    return true;
+}
+
+void NodeZero::process_ended(int rank, const std::string& how) {
+    md::send_all(socket_, message(md::FromRank::process_ended).add(std::uint64_t(rank)).add(how).framed());
+}
+
+}  // namespace mezzo_run
