@@ -37,6 +37,18 @@ def one_call_short():
     expect(all(matches(short, result.last(rank)) for rank in (0, 1)), result)
 
 
+def other_models():
+    """Shapes, lists of parameters and options that differ: the same words on all ranks, and the group goes on."""
+    result = scenario("other_models", 3)
+    pairs = [("parameter 1.weight float32 [3, 8]", "parameter 1.weight float32 [5, 8]"), ("parameter 1.bias float32 [3]", "first_bucket_bytes = 1048576"),
+             ("parameter 1.bias float32 [3]", "parameter 1.bias float32 [3] without gradient"), ("first_bucket_bytes = 1024", "first_bucket_bytes = 512"),
+             ("bucket_bytes = 4096", "bucket_bytes = 2048"), ("wire = float32", "wire = bfloat16"), ("ordered = false", "ordered = true"),
+             ("check_interval = 3", "check_interval = 7")]
+    expected = [f"DataParallel: {first} on rank 0 and {last} on rank 2; all ranks must make the same model, with the same options" for first, last in pairs]
+    for rank in range(3):
+        expect(result.ranks[str(rank)] == expected + ["no error"], result, f"rank {rank}")
+
+
 def a_bucket_meets_another_call():
     """All ranks get both calls, and afterwards the group is of no use."""
     result = scenario("bucket_meets_barrier", 2)
@@ -55,4 +67,4 @@ def a_forked_child_is_no_rank():
     expect(result.ranks["1"] == ["ok"], result)
 
 
-main([other_order, one_call_short, a_bucket_meets_another_call, a_forked_child_is_no_rank])
+main([other_order, one_call_short, other_models, a_bucket_meets_another_call, a_forked_child_is_no_rank])

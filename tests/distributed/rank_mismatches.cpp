@@ -55,6 +55,32 @@ void one_call_short() {
     note_error([&] { group.barrier(); });
 }
 
+// Models, then options, that differ on the last rank. The constructor throws on all ranks, and the group goes on.
+void other_models() {
+    const Group group = join();
+    const bool last = is_last(group);
+    const auto note = [&](const mz::nn::Linear& head, const md::DataParallelOptions& options) {
+        mz::nn::Sequential net{mz::nn::Linear(4, 8), head};
+        note_error([&] {
+            md::DataParallel parallel(net, group, options);
+            mz::sum(net(mz::ones({2, 4}))).backward();
+            require(net.parameters()[0].grad().defined(), "a gradient of equal models");
+        });
+    };
+    const mz::nn::Linear same(8, 3);
+    note(mz::nn::Linear(8, last ? 5 : 3), {});
+    note(mz::nn::Linear(8, 3, {.bias = !last}), {});
+    mz::nn::Linear frozen(8, 3);
+    frozen.parameters()[1].set_requires_grad(!last);
+    note(frozen, {});
+    note(same, {.first_bucket_bytes = last ? 512 : 1024});
+    note(same, {.bucket_bytes = last ? 2048 : 4096});
+    note(same, {.wire = last ? mz::bfloat16 : mz::float32});
+    note(same, {.ordered = last});
+    note(same, {.check_interval = last ? 7 : 3});
+    note(same, {});
+}
+
 // A gradient's bucket on some ranks, another call on the last one.
 void bucket_meets_barrier() {
     const Group group = join();

@@ -467,6 +467,7 @@ const std::map<std::string, std::function<void()>> scenarios = {
     {"fork_child", fork_child},
     {"fork_calls", fork_calls},
     {"other_order", other_order},
+    {"other_models", other_models},
     {"one_call_short", one_call_short},
     {"bucket_meets_barrier", bucket_meets_barrier},
     {"train_and_save", train_and_save},

@@ -40,6 +40,7 @@ void train_on_fewer_batches();
 // rank_mismatches.cpp
 void other_order();
 void one_call_short();
+void other_models();
 void bucket_meets_barrier();
 void fork_calls();
 
