@@ -26,6 +26,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr double report_every = 0.25;                   // s: what that thread left out
 constexpr std::chrono::milliseconds at_most_every{20};  // reports of the thread that works
+constexpr double longest_sending = 5;                   // s, to a store that takes nothing
 constexpr double answer_time = 2;                       // s, for each of several ports
 constexpr std::chrono::seconds longest_absence{10};     // of a store that was there before its ranks
 // What a store is waited for that is there and does not say anything: its machine may have much else to do.
@@ -321,7 +322,16 @@ bool Control::send(const Message& message) {
     if (static_cast<std::uint64_t>(getpid()) != process_) return false;
     const std::string frame = message.framed();
     const std::lock_guard lock(sending_);
-    return send_all(socket_, frame);
+    unsent_ += frame;
+    return flush(longest_sending) && unsent_.empty();
+}
+
+// What the store does not take goes before the next message: half of one would make all later ones unreadable. False if it is gone.
+bool Control::flush(double seconds) {
+    std::string_view rest = unsent_;
+    const bool open = send_some(socket_, rest, seconds);
+    unsent_.erase(0, unsent_.size() - rest.size());
+    return open;
 }
 
 void Control::watch() {
@@ -400,8 +410,10 @@ void Control::broken(const std::string& cause) {
     if (broken_) broken_(cause);
 }
 
-// Tells the store where this rank is, if that has changed.
+// Tells the store where this rank is, if that has changed, without waiting for it: a store that takes nothing gets a later report.
 void Control::report() {
+    const std::unique_lock sending(sending_, std::try_to_lock);
+    if (!sending || static_cast<std::uint64_t>(getpid()) != process_ || !flush(0) || !unsent_.empty()) return;
     Message progress = message(FromRank::at);
     {
         const std::lock_guard lock(mutex_);
@@ -411,7 +423,8 @@ void Control::report() {
         reported_finished_ = finished_;
         progress.add(started_).add(finished_);
     }
-    send(progress);
+    unsent_ = progress.framed();
+    flush(0);
 }
 
 }  // namespace mezzo::distributed

@@ -72,6 +72,7 @@ private:
     std::string ask(const Message& message, const std::string& words);
     void report();
     bool send(const Message& message);
+    bool flush(double seconds);
     template <class Fill> bool send_quietly(FromRank kind, const Fill& fill) noexcept;
     void stop() noexcept;
 
@@ -84,7 +85,8 @@ private:
     std::uint64_t process_ = 0;  // children that are forked off do not speak for this rank
     std::uint64_t token_ = 0;    // tells the store who comes again from who only looks like it
 
-    std::mutex sending_;
+    std::mutex sending_;  // before mutex_
+    std::string unsent_;  // what the store has not taken yet
     std::mutex mutex_;
     std::condition_variable changed_;
     std::map<std::string, std::string> values_;

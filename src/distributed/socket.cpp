@@ -242,15 +242,22 @@ std::optional<Message> take_message(std::string& received) {
     return Message::received(std::move(bytes));
 }
 
-bool send_all(const Socket& socket, std::string_view bytes) noexcept {
+bool send_some(const Socket& socket, std::string_view& bytes, double seconds) noexcept {
     while (!bytes.empty()) {
         const ssize_t sent = send(socket.descriptor(), bytes.data(), bytes.size(), no_signal);
         if (sent >= 0)
             bytes.remove_prefix(std::size_t(sent));
-        else if (errno != EINTR && (errno != EAGAIN || !wait_for(socket.descriptor(), POLLOUT, 5)))
+        else if (errno == EAGAIN) {
+            if (!wait_for(socket.descriptor(), POLLOUT, seconds)) return true;
+        } else if (errno != EINTR) {
             return false;
+        }
     }
     return true;
+}
+
+bool send_all(const Socket& socket, std::string_view bytes) noexcept {
+    return send_some(socket, bytes, 5) && bytes.empty();
 }
 
 bool receive_some(const Socket& socket, std::string& received, double seconds) {

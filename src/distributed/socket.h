@@ -69,7 +69,9 @@ private:
 std::optional<Message> take_message(std::string& received);
 inline constexpr std::size_t longest_message = std::size_t{1} << 20;
 
-// Sends all; false if the other side is gone.
+// Sends what the other side takes, waiting up to so many seconds whenever it takes nothing, and removes that. False if the other side is gone.
+bool send_some(const Socket& socket, std::string_view& bytes, double seconds) noexcept;
+// Sends all; false if the other side is gone, or takes nothing for 5 s.
 bool send_all(const Socket& socket, std::string_view bytes) noexcept;
 // Appends what is there, waiting up to so many seconds (negative: for as long as it takes); false if the other side is gone.
 bool receive_some(const Socket& socket, std::string& received, double seconds);
