@@ -102,6 +102,17 @@ public:
         const OnDevice scope(options_.device);
         note_queued(StreamKind::compute);
     }
+    void finish() noexcept override {
+        try {
+            const OnDevice scope(options_.device);
+            Marker operations, others;
+            operations.record(StreamKind::communication);
+            others.record(StreamKind::compute);  // of graphs, too
+            operations.wait();
+            others.wait();
+        } catch (const std::exception&) {  // of a capture, or of a device that is lost
+        }
+    }
     void abort() noexcept override { handle_->abort(); }
     bool alive() const override { return !handle_->aborted(); }
 

@@ -34,6 +34,8 @@ public:
     // What the compute stream holds now has operations in it, those of a graph: they are to come to an end within the timeout, too.
     virtual void watch_compute() = 0;
 
+    // The host waits for all that the device has to do, unless that cannot be waited for, such as in a capture.
+    virtual void finish() noexcept = 0;
     // From any thread: what is queued ends soon, with any values, and all later operations throw. Does not wait.
     virtual void abort() noexcept = 0;
     virtual bool alive() const = 0;

@@ -180,6 +180,11 @@ void DeviceEngine::keep(const Tensors& memory) {
     kept_.insert(kept_.end(), memory.begin(), memory.end());
 }
 
+void DeviceEngine::finish() const noexcept {
+    const std::shared_ptr<DeviceCollectives> engine = connected();
+    if (engine != nullptr && engine->alive()) engine->finish();
+}
+
 void DeviceEngine::close() noexcept {
     std::shared_ptr<DeviceCollectives> ending;
     {

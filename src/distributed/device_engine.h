@@ -42,6 +42,8 @@ public:
     void abort() noexcept;
     // Of a group that is broken: memory that operations may still read and write, until the communicator has ended.
     void keep(const Tensors& memory);
+    // Waits for what is queued, unless it has been aborted.
+    void finish() const noexcept;
     // Ends the communicator, and waits for its threads.
     void close() noexcept;
     // In a forked process, which has none of these threads.

@@ -106,6 +106,8 @@ GroupImpl::~GroupImpl() {
         forget_thread();
         return;
     }
+    // To end a communicator aborts what it has under way, and with it an update whose weights may outlive the group.
+    if (std::uncaught_exceptions() <= uncaught_) devices_.finish();
     say_farewell();
     bool busy = false;
     {

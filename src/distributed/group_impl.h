@@ -30,8 +30,9 @@ public:
     // `control` is null where no process can die on its own.
     GroupImpl(const Place& place, std::unique_ptr<Collectives> engine,
               std::unique_ptr<Control> control = nullptr, const EngineTimes& times = {});
-    // Gives up what is under way and waits for no other rank. While an exception unwinds the stack, the others get its words. In a process that was forked from
-    // the rank, the connections are its parent's: they are left alone, submit() and wait() throw Error(state), and nothing breaks the group.
+    // Gives up what hosts have under way, and waits for no other rank but in what devices have queued already. While an exception unwinds the stack it waits
+    // for nothing, and the others get its words. In a process that was forked from the rank, the connections are its parent's: they are left alone, submit() and
+    // wait() throw Error(state), and nothing breaks the group.
     ~GroupImpl() override;
 
     const Place& place() const { return place_; }

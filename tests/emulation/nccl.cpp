@@ -342,6 +342,7 @@ int end_member(Communicator communicator, const char* call, bool in_order) {
     member->ended = true;
     live.erase(communicator);
     --report.communicators;
+    if (!in_order) ++report.aborts;
     note_progress();
     return success;
 }

@@ -29,6 +29,7 @@ inline std::atomic<bool> nccl_abort_hangs{false};  // until it is false again
 
 struct NcclReport {
     int communicators = 0;         // that have not been ended
+    int aborts = 0;                // communicators that were aborted
     std::uint64_t operations = 0;  // done, counted once for all ranks
     std::string violations;        // of the rules; "" if there were none
 };
