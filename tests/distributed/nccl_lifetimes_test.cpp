@@ -2,6 +2,7 @@
 // operations they hold: it lives as long as one of them.
 #include <barrier>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <memory>
 #include <optional>
 
