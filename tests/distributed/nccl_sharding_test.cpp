@@ -1,4 +1,7 @@
 // Sharded optimizers whose gradients travel by NCCL, over its stand-in, compared with optimizers that are not sharded, bit for bit.
+#include <catch2/catch.hpp>
+
+#include "cuda/runtime.h"
 #include "tests/distributed/device_groups.h"
 #include "tests/distributed/sharded_training.h"
 
@@ -44,4 +47,30 @@ TEST_CASE("nccl sharding: the bits of the optimizer that is not sharded", "[dist
 TEST_CASE("nccl sharding: mixed precision, with an overflow in one shard", "[distributed]") {
     for (const int ranks : {2, 3})
         for (const ShardedWay& way : mixed_precision_ways()) check_same(way, ranks);
+}
+
+TEST_CASE("nccl sharding: a step waits for no device, and gathers the parameters by NCCL", "[distributed]") {
+    const Devices devices(2);
+    std::uint64_t waits = 0, operations[2] = {};
+    for (const bool sharded : {false, true})
+        run_ranks(2, [&](const Group& group) {
+            const ShardedWay way{.name = "AdamW", .make = adamw};
+            ShardedTraining training(way, group.rank(), own_device(group));
+            distributed::DataParallel parallel(training.net, group);
+            if (sharded) shard(*training.optimizer, parallel);
+            for (int step = 0; step < 3; ++step) training.step(step, group);
+            group.barrier();
+            const std::uint64_t waits_before = cuda::counters().host_syncs,
+                                operations_before = emulation::nccl_report().operations;
+            group.barrier();
+            for (int step = 3; step < 6; ++step) training.step(step, group);
+            group.barrier();
+            if (group.rank() == 0) {
+                waits += cuda::counters().host_syncs - waits_before;
+                operations[int(sharded)] = emulation::nccl_report().operations - operations_before;
+            }
+            group.barrier();
+        });
+    CHECK(waits == 0);
+    CHECK(operations[1] == operations[0] + 3);  // one message a step
 }
