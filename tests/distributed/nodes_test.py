@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""mezzo-run of several nodes, all on this machine: what all ranks read when a rank or a mezzo-run is lost. Usage: nodes_test.py MEZZO_RUN RANK_PROGRAM GLOO_MODULE [TEST...]"""
+"""mezzo-run of several nodes, all on this machine: what all ranks read when a rank or a mezzo-run is lost. Usage: nodes_test.py MEZZO_RUN RANK_PROGRAM
+GLOO_MODULE [TEST...]"""
 import contextlib
 import os
 import pathlib
 import signal
 import subprocess
 import tempfile
+import time
 
 import gates
-from runs import PROGRAM, RUN, Run, environment, expect, expect_none_left, free_port, main, matches, note_end, wait_until_begun
+from runs import PROGRAM, RUN, Run, descendants_named, environment, expect, expect_none_left, free_port, main, matches, note_end, wait_until_begun
 
 LIMIT = 100  # s
 WITHIN = 1  # s, from the cause to the words of the last rank
@@ -192,21 +194,24 @@ def a_launcher_is_killed_before_the_others_have_come():
     """It has started nothing, and another one takes its place."""
     with nodes("join", late=(0, 1)) as run:
         run.start(1)
+        gates.wait_until(lambda: takes_signals(run.launchers[1]), "it looks for node 0")
+        time.sleep(0.3)  # in which it would start its ranks
         run.kill(1)
+        expect(not descendants_named(str(run.folder)), "ranks that were started")
         run.start(1)
         run.start(0)
         expect_joined(run.result())
 
 
 def a_killed_launcher_is_replaced():
-    """Node 0 starts its ranks again, and another mezzo-run of node 1, which knows of no start before, joins that one."""
+    """Node 0 starts its ranks again, and another mezzo-run of node 1, which knows of no start before and starts nothing again, joins that one."""
     with nodes("", late=(0, 1)) as run:
         run.command = ["sh", "-c", f"if [ $MEZZO_RESTART_COUNT = 0 ]; then exec {PROGRAM} stop_when_asked {run.folder}; fi; exec {PROGRAM} join {run.folder}"]
-        for node in range(2):
-            run.start(node, "--restarts", "1")
+        run.start(0, "--restarts", "1")
+        run.start(1)
         wait_until_begun(run.folder, 4)
         run.kill(1)
-        run.start(1, "--restarts", "1")
+        run.start(1)
         expect_joined(run.result())
 
 
@@ -252,11 +257,13 @@ def a_signal_while_nodes_wait():
 
 
 def programs_without_a_group():
-    """They do not hear of each other."""
+    """They do not hear of each other, and it does not matter how soon those of node 0 end."""
     with nodes("", late=(0, 1)) as run:
         run.command = ["sh", "-c", "echo rank $RANK; exit $((RANK == 3 ? 4 : 0))"]
-        for node in range(2):
-            run.start(node)
+        run.start(0)
+        gates.wait_until(lambda: takes_signals(run.launchers[0]), "it waits for node 1")
+        time.sleep(0.3)  # in which they would end
+        run.start(1)
         result = run.result()
     expect(result.code == [0, 4] and all(f"[{rank}] rank {rank}\n" in result.output for rank in range(4)), result)
 
