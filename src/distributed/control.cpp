@@ -134,7 +134,7 @@ void Control::join(const Launch& launch, const InitOptions& options) {
         }
         check(Clock::now() < end_of_absence, ErrorKind::backend,
               "init: the store is gone: it was held by the mezzo-run that has started this rank, at ",
-              launch.host, ", ", port_range(launch));
+              launch.host, ", ", port_range(launch), reason.empty() ? "" : ": ", reason);
         check(Clock::now() < deadline, ErrorKind::backend, "init: rank ", launch.place.rank, " of ",
               launch.place.size, " found no store of this run at ", launch.host, ", ", port_range(launch),
               ", within ", options.rendezvous_timeout, " s",
@@ -289,6 +289,7 @@ std::string Control::ask(const Message& question, const std::string& words) {
 }
 
 void Control::leave() noexcept {
+    if (is_forked()) return;
     std::uint64_t finished = 0;
     {
         const std::lock_guard lock(mutex_);
@@ -299,6 +300,7 @@ void Control::leave() noexcept {
 }
 
 void Control::failed(const std::string& words) noexcept {
+    if (is_forked()) return;
     {
         const std::lock_guard lock(mutex_);
         if (std::exchange(said_, true)) return;
@@ -318,8 +320,11 @@ template <class Fill> bool Control::send_quietly(FromRank kind, const Fill& fill
     }
 }
 
+// A child, whose parent's threads may have held any mutex when it was made.
+bool Control::is_forked() const { return static_cast<std::uint64_t>(getpid()) != process_; }
+
 bool Control::send(const Message& message) {
-    if (static_cast<std::uint64_t>(getpid()) != process_) return false;
+    if (is_forked()) return false;
     const std::string frame = message.framed();
     const std::lock_guard lock(sending_);
     unsent_ += frame;
@@ -413,7 +418,7 @@ void Control::broken(const std::string& cause) {
 // Tells the store where this rank is, if that has changed, without waiting for it: a store that takes nothing gets a later report.
 void Control::report() {
     const std::unique_lock sending(sending_, std::try_to_lock);
-    if (!sending || static_cast<std::uint64_t>(getpid()) != process_ || !flush(0) || !unsent_.empty()) return;
+    if (!sending || is_forked() || !flush(0) || !unsent_.empty()) return;
     Message progress = message(FromRank::at);
     {
         const std::lock_guard lock(mutex_);

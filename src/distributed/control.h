@@ -71,6 +71,7 @@ private:
     std::string ask_about(FromRank kind, const std::string& words);
     std::string ask(const Message& message, const std::string& words);
     void report();
+    bool is_forked() const;
     bool send(const Message& message);
     bool flush(double seconds);
     template <class Fill> bool send_quietly(FromRank kind, const Fill& fill) noexcept;

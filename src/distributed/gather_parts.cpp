@@ -76,23 +76,12 @@ Device device_of(const std::vector<optim::Incomplete>& tensors, const GroupImpl&
     return device;
 }
 
-// Piece r of what is received is what rank r has sent.
-void exchange_message(const Group& group, const Record& record, const Tensor& sent, const Tensor& received) {
-    const auto length = std::size_t(record.elements);
-    perform(
-        group, "a sharded optimizer", record, {sent, received},
-        [&](Collectives& engine) {
-            const Tensor mine = sent.to(cpu_device);
-            in_host_memory(received,
-                           [&](const Tensor& all) { engine.all_gather(raw(mine), raw(all), length); });
-        },
-        [&](DeviceCollectives& engine) { engine.all_gather(raw(sent), raw(received), length); });
-}
-
 }  // namespace
 
 void gather_parts(const std::vector<optim::Incomplete>& tensors, const Partition& partition,
                   const Group& group) {
+    constexpr const char* op = "a sharded optimizer";
+    refuse_in_capture(op, "exchange the ranks' parts");
     if (tensors.empty()) return;
     const NoGrad no_history;
     const NoAutocast as_they_are;
@@ -112,7 +101,8 @@ void gather_parts(const std::vector<optim::Incomplete>& tensors, const Partition
         const std::int64_t to = std::min(from + limit, longest), length = to - from;
         for_each_piece(streams[std::size_t(own)], from, to, sent, 0,
                        [](const Tensor& part, const Tensor& message) { message.copy_(part); });
-        exchange_message(group, {.call = Call::parts, .elements = length, .shape = hash}, sent, received);
+        gather(group, op, {.call = Call::parts, .elements = length, .shape = hash}, sent, received,
+               std::size_t(length));
         for (int rank = 0; rank < ranks; ++rank)
             if (rank != own)
                 for_each_piece(streams[std::size_t(rank)], from, to, received, rank * length,

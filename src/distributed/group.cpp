@@ -136,18 +136,7 @@ Tensor Group::all_gather(const Tensor& x) const {
     Shape shape{size()};
     for (const std::int64_t n : x.shape()) shape.push_back(n);
     const Tensor all = empty(shape, {.dtype = x.dtype(), .device = mine.device()});
-    const std::size_t bytes = size_in_bytes(mine);
-    perform(
-        *this, "all_gather", record_of(Call::all_gather, x), {mine, all},
-        [&](Collectives& engine) {
-            if (bytes == 0) return;
-            const Tensor sent = mine.to(cpu_device);
-            in_host_memory(
-                all, [&](const Tensor& host) { engine.all_gather(bytes_of(sent), bytes_of(host), bytes); });
-        },
-        [&](DeviceCollectives& engine) {
-            if (bytes != 0) engine.all_gather(raw(mine), raw(all), bytes);
-        });
+    gather(*this, "all_gather", record_of(Call::all_gather, x), mine, all, size_in_bytes(mine));
     return all.to(x.device());
 }
 

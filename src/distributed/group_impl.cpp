@@ -210,7 +210,7 @@ void GroupImpl::perform(Task& task) {
     if (control_) control_->at(task.ticket, task.ticket - 1);
     {
         const std::lock_guard lock(mutex_);
-        if (!cause_.empty()) return;
+        if (!cause_.empty() || stopping_) return;
         running_ = task.ticket;
     }
     std::exception_ptr error;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/capture.h"
+#include "core/tensor_impl.h"
 #include "distributed/agree.h"
 #include "distributed/group_impl.h"
 #include "distributed/step_party.h"
@@ -20,7 +21,7 @@ inline bool all_on_devices(const std::vector<Record>& records) {
 // On the device engine in a step that is being captured: the ranks' hosts have agreed on that before.
 template <class OnDevice> void capture_call(const Group& handle, const OnDevice& on_device) {
     GroupImpl& group = handle.impl();
-    const auto engine = group.devices().connected();  // sendable() has asked
+    const auto engine = group.devices().connected();  // sendable() in group.cpp has asked
     const auto passage = group.devices().make_passage();
     passage->ready();
     group.issue([&] {
@@ -34,7 +35,7 @@ template <class OnDevice> void capture_call(const Group& handle, const OnDevice&
     graph.after_launch([engine] { engine->watch_compute(); });
 }
 
-// A call on sendable() memory. Where that of all ranks is on their devices, on_device(engine) queues the operation; otherwise on_host(engine) brings it
+// A call on contiguous memory that its device engine suits, or of the host. Where that of all ranks is on their devices, on_device(engine) queues the operation; otherwise on_host(engine) brings it
 // to host memory and back.
 template <class OnHost, class OnDevice> void perform(const Group& handle, const char* op, Record record,
                                                      const Tensors& memory, const OnHost& on_host,
@@ -74,6 +75,21 @@ template <class F> void in_host_memory(const Tensor& values, const F& use) {
     const Tensor host = values.to(cpu_device);
     use(host);
     if (host.impl() != values.impl()) values.copy_(host);
+}
+
+// Piece r of `all` becomes what rank r has in `mine`, each of so many bytes.
+inline void gather(const Group& group, const char* op, const Record& record, const Tensor& mine,
+                   const Tensor& all, std::size_t bytes) {
+    perform(
+        group, op, record, {mine, all},
+        [&](Collectives& engine) {
+            if (bytes == 0) return;
+            const Tensor sent = mine.to(cpu_device);
+            in_host_memory(all, [&](const Tensor& host) { engine.all_gather(raw(sent), raw(host), bytes); });
+        },
+        [&](DeviceCollectives& engine) {
+            if (bytes != 0) engine.all_gather(raw(mine), raw(all), bytes);
+        });
 }
 
 }  // namespace mezzo::distributed

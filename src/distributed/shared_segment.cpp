@@ -80,7 +80,7 @@ std::string SharedSegment::create(int ranks) {
 
 bool SharedSegment::open(const std::string& address, int ranks) {
     const std::size_t end = address.find('#');
-    const int descriptor = ::open(address.substr(0, end).c_str(), O_RDWR | O_CLOEXEC);
+    const int descriptor = ::open(address.substr(0, end).c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (descriptor < 0) return false;
     bool mapped = map(descriptor, ranks);
     close(descriptor);

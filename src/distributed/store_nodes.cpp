@@ -35,11 +35,35 @@ void StoreServer::node_hello(Connection& from, Message& message) {
     from.node = int(hello.node);
     nodes_[hello.node] = {true, false,
                           "mezzo-run (host " + hello.host + ", pid " + std::to_string(hello.process) + ")"};
-    send(from, Message(static_cast<std::uint8_t>(FromStore::welcome))
-                   .add(store_greeting)
-                   .add(options_.holder)
-                   .add(options_.run)
-                   .add(std::uint64_t(options_.starts)));
+    if (all_nodes_met()) welcome_nodes();
+}
+
+bool StoreServer::all_nodes_met() const {
+    return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.here; });
+}
+
+// All at once, when the last one has come: none starts ranks that would wait for another node.
+void StoreServer::welcome_nodes() {
+    for (Connection& to : connections_)
+        if (to.node >= 0)
+            send(to, Message(static_cast<std::uint8_t>(FromStore::welcome))
+                         .add(store_greeting)
+                         .add(options_.holder)
+                         .add(options_.run)
+                         .add(std::uint64_t(options_.starts)));
+}
+
+// Nodes that wait for the others when the run cannot begin any more.
+void StoreServer::refuse_waiting_nodes() {
+    if (all_nodes_met()) return;
+    for (Connection& to : connections_) {
+        if (to.node < 0 || to.ended) continue;
+        send(to, Message(static_cast<std::uint8_t>(FromStore::refused))
+                     .add(store_greeting)
+                     .add(std::uint64_t(0))
+                     .add(cause_));
+        to.ended = true;
+    }
 }
 
 // As refusal() of a rank. A node that has been here, or comes when the run has failed, means the next start, which begins once this one has ended.
@@ -71,6 +95,10 @@ void StoreServer::take_from_node(const Connection& from, Message& message) {
 
 // Its mezzo-run has gone. Nobody would see to ranks that still run, nor tell how they end.
 void StoreServer::node_ended(int node) {
+    if (!all_nodes_met()) {  // it has started nothing: it, or another, may come again
+        nodes_[std::size_t(node)] = {};
+        return;
+    }
     nodes_[std::size_t(node)].gone = true;
     const int first = node * ranks_of_a_node(), last = first + ranks_of_a_node() - 1;
     const bool done = std::all_of(ranks_.begin() + first, ranks_.begin() + last + 1,

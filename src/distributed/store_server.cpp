@@ -412,6 +412,7 @@ void StoreServer::break_with(const std::string& cause, int culprit) {
     cause_ = cause;
     culprit_ = culprit;
     broadcast(message(FromStore::broken).add(cause));
+    refuse_waiting_nodes();
 }
 
 void StoreServer::send(Connection& to, const Message& message) {

@@ -99,6 +99,9 @@ private:
     // store_nodes.cpp
     void node_hello(Connection& from, Message& message);
     std::string node_refusal(const NodeHello& hello, bool& look_on) const;
+    bool all_nodes_met() const;
+    void welcome_nodes();
+    void refuse_waiting_nodes();
     void take_from_node(const Connection& from, Message& message);
     void node_ended(int node);
     int ranks_of_a_node() const { return options_.size / options_.nodes; }

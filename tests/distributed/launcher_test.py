@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """mezzo-run itself: output, exit codes, variables, several nodes. Usage: launcher_test.py MEZZO_RUN RANK_PROGRAM GLOO_MODULE [TEST...]"""
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -45,6 +46,13 @@ def what_cannot_be_started():
         expect(launch(*arguments).returncode == 2, arguments, "a wrong command line")
     expect("--master" in launch("-n", "1", "--nodes", "2", "true").stderr, "no master")
     expect("is not host:port" in launch("-n", "2", "--nodes", "2", "--master", "here", "true").stderr, "no port")
+
+
+def a_parent_may_ignore_the_ends_of_its_children():
+    """As some supervisors do, whose children inherit it."""
+    result = subprocess.run([RUN, "-n", "2", "sh", "-c", "exit $((RANK * 3))"], env=environment(), text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, timeout=60, check=False, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    expect(result.returncode == 3, result)
 
 
 def the_rest_is_killed_after_the_grace():
@@ -107,4 +115,4 @@ def a_port_that_is_taken():
 
 
 main([output_has_the_rank_in_front, much_output_arrives, exit_code_is_that_of_the_first_failure, what_cannot_be_started,
-      the_rest_is_killed_after_the_grace, grandchildren_do_not_keep_it, grandchildren_are_not_left_behind, a_port_that_is_taken, two_nodes, threads_are_shared_out])
+      a_parent_may_ignore_the_ends_of_its_children, the_rest_is_killed_after_the_grace, grandchildren_do_not_keep_it, grandchildren_are_not_left_behind, a_port_that_is_taken, two_nodes, threads_are_shared_out])

@@ -203,6 +203,23 @@ def a_launcher_is_killed_before_the_others_have_come():
         expect_joined(run.result())
 
 
+def none_starts_before_all_have_met():
+    """Of three nodes one is killed while another is missing, and replaced."""
+    with nodes("join", nodes=3, ranks=1, late=(1, 2)) as run:
+        for replaced in (False, True):
+            run.start(1)
+            gates.wait_until(lambda: takes_signals(run.launchers[1]), "it looks for node 0")
+            time.sleep(0.5)  # in which it would start its rank
+            launchers = [launcher.pid for launcher in run.launchers.values()]
+            expect(sorted(descendants_named(str(run.folder))) == sorted(launchers), launchers, "ranks that were started")
+            if not replaced:
+                run.kill(1)
+        run.start(2)
+        result = run.result()
+    expect(result.code == [0, 0, 0], result)
+    expect_words(result, range(3), r"^joined \d of 3$")
+
+
 def a_killed_launcher_is_replaced():
     """Node 0 starts its ranks again, and another mezzo-run of node 1, which knows of no start before and starts nothing again, joins that one."""
     with nodes("", late=(0, 1)) as run:
@@ -270,5 +287,5 @@ def programs_without_a_group():
 
 main([a_rank_ends_before_it_joins, the_only_rank_of_node_0_ends_before_it_joins, the_only_rank_of_node_0_is_killed, a_launcher_is_killed_in_training,
       a_launcher_is_killed_while_its_ranks_wait, ranks_of_a_killed_launcher_come_too_late,
-      what_a_killed_run_has_left_meets_the_next_one, a_launcher_is_killed_before_the_others_have_come, a_killed_launcher_is_replaced,
+      what_a_killed_run_has_left_meets_the_next_one, a_launcher_is_killed_before_the_others_have_come, none_starts_before_all_have_met, a_killed_launcher_is_replaced,
       a_node_does_not_come, nodes_that_differ, a_signal_while_nodes_wait, programs_without_a_group])

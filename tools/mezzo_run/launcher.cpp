@@ -39,6 +39,7 @@ int open_signals() {
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, number);
     sigprocmask(SIG_BLOCK, &set, nullptr);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, the ends of the ranks would not be told
     const int descriptor = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (descriptor < 0) throw std::runtime_error("signals cannot be read");
     return descriptor;
@@ -191,6 +192,7 @@ void Launcher::work() {
         }
         forward_signals();
         reap();
+        if (options_.node != 0) node_zero_.flush();
         kill_late_ones();
     }
 }

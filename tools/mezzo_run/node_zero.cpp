@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 
 #include "distributed/store_messages.h"
 #include "mezzo/error.h"
@@ -40,7 +41,7 @@ void NodeZero::ask(const std::string& host, int port, const Node& node) {
     received_.clear();
     socket_ = md::connect_to(host, port, connect_time);
     if (!socket_) return;
-    reason_ = "it does not answer";
+    reason_ = "it has not answered, which it does when all nodes have come";
     const md::Message hello = std::move(message(md::FromRank::node_hello)
                                             .add(md::node_greeting)
                                             .add(mezzo::version())
@@ -72,7 +73,14 @@ bool NodeZero::take_answer(md::Message answer) {
 }
 
 void NodeZero::process_ended(int rank, const std::string& how) {
-    md::send_all(socket_, message(md::FromRank::process_ended).add(std::uint64_t(rank)).add(how).framed());
+    unsent_ += message(md::FromRank::process_ended).add(std::uint64_t(rank)).add(how).framed();
+    flush();
+}
+
+void NodeZero::flush() {
+    std::string_view rest = unsent_;
+    md::send_some(socket_, rest, 0);
+    unsent_.erase(0, unsent_.size() - rest.size());
 }
 
 }  // namespace mezzo_run

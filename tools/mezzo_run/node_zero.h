@@ -14,7 +14,7 @@ public:
         int nodes, node, ranks;
     };
 
-    // Goes on with joining the run, for a second at most. False if that is to be tried again; reason() then says more, if more is known.
+    // Goes on with joining the run, for a second at most, and as long as the host's name takes to be looked up. False if that is to be tried again; reason() then says more, if more is known.
     // std::runtime_error if node 0 does not take this node.
     bool join(const std::string& host, int port, const Node& node);
     const std::string& reason() const { return reason_; }
@@ -24,13 +24,15 @@ public:
 
     // From then on node 0 knows that this process runs no more. As long as it does not, the end of this object breaks the group.
     void process_ended(int rank, const std::string& how);
+    // Sends what node 0 has not taken yet; waits for nothing.
+    void flush();
 
 private:
     void ask(const std::string& host, int port, const Node& node);
     bool take_answer(mezzo::distributed::Message answer);
 
     mezzo::distributed::Socket socket_;
-    std::string received_, reason_, run_;
+    std::string received_, unsent_, reason_, run_;
     int starts_ = 0;
 };
 
