@@ -175,7 +175,7 @@ TEST_CASE("ranks: errors of files reach all ranks, and the group can go on", "[d
     const Folder folder;
     const std::string path = folder.file("run");
     std::vector<std::string> saving(2), loading(2), differing(2), absent(2);
-    std::vector<bool> usable(2);
+    std::vector<char> usable(2);  // no bits, which share a byte
     std::ofstream(folder.file("damaged")) << "no checkpoint";
     io::save_checkpoint(folder.file("0"), checkpoint_of(0));
     io::save_checkpoint(folder.file("1"), checkpoint_of(1));
