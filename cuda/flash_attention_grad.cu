@@ -4,9 +4,9 @@
 // instead of the 5 of a single kernel in which many blocks add to dq, but results are reproducible.
 //
 // Operations per (query, key) pair that is not skipped: 7 dim multiply-adds and two exponentials. Memory: g,
-// y, q, dq and 16 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 for
-// dim 128), mostly from the L2 cache. Shared memory per block for dim 32, 64, 128 in KiB: dq 30, 54, 102; dk
-// and dv 31, 55, 69.
+// y, q, dq and 16 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 of
+// either for dim 128), mostly from the L2 cache. Shared memory per block for dim 32, 64, 128 in KiB: dq 30, 54,
+// 68; dk and dv 31, 55, 69. Compute capabilities 8.6, 8.9 and 12.0 have 99.
 #include "cuda/flash_attention.cuh"
 
 namespace mezzo::cuda {
@@ -14,15 +14,12 @@ namespace {
 
 using Statistics = RowStatistics<float>;  // max, log2(sum), delta
 
-// 16-row tiles per warp, and rows of the other side per step: as many as the registers hold.
-template <int dim> struct QueryTiles {
-    static constexpr int tiles = 2, rows = tiles * 16 * flash_warps, step = 32;
-    static constexpr std::size_t shared_bytes = (2 * rows + 2 * 2 * step) * pitch<dim> * sizeof(float16_t);
-};
-template <int dim> struct KeyTiles {
+// 16-row tiles per warp, and rows of the other side per step: as many as the registers and 99 KiB of shared
+// memory hold.
+template <int dim> struct GradientTiles {
     static constexpr int tiles = dim == 128 ? 1 : 2, rows = tiles * 16 * flash_warps, step = 32;
-    static constexpr std::size_t shared_bytes =
-        (2 * rows + 2 * 2 * step) * pitch<dim> * sizeof(float16_t) + 2 * step * sizeof(Statistics);
+    static constexpr std::size_t query_bytes = (2 * rows + 2 * 2 * step) * pitch<dim> * sizeof(float16_t);
+    static constexpr std::size_t key_bytes = query_bytes + 2 * step * sizeof(Statistics);
 };
 
 struct Operands {
@@ -30,14 +27,14 @@ struct Operands {
     StatisticsSource<float> statistics;
 };
 
-// Makes the statistics of a warp's 32 rows from `first` on: to[i][half] is that of row 16 i + 8 half +
+// Makes the statistics of a warp's 16 `tiles` rows from `first` on: to[i][half] is that of row 16 i + 8 half +
 // lane_row(). All are left for the gradients of the keys.
-template <class T, int dim> __device__ void make_statistics(const Attention& a, const FlashPlace& at,
-                                                            int first, const StatisticsSource<float>& from,
-                                                            Statistics (&to)[2][2]) {
+template <class T, int dim, int tiles>
+__device__ void make_statistics(const Attention& a, const FlashPlace& at, int first,
+                                const StatisticsSource<float>& from, Statistics (&to)[tiles][2]) {
     constexpr int together = 8;  // rows whose values are on their way at a time
     float own = 0;
-    for (int n = 0; n < 32; n += together) {
+    for (int n = 0; n < 16 * tiles; n += together) {
         MEZZO_UNROLL
         for (int r = 0; r < together; ++r) {
             const float delta = from.delta(
@@ -47,9 +44,9 @@ template <class T, int dim> __device__ void make_statistics(const Attention& a, 
         }
     }
     const Statistics row = from.finish(a, at.bh, first + flash_lane(), own);
-    from.made[at.bh * from.stride + first + flash_lane()] = row;
+    if (flash_lane() < 16 * tiles) from.made[at.bh * from.stride + first + flash_lane()] = row;
     MEZZO_UNROLL
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < tiles; ++i) {
         MEZZO_UNROLL
         for (int half = 0; half < 2; ++half) {
             const int n = i * 16 + half * 8 + lane_row();
@@ -100,7 +97,7 @@ __device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[t
 // dq = scale ds k.
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     flash_query_gradient_kernel(Attention a, Operands x, HeadRows dq) {
-    using Tile = QueryTiles<dim>;
+    using Tile = GradientTiles<dim>;
     constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
     MEZZO_DYN_SHARED(T, query_tile);
     T* const gradient_tile = query_tile + rows * pitch<dim>;
@@ -180,7 +177,7 @@ __device__ void transposed_gradient(float (&s)[tiles][groups][4], float (&dp)[ti
 // dv = d(p)^T g and dk = scale ds^T q, where d is dropout.
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     flash_key_gradient_kernel(Attention a, Operands x, HeadRows dk, HeadRows dv) {
-    using Tile = KeyTiles<dim>;
+    using Tile = GradientTiles<dim>;
     constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
     MEZZO_DYN_SHARED(T, key_tile);
     T* const value_tile = key_tile + rows * pitch<dim>;
@@ -232,11 +229,11 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
 }
 
 template <class T, int dim> void run(const Attention& a, const Operands& x, Out out) {
-    launch(flash_query_gradient_kernel<T, dim>,
-           grid_for(FlashPlace::count(a, a.query, QueryTiles<dim>::rows), 1), flash_threads,
-           QueryTiles<dim>::shared_bytes, a, x, head_rows(out[0]));
-    launch(flash_key_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.key, KeyTiles<dim>::rows), 1),
-           flash_threads, KeyTiles<dim>::shared_bytes, a, x, head_rows(out[1]), head_rows(out[2]));
+    using Tile = GradientTiles<dim>;
+    launch(flash_query_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.query, Tile::rows), 1),
+           flash_threads, Tile::query_bytes, a, x, head_rows(out[0]));
+    launch(flash_key_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.key, Tile::rows), 1),
+           flash_threads, Tile::key_bytes, a, x, head_rows(out[1]), head_rows(out[2]));
 }
 
 template <class T> void run_dim(const Attention& a, const Operands& x, Out out) {

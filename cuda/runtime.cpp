@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/capture.h"
+#include "core/log.h"
 #include "cuda/capture_owner.h"
 #include "cuda/copies.h"
 #include "cuda/device_id.h"
@@ -53,14 +55,20 @@ struct Side {
     cudaEvent_t forked = nullptr, done = nullptr;
 };
 
+// Number of multiprocessors, and the most threads and blocks that each holds.
+struct Limits {
+    std::uint16_t multiprocessors = 0, threads = 0, blocks = 0, unused = 0;
+};
+static_assert(std::atomic<Limits>::is_always_lock_free);
+
 // What is made or asked once for every device. Leaked: the driver may be gone when destructors of statics
 // run.
 struct Devices {
     std::mutex mutex;  // for what is made; every launch reads the two lists of atomics without it
     std::vector<std::atomic<cudaStream_t>> streams;
-    std::vector<std::atomic<int>> multiprocessors;
+    std::vector<std::atomic<Limits>> limits;
     std::vector<Side> sides;
-    explicit Devices(std::size_t count) : streams(count), multiprocessors(count), sides(count) {}
+    explicit Devices(std::size_t count) : streams(count), limits(count), sides(count) {}
 };
 Devices& devices() {
     static Devices* const all = new Devices(static_cast<std::size_t>(device_count()));
@@ -123,35 +131,91 @@ cudaStream_t stream() { return static_cast<cudaStream_t>(current_stream()); }
 
 namespace {
 
+// Least compute capability, times ten, of the GPUs that this build's kernels run on.
+#ifdef MEZZO_OLDEST_GPU
+constexpr int oldest_gpu = MEZZO_OLDEST_GPU;
+#else
+constexpr int oldest_gpu = 80;
+#endif
+
+std::string version_text(int capability) {
+    return std::to_string(capability / 10) + '.' + std::to_string(capability % 10);
+}
+
+// "12.4" for 12040.
+std::string cuda_version_text(int version) {
+    return std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10);
+}
+
 struct FoundDevices {
-    int count = 0;
-    std::string absence;  // why there are none
+    std::vector<int> ordinals;  // CUDA's numbers of the devices that kernels run on
+    bool all = true;            // the numbers are 0, 1, ...
+    std::string absence;        // why there are none, or why some are left out
 };
+
+std::string reason_of(cudaError_t status) {
+    std::string text =
+        std::string("the driver says ") + cudaGetErrorName(status) + ": " + cudaGetErrorString(status);
+    int driver = 0, runtime = 0;
+    if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+        cudaRuntimeGetVersion(&runtime) == cudaSuccess)
+        text += driver == 0 ? "; no NVIDIA driver is installed"
+                            : "; it supports CUDA " + cuda_version_text(driver) +
+                                  ", and this build uses CUDA " + cuda_version_text(runtime);
+    return text;
+}
 
 FoundDevices find_devices() {
     FoundDevices found;
-    const cudaError_t status = cudaGetDeviceCount(&found.count);
-    if (status == cudaSuccess) return found;
-    ignore(status);
-    found.count = 0;
-    found.absence = std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status);
+    int count = 0;
+    if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+        ignore(status);
+        found.absence = reason_of(status);
+        return found;
+    }
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+        int major = 0, minor = 0;
+        ignore(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
+        ignore(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal));
+        const int capability = 10 * major + minor;
+        if (capability >= oldest_gpu) {
+            found.ordinals.push_back(ordinal);
+            continue;
+        }
+        found.all = false;
+        cudaDeviceProp properties{};
+        const cudaError_t status = cudaGetDeviceProperties(&properties, ordinal);
+        ignore(status);
+        found.absence += (found.absence.empty() ? "" : "; ") + std::string("GPU ") + std::to_string(ordinal) +
+                         " (" + (status == cudaSuccess ? properties.name : "unknown") +
+                         ") has compute capability " + version_text(capability) +
+                         ", and this build has kernels for " + version_text(oldest_gpu) + " and newer";
+    }
     return found;
 }
 
 const FoundDevices& found_devices() {
     static const auto& found = *new FoundDevices(find_devices());  // its text is given out
+    static std::atomic<bool> logged = false;
+    if (!found.all && !logged.exchange(true)) log_line("cuda: " + found.absence);
     return found;
+}
+
+int ordinal_of(int device) {
+    const FoundDevices& found = found_devices();
+    if (found.all || device < 0 || device >= int(found.ordinals.size())) return device;
+    return found.ordinals[std::size_t(device)];
 }
 
 }  // namespace
 
-int device_count() { return found_devices().count; }
+int device_count() { return int(found_devices().ordinals.size()); }
 
 const char* device_absence() { return found_devices().absence.c_str(); }
 
 DeviceInfo device_info(int device) {
     cudaDeviceProp properties{};
-    ok(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    ok(cudaGetDeviceProperties(&properties, ordinal_of(device)), "cudaGetDeviceProperties");
     DeviceInfo info{};
     std::memcpy(info.name, properties.name, sizeof info.name);
     info.name[sizeof info.name - 1] = 0;
@@ -165,7 +229,7 @@ DeviceInfo device_info(int device) {
 
 std::string device_id(int device) {
     cudaDeviceProp properties{};
-    ok(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    ok(cudaGetDeviceProperties(&properties, ordinal_of(device)), "cudaGetDeviceProperties");
     return {properties.uuid.bytes, sizeof properties.uuid.bytes};
 }
 
@@ -183,13 +247,16 @@ int runtime_version() {
 
 // Every op sets its device. Asking which one is current is cheaper than setting it again.
 void set_device(int device) {
-    if (current_device() != device) ok(cudaSetDevice(device), "cudaSetDevice");
+    if (current_device() != device) ok(cudaSetDevice(ordinal_of(device)), "cudaSetDevice");
 }
 
 int current_device() {
-    int device = 0;
-    ok(cudaGetDevice(&device), "cudaGetDevice");
-    return device;
+    int ordinal = 0;
+    ok(cudaGetDevice(&ordinal), "cudaGetDevice");
+    const FoundDevices& found = found_devices();
+    if (found.all) return ordinal;
+    const auto at = std::find(found.ordinals.begin(), found.ordinals.end(), ordinal);
+    return at != found.ordinals.end() ? int(at - found.ordinals.begin()) : -1;
 }
 
 void* device_malloc(std::size_t bytes) {
@@ -442,19 +509,23 @@ void allow_dynamic_shared(const void* kernel, std::size_t bytes) {
        "cudaFuncSetAttribute (dynamic shared memory)");
 }
 
-// A multiprocessor holds at most 2048 threads and 32 blocks (compute capability 8.0 and 9.0).
 unsigned grid_limit(unsigned block) {
     const auto device = static_cast<std::size_t>(current_device());
     Devices& all = devices();
-    check(device < all.multiprocessors.size(), ErrorKind::backend, "cuda: no usable device");
-    int count = all.multiprocessors[device].load(std::memory_order_relaxed);
-    if (count == 0) {
-        ok(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, int(device)),
-           "cudaDeviceGetAttribute");
-        all.multiprocessors[device].store(count, std::memory_order_relaxed);
+    check(device < all.limits.size(), ErrorKind::backend, "cuda: no usable device");
+    Limits limits = all.limits[device].load(std::memory_order_relaxed);
+    if (limits.multiprocessors == 0) {
+        const auto attribute = [device](cudaDeviceAttr what) {
+            int value = 0;
+            ok(cudaDeviceGetAttribute(&value, what, ordinal_of(int(device))), "cudaDeviceGetAttribute");
+            return static_cast<std::uint16_t>(value);
+        };
+        limits = {attribute(cudaDevAttrMultiProcessorCount),
+                  attribute(cudaDevAttrMaxThreadsPerMultiProcessor),
+                  attribute(cudaDevAttrMaxBlocksPerMultiprocessor)};
+        all.limits[device].store(limits, std::memory_order_relaxed);
     }
-    const unsigned per_multiprocessor = 2048 / block < 32 ? 2048 / block : 32;
-    return static_cast<unsigned>(count) * per_multiprocessor;
+    return limits.multiprocessors * std::max(1u, std::min<unsigned>(limits.threads / block, limits.blocks));
 }
 
 }  // namespace mezzo::cuda

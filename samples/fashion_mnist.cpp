@@ -208,5 +208,6 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    mz::set_log_sink(program::log_to_stderr);
     return program::run("fashion_mnist", [&] { return parse_and_run(argc, argv); });
 }

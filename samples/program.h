@@ -82,6 +82,9 @@ inline CLI::Option* add_threads(CLI::App& app, int& threads) {
 }
 
 // Writes to standard error; that it cannot be written is no error.
+// Log sink that writes to stderr.
+inline void log_to_stderr(std::string_view line) { fmt::print(stderr, "{}\n", line); }
+
 inline void tell(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
 // All of an open file; throws when reading fails, which is not its end. `name` begins the error.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "mezzo/error.h"
+#include "mezzo/log.h"
 #include "tests/fake_cudart.h"
 
 using namespace mezzo;
@@ -24,7 +25,9 @@ struct Failing {
 TEST_CASE("cuda runtime: a driver that is too old is no device, and the reason is kept") {
     const Failing scope("cudaGetDeviceCount", cudaErrorInsufficientDriver);
     CHECK(cuda::device_count() == 0);
-    CHECK_THAT(cuda::device_absence(), Contains("cudaErrorInsufficientDriver: driver too old"));
+    CHECK_THAT(cuda::device_absence(),
+               Contains("cudaErrorInsufficientDriver: driver too old; it supports CUDA "
+                        "12.4, and this build uses CUDA 13.0"));
     CHECK(fake_cudart::state().last_error == cudaSuccess);
 }
 
@@ -53,4 +56,42 @@ TEST_CASE("cuda runtime: a launch's own error is reported") {
     fake_cudart::state().last_error = cudaErrorLaunchOutOfResources;
     CHECK_THROWS_WITH(cuda::check_launch(), Contains("kernel launch"));
     CHECK_NOTHROW(cuda::check_launch());
+}
+
+// Hidden: each runs in a process of its own, because the devices are counted once per process.
+TEST_CASE("cuda runtime: GPUs without kernels in this build are left out, and the reason is kept", "[.old]") {
+    fake_cudart::state().capabilities = {75, 90, 61, 86};
+    std::string logged;
+    set_log_sink([&](std::string_view line) { logged += line; });
+    CHECK(cuda::device_count() == 2);
+    CHECK(cuda::device_count() == 2);
+    set_log_sink(nullptr);
+    const std::string reason =
+        "GPU 0 (model 0) has compute capability 7.5, and this build has kernels for 8.0 and "
+        "newer; GPU 2 (model 2) has compute capability 6.1, and this build has kernels for 8.0 "
+        "and newer";
+    CHECK(cuda::device_absence() == reason);
+    CHECK(logged == "cuda: " + reason);
+
+    CHECK(cuda::current_device() == -1);  // CUDA begins with its device 0
+    CHECK_THROWS_WITH(cuda::grid_limit(32), Contains("no usable device"));
+    cuda::set_device(1);
+    CHECK(fake_cudart::state().device == 3);
+    CHECK(cuda::current_device() == 1);
+    CHECK(std::string(cuda::device_info(0).name) == "model 1");
+}
+
+TEST_CASE("cuda runtime: only GPUs that are too old are no device", "[.only old]") {
+    fake_cudart::state().capabilities = {75};
+    CHECK(cuda::device_count() == 0);
+    CHECK_THAT(cuda::device_absence(), Contains("7.5"));
+}
+
+TEST_CASE("cuda runtime: the grid that fills a device follows from its limits", "[.limits]") {
+    fake_cudart::state().attributes = {{cudaDevAttrMultiProcessorCount, 10},
+                                       {cudaDevAttrMaxThreadsPerMultiProcessor, 1536},
+                                       {cudaDevAttrMaxBlocksPerMultiprocessor, 16}};
+    CHECK(cuda::grid_limit(256) == 60);
+    CHECK(cuda::grid_limit(32) == 160);
+    CHECK(cuda::grid_limit(1024) == 10);
 }

@@ -1,5 +1,6 @@
 #include "tests/fake_cudart.h"
 
+#include <cstdio>
 #include <utility>
 
 namespace mezzo::fake_cudart {
@@ -41,28 +42,38 @@ const char* cudaGetErrorString(cudaError_t error) {
     return error == cudaErrorInsufficientDriver ? "driver too old" : "other";
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-    *count = 1;
+    *count = int(state().capabilities.size());
     return answer("cudaGetDeviceCount");
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-    *version = 13010;
+    *version = 12040;
     return answer("cudaDriverGetVersion");
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
     *version = 13000;
     return answer("cudaRuntimeGetVersion");
 }
-cudaError_t cudaSetDevice(int) { return answer("cudaSetDevice"); }
+cudaError_t cudaSetDevice(int device) {
+    const cudaError_t status = answer("cudaSetDevice");
+    if (status == cudaSuccess) state().device = device;
+    return status;
+}
 cudaError_t cudaGetDevice(int* device) {
-    *device = 0;
+    *device = state().device;
     return answer("cudaGetDevice");
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     *properties = {};
+    std::snprintf(properties->name, sizeof properties->name, "model %d", device);
     return answer("cudaGetDeviceProperties");
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-    *value = 1;
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+    const auto planned = state().attributes.find(attribute);
+    const int capability = state().capabilities.at(std::size_t(device));
+    *value = attribute == cudaDevAttrComputeCapabilityMajor   ? capability / 10
+             : attribute == cudaDevAttrComputeCapabilityMinor ? capability % 10
+             : planned != state().attributes.end()            ? planned->second
+                                                              : 1;
     return answer("cudaDeviceGetAttribute");
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {

@@ -56,7 +56,7 @@ void print_build() {
     fmt::print("processes        {}\n", no_gloo.empty() ? "Gloo" : "one (" + no_gloo + ")");
 }
 
-// Why there is no CUDA device.
+// Why there is no CUDA device, or why some GPUs are left out; "" if all are used.
 std::string cuda_absence() {
     const mz::Backend* cuda = mz::backend(mz::DeviceType::cuda);
     if (cuda == nullptr) return "this build has no CUDA";
@@ -75,7 +75,11 @@ void print_machine() {
     fmt::print("cache folder     {}\n", cache.empty() ? "none" : cache);
     for (int i = 0; i < mz::cuda_device_count(); ++i)
         fmt::print("cuda:{}           {}\n", i, mz::hardware_name({mz::DeviceType::cuda, i}));
-    if (mz::cuda_device_count() == 0) fmt::print("CUDA devices     none ({})\n", cuda_absence());
+    const std::string absence = cuda_absence();
+    if (mz::cuda_device_count() == 0)
+        fmt::print("CUDA devices     none ({})\n", absence);
+    else if (!absence.empty())
+        fmt::print("GPUs left out    {}\n", absence);
 }
 
 void print_choices(bool measure) {

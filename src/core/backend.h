@@ -40,8 +40,8 @@ struct Backend {
     // Makes host memory for copies beside the device's work (core/staging.h); returns null if there is not
     // enough of it. The pointer is null if the device cannot copy beside its work.
     std::unique_ptr<StagingBuffer> (*make_staging)(int index, std::size_t bytes) = nullptr;
-    // Why there is no device, such as a driver that is too old; "" if there are devices. The pointer is null if
-    // the backend always has one.
+    // Why there is no device, such as a driver that is too old, or why some GPUs are left out; "" if all that
+    // the machine has can be used. The pointer is null if the backend always has one.
     const char* (*device_absence)() = nullptr;
     // The algorithms chosen for matrix products, which src/io writes to files; null if the backend chooses
     // none.

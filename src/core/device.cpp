@@ -28,8 +28,9 @@ const Backend& backend_of(const char* op, Device device) {
     const int count = found->device_count();
     if (device.index >= 0 && device.index < count) return *found;
     const char* const absence = found->device_absence != nullptr ? found->device_absence() : "";
-    check(*absence == 0, ErrorKind::device, op, ": no device ", device, "; the driver says ", absence);
-    fail(ErrorKind::device, op, ": no device ", device, "; there are ", count, " devices of this type");
+    if (count == 0 && *absence != 0) fail(ErrorKind::device, op, ": no device ", device, "; ", absence);
+    fail(ErrorKind::device, op, ": no device ", device, "; there are ", count, " devices of this type",
+         *absence != 0 ? "; " : "", absence);
 }
 
 Device parse_device(const char* text) {
