@@ -56,7 +56,7 @@ template <class C> __device__ void update_running(const Conclusion<C>& end, cons
     const auto variance = [&](std::int64_t c) {
         return (C(1) - share) * end.running_var.load(c) + share * (end.by.variance[c] * unbiased);
     };
-    int bad = s.rows == 0;
+    int bad = 0;
     for (std::int64_t c = threadIdx.x; c < s.channels; c += blockDim.x)
         bad |= !finite(end.by.mean[c]) || !finite(end.by.variance[c]) ||
                !finite_as(end.running_mean.dtype, mean(c)) || !finite_as(end.running_var.dtype, variance(c));
@@ -76,7 +76,11 @@ template <class X, class C = typename X::C>
 __device__ void join_parts(const PartSums<C>& parts, const ChannelGrid& s, const Conclusion<C>& end) {
     const Finisher<X::width> f(s);
     const std::type_identity<C> as;
-    const C first = f.channel < s.channels && s.rows > 0 ? parts.at(0, of_pivot, f.channel) : C(0);
+    if (s.rows == 0) {  // no block has written a part
+        if (f.way == 0 && f.channel < s.channels) end.finish(f.channel, C(0), C(0), C(0));
+        return;
+    }
+    const C first = f.channel < s.channels ? parts.at(0, of_pivot, f.channel) : C(0);
     const auto apart = [&](std::int64_t part) {
         return parts.at(part, of_pivot, f.channel) - first +
                parts.at(part, of_sum, f.channel) / static_cast<C>(s.rows_of(part));
@@ -94,9 +98,8 @@ __device__ void join_parts(const PartSums<C>& parts, const ChannelGrid& s, const
         },
         as);
     if (f.way != 0 || f.channel >= s.channels) return;
-    if (s.rows == 0) distance = squares = C(0);
     const C mean = first + distance;
-    end.finish(f.channel, mean, distance - (mean - first), s.rows == 0 ? C(0) : squares / total);
+    end.finish(f.channel, mean, distance - (mean - first), squares / total);
 }
 
 template <class X, class C = typename X::C>

@@ -118,8 +118,7 @@ TEST_CASE("batch_norm: running statistics in 16 bit are rounded once a step", "[
         }
 }
 
-TEST_CASE("batch_norm: no update in evaluation, from a batch that is not finite, or without pixels",
-          "[batch_norm]") {
+TEST_CASE("batch_norm: no update in evaluation, or from a batch that is not finite", "[batch_norm]") {
     for (const Device device : devices())
         for (const bool decomposed : {false, true})
             for (const double momentum : {0.1, nn::cumulative_average}) {
@@ -139,8 +138,6 @@ TEST_CASE("batch_norm: no update in evaluation, from a batch that is not finite,
                 }
                 (void)norm(image(1, device) * 1e30);  // the variance overflows
                 CHECK(State(norm) == before);
-                CHECK(norm(zeros({0, 2, 2, 3}, {.device = device})).shape() == Shape{0, 2, 2, 3});
-                CHECK(State(norm) == before);
                 norm.eval();
                 (void)norm(image(1, device));
                 CHECK(State(norm) == before);
@@ -149,6 +146,22 @@ TEST_CASE("batch_norm: no update in evaluation, from a batch that is not finite,
                 CHECK(norm.num_batches_tracked.item<int>() == 2);
                 CHECK_FALSE(State(norm) == before);
             }
+}
+
+TEST_CASE("batch_norm: a batch of none is counted, and leaves the running statistics", "[batch_norm]") {
+    for (const Device device : devices())
+        for (const double momentum : {0.1, nn::cumulative_average}) {
+            nn::BatchNorm2d norm = golden_norm(momentum, device);
+            (void)norm(image(0, device));
+            const std::vector<double> mean = doubles(norm.running_mean), variance = doubles(norm.running_var);
+            CHECK(norm(zeros({0, 2, 2, 3}, {.device = device})).shape() == Shape{0, 2, 2, 3});
+            CHECK(norm.num_batches_tracked.item<int>() == 2);
+            norm.eval();
+            (void)norm(zeros({0, 2, 2, 3}, {.device = device}));
+            CHECK(norm.num_batches_tracked.item<int>() == 2);
+            CHECK(doubles(norm.running_mean) == mean);
+            CHECK(doubles(norm.running_var) == variance);
+        }
 }
 
 TEST_CASE("batch_norm: a batch of none has gradients of zero", "[batch_norm]") {

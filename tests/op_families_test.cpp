@@ -206,6 +206,14 @@ TEST_CASE("op families: tensors without dimensions or elements", "[op_families]"
     CHECK(repeat(Tensor::from({1, 2}), {0}).shape() == none.shape());
     CHECK(split(none, 2).size() == 1);
     CHECK(unbind(none).empty());
+    CHECK(chunk(no_rows, 2).size() == 2);  // as in PyTorch
+    CHECK(chunk(no_rows, 2)[1].shape() == Shape{0, 4});
+    CHECK(split(no_rows, 2).size() == 1);
+    const Tensor rows = ones({2, 4}, {.dtype = float64});
+    CHECK(cat({none, rows, none, rows}).shape() == Shape{4, 4});
+    CHECK(cat({none, rows}, 1).dtype() == float64);
+    CHECK(cat({none, ones({3}, {.dtype = int64})}).dtype() == float32);
+    CHECK(cat({none, none}).shape() == Shape{0});
     CHECK(dot(none, none).item<float>() == 0);
     CHECK(einsum("i,i->", {none, none}).item<float>() == 0);
     CHECK(one_hot(zeros({0}, {.dtype = int64}), 3).shape() == Shape{0, 3});

@@ -434,3 +434,29 @@ TEST_CASE("schedules validate and continue after loading", "[optim]") {
     continued.step();
     CHECK(resumed.lr() == 0.125);
 }
+
+TEST_CASE("clip_grad_norm_: norm and factor of float64 gradients are float64", "[optim]") {
+    for (const Device device : test::devices()) {
+        const auto leaf = [device](std::vector<double> gradient, Dtype dtype) {
+            const Shape shape{std::int64_t(gradient.size())};
+            Tensor x = zeros(shape, {.dtype = dtype, .device = device}).set_requires_grad();
+            x.set_grad(Tensor::from<double>(gradient, shape).to(dtype).to(device));
+            return x;
+        };
+        const Tensor large = leaf({1e39, 1e39}, float64);
+        const Tensor norm = nn::clip_grad_norm_({large}, 1);
+        CHECK(norm.dtype() == float64);
+        CHECK(norm.item<double>() == Approx(std::sqrt(2.0) * 1e39).epsilon(1e-14));
+        CHECK(large.grad().to_vector<double>()[0] == Approx(std::sqrt(0.5)).epsilon(1e-14));
+
+        const Tensor wide = leaf({3}, float64), narrow = leaf({4}, float32);
+        CHECK(nn::clip_grad_norm_({wide, narrow}, 1).item<double>() == 5);
+        CHECK(wide.grad().item<double>() == Approx(3 / (5 + 1e-6)).epsilon(1e-14));
+        CHECK(narrow.grad().item<double>() == Approx(4 / (5 + 1e-6)).epsilon(1e-7));
+        CHECK(nn::clip_grad_norm_({wide}, 1e300).item<double>() == wide.grad().item<double>());
+
+        const Tensor bad = leaf({std::nan("")}, float64);
+        CHECK(std::isnan(nn::clip_grad_norm_({bad, wide}, 1).item<double>()));
+        CHECK(std::isnan(wide.grad().item<double>()));
+    }
+}

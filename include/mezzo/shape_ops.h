@@ -33,7 +33,7 @@ namespace mezzo {
 [[nodiscard]] Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::int64_t dim);
 
 // Views of consecutive parts along dim: of `size` elements each, the last of what is left; of the given sizes,
-// which add up to that of x; about `count` equal parts, as PyTorch's chunk. An empty dimension is one part.
+// which add up to that of x; at most `count` equal parts, as PyTorch's chunk. split() makes one part of an empty dimension, chunk() `count`.
 [[nodiscard]] Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
 [[nodiscard]] Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim = 0);
 [[nodiscard]] Tensors chunk(const Tensor& x, std::int64_t count, std::int64_t dim = 0);

@@ -113,8 +113,8 @@ Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes
           " shifts for ", dims.size(), " dimensions");
     Tensor y = x;
     for (int i = 0; i < dims.size(); ++i) {
-        const int d = wrap_dim("roll", dims[i], x.dim());
-        const std::int64_t n = x.dim() == 0 ? 1 : x.size(d);
+        const int d = dim_to_part("roll", x, dims[i]);
+        const std::int64_t n = x.size(d);
         const std::int64_t by = n == 0 ? 0 : (shifts[std::size_t(i)] % n + n) % n;
         if (by != 0) y = cat({y.slice(d, n - by, n), y.slice(d, 0, n - by)}, d);
     }
@@ -175,6 +175,7 @@ Tensors chunk(const Tensor& x, std::int64_t count, std::int64_t dim) {
     const int d = dim_to_part("chunk", x, dim);
     check(count > 0, ErrorKind::value, "chunk: ", count, " parts");
     const std::int64_t n = x.size(d);
+    if (n == 0) return Tensors(std::size_t(count), x);
     return split(x, std::max<std::int64_t>(1, n / count + (n % count != 0)), d);
 }
 

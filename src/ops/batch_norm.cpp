@@ -171,6 +171,10 @@ void update_running(const RunningStatistics& running, const Tensor& mean, const 
     NoGrad plain;
     NoAutocast no_casts;
     const Tensor& batches = running.batches;
+    if (n == 0) {
+        if (batches.defined()) batches.add_(ones({}, {.dtype = int64, .device = batches.device()}));
+        return;
+    }
     const Tensor share = std::isnan(momentum) ? 1.0 / (cast(batches, float32) + 1.0)
                                               : scalar(momentum, {.device = mean.device()});
     const auto next = [&](const Tensor& before, const Tensor& batch) {
@@ -192,7 +196,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                  b = row_vector("batch_norm", "bias", bias, x, 0), rows = matrix_of(x);
     const bool tracks = running_mean.defined();
     const kernels::BatchNorm at{.batch_statistics = options.training || !tracks,
-                                .update = options.training && tracks && !recomputing(),
+                                .update = options.training && tracks && !recomputing() && rows.size(0) > 0,
                                 .relu = options.relu,
                                 .momentum = options.momentum,
                                 .eps = options.eps};
@@ -209,6 +213,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
         shapes[] = {rows.shape(), {at.relu ? (x.numel() + 7) / 8 : 0}, per_channel, per_channel};
     const std::size_t results = recording(x, w, b, options.residual) ? 4 : 1;
     const Tensor y = call(batch_norm_op, in, at, std::span(shapes, results))[0];
+    if (options.training && tracks && !recomputing() && rows.size(0) == 0)
+        update_running({running_mean, running_var, options.num_batches_tracked}, {}, {}, 0, options.momentum);
     if (at.update && (prefer_decomposition() || !batch_norm_op.kernel(x.device().type()))) {
         update_running_by_batch(in, at);
     } else if (at.update) {

@@ -65,8 +65,8 @@ Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, co
     check(x.dim() >= 2, ErrorKind::shape, op, ": input ", x.shape(), " is not [batch, ..., channels]");
     check_eps(op, eps);
     const std::int64_t batch = x.size(0), channels = x.size(-1);
-    check(groups > 0 && channels % groups == 0, ErrorKind::value, op, ": ", groups, " groups do not divide ",
-          channels, " channels");
+    check(groups > 0 && channels > 0 && channels % groups == 0, ErrorKind::value, op, ": ", groups,
+          " groups do not divide ", channels, " channels");
     const Tensor w = row_vector(op, "weight", weight, x, 1), b = row_vector(op, "bias", bias, x, 0);
     std::int64_t pixels = 1;
     for (int d = 1; d + 1 < x.dim(); ++d) pixels *= x.size(d);

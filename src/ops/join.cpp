@@ -41,14 +41,20 @@ Shape joined_shape(const Tensors& tensors, int dim) {
 Tensor cat(const Tensors& tensors, std::int64_t dim) {
     check(!tensors.empty(), ErrorKind::value, "cat: the list of tensors is empty");
     for (const Tensor& x : tensors) check_defined("cat", x);
-    check(tensors[0].dim() > 0, ErrorKind::shape, "cat: 0-dim tensors have no dimension to join; use stack");
-    const int d = wrap_dim("cat", dim, tensors[0].dim());
-    const Shape shape = joined_shape(tensors, d);
     Dtype dtype = tensors[0].dtype();
-    for (const Tensor& x : tensors) dtype = promote(dtype, x.dtype());
+    bool vectors = true;
+    for (const Tensor& x : tensors) {
+        dtype = promote(dtype, x.dtype());
+        vectors = vectors && x.dim() == 1;
+    }
     Tensors same;
     same.reserve(tensors.size());
-    for (const Tensor& x : tensors) same.push_back(cast(x, dtype));
+    for (const Tensor& x :
+         tensors)  // the empty tensor that a loop begins with joins any others, as in PyTorch
+        if (vectors || !(x.shape() == Shape{0})) same.push_back(cast(x, dtype));
+    check(same[0].dim() > 0, ErrorKind::shape, "cat: 0-dim tensors have no dimension to join; use stack");
+    const int d = wrap_dim("cat", dim, same[0].dim());
+    const Shape shape = joined_shape(same, d);
     return call(cat_op, same, {.dim = d}, shape);
 }
 
