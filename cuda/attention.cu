@@ -32,13 +32,16 @@ template <class C> struct Operand {
                        std::int64_t dims)
         : x(rows), offset(rows.offset(b, h)), count(length), dim(dims) {}
 
-    // to[r][c] = element (first + r, column + c).
-    __device__ void stage(C (&to)[tile][tile + 1], std::int64_t first, std::int64_t column) const {
+    // to[r][c] = element (first + r, column + c). Returns whether one that this thread copied is NaN or infinite.
+    __device__ bool stage(C (&to)[tile][tile + 1], std::int64_t first, std::int64_t column) const {
         const int c = static_cast<int>(threadIdx.x % 32);
+        bool odd = false;
         for (int r = static_cast<int>(threadIdx.x / 32); r < tile; r += warps) {
             const bool there = first + r < count && column + c < dim;
             to[r][c] = there ? load_as<C>(x.p, x.dtype, offset + (first + r) * x.length + column + c) : C(0);
+            odd = odd || to[r][c] - to[r][c] != C(0);
         }
+        return odd;
     }
 };
 
@@ -63,7 +66,7 @@ template <class C> __device__ void dots(Tiles<C>& t, const Operand<C>& a, std::i
 }
 
 // sum[r][n] += the sum over all lanes l of (w[r] of lane l) times element (b0 + l, column + 32 n + lane()) of
-// b.
+// b. Elements whose w is 0 are not read, because they may be NaN or infinite.
 template <class C, int parts> __device__ void accumulate(Tiles<C>& t, const C (&w)[warp_rows],
                                                          const Operand<C>& b, std::int64_t b0,
                                                          std::int64_t column, C (&sum)[warp_rows][parts]) {
@@ -73,8 +76,12 @@ template <class C, int parts> __device__ void accumulate(Tiles<C>& t, const C (&
         __syncthreads();
         if (n == 0)
             for (int r = 0; r < warp_rows; ++r) t.w[warp_row() + r][lane()] = w[r];
-        b.stage(t.b, b0, column + n * tile);
-        __syncthreads();
+        if (__syncthreads_or(b.stage(t.b, b0, column + n * tile)) != 0) {
+            for (int l = 0; l < tile; ++l)
+                for (int r = 0; r < warp_rows; ++r)
+                    if (t.w[warp_row() + r][l] != C(0)) sum[r][n] += t.w[warp_row() + r][l] * t.b[l][lane()];
+            continue;
+        }
         for (int l = 0; l < tile; ++l) {
             const C other = t.b[l][lane()];
             MEZZO_UNROLL
@@ -184,9 +191,9 @@ template <class C> struct PairGradient {
                             C dp, const RowStatistics<C>& row) {
         const bool kept = a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j));
         const C scale = kept ? static_cast<C>(a.dropout.scale) : C(0);
-        const C p = a.visible(at.b, at.h, i, j)
-                        ? functors::math::exp((score - row.max) * static_cast<C>(a.scale) - row.log_sum)
-                        : C(0);
+        dropped_p = ds = C(0);
+        if (!a.visible(at.b, at.h, i, j)) return;  // dp may be NaN
+        const C p = functors::math::exp((score - row.max) * static_cast<C>(a.scale) - row.log_sum);
         dropped_p = p * scale;
         ds = p * (dp * scale - row.delta);
     }

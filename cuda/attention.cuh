@@ -81,6 +81,11 @@ struct Attention {
         const std::int64_t i = causal ? j - diagonal() : 0;
         return i > 0 ? i / step * step : 0;
     }
+    // Whether a mask that is the same for all queries hides key j.
+    __device__ bool hidden_from_all(std::int64_t b, std::int64_t h, std::int64_t j) const {
+        if (mask.p == nullptr || (mask.query != 0 && query > 1) || j >= key) return false;
+        return !mask.p[b * mask.batch + h * mask.head + j * mask.key];
+    }
     // Whether query i attends to key j; false outside the lengths.
     __device__ bool visible(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
         if (i >= query || j >= key || (causal && j > i + diagonal())) return false;

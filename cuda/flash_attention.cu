@@ -142,8 +142,8 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             values(v, at.b, at.h, a.key);
         const auto fetch = [&](int stage, int j0) {
             T* const to = stages + stage * stage_size;
-            keys_in.template fetch<dim, step>(to, j0);
-            values.template fetch<dim, step>(to + step * pitch<dim>, j0);
+            keys_in.template fetch<dim, step>(to, j0, a, at);
+            values.template fetch<dim, step>(to + step * pitch<dim>, j0, a, at);
             copy_async_commit();
         };
         const int end = static_cast<int>(a.keys_end(at.first, rows));

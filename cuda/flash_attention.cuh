@@ -27,27 +27,6 @@ __device__ inline int flash_lane() { return static_cast<int>(threadIdx.x % 32); 
 __device__ inline int lane_row() { return flash_lane() / 4; }
 __device__ inline int lane_column() { return flash_lane() % 4 * 2; }
 
-// The rows of an operand that belong to one head.
-template <class T> struct FlashOperand {
-    const T* p;
-    std::int64_t stride;
-    int count;
-
-    __device__ FlashOperand(const HeadRows& x, std::int64_t b, std::int64_t h, std::int64_t length)
-        : p(static_cast<const T*>(x.p) + x.offset(b, h)), stride(x.length), count(static_cast<int>(length)) {}
-
-    // Starts to copy rows first to first + rows - 1 to shared memory; rows past the last become zeros.
-    template <int dim, int rows> __device__ void fetch(T* to, int first) const {
-        constexpr int pieces = dim / 8;  // of 16 bytes
-        for (int n = static_cast<int>(threadIdx.x); n < rows * pieces; n += flash_threads) {
-            const int row = n / pieces, column = n % pieces * 8;
-            const bool there = first + row < count;
-            copy_async(to + row * pitch<dim> + column, p + (there ? first + row : 0) * stride + column,
-                       there ? 16 : 0);
-        }
-    }
-};
-
 // The rows that a block works on: `rows` from `first` of head h in batch b. Consecutive blocks work on the
 // same head, so that they find the head's other side in the L2 cache.
 struct FlashPlace {
@@ -65,6 +44,38 @@ struct FlashPlace {
     }
     static __host__ __device__ std::int64_t count(const Attention& a, std::int64_t length, int rows) {
         return a.batch * a.heads * ((length + rows - 1) / rows);
+    }
+};
+
+// The rows of an operand that belong to one head.
+template <class T> struct FlashOperand {
+    const T* p;
+    std::int64_t stride;
+    int count;
+
+    __device__ FlashOperand(const HeadRows& x, std::int64_t b, std::int64_t h, std::int64_t length)
+        : p(static_cast<const T*>(x.p) + x.offset(b, h)), stride(x.length), count(static_cast<int>(length)) {}
+
+    // Starts to copy rows first to first + rows - 1 to shared memory; rows past the last become zeros.
+    template <int dim, int rows> __device__ void fetch(T* to, int first) const {
+        fetch<dim, rows>(to, first, [](int) { return false; });
+    }
+    // The same for keys or values: rows that the mask hides from all queries become zeros, too.
+    template <int dim, int rows>
+    __device__ void fetch(T* to, int first, const Attention& a, const FlashPlace& at) const {
+        fetch<dim, rows>(to, first, [&](int row) { return a.hidden_from_all(at.b, at.h, row); });
+    }
+
+private:
+    template <int dim, int rows, class Hides>
+    __device__ void fetch(T* to, int first, const Hides& hides) const {
+        constexpr int pieces = dim / 8;  // of 16 bytes
+        for (int n = static_cast<int>(threadIdx.x); n < rows * pieces; n += flash_threads) {
+            const int row = n / pieces, column = n % pieces * 8;
+            const bool there = first + row < count && !hides(first + row);
+            copy_async(to + row * pitch<dim> + column, p + (there ? first + row : 0) * stride + column,
+                       there ? 16 : 0);
+        }
     }
 };
 

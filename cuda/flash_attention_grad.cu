@@ -109,8 +109,8 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             keys(x.k, at.b, at.h, a.key), values(x.v, at.b, at.h, a.key);
         const auto fetch = [&](int stage, int j0) {
             T* const to = stages + stage * 2 * step * pitch<dim>;
-            keys.template fetch<dim, step>(to, j0);
-            values.template fetch<dim, step>(to + step * pitch<dim>, j0);
+            keys.template fetch<dim, step>(to, j0, a, at);
+            values.template fetch<dim, step>(to + step * pitch<dim>, j0, a, at);
             copy_async_commit();
         };
         const int end = static_cast<int>(a.keys_end(at.first, rows));
@@ -202,8 +202,8 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         float key_result[tiles][dim / 8][4] = {}, value_result[tiles][dim / 8][4] = {}, factor[tiles][2];
         __syncthreads();  // all threads have read the tiles of the previous index
         if (begin < end) {
-            keys.template fetch<dim, rows>(key_tile, at.first);
-            values.template fetch<dim, rows>(value_tile, at.first);
+            keys.template fetch<dim, rows>(key_tile, at.first, a, at);
+            values.template fetch<dim, rows>(value_tile, at.first, a, at);
             fetch(0, begin);
         }
         for (int i0 = begin, stage = 0; i0 < end; i0 += step, stage ^= 1) {

@@ -226,6 +226,56 @@ TEST_CASE("attention does not read keys behind the last that anyone may look at"
     CHECK(magnitude(same.dv.slice(2, 37, 70)) == 0);
 }
 
+TEST_CASE("attention does not read keys and values that a query may not look at", "[ops][attention]") {
+    for (const Device device : devices())
+        for (const Dtype dtype : {float32, float64})
+            for (const double bad : {double(NAN), double(INFINITY), -double(INFINITY)})
+                for (const int kind :
+                     {0, 1, 2, 3, 4}) {  // left padding, a gap, both as -inf, per query, causal
+                    CAPTURE(device, dtype, bad, kind);
+                    const std::int64_t n = 40, hidden = kind == 0 ? 0 : kind == 4 ? n - 1 : 17;
+                    std::vector<double> look(std::size_t(n * n), 1.0);
+                    for (std::int64_t i = 0; i < n; ++i)
+                        if (kind != 3 || i % 2 == 0) look[std::size_t(i * n + hidden)] = 0;
+                    const std::int64_t rows = kind == 3 ? n : 1;
+                    look.resize(std::size_t(rows * n));
+                    Tensor mask = gt(Tensor::from(look, {1, 1, rows, n}), 0.0).to(device);
+                    if (kind == 2)
+                        mask = masked_fill(zeros({1, 1, 1, n}), logical_not(mask.to(cpu_device)), -INFINITY)
+                                   .to(device);
+                    const AttentionOptions options{.mask = kind == 4 ? Tensor() : mask, .causal = kind == 4};
+                    const auto leaf = [&](std::uint64_t seed) {
+                        return random_tensor({1, 2, n, 8}, seed, dtype).to(device).set_requires_grad();
+                    };
+                    std::vector<double> y[2], dq[2], dk[2], dv[2];
+                    for (const int with : {0, 1}) {
+                        const Tensor q = leaf(1), k = leaf(2), v = leaf(3);
+                        if (with == 1) {
+                            NoGrad plain;
+                            k.slice(2, hidden, hidden + 1).fill_(bad);
+                            v.slice(2, hidden, hidden + 1).fill_(bad);
+                        }
+                        Tensor result = scaled_dot_product_attention(q, k, v, options);
+                        // Queries that look at the key are left out.
+                        if (kind == 3) result = result.slice(2, 0, 1);
+                        if (kind == 4) result = result.slice(2, 0, n - 1);
+                        sum(square(result)).backward();
+                        const auto seen = [&](const Tensor& x) {
+                            return doubles(kind >= 3 ? x.slice(2, 0, 1) : x);
+                        };
+                        y[with] = doubles(result);
+                        dq[with] = seen(q.grad());
+                        dk[with] = doubles(k.grad().slice(2, 1, 16));
+                        dv[with] = doubles(v.grad().slice(2, 1, 16));
+                    }
+                    CHECK(difference(y[1], y[0], {1e-5, 1e-6}) == "");
+                    CHECK(difference(dq[1], dq[0], {1e-5, 1e-6}) == "");
+                    if (kind >= 3) continue;
+                    CHECK(difference(dk[1], dk[0], {1e-5, 1e-6}) == "");
+                    CHECK(difference(dv[1], dv[0], {1e-5, 1e-6}) == "");
+                }
+}
+
 TEST_CASE("attention drops the weights that its decomposition drops", "[ops][attention][dropout]") {
     Isas isas;
     for (const Sizes& s :

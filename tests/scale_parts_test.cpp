@@ -228,6 +228,50 @@ TEST_CASE("scaler: what is no mixture", "[scaler]") {
     }
 }
 
+TEST_CASE("scaler: parts under two different scales are reported", "[scaler]") {
+    for (const Device device : test::devices())
+        for (const int change : {0, 1, 2, 3, 4}) {
+            if (change == 4 && !(device == cpu_device)) continue;  // only the device knows of the overflow
+            CAPTURE(change, device);
+            Pair p(device);
+            GradScaler other({.init_scale = 4});
+            p.backward(p.loss_a());
+            if (change == 0) p.scaler.update(4.0);
+            if (change == 1) p.scaler.update(full({}, 4.0, {.device = device}));
+            if (change == 2) p.scaler.load_state_dict(other.state_dict());
+            if (change == 4) {
+                p.backward(p.loss_b(INFINITY));
+                p.scaler.step(p.second);
+                p.scaler.update();
+            }
+            const Tensor late = change == 3 ? other.scale(p.loss_a()) : p.scaler.scale(p.loss_a());
+            late.backward();
+            const char* const words = "trunk (parameter 0) of this SGD parts under two different scales";
+            CHECK_THROWS_WITH(p.scaler.unscale_(p.first), Contains(words));
+            CHECK_THROWS_WITH(p.scaler.step(p.first), Contains(words));
+            CHECK_THROWS_WITH(p.first.step(), Contains(words));
+            CHECK(floats(p.a) == std::vector<float>{1, 2});
+            p.first.zero_grad();
+            p.backward(p.loss_a());
+            p.backward(p.loss_a());
+            CHECK(p.scaler.step(p.first).stepped());
+            CHECK(floats(p.a) == std::vector<float>{-5, -4});
+        }
+}
+
+TEST_CASE("scaler: gradients may be accumulated across an update() that leaves the scale", "[scaler]") {
+    for (const Device device : test::devices()) {
+        Pair p(device);
+        p.backward(p.loss_a());
+        p.backward(p.loss_b());
+        p.scaler.step(p.second);
+        p.scaler.update();
+        p.backward(p.loss_a());
+        CHECK(p.scaler.step(p.first).stepped());
+        CHECK(floats(p.a) == std::vector<float>{-5, -4});
+    }
+}
+
 TEST_CASE("scaler: gradients with a history are divided once", "[scaler]") {
     for (const Device device : test::devices()) {
         Pair p(device);

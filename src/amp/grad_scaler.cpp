@@ -161,6 +161,19 @@ ScalerImpl& GradScaler::impl() const {
     return *impl_;
 }
 
+std::uint32_t ScalerImpl::new_scale_id() noexcept {
+    static std::atomic<std::uint32_t> last{0};
+    constexpr std::uint32_t ids = (1U << (32 - scale_id_shift)) - 1;
+    return last.fetch_add(1, std::memory_order_relaxed) % ids + 1;
+}
+
+float ScalerImpl::known_scale() const {
+    if (!state.defined()) return scale;
+    if (!(state.device() == cpu_device)) return std::nanf("");
+    const ScalerState& now = *state_of<const ScalerState>(state);
+    return any_checked() ? now.previous_scale : now.scale;
+}
+
 // The scaler divides gradients by its scale; those of an unscaled loss would vanish.
 void ScalerImpl::require_scaled(const char* op) const {
     check(has_scaled, ErrorKind::state, op,
@@ -223,7 +236,8 @@ Tensor GradScaler::scale(const Tensor& outputs) {
     if (StepGraph* graph = StepGraph::capturing())
         graph->require([own = Ref<ScalerImpl>(&s), data = raw(s.state)] { return raw(own->state) == data; });
     const Tensor scaled = (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
-    mark_scaled(scaled);
+    // A replay multiplies by the scale of its time, so a captured id would be wrong.
+    mark_scaled(scaled, scaled_by(StepGraph::capturing() ? 0 : s.scale_id));
     s.has_scaled = true;
     return scaled;
 }
@@ -365,7 +379,7 @@ void GradScaler::update() {
             graph->after_replay([own] { optim::bump_version(own->state); });
         }
     }
-    s.per_optimizer.clear();
+    s.change_scale(false, [&] { s.per_optimizer.clear(); });
 }
 
 // The growth tracker stays as it was before this iteration's checks.
@@ -384,12 +398,14 @@ void GradScaler::update(double new_scale) {
     ScalerImpl& s = impl();
     if (!s.options.enabled) return;
     check_scale("the new scale", new_scale);
-    s.scale = float(new_scale);
-    if (s.state.defined()) {
-        s.set_scale(full({1}, new_scale, {.device = s.state.device()}));
-    } else {
-        s.per_optimizer.clear();
-    }
+    s.change_scale(true, [&] {
+        s.scale = float(new_scale);
+        if (s.state.defined()) {
+            s.set_scale(full({1}, new_scale, {.device = s.state.device()}));
+        } else {
+            s.per_optimizer.clear();
+        }
+    });
 }
 
 void GradScaler::update(const Tensor& new_scale) {
@@ -400,7 +416,7 @@ void GradScaler::update(const Tensor& new_scale) {
           ErrorKind::value,
           "GradScaler.update: the new scale must be one float32 number that does not require grad");
     s.state_on(new_scale.device());
-    s.set_scale(new_scale.reshape({1}));
+    s.change_scale(true, [&] { s.set_scale(new_scale.reshape({1})); });
 }
 
 std::vector<float> ScalerImpl::read_state() const {

@@ -45,7 +45,7 @@ public:
           retain_graph_(retain_graph),
           parent_(parent),
           inner_(current != nullptr),
-          scaled_(current != nullptr && current->scaled()) {}
+          scaled_(current != nullptr ? current->scaled() : 0) {}
 
     void run(const Tensors& outputs, const Tensors& grad_outputs);
     void propagate(const Tensors& outputs, const Tensors& grad_outputs);
@@ -70,11 +70,11 @@ public:
         Observers::tell([&](OpObserver& one) { one.inner_gradient(*node, gradient); });
         send(node, node->outputs.size() + place, std::move(gradient));
     }
-    void deliver(const Tensor& leaf, Tensor gradient, bool scaled) override;
-    bool scaled() const override { return scaled_; }
-    void meet_scale() override {
-        scaled_ = true;
-        if (parent_) parent_->meet_scale();
+    void deliver(const Tensor& leaf, Tensor gradient, ScaleParts scaled) override;
+    ScaleParts scaled() const override { return scaled_; }
+    void meet_scale(ScaleParts parts) override {
+        scaled_ = sum_of_parts(scaled_, parts);
+        if (parent_) parent_->meet_scale(parts);
     }
     bool create_graph() const override { return create_graph_; }
 
@@ -82,11 +82,11 @@ private:
     struct Pending {
         Ref<Node> node;
         Tensors gradients;
-        bool scaled = false;
+        ScaleParts scaled = 0;
     };
     struct Hooked {
         Tensor leaf, sum;
-        bool scaled;
+        ScaleParts scaled;
     };
     Target* leaf_target(TensorImpl* leaf) const {
         for (Target& t : *targets_)
@@ -108,13 +108,13 @@ private:
     void visit(Node& node, Tensors& gradients);
     void collect(const Node& node, const Tensors& gradients);
     Tensor fitted(const Node& node, int i, Tensor gradient) const;
-    void accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const;
+    void accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) const;
 
     std::vector<Target>* targets_;
     bool create_graph_, retain_graph_;
     Running* parent_;
-    bool inner_;   // whether it runs inside another backward
-    bool scaled_;  // whether the gradients of the node that is being visited hold a GradScaler's scale
+    bool inner_;         // whether it runs inside another backward
+    ScaleParts scaled_;  // scale parts of the gradients of the node that is being visited
     using PendingNodes = std::unordered_map<Node*, Pending>;
     PendingNodes pending_;
     std::vector<PendingNodes::node_type> spare_;  // of visited nodes, for the next ones
@@ -186,14 +186,14 @@ Engine::Pending& Engine::pending_of(const Ref<Node>& node) {
     }
     pending->node = node;
     pending->gradients.resize(node->outputs.size() + node->row->inner_gradients);
-    pending->scaled = false;
+    pending->scaled = 0;
     return *pending;
 }
 
 // place: the number of a result; the places of inner gradients (Row::inner_gradients) follow the results'.
 void Engine::send(const Ref<Node>& node, std::size_t place, Tensor gradient) {
     Pending& pending = pending_of(node);
-    pending.scaled = pending.scaled || scaled_;
+    pending.scaled = sum_of_parts(pending.scaled, scaled_);
     Tensor& sum = pending.gradients[place];
     const bool met = sum.defined();
     add(sum, std::move(gradient));
@@ -234,7 +234,7 @@ Tensor Engine::take_waiting(const Edge& edge, bool alone) {
     return fits ? std::exchange(sum, Tensor()) : Tensor();
 }
 
-void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {
+void Engine::deliver(const Tensor& leaf, Tensor gradient, ScaleParts scaled) {
     if (targets_) {
         if (Target* target = leaf_target(leaf.impl())) {
             add(target->gradient, std::move(gradient));
@@ -250,7 +250,7 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {
     }
     for (Hooked& hooked : hooked_)
         if (hooked.leaf.impl() == leaf.impl()) {
-            hooked.scaled = hooked.scaled || scaled;
+            hooked.scaled = sum_of_parts(hooked.scaled, scaled);
             add(hooked.sum, std::move(gradient));
             return;
         }
@@ -259,7 +259,7 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, bool scaled) {
 
 // Adds to leaf.grad(). A first gradient is written to the place that a watcher has for it. Without one, a gradient
 // that nobody else holds becomes grad() itself; any other is copied, because later gradients are added in place.
-void Engine::accumulate(const Tensor& leaf, Tensor gradient, bool scaled) const {
+void Engine::accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) const {
     GradientSlot& slot = leaf->grad_meta->gradient;
     slot.add(std::move(gradient), scaled, [this, &slot](Tensor& total, Tensor more) {
         const Tensor home = total.defined() || create_graph_ ? Tensor() : slot.home();
@@ -318,7 +318,7 @@ void Engine::visit(Node& node, Tensors& gradients) {
     check(!node.released, ErrorKind::state, node.row->name,
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
-    if (node.scales) meet_scale();
+    if (node.scales != 0) meet_scale(node.scales);
     Observers::tell([&](OpObserver& one) { one.visiting(node); });
     const WatchedNode scope(node);
     Tensors result;

@@ -95,7 +95,8 @@ Ref<Node> new_node() {
     node->refs.store(0, std::memory_order_relaxed);
     node->consumers.store(0, std::memory_order_relaxed);
     node->sequence = next_sequence.fetch_add(1, std::memory_order_relaxed);
-    node->released = node->scales = false;
+    node->released = false;
+    node->scales = 0;
     detail::live_nodes.fetch_add(1, std::memory_order_relaxed);
     return Ref<Node>(node);
 }
@@ -112,8 +113,8 @@ void dispose(Node* node) noexcept {
     freeing = false;
 }
 
-void mark_scaled(const Tensor& output) {
-    if (tracked(output) && output->grad_meta->node) output->grad_meta->node->scales = true;
+void mark_scaled(const Tensor& output, ScaleParts parts) {
+    if (tracked(output) && output->grad_meta->node) output->grad_meta->node->scales = parts;
 }
 
 void Node::note_versions() {

@@ -108,7 +108,8 @@ struct Node {
     // Of the saved tensors' storages, inputs first: an in-place write since then is an error.
     std::vector<std::uint64_t> versions;
     bool released = false;  // backward has run and freed the saved tensors
-    bool scales = false;    // the op multiplies by a GradScaler's scale: gradients that come through hold it
+    // Parts of gradients that come through the op, if it multiplies by a GradScaler's scale; else 0.
+    std::uint32_t scales = 0;
     NodeExtra* extra = nullptr;
     Node* next_disposed = nullptr;  // in the list of nodes to be freed
 

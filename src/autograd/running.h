@@ -2,6 +2,7 @@
 #pragma once
 
 #include "autograd/row.h"
+#include "core/scale_parts.h"
 
 namespace mezzo {
 
@@ -17,12 +18,12 @@ struct Running {
     virtual Tensor take_waiting(const Edge& edge, bool alone) = 0;
     // Adds an inner gradient of `node`: number `place` of those that follow the gradients of its results.
     virtual void send_inner(const Ref<Node>& node, std::size_t place, Tensor gradient) = 0;
-    // Adds a contribution to the gradient of a leaf. scaled: it holds a GradScaler's scale.
-    virtual void deliver(const Tensor& leaf, Tensor gradient, bool scaled) = 0;
-    // Whether the gradients of the node that is being visited hold a GradScaler's scale.
-    virtual bool scaled() const = 0;
-    // From now on they do: the node multiplied by a scale.
-    virtual void meet_scale() = 0;
+    // Adds a contribution to the gradient of a leaf. scaled: its scale parts (core/scale_parts.h).
+    virtual void deliver(const Tensor& leaf, Tensor gradient, ScaleParts scaled) = 0;
+    // Scale parts of the gradients of the node that is being visited.
+    virtual ScaleParts scaled() const = 0;
+    // Adds parts to them: the node multiplied by a scale.
+    virtual void meet_scale(ScaleParts parts) = 0;
     virtual bool create_graph() const = 0;
 };
 

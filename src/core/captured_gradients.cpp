@@ -32,14 +32,14 @@ void CapturedGradients::replaced(TensorImpl& leaf) {
     notes.met = notes.replaced = true;
 }
 
-void CapturedGradients::note_scale_parts(TensorImpl& leaf, bool known, std::uint8_t parts) {
+void CapturedGradients::note_scale_parts(TensorImpl& leaf, bool known, ScaleParts parts) {
     if (graph_.owns(Tensor(&leaf))) return;
     Notes& notes = notes_[&leaf];
-    notes.parts = known ? parts : notes.parts | parts;
+    notes.parts = known ? parts : sum_of_parts(notes.parts, parts);
     notes.parts_known = notes.parts_known || known;
 }
 
-void CapturedGradients::require_not_scale_parts(TensorImpl& leaf, std::uint8_t parts) {
+void CapturedGradients::require_not_scale_parts(TensorImpl& leaf, ScaleParts parts) {
     const auto found = notes_.find(&leaf);
     const Notes notes = found != notes_.end() ? found->second : Notes{};
     if (!notes.parts_known) refused_.push_back({Tensor(&leaf), notes.parts, parts});
@@ -67,7 +67,7 @@ bool CapturedGradients::fit() const {
            std::all_of(expected_.begin(), expected_.end(),
                        [](const Expected& e) { return slot_of(e.leaf).address() == e.gradient; }) &&
            std::none_of(refused_.begin(), refused_.end(), [](const Refused& r) {
-               return ((slot_of(r.leaf).scale_parts() | r.added) & r.parts) == r.parts;
+               return has_parts(sum_of_parts(slot_of(r.leaf).scale_parts(), r.added), r.parts);
            });
 }
 

@@ -2,10 +2,10 @@
 // therefore require and leave behind. The slots of the gradients (core/gradient_slot.h) report to it.
 #pragma once
 
-#include <cstdint>
 #include <unordered_map>
 #include <vector>
 
+#include "core/scale_parts.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -25,9 +25,9 @@ public:
     void replaced(TensorImpl& leaf);
     // Which scale parts (core/scale_parts.h) the step gave to a gradient. known: these are all that it has
     // now, whatever it had before the step; otherwise it has them in addition.
-    void note_scale_parts(TensorImpl& leaf, bool known, std::uint8_t parts);
+    void note_scale_parts(TensorImpl& leaf, bool known, ScaleParts parts);
     // Replays require that the gradient does not have all of these parts at this point of the step.
-    void require_not_scale_parts(TensorImpl& leaf, std::uint8_t parts);
+    void require_not_scale_parts(TensorImpl& leaf, ScaleParts parts);
     // A tensor with a gradient slot is destroyed: forgets what was noted of it.
     void leaf_gone(TensorImpl& leaf) noexcept;
 
@@ -53,7 +53,7 @@ private:
         const void* before = nullptr;  // its address then
         bool replaced = false;
         bool parts_known = false;
-        std::uint8_t parts = 0;
+        ScaleParts parts = 0;
     };
     struct Expected {
         Tensor leaf;
@@ -65,11 +65,11 @@ private:
     struct Parts {
         Tensor leaf;
         bool known;
-        std::uint8_t parts;
+        ScaleParts parts;
     };
     struct Refused {
         Tensor leaf;
-        std::uint8_t added, parts;  // added: by the step, before it asked for `parts`
+        ScaleParts added, parts;  // added: by the step, before it asked for `parts`
     };
 
     const StepGraph& graph_;

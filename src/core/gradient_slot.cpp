@@ -69,18 +69,17 @@ const Tensor& GradientSlot::overwrite() {
     return value_;
 }
 
-const Tensor& GradientSlot::add_in_place(bool scaled) {
-    begin_adding(scaled);
+const Tensor& GradientSlot::add_in_place(ScaleParts added) {
+    begin_adding(added);
     return value_;
 }
 
-void GradientSlot::begin_adding(bool scaled) {
+void GradientSlot::begin_adding(ScaleParts added) {
     if (watcher_) watcher_->adding(watched_as_);
     read();
-    const std::uint8_t added = scaled ? scaled_part : 0;
     if (StepGraph* const graph = StepGraph::capturing())
         graph->gradients().note_scale_parts(leaf_, !value_.defined(), added);
-    scale_parts_ = scale_parts() | added;
+    scale_parts_ = sum_of_parts(scale_parts(), added);
 }
 
 void GradientSlot::put(const Gradient& gradient) {
@@ -97,20 +96,20 @@ Gradient GradientSlot::take() {
     return gradient;
 }
 
-std::uint8_t GradientSlot::scale_parts() const {
+ScaleParts GradientSlot::scale_parts() const {
     return value_.defined() && !is_zero(value_) ? scale_parts_ : 0;
 }
 
 bool GradientSlot::has_scale_parts(ScalePart parts) {
     if (StepGraph* const graph = StepGraph::capturing())
         graph->gradients().require_not_scale_parts(leaf_, parts);
-    return (scale_parts() & parts) == parts;
+    return has_parts(scale_parts(), parts);
 }
 
 // A replay's writes do not raise the storage's version, so a gradient that was marked as zero has to lose the
 // mark here.
-void GradientSlot::note_replayed(bool known, std::uint8_t parts) {
-    scale_parts_ = known ? parts : scale_parts() | parts;
+void GradientSlot::note_replayed(bool known, ScaleParts parts) {
+    scale_parts_ = known ? parts : sum_of_parts(scale_parts(), parts);
     if (parts != 0 && value_.defined() && is_zero(value_))
         value_->storage->version.fetch_add(1, std::memory_order_relaxed);
 }
@@ -123,7 +122,7 @@ void GradientSlot::forget_lazy_scale() noexcept {
     if (lazy_scale_) lazy_scale_->detach(*this);
 }
 
-void GradientSlot::set_scale_parts(std::uint8_t parts) {
+void GradientSlot::set_scale_parts(ScaleParts parts) {
     scale_parts_ = parts;
     if (StepGraph* const graph = StepGraph::capturing())
         graph->gradients().note_scale_parts(leaf_, true, parts);

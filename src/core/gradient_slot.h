@@ -22,7 +22,7 @@ void dispose(GradientWatcher* watcher) noexcept;
 // A gradient outside of its slot.
 struct Gradient {
     Tensor value = {};
-    std::uint8_t scale_parts = 0;
+    ScaleParts scale_parts = 0;
 };
 
 class GradientSlot {
@@ -55,16 +55,15 @@ public:
     const Tensor& read_for_update(const LazyScale* own);
     // The gradient for a caller that writes all its elements: factor and parts are forgotten.
     const Tensor& overwrite();
-    // The gradient for a kernel that adds to it, which has to exist. scaled: what is added holds a
-    // GradScaler's scale.
-    const Tensor& add_in_place(bool scaled);
+    // The gradient for a kernel that adds to it, which has to exist. added: the parts of the addend.
+    const Tensor& add_in_place(ScaleParts added);
     // Where there is no gradient yet and the watcher has a place for one: makes it, of zeros.
     void begin_at_home();
     // The watcher's place for a new gradient, to be written and then kept by add(); undefined if there is none.
     Tensor home() const;
     // Adds to the gradient: sum(total, contribution), where total is undefined if there is none yet.
-    template <class Sum> void add(Tensor contribution, bool scaled, const Sum& sum) {
-        begin_adding(scaled);
+    template <class Sum> void add(Tensor contribution, ScaleParts added, const Sum& sum) {
+        begin_adding(added);
         sum(value_, std::move(contribution));
     }
     // Replaces the gradient; an undefined value removes it.
@@ -74,22 +73,22 @@ public:
     Gradient take();
 
     // What the gradient is a sum of. No gradient, and one of zeros, has no parts.
-    std::uint8_t scale_parts() const;
-    // Whether it has all of these parts. In a capture, replays require that the answer is no.
+    ScaleParts scale_parts() const;
+    // Whether has_parts() holds of it. In a capture, replays require that the answer is no.
     bool has_scale_parts(ScalePart parts);
     // A scaler has divided the gradient, or makes it wait for a factor that does.
     void note_unscaled() { set_scale_parts(unscaled_part); }
     // A replay has given these parts to the gradient. known: the gradient has no others; otherwise they are
     // added to those that it had.
-    void note_replayed(bool known, std::uint8_t parts);
+    void note_replayed(bool known, ScaleParts parts);
 
 private:
     friend class LazyScale;
     void settle();
     void note_use();
     void forget_lazy_scale() noexcept;
-    void begin_adding(bool scaled);
-    void set_scale_parts(std::uint8_t parts);
+    void begin_adding(ScaleParts added);
+    void set_scale_parts(ScaleParts parts);
 
     TensorImpl& leaf_;
     Tensor value_;
@@ -97,7 +96,7 @@ private:
     Ref<GradientWatcher> watcher_;
     std::uint32_t watched_as_ = 0;
     std::uint32_t lazy_place_ = 0;  // among the slots of lazy_scale_
-    std::uint8_t scale_parts_ = 0;
+    ScaleParts scale_parts_ = 0;
 };
 
 }  // namespace mezzo

@@ -202,6 +202,7 @@ void scaled_dot_product_attention(In in, const kernels::ScaledDotProductAttentio
     const cpu::AttentionProblem p(in[0], in[1], in[2], in[3], at);
     if (p.batch * p.heads * p.query == 0) return;
     if (in[0]->dtype == float64) return cpu::attention_f64(p, out);
+    if (p.hides_nonfinite()) return cpu::attention_through_f64(in, at, out);
     const cpu::Heads y(out[0]);
     const cpu::Forward forward(p, y, out, p.tiles()), on_vectors(p, y, out, nullptr);
     const std::int64_t chunk = cpu::chunk_of_queries(p, cpu::active_attention_kernels().gemm.nr);

@@ -86,6 +86,9 @@ struct AttentionProblem {
     // The keys from the first to the last that the mask lets a query of the head look at. If the mask is the
     // same for all queries, `seen` [key] gets it; otherwise the range is all keys.
     KeyRange visible_keys(std::int64_t b, std::int64_t h, std::uint8_t* seen) const;
+    // Whether a key or value among visible_keys() that some query may not look at is NaN or infinite. The blocked
+    // kernels multiply it by a weight of 0.
+    bool hides_nonfinite() const;
 };
 
 // The largest block of keys.
@@ -103,6 +106,8 @@ void write_rows(const float* t, std::int64_t ldt, std::int64_t rows, std::int64_
 
 // The float64 kernels, which compute one row of weights at a time.
 void attention_f64(const AttentionProblem& p, Out out);
+// The same for inputs of any floating dtype. It never reads a key or value that a query may not look at.
+void attention_through_f64(In in, const kernels::ScaledDotProductAttention& at, Out out);
 void attention_grad_f64(In in, const kernels::ScaledDotProductAttention& at, Out out);
 
 }  // namespace mezzo::cpu

@@ -1,13 +1,16 @@
 // Operands, masks and dropout of attention, and how finished sums are written to tensors.
 #include <algorithm>
+#include <atomic>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "cpu/attention.h"
 #include "cpu/gemm_choice.h"
 #include "cpu/isa.h"
 #include "cpu/loops.h"
+#include "cpu/parallel.h"
 
 namespace mezzo::cpu {
 
@@ -90,6 +93,46 @@ KeyRange AttentionProblem::visible_keys(std::int64_t b, std::int64_t h, std::uin
     while (keys.end > 0 && !seen[keys.end - 1]) --keys.end;
     while (keys.begin < keys.end && !seen[keys.begin]) ++keys.begin;
     return keys;
+}
+
+namespace {
+
+// Whether no element has all the bits of the exponent set.
+template <class U> bool all_finite(const char* x, std::int64_t n, U exponent) {
+    U bad = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+        U bits;
+        std::memcpy(&bits, x + i * std::int64_t(sizeof(U)), sizeof(U));
+        bad = U(bad | U((bits & exponent) == exponent));
+    }
+    return bad == 0;
+}
+
+bool all_finite(const Heads& x, std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t dim) {
+    const char* const row = x.at(b, i, h);
+    if (x.dtype == float64) return all_finite<std::uint64_t>(row, dim, 0x7ff0000000000000);
+    if (x.dtype == float32) return all_finite<std::uint32_t>(row, dim, 0x7f800000);
+    return all_finite<std::uint16_t>(row, dim, x.dtype == float16 ? 0x7c00 : 0x7f80);
+}
+
+}  // namespace
+
+bool AttentionProblem::hides_nonfinite() const {
+    const bool later = causal && query > 1;  // keys are hidden from the first queries
+    if ((!mask.any() && !later) || dim == 0) return false;
+    std::atomic<bool> found{false};
+    parallel_for(batch * heads, (1 << 16) / (key * dim + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        std::vector<std::uint8_t> seen(std::size_t(key), 0);
+        for (std::int64_t head = begin; head < end && !found.load(std::memory_order_relaxed); ++head) {
+            const std::int64_t b = head / heads, h = head % heads;
+            const KeyRange keys = visible_keys(b, h, seen.data());
+            for (std::int64_t j = keys.begin; j < keys.end; ++j)
+                if ((later || !seen[std::size_t(j)]) &&
+                    (!all_finite(k, b, j, h, dim) || !all_finite(v, b, j, h, dim)))
+                    found.store(true, std::memory_order_relaxed);
+        }
+    });
+    return found;
 }
 
 namespace {

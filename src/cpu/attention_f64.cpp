@@ -48,7 +48,7 @@ struct Row {
         }
         const double shift = top == -INFINITY ? 0 : top;
         for (double& w : weight) total += w = std::exp(p.scale * (w - shift));
-        for (double& w : weight) w = total == 0 ? 0 : w / total;
+        for (double& w : weight) w = w == 0 ? 0 : w / total;  // 0 stays 0 beside a total of NaN
         if (p.dropout.threshold == 0) return;
         for (std::int64_t j = 0; j < p.key; j += attention_keys) {
             const std::int64_t n = std::min(attention_keys, p.key - j);
@@ -94,6 +94,14 @@ void attention_f64(const AttentionProblem& p, Out out) {
             keep(2, (b * p.heads + h) * p.query + i, weights.total);
         }
     });
+}
+
+void attention_through_f64(In in, const kernels::ScaledDotProductAttention& at, Out out) {
+    Tensors x, results;
+    for (std::size_t i = 0; i < 3; ++i) x.push_back(as_double(in[i]));
+    for (const Tensor& y : out) results.push_back(empty(y->shape, {.dtype = float64}));
+    attention_f64(AttentionProblem(x[0], x[1], x[2], in[3], at), results);
+    for (std::size_t i = 0; i < results.size(); ++i) cpu_kernels::cast({&results[i], 1}, {}, {&out[i], 1});
 }
 
 // dv = d(p)^T g, ds = p (d(g v^T) - sum(g y)), dq = scale ds k, dk = scale ds^T q, d being dropout.

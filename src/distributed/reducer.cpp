@@ -432,13 +432,13 @@ void Reducer::unpack(Shipment& shipment) {
     const std::vector<BucketLayout::Part>& parts = shipment.bucket->layout().parts;
     shipment.bucket->take_back(std::exchange(shipment.values, Tensor()));
     bool all = true;
-    std::uint8_t scale_parts = 0;
+    ScaleParts scale_parts = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         GradientSlot& own = slot(parts[i].place);
         all = all && own.defined();
         if (!own.defined()) continue;
         shipment.bucket->unpack(i, own.unsettled());
-        scale_parts |= own.scale_parts();
+        scale_parts = sum_of_parts(scale_parts, own.scale_parts());
     }
     if (all) return;
     const std::vector<bool> present = shipment.bucket->present();

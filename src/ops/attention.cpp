@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mezzo/reduce_ops.h"
 #include "ops/attention.h"
 
 namespace mezzo {
@@ -29,21 +30,51 @@ Tensor hidden(const Tensor& mask, bool causal, std::int64_t query, std::int64_t 
     return logical_not(causal ? logical_and(mask, triangle) : mask);
 }
 
+// Pairs that a boolean mask, an additive one of -inf, or causality hides; undefined if none can be.
+Tensor hidden_pairs(const Tensor& q, const Tensor& k, const Tensor& mask, const Attention& at) {
+    const bool additive = mask.defined() && mask.dtype() != boolean;
+    const Tensor hide = hidden(additive ? Tensor() : mask, at.causal, q.size(2), k.size(2), q.device());
+    if (!additive) return hide;
+    const Tensor unseen = eq(cast(mask, q.dtype()), -INFINITY);
+    return hide.defined() ? logical_or(hide, unseen) : unseen;
+}
+
+// Keys or values [batch, heads, key, dim] for products in which weights of 0 hide rows of them: 0 times an
+// element that is not finite would be NaN. `bad` [batch, heads, key, dim] is undefined if nothing is hidden.
+struct HiddenRows {
+    Tensor x, bad;
+    HiddenRows(const Tensor& given, bool hides) : x(given) {
+        if (!hides) return;
+        bad = logical_not(isfinite(given));
+        x = masked_fill(given, bad, 0);
+    }
+    // Products with the rows, [batch, heads, query, key]: NaN where a row was not finite, unless hidden.
+    Tensor restored(const Tensor& products, const Tensor& hide, double hidden_value) const {
+        if (!bad.defined()) return products;
+        const Tensor rows = any(bad, {-1}).unsqueeze(2);
+        return masked_fill(masked_fill(products, rows, NAN), hide, hidden_value);
+    }
+};
+
 // softmax(scale q k^T + mask): [batch, heads, query, key] from q and k of [batch, heads, length, dim]. Scores
 // that are hidden, also by an additive mask of -inf, become -1e30, so that a row with no other score stays
 // finite; their weights become 0.
-Tensor attention_weights(const Tensor& q, const Tensor& k, const Tensor& mask, const Attention& at) {
-    Tensor scores = matmul(q * at.scale, k.transpose(-2, -1));
-    const bool additive = mask.defined() && mask.dtype() != boolean;
-    Tensor hide = hidden(additive ? Tensor() : mask, at.causal, q.size(2), k.size(2), q.device());
-    if (additive) {
-        const Tensor added = cast(mask, scores.dtype()), unseen = eq(added, -INFINITY);
-        scores = scores + added;
-        hide = hide.defined() ? logical_or(hide, unseen) : unseen;
-    }
-    if (hide.defined()) scores = masked_fill(scores, hide, -1e30);
-    const Tensor weights = softmax(scores, -1);
+Tensor attention_weights(const Tensor& q, const Tensor& k, const Tensor& mask, const Tensor& hide,
+                         const Attention& at) {
+    const HiddenRows keys(k, hide.defined());
+    Tensor scores = matmul(q * at.scale, keys.x.transpose(-2, -1));
+    if (mask.defined() && mask.dtype() != boolean) scores = scores + cast(mask, scores.dtype());
+    const Tensor weights = softmax(keys.restored(scores, hide, -1e30), -1);
     return hide.defined() ? masked_fill(weights, hide, 0) : weights;
+}
+
+// Sums of the rows of v. A row that is not finite makes NaN of the sums in which its weight is not 0.
+Tensor weighted_sums(const Tensor& weights, const Tensor& v, bool hides) {
+    const HiddenRows values(v, hides);
+    const Tensor y = matmul(weights, values.x);
+    if (!hides) return y;
+    const Tensor reads = matmul(cast(ne(weights, 0), weights.dtype()), cast(values.bad, weights.dtype()));
+    return masked_fill(y, gt(reads, 0), NAN);
 }
 
 Tensor dropped(const Tensor& weights, const Attention& at) {
@@ -54,7 +85,8 @@ Tensor dropped(const Tensor& weights, const Attention& at) {
 
 Tensors attention_decomposition(In in, const Attention& at) {
     const Tensor q = heads_swapped(in[0]), k = heads_swapped(in[1]), v = heads_swapped(in[2]);
-    const Tensor y = matmul(dropped(attention_weights(q, k, in[3], at), at), v);
+    const Tensor hide = hidden_pairs(q, k, in[3], at);
+    const Tensor y = weighted_sums(dropped(attention_weights(q, k, in[3], hide, at), at), v, hide.defined());
     return {heads_swapped(y).contiguous()};
 }
 
@@ -66,10 +98,12 @@ Tensors attention_grad_decomposition(In in, const kernels::ScaledDotProductAtten
     const Attention& at = grad.forward;
     const Tensor g = heads_swapped(in[0]), q = heads_swapped(in[1]), k = heads_swapped(in[2]),
                  v = heads_swapped(in[3]);
-    const Tensor p = attention_weights(q, k, in[7], at);
-    const Tensor dp = dropped(matmul(g, v.transpose(-2, -1)), at);
+    const Tensor hide = hidden_pairs(q, k, in[7], at);
+    const HiddenRows keys(k, hide.defined()), values(v, hide.defined());
+    const Tensor p = attention_weights(q, k, in[7], hide, at);
+    const Tensor dp = dropped(values.restored(matmul(g, values.x.transpose(-2, -1)), hide, 0), at);
     const Tensor ds = p * (dp - sum(p * dp, {-1}, keep_dims())) * at.scale;
-    Tensors grads{matmul(ds, k), matmul(ds.transpose(-2, -1), q),
+    Tensors grads{matmul(ds, keys.x), matmul(ds.transpose(-2, -1), q),
                   matmul(dropped(p, at).transpose(-2, -1), g)};
     for (Tensor& x : grads) x = heads_swapped(x).contiguous();
     return grads;
@@ -140,8 +174,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& m
     if (v.size(3) != q.size(3) || (mask.defined() && mask.dtype() != boolean)) {
         const Dtype dtype = autocast_dtype(Cast::low, q);
         const auto read = [&](const Tensor& x) { return widened(cast(x, dtype)); };
-        const Tensor weights = attention_weights(read(q), read(k), mask, at);
-        return cast(matmul(dropped(weights, at), read(v)), dtype);
+        const Tensor wide_q = read(q), wide_k = read(k), hide = hidden_pairs(wide_q, wide_k, mask, at);
+        const Tensor weights = attention_weights(wide_q, wide_k, mask, hide, at);
+        return cast(weighted_sums(dropped(weights, at), read(v), hide.defined()), dtype);
     }
     Tensors in;
     for (const Tensor* x : {&q, &k, &v}) in.push_back(with_unit_stride(heads_swapped(*x)));

@@ -49,8 +49,7 @@ Tensor cat(const Tensors& tensors, std::int64_t dim) {
     }
     Tensors same;
     same.reserve(tensors.size());
-    for (const Tensor& x :
-         tensors)  // the empty tensor that a loop begins with joins any others, as in PyTorch
+    for (const Tensor& x : tensors)  // as in PyTorch, a start value of shape [0] joins any others
         if (vectors || !(x.shape() == Shape{0})) same.push_back(cast(x, dtype));
     check(same[0].dim() > 0, ErrorKind::shape, "cat: 0-dim tensors have no dimension to join; use stack");
     const int d = wrap_dim("cat", dim, same[0].dim());

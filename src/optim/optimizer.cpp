@@ -190,7 +190,8 @@ void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePar
         if (!gradient.has_scale_parts(parts)) continue;
         fail(ErrorKind::state, op, ": in the gradient of ", optimizer.describe(i), " of this ",
              optimizer.type,
-             (gradient.scale_parts() & unscaled_part) != 0
+             (gradient.scale_parts() & two_scales) != 0 ? " parts under two different scales were added"
+             : (gradient.scale_parts() & unscaled_part) != 0
                  ? " scaled ones were added to unscaled ones"
                  : " there is a scaled one that came after unscale_()",
              "; ", advice);
