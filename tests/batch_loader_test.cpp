@@ -1,6 +1,8 @@
 // Worker threads behind the loaders: the same batches for any number of them, errors, resumption, streams.
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -11,6 +13,7 @@
 #include "mezzo/batch_loader.h"
 #include "mezzo/data.h"
 #include "mezzo/ops.h"
+#include "own_process.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
@@ -324,5 +327,174 @@ TEST_CASE("workers: samples and batches are made outside of autocast and without
             ++batches;
         }
         CHECK(batches == 2);
+    }
+}
+
+namespace {
+
+constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+constexpr int left = 42;  // the exit status of a case that calls exit()
+
+data::Dataset ten_rows() {
+    return {arange(10, {.dtype = float32}).reshape({10, 1}), arange(10, {.dtype = int64})};
+}
+
+// The labels of all batches that are left.
+template <class It> Integers labels_from(It it) {
+    Integers all;
+    for (; !(it == std::default_sentinel); ++it) {
+        const auto more = (*it).y.template to_vector<std::int64_t>();
+        all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+}
+
+struct Many {
+    std::int64_t count;
+    std::int64_t size() const { return count; }
+    std::int64_t get(std::int64_t i) const { return i; }
+};
+
+Integers as_they_are(Integers samples) { return samples; }
+
+}  // namespace
+
+TEST_CASE("loaders: iterators outlive the loader", "[data]") {
+    for (const int workers : {0, 2}) {
+        INFO(workers << " workers");
+        std::optional<data::DataLoader> loader;
+        loader.emplace(ten_rows(), data::DataLoaderOptions{.batch_size = 3, .num_workers = workers});
+        auto it = loader->begin();
+        CHECK((*it).y.to_vector<std::int64_t>() == Integers{0, 1, 2});
+        loader.reset();
+        ++it;
+        CHECK(labels_from(std::move(it)) == Integers{3, 4, 5, 6, 7, 8, 9});
+
+        std::optional<BatchLoader<Many, Integers (*)(Integers)>> other;
+        other.emplace(Many{5}, as_they_are,
+                      data::BatchLoaderOptions{.batch_size = 2, .num_workers = workers});
+        auto batch = other->begin();
+        other.reset();
+        CHECK(*batch == Integers{0, 1});
+        ++batch;
+        CHECK(*batch == Integers{2, 3});
+        ++batch;
+        CHECK(*batch == Integers{4});
+        ++batch;
+        CHECK(batch == std::default_sentinel);
+    }
+}
+
+TEST_CASE("loaders: a copy has a position of its own", "[data]") {
+    data::DataLoader loader(ten_rows(), {.batch_size = 4});
+    auto it = loader.begin();
+    static_cast<void>(*it);
+    data::DataLoader copy(loader);
+    ++it;
+    static_cast<void>(*it);
+    CHECK(loader.position() == data::LoaderPosition{0, 8});
+    CHECK(copy.position() == data::LoaderPosition{0, 4});
+    CHECK(copy.epoch() == 1);
+    copy = loader;
+    CHECK(copy.position() == data::LoaderPosition{0, 8});
+}
+
+TEST_CASE("loaders: numbers at the end of int64", "[data]") {
+    data::DataLoader loader(ten_rows(), {.batch_size = largest});
+    loader.set_position({.epoch = 0, .samples = 3});
+    CHECK(labels_from(loader.begin()) == Integers{3, 4, 5, 6, 7, 8, 9});
+    CHECK(labels_from(loader.begin()).size() == 10);
+    CHECK_THROWS_WITH(loader.set_epoch(largest), Contains("epochs are in [0, 2^62)"));
+    CHECK_THROWS_WITH(loader.set_position({.epoch = std::int64_t(1) << 62}), Contains("DataLoader"));
+    loader.set_epoch((std::int64_t(1) << 62) - 1);
+    CHECK(labels_from(loader.begin()).size() == 10);
+
+    BatchLoader many(Many{largest}, as_they_are, {.batch_size = 2});
+    CHECK(many.size() == largest / 2 + 1);
+    CHECK(*many.begin() == Integers{0, 1});  // without a list of all indices
+    many.set_position({.epoch = 0, .samples = largest - 1});
+    CHECK(*many.begin() == Integers{largest - 1});
+    CHECK_THROWS_WITH(many.set_position({.epoch = largest}), Contains("epochs are in [0, 2^62)"));
+    BatchLoader shuffled(Many{largest}, as_they_are, {.batch_size = 2, .shuffle = true});
+    CHECK_THROWS_AS(shuffled.begin(), Error);
+    BatchLoader negative(Many{-1}, as_they_are);
+    CHECK_THROWS_WITH(negative.size(), Contains("size() of its data set or sampler is -1"));
+    CHECK_THROWS_WITH(negative.begin(), Contains("size() of its data set or sampler is -1"));
+}
+
+TEST_CASE("loaders: after a break the next loop is the next epoch, or what is left after set_position()",
+          "[data]") {
+    data::DataLoader loader(ten_rows(), {.batch_size = 4});
+    for (const auto& batch : loader)
+        if (batch.y.defined()) break;
+    CHECK(loader.position() == data::LoaderPosition{0, 4});
+    SECTION("next epoch") {
+        CHECK(labels_from(loader.begin()).size() == 10);
+        CHECK(loader.position() == data::LoaderPosition{2, 0});
+    }
+    SECTION("what is left") {
+        loader.set_position(loader.position());
+        CHECK(labels_from(loader.begin()) == Integers{4, 5, 6, 7, 8, 9});
+        CHECK(loader.position() == data::LoaderPosition{1, 0});
+    }
+}
+
+// ---- exit() while worker threads are at work
+
+TEST_CASE("exit in a loop over a static loader", "[.child]") {
+    static const std::vector<std::int64_t> factors(1000, 2);  // what a transform reads ends at exit(), too
+    static data::DataLoader loader(
+        data::Dataset{zeros({4000, 4, 4, 3}, {.dtype = uint8}), zeros({4000}, {.dtype = int64})},
+        {.batch_size = 8,
+         .transforms = {[](const Tensor& x) {
+             std::int64_t sum = 0;
+             for (const std::int64_t factor : factors) sum += factor;
+             return sum == 2000 ? x : Tensor();
+         }},
+         .num_workers = 2});
+    int count = 0;
+    for (const data::Batch& batch : loader)
+        if (batch.x.defined() && ++count == 5) std::exit(left);
+}
+
+TEST_CASE("exit in a loop over a static batch loader", "[.child]") {
+    static BatchLoader loader(Words{.count = 100000}, join, {.batch_size = 4, .num_workers = 2});
+    int count = 0;
+    for (const std::string& batch : loader)
+        if (!batch.empty() && ++count == 5) std::exit(left);
+}
+
+TEST_CASE("exit in a worker thread", "[.child]") {
+    static std::atomic<int> count{0};
+    BatchLoader loader(Words{.count = 100000},
+                       [](std::vector<std::string> words) {
+                           if (++count == 20) std::exit(left);
+                           return join(std::move(words));
+                       },
+                       {.batch_size = 4, .num_workers = 3});
+    for (const std::string& batch : loader) static_cast<void>(batch);
+}
+
+TEST_CASE("exit where a stream is read", "[.child]") {
+    struct Stream {
+        struct Reader {
+            std::int64_t at = 0;
+            std::optional<std::int64_t> next() {
+                if (++at == 50) std::exit(left);
+                return at;
+            }
+        };
+        Reader stream(std::int64_t) const { return {}; }
+    };
+    BatchLoader loader(Stream{}, as_they_are, {.batch_size = 4, .num_workers = 3});
+    for (const Integers& batch : loader) static_cast<void>(batch);
+}
+
+TEST_CASE("loaders: exit() ends the worker threads first", "[data]") {
+    for (const char* name :
+         {"exit in a loop over a static loader", "exit in a loop over a static batch loader",
+          "exit in a worker thread", "exit where a stream is read"}) {
+        INFO(name);
+        for (int i = 0; i < 3; ++i) CHECK(test::exit_status_of_case(name) == left);
     }
 }

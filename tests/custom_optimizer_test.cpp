@@ -352,3 +352,33 @@ TEST_CASE("an optimizer in ops leaves parameters without gradient out", "[optim]
     for (const auto& [name, value] : optimizer.state_dict())
         if (name == "steps") CHECK(test::doubles(value) == std::vector<double>{3, 1});
 }
+
+TEST_CASE("custom optimizer: update() cannot step its own optimizer", "[optim]") {
+    struct Nested final : optim::CustomOptimizer {
+        explicit Nested(const Tensors& params)
+            : CustomOptimizer({.name = "Nested", .options = {{"lr", 0.1}}}, {{.params = params}}) {}
+        void update(optim::ParameterUpdate& p) override {
+            p.value = p.value - p.lr * p.grad;
+            if (how == 1) step();
+            if (how == 2) load_state_dict(saved);
+            if (how == 3) use_master_weights();
+        }
+        int how = 0;
+        StateDict saved;
+    };
+    for (const Device device : test::devices()) {
+        const Tensor w = ones({3}, {.device = device, .requires_grad = true});
+        Nested optimizer({w});
+        optimizer.saved = optimizer.state_dict();
+        for (const int how : {1, 2, 3}) {
+            INFO(how);
+            optimizer.how = how;
+            w.set_grad(ones({3}, {.device = device}));
+            CHECK_THROWS_WITH(optimizer.step(), Contains("inside the update() of the same optimizer"));
+            CHECK(w.to_vector<float>() == std::vector<float>{1, 1, 1});
+        }
+        optimizer.how = 0;
+        optimizer.step();  // usable after that
+        CHECK(w.to_vector<float>() == std::vector<float>{0.9f, 0.9f, 0.9f});
+    }
+}

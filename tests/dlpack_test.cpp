@@ -141,3 +141,20 @@ TEST_CASE("dlpack: mezzo's memory for others, in every dtype and back", "[dlpack
     const Tensor w = ones({2}).set_requires_grad();
     CHECK(!from_dlpack(to_dlpack(w)).requires_grad());
 }
+
+TEST_CASE("dlpack: memory that is not aligned to its elements is refused", "[dlpack]") {
+    for (const std::uint64_t offset : {1u, 2u, 3u}) {
+        Foreign<DLManagedTensor> theirs;
+        theirs.managed.dl_tensor.shape[0] = 1;
+        theirs.managed.dl_tensor.byte_offset = offset;
+        CHECK_THROWS_WITH(from_dlpack(&theirs.managed), Contains("which is no multiple of 4; pass a copy"));
+        CHECK(theirs.given_back == 1);
+    }
+    Foreign<DLManagedTensor> theirs;
+    theirs.managed.dl_tensor.shape[0] = 1;
+    theirs.managed.dl_tensor.byte_offset = 4;
+    CHECK(from_dlpack(&theirs.managed).to_vector<float>()[0] == 2);
+    Foreign<DLManagedTensor> beyond;
+    beyond.managed.dl_tensor.byte_offset = ~std::uint64_t(0);
+    CHECK_THROWS_WITH(from_dlpack(&beyond.managed), Contains("beyond the end of all memory"));
+}

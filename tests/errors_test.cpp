@@ -6,6 +6,9 @@
 
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
+#include "mezzo/image_ops.h"
+#include "mezzo/matmul_precision.h"
+#include "mezzo/reduce_ops.h"
 #include "support.h"
 
 using namespace mezzo;
@@ -352,4 +355,36 @@ TEST_CASE("gradients of weights leave products in float32", "[autocast]") {
         CHECK(w.grad().item<float>() == 2048);
         CHECK(v.grad().item<float>() == 1202);
     }
+}
+
+TEST_CASE("errors: numbers that are no enumerators") {
+    const Tensor x = ones({2, 4}), image = ones({1, 2, 2, 1});
+    const Device nowhere(DeviceType(7));
+    const auto dtype = Dtype(99);
+    CHECK_THROWS_WITH(zeros({2}, {.device = nowhere}), Catch::Contains("no device unknown:0"));
+    CHECK_THROWS_AS(memory_stats(nowhere), Error);
+    CHECK_THROWS_AS(synchronize(nowhere), Error);
+    CHECK_THROWS_AS(x.to(nowhere), Error);
+    CHECK_THROWS_AS(empty_cache(nowhere), Error);
+    CHECK_THROWS_AS(amp::autocast_enabled(DeviceType(7)), Error);
+    CHECK(std::string(name(DeviceType(7))) == "unknown");
+    CHECK_THROWS_AS(amp::Autocast({.device = DeviceType(7)}), Error);
+    CHECK_THROWS_WITH(empty({2}, {.dtype = dtype}), Catch::Contains("dtype is 99"));
+    CHECK_THROWS_WITH(x.to(dtype), Catch::Contains("dtype is 99"));
+    CHECK_THROWS_WITH(randn({2}, {.dtype = dtype}), Catch::Contains("dtype is 99"));
+    CHECK_THROWS_WITH(rand({2}, {.dtype = dtype}), Catch::Contains("dtype is 99"));
+    CHECK_THROWS_WITH(randint(0, 2, {2}, {.dtype = dtype}), Catch::Contains("dtype is 99"));
+    CHECK_THROWS_WITH(randperm(2, {.dtype = dtype}), Catch::Contains("dtype is 99"));
+    CHECK_THROWS_WITH(amp::Autocast({.dtype = dtype}), Catch::Contains("dtype is 99"));
+    CHECK_THROWS_WITH(mse_loss(x, x, Reduction(9)), Catch::Contains("mse_loss: reduction is 9"));
+    CHECK_THROWS_WITH(cross_entropy(x, zeros({2}, {.dtype = int64}), {.reduction = Reduction(9)}),
+                      Catch::Contains("cross_entropy: reduction is 9"));
+    CHECK_THROWS_WITH(linear(x, ones({3, 4}), {}, LinearActivation(9)),
+                      Catch::Contains("linear: activation is 9"));
+    CHECK_THROWS_WITH(pad(x, {{0, 1, 1}}, PadMode(9)), Catch::Contains("pad: mode is 9"));
+    CHECK_THROWS_WITH(interpolate(image, 4, InterpolateMode(9)), Catch::Contains("interpolate: mode is 9"));
+    CHECK_THROWS_WITH(quantile(x, 0.5, {.interpolation = Interpolation(9)}),
+                      Catch::Contains("quantile: interpolation is 9"));
+    CHECK_THROWS_WITH(set_float32_matmul_precision(Float32MatmulPrecision(9)),
+                      Catch::Contains("precision is 9"));
 }

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "mezzo/amp.h"
 #include "mezzo/autograd.h"
@@ -468,4 +469,16 @@ TEST_CASE("insight: exponent histograms", "[insight]") {
     const insight::ExponentHistogram many(y);
     const insight::Range half = insight::range_of((y * 16.0).to(float16));
     CHECK(many.underflow(float16, 16) * 4000 == Approx(double(half.zeros)));
+}
+
+TEST_CASE("insight: a trace's report may be made when the model is gone", "[insight]") {
+    std::optional<nn::Linear> net;
+    net.emplace(2, 2);
+    const insight::RangeTrace trace(*net);
+    sum((*net)(full({1, 2}, 1e38)) * 1e10).backward();
+    net.reset();
+    const insight::OverflowReport report = trace.report();
+    CHECK(report.found());
+    CHECK(report.gradients.size() == 1);
+    CHECK(report.gradients[0].name == "weight");
 }

@@ -241,3 +241,43 @@ TEST_CASE("summary: shapes, parameters and products of every module", "[module]"
     const nn::Summary attended = nn::summary(mutable_attention, x, x, x);
     CHECK(attended.flops == 2.0 * 5 * 8 * 24 + 4.0 * 5 * 5 * 8 + 2.0 * 5 * 8 * 8);
 }
+
+namespace {
+
+// Two modules that list each other.
+struct Inner : nn::Module {
+    nn::Module* outer = nullptr;
+    const char* type_name() const override { return "Inner"; }
+    void visit_fields(nn::FieldVisitor& visitor) override {
+        if (outer != nullptr) visitor.module("outer", *outer);
+    }
+};
+struct Outer : nn::Module {
+    Inner inner;
+    nn::Linear linear{2, 2};
+    MEZZO_MODULE(Outer, inner, linear)
+};
+
+}  // namespace
+
+TEST_CASE("module: one that contains itself is refused", "[module]") {
+    Outer net;
+    net.inner.outer = &net;
+    const std::string words = "the module contains itself";
+    CHECK_THROWS_WITH(net.parameters(), Contains(words));
+    CHECK_THROWS_WITH(net.state_dict(), Contains(words));
+    CHECK_THROWS_WITH(net.named_modules(), Contains(words));
+    CHECK_THROWS_WITH(net.apply([](nn::Module&) {}), Contains(words));
+    CHECK_THROWS_WITH(net.train(), Contains(words));
+    CHECK_THROWS_WITH(net.to(float64), Contains(words));
+    CHECK_THROWS_WITH(net.to_string(), Contains(words));
+    CHECK_THROWS_WITH(nn::clone(net), Contains(words));
+    CHECK_THROWS_WITH(insight::RangeTrace(net), Contains(words));
+    net.inner.outer = nullptr;
+    CHECK(net.parameters().size() == 2);  // usable after that
+    // The same module in two places is none of this, and visitors may be nested.
+    nn::Linear shared(2, 2);
+    nn::Sequential twice{shared, shared};
+    twice.apply([&](nn::Module&) { CHECK(twice.parameters().size() == 2); });
+    CHECK(twice.to_string().find("(1)") != std::string::npos);
+}

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "folder.h"
 #include "mezzo/progress.h"
@@ -130,4 +131,16 @@ TEST_CASE("progress: unknown lengths, metrics, and a training after another", "[
           "step 7  loss 2  lr 1.0e+00  accuracy 0.75\n"
           "step 9  2.0 steps/s  loss 2  lr 1.0e+00\n"
           "step 1  loss 3  lr 1.0e+00\n");
+}
+
+TEST_CASE("progress: a null stream, and numbers at the end of int64", "[training]") {
+    CHECK_THROWS_WITH(ProgressBar(nullptr), Contains("ProgressBar: the stream is null"));
+    const Output out;
+    CHECK_THROWS_WITH(ProgressBar(out.file, {.style = ProgressStyle(7)}),
+                      Contains("ProgressBar: style is 7"));
+    constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+    ProgressBar bar(out.file, {.style = ProgressStyle::bar, .interval = 0});
+    bar.show({.epoch = largest, .epochs = largest, .step = largest / 2, .steps = largest});
+    bar.end_line();
+    CHECK_THAT(out.text(), Contains("epoch 9223372036854775807/9223372036854775807") && Contains(" 50 %"));
 }

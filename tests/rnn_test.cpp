@@ -479,3 +479,15 @@ TEST_CASE("recurrent layers: captured steps are eager steps", "[rnn]") {
     }
     CHECK(captured.statistics().replays > 0);
 }
+
+TEST_CASE("rnn: a layer that was moved from, or whose sizes were changed, throws", "[rnn]") {
+    nn::GRU gru(2, 2);
+    const nn::GRU other = std::move(gru);
+    CHECK_THROWS_WITH(gru(ones({1, 1, 2})), Contains("GRU: the layer has no parameters"));
+    CHECK_THROWS_AS(gru.direction(0), Error);
+    CHECK(gru.to_string() == "GRU(input_size=2, hidden_size=2)");
+    nn::LSTM lstm(2, 2);
+    lstm.num_layers = 3;
+    CHECK_THROWS_WITH(lstm(ones({1, 1, 2})), Contains("LSTM: num_layers is 3"));
+    CHECK_THROWS_WITH(nn::RNN(2, 2, {.nonlinearity = nn::RNNNonlinearity(9)}), Contains("nonlinearity is 9"));
+}

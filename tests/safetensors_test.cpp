@@ -257,3 +257,18 @@ TEST_CASE("safetensors: an open file goes on when another takes its name", "[io]
     std::filesystem::resize_file(folder.file("file"), std::filesystem::file_size(folder.file("file")) - 5);
     CHECK_THROWS_WITH(open.tensor("a"), Contains("something shortened it"));
 }
+
+TEST_CASE("safetensors: an object that was moved from throws", "[safetensors]") {
+    const test::Folder folder;
+    const std::string path = folder.path + "/a.safetensors";
+    io::save_safetensors(path, {{"a", ones({2})}});
+    io::SafeTensors from(path);
+    const io::SafeTensors to = std::move(from);
+    CHECK(to.names() == std::vector<std::string>{"a"});
+    CHECK_THROWS_WITH(from.infos(), Catch::Contains("has been moved to another object"));
+    CHECK_THROWS_WITH(from.contains("a"), Catch::Contains("has been moved to another object"));
+    CHECK_THROWS_AS(from.state_dict(), Error);
+    CHECK_THROWS_AS(from.metadata(), Error);
+    CHECK_THROWS_AS(from.info("a"), Error);
+    CHECK_THROWS_AS(from.tensor("a"), Error);
+}

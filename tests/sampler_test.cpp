@@ -7,6 +7,7 @@
 
 #include "mezzo/data.h"
 #include "mezzo/ops.h"
+#include "mezzo/preprocess.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
@@ -132,4 +133,16 @@ TEST_CASE("loader: orders that are none are refused", "[sampler]") {
     CHECK_THROWS_WITH(begin(arange(2) - 1, 2), Contains("place 0 of the sampler's order is sample -1"));
     CHECK_THROWS_WITH(data::DataLoader(set, {.shuffle = true, .sampler = Given{arange(2), 2}}),
                       Contains("shuffle and a sampler"));
+}
+
+TEST_CASE("samplers and orders: too little memory and moved-from objects are errors", "[sampler]") {
+    constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+    const data::WeightedRandomSampler many({1, 2}, {.num_samples = largest});
+    CHECK_THROWS_AS(many.order(0), Error);
+    CHECK_THROWS_AS(data::train_test_split(largest), Error);
+    CHECK_THROWS_AS(data::train_test_split(largest, {.shuffle = false}), Error);
+    data::WeightedRandomSampler from({1, 2});
+    const data::WeightedRandomSampler to = std::move(from);
+    CHECK(to.order(0).numel() == 2);
+    CHECK_THROWS_WITH(from.order(0), Catch::Contains("moved from"));
 }

@@ -1,6 +1,7 @@
 // What docs/threads.md allows several threads to do at once: the thread sanitizer watches these cases.
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
+#include "own_process.h"
 
 using namespace mezzo;
 
@@ -172,4 +174,26 @@ TEST_CASE("threads: gradients of shared leaves are looked at by several", "[thre
     });
     CHECK(seen == std::vector<double>(4, wanted));
     CHECK(leaves[0].grad().to_vector<float>() == first);
+}
+
+// Its threads never end: exit() comes while they compute.
+TEST_CASE("exit while threads train", "[.child]") {
+    static std::atomic<int> running{0};
+    for (int t = 0; t < 3; ++t)
+        std::thread([] {
+            nn::Linear net(64, 64);
+            for (;;) {
+                optim::AdamW optimizer(net.parameters(), {.lr = 1e-3});
+                sum(net(ones({256, 64})).exp()).backward();
+                optimizer.step();
+                optimizer.zero_grad();
+                ++running;
+            }
+        }).detach();
+    while (running < 6) std::this_thread::yield();
+    std::exit(42);
+}
+
+TEST_CASE("threads: exit() while others train", "[threads]") {
+    for (int i = 0; i < 3; ++i) CHECK(test::exit_status_of_case("exit while threads train") == 42);
 }

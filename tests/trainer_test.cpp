@@ -341,3 +341,49 @@ TEST_CASE("trainer: usable after an exception, and strict about options", "[trai
     CHECK_THROWS_WITH(trainer.load_state_dict({{"progress", full({5}, -1)}}),
                       Contains("counter 0 of its state is -1"));
 }
+
+TEST_CASE("trainer: stop() before fit()", "[training]") {
+    Parts parts;
+    Trainer trainer(parts.net, *parts.optimizer, {.epochs = 1});
+    trainer.stop();
+    CHECK(trainer.fit(*parts.loader, parts.loss()) == Ended::stopped);
+    CHECK(trainer.status().step == 0);
+    CHECK(trainer.fit(*parts.loader, parts.loss()) == Ended::finished);  // it has been stopped once
+    CHECK(trainer.status().step == 7);
+}
+
+TEST_CASE("trainer: numbers at the end of int64 mean for ever", "[training]") {
+    constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+    for (const bool all : {false, true}) {
+        Parts parts;
+        const Folder folder;
+        const std::string path = folder.path + "/progress";
+        std::FILE* const file = std::fopen(path.c_str(), "w");
+        REQUIRE(file != nullptr);
+        training::ProgressBar bar(file, {.interval = 0});
+        Trainer trainer(parts.net, *parts.optimizer,
+                        {.epochs = largest,
+                         .max_steps = all ? 0 : 9,
+                         .progress = &bar,
+                         .on_step = [&](const TrainingStatus& s) {
+                             if (s.step == 9) trainer.stop();
+                         }});
+        CHECK(trainer.fit(*parts.loader, parts.loss()) != Ended::early);
+        CHECK(trainer.status().step == 9);
+        CHECK(trainer.status().steps == (all ? 0 : 9));  // 0: not known
+        bar.end_line();
+        std::fclose(file);
+    }
+    Parts parts;
+    Trainer trainer(parts.net, *parts.optimizer, {.epochs = 2, .accumulate = largest});
+    CHECK(trainer.fit(*parts.loader, parts.loss()) == Ended::finished);
+    CHECK(trainer.status().step == 2);
+}
+
+TEST_CASE("trainer: nulls and numbers that are no enumerators", "[training]") {
+    Parts parts;
+    const auto make = [&](const TrainerOptions& options) { Trainer(parts.net, *parts.optimizer, options); };
+    CHECK_THROWS_WITH(make({.logs = {nullptr}}), Contains("Trainer: one of the 1 logs is null"));
+    CHECK_THROWS_WITH(make({.precision = Precision(9)}), Contains("Trainer: precision is 9"));
+    CHECK_THROWS_WITH(make({.better = training::Better(2)}), Contains("Trainer: better is 2"));
+}

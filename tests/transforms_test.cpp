@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -353,5 +354,32 @@ TEST_CASE("random numbers of a sample depend on seed, epoch and sample, and have
         }
         CHECK(mean == Approx(0.5).margin(0.015));
         CHECK(square - mean * mean == Approx(1 / (4 * (2 * alpha + 1))).epsilon(0.03));
+    }
+}
+
+TEST_CASE("transforms: numbers at the end of their types", "[transforms]") {
+    constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+    const Tensor image = plain(5, 7, 9);
+    data::TransformRandom random = numbers(0);
+    for (const std::int64_t side : {largest, std::int64_t(1) << 31}) {
+        CHECK_THROWS_AS(data::RandomCrop({.size = side, .pad_if_needed = true})(image, random), Error);
+        CHECK_THROWS_AS(data::RandomCrop({.size = 3, .padding = side})(image, random), Error);
+        CHECK_THROWS_AS(data::CenterCrop{side}(image), Error);
+        CHECK_THROWS_AS(data::Resize{side}(image), Error);
+        CHECK_THROWS_AS(data::Resize({.size = {side, side}})(image), Error);
+        CHECK_THROWS_AS(data::RandomResizedCrop{side}(image, random), Error);
+    }
+    // The longer side would have more than 2^31 - 1 pixels.
+    CHECK_THROWS_WITH(data::Resize{std::int64_t(2000000000)}(image), Contains("a side has at most"));
+    // Areas and proportions beyond int64: no rectangle fits.
+    for (const double high : {1e30, 1e300}) {
+        const data::RandomResizedCrop crop{.size = 2, .scale = {1e29, high}, .ratio = {1e-300, high}};
+        CHECK(crop(image, random).shape() == Shape{2, 2, 3});
+        const data::RandomErasing erasing{.p = 1, .scale = {1e29, high}, .ratio = {1e-310, high}};
+        CHECK(bytes(erasing(image, random)) == bytes(image));
+    }
+    for (const double alpha : {1e-320, 1e-300, 1e300}) {
+        const double value = random.beta(alpha);
+        CHECK((value >= 0 && value <= 1));
     }
 }

@@ -56,8 +56,21 @@ namespace detail {
 // Throws Error(value).
 void check_options(const BatchLoaderOptions& options, bool stream);
 void check_position(const LoaderPosition& position, std::int64_t samples);  // samples below 0: not known
-// The indices of an epoch's samples, int64 on the CPU.
+std::int64_t checked_size(std::int64_t samples);                            // not negative
+// The indices of an epoch's samples, int64 on the CPU; undefined: as stored.
 Tensor order_of(const BatchLoaderOptions& options, std::int64_t samples, std::int64_t epoch);
+
+// What a loader shares with its iterators, which may outlive it.
+template <class Dataset, class Collate> struct LoaderParts final : SharedObject {
+    LoaderParts(Dataset d, Collate c, const BatchLoaderOptions& o)
+        : dataset(std::move(d)), collate(std::move(c)), options(o) {}
+    const Dataset dataset;
+    const Collate collate;
+    const BatchLoaderOptions options;
+    LoaderPosition next, position;
+};
+template <class Dataset, class Collate> using SharedParts =
+    mezzo::detail::SharedHandle<LoaderParts<Dataset, Collate>>;
 
 template <class Batch> struct Made {
     Batch batch;
@@ -77,66 +90,61 @@ template <class Dataset, class Collate> struct StreamTypes {
 template <class Dataset, class Collate> struct MapSource final : BatchSource {
     using Types = MapTypes<Dataset, Collate>;
     using Indices = Box<std::vector<std::int64_t>>;
-    MapSource(const Dataset& d, const Collate& c, std::vector<std::int64_t> o, std::int64_t from,
-              const BatchLoaderOptions& options)
-        : dataset(d),
-          collate(c),
+    MapSource(const SharedParts<Dataset, Collate>& p, Tensor o, std::int64_t from)
+        : parts(p),
           order(std::move(o)),
-          next(from),
-          size(options.batch_size),
-          drop_last(options.drop_last) {}
+          total(order.defined() ? order.numel() : checked_size(parts->dataset.size())),
+          next(from) {}
     SharedObject* claim() override {
-        const std::int64_t count = std::min(size, std::int64_t(order.size()) - next);
-        if (count <= 0 || (drop_last && count < size)) return nullptr;
-        const auto first = order.begin() + next;
-        next += count;
-        return new Indices({first, first + count});
+        const std::int64_t size = parts->options.batch_size, count = std::min(size, total - next);
+        if (count <= 0 || (parts->options.drop_last && count < size)) return nullptr;
+        std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
+        for (std::int64_t& index : indices) {
+            index = order.defined() ? order.data<std::int64_t>()[next] : next;
+            ++next;
+        }
+        return new Indices(std::move(indices));
     }
     SharedObject* make(SharedObject& claimed) const override {
         const auto& indices = static_cast<Indices&>(claimed).value;
         std::vector<typename Types::Sample> samples;
         samples.reserve(indices.size());
-        for (const std::int64_t index : indices) samples.push_back(dataset.get(index));
+        for (const std::int64_t index : indices) samples.push_back(parts->dataset.get(index));
         return new Box<Made<typename Types::Batch>>(
-            {collate(std::move(samples)), std::int64_t(indices.size())});
+            {parts->collate(std::move(samples)), std::int64_t(indices.size())});
     }
-    const Dataset& dataset;
-    const Collate& collate;
-    std::vector<std::int64_t> order;
-    std::int64_t next, size;
-    bool drop_last;
+    SharedParts<Dataset, Collate> parts;
+    Tensor order;  // undefined: as stored
+    std::int64_t total, next;
 };
 
 template <class Dataset, class Collate> struct StreamSource final : BatchSource {
     using Types = StreamTypes<Dataset, Collate>;
     using Samples = std::vector<typename Types::Sample>;
-    StreamSource(const Dataset& dataset, const Collate& c, const LoaderPosition& from,
-                 const BatchLoaderOptions& options)
-        : collate(c),
-          stream(dataset.stream(from.epoch)),
-          skip(from.samples),
-          size(options.batch_size),
-          drop_last(options.drop_last) {}
+    StreamSource(const SharedParts<Dataset, Collate>& p, const LoaderPosition& from)
+        : parts(p), stream(parts->dataset.stream(from.epoch)), skip(from.samples) {}
     SharedObject* claim() override {
         for (; skip > 0 && !ended; --skip) ended = !stream.next();
+        const std::int64_t size = parts->options.batch_size;
         Samples samples;
         while (!ended && std::int64_t(samples.size()) < size) {
             auto sample = stream.next();
             if (sample) samples.push_back(std::move(*sample));
             ended = !sample;
         }
-        if (samples.empty() || (drop_last && std::int64_t(samples.size()) < size)) return nullptr;
+        if (samples.empty() || (parts->options.drop_last && std::int64_t(samples.size()) < size))
+            return nullptr;
         return new Box<Samples>(std::move(samples));
     }
     SharedObject* make(SharedObject& claimed) const override {
         Samples& samples = static_cast<Box<Samples>&>(claimed).value;
         const auto count = std::int64_t(samples.size());
-        return new Box<Made<typename Types::Batch>>({collate(std::move(samples)), count});
+        return new Box<Made<typename Types::Batch>>({parts->collate(std::move(samples)), count});
     }
-    const Collate& collate;
+    SharedParts<Dataset, Collate> parts;
     typename Types::Stream stream;
-    std::int64_t skip, size;
-    bool drop_last, ended = false;  // next() is not called again
+    std::int64_t skip;
+    bool ended = false;  // next() is not called again
 };
 
 }  // namespace detail
@@ -147,12 +155,13 @@ template <class Dataset, class Collate> struct StreamSource final : BatchSource 
 //     data::BatchLoader loader(texts, [](std::vector<Text> samples) { return pad(samples); }, {.num_workers = 2});
 //
 // Batches are a function of the options, the epoch and the position alone: a run that is resumed by set_position() gets
-// exactly the samples that are left. A stream is read up to there again.
+// exactly the samples that are left. A stream is read up to there again. Iterators may outlive the loader.
 template <BatchDataset Dataset, class Collate> class BatchLoader {
     static constexpr bool is_map = MapDataset<Dataset>;
     using Types =
         typename std::conditional_t<is_map, std::type_identity<detail::MapTypes<Dataset, Collate>>,
                                     std::type_identity<detail::StreamTypes<Dataset, Collate>>>::type;
+    using Parts = detail::SharedParts<Dataset, Collate>;
 
 public:
     using Batch = typename Types::Batch;
@@ -160,24 +169,27 @@ public:
     // Throws Error(value) for a batch_size or prefetch_factor below 1, num_workers outside of [0, 1024], shuffle together
     // with a sampler, and either of them for a stream.
     BatchLoader(Dataset dataset, Collate collate, const BatchLoaderOptions& options = {})
-        : dataset_(std::move(dataset)), collate_(std::move(collate)), options_(options) {
-        detail::check_options(options_, !is_map);
+        : parts_(new detail::LoaderParts<Dataset, Collate>(std::move(dataset), std::move(collate), options)) {
+        detail::check_options(options, !is_map);
     }
-    BatchLoader(const BatchLoader&) = delete;  // batches that are being made refer to it
+    BatchLoader(const BatchLoader&) = delete;  // a copy would share the position
     BatchLoader& operator=(const BatchLoader&) = delete;
 
     // Batches per epoch; of a stream nobody knows.
     [[nodiscard]] std::int64_t size() const requires is_map {
-        const std::int64_t n = samples(), b = options_.batch_size;
-        return options_.drop_last ? n / b : n / b + (n % b != 0);
+        const std::int64_t n = samples(), b = parts_->options.batch_size;
+        return parts_->options.drop_last ? n / b : n / b + (n % b != 0);
     }
-    [[nodiscard]] const Dataset& dataset() const { return dataset_; }
-    // Behind the batch that was handed out last, in samples. Beyond the last batch: the start of the next epoch.
-    [[nodiscard]] LoaderPosition position() const { return position_; }
-    // Where the next loop begins. Error(value) for a position that is negative or, if the size is known, beyond the end.
+    [[nodiscard]] const Dataset& dataset() const { return parts_->dataset; }
+    // Behind the batch that was handed out last, in samples. Beyond the last batch: the start of the next epoch. After a
+    // `break` the next loop is the next epoch, while a run that is resumed from here gets the rest of this one;
+    // set_position(position()) has the next loop do so, too.
+    [[nodiscard]] LoaderPosition position() const { return parts_->position; }
+    // Where the next loop begins. Error(value) for a position that is negative, for an epoch of 2^62 or more and, if the
+    // size is known, beyond the end.
     void set_position(const LoaderPosition& position) {
         detail::check_position(position, samples());
-        next_ = position_ = position;
+        parts_->next = parts_->position = position;
     }
 
     // What makes a batch throws when the batch is next: here, and in begin().
@@ -185,7 +197,7 @@ public:
     public:
         using value_type = Batch;
         Batch& operator*() {
-            loader_->position_ = {.epoch = epoch_, .samples = before_ + current().samples};
+            parts_->position = {.epoch = epoch_, .samples = before_ + current().samples};
             return current().batch;
         }
         Iterator& operator++() {
@@ -198,9 +210,9 @@ public:
 
     private:
         friend class BatchLoader;
-        Iterator(BatchLoader* loader, detail::BatchSource* source, const LoaderPosition& from)
-            : loader_(loader), epoch_(from.epoch), before_(from.samples) {
-            const BatchLoaderOptions& o = loader->options_;
+        Iterator(const Parts& parts, detail::BatchSource* source, const LoaderPosition& from)
+            : parts_(parts), epoch_(from.epoch), before_(from.samples) {
+            const BatchLoaderOptions& o = parts->options;
             const std::int64_t ahead = std::int64_t(o.num_workers) * o.prefetch_factor;
             queue_.emplace(new detail::BatchQueue(source, o.num_workers, ahead > 0 ? ahead : 1));
             take();
@@ -211,38 +223,39 @@ public:
             if (detail::SharedObject* const made = (*queue_)->take(index_++))
                 current_.emplace(static_cast<Box*>(made));
             else
-                loader_->position_ = {.epoch = epoch_ + 1};
+                parts_->position = {.epoch = epoch_ + 1};
         }
-        BatchLoader* loader_;
+        Parts parts_;
         std::int64_t epoch_, before_, index_ = 0;
         std::optional<mezzo::detail::SharedHandle<detail::BatchQueue>> queue_;
         std::optional<mezzo::detail::SharedHandle<Box>> current_;
     };
     Iterator begin() {
-        const LoaderPosition from = std::exchange(next_, LoaderPosition{.epoch = next_.epoch + 1});
-        position_ = from;
-        return Iterator(this, source(from), from);
+        const LoaderPosition from = parts_->next;
+        parts_->next = {.epoch = from.epoch + 1};
+        parts_->position = from;
+        return Iterator(parts_, source(from), from);
     }
     std::default_sentinel_t end() const { return {}; }
 
 private:
     [[nodiscard]] std::int64_t samples() const {
-        if constexpr (is_map) return options_.sampler ? options_.sampler->size() : dataset_.size();
+        if constexpr (is_map) {
+            const std::optional<Sampler>& sampler = parts_->options.sampler;
+            return detail::checked_size(sampler ? sampler->size() : parts_->dataset.size());
+        }
         return -1;
     }
     detail::BatchSource* source(const LoaderPosition& from) {
         if constexpr (is_map) {
-            const Tensor order = detail::order_of(options_, dataset_.size(), from.epoch);
+            const std::int64_t samples = detail::checked_size(parts_->dataset.size());
             return new detail::MapSource<Dataset, Collate>(
-                dataset_, collate_, order.template to_vector<std::int64_t>(), from.samples, options_);
+                parts_, detail::order_of(parts_->options, samples, from.epoch), from.samples);
         } else {
-            return new detail::StreamSource<Dataset, Collate>(dataset_, collate_, from, options_);
+            return new detail::StreamSource<Dataset, Collate>(parts_, from);
         }
     }
-    Dataset dataset_;
-    Collate collate_;
-    BatchLoaderOptions options_;
-    LoaderPosition next_, position_;
+    Parts parts_;
 };
 
 }  // namespace mezzo::data

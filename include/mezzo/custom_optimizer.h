@@ -74,7 +74,8 @@ protected:
     // computed, so that an exception in update() leaves optimizer and parameters as they were. step() throws
     // for a result that is undefined (Error(value)), has another shape than the parameter (Error(shape)), is
     // not floating (Error(dtype)) or is on another device (Error(device)). In a captured step update() must
-    // not wait for the device. What it keeps in members is not part of state_dict(), and not restored when
+    // not wait for the device. Inside update(), step() and load_state_dict() of the same optimizer throw
+    // Error(state). What it keeps in members is not part of state_dict(), and not restored when
     // the step is skipped.
     virtual void update(ParameterUpdate& p) = 0;
 

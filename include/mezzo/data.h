@@ -103,8 +103,11 @@ template <LazyDataset D> struct SamplesOf final : Samples {
 //
 // Batches are a function of the options, the epoch and the position alone. So a run that is resumed by
 // set_position(), on any number of ranks, gets exactly the samples that are left, each once, through the same
-// transforms.
+// transforms. Iterators may outlive the loader.
 class DataLoader {
+    // A copy that iterators and worker threads share, so that they may outlive the loader.
+    using Shared = mezzo::detail::SharedHandle<detail::Box<DataLoader>>;
+
 public:
     // Throws Error(value) for an undefined tensor, a batch_size below 1, a prefetch below automatic_prefetch, num_workers
     // outside of [0, 1024], a prefetch_factor below 1, and a mean or
@@ -121,14 +124,15 @@ public:
     [[nodiscard]] std::int64_t size() const;       // batches per epoch, the same on every rank
     [[nodiscard]] const Dataset& dataset() const;  // Error(state) for a lazy one
     // Epochs begun so far; set it to continue the order of an interrupted run.
-    [[nodiscard]] std::int64_t epoch() const { return next_.epoch; }
+    [[nodiscard]] std::int64_t epoch() const { return progress_->next.epoch; }
     void set_epoch(std::int64_t epoch) { set_position({.epoch = epoch}); }
     // Behind the batch that was handed out last, in the epoch begun last. Beyond its last batch: the start of
     // the next epoch. What is being assembled ahead does not count; what goes through data::prefetch() does, so
-    // use options.prefetch instead.
-    [[nodiscard]] LoaderPosition position() const { return position_; }
+    // use options.prefetch instead. After a `break` the next loop is the next epoch, while a run that is resumed
+    // from here gets the rest of this one; set_position(position()) has the next loop do so, too.
+    [[nodiscard]] LoaderPosition position() const { return progress_->position; }
     // Where the next loop begins: it runs the rest of that epoch, which may be empty. Throws Error(value) for a
-    // position that is negative or has more samples than an epoch.
+    // position that is negative or has more samples than an epoch, and for an epoch of 2^62 or more.
     void set_position(const LoaderPosition& position);
 
     // Batches of an epoch, on the CPU.
@@ -136,16 +140,16 @@ public:
     public:
         Batch operator*() const;
         Place& operator++() {
-            first_ += loader_->options_.batch_size;
+            first_ = loader_->value.behind(first_);
             return *this;
         }
         friend bool operator==(const Place& it, std::default_sentinel_t) { return it.at_end(); }
 
     private:
         friend class DataLoader;
-        Place(const DataLoader* loader, Tensor order, const LoaderPosition& from);
-        bool at_end() const { return loader_->rows_at(first_) == 0; }
-        const DataLoader* loader_;
+        Place(const Shared& loader, Tensor order, const LoaderPosition& from);
+        bool at_end() const { return loader_->value.rows_at(first_) == 0; }
+        Shared loader_;
         Tensor order_;  // int64 [n], undefined: as stored
         std::int64_t epoch_;
         std::int64_t start_, first_;  // rows of the epoch: where the place was made, and where it is
@@ -161,9 +165,11 @@ public:
 
     private:
         friend class DataLoader;
-        Iterator(DataLoader* loader, Tensor order, const LoaderPosition& from);
-        DataLoader* loader_;
-        LoaderPosition at_;  // of the batch
+        Iterator(const DataLoader& loader, Tensor order, const LoaderPosition& from);
+        void reach(const LoaderPosition& position) const;
+        Shared loader_;
+        mezzo::detail::SharedHandle<detail::LoaderProgress> progress_;  // of the loader itself
+        LoaderPosition at_;                                             // of the batch
         PrefetchIterator<Place, std::default_sentinel_t> batches_;
     };
     Iterator begin();
@@ -176,8 +182,8 @@ private:
     void check_options() const;
     std::int64_t samples() const;                    // of an epoch
     std::int64_t rows_at(std::int64_t first) const;  // of the batch that begins there, over all ranks
+    std::int64_t behind(std::int64_t first) const;   // where the batch after that one begins
     Tensor order_of(std::int64_t epoch) const;
-    void reach(std::int64_t epoch, const LoaderPosition& position);
     Batch batch(const Tensor& order, std::int64_t epoch, std::int64_t first) const;
     Tensor stored(const Tensor& order, std::int64_t first, std::int64_t count) const;
     Tensor transformed(const Tensor& order, std::int64_t epoch, std::int64_t first, std::int64_t count) const;
@@ -186,8 +192,7 @@ private:
     Dataset dataset_;  // undefined for a lazy one
     Lazy samples_;
     DataLoaderOptions options_;
-    LoaderPosition next_;  // where the next loop begins
-    LoaderPosition position_;
+    detail::OwnProgress progress_;
 };
 
 }  // namespace mezzo::data

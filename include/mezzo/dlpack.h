@@ -61,7 +61,8 @@ inline constexpr DLPackVersion version{1, 1};
 // A tensor on another library's memory. It takes over `managed`: the deleter is called once, when the last tensor on
 // the memory is gone, or here if this throws. Memory that is marked as read-only is copied, because mezzo's tensors
 // may be written to. The producer must have finished its work on the device. Throws
-//  - Error(value) for null, another major version, sizes that are negative or do not fit, and negative strides;
+//  - Error(value) for null, another major version, sizes that are negative or do not fit, negative strides, and memory
+//    that is not aligned to the size of an element;
 //  - Error(dtype) for element types that mezzo lacks, and lanes other than 1;
 //  - Error(device) for devices other than the CPU, pinned memory (which becomes the CPU's) and CUDA's that are there.
 [[nodiscard]] Tensor from_dlpack(DLManagedTensor* managed);

@@ -71,8 +71,8 @@ struct OverflowReport {
 struct [[gnu::visibility("hidden")]] TraceImpl;  // src/insight/range_trace.h
 
 // While alive, notes the range of every floating result of this thread's ops and of every gradient, on the device
-// and without waiting for it. It must end in the thread that made it, before the model. Ops inside of it cost a
-// pass over each result more; without one, nothing. A captured step inside of it throws Error(state).
+// and without waiting for it. It must end in the thread that made it. Reports may be made when the model is gone: they
+// look at the parameters that it had at the beginning. Ops inside of it cost a pass over each result more; without one, nothing. A captured step inside of it throws Error(state).
 class [[nodiscard]] RangeTrace {
 public:
     [[nodiscard]] explicit RangeTrace(const nn::Module& model);

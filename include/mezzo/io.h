@@ -62,6 +62,7 @@ public:
     [[nodiscard]] StateDict state_dict() const;
 
 private:
+    [[nodiscard]] SafeTensorsData& opened() const;  // Error(state) if moved from
     SafeTensorsData* data_;
 };
 

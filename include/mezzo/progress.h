@@ -51,7 +51,8 @@ struct ProgressBarOptions {
 // written is no error.
 class ProgressBar {
 public:
-    // The stream must outlive it: stderr, or a file of one's own.
+    // The stream must outlive it: stderr, or a file of one's own. Error(value) for a null stream and for a style that
+    // does not exist.
     explicit ProgressBar(std::FILE* to, const ProgressBarOptions& options = {});
     ~ProgressBar() { end_line(); }
     ProgressBar(const ProgressBar&) = delete;

@@ -92,6 +92,7 @@ protected:
 
 private:
     [[nodiscard]] LSTMResult run_layers(Tensor x, const LSTMState& start, const Tensor& lengths) const;
+    void check_directions() const;  // Error(value) if moved from, or if the fields above have been changed
     std::vector<Direction> directions_;  // layer by layer
 };
 

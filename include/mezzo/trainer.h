@@ -77,7 +77,8 @@ enum class Ended : std::uint8_t {
 class Trainer {
 public:
     // Error(value) for options out of range: epochs, accumulate or log_every below 1, other numbers below 0, and
-    // patience, plateau or keep_best without evaluate and monitor.
+    // patience, plateau or keep_best without evaluate and monitor; for an enumerator that does not exist, and for a null in
+    // `logs`. The numbers may be as large as std::int64_t: max_steps then says where the training ends, or stop().
     Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOptions& options = {});
 
     // Trains on a loader's batches, from its position() on, loss(batch) being their mean loss. With several ranks it is multiplied by
@@ -102,7 +103,8 @@ public:
         return finish();
     }
 
-    // Ends the training after the step that is under way; one rank's call ends that of all.
+    // Ends the training after the step that is under way; one rank's call ends that of all. Before fit(): the next fit()
+    // returns `stopped` without a step, and the one after it trains.
     void stop() { stop_called_ = true; }
     [[nodiscard]] const TrainingStatus& status() const { return status_; }
     [[nodiscard]] amp::GradScaler& scaler() { return scaler_; }

@@ -10,6 +10,7 @@
 
 #include "amp/scaler_impl.h"
 #include "core/capture.h"
+#include "core/enumerators.h"
 #include "core/log.h"
 #include "mezzo/ops.h"
 #include "mezzo/record_function.h"
@@ -122,6 +123,7 @@ void check_scale(const char* what, double scale) {
 }
 
 void check_options(const GradScalerOptions& options) {
+    check_enumerator("GradScaler", "at_floor", options.at_floor, AtFloor::fail);
     check_scale("init_scale", options.init_scale);
     check_factors(options.growth_factor, options.backoff_factor, double(options.growth_interval));
     check(options.min_scale >= 0 && options.min_scale <= options.max_scale, ErrorKind::value,

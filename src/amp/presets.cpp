@@ -1,6 +1,7 @@
 // The presets O0 … O3 of NVIDIA Apex's amp, and its scale_loss form.
 #include <algorithm>
 
+#include "core/enumerators.h"
 #include "mezzo/amp.h"
 #include "mezzo/ops.h"
 #include "nn/replace.h"
@@ -25,6 +26,9 @@ Properties preset_of(const std::string& level) {
 
 void refuse_under_autocast(const InitializeOptions& options) {
     const CastModel cast = options.cast_model_type;
+    check_enumerator("amp::initialize", "cast_model_type", cast, CastModel::to_bfloat16);
+    check_enumerator("amp::initialize", "keep_batchnorm_fp32", options.keep_batchnorm_fp32, Choice::yes);
+    check_enumerator("amp::initialize", "master_weights", options.master_weights, Choice::yes);
     check(cast == CastModel::preset || cast == CastModel::none || cast == CastModel::to_float32,
           ErrorKind::value,
           "amp::initialize: O1 keeps the model in float32, cast_model_type may not be overridden; use O2 or "

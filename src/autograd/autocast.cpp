@@ -9,6 +9,7 @@
 #include "autograd/report.h"
 #include "autograd/state.h"
 #include "core/capture.h"
+#include "core/enumerators.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -230,6 +231,8 @@ void report_call(const Row& row, const Tensors& values, Dtype result, const Cast
 namespace amp {
 
 Autocast::Autocast(const AutocastOptions& options) {
+    check_dtype("Autocast", options.dtype);
+    if (options.device) check_enumerator("Autocast", "device", *options.device, DeviceType::custom);
     const bool low = is_16bit(options.dtype);
     check(low || options.dtype == float32, ErrorKind::dtype, "Autocast: dtype is ", options.dtype,
           "; it must be float16, bfloat16 or, for a scope that is off, float32");
@@ -253,8 +256,14 @@ Autocast::~Autocast() {
     state.cache = cache_;
 }
 
-bool autocast_enabled(DeviceType device) { return autocast_state().enabled[int(device)]; }
-Dtype autocast_dtype(DeviceType device) { return autocast_state().dtype[int(device)]; }
+bool autocast_enabled(DeviceType device) {
+    check_enumerator("autocast_enabled", "device", device, DeviceType::custom);
+    return autocast_state().enabled[int(device)];
+}
+Dtype autocast_dtype(DeviceType device) {
+    check_enumerator("autocast_dtype", "device", device, DeviceType::custom);
+    return autocast_state().dtype[int(device)];
+}
 
 void collect_autocast_report(bool on) { thread_autocast().reporting = on; }
 std::vector<AutocastReportLine> autocast_report() { return thread_autocast().report; }

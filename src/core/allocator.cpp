@@ -360,7 +360,7 @@ CachingAllocator& make_allocator(Device device) {
 }  // namespace
 
 CachingAllocator& allocator(Device device) {
-    if (device.index >= 0 && device.index < max_devices) {
+    if (int(device.type()) < device_type_count && device.index >= 0 && device.index < max_devices) {
         auto& slot = allocators[static_cast<int>(device.type())][device.index];
         if (CachingAllocator* found = slot.load(std::memory_order_acquire)) return *found;
     }

@@ -11,7 +11,7 @@ namespace mezzo {
 
 const char* name(DeviceType type) {
     constexpr const char* names[device_type_count] = {"cpu", "cuda", "custom"};
-    return names[int(type)];
+    return int(type) < device_type_count ? names[int(type)] : "unknown";
 }
 
 int cuda_device_count() {

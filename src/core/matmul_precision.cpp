@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "core/enumerators.h"
+
 namespace mezzo {
 namespace {
 
@@ -10,6 +12,7 @@ std::atomic<Float32MatmulPrecision> current{Float32MatmulPrecision::highest};
 }  // namespace
 
 void set_float32_matmul_precision(Float32MatmulPrecision precision) {
+    check_enumerator("set_float32_matmul_precision", "precision", precision, Float32MatmulPrecision::medium);
     current.store(precision, std::memory_order_relaxed);
 }
 

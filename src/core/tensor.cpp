@@ -1,6 +1,7 @@
 #include <new>
 
 #include "core/capture.h"
+#include "core/enumerators.h"
 #include "core/grad_meta.h"
 #include "core/recycled.h"
 #include "core/tensor_impl.h"
@@ -126,6 +127,7 @@ Tensor alias(const Tensor& x) {
 }
 
 Tensor empty(const Shape& shape, TensorOptions options) {
+    check_dtype("empty", options.dtype);
     const std::int64_t numel = checked_numel("empty", shape, size_of(options.dtype));
     Ref<Storage> storage =
         allocate_storage(static_cast<std::size_t>(numel) * size_of(options.dtype), options.device);

@@ -30,9 +30,8 @@ void pause_briefly() {
 #endif
 }
 
-thread_local bool inside = false;         // a parallel loop, or a SerialScope
-std::atomic<int> thread_count{0};         // 0: not determined yet
-std::atomic<bool> pool_destroyed{false};  // loops in static destructors run inline
+thread_local bool inside = false;  // a parallel loop, or a SerialScope
+std::atomic<int> thread_count{0};  // 0: not determined yet
 
 struct [[nodiscard]] RegionGuard {
     RegionGuard() { inside = true; }
@@ -43,14 +42,10 @@ struct [[nodiscard]] RegionGuard {
 
 class Pool {
 public:
+    // Never destroyed: threads may compute during exit(), and so may destructors of static objects.
     static Pool& instance() {
-        static Pool pool;
+        static Pool& pool = *new Pool;
         return pool;
-    }
-
-    ~Pool() {
-        pool_destroyed = true;
-        stop();
     }
 
     // Returns false if another thread is using the pool.
@@ -204,7 +199,7 @@ SerialScope::~SerialScope() { inside = before_; }
 
 void detail::run_parallel(std::int64_t n, std::int64_t grain,
                           void (*call)(const void*, std::int64_t, std::int64_t), const void* body) {
-    if (pool_destroyed || !Pool::instance().run(n, grain, call, body)) call(body, 0, n);
+    if (!Pool::instance().run(n, grain, call, body)) call(body, 0, n);
 }
 
 }  // namespace mezzo::cpu

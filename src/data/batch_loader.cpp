@@ -1,7 +1,5 @@
 #include "mezzo/batch_loader.h"
 
-#include <numeric>
-
 #include "data/order.h"
 
 namespace mezzo::data::detail {
@@ -18,18 +16,16 @@ void check_options(const BatchLoaderOptions& options, bool stream) {
 }
 
 void check_position(const LoaderPosition& position, std::int64_t samples) {
-    check(position.epoch >= 0 && position.samples >= 0 && (samples < 0 || position.samples <= samples),
-          ErrorKind::value, "BatchLoader: position is epoch ", position.epoch, ", sample ", position.samples,
-          "; an epoch has ", samples, " samples");
+    data::check_position("BatchLoader", position, samples);
+}
+
+std::int64_t checked_size(std::int64_t samples) {
+    check(samples >= 0, ErrorKind::value, "BatchLoader: size() of its data set or sampler is ", samples);
+    return samples;
 }
 
 Tensor order_of(const BatchLoaderOptions& options, std::int64_t samples, std::int64_t epoch) {
-    const Tensor order =
-        epoch_order("BatchLoader", samples, options.sampler, options.shuffle, options.seed, epoch);
-    if (order.defined()) return order;
-    std::vector<std::int64_t> all(static_cast<std::size_t>(samples));
-    std::iota(all.begin(), all.end(), std::int64_t{0});
-    return Tensor::from(all, {samples});
+    return epoch_order("BatchLoader", samples, options.sampler, options.shuffle, options.seed, epoch);
 }
 
 }  // namespace mezzo::data::detail

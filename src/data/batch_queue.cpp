@@ -1,6 +1,9 @@
 #include "mezzo/batch_queue.h"
 
+#include <unistd.h>
+
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -8,6 +11,7 @@
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "cpu/parallel.h"
@@ -24,16 +28,20 @@ struct BatchQueue::Impl {
         bool done = false;
     };
 
+    std::shared_ptr<Impl> self;  // of the queue; exit() shares it
     std::unique_ptr<BatchSource> source;
     std::int64_t ahead = 1;
 
-    std::mutex claiming;  // held by the worker that waits for room and claims, so that claims come in order
-    std::mutex mutex;     // of everything below
+    std::mutex mutex;  // of everything below but the threads
     std::condition_variable room, ready;
     std::deque<Slot> slots;  // number `first` and those after it; a worker's slot stays until it is done
     std::int64_t first = 0;
+    bool claiming = false;  // a worker is in claim(): one at a time, so that batches come in order
     bool at_end = false, stopping = false;
-    std::vector<std::jthread> threads;
+    bool in_caller = true;  // no thread has been started: take() makes the batches
+    std::mutex ending;      // of the threads, once they have started
+    std::vector<std::thread> threads;
+    pid_t pid = getpid();
 
     void start(int workers) {
         try {
@@ -42,22 +50,29 @@ struct BatchQueue::Impl {
         }
     }
 
+    // Waits for the threads, except for the calling one, which may have called exit(). After fork() the child
+    // has none of them.
     void stop() {
-        {
+        if (pid == getpid()) {
             const std::lock_guard lock(mutex);
             stopping = true;
+            room.notify_all();
         }
-        room.notify_all();
+        for (std::thread& thread : threads)
+            pid == getpid() && thread.get_id() != std::this_thread::get_id() ? thread.join()
+                                                                             : thread.detach();
         threads.clear();
     }
 
-    // Makes room for one more batch, and claims it. Null: there is nothing to do any more.
+    // Waits until there is room for one more batch, and claims it. Null: there is nothing to do any more.
     std::unique_ptr<SharedObject> claim(Slot*& slot) {
-        const std::lock_guard order(claiming);
         {
             std::unique_lock lock(mutex);
-            room.wait(lock, [&] { return stopping || at_end || std::int64_t(slots.size()) < ahead; });
+            room.wait(lock, [&] {
+                return stopping || at_end || (!claiming && std::int64_t(slots.size()) < ahead);
+            });
             if (stopping || at_end) return nullptr;
+            claiming = true;
         }
         std::unique_ptr<SharedObject> claimed;
         std::exception_ptr error;
@@ -67,8 +82,10 @@ struct BatchQueue::Impl {
             error = std::current_exception();
         }
         const std::lock_guard lock(mutex);
+        claiming = false;
         if (claimed || error) slots.emplace_back();
         at_end = claimed == nullptr;
+        at_end ? room.notify_all() : room.notify_one();
         if (error) slots.back() = {nullptr, std::move(error), true};
         if (claimed) slot = &slots.back();
         if (at_end) ready.notify_all();
@@ -99,7 +116,7 @@ struct BatchQueue::Impl {
     // The oldest batch; none at the end.
     std::optional<Slot> oldest() {
         const insight::RecordFunction scope("BatchLoader.next");
-        if (threads.empty()) {
+        if (in_caller) {
             Slot* slot = nullptr;
             const bool waiting = !slots.empty();
             const NoGrad no_grad;  // as in a worker's thread
@@ -117,15 +134,60 @@ struct BatchQueue::Impl {
     }
 };
 
+// All queues. exit() ends their threads before the destructors of the static objects that were made before the first
+// queue: data sets, loaders, and what transforms read.
+struct BatchQueue::Live {
+    static Live& all() {
+        static Live& live = *new Live;  // never destroyed: other threads may end queues during exit()
+        static const int registered = std::atexit([] { all().stop(); });
+        static_cast<void>(registered);
+        return live;
+    }
+    // Starts the queue's threads; none during exit().
+    void start(Impl* impl, int workers) {
+        const std::lock_guard lock(mutex);
+        if (ended) return;
+        queues.insert(impl);
+        impl->start(workers);
+        impl->in_caller = impl->threads.empty();
+    }
+    void remove(Impl* impl) {
+        const std::lock_guard lock(mutex);
+        queues.erase(impl);
+    }
+    // A queue whose threads another thread is waiting for is left to that one, which may wait for this thread.
+    void stop() {
+        std::unique_lock lock(mutex, std::try_to_lock);
+        if (!lock.owns_lock()) {
+            if (pid != getpid()) return;  // after fork(): held by a thread that this process lacks
+            lock.lock();
+        }
+        ended = true;
+        std::vector<std::shared_ptr<Impl>> found;
+        for (Impl* const impl : queues) found.push_back(impl->self);
+        lock.unlock();
+        for (const std::shared_ptr<Impl>& impl : found)
+            if (const std::unique_lock own(impl->ending, std::try_to_lock); own.owns_lock()) impl->stop();
+    }
+    std::mutex mutex;
+    std::unordered_set<Impl*> queues;
+    bool ended = false;
+    const pid_t pid = getpid();
+};
+
 BatchQueue::BatchQueue(BatchSource* source, int workers, std::int64_t ahead) : impl_(new Impl) {
+    impl_->self.reset(impl_);
     impl_->source.reset(source);
     impl_->ahead = ahead;
-    impl_->start(workers);
+    if (workers > 0) Live::all().start(impl_, workers);
 }
 
 BatchQueue::~BatchQueue() {
-    impl_->stop();
-    delete impl_;
+    const std::shared_ptr<Impl> own = impl_->self;
+    Live::all().remove(impl_);
+    const std::lock_guard ending(own->ending);
+    own->stop();
+    own->self.reset();
 }
 
 SharedObject* BatchQueue::take(std::int64_t index) {

@@ -30,10 +30,13 @@ Rectangle random_rectangle(TransformRandom& random, std::int64_t height, std::in
     for (int i = 0; i < 10; ++i) {
         const double share = area * random.uniform(scale.low, scale.high);
         const double proportion = std::exp(random.uniform(std::log(ratio.low), std::log(ratio.high)));
-        const auto w = std::int64_t(std::nearbyint(std::sqrt(share * proportion)));
-        const auto h = std::int64_t(std::nearbyint(std::sqrt(share / proportion)));
-        const bool fits = whole ? w <= width && h <= height : w < width && h < height;
-        if (!fits || w <= 0 || h <= 0) continue;
+        // Compared as doubles, since they may be too large for an integer, infinite or NaN.
+        const double columns = std::nearbyint(std::sqrt(share * proportion));
+        const double rows = std::nearbyint(std::sqrt(share / proportion));
+        const double most = whole ? 0 : 1;
+        const bool fits = columns <= double(width) - most && rows <= double(height) - most;
+        if (!fits || columns <= 0 || rows <= 0) continue;
+        const auto w = std::int64_t(columns), h = std::int64_t(rows);
         const std::int64_t y = random.integer(0, height - h + 1), x = random.integer(0, width - w + 1);
         return {y, x, h, w};
     }
@@ -111,9 +114,13 @@ Tensor Resize::operator()(const Tensor& image) const {
     std::int64_t height = size.height, width = size.width;
     if (width == 0) {  // the shorter side
         const std::int64_t side = size.height, shorter = std::min(from.height, from.width);
+        check(side <= max_side, ErrorKind::value, "Resize: size is ", side, "; a side has at most ", max_side,
+              " pixels");
         height = from.height == shorter ? side : std::int64_t(double(side * from.height) / double(shorter));
         width = from.width == shorter ? side : std::int64_t(double(side * from.width) / double(shorter));
     }
+    check(height <= max_side && width <= max_side, ErrorKind::value, "Resize: the result is ", height, " by ",
+          width, "; a side has at most ", max_side, " pixels");
     return resized(from, height, width).image;
 }
 

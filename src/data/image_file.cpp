@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/enumerators.h"
 #include "data/color.h"
 #include "data/image_codec.h"
 #include "data/whole_file.h"
@@ -49,6 +50,7 @@ Pixels converted(const Pixels& image, ImageMode mode) {
 }
 
 Tensor decode(const ImageBytes& file, const ReadImageOptions& options) {
+    check_enumerator("read_image", "mode", options.mode, ImageMode::rgb_alpha);
     const DecodedImage image = decode(file);
     const Pixels pixels = converted(image.pixels, options.mode);
     return (options.apply_exif_orientation ? oriented(pixels, image.orientation) : pixels).image;

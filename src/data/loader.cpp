@@ -161,7 +161,10 @@ const Dataset& DataLoader::dataset() const {
 }
 
 std::int64_t DataLoader::samples() const {
-    return options_.sampler ? options_.sampler->size() : samples_->size();
+    const std::int64_t n = options_.sampler ? options_.sampler->size() : samples_->size();
+    check(n >= 0, ErrorKind::value, "DataLoader: size() of its ", options_.sampler ? "sampler" : "data set",
+          " is ", n);
+    return n;
 }
 
 std::int64_t DataLoader::size() const {
@@ -175,11 +178,13 @@ std::int64_t DataLoader::rows_at(std::int64_t first) const {
     return options_.drop_last ? 0 : std::max<std::int64_t>(left, 0);
 }
 
+std::int64_t DataLoader::behind(std::int64_t first) const {
+    return first + std::min(options_.batch_size, std::max<std::int64_t>(samples() - first, 0));
+}
+
 void DataLoader::set_position(const LoaderPosition& position) {
-    check(position.epoch >= 0 && position.samples >= 0 && position.samples <= samples(), ErrorKind::value,
-          "DataLoader: position is epoch ", position.epoch, ", sample ", position.samples, "; an epoch has ",
-          samples(), " samples");
-    next_ = position_ = position;
+    check_position("DataLoader", position, samples());
+    progress_->next = progress_->position = position;
 }
 
 Tensor DataLoader::order_of(std::int64_t epoch) const {
@@ -189,28 +194,28 @@ Tensor DataLoader::order_of(std::int64_t epoch) const {
 
 // The batches of an epoch for worker threads.
 struct DataLoader::Worker final : detail::BatchSource {
-    Worker(const DataLoader* l, Tensor o, const LoaderPosition& from)
+    Worker(const Shared& l, Tensor o, const LoaderPosition& from)
         : loader(l), order(std::move(o)), epoch(from.epoch), first(from.samples) {}
     detail::SharedObject* claim() override {
-        if (loader->rows_at(first) == 0) return nullptr;
-        return new detail::Box<std::int64_t>(std::exchange(first, first + loader->options_.batch_size));
+        if (loader->value.rows_at(first) == 0) return nullptr;
+        return new detail::Box<std::int64_t>(std::exchange(first, loader->value.behind(first)));
     }
     detail::SharedObject* make(detail::SharedObject& claimed) const override {
         const std::int64_t row = static_cast<detail::Box<std::int64_t>&>(claimed).value;
-        return new detail::Box<Batch>(loader->batch(order, epoch, row));
+        return new detail::Box<Batch>(loader->value.batch(order, epoch, row));
     }
-    const DataLoader* loader;
+    Shared loader;
     Tensor order;
     std::int64_t epoch, first;
 };
 
-DataLoader::Place::Place(const DataLoader* loader, Tensor order, const LoaderPosition& from)
+DataLoader::Place::Place(const Shared& loader, Tensor order, const LoaderPosition& from)
     : loader_(loader),
       order_(std::move(order)),
       epoch_(from.epoch),
       start_(from.samples),
       first_(from.samples) {
-    const DataLoaderOptions& options = loader->options_;
+    const DataLoaderOptions& options = loader->value.options_;
     if (options.num_workers == 0 || at_end()) return;
     queue_.emplace(new detail::BatchQueue(new Worker(loader, order_, from), options.num_workers,
                                           std::int64_t(options.num_workers) * options.prefetch_factor));
@@ -218,43 +223,44 @@ DataLoader::Place::Place(const DataLoader* loader, Tensor order, const LoaderPos
 
 Batch DataLoader::Place::operator*() const {
     if (queue_) {
-        const std::int64_t index = (first_ - start_) / loader_->options_.batch_size;
+        const std::int64_t index = (first_ - start_) / loader_->value.options_.batch_size;
         const std::unique_ptr<detail::SharedObject> made((*queue_)->take(index));
         if (made) return std::move(static_cast<detail::Box<Batch>&>(*made).value);
     }
-    return loader_->batch(order_, epoch_, first_);
+    return loader_->value.batch(order_, epoch_, first_);
 }
 
-DataLoader::Iterator::Iterator(DataLoader* loader, Tensor order, const LoaderPosition& from)
-    : loader_(loader),
+DataLoader::Iterator::Iterator(const DataLoader& loader, Tensor order, const LoaderPosition& from)
+    : loader_(new detail::Box<DataLoader>(loader)),
+      progress_(loader.progress_.shared()),
       at_(from),
-      batches_(Place(loader, std::move(order), from), {},
-               {.device = loader->options_.device, .ahead = loader->options_.prefetch}) {}
+      batches_(Place(loader_, std::move(order), from), {},
+               {.device = loader.options_.device, .ahead = loader.options_.prefetch}) {}
 
 Batch DataLoader::Iterator::operator*() {
     Batch batch = *batches_;
-    loader_->reach(at_.epoch, {.epoch = at_.epoch, .samples = at_.samples + loader_->rows_at(at_.samples)});
+    reach({.epoch = at_.epoch, .samples = at_.samples + loader_->value.rows_at(at_.samples)});
     return batch;
 }
 
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
     ++batches_;
-    at_.samples += loader_->options_.batch_size;
-    if (batches_ == std::default_sentinel) loader_->reach(at_.epoch, {.epoch = at_.epoch + 1});
+    at_.samples = loader_->value.behind(at_.samples);
+    if (batches_ == std::default_sentinel) reach({.epoch = at_.epoch + 1});
     return *this;
 }
 
 DataLoader::Iterator DataLoader::begin() {
-    const LoaderPosition from = next_;
-    Iterator first(this, order_of(from.epoch), from);
-    next_ = {.epoch = from.epoch + 1};
-    position_ = rows_at(from.samples) > 0 ? from : next_;
+    const LoaderPosition from = progress_->next;
+    Iterator first(*this, order_of(from.epoch), from);
+    progress_->next = {.epoch = from.epoch + 1};
+    progress_->position = rows_at(from.samples) > 0 ? from : progress_->next;
     return first;
 }
 
 // A loop over an epoch that was begun before the last one says nothing about where the training stands.
-void DataLoader::reach(std::int64_t epoch, const LoaderPosition& position) {
-    if (epoch == next_.epoch - 1) position_ = position;
+void DataLoader::Iterator::reach(const LoaderPosition& position) const {
+    if (at_.epoch == progress_->next.epoch - 1) progress_->position = position;
 }
 
 // Rows of a data set in memory, without transforms.

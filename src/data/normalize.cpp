@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/enumerators.h"
 #include "core/tensor_impl.h"
 #include "core/visit_dtype.h"
 #include "cpu/parallel.h"
@@ -37,6 +38,7 @@ void check_normalization(const char* op, const NormalizeOptions& options) {
         for (const double stddev : options.stddev.values())
             check(std::isfinite(mean) && std::isfinite(stddev) && stddev > 0, ErrorKind::value, op,
                   ": mean is ", mean, " and stddev ", stddev, "; stddev must be positive");
+    check_dtype(op, options.dtype);
     check(is_floating(options.dtype), ErrorKind::dtype, op, ": dtype is ", options.dtype,
           "; it must be floating");
     check(!options.mean.values().empty() && !options.stddev.values().empty(), ErrorKind::value, op,

@@ -1,6 +1,9 @@
 // Orders of epochs.
 #include "data/order.h"
 
+#include <numeric>
+#include <string>
+
 #include "core/philox.h"
 #include "core/tensor_impl.h"
 #include "mezzo/error.h"
@@ -8,14 +11,24 @@
 namespace mezzo::data {
 
 Tensor permutation(std::int64_t n, std::uint64_t seed, std::int64_t epoch) {
-    std::vector<std::int64_t> order(static_cast<std::size_t>(n));
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = std::int64_t(i);
+    const Tensor result = empty({n}, {.dtype = int64});
+    auto* const order = static_cast<std::int64_t*>(raw(result));
+    std::iota(order, order + n, std::int64_t{0});
     for (std::uint64_t i = std::uint64_t(n); i > 1; --i) {
         const PhiloxWords words = philox(seed, i, std::uint64_t(epoch));
         const std::uint64_t random = std::uint64_t(words.v[0]) << 32 | words.v[1];
         std::swap(order[i - 1], order[random % i]);  // bias below i / 2^64
     }
-    return Tensor::from(order, {n});
+    return result;
+}
+
+void check_position(const char* op, const LoaderPosition& position, std::int64_t samples) {
+    const bool known = samples >= 0;
+    check(position.epoch >= 0 && position.epoch < std::int64_t(1) << 62 && position.samples >= 0 &&
+              (!known || position.samples <= samples),
+          ErrorKind::value, op, ": position is epoch ", position.epoch, ", sample ", position.samples,
+          "; an epoch has ", known ? std::to_string(samples) : std::string("unknown many"),
+          " samples, and epochs are in [0, 2^62)");
 }
 
 Tensor epoch_order(const char* op, std::int64_t samples, const std::optional<Sampler>& sampler, bool shuffle,

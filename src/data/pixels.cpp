@@ -14,6 +14,8 @@ Pixels pixels_of(const char* op, const Tensor& image) {
     check(image.dim() == 3, ErrorKind::shape, op, ": image ", image.shape(),
           " is not [height, width, channels]",
           image.dim() == 2 ? "; unsqueeze(-1) makes one channel of it" : "");
+    check(image.size(0) <= max_side && image.size(1) <= max_side, ErrorKind::shape, op, ": image ",
+          image.shape(), " has more than ", max_side, " pixels in a side");
     check(image.numel() > 0, ErrorKind::shape, op, ": image ", image.shape(), " has no pixels");
     return {image.contiguous(), image.size(0), image.size(1), image.size(2)};
 }
@@ -24,8 +26,9 @@ Pixels new_pixels(std::int64_t height, std::int64_t width, std::int64_t channels
 
 ImageSize square(const char* op, const ImageSize& size) {
     const ImageSize result(size.height, size.width == 0 ? size.height : size.width);
-    check(result.height > 0 && result.width > 0, ErrorKind::value, op, ": size is ", size.height, " by ",
-          result.width, "; both must be positive");
+    check(result.height > 0 && result.width > 0 && result.height <= max_side && result.width <= max_side,
+          ErrorKind::value, op, ": size is ", size.height, " by ", result.width, "; both must be in 1 ... ",
+          max_side);
     return result;
 }
 

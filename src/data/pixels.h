@@ -16,12 +16,15 @@ struct Pixels {
     std::int64_t count() const { return height * width * channels; }
 };
 
+// Pixels of a side. Sums of a few sides and products of two of them fit 64 bits.
+constexpr std::int64_t max_side = INT32_MAX;
+
 // Throws, in the name of op, unless it is uint8 [height, width, channels] on the CPU with no size 0. Copies
 // unless contiguous.
 Pixels pixels_of(const char* op, const Tensor& image);
 Pixels new_pixels(std::int64_t height, std::int64_t width, std::int64_t channels);
 
-// An ImageSize as height and width, one number being both. Throws Error(value) unless both are positive.
+// An ImageSize as height and width, one number being both. Throws Error(value) unless both are in 1 ... max_side.
 ImageSize square(const char* op, const ImageSize& size);
 
 // The bytes of a colour given from 0 to 255. Throws Error(value) for others, and where there is neither one
@@ -36,7 +39,7 @@ void fill(const Pixels& image, std::int64_t y, std::int64_t x, std::int64_t heig
 Pixels window(const Pixels& image, std::int64_t y, std::int64_t x, std::int64_t height, std::int64_t width,
               const std::vector<std::uint8_t>& color);
 
-// Bilinear with antialias, bit for bit as PIL.
+// Bilinear with antialias, bit for bit as PIL. Throws Error(memory).
 Pixels resized(const Pixels& image, std::int64_t height, std::int64_t width);
 
 inline std::uint8_t clip8(int value) { return std::uint8_t(value < 0 ? 0 : value > 255 ? 255 : value); }

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "core/memory_error.h"
 #include "data/order.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
@@ -47,9 +48,13 @@ Indices stratified_tests(const Indices& order, const Indices& labels, double sha
 }
 
 SplitIndices split(std::int64_t n, const TrainTestSplitOptions& options, const Indices* labels) {
-    Indices order(static_cast<std::size_t>(n));
-    std::iota(order.begin(), order.end(), std::int64_t{0});
-    if (options.shuffle) order = permutation(n, options.seed, 0).to_vector<std::int64_t>();
+    Indices order;
+    if (options.shuffle) {
+        order = permutation(n, options.seed, 0).to_vector<std::int64_t>();
+    } else {
+        order.resize(static_cast<std::size_t>(n));
+        std::iota(order.begin(), order.end(), std::int64_t{0});
+    }
     SplitIndices result;
     if (labels != nullptr) {
         result.test = stratified_tests(order, *labels, options.test_size);
@@ -115,7 +120,8 @@ void check_state(const StateDict& state) {
 SplitIndices train_test_split(std::int64_t n, const TrainTestSplitOptions& options) {
     check_options(n, options);
     check(!options.stratify, ErrorKind::value, "train_test_split: stratify needs labels: pass a Dataset");
-    return split(n, options, nullptr);
+    return or_memory_error(
+        "train_test_split", [&] { return split(n, options, nullptr); }, "for ", n, " indices");
 }
 
 SplitDataset train_test_split(const Dataset& dataset, const TrainTestSplitOptions& options) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/memory_error.h"
 #include "data/pixels.h"
 
 namespace mezzo::data {
@@ -106,8 +107,11 @@ Pixels resized_rows(const Pixels& image, std::int64_t height) {
 }  // namespace
 
 Pixels resized(const Pixels& image, std::int64_t height, std::int64_t width) {
-    const Pixels wide = width == image.width ? image : resized_columns(image, width);
-    return height == image.height ? wide : resized_rows(wide, height);
+    const auto result = [&] {
+        const Pixels wide = width == image.width ? image : resized_columns(image, width);
+        return height == image.height ? wide : resized_rows(wide, height);
+    };
+    return or_memory_error("Resize", result, "for ", height, " by ", width, " pixels");
 }
 
 }  // namespace mezzo::data

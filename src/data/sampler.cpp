@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/memory_error.h"
 #include "core/philox.h"
 #include "mezzo/error.h"
 
@@ -78,8 +79,12 @@ std::vector<std::int64_t> WeightedRandomSampler::without_replacement(std::int64_
 }
 
 Tensor WeightedRandomSampler::order(std::int64_t epoch) const {
-    return Tensor::from(options_.replacement ? with_replacement(epoch) : without_replacement(epoch),
-                        {options_.num_samples});
+    check(!weights_.empty(), ErrorKind::state, "WeightedRandomSampler: it has been moved from");
+    const auto drawn = [&] {
+        return Tensor::from(options_.replacement ? with_replacement(epoch) : without_replacement(epoch),
+                            {options_.num_samples});
+    };
+    return or_memory_error("WeightedRandomSampler", drawn, "for ", options_.num_samples, " samples");
 }
 
 }  // namespace mezzo::data

@@ -53,6 +53,8 @@ double TransformRandom::beta(double alpha) {
     check(alpha > 0 && std::isfinite(alpha), ErrorKind::value, "TransformRandom: beta of ", alpha,
           "; it must be positive");
     const double a = log_gamma_variate(alpha), b = log_gamma_variate(alpha);
+    if (std::isnan(b - a))
+        return chance(0.5) ? 1 : 0;  // both infinite: an alpha so small that nothing is between
     return 1 / (1 + std::exp(b - a));
 }
 

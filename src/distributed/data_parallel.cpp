@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "core/enumerators.h"
 #include "distributed/agreement.h"
 #include "distributed/environment.h"
 #include "distributed/reducer.h"
@@ -15,6 +16,7 @@ constexpr int most_reductions = 1'000'000'000;  // between two comparisons of th
 constexpr const char* same_model = "all ranks must make the same model, with the same options";
 
 void check_options(const DataParallelOptions& options) {
+    check_enumerator("DataParallel", "unused", options.unused, Unused::fail);
     for (const std::int64_t bytes : {options.first_bucket_bytes, options.bucket_bytes})
         check(bytes >= 1, ErrorKind::value, "DataParallel: a bucket of ", bytes,
               " bytes; at least 1 is needed");

@@ -9,6 +9,7 @@
 
 #include "autograd/row.h"
 #include "core/capture.h"
+#include "core/enumerators.h"
 #include "core/tensor_impl.h"
 #include "distributed/agree.h"
 #include "distributed/group_impl.h"
@@ -115,6 +116,7 @@ Device Group::device() const {
 
 void Group::all_reduce_(const Tensor& x, ReduceOp op) const {
     check_target("all_reduce_", x);
+    check_enumerator("all_reduce_", "op", op, ReduceOp::max);
     check(op != ReduceOp::mean || is_floating(x.dtype()), ErrorKind::dtype, "all_reduce_: no mean of ",
           x.dtype(), "; convert it to float32, or use mean()");
     check(op != ReduceOp::sum || x.dtype() != boolean, ErrorKind::dtype,

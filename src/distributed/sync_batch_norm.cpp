@@ -126,37 +126,21 @@ Tensor synchronised(const Tensor& x, const nn::BatchNorm& layer, const nn::Batch
     return y;
 }
 
-class Converter final : public nn::FieldVisitor {
-public:
-    explicit Converter(const Group& group) : group_(group) {}
-    void visit(nn::Module& module) {
-        if (auto* const layer = dynamic_cast<nn::BatchNorm*>(&module)) {
-            ++count_;
-            if (group_.size() > 1)
-                layer->synchronised = [group = group_](const Tensor& x, const nn::BatchNorm& self,
-                                                       const nn::BatchNormCall& also) {
-                    return synchronised(x, self, also, group);
-                };
-        }
-        module.visit_fields(*this);
-    }
-    int count() const { return count_; }
-
-    void parameter(const std::string&, nn::Parameter&) override {}
-    void buffer(const std::string&, nn::Buffer&) override {}
-    void module(const std::string&, nn::Module& child) override { visit(child); }
-
-private:
-    const Group& group_;
-    int count_ = 0;
-};
-
 }  // namespace
 
 int convert_sync_batchnorm(nn::Module& module, const Group& group) {
-    Converter converter(group);
-    converter.visit(module);
-    return converter.count();
+    int count = 0;
+    for (const auto& [path, inner] : module.named_modules()) {
+        auto* const layer = dynamic_cast<nn::BatchNorm*>(inner);
+        if (layer == nullptr) continue;
+        ++count;
+        if (group.size() > 1)
+            layer->synchronised = [group](const Tensor& x, const nn::BatchNorm& self,
+                                          const nn::BatchNormCall& also) {
+                return synchronised(x, self, also, group);
+            };
+    }
+    return count;
 }
 
 }  // namespace mezzo::distributed

@@ -57,7 +57,7 @@ OverflowReport RangeTrace::report(std::int64_t step) const {
     const int forward = trace.first_forward(ranges), backward = trace.first_backward(ranges);
     if (forward >= 0) result.forward = trace.describe(forward, ranges);
     if (backward >= 0) result.backward = trace.describe(backward, ranges);
-    result.gradients = overflowed_gradients(trace.model);
+    result.gradients = overflowed_of(trace.parameters);
     if (!result.forward && !result.backward && result.gradients.empty()) return result;
     for (std::size_t i = 0; i < ranges.size(); ++i) {
         const Noted& one = trace.noted[i];

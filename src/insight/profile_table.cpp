@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/enumerators.h"
 #include "insight/profile.h"
 #include "insight/text.h"
 
@@ -234,12 +235,14 @@ std::string remarks(const ProfilerImpl& profile, bool device_times, double on_de
 }  // namespace
 
 std::vector<ProfileRow> Profiler::rows(ProfileGroup group_by) const {
+    check_enumerator("Profiler.rows", "group_by", group_by, ProfileGroup::module);
     return group_by == ProfileGroup::op ? rows_by_op(*impl_) : rows_by_module(*impl_);
 }
 
 std::string Profiler::table(const ProfileTableOptions& options) const {
     check(options.rows > 0, ErrorKind::value, "Profiler.table: rows is ", options.rows,
           "; it must be positive");
+    check_enumerator("Profiler.table", "sort_by", options.sort_by, ProfileSort::device_time);
     std::vector<ProfileRow> all = rows(options.group_by);
     sort_rows(all, options.sort_by);
     const std::vector<ProfiledStep> noted = steps();

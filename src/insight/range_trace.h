@@ -26,7 +26,7 @@ struct Noted {
 };
 
 struct TraceImpl final : OpObserver {
-    explicit TraceImpl(const nn::Module& traced) : model(traced), places(&traced) {}
+    explicit TraceImpl(const nn::Module& model) : parameters(model.named_parameters()), places(&model) {}
 
     void called(const Row& row, In given, In results) override;
     void viewed(const Tensor& given, const Tensor& view) override;
@@ -47,7 +47,7 @@ struct TraceImpl final : OpObserver {
     bool is_origin(int i, const std::vector<Range>& ranges) const;
     OpRange describe(int i, const std::vector<Range>& ranges) const;
 
-    const nn::Module& model;
+    StateDict parameters;  // of the model, which may end before the trace
     Places places;
     RangeTable table;          // has the ranges of `noted`, in the same order
     std::vector<Noted> noted;  // in the order of events

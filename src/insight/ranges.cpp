@@ -70,9 +70,13 @@ Range range_of(const Tensor& x) {
 }
 
 std::vector<GradientRange> overflowed_gradients(const nn::Module& model) {
+    return overflowed_of(model.named_parameters());
+}
+
+std::vector<GradientRange> overflowed_of(const StateDict& parameters) {
     RangeTable table;
     std::vector<GradientRange> all, result;
-    for (const auto& [name, parameter] : model.named_parameters()) {
+    for (const auto& [name, parameter] : parameters) {
         const Tensor gradient = parameter.grad();
         if (!gradient.defined()) continue;
         all.push_back({name, gradient.dtype(), {}});

@@ -26,6 +26,9 @@ private:
     std::vector<std::int64_t> elements_;
 };
 
+// The gradients of these parameters that are not finite. Waits for the devices.
+std::vector<GradientRange> overflowed_of(const StateDict& parameters);
+
 // x in one piece, without history.
 Tensor in_one_piece(const Tensor& x);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <vector>
 
 #include "core/borrowed_storage.h"
@@ -154,6 +155,12 @@ template <class Managed> Tensor borrow(Managed* managed, bool read_only) {
     check(given.data != nullptr, ErrorKind::value, "from_dlpack: there is no memory for shape ", shape);
     const Strides strides = strides_of(given, shape);
     const std::size_t bytes = std::size_t(span_of(shape, strides)) * size_of(dtype);
+    std::uintptr_t address = 0;
+    check(!__builtin_add_overflow(std::bit_cast<std::uintptr_t>(given.data), given.byte_offset, &address),
+          ErrorKind::value, "from_dlpack: byte_offset is ", given.byte_offset,
+          ", beyond the end of all memory");
+    check(address % size_of(dtype) == 0, ErrorKind::value, "from_dlpack: the first ", dtype,
+          " is at address ", address, ", which is no multiple of ", size_of(dtype), "; pass a copy");
     char* const data = static_cast<char*>(given.data) + given.byte_offset;
     const Ref<Storage> storage = borrowed_storage(data, bytes, device, Owner<Managed>::release, managed);
     owner.managed = nullptr;

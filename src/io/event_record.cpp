@@ -129,7 +129,7 @@ std::vector<double> bucket_limits() {
 
 Message histogram_value(const std::string& tag, const std::vector<double>& elements,
                         std::int64_t& nonfinite) {
-    static const std::vector<double> limits = bucket_limits();
+    static const auto& limits = *new std::vector<double>(bucket_limits());  // threads may write during exit()
     std::vector<double> counts(limits.size(), 0.0);
     double low = HUGE_VAL, high = -HUGE_VAL, count = 0, sum = 0, squares = 0;
     nonfinite = 0;

@@ -116,7 +116,12 @@ SafeTensors::SafeTensors(const std::string& path)
 }
 SafeTensors::~SafeTensors() { delete data_; }
 
-const std::vector<TensorInfo>& SafeTensors::infos() const { return data_->header.tensors; }
+SafeTensorsData& SafeTensors::opened() const {
+    check(data_ != nullptr, ErrorKind::state, "SafeTensors: the file has been moved to another object");
+    return *data_;
+}
+
+const std::vector<TensorInfo>& SafeTensors::infos() const { return opened().header.tensors; }
 
 std::vector<std::string> SafeTensors::names() const {
     std::vector<std::string> result;
@@ -124,14 +129,14 @@ std::vector<std::string> SafeTensors::names() const {
     return result;
 }
 
-bool SafeTensors::contains(std::string_view name) const { return data_->find(name) != nullptr; }
-const TensorInfo& SafeTensors::info(std::string_view name) const { return data_->get(name); }
-const Metadata& SafeTensors::metadata() const { return data_->header.metadata; }
-Tensor SafeTensors::tensor(std::string_view name) const { return data_->read(data_->get(name)); }
+bool SafeTensors::contains(std::string_view name) const { return opened().find(name) != nullptr; }
+const TensorInfo& SafeTensors::info(std::string_view name) const { return opened().get(name); }
+const Metadata& SafeTensors::metadata() const { return opened().header.metadata; }
+Tensor SafeTensors::tensor(std::string_view name) const { return opened().read(opened().get(name)); }
 
 StateDict SafeTensors::state_dict() const {
     StateDict result;
-    for (const TensorInfo& info : infos()) result.emplace_back(info.name, data_->read(info));
+    for (const TensorInfo& info : infos()) result.emplace_back(info.name, opened().read(info));
     return result;
 }
 

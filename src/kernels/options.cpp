@@ -2,6 +2,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "core/enumerators.h"
 #include "mezzo/cuda.h"
 #include "mezzo/device.h"
 #include "mezzo/error.h"
@@ -17,15 +18,21 @@ cuda::GemmOptions current;
 
 const char* name(FastPath path) {
     constexpr const char* names[] = {"automatic", "on", "off"};
-    return names[path.choice()];
+    return path.choice() <= FastPath::off ? names[path.choice()] : "unknown";
 }
 
-void set_flash_attention(FastPath use) { flash_attention_use = use; }
+void set_flash_attention(FastPath use) {
+    check_enumerator("set_flash_attention", "use", use.choice(), FastPath::off);
+    flash_attention_use = use;
+}
 FastPath flash_attention() { return flash_attention_use; }
 
 namespace cuda {
 
-void set_implicit_convolution(FastPath use) { implicit_convolution_use = use; }
+void set_implicit_convolution(FastPath use) {
+    check_enumerator("set_implicit_convolution", "use", use.choice(), FastPath::off);
+    implicit_convolution_use = use;
+}
 FastPath implicit_convolution() { return implicit_convolution_use; }
 
 void set_gemm_options(const GemmOptions& options) {

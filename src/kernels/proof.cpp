@@ -207,7 +207,9 @@ std::string text_of(const Proof& proof) {
 
 bool proven(FastPathId path, Device device, Dtype dtype, int size) noexcept try {
     const int slot = slot_of(path, dtype, size);
-    if (slot < 0 || device.index < 0 || device.index >= max_devices) return false;
+    if (slot < 0 || int(device.type()) >= device_type_count || device.index < 0 ||
+        device.index >= max_devices)
+        return false;
     const Verdict::State known = state_of(device, slot).load(std::memory_order_acquire);
     if (known != Verdict::open) return known == Verdict::good;
     if (proof_runs || StepGraph::capturing() != nullptr) return false;

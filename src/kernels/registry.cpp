@@ -41,13 +41,15 @@ void register_backend(DeviceType type, const BackendParts& parts) {
           " without memory; a backend allocates and copies at least");
     for (const KernelList* list : parts.kernels)
         for (const KernelEntry& entry : *list) check_entry(parts, entry);
+    check(int(type) < device_type_count, ErrorKind::value, "register_backend: ", int(type),
+          " is no DeviceType");
     const BackendParts* none = nullptr;
     check(registered[int(type)].compare_exchange_strong(none, &parts), ErrorKind::backend,
           "register_backend: ", name(type), " has a backend already");
 }
 
 const BackendParts* backend_parts(DeviceType type) {
-    return registered[int(type)].load(std::memory_order_acquire);
+    return int(type) < device_type_count ? registered[int(type)].load(std::memory_order_acquire) : nullptr;
 }
 
 const Backend* backend(DeviceType type) {

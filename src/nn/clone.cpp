@@ -6,6 +6,7 @@
 #include "mezzo/any_module.h"
 #include "mezzo/autograd.h"
 #include "nn/replace.h"
+#include "nn/visiting.h"
 
 namespace mezzo::nn {
 
@@ -25,6 +26,7 @@ public:
     void parameter(const std::string&, Parameter&) override {}
     void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {
+        const Visiting here(this, child);
         child.own_copies(made_);
         child.visit_fields(*this);
     }

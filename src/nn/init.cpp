@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/enumerators.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -26,6 +27,7 @@ Fans fans_of(const char* op, const Tensor& weight) {
 }
 
 double kaiming_std(const char* op, const Tensor& weight, const KaimingOptions& options) {
+    check_enumerator(op, "mode", options.mode, FanMode::fan_out);
     const Fans fans = fans_of(op, weight);
     const std::int64_t fan = options.mode == FanMode::fan_in ? fans.in : fans.out;
     return calculate_gain(options.nonlinearity, options.a) /
@@ -48,6 +50,7 @@ const Tensor& spread_evenly(const Tensor& x, double std) {
 Fans calculate_fans(const Tensor& weight) { return fans_of("calculate_fans", weight); }
 
 double calculate_gain(Nonlinearity nonlinearity, double slope) {
+    check_enumerator("calculate_gain", "nonlinearity", nonlinearity, Nonlinearity::selu);
     switch (nonlinearity) {
         case Nonlinearity::tanh:
             return 5.0 / 3;

@@ -6,10 +6,12 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/enumerators.h"
 #include "core/scale_parts.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "nn/replace.h"
+#include "nn/visiting.h"
 
 namespace mezzo::nn {
 
@@ -52,6 +54,7 @@ public:
         if (what_.buffers) add(name, b);
     }
     void module(const std::string& name, Module& child) override {
+        const Visiting here(this, child);
         std::string outer = joined(prefix_, name);
         const Module* inner = &child;
         std::swap(prefix_, outer);
@@ -96,7 +99,11 @@ public:
     explicit TrainSwitch(bool on) : on_(on) {}
     void parameter(const std::string&, Parameter&) override {}
     void buffer(const std::string&, Buffer&) override {}
-    void module(const std::string&, Module& child) override { child.train(on_); }
+    void module(const std::string&, Module& child) override {
+        static constexpr char all_levels = 0;
+        const Visiting here(&all_levels, child);
+        child.train(on_);
+    }
 
 private:
     bool on_;
@@ -112,6 +119,8 @@ public:
                 "): " + print(child, depth_ + 1);
     }
     static std::string print(Module& module, int depth) {
+        static constexpr char all_levels = 0;
+        const Visiting here(&all_levels, module);
         Printer children(depth);
         module.visit_fields(children);
         std::string result = std::string(module.type_name()) + "(" + module.describe();
@@ -201,6 +210,7 @@ template <class Target> void convert_all(const Module& module, Target target, bo
 void Module::to(Device device) { convert_all(*this, device, false); }
 
 void Module::to(Dtype dtype) {
+    check_dtype("Module.to", dtype);
     check(is_floating(dtype), ErrorKind::dtype, type_name(), ".to: ", dtype, " is no floating dtype");
     convert_all(*this, dtype, true);
 }

@@ -2,6 +2,7 @@
 #include <ostream>
 
 #include "mezzo/module.h"
+#include "nn/visiting.h"
 
 namespace mezzo::nn {
 
@@ -18,6 +19,7 @@ public:
         path_ = outer;
     }
     void list(Module& module) {
+        const Visiting here(this, module);
         found.emplace_back(path_, &module);
         module.visit_fields(*this);
     }
@@ -33,7 +35,10 @@ public:
     void parameter(const std::string&, Parameter&) override {}
     void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {
-        child.visit_fields(*this);
+        {
+            const Visiting here(this, child);
+            child.visit_fields(*this);
+        }
         f_(child);
     }
 
@@ -42,6 +47,18 @@ private:
 };
 
 }  // namespace
+
+thread_local const Visiting* Visiting::innermost = nullptr;
+
+Visiting::Visiting(const void* visitor, const Module& module)
+    : visitor_(visitor), module_(&module), outer_(innermost) {
+    for (const Visiting* outer = outer_; outer != nullptr; outer = outer->outer_)
+        check(outer->visitor_ != visitor || outer->module_ != &module, ErrorKind::value, module.type_name(),
+              ": the module contains itself: visit_fields() of it or of a module inside of it passes it on "
+              "as a "
+              "child; list fields that are values, not references to an outer module");
+    innermost = this;
+}
 
 std::vector<std::pair<std::string, Module*>> Module::named_modules() {
     ModuleLister lister;

@@ -1,5 +1,6 @@
 #include "mezzo/resnet.h"
 
+#include "core/enumerators.h"
 #include "mezzo/autograd.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/init.h"
@@ -25,6 +26,9 @@ const ResNetConfig& checked(const ResNetConfig& c) {
     positive("width", c.width);
     positive("in_channels", c.in_channels);
     positive("num_classes", c.num_classes);
+    check_enumerator("ResNet", "block", c.block, ResNetBlockKind::bottleneck);
+    check_enumerator("ResNet", "stem", c.stem, ResNetStem::cifar);
+    check_enumerator("ResNet", "shortcut", c.shortcut, ResNetShortcut::padding);
     check(!c.layers.empty() && c.layers.size() <= 4, ErrorKind::value, "ResNet: layers names ",
           c.layers.size(), " stages; there must be one to four");
     for (const std::int64_t blocks : c.layers) positive("a stage's number of blocks", blocks);

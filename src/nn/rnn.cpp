@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/enumerators.h"
 #include "mezzo/autograd.h"
 #include "mezzo/module_scope.h"
 #include "mezzo/ops.h"
@@ -132,6 +133,7 @@ template <class Options> LSTMOptions as_lstm(const Options& o) {
             .dtype = o.dtype};
 }
 RecurrentCell rnn_cell(RNNNonlinearity nonlinearity) {
+    check_enumerator("RNN", "nonlinearity", nonlinearity, RNNNonlinearity::relu);
     return nonlinearity == RNNNonlinearity::relu ? RecurrentCell::rnn_relu : RecurrentCell::rnn_tanh;
 }
 
@@ -167,10 +169,20 @@ RecurrentLayers::RecurrentLayers(const char* name, RecurrentCell cell, std::int6
     }
 }
 
+void RecurrentLayers::check_directions() const {
+    const auto have = std::int64_t(directions_.size());
+    check(have > 0, ErrorKind::value, type_name(), ": the layer has no parameters; it has been moved from");
+    check(num_layers == have / (bidirectional ? 2 : 1) && have % (bidirectional ? 2 : 1) == 0,
+          ErrorKind::value, type_name(), ": num_layers is ", num_layers,
+          bidirectional ? ", bidirectional" : "", ", and there are parameters of ", have,
+          " directions; make a new layer instead of changing its sizes");
+}
+
 const RecurrentLayers::Direction& RecurrentLayers::direction(std::int64_t layer, bool reverse) const {
     check(layer >= 0 && layer < num_layers && (bidirectional || !reverse), ErrorKind::value, type_name(),
           ": no layer ", layer, reverse ? " in the reverse direction" : "", "; there are ", num_layers,
           bidirectional ? " of two directions" : " of one direction");
+    check_directions();
     return directions_[std::size_t(bidirectional ? 2 * layer + (reverse ? 1 : 0) : layer)];
 }
 
@@ -192,7 +204,7 @@ std::string RecurrentLayers::describe() const {
     if (cell_ == RecurrentCell::rnn_relu) text += ", nonlinearity=relu";
     if (proj_size > 0) text += fmt::format(", proj_size={}", proj_size);
     if (num_layers != 1) text += fmt::format(", num_layers={}", num_layers);
-    if (!directions_[0].bias_ih.defined()) text += ", bias=false";
+    if (!directions_.empty() && !directions_[0].bias_ih.defined()) text += ", bias=false";
     if (batch_first) text += ", batch_first=true";
     if (dropout > 0) text += fmt::format(", dropout={:g}", dropout);
     if (bidirectional) text += ", bidirectional=true";
@@ -232,6 +244,7 @@ LSTMResult RecurrentLayers::run(const Tensor& given, const Tensor& h0, const Ten
                                 const Tensor& lengths) const {
     const ModuleScope here(*this);
     const char* const name = type_name();
+    check_directions();
     check_input(name, given, input_size, batch_first);
     const bool single = given.dim() == 2;
     const Tensor x = single ? given.unsqueeze(1) : batch_first ? given.transpose(0, 1) : given;

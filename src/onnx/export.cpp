@@ -145,7 +145,7 @@ private:
     }
     // Weights and constants are listed as they are first read.
     const std::string& name_of(Value x) {
-        static const std::string left_out;
+        static const std::string& left_out = *new std::string;  // never destroyed, like all statics here
         if (x == onnx::none) return left_out;
         std::string& name = names_[std::size_t(x)];
         if (!name.empty()) return name;

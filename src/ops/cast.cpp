@@ -1,5 +1,6 @@
 // Conversions between dtypes and devices, and copies.
 #include "core/capture.h"
+#include "core/enumerators.h"
 #include "core/staging.h"
 #include "kernels/copy.h"
 #include "mezzo/autograd.h"
@@ -60,6 +61,7 @@ void check_present(Device device) {
 }  // namespace
 
 Tensor cast(const Tensor& x, Dtype dtype) {
+    check_dtype("to", dtype);
     check_defined("cast", x);
     if (x.dtype() == dtype) return x;
     Tensor y = call(cast_op, {x}, {}, x.shape(), dtype);

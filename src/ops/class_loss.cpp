@@ -214,6 +214,7 @@ Tensor soft_cross_entropy(const Tensor& given, const Tensor& target, const Cross
 }  // namespace
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options) {
+    check_reduction("nll_loss", options.reduction);
     const Tensor& given = log_probabilities;
     check_classes("nll_loss", given, target, options.weight);
     const Tensor log_p = as_matrix(given), rows = as_rows(target);
@@ -230,6 +231,7 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOption
 }
 
 Tensor cross_entropy(const Tensor& given, const Tensor& target, CrossEntropyOptions options) {
+    check_reduction("cross_entropy", options.reduction);
     if (target.defined() && given.defined() && is_floating(target.dtype()) && target.dim() != given.dim() - 1)
         return soft_cross_entropy(given, target, options);
     check_classes("cross_entropy", given, target, options.weight);

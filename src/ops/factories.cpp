@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/enumerators.h"
+#include "core/memory_error.h"
 #include "core/philox.h"
 #include "core/random.h"
 #include "core/tensor_impl.h"
@@ -51,6 +53,7 @@ void check_floating(const char* op, Dtype dtype) {
 
 // Integers beyond the range of a dtype would come out as others, or as infinity.
 void check_holds(const char* op, Dtype dtype, std::int64_t low, std::int64_t high) {
+    check_dtype(op, dtype);
     const DtypeInfo& info = dtype_info(dtype);
     const double least = dtype == uint8 || dtype == boolean ? 0 : -info.max - 1;
     check(double(low) >= least && double(high) <= info.max, ErrorKind::value, op, ": ", dtype,
@@ -87,11 +90,13 @@ Tensor arange(std::int64_t end, TensorOptions options) {
 }
 
 Tensor rand(const Shape& shape, TensorOptions options) {
+    check_dtype("rand", options.dtype);
     check_floating("rand", options.dtype);
     return make_random(uniform_kernel, {}, shape, options);
 }
 
 Tensor randn(const Shape& shape, TensorOptions options) {
+    check_dtype("randn", options.dtype);
     check_floating("randn", options.dtype);
     return make_random(normal_kernel, {}, shape, options);
 }
@@ -113,7 +118,9 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
 Tensor randperm(std::int64_t n, TensorOptions options) {
     check(n >= 0 && n <= INT32_MAX, ErrorKind::value, "randperm: n is ", n, "; it must be in [0, 2^31)");
     check_holds("randperm", options.dtype, 0, n - 1);
-    std::vector<std::int64_t> values(static_cast<std::size_t>(n));
+    std::vector<std::int64_t> values = or_memory_error(
+        "randperm", [&] { return std::vector<std::int64_t>(static_cast<std::size_t>(n)); }, "for ", n,
+        " indices");
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
     return with_random(static_cast<std::uint64_t>(n + 3) / 4, [&](const RandomState& start) {
         PhiloxWords words{};

@@ -1,6 +1,7 @@
 // Resizing of images.
 #include <vector>
 
+#include "core/enumerators.h"
 #include "kernels/resize_geometry.h"
 #include "mezzo/image_ops.h"
 #include "ops/image.h"
@@ -55,6 +56,7 @@ Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, 
 
 Tensor interpolate(const Tensor& x, Size2d size, InterpolateMode mode, bool align_corners) {
     check_image("interpolate", x);
+    check_enumerator("interpolate", "mode", mode, InterpolateMode::bilinear);
     constexpr std::int64_t highest = 0x7fffffff;  // so that products of two sizes fit
     check(size.height > 0 && size.width > 0 && size.height <= highest && size.width <= highest,
           ErrorKind::value, "interpolate: size is ", size.height, " x ", size.width,

@@ -1,6 +1,7 @@
 // linear: matrix product, bias and activation as one op.
 #include "ops/linear.h"
 
+#include "core/enumerators.h"
 #include "kernels/matmul.h"
 #include "kernels/proof.h"
 #include "mezzo/cuda.h"
@@ -122,6 +123,7 @@ bool fuses_layers(Device device, Dtype dtype) {
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearActivation activation) {
     check_linear("linear", x, weight, bias);
+    check_enumerator("linear", "activation", activation, LinearActivation::gelu_tanh);
     Shape shapes[] = {x.shape(), {}};
     shapes[0].back() = weight.size(0);
     std::size_t results = 1;

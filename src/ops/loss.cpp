@@ -136,6 +136,7 @@ Tensor loss(const OpOf<A>& op, const Tensor& input, const Tensor& target, const 
     check_floating(name, input);
     check_floating(name, target, "target");
     check_same_shape(name, input, target);
+    check_reduction(name, at.reduction);
     const Shape shape = at.reduction == Reduction::none ? input.shape() : Shape{};
     const Tensor y = call(op, {input, target}, at, shape, loss_dtype(input.dtype(), target.dtype()));
     return finished_loss(y, input, promote(input.dtype(), target.dtype()));

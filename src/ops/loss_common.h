@@ -1,6 +1,7 @@
 // What all losses share: the dtype of the result and the three reductions.
 #pragma once
 
+#include "core/enumerators.h"
 #include "ops/common.h"
 
 namespace mezzo {
@@ -11,6 +12,11 @@ inline Dtype loss_dtype(Dtype a, Dtype b) { return a == float64 || b == float64 
 // The loss in the dtype `natural` of what it was computed from. Inside an Autocast scope the loss of 16-bit
 // values stays float32.
 Tensor finished_loss(const Tensor& loss, const Tensor& input, Dtype natural);
+
+// Throws Error(value) for a value that is no enumerator.
+inline void check_reduction(const char* op, Reduction reduction) {
+    check_enumerator(op, "reduction", reduction, Reduction::sum);
+}
 
 // The reduction of the values per element.
 Tensor reduced(const Tensor& values, Reduction reduction);

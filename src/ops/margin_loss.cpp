@@ -84,6 +84,7 @@ const OpOf<TripletMargin> triplet_margin_op{
      }}};
 
 Shape result_shape(const Shape& values, Reduction reduction) {
+    check_reduction("loss", reduction);
     return reduction == Reduction::none ? values : Shape{};
 }
 

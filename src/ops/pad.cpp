@@ -1,6 +1,7 @@
 // pad: constants by one op whose gradient is a crop; the other modes by index_select.
 #include <algorithm>
 
+#include "core/enumerators.h"
 #include "kernels/pad.h"
 #include "mezzo/image_ops.h"
 #include "ops/common.h"
@@ -112,6 +113,7 @@ Tensor continued(Tensor x, int d, std::int64_t before, std::int64_t after, PadMo
 }  // namespace
 
 Tensor pad(const Tensor& x, const std::vector<Padding>& padding, PadMode mode, double value) {
+    check_enumerator("pad", "mode", mode, PadMode::circular);
     check_defined("pad", x);
     const Plan plan = planned(x, padding);
     if (mode == PadMode::constant) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/enumerators.h"
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/sort_ops.h"
@@ -41,6 +42,7 @@ Tensor sorted_quantile(const Tensor& values, double q, Interpolation interpolati
 
 Tensor sorted_lines(const Tensor& x, const QuantileOptions& options) {
     check_floating("quantile", x);
+    check_enumerator("quantile", "interpolation", options.interpolation, Interpolation::midpoint);
     const Tensor lines = options.dim ? x : x.reshape({x.numel()});
     const int d = wrap_dim("quantile", options.dim.value_or(0), lines.dim());
     const Tensor line = lines.dim() == 0 ? lines.reshape({1}) : lines.transpose(d, -1);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "autograd/running.h"
+#include "core/enumerators.h"
 #include "kernels/dispatch.h"
 #include "kernels/recurrent.h"
 #include "ops/products.h"
@@ -184,6 +185,7 @@ const OpOf<Recurrent>& op_for(RecurrentCell cell) {
 
 void check_operands(const char* op, RecurrentCell cell, const Tensor& gates, const Tensor& weight_hh,
                     const RecurrentOptions& o) {
+    check_enumerator(op, "cell", cell, RecurrentCell::gru);
     const std::int64_t per_unit = recurrent_gates(cell);
     check_factors(op, gates, weight_hh);
     check(gates.dim() == 3 && gates.size(0) > 0 && gates.size(2) % per_unit == 0, ErrorKind::shape, op,

@@ -1,4 +1,5 @@
 // rotary_embedding.
+#include "core/enumerators.h"
 #include "mezzo/attention_ops.h"
 #include "ops/common.h"
 
@@ -29,6 +30,7 @@ const OpOf<RotaryEmbedding> rotary_embedding_op{
 
 Tensor rotary_embedding(const Tensor& x, const Tensor& cos, const Tensor& sin, RotaryPairs pairs) {
     const char* op = "rotary_embedding";
+    check_enumerator(op, "pairs", pairs, RotaryPairs::neighbours);
     check_floating(op, x);
     check_floating(op, cos, "cos");
     check_floating(op, sin, "sin");

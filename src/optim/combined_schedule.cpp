@@ -5,6 +5,8 @@
 
 #include "optim/optimizer.h"
 
+#include "core/enumerators.h"
+
 namespace mezzo::optim {
 
 namespace {
@@ -35,6 +37,7 @@ Schedule warm_restarts(const CosineAnnealingWarmRestartsOptions& options) {
 
 void check_cycle(const OneCycleLROptions& o) {
     require(std::isfinite(o.max_lr) && o.max_lr > 0, "OneCycleLR: max_lr", o.max_lr, "positive and finite");
+    check_enumerator("OneCycleLR", "anneal", o.anneal, Anneal::linear);
     require(o.total_steps > 1, "OneCycleLR: total_steps", double(o.total_steps), "at least 2");
     require(o.pct_start >= 0 && o.pct_start <= 1, "OneCycleLR: pct_start", o.pct_start, "in [0, 1]");
     require(std::isfinite(o.div_factor) && o.div_factor > 0, "OneCycleLR: div_factor", o.div_factor,

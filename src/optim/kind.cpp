@@ -119,10 +119,11 @@ int Kind::find(std::string_view option) const {
 }
 
 std::shared_ptr<const Kind> kind_of(OptimizerId id) {
-    static const std::vector<std::shared_ptr<const Kind>> kinds = [] {
-        std::vector<std::shared_ptr<const Kind>> made;
-        made.reserve(optimizer_count);
-        for (int i = 0; i < optimizer_count; ++i) made.push_back(make_kind(OptimizerId(i)));
+    // Never destroyed: threads may train during exit().
+    static const auto& kinds = *[] {
+        auto* const made = new std::vector<std::shared_ptr<const Kind>>;
+        made->reserve(optimizer_count);
+        for (int i = 0; i < optimizer_count; ++i) made->push_back(make_kind(OptimizerId(i)));
         return made;
     }();
     return kinds[std::size_t(id)];

@@ -8,6 +8,7 @@
 #include "mezzo/ops.h"
 #include "optim/arena.h"
 #include "optim/state_keys.h"
+#include "optim/user_update.h"
 
 namespace mezzo::optim {
 
@@ -314,6 +315,7 @@ Replacement agreed_replacement(const OptimizerImpl& own, const StateDict& state)
 void Optimizer::load_state_dict(const StateDict& state) {
     NoGrad plain;
     OptimizerImpl& own = *impl_;
+    refuse_in_update("load_state_dict", own);
     Replacement loaded = own.sharing ? agreed_replacement(own, state) : replacement(own, state);
     own.groups = std::move(loaded.groups);
     own.slots = std::move(loaded.slots);

@@ -171,6 +171,7 @@ void update_parameters(OptimizerImpl& optimizer, const GradientList& plan, bool 
 
 // The ranks of a sharded optimizer agree when each of them has all that its update needs.
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling) {
+    refuse_in_update("step", optimizer);
     if (!optimizer.sharing) return plan_own_update(optimizer, conditional, scaling);
     refuse_in_capture("Optimizer.step", "exchange parts of a sharded optimizer's parameters");
     GradientList list;
@@ -334,6 +335,7 @@ void Optimizer::set_option(const std::string& name, double value, std::size_t gr
 }
 
 void Optimizer::use_master_weights() {
+    refuse_in_update("use_master_weights", *impl_);
     impl_->masters = true;
     std::vector<std::size_t> all(impl_->slots.size());
     std::iota(all.begin(), all.end(), std::size_t(0));

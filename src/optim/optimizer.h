@@ -55,6 +55,7 @@ struct OptimizerImpl {
     std::vector<std::uint64_t> schedulers;  // that have stepped, the one in charge last
     bool masters = false;
     bool prepared = false;          // by amp::initialize
+    bool updating = false;          // a user's update() runs
     bool skip_next = false;         // amp::Handle::scale_loss saw an overflow: step() skips once
     bool counts_on_device = false;  // a conditional step ran since the counts below were read
     std::int64_t applied = 0, skipped = 0;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/capture.h"
+#include "core/enumerators.h"
 #include "mezzo/ops.h"
 #include "optim/optimizer.h"
 
@@ -23,6 +24,8 @@ void require(bool holds, const char* option, double value, const char* rule) {
 }
 
 void check_options(const Options& o) {
+    check_enumerator("ReduceLROnPlateau", "mode", o.mode, Options::Mode::max);
+    check_enumerator("ReduceLROnPlateau", "threshold_mode", o.threshold_mode, Options::Threshold::absolute);
     require(o.factor >= 0 && o.factor < 1, "factor", o.factor, "in [0, 1)");
     require(o.patience >= 0, "patience", double(o.patience), ">= 0");
     require(std::isfinite(o.threshold) && o.threshold >= 0, "threshold", o.threshold, "finite and >= 0");

@@ -154,13 +154,34 @@ void count(OptimizerImpl& optimizer, const GradientList& plan, const Tensor& ski
     if (skipped.defined()) counter(offsetof(StepState, skipped)).add_(1.0 - applied);
 }
 
+// Marks an optimizer while its update() runs.
+class Updating {
+public:
+    explicit Updating(bool& on) : on_(on) { on_ = true; }
+    ~Updating() { on_ = false; }
+    Updating(const Updating&) = delete;
+    Updating& operator=(const Updating&) = delete;
+
+private:
+    bool& on_;
+};
+
 }  // namespace
+
+void refuse_in_update(const char* call, const OptimizerImpl& optimizer) {
+    check(!optimizer.updating, ErrorKind::state, optimizer.type, ".", call,
+          ": called inside the update() of the same optimizer; update() assigns to its argument only");
+}
 
 void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
                      const GradientScale& scale) {
     NoGrad plain;
     const amp::Autocast off({.enabled = false});
-    std::vector<ParameterUpdate> updates = compute(optimizer, plan, scale);
+    std::vector<ParameterUpdate> updates;
+    {
+        const Updating here(optimizer.updating);
+        updates = compute(optimizer, plan, scale);
+    }
     check_results(optimizer, plan, updates);
     Tensor skipped, applied = ones({}, {.device = plan.device});
     if (conditional) {

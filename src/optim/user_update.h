@@ -10,4 +10,7 @@ namespace mezzo::optim {
 void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
                      const GradientScale& scale);
 
+// Throws Error(state) while the update() of this optimizer runs. `call` names the member function.
+void refuse_in_update(const char* call, const OptimizerImpl& optimizer);
+
 }  // namespace mezzo::optim

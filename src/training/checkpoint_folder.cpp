@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "core/enumerators.h"
 #include "core/log.h"
 #include "mezzo/checkpoint.h"
 
@@ -105,6 +106,7 @@ std::optional<CheckpointInfo> load_first(const Checkpoint& checkpoint,
 
 CheckpointFolder::CheckpointFolder(std::string folder, const CheckpointFolderOptions& options)
     : folder_(std::move(folder)), options_(options) {
+    check_enumerator("CheckpointFolder", "better", options.better, Better::lower);
     check(!folder_.empty(), ErrorKind::value, "CheckpointFolder: the folder has no name");
     check(options.keep_last >= 1, ErrorKind::value, "CheckpointFolder: keep_last is ", options.keep_last,
           "; the newest always stays");

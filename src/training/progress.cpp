@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "core/enumerators.h"
+
 namespace mezzo::training {
 
 namespace {
@@ -24,13 +26,19 @@ bool is_set(const char* name) {
 
 bool shows_bars(std::FILE* to) {
     const char* const terminal = std::getenv("TERM");
-    return isatty(fileno(to)) == 1 && (terminal == nullptr || std::strcmp(terminal, "dumb") != 0);
+    return to != nullptr && isatty(fileno(to)) == 1 &&
+           (terminal == nullptr || std::strcmp(terminal, "dumb") != 0);
 }
 
 // Columns of the terminal; 80 where it does not say.
 std::size_t columns(std::FILE* to) {
     winsize size{};
     return ioctl(fileno(to), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// The part of the steps that is done, in [0, 1].
+double share_of(const TrainingStatus& status) {
+    return std::clamp(double(status.step) / double(status.steps), 0.0, 1.0);
 }
 
 void put(std::FILE* to, const std::string& text) {
@@ -53,6 +61,8 @@ ProgressBar::ProgressBar(std::FILE* to, const ProgressBarOptions& options)
       bar_(options.style == ProgressStyle::bar ||
            (options.style == ProgressStyle::automatic && shows_bars(to))),
       colours_(bar_ && !is_set("NO_COLOR")) {
+    check(to != nullptr, ErrorKind::value, "ProgressBar: the stream is null");
+    check_enumerator("ProgressBar", "style", options.style, ProgressStyle::lines);
     if (options_.interval < 0) options_.interval = bar_ ? 0.1 : 10;
 }
 
@@ -63,7 +73,7 @@ double ProgressBar::now() const {
 
 std::string ProgressBar::bar_of(const TrainingStatus& status) const {
     constexpr std::int64_t width = 20;
-    const std::int64_t filled = std::clamp<std::int64_t>(status.step * width / status.steps, 0, width);
+    const std::int64_t filled = std::int64_t(double(width) * share_of(status));
     std::string bar(std::size_t(filled), '=');
     if (filled < width) bar += '>' + std::string(std::size_t(width - filled - 1), ' ');
     return "[" + bar + "] ";
@@ -72,10 +82,10 @@ std::string ProgressBar::bar_of(const TrainingStatus& status) const {
 std::string ProgressBar::text_of(const TrainingStatus& status, double seconds) const {
     std::string text = options_.label.empty() ? "" : options_.label + " ";
     if (status.epochs > 0)
-        text += fmt::format("epoch {}/{} ", std::min(status.epoch + 1, status.epochs), status.epochs);
+        text += fmt::format("epoch {}/{} ", std::min(status.epoch, status.epochs - 1) + 1, status.epochs);
     if (status.steps > 0) {
         if (bar_) text += bar_of(status);
-        text += fmt::format("{:3} % {}/{}", status.step * 100 / status.steps, status.step, status.steps);
+        text += fmt::format("{:3} % {}/{}", std::int64_t(100 * share_of(status)), status.step, status.steps);
     } else {
         text += fmt::format("step {}", status.step);
     }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/enumerators.h"
 #include "mezzo/eval_mode.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
@@ -29,6 +30,10 @@ Trainer::Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOp
     check(o.max_steps >= 0 && o.patience >= 0 && o.checkpoint_every >= 0, ErrorKind::value,
           "Trainer: max_steps is ", o.max_steps, ", patience ", o.patience, ", checkpoint_every ",
           o.checkpoint_every, "; none may be negative");
+    check_enumerator("Trainer", "precision", o.precision, Precision::float16);
+    check_enumerator("Trainer", "better", o.better, Better::lower);
+    check(std::find(o.logs.begin(), o.logs.end(), nullptr) == o.logs.end(), ErrorKind::value,
+          "Trainer: one of the ", o.logs.size(), " logs is null");
     check(o.max_norm >= 0 && std::isfinite(o.max_norm), ErrorKind::value, "Trainer: max_norm is ",
           o.max_norm);
     const bool monitors = o.patience > 0 || o.plateau != nullptr || o.keep_best > 0;
@@ -55,12 +60,14 @@ void Trainer::begin(LoaderRef loader, Size batches) {
     batches_ = batches;
     accumulated_ = unreported_ = 0;
     loss_ = losses_ = Tensor();
-    stop_called_ = stopping_ = false;
+    stopping_ = false;
     status_.epochs = options_.epochs;
     status_.steps = options_.max_steps;
     if (batches) {
-        const std::int64_t all = (*batches + options_.accumulate - 1) / options_.accumulate * options_.epochs;
-        status_.steps = options_.max_steps > 0 ? std::min(all, options_.max_steps) : all;
+        const std::int64_t each = *batches / options_.accumulate + (*batches % options_.accumulate != 0);
+        std::int64_t all = 0;  // if it does not fit, max_steps ends the training, or stop() does
+        if (!__builtin_mul_overflow(each, options_.epochs, &all))
+            status_.steps = options_.max_steps > 0 ? std::min(all, options_.max_steps) : all;
     }
     if (!options_.checkpoints.empty()) {
         CheckpointParts parts{.model = model_, .optimizer = optimizer_, .scaler = scaler_, .loader = loader};
@@ -207,6 +214,7 @@ bool Trainer::reached_end() const {
 Ended Trainer::finish() {
     if (options_.progress != nullptr) options_.progress->end_line();
     for (io::MetricWriter* const log : options_.logs) log->flush();
+    stop_called_ = false;  // done, or too late
     if (stopping_) return Ended::stopped;
     return reached_end() ? Ended::finished : Ended::early;
 }

@@ -13,8 +13,10 @@ struct Tables {
 };
 
 const Tables& tables() {
-    static const Tables result = [] {
-        Tables made;
+    // Never destroyed: threads may tokenize during exit().
+    static const Tables& result = *[] {
+        auto* const tables = new Tables;
+        Tables& made = *tables;
         made.bytes.fill(-1);
         char32_t next = 256;
         for (char32_t byte = 0; byte < 256; ++byte) {
@@ -24,7 +26,7 @@ const Tables& tables() {
             made.bytes[made.characters[byte]] = int(byte);
             append_utf8(made.utf8[byte], made.characters[byte]);
         }
-        return made;
+        return tables;
     }();
     return result;
 }
