@@ -457,3 +457,29 @@ TEST_CASE("autocast: a leaf made by detach() is converted once, and then by its 
         CHECK(weight->grad_meta->copy16.value.defined());
     }
 }
+
+TEST_CASE("autocast: a write through mutable_data is seen after the optimizer's first step", "[amp]") {
+    for (const bool cache : {true, false}) {
+        nn::Linear net(1, 1, {.bias = false});
+        const Tensor x = ones({1, 1});
+        optim::AdamW optimizer(net.parameters(), {.lr = 0.1});
+        const amp::AutocastOptions options{.dtype = bfloat16, .cache = cache};
+        for (int step = 0; step < 2; ++step) {
+            {
+                const amp::Autocast scope(options);
+                net(x).sum().backward();
+            }
+            optimizer.step();
+            optimizer.zero_grad();
+        }
+        const amp::Autocast scope(options);
+        (void)net(x);
+        for (const float value : {200.0f, 3.0f}) {
+            {
+                const NoGrad plain;
+                *std::as_const(net.weight).mutable_data<float>() = value;
+            }
+            CHECK(net(x).item<float>() == value);
+        }
+    }
+}

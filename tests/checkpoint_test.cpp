@@ -162,8 +162,8 @@ TEST_CASE("checkpoint: whole after a kill at any moment", "[io]") {
     const Tensor first = zeros({size}, {.dtype = int64}), second = zeros({size}, {.dtype = int64});
     // Only copies of memory in the child: the thread pool is the parent's.
     const auto save = [&](std::int64_t number) {
-        std::fill_n(first.data<std::int64_t>(), size, number);
-        std::fill_n(second.data<std::int64_t>(), size, number);
+        std::fill_n(first.mutable_data<std::int64_t>(), size, number);
+        std::fill_n(second.mutable_data<std::int64_t>(), size, number);
         io::save_checkpoint(path, {.model = {{"first", first}}, .extra = {{"second", second}}});
     };
     save(0);
@@ -213,7 +213,7 @@ TEST_CASE("checkpoint: two writers of one path take turns", "[io]") {
         if (children.back() != 0) continue;
         int code = 0;
         try {
-            std::fill_n(value.data<std::int64_t>(), 5000, id);
+            std::fill_n(value.mutable_data<std::int64_t>(), 5000, id);
             for (int i = 0; i < 20; ++i) io::save_checkpoint(path, {.model = {{"value", value}}});
         } catch (...) {
             code = 1;

@@ -376,13 +376,15 @@ TEST_CASE("errors: numbers that are no enumerators") {
     CHECK_THROWS_WITH(randint(0, 2, {2}, {.dtype = dtype}), Catch::Contains("dtype is 99"));
     CHECK_THROWS_WITH(randperm(2, {.dtype = dtype}), Catch::Contains("dtype is 99"));
     CHECK_THROWS_WITH(amp::Autocast({.dtype = dtype}), Catch::Contains("dtype is 99"));
-    CHECK_THROWS_WITH(mse_loss(x, x, Reduction(9)), Catch::Contains("mse_loss: reduction is 9"));
+    CHECK_THROWS_WITH(mse_loss(x, x, {.reduction = Reduction(9)}),
+                      Catch::Contains("mse_loss: reduction is 9"));
     CHECK_THROWS_WITH(cross_entropy(x, zeros({2}, {.dtype = int64}), {.reduction = Reduction(9)}),
                       Catch::Contains("cross_entropy: reduction is 9"));
     CHECK_THROWS_WITH(linear(x, ones({3, 4}), {}, LinearActivation(9)),
                       Catch::Contains("linear: activation is 9"));
     CHECK_THROWS_WITH(pad(x, {{0, 1, 1}}, PadMode(9)), Catch::Contains("pad: mode is 9"));
-    CHECK_THROWS_WITH(interpolate(image, 4, InterpolateMode(9)), Catch::Contains("interpolate: mode is 9"));
+    CHECK_THROWS_WITH(interpolate(image, 4, {.mode = InterpolateMode(9)}),
+                      Catch::Contains("interpolate: mode is 9"));
     CHECK_THROWS_WITH(quantile(x, 0.5, {.interpolation = Interpolation(9)}),
                       Catch::Contains("quantile: interpolation is 9"));
     CHECK_THROWS_WITH(set_float32_matmul_precision(Float32MatmulPrecision(9)),

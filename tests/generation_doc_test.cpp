@@ -68,7 +68,7 @@ TEST_CASE("generation document: a cache by hand", "[generate]") {
     nn::KeyValueCache cache(16);                                       // most tokens
     mz::Tensor logits = model.next_logits(prompt, {.cache = &cache});  // [1, vocab_size]
     for (int i = 0; i < 5; ++i) {
-        const mz::Tensor next = logits.argmax(-1, true);  // [1, 1]
+        const mz::Tensor next = logits.argmax(-1, {.keepdim = true});  // [1, 1]
         logits =
             model.next_logits(next, {.cache = &cache});  // reads one token, and all before it from the cache
     }

@@ -101,8 +101,8 @@ const std::vector<Line>& lines() {
         OF_TWO("mean", mean(pairs(x), {1})),
         OF_TWO("softmax", softmax(pairs(x)).select(1, 0)),
         OF_TWO("log_softmax", log_softmax(pairs(x)).select(1, 0)),
-        OF_TWO("mse_loss", mse_loss(x[0], x[1], Reduction::none)),
-        OF_TWO("l1_loss", l1_loss(x[0], x[1], Reduction::none)),
+        OF_TWO("mse_loss", mse_loss(x[0], x[1], {.reduction = Reduction::none})),
+        OF_TWO("l1_loss", l1_loss(x[0], x[1], {.reduction = Reduction::none})),
         OF_TWO("smooth_l1_loss", smooth_l1_loss(x[0], x[1], {.beta = 3, .reduction = Reduction::none})),
     };
     return all;

@@ -157,13 +157,14 @@ TEST_CASE("binary cross entropy of what is no probability", "[ops][loss]") {
                           Catch::StartsWith("binary_cross_entropy: input -0.25 at element 3"));
     }
     const Tensor rest = tensor_of({NAN, 1, 0, 0.5}, {4}, float32);
-    const std::vector<double> values = doubles(binary_cross_entropy(rest, target, Reduction::none));
+    const std::vector<double> values =
+        doubles(binary_cross_entropy(rest, target, {.reduction = Reduction::none}));
     CHECK(std::isnan(values[0]));
     CHECK(values[1] == 0);
     for (const Device device : devices()) {
         if (device == cpu_device) continue;
         const Tensor x = tensor_of({0.5, 1.5, -0.5, 1}, {4}, float32, device).set_requires_grad();
-        const Tensor loss = binary_cross_entropy(x, target.to(device), Reduction::none);
+        const Tensor loss = binary_cross_entropy(x, target.to(device), {.reduction = Reduction::none});
         sum(loss).backward();
         const std::vector<double> y = doubles(loss), g = doubles(x.grad());
         for (const std::size_t i : {1, 2}) {

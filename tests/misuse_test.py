@@ -51,6 +51,24 @@ GOOD = """
     EnableGrad recorded;
     amp::Autocast scope({.dtype = bfloat16});
     (void)a.to(float16);
+    (void)a.sum({});
+    (void)a.sum({1});
+    (void)a.var({1, 0});
+    (void)a.var({.correction = 0});
+    (void)var(a, {.correction = 0});
+    (void)var(a, {}, {.correction = 0});
+    (void)a.sum({.keepdim = true});
+    (void)any(a, {.keepdim = true});
+    (void)a.argmax({.keepdim = true});
+    (void)argmax(a, 1, {.keepdim = true});
+    (void)kthvalue(a, 1, 0, {.keepdim = true});
+    (void)mse_loss(a, b, {.reduction = Reduction::sum});
+    (void)binary_cross_entropy(a, b, {.reduction = Reduction::none});
+    (void)a.reshape({2, -1});
+    (void)a.reshape({int(list.size()), 3u, 4L});
+    (void)a.item<long long>();
+    (void)a.item<unsigned>();
+    *a.mutable_data<float>() = *b.data<float>();
 """
 BAD = [
     "a[0] = b[0];",
@@ -127,6 +145,44 @@ BAD = [
     "data::read_idx(\"x\");",
     "words.encode(\"x\");",
     "memory_stats(cpu_device);",
+    # A list with names is no shape and no list of axes, whatever g++ 12 makes of initializer lists.
+    "(void)a.reshape({.nonsense = 6});",
+    "(void)a.reshape({.nonsense = 6, .more = 2});",
+    "(void)zeros({.x = 2});",
+    "(void)full({.x = 2}, 1.0);",
+    "(void)a.permute({.x = 0});",
+    "(void)a.expand({.x = 2});",
+    "(void)a.flip({.x = 0});",
+    "(void)a.repeat({.x = 2});",
+    "(void)roll(a, {1}, {.x = 0});",
+    "(void)Tensor::from({1, 2}, {.x = 2});",
+    "Shape shape{.x = 1};",
+    "Shape shape({.x = 1});",
+    "(void)norm(a, {.p = 1});",
+    "(void)a.norm({.p = 1});",
+    "(void)a.norm({.p = 1}, {});",
+    "(void)sum(a, {.axis = 1});",
+    "(void)a.sum({.correction = 0});",
+    "(void)a.var({.p = 0});",
+    "(void)a.argmax({.dim = 1});",
+    "(void)quantile(a, {.keepdim = true});",
+    "(void)a.topk(2, {.largest = false});",
+    "(void)interpolate(a, {.height = 4, .width = 3});",
+    "(void)a[{.start = 1, .stop = 2}];",
+    # No flag without its name.
+    "(void)argmax(a, -1, true);",
+    "(void)argmin(a, -1, true);",
+    "(void)any(a, {1}, true);",
+    "(void)all(a, {1}, true);",
+    "(void)sort(a, 0, true);",
+    "(void)kthvalue(a, 1, 0, true);",
+    "(void)mse_loss(a, b, Reduction::none);",
+    "(void)l1_loss(a, b, Reduction::none);",
+    "(void)binary_cross_entropy(a, b, Reduction::none);",
+    # data() is for reading, and no type but those of elements has a function.
+    "*a.data<float>() = 1;",
+    "(void)a.data<long double>();",
+    "(void)a.item<std::string>();",
 ]
 
 
@@ -137,6 +193,26 @@ def diagnostics(body):
     first = HEAD.count("\n") + 1
     lines = {int(number) - first for number in re.findall(r"<stdin>:(\d+):\d+: (?:fatal )?error", run.stderr)}
     return lines, run.stderr
+
+
+def undocumented():
+    """The declarations that an editor shows nothing for: clang attaches the comment that stands before one."""
+    if "clang" not in " ".join(COMPILER):
+        return []
+    missing = []
+    for prefix, wanted in (("mezzo::Tensor::", None), ("mezzo::optim::", {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "Lion"}),
+                           ("mezzo::amp::Autocast", {""})):
+        if wanted is None:
+            with open(f"{ROOT}/include/mezzo/methods.def", encoding="utf-8") as methods:
+                wanted = set(re.findall(r"\[\[nodiscard\]\] \S+ (\w+)\(", methods.read()))
+        run = subprocess.run(COMPILER + ["-std=c++20", "-fsyntax-only", "-fparse-all-comments", f"-I{ROOT}/include", "-Xclang", "-ast-dump",
+                                         "-Xclang", f"-ast-dump-filter={prefix}", "-x", "c++", "-"],
+                             input="#include <mezzo/mezzo.h>\n", text=True, capture_output=True, check=False)
+        dumps = [dump for dump in run.stdout.split("Dumping ") if any(dump.startswith(f"{prefix}{name}:\n") for name in wanted)]
+        if len(dumps) < len(wanted):
+            missing.append(f"one of {len(wanted)} in {prefix}")
+        missing += [dump.partition(":\n")[0] for dump in dumps if not re.search(r"^[| ]{0,2}[|`]-FullComment", dump, re.M)]
+    return missing
 
 
 def main():
@@ -154,7 +230,10 @@ def main():
     for snippet in missed:
         print(f"FAILED: compiles without a word: {snippet}")
     print(f"{len(BAD) - len(missed)} of {len(BAD)} are refused")
-    return 1 if missed else 0
+    plain = undocumented()
+    for name in plain:
+        print(f"FAILED: no comment before {name}")
+    return 1 if missed or plain else 0
 
 
 sys.exit(main())

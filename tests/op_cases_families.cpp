@@ -134,7 +134,7 @@ std::vector<OpCase> reductions() {
         OF("std", std(x[0], {0}), SHAPES(pair), keep, any, "", "", true, false),
         OF("std of all", std(x[0]), SHAPES({2, 3, 4}), keep, any, "", "", true, false),
         OF("var_mean", (var_mean(x[0], {1}).var + var_mean(x[0], {1}).mean), SHAPES(pair), keep, any, "", "", true, false),
-        OF_ROWS("argmin", argmin(x[0]), place_of_lowest, fixed, distinct, "", "", false),
+        OF_ROWS("argmin", argmin(x[0], -1), place_of_lowest, fixed, distinct, "", "", false),
         OF_ROWS("any", mezzo::any(relu(x[0]), {1}), any_positive, fixed, any, "", "", false),
         OF_ROWS("all", all(relu(x[0]), {1}), all_positive, fixed, any, "", "", false),
         OF_ROWS("count_nonzero", count_nonzero(relu(x[0]), {1}), number_of_positive, fixed, any, "", "", false),
@@ -152,7 +152,7 @@ std::vector<OpCase> reductions() {
 std::vector<OpCase> orders() {
     return {
         OF_ROWS("sort", sort(x[0]).values, ascending, keep, distinct),
-        OF("sort of the first, descending", sort(x[0], 0, true).values, SHAPES({4, 3}), keep, distinct),
+        OF("sort of the first, descending", sort(x[0], 0, {.descending = true}).values, SHAPES({4, 3}), keep, distinct),
         OF_ROWS("argsort", argsort(x[0]), order, fixed, distinct, "", "", false),
         OF_ROWS("topk", topk(x[0], std::min<std::int64_t>(2, x[0].size(-1))).values, two_largest, keep, distinct),
         OF_ROWS("topk indices", topk(x[0], std::min<std::int64_t>(2, x[0].size(-1))).indices, place_of_two_largest, fixed,
@@ -209,7 +209,7 @@ std::vector<OpCase> products() {
         OF("einsum with sums", einsum("abc,cd->b", {x[0], x[1]}), SHAPES({2, 3, 4}, {4, 5}), low, any, "", "", true, true, true, 4),
         OF("cosine_similarity", cosine_similarity(x[0], x[1]), SHAPES(pair, pair), fp32),
         OF("pairwise_distance", pairwise_distance(x[0], x[1]), SHAPES(pair, {5}), fp32),
-        OF("pairwise_distance of p 3", pairwise_distance(x[0], x[1], 3, 1e-6, true), SHAPES(pair, pair), fp32, unit),
+        OF("pairwise_distance of p 3", pairwise_distance(x[0], x[1], {.p = 3, .keepdim = true}), SHAPES(pair, pair), fp32, unit),
         OF("normalize", normalize(x[0]), SHAPES(pair), fp32, any, "", "", true, false),
         OF("normalize of p 1", normalize(x[0], 1, 0), SHAPES(pair), fp32, any, "", "", true, false),
     };

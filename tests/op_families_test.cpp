@@ -89,10 +89,10 @@ TEST_CASE("op families: element-wise functions agree with PyTorch", "[op_familie
 TEST_CASE("op families: order and arrangement agree with PyTorch", "[op_families]") {
     const Tensor a = waves({3, 4}, 0.5), b = waves({3, 4}, 1.5), c = waves({4}, 2.5),
                  d = waves({2, 3, 4}, 0.1);
-    AGREES(sort_descending, sort(x[0], 0, true).values, a);
+    AGREES(sort_descending, sort(x[0], 0, {.descending = true}).values, a);
     AGREES(topk, topk(x[0], 2, 1).values, a);
     AGREES(kthvalue, kthvalue(x[0], 3, 1).values, a);
-    AGREES(searchsorted, searchsorted(sort(x[0], 1).values, x[1], true), a, b);
+    AGREES(searchsorted, searchsorted(sort(x[0], 1).values, x[1], {.right = true}), a, b);
     AGREES(tril, tril(x[0], -1), d);
     AGREES(triu, triu(x[0], 1), d);
     AGREES(diag, diag(x[0], -1), c);
@@ -110,8 +110,8 @@ TEST_CASE("op families: products and distances agree with PyTorch", "[op_familie
            waves({2, 2}, 2.1));
     AGREES(einsum_implied, einsum("Ba...,a...", x), waves({2, 3, 4}, 0.1), waves({3, 4}, 1.1));
     AGREES(cosine_similarity, cosine_similarity(x[0], x[1]), a, c);
-    AGREES(pairwise_distance, pairwise_distance(x[0], x[1], 3), a, b);
-    AGREES(pairwise_distance_max, pairwise_distance(x[0], x[1], INFINITY, 1e-6, true), a, b);
+    AGREES(pairwise_distance, pairwise_distance(x[0], x[1], {.p = 3}), a, b);
+    AGREES(pairwise_distance_max, pairwise_distance(x[0], x[1], {.p = INFINITY, .keepdim = true}), a, b);
     AGREES(normalize, normalize(x[0], 3, 0), with_zeros);
 }
 
@@ -144,7 +144,7 @@ TEST_CASE("op families: integers and booleans", "[op_families]") {
     CHECK(integers(cumsum(i, 0)) == Integers{3, 3, -4, -1});
     CHECK(cumprod(i, 0, float64).dtype() == float64);
     CHECK(integers(argsort(i)) == Integers{2, 1, 0, 3});
-    CHECK(integers(sort(i, 0, true).values) == Integers{3, 3, 0, -7});
+    CHECK(integers(sort(i, 0, {.descending = true}).values) == Integers{3, 3, 0, -7});
     CHECK(integers(remainder(i, 4)) == Integers{3, 0, 1, 3});
     CHECK(integers(remainder(i, -4)) == Integers{-1, 0, -3, -1});
     CHECK(remainder(i, 2.5).dtype() == float32);
@@ -234,19 +234,35 @@ TEST_CASE("op families: NaN, infinities, signed zeros and equal elements have an
     for (const Device device : devices()) {
         const Tensor there = x.to(device);
         CHECK(integers(searchsorted(sort(there).values, there)) == Integers{6, 3, 0, 1, 1, 5, 6, 3});
-        CHECK(integers(searchsorted(sort(there).values, there, true)) == Integers{8, 5, 1, 3, 3, 6, 8, 5});
-        CHECK(integers(argsort(there, 0, true)) == Integers{0, 6, 5, 1, 7, 3, 4, 2});
+        CHECK(integers(searchsorted(sort(there).values, there, {.right = true})) ==
+              Integers{8, 5, 1, 3, 3, 6, 8, 5});
+        CHECK(integers(argsort(there, 0, {.descending = true})) == Integers{0, 6, 5, 1, 7, 3, 4, 2});
         CHECK(integers(argsort(there)) == Integers{2, 3, 4, 1, 7, 5, 0, 6});
         CHECK(integers(argmin(there)) == Integers{0});
+        const Tensor square = Tensor::from({1, 7, -3, 2, -3, 7}, {2, 3}).to(device), turned = square.t();
+        for (const Dtype dtype : {float32, float64, float16, int64, int32}) {
+            const Tensor y = square.to(dtype);
+            CHECK(integers(argmax(y)) == Integers{1});
+            CHECK(integers(argmin(y)) == Integers{2});
+            CHECK(integers(argmax(y, 1)) == Integers{1, 2});
+            CHECK(argmax(y, -1, {.keepdim = true}).shape() == Shape{2, 1});
+            CHECK(argmin(y, 0, {.keepdim = true}).shape() == Shape{1, 3});
+        }
+        CHECK(integers(argmax(turned)) == Integers{2});  // row-major, whatever the strides
+        CHECK(integers(argmin(turned)) == Integers{3});
+        CHECK(argmax(square, {.keepdim = true}).shape() == Shape{1, 1});
+        CHECK(argmin(square, {.keepdim = true}).shape() == Shape{1, 1});
+        CHECK(argmax(square.select(0, 0).select(0, 0), {.keepdim = true}).shape() == Shape{});
+        CHECK(integers(argmax(x.reshape({2, 4}).to(device))) == Integers{0});  // NaN
         CHECK(integers(cumsum(of(Integers{1, INT64_MAX, 5}).to(device), 0)) ==
               Integers{1, INT64_MIN, INT64_MIN + 5});
     }
     for (const Dtype dtype : {float64, float32, float16, bfloat16}) {
         CAPTURE(name(dtype));
         CHECK(integers(argsort(x.to(dtype))) == Integers{2, 3, 4, 1, 7, 5, 0, 6});
-        CHECK(integers(argsort(x.to(dtype), 0, true)) == Integers{0, 6, 5, 1, 7, 3, 4, 2});
+        CHECK(integers(argsort(x.to(dtype), 0, {.descending = true})) == Integers{0, 6, 5, 1, 7, 3, 4, 2});
         CHECK(integers(topk(x.to(dtype), 1).indices) == Integers{0});
-        CHECK(integers(topk(x.to(dtype), 1, 0, false).indices) == Integers{2});
+        CHECK(integers(topk(x.to(dtype), 1, 0, {.largest = false}).indices) == Integers{2});
     }
     CHECK(integers(argmin(x)) == Integers{0});
     CHECK(std::isnan(quantile(x, 0.5).item<double>()));
@@ -271,7 +287,8 @@ TEST_CASE("op families: long lines are sorted", "[op_families]") {
               randint(0, 200, {2, n}, {.dtype = uint8}), randn({2, n}).to(bfloat16)}) {
             CAPTURE(name(device.type()), name(given.dtype()));
             const Tensor x = given.to(device);
-            const Integers order = integers(argsort(x)), across = integers(argsort(x.t(), 0, true));
+            const Integers order = integers(argsort(x)),
+                           across = integers(argsort(x.t(), 0, {.descending = true}));
             const std::vector<double> values = doubles(x);
             for (std::int64_t row = 0; row < 2; ++row) {
                 const auto value = [&](std::int64_t i) { return values[std::size_t(row * n + i)]; };
@@ -286,7 +303,7 @@ TEST_CASE("op families: long lines are sorted", "[op_families]") {
                 for (std::int64_t i = 0; i < n; ++i)
                     same = same && across[std::size_t(2 * i + row)] == down[std::size_t(i)];
                 CHECK(same);
-                CHECK(integers(topk(x.select(0, row), 100, 0, false).indices) ==
+                CHECK(integers(topk(x.select(0, row), 100, 0, {.largest = false}).indices) ==
                       Integers(up.begin(), up.begin() + 100));
             }
         }
@@ -357,14 +374,16 @@ TEST_CASE("op families: shapes that values tell", "[op_families]") {
 TEST_CASE("op families: multinomial draws in proportion to the weights", "[op_families]") {
     manual_seed(6);
     const Tensor weights = Tensor::from({0, 1, 3, 0, 4, 0}, {6});
-    const std::vector<double> counts = doubles(bincount(multinomial(weights, 80000, true), {}, 6));
+    const std::vector<double> counts =
+        doubles(bincount(multinomial(weights, 80000, {.replacement = true}), {}, 6));
     for (int i = 0; i < 6; ++i)
         CHECK(std::abs(counts[std::size_t(i)] - 10000 * doubles(weights)[std::size_t(i)]) < 500);
     const Tensor rows = multinomial(repeat(weights, {20000, 1}), 3);
     CHECK(rows.shape() == Shape{20000, 3});
     CHECK(integers(unique(rows).values) == Integers{1, 2, 4});
     CHECK(all(eq(sort(rows).values, of(Integers{1, 2, 4}))).item<bool>());
-    const Tensor huge = multinomial(full({3}, 1e308, {.dtype = float64}), 1000, true);  // the sum is inf
+    const Tensor huge =
+        multinomial(full({3}, 1e308, {.dtype = float64}), 1000, {.replacement = true});  // the sum is inf
     CHECK(integers(unique(huge).values) == Integers{0, 1, 2});
     const std::vector<double> first = doubles(bincount(rows.select(1, 0), {}, 6));
     CHECK(std::abs(first[1] - 2500) < 200);

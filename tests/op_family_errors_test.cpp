@@ -108,7 +108,7 @@ TEST_CASE("op families: errors of arrangements", "[op_family_errors]") {
          },
          ErrorKind::value, "multinomial:", "fewer than 2"},
         {[] {
-             multinomial(zeros({2, 2}), 1, true);
+             multinomial(zeros({2, 2}), 1, {.replacement = true});
          },
          ErrorKind::value, "multinomial:", "not 0"},
     };
@@ -194,7 +194,7 @@ TEST_CASE("op families: counts beyond 2^63 are errors", "[op_family_errors]") {
 
 TEST_CASE("op families: errors of distances and losses", "[op_family_errors]") {
     const std::vector<Bad> all{
-        {[] { pairwise_distance(f({2}), f({2}), -1); }, ErrorKind::value, "pairwise_distance:", "-1"},
+        {[] { pairwise_distance(f({2}), f({2}), {.p = -1}); }, ErrorKind::value, "pairwise_distance:", "-1"},
         {[] { kl_div(f({2}), f({3})); }, ErrorKind::shape, "kl_div:", "[3]"},
         {[] { huber_loss(f({2}), f({2}), {.delta = 0}); }, ErrorKind::value, "huber_loss:", "0"},
         {[] {

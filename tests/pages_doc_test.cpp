@@ -58,6 +58,19 @@ TEST_CASE("pages: ops", "[pages]") {
     CHECK(gram.shape() == mz::Shape{3, 3});
 }
 
+TEST_CASE("pages: raw memory", "[pages]") {
+    // begin
+    const mz::Tensor x = mz::zeros({2, 3});
+    float* const out = x.mutable_data<float>();  // for writing: counts as an in-place write
+    for (std::int64_t i = 0; i < x.numel(); ++i) out[i] = float(i);
+    const mz::Tensor column = x.t().select(0, 1);  // a view: elements 1 and 4
+    const float* const in = column.data<float>();  // for reading
+    const float last = in[1 * column.strides()[0]];
+    // end
+    CHECK(x.version() == 1);
+    CHECK(last == 4);
+}
+
 TEST_CASE("pages: threads", "[pages]") {
     const nn::Linear net(4, 2);
     const std::vector<mz::Tensor> batches{mz::ones({3, 4}), mz::zeros({3, 4})};

@@ -162,6 +162,7 @@ TEST_CASE("methods are the functions of their names", "[pleasant]") {
     CHECK(same(x.var(1, {.correction = 0}), var(x, 1, {.correction = 0})));
     CHECK(same(x.std(), mezzo::std(x)));
     CHECK(same(x.argmax(), argmax(x)));
+    CHECK(same(x.argmax(1), argmax(x, 1)));
     CHECK(same(x.any(1), any(x, 1)));
     CHECK(same(x.quantile(0.5), quantile(x, 0.5)));
     CHECK(same(x.softmax(), softmax(x)));
@@ -175,7 +176,7 @@ TEST_CASE("methods are the functions of their names", "[pleasant]") {
     CHECK(same(x.masked_fill(x > 0, 7), masked_fill(x, x > 0, 7)));
     CHECK(same(x.masked_select(x > 0), Tensor::from({0.5f, 2, 3, 6})));
     CHECK(same(x.cumsum(1), cumsum(x, 1)));
-    CHECK(same(x.sort(1, true).values, sort(x, 1, true).values));
+    CHECK(same(x.sort(1, {.descending = true}).values, sort(x, 1, {.descending = true}).values));
     CHECK(same(x.topk(2).indices, topk(x, 2).indices));
     CHECK(same(x.tril(), Tensor::from({-1, 0, 0, 3, -4, 0}, {2, 3})));
     CHECK(same(x.flip(1), flip(x, 1)));
@@ -186,6 +187,40 @@ TEST_CASE("methods are the functions of their names", "[pleasant]") {
     const Tensor leaf = ones({3}).set_requires_grad();
     leaf.square().sum().backward();
     CHECK(doubles(leaf.grad()) == Values{2, 2, 2});
+}
+
+TEST_CASE("options may stand without axes, and {} and {1} are axes", "[pleasant]") {
+    const Tensor x = Tensor::from({-1, 0.5f, 2, 3, -4, 6}, {2, 3});
+    const Shape kept{1, 1};
+    CHECK(doubles(var(x, {.correction = 0})) == doubles(var(x, {}, {.correction = 0})));
+    CHECK(doubles(x.std({.correction = 0})) == doubles(x.std({}, {.correction = 0})));
+    CHECK(var(x, {.correction = 0}).item<double>() < var(x).item<double>());
+    CHECK(doubles(var_mean(x, {.correction = 0}).var) == doubles(x.var({.correction = 0})));
+    CHECK(doubles(std_mean(x, {.correction = 0}).std) == doubles(x.std({.correction = 0})));
+    for (const Tensor& y : {x.sum({.keepdim = true}),     x.mean({.keepdim = true}),
+                            x.max({.keepdim = true}),     x.min({.keepdim = true}),
+                            x.norm({.keepdim = true}),    x.logsumexp({.keepdim = true}),
+                            x.prod({.keepdim = true}),    x.var({.keepdim = true}),
+                            x.std({.keepdim = true}),     x.any({.keepdim = true}),
+                            x.all({.keepdim = true}),     x.count_nonzero({.keepdim = true}),
+                            x.argmax({.keepdim = true}),  x.argmin({.keepdim = true}),
+                            sum(x, {.keepdim = true}),    mean(x, {.keepdim = true}),
+                            max(x, {.keepdim = true}),    min(x, {.keepdim = true}),
+                            norm(x, {.keepdim = true}),   logsumexp(x, {.keepdim = true}),
+                            prod(x, {.keepdim = true}),   mezzo::any(x, {.keepdim = true}),
+                            all(x, {.keepdim = true}),    count_nonzero(x, {.keepdim = true}),
+                            argmax(x, {.keepdim = true}), argmin(x, {.keepdim = true})})
+        CHECK(y.shape() == kept);
+    CHECK(x.sum({.dtype = float64, .explicit_dtype = true}).dtype() == float64);
+    CHECK(x.sum({}).shape() == Shape{});
+    CHECK(doubles(x.sum({1})) == doubles(sum(x, 1)));
+    CHECK(doubles(x.var({0})) == doubles(var(x, 0)));
+    CHECK(doubles(x.var({1, 0})) == doubles(var(x)));
+    CHECK(x.any({1}).shape() == Shape{2});
+    CHECK(x.max({0, 1}, {.keepdim = true}).shape() == kept);
+    CHECK(Shape{2, 3, std::size_t(4), 5u}.numel() == 120);
+    STATIC_REQUIRE(!std::is_constructible_v<Shape, int, double>);
+    STATIC_REQUIRE(!std::is_constructible_v<Shape, int, bool>);
 }
 
 TEST_CASE("brackets: integers, ranges, ellipsis, newaxis", "[pleasant]") {

@@ -208,7 +208,7 @@ TEST_CASE("recipe: inference", "[recipes]") {
     net.eval();
     mz::NoGrad no_grad;
     mz::amp::Autocast scope({.dtype = mz::bfloat16});
-    const mz::Tensor prediction = mz::argmax(net(x));
+    const mz::Tensor prediction = mz::argmax(net(x), 1);
     // end
     CHECK(prediction.shape() == mz::Shape{2});
     CHECK_FALSE(prediction.requires_grad());

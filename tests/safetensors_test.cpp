@@ -121,9 +121,10 @@ TEST_CASE("safetensors: any bits survive, NaN and negative zero among them", "[i
     const Folder folder;
     const Tensor value = empty({4});
     const std::uint32_t bits[4] = {0x7fc12345u, 0xff800001u, 0x80000000u, 1u};
-    std::memcpy(value.data<float>(), bits, sizeof bits);
+    std::memcpy(value.mutable_data<float>(), bits, sizeof bits);
     const Tensor half = empty({65536}, {.dtype = bfloat16});
-    for (int i = 0; i < 65536; ++i) half.data<bfloat16_t>()[i] = bfloat16_t::from_bits(std::uint16_t(i));
+    for (int i = 0; i < 65536; ++i)
+        half.mutable_data<bfloat16_t>()[i] = bfloat16_t::from_bits(std::uint16_t(i));
     io::save_safetensors(folder.file("bits"), {{"value", value}, {"half", half}});
     const io::SafeTensors file(folder.file("bits"));
     const Tensor read = file.tensor("value"), read_half = file.tensor("half");

@@ -7,6 +7,8 @@
 
 #include "core/random.h"
 #include "core/tensor_impl.h"
+#include "mezzo/autograd.h"
+#include "mezzo/ops.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
@@ -178,13 +180,58 @@ TEST_CASE("tensor: from and item check their arguments") {
                       Contains("item: needs one element, got shape [3]"));
     CHECK(Tensor::from({5}, {}).item<double>() == 5);
     CHECK(Tensor::from({5}, {1, 1}).item<bool>());
+    const Tensor seven = Tensor::from({7.5f});
+    for (const Dtype dtype : {float32, float16, float64, int32, int64, uint8}) {
+        const Tensor one = seven.to(dtype);
+        CHECK(one.item<long long>() == 7);
+        CHECK(one.item<long>() == 7);
+        CHECK(one.item<unsigned long long>() == 7);
+        CHECK(one.item<std::size_t>() == 7);
+        CHECK(one.item<unsigned>() == 7);
+        CHECK(one.item<short>() == 7);
+        CHECK(one.item<unsigned short>() == 7);
+        CHECK(one.item<char>() == 7);
+        CHECK(one.item<signed char>() == 7);
+        CHECK(one.to_vector<std::size_t>() == std::vector<std::size_t>{7});
+        CHECK(one.to_vector<long long>() == std::vector<long long>{7});
+    }
+    CHECK(Tensor::from<std::int64_t>(std::vector<std::int64_t>{INT64_MAX}, {}).item<std::size_t>() ==
+          std::size_t(INT64_MAX));
+    CHECK(Tensor::from({-3}).item<unsigned>() == 0);  // saturates, as it does in the other integers
     const Tensor x = Tensor::from({1, 2});
     CHECK(x.data<float>()[1] == 2);
+    STATIC_REQUIRE(std::is_same_v<decltype(x.data<float>()), const float*>);
     CHECK_THROWS_WITH(x.data<double>(), Contains("data: the tensor holds float32, asked for float64"));
     if (cuda_device_count() > 0) {
         const Tensor y = empty({2}, {.device = Device(DeviceType::cuda)});
         CHECK_THROWS_WITH(y.data<float>(), Contains("the elements are on cuda:0"));
     }
+}
+
+TEST_CASE("tensor: mutable_data is an in-place write") {
+    const Tensor x = zeros({2, 2}), row = x.select(0, 1);
+    const std::uint64_t before = x.version();
+    row.mutable_data<float>()[1] = 5;
+    CHECK(x.to_vector<float>() == std::vector<float>{0, 0, 0, 5});
+    CHECK(x.version() == before + 1);
+    CHECK(row.version() == before + 1);
+    CHECK(x.data<float>() == x.mutable_data<float>());
+    CHECK_THROWS_WITH(x.mutable_data<double>(), Contains("mutable_data: the tensor holds float32"));
+    CHECK(kind_of([&] { (void)x.mutable_data<int>(); }) == ErrorKind::dtype);
+    CHECK(kind_of([&] { (void)x.select(0, 0).expand({2, 2}).mutable_data<float>(); }) == ErrorKind::state);
+    CHECK(kind_of([&] { (void)Tensor().mutable_data<float>(); }) != ErrorKind::dtype);
+    const Tensor w = ones({2}, {.requires_grad = true});
+    CHECK(kind_of([&] { (void)w.mutable_data<float>(); }) == ErrorKind::state);
+    const Tensor y = w * w;  // saves w
+    {
+        const NoGrad plain;
+        *w.mutable_data<float>() = 3;
+    }
+    CHECK(kind_of([&] { y.sum().backward(); }) == ErrorKind::state);
+    for (const Device device : all_devices())
+        if (device != cpu_device)
+            CHECK(kind_of([&] { (void)empty({2}, {.device = device}).mutable_data<float>(); }) ==
+                  ErrorKind::device);
 }
 
 TEST_CASE("tensor: requires_grad, leaves and gradients") {

@@ -91,9 +91,9 @@ Table reductions() {
             OP("std", return {mz::std(x[0], a.axes(0), a.var(1))}),
             OP("var_mean", const mz::VarMean both = mz::var_mean(x[0], a.axes(0), a.var(1));
                return {both.var, both.mean}),
-            OP("argmin", return {mz::argmin(x[0], a.integer(0), a.flag(1))}),
-            OP("any", return {mz::any(x[0], a.axes(0), a.flag(1))}),
-            OP("all", return {mz::all(x[0], a.axes(0), a.flag(1))}),
+            OP("argmin", return {mz::argmin(x[0], a.integer(0), {.keepdim = a.flag(1)})}),
+            OP("any", return {mz::any(x[0], a.axes(0), {.keepdim = a.flag(1)})}),
+            OP("all", return {mz::all(x[0], a.axes(0), {.keepdim = a.flag(1)})}),
             OP("count_nonzero", return {mz::count_nonzero(x[0], a.axes(0))}),
             OP("quantile", return {mz::quantile(x[0], a.number(0), a.quantile(1))}),
             OP("cumsum", return {mz::cumsum(x[0], a.integer(0), a.dtype(1))}),
@@ -107,10 +107,11 @@ Table reductions() {
 
 Table orders() {
     return {
-        OP("sort", return both(mz::sort(x[0], a.integer(0), a.flag(1)))),
-            OP("topk", return {mz::topk(x[0], a.integer(0), a.integer(1), a.flag(2)).values}),
-            OP("kthvalue", return {mz::kthvalue(x[0], a.integer(0), a.integer(1), a.flag(2)).values}),
-            OP("searchsorted", return {mz::searchsorted(mz::sort(x[0]).values, x[1], a.flag(0))}),
+        OP("sort", return both(mz::sort(x[0], a.integer(0), {.descending = a.flag(1)}))),
+            OP("topk", return {mz::topk(x[0], a.integer(0), a.integer(1), {.largest = a.flag(2)}).values}),
+            OP("kthvalue",
+               return {mz::kthvalue(x[0], a.integer(0), a.integer(1), {.keepdim = a.flag(2)}).values}),
+            OP("searchsorted", return {mz::searchsorted(mz::sort(x[0]).values, x[1], {.right = a.flag(0)})}),
             OP("isin", return {mz::isin(x[0], x[1])}),
             OP("unique", const mz::Unique u = mz::unique(x[0], {.inverse = true, .counts = true});
                return {u.values, u.inverse, u.counts}),
@@ -172,7 +173,8 @@ Table products() {
         OP("baddbmm", return {mz::baddbmm(x[0], x[1], x[2], {.beta = a.number(0), .alpha = a.number(1)})}),
         OP("einsum", return {mz::einsum(a.word(0), x)}),
         OP("cosine_similarity", return {mz::cosine_similarity(x[0], x[1], a.integer(0))}),
-        OP("pairwise_distance", return {mz::pairwise_distance(x[0], x[1], a.number(0), 1e-6, a.flag(1))}),
+        OP("pairwise_distance",
+           return {mz::pairwise_distance(x[0], x[1], {.p = a.number(0), .keepdim = a.flag(1)})}),
         OP("normalize", return {mz::normalize(x[0], a.number(0), a.integer(1))}),
     };
 }

@@ -125,6 +125,22 @@ template <class T> [[nodiscard]] constexpr Dtype dtype_of();
 #include "mezzo/dtypes.def"
 #undef MEZZO_DTYPE
 
+namespace detail {
+// The C++ types of elements.
+template <class T>
+concept Element = false
+#define MEZZO_DTYPE(name, T_, ...) || std::is_same_v<T, T_>
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
+    ;
+// The types of numbers on the host that elements are converted to.
+template <class T>
+concept HostNumber = Element<T> || std::is_same_v<T, long long> || std::is_same_v<T, unsigned long long> ||
+    std::is_same_v<T, long> || std::is_same_v<T, unsigned long> || std::is_same_v<T, unsigned> ||
+    std::is_same_v<T, short> || std::is_same_v<T, unsigned short> || std::is_same_v<T, char> ||
+    std::is_same_v<T, signed char>;
+}  // namespace detail
+
 // Whether elements of T are storage only: converted to float, exactly, to compute with, and rounded back.
 template <class T> inline constexpr bool is_storage_type = std::is_class_v<T>;
 

@@ -130,10 +130,13 @@ struct Padding {
                          PadMode mode = PadMode::constant, double value = 0);
 
 enum class InterpolateMode : std::uint8_t { nearest, bilinear };
+struct InterpolateOptions {
+    InterpolateMode mode = InterpolateMode::nearest;
+    bool align_corners = false;  // bilinear only
+};
 // x [N, H, W, C] resized to [N, size.height, size.width, C], with PyTorch's coordinates: bilinear takes the
 // centres of pixels, or the corners of the image with align_corners.
-[[nodiscard]] Tensor interpolate(const Tensor& x, Size2d size,
-                                 InterpolateMode mode = InterpolateMode::nearest, bool align_corners = false);
+[[nodiscard]] Tensor interpolate(const Tensor& x, Size2d size, InterpolateOptions options = {});
 
 }  // namespace mezzo
 

@@ -51,6 +51,7 @@
 #include "mezzo/numpy.h"
 #include "mezzo/nvtx.h"
 #include "mezzo/onnx.h"
+#include "mezzo/op_options.h"
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
 #include "mezzo/pointwise_ops.h"

@@ -189,29 +189,21 @@ public:
         Options options;                                                                   \
         MEZZO_MODULE(Class)                                                                \
     };
+using mezzo::LossOptions;
+// smooth_l1_loss() as a module: quadratic near 0, linear beyond options.beta.
 MEZZO_LOSS(SmoothL1Loss, smooth_l1_loss, SmoothL1Options)
+// cross_entropy() as a module: of logits [..., classes] and classes or probabilities.
 MEZZO_LOSS(CrossEntropyLoss, cross_entropy, CrossEntropyOptions)
+// nll_loss() as a module: of logarithms of probabilities [..., classes] and classes.
 MEZZO_LOSS(NLLLoss, nll_loss, NllOptions)
-#undef MEZZO_LOSS
-
-struct LossOptions {
-    Reduction reduction = Reduction::mean;
-};
-#define MEZZO_LOSS(Class, function)                                                        \
-    class Class : public Module {                                                          \
-    public:                                                                                \
-        explicit Class(const LossOptions& loss_options = {}) : options(loss_options) {}    \
-        [[nodiscard]] Tensor operator()(const Tensor& input, const Tensor& target) const { \
-            return function(input, target, options.reduction);                             \
-        }                                                                                  \
-                                                                                           \
-        LossOptions options;                                                               \
-        MEZZO_MODULE(Class)                                                                \
-    };
-MEZZO_LOSS(MSELoss, mse_loss)
-MEZZO_LOSS(L1Loss, l1_loss)
-MEZZO_LOSS(BCELoss, binary_cross_entropy)
-MEZZO_LOSS(BCEWithLogitsLoss, binary_cross_entropy_with_logits)
+// mse_loss() as a module: (input - target)^2.
+MEZZO_LOSS(MSELoss, mse_loss, LossOptions)
+// l1_loss() as a module: |input - target|.
+MEZZO_LOSS(L1Loss, l1_loss, LossOptions)
+// binary_cross_entropy() as a module: of probabilities.
+MEZZO_LOSS(BCELoss, binary_cross_entropy, LossOptions)
+// binary_cross_entropy_with_logits() as a module: of the values before sigmoid.
+MEZZO_LOSS(BCEWithLogitsLoss, binary_cross_entropy_with_logits, LossOptions)
 #undef MEZZO_LOSS
 
 // Modules applied one after the other. A Linear followed by ReLU or GELU, and a BatchNorm2d followed by ReLU,

@@ -23,17 +23,115 @@ namespace mezzo {
 // integers in the ops that ops.def marks `same`, which refuse booleans; the others compute in float32 then, or in
 // float64 beside a float64 tensor.
 // Comparisons give booleans; logical ones take any dtype, where 0 is false.
-#define MEZZO_UNARY(name, cast, ints, save, gradient) [[nodiscard]] Tensor name(const Tensor& x);
-#define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient)
-#define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b) \
-    [[nodiscard]] Tensor name(const Tensor& a, const Tensor& b);
-#define MEZZO_COMPARE(name) [[nodiscard]] Tensor name(const Tensor& a, const Tensor& b);
-#include "mezzo/ops.def"
-#undef MEZZO_UNARY
-#undef MEZZO_UNARY_SCALAR
-#undef MEZZO_BINARY
-#undef MEZZO_COMPARE
+// -x
+[[nodiscard]] Tensor neg(const Tensor& x);
+// |x|
+[[nodiscard]] Tensor abs(const Tensor& x);
+// The sign: -1, 0 or 1.
+[[nodiscard]] Tensor sign(const Tensor& x);
+// x^2
+[[nodiscard]] Tensor square(const Tensor& x);
+// e^x
+[[nodiscard]] Tensor exp(const Tensor& x);
+// e^x - 1, exact for small x
+[[nodiscard]] Tensor expm1(const Tensor& x);
+// Natural logarithm
+[[nodiscard]] Tensor log(const Tensor& x);
+// log(1 + x), exact for small x
+[[nodiscard]] Tensor log1p(const Tensor& x);
+// Square root
+[[nodiscard]] Tensor sqrt(const Tensor& x);
+// 1 / sqrt(x)
+[[nodiscard]] Tensor rsqrt(const Tensor& x);
+// 1 / x
+[[nodiscard]] Tensor reciprocal(const Tensor& x);
+// Sine of radians
+[[nodiscard]] Tensor sin(const Tensor& x);
+// Cosine of radians
+[[nodiscard]] Tensor cos(const Tensor& x);
+// Error function
+[[nodiscard]] Tensor erf(const Tensor& x);
+// Hyperbolic tangent
+[[nodiscard]] Tensor tanh(const Tensor& x);
+// 1 / (1 + e^-x)
+[[nodiscard]] Tensor sigmoid(const Tensor& x);
+// max(x, 0)
+[[nodiscard]] Tensor relu(const Tensor& x);
+// x Phi(x), Phi of the standard normal distribution
+[[nodiscard]] Tensor gelu(const Tensor& x);
+// gelu() by its tanh approximation
+[[nodiscard]] Tensor gelu_tanh(const Tensor& x);
+// x sigmoid(x)
+[[nodiscard]] Tensor silu(const Tensor& x);
+// log(1 + e^x)
+[[nodiscard]] Tensor softplus(const Tensor& x);
+// x / (1 + |x|)
+[[nodiscard]] Tensor softsign(const Tensor& x);
+// x tanh(softplus(x))
+[[nodiscard]] Tensor mish(const Tensor& x);
+// Largest integer <= x
+[[nodiscard]] Tensor floor(const Tensor& x);
+// Smallest integer >= x
+[[nodiscard]] Tensor ceil(const Tensor& x);
+// Nearest integer, halves to even
+[[nodiscard]] Tensor round(const Tensor& x);
+// Integer part, the fraction cut off.
+[[nodiscard]] Tensor trunc(const Tensor& x);
 
+// a + b
+[[nodiscard]] Tensor add(const Tensor& a, const Tensor& b);
+// a - b
+[[nodiscard]] Tensor sub(const Tensor& a, const Tensor& b);
+// a * b
+[[nodiscard]] Tensor mul(const Tensor& a, const Tensor& b);
+// a / b
+[[nodiscard]] Tensor div(const Tensor& a, const Tensor& b);
+// a^b
+[[nodiscard]] Tensor pow(const Tensor& a, const Tensor& b);
+// Larger of a and b, per element
+[[nodiscard]] Tensor maximum(const Tensor& a, const Tensor& b);
+// Smaller of a and b, per element
+[[nodiscard]] Tensor minimum(const Tensor& a, const Tensor& b);
+// a - b floor(a / b)
+[[nodiscard]] Tensor remainder(const Tensor& a, const Tensor& b);
+// Angle of the point (b, a) in radians
+[[nodiscard]] Tensor atan2(const Tensor& a, const Tensor& b);
+
+// Gradients of activations y = f(x): g is the gradient of y.
+
+// g where y > 0, else 0
+[[nodiscard]] Tensor relu_grad(const Tensor& g, const Tensor& y);
+// g (1 - y^2)
+[[nodiscard]] Tensor tanh_grad(const Tensor& g, const Tensor& y);
+// g y (1 - y)
+[[nodiscard]] Tensor sigmoid_grad(const Tensor& g, const Tensor& y);
+// g gelu'(x)
+[[nodiscard]] Tensor gelu_grad(const Tensor& g, const Tensor& x);
+// g gelu_tanh'(x)
+[[nodiscard]] Tensor gelu_tanh_grad(const Tensor& g, const Tensor& x);
+// g silu'(x)
+[[nodiscard]] Tensor silu_grad(const Tensor& g, const Tensor& x);
+// g mish'(x)
+[[nodiscard]] Tensor mish_grad(const Tensor& g, const Tensor& x);
+
+// a == b
+[[nodiscard]] Tensor eq(const Tensor& a, const Tensor& b);
+// a != b
+[[nodiscard]] Tensor ne(const Tensor& a, const Tensor& b);
+// a < b
+[[nodiscard]] Tensor lt(const Tensor& a, const Tensor& b);
+// a <= b
+[[nodiscard]] Tensor le(const Tensor& a, const Tensor& b);
+// a > b
+[[nodiscard]] Tensor gt(const Tensor& a, const Tensor& b);
+// a >= b
+[[nodiscard]] Tensor ge(const Tensor& a, const Tensor& b);
+// Both are not 0
+[[nodiscard]] Tensor logical_and(const Tensor& a, const Tensor& b);
+// One of them is not 0
+[[nodiscard]] Tensor logical_or(const Tensor& a, const Tensor& b);
+
+// x^exponent
 [[nodiscard]] Tensor pow(const Tensor& x, double exponent);
 // x limited to [low, high]; NaN stays NaN. The gradient is 0 outside. Error(value) unless low <= high, and for integral dtypes that
 // have no number in [low, high].
@@ -45,7 +143,8 @@ namespace mezzo {
 [[nodiscard]] Tensor hardtanh(const Tensor& x, double low = -1, double high = 1);
 // x > 0 ? x : alpha (e^x - 1) (Clevert et al., arXiv 1511.07289).
 [[nodiscard]] Tensor elu(const Tensor& x, double alpha = 1);
-[[nodiscard]] Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);  // x > 0 ? x : slope x
+// x > 0 ? x : slope x
+[[nodiscard]] Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
 // a - b floor(a / b), which has the sign of b. Error(value) for an integral a and b = 0; integral tensors give 0
 // where b is 0.
 [[nodiscard]] Tensor remainder(const Tensor& a, double b);
@@ -56,7 +155,8 @@ namespace mezzo {
 [[nodiscard]] Tensor gt(const Tensor& a, double b);
 [[nodiscard]] Tensor ge(const Tensor& a, double b);
 [[nodiscard]] Tensor logical_not(const Tensor& x);
-[[nodiscard]] Tensor isfinite(const Tensor& x);  // boolean
+// Whether x is neither infinite nor NaN, boolean.
+[[nodiscard]] Tensor isfinite(const Tensor& x);
 // a where the boolean condition holds, else b; all three broadcast. The dtypes of a and b are promoted.
 [[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // A number has the dtype that it would have in a + b: that of the tensor, but float32 for a fraction beside
@@ -101,7 +201,8 @@ namespace mezzo {
 [[nodiscard]] Tensor operator<=(double a, const Tensor& b);
 [[nodiscard]] Tensor operator>(double a, const Tensor& b);
 [[nodiscard]] Tensor operator>=(double a, const Tensor& b);
-[[nodiscard]] Tensor operator!(const Tensor& x);  // logical_not(x)
+// logical_not(x)
+[[nodiscard]] Tensor operator!(const Tensor& x);
 // logical_and() and logical_or() of booleans; Error(dtype) for anything else, of which PyTorch's & takes the
 // bits. && would not do: it promises that the right side may be left out.
 [[nodiscard]] Tensor operator&(const Tensor& a, const Tensor& b);
@@ -116,28 +217,47 @@ namespace mezzo {
 [[nodiscard]] Tensor stack(const Tensors& tensors, std::int64_t dim = 0);
 
 // Reductions over axes (all when empty); keepdim leaves size-1 dimensions in place. Error(shape) for an axis
-// that is listed twice. The result has the dtype of x, except where stated.
-struct ReduceOptions {
-    bool keepdim = false;
-    Dtype dtype = Dtype::float32;  // of the result, read only when explicit_dtype; floating for a floating x
-    bool explicit_dtype = false;
-};
+// that is listed twice. The result has the dtype of x, except where stated. Axes may be left out before
+// options: sum(x, {.keepdim = true}) reduces all. (That overload is a template so that {} means no axes.)
 // Integers and booleans give int64. The sum of nothing is 0.
 [[nodiscard]] Tensor sum(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+template <class = void> [[nodiscard]] Tensor sum(const Tensor& x, const ReduceOptions& options) {
+    return sum(x, Axes(), options);
+}
 // Floating only.
 [[nodiscard]] Tensor mean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
-// The largest and the smallest: NaN wins, its gradient is NaN; ties share the gradient. Error(shape) for an
+template <class = void> [[nodiscard]] Tensor mean(const Tensor& x, const ReduceOptions& options) {
+    return mean(x, Axes(), options);
+}
+// The largest element: NaN wins, its gradient is NaN; ties share the gradient. Error(shape) for an
 // axis of size 0, Error(dtype) for booleans.
 [[nodiscard]] Tensor max(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+template <class = void> [[nodiscard]] Tensor max(const Tensor& x, const ReduceOptions& options) {
+    return max(x, Axes(), options);
+}
+// The smallest element, with the same rules.
 [[nodiscard]] Tensor min(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+template <class = void> [[nodiscard]] Tensor min(const Tensor& x, const ReduceOptions& options) {
+    return min(x, Axes(), options);
+}
 // The Euclidean norm, sqrt(sum(x^2)), accumulated in float32 (float64 for float64); its gradient at 0 is 0.
 // Floating only.
 [[nodiscard]] Tensor norm(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+template <class = void> [[nodiscard]] Tensor norm(const Tensor& x, const ReduceOptions& options) {
+    return norm(x, Axes(), options);
+}
 // ln(sum(exp(x))), computed without leaving the range of the dtype; -infinity for nothing and where all x are
 // -infinity, with the gradient 0. Floating only; under autocast the result is float32.
 [[nodiscard]] Tensor logsumexp(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
-// The index of the largest element along dim, int64; of equal ones the first. Error(shape) for a size of 0.
-[[nodiscard]] Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);
+template <class = void> [[nodiscard]] Tensor logsumexp(const Tensor& x, const ReduceOptions& options) {
+    return logsumexp(x, Axes(), options);
+}
+// The index of the largest element, int64: of equal ones the first, NaN counts as the largest. Without dim it
+// is the index into the flattened x, and keepdim leaves as many dimensions as x has. Error(shape) for a size
+// of 0.
+[[nodiscard]] Tensor argmax(const Tensor& x, KeepdimOptions options = {});
+// The index along dim of the largest element, int64.
+[[nodiscard]] Tensor argmax(const Tensor& x, std::int64_t dim, KeepdimOptions options = {});
 // Sums x over the dimensions that broadcasting `shape` to x's shape had added or stretched. Error(shape)
 // where it does not broadcast to that.
 [[nodiscard]] Tensor sum_to(const Tensor& x, const Shape& shape);
@@ -156,6 +276,7 @@ enum class LinearActivation : std::uint8_t { none, relu, gelu, gelu_tanh };
 // exp(x) / sum(exp(x)) along one dimension, and its logarithm. Floating; under autocast the result is
 // float32.
 [[nodiscard]] Tensor softmax(const Tensor& x, std::int64_t dim = -1);
+// log(softmax(x)), accurate also where softmax(x) is close to 0.
 [[nodiscard]] Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
 
 // Rows of the last dimension, normalised with statistics in float32 (float64 for float64): x [..., n], weight
@@ -217,10 +338,13 @@ struct AttentionOptions {
 // Losses of input and target, both floating and of one shape; the result is 0-dim, or has that shape with
 // Reduction::none. Under autocast they compute and return float32.
 enum class Reduction : std::uint8_t { none, mean, sum };
-[[nodiscard]] Tensor mse_loss(const Tensor& input, const Tensor& target,
-                              Reduction reduction = Reduction::mean);
-[[nodiscard]] Tensor l1_loss(const Tensor& input, const Tensor& target,
-                             Reduction reduction = Reduction::mean);
+struct LossOptions {
+    Reduction reduction = Reduction::mean;
+};
+// (input - target)^2.
+[[nodiscard]] Tensor mse_loss(const Tensor& input, const Tensor& target, LossOptions options = {});
+// |input - target|.
+[[nodiscard]] Tensor l1_loss(const Tensor& input, const Tensor& target, LossOptions options = {});
 struct SmoothL1Options {
     double beta = 1;  // > 0: |d| < beta is quadratic
     Reduction reduction = Reduction::mean;
@@ -252,9 +376,10 @@ struct NllOptions {
 // on the CPU; on CUDA, where looking would wait for the device, its loss and gradient are NaN. NaN stays NaN
 // on both. Refused inside Autocast unless input is a float32 that no cast produced.
 [[nodiscard]] Tensor binary_cross_entropy(const Tensor& input, const Tensor& target,
-                                          Reduction reduction = Reduction::mean);
+                                          LossOptions options = {});
+// binary_cross_entropy(sigmoid(logits), target), computed without leaving the range of the dtype.
 [[nodiscard]] Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
-                                                      Reduction reduction = Reduction::mean);
+                                                      LossOptions options = {});
 
 // x, floating, with each element zeroed with probability p in [0, 1] and the others multiplied by 1 / (1 -
 // p); x itself when not training or p == 0. The mask is never stored: the gradient generates it again from

@@ -9,11 +9,14 @@
 
 namespace mezzo {
 
-[[nodiscard]] Tensor isnan(const Tensor& x);  // boolean; integers are neither NaN nor infinite
+// Whether x is NaN, boolean; integers are neither NaN nor infinite.
+[[nodiscard]] Tensor isnan(const Tensor& x);
+// Whether x is infinite, boolean.
 [[nodiscard]] Tensor isinf(const Tensor& x);
 
 // All three are floating, and 16-bit results are rounded once.
-[[nodiscard]] Tensor lerp(const Tensor& a, const Tensor& b, double weight);  // a + weight (b - a)
+// a + weight (b - a)
+[[nodiscard]] Tensor lerp(const Tensor& a, const Tensor& b, double weight);
 [[nodiscard]] Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);
 [[nodiscard]] Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b,
                              double value = 1);  // x + value a b

@@ -12,10 +12,12 @@
 
 namespace mezzo {
 
-[[nodiscard]] Tensor outer(const Tensor& a, const Tensor& b);  // [n], [m] -> [n, m]; dtypes as of a * b
+// [n], [m] -> [n, m]; dtypes as of a * b
+[[nodiscard]] Tensor outer(const Tensor& a, const Tensor& b);
 // The sum of a * b: [n], [n] -> 0-dim, floating. Under autocast dtypes are promoted, not lowered.
 [[nodiscard]] Tensor dot(const Tensor& a, const Tensor& b);
-[[nodiscard]] Tensor bmm(const Tensor& a, const Tensor& b);  // [batch, n, k], [batch, k, m] -> [batch, n, m]
+// [batch, n, k], [batch, k, m] -> [batch, n, m]
+[[nodiscard]] Tensor bmm(const Tensor& a, const Tensor& b);
 
 struct AddMmOptions {
     double beta = 1, alpha = 1;  // with beta = 0 the input is not read, and its NaN does not count
@@ -37,9 +39,14 @@ struct AddMmOptions {
 // sum(a b) / (max(|a|, eps) max(|b|, eps)) along dim; a and b broadcast.
 [[nodiscard]] Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim = 1,
                                        double eps = 1e-8);
-// The p-norm of a - b + eps over the last dimension; p >= 0, INFINITY for the maximum.
-[[nodiscard]] Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p = 2, double eps = 1e-6,
-                                       bool keepdim = false);
+struct PairwiseDistanceOptions {
+    double p = 2;  // >= 0; INFINITY for the maximum
+    double eps = 1e-6;
+    bool keepdim = false;
+};
+// The p-norm of a - b + eps over the last dimension.
+[[nodiscard]] Tensor pairwise_distance(const Tensor& a, const Tensor& b,
+                                       PairwiseDistanceOptions options = {});
 // x / max(p-norm of x along dim, eps).
 [[nodiscard]] Tensor normalize(const Tensor& x, double p = 2, std::int64_t dim = 1, double eps = 1e-12);
 

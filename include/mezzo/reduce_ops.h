@@ -11,37 +11,60 @@
 
 namespace mezzo {
 
-// The index of the smallest element along dim, int64; of equal ones the first; NaN counts as the smallest.
-// Error(shape) for a size of 0.
-[[nodiscard]] Tensor argmin(const Tensor& x, std::int64_t dim = -1, bool keepdim = false);
+// The index of the smallest element, int64: of equal ones the first, NaN counts as the smallest. Without dim
+// it is the index into the flattened x, and keepdim leaves as many dimensions as x has. Error(shape) for a
+// size of 0.
+[[nodiscard]] Tensor argmin(const Tensor& x, KeepdimOptions options = {});
+// The index along dim of the smallest element, int64.
+[[nodiscard]] Tensor argmin(const Tensor& x, std::int64_t dim, KeepdimOptions options = {});
 
 // The product over axes (all when empty); of nothing it is 1. Integers and booleans give int64. Under autocast
 // the result is float32. Its gradient is exact where elements are 0.
 [[nodiscard]] Tensor prod(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+template <class = void> [[nodiscard]] Tensor prod(const Tensor& x, const ReduceOptions& options) {
+    return prod(x, Axes(), options);
+}
 
-struct VarOptions {
-    bool keepdim = false;
-    double correction = 1;  // what is taken from the number of elements: 1 is Bessel's, 0 the biased variance
-};
 // sum((x - mean)^2) / max(n - correction, 0) over axes (all when empty), and its root, whose gradient is 0 where
 // it is 0. Floating only; computed in float32 at least, whatever the mean. Where
 // n <= correction the divisor is 0: NaN where all deviations are 0, else infinity.
 [[nodiscard]] Tensor var(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
+template <class = void> [[nodiscard]] Tensor var(const Tensor& x, const VarOptions& options) {
+    return var(x, Axes(), options);
+}
 [[nodiscard]] Tensor std(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
+template <class = void> [[nodiscard]] Tensor std(const Tensor& x, const VarOptions& options) {
+    return std(x, Axes(), options);
+}
 struct VarMean {
     Tensor var, mean;
 };
 [[nodiscard]] VarMean var_mean(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
+template <class = void> [[nodiscard]] VarMean var_mean(const Tensor& x, const VarOptions& options) {
+    return var_mean(x, Axes(), options);
+}
 struct StdMean {
     Tensor std, mean;
 };
 [[nodiscard]] StdMean std_mean(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
+template <class = void> [[nodiscard]] StdMean std_mean(const Tensor& x, const VarOptions& options) {
+    return std_mean(x, Axes(), options);
+}
 
 // Whether any or all elements are not 0, boolean, and how many are, int64. NaN is not 0. Of nothing: false, true
 // and 0.
-[[nodiscard]] Tensor any(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
-[[nodiscard]] Tensor all(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
-[[nodiscard]] Tensor count_nonzero(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
+[[nodiscard]] Tensor any(const Tensor& x, const Axes& axes = {}, KeepdimOptions options = {});
+template <class = void> [[nodiscard]] Tensor any(const Tensor& x, const KeepdimOptions& options) {
+    return any(x, Axes(), options);
+}
+[[nodiscard]] Tensor all(const Tensor& x, const Axes& axes = {}, KeepdimOptions options = {});
+template <class = void> [[nodiscard]] Tensor all(const Tensor& x, const KeepdimOptions& options) {
+    return all(x, Axes(), options);
+}
+[[nodiscard]] Tensor count_nonzero(const Tensor& x, const Axes& axes = {}, KeepdimOptions options = {});
+template <class = void> [[nodiscard]] Tensor count_nonzero(const Tensor& x, const KeepdimOptions& options) {
+    return count_nonzero(x, Axes(), options);
+}
 
 enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
 struct QuantileOptions {
@@ -66,7 +89,8 @@ struct QuantileOptions {
 // with float32 is read as it is.
 [[nodiscard]] Tensor softmax(const Tensor& x, std::int64_t dim, Dtype dtype);
 [[nodiscard]] Tensor log_softmax(const Tensor& x, std::int64_t dim, Dtype dtype);
-[[nodiscard]] Tensor softmin(const Tensor& x, std::int64_t dim = -1);  // softmax(-x)
+// softmax(-x)
+[[nodiscard]] Tensor softmin(const Tensor& x, std::int64_t dim = -1);
 
 }  // namespace mezzo
 

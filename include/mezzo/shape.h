@@ -4,8 +4,8 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <iosfwd>
+#include <type_traits>
 
 #include "mezzo/error.h"
 
@@ -15,16 +15,21 @@ namespace mezzo {
 
 inline constexpr int max_dims = 8;
 
+namespace detail {
+template <class T>
+concept Size = (std::integral<T> || std::is_enum_v<T>)&&std::convertible_to<T, std::int64_t> &&
+               !std::same_as<T, bool>;
+}
+
 // A list of up to eight integers: sizes, strides or axes. A default-made one is empty (a 0-dim tensor's
-// shape), and an integer stands for a list of one: sum(x, 1), zeros(5). A ninth value throws Error(shape). [] and back() do not check: i is in [0, size()).
+// shape), and an integer stands for a list of one: sum(x, 1), zeros(5). A ninth value throws Error(shape). []
+// and back() do not check: i is in [0, size()).
 class Shape {
 public:
     Shape() = default;
-    Shape(std::initializer_list<std::int64_t> values) {
-        for (std::int64_t v : values) push_back(v);
-    }
-    template <std::integral T>
-    requires(!std::same_as<T, bool>) Shape(T value) { push_back(static_cast<std::int64_t>(value)); }
+    // {2, 3}, or one integer. No std::initializer_list: g++ 12 would take {.keepdim = true} for one.
+    template <detail::Size... T>
+    requires(sizeof...(T) > 0) Shape(T... values) { (push_back(static_cast<std::int64_t>(values)), ...); }
     Shape(const std::int64_t* values, int count) {
         for (int i = 0; i < count; ++i) push_back(values[i]);
     }

@@ -51,11 +51,14 @@ namespace mezzo {
 // The elements of x where the boolean mask holds, [n], in row-major order; x and mask broadcast. Differentiable.
 [[nodiscard]] Tensor masked_select(const Tensor& x, const Tensor& mask);
 
+struct MultinomialOptions {
+    bool replacement = false;  // whether an index may be drawn more than once per row
+};
 // `count` indices per row of weights [classes] or [rows, classes], floating, drawn with probabilities
 // proportional to the weights from the stream that manual_seed() begins: int64 [count] or [rows, count]. Waits
 // for the device, to refuse with Error(value) weights that are negative or not finite, rows of zeros, and,
 // without replacement, rows with fewer than `count` weights that are not 0.
-[[nodiscard]] Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement = false);
+[[nodiscard]] Tensor multinomial(const Tensor& weights, std::int64_t count, MultinomialOptions options = {});
 
 }  // namespace mezzo
 

@@ -14,17 +14,22 @@ struct Sorted {
     Tensor values;   // differentiable
     Tensor indices;  // int64: where in x they were
 };
-[[nodiscard]] Sorted sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
-[[nodiscard]] Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+[[nodiscard]] Sorted sort(const Tensor& x, std::int64_t dim = -1, SortOptions options = {});
+[[nodiscard]] Tensor argsort(const Tensor& x, std::int64_t dim = -1, SortOptions options = {});
 // The k largest (or smallest) elements along dim, best first. Error(value) unless k is in [0, size].
-[[nodiscard]] Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
+[[nodiscard]] Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, TopkOptions options = {});
 // The k-th smallest element along dim, counted from 1. Error(value) unless k is in [1, size].
-[[nodiscard]] Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool keepdim = false);
+[[nodiscard]] Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim = -1,
+                              KeepdimOptions options = {});
 
+struct SearchsortedOptions {
+    bool right = false;  // after equal elements instead of before them
+};
 // Where in each row of `sorted` (ascending along its last dimension) a value belongs so that the row stays
 // sorted, int64: before equal elements, or with `right` after them. sorted [..., n] and values [..., m] have
 // equal leading dimensions, or sorted is [n]. Their dtypes are promoted.
-[[nodiscard]] Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
+[[nodiscard]] Tensor searchsorted(const Tensor& sorted, const Tensor& values,
+                                  SearchsortedOptions options = {});
 // Boolean, of the shape of elements: which of them are in test (any shape). NaN is in nothing.
 [[nodiscard]] Tensor isin(const Tensor& elements, const Tensor& test);
 

@@ -13,6 +13,7 @@
 #include "mezzo/device.h"
 #include "mezzo/dtype.h"
 #include "mezzo/indexing.h"
+#include "mezzo/op_options.h"
 #include "mezzo/shape.h"
 
 #pragma GCC visibility push(default)
@@ -31,9 +32,7 @@ struct TensorOptions {
 
 struct BackwardOptions;
 struct QuantileOptions;  // reduce_ops.h
-struct ReduceOptions;    // ops.h
 struct Sorted;           // sort_ops.h
-struct VarOptions;       // reduce_ops.h
 class TensorIterator;
 
 // A handle: copies share the same elements, gradient and graph. A default-made one is undefined: only
@@ -63,12 +62,14 @@ public:
     // A tensor with a copy of the values (row-major), converted to options.dtype, on the CPU unless options
     // say otherwise. T is float16_t, bfloat16_t, float, double, int32_t, int64_t, uint8_t or bool. Throws
     // Error(shape) if there are more or fewer values than the shape has elements.
-    template <class T>
+    template <detail::Element T>
     [[nodiscard]] static Tensor from(std::span<const T> values, const Shape& shape, TensorOptions options);
-    template <class T> [[nodiscard]] static Tensor from(std::span<const T> values, const Shape& shape) {
+    template <detail::Element T>
+    [[nodiscard]] static Tensor from(std::span<const T> values, const Shape& shape) {
         return from<T>(values, shape, {.dtype = dtype_of<T>()});
     }
-    template <class T> [[nodiscard]] static Tensor from(const std::vector<T>& values, const Shape& shape) {
+    template <detail::Element T>
+    [[nodiscard]] static Tensor from(const std::vector<T>& values, const Shape& shape) {
         return from<T>(std::span<const T>(values), shape);
     }
     // A 1-dim float32 tensor of the listed values: Tensor::from({1, 2, 3}).
@@ -77,29 +78,41 @@ public:
 
     [[nodiscard]] bool defined() const { return impl_ != nullptr; }
     [[nodiscard]] const Shape& shape() const;
-    [[nodiscard]] const Strides& strides() const;             // in elements
-    [[nodiscard]] std::int64_t size(std::int64_t dim) const;  // Error(shape) for a 0-dim tensor
-    [[nodiscard]] int dim() const;                            // number of dimensions, 0 to 8
-    [[nodiscard]] std::int64_t numel() const;                 // number of elements
+    // Distance between neighbours along each dimension, in elements.
+    [[nodiscard]] const Strides& strides() const;
+    // Size of one dimension. Error(shape) for a 0-dim tensor.
+    [[nodiscard]] std::int64_t size(std::int64_t dim) const;
+    // Number of dimensions, 0 to 8.
+    [[nodiscard]] int dim() const;
+    // Number of elements.
+    [[nodiscard]] std::int64_t numel() const;
     [[nodiscard]] Dtype dtype() const;
     [[nodiscard]] Device device() const;
     [[nodiscard]] bool is_contiguous() const;
-    [[nodiscard]] bool is_view() const;  // shares its storage with a tensor it was made from
+    // Whether it shares its storage with a tensor that it was made from.
+    [[nodiscard]] bool is_view() const;
 
-    // The first element of a CPU tensor; strides() says where the others are. Valid for as long as a tensor
-    // holds the storage. Graphs and Autocast's 16-bit copies do not notice what is written through it: write
-    // with copy_() there. Throws Error(device) for a tensor elsewhere, Error(dtype) where T is not its dtype.
-    template <class T> [[nodiscard]] T* data() const;
-    // The one element, converted to T. Waits for the device. Throws Error(shape) unless there is exactly one.
-    template <class T> [[nodiscard]] T item() const;
-    // All elements in row-major order, converted to T. Waits for the device.
-    template <class T> [[nodiscard]] std::vector<T> to_vector() const;
+    // The first element of a CPU tensor, for reading; strides() says where the others are. T is one of the
+    // types of from(). Valid for as long as a tensor holds the storage. Throws Error(device) for a tensor
+    // elsewhere, Error(dtype) if T is not its dtype.
+    template <detail::Element T> [[nodiscard]] const T* data() const;
+    // The same, for writing. The call counts as an in-place write, such as copy_(): it increases version(),
+    // so that graphs and Autocast's 16-bit copies see the change, and throws Error(state) where copy_() does.
+    // Call it again before writing once more after an op has read the tensor.
+    template <detail::Element T> [[nodiscard]] T* mutable_data() const;
+    // The one element, converted to T: one of the types of from(), or another standard integer. Fractions are
+    // cut off. Waits for the device. Throws Error(shape) unless there is exactly one.
+    template <detail::HostNumber T> [[nodiscard]] T item() const;
+    // All elements in row-major order, converted to T as by item(). Waits for the device.
+    template <detail::HostNumber T> [[nodiscard]] std::vector<T> to_vector() const;
 
     // Copies and conversions. Differentiable. All but clone() return *this where there is nothing to do.
     [[nodiscard]] Tensor to(Dtype dtype) const;
-    [[nodiscard]] Tensor to(Device device) const;  // Error(device) for a device that is not there
+    // Copy on a device. Error(device) for a device that is not there.
+    [[nodiscard]] Tensor to(Device device) const;
     [[nodiscard]] Tensor clone() const;
-    [[nodiscard]] Tensor contiguous() const;  // row-major
+    // Row-major copy.
+    [[nodiscard]] Tensor contiguous() const;
 
     // Views: they share the storage, and are differentiable.
     // The same elements in row-major order under another shape; one size may be -1 and is computed. Copies
@@ -108,7 +121,8 @@ public:
     // Dimension i of the result is dimension axes[i]. Error(shape) unless axes lists each dimension once.
     [[nodiscard]] Tensor permute(const Axes& axes) const;
     [[nodiscard]] Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
-    [[nodiscard]] Tensor t() const;  // of a matrix; Error(shape) for anything else
+    // Transpose of a matrix; Error(shape) for anything else.
+    [[nodiscard]] Tensor t() const;
     // Elements start, start + step, ... before end of one dimension. As in Python, a negative bound counts
     // from the end, a bound beyond either end is moved to that end, and end <= start gives 0 elements: none
     // of them is an error. Throws Error(value) for a step below 1 and Error(shape) for a 0-dim tensor.
@@ -128,8 +142,10 @@ public:
     // tensor.
     [[nodiscard]] TensorIterator begin() const;
     [[nodiscard]] TensorIterator end() const;
-    [[nodiscard]] Tensor squeeze(std::int64_t dim) const;    // *this where that dimension's size is not 1
-    [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;  // dim may be dim(): after the last
+    // Without dimension dim if its size is 1, else *this.
+    [[nodiscard]] Tensor squeeze(std::int64_t dim) const;
+    // With a new dimension of size 1 before dim; dim() puts it last.
+    [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;
     // Repeats dimensions of size 1, and adds dimensions in front, without copying; -1 keeps a size. Throws
     // Error(shape) where the tensor does not broadcast to the shape.
     [[nodiscard]] Tensor expand(const Shape& shape) const;
@@ -137,15 +153,7 @@ public:
     // does.
     [[nodiscard]] Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
 
-    // The functions of ops.def and methods.def as methods: x.relu(), x.sum(1), x.max({}, {.keepdim = true}).
-#define MEZZO_UNARY(name, cast, ints, save, gradient) [[nodiscard]] Tensor name() const;
-#include "mezzo/ops.def"
-#undef MEZZO_UNARY
-#define MEZZO_DEFAULT(...) = __VA_ARGS__
-#define MEZZO_METHOD(result, name, parameters, ...) [[nodiscard]] result name parameters const;
 #include "mezzo/methods.def"
-#undef MEZZO_METHOD
-#undef MEZZO_DEFAULT
 
     // a += b is a = a + b, dtype and history included: the variable becomes another handle, and neither other
     // handles nor views see it. What writes to the elements is a.add_(b).
@@ -162,8 +170,10 @@ public:
     [[nodiscard]] bool requires_grad() const;
     // Throws Error(state) unless this is a leaf, and Error(dtype) unless its dtype is floating.
     const Tensor& set_requires_grad(bool value = true) const;
-    [[nodiscard]] bool is_leaf() const;  // not the result of a recorded op
-    [[nodiscard]] Tensor grad() const;   // undefined before the first backward
+    // Whether it is not the result of a recorded op.
+    [[nodiscard]] bool is_leaf() const;
+    // Gradient of a leaf; undefined before the first backward.
+    [[nodiscard]] Tensor grad() const;
     // An undefined gradient clears it. Throws Error(shape) or Error(device) if it differs from the tensor's.
     void set_grad(const Tensor& gradient) const;
     // Adds d(self)/d(leaf) to grad() of every leaf that requires grad. Throws Error(shape) where the tensor
@@ -172,7 +182,8 @@ public:
     // graph.
     void backward() const;
     void backward(const BackwardOptions& options) const;
-    [[nodiscard]] Tensor detach() const;  // same elements, no history
+    // Same elements, no history.
+    [[nodiscard]] Tensor detach() const;
 
     // In-place writes for optimizers, running statistics and initialisers. They are not differentiable, and
     // increase version(). All throw Error(state) for a tensor that takes part in recorded history, unless a
@@ -191,7 +202,8 @@ public:
     // once in some thousand times. Error(value) if low > high.
     const Tensor& uniform_(double low, double high) const;
     const Tensor& normal_(double mean, double stddev) const;  // Error(value) for a negative stddev
-    [[nodiscard]] std::uint64_t version() const;  // of the storage: grows with every in-place write
+    // Version of the storage: grows with every in-place write.
+    [[nodiscard]] std::uint64_t version() const;
 
     // As PyTorch prints a tensor: four digits after the point, scientific where sizes differ by more than
     // 1000 times, edges only beyond 1,000 elements, and what is not usual of dtype, device and history. Waits
@@ -208,6 +220,7 @@ private:
 using Tensors = std::vector<Tensor>;
 
 std::ostream& operator<<(std::ostream& out, const Tensor& x);  // x.to_string()
+std::ostream& operator<<(std::ostream& out, const TensorOptions& options);
 namespace detail {
 [[nodiscard]] std::string text_of(Device device);
 }

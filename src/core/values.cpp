@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <type_traits>
 
 #include "core/capture.h"
 #include "core/staging.h"
@@ -39,7 +40,7 @@ template <class T> std::vector<T> elements(const Tensor& x) {
 
 }  // namespace
 
-template <class T> T Tensor::item() const {
+template <detail::HostNumber T> T Tensor::item() const {
     check(numel() == 1, ErrorKind::shape, "item: needs one element, got shape ", shape(),
           "; use to_vector() or index first");
     const HostValues values(*this, "item");
@@ -47,7 +48,7 @@ template <class T> T Tensor::item() const {
         dtype(), [&](auto type) { return convert_value<T>(values.get<typename decltype(type)::type>(0)); });
 }
 
-template <class T> std::vector<T> Tensor::to_vector() const {
+template <detail::HostNumber T> std::vector<T> Tensor::to_vector() const {
     std::vector<T> result = elements<T>(*this);
     const HostValues values(*this);
     visit_dtype(dtype(), [&](auto type) {
@@ -59,7 +60,8 @@ template <class T> std::vector<T> Tensor::to_vector() const {
     return result;
 }
 
-template <class T> Tensor Tensor::from(std::span<const T> values, const Shape& shape, TensorOptions options) {
+template <detail::Element T>
+Tensor Tensor::from(std::span<const T> values, const Shape& shape, TensorOptions options) {
     const bool requires_grad = std::exchange(options.requires_grad, false);
     const Tensor result = empty(shape, options);
     check(static_cast<std::int64_t>(values.size()) == result.numel(), ErrorKind::shape, "from: shape ", shape,
@@ -89,22 +91,37 @@ Tensor Tensor::from(std::initializer_list<float> values, const Shape& shape) {
     return from<float>(std::span<const float>(values.begin(), values.size()), shape);
 }
 
-template <class T> T* Tensor::data() const {
+template <detail::Element T> const T* Tensor::data() const {
     check(device().type() == DeviceType::cpu, ErrorKind::device, "data: the elements are on ", device(),
           "; use to(cpu_device) or to_vector()");
     check(dtype() == dtype_of<T>(), ErrorKind::dtype, "data: the tensor holds ", dtype(), ", asked for ",
           dtype_of<T>());
-    return reinterpret_cast<T*>(impl_->bytes());
+    return reinterpret_cast<const T*>(impl_->bytes());
 }
 
 #define MEZZO_INSTANTIATE(T)                                                          \
     template T Tensor::item<T>() const;                                               \
     template std::vector<T> Tensor::to_vector<T>() const;                             \
     template Tensor Tensor::from<T>(std::span<const T>, const Shape&, TensorOptions); \
-    template T* Tensor::data<T>() const;
+    template const T* Tensor::data<T>() const;
 #define MEZZO_DTYPE(name, T, ...) MEZZO_INSTANTIATE(T)
 #include "mezzo/dtypes.def"
 #undef MEZZO_DTYPE
+#undef MEZZO_INSTANTIATE
+
+// The other types of detail::HostNumber. std::int64_t is long or long long, and is an element type already.
+using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
+#define MEZZO_INSTANTIATE(T)            \
+    template T Tensor::item<T>() const; \
+    template std::vector<T> Tensor::to_vector<T>() const;
+MEZZO_INSTANTIATE(OtherLong)
+MEZZO_INSTANTIATE(unsigned long)
+MEZZO_INSTANTIATE(unsigned long long)
+MEZZO_INSTANTIATE(unsigned)
+MEZZO_INSTANTIATE(short)
+MEZZO_INSTANTIATE(unsigned short)
+MEZZO_INSTANTIATE(char)
+MEZZO_INSTANTIATE(signed char)
 #undef MEZZO_INSTANTIATE
 
 namespace {

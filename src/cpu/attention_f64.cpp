@@ -110,7 +110,7 @@ void attention_grad_f64(In in, const kernels::ScaledDotProductAttention& at, Out
     for (std::size_t i = 0; i < 5; ++i) x.push_back(as_double(in[i]));
     for (const Tensor& y : out)
         grads.push_back(y->dtype == float64 && y->contiguous ? y : empty(y->shape, {.dtype = float64}));
-    for (const Tensor& y : grads) std::fill_n(y.data<double>(), y->numel, 0.0);
+    for (const Tensor& y : grads) std::fill_n(static_cast<double*>(raw(y)), y->numel, 0.0);
     const AttentionProblem p(x[1], x[2], x[3], in[7], at);
     const Heads g(x[0]), y(x[4]), dq(grads[0]), dk(grads[1]), dv(grads[2]);
     for_heads(p, [&](std::int64_t b, std::int64_t h, Row& weights) {

@@ -34,10 +34,11 @@ Tensor soft_targets(const char* op, const Tensor& y, std::int64_t classes) {
           "; it must be int64 [n] of classes, or floating [n, num_classes]");
     const Tensor result = zeros({y.size(0), classes}, {.device = cpu_device});
     const std::vector<std::int64_t> labels = y.to_vector<std::int64_t>();
+    float* const probabilities = result.mutable_data<float>();
     for (std::size_t i = 0; i < labels.size(); ++i) {
         check(labels[i] >= 0 && labels[i] < classes, ErrorKind::value, op, ": class ", labels[i],
               " is not below num_classes, ", classes);
-        result.data<float>()[std::int64_t(i) * classes + labels[i]] = 1;
+        probabilities[std::int64_t(i) * classes + labels[i]] = 1;
     }
     return result.to(y.device());
 }

@@ -40,9 +40,9 @@ TokenBatch pad(std::span<const Encoding> encodings, const PadOptions& options) {
     TokenBatch batch{full(shape, double(options.pad_id), {.dtype = int64}),
                      full(shape, double(options.pad_type_id), {.dtype = int64}),
                      zeros(shape, {.dtype = boolean})};
-    std::int64_t* ids = batch.input_ids.data<std::int64_t>();
-    std::int64_t* types = batch.token_type_ids.data<std::int64_t>();
-    bool* mask = batch.attention_mask.data<bool>();
+    std::int64_t* ids = batch.input_ids.mutable_data<std::int64_t>();
+    std::int64_t* types = batch.token_type_ids.mutable_data<std::int64_t>();
+    bool* mask = batch.attention_mask.mutable_data<bool>();
     for (const Encoding& encoding : encodings) {
         const std::int64_t begin = options.left ? length - encoding.size() : 0;
         std::copy(encoding.ids.begin(), encoding.ids.end(), ids + begin);

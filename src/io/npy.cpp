@@ -162,15 +162,15 @@ void read_widened(const std::string& where, const NpyHeader& header, const NpySo
     if (count == 0) return;
     const bool is_signed = header.kind == 'i';
     if (header.bytes == 1)
-        widen<std::int8_t>(where, raw, result.data<std::int32_t>(), count);
+        widen<std::int8_t>(where, raw, result.mutable_data<std::int32_t>(), count);
     else if (header.bytes == 2 && is_signed)
-        widen<std::int16_t>(where, raw, result.data<std::int32_t>(), count);
+        widen<std::int16_t>(where, raw, result.mutable_data<std::int32_t>(), count);
     else if (header.bytes == 2)
-        widen<std::uint16_t>(where, raw, result.data<std::int32_t>(), count);
+        widen<std::uint16_t>(where, raw, result.mutable_data<std::int32_t>(), count);
     else if (header.bytes == 4)
-        widen<std::uint32_t>(where, raw, result.data<std::int64_t>(), count);
+        widen<std::uint32_t>(where, raw, result.mutable_data<std::int64_t>(), count);
     else
-        widen<std::uint64_t>(where, raw, result.data<std::int64_t>(), count);
+        widen<std::uint64_t>(where, raw, result.mutable_data<std::int64_t>(), count);
 }
 
 // Any byte but 0 is true.

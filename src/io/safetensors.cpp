@@ -21,9 +21,10 @@ static_assert(std::endian::native == std::endian::little);
 
 Elements elements_of(const Tensor& tensor) {
     if (tensor.numel() == 0) return {};
-    void* const data = visit_dtype(tensor.dtype(),
-                                   [&]<class T>(std::type_identity<T>) -> void* { return tensor.data<T>(); });
-    return {data, std::size_t(tensor.numel()) * size_of(tensor.dtype())};
+    const void* const data = visit_dtype(
+        tensor.dtype(), [&]<class T>(std::type_identity<T>) -> const void* { return tensor.data<T>(); });
+    // Readers of files write to tensors that nobody else has seen yet.
+    return {const_cast<void*>(data), std::size_t(tensor.numel()) * size_of(tensor.dtype())};
 }
 
 struct SafeTensorsData {

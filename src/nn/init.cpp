@@ -185,7 +185,7 @@ Tensor orthonormal_rows(std::int64_t count, std::int64_t n) {
     for (std::int64_t from = 0; from < count; from += block) {
         const std::int64_t to = std::min(from + block, count);
         project(q, from, to);
-        orthonormalise(q.data<double>() + from * n, to - from, n);
+        orthonormalise(q.mutable_data<double>() + from * n, to - from, n);
     }
     return q;
 }

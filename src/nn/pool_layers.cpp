@@ -53,14 +53,15 @@ Upsample::Upsample(const UpsampleOptions& upsample_options) : options(upsample_o
 }
 
 Tensor Upsample::operator()(const Tensor& x) const {
-    if (options.scale_factor == 0) return interpolate(x, options.size, options.mode, options.align_corners);
+    const InterpolateOptions how{.mode = options.mode, .align_corners = options.align_corners};
+    if (options.scale_factor == 0) return interpolate(x, options.size, how);
     check(x.defined() && x.dim() == 4, ErrorKind::shape,
           "Upsample: the input is not an image [batch, height, width, channels]");
     const auto scaled = [&](std::int64_t n) {
         return std::int64_t(
             std::min(double(n) * options.scale_factor, 0x1p40));  // interpolate() refuses that many
     };
-    return interpolate(x, {scaled(x.size(1)), scaled(x.size(2))}, options.mode, options.align_corners);
+    return interpolate(x, {scaled(x.size(1)), scaled(x.size(2))}, how);
 }
 
 std::string Upsample::describe() const {

@@ -1,5 +1,6 @@
 // In-place writes, for optimizers, running statistics and initialisers. They are never recorded.
 #include "autograd/op_observer.h"
+#include "core/capture.h"
 #include "core/random.h"
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"
@@ -96,6 +97,20 @@ void check_random(const char* op, const Tensor& x) {
 }
 
 }  // namespace
+
+template <detail::Element T> T* Tensor::mutable_data() const {
+    check_writable("mutable_data", *this);
+    check(device().type() == DeviceType::cpu, ErrorKind::device, "mutable_data: the elements are on ",
+          device(), "; use copy_()");
+    check(dtype() == dtype_of<T>(), ErrorKind::dtype, "mutable_data: the tensor holds ", dtype(),
+          ", asked for ", dtype_of<T>());
+    refuse_in_capture("mutable_data", device(), "write through a pointer; use copy_()");
+    written(*this);
+    return reinterpret_cast<T*>(impl_->bytes());
+}
+#define MEZZO_DTYPE(name, T, ...) template T* Tensor::mutable_data<T>() const;
+#include "mezzo/dtypes.def"
+#undef MEZZO_DTYPE
 
 const Tensor& Tensor::copy_(const Tensor& source) const {
     check_writable("copy_", *this);

@@ -54,17 +54,18 @@ Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, 
 
 }  // namespace
 
-Tensor interpolate(const Tensor& x, Size2d size, InterpolateMode mode, bool align_corners) {
+Tensor interpolate(const Tensor& x, Size2d size, InterpolateOptions options) {
     check_image("interpolate", x);
-    check_enumerator("interpolate", "mode", mode, InterpolateMode::bilinear);
+    check_enumerator("interpolate", "mode", options.mode, InterpolateMode::bilinear);
     constexpr std::int64_t highest = 0x7fffffff;  // so that products of two sizes fit
     check(size.height > 0 && size.width > 0 && size.height <= highest && size.width <= highest,
           ErrorKind::value, "interpolate: size is ", size.height, " x ", size.width,
           "; both must be 1 to 2^31 - 1");
-    const bool bilinear = mode == InterpolateMode::bilinear;
-    check(bilinear || !align_corners, ErrorKind::value, "interpolate: align_corners is for bilinear only");
+    const bool bilinear = options.mode == InterpolateMode::bilinear;
+    check(bilinear || !options.align_corners, ErrorKind::value,
+          "interpolate: align_corners is for bilinear only");
     const Shape shape{x.size(0), size.height, size.width, x.size(3)};
-    return call(interpolate_op, {x}, {size, bilinear, align_corners}, shape);
+    return call(interpolate_op, {x}, {size, bilinear, options.align_corners}, shape);
 }
 
 }  // namespace mezzo

@@ -144,12 +144,12 @@ Tensor loss(const OpOf<A>& op, const Tensor& input, const Tensor& target, const 
 
 }  // namespace
 
-Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
-    return loss(mse_loss_op, input, target, {.reduction = reduction});
+Tensor mse_loss(const Tensor& input, const Tensor& target, LossOptions options) {
+    return loss(mse_loss_op, input, target, {.reduction = options.reduction});
 }
 
-Tensor l1_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
-    return loss(l1_loss_op, input, target, {.reduction = reduction});
+Tensor l1_loss(const Tensor& input, const Tensor& target, LossOptions options) {
+    return loss(l1_loss_op, input, target, {.reduction = options.reduction});
 }
 
 Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options options) {
@@ -158,20 +158,21 @@ Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options
     return loss(smooth_l1_loss_op, input, target, {.reduction = options.reduction, .beta = options.beta});
 }
 
-Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, Reduction reduction) {
+Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, LossOptions options) {
     check_floating("binary_cross_entropy", input);
     const bool scope = autocast_state().enabled[int(input.device().type())] && input.dtype() != float64;
     check(!scope || (input.dtype() == float32 && !input->from_cast), ErrorKind::dtype,
           "binary_cross_entropy: the input is ", input.dtype(), input->from_cast ? " cast from 16 bit" : "",
           " inside an Autocast scope, where its gradient can leave the range of 16 bit; use "
           "binary_cross_entropy_with_logits on the values before sigmoid");
-    if (!autocast_open()) return loss(binary_cross_entropy_op, input, target, {.reduction = reduction});
+    if (!autocast_open())
+        return loss(binary_cross_entropy_op, input, target, {.reduction = options.reduction});
     NoAutocast plain;  // the row's policy is `banned`; what passed the check is safe
-    return loss(binary_cross_entropy_op, input, target, {.reduction = reduction});
+    return loss(binary_cross_entropy_op, input, target, {.reduction = options.reduction});
 }
 
-Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target, Reduction reduction) {
-    return loss(binary_cross_entropy_with_logits_op, logits, target, {.reduction = reduction});
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target, LossOptions options) {
+    return loss(binary_cross_entropy_with_logits_op, logits, target, {.reduction = options.reduction});
 }
 
 }  // namespace mezzo

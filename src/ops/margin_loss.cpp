@@ -76,7 +76,7 @@ const OpOf<TripletMargin> triplet_margin_op{
      .decomposition = [](In in, const TripletMargin& at) -> Tensors {
          const TripletOptions& o = at.options;
          const auto distance = [&](const Tensor& a, const Tensor& b) {
-             return pairwise_distance(a, b, o.p, o.eps);
+             return pairwise_distance(a, b, {.p = o.p, .eps = o.eps});
          };
          Tensor away = distance(in[0], in[2]);
          if (o.swap) away = minimum(away, distance(in[1], in[2]));

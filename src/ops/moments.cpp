@@ -128,26 +128,34 @@ StdMean std_mean(const Tensor& x, const Axes& axes, VarOptions options) {
     return {std(x, axes, options), mean(x, axes, {.keepdim = options.keepdim})};
 }
 
-Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim) {
+Tensor argmin(const Tensor& x, KeepdimOptions options) {
+    check_defined("argmin", x);
+    check(x.numel() > 0, ErrorKind::shape, "argmin: ", x.shape(), " is empty");
+    NoGrad plain;  // the view needs no node
+    const Tensor index = argmin(x.reshape({x.numel()}), 0);
+    return options.keepdim ? index.reshape(Shape::filled(x.dim(), 1)) : index;
+}
+
+Tensor argmin(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
     check_defined("argmin", x);
     const int d = wrap_dim("argmin", dim, x.dim());
-    if (x.dim() == 0) return argmin(x.reshape({1}), 0, keepdim).reshape({});
+    if (x.dim() == 0) return argmin(x);
     check(x.size(d) > 0, ErrorKind::shape, "argmin: dimension ", d, " of ", x.shape(), " is empty");
-    const Shape shape = reduced_shape(x.shape(), {d}, keepdim);
+    const Shape shape = reduced_shape(x.shape(), {d}, options.keepdim);
     return call(argmin_op, {x}, {.dim = d}, shape).reshape(shape);
 }
 
-Tensor count_nonzero(const Tensor& x, const Axes& axes, bool keepdim) {
+Tensor count_nonzero(const Tensor& x, const Axes& axes, KeepdimOptions options) {
     check_defined("count_nonzero", x);
-    return sum(x.dtype() == boolean ? x : ne(x, 0.0), axes, {.keepdim = keepdim});
+    return sum(x.dtype() == boolean ? x : ne(x, 0.0), axes, {.keepdim = options.keepdim});
 }
-Tensor any(const Tensor& x, const Axes& axes, bool keepdim) {
+Tensor any(const Tensor& x, const Axes& axes, KeepdimOptions options) {
     check_defined("any", x);
-    return ne(count_nonzero(x, axes, keepdim), 0.0);
+    return ne(count_nonzero(x, axes, options), 0.0);
 }
-Tensor all(const Tensor& x, const Axes& axes, bool keepdim) {
+Tensor all(const Tensor& x, const Axes& axes, KeepdimOptions options) {
     check_defined("all", x);
-    return eq(count_nonzero(logical_not(x), axes, keepdim), 0.0);
+    return eq(count_nonzero(logical_not(x), axes, options), 0.0);
 }
 
 }  // namespace mezzo

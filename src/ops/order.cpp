@@ -47,21 +47,22 @@ void check_rows(const Tensor& sorted, const Tensor& values) {
 
 }  // namespace
 
-Tensor argsort(const Tensor& x, std::int64_t dim, bool descending) {
+Tensor argsort(const Tensor& x, std::int64_t dim, SortOptions options) {
     check_defined("argsort", x);
     const int d = wrap_dim("argsort", dim, x.dim());
     if (x.dim() == 0) return zeros({}, {.dtype = int64, .device = x.device()});
-    return call(argsort_op, {x}, {.dim = d, .descending = descending}, x.shape());
+    return call(argsort_op, {x}, {.dim = d, .descending = options.descending}, x.shape());
 }
 
-Sorted sort(const Tensor& x, std::int64_t dim, bool descending) {
+Sorted sort(const Tensor& x, std::int64_t dim, SortOptions options) {
     return of_lines("sort", x, dim, [&](const Tensor& lines, int d) -> Sorted {
-        const Tensor indices = argsort(lines, d, descending);
+        const Tensor indices = argsort(lines, d, options);
         return {gather(lines, d, indices), indices};
     });
 }
 
-Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim, TopkOptions options) {
+    const bool largest = options.largest;
     check_defined("topk", x);
     if (x.dim() == 0 && k == 0) {
         const Sorted one = first_of("topk", x.reshape({1}), k, 0, largest);
@@ -71,7 +72,7 @@ Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
                     [&](const Tensor& lines, int d) { return first_of("topk", lines, k, d, largest); });
 }
 
-Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, bool keepdim) {
+Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, KeepdimOptions options) {
     return of_lines("kthvalue", x, dim, [&](const Tensor& lines, int d) -> Sorted {
         check(k >= 1 && k <= lines.size(d), ErrorKind::value, "kthvalue: k is ", k, ", but dimension ", d,
               " of ", x.shape(), " has ", lines.size(d), " elements; k counts from 1");
@@ -79,16 +80,16 @@ Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, bool keepdim)
         shape[d] = k;
         const Tensor first = call(topk_op, {lines}, {.dim = d, .k = k, .largest = false}, shape);
         const Tensor index = first.slice(d, k - 1, k), value = gather(lines, d, index);
-        if (keepdim || x.dim() == 0) return {value, index};
+        if (options.keepdim || x.dim() == 0) return {value, index};
         return {value.squeeze(d), index.squeeze(d)};
     });
 }
 
-Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, SearchsortedOptions options) {
     check_rows(sorted, values);
     const Dtype dtype = promote(sorted.dtype(), values.dtype());
     return call(searchsorted_op, {cast(sorted.detach(), dtype), cast(values.detach(), dtype)},
-                {.right = right}, values.shape());
+                {.right = options.right}, values.shape());
 }
 
 Tensor isin(const Tensor& elements, const Tensor& test) {

@@ -202,12 +202,23 @@ Tensor logsumexp(const Tensor& x, const Axes& axes, ReduceOptions options) {
     return reduce(logsumexp_op, x, axes, options);
 }
 
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
+Tensor argmax(const Tensor& x, KeepdimOptions options) {
     check_defined("argmax", x);
-    if (x.dim() == 0) return argmax(x.reshape({1}), 0, keepdim).reshape({});
+    check(x.numel() > 0, ErrorKind::shape, "argmax: ", x.shape(), " is empty");
+    NoGrad plain;  // the view needs no node
+    const Tensor index = argmax(x.reshape({x.numel()}), 0);
+    return options.keepdim ? index.reshape(Shape::filled(x.dim(), 1)) : index;
+}
+
+Tensor argmax(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
+    check_defined("argmax", x);
+    if (x.dim() == 0) {
+        (void)wrap_dim("argmax", dim, 0);
+        return argmax(x);
+    }
     const int d = wrap_dim("argmax", dim, x.dim());
     check(x.size(d) > 0, ErrorKind::shape, "argmax: dimension ", d, " of ", x.shape(), " is empty");
-    return call(argmax_op, {x}, {.dim = d}, reduced_shape(x.shape(), {d}, keepdim));
+    return call(argmax_op, {x}, {.dim = d}, reduced_shape(x.shape(), {d}, options.keepdim));
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {

@@ -149,14 +149,15 @@ Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, dou
                 reduced_shape(shape, {d}, false));
 }
 
-Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p, double eps, bool keepdim) {
+Tensor pairwise_distance(const Tensor& a, const Tensor& b, PairwiseDistanceOptions options) {
     check_floating("pairwise_distance", a);
     check_floating("pairwise_distance", b);
-    check_p("pairwise_distance", p);
+    check_p("pairwise_distance", options.p);
     const Shape shape = broadcast_shapes("pairwise_distance", a.shape(), b.shape());
     check(shape.size() > 0, ErrorKind::shape, "pairwise_distance: operands are 0-dim");
-    return call(pairwise_distance_op, {a, b}, {.p = p, .eps = eps, .keepdim = keepdim},
-                reduced_shape(shape, {shape.size() - 1}, keepdim));
+    return call(pairwise_distance_op, {a, b},
+                {.p = options.p, .eps = options.eps, .keepdim = options.keepdim},
+                reduced_shape(shape, {shape.size() - 1}, options.keepdim));
 }
 
 Tensor normalize(const Tensor& x, double p, std::int64_t dim, double eps) {

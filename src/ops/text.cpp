@@ -187,5 +187,9 @@ std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << x.t
 std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << detail::text_of(shape); }
 std::ostream& operator<<(std::ostream& out, Dtype dtype) { return out << name(dtype); }
 std::ostream& operator<<(std::ostream& out, Device device) { return out << detail::text_of(device); }
+std::ostream& operator<<(std::ostream& out, const TensorOptions& options) {
+    return out << fmt::format("TensorOptions(dtype={}, device={}, requires_grad={})", name(options.dtype),
+                              detail::text_of(options.device), options.requires_grad);
+}
 
 }  // namespace mezzo

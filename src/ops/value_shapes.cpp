@@ -50,7 +50,7 @@ Tensor drawn_with_replacement(const Tensor& p, std::int64_t count) {
     const Tensor sums = cumsum(by_largest(p), -1);
     const Tensor total = sums.slice(-1, p.size(-1) - 1, p.size(-1));
     const Tensor u = rand({p.size(0), count}, {.dtype = float64, .device = p.device()});
-    return searchsorted(sums, u * total, true);
+    return searchsorted(sums, u * total, {.right = true});
 }
 
 // The largest of p / e, e exponentially distributed, are a sample (Efraimidis and Spirakis, "Weighted random
@@ -120,7 +120,7 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::int64_t dim
     check(most <= INT64_MAX / n, ErrorKind::value, "repeat_interleave: a count of ", most, " is too large");
     const Tensor ends = cumsum(counts, 0);
     const std::int64_t total = sum(counts).item<std::int64_t>();
-    return index_select(x, d, searchsorted(ends, arange(total, integers_on(x)), true));
+    return index_select(x, d, searchsorted(ends, arange(total, integers_on(x)), {.right = true}));
 }
 
 Unique unique(const Tensor& given, UniqueOptions options) {
@@ -165,7 +165,8 @@ Tensor bincount(const Tensor& given, const Tensor& weights, std::int64_t minleng
     return scatter_add(none, 0, x, value);
 }
 
-Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) {
+Tensor multinomial(const Tensor& weights, std::int64_t count, MultinomialOptions options) {
+    const bool replacement = options.replacement;
     check_floating("multinomial", weights);
     check(weights.dim() == 1 || weights.dim() == 2, ErrorKind::shape, "multinomial: weights ",
           weights.shape(), " are neither [classes] nor [rows, classes]");

@@ -163,7 +163,7 @@ struct Images : nn::Module {
                 adaptive_avg_pool2d(b, 3),
                 adaptive_max_pool2d(b, 2),
                 group(b),
-                interpolate(b, {5, 13}, InterpolateMode::bilinear, false),
+                interpolate(b, {5, 13}, {.mode = InterpolateMode::bilinear}),
                 signal(b.reshape({b.size(0), b.size(1) * b.size(2), b.size(3)}))};
     }
     nn::Conv2d grouped{4, 8, 3, {.stride = 1, .padding = 1, .groups = 2}};
@@ -237,13 +237,13 @@ struct Ops : nn::Module {
                             gather(x, 2, index),
                             cumsum(x, 1),
                             x.unsqueeze(1).expand({-1, 2, -1, -1})};
-        const Sorted sorted = sort(x, 1), first = topk(x, 2, 2), last = topk(x, 3, 1, false);
+        const Sorted sorted = sort(x, 1), first = topk(x, 2, 2), last = topk(x, 3, 1, {.largest = false});
         const Tensors order{sorted.values,
                             sorted.indices,
                             first.values,
                             first.indices,
                             last.values,
-                            argsort(index, 2, true),
+                            argsort(index, 2, {.descending = true}),
                             argsort(gt(x, 0), 1),
                             kthvalue(x, 2, 2).values,
                             remainder(x * 3.0, scaled),
