@@ -5,9 +5,11 @@
 #include <sstream>
 
 #include "core/tensor_impl.h"
+#include "mezzo/amp.h"
 #include "mezzo/fmt.h"
 #include "mezzo/module_list.h"
 #include "mezzo/nn.h"
+#include "mezzo/optim.h"
 
 using namespace mezzo;
 
@@ -163,9 +165,39 @@ TEST_CASE("printing: streams and fmt", "[printing]") {
           "tensor([1.0000, 2.5000]) [2] float32 cpu");
     CHECK(fmt::format("{}", layer.bias) == layer.bias.to_string());
     CHECK(fmt::format("{}", layer) == layer.to_string());
+    CHECK(streamed(TensorOptions{.dtype = int64}) ==
+          "TensorOptions(dtype=int64, device=cpu, requires_grad=false)");
+    CHECK(streamed(amp::AutocastOptions{.device = DeviceType::cuda}) ==
+          "AutocastOptions(device=cuda, dtype=float16, enabled=true, cache=true)");
+    CHECK_THAT(streamed(amp::GradScalerOptions{}),
+               Catch::Matchers::StartsWith("GradScalerOptions(init_scale=65536, growth_factor=2, ") &&
+                   Catch::Matchers::Contains("at_floor=clamp"));
     // Beside fmt's own formatter of ranges.
     CHECK(fmt::format("{}", std::vector<Shape>{x.shape()}) == "[[2]]");
     CHECK(fmt::format("{}", Tensors{x}) == "[tensor([1.0000, 2.5000])]");
     CHECK_THAT(fmt::format("{}", nn::ModuleList{nn::ReLU()}), Catch::Matchers::Contains("(0): ReLU()"));
     CHECK(fmt::format("{:>10}|{:<8}|", x.shape(), x.dtype()) == "       [2]|float32 |");
+}
+
+TEST_CASE("printing: optimizers and their options", "[printing]") {
+    using namespace optim;
+    CHECK(streamed(SGDOptions{.lr = 1e-8, .nesterov = true}) ==
+          "SGDOptions(lr=1e-08, weight_decay=0, momentum=0, dampening=0, nesterov=true, maximize=false)");
+    CHECK(streamed(AdamWOptions{}) ==
+          "AdamWOptions(lr=0.001, weight_decay=0.01, beta1=0.9, beta2=0.999, eps=1e-08, amsgrad=false, "
+          "maximize=false)");
+    for (const std::string& text :
+         {streamed(AdamOptions{}), streamed(RMSpropOptions{}), streamed(AdagradOptions{}),
+          streamed(NAdamOptions{}), streamed(LionOptions{})})
+        CHECK_THAT(text, Catch::Matchers::Contains("Options(lr=0.0"));
+    const Tensor a = ones({2}, {.requires_grad = true}), b = ones({3}, {.requires_grad = true});
+    AdamW optimizer({a, b}, {.lr = 0.25});
+    CHECK(streamed(optimizer) == optimizer.to_string());
+    CHECK_THAT(optimizer.to_string(), Catch::Matchers::StartsWith("AdamW(lr=0.25, weight_decay=0.01, "));
+    optimizer.set_lr(0.5);
+    CHECK_THAT(optimizer.to_string(), Catch::Matchers::StartsWith("AdamW(lr=0.5, "));
+    const Lion groups({LionGroup{.params = {a}}, LionGroup{.params = {b}, .options = {.lr = 3}}});
+    CHECK(streamed(groups) ==
+          "Lion(\n  (0): params=1, lr=0.0001, beta1=0.9, beta2=0.99, weight_decay=0, maximize=false\n"
+          "  (1): params=1, lr=3, beta1=0.9, beta2=0.99, weight_decay=0, maximize=false\n)");
 }

@@ -22,10 +22,22 @@ struct AutocastOptions {
     bool cache = true;    // cast each float32 leaf that requires grad once per scope, not at every use, and
                           // have normalisations write their results in 16 bit beside float32
 };
+std::ostream& operator<<(std::ostream& out, const AutocastOptions& options);  // AutocastOptions(device=…)
 
-// Sets this thread's autocast state until the end of the scope, also when left by an exception. Scopes nest.
-// New threads start with autocast off. Weights that an optimizer updates are not cast at all after its first
-// step: it keeps a 16-bit copy current.
+// Runs the ops of this thread in mixed precision until the end of the scope: matrix products, linear layers,
+// convolutions and attention read their floating inputs as options.dtype, which makes them faster and halves
+// their memory; ops that need range or accuracy, such as exp, softmax, norms and losses, compute in float32,
+// and all others in the dtypes that they are given. The list is in docs/numerics.md. Parameters stay float32.
+//
+//   {
+//       const amp::Autocast scope({.dtype = bfloat16});
+//       loss = cross_entropy(net(x), y);
+//   }
+//   loss.backward();  // outside: each gradient runs in the dtype of its op
+//
+// With float16, amp::GradScaler keeps small gradients from becoming 0. Scopes nest, and end also when an
+// exception leaves them. New threads start with autocast off. Weights that an optimizer updates are not cast
+// at all after its first step: it keeps a 16-bit copy current. float64 inputs are never lowered.
 class [[nodiscard]] Autocast {
 public:
     [[nodiscard]] explicit Autocast(const AutocastOptions& options = {});

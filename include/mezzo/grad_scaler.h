@@ -40,6 +40,8 @@ struct GradScalerOptions {
     bool allow_no_gradients =
         false;  // step() of an optimizer without gradients does nothing instead of throwing
 };
+// GradScalerOptions(init_scale=65536, …).
+std::ostream& operator<<(std::ostream& out, const GradScalerOptions& options);
 
 // Whether a step was applied. stepped() and skipped() wait for the device. They may be called until the
 // optimizer's next step or unscale_, and throw Error(state) after that.

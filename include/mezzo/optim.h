@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ public:
     void zero_grad(bool set_to_none = true);
 
     [[nodiscard]] const char* type_name() const;  // "SGD", "Adam", …
+    // Type and options, as a module is printed: SGD(lr=0.1, momentum=0.9, …). Several groups have a line
+    // each.
+    [[nodiscard]] std::string to_string() const;
     // All parameters, group by group.
     [[nodiscard]] Tensors parameters() const;
     // Steps applied, and steps skipped because of an overflow. Both wait for the device when a GradScaler
@@ -83,6 +87,8 @@ private:
     OptimizerImpl* impl_;
 };
 
+std::ostream& operator<<(std::ostream& out, const Optimizer& optimizer);  // optimizer.to_string()
+
 // For each optimizer of optim_options.h a class with its name, and a group: parameters that share options.
 // Named parameters (from named_parameters()) are named in errors and overflow reports. The constructors throw
 // Error(value) for options out of their range, for parameters that are undefined, listed twice or no floating
@@ -99,7 +105,20 @@ private:
         explicit name(const StateDict& named_params, const name##Options& options = {}); \
         explicit name(const std::vector<name##Group>& groups);                           \
     };
-MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER_CLASS)
+// SGD with momentum; the formula and the options are in SGDOptions.
+MEZZO_OPTIMIZER_CLASS(SGD)
+// Adam with weight decay that is added to the gradient; see AdamOptions.
+MEZZO_OPTIMIZER_CLASS(Adam)
+// Adam with decoupled weight decay; see AdamWOptions. optim::AdamW(net.parameters(), {.lr = 1e-3}).
+MEZZO_OPTIMIZER_CLASS(AdamW)
+// RMSprop, with momentum and centering if wanted; see RMSpropOptions.
+MEZZO_OPTIMIZER_CLASS(RMSprop)
+// Adagrad; see AdagradOptions.
+MEZZO_OPTIMIZER_CLASS(Adagrad)
+// Adam with Nesterov momentum; see NAdamOptions.
+MEZZO_OPTIMIZER_CLASS(NAdam)
+// Lion, the sign of a momentum; see LionOptions.
+MEZZO_OPTIMIZER_CLASS(Lion)
 #undef MEZZO_OPTIMIZER_CLASS
 
 }  // namespace mezzo::optim

@@ -4,6 +4,8 @@
 
 #include "mezzo/cpp20.h"
 
+#include <iosfwd>
+
 #pragma GCC visibility push(default)
 
 namespace mezzo::optim {
@@ -87,6 +89,15 @@ struct LionOptions {
     double weight_decay = 0;
     bool maximize = false;
 };
+
+// AdamWOptions(lr=0.001, beta1=0.9, …).
+std::ostream& operator<<(std::ostream& out, const SGDOptions& options);
+std::ostream& operator<<(std::ostream& out, const AdamOptions& options);
+std::ostream& operator<<(std::ostream& out, const AdamWOptions& options);
+std::ostream& operator<<(std::ostream& out, const RMSpropOptions& options);
+std::ostream& operator<<(std::ostream& out, const AdagradOptions& options);
+std::ostream& operator<<(std::ostream& out, const NAdamOptions& options);
+std::ostream& operator<<(std::ostream& out, const LionOptions& options);
 
 }  // namespace mezzo::optim
 

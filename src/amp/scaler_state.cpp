@@ -1,7 +1,10 @@
 // Saving and restoring a GradScaler.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <ostream>
 
 #include "amp/scaler_impl.h"
 
@@ -75,6 +78,18 @@ void GradScaler::load_state_dict(const StateDict& state) {
     s.options.backoff_factor = backoff;
     s.options.growth_interval = std::int64_t(interval);
     s.has_scaled = true;
+}
+
+std::ostream& operator<<(std::ostream& out, const GradScalerOptions& o) {
+    return out << fmt::format(
+               "GradScalerOptions(init_scale={}, growth_factor={}, backoff_factor={}, growth_interval={}, "
+               "enabled={}, dynamic={}, min_scale={}, max_scale={}, hysteresis={}, "
+               "refill_every_clean_step={}, at_floor={}, recheck={}, unscale_in_step={}, "
+               "allow_no_gradients={})",
+               o.init_scale, o.growth_factor, o.backoff_factor, o.growth_interval, o.enabled, o.dynamic,
+               o.min_scale, o.max_scale, o.hysteresis, o.refill_every_clean_step,
+               o.at_floor == AtFloor::clamp ? "clamp" : "fail", o.recheck, o.unscale_in_step,
+               o.allow_no_gradients);
 }
 
 }  // namespace mezzo::amp

@@ -1,8 +1,11 @@
 // Autocast: the thread's state, the scope's cast cache, and what each policy does to an op's inputs.
 #include "mezzo/autocast.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
+#include <ostream>
 #include <unordered_map>
 #include <utility>
 
@@ -268,6 +271,12 @@ Dtype autocast_dtype(DeviceType device) {
 void collect_autocast_report(bool on) { thread_autocast().reporting = on; }
 std::vector<AutocastReportLine> autocast_report() { return thread_autocast().report; }
 void clear_autocast_report() { thread_autocast().report.clear(); }
+
+std::ostream& operator<<(std::ostream& out, const AutocastOptions& options) {
+    const char* const device = !options.device ? "all" : *options.device == DeviceType::cpu ? "cpu" : "cuda";
+    return out << fmt::format("AutocastOptions(device={}, dtype={}, enabled={}, cache={})", device,
+                              name(options.dtype), options.enabled, options.cache);
+}
 
 }  // namespace amp
 }  // namespace mezzo

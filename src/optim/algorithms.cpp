@@ -1,4 +1,6 @@
-// The constructors of the optimizers of kernels/optimizers.h.
+// Constructors of the optimizers of kernels/optimizers.h, and their options as text.
+#include <ostream>
+
 #include "kernels/functor_step.h"
 #include "optim/optimizer.h"
 
@@ -30,12 +32,16 @@ template <class Group> OptimizerImpl* make(OptimizerId id, const std::vector<Gro
 
 }  // namespace
 
-#define MEZZO_OPTIMIZER(name)                                               \
-    name::name(const Tensors& params, const name##Options& options)         \
-        : Optimizer(make(OptimizerId::name, params, {}, options)) {}        \
-    name::name(const StateDict& named_params, const name##Options& options) \
-        : Optimizer(make(OptimizerId::name, {}, named_params, options)) {}  \
-    name::name(const std::vector<name##Group>& groups) : Optimizer(make(OptimizerId::name, groups)) {}
+#define MEZZO_OPTIMIZER(name)                                                                          \
+    name::name(const Tensors& params, const name##Options& options)                                    \
+        : Optimizer(make(OptimizerId::name, params, {}, options)) {}                                   \
+    name::name(const StateDict& named_params, const name##Options& options)                            \
+        : Optimizer(make(OptimizerId::name, {}, named_params, options)) {}                             \
+    name::name(const std::vector<name##Group>& groups) : Optimizer(make(OptimizerId::name, groups)) {} \
+    std::ostream& operator<<(std::ostream& out, const name##Options& options) {                        \
+        const std::shared_ptr<const Kind> kind = kind_of(OptimizerId::name);                           \
+        return out << #name "Options(" << text_of(*kind, values_of(*kind, options)) << ')';            \
+    }
 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
 #undef MEZZO_OPTIMIZER
 

@@ -1,5 +1,7 @@
 #include "optim/kind.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <iterator>
 
@@ -111,6 +113,17 @@ std::string listed(const Kind& kind, std::span<const double> options) {
 }
 
 }  // namespace
+
+std::string text_of(const Kind& kind, std::span<const double> values) {
+    std::string text;
+    for (std::size_t i = 0; i < kind.options.size(); ++i) {
+        const OptionInfo& option = kind.options[i];
+        if (i != 0) text += ", ";
+        text += option.flag ? fmt::format("{}={}", option.name, values[i] != 0)
+                            : fmt::format("{}={}", option.name, values[i]);
+    }
+    return text;
+}
 
 int Kind::find(std::string_view option) const {
     for (std::size_t i = 0; i < options.size(); ++i)

@@ -35,6 +35,8 @@ struct Kind {
     int find(std::string_view option) const;
 };
 
+// "lr=0.1, momentum=0.9, nesterov=true": values in the order of Kind::options.
+std::string text_of(const Kind& kind, std::span<const double> values);
 // The kind of a row.
 std::shared_ptr<const Kind> kind_of(OptimizerId id);
 // The code of a type other than SGD, Adam and AdamW: a hash of its name.

@@ -1,10 +1,13 @@
 // The base of the optimizers: groups, options, learning rates, gradients, and steps.
 #include "optim/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <numeric>
+#include <ostream>
 #include <unordered_map>
 
 #include "core/capture.h"
@@ -270,6 +273,18 @@ void Optimizer::zero_grad(bool set_to_none) {
 }
 
 const char* Optimizer::type_name() const { return impl_->type; }
+std::string Optimizer::to_string() const {
+    const std::vector<Group>& groups = impl_->groups;
+    std::string text = impl_->type + std::string("(");
+    if (groups.size() == 1) return text + text_of(*impl_->kind, groups[0].options) + ")";
+    for (std::size_t g = 0; g < groups.size(); ++g)
+        text += fmt::format("\n  ({}): params={}, {}", g, groups[g].count,
+                            text_of(*impl_->kind, groups[g].options));
+    return text + "\n)";
+}
+std::ostream& operator<<(std::ostream& out, const Optimizer& optimizer) {
+    return out << optimizer.to_string();
+}
 Tensors Optimizer::parameters() const { return impl_->params(); }
 std::uint64_t Optimizer::id() const { return impl_->id; }
 
