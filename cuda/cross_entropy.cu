@@ -110,7 +110,7 @@ __global__ void cross_entropy_kernel(X x, Targets targets, Rows r, AnyArray<type
     for (std::int64_t row = Team::first_row(); row < r.rows; row += Team::row_step()) {
         const std::int64_t base = r.base(row);
         const MaxSum<C> stats = max_sum<Team>(x, base, r);
-        const C log_sum = functors::math::log(stats.sum);
+        const C log_sum = log_of_sum<Team>(x, base, r, stats);
         C mean = 0;
         if (smoothing != C(0)) {
             BlockedSum<C> total;
@@ -123,14 +123,18 @@ __global__ void cross_entropy_kernel(X x, Targets targets, Rows r, AnyArray<type
         sum.store(row, stats.sum);
         C value = targets.skip(row) ? C(0) : static_cast<C>(NAN);
         if (!targets.skip(row) && targets.valid(row)) {
-            value = (C(1) - smoothing) * ((stats.max - x.load(base + targets.target[row])) + log_sum);
-            if (smoothing != C(0)) value += smoothing * (log_sum - mean);
+            value = (stats.max - x.load(base + targets.target[row])) + log_sum;
+            // 0 times an infinite loss would be NaN.
+            if (smoothing == C(1))
+                value = log_sum - mean;
+            else if (smoothing != C(0))
+                value = (C(1) - smoothing) * value + smoothing * (log_sum - mean);
         }
         loss.store(row, value);
     }
 }
 
-// g (exp(x - max) / sum - (1 - smoothing) [column == target] - smoothing / classes)
+// g (p - (1 - smoothing) [column == target] - smoothing / classes), p = exp(x - max) / sum
 template <class Team, class X, class Y>
 __global__ void cross_entropy_grad_kernel(RowGradient<typename X::C> g, X x, Targets targets,
                                           AnyArray<typename X::C> max, AnyArray<typename X::C> sum, Y out,
@@ -141,12 +145,24 @@ __global__ void cross_entropy_grad_kernel(RowGradient<typename X::C> g, X x, Tar
         const bool skip = targets.skip(row);
         const C gradient = targets.valid(row) ? g.of(row) : static_cast<C>(NAN);
         const C largest = max.load(row), inverse = C(1) / sum.load(row);
+        const C spread = smoothing / static_cast<C>(r.cols);
+        const auto probability = [&](std::int64_t j) {
+            return functors::math::exp(x.load(base + j) - largest) * inverse;
+        };
+        BlockedSum<C> sum_others;
         for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) {
-            C value = functors::math::exp(x.load(base + j) - largest) * inverse -
-                      smoothing / static_cast<C>(r.cols);
-            if (j == target) value -= C(1) - smoothing;
-            out.store(base + j, skip ? C(0) : gradient * value);
+            if (j == target) continue;
+            const C p = probability(j);
+            sum_others.add(p);
+            out.store(base + j, skip ? C(0) : gradient * (p - spread));
         }
+        if (!targets.valid(row)) continue;
+        // 1 - p of the target. Near 0 it is the sum of the other probabilities, because the difference would
+        // cancel.
+        C others = C(1) - probability(target);
+        if (others < C(0.5)) others = Team::reduce(sum_others.get(), C(0), Sum());
+        if (Team::rank() == 0)
+            out.store(base + target, skip ? C(0) : gradient * ((smoothing - others) - spread));
     }
 }
 

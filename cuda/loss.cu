@@ -11,29 +11,48 @@ namespace {
 
 namespace math = functors::math;
 
-// The loss of input x and target t, and its derivative by x. `beta` is smooth_l1's.
+// The loss of input x and target t, and its derivative by x divided by `slopes`. `beta` is that of smooth_l1 and
+// huber.
 struct SquaredError {
+    static constexpr int slopes = 2;
     template <class C> static __device__ C loss(C x, C t, C) { return (x - t) * (x - t); }
-    template <class C> static __device__ C slope(C x, C t, C) { return C(2) * (x - t); }
+    template <class C> static __device__ C slope(C x, C t, C) { return x - t; }
 };
 struct AbsoluteError {
+    static constexpr int slopes = 1;
     template <class C> static __device__ C loss(C x, C t, C) { return math::abs(x - t); }
     template <class C> static __device__ C slope(C x, C t, C) { return functors::sign{}(x - t); }
 };
 // d^2 / (2 beta) where |d| < beta, else |d| - beta / 2
 struct SmoothError {
+    static constexpr int slopes = 1;
     template <class C> static __device__ C loss(C x, C t, C beta) {
         const C d = math::abs(x - t);
-        return d < beta ? C(0.5) * d * d / beta : d - C(0.5) * beta;
+        if (d < beta) return C(0.5) * d * (d / beta);
+        return d == static_cast<C>(INFINITY) ? d : d - C(0.5) * beta;
     }
     template <class C> static __device__ C slope(C x, C t, C beta) {
         const C d = x - t;
         return math::abs(d) < beta ? d / beta : functors::sign{}(d);
     }
 };
+// d^2 / 2 where |d| < delta, else delta (|d| - delta / 2)
+struct HuberError {
+    static constexpr int slopes = 1;
+    template <class C> static __device__ C loss(C x, C t, C delta) {
+        const C d = math::abs(x - t);
+        if (d < delta) return C(0.5) * d * d;
+        return d == static_cast<C>(INFINITY) ? d : delta * (d - C(0.5) * delta);
+    }
+    template <class C> static __device__ C slope(C x, C t, C delta) {
+        const C d = x - t;
+        return math::abs(d) < delta ? d : delta * functors::sign{}(d);
+    }
+};
 // -(t ln x + (1 - t) ln(1 - x)), logarithms not below -100. Outside [0, 1] both are NaN: the device cannot
 // throw.
 struct CrossEntropy {
+    static constexpr int slopes = 1;
     template <class C> static __device__ C bounded(C logarithm) {
         return logarithm < C(-100) ? C(-100) : logarithm;
     }
@@ -47,12 +66,19 @@ struct CrossEntropy {
         return (x - t) / (variance < C(1e-12) ? C(1e-12) : variance);
     }
 };
-// The same of x = sigmoid(logit), without overflow: (1 - t) l + max(-l, 0) + ln(1 + e^-|l|)
+// The same of x = sigmoid(l), without overflow: (1 - t) max(l, 0) + t max(-l, 0) + ln(1 + e^-|l|), where a factor
+// of 0 makes its product 0. The derivative x - t is (1 - t) x - t (1 - x), in which nothing cancels where x rounds
+// to 1.
 struct LogitCrossEntropy {
+    static constexpr int slopes = 1;
     template <class C> static __device__ C loss(C x, C t, C) {
-        return (C(1) - t) * x + (x > C(0) ? C(0) : -x) + math::log1p(math::exp(-math::abs(x)));
+        const C weight = x > C(0) ? C(1) - t : -t;
+        return (weight == C(0) ? C(0) : weight * x) + math::log1p(math::exp(-math::abs(x)));
     }
-    template <class C> static __device__ C slope(C x, C t, C) { return math::sigmoid(x) - t; }
+    template <class C> static __device__ C slope(C x, C t, C) {
+        const C e = math::exp(-math::abs(x)), likely = C(1) / (C(1) + e), unlikely = e * likely;
+        return x > C(0) ? (C(1) - t) * likely - t * unlikely : (C(1) - t) * unlikely - t * likely;
+    }
 };
 
 template <class F, class C> struct LoadLoss {
@@ -68,10 +94,10 @@ template <class F, class C> struct ElementLoss {
 };
 template <class F, class C> struct ElementSlope {
     C beta, scale;
-    __device__ C operator()(C g, C x, C t) const { return g * scale * F::slope(x, t, beta); }
+    __device__ C operator()(C g, C x, C t) const { return C(F::slopes) * (g * scale * F::slope(x, t, beta)); }
 };
 
-// beta: of smooth_l1; the others do not read it.
+// beta: of smooth_l1 and huber; the others do not read it.
 template <class F, class C> void loss_in(In in, Reduction reduction, C beta, Out out) {
     if (reduction == Reduction::none)
         return map_general<C>(make_layout<3>({out[0], in[0], in[1]}), ElementLoss<F, C>{beta});
@@ -120,6 +146,12 @@ void smooth_l1_loss(In in, const kernels::SmoothL1Loss& at, Out out) {
 void smooth_l1_loss_grad(In in, const kernels::SmoothL1LossGrad& at, Out out) {
     loss_grad<SmoothError>(in, at.reduction, out, at.beta);
 }
+void huber_loss(In in, const kernels::HuberLoss& at, Out out) {
+    loss<HuberError>(in, at.reduction, out, at.beta);
+}
+void huber_loss_grad(In in, const kernels::HuberLossGrad& at, Out out) {
+    loss_grad<HuberError>(in, at.reduction, out, at.beta);
+}
 void binary_cross_entropy(In in, const kernels::BinaryCrossEntropy& at, Out out) {
     loss<CrossEntropy>(in, at.reduction, out);
 }
@@ -140,6 +172,8 @@ constexpr KernelEntry entries[] = {kernel_entry<mse_loss>(),
                                    kernel_entry<l1_loss_grad>(),
                                    kernel_entry<smooth_l1_loss>(),
                                    kernel_entry<smooth_l1_loss_grad>(),
+                                   kernel_entry<huber_loss>(),
+                                   kernel_entry<huber_loss_grad>(),
                                    kernel_entry<binary_cross_entropy>(),
                                    kernel_entry<binary_cross_entropy_grad>(),
                                    kernel_entry<binary_cross_entropy_with_logits>(),

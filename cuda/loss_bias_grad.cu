@@ -6,7 +6,7 @@
 namespace mezzo::cuda {
 namespace {
 
-// g scale 2 (input - target), as mse_loss_grad computes it. G: of the target.
+// 2 g scale (input - target), as mse_loss_grad computes it. G: of the target.
 template <class T, class G, int pack> struct SquaredErrorGrad {
     using C = Compute<T>;
     const T* input;
@@ -20,7 +20,7 @@ template <class T, class G, int pack> struct SquaredErrorGrad {
         const C factor = g.load(0) * scale;
         MEZZO_UNROLL
         for (int i = 0; i < pack; ++i)
-            out[i] = factor * (C(2) * (convert<C>(x.v[i]) - convert<C>(target[at + i])));
+            out[i] = C(2) * (factor * (convert<C>(x.v[i]) - convert<C>(target[at + i])));
     }
 };
 

@@ -126,4 +126,19 @@ __device__ MaxSum<typename A::C> max_sum(const A& x, std::int64_t base, const Ro
     return Team::reduce(result, MaxSum<typename A::C>::none(), MergeMaxSum());
 }
 
+// ln stats.sum. Near 1 the logarithm is taken of the sum without one of the largest elements, beside which the
+// others would be rounded away. All threads of the team get the result.
+template <class Team, class A>
+__device__ typename A::C log_of_sum(const A& x, std::int64_t base, const Rows& r,
+                                    const MaxSum<typename A::C>& stats) {
+    using C = typename A::C;
+    if (!(stats.sum < C(1.5))) return functors::math::log(stats.sum);
+    BlockedSum<C> others;  // there is one largest element: two would have a sum of 2
+    for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) {
+        const C value = x.load(base + j * r.inner);
+        if (value < stats.max) others.add(functors::math::exp(value - stats.max));
+    }
+    return functors::math::log1p(Team::reduce(others.get(), C(0), Sum()));
+}
+
 }  // namespace mezzo::cuda

@@ -13,7 +13,7 @@ template <class Team, class X, class Y> __global__ void softmax_kernel(X x, Y y,
     for (std::int64_t row = Team::first_row(); row < r.rows; row += Team::row_step()) {
         const std::int64_t base = r.base(row);
         const MaxSum<C> stats = max_sum<Team>(x, base, r);
-        const C log_sum = functors::math::log(stats.sum), inverse = C(1) / stats.sum;
+        const C log_sum = log ? log_of_sum<Team>(x, base, r, stats) : C(0), inverse = C(1) / stats.sum;
         for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) {
             const C centred = x.load(base + j * r.inner) - stats.max;
             y.store(base + j * r.inner, log ? centred - log_sum : functors::math::exp(centred) * inverse);
@@ -21,7 +21,8 @@ template <class Team, class X, class Y> __global__ void softmax_kernel(X x, Y y,
     }
 }
 
-// softmax: y (g - sum(g y)); log_softmax: g - exp(y) sum(g).
+// softmax: y (g - sum(g y)); log_softmax: g - exp(y) sum(g), as g (1 - exp(y)) - exp(y) (sum(g) - g), in which
+// nothing cancels where exp(y) rounds to 1.
 template <class Team, class G, class Y, class X>
 __global__ void softmax_grad_kernel(G g, Y y, X out, Rows r, bool log) {
     using C = typename X::C;
@@ -35,8 +36,11 @@ __global__ void softmax_grad_kernel(G g, Y y, X out, Rows r, bool log) {
         const C sum = Team::reduce(own.get(), C(0), Sum());
         for (std::int64_t j = Team::rank(); j < r.cols; j += Team::size()) {
             const C gradient = g.load(base + j * r.inner), value = y.load(base + j * r.inner);
-            out.store(base + j * r.inner,
-                      log ? gradient - functors::math::exp(value) * sum : value * (gradient - sum));
+            C result = value * (gradient - sum);
+            if (log)
+                result =
+                    -gradient * functors::math::expm1(value) - functors::math::exp(value) * (sum - gradient);
+            out.store(base + j * r.inner, result);
         }
     }
 }

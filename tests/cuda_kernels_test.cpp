@@ -328,6 +328,7 @@ TEST_CASE("cuda: element-wise losses", "[cuda]") {
         {loss_agrees<kernels::MseLoss, kernels::MseLossGrad>, Domain::any},
         {loss_agrees<kernels::L1Loss, kernels::L1LossGrad>, Domain::any},
         {loss_agrees<kernels::SmoothL1Loss, kernels::SmoothL1LossGrad>, Domain::any},
+        {loss_agrees<kernels::HuberLoss, kernels::HuberLossGrad>, Domain::any},
         {loss_agrees<kernels::BinaryCrossEntropy, kernels::BinaryCrossEntropyGrad>, Domain::unit},
         {loss_agrees<kernels::BinaryCrossEntropyWithLogits, kernels::BinaryCrossEntropyWithLogitsGrad>,
          Domain::any}};

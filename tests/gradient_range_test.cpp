@@ -11,6 +11,7 @@
 #include "grad_check.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
+#include "mezzo/loss_ops.h"
 #include "support.h"
 
 using namespace mezzo;
@@ -59,6 +60,13 @@ const char narrow[] = "float32 computes it, and a factor of it leaves the range 
 
 Tensor pairs(In x) { return stack({x[0], x[1]}, 1); }
 
+Tensor two(In x, double a, double b) { return tensor_of({a, b}, {2}, float32, x[0].device()); }
+Tensor classes(In x) { return zeros({x[0].size(0)}, {.dtype = int64, .device = x[0].device()}); }
+Tensor refused_by_autocast(In x) {
+    const amp::Autocast plain({.enabled = false});
+    return binary_cross_entropy(x[1], (x[0] > 0.0).to(x[1].dtype()), {.reduction = Reduction::none});
+}
+
 const std::vector<Line>& lines() {
     static const std::vector<Line> all = {
 #define MEZZO_UNARY(name, cast, ints, save, gradient) UNARY(name),
@@ -104,6 +112,27 @@ const std::vector<Line>& lines() {
         OF_TWO("mse_loss", mse_loss(x[0], x[1], {.reduction = Reduction::none})),
         OF_TWO("l1_loss", l1_loss(x[0], x[1], {.reduction = Reduction::none})),
         OF_TWO("smooth_l1_loss", smooth_l1_loss(x[0], x[1], {.beta = 3, .reduction = Reduction::none})),
+        OF_TWO("huber_loss", huber_loss(x[0], x[1], {.delta = 1e-3, .reduction = Reduction::none})),
+        OF_TWO("huber_loss of 300", huber_loss(x[0], x[1], {.delta = 300, .reduction = Reduction::none})),
+        {"binary_cross_entropy", refused_by_autocast, 2, 0, 1},
+        {"binary_cross_entropy_with_logits",
+         [](In x) { return binary_cross_entropy_with_logits(x[0], x[1], {.reduction = Reduction::none}); }, 2,
+         0, 1},
+        {"kl_div", [](In x) { return kl_div(x[0], x[1], {.reduction = Reduction::none}); }, 2, 0},
+        OF_TWO("cross_entropy", cross_entropy(pairs(x), classes(x), {.reduction = Reduction::none})),
+        OF_TWO("cross_entropy with weights",
+               cross_entropy(pairs(x), classes(x), {.reduction = Reduction::none, .weight = two(x, 2, 3)})),
+        OF_TWO("cross_entropy of probabilities",
+               cross_entropy(pairs(x), two(x, 0.75, 0.25).expand(pairs(x).shape()),
+                             {.reduction = Reduction::none})),
+        OF_TWO("nll_loss", nll_loss(pairs(x), classes(x), {.reduction = Reduction::none})),
+        OF_TWO("hinge_embedding_loss", hinge_embedding_loss(x[0], 2.0 * (x[1] > 0.0).to(float32) - 1.0,
+                                                            {.reduction = Reduction::none})),
+        OF_TWO("triplet_margin_loss",
+               triplet_margin_loss(zeros({1}, {.device = x[0].device()}), x[0].unsqueeze(1),
+                                   x[1].unsqueeze(1), {.reduction = Reduction::none})),
+        // Without cosine_embedding_loss: components of a gradient at right angles to the row cancel, so that its
+        // error is relative to the largest one.
     };
     return all;
 }
@@ -119,6 +148,7 @@ Exception exception_for(const std::string& name) {
         {"mish", {.beyond_float32 = true, .reason = narrow}},
         {"silu", {.beyond_float32 = true, .reason = narrow}},
         {"gelu_tanh", {.beyond_float32 = true, .reason = narrow}},
+        {"kl_div", {.beyond_float32 = true, .reason = narrow}},
         {"pow", {.beyond_float32 = true, .reason = narrow}},
         {"pow_scalar to -2", {.beyond_float32 = true, .reason = narrow}},
     };

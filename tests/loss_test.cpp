@@ -3,11 +3,14 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <limits>
+#include <optional>
 
 #include "grad_check.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"
+#include "mezzo/loss_ops.h"
 #include "support.h"
 
 using namespace mezzo;
@@ -257,4 +260,204 @@ TEST_CASE("cross_entropy of probabilities: values, gradients of both inputs, and
                       Catch::Matchers::Contains("[3, 3] is not the shape of the logits, [3, 4]"));
     CHECK_THROWS_WITH(cross_entropy(x, hot, {.label_smoothing = 2}),
                       Catch::Matchers::Contains("label_smoothing 2"));
+}
+
+TEST_CASE("a factor of 0 takes an infinite logit out of a loss", "[ops][loss]") {
+    const double inf = std::numeric_limits<double>::infinity();
+    // Loss and gradient, by the kernels and by the decomposition.
+    const auto gives = [](const Tensor& x, const auto& loss, double wanted, const std::vector<double>& grad) {
+        const auto look = [&] {
+            const Tensor leaf = alias(x.detach()).set_requires_grad(), y = loss(leaf);
+            y.backward();
+            CHECK(doubles(y)[0] == Approx(wanted).margin(1e-7));
+            CHECK(difference(doubles(leaf.grad()), grad, {1e-5, 1e-7}) == "");
+        };
+        look();
+        const ByDecomposition composed;
+        look();
+    };
+    const double half = std::log(2.0);
+    for (const Device device : devices())
+        for (const Dtype dtype : {float32, float64}) {
+            CAPTURE(name(device.type()), name(dtype));
+            const auto of = [&](const std::vector<double>& values, const Shape& shape) {
+                return tensor_of(values, shape, dtype, device);
+            };
+            const Tensor bits = of({0, 1, 1}, {3});
+            gives(of({-inf, inf, 0}, {3}),
+                  [&](const Tensor& x) {
+                      return binary_cross_entropy_with_logits(x, bits, {.reduction = Reduction::sum});
+                  },
+                  half, {0, 0, -0.5});
+            const Tensor p = of({0, 0.5, 0.5}, {1, 3}), log_p = log(p);
+            const double divergence = std::log(0.5) - 0.5 * (-1.0 - 2.0);
+            for (const bool broadcast : {false, true})
+                gives(broadcast ? of({-inf, -1, -2}, {3}) : of({-inf, -1, -2}, {1, 3}),
+                      [&](const Tensor& x) { return kl_div(x, p, {.reduction = Reduction::sum}); },
+                      divergence, {0, -0.5, -0.5});
+            gives(of({-inf, -1, -2}, {1, 3}),
+                  [&](const Tensor& x) {
+                      return kl_div(x, log_p, {.reduction = Reduction::sum, .log_target = true});
+                  },
+                  divergence, {0, -0.5, -0.5});
+            const Tensor x = of({-inf, 0, 0}, {1, 3}), ones_but = of({0, 1, 1}, {3});
+            gives(x, [&](const Tensor& l) { return cross_entropy(l, p); }, half, {0, 0, 0});
+            gives(x,
+                  [&](const Tensor& l) {
+                      return cross_entropy(l, of({1, 1, 1}, {1, 3}), {.weight = ones_but});
+                  },
+                  2 * half, {0, 0, 0});
+            const auto index = [&](std::int64_t i) {
+                return Tensor::from<std::int64_t>({i}, {1}).to(device);
+            };
+            for (const double smoothing : {0.0, 0.3, 1.0})
+                gives(
+                    x,
+                    [&](const Tensor& l) {
+                        return cross_entropy(
+                            l, index(0),
+                            {.label_smoothing = smoothing, .reduction = Reduction::sum, .weight = ones_but});
+                    },
+                    smoothing / 3 * 2 * half, {0, 0, 0});
+            gives(x,
+                  [&](const Tensor& l) {
+                      return nll_loss(log_softmax(l), index(0),
+                                      {.reduction = Reduction::sum, .weight = ones_but});
+                  },
+                  0, {0, 0, 0});
+            CHECK(std::isinf(doubles(cross_entropy(x, index(0), {.label_smoothing = 1}))[0]));
+        }
+}
+
+TEST_CASE("the gradient of a confident right answer is small, not 0", "[ops][loss]") {
+    for (const Device device : devices())
+        for (const double size : {0.1, 2.0, 15.0, 17.0, 20.0, 40.0, 80.0}) {
+            const double wrong = 1 / (1 + std::exp(size));
+            const Tensor x = tensor_of({size, -size}, {2}, float32, device).set_requires_grad();
+            const Tensor t = tensor_of({1, 0}, {2}, float32, device);
+            const auto look = [&] {
+                CAPTURE(size, name(device.type()));
+                x.set_grad(Tensor());
+                binary_cross_entropy_with_logits(x, t, {.reduction = Reduction::sum}).backward();
+                CHECK(difference(doubles(x.grad()), std::vector<double>{-wrong, wrong}, {1e-6, 0}) == "");
+            };
+            look();
+            const ByDecomposition composed;
+            look();
+        }
+    using Loss = Tensor(const Tensor& x, const Tensor& target);
+    const std::pair<const char*, Loss*> losses[] = {
+        {"indices", [](const Tensor& x, const Tensor& t) { return cross_entropy(x, t); }},
+        {"weights",
+         [](const Tensor& x, const Tensor& t) {
+             return cross_entropy(x, t, {.weight = ones({x.size(1)}, {.device = x.device()})});
+         }},
+        {"nll_loss", [](const Tensor& x, const Tensor& t) { return nll_loss(log_softmax(x), t); }},
+        {"probabilities",
+         [](const Tensor& x, const Tensor& t) {
+             return cross_entropy(x,
+                                  eq(arange(x.size(1), {.device = x.device()}), t.unsqueeze(1)).to(float32));
+         }},
+        {"kl_div", [](const Tensor& x, const Tensor& t) {
+             const Tensor hot = eq(arange(x.size(1), {.device = x.device()}), t.unsqueeze(1)).to(float32);
+             return kl_div(log_softmax(x), hot, {.reduction = Reduction::sum});
+         }}};
+    for (const Device device : devices())
+        for (const std::int64_t columns : {2, 4, 40, 1500})
+            for (const double size : {0.1, 15.0, 20.0, 40.0, 80.0})
+                for (const auto& [name, loss] : losses) {
+                    CAPTURE(columns, size, name, mezzo::name(device.type()));
+                    std::vector<double> values(std::size_t(columns), 0.0);
+                    values[1] = size;
+                    const Tensor x = tensor_of(values, {1, columns}, float32, device).set_requires_grad();
+                    const Tensor y = loss(x, Tensor::from<std::int64_t>({1}, {1}).to(device));
+                    y.backward();
+                    const double others = double(columns - 1) * std::exp(-size), total = 1 + others;
+                    std::vector<double> wanted(values.size(), std::exp(-size) / total);
+                    wanted[1] = -others / total;
+                    CHECK(difference(doubles(x.grad()), wanted, {4e-6, 0}) == "");
+                    CHECK(doubles(y)[0] == Approx(std::log1p(others)).epsilon(1e-5));
+                }
+    // float64, and with label smoothing.
+    for (const Device device : devices()) {
+        const Tensor x = tensor_of({50, 0, 0}, {1, 3}, float64, device).set_requires_grad();
+        const Tensor target = zeros({1}, {.dtype = int64, .device = device});
+        const double wrong = std::exp(-50.0);
+        const auto look = [&](double smoothing, const std::vector<double>& wanted) {
+            x.set_grad(Tensor());
+            cross_entropy(x, target, {.label_smoothing = smoothing}).backward();
+            CHECK(difference(doubles(x.grad()), wanted, {1e-12, 0}) == "");
+        };
+        look(0, {-2 * wrong, wrong, wrong});
+        look(0.3, {0.2, -0.1, -0.1});
+        x.set_grad(Tensor());
+        nll_loss(log_softmax(x), target).backward();
+        CHECK(difference(doubles(x.grad()), std::vector<double>{-2 * wrong, wrong, wrong}, {1e-12, 0}) == "");
+    }
+}
+
+TEST_CASE("huber_loss rounds once and takes any delta", "[ops][loss]") {
+    const double inf = std::numeric_limits<double>::infinity();
+    for (const Device device : devices()) {
+        const Tensor many = ones({100000}, {.dtype = float16, .device = device});
+        CHECK(doubles(huber_loss(many, zeros_like(many), {.delta = 1e-3, .reduction = Reduction::sum}))[0] ==
+              Approx(99.95).epsilon(1e-3));
+        const Tensor small = tensor_of({3e-3}, {1}, float16, device);
+        CHECK(doubles(huber_loss(small, zeros_like(small), {.delta = 300}))[0] ==
+              Approx(4.5e-6).epsilon(0.02));
+        for (const Dtype dtype : {float32, float64})
+            for (const double delta : {1e-300, 0.5, 1.0, 1e30, 1e300, inf})
+                for (const bool composed : {false, true}) {
+                    CAPTURE(name(dtype), delta, composed);
+                    std::optional<ByDecomposition> scope;
+                    if (composed) scope.emplace();
+                    const std::vector<double> d = {0, 0.25, -3, 1e10};
+                    const Tensor x = tensor_of(d, {4}, dtype, device).set_requires_grad();
+                    const Tensor y =
+                        huber_loss(x, zeros_like(x), {.delta = delta, .reduction = Reduction::none});
+                    sum(y).backward();
+                    std::vector<double> loss, grad;
+                    for (const double v : d) {
+                        const bool square = std::abs(v) < delta;
+                        loss.push_back(square ? v * v / 2 : delta * (std::abs(v) - delta / 2));
+                        grad.push_back(square ? v : std::copysign(delta, v));
+                    }
+                    CHECK(difference(doubles(y), loss, {1e-6, 1e-40}) == "");
+                    CHECK(difference(doubles(x.grad()), grad, {1e-6, 1e-40}) == "");
+                }
+        // smooth_l1_loss is that divided by delta.
+        const Tensor x = tensor_of({0, 3, 1e20, inf}, {4}, float32, device);
+        const auto smooth = [&](double beta) {
+            return doubles(smooth_l1_loss(x, zeros({4}, {.device = device}),
+                                          {.beta = beta, .reduction = Reduction::none}));
+        };
+        CHECK(difference(smooth(1e30), std::vector<double>{0, 4.5e-30, 5e9, inf}, {1e-6, 0}) == "");
+        CHECK(smooth(inf) == std::vector<double>{0, 0, 0, inf});
+        CHECK(doubles(huber_loss(x, zeros_like(x), {.delta = inf, .reduction = Reduction::none})) ==
+              std::vector<double>{0, 4.5, inf, inf});
+    }
+}
+
+TEST_CASE("the gradient of mse_loss is finite where twice the difference is not", "[ops][loss]") {
+    for (const Device device : devices())
+        for (const bool composed : {false, true}) {
+            std::optional<ByDecomposition> scope;
+            if (composed) scope.emplace();
+            const Tensor x = full({34}, 3e38, {.device = device}).set_requires_grad();
+            mse_loss(x, zeros_like(x)).backward();
+            CHECK(doubles(x.grad())[33] == Approx(2 * (3e38 / 34)).epsilon(1e-6));
+            // A gradient of each element that is beyond the range when doubled.
+            const Tensor small = full({2}, 0.25, {.device = device}).set_requires_grad();
+            const Tensor y = mse_loss(small, zeros_like(small), {.reduction = Reduction::sum});
+            autograd::backward({y}, {.grad_outputs = {full({}, 3e38, {.device = device})}});
+            CHECK(doubles(small.grad())[1] == Approx(1.5e38).epsilon(1e-6));
+        }
+    // Of a linear layer, whose bias's gradient a device may compute with it.
+    for (const Device device : devices()) {
+        const Tensor weight = full({8, 1}, 3e38, {.device = device}).set_requires_grad();
+        const Tensor bias = zeros({8}, {.device = device}).set_requires_grad();
+        mse_loss(linear(ones({4, 1}, {.device = device}), weight, bias), zeros({4, 8}, {.device = device}))
+            .backward();
+        CHECK(doubles(bias.grad())[7] == Approx(2 * (3e38 / 8)).epsilon(1e-6));
+    }
 }

@@ -220,7 +220,7 @@ std::vector<OpCase> losses() {
         OF("kl_div", kl_div(log_softmax(x[0]), x[1], {.batch_mean = true}), SHAPES(pair, pair), fp32, unit),
         OF("kl_div of logarithms", kl_div(x[0], x[1], {.reduction = Reduction::none, .log_target = true}), SHAPES(pair, pair),
            fp32, unit),
-        OF("huber_loss", huber_loss(x[0], x[1], {.delta = 0.7}), SHAPES(pair, pair), fp32, unit),
+        OF("huber_loss", huber_loss(x[0], x[1], {.delta = 0.7}), SHAPES(pair, pair), fp32, unit, "", "huber_loss_grad"),
         OF("hinge_embedding_loss", hinge_embedding_loss(x[0], sign(x[1]), {.margin = 1}), SHAPES(pair, pair), fp32),
         OF("cosine_embedding_loss", cosine_embedding_loss(x[0], x[1], sign(x[2]), {.margin = 0.2, .reduction = Reduction::sum}),
            SHAPES(pair, pair, {3}), fp32),

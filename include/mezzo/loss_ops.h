@@ -14,11 +14,11 @@ struct KlDivOptions {
     bool log_target = false;  // target holds logarithms, too
 };
 // target (log(target) - input), the Kullback-Leibler divergence of input, logarithms of probabilities, from
-// target; 0 where target is 0.
+// target; 0 where the probability of target is 0, whatever input is there (-inf included).
 [[nodiscard]] Tensor kl_div(const Tensor& input, const Tensor& target, KlDivOptions options = {});
 
 struct HuberOptions {
-    double delta = 1;  // > 0
+    double delta = 1;  // > 0; infinity: d^2 / 2 everywhere
     Reduction reduction = Reduction::mean;
 };
 // d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), of d = input - target, which have one shape.
@@ -37,8 +37,9 @@ struct MarginOptions {
                                            MarginOptions options = {.margin = 0});
 
 struct TripletOptions {
-    double margin = 1, p = 2, eps = 1e-6;  // p and eps as in pairwise_distance()
-    bool swap = false;                     // takes the distance of positive and negative, if that is smaller
+    double margin = 1;         // > 0, as in PyTorch
+    double p = 2, eps = 1e-6;  // as in pairwise_distance()
+    bool swap = false;         // takes the distance of positive and negative, if that is smaller
     Reduction reduction = Reduction::mean;
 };
 // max(0, |anchor - positive| - |anchor - negative| + margin) of rows [..., n].

@@ -115,7 +115,8 @@ template <class T> void cross_entropy_of(In in, const kernels::CrossEntropy& at,
     for_rows(targets.rows, classes, [&](std::int64_t row) {
         const T* p = read_row<T>(x, row, classes);
         const T largest = loops.max(p, classes);
-        const double total = loops.exp_sum(nullptr, p, classes, largest), log_sum = std::log(total);
+        const double total = loops.exp_sum(nullptr, p, classes, largest);
+        const double log_sum = log_of_exp_sum(p, classes, largest, total);
         maxima[std::size_t(row)] = double(largest);
         sums[std::size_t(row)] = total;
         double& loss = losses[std::size_t(row)];
@@ -123,7 +124,9 @@ template <class T> void cross_entropy_of(In in, const kernels::CrossEntropy& at,
         loss = (double(largest) - double(p[targets.index[row]])) + log_sum;
         if (at.label_smoothing != 0) {
             const double smooth = log_sum - shifted_mean(p, classes, largest);
-            loss = (1 - at.label_smoothing) * loss + at.label_smoothing * smooth;
+            loss = at.label_smoothing == 1  // 0 times an infinite loss would be NaN
+                       ? smooth
+                       : (1 - at.label_smoothing) * loss + at.label_smoothing * smooth;
         }
     });
     store_reduced(losses, targets, at.reduction, out[0]);
@@ -147,10 +150,18 @@ template <class T> void cross_entropy_grad_of(In in, const kernels::CrossEntropy
             const T g = T(row_gradient(in[0], targets, at.reduction, row));
             const T* p = read_row<T>(x, row, classes);
             real_loops<T>().exp_sum(to, p, classes, T(element(in[3], row)));
-            // First g / total e^(x - largest), in one pass, then g (1 - s) less at the target: exactly 0
-            // there if the target has all of the probability and s is 0.
-            all.unary[int(UnaryOp::mul_scalar)][compute](to, to, classes, double(g) / element(in[4], row), 0);
-            to[targets.index[row]] -= g * T(1 - at.label_smoothing);
+            const std::int64_t target = targets.index[row];
+            const double total = element(in[4], row);
+            // 1 - p of the target. Near 0 it is the sum of the other probabilities, because the difference
+            // would cancel.
+            double others = 1 - double(to[target]) / total;
+            if (others < 0.5) {
+                others = real_loops<T>().sum(to, target);
+                others += real_loops<T>().sum(to + target + 1, classes - target - 1);
+                others /= total;
+            }
+            all.unary[int(UnaryOp::mul_scalar)][compute](to, to, classes, double(g) / total, 0);
+            to[target] = T(double(g) * (at.label_smoothing - others));
             if (at.label_smoothing != 0)
                 all.unary[int(UnaryOp::add_scalar)][compute](
                     to, to, classes, -double(g) * at.label_smoothing / double(classes), 0);

@@ -38,7 +38,7 @@ enum class CompareOp : int {
 #define MEZZO_OPTIMIZER(name) +1
 inline constexpr int optimizer_loops = 0 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER);
 #undef MEZZO_OPTIMIZER
-enum class LossOp : int { mse, l1, smooth_l1, bce, bce_with_logits, count };
+enum class LossOp : int { mse, l1, smooth_l1, huber, bce, bce_with_logits, count };
 
 // Which operand of a binary loop is one element instead of n.
 enum class Single : std::uint8_t { none, a, b };
@@ -97,7 +97,7 @@ template <class T> struct RealLoops {
     // Sum of e^(x - shift), which also goes to dst unless it is null.
     double (*exp_sum)(T* dst, const T* x, std::int64_t n, T shift);
     void (*softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, T dot);      // y (g - dot)
-    void (*log_softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, T sum);  // g - e^y sum
+    void (*log_softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, double sum);  // g - e^y sum
     void (*clamp_grad)(T* dst, const T* g, const T* x, std::int64_t n, T low, T high);
     void (*add_to_double)(double* dst, const T* x, std::int64_t n);  // dst += x
     void (*loss[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);

@@ -250,8 +250,14 @@ template <class T> void softmax_grad(T* dst, const T* g, const T* y, std::int64_
     MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = y[i] * (g[i] - dot_g_y);
 }
 
-template <class T> void log_softmax_grad(T* dst, const T* g, const T* y, std::int64_t n, T sum_g) {
-    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = g[i] - math::exp(y[i]) * sum_g;
+// g - e^y sum(g), as g (1 - e^y) - e^y (sum(g) - g): nothing cancels where e^y rounds to 1. The sum has two
+// parts, because T would round the other gradients away.
+template <class T> void log_softmax_grad(T* dst, const T* g, const T* y, std::int64_t n, double sum_g) {
+    const T high = T(sum_g), low = T(sum_g - double(high));
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) {
+        const T less = y[i] > T(-0.5) ? -math::expm1(y[i]) : T(1) - math::exp(y[i]);
+        dst[i] = g[i] * less - math::exp(y[i]) * ((high - g[i]) + low);
+    }
 }
 
 template <class T> void clamp_grad(T* dst, const T* g, const T* x, std::int64_t n, T low, T high) {
@@ -270,12 +276,14 @@ namespace {
 // ---- losses: x the input, t the target
 
 template <class T> MEZZO_HD T sign_of(T d) { return d > T(0) ? T(1) : d < T(0) ? T(-1) : d; }
+template <class T> constexpr T infinite = T(__builtin_inf());
 // ln x, not below -100, as PyTorch's binary_cross_entropy has it.
 template <class T> MEZZO_HD T bounded(T log_x) { return log_x < T(-100) ? T(-100) : log_x; }
 
 struct Mse {
     template <class T> static MEZZO_HD T loss(T x, T t, T) { return (x - t) * (x - t); }
-    template <class T> static MEZZO_HD T grad(T x, T t, T) { return T(2) * (x - t); }
+    // Half of the derivative, which is beyond the range where that of a mean may not be.
+    template <class T> static MEZZO_HD T grad(T x, T t, T) { return x - t; }
 };
 struct L1 {
     template <class T> static MEZZO_HD T loss(T x, T t, T) { return math::abs(x - t); }
@@ -284,11 +292,23 @@ struct L1 {
 struct SmoothL1 {
     template <class T> static MEZZO_HD T loss(T x, T t, T beta) {
         const T d = math::abs(x - t);
-        return d < beta ? T(0.5) * d * d / beta : d - T(0.5) * beta;
+        const T linear = d == infinite<T> ? d : d - T(0.5) * beta;
+        return d < beta ? T(0.5) * d * (d / beta) : linear;
     }
     template <class T> static MEZZO_HD T grad(T x, T t, T beta) {
         const T d = x - t;
         return math::abs(d) < beta ? d / beta : sign_of(d);
+    }
+};
+struct Huber {
+    template <class T> static MEZZO_HD T loss(T x, T t, T delta) {
+        const T d = math::abs(x - t);
+        const T linear = d == infinite<T> ? d : delta * (d - T(0.5) * delta);
+        return d < delta ? T(0.5) * d * d : linear;
+    }
+    template <class T> static MEZZO_HD T grad(T x, T t, T delta) {
+        const T d = x - t;
+        return math::abs(d) < delta ? d : delta * sign_of(d);
     }
 };
 struct Bce {
@@ -300,12 +320,18 @@ struct Bce {
         return (x - t) / (width < T(1e-12) ? T(1e-12) : width);
     }
 };
-// (1 - t) x + max(-x, 0) + ln(1 + e^-|x|): x - x t would round the difference away where x is large
+// (1 - t) max(x, 0) + t max(-x, 0) + ln(1 + e^-|x|): no difference of large numbers, and a factor of 0 makes
+// its product 0 where x is infinite. The derivative sigmoid(x) - t is (1 - t) sigmoid(x) - t sigmoid(-x), in
+// which nothing cancels where sigmoid(x) rounds to 1.
 struct BceWithLogits {
     template <class T> static MEZZO_HD T loss(T x, T t, T) {
-        return (T(1) - t) * x + (x < T(0) ? -x : T(0)) + math::log1p(math::exp(-math::abs(x)));
+        const T weight = x > T(0) ? T(1) - t : -t;
+        return (weight == T(0) ? T(0) : weight * x) + math::log1p(math::exp(-math::abs(x)));
     }
-    template <class T> static MEZZO_HD T grad(T x, T t, T) { return math::sigmoid(x) - t; }
+    template <class T> static MEZZO_HD T grad(T x, T t, T) {
+        const T e = math::exp(-math::abs(x)), likely = T(1) / (T(1) + e), unlikely = e * likely;
+        return x > T(0) ? (T(1) - t) * likely - t * unlikely : (T(1) - t) * unlikely - t * likely;
+    }
 };
 
 template <class Loss, class T> void loss(T* dst, const T* x, const T* t, std::int64_t n, T beta) {
@@ -356,8 +382,8 @@ template <class T> constexpr RealLoops<T> real_loops = {
     log_softmax_grad<T>,
     clamp_grad<T>,
     add_to_double<T>,
-    {loss<Mse, T>, loss<L1, T>, loss<SmoothL1, T>, loss<Bce, T>, loss<BceWithLogits, T>},
-    {loss_grad<Mse, T>, loss_grad<L1, T>, loss_grad<SmoothL1, T>, loss_grad<Bce, T>,
+    {loss<Mse, T>, loss<L1, T>, loss<SmoothL1, T>, loss<Huber, T>, loss<Bce, T>, loss<BceWithLogits, T>},
+    {loss_grad<Mse, T>, loss_grad<L1, T>, loss_grad<SmoothL1, T>, loss_grad<Huber, T>, loss_grad<Bce, T>,
      loss_grad<BceWithLogits, T>},
     all_finite<T>,
     {

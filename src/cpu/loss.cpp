@@ -1,5 +1,7 @@
 // Element-wise losses and their gradients with reduction none, mean or sum. Partial sums are those of fixed
 // chunks and are added up in order, in double, so that any number of threads gives the same bits.
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "cpu/kernels.h"
@@ -11,7 +13,7 @@ namespace {
 
 using namespace cpu;
 
-// Only smooth_l1 reads beta.
+// Only smooth_l1 and huber read beta.
 template <class T> void loss(LossOp op, In in, Reduction reduction, double beta, Out out) {
     const Tensor& y = out[0];
     const Shape& shape = in[0]->shape;
@@ -55,6 +57,7 @@ template <class T> void loss_grad(LossOp op, In in, Reduction reduction, double 
     const Source x(in[1], shape, dtype_of<T>()), target(in[2], shape, dtype_of<T>());
     const Sink sink(out[0], dtype_of<T>());
     const double divisor = reduction == Reduction::mean ? double(numel) : 1.0;
+    const double slopes = op == LossOp::mse ? 2 : 1;  // the loops of mse give half of its derivative
     const RealLoops<T>& loops = real_loops<T>();
     const Compute compute = compute_for(dtype_of<T>());
     const Loops& all = active_loops();
@@ -66,12 +69,17 @@ template <class T> void loss_grad(LossOp op, In in, Reduction reduction, double 
         loops.loss_grad[int(op)](to, from, wanted, n, T(beta));
         if (g.single() || numel == 1) {
             T factor = *static_cast<const T*>(g.single() ? g.value() : g.read(0, 1, buffer_t));
-            factor = T(double(factor) / divisor);
+            const double scale = double(factor) / divisor;
+            // A factor that leaves the range when doubled is applied in two steps.
+            const bool twice = std::abs(scale) > double(std::numeric_limits<T>::max()) / 2;
+            factor = T(twice ? scale : scale * slopes);
             all.binary[int(BinaryOp::mul)][int(compute)](to, to, &factor, n, Single::b);
+            if (twice) all.unary[int(UnaryOp::mul_scalar)][int(compute)](to, to, n, slopes, 0);
         } else {
             const T* factors = g.template read_as<T>(begin, n, buffer_t);
             all.binary[int(BinaryOp::mul)][int(compute)](to, to, factors, n, Single::none);
-            if (divisor != 1) all.unary[int(UnaryOp::mul_scalar)][int(compute)](to, to, n, 1 / divisor, 0);
+            const double scale = slopes / divisor;
+            if (scale != 1) all.unary[int(UnaryOp::mul_scalar)][int(compute)](to, to, n, scale, 0);
         }
         sink.finish(begin, n, buffer_x);
     });
@@ -119,6 +127,12 @@ void smooth_l1_loss(In in, const kernels::SmoothL1Loss& at, Out out) {
 void smooth_l1_loss_grad(In in, const kernels::SmoothL1LossGrad& at, Out out) {
     backward(LossOp::smooth_l1, in, at.reduction, out, at.beta);
 }
+void huber_loss(In in, const kernels::HuberLoss& at, Out out) {
+    forward(LossOp::huber, in, at.reduction, out, at.beta);
+}
+void huber_loss_grad(In in, const kernels::HuberLossGrad& at, Out out) {
+    backward(LossOp::huber, in, at.reduction, out, at.beta);
+}
 void binary_cross_entropy(In in, const kernels::BinaryCrossEntropy& at, Out out) {
     with_real(in[0]->dtype, [&]<class T>(T) { check_probabilities<T>(in[0]); });
     forward(LossOp::bce, in, at.reduction, out);
@@ -140,6 +154,8 @@ constexpr KernelEntry entries[] = {kernel_entry<mse_loss>(),
                                    kernel_entry<l1_loss_grad>(),
                                    kernel_entry<smooth_l1_loss>(),
                                    kernel_entry<smooth_l1_loss_grad>(),
+                                   kernel_entry<huber_loss>(),
+                                   kernel_entry<huber_loss_grad>(),
                                    kernel_entry<binary_cross_entropy>(),
                                    kernel_entry<binary_cross_entropy_grad>(),
                                    kernel_entry<binary_cross_entropy_with_logits>(),

@@ -3,6 +3,8 @@
 // used in place.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -119,6 +121,16 @@ template <class F> void for_chunks(std::int64_t total, const F& body) {
 template <class T> const RealLoops<T>& real_loops();
 template <> inline const RealLoops<float>& real_loops<float>() { return active_loops().f32; }
 template <> inline const RealLoops<double>& real_loops<double>() { return active_loops().f64; }
+
+// ln total, total the sum of e^(x - largest) over x[0, n), n > 0. Near 1 the logarithm is taken of the sum
+// without the largest element, beside which the others would be rounded away.
+template <class T> double log_of_exp_sum(const T* x, std::int64_t n, T largest, double total) {
+    if (!(total < 1.5)) return std::log(total);
+    const std::int64_t at = std::find(x, x + n, largest) - x;
+    const RealLoops<T>& loops = real_loops<T>();
+    return std::log1p(loops.exp_sum(nullptr, x, at, largest) +
+                      loops.exp_sum(nullptr, x + at + 1, n - at - 1, largest));
+}
 
 // The sum of squares. If squares may have left the range of float, it is computed again in double.
 template <class T> double sum_of_squares(const T* x, std::int64_t n) {

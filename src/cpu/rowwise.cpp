@@ -93,7 +93,8 @@ template <class T> void softmax(const Tensor& x, std::int64_t dim, const Tensor&
         if (logarithm) {
             // (x - max) - ln sum: max is subtracted first, because max + ln sum would round the logarithm
             // away.
-            const double log_sum = std::log(loops.exp_sum(nullptr, from, lines.length, largest));
+            const double total = loops.exp_sum(nullptr, from, lines.length, largest);
+            const double log_sum = log_of_exp_sum(from, lines.length, largest, total);
             all.unary[int(UnaryOp::add_scalar)][int(compute<T>)](to, from, lines.length, -double(largest), 0);
             all.unary[int(UnaryOp::add_scalar)][int(compute<T>)](to, to, lines.length, -log_sum, 0);
         } else {
@@ -113,7 +114,7 @@ template <class T> void softmax_grad(In in, std::int64_t dim, const Tensor& resu
         const T* y = read_line<T>(in[1], lines, line, 1);
         T* to = open_line<T>(result, lines, line);
         if (logarithm)
-            loops.log_softmax_grad(to, g, y, lines.length, T(loops.sum(g, lines.length)));
+            loops.log_softmax_grad(to, g, y, lines.length, loops.sum(g, lines.length));
         else
             loops.softmax_grad(to, g, y, lines.length, T(loops.dot(g, y, lines.length)));
         write_line(result, lines, line, to);

@@ -23,6 +23,11 @@ struct SmoothL1Loss {
     Reduction reduction = Reduction::mean;
     double beta = 1;  // the difference at which it turns from square to linear
 };
+struct HuberLoss {
+    static constexpr const char* name = "huber_loss";
+    Reduction reduction = Reduction::mean;
+    double beta = 1;  // delta: as for SmoothL1Loss
+};
 // An input outside of [0, 1] is an error on the CPU, NaN on CUDA.
 struct BinaryCrossEntropy {
     static constexpr const char* name = "binary_cross_entropy";
@@ -50,6 +55,11 @@ struct L1LossGrad {
 };
 struct SmoothL1LossGrad {
     static constexpr const char* name = "smooth_l1_loss_grad";
+    Reduction reduction = Reduction::mean;
+    double beta = 1;
+};
+struct HuberLossGrad {
+    static constexpr const char* name = "huber_loss_grad";
     Reduction reduction = Reduction::mean;
     double beta = 1;
 };

@@ -25,6 +25,12 @@ Tensor reduced_rows(const Tensor& values, const Tensor& weight, Reduction reduct
     return reduction == Reduction::mean ? sum(values) / sum(weight) : sum(values);
 }
 
+// Values [rows] or [rows, classes], 0 in ignored rows whatever they hold.
+Tensor without_ignored(const Tensor& values, const Tensor& weight) {
+    const Tensor ignored = eq(weight, 0.0);
+    return masked_fill(values, values.dim() == 2 ? ignored.unsqueeze(1) : ignored, 0);
+}
+
 // [rows]: the gradient of each row's loss, for the gradient g of the reduced loss.
 Tensor row_grads(const Tensor& g, const Tensor& weight, Reduction reduction) {
     return (reduction == Reduction::mean ? g / sum(weight) : g) * weight;
@@ -34,7 +40,7 @@ Tensors nll_decomposition(In in, const kernels::NllLoss& at) {
     const Tensor log_p = in[0];
     const Tensor weight = weights(in[1], at.ignore_index, log_p.dtype());
     const Tensor chosen = masked_fill(log_p, logical_not(one_hot(in[1], log_p.size(1))), 0);
-    return {reduced_rows(-(sum(chosen, {1}) * weight), weight, at.reduction)};
+    return {reduced_rows(-without_ignored(sum(chosen, {1}), weight), weight, at.reduction)};
 }
 
 Tensors nll_grad_decomposition(In in, const kernels::NllLossGrad& at) {
@@ -89,17 +95,19 @@ Tensors cross_entropy_decomposition(In in, const kernels::CrossEntropy& at) {
     Tensor away = chosen;
     if (at.label_smoothing != 0) away = (1 - at.label_smoothing) * chosen + at.label_smoothing * mean(x, {1});
     const Tensor rows = log(total) - away;
-    return {reduced_rows(rows * weight, weight, at.reduction), highest.squeeze(1), total};
+    return {reduced_rows(without_ignored(rows, weight), weight, at.reduction), highest.squeeze(1), total};
 }
 
-// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)). The inputs max and sum are functions of x. They
+// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)), with minus the sum of the other classes in place
+// of p - 1 at the target, where the difference would cancel. The inputs max and sum are functions of x. They
 // are not read here, so that the derivative of this function by x is complete.
 Tensors cross_entropy_grad_decomposition(In in, const kernels::CrossEntropyGrad& at) {
     const Tensor g = in[0], x = in[1];
-    const Tensor hot = cast(one_hot(in[2], x.size(1)), x.dtype());
-    const Tensor wanted = (1 - at.label_smoothing) * hot + at.label_smoothing / double(x.size(1));
-    const Tensor scale = row_grads(g, weights(in[2], at.ignore_index, x.dtype()), at.reduction).unsqueeze(1);
-    return {scale * (softmax(x, 1) - wanted)};
+    const Tensor hot = one_hot(in[2], x.size(1)), p = softmax(x, 1);
+    const Tensor others = sum(masked_fill(p, hot, 0), {1}, {.keepdim = true});
+    const Tensor slope = where(hot, at.label_smoothing - others, p) - at.label_smoothing / double(x.size(1));
+    const Tensor weight = weights(in[2], at.ignore_index, x.dtype());
+    return {without_ignored(row_grads(g, weight, at.reduction).unsqueeze(1) * slope, weight)};
 }
 
 const OpOf<kernels::CrossEntropyGrad> cross_entropy_grad_op{
@@ -180,9 +188,11 @@ Tensor weighted_nll(const Tensor& log_p, const Tensor& target, const CrossEntrop
     const Tensor ignored = eq(target, double(options.ignore_index)), safe = masked_fill(target, ignored, 0);
     const Tensor weight = cast(options.weight.detach(), log_p.dtype());
     const Tensor own = masked_fill(index_select(weight, 0, safe), ignored, 0);
-    Tensor rows = -(own * gather(log_p, 1, safe.unsqueeze(1)).squeeze(1));
-    if (const double smoothing = options.label_smoothing; smoothing != 0)
-        rows = (1 - smoothing) * rows - smoothing / double(log_p.size(1)) * sum(log_p * weight, {1});
+    Tensor rows = -weighted(own, gather(log_p, 1, safe.unsqueeze(1)).squeeze(1));
+    if (const double smoothing = options.label_smoothing; smoothing != 0) {
+        const Tensor smooth = -smoothing / double(log_p.size(1)) * sum(weighted(weight, log_p), {1});
+        rows = smoothing == 1 ? smooth : (1 - smoothing) * rows + smooth;
+    }
     return reduced_rows(masked_fill(rows, ignored, 0), own, options.reduction);
 }
 
@@ -204,7 +214,7 @@ Tensor soft_cross_entropy(const Tensor& given, const Tensor& target, const Cross
     if (smoothing != 0)
         wanted = (1 - smoothing) * wanted + smoothing / double(std::max<std::int64_t>(logits.size(1), 1));
     if (options.weight.defined()) wanted = wanted * cast(options.weight.detach(), dtype);
-    const Tensor rows = -sum(wanted * log_softmax(cast(logits, dtype), 1), {1});
+    const Tensor rows = -sum(weighted(wanted, log_softmax(cast(logits, dtype), 1)), {1});
     const Tensor loss = options.reduction == Reduction::none   ? shaped(rows, given, options.reduction)
                         : options.reduction == Reduction::mean ? mean(rows)
                                                                : sum(rows);

@@ -1,6 +1,8 @@
 // Losses of an input and a target of one shape.
 #include "kernels/loss.h"
 #include "autograd/state.h"
+#include "mezzo/loss_ops.h"
+#include "mezzo/pointwise_ops.h"
 #include "ops/loss_common.h"
 
 namespace mezzo {
@@ -19,14 +21,19 @@ Tensor spread_loss_grad(const Tensor& g, Reduction reduction, double count) {
     return reduction == Reduction::mean ? g / count : g;
 }
 
+Tensor weighted(const Tensor& weight, const Tensor& x) {
+    return weight * where(logical_and(eq(weight, 0.0), isinf(x)), 0.0, x);
+}
+
 namespace {
 
-// Values per element, and their derivatives by the input or the target. Only smooth_l1 reads beta.
+// Values per element, and their derivatives by the input or the target. Only smooth_l1 and huber read beta.
 using Slope = Tensor(const Tensor& x, const Tensor& t, double beta);
 using Value = Slope;
 
 Tensor mse_value(const Tensor& x, const Tensor& t, double) { return square(x - t); }
-Tensor mse_slope(const Tensor& x, const Tensor& t, double) { return 2.0 * (x - t); }
+// Half of the derivative, which is beyond the range where that of a mean may not be.
+Tensor mse_slope(const Tensor& x, const Tensor& t, double) { return x - t; }
 
 Tensor l1_value(const Tensor& x, const Tensor& t, double) { return abs(x - t); }
 Tensor l1_slope(const Tensor& x, const Tensor& t, double) { return sign(x - t); }
@@ -35,30 +42,40 @@ Tensor l1_slope(const Tensor& x, const Tensor& t, double) { return sign(x - t); 
 // / 2) / beta.
 Tensor smooth_l1_value(const Tensor& x, const Tensor& t, double beta) {
     const Tensor d = x - t, c = clamp(d, -beta, beta);
-    return c * (d - 0.5 * c) / beta;
+    return c / beta * (d - 0.5 * c);
 }
 Tensor smooth_l1_slope(const Tensor& x, const Tensor& t, double beta) {
     return clamp(x - t, -beta, beta) / beta;
 }
 
+// beta smooth_l1, written so that no beta makes 0 times infinity of it.
+Tensor huber_value(const Tensor& x, const Tensor& t, double beta) {
+    const Tensor d = x - t, c = clamp(d, -beta, beta);
+    return c * (d - 0.5 * c);
+}
+Tensor huber_slope(const Tensor& x, const Tensor& t, double beta) { return clamp(x - t, -beta, beta); }
+
 Tensor clamped_log(const Tensor& x) { return clamp(log(x), -100, 3.4e38); }
 
 Tensor bce_value(const Tensor& x, const Tensor& t, double) {
-    return -(t * clamped_log(x) + (1.0 - t) * clamped_log(1.0 - x));
+    return -(t * clamped_log(x) + (1.0 - t) * clamp(log1p(-x), -100, 3.4e38));
 }
 // (x - t) / (x (1 - x)), with the denominator at least 1e-12 so that 0 and 1 give finite gradients.
 Tensor bce_slope(const Tensor& x, const Tensor& t, double) {
     return (x - t) / clamp(x * (1.0 - x), 1e-12, 1);
 }
 
-// softplus(x) - x t, written so that a large x gives no difference of large numbers.
+// softplus(x) - x t, written so that a large x gives no difference of large numbers, and an infinite one with
+// a factor of 0 no NaN.
 Tensor bce_with_logits_value(const Tensor& x, const Tensor& t, double) {
-    return (1.0 - t) * x + softplus(-x);
+    return weighted(1.0 - t, softplus(x)) + weighted(t, softplus(-x));
 }
-Tensor bce_with_logits_slope(const Tensor& x, const Tensor& t, double) { return sigmoid(x) - t; }
+Tensor bce_with_logits_slope(const Tensor& x, const Tensor& t, double) {
+    return (1.0 - t) * sigmoid(x) - t * sigmoid(-x);
+}
 
 Tensor bce_target_slope(const Tensor& x, const Tensor&, double) {
-    return clamped_log(1.0 - x) - clamped_log(x);
+    return clamp(log1p(-x), -100, 3.4e38) - clamped_log(x);
 }
 Tensor bce_with_logits_target_slope(const Tensor& x, const Tensor&, double) { return -x; }
 
@@ -76,7 +93,9 @@ template <class A, Value value> Tensors loss_decomposition(In in, const A& at) {
 template <class A, Slope slope> Tensors grad_decomposition(In in, const A& at) {
     const Tensor x = in[1], t = in[2];
     const Tensor g = spread_loss_grad(in[0], at.reduction, double(x.numel()));
-    return {g * slope(x, t, beta_of(at))};
+    const Tensor grad = g * slope(x, t, beta_of(at));
+    if constexpr (std::is_same_v<A, kernels::MseLossGrad>) return {2.0 * grad};
+    return {grad};
 }
 
 // The gradient's attributes are the loss's.
@@ -125,6 +144,7 @@ Tensors loss_vjp(const OpOf<G>& grad_op, Slope* by_target, const Node& c, const 
 MEZZO_LOSS(mse_loss, MseLoss, fp32_out, mse_value, mse_slope, nullptr)
 MEZZO_LOSS(l1_loss, L1Loss, fp32_out, l1_value, l1_slope, nullptr)
 MEZZO_LOSS(smooth_l1_loss, SmoothL1Loss, fp32_out, smooth_l1_value, smooth_l1_slope, nullptr)
+MEZZO_LOSS(huber_loss, HuberLoss, fp32_out, huber_value, huber_slope, nullptr)
 MEZZO_LOSS(binary_cross_entropy, BinaryCrossEntropy, banned, bce_value, bce_slope, bce_target_slope)
 MEZZO_LOSS(binary_cross_entropy_with_logits, BinaryCrossEntropyWithLogits, fp32_out, bce_with_logits_value,
            bce_with_logits_slope, bce_with_logits_target_slope)
@@ -156,6 +176,12 @@ Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options
     check(options.beta > 0, ErrorKind::value, "smooth_l1_loss: beta ", options.beta,
           " is not > 0; use l1_loss for 0");
     return loss(smooth_l1_loss_op, input, target, {.reduction = options.reduction, .beta = options.beta});
+}
+
+Tensor huber_loss(const Tensor& input, const Tensor& target, HuberOptions options) {
+    check(options.delta > 0, ErrorKind::value, "huber_loss: delta is ", options.delta,
+          "; it must be positive");
+    return loss(huber_loss_op, input, target, {.reduction = options.reduction, .beta = options.delta});
 }
 
 Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, LossOptions options) {

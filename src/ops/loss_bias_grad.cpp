@@ -14,7 +14,7 @@ const OpOf<kernels::MseLossBiasGrad> mse_loss_bias_grad_op{
      .statistics = 1,
      .decomposition = [](In in, const kernels::MseLossBiasGrad& at) -> Tensors {
          const Tensor of_value = spread_loss_grad(in[2], at.reduction, double(in[0].numel()));
-         const Tensor gradient = of_value * (2.0 * (in[0] - in[1]));
+         const Tensor gradient = 2.0 * (of_value * (in[0] - in[1]));
          return {gradient, column_sum(gradient, gradient.dtype())};
      }}};
 

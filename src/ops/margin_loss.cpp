@@ -16,11 +16,14 @@ struct KlDiv {
     bool batch_mean = false, log_target = false;
 };
 
-// Where target is 0, so is its product with the logarithm, and the gradient by the input.
+// Where target is 0, so are its products with the logarithms, and the gradient by the input.
 Tensor kl_value(const Tensor& x, const Tensor& t, bool log_target) {
-    if (log_target) return exp(t) * (t - x);
+    if (log_target) {
+        const Tensor p = exp(t), zero = eq(p, 0.0);
+        return p * (masked_fill(t, zero, 0) - where(zero, 0.0, x));
+    }
     const Tensor zero = eq(t, 0.0);
-    return masked_fill(t * log(masked_fill(t, zero, 1)), zero, 0) - t * x;
+    return masked_fill(t * log(masked_fill(t, zero, 1)), zero, 0) - weighted(t, x);
 }
 
 const OpOf<KlDiv> kl_div_op{
@@ -100,18 +103,6 @@ Tensor kl_div(const Tensor& input, const Tensor& target, KlDivOptions options) {
                 options.batch_mean ? Shape{} : result_shape(shape, options.reduction));
 }
 
-// delta times smooth_l1_loss, whose kernels it runs in.
-Tensor huber_loss(const Tensor& input, const Tensor& target, HuberOptions options) {
-    check_floating("huber_loss", input);
-    check_floating("huber_loss", target, "target");
-    check_same_shape("huber_loss", input, target);
-    check(options.delta > 0, ErrorKind::value, "huber_loss: delta is ", options.delta,
-          "; it must be positive");
-    const Tensor loss =
-        smooth_l1_loss(input, target, {.beta = options.delta, .reduction = options.reduction});
-    return options.delta == 1 ? loss : loss * options.delta;
-}
-
 Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, MarginOptions options) {
     const char* name = "hinge_embedding_loss";
     check_floating(name, input);
@@ -142,6 +133,8 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
     const char* name = "triplet_margin_loss";
     for (const Tensor& x : {anchor, positive, negative}) check_floating(name, x);
     check(options.p >= 0, ErrorKind::value, name, ": p is ", options.p, "; it must not be negative");
+    check(options.margin > 0, ErrorKind::value, name, ": margin is ", options.margin,
+          "; it must be positive");
     Shape shape =
         broadcast_shapes(name, anchor.shape(), broadcast_shapes(name, positive.shape(), negative.shape()));
     check(shape.size() > 0, ErrorKind::shape, name, ": inputs are 0-dim");

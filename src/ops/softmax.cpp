@@ -18,13 +18,13 @@ const OpOf<kernels::SoftmaxGrad> softmax_grad_op{
          return {y * (g - sum_along(g * y, at.dim))};
      }}};
 
-// y = log_softmax(x): dx = g - exp(y) sum(g).
+// y = log_softmax(x): dx = g - exp(y) sum(g), written so that nothing cancels where exp(y) rounds to 1.
 const OpOf<kernels::LogSoftmaxGrad> log_softmax_grad_op{
     {.name = "log_softmax_grad",
      .result = Result::promoted,
      .decomposition = [](In in, const kernels::LogSoftmaxGrad& at) -> Tensors {
          const Tensor &g = in[0], &y = in[1];
-         return {g - exp(y) * sum_along(g, at.dim)};
+         return {-(g * expm1(y)) - exp(y) * (sum_along(g, at.dim) - g)};
      }}};
 
 // The kernel returns the gradient in the dtype of x, which may be 16 bit although autocast made y float32.
