@@ -11,8 +11,8 @@ namespace {
 
 namespace math = functors::math;
 
-// The loss of input x and target t, and its derivative by x divided by `slopes`. `beta` is that of smooth_l1 and
-// huber.
+// The loss of input x and target t, and its derivative by x divided by `slopes`. `beta` is that of smooth_l1
+// and huber.
 struct SquaredError {
     static constexpr int slopes = 2;
     template <class C> static __device__ C loss(C x, C t, C) { return (x - t) * (x - t); }
@@ -66,9 +66,9 @@ struct CrossEntropy {
         return (x - t) / (variance < C(1e-12) ? C(1e-12) : variance);
     }
 };
-// The same of x = sigmoid(l), without overflow: (1 - t) max(l, 0) + t max(-l, 0) + ln(1 + e^-|l|), where a factor
-// of 0 makes its product 0. The derivative x - t is (1 - t) x - t (1 - x), in which nothing cancels where x rounds
-// to 1.
+// The same of x = sigmoid(l), without overflow: (1 - t) max(l, 0) + t max(-l, 0) + ln(1 + e^-|l|), where a
+// factor of 0 makes its product 0. The derivative x - t is (1 - t) x - t (1 - x), in which nothing cancels
+// where x rounds to 1.
 struct LogitCrossEntropy {
     static constexpr int slopes = 1;
     template <class C> static __device__ C loss(C x, C t, C) {

@@ -126,11 +126,11 @@ __device__ MaxSum<typename A::C> max_sum(const A& x, std::int64_t base, const Ro
     return Team::reduce(result, MaxSum<typename A::C>::none(), MergeMaxSum());
 }
 
-// ln stats.sum. Near 1 the logarithm is taken of the sum without one of the largest elements, beside which the
-// others would be rounded away. All threads of the team get the result.
-template <class Team, class A>
-__device__ typename A::C log_of_sum(const A& x, std::int64_t base, const Rows& r,
-                                    const MaxSum<typename A::C>& stats) {
+// ln stats.sum. Near 1 the logarithm is taken of the sum without the largest element, beside which the others
+// would be rounded away. All threads of the team get the result.
+template <class Team, class A> __device__ typename A::C log_of_sum(const A& x, std::int64_t base,
+                                                                   const Rows& r,
+                                                                   const MaxSum<typename A::C>& stats) {
     using C = typename A::C;
     if (!(stats.sum < C(1.5))) return functors::math::log(stats.sum);
     BlockedSum<C> others;  // there is one largest element: two would have a sum of 2

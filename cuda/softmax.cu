@@ -21,8 +21,8 @@ template <class Team, class X, class Y> __global__ void softmax_kernel(X x, Y y,
     }
 }
 
-// softmax: y (g - sum(g y)); log_softmax: g - exp(y) sum(g), as g (1 - exp(y)) - exp(y) (sum(g) - g), in which
-// nothing cancels where exp(y) rounds to 1.
+// softmax: y (g - sum(g y)); log_softmax: g - exp(y) sum(g), as g (1 - exp(y)) - exp(y) (sum(g) - g), in
+// which nothing cancels where exp(y) rounds to 1.
 template <class Team, class G, class Y, class X>
 __global__ void softmax_grad_kernel(G g, Y y, X out, Rows r, bool log) {
     using C = typename X::C;

@@ -131,8 +131,8 @@ const std::vector<Line>& lines() {
         OF_TWO("triplet_margin_loss",
                triplet_margin_loss(zeros({1}, {.device = x[0].device()}), x[0].unsqueeze(1),
                                    x[1].unsqueeze(1), {.reduction = Reduction::none})),
-        // Without cosine_embedding_loss: components of a gradient at right angles to the row cancel, so that its
-        // error is relative to the largest one.
+        // Without cosine_embedding_loss: terms of its gradient cancel, so that the error of each component is
+        // relative to the largest one.
     };
     return all;
 }

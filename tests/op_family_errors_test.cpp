@@ -198,6 +198,10 @@ TEST_CASE("op families: errors of distances and losses", "[op_family_errors]") {
         {[] { kl_div(f({2}), f({3})); }, ErrorKind::shape, "kl_div:", "[3]"},
         {[] { huber_loss(f({2}), f({2}), {.delta = 0}); }, ErrorKind::value, "huber_loss:", "0"},
         {[] {
+             triplet_margin_loss(f({2, 3}), f({2, 3}), f({2, 3}), {.margin = -1});
+         },
+         ErrorKind::value, "triplet_margin_loss:", "margin is -1"},
+        {[] {
              cosine_embedding_loss(f({2, 3}), f({2, 3}), f({3}));
          },
          ErrorKind::shape, "cosine_embedding_loss:", "[3]"},

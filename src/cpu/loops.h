@@ -96,7 +96,7 @@ template <class T> struct RealLoops {
     T (*min)(const T* x, std::int64_t n);
     // Sum of e^(x - shift), which also goes to dst unless it is null.
     double (*exp_sum)(T* dst, const T* x, std::int64_t n, T shift);
-    void (*softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, T dot);      // y (g - dot)
+    void (*softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, T dot);           // y (g - dot)
     void (*log_softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, double sum);  // g - e^y sum
     void (*clamp_grad)(T* dst, const T* g, const T* x, std::int64_t n, T low, T high);
     void (*add_to_double)(double* dst, const T* x, std::int64_t n);  // dst += x

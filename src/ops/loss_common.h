@@ -23,8 +23,8 @@ Tensor reduced(const Tensor& values, Reduction reduction);
 // The gradient of each value, for the gradient g of the reduced loss: g / count for a mean, otherwise g.
 Tensor spread_loss_grad(const Tensor& g, Reduction reduction, double count);
 
-// weight * x, which broadcast, and 0 where a weight of 0 meets an infinite x (not NaN). There the gradients of
-// both are 0, too.
+// weight * x, which broadcast, and 0 where a weight of 0 meets an infinite x (not NaN). There the gradients
+// of both are 0, too.
 Tensor weighted(const Tensor& weight, const Tensor& x);
 
 // Where the input of mse_loss, node c, is the result of a linear layer that nothing else reads: sends that layer
