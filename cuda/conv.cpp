@@ -192,8 +192,8 @@ private:
     std::int64_t images_, rows_;
 };
 
-void input_grad_by_windows(const ConvSizes& s, const Tensor& g_in, const Tensor& weight, const Tensor& dx,
-                           std::int64_t limit) {
+void input_grad_by_windows(const ConvSizes& s, const Tensor& g_in, const Tensor& weight, const Tensor& bias,
+                           const Tensor& dx, std::int64_t limit) {
     const bool in_place = s.is_product();
     const Dtype sums = sum_type(g_in, weight, dx);
     const std::int64_t pitch = pitch_of(s.window(), sums),
@@ -205,6 +205,7 @@ void input_grad_by_windows(const ConvSizes& s, const Tensor& g_in, const Tensor&
     g.k = s.group_results();
     g.a_type = g_in.dtype(), g.b_type = weight.dtype(), g.c_type = in_place ? dx.dtype() : sums;
     g.lda = s.result_channels, g.ldb = s.window(), g.ldc = in_place ? s.channels : pitch;
+    if (bias.defined()) g.bias_type = bias.dtype();
     for (std::int64_t group = 0; group < s.geometry.groups; ++group) {
         const std::int64_t first_result = group * s.group_results();
         g.b = at(weight, first_result * s.window());
@@ -212,6 +213,7 @@ void input_grad_by_windows(const ConvSizes& s, const Tensor& g_in, const Tensor&
             g.m = s.pixels();
             g.a = at(g_in, first_result);
             g.c = at(dx, group * s.group_channels());
+            if (bias.defined()) g.bias = at(bias, group * s.group_channels());
             gemm(g);
             continue;
         }
@@ -221,7 +223,7 @@ void input_grad_by_windows(const ConvSizes& s, const Tensor& g_in, const Tensor&
             g.m = band.images * band.result_rows * s.result_width;
             g.a = at(g_in, first_row * s.result_width * s.result_channels + first_result);
             gemm(g);
-            col2im(s, products.data(), sums, pitch, group, band, dx);
+            col2im(s, products.data(), sums, pitch, group, band, bias, dx);
         });
     }
 }
@@ -279,9 +281,10 @@ void conv_forward(In in, const kernels::Conv2d& at, Out out, const ConvWay& way)
 void conv_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out, const ConvWay& way) {
     if (out[0].numel() == 0) return;
     use_device_of(out[0]);
+    const Tensor bias = in.size() > 2 ? in[2] : Tensor();
     const ConvSizes s(out[0], in[1], in[0], at.geometry);
-    if (way.implicit && implicit_input_grad(s, in[0], in[1], out[0], way.tile)) return;
-    input_grad_by_windows(s, in[0], in[1], out[0], way.matrix_bytes);
+    if (way.implicit && implicit_input_grad(s, in[0], in[1], bias, out[0], way.tile)) return;
+    input_grad_by_windows(s, in[0], in[1], bias, out[0], way.matrix_bytes);
 }
 
 void conv_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out, const ConvWay& way) {

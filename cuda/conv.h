@@ -58,8 +58,8 @@ void conv_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out, const
 // whole eights, addresses that are not multiples of 16, 2^30 elements or more, strides beyond 4.
 bool implicit_forward(const ConvSizes& s, const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const Tensor& y, ConvTile tile);
-bool implicit_input_grad(const ConvSizes& s, const Tensor& g, const Tensor& weight, const Tensor& dx,
-                         ConvTile tile);
+bool implicit_input_grad(const ConvSizes& s, const Tensor& g, const Tensor& weight, const Tensor& bias,
+                         const Tensor& dx, ConvTile tile);
 bool implicit_weight_grad(const ConvSizes& s, const Tensor& g, const Tensor& x, double beta, const Tensor& dw,
                           ConvTile tile, int splits);
 
@@ -78,9 +78,9 @@ struct ConvBand {
     std::int64_t first_result_row, result_rows;  // of g: every one that reads those rows of dx
 };
 // Gathers the band of one group's dx from `products` (float32, or float64 for float64), whose rows are `ld`
-// elements apart. Each sum is in the order of the taps.
+// elements apart, and adds the bias if it is defined. Each sum is in the order of the taps.
 void col2im(const ConvSizes& s, const void* products, Dtype products_type, std::int64_t ld,
-            std::int64_t group, const ConvBand& band, const Tensor& dx);
+            std::int64_t group, const ConvBand& band, const Tensor& bias, const Tensor& dx);
 
 // result = sum of `count` arrays of n elements that lie one behind the other, in order, + beta result.
 void sum_parts(const void* parts, Dtype parts_type, std::int64_t n, std::int64_t count, double beta,

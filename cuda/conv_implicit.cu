@@ -282,13 +282,14 @@ bool implicit_forward(const ConvSizes& s, const Tensor& x, const Tensor& weight,
     return true;
 }
 
-bool implicit_input_grad(const ConvSizes& s, const Tensor& g, const Tensor& weight, const Tensor& dx,
-                         ConvTile tile) {
+bool implicit_input_grad(const ConvSizes& s, const Tensor& g, const Tensor& weight, const Tensor& bias,
+                         const Tensor& dx, ConvTile tile) {
     const kernels::ConvGeometry& at = s.geometry;
     if (!implicit_takes(s, g, weight) || dx.dtype() != g.dtype() || !conv_aligned(dx)) return false;
     if (at.stride.height > 4 || at.stride.width > 4) return false;
     ImplicitProduct p = {};
     p.source = raw(g), p.weight = raw(weight), p.result = raw(dx);
+    if (bias.defined()) p.bias = raw(bias), p.bias_type = bias.dtype();
     p.source_height = int(s.result_height), p.source_width = int(s.result_width);
     p.result_height = int(s.height), p.result_width = int(s.width);
     p.result_channels = int(s.channels);

@@ -79,8 +79,8 @@ template <class T, int width> void run_im2col(const ConvSizes& s, const T* x, st
 // dx of one pixel and vector of channels: the products of the taps that it was read by, in their order.
 template <class P, class T, int width>
 __global__ void col2im_kernel(Windows w, ConvBand band, int taps, int g_width, FastDivide stride_h,
-                              FastDivide stride_w, const P* products, std::int64_t ld, T* dx,
-                              std::int64_t items) {
+                              FastDivide stride_w, const P* products, std::int64_t ld, AnyArray<P> bias,
+                              T* dx, std::int64_t items) {
     const int vectors = w.tap.size();
     for (std::int64_t i = first_item(); i < items; i += item_step()) {
         const std::int64_t pixel = i / vectors, row = pixel / w.width, image = row / band.rows;
@@ -103,19 +103,21 @@ __global__ void col2im_kernel(Windows w, ConvBand band, int taps, int g_width, F
             for (int n = 0; n < width; ++n) sum[n] += part.v[n];
         }
         Vec<T, width> result;
-        for (int n = 0; n < width; ++n) result.v[n] = convert<T>(sum[n]);
+        for (int n = 0; n < width; ++n)
+            result.v[n] = convert<T>(bias.p == nullptr ? sum[n] : sum[n] + bias.load(channel + n));
         *reinterpret_cast<Vec<T, width>*>(
             dx + (((band.image + image) * w.height + h) * w.width + v) * w.pixel + channel) = result;
     }
 }
 
-template <class P, class T, int width>
-void run_col2im(const ConvSizes& s, const void* products, std::int64_t ld, const ConvBand& band, T* dx) {
+template <class P, class T, int width> void run_col2im(const ConvSizes& s, const void* products,
+                                                       std::int64_t ld, const ConvBand& band,
+                                                       AnyArray<P> bias, T* dx) {
     const Windows windows(s, width);
     const std::int64_t items = band.images * band.rows * s.width * (s.group_channels() / width);
     launch(col2im_kernel<P, T, width>, grid_for(items, block), block, 0, windows, band, int(s.taps()),
            int(s.result_width), FastDivide(s.geometry.stride.height), FastDivide(s.geometry.stride.width),
-           static_cast<const P*>(products), ld, dx, items);
+           static_cast<const P*>(products), ld, bias, dx, items);
 }
 
 template <class P> __global__ void sum_parts_kernel(const P* parts, std::int64_t n, std::int64_t count,
@@ -152,15 +154,22 @@ void im2col(const ConvSizes& s, Dtype dtype, const void* x, std::int64_t group, 
 }
 
 void col2im(const ConvSizes& s, const void* products, Dtype products_type, std::int64_t ld,
-            std::int64_t group, const ConvBand& band, const Tensor& dx) {
+            std::int64_t group, const ConvBand& band, const Tensor& bias, const Tensor& dx) {
+    const auto bias_of = [&]<class P>(std::type_identity<P>) {
+        if (!bias.defined()) return AnyArray<P>{nullptr, float32};
+        const std::int64_t first = group * s.group_channels() * std::int64_t(size_of(bias.dtype()));
+        return AnyArray<P>{static_cast<char*>(raw(bias)) + first, bias.dtype()};
+    };
+    const AnyArray<float> narrow = bias_of(std::type_identity<float>());
+    const AnyArray<double> wide = bias_of(std::type_identity<double>());
     visit_dtype<Dtypes::floating>(dx.dtype(), [&]<class T>(std::type_identity<T>) {
         constexpr int width = 4;
         T* const to = static_cast<T*>(raw(dx)) + group * s.group_channels();
-        if (products_type == float64) return run_col2im<double, T, 1>(s, products, ld, band, to);
+        if (products_type == float64) return run_col2im<double, T, 1>(s, products, ld, band, wide, to);
         const bool whole = s.group_channels() % width == 0 && s.channels % width == 0 && ld % width == 0 &&
                            is_aligned(to, width * sizeof(T)) && is_aligned(products, 16);
-        whole ? run_col2im<float, T, width>(s, products, ld, band, to)
-              : run_col2im<float, T, 1>(s, products, ld, band, to);
+        whole ? run_col2im<float, T, width>(s, products, ld, band, narrow, to)
+              : run_col2im<float, T, 1>(s, products, ld, band, narrow, to);
     });
 }
 

@@ -34,7 +34,8 @@ std::string public_name(const Row& row) {
     std::string name = row.name;
     if (name.ends_with("_grad") || engine.contains(name)) return "";
     if (const std::string tail = "_scalar"; name.ends_with(tail)) name.resize(name.size() - tail.size());
-    return name == "rsub" || name == "rdiv" ? name.substr(1) : name;
+    if (name == "rdiv") return "number / x";  // the others are keep
+    return name == "rsub" ? name.substr(1) : name;
 }
 
 std::map<Cast, std::set<std::string>> ops_by_policy() {

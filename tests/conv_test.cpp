@@ -370,3 +370,52 @@ TEST_CASE("convolutions with numbers at and beyond the limits", "[conv]") {
     CHECK_THROWS_AS(conv_transpose2d(row, point, {}, {.stride = most}), Error);
     CHECK_THROWS_AS(conv2d(x, ones({1, 1, 1, 1}).expand({1, huge / 8, 1, 1}), {}, {.dilation = most}), Error);
 }
+
+TEST_CASE("a transposed convolution with a bias is rounded once", "[conv]") {
+    manual_seed(1);
+    const Tensor x = randn({2, 6, 6, 8}), w = randn({8, 3, 3, 8});
+    for (const Device device : test::devices())
+        for (const Dtype dtype : low_dtypes)
+            for (const int groups : {1, 4})
+                for (ConvTranspose2dOptions options :
+                     {ConvTranspose2dOptions{.stride = 2}, ConvTranspose2dOptions{.stride = 4},
+                      ConvTranspose2dOptions{.padding = 1}}) {
+                    options.groups = groups;
+                    const Tensor b = randn({8 * groups}) * 10.0;
+                    const auto run = [&](Dtype t, Device where) {
+                        const auto of = [&](const Tensor& v) { return v.to(dtype).to(t).to(where); };
+                        return conv_transpose2d(of(x), of(w), of(b), options);
+                    };
+                    const std::vector<double> got = test::doubles(run(dtype, device)),
+                                              want = test::doubles(run(float64, cpu_device).to(dtype));
+                    std::size_t off = 0;
+                    for (std::size_t i = 0; i < got.size(); ++i) off += got[i] != want[i];
+                    // The sums are float32: next to the middle of two numbers of the dtype either is right.
+                    CHECK(off <= got.size() / 500);
+                }
+}
+
+TEST_CASE("the bias of a transposed convolution", "[conv]") {
+    for (const Device device : test::devices())
+        for (const bool autocast : {false, true})
+            for (const Dtype dtype : {float32, float64, float16}) {
+                if (autocast && dtype != float32) continue;
+                const TensorOptions on{.dtype = dtype, .device = device};
+                const Tensor x = ones({2, 3, 3, 4}, on), w = ones({4, 1, 1, 5}, on),
+                             b = full({5}, 3, on).set_requires_grad();
+                Tensor y;
+                {
+                    const amp::Autocast scope(
+                        {.device = device.type(), .dtype = float16, .enabled = autocast});
+                    y = conv_transpose2d(x, w, b, {.stride = 2});
+                }
+                CHECK(y.dtype() == (autocast ? float16 : dtype));
+                const std::vector<double> values = test::doubles(y);  // [2, 5, 5, 5], 3 where no window reads
+                CHECK(values[0] == 7);
+                CHECK(values[5] == 3);
+                CHECK(values[30] == 3);
+                sum(y).backward();
+                CHECK(b.grad().dtype() == dtype);
+                CHECK(test::doubles(b.grad()) == std::vector<double>(5, 2 * 5 * 5));
+            }
+}

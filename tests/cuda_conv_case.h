@@ -155,7 +155,7 @@ inline void require_implicit(const ConvProblem& p) {
     const Tensor y = empty(p.c.y(), like), dx = empty(p.c.x(), like), dw = empty(p.c.weight(), like);
     const cuda::ConvSizes s = p.sizes();
     REQUIRE(cuda::implicit_forward(s, p.x.cuda, p.weight.cuda, {}, y, ConvTile::automatic));
-    REQUIRE(cuda::implicit_input_grad(s, p.g.cuda, p.weight.cuda, dx, ConvTile::automatic));
+    REQUIRE(cuda::implicit_input_grad(s, p.g.cuda, p.weight.cuda, {}, dx, ConvTile::automatic));
     REQUIRE(cuda::implicit_weight_grad(s, p.g.cuda, p.x.cuda, 0, dw, ConvTile::automatic, 0));
 }
 

@@ -156,7 +156,7 @@ TEST_CASE("cuda conv: what implicit products do not take is computed by windows"
         const Tensor y = empty(p.c.y(), like), dx = empty(p.c.x(), like), dw = empty(p.c.weight(), like);
         return std::vector<bool>{
             cuda::implicit_forward(p.sizes(), p.x.cuda, p.weight.cuda, {}, y, ConvTile::automatic),
-            cuda::implicit_input_grad(p.sizes(), p.g.cuda, p.weight.cuda, dx, ConvTile::automatic),
+            cuda::implicit_input_grad(p.sizes(), p.g.cuda, p.weight.cuda, {}, dx, ConvTile::automatic),
             cuda::implicit_weight_grad(p.sizes(), p.g.cuda, p.x.cuda, 0, dw, ConvTile::automatic, 0)};
     };
     const std::vector<bool> none(3, false);

@@ -278,7 +278,8 @@ TEST_CASE("ties and kinks share or choose gradients as documented", "[gradients]
     CHECK(slope(max(x) * 3.0) == Values{0, 1, 1, 1, 0});
     CHECK(slope(relu(x)) == Values{0, 1, 1, 1, 0});
     CHECK(slope(abs(x)) == Values{0, 1, 1, 1, -1});
-    CHECK(slope(clamp(x, 0, 5)) == Values{1, 1, 1, 1, 0});
+    CHECK(slope(clamp(x, 0, 5)) == Values{0, 0, 0, 0, 0});  // 0 at a bound
+    CHECK(slope(clamp(x, -1, INFINITY)) == Values{1, 1, 1, 1, 0});
     CHECK(slope(norm(x * 0.0)) == Values{0, 0, 0, 0, 0});
     CHECK(slope(pow(x, 2)) == Values{0, 10, 10, 10, -2});
     CHECK(slope(pow(x, 1)) == Values{1, 1, 1, 1, 1});

@@ -12,6 +12,7 @@
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/loss_ops.h"
+#include "mezzo/reduce_ops.h"
 #include "support.h"
 
 using namespace mezzo;
@@ -107,6 +108,22 @@ const std::vector<Line>& lines() {
         OF_TWO("norm", norm(pairs(x), {1})),
         OF_TWO("max", max(pairs(x), {1})),
         OF_TWO("mean", mean(pairs(x), {1})),
+        OF_TWO("min", min(pairs(x), {1})),
+        OF_TWO("sum", sum(pairs(x), {1})),
+        OF_TWO("logsumexp", logsumexp(pairs(x), {1})),
+        OF_TWO("quantile", quantile(pairs(x), 0.25, {.dim = 1})),
+        OF_TWO("cumsum", cumsum(pairs(x), 1).select(1, 1)),
+        // Beyond these bounds a gate is below float32's range, or its complement has few digits in float32.
+        {"glu", [](In x) { return glu(pairs(x)).squeeze(1); }, 2, -80, 10},
+        {"swiglu", [](In x) { return swiglu(x[0], x[1]); }, 2, -1e4, 1e4},
+        {"swiglu of halves", [](In x) { return swiglu(pairs(x)).squeeze(1); }, 2, -1e4, 1e4},
+        OF_TWO("lerp", lerp(x[0], x[1], 0.3)),
+        OF_TWO("lerp of tensors", lerp(x[0], x[1], full_like(x[0], 0.75))),
+        OF_TWO("addcmul", addcmul(full_like(x[0], 1), x[0], x[1], 0.5)),
+        OF_TWO("addcdiv", addcdiv(full_like(x[0], 1), x[0], x[1], -2)),
+        OF_TWO("where", where(gt(x[0], 0.0), x[0], x[1])),
+        OF_TWO("masked_fill", masked_fill(x[0], gt(x[1], 0.0), 2)),
+        OF_TWO("softmin", softmin(pairs(x), 1).select(1, 0)),
         OF_TWO("softmax", softmax(pairs(x)).select(1, 0)),
         OF_TWO("log_softmax", log_softmax(pairs(x)).select(1, 0)),
         OF_TWO("mse_loss", mse_loss(x[0], x[1], {.reduction = Reduction::none})),
@@ -143,6 +160,8 @@ Exception exception_for(const std::string& name) {
         {"tanh", {.units = 2, .reason = reads_its_result}},
         {"sigmoid", {.units = 1, .reason = reads_its_result}},
         {"softmax", {.units = 2, .reason = reads_its_result}},
+        {"softmin", {.units = 2, .reason = reads_its_result}},
+        {"addcdiv", {.beyond_float32 = true, .reason = narrow}},
         {"log_softmax", {.steps = 1, .of_logarithm = true, .reason = reads_its_result}},
         {"gelu", {.absolute = 6e-8, .reason = tail}},
         {"mish", {.beyond_float32 = true, .reason = narrow}},

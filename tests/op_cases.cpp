@@ -207,7 +207,7 @@ std::vector<OpCase> elementwise_cases() {
         SCALAR("rsub_scalar", 1.5 - x[0], 1.5 - x),
         SCALAR("mul_scalar", 2.5 * x[0], 2.5 * x),
         SCALAR("div_scalar", x[0] / 2.5, x / 2.5),
-        SCALAR("rdiv_scalar", 2.5 / x[0], 2.5 / x),
+        SCALAR("rdiv_scalar", 2.5 / x[0], 2.5 / x, fp32),
         SCALAR("pow_scalar", pow(x[0], 2.5), std::pow(x, 2.5), fp32, positive),
         SCALAR("pow of a negative by 3", pow(x[0], 3), x * x * x, fp32),
         SCALAR("clamp", clamp(x[0], -0.5, 1), std::clamp(x, -0.5, 1.0)),

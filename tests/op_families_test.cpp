@@ -429,3 +429,76 @@ TEST_CASE("op families: autocast as in PyTorch's lists", "[op_families]") {
     CHECK(softmax(x, 0, float16).dtype() == float16);
     CHECK(cumsum(x, 0, float16).dtype() == float16);
 }
+
+TEST_CASE("op families: integers limited to fractional bounds stay between them", "[op_families]") {
+    for (const Device device : devices())
+        for (const Dtype dtype : {int32, int64}) {
+            const Tensor x = arange(7, {.dtype = dtype, .device = device}) - 3;
+            CHECK(integers(clamp(x, 0.5, 2.5)) == Integers{1, 1, 1, 1, 1, 2, 2});
+            CHECK(integers(clamp(x, -2.5, -0.5)) == Integers{-2, -2, -1, -1, -1, -1, -1});
+            CHECK(integers(hardtanh(x, -1.9, 1.1)) == Integers{-1, -1, -1, 0, 1, 1, 1});
+            CHECK(integers(clamp(x, -INFINITY, 1.5)) == Integers{-3, -2, -1, 0, 1, 1, 1});
+            CHECK(integers(clamp(x, -1e300, INFINITY)) == integers(x));
+            CHECK_THROWS_WITH(clamp(x, 0.2, 0.8),
+                              Catch::Contains("clamp: no integer lies between low 0.2 and high"));
+            CHECK_THROWS_AS(hardtanh(x, 1.2, 1.8), Error);
+        }
+    const Tensor bytes = arange(4, {.dtype = uint8});
+    CHECK(integers(clamp(bytes, 0.1, 9)) == Integers{1, 1, 2, 3});
+    CHECK_THROWS_AS(hardtanh(bytes, 255.5, 400), Error);
+    CHECK_THROWS_AS(clamp(bytes, -9, -0.5), Error);
+}
+
+TEST_CASE("op families: gradients beside infinity, NaN and 0", "[op_families]") {
+    for (const Device device : devices())
+        for (const Dtype dtype : {float32, float64}) {
+            const auto leaf = [&](const std::vector<double>& values) {
+                return tensor_of(values, {std::int64_t(values.size())}, dtype, device).set_requires_grad();
+            };
+            const auto gradient = [](const Tensor& y, const Tensor& x) {
+                sum(y).backward();
+                return doubles(x.grad());
+            };
+            const Tensor a = leaf({100, INFINITY, -100});
+            CHECK(doubles(logsumexp(a, {0})) == std::vector<double>{INFINITY});
+            const std::vector<double> beside = gradient(logsumexp(a, {0}), a);
+            CHECK(beside[0] == 0);
+            CHECK(std::isnan(beside[1]));
+            CHECK(beside[2] == 0);
+            const Tensor none = leaf({-INFINITY, -INFINITY});
+            CHECK(doubles(logsumexp(none, {0})) == std::vector<double>{-INFINITY});
+            CHECK(gradient(logsumexp(none, {0}), none) == std::vector<double>{0, 0});
+            const Tensor q = leaf({1, NAN, 2});
+            CHECK(gradient(quantile(q, 0.5), q) == std::vector<double>{0, 1, 0});
+            const Tensor clean = leaf({1, 3, 2});
+            CHECK(gradient(quantile(clean, 0.5), clean) == std::vector<double>{0, 0, 1});
+            const Tensor base = leaf({0, 0, 0, 2}), e = leaf({-1, 0, 2, -1});
+            const std::vector<double> by_exponent = gradient(pow(base, e), e);
+            CHECK(by_exponent[0] == -INFINITY);
+            CHECK(by_exponent[1] == 0);
+            CHECK(by_exponent[2] == 0);
+            CHECK(by_exponent[3] == Approx(std::log(2.0) / 2));
+            for (const double alpha : {double(INFINITY), 1e300}) {
+                if (dtype == float64 && std::isfinite(alpha)) continue;
+                const Tensor x = leaf({0, 1, -1e4});
+                CHECK(doubles(elu(x, alpha)) == std::vector<double>{0, 1, -INFINITY});
+                CHECK(doubles(leaky_relu(x, alpha)) == std::vector<double>{0, 1, -INFINITY});
+                const std::vector<double> slopes = gradient(elu(x, alpha), x);
+                CHECK(slopes[1] == 1);
+                CHECK(slopes[2] == 0);
+            }
+        }
+}
+
+TEST_CASE("op families: remainder of a small number by a large one", "[op_families]") {
+    for (const Device device : devices())
+        for (const Dtype dtype : {float32, float64, bfloat16})
+            for (const double divisor : {1.0, 1e10, 1e20, 1e30, -1e20}) {
+                const double b = doubles(tensor_of({divisor}, {1}, dtype))[0], tiny = std::abs(b) * 0x1p-70;
+                const Tensor x = tensor_of({-tiny, tiny}, {2}, dtype, device);
+                const std::vector<double> want =
+                    b > 0 ? std::vector<double>{b, tiny} : std::vector<double>{-tiny, b};
+                CHECK(doubles(remainder(x, b)) == want);
+                CHECK(doubles(remainder(x, full_like(x, b))) == want);
+            }
+}

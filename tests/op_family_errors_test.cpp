@@ -2,11 +2,14 @@
 // loss_ops.h: the kind of error, the op first, and what was wrong.
 #include <catch2/catch.hpp>
 
+#include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "mezzo/mezzo.h"
+#include "support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
@@ -36,6 +39,8 @@ void check_errors(const std::vector<Bad>& all) {
         }
     }
 }
+
+Integers integers(const Tensor& x) { return x.to_vector<std::int64_t>(); }
 
 Tensor f(const Shape& shape) { return ones(shape); }
 
@@ -219,4 +224,62 @@ TEST_CASE("op families: errors of distances and losses", "[op_family_errors]") {
          ErrorKind::dtype, "nll_loss:", "weight"},
     };
     check_errors(all);
+}
+
+TEST_CASE("op families: numbers beside integers are exact or refused", "[op_families]") {
+    const double big = 0x1p53, beyond = 0x1p63;
+    const std::int64_t id = (std::int64_t(1) << 53) + 1;
+    for (const Device device : test::devices()) {
+        const Tensor x = of(Integers{id, id - 1, INT64_MAX, INT64_MIN}).to(device);
+        CHECK(integers(x == big) == Integers{0, 1, 0, 0});
+        CHECK(integers(x > big) == Integers{1, 0, 1, 0});
+        CHECK(integers(x <= big) == Integers{0, 1, 0, 1});
+        CHECK(integers(big + 2 > x) == Integers{1, 1, 0, 1});
+        CHECK(integers(x == beyond) == Integers{0, 0, 0, 0});
+        CHECK(integers(x < beyond) == Integers{1, 1, 1, 1});
+        CHECK(integers(x >= -beyond) == Integers{1, 1, 1, 1});
+        CHECK(integers(x == -beyond) == Integers{0, 0, 0, 1});
+        CHECK(integers(x != double(NAN)) == Integers{1, 1, 1, 1});
+        CHECK(integers(x < double(INFINITY)) == Integers{1, 1, 1, 1});
+        CHECK(integers(x > 0.5) == Integers{1, 1, 1, 0});
+        CHECK(integers(x + 1)[0] == id + 1);
+        CHECK((x + double(INFINITY)).dtype() == float32);
+        const Tensor bytes = ones({2}, {.dtype = uint8, .device = device});
+        const Tensor small = ones({2}, {.dtype = int32, .device = device});
+        CHECK(integers(bytes - 1) == Integers{0, 0});
+        CHECK(integers(bytes + 255) == Integers{0, 0});
+        CHECK(integers(bytes < 300.0) == Integers{1, 1});
+        CHECK(integers(small < 0x1p40) == Integers{1, 1});
+        CHECK(integers(small - -0x1p31) == Integers{INT32_MIN + 1, INT32_MIN + 1});
+        const std::vector<std::function<Tensor()>> refused = {
+            [&] { return x + big; },
+            [&] { return x - big; },
+            [&] { return 1e16 - x; },
+            [&] { return x * 1e300; },
+            [&] { return x * beyond; },
+            [&] { return remainder(x, 1e17); },
+            [&] { return full({1}, big, {.dtype = int64, .device = device}); },
+            [&] { return x.clone().fill_(big); },
+            [&] { return x.clone().mul_(big); },
+            [&] { return x.clone().add_(x, big); },
+            [&] { return where(x > 0, big, x); },
+            [&] { return where(x > 0, x, 1e17); },
+            [&] { return masked_fill(x, x > 0, big); },
+            [&] { return (x > 0) + big; },
+            [&] { return bytes + 300; },
+            [&] { return bytes * 2147483649.0; },
+            [&] { return small + 2147483649.0; },
+            [&] { return small * -2147483649.0; },
+            [&] { return small.clone().mul_(2147483648.0); },
+        };
+        for (std::size_t i = 0; i < refused.size(); ++i) {
+            CAPTURE(i);
+            try {
+                (void)refused[i]();
+                FAIL("no error");
+            } catch (const Error& e) {
+                CHECK(e.kind() == ErrorKind::value);
+            }
+        }
+    }
 }

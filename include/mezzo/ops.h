@@ -133,13 +133,14 @@ namespace mezzo {
 
 // x^exponent
 [[nodiscard]] Tensor pow(const Tensor& x, double exponent);
-// x limited to [low, high]; NaN stays NaN. The gradient is 0 outside. Error(value) unless low <= high, and for integral dtypes that
-// have no number in [low, high].
+// x limited to [low, high]; NaN stays NaN. The gradient is 0 outside and exactly at a finite bound, as in
+// PyTorch 2.15. Integral results are integers inside [low, high]: clamp(x, 0.5, 2.5) is 1 or 2. Error(value)
+// unless low <= high, and for integral dtypes that have no number in [low, high].
 [[nodiscard]] Tensor clamp(const Tensor& x, double low, double high);
 // g where low <= x <= high, else 0: the gradient of clamp. Both floating and of one shape.
 [[nodiscard]] Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
-// x limited to [low, high] like clamp(), but with the gradient 0 at the bounds, too. Error(value) unless low <=
-// high.
+// x limited to [low, high] like clamp(), with its errors. The gradient is 0 at infinite bounds, too, and passes
+// where x is NaN.
 [[nodiscard]] Tensor hardtanh(const Tensor& x, double low = -1, double high = 1);
 // x > 0 ? x : alpha (e^x - 1) (Clevert et al., arXiv 1511.07289).
 [[nodiscard]] Tensor elu(const Tensor& x, double alpha = 1);
@@ -148,6 +149,9 @@ namespace mezzo {
 // a - b floor(a / b), which has the sign of b. Error(value) for an integral a and b = 0; integral tensors give 0
 // where b is 0.
 [[nodiscard]] Tensor remainder(const Tensor& a, double b);
+// Numbers beside tensors are doubles, which hold every integer below 2^53. Comparisons with the double are exact
+// in every integral dtype. Arithmetic, full(), fill_(), where() and masked_fill() throw Error(value) for a whole
+// number that an integral tensor's dtype does not hold, and from 2^53 on beside int64: pass an int64 tensor.
 [[nodiscard]] Tensor eq(const Tensor& a, double b);
 [[nodiscard]] Tensor ne(const Tensor& a, double b);
 [[nodiscard]] Tensor lt(const Tensor& a, double b);

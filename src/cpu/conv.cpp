@@ -75,9 +75,17 @@ void conv2d_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out) {
     if (dx->numel == 0) return;
     std::vector<Phase> phases =
         phases_of_gradient(at.geometry, kernel_size(weight->shape), {dx->shape[1], dx->shape[2]});
-    // Pixels that no tap meets are zero: the whole memory at once, because theirs is strided.
-    if (std::erase_if(phases, [](const Phase& phase) { return phase.windows.taps.empty(); }) > 0)
-        std::memset(dx->bytes(), 0, std::size_t(dx->numel) * size_of(dx->dtype));
+    Tensor bias;
+    if (in.size() > 2 && in[2].defined()) bias = row_major(in[2]);
+    // Pixels that no tap meets are zero or the bias: the whole memory at once, because theirs is strided.
+    if (std::erase_if(phases, [](const Phase& phase) { return phase.windows.taps.empty(); }) > 0) {
+        if (bias.defined()) {
+            const Tensor everywhere = bias.expand(dx->shape);
+            cpu_kernels::cast({&everywhere, 1}, {}, {&dx, 1});
+        } else {
+            std::memset(dx->bytes(), 0, std::size_t(dx->numel) * size_of(dx->dtype));
+        }
+    }
     for (Phase& phase : phases) {
         WindowProduct p;
         p.windows = std::move(phase.windows);
@@ -87,6 +95,7 @@ void conv2d_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out) {
         p.groups = at.geometry.groups;
         p.result = pixels_of(dx);
         p.result.begin = phase.begin, p.result.step = at.geometry.stride;
+        if (bias.defined()) p.bias = bias->bytes(), p.bias_type = bias->dtype;
         multiply_windows(p);
     }
 }

@@ -43,8 +43,8 @@ public:
             for (std::int64_t c = 0; c < channels; c += tile_steps)
                 offsets.push_back(band.offset(tap) + c * size);
         if (p.bias) {
-            float* const to = scratch().bias.get<float>(p.weight.outputs);
-            convert(p.bias, p.bias_type, to, float32, p.weight.outputs);
+            float* const to = scratch().bias.get<float>(p.result.pixel);
+            convert(p.bias, p.bias_type, to, float32, p.result.pixel);
             bias = to + group * p.columns();
         }
         const std::int64_t wanted = 4 * num_threads();

@@ -54,8 +54,8 @@ public:
 
     void run() {
         if (p.bias) {
-            float* const to = scratch().bias.get<float>(p.weight.outputs);
-            convert(p.bias, p.bias_type, to, float32, p.weight.outputs);
+            float* const to = scratch().bias.get<float>(p.result.pixel);
+            convert(p.bias, p.bias_type, to, float32, p.result.pixel);
             bias = to;
         }
         const std::int64_t panel = steps * kernels.nr;

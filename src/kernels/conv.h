@@ -21,8 +21,8 @@ struct Conv2d {
     static constexpr const char* name = "conv2d";
     ConvGeometry geometry = {};
 };
-// g [N, Ho, Wo, O], weight -> the gradient of x [N, H, W, C]; pixels of x that no window reads get 0. g may
-// have fewer rows and columns than a convolution of x.
+// g [N, Ho, Wo, O], weight, optional bias [C] -> the gradient of x [N, H, W, C] + bias; pixels of x that no
+// window reads get the bias or 0. g may have fewer rows and columns than a convolution of x.
 struct Conv2dInputGrad {
     static constexpr const char* name = "conv2d_input_grad";
     ConvGeometry geometry = {};

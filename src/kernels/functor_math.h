@@ -283,15 +283,15 @@ MEZZO_HD float cos(float x) { return sin_shifted(x, 1); }
 
 MEZZO_HD double normal_cdf(double x) { return 0.5 * erfc(x * -0.70710678118654752440); }
 
-// a - b floor(a / b). Where the quotient is small, its product with b is exact in double.
+// a - b floor(a / b). If the quotient is small, its product with b is exact in double. A result next to b may
+// round to b, as in PyTorch and NumPy.
 template <class T> MEZZO_HD T floor_mod(T a, T b) {
 #if !defined(__CUDA_ARCH__)
     if constexpr (sizeof(T) == 4) {
         const double n = double(a), d = double(b), q = floor(n / d);
         if (abs(q) < 0x1p28 && abs(d) < 0x1p200) {
-            double r = n - q * d;  // off by d where the quotient was rounded to the next number
-            r = r != 0.0 && (r < 0.0) != (d < 0.0) ? r + d : r;
-            return T(abs(r) >= abs(d) ? r - d : r);
+            const double r = n - q * d;  // off by d where the quotient was rounded up to the next integer
+            return T(r != 0.0 && (r < 0.0) != (d < 0.0) ? r + d : r);
         }
     }
 #endif

@@ -133,8 +133,9 @@ template <class T> struct hardtanh {
     T alpha, beta;
     MEZZO_HD T operator()(T x) const { return clamp<T>{alpha, beta}(x); }
 };
-MEZZO_SCALAR_FUNCTOR(elu, x > T(0) ? x : alpha * math::expm1(x))
-MEZZO_SCALAR_FUNCTOR(leaky_relu, x > T(0) ? x : alpha * x)
+// 0 stays 0, also if alpha is infinite in T.
+MEZZO_SCALAR_FUNCTOR(elu, x >= T(0) ? x : alpha * math::expm1(x))
+MEZZO_SCALAR_FUNCTOR(leaky_relu, x >= T(0) ? x : alpha * x)
 
 MEZZO_BINARY_FUNCTOR(add, T, wrap_add(a, b))
 MEZZO_BINARY_FUNCTOR(sub, T, wrap_sub(a, b))

@@ -61,7 +61,9 @@ Value conv_transpose2d(const Call& call) {
                                       std::max<std::int64_t>(right, 0)});
     attributes.push_back(
         {"output_padding", Ints{std::max<std::int64_t>(-below, 0), std::max<std::int64_t>(-right, 0)}});
-    return of_image(call, "ConvTranspose", {call.in[0], g.permuted(call.in[1], to_second)}, attributes);
+    Values inputs{call.in[0], g.permuted(call.in[1], to_second)};
+    if (call.in.size() > 2) inputs.push_back(call.in[2]);
+    return of_image(call, "ConvTranspose", inputs, attributes);
 }
 
 // Windows along one axis as the operators have them.

@@ -24,6 +24,8 @@ void check_value(const char* op, const char* what, double value, Dtype dtype) {
                  whole = std::trunc(value);
     check(whole >= least && whole <= info.max && whole < 0x1p63, ErrorKind::value, op, ": ", what, " ", value,
           " is no number of ", dtype);
+    check(std::abs(whole) < 0x1p53 || whole == -0x1p63, ErrorKind::value, op, ": ", what, " ", value,
+          " is not below 2^53, where a double holds every integer; pass an int64 tensor");
 }
 
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {

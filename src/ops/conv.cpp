@@ -29,6 +29,9 @@ const OpOf<kernels::Conv2dInputGrad> input_grad_op{
 const OpOf<kernels::Conv2dInputGrad> conv_transpose2d_op{
     {.name = "conv_transpose2d",
      .cast = Cast::low,
+     .cast_inputs = 2,
+     .save = save_first | save_second,
+     .mixed = true,
      .vjp = row_function<input_grad_vjp>,
      .decomposition = row_function<conv2d_input_grad_decomposition>}};
 const OpOf<kernels::Conv2dWeightGrad> weight_grad_op{
@@ -91,14 +94,15 @@ Tensors conv2d_vjp(const Node& c, const kernels::Conv2d& at, const Tensors& gs) 
     return grads;
 }
 
-// Inputs g, weight -> dx. u: the gradient of dx.
+// Inputs g, weight, perhaps a bias -> dx. u: the gradient of dx.
 Tensors input_grad_vjp(const Node& c, const kernels::Conv2dInputGrad& at, const Tensors& gs) {
     const Tensor u = gs[0].contiguous();
-    Tensors grads(2);
+    Tensors grads(c.inputs.size());
     Branch side(u.device(), side_by_side(c));
     if (c.needs(0)) grads[0] = convolved(u, c.in(1), at.geometry, image_size(c.inputs[0].shape));
     side.enter();
     if (c.needs(1)) grads[1] = weight_grad_of(c, c.in(0), u, at.geometry);
+    if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(c, u);
     side.join();
     return grads;
 }
@@ -289,11 +293,11 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     check_bias(op, bias, weight, channels);
     const Size2d size{transposed_size(op, x, weight, axes[0], 1, o.output_padding.height),
                       transposed_size(op, x, weight, axes[1], 2, o.output_padding.width)};
-    const Tensor y = call(conv_transpose2d_op, {x, weight},
-                          {.geometry = {o.stride, o.padding, o.dilation, o.groups}, .size = size},
-                          {x.size(0), size.height, size.width, channels});
     // A bias that autocast left in float32 is added in float32, so that its gradient is a float32 sum.
-    return bias.defined() ? cast(y + bias, y.dtype()) : y;
+    const Tensor given[] = {x, weight, bias};
+    return call(conv_transpose2d_op, In(given, bias.defined() ? 3 : 2),
+                {.geometry = {o.stride, o.padding, o.dilation, o.groups}, .size = size},
+                {x.size(0), size.height, size.width, channels});
 }
 
 }  // namespace mezzo

@@ -118,7 +118,8 @@ Tensors conv2d_input_grad_decomposition(In in, const kernels::Conv2dInputGrad& c
             const Tensor term = matmul(pixels, tap_weight(weight, r, s, at.groups));
             sum = sum.defined() ? sum + term : term;
         }
-    return {from_groups(sum, g, conv.size)};
+    const Tensor dx = from_groups(sum, g, conv.size);
+    return {in.size() > 2 && in[2].defined() ? dx + in[2] : dx};
 }
 
 Tensors conv2d_weight_grad_decomposition(In in, const kernels::Conv2dWeightGrad& conv) {

@@ -3,6 +3,7 @@
 #include "ops/common.h"
 #include "ops/vjp_helpers.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace mezzo {
@@ -27,13 +28,15 @@ Tensor unary(const Op& op, const Tensor& x, const AttributesRef& at) {
     return call_one(op, In(&x, 1), at, x.shape(), {});
 }
 
-// x as an op with a scalar reads it: an integral x with a fractional scalar is computed in float32, a boolean
-// x with a whole one in int64.
+// x as an op with a scalar reads it: an integral x with a fractional or infinite scalar is computed in float32,
+// a boolean x with a whole one in int64. Error(value) for a whole scalar that the dtype does not hold, or its
+// negative for uint8, where x + -1 is x - 1.
 Tensor readable(const Row& row, const Tensor& x, double alpha) {
     check_defined(row.name, x);
     if (is_floating(x.dtype()) || row.integers_to_real) return x;
-    const bool whole = alpha == std::floor(alpha) && std::abs(alpha) < 9e15;
-    if (!whole) return cast(x, float32);
+    if (alpha != std::floor(alpha) || std::isinf(alpha)) return cast(x, float32);
+    const Dtype dtype = x.dtype() == boolean ? int64 : x.dtype();
+    check_value(row.name, "the number", dtype == uint8 ? std::abs(alpha) : alpha, dtype);
     return x.dtype() == boolean ? cast(x, int64) : x;
 }
 template <class A> Tensor with_scalar(const OpOf<A>& op, const Tensor& x, double alpha) {
@@ -115,12 +118,26 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b, const AttributesRe
 #undef MEZZO_BINARY
 #undef MEZZO_COMPARE
 
-// b as a 0-dim tensor to compare a with: in a's dtype, or in float64 where b is out of its range. For an
-// integral a in int64 if b is a whole number, otherwise in float64.
+// b as a 0-dim int64 tensor. From 2^53 on, where full() refuses numbers, it is made of its 53 bits.
+Tensor whole_number(double b, Device device) {
+    const int shift = std::max(0, std::ilogb(b) - 52);
+    const Tensor digits = scalar(std::ldexp(b, -shift), {.dtype = int64, .device = device});
+    return shift == 0 ? digits : digits * std::ldexp(1, shift);
+}
+
+// b as a 0-dim tensor to compare a with: in a's dtype, or in float64 if b is out of its range. For an
+// integral a in int64 if b is a whole number, otherwise in float64, so that the comparison is exact: a number
+// beyond int64 is an infinity there, because the largest int64 numbers round up to 2^63.
 Tensor comparable(const Tensor& a, double b) {
     Dtype dtype = a.dtype();
     if (is_floating(dtype) && std::isfinite(b) && std::abs(b) > dtype_info(dtype).max) dtype = float64;
-    if (!is_floating(dtype)) dtype = b == std::floor(b) && std::abs(b) < 9e15 ? int64 : float64;
+    if (!is_floating(dtype)) {
+        dtype = float64;
+        if (b >= 0x1p63 || b < -0x1p63)
+            b = std::copysign(INFINITY, b);
+        else if (b == std::floor(b))
+            return whole_number(b, a.device());
+    }
     return scalar(b, {.dtype = dtype, .device = a.device()});
 }
 
@@ -141,18 +158,29 @@ Tensor comparable(const Tensor& a, double b) {
 
 Tensor pow(const Tensor& x, double exponent) { return with_scalar(pow_scalar_op, x, exponent); }
 
-Tensor clamp(const Tensor& x, double low, double high) {
-    check(low <= high, ErrorKind::value, "clamp: low ", low, " is not <= high ", high);
-    check_defined("clamp", x);
-    if (low > 0) check_value("clamp", "low", low, x.dtype());  // what is less would become it
-    if (high < 0) check_value("clamp", "high", high, x.dtype());
-    return unary(clamp_op, x, kernels::clamp{.alpha = low, .beta = high});
+namespace {
+
+// x limited to [low, high]. The bounds of integers are the integers next to them inside of [low, high].
+template <class A> Tensor limited(const OpOf<A>& op, const Tensor& x, double low, double high) {
+    const char* name = op.row().name;
+    check(low <= high, ErrorKind::value, name, ": low ", low, " is not <= high ", high);
+    check_defined(name, x);
+    if (!is_floating(x.dtype())) {
+        const double least = std::ceil(low), most = std::floor(high);
+        check(least <= most, ErrorKind::value, name, ": no integer lies between low ", low, " and high ",
+              high, "; convert the input with to(float32)");
+        low = least;
+        high = most;
+        if (low > 0) check_value(name, "low", low, x.dtype());  // smaller elements would become it
+        if (high < 0) check_value(name, "high", high, x.dtype());
+    }
+    return unary(op, x, A{.alpha = low, .beta = high});
 }
 
-Tensor hardtanh(const Tensor& x, double low, double high) {
-    check(low <= high, ErrorKind::value, "hardtanh: low ", low, " is not <= high ", high);
-    return unary(hardtanh_op, x, kernels::hardtanh{.alpha = low, .beta = high});
-}
+}  // namespace
+
+Tensor clamp(const Tensor& x, double low, double high) { return limited(clamp_op, x, low, high); }
+Tensor hardtanh(const Tensor& x, double low, double high) { return limited(hardtanh_op, x, low, high); }
 Tensor elu(const Tensor& x, double alpha) { return unary(elu_op, x, kernels::elu{.alpha = alpha}); }
 Tensor leaky_relu(const Tensor& x, double negative_slope) {
     return unary(leaky_relu_op, x, kernels::leaky_relu{.alpha = negative_slope});
@@ -177,7 +205,10 @@ Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 Tensor operator+(const Tensor& a, double b) { return with_scalar(add_scalar_op, a, b); }
-Tensor operator-(const Tensor& a, double b) { return with_scalar(add_scalar_op, a, -b); }
+Tensor operator-(const Tensor& a, double b) {
+    if (b == -0x1p31 && a.defined() && a.dtype() == int32) return a + b;  // 2^31 wraps around to -2^31
+    return with_scalar(add_scalar_op, a, -b);
+}
 Tensor operator*(const Tensor& a, double b) { return with_scalar(mul_scalar_op, a, b); }
 Tensor operator/(const Tensor& a, double b) { return with_scalar(div_scalar_op, a, b); }
 Tensor operator+(double a, const Tensor& b) { return b + a; }

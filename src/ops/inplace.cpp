@@ -63,6 +63,7 @@ void written(const Tensor& x) {
 void check_factor(const char* op, const Tensor& x, double factor) {
     check(is_floating(x.dtype()) || factor == std::floor(factor), ErrorKind::dtype, op, ": ", factor,
           " is no whole number, and the tensor is ", x.dtype(), "; convert it with to(float32)");
+    check_value(op, "the factor", x.dtype() == uint8 ? std::abs(factor) : factor, x.dtype());
 }
 
 // Whether reading `source` while x is written would see new values.

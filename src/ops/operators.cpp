@@ -48,7 +48,7 @@ namespace {
 // A number beside a tensor in where(): of the tensor's dtype where that can hold it as in a + b.
 Tensor beside(const Tensor& x, double value) {
     check_defined("where", x);
-    const bool whole = value == std::floor(value) && std::abs(value) < 9e15;
+    const bool whole = value == std::floor(value) && std::isfinite(value);
     Dtype dtype = x.dtype();
     if (!is_floating(dtype)) dtype = !whole ? float32 : dtype == boolean ? int64 : dtype;
     return scalar(value, {.dtype = dtype, .device = x.device()});

@@ -39,6 +39,23 @@ const OpOf<kernels::AddCDiv> addcdiv_op{{.cast = Cast::promote,
                                                      (at.value == 1 ? quotient : quotient * at.value)};
                                          }}};
 
+// Gates. In 16 bit a factor would leave the range of the dtype though the product does not: the product of
+// float32 factors is rounded once.
+struct Glu {
+    static constexpr const char* name = "glu";
+};
+struct SwiGlu {
+    static constexpr const char* name = "swiglu";
+};
+const OpOf<Glu> glu_op{
+    {.result = Result::promoted, .strided = true, .mixed = true, .decomposition = [](In in) -> Tensors {
+         return {in[0] * sigmoid(in[1])};
+     }}};
+const OpOf<SwiGlu> swiglu_op{
+    {.result = Result::promoted, .strided = true, .mixed = true, .decomposition = [](In in) -> Tensors {
+         return {silu(in[0]) * in[1]};
+     }}};
+
 // The dtype of the three together; 0-dim tensors change it as in a + b.
 Dtype dtype_of_three(Cast cast, const Tensor& x, const Tensor& a, const Tensor& b) {
     const int dims = std::max(a.dim(), b.dim());
@@ -98,12 +115,13 @@ Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) 
 
 Tensor glu(const Tensor& x, std::int64_t dim) {
     const Halves h = halves("glu", x, dim);
-    return h.first * sigmoid(h.second);
+    return call(glu_op, {h.first, h.second}, {}, h.first.shape());
 }
 Tensor swiglu(const Tensor& gate, const Tensor& up) {
     check_floating("swiglu", gate, "gate");
     check_floating("swiglu", up, "up");
-    return silu(gate) * up;
+    return call(swiglu_op, {gate, up}, {}, broadcast_shapes("swiglu", gate.shape(), up.shape()),
+                promote_operands(gate.dtype(), gate.dim(), up.dtype(), up.dim()));
 }
 Tensor swiglu(const Tensor& x, std::int64_t dim) {
     const Halves h = halves("swiglu", x, dim);

@@ -36,7 +36,7 @@ Tensor sorted_quantile(const Tensor& values, double q, Interpolation interpolati
     const Place place = place_of(q, n, interpolation);
     Tensor y = values.select(-1, place.low);
     if (place.fraction != 0) y = lerp(y, values.select(-1, place.low + 1), place.fraction);
-    const Tensor last = values.select(-1, n - 1).detach();
+    const Tensor last = values.select(-1, n - 1);  // with its history, so that a NaN result has a gradient
     return where(isnan(last), last, y);
 }
 

@@ -94,13 +94,14 @@ struct LogSumExp {
     bool keepdim = false;
 };
 
-// The largest x, or 0 where there is none or it is infinite, so that x minus it is defined.
+// The largest x limited to finite numbers, or 0 if there is none: x minus it is defined and, but for an infinite
+// x, not above 0, so that its exponential is finite beside an infinity, too.
 Tensor finite_max(const Tensor& x, const Axes& axes) {
     NoGrad plain;
     if (x.numel() == 0)
         return zeros(reduced_shape(x.shape(), axes, true), {.dtype = x.dtype(), .device = x.device()});
-    const Tensor m = max(x, axes, keep_dims());
-    return masked_fill(m, eq(abs(m), INFINITY), 0);
+    const double most = dtype_info(x.dtype()).max;
+    return clamp(max(x, axes, keep_dims()), -most, most);
 }
 
 // m + ln(sum e^(x - m)). A sum of 0 is replaced before the logarithm, which makes its gradient 0.

@@ -20,8 +20,9 @@ Tensor pow_base_vjp(const Tensor& g, const Tensor& a, const Tensor& b) {
 }
 
 Tensor pow_exponent_vjp(const Tensor& g, const Tensor& a, const Tensor& b) {
-    const Tensor base = wide(a), log_a = log(masked_fill(base, eq(a, 0.0), 1));
-    return g * (pow(base, wide(b)) * log_a);
+    // The limit at 0 is 0 for an exponent that is not negative; for a negative one it is -infinity.
+    const Tensor base = wide(a), zero = logical_and(eq(a, 0.0), ge(b, 0.0));
+    return g * (pow(base, wide(b)) * log(where(zero, 1.0, base)));
 }
 
 Tensor select_grad(const Tensor& g, const Tensor& other, const Tensor& tie) {
@@ -66,8 +67,21 @@ Tensor mish_second_vjp(const Tensor& g, const Tensor& a, const Tensor& given) {
 // The exponential of what is not positive: one that overflows where it is not chosen would make the second
 // gradient NaN.
 Tensor elu_vjp(const Tensor& g, const Tensor& x, double alpha) {
-    const Tensor slope = alpha * exp(clamp(wide(x), -INFINITY, 0));
+    const Tensor power = exp(clamp(wide(x), -INFINITY, 0));
+    Tensor slope = alpha * power;
+    // An alpha that is infinite in the dtype meets powers that are 0.
+    if (std::abs(alpha) > dtype_info(power.dtype()).max) slope = masked_fill(slope, eq(power, 0.0), 0);
     return where(gt(x, 0.0), g, wide(g) * slope);
+}
+
+// 0 at the bounds as well: those of clamp_grad move to the next numbers inside. An infinite bound stays.
+Tensor clamp_vjp(const Tensor& g, const Tensor& x, double low, double high) {
+    const auto inside = [&](double bound, double towards) {
+        const bool wide = x.dtype() == float64;
+        if (std::abs(bound) > dtype_info(wide ? float64 : float32).max) return bound;
+        return wide ? std::nextafter(bound, towards) : double(std::nextafter(float(bound), float(towards)));
+    };
+    return clamp_grad(g, x, inside(low, INFINITY), inside(high, -INFINITY));
 }
 
 Tensor hardtanh_vjp(const Tensor& g, const Tensor& x, double low, double high) {

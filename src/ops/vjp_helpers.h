@@ -26,6 +26,7 @@ Tensor mish_second_vjp(const Tensor& g, const Tensor& a, const Tensor& x);
 // Gradient of elu: g where x > 0, else g alpha e^x.
 Tensor elu_vjp(const Tensor& g, const Tensor& x, double alpha);
 // g where low < x < high or x is NaN, else 0.
+Tensor clamp_vjp(const Tensor& g, const Tensor& x, double low, double high);
 Tensor hardtanh_vjp(const Tensor& g, const Tensor& x, double low, double high);
 // g c / (a^2 + b^2), 0 where a and b are 0: with c = b the gradient of atan2(a, b) by a.
 Tensor atan2_vjp(const Tensor& g, const Tensor& c, const Tensor& a, const Tensor& b);
