@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Adds up test results: Catch2 cases where a Meson test ran Catch2, else the Meson test itself. Prints what failed and what was skipped, then
-"N passed, N failed, N skipped"; exits with 1 if anything failed."""
+"N passed, N failed, N skipped"; exits with 1 if anything failed. A skipped test whose name --required matches counts as failed."""
 import argparse
 import json
 import re
@@ -22,7 +22,7 @@ def last_line(output):
     return next(reversed(output.strip().split("\n")))
 
 
-def count_log(path):
+def count_log(path, required):
     """Sums of one build folder's log; a log that is not there counts as a failure."""
     total = [0, 0, 0]
     try:
@@ -35,6 +35,10 @@ def count_log(path):
         good, skipped = test["result"] in ("OK", "EXPECTEDFAIL"), test["result"] == "SKIP"
         if skipped:
             print(f"{path}: {test['name']}: SKIP: {last_line(test.get('stdout', ''))}")
+        if skipped and required and re.search(required, test["name"]):
+            print(f"{path}: {test['name']}: FAILED: it may not be skipped here")
+            total[1] += 1
+            continue
         counts = catch_counts(test.get("stdout", "")) or (int(good), 0, int(skipped))
         if not good and not skipped:
             print(f"{path}: {test['name']}: {test['result']}")
@@ -48,11 +52,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--passed", type=int, default=0, help="add to the passed")
     parser.add_argument("--failed", type=int, default=0, help="add to the failed")
+    parser.add_argument("--required", help="regular expression: names of tests that may not be skipped")
     parser.add_argument("logs", nargs="*", help="meson-logs/testlog.json of build folders")
     args = parser.parse_args()
     total = [args.passed, args.failed, 0]
     for log in args.logs:
-        total = [a + b for a, b in zip(total, count_log(log))]
+        total = [a + b for a, b in zip(total, count_log(log, args.required))]
     print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     sys.exit(1 if total[1] else 0)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The pictures of docs/performance.md are those that tools/performance_chart.py draws of the tables in docs/benchmarks.md; their bars are as
-long as the numbers. Usage: performance_chart_test.py ROOT"""
+long as the numbers. And the groups of tools/profile_by_op.py. Usage: performance_chart_test.py ROOT"""
 import pathlib
 import re
 import subprocess
@@ -34,7 +34,19 @@ def check(condition, what):
         sys.exit(f"FAILED: {what}")
 
 
+def check_groups():
+    """tools/profile_by_op.py: matrix products on a processor with and without AMX."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import profile_by_op
+    samples = [(8, "void mezzo::cpu::avx2::micro_kernel<float>(x)"), (2, "softmax")]
+    counts, _ = profile_by_op.grouped(samples)
+    check(counts == {"matrix products, attention's included": 8, "attention": 2}, f"without AMX: {counts}")
+    counts, others = profile_by_op.grouped([(80, "Plane::multiply"), *samples, (1, "new_kernel")])
+    check(counts == {"products on tiles": 80, "attention": 10, "the rest": 1} and others == [(1, "new_kernel")], f"with AMX: {counts}")
+
+
 def main():
+    check_groups()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         result = draw((ROOT / "docs/benchmarks.md").read_text(encoding="utf-8"), folder)

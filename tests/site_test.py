@@ -21,7 +21,28 @@ def check(condition, what):
         sys.exit(f"FAILED: {what}")
 
 
+def check_names():
+    """Attributes hide no class and are no names."""
+    sys.path.insert(0, str(ROOT / "tools/site"))
+    import headers
+    text = """namespace mezzo {
+struct [[gnu::visibility("hidden")]] Impl;  // elsewhere
+class [[nodiscard]] Guard {
+};
+template <class T> struct alignas(64) [[nodiscard]] Aligned {
+};
+[[nodiscard]] Tensor sum(const Tensor& x);
+[[deprecated("use sum(x)")]] Tensor total(const Tensor& x);
+}
+"""
+    names = [name for name, _ in headers.declared(text)]
+    check(names == ["Guard", "Aligned", "sum", "total"], f"names of a header: {names}")
+    every = {name for header in (ROOT / "include/mezzo").glob("*.h") for name, _ in headers.declared(header.read_text(encoding="utf-8"))}
+    check({"Autocast", "NoGrad", "Profiler", "Tensor"} <= every and "visibility" not in every, "names of the public headers")
+
+
 def main():
+    check_names()
     if subprocess.run([PYTHON, "-c", "import mkdocs, material"], capture_output=True).returncode != 0:
         print("MkDocs and mkdocs-material are not there")
         sys.exit(SKIPPED)

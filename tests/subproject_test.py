@@ -3,6 +3,7 @@
 standard, and the program links and runs. Usage: subproject_test.py MESON_BUILD PROGRAM BUILD; the compiled library is that of BUILD,
 because compiling it again would take minutes."""
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -35,7 +36,7 @@ def project(folder):
     (folder / "subprojects/mezzo").symlink_to(ROOT)
     shutil.copy(MESON_BUILD, folder / "meson.build")
     shutil.copy(PROGRAM, folder / "program.cpp")
-    run("meson", "setup", folder / "build", folder, *options())
+    run("meson", "setup", folder / "build", folder, "--force-fallback-for=mezzo", *options())
     return folder / "build"
 
 
@@ -55,7 +56,10 @@ def check_program(build):
     check(subprocess.run([build / "program", version]).returncode == 0, "the program failed")
 
 
-with tempfile.TemporaryDirectory() as folder:
+with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as installed:
+    # A mezzo that is installed does not take the subproject's place.
+    (pathlib.Path(installed) / "mezzo.pc").write_text("Name: mezzo\nDescription: installed\nVersion: 0.1.0\nLibs: -lmezzo_that_is_installed\n")
+    os.environ["PKG_CONFIG_PATH"] = installed
     build = project(pathlib.Path(folder))
     check_targets(build)
     check_program(build)

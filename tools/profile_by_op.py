@@ -16,8 +16,8 @@ from ranges import SECONDS
 GROUPS = (  # the first that matches; functions that several ops share stand alone
     ("", r"box_muller|::normal<|from_words|functors.*::log,"),
     ("products on tiles", r"Plane|OfTwo|OfThree|finish_rows|finish_whole|pack_tile|pack<(true|false)"),
-    ("attention", r"Forward::|Backward::|softmax|row_dots|micro_kernel<|\bpack<|\bpack\b|epilogue|skinny|tile<|keep<|kept|Mask::"
-                  r"|WeightDropout|(anonymous namespace\)::(put|get|active)$)"),
+    ("attention", r"Forward::|Backward::|softmax|row_dots|Mask::|WeightDropout|(anonymous namespace\)::(put|get|active)$)"),
+    ("matrix products, attention's included", r"micro_kernel<|\bpack<|\bpack\b|epilogue|skinny|tile<|keep<|kept"),
     ("AdamW", r"adam<|update_piece|all_finite"),
     ("random words of all dropouts", r"philox"),
     ("GELU's gradient", r"GeluGrad|gelu"),
@@ -39,18 +39,27 @@ def samples(data):
             yield int(parts[0]), parts[1].strip()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default="perf.data")
-    parser.add_argument("--step-ms", type=SECONDS, help="the step's milliseconds, as bench printed them")
-    args = parser.parse_args()
+def grouped(all_samples):
+    """Samples per group, and (samples, symbol) of the others. Where linear layers multiply on AMX tiles, the other kernels of products are attention's."""
     counts, others = {}, []
-    for count, symbol in samples(args.data):
+    for count, symbol in all_samples:
         group = next((name for name, pattern in GROUPS if re.search(pattern, symbol)), None)
         if group is None:
             others.append((count, symbol))
         counts[group or "the rest"] = counts.get(group or "the rest", 0) + count
     counts.pop("", None)
+    products = "matrix products, attention's included"
+    if "products on tiles" in counts and products in counts:
+        counts["attention"] = counts.get("attention", 0) + counts.pop(products)
+    return counts, others
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="perf.data")
+    parser.add_argument("--step-ms", type=SECONDS, help="the step's milliseconds, as bench printed them")
+    args = parser.parse_args()
+    counts, others = grouped(samples(args.data))
     total = sum(counts.values())
     for name, count in sorted(counts.items(), key=lambda item: -item[1]):
         ms = f"{args.step_ms * count / total:8.1f} ms" if args.step_ms else ""

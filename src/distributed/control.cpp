@@ -301,13 +301,20 @@ void Control::leave() noexcept {
 
 void Control::failed(const std::string& words) noexcept {
     if (is_forked()) return;
+    FromRank kind = FromRank::failed;
     {
         const std::lock_guard lock(mutex_);
         if (std::exchange(said_, true)) return;
+        if (heard_) kind = FromRank::followed;
     }
-    if (!send_quietly(FromRank::failed, [&](Message& m) { m.add(words); })) return;
+    if (!send_quietly(kind, [&](Message& m) { m.add(words); })) return;
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, longest_notice, [&] { return !cause_.empty() || gone_; });
+}
+
+void Control::heard_of_failure() noexcept {
+    const std::lock_guard lock(mutex_);
+    heard_ = true;
 }
 
 template <class Fill> bool Control::send_quietly(FromRank kind, const Fill& fill) noexcept {

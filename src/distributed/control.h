@@ -55,6 +55,8 @@ public:
     // This rank goes, in order or not. Nothing after the first of them counts. failed() waits a moment until the others know.
     void leave() noexcept;
     void failed(const std::string& words) noexcept;
+    // Another rank has told this one of its failure. A later failed() is the first cause only if the store hears of no other.
+    void heard_of_failure() noexcept;
 
 private:
     struct Leaver {
@@ -95,6 +97,7 @@ private:
     std::optional<Leaver> leaver_;  // what the store has said when it closed
     bool ready_ = false, store_closed_ = false, gone_ = false, stopping_ = false;
     bool said_ = false;  // that this rank goes
+    bool heard_ = false;
     std::uint64_t started_ = 0, finished_ = 0, reported_started_ = 0, reported_finished_ = 0;
     std::chrono::steady_clock::time_point reported_;
     std::mutex calling_;  // held while broken_ runs

@@ -288,6 +288,10 @@ void GroupImpl::give_up(const std::string& words) noexcept {
     }
 }
 
+void GroupImpl::heard_of_failure() noexcept {
+    if (control_ && !forked()) control_->heard_of_failure();
+}
+
 void GroupImpl::break_with(const std::string& cause) noexcept {
     if (forked()) return;
     std::deque<Task> dropped;  // released without the lock: they hold tensors

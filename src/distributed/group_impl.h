@@ -63,6 +63,8 @@ public:
     // The same, and the other ranks get the words, too: this rank cannot go on with calls that they wait for. Nothing happens in a
     // group that is broken.
     void give_up(const std::string& words) noexcept;
+    // For what throws on this rank because another rank has failed: the first cause is the other rank's.
+    void heard_of_failure() noexcept;
 
 private:
     struct Task {

@@ -93,7 +93,7 @@ void Reducer::make_layout(const std::vector<std::uint32_t>& order) {
         trained.push_back({place, directly_behind(before, leaf)});
         before = leaf;
     }
-    bool on_device = suits_device_engine();
+    bool on_device = !trained.empty() && suits_device_engine();
     trained = common_order(trained, names_, on_device, group_.impl());
     kinds_ = kinds();
     for (const BucketLayout& layout : lay_out(trained, kinds_, sizes_of(options_, kinds_, group_.size()))) {

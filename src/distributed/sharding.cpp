@@ -1,5 +1,6 @@
 #include "distributed/sharding.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "core/capture.h"
@@ -42,6 +43,8 @@ std::vector<Record> succeed_together(const Record& record, const std::exception_
         if (!error) throw;  // else what this rank has to say is the cause
     }
     if (error) std::rethrow_exception(error);
+    if (std::any_of(all.begin(), all.end(), [](const Record& r) { return !r.flag; }))
+        group.heard_of_failure();
     for (std::size_t rank = 0; rank < all.size(); ++rank)
         check(all[rank].flag, ErrorKind::state, who, ": rank ", rank, " ", failure,
               "; nothing has changed on any rank");

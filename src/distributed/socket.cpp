@@ -31,7 +31,9 @@ int find_addresses(const std::string& host, int port, int flags, Addresses& all)
     hints.ai_flags = flags;
     addrinfo* found = nullptr;
     const std::string service = std::to_string(port);
-    const int code = getaddrinfo(host.empty() ? nullptr : host.c_str(), service.c_str(), &hints, &found);
+    int code = getaddrinfo(host.empty() ? nullptr : host.c_str(), service.c_str(), &hints, &found);
+    // Without /etc/hosts, as in a container made by hand, no resolver knows this name.
+    if (code != 0 && host == "localhost") code = getaddrinfo("127.0.0.1", service.c_str(), &hints, &found);
     if (code == 0) all.reset(found);
     return code;
 }

@@ -39,6 +39,7 @@ template <class Work> void together(const Group& group, const std::string& text,
         if (!mine) throw;  // else what this rank has to say is the cause
     }
     if (mine) std::rethrow_exception(mine);
+    if (!all) group.impl().heard_of_failure();
     check(all, ErrorKind::io, text);
 }
 

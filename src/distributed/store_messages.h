@@ -19,6 +19,7 @@ enum class FromRank : std::uint8_t {
     at,         // calls started, calls finished
     left,       // calls finished; in order
     failed,     // words
+    followed,   // words, after another rank's failure
     lost,       // started, finished, words: the engine failed; another rank may be the reason
     timed_out,  // started, finished, words; all 0 before the group is complete
     // Of a node's mezzo-run:

@@ -186,6 +186,11 @@ void StoreServer::take(Connection& from, Message message) {
         case FromRank::failed:
             rank.gone = true;
             return break_with("rank " + std::to_string(from.rank) + ": " + message.text(), from.rank);
+        case FromRank::followed:
+            rank.gone = true;
+            suspicions_.push_back(
+                {Clock::now() + grace, "rank " + std::to_string(from.rank) + ": " + message.text()});
+            return;
         case FromRank::lost:
         case FromRank::timed_out: {
             const std::uint64_t started = message.number(), finished = message.number();
@@ -344,11 +349,12 @@ void StoreServer::look_at_the_clock() {
     for (const Suspicion& suspicion : suspicions_)
         if (suspicion.due <= now) break_with(suspicion.words);
     std::erase_if(suspicions_, [&](const Suspicion& s) { return s.due <= now; });
+    // The newest stay: who has something to say has had no time for it yet.
     std::size_t strangers = 0;
-    for (Connection& connection : connections_)
-        if (connection.rank < 0 && connection.node < 0 &&
-            (now - connection.since > greeting_time || ++strangers > most_strangers))
-            connection.ended = true;
+    for (auto connection = connections_.rbegin(); connection != connections_.rend(); ++connection)
+        if (connection->rank < 0 && connection->node < 0 &&
+            (now - connection->since > greeting_time || ++strangers > most_strangers))
+            connection->ended = true;
     look_for_processes(grace);
     tell_of_waits();
 }

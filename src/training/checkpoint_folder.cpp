@@ -17,6 +17,7 @@
 
 #include "core/enumerators.h"
 #include "core/log.h"
+#include "distributed/group_impl.h"
 #include "mezzo/checkpoint.h"
 
 namespace fs = std::filesystem;
@@ -70,6 +71,7 @@ void by_leader(const distributed::Group* group, const std::string& folder, const
     }
     const bool good = group->all(error == nullptr);
     if (error) std::rethrow_exception(error);
+    if (!good) group->impl().heard_of_failure();
     check(good, ErrorKind::io, "CheckpointFolder: ", folder, ": rank 0 could not save; its error says why");
 }
 

@@ -31,6 +31,18 @@ def much_output_arrives():
         expect("".join(lines[100000:]) == "x" * 200000, f"{len(lines)} lines", "a long line is cut, and whole")
 
 
+def a_full_pipe_that_does_not_block_is_waited_for():
+    """Whoever shares the output may have made it non-blocking."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    process = subprocess.Popen([RUN, "-n", "2", "seq", "100000"], env=environment(), stdout=writer, stderr=subprocess.DEVNULL)
+    os.close(writer)
+    time.sleep(0.5)
+    with os.fdopen(reader) as output:
+        lines = output.read().split("\n")
+    expect(process.wait(100) == 0 and len(lines) == 200001, f"{len(lines)} lines")
+
+
 def exit_code_is_that_of_the_first_failure():
     result = launch("-n", "3", "sh", "-c", 'if [ "$RANK" = 1 ]; then exit 7; fi; sleep 0.5; exit 0')
     expect(result.returncode == 7 and "mezzo-run: rank 1 of 3 ended with exit code 7\n" in result.stderr, result)
@@ -114,5 +126,5 @@ def a_port_that_is_taken():
     expect(result.stderr == f"mezzo-run: --master: port {port} is in use, or not ours to use\n", result)
 
 
-main([output_has_the_rank_in_front, much_output_arrives, exit_code_is_that_of_the_first_failure, what_cannot_be_started,
+main([output_has_the_rank_in_front, much_output_arrives, a_full_pipe_that_does_not_block_is_waited_for, exit_code_is_that_of_the_first_failure, what_cannot_be_started,
       a_parent_may_ignore_the_ends_of_its_children, the_rest_is_killed_after_the_grace, grandchildren_do_not_keep_it, grandchildren_are_not_left_behind, a_port_that_is_taken, two_nodes, threads_are_shared_out])

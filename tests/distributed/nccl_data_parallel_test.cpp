@@ -82,6 +82,30 @@ TEST_CASE("nccl data parallel: overlap, buckets and homes do not change a bit", 
             }
 }
 
+TEST_CASE("nccl data parallel: nothing to train, from the start or later", "[distributed]") {
+    const auto check_frozen = [](const Group& group) {
+        nn::Sequential none{nn::ReLU()};
+        DataParallel(none, group).reduce();
+        nn::Linear frozen(2, 2);
+        frozen.to(group.device());
+        frozen.freeze();
+        DataParallel parallel(frozen, group);
+        parallel.reduce();
+        CHECK(parallel.buckets().empty());
+        nn::Linear later(2, 2);
+        later.to(group.device());
+        DataParallel of_later(later, group);
+        sum(later(ones({1, 2}, {.device = group.device()}))).backward();
+        later.freeze();
+        of_later.reduce();
+    };
+    {
+        const Devices devices(2);
+        run_ranks(2, check_frozen);
+    }
+    run_ranks(2, check_frozen);  // through host memory
+}
+
 TEST_CASE("nccl data parallel: the streams wait for each other", "[distributed]") {
     const Devices devices(2);
     const std::vector<Trained> expected = train(2, {});

@@ -303,6 +303,34 @@ TEST_CASE("a store that closes has read all that came, and names the cause") {
     }
 }
 
+TEST_CASE("a rank that has only heard of a failure is not the first cause") {
+    {
+        const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+        const Joined all = join(server->port());
+        all.ranks[1]->heard_of_failure();
+        std::thread second([&] { all.ranks[1]->failed("rank 0 could not save; its error says why"); });
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        all.ranks[0]->failed("no space left");
+        second.join();
+        CHECK(server->cause() == "rank 0: no space left");
+    }
+    // Where the store hears of nothing else, it is the best that is known.
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    const Joined all = join(server->port());
+    all.ranks[1]->heard_of_failure();
+    all.ranks[1]->failed("rank 0 could not save");
+    CHECK(server->cause() == "rank 1: rank 0 could not save");
+}
+
+TEST_CASE("connections that say nothing keep no rank out") {
+    const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+    std::vector<Socket> silent;
+    for (int i = 0; i < 200; ++i) silent.push_back(connect_to("127.0.0.1", server->port(), 10));
+    const Socket rank = greeted(server->port(), 77);
+    CHECK(await_answer(rank) == FromStore::welcome);
+    CHECK(server->cause().empty());
+}
+
 TEST_CASE("a store that closes before all ranks have come is not waited for any longer") {
     std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
     std::string error;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -96,8 +97,12 @@ void Lines::write_lines(bool all) {
     }
     for (std::size_t written = 0; written < out.size();) {
         const ssize_t count = write(target_, out.data() + written, out.size() - written);
-        if (count < 0 && errno != EINTR) return;  // nobody reads: the ranks go on
         if (count > 0) written += std::size_t(count);
+        if (count >= 0 || errno == EINTR) continue;
+        if (errno != EAGAIN) return;  // nobody reads: the ranks go on
+        // Whoever shares the file with this program has made it non-blocking. It is waited for as if it were not.
+        pollfd entry{target_, POLLOUT, 0};
+        poll(&entry, 1, -1);
     }
 }
 

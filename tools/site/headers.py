@@ -13,11 +13,16 @@ def without_comments(line):
     return re.sub(r'//.*|"(?:\\.|[^"\\])*"', "", line)
 
 
+def without_attributes(code):
+    """`class X {` of `class [[nodiscard]] X {`."""
+    return re.sub(r"\[\[.*?\]\] ?|alignas\([^()]*\) ?|__attribute__\(\(.*?\)\) ?", "", code)
+
+
 def declared(text):
     """(name, number of its line) of what a header declares in its namespaces, in order; `detail` is nobody's business."""
     names, scopes = [], []
     for number, line in enumerate(text.split("\n"), 1):
-        code = without_comments(line)
+        code = without_attributes(without_comments(line))
         if line.startswith("#"):
             continue
         if all(scope == "namespace" for scope in scopes):

@@ -1,0 +1,42 @@
+#!/bin/bash
+# The README's commands in a Debian 12 that has the README's packages and nothing else, without variables: builds, installs, and builds and
+# runs the README's program by pkg-config and by CMake. As root, with mmdebstrap. apt fetches the packages, with this machine's sources
+# and settings. Objects of BUILD_FOLDER are taken over where ninja finds them up to date. Usage: tests/bare_root_test.sh BUILD_FOLDER
+set -euo pipefail
+source=$(realpath "$(dirname "$0")/..")
+build=$(realpath "$1")
+work=$(mktemp -d)
+root=$work/root
+trap 'rm -rf "$work"' EXIT
+
+# The commands of the README's n-th ```sh block.
+block() { awk -v n="$1" '/^```sh$/ { inside = ++block == n; next } /^```$/ { inside = 0 } inside' "$source/README.md"; }
+commands=$(block 1 | sed -e ':a' -e '/\\$/N; s/\\\n//; ta')
+packages=$(sed -n 's/^apt-get install -y --no-install-recommends //p' <<<"$commands")
+[ -n "$packages" ] || { echo 'bare root: the README names no packages'; exit 1; }
+
+apt-get indextargets --format 'deb $(SITE) $(RELEASE) $(COMPONENT)|$(ORIGIN)' 'Created-By: Packages' | sed -n 's/|Debian$//p' | sort -u >"$work/sources"
+apt-config dump | grep '^Acquire::' >"$work/apt.conf" || true
+# CMake is what CMake's users have besides.
+mmdebstrap --quiet --variant=apt --aptopt="$work/apt.conf" --aptopt='Acquire::Retries "5"' --aptopt='APT::Install-Recommends "false"' \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --include="$packages cmake" '' "$root" - <"$work/sources"
+
+# The tree at its own path, so that ninja's commands are those of this machine; without git, which the build does not need.
+mkdir -p "$root$source"
+tar -C "$source" --exclude='./build*' --exclude=./.git --format=posix -cf - . | tar -C "$root$source" -xf -
+in_root() { chroot "$root" /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root /bin/bash -euc "cd '$source'; $1"; }
+in_root "$(sed -n '/^meson setup/p' <<<"$commands")"
+if [ "$build" = "$source/build" ] && [ -f "$build/.ninja_deps" ]; then
+    (cd "$build" && find . \( -path '*.p/*.o' -o -name .ninja_log -o -name .ninja_deps \) ! -path './tests/*' -print0 | tar --null -T - --format=posix -cf -) |
+        tar -C "$root$build" -xf -
+fi
+in_root "$(sed -n '/^ninja/p' <<<"$commands")"
+
+version=$(sed -n "s/^project('mezzo'.*version: '\([^']*\)', license.*/\1/p" "$source/meson.build")
+mkdir "$root/readme" "$root/cmake"
+python3 "$source/tests/extract_program.py" "$source/README.md" >"$root/readme/program.cpp"
+cp "$source/tests/installed/"{CMakeLists.txt,program.cpp} "$root/cmake"
+in_root "$(block 3 | sed -n '/^meson install/p')"
+in_root "cd /readme; $(block 3 | sed '/^meson install/d')"
+in_root "cd /cmake; { cmake -S . -B build -DVERSION=$version && cmake --build build; } >log || { cat log; exit 1; }; build/shared $version; build/static $version"
+echo 'bare root: the programs of pkg-config and CMake ran'
