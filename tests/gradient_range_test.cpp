@@ -12,6 +12,7 @@
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/loss_ops.h"
+#include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
 #include "support.h"
 

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/side_by_side.h"
+#include "mezzo/log.h"
 #include "mezzo/mezzo.h"
 #include "support.h"
 
@@ -258,6 +259,19 @@ struct Outer : nn::Module {
     MEZZO_MODULE(Outer, inner, linear)
 };
 
+class WithoutLine : public nn::Linear {
+public:
+    WithoutLine() : nn::Linear(2, 3), scale(ones({3})) {}
+    nn::Parameter scale;
+};
+
+class WithLine : public nn::Linear {
+public:
+    WithLine() : nn::Linear(2, 3), scale(ones({3})) {}
+    nn::Parameter scale;
+    MEZZO_MODULE(WithLine, weight, bias, scale)
+};
+
 }  // namespace
 
 TEST_CASE("module: one that contains itself is refused", "[module]") {
@@ -280,4 +294,19 @@ TEST_CASE("module: one that contains itself is refused", "[module]") {
     nn::Sequential twice{shared, shared};
     twice.apply([&](nn::Module&) { CHECK(twice.parameters().size() == 2); });
     CHECK(twice.to_string().find("(1)") != std::string::npos);
+}
+
+TEST_CASE("a module that derives from another without a line of its own is noticed", "[module]") {
+    std::vector<std::string> lines;
+    set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+    WithoutLine without;
+    CHECK(without.parameters().size() == 2);
+    CHECK(without.parameters().size() == 2);  // said once
+    CHECK(WithLine().parameters().size() == 3);
+    nn::Sequential net{nn::Linear(2, 3), nn::BatchNorm1d(3)};
+    CHECK(!net.parameters().empty());
+    set_log_sink(nullptr);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find("WithoutLine derives from mezzo::nn::Linear and has no MEZZO_MODULE line") !=
+          std::string::npos);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -146,6 +147,10 @@ namespace detail {
 // Gives a copy of a module own modules, parameters and buffers.
 void make_own(Module& copy);
 
+// Writes a line to the log sink, once per class, if the module's class has no MEZZO_MODULE line of its own: one that derives from `listed` and
+// inherits its type_name(), too. Fields that such a class adds are neither trained nor saved.
+void note_unlisted(const Module& module, const std::type_info& listed, const char* listed_name);
+
 // Hands out the names in "weight, bias" one by one.
 std::string next_field_name(std::string_view& names);
 
@@ -190,11 +195,15 @@ requires(std::is_base_of_v<Module, M>) [[nodiscard]] M clone(const M& module) {
 }  // namespace mezzo
 
 // Inside a class derived from nn::Module: MEZZO_MODULE(Classifier, embedding, layers, head). First the class,
-// then its fields.
+// then its fields. A class that derives from one with such a line needs a line of its own, with the fields of
+// both; without it the log sink gets a warning (mezzo/log.h), and fields that the class adds are not trained.
+// Fields that a line does not name are neither trained, moved nor saved.
 #define MEZZO_MODULE(Class, ...)                                                                \
 public:                                                                                         \
     const char* type_name() const override { return #Class; }                                   \
     void visit_fields(::mezzo::nn::FieldVisitor& visitor) override {                            \
+        if (typeid(*this) != typeid(Class))                                                     \
+            ::mezzo::nn::detail::note_unlisted(*this, typeid(Class), #Class);                   \
         ::mezzo::nn::detail::visit_fields(visitor, "" #__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__); \
     }
 

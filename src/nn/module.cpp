@@ -1,12 +1,19 @@
 // Walks over the fields of modules: listing, state, moving, printing.
 #include "mezzo/module.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
 #include <string_view>
+#include <typeindex>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/enumerators.h"
+#include "core/log.h"
 #include "core/scale_parts.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
@@ -23,6 +30,28 @@ Parameter::Parameter(const Tensor& value) : Tensor(alias(value.contiguous())) {
 }
 
 Buffer::Buffer(const Tensor& value) : Tensor(alias(value)) { impl()->view = false; }
+
+namespace {
+
+std::string readable(const std::type_info& type) {
+    const std::unique_ptr<char, void (*)(void*)> name(
+        abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), std::free);
+    return name ? name.get() : type.name();
+}
+
+}  // namespace
+
+void detail::note_unlisted(const Module& module, const std::type_info& listed, const char* listed_name) {
+    if (std::string_view(module.type_name()) != listed_name) return;
+    static std::mutex* const mutex = new std::mutex;  // leaked: modules may be used while the program ends
+    static auto* const noted = new std::unordered_set<std::type_index>;
+    {
+        const std::lock_guard lock(*mutex);
+        if (!noted->insert(typeid(module)).second) return;
+    }
+    log_line("nn: " + readable(typeid(module)) + " derives from " + readable(listed) +
+             " and has no MEZZO_MODULE line of its own; fields that it adds are neither trained nor saved");
+}
 
 std::string detail::next_field_name(std::string_view& names) {
     const std::size_t end = std::min(names.find(','), names.size());
