@@ -291,6 +291,91 @@ TEST_CASE("pretrained tokenizer: what is not known is refused by its name", "[to
     for (const auto& [text, reason] : refused) CHECK_THAT(refusal(text), Contains(reason));
 }
 
+TEST_CASE("pretrained tokenizer: fields of other types of components are ignored", "[tokenizer]") {
+    const Tokenizer tokenizer = Tokenizer::from_json(file(
+        R"({"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1}, "dropout": null, "unk_id": 0})",
+        R"(, "normalizer": {"type": "NFC", "lowercase": true, "add_prefix_space": true},
+        "pre_tokenizer": {"type": "Sequence", "use_regex": true, "pretokenizers": [
+            {"type": "Digits", "individual_digits": true, "use_regex": true},
+            {"type": "WhitespaceSplit", "add_prefix_space": false, "trim_offsets": true}]},
+        "decoder": {"type": "Fuse", "prefix": "##", "cleanup": true},
+        "post_processor": {"type": "ByteLevel", "individual_digits": true})"));
+    CHECK(split(tokenizer, "a 1a A") == "a|?|a|?");
+}
+
+TEST_CASE("pretrained tokenizer: texts in front of a known expression need no PCRE2", "[tokenizer]") {
+    const auto with = [](const std::string& expression) {
+        return Tokenizer::from_json(file(
+            R"({"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "<|e|>": 1, "a": 2, "'s": 3, "1": 4}})",
+            R"(, "pre_tokenizer": {"type": "Split", "behavior": "Removed", "invert": true,
+                "pattern": {"Regex": ")" +
+                expression + "\"}}"));
+    };
+    const std::string clip = R"('s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+)";
+    CHECK(split(with(R"(<\\|s\\|>|<\\|e\\|>|)" + clip), "a's 11<|e|>a<|") == "a|'s|1|1|<|e|>|a|?");
+    CHECK(split(with(clip), "a<|e|>") == "a|?|?|?");
+}
+
+TEST_CASE("pretrained tokenizer: offsets of an added token leave out the white space that it takes",
+          "[tokenizer]") {
+    const auto with = [](const std::string& flags, bool special) {
+        return Tokenizer::from_json(
+            file(bytes_model, R"(, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+            "post_processor": {"type": "RobertaProcessing", "cls": ["<e>", 6], "sep": ["<e>", 6],
+                "trim_offsets": true, "add_prefix_space": false},
+            "added_tokens": [{"id": 7, "content": "<m>", "normalized": )" +
+                                  std::string(special ? "false" : "true") + flags + "}]"));
+    };
+    for (const bool special : {false, true}) {
+        CHECK(with(R"(, "lstrip": true)", special)
+                  .encode("ab \u3000<m> ab", {.add_special_tokens = false})
+                  .offsets == std::vector<Span>{{0, 2}, {6, 9}, {10, 12}});
+        CHECK(
+            with(R"(, "rstrip": true)", special).encode(" <m>  ab", {.add_special_tokens = false}).offsets ==
+            std::vector<Span>{{1, 1}, {1, 4}, {6, 8}});
+        CHECK(with("", special).encode("ab<m>", {.add_special_tokens = false}).offsets ==
+              std::vector<Span>{{0, 2}, {2, 5}});
+    }
+}
+
+TEST_CASE("pretrained tokenizer: long matches of an expression", "[tokenizer]") {
+    const std::string text = file(
+        R"({"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}})",
+        R"(, "pre_tokenizer": {"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "([a-z])+"}})");
+    std::string message;
+    try {
+        const Tokenizer tokenizer = Tokenizer::from_json(text);
+        CHECK(tokenizer.encode(std::string(100000, 'a') + " " + std::string(4000, 'b')).size() == 3);
+    } catch (const Error& error) {
+        message = error.what();
+    }
+    if (!message.empty()) CHECK_THAT(message, Contains("needs PCRE2"));  // a build without it
+}
+
+TEST_CASE("pretrained tokenizer: steps that grow a text without limit are errors", "[tokenizer]") {
+    const auto chain = [](const std::string& step) {
+        std::string steps = step;
+        for (int i = 0; i < 40; ++i) steps += ", " + step;
+        return steps;
+    };
+    const std::string replace = R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})",
+                      prepend = R"({"type": "Prepend", "prepend": ")" + std::string(100, 'b') + "\"}",
+                      bytes = R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
+    const auto model = R"({"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1}})";
+    for (const std::string& step : {replace, prepend, std::string(R"({"type": "ByteLevel"})")}) {
+        const Tokenizer tokenizer = Tokenizer::from_json(
+            file(model, R"(, "normalizer": {"type": "Sequence", "normalizers": [)" + chain(step) + "]}"));
+        CHECK_THROWS_WITH(tokenizer.encode("a\u00e9"), Contains("make more than 1216 bytes of 3 bytes"));
+        CHECK(tokenizer.encode("").ids.empty());
+    }
+    const Tokenizer cut = Tokenizer::from_json(
+        file(model, R"(, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [)" + chain(bytes) + "]}"));
+    CHECK_THROWS_WITH(cut.encode("\u00e9"), Contains("make more than 1152 bytes of 2 bytes"));
+    const Tokenizer decoder = Tokenizer::from_json(
+        file(model, R"(, "decoder": {"type": "Sequence", "decoders": [)" + chain(replace) + "]}"));
+    CHECK_THROWS_WITH(decoder.decode(Ids{1}), Contains("makes a text of more than 67108864 bytes"));
+}
+
 TEST_CASE("pretrained tokenizer: hostile files are errors", "[tokenizer]") {
     const auto bpe = [](const std::string& vocabulary, const std::string& merges) {
         return file(R"({"type": "BPE", "vocab": {)" + vocabulary + R"(}, "merges": [)" + merges + "]}");

@@ -41,7 +41,10 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Model& model, con
         const AddedToken& token = tokens_[i];
         Text text(token.content);
         if (token.normalized)
-            for (const auto& normalizer : normalizers) normalizer->apply(text);
+            for (const auto& normalizer : normalizers) {
+                normalizer->apply(text);
+                check_growth(text, 0);
+            }
         decoded_.push_back(text.bytes());
         if (text.empty()) continue;  // nothing is left that could be found
         keys[token.normalized].push_back(text.bytes());

@@ -61,7 +61,7 @@ Encoding Encoder::encode(std::string_view text, const TokenizeOptions& options) 
               " tokens, and the tokenizer's file truncates only the second text of a pair");
         keep(result, limit);
     }
-    trim_offsets(result);
+    trim_offsets(result, text);
     return join(parts_.post_processor.single, result, {}, options.add_special_tokens);
 }
 
@@ -70,8 +70,8 @@ Encoding Encoder::encode_pair(std::string_view first, std::string_view second,
     const std::size_t limit = room(parts_, options, true);
     Encoding a = tokenize(first, no_limit), b = tokenize(second, no_limit);
     shorten(a, b, limit);
-    trim_offsets(a);
-    trim_offsets(b);
+    trim_offsets(a, first);
+    trim_offsets(b, second);
     return join(parts_.post_processor.pair, a, b, options.add_special_tokens);
 }
 
@@ -94,7 +94,10 @@ Encoding Encoder::tokenize(std::string_view text, std::size_t enough) {
 }
 
 void Encoder::add_section(Text section, std::size_t enough, Encoding& out) {
-    for (const auto& normalizer : parts_.normalizers) normalizer->apply(section);
+    for (const auto& normalizer : parts_.normalizers) {
+        normalizer->apply(section);
+        check_growth(section, 0);
+    }
     parts_.added.split(section.bytes(), true, [&](Range range, const AddedToken* token) {
         if (out.ids.size() >= enough) return;
         if (token) {
@@ -111,7 +114,10 @@ void Encoder::add_words(Text text, std::size_t enough, Encoding& out) {
     Pieces pieces;
     pieces.ranges.push_back({0, text.size()});
     pieces.text = std::move(text);
-    for (const auto& step : parts_.pre_tokenizers) step->apply(pieces);
+    for (const auto& step : parts_.pre_tokenizers) {
+        step->apply(pieces);
+        check_growth(pieces.text, 0);
+    }
     const std::string_view bytes = pieces.text.bytes();
     for (const Range piece : pieces.ranges) {
         if (out.ids.size() >= enough) return;
@@ -153,13 +159,17 @@ void Encoder::keep(Encoding& encoding, std::size_t count) const {
     }
 }
 
-void Encoder::trim_offsets(Encoding& encoding) const {
+void Encoder::trim_offsets(Encoding& encoding, std::string_view text) const {
     if (!parts_.post_processor.trim_offsets) return;
+    Text found;
     for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
         const AddedToken* const added_token = parts_.added.token(encoding.ids[i]);
-        const std::string& token =
-            added_token ? added_token->content : *parts_.model->vocabulary().token(encoding.ids[i]);
         Span& offset = encoding.offsets[i];
+        // An added token takes white space around it (lstrip, rstrip): its text says how much.
+        if (added_token)
+            found = Text(text.substr(std::size_t(offset.begin), std::size_t(offset.end - offset.begin)));
+        const std::string& token =
+            added_token ? found.bytes() : *parts_.model->vocabulary().token(encoding.ids[i]);
         const std::int64_t leading = leading_space(token), trailing = trailing_space(token);
         // One blank at the begin of a text is add_prefix_space's: it has no place of its own to be cut off.
         if (parts_.post_processor.add_prefix_space && leading == 1 && (i == 0 || offset.begin == 0)) {

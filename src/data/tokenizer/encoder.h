@@ -29,7 +29,7 @@ private:
     void add_words(Text text, std::size_t enough, Encoding& out);
     void shorten(Encoding& first, Encoding& second, std::size_t room) const;
     void keep(Encoding& encoding, std::size_t count) const;
-    void trim_offsets(Encoding& encoding) const;
+    void trim_offsets(Encoding& encoding, std::string_view text) const;
     static Encoding join(const Template& parts, const Encoding& first, const Encoding& second, bool special);
 
     const Parts& parts_;

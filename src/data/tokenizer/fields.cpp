@@ -1,5 +1,8 @@
 #include "data/tokenizer/fields.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "data/unicode.h"
 
 namespace mezzo::data::tokenizer {
@@ -77,6 +80,62 @@ const std::vector<JsonValue>& Fields::items(const char* key) {
 void Fields::done() const {
     for (std::size_t i = 0; i < read_.size(); ++i)
         if (!read_[i]) refuse("has a field " + io::shown(object_.members[i].key) + ", which is not known");
+}
+
+void Fields::done_with_component() const {
+    constexpr std::string_view known[] = {"add_prefix_space",
+                                          "behavior",
+                                          "byte_fallback",
+                                          "clean_text",
+                                          "cleanup",
+                                          "cls",
+                                          "content",
+                                          "continuing_subword_prefix",
+                                          "decoders",
+                                          "delimiter",
+                                          "dropout",
+                                          "end_of_word_suffix",
+                                          "fuse_unk",
+                                          "handle_chinese_chars",
+                                          "ignore_merges",
+                                          "individual_digits",
+                                          "invert",
+                                          "lowercase",
+                                          "max_input_chars_per_word",
+                                          "merges",
+                                          "normalizers",
+                                          "pad_token",
+                                          "pair",
+                                          "pattern",
+                                          "precompiled_charsmap",
+                                          "prefix",
+                                          "prepend",
+                                          "prepend_scheme",
+                                          "pretokenizers",
+                                          "processors",
+                                          "replacement",
+                                          "sep",
+                                          "single",
+                                          "special_tokens",
+                                          "split",
+                                          "start",
+                                          "stop",
+                                          "str_rep",
+                                          "strip_accents",
+                                          "strip_left",
+                                          "strip_right",
+                                          "suffix",
+                                          "trim_offsets",
+                                          "unk_id",
+                                          "unk_token",
+                                          "use_regex",
+                                          "vocab",
+                                          "word_delimiter_token"};
+    for (std::size_t i = 0; i < read_.size(); ++i) {
+        const std::string& key = object_.members[i].key;
+        if (!read_[i] && std::find(std::begin(known), std::end(known), key) == std::end(known))
+            refuse("has a field " + io::shown(key) + ", which is not known");
+    }
 }
 
 void Fields::refuse(std::string_view what) const { fail(ErrorKind::value, where_, " ", what); }

@@ -43,6 +43,9 @@ public:
 
     // Throws Error(value) if there is a field that nobody has asked for: what is not known is refused.
     void done() const;
+    // The same, except that fields of other types of components are ignored, as the reference does: published
+    // files have ByteLevel's use_regex in a Digits, and the like.
+    void done_with_component() const;
     // Throws Error(value): where, then `what`.
     [[noreturn]] void refuse(std::string_view what) const;
 
@@ -61,14 +64,14 @@ std::int64_t integer_of(const JsonValue& value, const std::string& where, std::i
 template <class Read> void each_component(Fields component, const char* list, const Read& read) {
     if (component.text("type") != "Sequence") {
         read(component);
-        component.done();
+        component.done_with_component();
         return;
     }
     std::size_t index = 0;
     for (const JsonValue& item : component.items(list))
         each_component(Fields(item, component.where() + "." + list + "[" + std::to_string(index++) + "]"),
                        list, read);
-    component.done();
+    component.done_with_component();
 }
 
 }  // namespace mezzo::data::tokenizer

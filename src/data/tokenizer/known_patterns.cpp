@@ -1,6 +1,9 @@
 // The regular expressions of widely used tokenizers, matched by code: they have to be there in every build,
 // and take most of the time of byte-level tokenizers.
 #include <algorithm>
+#include <cctype>
+#include <optional>
+#include <vector>
 
 #include "data/tokenizer/pattern.h"
 
@@ -13,10 +16,11 @@ using MatchAt = std::size_t (*)(std::string_view text, std::size_t at);
 
 class Known : public Pattern {
 public:
-    explicit Known(MatchAt match_at) : match_at_(match_at) {}
+    explicit Known(MatchAt match_at, std::vector<std::string> first = {})
+        : match_at_(match_at), first_(std::move(first)) {}
     bool find(std::string_view text, std::size_t from, Range& match) const override {
         while (from < text.size()) {
-            match = {from, match_at_(text, from)};
+            match = {from, end(text, from)};
             if (match.end > from) return true;
             from += first_character(text.substr(from)).bytes;
         }
@@ -24,7 +28,13 @@ public:
     }
 
 private:
+    std::size_t end(std::string_view text, std::size_t at) const {
+        for (const std::string& literal : first_)
+            if (text.substr(at).starts_with(literal)) return at + literal.size();
+        return match_at_(text, at);
+    }
     MatchAt match_at_;
+    std::vector<std::string> first_;  // alternatives that are tried before
 };
 
 // The end of the characters from `at` on that belong to a class, of at most `most` of them.
@@ -137,15 +147,45 @@ constexpr struct {
     {" {2,}", several_blanks},
 };
 
+// Removes the first alternative of an expression, with the '|' behind it, and returns it if it is a text.
+std::optional<std::string> take_literal(std::string_view& expression) {
+    std::string literal;
+    for (std::size_t i = 0; i < expression.size(); ++i) {
+        char c = expression[i];
+        if (c == '|') {
+            if (literal.empty()) return std::nullopt;
+            expression.remove_prefix(i + 1);
+            return literal;
+        }
+        constexpr std::string_view special = ".^$*+?()[]{}|\\";
+        if (c == '\\') {
+            // A backslash before a letter or a digit is a class or another rule.
+            if (++i == expression.size() || !std::ispunct(static_cast<unsigned char>(expression[i])))
+                return std::nullopt;
+            c = expression[i];
+        } else if (special.find(c) != std::string_view::npos) {
+            return std::nullopt;
+        }
+        literal += c;
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 std::unique_ptr<Pattern> gpt2_words() { return std::make_unique<Known>(gpt2); }
 std::unique_ptr<Pattern> word_runs() { return std::make_unique<Known>(words); }
 
 std::unique_ptr<Pattern> known_expression(std::string_view expression) {
-    for (const auto& entry : known)
-        if (entry.expression == expression) return std::make_unique<Known>(entry.match_at);
-    return nullptr;
+    // CLIP's published file has its two special tokens as alternatives before the known expression.
+    std::vector<std::string> first;
+    for (;;) {
+        for (const auto& entry : known)
+            if (entry.expression == expression) return std::make_unique<Known>(entry.match_at, first);
+        std::optional<std::string> literal = take_literal(expression);
+        if (!literal) return nullptr;
+        first.push_back(std::move(*literal));
+    }
 }
 
 }  // namespace mezzo::data::tokenizer

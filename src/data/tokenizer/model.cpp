@@ -69,7 +69,7 @@ std::unique_ptr<Model> read_model(Fields model) {
         model.refuse("is of the type " + io::shown(type) +
                      "; known are BPE, Unigram, WordLevel and WordPiece");
     }
-    model.done();
+    model.done_with_component();
     return result;
 }
 

@@ -102,6 +102,7 @@ void replace(Text& text, const Pattern& pattern, const std::string& content) {
     std::size_t at = 0;
     do {
         result.append(text, {at, match.begin});
+        check_growth(text, result.size() + content.size());
         result.append(content, text.place(match));
         at = match.end;
     } while (pattern.find(text.bytes(), at, match));
@@ -111,6 +112,7 @@ void replace(Text& text, const Pattern& pattern, const std::string& content) {
 
 void prepend(Text& text, const std::string& content) {
     if (text.empty()) return;
+    check_growth(text, text.size() + content.size());
     Text result;
     result.append(content, text.place({0, first_character(text.bytes()).bytes}));
     result.append(text, {0, text.size()});

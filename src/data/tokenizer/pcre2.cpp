@@ -44,8 +44,13 @@ public:
         const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
             pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
         check(data != nullptr, ErrorKind::memory, where_, ": no memory for a match");
-        const int count = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                                      PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+        const auto run = [&](std::uint32_t options) {
+            return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                               PCRE2_NO_UTF_CHECK | options, data.get(), nullptr);
+        };
+        int count = run(0);
+        // Compiled code has a stack of 32 KiB; the interpreter takes its memory from the heap.
+        if (count == PCRE2_ERROR_JIT_STACKLIMIT) count = run(PCRE2_NO_JIT);
         if (count == PCRE2_ERROR_NOMATCH) return false;
         check(count >= 0, ErrorKind::value, where_, ": the regular expression gave up on a text of ",
               text.size(), " bytes: ", message(count));

@@ -55,15 +55,18 @@ public:
             const std::size_t end = at + grapheme_end(bytes.substr(at));
             std::string_view content;
             if (end - at < 6 && find(bytes.substr(at, end - at), content)) {
+                check_growth(text, result.size() + content.size());
                 result.append(content, text.place({at, end}));
                 at = end;
             }
             while (at < end) {
                 const std::size_t next = at + first_character(bytes.substr(at)).bytes;
-                if (find(bytes.substr(at, next - at), content))
+                if (find(bytes.substr(at, next - at), content)) {
+                    check_growth(text, result.size() + content.size());
                     result.append(content, text.place({at, next}));
-                else
+                } else {
                     result.append(text, {at, next});
+                }
                 at = next;
             }
         }

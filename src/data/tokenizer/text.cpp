@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "mezzo/error.h"
+
 namespace mezzo::data::tokenizer {
 
 Text::Text(std::string_view given) {
@@ -15,6 +17,15 @@ Text::Text(std::string_view given) {
             append(given.substr(at, next.bytes), place);
         at += next.bytes;
     }
+}
+
+void check_growth(const Text& text, std::size_t bytes) {
+    if (text.empty()) return;
+    bytes = std::max(bytes, text.size());
+    const Place place = text.place({0, text.size()});
+    const std::size_t given = place.end - place.begin;
+    check(bytes <= 1024 + 64 * given, ErrorKind::value, "encode: the tokenizer's normalizers make more than ",
+          1024 + 64 * given, " bytes of ", given, " bytes of text");
 }
 
 bool Text::is_ascii() const {

@@ -59,6 +59,10 @@ private:
     std::vector<Place> places_;  // of each byte: that of its whole character
 };
 
+// Throws Error(value) if `bytes`, or the text itself, is more than 64 times the part of the user's text that it
+// comes from, and 1024 bytes: a chain of normalizers may grow a text exponentially.
+void check_growth(const Text& text, std::size_t bytes);
+
 // Calls visit(character, Range of its bytes) for each character.
 template <class Visit> void each_character(const Text& text, const Visit& visit) {
     const std::string_view bytes = text.bytes();
