@@ -125,7 +125,8 @@ template <> inline const RealLoops<double>& real_loops<double>() { return active
 // ln total, total the sum of e^(x - largest) over x[0, n), n > 0. Near 1 the logarithm is taken of the sum
 // without the largest element, beside which the others would be rounded away.
 template <class T> double log_of_exp_sum(const T* x, std::int64_t n, T largest, double total) {
-    if (!(total < 1.5)) return std::log(total);
+    const double exact = n < 16 ? 1e-8 : 0.5;  // so few are added up in double
+    if (!(total - 1 < exact)) return std::log(total);
     const std::int64_t at = std::find(x, x + n, largest) - x;
     const RealLoops<T>& loops = real_loops<T>();
     return std::log1p(loops.exp_sum(nullptr, x, at, largest) +
