@@ -162,6 +162,7 @@ Exception exception_for(const std::string& name) {
         {"sigmoid", {.units = 1, .reason = reads_its_result}},
         {"softmax", {.units = 2, .reason = reads_its_result}},
         {"softmin", {.units = 2, .reason = reads_its_result}},
+        {"glu", {.beyond_float32 = true, .reason = narrow}},
         {"addcdiv", {.beyond_float32 = true, .reason = narrow}},
         {"log_softmax", {.steps = 1, .of_logarithm = true, .reason = reads_its_result}},
         {"gelu", {.absolute = 6e-8, .reason = tail}},

@@ -139,8 +139,8 @@ namespace mezzo {
 [[nodiscard]] Tensor clamp(const Tensor& x, double low, double high);
 // g where low <= x <= high, else 0: the gradient of clamp. Both floating and of one shape.
 [[nodiscard]] Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
-// x limited to [low, high] like clamp(), with its errors. The gradient is 0 at infinite bounds, too, and passes
-// where x is NaN.
+// x limited to [low, high] like clamp(), with its errors. The gradient is 0 at infinite bounds, too, and
+// passes where x is NaN.
 [[nodiscard]] Tensor hardtanh(const Tensor& x, double low = -1, double high = 1);
 // x > 0 ? x : alpha (e^x - 1) (Clevert et al., arXiv 1511.07289).
 [[nodiscard]] Tensor elu(const Tensor& x, double alpha = 1);
@@ -149,9 +149,9 @@ namespace mezzo {
 // a - b floor(a / b), which has the sign of b. Error(value) for an integral a and b = 0; integral tensors give 0
 // where b is 0.
 [[nodiscard]] Tensor remainder(const Tensor& a, double b);
-// Numbers beside tensors are doubles, which hold every integer below 2^53. Comparisons with the double are exact
-// in every integral dtype. Arithmetic, full(), fill_(), where() and masked_fill() throw Error(value) for a whole
-// number that an integral tensor's dtype does not hold, and from 2^53 on beside int64: pass an int64 tensor.
+// Numbers beside tensors are doubles, which hold every integer below 2^53. Comparisons with the double are
+// exact in every integral dtype. Arithmetic, full(), fill_(), where() and masked_fill() throw Error(value) for
+// a whole number that an integral dtype does not hold, and from 2^53 on beside int64: pass an int64 tensor.
 [[nodiscard]] Tensor eq(const Tensor& a, double b);
 [[nodiscard]] Tensor ne(const Tensor& a, double b);
 [[nodiscard]] Tensor lt(const Tensor& a, double b);
