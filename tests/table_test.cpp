@@ -114,6 +114,39 @@ TEST_CASE("json lines: columns of what the lines have", "[data]") {
     CHECK(data::read_lines(folder.write("l", "")).empty());
 }
 
+TEST_CASE("json lines: numbers that are not finite are the strings of JsonLinesWriter", "[data]") {
+    const Folder folder;
+    const data::Table table = data::read_json_lines(
+        folder.write("t.jsonl",
+                     "\xef\xbb\xbf{\"x\": 1, \"y\": \"NaN\", \"z\": \"NaN\"}\n"
+                     "{\"x\": \"-Infinity\", \"y\": \"Infinity\", \"z\": \"nobody\"}\n"));
+    CHECK(table.column("x").values.to_vector<double>() == std::vector<double>{1, -INFINITY});
+    CHECK(std::isnan(table.column("y").values.to_vector<double>()[0]));
+    CHECK(table.column("y").values.to_vector<double>()[1] == INFINITY);
+    CHECK(table.column("z").texts == std::vector<std::string>{"NaN", "nobody"});
+    CHECK(data::read_lines(folder.write("l",
+                                        "\xef\xbb\xbf"
+                                        "a\nb")) == std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("csv: bytes that are not UTF-8", "[data]") {
+    const Folder folder;
+    for (const char* const text : {"a\nb\n12345678\xe9\n", "a\nb\n\"x\xff\"\n", "a\nb\n\xc3"})
+        CHECK_THROWS_WITH(data::read_csv(folder.write("t.csv", text)),
+                          Contains("t.csv: line 3: no valid UTF-8: byte"));
+}
+
+TEST_CASE("table: numbers that a dtype does not have", "[data]") {
+    const Folder folder;
+    const data::Table table = data::read_csv(folder.write("t.csv", "a,b,c,d\n1,inf,300,-0.5\n,2,-1,254.5\n"));
+    CHECK_THROWS_WITH(table.numbers({"a"}, int64), Contains("column \"a\" has nan in row 1, which int64"));
+    CHECK_THROWS_WITH(table.numbers({"b"}, int32), Contains("\"b\" has inf in row 0"));
+    CHECK_THROWS_WITH(table.numbers({"c"}, uint8), Contains("\"c\" has 300 in row 0, which uint8"));
+    CHECK(table.numbers({"c"}, int32).to_vector<std::int32_t>() == std::vector<std::int32_t>{300, -1});
+    CHECK(table.numbers({"d"}, uint8).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 254});
+    CHECK(std::isnan(table.numbers({"a"}).to_vector<float>()[1]));
+}
+
 TEST_CASE("table: columns that do not fit each other", "[data]") {
     const data::Column numbers{"a", ColumnKind::integer, arange(2)};
     CHECK_THROWS_WITH(data::Table({numbers, {"b", ColumnKind::text, {}, {"x"}}}),

@@ -1,6 +1,7 @@
 #include "mezzo/table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <unordered_set>
@@ -27,6 +28,34 @@ void check_column(const Column& column, std::int64_t rows) {
     check(column.values.dtype() == dtype && column.values.dim() == 1, ErrorKind::value, "Table: column \"",
           column.name, "\" is ", column.values.dtype(), " ", column.values.shape(), ", not ", dtype,
           " [rows]");
+}
+
+// Throws Error(value) for a number that an integral dtype does not have. Fractions are cut off.
+void check_fits(const Column& column, Dtype dtype) {
+    if (dtype != uint8 && dtype != int32 && dtype != int64) return;
+    const double low = dtype == uint8   ? 0
+                       : dtype == int32 ? -0x1p31
+                                        : -0x1p63,
+                 high = dtype == uint8   ? 0x1p8
+                        : dtype == int32 ? 0x1p31
+                                         : 0x1p63;  // not in the range
+    const auto refuse = [&](std::size_t row, auto value) {
+        fail(ErrorKind::value, "Table: column \"", column.name, "\" has ", value, " in row ", row, ", which ",
+             dtype, " cannot hold; take a floating dtype, or replace missing values first");
+    };
+    std::size_t row = 0;
+    if (column.kind == ColumnKind::integer) {
+        if (dtype == int64) return;
+        for (const std::int64_t value : column.values.to_vector<std::int64_t>()) {
+            if (double(value) < low || double(value) >= high) refuse(row, value);
+            ++row;
+        }
+    } else {
+        for (const double value : column.values.to_vector<double>()) {
+            if (!(std::trunc(value) >= low && value < high)) refuse(row, value);
+            ++row;
+        }
+    }
 }
 
 }  // namespace
@@ -60,6 +89,7 @@ Tensor Table::numbers(const std::vector<std::string>& names, Dtype dtype) const 
         const Column& found = column(name);
         check(found.kind != ColumnKind::text, ErrorKind::value, "Table: column \"", name,
               "\" has texts; categories() makes numbers of them");
+        check_fits(found, dtype);
         parts.push_back(found.values.to(dtype).unsqueeze(-1));
     }
     return parts.empty() ? empty({rows_, 0}, {.dtype = dtype}) : cat(parts, 1);
@@ -91,7 +121,8 @@ Categories Table::categories(std::string_view name) const {
 
 std::vector<std::string> read_lines(const std::string& path) {
     const std::vector<unsigned char> bytes = whole_file("read_lines", path);
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
     std::vector<std::string> lines;
     for (std::size_t at = 0; at < text.size();) {
         const std::size_t end = std::min(text.find('\n', at), text.size());

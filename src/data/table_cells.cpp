@@ -31,7 +31,8 @@ template <class T> bool parse(std::string_view cell, T& value) {
 
 template <class T> bool parse_all(const Cells& cells, bool may_be_empty, std::vector<T>& values) {
     bool any = false;
-    for (const std::string& cell : cells.values) {
+    values.reserve(cells.values.size());
+    for (const std::string_view cell : cells.values) {
         T value{};
         if (cell.empty() && may_be_empty) {
             values.push_back(T(std::nan("")));
@@ -54,7 +55,7 @@ Column infer_column(Cells cells) {
     std::vector<double> reals;
     if (!cells.text && parse_all(cells, true, reals))
         return {std::move(cells.name), ColumnKind::real, Tensor::from(reals, {rows})};
-    return {std::move(cells.name), ColumnKind::text, {}, std::move(cells.values)};
+    return {std::move(cells.name), ColumnKind::text, {}, {cells.values.begin(), cells.values.end()}};
 }
 
 }  // namespace mezzo::data

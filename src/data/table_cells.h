@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mezzo/table.h"
@@ -10,8 +11,8 @@ namespace mezzo::data {
 
 struct Cells {
     std::string name;
-    std::vector<std::string> values = {};  // empty: nothing was given
-    bool text = false;                     // whatever they look like
+    std::vector<std::string_view> values = {};  // empty: nothing was given
+    bool text = false;                          // whatever they look like
 };
 
 // Integer if every cell is one; real if every cell is a number or empty, and one is not; else text.

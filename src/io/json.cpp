@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "mezzo/error.h"
@@ -192,6 +193,15 @@ JsonValue parse_json_tree(std::string_view text, const std::string& where, int m
 std::size_t first_invalid_utf8(std::string_view text) {
     std::size_t at = 0;
     while (at < text.size()) {
+        // Eight bytes of ASCII at once.
+        std::uint64_t eight = 0;
+        if (text.size() - at >= sizeof eight) {
+            std::memcpy(&eight, text.data() + at, sizeof eight);
+            if ((eight & 0x8080808080808080u) == 0) {
+                at += sizeof eight;
+                continue;
+            }
+        }
         const std::size_t length = utf8_length(text.substr(at));
         if (length == 0) return at;
         at += length;

@@ -23,6 +23,15 @@ struct Growing {
     std::vector<std::string> texts = {};  // as a column of texts would show them
     bool text = false, real = false;
 
+    // JSON has no such numbers: JsonLinesWriter writes these strings.
+    static double not_finite(const io::JsonScalar& value) {
+        if (value.kind != JsonKind::string) return 0;
+        return value.text == "NaN"         ? std::nan("")
+               : value.text == "Infinity"  ? HUGE_VAL
+               : value.text == "-Infinity" ? -HUGE_VAL
+                                           : 0;
+    }
+
     void add_nothing() {
         numbers.push_back(std::nan(""));
         integers.push_back(0);
@@ -35,9 +44,11 @@ struct Growing {
         const bool flag = value.kind == JsonKind::boolean;
         const bool exact = value.kind == JsonKind::natural && value.natural <= most;
         const bool small = value.kind == JsonKind::negative && value.number >= -0x1p53;
-        text = text || value.kind == JsonKind::string;
-        real = real || !(flag || exact || small || value.kind == JsonKind::string);
-        numbers.push_back(flag ? double(value.flag) : value.number);
+        const double special = not_finite(value);
+        const bool is_text = value.kind == JsonKind::string && special == 0;
+        text = text || is_text;
+        real = real || !(flag || exact || small || is_text);
+        numbers.push_back(special != 0 ? special : flag ? double(value.flag) : value.number);
         integers.push_back(flag    ? std::int64_t(value.flag)
                            : exact ? std::int64_t(value.natural)
                            : small ? std::int64_t(value.number)
