@@ -4,8 +4,8 @@
 #include <deque>
 
 #include "data/table_cells.h"
+#include "data/unicode.h"
 #include "data/whole_file.h"
-#include "io/json.h"
 #include "mezzo/error.h"
 
 namespace mezzo::data {
@@ -104,7 +104,13 @@ private:
 
 void check_utf8(const CsvReader& reader, std::string_view text) {
     // UTF-16 has bytes 0, for which the reader has an error of its own.
-    const std::size_t bad = io::first_invalid_utf8(text);
+    std::size_t bad = 0;
+    while (bad < text.size()) {
+        const bool ascii = static_cast<unsigned char>(text[bad]) < 0x80;
+        const std::size_t bytes = ascii ? 1 : decode_utf8(text.substr(bad)).bytes;
+        if (!ascii && bytes == 1) break;
+        bad += bytes;
+    }
     if (bad == text.size() || text.find('\0') != std::string_view::npos) return;
     reader.fail_at(1 + std::count(text.begin(), text.begin() + std::ptrdiff_t(bad), '\n'),
                    "no valid UTF-8: byte ", int(static_cast<unsigned char>(text[bad])), " at ", bad,
