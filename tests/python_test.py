@@ -113,6 +113,35 @@ def bert_weights(hidden, inner, words, classes):
     return {name: noise(*shape) for name, shape in shapes.items()}
 
 
+def check_other_texts(folder, config, weights):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    path, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    shards = {name: "a.safetensors" if name < "bert.m" else "b.safetensors" for name in weights}
+    for shard in set(shards.values()):
+        mezzo.save_safetensors(folder / shard, {name: weights[name] for name in weights if shards[name] == shard})
+    index.write_text(json.dumps({"metadata": {}, "weight_map": shards}), encoding="utf-8")
+    assert mezzo.load(folder)(numpy.ones((1, 3), "int64")).shape == (1, 3)
+    mezzo.save_safetensors(path, {name: x for name, x in weights.items() if not name.startswith("classifier")})
+    fails(mezzo.Error, "is a BERT without a classifier", mezzo.load, folder)
+    mezzo.save_safetensors(path, {name.removeprefix("bert."): x for name, x in weights.items() if name.startswith("bert.")})
+    fails(mezzo.Error, "is a BERT without a classifier", mezzo.load, folder)
+    mezzo.save_safetensors(path, {name.replace("bert.", "roberta."): x for name, x in weights.items()})
+    fails(mezzo.Error, "is a model of the type roberta", mezzo.load, folder)
+    mezzo.save_safetensors(path, {"0.weight": numpy.ones((2, 2))})
+    assert mezzo.load(folder)(numpy.ones((1, 2))).shape == (1, 2)
+
+
+def check_metadata(folder):
+    path = folder / "m.safetensors"
+    for metadata, stored in ((None, {"format": "pt"}), ({"format": "np", "a": "b"}, {"format": "np", "a": "b"}), ({"format": "pt"}, {"format": "pt"})):
+        mezzo.save_safetensors(path, {"x": numpy.ones(2)}, metadata=metadata)
+        data = path.read_bytes()
+        found = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        assert {name: text for name, text in found.items() if not name.startswith("mezzo.crc32.")} == stored, found
+        assert (mezzo.load_safetensors(path)["x"] == 1).all()
+
+
 def check_bert(folder):
     config = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 12}
     weights = bert_weights(16, 32, 30, 3)
@@ -132,6 +161,7 @@ def check_bert(folder):
     assert numpy.abs(model(ids, token_type_ids=numpy.ones_like(ids)) - logits).max() > 1e-3
     fails(mezzo.Error, "Bert: length 13 is outside 1 to 12", model, numpy.ones((1, 13), "int64"))
     fails(mezzo.Error, "embedding", model, numpy.full((1, 3), 30))
+    check_other_texts(folder / "other", config, weights)
     del weights["bert.pooler.dense.bias"]
     mezzo.save_safetensors(str(folder / "model.safetensors"), weights)
     fails(mezzo.Error, "bert.pooler.dense.bias", mezzo.load, str(folder))
@@ -191,7 +221,7 @@ def check_threads(folder):
 
 
 def main():
-    for check in (check_arrays, check_paths, check_mlp, check_bert, check_resnet, check_threads):
+    for check in (check_arrays, check_paths, check_mlp, check_metadata, check_bert, check_resnet, check_threads):
         with tempfile.TemporaryDirectory() as folder:
             check(pathlib.Path(folder))
         print(check.__name__, "passed", flush=True)

@@ -63,6 +63,35 @@ std::string value_of(const io::Metadata& metadata, std::string_view name) {
     return {};
 }
 
+// Throws Error(value) for a model of texts that is not a BERT with a classifier.
+void check_classifier(const std::string& path, const StateDict& state) {
+    std::string known, other;
+    for (const auto& [name, value] : state) {
+        for (const char* const prefix : {"roberta.", "distilbert.", "electra.", "albert.", "deberta."})
+            if (name.starts_with(prefix)) other = prefix;
+        if (name.starts_with("bert.") || name.starts_with("embeddings.word_embeddings.")) known = name;
+    }
+    if (!other.empty()) {
+        other.pop_back();
+        fail(ErrorKind::value, "load: ", path, " is a model of the type ", other,
+             ", which is not read; BERT with a classifier is, and other models go through ONNX");
+    }
+    const Tensor* const weight = state.find("classifier.weight");
+    check(known.empty() || weight, ErrorKind::value, "load: ", path,
+          " is a BERT without a classifier: it has ", known,
+          " and no classifier.weight; models for the classification of texts are read");
+    check(!weight || weight->dim() == 2, ErrorKind::value, "load: ", path, " has classifier.weight ",
+          weight ? weight->shape() : Shape{}, "; [labels, hidden] is expected");
+}
+
+// The safetensors file of a folder.
+fs::path file_of(const fs::path& folder) {
+    std::error_code unknown;
+    const fs::path whole = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
+    if (!fs::exists(whole, unknown) && fs::exists(index, unknown)) return index;
+    return whole;
+}
+
 nn::ResNetConfig resnet_of(const std::string& model, const io::Metadata& metadata, const StateDict& state) {
     std::int64_t depth = 0;
     std::from_chars(model.data() + 6, model.data() + model.size(), depth);
@@ -124,22 +153,24 @@ nn::Sequential mlp_of(const std::string& path, const StateDict& state, const std
 std::unique_ptr<Model> load_model(const fs::path& given, const fs::path& config_given,
                                   const std::string& activation) {
     std::error_code unknown;  // what cannot be looked at is told by who opens the file
-    const std::string path =
-        (fs::is_directory(given, unknown) ? given / "model.safetensors" : given).string();
-    const io::SafeTensors file(path);
-    const io::Metadata& metadata = file.metadata();
+    const std::string path = (fs::is_directory(given, unknown) ? file_of(given) : given).string();
+    const bool sharded = path.ends_with(".json");
+    const io::Metadata metadata = sharded ? io::Metadata() : io::SafeTensors(path).metadata();
     const StateDict state = io::load_state_dict_file(path);
     const std::string model = value_of(metadata, "model");
     if (model.starts_with("resnet") && config_given.empty())
         return std::make_unique<OfNumbers<nn::ResNet>>(nn::ResNet(resnet_of(model, metadata, state)), state);
     const std::string beside = (fs::path(path).parent_path() / "config.json").string();
     const bool texts = state.contains("classifier.weight");
+    check_classifier(path, state);
     const std::string config = !config_given.empty()                  ? config_given.string()
                                : texts && fs::exists(beside, unknown) ? beside
                                                                       : "";
     if (config.empty())
         return std::make_unique<OfNumbers<nn::Sequential>>(mlp_of(path, state, activation), state);
     nn::BertConfig bert = io::load_bert_config(config);
+    check(texts, ErrorKind::value, "load: ", path,
+          " has no classifier.weight; a config.json is for a BERT with a classifier");
     bert.num_labels = state.at("classifier.weight").size(0);
     return std::make_unique<OfTexts>(bert, state);
 }

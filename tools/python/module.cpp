@@ -60,10 +60,15 @@ StateDict state_of(const py::dict& arrays) {
     return state;
 }
 
-void save(const std::filesystem::path& path, const py::dict& arrays, const py::dict& texts) {
+void save(const std::filesystem::path& path, const py::dict& arrays, const std::optional<py::dict>& texts) {
     io::Metadata metadata{{"format", "pt"}};
-    for (const auto& [name, text] : texts)
-        metadata.emplace_back(text_of(name, "metadata's name"), text_of(text, "metadata"));
+    for (const auto& [name, text] : texts.value_or(py::dict())) {
+        const std::string key = text_of(name, "metadata's name"), value = text_of(text, "metadata");
+        if (key == "format")
+            metadata[0].second = value;
+        else
+            metadata.emplace_back(key, value);
+    }
     io::save_safetensors(path.string(), state_of(arrays), metadata);
 }
 
@@ -110,7 +115,7 @@ PYBIND11_MODULE(mezzo, m) {
             return dict_of(mezzo::io::load_state_dict_file(path.string()));
         },
         py::arg("path"), "All arrays of a safetensors file by name.");
-    m.def("save_safetensors", save, py::arg("path"), py::arg("arrays"), py::arg("metadata") = py::dict(),
+    m.def("save_safetensors", save, py::arg("path"), py::arg("arrays"), py::arg("metadata") = py::none(),
           "Writes arrays by name, and texts by name beside them.");
     m.def("set_num_threads", mezzo::set_num_threads, py::arg("count"),
           "Threads that one call computes with.");
