@@ -191,6 +191,50 @@ TEST_CASE("image files: EXIF orientations turn the image if asked to", "[images]
     }
 }
 
+TEST_CASE("image files: an EXIF orientation may be of any type of integers", "[images]") {
+    if (!reads("a.jpg")) return;
+    const std::string file = file_of("turned.jpg");
+    const std::size_t entry = file.find(std::string("\x01\x12\0\x03\0\0\0\x01\0", 9));  // big-endian
+    REQUIRE(entry != std::string::npos);
+    const auto turned = [&](int type, const std::string& value) {
+        std::string changed = file;
+        changed[entry + 3] = char(type);
+        changed.replace(entry + 8, 4, value);
+        return decoded(changed, {.apply_exif_orientation = true}).size(0) == 20;
+    };
+    CHECK(turned(4, std::string("\0\0\0\6", 4)));
+    CHECK_FALSE(turned(4, std::string("\0\6\0\0", 4)));
+    CHECK(turned(3, std::string("\0\6\0\0", 4)));
+    CHECK(turned(1, std::string("\6\0\0\0", 4)));
+    CHECK_FALSE(turned(2, std::string("\6\0\0\0", 4)));
+}
+
+TEST_CASE("image files: a JPEG that breaks off by a marker of no meaning is damaged", "[images]") {
+    if (!reads("a.jpg")) return;
+    for (const char* const name : {"rgb.jpg", "cmyk.jpg"}) {
+        const std::string file = file_of(name);
+        const std::size_t scan = file.find("\xff\xda");
+        REQUIRE(scan != std::string::npos);
+        const std::size_t middle = scan + (file.size() - scan) / 2;
+        for (const char marker : {'\x02', '\xc0', '\xd8'}) {
+            std::string bad = file;
+            bad.insert(middle, {'\xff', marker});
+            CHECK_THROWS_WITH(decoded(bad), Contains("is damaged"));
+        }
+    }
+}
+
+TEST_CASE("image files: CMYK without Adobe's marker is read as with it", "[images]") {
+    if (!reads("a.jpg")) return;
+    std::string file = file_of("cmyk.jpg");
+    const Tensor image = decoded(file);
+    const std::size_t marker = file.find("\xff\xee");
+    REQUIRE(marker != std::string::npos);
+    REQUIRE(file[marker + 15] == 0);  // no YCCK
+    file.erase(marker, 16);
+    CHECK(checksum(decoded(file)) == checksum(image));
+}
+
 TEST_CASE("image files: truncated and damaged ones are refused, and nothing else happens", "[images]") {
     for (const char* const name : {"rgb.png", "interlaced.png", "palette.png", "wide.png", "rgb.jpg",
                                    "progressive.jpg", "cmyk.jpg", "turned.jpg"}) {

@@ -29,9 +29,14 @@ int exif_orientation(std::span<const unsigned char> exif) {
     for (std::size_t i = 0; i < entries; ++i) {
         const std::size_t entry = directory + 2 + 12 * i;
         if (tiff.number(entry, 2) != 0x0112) continue;
-        const std::uint32_t value = tiff.number(entry + 8, 2);
-        const bool is_short = tiff.number(entry + 2, 2) == 3 && tiff.number(entry + 4, 4) == 1;
-        return is_short && value >= 1 && value <= 8 ? int(value) : 1;
+        // SHORT, as the standard says; some programs write other integers, as BYTE and LONG.
+        const std::uint32_t type = tiff.number(entry + 2, 2);
+        const std::size_t size = type == 1 || type == 6   ? 1
+                                 : type == 3 || type == 8 ? 2
+                                 : type == 4 || type == 9 ? 4
+                                                          : 0;
+        const std::uint32_t value = tiff.number(entry + 8, size);
+        return tiff.number(entry + 4, 4) == 1 && value >= 1 && value <= 8 ? int(value) : 1;
     }
     return 1;
 }

@@ -83,6 +83,14 @@ bool start(Job& job) {
     return true;
 }
 
+// Reads what follows the rows, and so finds a marker that no file has: the decoder stopped there, and made up
+// the rest of the rows.
+bool finish(Job& job) {
+    if (setjmp(job.back)) return false;
+    jpeg_finish_decompress(&job.jpeg);
+    return true;
+}
+
 class Reader {
 public:
     explicit Reader(const ImageBytes& file) : name_(file.name) {
@@ -109,16 +117,14 @@ int orientation_of(const jpeg_decompress_struct& jpeg) {
     return 1;
 }
 
-// Inks as light. Adobe's programs store 255 - ink.
-Pixels rgb_of_cmyk(const Pixels& inks, bool inverted) {
+// RGB of CMYK. Files hold 255 - ink, as Adobe's programs store it; without Adobe's marker Pillow and torchvision
+// read them the same way.
+Pixels rgb_of_cmyk(const Pixels& inks) {
     Pixels result = new_pixels(inks.height, inks.width, 3);
     const std::uint8_t* from = inks.at(0, 0);
     std::uint8_t* to = result.at(0, 0);
     for (std::int64_t i = 0; i < inks.height * inks.width; ++i, from += 4)
-        for (int c = 0; c < 3; ++c) {
-            const int light = inverted ? from[c] : 255 - from[c], white = inverted ? from[3] : 255 - from[3];
-            *to++ = std::uint8_t((light * white + 127) / 255);
-        }
+        for (int c = 0; c < 3; ++c) *to++ = std::uint8_t((from[c] * from[3] + 127) / 255);
     return result;
 }
 
@@ -139,8 +145,9 @@ DecodedImage decode_jpeg(const ImageBytes& file) {
     reader.expect(start(job));
     DecodedImage result{new_pixels(height, width, jpeg.output_components)};
     reader.expect(read_rows(job, result.pixels.at(0, 0), std::size_t(width * jpeg.output_components)));
-    if (jpeg.out_color_space == JCS_CMYK) result.pixels = rgb_of_cmyk(result.pixels, jpeg.saw_Adobe_marker);
+    if (jpeg.out_color_space == JCS_CMYK) result.pixels = rgb_of_cmyk(result.pixels);
     result.orientation = orientation_of(jpeg);
+    reader.expect(finish(job));
     return result;
 }
 
