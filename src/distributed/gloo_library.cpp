@@ -2,8 +2,12 @@
 
 #include <dlfcn.h>
 
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -15,16 +19,33 @@ namespace {
 
 constexpr const char* file_name = "libmezzo_gloo.so";
 
+// Absolute path of the library or program that holds this code; "" if unknown. In a program dladdr() returns
+// argv[0], which is a name relative to the folder of the start, or any text: the kernel's list of mappings is
+// right also after chdir().
+std::string own_path() {
+    const auto own = reinterpret_cast<std::uintptr_t>(&connect_gloo);
+    std::ifstream maps("/proc/self/maps");
+    const bool listed = bool(maps);
+    for (std::string line; std::getline(maps, line);) {  // "begin-end rights offset device inode   path"
+        std::uintptr_t begin = 0, end = 0;
+        const std::size_t path = line.find('/');
+        if (path != line.npos && std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR, &begin, &end) == 2 &&
+            begin <= own && own < end)
+            return line.substr(path);
+    }
+    Dl_info self;
+    const bool known = !listed && dladdr(reinterpret_cast<const void*>(&connect_gloo), &self) != 0 &&
+                       self.dli_fname != nullptr && self.dli_fname[0] == '/';
+    return known ? self.dli_fname : "";
+}
+
 // What MEZZO_GLOO names; else beside the library or program that holds this code, and where the system looks for libraries.
 std::vector<std::string> candidates() {
     if (const char* const given = std::getenv("MEZZO_GLOO"); given != nullptr && *given != 0) return {given};
     std::vector<std::string> paths;
-    Dl_info self;
-    if (dladdr(reinterpret_cast<const void*>(&connect_gloo), &self) != 0 && self.dli_fname != nullptr) {
-        const std::string own = self.dli_fname;
-        if (const std::size_t slash = own.rfind('/'); slash != std::string::npos)
-            paths.push_back(own.substr(0, slash + 1) + file_name);
-    }
+    const std::string own = own_path();
+    if (const std::size_t slash = own.rfind('/'); slash != std::string::npos)
+        paths.push_back(own.substr(0, slash + 1) + file_name);
     paths.emplace_back(file_name);
     return paths;
 }
