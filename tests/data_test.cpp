@@ -90,6 +90,15 @@ TEST_CASE("idx: types, shapes, plain and packed", "[data]") {
     CHECK(wide.dtype() == float64);
     CHECK(wide.item<double>() == 1.5);
     CHECK(data::read_idx(folder.write("none", idx(8, {0, 28}, ""))).shape() == Shape{0, 28});
+    for (const bool pack : {false, true}) {
+        const Tensor bytes = data::read_idx(folder.write("i8", idx(9, {3}, "\x80\x7f\xff"), pack));
+        CHECK(bytes.dtype() == int32);
+        CHECK(bytes.to_vector<std::int32_t>() == std::vector<std::int32_t>{-128, 127, -1});
+        const Tensor shorts =
+            data::read_idx(folder.write("i16", idx(11, {1, 3}, "\x80\x01\x7f\xff\xff\xfe"), pack));
+        CHECK(shorts.shape() == Shape{1, 3});
+        CHECK(shorts.to_vector<std::int32_t>() == std::vector<std::int32_t>{-32767, 32767, -2});
+    }
 }
 
 TEST_CASE("idx: a header that claims more than the file has costs no memory", "[data]") {
@@ -138,7 +147,7 @@ TEST_CASE("idx: damaged files say what is wrong", "[data]") {
                       Contains("cannot open") && Contains("No such file"));
     CHECK_THROWS_WITH(reading("")(), Contains("truncated: its magic bytes have 4 bytes, it ends after 0"));
     CHECK_THROWS_WITH(reading("\x89PNG\r\n")(), Contains("no IDX file"));
-    CHECK_THROWS_WITH(reading(idx(9, {1}, "a"))(), Contains("elements of type 9"));
+    CHECK_THROWS_WITH(reading(idx(10, {1}, "a"))(), Contains("elements of type 10"));
     CHECK_THROWS_WITH(reading(idx(8, {}, ""))(), Contains("0 dimensions"));
     CHECK_THROWS_WITH(reading(idx(8, {1, 1, 1, 1, 1, 1, 1, 1, 1}, "a"))(), Contains("9 dimensions"));
     CHECK_THROWS_WITH(reading(idx(8, {2, 3}, "12345"))(),

@@ -103,6 +103,82 @@ TEST_CASE("npy: other orders, byte orders, versions and dtypes", "[io]") {
         Contains("int64"));
 }
 
+TEST_CASE("npy: headers of Python 2, and every name of an element type", "[io]") {
+    const Folder folder;
+    const auto values = [&](const std::string& file) { return test::doubles(loaded(folder, file)); };
+    using Values = std::vector<double>;
+    const std::string one(std::string(6, '\0') + "\xf0\x3f");  // 1 in float64
+    CHECK(values(npy("{'descr': '<i2', 'fortran_order': False, 'shape': (3L,), }", "\1\2\3\4\5\6")) ==
+          Values{0x201, 0x403, 0x605});
+    CHECK(values(npy("{'descr': '|i1', 'fortran_order': False, 'shape': (1L, 2L), }", "\1\2")) ==
+          Values{1, 2});
+    CHECK(values(npy("{u'descr': u'f8', u'fortran_order': False, u'shape': (1L,), }", one)) == Values{1});
+    for (const char* const descr : {"f8", "=f8", "<d", "d", "float64"}) {
+        CAPTURE(descr);
+        CHECK(values(npy(std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': (1,), }",
+                         one)) == Values{1});
+    }
+    for (const char* const descr : {"?", "|?", "b1", "bool"}) {
+        CAPTURE(descr);
+        const Tensor x = loaded(
+            folder,
+            npy(std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': (2,), }", "\1\2"));
+        CHECK(x.dtype() == boolean);
+        CHECK(test::doubles(x) == Values{1, 1});
+    }
+    CHECK_THROWS_WITH(values(npy("{'descr': '<f16', 'fortran_order': False, 'shape': (1,), }", one)),
+                      Contains("<f16"));
+}
+
+TEST_CASE("npz: a member that cannot be read is no obstacle for the others", "[io]") {
+    const Folder folder;
+    const std::string path = folder.file("x.npz");
+    io::save_npz(path, {{"a", ones({2})}, {"texts", ones({1}, {.dtype = int32})}, {"b", zeros({3})}});
+    std::string bytes = read(path);
+    const std::size_t at = bytes.find("'<i4'");
+    REQUIRE(at != std::string::npos);
+    bytes.replace(at, 5, "'<U1'");
+    write(path, bytes);
+    CHECK_THROWS_WITH(io::load_npz(path), Contains("<U1"));
+    const io::NpzFile file(path);
+    CHECK(file.names() == std::vector<std::string>{"a", "texts", "b"});
+    CHECK(file.contains("b"));
+    CHECK_FALSE(file.contains("c"));
+    CHECK(test::doubles(file.tensor("b")) == std::vector<double>{0, 0, 0});
+    CHECK(test::doubles(file.tensor("a")) == std::vector<double>{1, 1});
+    CHECK_THROWS_WITH(file.tensor("texts"), Contains("<U1"));
+    CHECK_THROWS_WITH(file.tensor("c"), Contains("no array \"c\" among 3"));
+}
+
+TEST_CASE("npz: members that overlap, or whose two names differ, are refused", "[io]") {
+    const Folder folder;
+    const std::string path = folder.file("x.npz");
+    io::save_npz(path, {{"a", ones({4})}, {"b", zeros({4})}});
+    const std::string good = read(path);
+    const std::size_t first = good.find("PK\1\2"), second = good.find("PK\1\2", first + 1);
+    REQUIRE(second != std::string::npos);
+    // The second entry of the directory points at the first member: its header is the last field.
+    const std::size_t entry_bytes = second - first;
+    std::string bad = good;
+    bad.replace(second + entry_bytes - 8, 8, good.substr(first + entry_bytes - 8, 8));
+    write(path, bad);
+    CHECK_THROWS_AS(io::load_npz(path), Error);
+    CHECK_THROWS_WITH(io::NpzFile(path).tensor("b"), Contains("its local header has the name \"a.npy\""));
+    bad = good;
+    bad[bad.find("b.npy")] = 'c';
+    write(path, bad);
+    CHECK_THROWS_WITH(io::load_npz(path), Contains("its local header has the name \"c.npy\""));
+    // One member, listed twice under its own name.
+    io::save_npz(path, {{"a", ones({4})}, {"a2", ones({4})}});
+    bad = read(path);
+    const std::size_t directory = bad.find("PK\1\2"), next = bad.find("PK\1\2", directory + 1);
+    // The first member claims the bytes of the second too: packed and unpacked size, beyond its end.
+    bad[directory + 46 + 5 + 4 + 8] = char(bad[directory + 46 + 5 + 4 + 8] + 64);
+    CHECK(next > directory);
+    write(path, bad);
+    CHECK_THROWS_WITH(io::NpzFile(path).tensor("a"), Contains("overlap"));
+}
+
 TEST_CASE("npy: damaged and hostile files are refused", "[io]") {
     const Folder folder;
     const std::string four(16, 'x');

@@ -1,16 +1,27 @@
 // Reading and writing safetensors files that are as they must be.
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "folder.h"
+#include "io/file.h"
+#include "mezzo/data.h"
+#include "mezzo/images.h"
 #include "mezzo/io.h"
+#include "mezzo/numpy.h"
 #include "mezzo/ops.h"
+#include "mezzo/table.h"
 #include "support.h"
 
 using namespace mezzo;
@@ -234,6 +245,147 @@ TEST_CASE("safetensors: a partial file of a killed program is no obstacle", "[io
     std::filesystem::create_symlink(folder.write("victim", "precious"), folder.file("file.mezzo-partial"));
     CHECK_THROWS_WITH(io::save_safetensors(folder.file("file"), {}), Contains("cannot create"));
     CHECK(folder.read("victim") == "precious");
+}
+
+TEST_CASE("files: while a file is saved, its owner alone may read it", "[io]") {
+    const Folder folder;
+    const std::string path = folder.write("file", "old"), partial = path + ".mezzo-partial";
+    const auto mode = [](const std::string& name) {
+        struct stat status = {};
+        return stat(name.c_str(), &status) == 0 ? status.st_mode & 0777 : 0;
+    };
+    const mode_t mask = umask(0);
+    for (const mode_t wanted : {0600, 0640, 0644, 0666}) {
+        CHECK(chmod(path.c_str(), wanted) == 0);
+        io::ReplacedFile file("save", path);
+        CHECK(mode(partial) == 0600);
+        file.write("new");
+        CHECK(mode(partial) == 0600);
+        file.commit();
+        CHECK(mode(path) == wanted);
+    }
+    umask(027);
+    io::ReplacedFile file("save", folder.file("fresh"));
+    CHECK(mode(folder.file("fresh.mezzo-partial")) == 0600);
+    file.commit();
+    CHECK(mode(folder.file("fresh")) == 0640);
+    umask(mask);
+    CHECK(folder.listing() == "file fresh ");
+}
+
+TEST_CASE("files: a partial file that is not this user's own is left alone", "[io]") {
+    const Folder folder;
+    const std::string path = folder.file("file"), partial = path + ".mezzo-partial";
+    std::filesystem::create_hard_link(folder.write("third", "precious"), partial);
+    CHECK_THROWS_WITH(io::save_safetensors(path, {}), Contains("hard link") && Contains("remove it"));
+    CHECK(folder.read("third") == "precious");
+    CHECK(folder.listing() == "file.mezzo-partial third ");
+    std::filesystem::remove(partial);
+    if (geteuid() != 0) return;
+    folder.write("file.mezzo-partial", "theirs");
+    REQUIRE(chown(partial.c_str(), 65534, 65534) == 0);
+    CHECK_THROWS_WITH(io::save_safetensors(path, {}), Contains("another user"));
+    CHECK(folder.read("file.mezzo-partial") == "theirs");
+}
+
+TEST_CASE("files: a lock on a partial file does not stop a writer for ever", "[io]") {
+    const Folder folder;
+    const std::string path = folder.file("file"), partial = path + ".mezzo-partial";
+    const auto locked = [&](mode_t mode) {
+        folder.write("file.mezzo-partial", "left");
+        CHECK(chmod(partial.c_str(), mode) == 0);
+        const int descriptor = open(partial.c_str(), O_RDONLY);
+        CHECK(flock(descriptor, LOCK_EX) == 0);
+        return descriptor;
+    };
+    // Others may read it: no writer is alive.
+    int other = locked(0644);
+    io::save_safetensors(path, {});
+    CHECK(folder.listing() == "file ");
+    close(other);
+    other = locked(0600);
+    CHECK_THROWS_WITH(io::ReplacedFile("save", path, std::chrono::milliseconds(20)),
+                      Contains("another process has locked it") && Contains("20 ms"));
+    // A handler that restarts calls, as StopSignals installs it, ends the wait too.
+    struct sigaction action = {}, before = {};
+    action.sa_handler = [](int) {};
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGUSR1, &action, &before);
+    std::atomic<bool> done = false;
+    std::thread sender([&, to = pthread_self()] {
+        while (!done) {
+            pthread_kill(to, SIGUSR1);
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    });
+    CHECK_THROWS_WITH(io::ReplacedFile("save", path, std::chrono::hours(1)), Contains("a signal ended"));
+    done = true;
+    sender.join();
+    sigaction(SIGUSR1, &before, nullptr);
+    close(other);
+    io::save_safetensors(path, {});
+    CHECK(folder.listing() == "file ");
+}
+
+TEST_CASE("safetensors: a file of another format is named, and what to do with it", "[io]") {
+    const Folder folder;
+    using namespace std::string_literals;
+    const std::pair<std::string, const char*> files[] = {
+        {"PK\3\4"s + std::string(26, '\0') + "archive/data.pkl" + std::string(99, '\0'), "torch.save()"},
+        {"\x80\2\x8a\nl\xfc\x9c\xf9 j\xa8P\x19.\x80\2M\xe9\3."s, "pickle"},
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"},
+        {"\n<!DOCTYPE html><html lang=\"en\"></html>", "HTML page"},
+        {"<HTML><body>", "HTML page"},
+        {"{\"weight_map\": {}}", "load_state_dict_file()"},
+        {"\x93NUMPY\1\0v\0{'descr': "s, "load_npy()"},
+        {"\x1f\x8b\b\0\0\0\0\0\0\3"s, "gunzip"},
+        {"GGUF\3\0\0\0\1\0\0\0"s, "GGUF"},
+        {"Entry not found", "Entry not found"},
+        {std::string(100, '\0'), "zeros"},
+    };
+    for (const auto& [bytes, expected] : files) {
+        CAPTURE(expected);
+        CHECK_THROWS_WITH(io::SafeTensors(folder.write("model.safetensors", bytes)), Contains(expected));
+        CHECK_THROWS_AS(io::SafeTensors(folder.file("model.safetensors")), Error);
+    }
+    // Readers of other formats.
+    const std::string pointer = folder.write("pointer", files[2].first),
+                      page = folder.write("page", files[3].first);
+    io::save_safetensors(folder.file("own"), {{"a", ones({2})}});
+    CHECK_THROWS_WITH(io::load_npy(pointer), Contains("git lfs pull"));
+    CHECK_THROWS_WITH(io::load_npz(page), Contains("HTML page"));
+    CHECK_THROWS_WITH(io::load_npz(folder.write("pt", files[0].first)), Contains("load_npz"));
+    CHECK_THROWS_WITH(io::load_npy(folder.file("own")), Contains("safetensors"));
+    CHECK_THROWS_WITH(data::read_idx(pointer), Contains("git lfs pull"));
+    CHECK_THROWS_WITH(data::read_csv(pointer), Contains("git lfs pull"));
+    CHECK_THROWS_WITH(data::read_image(page), Contains("HTML page"));
+    std::filesystem::copy_file(pointer, folder.file("model.safetensors.index.json"));
+    CHECK_THROWS_WITH(io::load_state_dict_file(folder.file("model.safetensors.index.json")),
+                      Contains("git lfs pull"));
+    folder.write("empty.json", "{\"weight_map\": {}}");
+    CHECK_THROWS_WITH(io::load_state_dict_file(folder.file("empty.json")), Contains("names no tensor"));
+}
+
+TEST_CASE("safetensors: integers that mezzo lacks become the next wider ones", "[io]") {
+    const Folder folder;
+    const auto loaded = [&](const std::string& dtype, const std::string& bytes) {
+        const std::string header = "{\"a\":{\"dtype\":\"" + dtype + "\",\"shape\":[2],\"data_offsets\":[0," +
+                                   std::to_string(bytes.size()) + "]}}";
+        const std::string length{char(header.size()), 0, 0, 0, 0, 0, 0, 0};
+        return io::SafeTensors(folder.write("file", length + header + bytes)).tensor("a");
+    };
+    using namespace std::string_literals;
+    using Numbers = std::vector<std::int64_t>;
+    const auto numbers = [](const Tensor& x) { return x.to(int64).to_vector<std::int64_t>(); };
+    CHECK(loaded("I8", "\x80\x7f").dtype() == int32);
+    CHECK(numbers(loaded("I8", "\x80\x7f")) == Numbers{-128, 127});
+    CHECK(numbers(loaded("I16", "\0\x80\xff\x7f"s)) == Numbers{-32768, 32767});
+    CHECK(numbers(loaded("U16", "\0\x80\xff\xff"s)) == Numbers{32768, 65535});
+    CHECK(loaded("U32", "\1\0\0\0\xff\xff\xff\xff"s).dtype() == int64);
+    CHECK(numbers(loaded("U32", "\1\0\0\0\xff\xff\xff\xff"s)) == Numbers{1, 4294967295});
+    CHECK(numbers(loaded("U64", "\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"s)) == Numbers{1, 2});
+    CHECK_THROWS_WITH(loaded("U64", std::string(16, '\xff')), Contains("does not fit int64"));
+    CHECK_THROWS_WITH(loaded("F8_E4M3", "ab"), Contains("F8_E4M3"));
 }
 
 TEST_CASE("safetensors: a private file stays private", "[io]") {

@@ -22,7 +22,7 @@
 namespace mezzo::data {
 
 // Reads an IDX file (LeCun's MNIST format), plain or gzip: element types unsigned byte, int32, float32 and
-// float64 become uint8, int32, float32, float64. Throws Error(io) for a missing, truncated, over-long or
+// float64 become uint8, int32, float32, float64; int8 and int16 become int32. Throws Error(io) for a missing, truncated, over-long or
 // damaged file, or another type.
 [[nodiscard]] Tensor read_idx(const std::string& path);
 

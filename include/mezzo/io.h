@@ -55,8 +55,9 @@ public:
     [[nodiscard]] const Metadata& metadata() const;                     // without the digests
 
     // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8 and BOOL (bytes other than 0
-    // are true). Throws Error(value) for a name that is not there, Error(dtype) for the file's other dtypes
-    // and Error(io) for bytes that do not fit their digest.
+    // are true). I8, I16 and U16 become int32, U32 and U64 int64: Error(value) if a number does not fit. Throws
+    // Error(value) for a name that is not there, Error(dtype) for the file's other dtypes and Error(io) for bytes
+    // that do not fit their digest.
     [[nodiscard]] Tensor tensor(std::string_view name) const;
     // All tensors, in the order of infos(). Throws as tensor().
     [[nodiscard]] StateDict state_dict() const;
@@ -68,8 +69,9 @@ private:
 
 // Writes a safetensors file: tensors of any strides and devices, ordered by dtype and name as the reference
 // implementation orders them; tensors that share elements are each written whole. Replaces `path` in one
-// step when everything is on the disk (meanwhile PATH.mezzo-partial exists): at any moment the path holds the
-// old file or the new one. Throws Error(io), with the old file untouched, when the disk is full, the folder
+// step when everything is on the disk (meanwhile PATH.mezzo-partial exists, for its owner alone; PATH keeps its
+// permissions): at any moment the path holds the old file or the new one.
+// Throws Error(io), with the old file untouched, when the disk is full, the folder
 // cannot be written, or the path is a folder, a device or a pipe, and Error(value) for a name that is used
 // twice, is no UTF-8 or is "__metadata__", and for metadata whose name begins with "mezzo.crc32.", under
 // which the digests are. {"format", "pt"} makes Python's transformers accept the file.

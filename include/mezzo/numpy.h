@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "mezzo/module.h"
 
@@ -15,8 +17,32 @@ namespace mezzo::io {
 // becomes int64, as does uint64: Error(value) if a number does not fit.
 [[nodiscard]] Tensor load_npy(const std::string& path);
 // The arrays by name, in the order of the file: stored or deflated, also beyond 4 GiB. Sums are checked. No name is
-// used as a path. Error(io) also for an array whose size is not what its own header says.
+// used as a path. Error(io) also for an array whose size is not what its own header says. If one member cannot be
+// read, such as an array of texts, throws; NpzFile reads the others.
 [[nodiscard]] StateDict load_npz(const std::string& path);
+
+// Reads the members of a .npz file one by one. An array of texts or Python objects beside them is no obstacle:
+//     const io::NpzFile file("data.npz");
+//     Tensor x = file.tensor("x");
+// The file stays open. Throws Error(io) for a file that is no archive, or whose members overlap. May be used by several
+// threads at once.
+class NpzFile {
+public:
+    explicit NpzFile(const std::string& path);
+    ~NpzFile();
+    NpzFile(const NpzFile&) = delete;
+    NpzFile& operator=(const NpzFile&) = delete;
+    // Of the members that are .npy files, without that ending, in the order of the file.
+    [[nodiscard]] std::vector<std::string> names() const;
+    [[nodiscard]] bool contains(std::string_view name) const;
+    // Throws as load_npy(), and Error(value) for a name that is not in the file.
+    [[nodiscard]] Tensor tensor(std::string_view name) const;
+
+private:
+    friend StateDict load_npz(const std::string& path);
+    struct Impl;
+    Impl* impl_;
+};
 
 // Any layout and device; waits for the device. bfloat16, which NumPy lacks, is written as float32, which holds it
 // exactly. The file is replaced as a whole. Error(value) for an undefined tensor, Error(io) for the file.

@@ -4,7 +4,9 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <cstring>
 
+#include "core/file_kind.h"
 #include "core/regular_file.h"
 #include "core/tensor_impl.h"
 #include "mezzo/data.h"
@@ -42,6 +44,14 @@ public:
             done += std::size_t(got);
         }
     }
+    // The kind of a file of another format that begins with these four bytes.
+    std::string kind(const unsigned char (&magic)[4]) {
+        std::string begin(magic, magic + 4);
+        begin.resize(file_kind_bytes);
+        const int more = gzread(file_, &begin[4], unsigned(begin.size() - 4));
+        begin.resize(4 + std::size_t(std::max(more, 0)));
+        return file_kind(begin);
+    }
     // Checks the size that the header claims, before memory is allocated for it: deflate makes at most 1032
     // bytes of one.
     void expect(std::uint64_t bytes, const char* what) {
@@ -74,6 +84,8 @@ Dtype element_type(const std::string& path, int code) {
     switch (code) {
         case 0x08:
             return uint8;
+        case 0x09:  // int8
+        case 0x0b:  // int16
         case 0x0c:
             return int32;
         case 0x0d:
@@ -84,7 +96,17 @@ Dtype element_type(const std::string& path, int code) {
             break;
     }
     fail(ErrorKind::io, "read_idx: ", path, " has elements of type ", code,
-         "; 8 (unsigned byte), 12 (int32), 13 (float32) and 14 (float64) are read");
+         "; 8 (unsigned byte), 9 (int8), 11 (int16), 12 (int32), 13 (float32) and 14 (float64) are read");
+}
+
+// Makes int32 of big-endian int8 or int16 in the same memory, from the last element on.
+void widen(unsigned char* data, std::size_t count, std::size_t size) {
+    for (std::size_t i = count; i-- > 0;) {
+        const unsigned char* const from = data + i * size;
+        const std::int32_t value = size == 1 ? std::int32_t(std::int8_t(from[0]))
+                                             : std::int32_t(std::int16_t(from[0] << 8 | from[1]));
+        std::memcpy(data + i * sizeof value, &value, sizeof value);
+    }
 }
 
 }  // namespace
@@ -93,6 +115,9 @@ Tensor read_idx(const std::string& path) {
     File file(path);
     unsigned char magic[4] = {};
     file.read(magic, 4, "magic bytes");
+    if (magic[0] != 0 || magic[1] != 0)
+        if (const std::string kind = file.kind(magic); !kind.empty())
+            fail(ErrorKind::io, "read_idx: ", path, " is no IDX file: it is ", kind);
     check(magic[0] == 0 && magic[1] == 0, ErrorKind::io, "read_idx: ", path,
           " is no IDX file: it starts with ", int(magic[0]), " ", int(magic[1]), ", not 0 0");
     const Dtype dtype = element_type(path, magic[2]);
@@ -102,8 +127,8 @@ Tensor read_idx(const std::string& path) {
     file.read(sizes, 4u * magic[3], "sizes");
     Shape shape;
     for (int d = 0; d < magic[3]; ++d) shape.push_back(big_endian(sizes + 4 * d));
-    const std::size_t size = size_of(dtype);
-    const std::int64_t numel = count_elements(shape, size);
+    const std::size_t size = magic[2] == 0x09 ? 1 : magic[2] == 0x0b ? 2 : size_of(dtype);
+    const std::int64_t numel = count_elements(shape, std::max(size, size_of(dtype)));
     check(numel >= 0, ErrorKind::io, "read_idx: ", path, " claims shape ", shape);
     const std::size_t bytes = std::size_t(numel) * size;
     file.expect(bytes, "elements");
@@ -111,6 +136,10 @@ Tensor read_idx(const std::string& path) {
     auto* const to = static_cast<unsigned char*>(raw(result));
     file.read(to, bytes, "elements");
     file.expect_end();
+    if (size != size_of(dtype)) {
+        widen(to, std::size_t(numel), size);
+        return result;
+    }
     if (size > 1)
         for (std::size_t i = 0; i < bytes; i += size) std::reverse(to + i, to + i + size);
     return result;

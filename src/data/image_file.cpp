@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/enumerators.h"
+#include "core/file_kind.h"
 #include "data/color.h"
 #include "data/image_codec.h"
 #include "data/whole_file.h"
@@ -23,8 +24,10 @@ DecodedImage decode(const ImageBytes& file) {
         constexpr char digits[] = "0123456789abcdef";
         first += {' ', digits[file.bytes[i] >> 4], digits[file.bytes[i] & 15]};
     }
+    const std::string kind = file_kind({reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()});
     fail(ErrorKind::io, file.name,
-         " is neither PNG nor JPEG: ", first.empty() ? "it is empty" : "it begins with the bytes" + first);
+         " is neither PNG nor JPEG: ", first.empty() ? "it is empty" : "it begins with the bytes" + first,
+         kind.empty() ? "" : "; it is " + kind);
 }
 
 // What one pixel of 1 to 4 channels is in another number of channels.

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <system_error>
 
+#include "core/file_kind.h"
+#include "core/log.h"
 #include "core/regular_file.h"
 #include "mezzo/error.h"
 
@@ -52,56 +55,151 @@ void InputFile::read(std::uint64_t position, void* to, std::size_t bytes) const 
     }
 }
 
+std::string begin_of(const InputFile& file) {
+    std::string begin(std::size_t(std::min<std::uint64_t>(file.size(), file_kind_bytes)), '\0');
+    file.read(0, begin.data(), begin.size());
+    return begin;
+}
+
+void refuse_other_kind(const std::string& where, const InputFile& file, std::string_view magic,
+                       const char* wanted) {
+    const std::string begin = begin_of(file), kind = begin.starts_with(magic) ? "" : file_kind(begin);
+    check(kind.empty(), ErrorKind::io, where, ": this is no ", wanted, " file: it is ", kind);
+}
+
 std::string read_text(const char* op, const std::string& path, std::uint64_t limit) {
     const InputFile file(op, path);
     check(file.size() <= limit, ErrorKind::io, op, ": ", path, ": ", file.size(), " bytes; at most ", limit,
           " are read");
     std::string text(std::size_t(file.size()), '\0');
     file.read(0, text.data(), text.size());
+    refuse_failed_download(std::string(op) + ": " + path, text);
     return text;
 }
 
-ReplacedFile::ReplacedFile(const char* op, const std::string& path)
+ReplacedFile::ReplacedFile(const char* op, const std::string& path, std::chrono::milliseconds patience)
     : op_(op), path_(path), partial_(path + ".mezzo-partial") {
-    open();
+    open(patience);
 }
 
-void ReplacedFile::open() {
+void ReplacedFile::open(std::chrono::milliseconds patience) {
     struct stat old = {};
     if (lstat(path_.c_str(), &old) == 0 && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode))
         fail(ErrorKind::io, op_, ": cannot replace ", path_, ": it is ",
              S_ISDIR(old.st_mode) ? "a folder" : "no regular file");
     for (int attempt = 0; attempt < 10000; ++attempt) {
-        constexpr int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-        descriptor_ = uninterrupted([&] { return ::open(partial_.c_str(), flags, 0666); });
-        check_call(descriptor_ >= 0, "cannot create");
-        const bool locked = uninterrupted([&] { return flock(descriptor_, LOCK_EX); }) == 0;
-        struct stat mine = {}, named = {};
-        const bool regular = locked && fstat(descriptor_, &mine) == 0 && S_ISREG(mine.st_mode);
-        // While this call waited for the lock, its last owner may have renamed or removed the file.
-        const bool same = regular && lstat(partial_.c_str(), &named) == 0 && named.st_ino == mine.st_ino &&
-                          named.st_dev == mine.st_dev;
-        if (same && ftruncate(descriptor_, 0) == 0 && keep_mode()) return;
-        const int error = errno;
-        if (same) unlink(partial_.c_str());
-        ::close(descriptor_);
-        descriptor_ = -1;
-        if (!locked) fail_with("cannot lock", error);
-        if (!regular || same) fail_with("cannot write", error);
+        if (create()) return;
+        remove_left(patience);
     }
     fail_with("cannot lock", EBUSY);  // such as on a file system where a file's inode number changes
 }
 
-// Gives the partial file the permissions of the file that it will replace: what was private stays private.
-bool ReplacedFile::keep_mode() const {
-    struct stat old = {};
-    if (stat(path_.c_str(), &old) != 0 || !S_ISREG(old.st_mode)) return true;
-    return fchmod(descriptor_, old.st_mode & 0777) == 0;
+// Creates and locks the partial file. Returns false if the name is taken.
+bool ReplacedFile::create() {
+    struct stat old = {}, mine = {};
+    const bool replaces = stat(path_.c_str(), &old) == 0 && S_ISREG(old.st_mode);
+    own_before_ = replaces && old.st_uid == geteuid();
+    // The system takes the umask from the mode of a file in whose place there was none of this user.
+    const mode_t first = own_before_ ? 0600 : replaces ? old.st_mode & 0666 : 0666;
+    constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    descriptor_ = uninterrupted([&] { return ::open(partial_.c_str(), flags, first); });
+    if (descriptor_ < 0 && errno == EEXIST) return false;
+    check_call(descriptor_ >= 0, "cannot create");
+    int error = 0;
+    if (fstat(descriptor_, &mine) != 0) error = errno;
+    mode_ = (own_before_ ? old.st_mode : mine.st_mode) & 0777;
+    group_ = old.st_gid;
+    // Some file systems have no permissions, and refuse: then set_mode() has nothing to do either.
+    static_cast<void>(fchmod(descriptor_, 0600));
+    // A second writer may have locked the file first, and taken it for one that is left over.
+    const bool locked = uninterrupted([&] { return flock(descriptor_, LOCK_EX | LOCK_NB); }) == 0;
+    if (!locked && errno != EWOULDBLOCK) error = errno;
+    if (error == 0 && locked && has_name(descriptor_)) return true;
+    if (error != 0) unlink(partial_.c_str());
+    ::close(descriptor_);
+    descriptor_ = -1;
+    if (error != 0) fail_with("cannot lock", error);
+    return false;
+}
+
+// Removes a partial file that a killed program left behind; waits if its writer is alive.
+void ReplacedFile::remove_left(std::chrono::milliseconds patience) const {
+    struct stat left = {};
+    if (lstat(partial_.c_str(), &left) != 0) return check_call(errno == ENOENT, "cannot create");
+    const char* const obstacle = !S_ISREG(left.st_mode)     ? "is there and no regular file"
+                                 : left.st_uid != geteuid() ? "is there and belongs to another user"
+                                 : left.st_nlink > 1        ? "is there and has a second name (a hard link)"
+                                                            : nullptr;
+    if (obstacle != nullptr)
+        fail(ErrorKind::io, op_, ": cannot create ", partial_, ": it ", obstacle, "; remove it; ", path_,
+             " is left as it was");
+    const int found = uninterrupted(
+        [&] { return ::open(partial_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
+    if (found < 0 && errno == ENOENT) return;
+    try {
+        if (found >= 0) wait_for_writer(found, patience);
+        const bool same = found < 0 || has_name(found);
+        if (same && unlink(partial_.c_str()) != 0 && errno != ENOENT) fail_with("cannot remove", errno);
+    } catch (...) {
+        if (found >= 0) ::close(found);
+        throw;
+    }
+    if (found >= 0) ::close(found);
+}
+
+// Returns when the lock is this call's, or is not a writer's.
+void ReplacedFile::wait_for_writer(int descriptor, std::chrono::milliseconds patience) const {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point begin = Clock::now();
+    Clock::time_point grown = begin;
+    off_t bytes = -1;
+    for (bool said = false; flock(descriptor, LOCK_EX | LOCK_NB) != 0;) {
+        if (errno != EWOULDBLOCK && errno != EINTR) fail_with("cannot lock", errno);
+        const Clock::time_point now = Clock::now();
+        struct stat status = {};
+        if (fstat(descriptor, &status) == 0 && status.st_size != bytes) {
+            bytes = status.st_size;
+            grown = now;
+        }
+        // A writer's file is private but for the moments before it is locked and before it is renamed. If others
+        // may read it for longer, somebody else holds the lock.
+        const bool is_private = (status.st_mode & 0077) == 0;
+        if (!is_private && now - grown >= std::min(patience, std::chrono::milliseconds(1000))) return;
+        if (now - grown >= patience)
+            fail(ErrorKind::io, op_, ": cannot lock ", partial_,
+                 ": another process has locked it and not written for ", patience.count(),
+                 " ms; end that process; ", path_, " is left as it was");
+        if (!said && now - begin >= 1s) {
+            said = true;
+            log_line(op_ + ": waits for another process that writes " + path_);
+        }
+        const timespec pause{0, 10000000};
+        if (nanosleep(&pause, nullptr) != 0 && errno == EINTR)
+            fail(ErrorKind::io, op_, ": a signal ended the wait for another process that writes ", partial_,
+                 "; ", path_, " is left as it was");
+    }
+}
+
+bool ReplacedFile::has_name(int descriptor) const {
+    struct stat mine = {}, named = {};
+    return fstat(descriptor, &mine) == 0 && lstat(partial_.c_str(), &named) == 0 &&
+           named.st_ino == mine.st_ino && named.st_dev == mine.st_dev;
+}
+
+// Gives the partial file the permissions of the file that it replaces: what was private stays private.
+bool ReplacedFile::set_mode() const {
+    unsigned mode = mode_;
+    struct stat mine = {};
+    if (fstat(descriptor_, &mine) != 0) return false;
+    // If the group cannot be kept, the new file's group may do no more than everybody.
+    if (own_before_ && mine.st_gid != group_ && fchown(descriptor_, uid_t(-1), group_) != 0)
+        mode &= ~070u | (mode & 07u) << 3;
+    return (mine.st_mode & 0777) == mode || fchmod(descriptor_, mode) == 0;
 }
 
 ReplacedFile::~ReplacedFile() {
     if (descriptor_ < 0) return;
-    unlink(partial_.c_str());
+    if (has_name(descriptor_)) unlink(partial_.c_str());
     ::close(descriptor_);
 }
 
@@ -139,6 +237,8 @@ void ReplacedFile::rewrite(std::uint64_t position, std::string_view text) {
 
 void ReplacedFile::commit() {
     check_call(uninterrupted([&] { return fsync(descriptor_); }) == 0, "cannot write");
+    check_call(set_mode(), "cannot set the permissions of");
+    if (!has_name(descriptor_)) fail_with("another process has removed", ENOENT);
     check_call(rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename");
     ::close(descriptor_);
     descriptor_ = -1;

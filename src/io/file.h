@@ -1,12 +1,15 @@
 // Files: reading at a position, and replacing a file as a whole.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace mezzo::io {
+
+using namespace std::chrono_literals;
 
 // A regular file, open for reading. Reads the file that was opened even if another takes its name.
 class InputFile {
@@ -27,16 +30,29 @@ private:
     std::uint64_t size_ = 0;
 };
 
-// The text of a file of at most `limit` bytes.
+// The bytes that file_kind() looks at.
+std::string begin_of(const InputFile& file);
+// Throws Error(io) that names the kind of a file that does not begin with `magic`, if the kind is known.
+void refuse_other_kind(const std::string& where, const InputFile& file, std::string_view magic,
+                       const char* wanted);
+
+// The text of a file of at most `limit` bytes. Throws Error(io) also for a Git LFS pointer and an HTML page.
 std::string read_text(const char* op, const std::string& path, std::uint64_t limit);
 
 // Writes PATH.mezzo-partial and renames it to PATH on commit(), so that PATH is at any moment the whole old
-// file or the whole new one, also after a crash of the program or the system. A partial file that a killed
-// program left behind is overwritten by the next writer; a second writer of the same path waits. Without
-// commit() the partial file is removed.
+// file or the whole new one, also after a crash of the program or the system. Without commit() the partial file
+// is removed.
+//
+// Until commit() the owner alone may read the partial file. PATH keeps its permissions and its group; a new
+// file, and one in place of another user's, gets no more than the umask allows.
+//
+// A partial file that a killed program of the same user left behind is removed. Anything else of that name (a
+// file of another user, a link, a file with a second name) is neither written nor removed: Error(io). While
+// another writer of the same path is at work, the constructor waits: it sends a line to the log sink after a
+// second, and throws Error(io) when a signal arrives or the other's file has not grown for `patience`.
 class ReplacedFile {
 public:
-    ReplacedFile(const char* op, const std::string& path);
+    ReplacedFile(const char* op, const std::string& path, std::chrono::milliseconds patience = 30s);
     ~ReplacedFile();
     ReplacedFile(const ReplacedFile&) = delete;
     ReplacedFile& operator=(const ReplacedFile&) = delete;
@@ -47,13 +63,19 @@ public:
     void commit();
 
 private:
-    void open();
-    bool keep_mode() const;
+    void open(std::chrono::milliseconds patience);
+    bool create();
+    void remove_left(std::chrono::milliseconds patience) const;
+    void wait_for_writer(int descriptor, std::chrono::milliseconds patience) const;
+    bool set_mode() const;
+    bool has_name(int descriptor) const;
     [[noreturn]] void fail_with(const char* what, int error) const;
     void check_call(bool good, const char* what) const;
 
     std::string op_, path_, partial_;
     int descriptor_ = -1;
+    bool own_before_ = false;        // PATH was this user's file
+    unsigned mode_ = 0, group_ = 0;  // of the file after commit(); the group only if own_before_
     std::uint64_t written_ = 0;
 };
 

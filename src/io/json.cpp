@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "core/file_kind.h"
 #include "mezzo/error.h"
 
 namespace mezzo::io {
@@ -166,12 +167,19 @@ void append_escaped(std::string& out, char c) {
 
 }  // namespace
 
+// "; it is a Python pickle …" of a file that is no text.
+static std::string kind_of(std::string_view text) {
+    const std::string kind = file_kind(text);
+    return kind.empty() ? kind : "; it is " + kind;
+}
+
 void parse_json(std::string_view text, const std::string& where, JsonHandler& handler) {
     if (const std::size_t bad = first_invalid_utf8(text); bad < text.size())
-        fail(ErrorKind::io, where, ": no valid UTF-8: byte ", int((unsigned char)(text[bad])), " at ", bad);
+        fail(ErrorKind::io, where, ": no valid UTF-8: byte ", int((unsigned char)(text[bad])), " at ", bad,
+             kind_of(text));
     // The parser takes a null byte for the end of the text, and skips a byte order mark.
     check(text.find('\0') == text.npos, ErrorKind::io, where, ": no valid JSON: a null byte at ",
-          text.find('\0'));
+          text.find('\0'), kind_of(text));
     check(!text.starts_with("\xef\xbb\xbf"), ErrorKind::io, where,
           ": no valid JSON: it begins with a byte order mark");
     Events events(where, handler);

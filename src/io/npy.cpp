@@ -21,6 +21,17 @@ namespace {
 
 constexpr std::size_t most_header = 10000;  // as NumPy itself limits it
 
+// The ways to name an element type. NumPy writes the code with a byte order, "<f8", and reads all of them.
+struct NumpyType {
+    const char *code, *letter, *name;
+};
+constexpr NumpyType types[] = {
+    {"f2", "e", "float16"}, {"f4", "f", "float32"}, {"f8", "d", "float64"}, {"i1", "b", "int8"},
+    {"i2", "h", "int16"},   {"i4", "i", "int32"},   {"i8", "q", "int64"},   {"i8", "l", "int"},
+    {"u1", "B", "uint8"},   {"u2", "H", "uint16"},  {"u4", "I", "uint32"},  {"u8", "Q", "uint64"},
+    {"u8", "L", "uint"},    {"b1", "?", "bool"},
+};
+
 // Reads the Python literal of a header: a dict of strings, True, False and a tuple of whole numbers.
 class Literal {
 public:
@@ -68,6 +79,7 @@ private:
     }
     std::string string() {
         skip_space();
+        if (at_ < text_.size() && text_[at_] == 'u') ++at_;  // Python 2 writes u'descr'
         const char quote = at_ < text_.size() ? text_[at_] : '\0';
         const std::size_t end =
             quote == '\'' || quote == '"' ? text_.find(quote, at_ + 1) : std::string::npos;
@@ -94,6 +106,7 @@ private:
                 __builtin_add_overflow(value, text_[at_] - '0', &value))
                 fail_with("a number beyond 63 bits");
         if (at_ == begin) fail_with("no number");
+        if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 writes (3L,)
         return value;
     }
     void read_shape(Shape& shape) {
@@ -110,17 +123,19 @@ private:
     }
     void read_dtype(NpyHeader& header) {
         skip_space();
-        const bool plain = at_ < text_.size() && (text_[at_] == '\'' || text_[at_] == '"');
+        const bool plain = at_ < text_.size() && std::strchr("'\"u", text_[at_]) != nullptr;
         check(plain, ErrorKind::dtype, where_,
               ": the array has structured elements; save its fields one by one");
         const std::string descr = string();
-        const std::string kinds[] = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"};
-        const bool known = descr.size() == 3 && std::strchr("<>|=", descr[0]) != nullptr &&
-                           std::find(std::begin(kinds), std::end(kinds), descr.substr(1)) != std::end(kinds);
-        check(known, ErrorKind::dtype, where_, ": elements are ", shown(descr),
+        const bool ordered = !descr.empty() && std::strchr("<>|=", descr[0]) != nullptr;
+        const std::string type = descr.substr(ordered ? 1 : 0);
+        const auto known = std::find_if(std::begin(types), std::end(types), [&](const NumpyType& t) {
+            return type == t.code || type == t.letter || (!ordered && type == t.name);
+        });
+        check(known != std::end(types), ErrorKind::dtype, where_, ": elements are ", shown(descr),
               "; mezzo reads floating numbers of 2, 4 and 8 bytes, integers and booleans");
-        header.kind = descr[1];
-        header.bytes = descr[2] - '0';
+        header.kind = known->code[0];
+        header.bytes = known->code[1] - '0';
         header.big_endian = descr[0] == '>' && header.bytes > 1;
     }
     const std::string& where_;
@@ -255,6 +270,7 @@ std::string npy_header(const Tensor& tensor) {
 Tensor load_npy(const std::string& path) {
     const InputFile file("load_npy", path);
     const std::string where = "load_npy: " + path;
+    refuse_other_kind(where, file, "\x93NUMPY", ".npy");
     std::uint64_t at = 0;
     const NpySource next = [&](void* to, std::size_t bytes) {
         check(bytes <= file.size() - at, ErrorKind::io, where, ": it has ", file.size(), " bytes, ",

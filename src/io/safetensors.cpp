@@ -4,12 +4,14 @@
 #include <bit>
 #include <cstring>
 
+#include "core/file_kind.h"
 #include "core/visit_dtype.h"
 #include "io/digest.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/header.h"
 #include "io/json.h"
+#include "io/npy.h"
 
 namespace mezzo::io {
 
@@ -54,6 +56,10 @@ struct SafeTensorsData {
 void SafeTensorsData::read_header() {
     check(file.size() >= 8, ErrorKind::io, where, ": ", file.size(),
           " bytes; a safetensors file has at least 8");
+    // A header of the format opens with a brace behind its length. Other formats are named.
+    if (const std::string begin = begin_of(file); begin.size() < 9 || begin[8] != '{')
+        if (const std::string kind = file_kind(begin); !kind.empty())
+            fail(ErrorKind::io, where, ": this is no safetensors file: it is ", kind);
     std::uint64_t length = 0;
     file.read(0, &length, 8);
     check(length <= max_header_bytes, ErrorKind::io, where, ": the header claims ", std::to_string(length),
@@ -90,9 +96,18 @@ void SafeTensorsData::read_bytes(const TensorInfo& info, void* to) const {
 }
 
 Tensor SafeTensorsData::read(const TensorInfo& info) const {
+    constexpr std::string_view widened[] = {"I8", "I16", "U16", "U32", "U64"};
+    if (std::find(std::begin(widened), std::end(widened), info.dtype) != std::end(widened)) {
+        const NpyHeader as_npy{.kind = info.dtype[0] == 'I' ? 'i' : 'u',
+                               .bytes = find_file_dtype(info.dtype)->bits / 8,
+                               .shape = info.shape,
+                               .data_bytes = info.bytes};
+        const NpySource next = [&](void* to, std::size_t) { read_bytes(info, to); };
+        return read_npy_elements(where + ": tensor " + shown(info.name), as_npy, next);
+    }
     const std::optional<Dtype> dtype = find_file_dtype(info.dtype)->dtype;
     check(dtype.has_value(), ErrorKind::dtype, where, ": tensor ", shown(info.name), " is ", info.dtype,
-          "; mezzo reads F16, BF16, F32, F64, I32, I64, U8 and BOOL");
+          "; mezzo reads F16, BF16, F32, F64, BOOL and integers");
     const Tensor result = empty(info.shape, {.dtype = *dtype});
     const Elements to = elements_of(result);
     if (*dtype != boolean) {

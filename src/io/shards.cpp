@@ -25,6 +25,7 @@ std::vector<std::pair<std::string, std::string>> parse_shard_index(std::string_v
     const JsonValue* const map = index.find("weight_map");
     check(map != nullptr && map->kind == JsonKind::object, ErrorKind::io, where,
           ": no object \"weight_map\"; an index maps tensor names to file names there");
+    check(!map->members.empty(), ErrorKind::io, where, ": \"weight_map\" names no tensor");
     std::vector<std::pair<std::string, std::string>> result;
     for (const auto& [tensor, file] : map->members) {
         check(file.kind == JsonKind::string, ErrorKind::io, where, ": weight_map ", shown(tensor), " is ",

@@ -89,6 +89,15 @@ void read_wide(const std::string& where, std::string_view extra, ZipMember& memb
     }
 }
 
+// Members must not overlap: a small file could claim the same bytes many times.
+void find_ends(std::vector<ZipMember>& members) {
+    std::vector<ZipMember*> sorted;
+    for (ZipMember& member : members) sorted.push_back(&member);
+    std::sort(sorted.begin(), sorted.end(),
+              [](const ZipMember* a, const ZipMember* b) { return a->header < b->header; });
+    for (std::size_t i = 1; i < sorted.size(); ++i) sorted[i - 1]->end = sorted[i]->header;
+}
+
 }  // namespace
 
 std::vector<ZipMember> zip_members(const std::string& where, const InputFile& file) {
@@ -106,9 +115,13 @@ std::vector<ZipMember> zip_members(const std::string& where, const InputFile& fi
                           comment = entry.number(32, 2);
         check(at + 46 + name + extra + comment <= text.size(), ErrorKind::io, where, ": entry ", i,
               " of the archive's directory is damaged");
-        ZipMember member{
-            text.substr(at + 46, name), int(entry.number(10, 2)), std::uint32_t(entry.number(16, 4)),
-            entry.number(20, 4),        entry.number(24, 4),      entry.number(42, 4)};
+        ZipMember member{text.substr(at + 46, name),
+                         int(entry.number(10, 2)),
+                         std::uint32_t(entry.number(16, 4)),
+                         entry.number(20, 4),
+                         entry.number(24, 4),
+                         entry.number(42, 4),
+                         directory.begin};
         check((entry.number(8, 2) & 1) == 0, ErrorKind::io, where, ": ", shown(member.name), " is encrypted");
         check(member.method == 0 || member.method == 8, ErrorKind::io, where, ": ", shown(member.name),
               " is packed with method ", member.method, "; stored and deflated members are read");
@@ -116,6 +129,7 @@ std::vector<ZipMember> zip_members(const std::string& where, const InputFile& fi
         members.push_back(std::move(member));
         at += 46 + name + extra + comment;
     }
+    find_ends(members);
     return members;
 }
 
@@ -124,9 +138,15 @@ struct ZipReader::State {
         const std::string local = read_at(where, file, m.header, 30);
         check(Fields(local).number(0, 4) == local_mark, ErrorKind::io, where,
               ": its local header is damaged");
+        const std::uint64_t name_bytes = Fields(local).number(26, 2);
+        const std::string name = read_at(where, file, m.header + 30, name_bytes);
+        check(name == m.name, ErrorKind::io, where, ": its local header has the name ", shown(name),
+              "; the archive is damaged");
         at = m.header + 30 + Fields(local).number(26, 2) + Fields(local).number(28, 2);
         check(at <= file.size() && m.packed <= file.size() - at, ErrorKind::io, where,
               ": the archive ends before its data does");
+        check(at <= m.end && m.packed <= m.end - at, ErrorKind::io, where,
+              ": its data overlap with what follows in the archive");
         left = m.packed;
         if (m.method == 8)
             check(inflateInit2(&stream, -MAX_WBITS) == Z_OK, ErrorKind::memory, where,

@@ -16,6 +16,7 @@ struct ZipMember {
     std::uint32_t crc = 0;
     std::uint64_t packed = 0, size = 0;  // bytes in the file, and unpacked
     std::uint64_t header = 0;            // where its local header is
+    std::uint64_t end = 0;               // where the next member or the directory begins
 };
 
 // The members that the directory at the end of the file lists. Error texts begin with `where`.

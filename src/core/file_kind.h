@@ -1,0 +1,23 @@
+// Names of file formats, for errors of readers that were handed a file of another format.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace mezzo {
+
+// Bytes of a file's beginning that file_kind() looks at.
+inline constexpr std::size_t file_kind_bytes = 512;
+
+// Says what a file is that begins with these bytes, and what to do about it: "a Git LFS pointer, not the file
+// itself; fetch it with git lfs pull". Returns "" for bytes of no known format.
+std::string file_kind(std::string_view begin);
+
+// Says the same of the two texts that failed downloads leave in place of any file, a Git LFS pointer and an
+// HTML page; "" for all else. For readers of text.
+std::string failed_download(std::string_view begin);
+
+// Throws Error(io), whose text begins with `where`, if failed_download() has something to say.
+void refuse_failed_download(const std::string& where, std::string_view begin);
+
+}  // namespace mezzo
