@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "core/capture.h"
-#include "core/log.h"
 #include "cuda/capture_owner.h"
 #include "cuda/copies.h"
 #include "cuda/device_id.h"
+#include "cuda/devices.h"
 #include "cuda/last_error.h"
 #include "mezzo/error.h"
 
@@ -129,90 +129,6 @@ cudaStream_t stream() { return static_cast<cudaStream_t>(current_stream()); }
 
 }  // namespace
 
-namespace {
-
-// Least compute capability, times ten, of the GPUs that this build's kernels run on.
-#ifdef MEZZO_OLDEST_GPU
-constexpr int oldest_gpu = MEZZO_OLDEST_GPU;
-#else
-constexpr int oldest_gpu = 80;
-#endif
-
-std::string version_text(int capability) {
-    return std::to_string(capability / 10) + '.' + std::to_string(capability % 10);
-}
-
-// "12.4" for 12040.
-std::string cuda_version_text(int version) {
-    return std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10);
-}
-
-struct FoundDevices {
-    std::vector<int> ordinals;  // CUDA's numbers of the devices that kernels run on
-    bool all = true;            // the numbers are 0, 1, ...
-    std::string absence;        // why there are none, or why some are left out
-};
-
-std::string reason_of(cudaError_t status) {
-    std::string text =
-        std::string("the driver says ") + cudaGetErrorName(status) + ": " + cudaGetErrorString(status);
-    int driver = 0, runtime = 0;
-    if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
-        cudaRuntimeGetVersion(&runtime) == cudaSuccess)
-        text += driver == 0 ? "; no NVIDIA driver is installed"
-                            : "; it supports CUDA " + cuda_version_text(driver) +
-                                  ", and this build uses CUDA " + cuda_version_text(runtime);
-    return text;
-}
-
-FoundDevices find_devices() {
-    FoundDevices found;
-    int count = 0;
-    if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
-        ignore(status);
-        found.absence = reason_of(status);
-        return found;
-    }
-    for (int ordinal = 0; ordinal < count; ++ordinal) {
-        int major = 0, minor = 0;
-        ignore(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
-        ignore(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal));
-        const int capability = 10 * major + minor;
-        if (capability >= oldest_gpu) {
-            found.ordinals.push_back(ordinal);
-            continue;
-        }
-        found.all = false;
-        cudaDeviceProp properties{};
-        const cudaError_t status = cudaGetDeviceProperties(&properties, ordinal);
-        ignore(status);
-        found.absence += (found.absence.empty() ? "" : "; ") + std::string("GPU ") + std::to_string(ordinal) +
-                         " (" + (status == cudaSuccess ? properties.name : "unknown") +
-                         ") has compute capability " + version_text(capability) +
-                         ", and this build has kernels for " + version_text(oldest_gpu) + " and newer";
-    }
-    return found;
-}
-
-const FoundDevices& found_devices() {
-    static const auto& found = *new FoundDevices(find_devices());  // its text is given out
-    static std::atomic<bool> logged = false;
-    if (!found.all && !logged.exchange(true)) log_line("cuda: " + found.absence);
-    return found;
-}
-
-int ordinal_of(int device) {
-    const FoundDevices& found = found_devices();
-    if (found.all || device < 0 || device >= int(found.ordinals.size())) return device;
-    return found.ordinals[std::size_t(device)];
-}
-
-}  // namespace
-
-int device_count() { return int(found_devices().ordinals.size()); }
-
-const char* device_absence() { return found_devices().absence.c_str(); }
-
 DeviceInfo device_info(int device) {
     cudaDeviceProp properties{};
     ok(cudaGetDeviceProperties(&properties, ordinal_of(device)), "cudaGetDeviceProperties");
@@ -253,10 +169,7 @@ void set_device(int device) {
 int current_device() {
     int ordinal = 0;
     ok(cudaGetDevice(&ordinal), "cudaGetDevice");
-    const FoundDevices& found = found_devices();
-    if (found.all) return ordinal;
-    const auto at = std::find(found.ordinals.begin(), found.ordinals.end(), ordinal);
-    return at != found.ordinals.end() ? int(at - found.ordinals.begin()) : -1;
+    return index_of(ordinal);
 }
 
 void* device_malloc(std::size_t bytes) {

@@ -82,9 +82,18 @@ TEST_CASE("op families: errors of arrangements", "[op_family_errors]") {
          ErrorKind::shape, "flip:", "twice"},
         {[] { roll(f({2}), {1}, {}); }, ErrorKind::value, "roll:", "shifts"},
         {[] { roll(f({}), {1}, {0}); }, ErrorKind::shape, "roll:", "0-dim"},
-        {[] { group_norm(f({2, 0}), 1); }, ErrorKind::value, "group_norm:", "0 channels"},
-        {[] { cat({f({0}), f({})}); }, ErrorKind::shape, "cat:", "0-dim"},
-        {[] { cat({f({0, 3}), f({2, 4})}); }, ErrorKind::shape, "cat:", "differ"},
+        {[] {
+             group_norm(f({2, 0}), 1);
+         },
+         ErrorKind::value, "group_norm:", "0 channels"},
+        {[] {
+             cat({f({0}), f({})});
+         },
+         ErrorKind::shape, "cat:", "0-dim"},
+        {[] {
+             cat({f({0, 3}), f({2, 4})});
+         },
+         ErrorKind::shape, "cat:", "differ"},
         {[] {
              repeat(f({2, 2}), {2});
          },

@@ -1,0 +1,110 @@
+#include "cuda/devices.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "core/log.h"
+#include "cuda/runtime.h"
+
+namespace mezzo::cuda {
+namespace {
+
+// Whether a call succeeded. A failure does not stay behind as the error of the next launch.
+bool succeeded(cudaError_t status) {
+    if (status != cudaSuccess) cudaGetLastError();
+    return status == cudaSuccess;
+}
+
+// Least compute capability, times ten, of the GPUs that this build's kernels run on.
+#ifdef MEZZO_OLDEST_GPU
+constexpr int oldest_gpu = MEZZO_OLDEST_GPU;
+#else
+constexpr int oldest_gpu = 80;
+#endif
+
+std::string version_text(int capability) {
+    return std::to_string(capability / 10) + '.' + std::to_string(capability % 10);
+}
+
+// "12.4" for 12040.
+std::string cuda_version_text(int version) {
+    return std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10);
+}
+
+struct FoundDevices {
+    std::vector<int> ordinals;  // CUDA's numbers of the devices that kernels run on
+    bool all = true;            // the numbers are 0, 1, ...
+    std::string absence;        // why there are none, or why some are left out
+};
+
+std::string reason_of(cudaError_t status) {
+    std::string text =
+        std::string("the driver says ") + cudaGetErrorName(status) + ": " + cudaGetErrorString(status);
+    int driver = 0, runtime = 0;
+    if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+        cudaRuntimeGetVersion(&runtime) == cudaSuccess)
+        text += driver == 0 ? "; no NVIDIA driver is installed"
+                            : "; it supports CUDA " + cuda_version_text(driver) +
+                                  ", and this build uses CUDA " + cuda_version_text(runtime);
+    return text;
+}
+
+FoundDevices find_devices() {
+    FoundDevices found;
+    int count = 0;
+    if (const cudaError_t status = cudaGetDeviceCount(&count); !succeeded(status)) {
+        found.absence = reason_of(status);
+        return found;
+    }
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+        int major = 0, minor = 0;
+        const bool known =
+            succeeded(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal)) &&
+            succeeded(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal));
+        const int capability = 10 * major + minor;
+        if (known && capability >= oldest_gpu) {
+            found.ordinals.push_back(ordinal);
+            continue;
+        }
+        found.all = false;
+        cudaDeviceProp properties{};
+        const bool named = succeeded(cudaGetDeviceProperties(&properties, ordinal));
+        found.absence += (found.absence.empty() ? "" : "; ") + std::string("GPU ") + std::to_string(ordinal) +
+                         " (" + (named ? properties.name : "unknown") + ") has compute capability " +
+                         version_text(capability) + ", and this build has kernels for " +
+                         version_text(oldest_gpu) + " and newer";
+    }
+    return found;
+}
+
+const FoundDevices& found_devices() {
+    static const auto& found = *new FoundDevices(find_devices());  // its text is given out
+    static std::atomic<bool> logged = false;
+    if (!found.all && !logged.exchange(true)) log_line("cuda: " + found.absence);
+    return found;
+}
+
+}  // namespace
+
+int device_count() { return int(found_devices().ordinals.size()); }
+
+const char* device_absence() { return found_devices().absence.c_str(); }
+
+int ordinal_of(int device) {
+    const FoundDevices& found = found_devices();
+    if (found.all || device < 0 || device >= int(found.ordinals.size())) return device;
+    return found.ordinals[std::size_t(device)];
+}
+
+int index_of(int ordinal) {
+    const FoundDevices& found = found_devices();
+    if (found.all) return ordinal;
+    const auto at = std::find(found.ordinals.begin(), found.ordinals.end(), ordinal);
+    return at != found.ordinals.end() ? int(at - found.ordinals.begin()) : -1;
+}
+
+}  // namespace mezzo::cuda
