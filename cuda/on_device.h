@@ -14,7 +14,7 @@ public:
     }
     ~OnDevice() {
         try {
-            if (changed_) set_device(previous_);
+            if (changed_ && previous_ >= 0) set_device(previous_);
         } catch (const Error&) {  // the device is lost, and the call inside the scope has said so
         }
     }

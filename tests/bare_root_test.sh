@@ -16,6 +16,7 @@ packages=$(sed -n 's/^apt-get install -y --no-install-recommends //p' <<<"$comma
 [ -n "$packages" ] || { echo 'bare root: the README names no packages'; exit 1; }
 
 apt-get indextargets --format 'deb $(SITE) $(RELEASE) $(COMPONENT)|$(ORIGIN)' 'Created-By: Packages' | sed -n 's/|Debian$//p' | sort -u >"$work/sources"
+[ -s "$work/sources" ] || { echo 'bare root: apt lists no Debian source; run apt-get update'; exit 1; }
 apt-config dump | grep '^Acquire::' >"$work/apt.conf" || true
 # CMake is what CMake's users have besides.
 mmdebstrap --quiet --variant=apt --aptopt="$work/apt.conf" --aptopt='Acquire::Retries "5"' --aptopt='APT::Install-Recommends "false"' \

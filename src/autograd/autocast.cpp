@@ -273,7 +273,7 @@ std::vector<AutocastReportLine> autocast_report() { return thread_autocast().rep
 void clear_autocast_report() { thread_autocast().report.clear(); }
 
 std::ostream& operator<<(std::ostream& out, const AutocastOptions& options) {
-    const char* const device = !options.device ? "all" : *options.device == DeviceType::cpu ? "cpu" : "cuda";
+    const char* const device = options.device ? name(*options.device) : "all";
     return out << fmt::format("AutocastOptions(device={}, dtype={}, enabled={}, cache={})", device,
                               name(options.dtype), options.enabled, options.cache);
 }

@@ -74,7 +74,7 @@ bool is_html(std::string_view text) {
     std::string lower(without_blanks(text).substr(0, 15));
     for (char& c : lower)
         if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-    return lower.starts_with("<!doctype html") || lower.starts_with("<html") || lower.starts_with("<head");
+    return lower.starts_with("<!doctype html") || lower.starts_with("<html") || lower.starts_with("<head>");
 }
 
 // The first line of a text, such as "Entry not found"; "" if the bytes are no text.

@@ -118,7 +118,7 @@ bool all_finite(const Heads& x, std::int64_t b, std::int64_t i, std::int64_t h, 
 }  // namespace
 
 bool AttentionProblem::hides_nonfinite() const {
-    const bool later = causal && query > 1;  // keys are hidden from the first queries
+    const bool later = causal && query > 1;  // keys behind key - query are hidden from the first query
     if ((!mask.any() && !later) || dim == 0) return false;
     std::atomic<bool> found{false};
     parallel_for(batch * heads, (1 << 16) / (key * dim + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
@@ -127,7 +127,7 @@ bool AttentionProblem::hides_nonfinite() const {
             const std::int64_t b = head / heads, h = head % heads;
             const KeyRange keys = visible_keys(b, h, seen.data());
             for (std::int64_t j = keys.begin; j < keys.end; ++j)
-                if ((later || !seen[std::size_t(j)]) &&
+                if (((later && j > key - query) || (mask.any() && !seen[std::size_t(j)])) &&
                     (!all_finite(k, b, j, h, dim) || !all_finite(v, b, j, h, dim)))
                     found.store(true, std::memory_order_relaxed);
         }

@@ -152,7 +152,11 @@ struct BatchQueue::Live {
         impl->in_caller = impl->threads.empty();
     }
     void remove(Impl* impl) {
-        const std::lock_guard lock(mutex);
+        std::unique_lock lock(mutex, std::try_to_lock);
+        if (!lock.owns_lock()) {
+            if (pid != getpid()) return;  // after fork(): held by a thread that this process lacks
+            lock.lock();
+        }
         queues.erase(impl);
     }
     // A queue whose threads another thread is waiting for is left to that one, which may wait for this thread.
@@ -187,7 +191,8 @@ BatchQueue::~BatchQueue() {
     Live::all().remove(impl_);
     const std::lock_guard ending(own->ending);
     own->stop();
-    own->self.reset();
+    // After fork() the child leaves it: its condition variables have waiters that this process lacks.
+    if (own->pid == getpid()) own->self.reset();
 }
 
 SharedObject* BatchQueue::take(std::int64_t index) {

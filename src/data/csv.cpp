@@ -3,6 +3,7 @@
 #include <array>
 #include <deque>
 
+#include "core/file_kind.h"
 #include "data/table_cells.h"
 #include "data/unicode.h"
 #include "data/whole_file.h"
@@ -138,6 +139,7 @@ Table read_csv(const std::string& path, const CsvOptions& options) {
     check_options(options);
     const std::vector<unsigned char> bytes = whole_file("read_csv", path);
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    refuse_failed_download("read_csv: " + path, text);
     CsvReader reader(path, text, options.delimiter);
     check_utf8(reader, text);
     std::vector<Cells> columns;

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <system_error>
 
-#include "core/file_kind.h"
 #include "core/regular_file.h"
 #include "mezzo/error.h"
 
@@ -36,8 +35,6 @@ std::vector<unsigned char> whole_file(const char* op, const std::string& path) {
         done += std::size_t(got);
     }
     bytes.resize(done);
-    refuse_failed_download(std::string(op) + ": " + path,
-                           {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     return bytes;
 }
 

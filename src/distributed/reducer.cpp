@@ -444,7 +444,8 @@ void Reducer::unpack(Shipment& shipment) {
     const std::vector<bool> present = shipment.bucket->present();
     for (std::size_t i = 0; i < parts.size(); ++i) {
         GradientSlot& own = slot(parts[i].place);
-        if (!own.defined() && present[i]) own.put({shipment.bucket->unpack(i, {}), scale_parts});
+        if (!own.defined() && present[i])
+            own.put({shipment.bucket->unpack(i, {}), scale_parts & ~ScaleParts(two_scales)});
     }
 }
 

@@ -123,11 +123,13 @@ private:
     }
     void read_dtype(NpyHeader& header) {
         skip_space();
-        const bool plain = at_ < text_.size() && std::strchr("'\"u", text_[at_]) != nullptr;
+        const bool plain =
+            at_ < text_.size() && std::string_view("'\"u").find(text_[at_]) != std::string_view::npos;
         check(plain, ErrorKind::dtype, where_,
               ": the array has structured elements; save its fields one by one");
         const std::string descr = string();
-        const bool ordered = !descr.empty() && std::strchr("<>|=", descr[0]) != nullptr;
+        const bool ordered =
+            !descr.empty() && std::string_view("<>|=").find(descr[0]) != std::string_view::npos;
         const std::string type = descr.substr(ordered ? 1 : 0);
         const auto known = std::find_if(std::begin(types), std::end(types), [&](const NumpyType& t) {
             return type == t.code || type == t.letter || (!ordered && type == t.name);

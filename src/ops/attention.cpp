@@ -35,7 +35,7 @@ Tensor hidden_pairs(const Tensor& q, const Tensor& k, const Tensor& mask, const 
     const bool additive = mask.defined() && mask.dtype() != boolean;
     const Tensor hide = hidden(additive ? Tensor() : mask, at.causal, q.size(2), k.size(2), q.device());
     if (!additive) return hide;
-    const Tensor unseen = eq(cast(mask, q.dtype()), -INFINITY);
+    const Tensor unseen = eq(cast(mask, autocast_dtype(Cast::low, q)), -INFINITY);
     return hide.defined() ? logical_or(hide, unseen) : unseen;
 }
 

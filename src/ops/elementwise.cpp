@@ -120,7 +120,7 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b, const AttributesRe
 
 // b as a 0-dim int64 tensor. From 2^53 on, where full() refuses numbers, it is made of its 53 bits.
 Tensor whole_number(double b, Device device) {
-    const int shift = std::max(0, std::ilogb(b) - 52);
+    const int shift = b == 0 ? 0 : std::max(0, std::ilogb(b) - 52);
     const Tensor digits = scalar(std::ldexp(b, -shift), {.dtype = int64, .device = device});
     return shift == 0 ? digits : digits * std::ldexp(1, shift);
 }
@@ -206,7 +206,9 @@ Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 Tensor operator+(const Tensor& a, double b) { return with_scalar(add_scalar_op, a, b); }
 Tensor operator-(const Tensor& a, double b) {
-    if (b == -0x1p31 && a.defined() && a.dtype() == int32) return a + b;  // 2^31 wraps around to -2^31
+    // 2^31 wraps around to -2^31, and 2^63 to -2^63.
+    if (a.defined() && ((b == -0x1p31 && a.dtype() == int32) || (b == -0x1p63 && a.dtype() == int64)))
+        return a + full({}, b, {.dtype = a.dtype(), .device = a.device()});
     return with_scalar(add_scalar_op, a, -b);
 }
 Tensor operator*(const Tensor& a, double b) { return with_scalar(mul_scalar_op, a, b); }

@@ -63,6 +63,7 @@ void check_holds(const char* op, Dtype dtype, std::int64_t low, std::int64_t hig
 }  // namespace
 
 Tensor full(const Shape& shape, double value, TensorOptions options) {
+    check_dtype("full", options.dtype);
     check_value("full", "value", value, options.dtype);
     return make(fill_kernel, {.value = value}, shape, options);
 }

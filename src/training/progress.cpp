@@ -36,9 +36,9 @@ std::size_t columns(std::FILE* to) {
     return ioctl(fileno(to), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// The part of the steps that is done, in [0, 1].
-double share_of(const TrainingStatus& status) {
-    return std::clamp(double(status.step) / double(status.steps), 0.0, 1.0);
+// The part of `whole` that stands for the steps that are done, in [0, whole], cut off.
+std::int64_t part_of(double whole, const TrainingStatus& status) {
+    return std::int64_t(std::clamp(whole * double(status.step) / double(status.steps), 0.0, whole));
 }
 
 void put(std::FILE* to, const std::string& text) {
@@ -73,7 +73,7 @@ double ProgressBar::now() const {
 
 std::string ProgressBar::bar_of(const TrainingStatus& status) const {
     constexpr std::int64_t width = 20;
-    const std::int64_t filled = std::int64_t(double(width) * share_of(status));
+    const std::int64_t filled = part_of(double(width), status);
     std::string bar(std::size_t(filled), '=');
     if (filled < width) bar += '>' + std::string(std::size_t(width - filled - 1), ' ');
     return "[" + bar + "] ";
@@ -85,7 +85,7 @@ std::string ProgressBar::text_of(const TrainingStatus& status, double seconds) c
         text += fmt::format("epoch {}/{} ", std::min(status.epoch, status.epochs - 1) + 1, status.epochs);
     if (status.steps > 0) {
         if (bar_) text += bar_of(status);
-        text += fmt::format("{:3} % {}/{}", std::int64_t(100 * share_of(status)), status.step, status.steps);
+        text += fmt::format("{:3} % {}/{}", part_of(100, status), status.step, status.steps);
     } else {
         text += fmt::format("step {}", status.step);
     }

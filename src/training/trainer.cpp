@@ -90,6 +90,7 @@ void Trainer::begin(LoaderRef loader, Size batches) {
     optimizer_.zero_grad();
     if (!model_.training()) model_.train();
     agree_to_stop();
+    stop_called_ = false;  // the fit that begins ends by it, once
 }
 
 void Trainer::add_gradients(const Tensor& loss, double weight) {

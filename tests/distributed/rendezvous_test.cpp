@@ -309,7 +309,7 @@ TEST_CASE("a rank that has only heard of a failure is not the first cause") {
         const Joined all = join(server->port());
         all.ranks[1]->heard_of_failure();
         std::thread second([&] { all.ranks[1]->failed("rank 0 could not save; its error says why"); });
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
         all.ranks[0]->failed("no space left");
         second.join();
         CHECK(server->cause() == "rank 0: no space left");
