@@ -31,9 +31,9 @@ case "$1" in
   none) echo "All tests passed (1 assertion in 1 test case)"; exit 0 ;;
 esac
 case "$2" in
-  "[#dtype_test]") kill -9 $$ ;;
-  "[#shape_test]") printf 'test cases: 5 | 3 passed | 2 failed\\n'; exit 2 ;;
-  "[#views_test]") echo "warning: no CUDA device: skipped"; echo "All tests passed (1 assertion in 1 test case)" ;;
+  "[#dtype_test]~[.]") kill -9 $$ ;;
+  "[#shape_test]~[.]") printf 'test cases: 5 | 3 passed | 2 failed\\n'; exit 2 ;;
+  "[#views_test]~[.]") echo "warning: no CUDA device: skipped"; echo "All tests passed (1 assertion in 1 test case)" ;;
   *) echo "All tests passed (9 assertions in 4 test cases)" ;;
 esac
 """

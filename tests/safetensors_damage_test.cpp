@@ -58,7 +58,7 @@ TEST_CASE("safetensors damage: lengths", "[io]") {
     CHECK_THAT(open(length_of(100000001)), Contains("claims 100000001 bytes"));
     CHECK_THAT(open(length_of(100000000)), Contains("claims 100000000 bytes, only 0 follow"));
     CHECK_THAT(open(length_of(3) + "{}"), Contains("claims 3 bytes, only 2 follow"));
-    CHECK_THAT(open(length_of(0)), Contains("no valid JSON"));
+    CHECK_THAT(open(length_of(0)), Contains("it is filled with zeros where it begins"));
     CHECK_THAT(open(length_of(2) + "{}"), Equals(""));
 }
 
@@ -189,13 +189,13 @@ TEST_CASE("safetensors damage: places", "[io]") {
 
 TEST_CASE("safetensors damage: dtypes that mezzo lacks are refused when asked for", "[io]") {
     const Folder folder;
-    const std::string header = R"({"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},)"
+    const std::string header = R"({"a":{"dtype":"F8_E5M2","shape":[2],"data_offsets":[0,2]},)"
                                R"("b":{"dtype":"F4","shape":[4],"data_offsets":[2,4]},)"
                                R"("c":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}})";
     const io::SafeTensors file(folder.write("file", file_of(header, 5)));
     CHECK(file.names() == std::vector<std::string>{"a", "b", "c"});
     CHECK(file.tensor("c").item<int>() == 0);
-    CHECK_THROWS_WITH(file.tensor("a"), Contains("file: tensor \"a\" is I8; mezzo reads F16, BF16, F32"));
+    CHECK_THROWS_WITH(file.tensor("a"), Contains("file: tensor \"a\" is F8_E5M2; mezzo reads"));
     CHECK_THROWS_WITH(file.tensor("b"), Contains("tensor \"b\" is F4"));
     CHECK_THROWS_AS(file.state_dict(), Error);
 }

@@ -84,7 +84,7 @@ def find_sanitizer(toolkit):
 
 def cases_of(program, source):
     """The command that runs the test cases of one file."""
-    return [str(program), "-#", f"[#{pathlib.PurePosixPath(source).stem}]", "-w", "NoTests"]
+    return [str(program), "-#", f"[#{pathlib.PurePosixPath(source).stem}]~[.]", "-w", "NoTests"]
 
 
 def smoke(args):
