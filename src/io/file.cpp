@@ -152,6 +152,7 @@ void ReplacedFile::wait_for_writer(int descriptor, std::chrono::milliseconds pat
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
     Clock::time_point grown = begin;
+    Clock::time_point end = Clock::time_point::max();  // after a signal
     off_t bytes = -1;
     for (bool said = false; flock(descriptor, LOCK_EX | LOCK_NB) != 0;) {
         if (errno != EWOULDBLOCK && errno != EINTR) fail_with("cannot lock", errno);
@@ -173,10 +174,12 @@ void ReplacedFile::wait_for_writer(int descriptor, std::chrono::milliseconds pat
             said = true;
             log_line(op_ + ": waits for another process that writes " + path_);
         }
-        const timespec pause{0, 10000000};
-        if (nanosleep(&pause, nullptr) != 0 && errno == EINTR)
+        if (now >= end)
             fail(ErrorKind::io, op_, ": a signal ended the wait for another process that writes ", partial_,
                  "; ", path_, " is left as it was");
+        const timespec pause{0, 10000000};
+        if (nanosleep(&pause, nullptr) != 0 && errno == EINTR)
+            end = std::min(end, now + std::min(patience, std::chrono::milliseconds(10000)));
     }
 }
 

@@ -49,8 +49,8 @@ std::string read_text(const char* op, const std::string& path, std::uint64_t lim
 // A partial file that a killed program of the same user left behind is removed. Anything else of that name (a
 // file of another user, a link, a file with a second name) is neither written nor removed: Error(io). While
 // another writer of the same path is at work, the constructor waits: it sends a line to the log sink after a
-// second, and throws Error(io) when a signal arrives or the other's file has not grown for `patience`: a large file may be
-// on its way to the disk for minutes after its last byte.
+// second, and throws Error(io) ten seconds after a signal, or if the other's file has not grown for `patience`: a
+// large file may be on its way to the disk for minutes after its last byte.
 class ReplacedFile {
 public:
     ReplacedFile(const char* op, const std::string& path, std::chrono::milliseconds patience = 300s);

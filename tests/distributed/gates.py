@@ -21,8 +21,8 @@ def wait_until(condition, what):
 def writing_is_held(checkpoint):
     """While this test has the lock of the file that saving begins with, whoever saves to this path waits, and keeps the ranks waiting. What it gives is to be
     closed to let them go on."""
-    partial = pathlib.Path(f"{checkpoint}.mezzo-partial")
-    with partial.open("ab") as gate:
+    # Private, as a writer's own: a lock on a file that others may read holds nobody up for long.
+    with open(os.open(f"{checkpoint}.mezzo-partial", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         yield gate
 
@@ -37,14 +37,20 @@ def children_of(process):
     return sorted(found)
 
 
-def waits_for_a_lock(pids):
-    lines = [line.split() for line in pathlib.Path("/proc/locks").read_text().splitlines()]
-    return any(words[1] == "->" and int(words[5]) in pids for words in lines)
+def waits_for_a_writer(pids):
+    """One has the partial file open that another process has locked."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for descriptor in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(descriptor).endswith(".mezzo-partial"):
+                        return True
+    return False
 
 
 def await_writer(process):
     """Until a rank of the launcher, or the program itself where it is alone, waits to write its checkpoint. False if it has ended before."""
-    wait_until(lambda: process.poll() is not None or waits_for_a_lock([process.pid, *children_of(process)]), "a rank that saves")
+    wait_until(lambda: process.poll() is not None or waits_for_a_writer([process.pid, *children_of(process)]), "a rank that saves")
     return process.poll() is None
 
 

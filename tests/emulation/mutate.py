@@ -61,7 +61,8 @@ WAIT = 'copy_async_wait<0>();'
 
 # group, file, text to find, which of its occurrences (from 0), replacement, build that must stop it
 MUTATIONS = [
-    *[('attention', 'cuda/attention.cu', BARRIER, n, '', 'thread') for n in range(4)],
+    *[('attention', 'cuda/attention.cu', BARRIER, n, '', 'thread') for n in range(3)],
+    ('attention', 'cuda/attention.cu', '__syncthreads_or(b.stage(t.b, b0, column + n * tile)) != 0', 0, 'b.stage(t.b, b0, column + n * tile)', 'thread'),
     *[('attention', 'cuda/flash_attention.cu', BARRIER, n, '', 'thread') for n in range(2)],
     *[('attention', 'cuda/flash_attention_grad.cu', BARRIER, n, '', 'thread') for n in range(4)],
     ('attention', 'cuda/flash_attention.cu', WAIT, 0, '', 'plain'),
