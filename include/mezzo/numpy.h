@@ -40,7 +40,7 @@ public:
 
 private:
     friend StateDict load_npz(const std::string& path);
-    struct Impl;
+    struct [[gnu::visibility("hidden")]] Impl;
     Impl* impl_;
 };
 
