@@ -83,16 +83,19 @@ void copy_into(In in, const kernels::CopyInto&, Out out) { copy(make_layout<2>({
 void fill(In, const kernels::Fill& at, Out out) {
     const OperandLayout<1> l = make_layout<1>({out[0]});
     const bool flat = l.dims == 0 || (l.dims == 1 && l.strides[0][0] == 1);
-    const bool positive_zero = at.value == 0 && 1 / at.value > 0;
+    const double real = at.value.to<double>();
+    const bool positive_zero = real == 0 && 1 / real > 0;
     if (flat && positive_zero && l.numel > 0)
         return fill_zero(l.data[0], static_cast<std::size_t>(l.numel) * size_of(l.dtype[0]));
     switch (compute_kind({out[0].dtype()})) {
         case ComputeKind::float64:
-            return map_general<double>(l, Constant<double>{at.value});
+            return map_general<double>(l, Constant<double>{real});
         case ComputeKind::integer:
-            return map_general<std::int64_t>(l, Constant<std::int64_t>{scalar_as<std::int64_t>(at.value)});
+            return map_general<std::int64_t>(
+                l, Constant<std::int64_t>{at.value.is_integer() ? at.value.to<std::int64_t>()
+                                                                : scalar_as<std::int64_t>(real)});
         case ComputeKind::float32:
-            return map_general<float>(l, Constant<float>{static_cast<float>(at.value)});
+            return map_general<float>(l, Constant<float>{at.value.to<float>()});
     }
 }
 

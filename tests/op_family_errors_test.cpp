@@ -292,3 +292,190 @@ TEST_CASE("op families: numbers beside integers are exact or refused", "[op_fami
         }
     }
 }
+
+namespace {
+
+// Runs every function that takes a number next to an int64 tensor x, with an integer of any type.
+template <class Id> void check_exact(const Tensor& x, Id id) {
+    const auto wide = std::int64_t(id);
+    const auto size = std::uint64_t(wide);
+    const TensorOptions options{.dtype = int64, .device = x.device()};
+    const Tensor zero = zeros({2}, options), same = of(Integers{wide, wide}).to(x.device());
+    const Integers found = integers(x), yes{1, 1}, no{0, 0}, both{wide, wide};
+    Integers equal, less, more;
+    for (const std::int64_t v : found) {
+        equal.push_back(v == wide);
+        less.push_back(v < wide);
+        more.push_back(v > wide);
+    }
+    CHECK(integers(x == id) == equal);
+    CHECK(integers(id == x) == equal);
+    CHECK(integers(logical_not(x != id)) == equal);
+    CHECK(integers(logical_not(ne(x, id))) == equal);
+    CHECK(integers(x.eq(id)) == equal);
+    CHECK(integers(x < id) == less);
+    CHECK(integers(id > x) == less);
+    CHECK(integers(logical_not(x.ge(id))) == less);
+    CHECK(integers(logical_not(id <= x)) == less);
+    CHECK(integers(x > id) == more);
+    CHECK(integers(logical_not(le(x, id))) == more);
+    CHECK(integers(logical_not(id >= x)) == more);
+    CHECK(integers(ones({2}, {.dtype = int32, .device = x.device()}) == id) == no);
+    CHECK(integers(ones({2}, {.dtype = uint8, .device = x.device()}) != id) == yes);
+
+    CHECK(integers(zero + id) == both);
+    CHECK(integers(id + zero) == both);
+    CHECK(integers(id - zero) == both);
+    CHECK(integers(same - id) == Integers{0, 0});
+    CHECK(integers((zero + 1) * id) == both);
+    CHECK(integers(id * (zero + 1)) == both);
+    CHECK(integers(zero.eq(1) + id) == both);  // booleans are added as int64
+    const std::int64_t negative(0 - size);
+    CHECK(integers(zero - id) == Integers{negative, negative});
+    Tensor sum = zero;
+    sum += id;
+    CHECK(integers(sum) == both);
+    sum -= id;
+    CHECK(integers(sum) == Integers{0, 0});
+    sum += 1;
+    sum *= id;
+    CHECK(integers(sum) == both);
+    CHECK(integers(remainder(same, id)) == Integers{0, 0});
+    CHECK(integers(zero.remainder(id)) == Integers{0, 0});
+
+    CHECK(integers(full({2}, id, options)) == both);
+    CHECK(integers(scalar(id, options)) == Integers{wide});
+    CHECK(integers(full_like(zero, id)) == both);
+    CHECK(integers(zero.clone().fill_(id)) == both);
+    CHECK(integers((zero + 1).mul_(id)) == both);
+    CHECK(integers(zero.clone().add_(zero + 1, id)) == both);
+    CHECK(integers(zeros({4}, options).slice(0, 0, 4, 2).fill_(id)) == both);
+    CHECK(integers(where(zero == 0, id, zero)) == both);
+    CHECK(integers(where(zero == 0, zero, id)) == Integers{0, 0});
+    CHECK(integers(where(zero == 1, zero, id)) == both);
+    CHECK(integers(masked_fill(zero, zero == 0, id)) == both);
+    CHECK(integers(zero.masked_fill(zero == 1, id)) == Integers{0, 0});
+    CHECK(integers(pad(zero, {{0, 1, -1}}, PadMode::constant, id)) == Integers{wide, 0});
+    CHECK(integers(clamp(x, id, id)) == both);
+    CHECK(integers(hardtanh(x, id, INT64_MAX)) == integers(maximum(x, same)));
+    CHECK(integers(x.clamp(INT64_MIN, id)) == integers(minimum(x, same)));
+    CHECK(integers(clamp(x, -INFINITY, id)) == integers(minimum(x, same)));
+    CHECK(integers(clamp(x, id, 0x1p63)) == integers(maximum(x, same)));
+}
+
+enum Identity : std::int64_t { last_identity = INT64_MAX };
+
+}  // namespace
+
+TEST_CASE("op families: integers beside int64 tensors keep all of their bits", "[op_families]") {
+    const std::int64_t id = (std::int64_t(1) << 53) + 1;
+    for (const Device device : test::devices())
+        for (const Integers& values : {Integers{id, id - 1}, Integers{INT64_MAX, INT64_MIN}}) {
+            const Tensor x = of(values).to(device);
+            for (const std::int64_t v :
+                 {id, id - 1, -id, INT64_MAX, INT64_MAX - 1, INT64_MIN, INT64_MIN + 1}) {
+                CAPTURE(v, values);
+                check_exact(x, v);
+            }
+            check_exact(x, static_cast<long long>(id));
+            check_exact(x, std::uint64_t(id));
+            check_exact(x, last_identity);
+        }
+}
+
+TEST_CASE("op families: a captured step sees all bits of an integer", "[op_families]") {
+    const std::int64_t id = INT64_MAX - 1;
+    cuda::CapturedStep step([&](const Tensors& in) {
+        return Tensors{in[0] == id, in[0] - id, masked_fill(in[0], in[0] == id, id - 1),
+                       clamp(in[0], id, id)};
+    });
+    for (int call = 0; call < 6; ++call) {
+        const Tensors y = step({of(Integers{id, id + 1 - call % 2})});
+        CHECK(integers(y[0]) == Integers{1, call % 2});
+        CHECK(integers(y[1]) == Integers{0, 1 - call % 2});
+        CHECK(integers(y[2]) == Integers{id - 1, call % 2 == 1 ? id - 1 : id + 1});
+        CHECK(integers(y[3]) == Integers{id, id});
+    }
+}
+
+TEST_CASE("op families: integers that a dtype lacks are refused, and compare as they are", "[op_families]") {
+    const std::int64_t id = (std::int64_t(1) << 53) + 1;
+    const std::uint64_t beyond = std::uint64_t(1) << 63;  // as an std::int64_t it would be negative
+    for (const Device device : test::devices()) {
+        const Tensor x = of(Integers{INT64_MAX, INT64_MIN}).to(device);
+        CHECK(integers(x == beyond) == Integers{0, 0});
+        CHECK(integers(x < beyond) == Integers{1, 1});
+        CHECK(integers(UINT64_MAX <= x) == Integers{0, 0});
+        const Tensor small = ones({2}, {.dtype = int32, .device = device});
+        const Tensor bytes = ones({2}, {.dtype = uint8, .device = device});
+        CHECK(integers(clamp(small, INT64_MIN, id)) == Integers{1, 1});
+        const std::vector<std::function<Tensor()>> refused = {
+            [&] { return x + beyond; },
+            [&] { return beyond - x; },
+            [&] { return x * UINT64_MAX; },
+            [&] { return remainder(x, beyond); },
+            [&] { return full({1}, beyond, {.dtype = int64, .device = device}); },
+            [&] { return x.clone().fill_(beyond); },
+            [&] { return where(x > 0, beyond, x); },
+            [&] { return masked_fill(x, x > 0, beyond); },
+            [&] {
+                return pad(x, {{0, 1, 1}}, PadMode::constant, beyond);
+            },
+            [&] { return clamp(x, beyond, UINT64_MAX); },
+            [&] { return small + id; },
+            [&] { return small - INT64_MIN; },
+            [&] { return small * id; },
+            [&] { return small + (std::int64_t(1) << 31); },
+            [&] { return full_like(small, id); },
+            [&] { return small.clone().fill_(-id); },
+            [&] { return small.clone().mul_(id); },
+            [&] { return small.clone().add_(small, id); },
+            [&] { return where(small == 1, id, small); },
+            [&] { return masked_fill(small, small == 1, id); },
+            [&] { return clamp(small, id, INT64_MAX); },
+            [&] { return bytes + id; },
+            [&] { return bytes - INT64_MIN; },
+            [&] { return full_like(bytes, id); },
+            [&] { return arange(id, id + 2); },
+            [&] { return arange(0.5, id); },
+            [&] { return linspace(id, id + 2, 3, {.dtype = int64, .device = device}); },
+        };
+        for (std::size_t i = 0; i < refused.size(); ++i) {
+            CAPTURE(i);
+            try {
+                (void)refused[i]();
+                FAIL_CHECK("no error");
+            } catch (const Error& e) {
+                CHECK(e.kind() == ErrorKind::value);
+            }
+        }
+    }
+}
+
+TEST_CASE("op families: an integer beside a floating tensor is rounded once to its dtype", "[op_families]") {
+    // 2^60 + 2^36 + 1 is nearer to the float32 above it. As a double it would lie between two float32.
+    const std::int64_t id = (std::int64_t(1) << 60) + (std::int64_t(1) << 36) + 1;
+    const amp::Autocast autocast({.dtype = bfloat16});
+    for (const Device device : test::devices())
+        for (const Dtype dtype : {float32, float64}) {
+            CAPTURE(dtype);
+            const Tensor x = zeros({1}, {.dtype = dtype, .device = device}).set_requires_grad();
+            const Tensor right = of({id}).to(dtype).to(device);
+            const auto same = [&](const Tensor& y) {
+                CHECK(y.dtype() == dtype);
+                CHECK(y.to_vector<double>() == right.to_vector<double>());
+            };
+            same(x + id);
+            same(id - x);
+            same(-(x - id));
+            same((x + 1) * id);
+            same(full({1}, id, {.dtype = dtype, .device = device}));
+            same(x.detach().clone().fill_(id));
+            same(where(x == 0, id, x));
+            same(masked_fill(x, x == 0, id));
+            same(clamp(x, id, INT64_MAX));
+            CHECK((right == id).item<bool>());
+            CHECK((right == right.item<double>()).item<bool>());
+            CHECK(((x + 1) * id).requires_grad());
+        }
+}

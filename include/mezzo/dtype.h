@@ -1,4 +1,5 @@
-// Element types: the dtypes with what is to be known of each, the storage types, and how types combine.
+// Element types: the dtypes with what is to be known of each, the storage types, how types combine, and the
+// type of numbers next to tensors.
 #pragma once
 
 #include <bit>
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <type_traits>
+#include <utility>
 
 #include "mezzo/cpp20.h"
 
@@ -139,7 +141,41 @@ concept HostNumber = Element<T> || std::is_same_v<T, long long> || std::is_same_
     std::is_same_v<T, long> || std::is_same_v<T, unsigned long> || std::is_same_v<T, unsigned> ||
     std::is_same_v<T, short> || std::is_same_v<T, unsigned short> || std::is_same_v<T, char> ||
     std::is_same_v<T, signed char>;
+// Types that convert to double, and to an integer of up to 64 bits or a floating number by their unary +.
+template <class T>
+concept NumberLike = requires(const T& value, double& real) {
+    real = value;
+    requires std::is_arithmetic_v<decltype(+value)>;
+    requires std::is_floating_point_v<decltype(+value)> || sizeof(+value) <= sizeof(std::int64_t);
+};
 }  // namespace detail
+
+// A number next to a tensor, as in x + 1 or full({2}, 0.5): made from any integer or floating number. An
+// integer keeps all of its bits. One beyond std::int64_t becomes a double: no integral dtype holds it.
+class Scalar {
+public:
+    template <detail::NumberLike T> Scalar(const T& value) {
+        const auto number = +value;
+        if constexpr (std::is_integral_v<decltype(+value)>) is_integer_ = std::in_range<std::int64_t>(number);
+        if (is_integer_)
+            integer_ = static_cast<std::int64_t>(number);
+        else
+            real_ = static_cast<double>(number);
+    }
+    // Whether it was made from an integer within std::int64_t.
+    [[nodiscard]] bool is_integer() const { return is_integer_; }
+    // The value as T, a floating type or std::int64_t: rounded or cut off by a static_cast.
+    template <class T> [[nodiscard]] T to() const {
+        return is_integer_ ? static_cast<T>(integer_) : static_cast<T>(real_);
+    }
+
+private:
+    union {
+        double real_;
+        std::int64_t integer_;
+    };
+    bool is_integer_ = false;
+};
 
 // Whether elements of T are storage only: converted to float, exactly, to compute with, and rounded back.
 template <class T> inline constexpr bool is_storage_type = std::is_class_v<T>;

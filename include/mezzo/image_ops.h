@@ -127,7 +127,7 @@ struct Padding {
 // continued as in PyTorch's modes of these names. Error(value) where reflect would add as many elements as the
 // dimension has, or circular more, and for a dimension that is listed twice.
 [[nodiscard]] Tensor pad(const Tensor& x, const std::vector<Padding>& padding,
-                         PadMode mode = PadMode::constant, double value = 0);
+                         PadMode mode = PadMode::constant, Scalar value = 0);
 
 enum class InterpolateMode : std::uint8_t { nearest, bilinear };
 struct InterpolateOptions {

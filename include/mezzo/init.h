@@ -55,7 +55,7 @@ const Tensor& trunc_normal_(const Tensor& x, const TruncNormalOptions& options =
 // have the length gain (Saxe et al., arXiv 1312.6120). Error(shape) for less than two dimensions.
 const Tensor& orthogonal_(const Tensor& weight, double gain = 1);
 
-const Tensor& constant_(const Tensor& x, double value);
+const Tensor& constant_(const Tensor& x, Scalar value);
 const Tensor& zeros_(const Tensor& x);
 const Tensor& ones_(const Tensor& x);
 const Tensor& uniform_(const Tensor& x, double low = 0, double high = 1);

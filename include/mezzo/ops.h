@@ -136,28 +136,29 @@ namespace mezzo {
 // x limited to [low, high]; NaN stays NaN. The gradient is 0 outside and exactly at a finite bound, as in
 // PyTorch 2.15. Integral results are integers inside [low, high]: clamp(x, 0.5, 2.5) is 1 or 2. Error(value)
 // unless low <= high, and for integral dtypes that have no number in [low, high].
-[[nodiscard]] Tensor clamp(const Tensor& x, double low, double high);
+[[nodiscard]] Tensor clamp(const Tensor& x, Scalar low, Scalar high);
 // g where low <= x <= high, else 0: the gradient of clamp. Both floating and of one shape.
 [[nodiscard]] Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high);
 // x limited to [low, high] like clamp(), with its errors. The gradient is 0 at infinite bounds, too, and
 // passes where x is NaN.
-[[nodiscard]] Tensor hardtanh(const Tensor& x, double low = -1, double high = 1);
+[[nodiscard]] Tensor hardtanh(const Tensor& x, Scalar low = -1, Scalar high = 1);
 // x > 0 ? x : alpha (e^x - 1) (Clevert et al., arXiv 1511.07289).
 [[nodiscard]] Tensor elu(const Tensor& x, double alpha = 1);
 // x > 0 ? x : slope x
 [[nodiscard]] Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
 // a - b floor(a / b), which has the sign of b. Error(value) for an integral a and b = 0; integral tensors give 0
 // where b is 0.
-[[nodiscard]] Tensor remainder(const Tensor& a, double b);
-// Numbers beside tensors are doubles, which hold every integer below 2^53. Comparisons with the double are
-// exact in every integral dtype. Arithmetic, full(), fill_(), where() and masked_fill() throw Error(value) for
-// a whole number that an integral dtype does not hold, and from 2^53 on beside int64: pass an int64 tensor.
-[[nodiscard]] Tensor eq(const Tensor& a, double b);
-[[nodiscard]] Tensor ne(const Tensor& a, double b);
-[[nodiscard]] Tensor lt(const Tensor& a, double b);
-[[nodiscard]] Tensor le(const Tensor& a, double b);
-[[nodiscard]] Tensor gt(const Tensor& a, double b);
-[[nodiscard]] Tensor ge(const Tensor& a, double b);
+[[nodiscard]] Tensor remainder(const Tensor& a, Scalar b);
+// Numbers next to tensors are Scalars (dtype.h). Floating tensors round them to their dtype. Comparisons of
+// integral tensors are exact. Arithmetic, full(), fill_(), where(), masked_fill() and pad() throw
+// Error(value) for a whole number that an integral dtype does not hold, and for int64 also for a floating
+// number from 2^53 on, which may have been rounded before: pass an std::int64_t.
+[[nodiscard]] Tensor eq(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor ne(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor lt(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor le(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor gt(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor ge(const Tensor& a, Scalar b);
 [[nodiscard]] Tensor logical_not(const Tensor& x);
 // Whether x is neither infinite nor NaN, boolean.
 [[nodiscard]] Tensor isfinite(const Tensor& x);
@@ -165,24 +166,24 @@ namespace mezzo {
 [[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // A number has the dtype that it would have in a + b: that of the tensor, but float32 for a fraction beside
 // integers; two numbers give float32.
-[[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, double b);
-[[nodiscard]] Tensor where(const Tensor& condition, double a, const Tensor& b);
-[[nodiscard]] Tensor where(const Tensor& condition, double a, double b);
+[[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
+[[nodiscard]] Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
+[[nodiscard]] Tensor where(const Tensor& condition, Scalar a, Scalar b);
 // x with value where the boolean mask (broadcast to x) holds. A value beyond the range of a 16-bit x becomes
 // that dtype's lowest or highest finite number, so that masks such as -1e9 mean the same in every dtype.
-[[nodiscard]] Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+[[nodiscard]] Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
 
 [[nodiscard]] Tensor operator+(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor operator-(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor operator*(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor operator/(const Tensor& a, const Tensor& b);
-[[nodiscard]] Tensor operator+(const Tensor& a, double b);
-[[nodiscard]] Tensor operator-(const Tensor& a, double b);
-[[nodiscard]] Tensor operator*(const Tensor& a, double b);
+[[nodiscard]] Tensor operator+(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor operator-(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor operator*(const Tensor& a, Scalar b);
 [[nodiscard]] Tensor operator/(const Tensor& a, double b);
-[[nodiscard]] Tensor operator+(double a, const Tensor& b);
-[[nodiscard]] Tensor operator-(double a, const Tensor& b);
-[[nodiscard]] Tensor operator*(double a, const Tensor& b);
+[[nodiscard]] Tensor operator+(Scalar a, const Tensor& b);
+[[nodiscard]] Tensor operator-(Scalar a, const Tensor& b);
+[[nodiscard]] Tensor operator*(Scalar a, const Tensor& b);
 [[nodiscard]] Tensor operator/(double a, const Tensor& b);
 [[nodiscard]] Tensor operator-(const Tensor& x);
 // Comparisons, element by element: booleans. A Tensor is no condition of an if: all_close(a, b), or
@@ -193,18 +194,18 @@ namespace mezzo {
 [[nodiscard]] Tensor operator<=(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor operator>(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor operator>=(const Tensor& a, const Tensor& b);
-[[nodiscard]] Tensor operator==(const Tensor& a, double b);
-[[nodiscard]] Tensor operator!=(const Tensor& a, double b);
-[[nodiscard]] Tensor operator<(const Tensor& a, double b);
-[[nodiscard]] Tensor operator<=(const Tensor& a, double b);
-[[nodiscard]] Tensor operator>(const Tensor& a, double b);
-[[nodiscard]] Tensor operator>=(const Tensor& a, double b);
-[[nodiscard]] Tensor operator==(double a, const Tensor& b);
-[[nodiscard]] Tensor operator!=(double a, const Tensor& b);
-[[nodiscard]] Tensor operator<(double a, const Tensor& b);
-[[nodiscard]] Tensor operator<=(double a, const Tensor& b);
-[[nodiscard]] Tensor operator>(double a, const Tensor& b);
-[[nodiscard]] Tensor operator>=(double a, const Tensor& b);
+[[nodiscard]] Tensor operator==(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor operator!=(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor operator<(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor operator<=(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor operator>(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor operator>=(const Tensor& a, Scalar b);
+[[nodiscard]] Tensor operator==(Scalar a, const Tensor& b);
+[[nodiscard]] Tensor operator!=(Scalar a, const Tensor& b);
+[[nodiscard]] Tensor operator<(Scalar a, const Tensor& b);
+[[nodiscard]] Tensor operator<=(Scalar a, const Tensor& b);
+[[nodiscard]] Tensor operator>(Scalar a, const Tensor& b);
+[[nodiscard]] Tensor operator>=(Scalar a, const Tensor& b);
 // logical_not(x)
 [[nodiscard]] Tensor operator!(const Tensor& x);
 // logical_and() and logical_or() of booleans; Error(dtype) for anything else, of which PyTorch's & takes the

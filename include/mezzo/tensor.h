@@ -161,9 +161,9 @@ public:
     Tensor& operator-=(const Tensor& other) &;
     Tensor& operator*=(const Tensor& other) &;
     Tensor& operator/=(const Tensor& other) &;
-    Tensor& operator+=(double other) &;
-    Tensor& operator-=(double other) &;
-    Tensor& operator*=(double other) &;
+    Tensor& operator+=(Scalar other) &;
+    Tensor& operator-=(Scalar other) &;
+    Tensor& operator*=(Scalar other) &;
     Tensor& operator/=(double other) &;
 
     // Autograd.
@@ -190,13 +190,13 @@ public:
     // NoGrad scope is open, and for an expanded one, whose elements share places. A second operand is
     // broadcast to this tensor's shape, or throws Error(shape).
     const Tensor& copy_(const Tensor& source) const;  // from any dtype and device
-    const Tensor& fill_(double value) const;
+    const Tensor& fill_(Scalar value) const;
     const Tensor& zero_() const { return fill_(0); }
     // self += alpha * other, and self *= other. Error(device) for different devices; Error(dtype) for a
     // floating operand or a fraction with an integral tensor, and for a boolean tensor.
-    const Tensor& add_(const Tensor& other, double alpha = 1) const;
+    const Tensor& add_(const Tensor& other, Scalar alpha = 1) const;
     const Tensor& mul_(const Tensor& other) const;
-    const Tensor& mul_(double value) const;
+    const Tensor& mul_(Scalar value) const;
     // Random numbers from the stream that manual_seed() begins; Error(dtype) unless the tensor is floating.
     // From low to high; high itself comes up only where a number is rounded to it, which 16-bit dtypes do
     // once in some thousand times. Error(value) if low > high.
@@ -270,8 +270,8 @@ struct BackwardOptions {
 [[nodiscard]] Tensor zeros(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor ones(const Shape& shape, TensorOptions options = {});
 // Error(value) for a value beyond an integral dtype, here and in fill_(); fractions are cut off.
-[[nodiscard]] Tensor full(const Shape& shape, double value, TensorOptions options = {});
-[[nodiscard]] Tensor scalar(double value, TensorOptions options = {});  // 0-dim
+[[nodiscard]] Tensor full(const Shape& shape, Scalar value, TensorOptions options = {});
+[[nodiscard]] Tensor scalar(Scalar value, TensorOptions options = {});  // 0-dim
 // start, start + step, ... before end: int64 of integers, otherwise float32, computed in float64. start is 0
 // and step 1 where they are not given. Error(value) for a step of 0 or one that leads away from end, and for
 // numbers that are not finite or integers beyond +-2^53. Error(dtype) for boolean.
@@ -281,23 +281,24 @@ struct BackwardOptions {
 [[nodiscard]] inline Tensor arange(std::int64_t start, std::int64_t end, TensorOptions options) {
     return arange(start, end, 1, options);
 }
-[[nodiscard]] Tensor arange_of(double start, double end, double step, TensorOptions options);
+[[nodiscard]] Tensor arange_of(Scalar start, Scalar end, Scalar step, TensorOptions options);
 template <std::floating_point T> [[nodiscard]] Tensor arange(T end, TensorOptions options = {}) {
-    return arange_of(0, double(end), 1, options);
+    return arange_of(0, end, 1, options);
 }
 template <class A, class B, class C = int>
 requires detail::NotAllIntegers<A, B, C>
 [[nodiscard]] Tensor arange(A start, B end, C step = 1, TensorOptions options = {}) {
-    return arange_of(double(start), double(end), double(step), options);
+    return arange_of(start, end, step, options);
 }
 template <class A, class B>
 requires detail::NotAllIntegers<A, B>
 [[nodiscard]] Tensor arange(A start, B end, TensorOptions options) {
-    return arange_of(double(start), double(end), 1, options);
+    return arange_of(start, end, 1, options);
 }
 // `steps` numbers from start to end, both included, evenly spaced and computed in float64. Error(value) for
-// negative steps, and for bounds or a difference of them that is not finite, Error(dtype) for boolean.
-[[nodiscard]] Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {});
+// negative steps, for bounds or a difference of them that is not finite, and for integers beyond +-2^53 if
+// the dtype is integral. Error(dtype) for boolean.
+[[nodiscard]] Tensor linspace(Scalar start, Scalar end, std::int64_t steps, TensorOptions options = {});
 // [n, m] with ones on the diagonal, zeros elsewhere; square without m.
 [[nodiscard]] Tensor eye(std::int64_t n, TensorOptions options = {});
 [[nodiscard]] Tensor eye(std::int64_t n, std::int64_t m, TensorOptions options = {});
@@ -316,7 +317,7 @@ requires detail::NotAllIntegers<A, B>
 [[nodiscard]] Tensor empty_like(const Tensor& x);
 [[nodiscard]] Tensor zeros_like(const Tensor& x);
 [[nodiscard]] Tensor ones_like(const Tensor& x);
-[[nodiscard]] Tensor full_like(const Tensor& x, double value);
+[[nodiscard]] Tensor full_like(const Tensor& x, Scalar value);
 [[nodiscard]] Tensor rand_like(const Tensor& x);
 [[nodiscard]] Tensor randn_like(const Tensor& x);
 [[nodiscard]] Tensor randint_like(const Tensor& x, std::int64_t low, std::int64_t high);

@@ -8,10 +8,17 @@ namespace {
 
 using namespace cpu;
 
-// A float64 number as one element of `dtype`.
+// A number as one element of `dtype`.
 struct Element {
     alignas(8) char bytes[8];
-    Element(double value, Dtype dtype) { convert(&value, float64, bytes, dtype, 1); }
+    Element(Scalar value, Dtype dtype) {
+        const double real = value.to<double>();
+        const std::int64_t whole = value.is_integer() ? value.to<std::int64_t>() : 0;
+        if (value.is_integer())
+            convert(&whole, int64, bytes, dtype, 1);
+        else
+            convert(&real, float64, bytes, dtype, 1);
+    }
 };
 
 // A 2-D transpose in square tiles: y[i, j] = x[j, i]. A tile is first copied to a small buffer, each line of

@@ -18,7 +18,7 @@ struct CopyInto {
 // No input -> every element of the result, which may have any strides, is `value`.
 struct Fill {
     static constexpr const char* name = "fill";
-    double value = 0;
+    Scalar value = 0;
 };
 // Any number of contiguous inputs of the result's dtype, whose shapes differ along `dim` only -> all of them,
 // one after the other along `dim`.

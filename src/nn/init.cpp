@@ -81,7 +81,7 @@ const Tensor& xavier_normal_(const Tensor& weight, double gain) {
     return normal_(weight, 0, xavier_std("xavier_normal_", weight, gain));
 }
 
-const Tensor& constant_(const Tensor& x, double value) {
+const Tensor& constant_(const Tensor& x, Scalar value) {
     check_floating("constant_", x);
     const NoGrad plain;
     return x.fill_(value);

@@ -185,7 +185,7 @@ void check_targets(const char* op, const Tensor& target, std::int64_t ignored, s
 
 // Of log-probabilities [rows, classes] in float32 at least, with a weight per class, in ops.
 Tensor weighted_nll(const Tensor& log_p, const Tensor& target, const CrossEntropyOptions& options) {
-    const Tensor ignored = eq(target, double(options.ignore_index)), safe = masked_fill(target, ignored, 0);
+    const Tensor ignored = eq(target, options.ignore_index), safe = masked_fill(target, ignored, 0);
     const Tensor weight = cast(options.weight.detach(), log_p.dtype());
     const Tensor own = masked_fill(index_select(weight, 0, safe), ignored, 0);
     Tensor rows = -weighted(own, gather(log_p, 1, safe.unsqueeze(1)).squeeze(1));
@@ -252,7 +252,7 @@ Tensor cross_entropy(const Tensor& given, const Tensor& target, CrossEntropyOpti
     if (options.weight.defined()) {
         check_targets("cross_entropy", rows, options.ignore_index, logits.size(1));
         // Ignored rows are made 0 before: 0 times a derivative that is not finite would be NaN.
-        const Tensor ignored = eq(rows, double(options.ignore_index)).unsqueeze(1);
+        const Tensor ignored = eq(rows, options.ignore_index).unsqueeze(1);
         loss = weighted_nll(log_softmax(masked_fill(cast(logits, dtype), ignored, 0), 1), rows, options);
     } else {
         const kernels::CrossEntropy at{.reduction = options.reduction,

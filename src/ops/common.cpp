@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace mezzo {
 
@@ -15,17 +16,21 @@ void check_floating(const char* op, const Tensor& x, const char* what) {
           ", but must be floating; convert it with to(float32)");
 }
 
-void check_value(const char* op, const char* what, double value, Dtype dtype) {
+void check_value(const char* op, const char* what, Scalar value, Dtype dtype) {
     const DtypeInfo& info = dtype_info(dtype);
     if (info.kind != DtypeKind::integral) return;
-    const double least = dtype == uint8   ? 0
-                         : dtype == int64 ? -info.max
-                                          : -info.max - 1,
-                 whole = std::trunc(value);
-    check(whole >= least && whole <= info.max && whole < 0x1p63, ErrorKind::value, op, ": ", what, " ", value,
-          " is no number of ", dtype);
-    check(std::abs(whole) < 0x1p53 || whole == -0x1p63, ErrorKind::value, op, ": ", what, " ", value,
-          " is not below 2^53, where a double holds every integer; pass an int64 tensor");
+    const std::int64_t most =
+        dtype == int64 ? std::numeric_limits<std::int64_t>::max() : std::int64_t(info.max);
+    const std::int64_t least = dtype == uint8 ? 0 : -most - 1;
+    // As doubles the bounds are exact but for the most of int64, which is 2^63.
+    const double whole = std::trunc(value.to<double>());
+    const bool fits = value.is_integer()
+                          ? value.to<std::int64_t>() >= least && value.to<std::int64_t>() <= most
+                          : whole >= double(least) && whole <= double(most) && whole < 0x1p63;
+    check(fits, ErrorKind::value, op, ": ", what, " ", item(value), " is no number of ", dtype);
+    check(value.is_integer() || std::abs(whole) < 0x1p53 || whole == -0x1p63, ErrorKind::value, op, ": ",
+          what, " ", item(value),
+          " is not below 2^53, where a double holds every integer; pass an std::int64_t");
 }
 
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {

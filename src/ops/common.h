@@ -10,9 +10,24 @@ namespace mezzo {
 void check_defined(const char* op, const Tensor& x);
 // `what` is the operand's name in the error.
 void check_floating(const char* op, const Tensor& x, const char* what = "input");
-// Error(value) unless elements of an integral dtype can be `value` without its fraction: they would be other numbers. `what` is its name in
-// the error. Other dtypes hold every number, if need be as infinity.
-void check_value(const char* op, const char* what, double value, Dtype dtype);
+// Error(value) unless elements of an integral dtype can be `value` without its fraction: they would be other
+// numbers. `what` is its name in the error. Other dtypes hold every number, if need be as infinity.
+void check_value(const char* op, const char* what, Scalar value, Dtype dtype);
+// Whether `value` is an integer that a double may not hold. For int64 it becomes a 0-dim tensor, because
+// kernels take numbers as doubles.
+inline bool exceeds_double(Scalar value) {
+    return value.is_integer() && (value.to<std::int64_t>() >= std::int64_t(1) << 53 ||
+                                  value.to<std::int64_t>() <= -(std::int64_t(1) << 53));
+}
+// `value` as kernels of the dtype take it. Kernels that compute in float32 shall not round it a second time.
+inline double kernel_number(Scalar value, Dtype dtype) {
+    return exceeds_double(value) && dtype != float64 ? double(value.to<float>()) : value.to<double>();
+}
+// `value` as an error text shows it.
+inline detail::Item item(Scalar value) {
+    if (value.is_integer()) return static_cast<long long>(value.to<std::int64_t>());
+    return value.to<double>();
+}
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
 
 // The dtype of two operands together. A 0-dim tensor changes the dtype of one with dimensions only if its own

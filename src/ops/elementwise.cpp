@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace mezzo {
 
@@ -28,19 +29,35 @@ Tensor unary(const Op& op, const Tensor& x, const AttributesRef& at) {
     return call_one(op, In(&x, 1), at, x.shape(), {});
 }
 
+// Whether a number is an integer, of whatever type.
+bool is_whole(Scalar value) {
+    const double real = value.to<double>();
+    return value.is_integer() || (std::isfinite(real) && real == std::floor(real));
+}
+
 // x as an op with a scalar reads it: an integral x with a fractional or infinite scalar is computed in float32,
 // a boolean x with a whole one in int64. Error(value) for a whole scalar that the dtype does not hold, or its
 // negative for uint8, where x + -1 is x - 1.
-Tensor readable(const Row& row, const Tensor& x, double alpha) {
+Tensor readable(const Row& row, const Tensor& x, Scalar alpha) {
     check_defined(row.name, x);
     if (is_floating(x.dtype()) || row.integers_to_real) return x;
-    if (alpha != std::floor(alpha) || std::isinf(alpha)) return cast(x, float32);
+    if (!is_whole(alpha)) return cast(x, float32);
     const Dtype dtype = x.dtype() == boolean ? int64 : x.dtype();
-    check_value(row.name, "the number", dtype == uint8 ? std::abs(alpha) : alpha, dtype);
+    const bool turned = dtype == uint8 && alpha.to<double>() < 0;
+    check_value(row.name, "the number", turned ? Scalar(-alpha.to<double>()) : alpha, dtype);
     return x.dtype() == boolean ? cast(x, int64) : x;
 }
-template <class A> Tensor with_scalar(const OpOf<A>& op, const Tensor& x, double alpha) {
-    return call(op, {readable(op.row(), x, alpha)}, {.alpha = alpha}, x.shape());
+
+using BinaryFunction = Tensor (*)(const Tensor&, const Tensor&);
+// `exact` computes the same from x and a 0-dim tensor. Ops that convert integers to float32 need none.
+template <class A>
+Tensor with_scalar(const OpOf<A>& op, const Tensor& x, Scalar alpha, BinaryFunction exact = nullptr) {
+    check_defined(op.row().name, x);
+    if (exceeds_double(alpha) && exact && !is_floating(x.dtype())) {
+        const Tensor whole = readable(op.row(), x, alpha);
+        return exact(whole, scalar(alpha, {.dtype = whole.dtype(), .device = x.device()}));
+    }
+    return call(op, {readable(op.row(), x, alpha)}, {.alpha = kernel_number(alpha, x.dtype())}, x.shape());
 }
 
 Shape common_shape(const char* op, const Tensor& a, const Tensor& b) {
@@ -118,25 +135,20 @@ Tensor binary(const Op& op, const Tensor& a, const Tensor& b, const AttributesRe
 #undef MEZZO_BINARY
 #undef MEZZO_COMPARE
 
-// b as a 0-dim int64 tensor. From 2^53 on, where full() refuses numbers, it is made of its 53 bits.
-Tensor whole_number(double b, Device device) {
-    const int shift = b == 0 ? 0 : std::max(0, std::ilogb(b) - 52);
-    const Tensor digits = scalar(std::ldexp(b, -shift), {.dtype = int64, .device = device});
-    return shift == 0 ? digits : digits * std::ldexp(1, shift);
-}
-
 // b as a 0-dim tensor to compare a with: in a's dtype, or in float64 if b is out of its range. For an
 // integral a in int64 if b is a whole number, otherwise in float64, so that the comparison is exact: a number
 // beyond int64 is an infinity there, because the largest int64 numbers round up to 2^63.
-Tensor comparable(const Tensor& a, double b) {
+Tensor comparable(const Tensor& a, Scalar b) {
     Dtype dtype = a.dtype();
-    if (is_floating(dtype) && std::isfinite(b) && std::abs(b) > dtype_info(dtype).max) dtype = float64;
-    if (!is_floating(dtype)) {
+    const double real = b.to<double>();
+    if (is_floating(dtype)) {
+        if (std::isfinite(real) && std::abs(real) > dtype_info(dtype).max) dtype = float64;
+    } else if (is_whole(b) && (b.is_integer() || (real >= -0x1p63 && real < 0x1p63))) {
+        dtype = int64;
+        b = b.to<std::int64_t>();
+    } else {
         dtype = float64;
-        if (b >= 0x1p63 || b < -0x1p63)
-            b = std::copysign(INFINITY, b);
-        else if (b == std::floor(b))
-            return whole_number(b, a.device());
+        if (std::abs(real) >= 0x1p63) b = std::copysign(INFINITY, real);
     }
     return scalar(b, {.dtype = dtype, .device = a.device()});
 }
@@ -160,62 +172,85 @@ Tensor pow(const Tensor& x, double exponent) { return with_scalar(pow_scalar_op,
 
 namespace {
 
+// The integer next to a bound that lies inside of [low, high], or the last of int64 before it.
+std::int64_t whole_bound(Scalar bound, double (*inside)(double)) {
+    using Limits = std::numeric_limits<std::int64_t>;
+    if (bound.is_integer()) return bound.to<std::int64_t>();
+    const double whole = inside(bound.to<double>());
+    return whole >= 0x1p63   ? Limits::max()
+           : whole < -0x1p63 ? Limits::min()
+                             : static_cast<std::int64_t>(whole);
+}
+
 // x limited to [low, high]. The bounds of integers are the integers next to them inside of [low, high].
-template <class A> Tensor limited(const OpOf<A>& op, const Tensor& x, double low, double high) {
+template <class A> Tensor limited(const OpOf<A>& op, const Tensor& x, Scalar low, Scalar high) {
     const char* name = op.row().name;
-    check(low <= high, ErrorKind::value, name, ": low ", low, " is not <= high ", high);
+    check(low.to<double>() <= high.to<double>(), ErrorKind::value, name, ": low ", item(low),
+          " is not <= high ", item(high));
     check_defined(name, x);
     if (!is_floating(x.dtype())) {
-        const double least = std::ceil(low), most = std::floor(high);
-        check(least <= most, ErrorKind::value, name, ": no integer lies between low ", low, " and high ",
-              high, "; convert the input with to(float32)");
-        low = least;
-        high = most;
-        if (low > 0) check_value(name, "low", low, x.dtype());  // smaller elements would become it
-        if (high < 0) check_value(name, "high", high, x.dtype());
+        const std::int64_t least = whole_bound(low, std::ceil), most = whole_bound(high, std::floor);
+        check(least <= most, ErrorKind::value, name, ": no integer lies between low ", item(low),
+              " and high ", item(high), "; convert the input with to(float32)");
+        if (!low.is_integer()) low = std::ceil(low.to<double>());
+        if (!high.is_integer()) high = std::floor(high.to<double>());
+        if (least > 0) check_value(name, "low", low, x.dtype());  // smaller elements would become it
+        if (most < 0) check_value(name, "high", high, x.dtype());
+        if (x.dtype() == int64 && (exceeds_double(low) || exceeds_double(high))) {
+            const TensorOptions options{.dtype = int64, .device = x.device()};
+            return minimum(maximum(x, scalar(least, options)), scalar(most, options));
+        }
+        return unary(op, x, A{.alpha = low.to<double>(), .beta = high.to<double>()});
     }
-    return unary(op, x, A{.alpha = low, .beta = high});
+    return unary(op, x, A{.alpha = kernel_number(low, x.dtype()), .beta = kernel_number(high, x.dtype())});
 }
 
 }  // namespace
 
-Tensor clamp(const Tensor& x, double low, double high) { return limited(clamp_op, x, low, high); }
-Tensor hardtanh(const Tensor& x, double low, double high) { return limited(hardtanh_op, x, low, high); }
+Tensor clamp(const Tensor& x, Scalar low, Scalar high) { return limited(clamp_op, x, low, high); }
+Tensor hardtanh(const Tensor& x, Scalar low, Scalar high) { return limited(hardtanh_op, x, low, high); }
 Tensor elu(const Tensor& x, double alpha) { return unary(elu_op, x, kernels::elu{.alpha = alpha}); }
 Tensor leaky_relu(const Tensor& x, double negative_slope) {
     return unary(leaky_relu_op, x, kernels::leaky_relu{.alpha = negative_slope});
 }
 
-Tensor remainder(const Tensor& a, double b) {
+Tensor remainder(const Tensor& a, Scalar b) {
     const Tensor x = readable(remainder_op.row(), a, b);
-    check(is_floating(x.dtype()) || b != 0, ErrorKind::value,
+    check(is_floating(x.dtype()) || b.to<double>() != 0, ErrorKind::value,
           "remainder: an integer has no remainder of a division by 0; convert it with to(float32) for NaN");
     return remainder(x, scalar(b, {.dtype = x.dtype(), .device = x.device()}));
 }
 
-Tensor eq(const Tensor& a, double b) { return eq(a, comparable(a, b)); }
-Tensor ne(const Tensor& a, double b) { return ne(a, comparable(a, b)); }
-Tensor lt(const Tensor& a, double b) { return lt(a, comparable(a, b)); }
-Tensor le(const Tensor& a, double b) { return le(a, comparable(a, b)); }
-Tensor gt(const Tensor& a, double b) { return gt(a, comparable(a, b)); }
-Tensor ge(const Tensor& a, double b) { return ge(a, comparable(a, b)); }
+Tensor eq(const Tensor& a, Scalar b) { return eq(a, comparable(a, b)); }
+Tensor ne(const Tensor& a, Scalar b) { return ne(a, comparable(a, b)); }
+Tensor lt(const Tensor& a, Scalar b) { return lt(a, comparable(a, b)); }
+Tensor le(const Tensor& a, Scalar b) { return le(a, comparable(a, b)); }
+Tensor gt(const Tensor& a, Scalar b) { return gt(a, comparable(a, b)); }
+Tensor ge(const Tensor& a, Scalar b) { return ge(a, comparable(a, b)); }
 
 Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-Tensor operator+(const Tensor& a, double b) { return with_scalar(add_scalar_op, a, b); }
-Tensor operator-(const Tensor& a, double b) {
-    // 2^31 wraps around to -2^31, and 2^63 to -2^63.
-    if (a.defined() && ((b == -0x1p31 && a.dtype() == int32) || (b == -0x1p63 && a.dtype() == int64)))
-        return a + full({}, b, {.dtype = a.dtype(), .device = a.device()});
-    return with_scalar(add_scalar_op, a, -b);
+Tensor operator+(const Tensor& a, Scalar b) { return with_scalar(add_scalar_op, a, b, add); }
+Tensor operator-(const Tensor& a, Scalar b) {
+    check_defined("sub", a);
+    const double number = kernel_number(b, a.dtype());
+    // Integers whose negative the dtype or a double does not hold.
+    if (!is_floating(a.dtype()) && (exceeds_double(b) || number == -0x1p63 || number == -0x1p31)) {
+        const Tensor x = readable(add_scalar_op.row(), a, b);
+        return sub(x, scalar(b, {.dtype = x.dtype(), .device = x.device()}));
+    }
+    return with_scalar(add_scalar_op, a, -number);
 }
-Tensor operator*(const Tensor& a, double b) { return with_scalar(mul_scalar_op, a, b); }
+Tensor operator*(const Tensor& a, Scalar b) { return with_scalar(mul_scalar_op, a, b, mul); }
 Tensor operator/(const Tensor& a, double b) { return with_scalar(div_scalar_op, a, b); }
-Tensor operator+(double a, const Tensor& b) { return b + a; }
-Tensor operator-(double a, const Tensor& b) { return with_scalar(rsub_scalar_op, b, a); }
-Tensor operator*(double a, const Tensor& b) { return b * a; }
+Tensor operator+(Scalar a, const Tensor& b) { return b + a; }
+Tensor operator-(Scalar a, const Tensor& b) {
+    return with_scalar(rsub_scalar_op, b, a,
+                       [](const Tensor& x, const Tensor& number) { return sub(number, x); });
+}
+Tensor operator*(Scalar a, const Tensor& b) { return b * a; }
 Tensor operator/(double a, const Tensor& b) { return with_scalar(rdiv_scalar_op, b, a); }
 Tensor operator-(const Tensor& x) { return neg(x); }
 

@@ -62,7 +62,7 @@ void check_holds(const char* op, Dtype dtype, std::int64_t low, std::int64_t hig
 
 }  // namespace
 
-Tensor full(const Shape& shape, double value, TensorOptions options) {
+Tensor full(const Shape& shape, Scalar value, TensorOptions options) {
     check_dtype("full", options.dtype);
     check_value("full", "value", value, options.dtype);
     return make(fill_kernel, {.value = value}, shape, options);
@@ -70,12 +70,12 @@ Tensor full(const Shape& shape, double value, TensorOptions options) {
 
 Tensor zeros(const Shape& shape, TensorOptions options) { return full(shape, 0, options); }
 Tensor ones(const Shape& shape, TensorOptions options) { return full(shape, 1, options); }
-Tensor scalar(double value, TensorOptions options) { return full({}, value, options); }
+Tensor scalar(Scalar value, TensorOptions options) { return full({}, value, options); }
 
 Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), {.dtype = x.dtype(), .device = x.device()}); }
 Tensor ones_like(const Tensor& x) { return ones(x.shape(), {.dtype = x.dtype(), .device = x.device()}); }
 
-Tensor full_like(const Tensor& x, double value) {
+Tensor full_like(const Tensor& x, Scalar value) {
     return full(x.shape(), value, {.dtype = x.dtype(), .device = x.device()});
 }
 Tensor rand_like(const Tensor& x) { return rand(x.shape(), {.dtype = x.dtype(), .device = x.device()}); }

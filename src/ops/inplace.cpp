@@ -60,10 +60,20 @@ void written(const Tensor& x) {
 }
 
 // A fraction would be cut to a whole number without a word.
-void check_factor(const char* op, const Tensor& x, double factor) {
-    check(is_floating(x.dtype()) || factor == std::floor(factor), ErrorKind::dtype, op, ": ", factor,
+void check_factor(const char* op, const Tensor& x, Scalar factor) {
+    const double real = factor.to<double>();
+    check(is_floating(x.dtype()) || real == std::floor(real), ErrorKind::dtype, op, ": ", real,
           " is no whole number, and the tensor is ", x.dtype(), "; convert it with to(float32)");
-    check_value(op, "the factor", x.dtype() == uint8 ? std::abs(factor) : factor, x.dtype());
+    check_value(op, "the factor", x.dtype() == uint8 && real < 0 ? Scalar(-real) : factor, x.dtype());
+}
+
+// out = x * factor, in out's dtype.
+void multiply(const Tensor& x, Scalar factor, const Tensor& out) {
+    if (out.dtype() == int64 && exceeds_double(factor)) {
+        const Tensor operands[] = {x, scalar(factor, {.dtype = int64, .device = x.device()})};
+        return mul_kernel(operands, {}, out);
+    }
+    mul_scalar_kernel(In(&x, 1), {.alpha = kernel_number(factor, out.dtype())}, out);
 }
 
 // Whether reading `source` while x is written would see new values.
@@ -124,27 +134,28 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
     return *this;
 }
 
-const Tensor& Tensor::fill_(double value) const {
+const Tensor& Tensor::fill_(Scalar value) const {
     check_writable("fill_", *this);
     check_value("fill_", "value", value, dtype());
     if (numel() > 0) fill_kernel({}, {.value = value}, *this);
     written(*this);
     if (Storage* const storage = impl()->storage.get();
-        value == 0 && storage && static_cast<std::size_t>(numel()) * size_of(dtype()) == storage->bytes)
+        value.to<double>() == 0 && storage &&
+        static_cast<std::size_t>(numel()) * size_of(dtype()) == storage->bytes)
         storage->zeroed = version();
     return *this;
 }
 
-const Tensor& Tensor::add_(const Tensor& other, double alpha) const {
+const Tensor& Tensor::add_(const Tensor& other, Scalar alpha) const {
     check_writable("add_", *this);
     check_operand("add_", *this, other);
     check_factor("add_", *this, alpha);
     NoGrad plain;
     Tensor scaled = overlaps(*this, other) ? other.clone() : other;
-    if (alpha != 1) {
+    if (alpha.to<double>() != 1) {
         const Dtype wide = is_floating(dtype()) ? promote(dtype(), float32) : dtype();
         scaled = empty(other.shape(), {.dtype = promote(other.dtype(), wide), .device = device()});
-        mul_scalar_kernel(In(&other, 1), {.alpha = alpha}, scaled);
+        multiply(other, alpha, scaled);
     }
     const Tensor operands[] = {*this, scaled};
     write_result(*this, [&](const Tensor& out) { add_kernel(operands, {}, out); });
@@ -160,11 +171,11 @@ const Tensor& Tensor::mul_(const Tensor& other) const {
     return *this;
 }
 
-const Tensor& Tensor::mul_(double value) const {
+const Tensor& Tensor::mul_(Scalar value) const {
     check_writable("mul_", *this);
     check(dtype() != boolean, ErrorKind::dtype, "mul_: no arithmetic on boolean");
     check_factor("mul_", *this, value);
-    write_result(*this, [&](const Tensor& out) { mul_scalar_kernel(In(this, 1), {.alpha = value}, out); });
+    write_result(*this, [&](const Tensor& out) { multiply(*this, value, out); });
     return *this;
 }
 

@@ -20,8 +20,8 @@ const Tensor& flags(const char* op, const Tensor& x) {
 // a < b as lt(a, b), and the function for the operands the other way round.
 #define MEZZO_COMPARISON(op, function, turned)                                      \
     Tensor operator op(const Tensor& a, const Tensor& b) { return function(a, b); } \
-    Tensor operator op(const Tensor& a, double b) { return function(a, b); }        \
-    Tensor operator op(double a, const Tensor& b) { return turned(b, a); }
+    Tensor operator op(const Tensor& a, Scalar b) { return function(a, b); }        \
+    Tensor operator op(Scalar a, const Tensor& b) { return turned(b, a); }
 MEZZO_COMPARISON(==, eq, eq)
 MEZZO_COMPARISON(!=, ne, ne)
 MEZZO_COMPARISON(<, lt, gt)
@@ -34,21 +34,22 @@ Tensor operator!(const Tensor& x) { return logical_not(x); }
 Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(flags("&", a), flags("&", b)); }
 Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(flags("|", a), flags("|", b)); }
 
-#define MEZZO_COMPOUND(op)                                                                  \
+#define MEZZO_COMPOUND(op, Number)                                                          \
     Tensor& Tensor::operator op##=(const Tensor& other)& { return *this = *this op other; } \
-    Tensor& Tensor::operator op##=(double other)& { return *this = *this op other; }
-MEZZO_COMPOUND(+)
-MEZZO_COMPOUND(-)
-MEZZO_COMPOUND(*)
-MEZZO_COMPOUND(/)
+    Tensor& Tensor::operator op##=(Number other)& { return *this = *this op other; }
+MEZZO_COMPOUND(+, Scalar)
+MEZZO_COMPOUND(-, Scalar)
+MEZZO_COMPOUND(*, Scalar)
+MEZZO_COMPOUND(/, double)
 #undef MEZZO_COMPOUND
 
 namespace {
 
 // A number beside a tensor in where(): of the tensor's dtype where that can hold it as in a + b.
-Tensor beside(const Tensor& x, double value) {
+Tensor beside(const Tensor& x, Scalar value) {
     check_defined("where", x);
-    const bool whole = value == std::floor(value) && std::isfinite(value);
+    const double real = value.to<double>();
+    const bool whole = value.is_integer() || (real == std::floor(real) && std::isfinite(real));
     Dtype dtype = x.dtype();
     if (!is_floating(dtype)) dtype = !whole ? float32 : dtype == boolean ? int64 : dtype;
     return scalar(value, {.dtype = dtype, .device = x.device()});
@@ -56,9 +57,9 @@ Tensor beside(const Tensor& x, double value) {
 
 }  // namespace
 
-Tensor where(const Tensor& condition, const Tensor& a, double b) { return where(condition, a, beside(a, b)); }
-Tensor where(const Tensor& condition, double a, const Tensor& b) { return where(condition, beside(b, a), b); }
-Tensor where(const Tensor& condition, double a, double b) {
+Tensor where(const Tensor& condition, const Tensor& a, Scalar b) { return where(condition, a, beside(a, b)); }
+Tensor where(const Tensor& condition, Scalar a, const Tensor& b) { return where(condition, beside(b, a), b); }
+Tensor where(const Tensor& condition, Scalar a, Scalar b) {
     check_defined("where", condition);
     const TensorOptions options{.device = condition.device()};
     return where(condition, scalar(a, options), scalar(b, options));

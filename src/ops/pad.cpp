@@ -64,9 +64,14 @@ Plan planned(const Tensor& x, const std::vector<Padding>& padding) {
 }
 
 // The part of x that stays, then constants around it.
-Tensor padded_with(const Tensor& x, const Plan& plan, double value) {
+Tensor padded_with(const Tensor& x, const Plan& plan, Scalar value) {
+    if (x.dtype() == int64 && exceeds_double(value)) {
+        const Tensor outside =
+            padded_with(zeros(x.shape(), {.dtype = boolean, .device = x.device()}), plan, 1);
+        return where(outside, value, padded_with(x, plan, 0));
+    }
     Shape from = plan.before, to = plan.before;
-    kernels::Pad at{.before = plan.before, .sizes = plan.sizes, .value = value};
+    kernels::Pad at{.before = plan.before, .sizes = plan.sizes, .value = kernel_number(value, x.dtype())};
     for (int d = 0; d < x.dim(); ++d) {
         const std::int64_t n = x.size(d);
         from[d] = plan.before[d] < -n ? n : std::max<std::int64_t>(-plan.before[d], 0);
@@ -79,7 +84,7 @@ Tensor padded_with(const Tensor& x, const Plan& plan, double value) {
 
 // Which element of a dimension of n elements each element of the result is.
 Tensor source_index(PadMode mode, std::int64_t n, std::int64_t before, std::int64_t size, Device device) {
-    const Tensor place = arange(size, {.dtype = int64, .device = device}) - double(before);
+    const Tensor place = arange(size, {.dtype = int64, .device = device}) - before;
     const double last = double(n - 1);
     if (mode == PadMode::replicate) return clamp(place, 0, last);
     if (mode == PadMode::reflect) return last - abs(last - abs(place));
@@ -112,7 +117,7 @@ Tensor continued(Tensor x, int d, std::int64_t before, std::int64_t after, PadMo
 
 }  // namespace
 
-Tensor pad(const Tensor& x, const std::vector<Padding>& padding, PadMode mode, double value) {
+Tensor pad(const Tensor& x, const std::vector<Padding>& padding, PadMode mode, Scalar value) {
     check_enumerator("pad", "mode", mode, PadMode::circular);
     check_defined("pad", x);
     const Plan plan = planned(x, padding);
@@ -120,8 +125,8 @@ Tensor pad(const Tensor& x, const std::vector<Padding>& padding, PadMode mode, d
         check_value("pad", "value", value, x.dtype());
         return padded_with(x, plan, value);
     }
-    check(value == 0, ErrorKind::value, "pad: value ", value, " is for PadMode::constant, not for ",
-          mode_name(mode));
+    check(value.to<double>() == 0, ErrorKind::value, "pad: value ", item(value),
+          " is for PadMode::constant, not for ", mode_name(mode));
     Tensor y = x;
     for (int d = 0; d < x.dim(); ++d)
         if (plan.before[d] != 0 || plan.after[d] != 0)

@@ -96,13 +96,15 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
     return call(where_op, {condition, a, b}, {}, shape, dtype);
 }
 
-Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
     check_defined("masked_fill", x);
     check_condition("masked_fill", "mask", mask);
     check(broadcast_shapes("masked_fill", x.shape(), mask.shape()) == x.shape(), ErrorKind::shape,
           "masked_fill: mask ", mask.shape(), " does not broadcast to ", x.shape());
     check_value("masked_fill", "value", value, x.dtype());
-    return call(masked_fill_op, {x, mask}, {.value = saturated(value, x.dtype())}, x.shape());
+    if (x.dtype() == int64 && exceeds_double(value)) return where(mask, value, x);
+    const double number = kernel_number(value, x.dtype());
+    return call(masked_fill_op, {x, mask}, {.value = saturated(number, x.dtype())}, x.shape());
 }
 
 Tensor clamp_grad(const Tensor& g, const Tensor& x, double low, double high) {

@@ -37,30 +37,41 @@ std::int64_t count_steps(double start, double end, double step) {
     return std::int64_t(count);
 }
 
+// Error(value) for an integer beyond +-2^53.
+double exact_double(const char* op, Scalar value) {
+    check(!value.is_integer() || (value.to<std::int64_t>() >= std::int64_t(-exact) &&
+                                  value.to<std::int64_t>() <= std::int64_t(exact)),
+          ErrorKind::value, op, ": ", item(value), " is beyond 2^53");
+    return value.to<double>();
+}
+
 }  // namespace
 
 Tensor arange(std::int64_t start, std::int64_t end, std::int64_t step, TensorOptions options) {
     check_dtype("arange", options);
-    for (const std::int64_t bound : {start, end, step})
-        check(double(bound) >= -exact && double(bound) <= exact, ErrorKind::value, "arange: ", bound,
-              " is beyond 2^53");
+    for (const std::int64_t bound : {start, end, step}) exact_double("arange", bound);
     const std::int64_t count = count_steps(double(start), double(end), double(step));
     return finished(options, [&] {
         const Tensor numbers = arange(count, {.dtype = int64, .device = options.device});
-        return numbers * double(step) + double(start);
+        return numbers * step + start;
     });
 }
 
-Tensor arange_of(double start, double end, double step, TensorOptions options) {
+Tensor arange_of(Scalar from, Scalar to, Scalar by, TensorOptions options) {
     check_dtype("arange", options);
+    const double start = exact_double("arange", from), end = exact_double("arange", to);
+    const double step = exact_double("arange", by);
     const std::int64_t count = count_steps(start, end, step);
     return finished(
         options, [&] { return arange(count, {.dtype = float64, .device = options.device}) * step + start; });
 }
 
 // The second half counts from the end, so that it is reached exactly and the numbers are symmetric.
-Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options) {
+Tensor linspace(Scalar from, Scalar to, std::int64_t steps, TensorOptions options) {
     check_dtype("linspace", options);
+    if (!is_floating(options.dtype))
+        for (const Scalar& bound : {from, to}) exact_double("linspace", bound);
+    const double start = from.to<double>(), end = to.to<double>();
     check(steps >= 0, ErrorKind::value, "linspace: steps is ", steps, "; it must not be negative");
     check(std::isfinite(start) && std::isfinite(end) && std::isfinite(end - start), ErrorKind::value,
           "linspace: start ", start, ", end ", end, " and their difference must be finite");

@@ -74,7 +74,7 @@ void store(const Tensor& y, const std::vector<double>& from) {
 }
 
 void fill(In, const kernels::Fill& at, Out out) {
-    store(out[0], std::vector<double>(std::size_t(out[0].numel()), at.value));
+    store(out[0], std::vector<double>(std::size_t(out[0].numel()), at.value.to<double>()));
 }
 
 void cast(In in, const kernels::Cast&, Out out) { store(out[0], values(in[0], out[0].shape())); }
