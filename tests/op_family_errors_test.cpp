@@ -398,6 +398,16 @@ TEST_CASE("op families: a captured step sees all bits of an integer", "[op_famil
     }
 }
 
+TEST_CASE("op families: a fraction is true as a boolean, on every device", "[op_families]") {
+    for (const Device device : test::devices()) {
+        const Tensor x = zeros({2}, {.dtype = boolean, .device = device});
+        CHECK(integers(full_like(x, 0.5)) == Integers{1, 1});
+        CHECK(integers(x.clone().fill_(-0.5)) == Integers{1, 1});
+        CHECK(integers(masked_fill(x, x == 0, 0.5)) == Integers{1, 1});
+        CHECK(integers(pad(x, {{0, 1, 0}}, PadMode::constant, 0.5)) == Integers{1, 0, 0});
+    }
+}
+
 TEST_CASE("op families: integers that a dtype lacks are refused, and compare as they are", "[op_families]") {
     const std::int64_t id = (std::int64_t(1) << 53) + 1;
     const std::uint64_t beyond = std::uint64_t(1) << 63;  // as an std::int64_t it would be negative

@@ -23,6 +23,10 @@ inline bool exceeds_double(Scalar value) {
 inline double kernel_number(Scalar value, Dtype dtype) {
     return exceeds_double(value) && dtype != float64 ? double(value.to<float>()) : value.to<double>();
 }
+// `value` as an element of the dtype: a fraction is true.
+inline Scalar element_value(Scalar value, Dtype dtype) {
+    return dtype == boolean ? Scalar(value.to<double>() != 0) : value;
+}
 // `value` as an error text shows it.
 inline detail::Item item(Scalar value) {
     if (value.is_integer()) return static_cast<long long>(value.to<std::int64_t>());

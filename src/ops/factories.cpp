@@ -65,7 +65,7 @@ void check_holds(const char* op, Dtype dtype, std::int64_t low, std::int64_t hig
 Tensor full(const Shape& shape, Scalar value, TensorOptions options) {
     check_dtype("full", options.dtype);
     check_value("full", "value", value, options.dtype);
-    return make(fill_kernel, {.value = value}, shape, options);
+    return make(fill_kernel, {.value = element_value(value, options.dtype)}, shape, options);
 }
 
 Tensor zeros(const Shape& shape, TensorOptions options) { return full(shape, 0, options); }

@@ -137,7 +137,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 const Tensor& Tensor::fill_(Scalar value) const {
     check_writable("fill_", *this);
     check_value("fill_", "value", value, dtype());
-    if (numel() > 0) fill_kernel({}, {.value = value}, *this);
+    if (numel() > 0) fill_kernel({}, {.value = element_value(value, dtype())}, *this);
     written(*this);
     if (Storage* const storage = impl()->storage.get();
         value.to<double>() == 0 && storage &&

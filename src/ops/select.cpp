@@ -103,7 +103,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
           "masked_fill: mask ", mask.shape(), " does not broadcast to ", x.shape());
     check_value("masked_fill", "value", value, x.dtype());
     if (x.dtype() == int64 && exceeds_double(value)) return where(mask, value, x);
-    const double number = kernel_number(value, x.dtype());
+    const double number = kernel_number(element_value(value, x.dtype()), x.dtype());
     return call(masked_fill_op, {x, mask}, {.value = saturated(number, x.dtype())}, x.shape());
 }
 
