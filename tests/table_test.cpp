@@ -1,8 +1,10 @@
 // CSV, JSON lines and plain lines; splits and scalers.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <charconv>
 #include <clocale>
 #include <cmath>
+#include <cstring>
 
 #include "folder.h"
 #include "mezzo/mezzo.h"
@@ -55,6 +57,94 @@ TEST_CASE("csv: numbers beyond float64 are numbers", "[data]") {
     CHECK(table.numbers({"p"}, float64).to_vector<double>() == std::vector<double>{0, 2, 1e-320});
     CHECK(table.numbers({"q"}, float64).to_vector<double>() == std::vector<double>{-INFINITY, INFINITY, 0});
     CHECK(data::read_csv(folder.write("t.csv", "p\n1e-400x\n2\n")).column("p").kind == ColumnKind::text);
+}
+
+TEST_CASE("csv: columns whose kind shows late", "[data]") {
+    const Folder folder;
+    const data::Table table = data::read_csv(
+        folder.write("t.csv",
+                     "a,b,c,d,e\n-0,007, "
+                     "1,,\n5,-1.50,\"2\",,1\n,\"a\"\"b\",x,\"\n\",-0\n9223372036854775807,+3,nan,,2.5\n"));
+    CHECK(table.column("a").kind == ColumnKind::real);
+    const std::vector<double> a = table.column("a").values.to_vector<double>();
+    CHECK(std::signbit(a[0]));
+    CHECK(a[3] == 0x1p63);
+    CHECK(table.column("b").texts == std::vector<std::string>{"007", "-1.50", "a\"b", "+3"});
+    CHECK(table.column("c").texts == std::vector<std::string>{" 1", "2", "x", "nan"});
+    CHECK(table.column("d").texts == std::vector<std::string>{"", "", "\n", ""});
+    CHECK(table.column("e").kind == ColumnKind::real);
+    CHECK(std::signbit(table.column("e").values.to_vector<double>()[2]));
+    // A line that is refused is refused in the first reading, and a second one counts lines afresh.
+    CHECK_THROWS_WITH(data::read_csv(folder.write("t.csv", "a\n1\nx\n\n1,2\n")), Contains("line 5: 2 cells"));
+    // Without a header the first line is one of cells.
+    const data::Table bare = data::read_csv(folder.write("t.csv", "\n\n1,2\nx,3\n"), {.header = false});
+    CHECK(bare.column("0").texts == std::vector<std::string>{"1", "x"});
+    CHECK(bare.column("1").values.to_vector<std::int64_t>() == Integers{2, 3});
+    // Characters of numbers may be delimiters.
+    const data::Table odd = data::read_csv(folder.write("t.csv", "a1b\n23145\n610\n"), {.delimiter = '1'});
+    CHECK(odd.column("a").values.to_vector<std::int64_t>() == Integers{23, 6});
+    CHECK(odd.column("b").values.to_vector<std::int64_t>() == Integers{45, 0});
+    // More lines than the sample from which the reader reserves memory.
+    std::string many = "n,t\n";
+    for (int i = 0; i < 3000; ++i) many += std::to_string(i) + (i < 2000 ? ",1\n" : ",0.5\n");
+    const data::Table long_table = data::read_csv(folder.write("t.csv", many));
+    CHECK(long_table.column("n").values.to_vector<std::int64_t>()[2999] == 2999);
+    CHECK(sum(long_table.column("t").values).item<double>() == 2500);
+}
+
+// The fast path for short numbers and std::from_chars give the same bits, and refuse the same cells.
+TEST_CASE("csv: numbers have the bits of std::from_chars", "[data]") {
+    std::vector<std::string> cells{"1.",
+                                   ".5",
+                                   "-.5e1",
+                                   "1e22",
+                                   "1e23",
+                                   "1e-22",
+                                   "1e-23",
+                                   "-0.0",
+                                   "0e9",
+                                   "1E+05",
+                                   "2.5e-3",
+                                   "9007199254740993e1",
+                                   "1e00005",
+                                   "9007199254740992.5",
+                                   "999999999999999999",
+                                   "0.000000000000000001",
+                                   "12345678.87654321",
+                                   "123456789012345678e-18"};
+    std::uint64_t random = 1;
+    const auto next = [&](std::uint64_t below) {
+        random = random * 6364136223846793005 + 1442695040888963407;
+        return (random >> 33) % below;
+    };
+    for (int i = 0; i < 20000; ++i) {
+        std::string cell = next(2) ? "" : "-";
+        for (std::uint64_t n = next(13); n > 0; --n) cell += char('0' + next(10));
+        if (next(4)) cell += '.';
+        for (std::uint64_t n = 1 + next(13); n > 0; --n) cell += char('0' + next(10));
+        if (next(3) == 0) cell += (next(2) ? "e" : "E-") + std::to_string(next(40));
+        cells.push_back(cell);
+    }
+    std::string file = "x\n0.5\n";  // real, whatever follows
+    for (const std::string& cell : cells) file += cell + '\n';
+    const Folder folder;
+    const std::vector<double> values =
+        data::read_csv(folder.write("t.csv", file)).numbers({"x"}, float64).to_vector<double>();
+    REQUIRE(values.size() == cells.size() + 1);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+        double expected = 0;
+        std::from_chars(cells[i].data(), cells[i].data() + cells[i].size(), expected);
+        if (std::memcmp(&expected, &values[i + 1], sizeof expected) == 0) continue;
+        if (++wrong == 1) CHECK(cells[i] == "another number");
+    }
+    CHECK(wrong == 0);
+    for (const char* const cell :
+         {"-", "+-", "1e", "1e+", ".", "1.2.3", "--1", "+-5", "1 2", "0x10", "e5", "1_0"}) {
+        INFO(cell);
+        CHECK(data::read_csv(folder.write("t.csv", "x\n1\n" + std::string(cell) + "\n")).column("x").kind ==
+              ColumnKind::text);
+    }
 }
 
 TEST_CASE("csv: errors say the line", "[data]") {

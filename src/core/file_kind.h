@@ -1,4 +1,4 @@
-// Names of file formats, for errors of readers that were handed a file of another format.
+// Names of file formats, for errors of readers that were handed a file of another format; byte order marks.
 #pragma once
 
 #include <string>
@@ -16,6 +16,12 @@ std::string file_kind(std::string_view begin);
 // Says the same of the two texts that failed downloads leave in place of any file, a Git LFS pointer and an
 // HTML page; "" for all else. For readers of text.
 std::string failed_download(std::string_view begin);
+
+// A text without the byte order mark that some editors write in front of UTF-8. Every reader of text files
+// skips it.
+inline std::string_view without_byte_order_mark(std::string_view text) {
+    return text.starts_with("\xef\xbb\xbf") ? text.substr(3) : text;
+}
 
 // Throws Error(io), whose text begins with `where`, if failed_download() has something to say.
 void refuse_failed_download(const std::string& where, std::string_view begin);

@@ -1,7 +1,7 @@
 // CSV as RFC 4180 has it.
 #include <algorithm>
 #include <array>
-#include <deque>
+#include <cstring>
 
 #include "core/file_kind.h"
 #include "data/table_cells.h"
@@ -16,27 +16,45 @@ namespace {
 class CsvReader {
 public:
     CsvReader(const std::string& path, std::string_view text, char delimiter)
-        : path_(path), text_(text), delimiter_(delimiter) {
-        if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // a byte order mark
+        : path_(path), text_(without_byte_order_mark(text)), delimiter_(delimiter) {
         for (const char c : {'\n', '\r', '"', '\0', delimiter})
             special_[static_cast<unsigned char>(c)] = true;
+        delimits_numbers_ = std::strchr("+-.eE0123456789", delimiter) == nullptr || delimiter == '\0';
     }
-    // The cells of the next line that is not empty, which live as long as the reader and the text; false at the
-    // end.
-    bool next(std::vector<std::string_view>& cells) {
+    void restart() {
+        at_ = 0;
+        line_ = 1;
+    }
+    // Calls take(i) for cell i of the next line that is not empty; it takes the cell by number() or cell().
+    // Returns how many cells there are, 0 at the end.
+    template <class Take> std::size_t next(const Take& take) {
         while (at_ < text_.size() && ends_line()) pass_line_end();
-        cells.clear();
-        if (at_ >= text_.size()) return false;
+        if (at_ >= text_.size()) return 0;
         first_line_ = line_;
-        for (;;) {
-            cells.push_back(at_ < text_.size() && text_[at_] == '"' ? quoted() : plain());
-            if (at_ >= text_.size()) return true;
-            if (ends_line()) {
-                pass_line_end();
-                return true;
-            }
-            ++at_;  // the delimiter
+        for (std::size_t i = 0;; ++at_) {  // past the delimiter
+            take(i++);
+            if (at_ >= text_.size()) return i;
+            if (text_[at_] == delimiter_) continue;
+            pass_line_end();
+            return i;
         }
+    }
+    // The cell as a plain number. False, with nothing taken, if cell() has to look at it.
+    bool number(Number& number) {
+        const char *const begin = text_.data(), *const end = begin + text_.size();
+        const char* const after = delimits_numbers_ ? scan_number(begin + at_, end, number) : nullptr;
+        if (after == nullptr) return false;
+        if (after < end && *after != delimiter_ && *after != '\n' &&
+            !(*after == '\r' && after + 1 < end && after[1] == '\n'))
+            return false;
+        at_ = std::size_t(after - begin);
+        return true;
+    }
+    // The text of the cell, until the next one is taken.
+    std::string_view cell() { return at_ < text_.size() && text_[at_] == '"' ? quoted() : plain(); }
+    // How many lines the file has if all are as long as the first `lines`, which have been read.
+    std::size_t estimate(std::size_t lines) const {
+        return std::size_t(double(text_.size()) / double(at_) * double(lines) * 1.02);
     }
     // Where the line began that next() has given.
     std::int64_t line() const { return first_line_; }
@@ -86,33 +104,47 @@ private:
         return doubled ? without_doubled_quotes(cell) : cell;
     }
     std::string_view without_doubled_quotes(std::string_view cell) {
-        std::string& result = rewritten_.emplace_back();
+        rewritten_.clear();
         for (std::size_t i = 0; i < cell.size(); ++i) {
-            result += cell[i];
+            rewritten_ += cell[i];
             i += cell[i] == '"';
         }
-        return result;
+        return rewritten_;
     }
 
     const std::string& path_;
     std::string_view text_;
     char delimiter_;
-    std::array<bool, 256> special_{};    // characters at which a cell without quotes may end or be refused
-    std::deque<std::string> rewritten_;  // cells that are not in the file as they are
+    bool delimits_numbers_;
+    std::array<bool, 256> special_{};  // characters at which a cell without quotes may end or be refused
+    std::string rewritten_;            // a cell that is not in the file as it is
     std::size_t at_ = 0;
     std::int64_t line_ = 1, first_line_ = 1;
 };
 
+// How many bytes of ASCII a text begins with, to eight bytes.
+std::size_t ascii_bytes(std::string_view text) {
+    std::size_t at = 0;
+    std::uint64_t bytes = 0;
+    for (; at + sizeof bytes <= text.size(); at += sizeof bytes) {
+        std::memcpy(&bytes, text.data() + at, sizeof bytes);
+        if ((bytes & 0x8080808080808080) != 0) break;
+    }
+    return at;
+}
+
 void check_utf8(const CsvReader& reader, std::string_view text) {
     // UTF-16 has bytes 0, for which the reader has an error of its own.
     std::size_t bad = 0;
-    while (bad < text.size()) {
+    for (;;) {
+        bad += ascii_bytes(text.substr(bad));
+        if (bad == text.size()) return;
         const bool ascii = static_cast<unsigned char>(text[bad]) < 0x80;
         const std::size_t bytes = ascii ? 1 : decode_utf8(text.substr(bad)).bytes;
         if (!ascii && bytes == 1) break;
         bad += bytes;
     }
-    if (bad == text.size() || text.find('\0') != std::string_view::npos) return;
+    if (text.find('\0') != std::string_view::npos) return;
     reader.fail_at(1 + std::count(text.begin(), text.begin() + std::ptrdiff_t(bad), '\n'),
                    "no valid UTF-8: byte ", int(static_cast<unsigned char>(text[bad])), " at ", bad,
                    "; convert the file to UTF-8");
@@ -123,14 +155,60 @@ void check_options(const CsvOptions& options) {
           ErrorKind::value, "read_csv: the delimiter is a quote or an end of a line");
 }
 
-void mark_texts(const std::string& path, const CsvOptions& options, std::vector<Cells>& columns) {
-    for (const std::string& name : options.texts) {
-        const auto found =
-            std::find_if(columns.begin(), columns.end(), [&](const Cells& c) { return c.name == name; });
-        check(found != columns.end(), ErrorKind::value, "read_csv: ", path, ": texts names a column \"", name,
+std::vector<GrowingColumn> read_names(CsvReader& reader, const std::string& path, const CsvOptions& options) {
+    std::vector<GrowingColumn> columns;
+    const auto is_text = [&](const std::string& name) {
+        return std::find(options.texts.begin(), options.texts.end(), name) != options.texts.end();
+    };
+    const std::size_t count = reader.next([&](std::size_t i) {
+        const std::string_view cell = reader.cell();
+        const std::string name = options.header ? std::string(cell) : std::to_string(i);
+        columns.emplace_back(name, is_text(name));
+    });
+    check(count > 0, ErrorKind::io, "read_csv: ", path, ": is empty");
+    for (const std::string& name : options.texts)
+        check(std::any_of(columns.begin(), columns.end(), [&](const auto& c) { return c.name() == name; }),
+              ErrorKind::value, "read_csv: ", path, ": texts names a column \"", name,
               "\" that is not there");
-        found->text = true;
+    if (!options.header) reader.restart();
+    return columns;
+}
+
+// Calls take(i) for each cell of the lines that are left.
+template <class Take> void read_rows(CsvReader& reader, std::vector<GrowingColumn>& columns,
+                                     const CsvOptions& options, const Take& take) {
+    constexpr std::size_t sample = 1000;
+    for (std::size_t row = 1;; ++row) {
+        const std::size_t cells = reader.next([&](std::size_t i) {
+            if (i < columns.size())
+                take(i);
+            else
+                reader.cell();
+        });
+        if (cells == 0) return;
+        if (cells != columns.size())
+            reader.fail_at(reader.line(), cells, cells == 1 ? " cell; " : " cells; ",
+                           options.header ? "the header has " : "the first line has ", columns.size());
+        if (row == sample)
+            for (GrowingColumn& column : columns) column.reserve(reader.estimate(sample));
     }
+}
+
+// Reads columns again whose first cells look like numbers and a later one does not. Columns of
+// numbers store nothing but the numbers.
+void read_texts_again(CsvReader& reader, const CsvOptions& options, std::vector<GrowingColumn>& columns) {
+    std::vector<bool> again;
+    for (GrowingColumn& column : columns) {
+        again.push_back(!column.complete());
+        if (again.back()) column = GrowingColumn(column.name(), true);
+    }
+    if (std::find(again.begin(), again.end(), true) == again.end()) return;
+    reader.restart();
+    if (options.header) reader.next([&](std::size_t) { reader.cell(); });
+    read_rows(reader, columns, options, [&](std::size_t i) {
+        const std::string_view cell = reader.cell();
+        if (again[i]) columns[i].add(cell);
+    });
 }
 
 }  // namespace
@@ -142,22 +220,18 @@ Table read_csv(const std::string& path, const CsvOptions& options) {
     refuse_failed_download("read_csv: " + path, text);
     CsvReader reader(path, text, options.delimiter);
     check_utf8(reader, text);
-    std::vector<Cells> columns;
-    std::vector<std::string_view> cells;
-    bool more = reader.next(cells);
-    check(more, ErrorKind::io, "read_csv: ", path, ": is empty");
-    for (std::size_t i = 0; i < cells.size(); ++i)
-        columns.push_back({.name = options.header ? std::string(cells[i]) : std::to_string(i)});
-    if (options.header) more = reader.next(cells);
-    mark_texts(path, options, columns);
-    for (; more; more = reader.next(cells)) {
-        if (cells.size() != columns.size())
-            reader.fail_at(reader.line(), cells.size(), cells.size() == 1 ? " cell; " : " cells; ",
-                           options.header ? "the header has " : "the first line has ", columns.size());
-        for (std::size_t i = 0; i < cells.size(); ++i) columns[i].values.push_back(cells[i]);
-    }
+    std::vector<GrowingColumn> columns = read_names(reader, path, options);
+    read_rows(reader, columns, options, [&](std::size_t i) {
+        GrowingColumn& column = columns[i];
+        Number number;
+        if (column.takes_numbers() && reader.number(number))
+            column.add(number);
+        else
+            column.add(reader.cell());
+    });
+    read_texts_again(reader, options, columns);
     std::vector<Column> result;
-    for (Cells& column : columns) result.push_back(infer_column(std::move(column)));
+    for (GrowingColumn& column : columns) result.push_back(column.finish());
     return Table(std::move(result));
 }
 

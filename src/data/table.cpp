@@ -7,7 +7,6 @@
 #include <unordered_set>
 
 #include "core/tensor_impl.h"
-#include "data/table_cells.h"
 #include "data/whole_file.h"
 #include "mezzo/error.h"
 #include "mezzo/ops.h"
@@ -119,18 +118,6 @@ Categories Table::categories(std::string_view name) const {
     return {Tensor::from(codes, {rows_}), names};
 }
 
-std::vector<std::string> read_lines(const std::string& path) {
-    const std::vector<unsigned char> bytes = whole_file("read_lines", path);
-    std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
-    std::vector<std::string> lines;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = std::min(text.find('\n', at), text.size());
-        const bool carriage_return = end > at && text[end - 1] == '\r';
-        lines.emplace_back(text.substr(at, end - at - carriage_return));
-        at = end + 1;
-    }
-    return lines;
-}
+std::vector<std::string> read_lines(const std::string& path) { return file_lines("read_lines", path); }
 
 }  // namespace mezzo::data

@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string_view>
 #include <system_error>
 
+#include "core/file_kind.h"
 #include "core/regular_file.h"
 #include "mezzo/error.h"
 
@@ -36,6 +39,20 @@ std::vector<unsigned char> whole_file(const char* op, const std::string& path) {
     }
     bytes.resize(done);
     return bytes;
+}
+
+std::vector<std::string> file_lines(const char* op, const std::string& path) {
+    const std::vector<unsigned char> bytes = whole_file(op, path);
+    const std::string_view text =
+        without_byte_order_mark({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    std::vector<std::string> lines;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = std::min(text.find('\n', at), text.size());
+        const bool carriage_return = end > at && text[end - 1] == '\r';
+        lines.emplace_back(text.substr(at, end - at - carriage_return));
+        at = end + 1;
+    }
+    return lines;
 }
 
 }  // namespace mezzo::data

@@ -1,18 +1,15 @@
 // WordPiece: words to ids by greedy longest match, as in BERT; ids back to text.
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 
 #include "core/ref.h"
-#include "core/regular_file.h"
 #include "cpu/parallel.h"
 #include "data/trie.h"
 #include "data/truncation.h"
+#include "data/whole_file.h"
 #include "data/words.h"
 #include "mezzo/error.h"
 #include "mezzo/tokenizer.h"
@@ -235,31 +232,11 @@ bool Encoder::match(const Word& word, Encoding& out) const {
     return true;
 }
 
-std::vector<std::string> read_lines(const std::string& path) {
-    const int file = open_regular("WordPiece", path).descriptor;
-    std::string content;
-    char buffer[1 << 16];
-    ssize_t got = 0;
-    while ((got = ::read(file, buffer, sizeof buffer)) > 0 || (got < 0 && errno == EINTR))
-        if (got > 0) content.append(buffer, std::size_t(got));
-    const int failure = got < 0 ? errno : 0;
-    ::close(file);
-    check(failure == 0, ErrorKind::io, "WordPiece: cannot read ", path, ": ", std::strerror(failure));
-    std::vector<std::string> lines;
-    for (std::size_t at = 0; at < content.size();) {
-        const std::size_t end = std::min(content.find('\n', at), content.size());
-        const bool carriage_return = end > at && content[end - 1] == '\r';
-        lines.push_back(content.substr(at, end - at - carriage_return));
-        at = end + 1;
-    }
-    return lines;
-}
-
 }  // namespace
 
 WordPiece::WordPiece(detail::WordPieceState* state) : state_(state) { add_reference(state_->refs); }
 WordPiece::WordPiece(const std::string& vocab_path, const WordPieceOptions& options)
-    : WordPiece(new State(read_lines(vocab_path), options, vocab_path)) {}
+    : WordPiece(new State(file_lines("WordPiece", vocab_path), options, vocab_path)) {}
 WordPiece WordPiece::from_vocabulary(std::vector<std::string> tokens, const WordPieceOptions& options) {
     return WordPiece(new State(std::move(tokens), options, "the vocabulary"));
 }

@@ -74,6 +74,7 @@ std::string read_text(const char* op, const std::string& path, std::uint64_t lim
     std::string text(std::size_t(file.size()), '\0');
     file.read(0, text.data(), text.size());
     refuse_failed_download(std::string(op) + ": " + path, text);
+    text.erase(0, text.size() - without_byte_order_mark(text).size());
     return text;
 }
 

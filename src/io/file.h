@@ -36,7 +36,8 @@ std::string begin_of(const InputFile& file);
 void refuse_other_kind(const std::string& where, const InputFile& file, std::string_view magic,
                        const char* wanted);
 
-// The text of a file of at most `limit` bytes. Throws Error(io) also for a Git LFS pointer and an HTML page.
+// The text of a file of at most `limit` bytes, without a byte order mark in front. Throws Error(io) also
+// for a Git LFS pointer and an HTML page.
 std::string read_text(const char* op, const std::string& path, std::uint64_t limit);
 
 // Writes PATH.mezzo-partial and renames it to PATH on commit(), so that PATH is at any moment the whole old
