@@ -310,3 +310,90 @@ TEST_CASE("a module that derives from another without a line of its own is notic
     CHECK(lines[0].find("WithoutLine derives from mezzo::nn::Linear and has no MEZZO_MODULE line") !=
           std::string::npos);
 }
+
+namespace {
+
+// Two fields that its line does not name.
+struct Forgetful : nn::Module {
+    nn::Linear named{2, 2}, forgotten{2, 2, {.bias = false}};
+    nn::Parameter scale = nn::Parameter(ones({3}));
+    Tensor operator()(const Tensor& x) const {
+        const nn::ModuleScope here(*this);
+        const Tensor y = forgotten(named(x));
+        return y * scale.slice(0, 0, 2);
+    }
+    MEZZO_MODULE(Forgetful, named)
+};
+
+struct Outside : nn::Module {
+    Forgetful inner;
+    Tensor operator()(const Tensor& x) const { return inner(x); }
+    MEZZO_MODULE(Outside, inner)
+};
+
+// The parameters and tensors that a forward may read without listing them.
+struct Innocent : nn::Module {
+    nn::Linear own{2, 2};
+    nn::Linear& of_another_model;
+    nn::Parameter of_another_optimizer = nn::Parameter(ones({2}));
+    nn::Parameter frozen = nn::Parameter(ones({2}));
+    Tensor perturbation = ones({2}, {.requires_grad = true});
+    explicit Innocent(nn::Linear& other) : of_another_model(other) { frozen.set_requires_grad(false); }
+    Tensor operator()(const Tensor& x) const {
+        return of_another_model(own(x + perturbation)) * of_another_optimizer * frozen;
+    }
+    MEZZO_MODULE(Innocent, own)
+};
+
+class LogLines {
+public:
+    LogLines() {
+        set_log_sink([this](std::string_view line) { lines.emplace_back(line); });
+    }
+    ~LogLines() { set_log_sink(nullptr); }
+    std::vector<std::string> lines;
+};
+
+template <class Net> void train_two_steps(Net& net, optim::Optimizer& optimizer) {
+    data::DataLoader loader({ones({4, 2}), zeros({4, 2})}, {.batch_size = 2});
+    training::Trainer trainer(net, optimizer, {.epochs = 1});
+    trainer.fit(loader, [&](const data::Batch& batch) { return mse_loss(net(batch.x), batch.y); });
+}
+
+}  // namespace
+
+TEST_CASE("module: parameters that forward reads and no module lists", "[module]") {
+    const LogLines log;
+    Outside net;
+    const nn::Summary summary = nn::summary(net, ones({1, 2}));
+    const std::vector<std::string> expected{"float32 [2, 2], read by linear in inner",
+                                            "float32 [3], read by a view in inner"};
+    CHECK(summary.unlisted == expected);
+    CHECK_THAT(summary.to_string(), Contains("no module lists a parameter, " + expected[1]));
+    REQUIRE(log.lines.size() == 1);
+    CHECK_THAT(log.lines[0], Contains("nn::summary: Outside") && Contains(expected[0]) &&
+                                 Contains(expected[1]) && Contains("neither trained nor saved"));
+    // The first backward of a training notices them; the second step says nothing.
+    optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    train_two_steps(net, optimizer);
+    REQUIRE(log.lines.size() == 2);
+    CHECK_THAT(log.lines[1], Contains("Trainer") && Contains("float32 [3]") && Contains("float32 [2, 2]"));
+}
+
+TEST_CASE("module: no warning for parameters and tensors that are no forgotten fields", "[module]") {
+    const LogLines log;
+    nn::Linear other(2, 2);
+    optim::SGD others(other.parameters(), {.lr = 0.1});
+    Innocent net(other);
+    optim::SGD another({net.of_another_optimizer}, {.lr = 0.1});
+    const Tensor adversarial = ones({1, 2}, {.requires_grad = true});
+    CHECK(nn::summary(net, adversarial).unlisted.empty());
+    optim::AveragedModel average(net, {});
+    nn::Linear copy = nn::clone(net.own);
+    nn::Sequential tuned{copy, nn::ReLU(), nn::BatchNorm1d(2), other};
+    tuned[0].freeze();  // as LoRA and fine-tuning do
+    CHECK(nn::summary(tuned, adversarial).unlisted.empty());
+    optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    train_two_steps(net, optimizer);
+    CHECK(log.lines.empty());
+}

@@ -31,6 +31,9 @@ struct Summary {
     // Of parameters and buffers as they are, and of parameters in each precision: what a model costs to keep.
     std::int64_t bytes = 0;
     double flops = 0;  // 2 per multiplication and addition of matrix products, convolutions and attention
+    // Parameters that an op has read and that no module and no optimizer has listed, such as "float32 [3], read by mul in
+    // head": fields that MEZZO_MODULE does not name. The log sink (mezzo/log.h) gets a line with them.
+    std::vector<std::string> unlisted = {};
 
     // A table and its totals.
     [[nodiscard]] std::string to_string() const;

@@ -34,6 +34,8 @@ struct Copy16 {
 // Gradient bookkeeping, made on first use so that plain tensors stay small.
 struct GradMeta {
     bool requires_grad = false;
+    // An nn::Parameter that no module and no optimizer has listed (core/unlisted.h).
+    std::atomic<bool> unlisted{false};
     GradientSlot gradient;     // of a leaf
     Ref<Node> node;            // of the op that made this tensor; null for leaves
     std::uint32_t output = 0;  // which of the node's results it is

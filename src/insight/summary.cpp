@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "autograd/op_observer.h"
+#include "core/unlisted.h"
 #include "insight/evaluating.h"
 #include "insight/flops.h"
 #include "insight/places.h"
@@ -24,10 +25,10 @@ public:
 
     void called(const Row& row, In given, In results) override {
         if (!results.empty() && results[0].defined())
-            note(given, results[0], insight::flops_of(row, given, results));
+            note(row.name, given, results[0], insight::flops_of(row, given, results));
     }
     // Such as the last step of a batch norm, which gives its rows their shape again.
-    void viewed(const Tensor& given, const Tensor& view) override { note({&given, 1}, view, 0); }
+    void viewed(const Tensor& given, const Tensor& view) override { note("a view", {&given, 1}, view, 0); }
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
     void gradient(const Node&, int, const Tensor&) override {}
@@ -43,6 +44,8 @@ public:
         module.flops = seen->second.flops;
     }
 
+    const UnlistedParameters& unlisted() const { return unlisted_; }
+
 private:
     struct Seen {
         Shape output;
@@ -50,8 +53,9 @@ private:
         double flops = 0;
     };
     // A result of the module to which an op belongs, and of those around it.
-    void note(In given, const Tensor& result, double flops) {
+    void note(const char* op, In given, const Tensor& result, double flops) {
         std::string path = places_.path(places_.of_call(given));
+        for (const Tensor& x : given) unlisted_.note(x, op, path);
         for (;;) {
             Seen& seen = seen_[path];
             seen.output = result.shape();
@@ -63,6 +67,7 @@ private:
         }
     }
     insight::Places places_;
+    UnlistedParameters unlisted_;
     std::unordered_map<std::string, Seen> seen_;
 };
 
@@ -121,6 +126,8 @@ Summary detail::summarize(Module& model, const autograd::Callback<void()>& forwa
             entry.parameters = own_parameters(*module);
             watcher.describe(entry);
         }
+        result.unlisted = watcher.unlisted().texts();
+        watcher.unlisted().warn(std::string("nn::summary: ") + model.type_name());
     }
     result.parameters = model.num_parameters();
     result.trainable = model.num_parameters(true);
@@ -147,6 +154,8 @@ std::string Summary::to_string() const {
                             module.flops > 0 ? scaled(module.flops, "") : "-");
     text += fmt::format("parameters: {}, {} of them trainable; buffers: {}\n", grouped(parameters),
                         grouped(trainable), grouped(buffers));
+    for (const std::string& parameter : unlisted)
+        text += "no module lists a parameter, " + parameter + ": neither trained nor saved\n";
     text += fmt::format("memory: {} as it is; parameters in float32 {}, in 16 bit {}\n",
                         scaled(double(bytes), "B"), scaled(4.0 * double(parameters), "B"),
                         scaled(2.0 * double(parameters), "B"));

@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/scale_parts.h"
 #include "core/tensor_impl.h"
+#include "core/unlisted.h"
 #include "mezzo/autograd.h"
 #include "nn/replace.h"
 #include "nn/visiting.h"
@@ -27,6 +28,7 @@ Parameter::Parameter(const Tensor& value) : Tensor(alias(value.contiguous())) {
     check(is_floating(value.dtype()), ErrorKind::dtype, "Parameter: dtype is ", value.dtype(),
           "; only floating tensors can be trained");
     set_requires_grad(true);
+    impl()->grads().unlisted.store(true, std::memory_order_relaxed);
 }
 
 Buffer::Buffer(const Tensor& value) : Tensor(alias(value)) { impl()->view = false; }
@@ -73,11 +75,14 @@ class Lister : public FieldVisitor {
 public:
     struct What {
         bool parameters = true, buffers = true, as_saved = false;
+        bool lasting = true;  // for training or saving, so that no parameter in it is a forgotten field
     };
     Lister(const Module& root, std::string prefix, What what)
         : owner_(&root), prefix_(std::move(prefix)), what_(what) {}
     void parameter(const std::string& name, Parameter& p) override {
-        if (what_.parameters) add(name, p);
+        if (!what_.parameters) return;
+        add(name, p);
+        if (what_.lasting && p.defined()) mark_listed(p);
     }
     void buffer(const std::string& name, Buffer& b) override {
         if (what_.buffers) add(name, b);
@@ -221,7 +226,7 @@ namespace {
 template <class Target> void convert_all(const Module& module, Target target, bool floating_only) {
     NoGrad plain;
     Tensors tensors;
-    for (const auto& [name, tensor] : list(module, "", {}))
+    for (const auto& [name, tensor] : list(module, "", {.lasting = false}))
         if (!floating_only || is_floating(tensor.dtype())) tensors.push_back(tensor);
     keep_side_by_side(tensors, [&] {
         for (const Tensor& tensor : tensors) {

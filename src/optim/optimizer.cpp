@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "core/capture.h"
+#include "core/unlisted.h"
 #include "mezzo/ops.h"
 #include "mezzo/record_function.h"
 #include "optim/user_update.h"
@@ -61,6 +62,7 @@ void add_slot(OptimizerImpl& optimizer, Known& known, const Tensor& param, const
     const auto [first, fresh] = known.emplace(param.impl(), index);
     check(fresh, ErrorKind::value, optimizer.type, ": parameters ", first->second, " and ", index,
           " are the same tensor; list it once");
+    mark_listed(param);
     Slot slot;
     slot.param = param;
     slot.name = name;

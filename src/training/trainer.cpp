@@ -3,7 +3,9 @@
 
 #include <cmath>
 
+#include "autograd/op_observer.h"
 #include "core/enumerators.h"
+#include "core/unlisted.h"
 #include "mezzo/eval_mode.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
@@ -18,6 +20,24 @@ amp::GradScalerOptions scaler_options(const TrainerOptions& options) {
     result.enabled = options.precision == Precision::float16 && result.enabled;
     return result;
 }
+
+// Warns of parameters that a backward reaches and that nothing trains or saves.
+class UnlistedWatch final : public OpObserver {
+public:
+    const UnlistedParameters& found() const { return found_; }
+    void called(const Row&, In, In) override {}
+    void viewed(const Tensor&, const Tensor&) override {}
+    void backward_begins(const Tensors&) override {}
+    void visiting(const Node& node) override {
+        for (const Edge& edge : node.edges) found_.note(edge.leaf, node.row->name);
+    }
+    void gradient(const Node&, int, const Tensor&) override {}
+    void inner_gradient(const Node&, const Tensor&) override {}
+    void sum(const Node&, const Tensor&) override {}
+
+private:
+    UnlistedParameters found_;
+};
 
 }  // namespace
 
@@ -104,7 +124,10 @@ void Trainer::add_gradients(const Tensor& loss, double weight) {
         // The last backward pass sends the sum of all to the other ranks.
         std::optional<distributed::DataParallel::Local> here;
         if (options_.parallel != nullptr && accumulated_ + 1 < parts_) here.emplace(*options_.parallel);
+        std::optional<UnlistedWatch> watch;
+        if (status_.step == 0 && accumulated_ == 0) watch.emplace();
         scaler_.scale(part).backward();
+        if (watch) watch->found().warn("Trainer");
     }
     const Tensor shown = size_of(part.dtype()) < 4 ? part.detach().to(float32) : part.detach();
     loss_ = loss_.defined() ? loss_ + shown : shown;
