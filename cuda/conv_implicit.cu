@@ -8,6 +8,7 @@
 // Operations: 2 pixels window O. Memory: the source once per 128 (64) result channels, mostly from the L2
 // cache, the weight once per tile of rows, the result once. Shared memory per block: 80 KiB (128 x 128),
 // 60 KiB (128 x 64), 40 KiB (64 x 64).
+#include <algorithm>
 #include <numeric>
 
 #include "cuda/conv_implicit.cuh"
@@ -158,8 +159,7 @@ __device__ void store_tile(const ImplicitProduct& p, const Phase& f, const typen
 template <class T, int rows, int columns, Lines b_lines> struct ImplicitTile {
     using Tile = ConvProductTile<T, rows, columns, Lines::along, b_lines>;
     static constexpr std::size_t result_bytes = rows * (columns + 8) * sizeof(T);
-    static constexpr std::size_t shared_bytes =
-        Tile::stage_bytes > result_bytes ? Tile::stage_bytes : result_bytes;
+    static std::size_t shared_bytes() { return std::max(Tile::stages_bytes(), result_bytes); }
 };
 
 template <class T, int rows, int columns, Lines b_lines> __global__ void __launch_bounds__(conv_threads)
@@ -192,7 +192,7 @@ template <class T, int rows, int columns, Lines b_lines> void run(ImplicitProduc
         p.tiles += tiles_of(p.phase[i].pixels, rows) * tiles_of(p.result_channels, columns);
     }
     launch(implicit_kernel<T, rows, columns, b_lines>, grid_for(p.tiles, 1), conv_threads,
-           ImplicitTile<T, rows, columns, b_lines>::shared_bytes, p);
+           ImplicitTile<T, rows, columns, b_lines>::shared_bytes(), p);
 }
 
 // Wide tiles where they fill the device: each element that they load takes part in more products.

@@ -1,6 +1,7 @@
 // The pieces of convolutions on Tensor Cores. A block of four warps, two by two, computes a tile of the result
 // in steps of 32 products per element. The tiles of both operands are copied into shared memory three steps
-// ahead (cp.async, four stages); pixels outside of the image are copies of no bytes, which leave zeros. All
+// ahead (cp.async, four stages; one step and two stages on compute capability 7.5, whose copies are complete at
+// once and whose blocks have 64 KiB of shared memory); pixels outside of the image are copies of no bytes, which leave zeros. All
 // products are m16n8k16 with float32 sums, added in the order of the steps.
 #pragma once
 
@@ -12,7 +13,8 @@
 namespace mezzo::cuda {
 
 inline constexpr unsigned conv_threads = 128;
-inline constexpr int conv_depth = 32, conv_stages = 4;
+inline constexpr int conv_depth = 32, conv_stages = MEZZO_AMPERE ? 4 : 2;
+inline std::size_t conv_stages_on_device() { return launches_ampere_kernels() ? 4 : 2; }
 
 __device__ inline int conv_lane() { return static_cast<int>(threadIdx.x % 32); }
 __device__ inline int conv_warp_row() { return static_cast<int>(threadIdx.x / 64); }
@@ -65,7 +67,7 @@ template <class T, int rows, int columns, Lines a_lines, Lines b_lines> struct C
     using B = ConvOperand<T, columns, b_lines>;
     static constexpr int row_tiles = rows / 32, column_tiles = columns / 16;
     static constexpr int stage = A::elements + B::elements;
-    static constexpr std::size_t stage_bytes = conv_stages * stage * sizeof(T);
+    static std::size_t stages_bytes() { return conv_stages_on_device() * stage * sizeof(T); }
     using Sums = float[row_tiles][column_tiles][4];
 
     // This lane's place in the tile of the first of its sums.
@@ -136,11 +138,12 @@ inline bool implicit_takes(const ConvSizes& s, const Tensor& a, const Tensor& b)
     const std::int64_t result = s.pixels() * s.result_channels;
     const std::int64_t padded =
         (s.height + 2 * s.geometry.padding.height) * (s.width + 2 * s.geometry.padding.width);
-    return is_16bit(a.dtype()) && a.dtype() == b.dtype() && s.geometry.groups == 1 && s.channels % 8 == 0 &&
-           s.result_channels % 8 == 0 && conv_aligned(a) && conv_aligned(b) && result > 0 &&
-           s.images * s.height * s.width * s.channels < limit && result < limit &&
-           s.result_channels * s.window() < limit && padded < limit && padded * s.channels < limit &&
-           padded * s.result_channels < limit && s.window() > 0 && !s.is_product();
+    return multiplies_on_tensor_cores(a.device().index, a.dtype()) && a.dtype() == b.dtype() &&
+           s.geometry.groups == 1 && s.channels % 8 == 0 && s.result_channels % 8 == 0 && conv_aligned(a) &&
+           conv_aligned(b) && result > 0 && s.images * s.height * s.width * s.channels < limit &&
+           result < limit && s.result_channels * s.window() < limit && padded < limit &&
+           padded * s.channels < limit && padded * s.result_channels < limit && s.window() > 0 &&
+           !s.is_product();
 }
 
 inline std::int64_t tiles_of(std::int64_t size, int tile) { return (size + tile - 1) / tile; }

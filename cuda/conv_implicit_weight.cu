@@ -139,7 +139,7 @@ template <class T, int rows, int columns> __global__ void __launch_bounds__(conv
 template <class T, int rows, int columns> void run(WeightProduct p, std::int64_t parts) {
     p.tiles = parts * tiles_of(p.result_channels, rows) * tiles_of(p.window, columns);
     launch(implicit_weight_kernel<T, rows, columns>, grid_for(p.tiles, 1), conv_threads,
-           WeightTile<T, rows, columns>::stage_bytes, p);
+           WeightTile<T, rows, columns>::stages_bytes(), p);
 }
 
 template <class T> void run_tile(const WeightProduct& p, ConvTile tile, std::int64_t parts) {

@@ -9,6 +9,7 @@
 
 #include "core/log.h"
 #include "cuda/runtime.h"
+#include "mezzo/error.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -19,11 +20,12 @@ bool succeeded(cudaError_t status) {
     return status == cudaSuccess;
 }
 
-// Least compute capability, times ten, of the GPUs that this build's kernels run on.
+// Compute capabilities, times ten: of the oldest GPU that this build has kernels for, and of its newest PTX. The
+// kernels for every GPU that is not older than that were made from it.
 #ifdef MEZZO_OLDEST_GPU
-constexpr int oldest_gpu = MEZZO_OLDEST_GPU;
+constexpr int oldest_gpu = MEZZO_OLDEST_GPU, newest_ptx = MEZZO_NEWEST_PTX;
 #else
-constexpr int oldest_gpu = 80;
+constexpr int oldest_gpu = 80, newest_ptx = 80;
 #endif
 
 std::string version_text(int capability) {
@@ -36,9 +38,10 @@ std::string cuda_version_text(int version) {
 }
 
 struct FoundDevices {
-    std::vector<int> ordinals;  // CUDA's numbers of the devices that kernels run on
-    bool all = true;            // the numbers are 0, 1, ...
-    std::string absence;        // why there are none, or why some are left out
+    std::vector<int> ordinals;      // CUDA's numbers of the devices that kernels run on
+    std::vector<int> capabilities;  // of each one's kernels
+    bool all = true;                // the numbers are 0, 1, ...
+    std::string absence;            // why there are none, or why some are left out
 };
 
 std::string reason_of(cudaError_t status) {
@@ -68,6 +71,7 @@ FoundDevices find_devices() {
         const int capability = 10 * major + minor;
         if (known && capability >= oldest_gpu) {
             found.ordinals.push_back(ordinal);
+            found.capabilities.push_back(capability < newest_ptx ? oldest_gpu : newest_ptx);
             continue;
         }
         found.all = false;
@@ -93,6 +97,12 @@ const FoundDevices& found_devices() {
 int device_count() { return int(found_devices().ordinals.size()); }
 
 const char* device_absence() { return found_devices().absence.c_str(); }
+
+int kernel_capability(int device) {
+    const std::vector<int>& all = found_devices().capabilities;
+    check(device >= 0 && device < int(all.size()), ErrorKind::backend, "cuda: no device ", device);
+    return all[std::size_t(device)];
+}
 
 int ordinal_of(int device) {
     const FoundDevices& found = found_devices();

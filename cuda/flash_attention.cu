@@ -188,7 +188,8 @@ template <class T> void run_dim(const Attention& a, In in, Out out) {
 
 bool flash_takes(const Attention& a, const Tensor& q) {
     const auto scale = static_cast<float>(a.scale);
-    return is_16bit(q.dtype()) && (a.dim == 32 || a.dim == 64 || a.dim == 128) && a.query > 0 && a.key > 0 &&
+    return multiplies_on_tensor_cores(q.device().index, q.dtype()) &&
+           (a.dim == 32 || a.dim == 64 || a.dim == 128) && a.query > 0 && a.key > 0 &&
            a.query < flash_max_length && a.key < flash_max_length && scale > 0 && scale < INFINITY;
 }
 

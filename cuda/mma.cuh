@@ -1,6 +1,10 @@
-// Tensor Core and asynchronous copy instructions of compute capability 8.0 and later. Inline PTX is found
-// here, in approximate.cuh and in packs.cuh only, one instruction per wrapper; tests/emulation/mma.h does the
-// same as this file on the CPU, tests/mma_test.cpp tests each wrapper alone.
+// Tensor Core and asynchronous copy instructions. Inline PTX is found here, in approximate.cuh and in
+// packs.cuh only. tests/emulation/mma.h does the same as this file on the CPU, tests/mma_test.cpp tests each
+// wrapper alone.
+//
+// On compute capability 8.0 and later each wrapper is one instruction. 7.5 has neither asynchronous copies nor
+// products of 16 columns: a copy is complete when it returns, and a product is two of 8 columns. 7.5 has no
+// Tensor Cores for bfloat16 (multiplies_on_tensor_cores()).
 //
 // The lanes of a warp share an m16n8k16 product as the PTX manual says. With g = lane / 4 and
 // t = lane % 4, lane l holds
@@ -14,6 +18,13 @@
 
 #if !defined(__CUDACC__)
 #include "tests/emulation/mma.h"
+#endif
+
+// Whether the kernel that is being compiled is for compute capability 8.0 or later.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define MEZZO_AMPERE 0
+#else
+#define MEZZO_AMPERE 1
 #endif
 
 namespace mezzo::cuda {
@@ -33,17 +44,36 @@ __device__ inline unsigned shared_address(const void* p) {
 // other threads after a barrier that follows the wait. A thread must wait for all its copies before it
 // returns.
 __device__ inline void copy_async(void* shared, const void* global, unsigned bytes = 16) {
+#if MEZZO_AMPERE
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(bytes)
                  : "memory");
+#else
+    uint4 value{};
+    if (bytes == 16) {
+        value = *static_cast<const uint4*>(global);
+    } else {
+        const auto* from = static_cast<const std::uint8_t*>(global);
+        std::uint32_t words[4]{};
+        for (unsigned i = 0; i < bytes; ++i) words[i / 4] |= std::uint32_t(from[i]) << i % 4 * 8;
+        value = {words[0], words[1], words[2], words[3]};
+    }
+    *static_cast<uint4*>(shared) = value;
+#endif
 }
 
 // Ends a group of copies.
-__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void copy_async_commit() {
+#if MEZZO_AMPERE
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
 
 // Waits until at most the last `pending` groups of this thread are under way.
 template <int pending> __device__ void copy_async_wait() {
+#if MEZZO_AMPERE
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+#endif
 }
 
 // Four 8 x 8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8 of matrix
@@ -68,18 +98,31 @@ __device__ inline Frag4 load_matrices_transposed(const void* row) {
 
 // d += a b in float32.
 __device__ inline void multiply_add(float16_t, float (&d)[4], const Frag4& a, const Frag2& b) {
+#if !MEZZO_AMPERE
+    for (int half = 0; half < 2; ++half)
+        asm volatile(
+            "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+            "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.v[2 * half]), "r"(a.v[2 * half + 1]), "r"(b.v[half]));
+#else
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+#endif
 }
 __device__ inline void multiply_add(bfloat16_t, float (&d)[4], const Frag4& a, const Frag2& b) {
+#if !MEZZO_AMPERE
+    __trap();
+#else
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+#endif
 }
 
 #else
@@ -106,6 +149,21 @@ template <class T> void multiply_add(T, float (&d)[4], const Frag4& a, const Fra
 #undef MEZZO_SITE
 
 #endif
+
+// Whether a device's Tensor Cores multiply this dtype. Kernels that use multiply_add() are launched for no
+// other.
+inline bool multiplies_on_tensor_cores(int device, Dtype dtype) {
+    return dtype == float16 || (dtype == bfloat16 && kernel_capability(device) >= 80);
+}
+
+// The value that MEZZO_AMPERE has in the kernels that the current device runs.
+inline bool launches_ampere_kernels() {
+#if defined(__CUDACC__)
+    return kernel_capability(current_device()) >= 80;
+#else
+    return true;
+#endif
+}
 
 template <class P> __device__ std::uint32_t word_of(const P& pair) {
     std::uint32_t word;

@@ -21,6 +21,8 @@ struct DeviceInfo {
     std::size_t l2_bytes;
 };
 DeviceInfo device_info(int device);
+// The compute capability, times ten, whose PTX the device's kernels were made from. Asks the runtime once.
+int kernel_capability(int device);
 // The latest version of CUDA that the driver has, and that of the runtime, such as 13010 for 13.1.
 int driver_version();
 int runtime_version();

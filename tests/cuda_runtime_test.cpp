@@ -60,15 +60,15 @@ TEST_CASE("cuda runtime: a launch's own error is reported") {
 
 // Hidden: each runs in a process of its own, because the devices are counted once per process.
 TEST_CASE("cuda runtime: GPUs without kernels in this build are left out, and the reason is kept", "[.old]") {
-    fake_cudart::state().capabilities = {75, 90, 61, 86};
+    fake_cudart::state().capabilities = {70, 90, 61, 75};
     std::string logged;
     set_log_sink([&](std::string_view line) { logged += line; });
     CHECK(cuda::device_count() == 2);
     CHECK(cuda::device_count() == 2);
     set_log_sink(nullptr);
     const std::string reason =
-        "GPU 0 (model 0) has compute capability 7.5, and this build has kernels for 8.0 and "
-        "newer; GPU 2 (model 2) has compute capability 6.1, and this build has kernels for 8.0 "
+        "GPU 0 (model 0) has compute capability 7.0, and this build has kernels for 7.5 and "
+        "newer; GPU 2 (model 2) has compute capability 6.1, and this build has kernels for 7.5 "
         "and newer";
     CHECK(cuda::device_absence() == reason);
     CHECK(logged == "cuda: " + reason);
@@ -79,12 +79,16 @@ TEST_CASE("cuda runtime: GPUs without kernels in this build are left out, and th
     CHECK(fake_cudart::state().device == 3);
     CHECK(cuda::current_device() == 1);
     CHECK(std::string(cuda::device_info(0).name) == "model 1");
+
+    CHECK(cuda::kernel_capability(0) == 80);  // 9.0 runs what was made from PTX for 8.0
+    CHECK(cuda::kernel_capability(1) == 75);
+    CHECK_THROWS_WITH(cuda::kernel_capability(2), Contains("no device 2"));
 }
 
 TEST_CASE("cuda runtime: only GPUs that are too old are no device", "[.only old]") {
-    fake_cudart::state().capabilities = {75};
+    fake_cudart::state().capabilities = {70};
     CHECK(cuda::device_count() == 0);
-    CHECK_THAT(cuda::device_absence(), Contains("7.5"));
+    CHECK_THAT(cuda::device_absence(), Contains("7.0"));
 }
 
 TEST_CASE("cuda runtime: the grid that fills a device follows from its limits", "[.limits]") {

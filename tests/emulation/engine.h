@@ -57,6 +57,7 @@ struct Options {
     unsigned grid_limit = 3;       // what cuda::grid_limit() says
     unsigned multiprocessors = 0;  // if not 0: grid_limit() is that of a GPU with so many
     TensorSums tensor_sums = TensorSums::in_order;
+    int capability = 90;                               // compute capability times ten
     std::size_t max_static_shared = 48 << 10;          // bytes a block may declare
     std::size_t max_shared = 99 << 10;                 // static + dynamic: 8.6, 8.9 and 12.0 have no more
     std::size_t device_memory = std::size_t(4) << 30;  // bytes device_malloc gives in total

@@ -66,6 +66,22 @@ TEST_CASE("proof: leaves the program's numbers, memory and statistics alone", "[
     CHECK(held.to_vector<float>() == std::vector<float>(7, 1));
 }
 
+TEST_CASE("proof: Tensor Cores before compute capability 8.0 multiply float16 alone", "[cuda][emulation]") {
+    const ProofScope scope;
+    const emulation::Options old = emulation::options;
+    emulation::options.capability = 75;
+    const Tensor half = randn({1, 5, 2, 64}, {.device = gpu}).to(float16), brain = half.to(bfloat16);
+    scaled_dot_product_attention(half, half, half);
+    const Tensor y = scaled_dot_product_attention(brain, brain, brain);
+    CHECK(scope.told("flash_attention float16 64") == std::vector<std::string>{"proven"});
+    CHECK(scope.told("flash_attention bfloat16 64").empty());
+    prove_all(gpu);
+    CHECK_THAT(scope.told("flash_attention bfloat16 64").at(0), Contains("not used"));
+    emulation::options = old;
+    set_flash_attention(false);
+    CHECK(y.to_vector<float>() == scaled_dot_product_attention(brain, brain, brain).to_vector<float>());
+}
+
 TEST_CASE("proof: the next process starts at once", "[cuda][emulation]") {
     ProofScope scope;
     CHECK(launches_of_asking() > 0);

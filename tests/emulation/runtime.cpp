@@ -97,12 +97,15 @@ DeviceInfo device_info(int device) {
     check(device >= 0 && device < options.device_count, ErrorKind::backend, "cuda: no device ", device);
     DeviceInfo info{};
     std::snprintf(info.name, sizeof info.name, "%s", options.device_name);
-    info.major = 9;
+    info.major = options.capability / 10;
+    info.minor = options.capability % 10;
     info.multiprocessors = options.multiprocessors != 0 ? int(options.multiprocessors) : 1;
     info.total_memory = options.device_memory;
     info.l2_bytes = options.l2_bytes;
     return info;
 }
+
+int kernel_capability(int) { return options.capability; }
 
 std::string device_id(int device) { return "emulated " + std::to_string(device); }
 

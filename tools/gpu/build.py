@@ -99,7 +99,7 @@ class Plan:
         self.library_folders = [p / name for p in prefixes for name in folders if (p / name).is_dir()]
         self.include = ["-Iinclude", "-Isrc", "-I."] + \
             [f"-isystem{d}" for d in self.include_folders if d != pathlib.Path("/usr/include")]
-        self.common = ["-std=c++20", "-DNDEBUG", "-DMEZZO_HAVE_CUDA", f"-DMEZZO_OLDEST_GPU={self.arch}"]
+        self.common = ["-std=c++20", "-DNDEBUG", "-DMEZZO_HAVE_CUDA", f"-DMEZZO_OLDEST_GPU={self.arch}", f"-DMEZZO_NEWEST_PTX={self.arch}"]
         self.compiles, self.links = [], []
         self.library_lists, self.test_lists = lists("meson.build"), lists("tests/meson.build")
         self.parts, self.unclear = library("meson.build")
