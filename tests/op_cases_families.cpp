@@ -189,8 +189,11 @@ std::vector<OpCase> pointwise() {
         OF("lerp beyond the half", lerp(x[0], x[1], 0.8), SHAPES(pair, {5})),
         OF("addcmul", addcmul(x[0], x[1], x[2], 0.5), SHAPES(pair, {5}, {3, 1})),
         OF("addcdiv", addcdiv(x[0], x[1], x[2], -2), SHAPES(pair, {5}, {3, 1}), keep, positive),
-        OF("glu", glu(x[0]), SHAPES({3, 6}), keep, any, "", "", true, false),
-        OF("swiglu", swiglu(x[0], 0), SHAPES({4, 3}), keep, any, "", "", true, false),
+        OF("glu", glu(x[0]), SHAPES({3, 6}), keep, any, "", "glu_grad", true, false),
+        OF("glu in vectors", glu(x[0]), SHAPES({3, 32}), keep, any, "", "", true, false),
+        OF("swiglu", swiglu(x[0], 0), SHAPES({4, 3}), keep, any, "", "swiglu_grad", true, false),
+        OF("swiglu of two", swiglu(x[0], x[1]), SHAPES(pair, {5})),
+        OF("swiglu in vectors", swiglu(x[0], x[1]), SHAPES({2, 16}, {2, 16})),
     };
 }
 

@@ -38,6 +38,7 @@ enum class CompareOp : int {
 #define MEZZO_OPTIMIZER(name) +1
 inline constexpr int optimizer_loops = 0 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER);
 #undef MEZZO_OPTIMIZER
+enum class GateOp : int { glu, swiglu, count };
 enum class LossOp : int { mse, l1, smooth_l1, huber, bce, bce_with_logits, count };
 
 // Which operand of a binary loop is one element instead of n.
@@ -99,6 +100,9 @@ template <class T> struct RealLoops {
     void (*softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, T dot);           // y (g - dot)
     void (*log_softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, double sum);  // g - e^y sum
     void (*clamp_grad)(T* dst, const T* g, const T* x, std::int64_t n, T low, T high);
+    // By GateOp. The results may be operands.
+    void (*gate[int(GateOp::count)])(T* y, const T* a, const T* b, std::int64_t n);
+    void (*gate_grad[int(GateOp::count)])(T* da, T* db, const T* g, const T* a, const T* b, std::int64_t n);
     void (*add_to_double)(double* dst, const T* x, std::int64_t n);  // dst += x
     void (*loss[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
     void (*loss_grad[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);

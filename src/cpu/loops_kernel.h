@@ -265,6 +265,20 @@ template <class T> void clamp_grad(T* dst, const T* g, const T* x, std::int64_t 
         ((x[i] >= low) & (x[i] <= high)) ? g[i] : T(0);
 }
 
+// ---- gates
+
+template <class F, class T> void gate(T* y, const T* a, const T* b, std::int64_t n) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) y[i] = F{}(a[i], b[i]);
+}
+template <class F, class T> void gate_grad(T* da, T* db, const T* g, const T* a, const T* b, std::int64_t n) {
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) {
+        T to_a, to_b;
+        F{}.gradient(g[i], a[i], b[i], to_a, to_b);
+        da[i] = to_a;
+        db[i] = to_b;
+    }
+}
+
 }  // namespace
 }  // namespace mezzo::cpu
 
@@ -381,6 +395,8 @@ template <class T> constexpr RealLoops<T> real_loops = {
     softmax_grad<T>,
     log_softmax_grad<T>,
     clamp_grad<T>,
+    {gate<functors::glu, T>, gate<functors::swiglu, T>},
+    {gate_grad<functors::glu, T>, gate_grad<functors::swiglu, T>},
     add_to_double<T>,
     {loss<Mse, T>, loss<L1, T>, loss<SmoothL1, T>, loss<Huber, T>, loss<Bce, T>, loss<BceWithLogits, T>},
     {loss_grad<Mse, T>, loss_grad<L1, T>, loss_grad<SmoothL1, T>, loss_grad<Huber, T>, loss_grad<Bce, T>,

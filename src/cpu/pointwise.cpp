@@ -1,4 +1,4 @@
-// Element-wise functions of three tensors, in one pass.
+// Element-wise functions of several tensors, in one pass.
 #include "kernels/pointwise.h"
 #include "cpu/kernels.h"
 #include "cpu/operand.h"
@@ -24,10 +24,53 @@ template <class T, class F> void map(In in, const Tensor& out, const F& f) {
     });
 }
 
-template <class F> void map_real(In in, Out out, const F& f) {
+// Calls f(T()) with the type to compute in.
+template <class F> void with_common(In in, Out out, const F& f) {
     Dtype dtype = out[0]->dtype;
     for (const Tensor& x : in) dtype = promote(dtype, x->dtype);
-    with_real(dtype, [&]<class T>(T) { map<T>(in, out[0], f); });
+    with_real(dtype, f);
+}
+
+template <class F> void map_real(In in, Out out, const F& f) {
+    with_common(in, out, [&]<class T>(T) { map<T>(in, out[0], f); });
+}
+
+void gate(GateOp op, In in, int dim, Out out) {
+    with_common(in, out, [&]<class T>(T) {
+        const kernels::GateOperands x(in, 0, dim);
+        const Shape& shape = out[0]->shape;
+        const Source a(x.a, shape, dtype_of<T>()), b(x.b, shape, dtype_of<T>());
+        const Sink y(out[0], dtype_of<T>());
+        const auto loop = real_loops<T>().gate[int(op)];
+        for_chunks(out[0]->numel, [&](std::int64_t begin, std::int64_t n) {
+            Chunk buffer_a, buffer_b;
+            const T* const from_a = a.template read_as<T>(begin, n, buffer_a);
+            const T* const from_b = b.template read_as<T>(begin, n, buffer_b);
+            loop(y.template open_as<T>(begin, buffer_a), from_a, from_b, n);
+            y.finish(begin, n, buffer_a);
+        });
+    });
+}
+
+void gate_grad(GateOp op, In in, int dim, Out out) {
+    with_common(in, out, [&]<class T>(T) {
+        const kernels::GateOperands x(in, 1, dim), dx(out, 0, dim);
+        const Shape& shape = in[0]->shape;
+        const Source g(in[0], shape, dtype_of<T>()), a(x.a, shape, dtype_of<T>()),
+            b(x.b, shape, dtype_of<T>());
+        const Sink da(dx.a, dtype_of<T>()), db(dx.b, dtype_of<T>());
+        const auto loop = real_loops<T>().gate_grad[int(op)];
+        for_chunks(in[0]->numel, [&](std::int64_t begin, std::int64_t n) {
+            Chunk buffer_g, buffer_a, buffer_b;
+            const T* const from_g = g.template read_as<T>(begin, n, buffer_g);
+            const T* const from_a = a.template read_as<T>(begin, n, buffer_a);
+            const T* const from_b = b.template read_as<T>(begin, n, buffer_b);
+            loop(da.template open_as<T>(begin, buffer_a), db.template open_as<T>(begin, buffer_b), from_g,
+                 from_a, from_b, n);
+            da.finish(begin, n, buffer_a);
+            db.finish(begin, n, buffer_b);
+        });
+    });
 }
 
 }  // namespace
@@ -53,8 +96,16 @@ void lerp_scalar(In in, const kernels::LerpScalar& at, Out out) {
         map_real(in, out, [rest = 1 - weight]<class T>(T a, T b, T) { return b - T(rest) * (b - a); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<addcmul>(), kernel_entry<addcdiv>(), kernel_entry<lerp>(),
-                                   kernel_entry<lerp_scalar>()};
+void glu(In in, const kernels::Glu& at, Out out) { gate(GateOp::glu, in, at.dim, out); }
+void swiglu(In in, const kernels::SwiGlu& at, Out out) { gate(GateOp::swiglu, in, at.dim, out); }
+void glu_grad(In in, const kernels::GluGrad& at, Out out) { gate_grad(GateOp::glu, in, at.dim, out); }
+void swiglu_grad(In in, const kernels::SwiGluGrad& at, Out out) {
+    gate_grad(GateOp::swiglu, in, at.dim, out);
+}
+
+constexpr KernelEntry entries[] = {
+    kernel_entry<addcmul>(), kernel_entry<addcdiv>(), kernel_entry<lerp>(),     kernel_entry<lerp_scalar>(),
+    kernel_entry<glu>(),     kernel_entry<swiglu>(),  kernel_entry<glu_grad>(), kernel_entry<swiglu_grad>()};
 constinit const KernelList pointwise_list = entries;
 
 }  // namespace cpu_kernels

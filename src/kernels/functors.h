@@ -4,6 +4,7 @@
 //   MEZZO_UNARY_SCALAR  functors::clamp<T>{alpha, beta}(x)       T(T)
 //   MEZZO_BINARY        functors::add{}(a, b)                    T(T, T)
 //   MEZZO_COMPARE       functors::lt{}(a, b)                     bool(T, T)
+// and functors::glu and functors::swiglu.
 // T is float or double; also int32_t and int64_t for the ops whose `ints` column is `same` and for
 // comparisons. 16-bit types are computed in float, small integers and booleans in int32_t. Integers wrap
 // around. NaN passes through everything.
@@ -201,6 +202,33 @@ struct mish_grad {
         const T x = b > T(1000) ? T(1000) : b < T(-1000) ? T(-1000) : b;
         const T s = math::sigmoid(b), r = math::sigmoid(-b), d = T(1) / (T(1) + r * r);
         return a * (s * d * (T(1) + r + x * (T(4) * r * r * d)));
+    }
+};
+
+// The gates of kernels/pointwise.h. With e = exp(-|x|) both sigmoid(x) and 1 - sigmoid(x) have all their
+// digits.
+template <class T> struct SigmoidEnds {
+    T at, rest;  // sigmoid(x), sigmoid(-x)
+    MEZZO_HD explicit SigmoidEnds(T x) {
+        const T e = math::exp(-math::abs(x)), large = T(1) / (T(1) + e), small = e * large;
+        at = x < T(0) ? small : large;
+        rest = x < T(0) ? large : small;
+    }
+};
+struct glu {
+    template <class T> MEZZO_HD T operator()(T a, T b) const { return a * math::sigmoid(b); }
+    template <class T> MEZZO_HD void gradient(T g, T a, T b, T& da, T& db) const {
+        const SigmoidEnds<T> s(b);
+        da = g * s.at;
+        db = g * a * (s.at * s.rest);
+    }
+};
+struct swiglu {
+    template <class T> MEZZO_HD T operator()(T a, T b) const { return a * math::sigmoid(a) * b; }
+    template <class T> MEZZO_HD void gradient(T g, T a, T b, T& da, T& db) const {
+        const SigmoidEnds<T> s(a);
+        da = g * b * (s.at * (T(1) + a * s.rest));
+        db = g * (a * s.at);
     }
 };
 

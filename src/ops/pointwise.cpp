@@ -39,21 +39,67 @@ const OpOf<kernels::AddCDiv> addcdiv_op{{.cast = Cast::promote,
                                                      (at.value == 1 ? quotient : quotient * at.value)};
                                          }}};
 
-// Gates. In 16 bit a factor would leave the range of the dtype though the product does not: the product of
-// float32 factors is rounded once.
-struct Glu {
-    static constexpr const char* name = "glu";
+// Gates of two tensors, or of the halves of one along a dimension. In 16 bit a factor would leave the range
+// of the dtype though the product does not: the product of float32 factors is rounded once.
+struct Operands {
+    Tensor a, b;
 };
-struct SwiGlu {
-    static constexpr const char* name = "swiglu";
-};
-const OpOf<Glu> glu_op{
-    {.result = Result::promoted, .strided = true, .mixed = true, .decomposition = [](In in) -> Tensors {
-         return {in[0] * sigmoid(in[1])};
+Operands operands(In in, std::size_t first, int dim) {
+    if (in.size() > first + 1) return {in[first], in[first + 1]};
+    const Tensor& x = in[first];
+    const std::int64_t n = x.size(dim);
+    return {x.slice(dim, 0, n / 2), x.slice(dim, n / 2, n)};
+}
+// The results of the gradient's op for inputs g, a, b or g, x.
+Tensors gate_gradients(In in, int dim, const Tensor& da, const Tensor& db) {
+    if (in.size() == 2) return {cat({da, db}, dim)};
+    return {da, db};
+}
+template <class Grad> Tensors gate_vjp(const OpOf<Grad>& op, const Node& c, int dim, const Tensor& g) {
+    if (c.inputs.size() == 1) return {call(op, {g, c.in(0)}, {.dim = dim}, c.inputs[0].shape)};
+    const Tensor given[] = {g, c.in(0), c.in(1)};
+    const Shape shapes[] = {g.shape(), g.shape()};
+    return call(op, given, {}, shapes);
+}
+
+const OpOf<kernels::GluGrad> glu_grad_op{{.result = Result::promoted,
+                                          .strided = true,
+                                          .mixed = true,
+                                          .decomposition = [](In in, const kernels::GluGrad& at) -> Tensors {
+                                              const auto [a, b] = operands(in, 1, at.dim);
+                                              const Tensor &g = in[0], s = sigmoid(b);
+                                              return gate_gradients(in, at.dim, g * s,
+                                                                    g * a * (s * sigmoid(-b)));
+                                          }}};
+const OpOf<kernels::Glu> glu_op{
+    {.result = Result::promoted,
+     .strided = true,
+     .mixed = true,
+     .vjp = [](const Node& c, const kernels::Glu& at, const Tensors& g) -> Tensors {
+         return gate_vjp(glu_grad_op, c, at.dim, g[0]);
+     },
+     .decomposition = [](In in, const kernels::Glu& at) -> Tensors {
+         const auto [a, b] = operands(in, 0, at.dim);
+         return {a * sigmoid(b)};
      }}};
-const OpOf<SwiGlu> swiglu_op{
-    {.result = Result::promoted, .strided = true, .mixed = true, .decomposition = [](In in) -> Tensors {
-         return {silu(in[0]) * in[1]};
+const OpOf<kernels::SwiGluGrad> swiglu_grad_op{
+    {.result = Result::promoted,
+     .strided = true,
+     .mixed = true,
+     .decomposition = [](In in, const kernels::SwiGluGrad& at) -> Tensors {
+         const auto [gate, up] = operands(in, 1, at.dim);
+         return gate_gradients(in, at.dim, silu_grad(in[0] * up, gate), in[0] * silu(gate));
+     }}};
+const OpOf<kernels::SwiGlu> swiglu_op{
+    {.result = Result::promoted,
+     .strided = true,
+     .mixed = true,
+     .vjp = [](const Node& c, const kernels::SwiGlu& at, const Tensors& g) -> Tensors {
+         return gate_vjp(swiglu_grad_op, c, at.dim, g[0]);
+     },
+     .decomposition = [](In in, const kernels::SwiGlu& at) -> Tensors {
+         const auto [gate, up] = operands(in, 0, at.dim);
+         return {silu(gate) * up};
      }}};
 
 // The dtype of the three together; 0-dim tensors change it as in a + b.
@@ -72,16 +118,16 @@ template <class A> Tensor of_three(const OpOf<A>& op, const Tensor& x, const Ten
     return call(op, {x, a, b}, at, shape, dtype_of_three(op.row().cast, x, a, b));
 }
 
-struct Halves {
-    Tensor first, second;
-};
-Halves halves(const char* op, const Tensor& x, std::int64_t dim) {
-    check_floating(op, x);
-    check(x.dim() > 0, ErrorKind::shape, op, ": a 0-dim tensor has no halves");
-    const int d = wrap_dim(op, dim, x.dim());
-    const std::int64_t n = x.size(d);
-    check(n % 2 == 0, ErrorKind::shape, op, ": dimension ", d, " of ", x.shape(), " has no halves");
-    return {x.slice(d, 0, n / 2), x.slice(d, n / 2, n)};
+// The gate of the halves of x.
+template <class A> Tensor of_halves(const OpOf<A>& op, const Tensor& x, std::int64_t dim) {
+    const char* name = op.row().name;
+    check_floating(name, x);
+    check(x.dim() > 0, ErrorKind::shape, name, ": a 0-dim tensor has no halves");
+    const int d = wrap_dim(name, dim, x.dim());
+    check(x.size(d) % 2 == 0, ErrorKind::shape, name, ": dimension ", d, " of ", x.shape(), " has no halves");
+    Shape shape = x.shape();
+    shape[d] /= 2;
+    return call(op, {x}, {.dim = d}, shape);
 }
 
 }  // namespace
@@ -113,19 +159,13 @@ Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) 
     return of_three(addcdiv_op, x, a, b, {.value = value});
 }
 
-Tensor glu(const Tensor& x, std::int64_t dim) {
-    const Halves h = halves("glu", x, dim);
-    return call(glu_op, {h.first, h.second}, {}, h.first.shape());
-}
+Tensor glu(const Tensor& x, std::int64_t dim) { return of_halves(glu_op, x, dim); }
 Tensor swiglu(const Tensor& gate, const Tensor& up) {
     check_floating("swiglu", gate, "gate");
     check_floating("swiglu", up, "up");
     return call(swiglu_op, {gate, up}, {}, broadcast_shapes("swiglu", gate.shape(), up.shape()),
                 promote_operands(gate.dtype(), gate.dim(), up.dtype(), up.dim()));
 }
-Tensor swiglu(const Tensor& x, std::int64_t dim) {
-    const Halves h = halves("swiglu", x, dim);
-    return swiglu(h.first, h.second);
-}
+Tensor swiglu(const Tensor& x, std::int64_t dim) { return of_halves(swiglu_op, x, dim); }
 
 }  // namespace mezzo
