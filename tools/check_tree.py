@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the rules of the source tree that a compiler does not: who may include whom, sizes, light public headers, and that the
-build files list every source. Prints one line per breach and exits with 1 if there is any.
+"""Checks the rules of the source tree that a compiler does not: who may include whom, sizes, light public headers, that the
+build files list every source, and that a test takes every function of tensors over the range of the 16-bit dtypes. Prints one line per breach and exits with 1 if there is any.
 
     check_tree.py            the rules
     check_tree.py --figures  also how large files and functions are, and how much test code there is
@@ -238,6 +238,36 @@ def check_build_lists(names):
         report(f"include/mezzo/{header}.h", 0, "the header test's list in tests/meson.build and the tree differ")
 
 
+RANGES = "tests/gradient_range_lines.h"
+
+
+def tensor_functions(text):
+    """The functions of a header, outside of classes, that take tensors and return tensors or a struct of tensors."""
+    text = re.sub(r"//[^\n]*", "", text)
+    structs = {name for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.M | re.S) if re.search(r"^ *Tensors? ", body, re.M)}
+    declared = r"^(?:template <[^>]*> )?(?:\[\[nodiscard\]\] )?(\w+) (\w+)\(((?:[^;{]|\{[^;{}]*\})*)[;{]"
+    return {name for result, name, rest in re.findall(declared, text, re.M)
+            if result in {"Tensor", "Tensors"} | structs and re.search(r"\bTensors?\b", rest)}
+
+
+def check_ranges():
+    """Every public function of tensors is run over the range of the 16-bit dtypes, or is left out there for a reason."""
+    text = (ROOT / RANGES).read_text()
+    table = re.findall(r"^MEZZO_UNARY\((\w+),", (ROOT / "include/mezzo/ops.def").read_text(), re.M)
+    lines, omitted = text.split("left_out()", 1)
+    run = {*table, *re.findall(r'(?:OF_(?:ONE|TWO)\(|\{)\s*"(\w+)|BINARY\((\w+)\)', lines)}
+    run = {name for entry in run for name in ([entry] if isinstance(entry, str) else entry) if name}
+    excused = set(re.findall(r'^ +\{"(\w+)", \w+\},$', omitted.split("return", 1)[0], re.M))
+    public = {}
+    for header in sorted((ROOT / "include/mezzo").glob("*.h")):
+        for name in tensor_functions(header.read_text()):
+            public.setdefault(name, f"include/mezzo/{header.name}")
+    for name in sorted(public.keys() - run - excused):
+        report(public[name], 0, f"{name}() takes and returns tensors; add a line for it to lines() or left_out() in {RANGES}")
+    for name in sorted(excused - (public.keys() - run)):
+        report(RANGES, 0, f"left_out() has {name}, which is run, or is no public function of tensors")
+
+
 def check_version():
     stated = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text()).group(1)
     header, log = "include/mezzo/version.h", "docs/changelog.md"
@@ -310,6 +340,7 @@ def main():
             figures.add(name, text)
     figures.check()
     check_build_lists(names)
+    check_ranges()
     check_version()
     if want_figures:
         print(figures.text())

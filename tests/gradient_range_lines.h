@@ -1,0 +1,410 @@
+// Functions whose values and gradients gradient_range_test takes over the full range of the 16-bit dtypes, those
+// that it leaves out, and where more than rounding may be off. tools/check_tree.py compares the first words of
+// the names with the public headers.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "grad_check.h"
+#include "mezzo/attention_ops.h"
+#include "mezzo/autocast.h"
+#include "mezzo/image_ops.h"
+#include "mezzo/loss_ops.h"
+#include "mezzo/pointwise_ops.h"
+#include "mezzo/product_ops.h"
+#include "mezzo/recurrent_ops.h"
+#include "mezzo/reduce_ops.h"
+#include "mezzo/shape_ops.h"
+#include "mezzo/sort_ops.h"
+#include "support.h"
+
+namespace mezzo::test {
+
+struct Line {
+    const char* name;
+    Function* function;
+    int inputs = 1;
+    double low = -1e300, high = 1e300;  // of the second input: results of tanh and sigmoid are in [-1, 1]
+};
+
+// By how much more than rounding a derivative by an input may be off, and why it must.
+struct Exception {
+    double steps = 0;             // of the least number of the dtype, times g
+    double units = 0;             // of roundoff, times g
+    double absolute = 0;          // times g
+    bool of_logarithm = false;    // as if the logarithm of the derivative were rounded, and to 0
+    bool beyond_float32 = false;  // infinite, or off by a subnormal number of float32, where float32 computes
+    bool as_float32 = false;      // the same in float32 is no better
+    const char* reason = "";
+};
+inline constexpr char reads_its_result[] =
+    "the gradient reads the result, which rounding has made 0 or 1: reading the input would keep one more "
+    "tensor";
+inline constexpr char tail[] = "the error of the erf-form GELU in its left tail is absolute";
+inline constexpr char narrow[] =
+    "float32 computes it, and a factor of it leaves the range that bfloat16 shares with it";
+inline constexpr char cancels[] = "terms cancel, so that an error is relative to the largest of them";
+
+#define UNARY(name)                            \
+    {                                          \
+#name, [](In x) { return name(x[0]); } \
+    }
+#define BINARY(name)                                    \
+    {                                                   \
+#name, [](In x) { return name(x[0], x[1]); }, 2 \
+    }
+#define OF_ONE(name, ...)                      \
+    {                                          \
+        name, [](In x) { return __VA_ARGS__; } \
+    }
+#define OF_TWO(name, ...)                         \
+    {                                             \
+        name, [](In x) { return __VA_ARGS__; }, 2 \
+    }
+
+inline Tensor pairs(In x) { return stack({x[0], x[1]}, 1); }
+
+// Rows of four: the two inputs and two constants.
+inline Tensor fours(In x) { return stack({x[0], x[1], full_like(x[0], 0.5), full_like(x[0], -1)}, 1); }
+inline Tensor image(In x) { return pairs(x).reshape({-1, 1, 2, 1}); }  // [N, H, W, C]
+inline Tensor like(In x, const std::vector<double>& values, const Shape& shape) {
+    return tensor_of(values, shape, x[0].dtype(), x[0].device());
+}
+// `index` for every row.
+inline Tensor places(In x, std::int64_t index) {
+    return full({x[0].size(0), 1}, double(index), {.dtype = int64, .device = x[0].device()});
+}
+inline Tensor all_places(In x) { return arange(x[0].size(0)).to(x[0].device()); }
+inline Tensor packed(In x) {
+    const auto filled = [&](double value) { return full_like(x[0], value); };
+    return stack({x[0], filled(1), x[1], filled(0.5), filled(-1), filled(0.25)}, 1).reshape({-1, 2, 3, 1, 1});
+}
+
+inline Tensor two(In x, double a, double b) { return tensor_of({a, b}, {2}, float32, x[0].device()); }
+inline Tensor classes(In x) { return zeros({x[0].size(0)}, {.dtype = int64, .device = x[0].device()}); }
+inline Tensor refused_by_autocast(In x) {
+    const amp::Autocast plain({.enabled = false});
+    return binary_cross_entropy(x[1], (x[0] > 0.0).to(x[1].dtype()), {.reduction = Reduction::none});
+}
+
+// clang-format off
+inline std::vector<Line> elementwise_lines() {
+    return {
+#define MEZZO_UNARY(name, cast, ints, save, gradient) UNARY(name),
+#include "mezzo/ops.def"
+#undef MEZZO_UNARY
+        OF_ONE("add_scalar", x[0] + 1.5),
+        OF_ONE("rsub_scalar", 1.5 - x[0]),
+        OF_ONE("mul_scalar", x[0] * 2.5),
+        OF_ONE("div_scalar", x[0] / 2.5),
+        OF_ONE("rdiv_scalar", 2.5 / x[0]),
+        OF_ONE("rdiv_scalar of 1000", 1000.0 / x[0]),
+        OF_ONE("rdiv_scalar of 1e-4", 1e-4 / x[0]),
+        OF_ONE("pow_scalar", pow(x[0], 2.5)),
+        OF_ONE("pow_scalar to 3", pow(x[0], 3)),
+        OF_ONE("pow_scalar to -2", pow(x[0], -2)),
+        OF_ONE("pow_scalar to 1/2", pow(x[0], 0.5)),
+        OF_ONE("clamp", clamp(x[0], -0.5, 100)),
+        OF_ONE("hardtanh", hardtanh(x[0], -0.5, 100)),
+        OF_ONE("elu", elu(x[0], 1.5)),
+        OF_ONE("leaky_relu", leaky_relu(x[0], 0.2)),
+        BINARY(remainder),
+        BINARY(atan2),
+        BINARY(mish_grad),
+        BINARY(add),
+        BINARY(sub),
+        BINARY(mul),
+        BINARY(div),
+        BINARY(pow),
+        BINARY(maximum),
+        BINARY(minimum),
+        BINARY(relu_grad),
+        BINARY(gelu_grad),
+        BINARY(gelu_tanh_grad),
+        BINARY(silu_grad),
+        {"tanh_grad", [](In x) { return tanh_grad(x[0], x[1]); }, 2, -1, 1},
+        {"sigmoid_grad", [](In x) { return sigmoid_grad(x[0], x[1]); }, 2, 0, 1},
+        OF_TWO("clamp_grad", clamp_grad(x[0], x[1], -0.5, 100)),
+    };
+}
+
+inline std::vector<Line> reductions_and_losses() {
+    return {
+        OF_TWO("norm", norm(pairs(x), {1})),
+        OF_TWO("max", max(pairs(x), {1})),
+        OF_TWO("mean", mean(pairs(x), {1})),
+        OF_TWO("min", min(pairs(x), {1})),
+        OF_TWO("sum", sum(pairs(x), {1})),
+        OF_TWO("logsumexp", logsumexp(pairs(x), {1})),
+        OF_TWO("quantile", quantile(pairs(x), 0.25, {.dim = 1})),
+        OF_TWO("cumsum", cumsum(pairs(x), 1).select(1, 1)),
+        // Beyond these bounds a gate or its complement is below float32's range.
+        {"glu", [](In x) { return glu(pairs(x)).squeeze(1); }, 2, -80, 80},
+        {"swiglu", [](In x) { return swiglu(x[0], x[1]); }, 2, -1e4, 1e4},
+        {"swiglu of halves", [](In x) { return swiglu(pairs(x)).squeeze(1); }, 2, -1e4, 1e4},
+        OF_TWO("lerp", lerp(x[0], x[1], 0.3)),
+        OF_TWO("lerp of tensors", lerp(x[0], x[1], full_like(x[0], 0.75))),
+        OF_TWO("addcmul", addcmul(full_like(x[0], 1), x[0], x[1], 0.5)),
+        OF_TWO("addcdiv", addcdiv(full_like(x[0], 1), x[0], x[1], -2)),
+        OF_TWO("where", where(gt(x[0], 0.0), x[0], x[1])),
+        OF_TWO("masked_fill", masked_fill(x[0], gt(x[1], 0.0), 2)),
+        OF_TWO("softmin", softmin(pairs(x), 1).select(1, 0)),
+        OF_TWO("softmax", softmax(pairs(x)).select(1, 0)),
+        OF_TWO("log_softmax", log_softmax(pairs(x)).select(1, 0)),
+        OF_TWO("mse_loss", mse_loss(x[0], x[1], {.reduction = Reduction::none})),
+        OF_TWO("l1_loss", l1_loss(x[0], x[1], {.reduction = Reduction::none})),
+        OF_TWO("smooth_l1_loss", smooth_l1_loss(x[0], x[1], {.beta = 3, .reduction = Reduction::none})),
+        OF_TWO("huber_loss", huber_loss(x[0], x[1], {.delta = 1e-3, .reduction = Reduction::none})),
+        OF_TWO("huber_loss of 300", huber_loss(x[0], x[1], {.delta = 300, .reduction = Reduction::none})),
+        {"binary_cross_entropy", refused_by_autocast, 2, 0, 1},
+        {"binary_cross_entropy_with_logits",
+         [](In x) { return binary_cross_entropy_with_logits(x[0], x[1], {.reduction = Reduction::none}); }, 2,
+         0, 1},
+        {"kl_div", [](In x) { return kl_div(x[0], x[1], {.reduction = Reduction::none}); }, 2, 0},
+        OF_TWO("cross_entropy", cross_entropy(pairs(x), classes(x), {.reduction = Reduction::none})),
+        OF_TWO("cross_entropy with weights",
+               cross_entropy(pairs(x), classes(x), {.reduction = Reduction::none, .weight = two(x, 2, 3)})),
+        OF_TWO("cross_entropy of probabilities",
+               cross_entropy(pairs(x), two(x, 0.75, 0.25).expand(pairs(x).shape()),
+                             {.reduction = Reduction::none})),
+        OF_TWO("nll_loss", nll_loss(pairs(x), classes(x), {.reduction = Reduction::none})),
+        OF_TWO("hinge_embedding_loss", hinge_embedding_loss(x[0], 2.0 * (x[1] > 0.0).to(float32) - 1.0,
+                                                            {.reduction = Reduction::none})),
+        OF_TWO("triplet_margin_loss",
+               triplet_margin_loss(zeros({1}, {.device = x[0].device()}), x[0].unsqueeze(1),
+                                   x[1].unsqueeze(1), {.reduction = Reduction::none})),
+    };
+}
+
+// Products have a constant factor or term, so that the gradient of each input has one part.
+inline std::vector<Line> products_and_norms() {
+    return {
+        OF_ONE("cast", cast(x[0], float32)),
+        OF_TWO("cat", cat({x[0].unsqueeze(1), x[1].unsqueeze(1)}, 1).select(1, 1)),
+        OF_TWO("stack", pairs(x).select(1, 1)),
+        OF_TWO("sum_to", sum_to(stack({x[0], x[1]}), {1, x[0].size(0)}).squeeze(0)),
+        OF_TWO("prod", prod(pairs(x), {1})),
+        OF_TWO("cumprod", cumprod(pairs(x), 1).select(1, 1)),
+        OF_TWO("var", var(pairs(x), {1})),
+        OF_TWO("var of four", var(fours(x), {1}, {.correction = 0})),
+        OF_TWO("std", mezzo::std(pairs(x), {1})),
+        OF_TWO("var_mean", var_mean(pairs(x), {1}).var),
+        OF_TWO("std_mean", std_mean(pairs(x), {1}).std),
+        OF_TWO("matmul", matmul(stack({x[0], full_like(x[0], 1)}, 1).unsqueeze(1),
+                                stack({x[1], full_like(x[0], 0.5)}, 1).unsqueeze(2)).reshape({-1})),
+        OF_TWO("bmm", bmm(x[0].reshape({-1, 1, 1}), x[1].reshape({-1, 1, 1})).reshape({-1})),
+        OF_TWO("linear", linear(pairs(x), like(x, {2, -0.5}, {1, 2}), like(x, {0.25}, {1})).squeeze(1)),
+        OF_ONE("linear with gelu",
+               linear(x[0].unsqueeze(1), like(x, {2}, {1, 1}), {}, LinearActivation::gelu).squeeze(1)),
+        OF_TWO("addmm", addmm(x[0].unsqueeze(1), stack({x[1], full_like(x[0], 1)}, 1), like(x, {3, 0.25}, {2, 1}),
+                              {.beta = 0.5, .alpha = 0.125}).squeeze(1)),
+        OF_TWO("baddbmm", baddbmm(x[0].reshape({-1, 1, 1}), x[1].reshape({-1, 1, 1}),
+                                  full_like(x[0], 3).reshape({-1, 1, 1}), {.beta = 0.5, .alpha = 0.125}).reshape({-1})),
+        OF_TWO("einsum", einsum("ni,i->n", {pairs(x), like(x, {2, -0.5}, {2})})),
+        OF_ONE("outer", outer(x[0], like(x, {2.5}, {1})).squeeze(1)),
+        OF_TWO("cosine_similarity", cosine_similarity(pairs(x), like(x, {1, -0.5}, {1, 2}))),
+        OF_TWO("pairwise_distance", pairwise_distance(x[0].unsqueeze(1), x[1].unsqueeze(1))),
+        OF_TWO("pairwise_distance of p 3", pairwise_distance(pairs(x), like(x, {1, -0.5}, {2}), {.p = 3})),
+        OF_TWO("pairwise_distance of p 1", pairwise_distance(pairs(x), like(x, {1, -0.5}, {2}), {.p = 1})),
+        OF_TWO("normalize", normalize(pairs(x)).select(1, 0)),
+        OF_TWO("normalize of p 3", normalize(pairs(x), 3).select(1, 0)),
+        OF_TWO("normalize of p 1", normalize(pairs(x), 1).select(1, 0)),
+        OF_TWO("cosine_embedding_loss",
+               cosine_embedding_loss(pairs(x), like(x, {1, -0.5}, {1, 2}).expand(pairs(x).shape()),
+                                     ones({x[0].size(0)}, {.device = x[0].device()}), {.reduction = Reduction::none})),
+        OF_TWO("layer_norm", layer_norm(fours(x)).select(1, 0)),
+        OF_TWO("layer_norm with weights",
+               layer_norm(fours(x), like(x, {2, 1, 1, 3}, {4}), like(x, {1, 0, 0, 0}, {4})).select(1, 0)),
+        OF_TWO("rms_norm", rms_norm(fours(x)).select(1, 0)),
+        OF_TWO("dropout_add_layer_norm",
+               dropout_add_layer_norm(fours(x), {}, full_like(fours(x), 0.25), like(x, {2, 1, 1, 3}, {4}),
+                                      like(x, {1, 0, 0, 0}, {4})).select(1, 0)),
+        OF_TWO("batch_norm", batch_norm(fours(x).t(), {}, {}).select(0, 0)),
+        OF_TWO("group_norm", group_norm(fours(x), 1).select(1, 0)),
+        // The error that rounding the result makes is relative to the values, here those of the second input.
+        {"scaled_dot_product_attention",
+         [](In x) {
+             const Tensor key = like(x, {1, -1}, {1, 1, 2, 1}).expand({x[0].size(0), 1, 2, 1});
+             const Tensor value = stack({x[1], full_like(x[0], 0.25)}, 1).reshape({-1, 1, 2, 1});
+             return scaled_dot_product_attention(x[0].reshape({-1, 1, 1, 1}), key, value, {.scale = 1}).reshape({-1});
+         }, 2, -1, 1},
+        {"packed_attention",
+         [](In x) { return packed_attention(packed(x), {.scale = 1}).select(1, 0).reshape({-1}); }, 2, -1, 1},
+        OF_TWO("rotary_embedding",
+               rotary_embedding(pairs(x).reshape({-1, 1, 1, 2}), like(x, {0.75}, {1, 1}), like(x, {0.5}, {1, 1}))
+                   .reshape({-1, 2}).select(1, 0)),
+        OF_TWO("joint_linear", joint_linear(pairs(x), {like(x, {2, -0.5}, {1, 2}), like(x, {1, 3}, {1, 2})})
+                                   .select(1, 0)),
+        OF_TWO("recurrent", recurrent(RecurrentCell::rnn_tanh, x[0].reshape({1, -1, 1}), like(x, {0.5}, {1, 1}),
+                                      {.h0 = x[1].unsqueeze(1)}).states.reshape({-1})),
+        OF_TWO("recurrent, an LSTM", recurrent(RecurrentCell::lstm, fours(x).unsqueeze(0),
+                                               like(x, {0.5, 0.5, 0.5, 0.5}, {4, 1})).states.reshape({-1})),
+        OF_TWO("recurrent, a GRU", recurrent(RecurrentCell::gru, fours(x).slice(1, 0, 3).unsqueeze(0),
+                                             like(x, {0.5, 0.5, 0.5}, {3, 1})).states.reshape({-1})),
+        OF_TWO("conv2d", conv2d(image(x), like(x, {2, -0.5}, {1, 1, 2, 1}), like(x, {0.25}, {1})).reshape({-1})),
+        OF_TWO("conv1d", conv1d(pairs(x).unsqueeze(2), like(x, {2, -0.5}, {1, 2, 1})).reshape({-1})),
+        OF_ONE("conv_transpose2d", conv_transpose2d(x[0].reshape({-1, 1, 1, 1}), like(x, {2}, {1, 1, 1, 1}),
+                                                    like(x, {0.25}, {1})).reshape({-1})),
+    };
+}
+
+inline std::vector<Line> pools_and_arrangements() {
+    return {
+        OF_TWO("max_pool2d", max_pool2d(image(x), {.kernel_size = {1, 2}}).reshape({-1})),
+        OF_TWO("avg_pool2d", avg_pool2d(image(x), {.kernel_size = {1, 2}}).reshape({-1})),
+        OF_TWO("adaptive_avg_pool2d", adaptive_avg_pool2d(image(x), 1).reshape({-1})),
+        OF_TWO("adaptive_max_pool2d", adaptive_max_pool2d(image(x), 1).reshape({-1})),
+        OF_TWO("max_pool1d", max_pool1d(pairs(x).unsqueeze(2), {.kernel_size = 2}).reshape({-1})),
+        OF_TWO("avg_pool1d", avg_pool1d(pairs(x).unsqueeze(2), {.kernel_size = 2}).reshape({-1})),
+        OF_TWO("adaptive_avg_pool1d", adaptive_avg_pool1d(pairs(x).unsqueeze(2), 1).reshape({-1})),
+        OF_TWO("adaptive_max_pool1d", adaptive_max_pool1d(pairs(x).unsqueeze(2), 1).reshape({-1})),
+        OF_TWO("pad", pad(pairs(x), {{1, 1, 1}}, PadMode::circular).select(1, 0)),
+        OF_TWO("interpolate",
+               interpolate(image(x), {1, 3}, {.mode = InterpolateMode::bilinear}).reshape({-1, 3}).select(1, 1)),
+        OF_ONE("embedding", embedding(x[0].unsqueeze(1), all_places(x)).squeeze(1)),
+        OF_ONE("index_select", index_select(x[0], 0, all_places(x))),
+        OF_TWO("gather", gather(pairs(x), 1, places(x, 1)).squeeze(1)),
+        OF_TWO("scatter_add", scatter_add(x[0].unsqueeze(1), 1, places(x, 0), x[1].unsqueeze(1)).squeeze(1)),
+        OF_TWO("sort", sort(pairs(x)).values.select(1, 1)),
+        OF_TWO("topk", topk(pairs(x), 1).values.squeeze(1)),
+        OF_TWO("kthvalue", kthvalue(pairs(x), 1).values),
+        OF_TWO("tril", tril(pairs(x).unsqueeze(1), 1).reshape({-1, 2}).select(1, 1)),
+        OF_TWO("triu", triu(pairs(x).unsqueeze(1), 1).reshape({-1, 2}).select(1, 1)),
+        OF_TWO("flip", flip(pairs(x), 1).select(1, 0)),
+        OF_TWO("roll", roll(pairs(x), {1}, {1}).select(1, 0)),
+        OF_ONE("repeat", repeat(x[0].unsqueeze(1), {1, 3}).select(1, 2)),
+        OF_ONE("repeat_interleave", repeat_interleave(x[0].unsqueeze(1), 3, 1).select(1, 2)),
+        OF_TWO("split", split(pairs(x), 1, 1)[1].squeeze(1)),
+        OF_TWO("chunk", chunk(pairs(x), 2, 1)[1].squeeze(1)),
+        OF_TWO("unbind", unbind(pairs(x), 1)[1]),
+        OF_ONE("masked_select", masked_select(x[0], eq(x[0], x[0]))),
+    };
+}
+// clang-format on
+
+inline const std::vector<Line>& lines() {
+    static const std::vector<Line> all = [] {
+        std::vector<Line> list;
+        for (const auto& part :
+             {elementwise_lines(), reductions_and_losses(), products_and_norms(), pools_and_arrangements()})
+            list.insert(list.end(), part.begin(), part.end());
+        return list;
+    }();
+    return all;
+}
+
+// Public functions of tensors that are not run, and why.
+inline const std::map<std::string, const char*>& left_out() {
+    static const char no_gradient[] = "its result has no gradient";
+    static const char own_test[] =
+        "a sample would need a row for each other one: op_test, and the sums in gradient_range_test";
+    static const char random[] = "its result is random, and x or x / (1 - p)";
+    static const char not_an_op[] = "computes nothing but what functions of this list do";
+    static const std::map<std::string, const char*> all = {
+        {"all", no_gradient},
+        {"any", no_gradient},
+        {"apply_function", not_an_op},
+        {"argmax", no_gradient},
+        {"argmin", no_gradient},
+        {"argsort", no_gradient},
+        {"arrived", no_gradient},
+        {"bincount", no_gradient},
+        {"checkpoint", not_an_op},
+        {"clip_grad_norm_", no_gradient},
+        {"count_nonzero", no_gradient},
+        {"diag", own_test},
+        {"dot", own_test},
+        {"dropout", random},
+        {"empty_like", no_gradient},
+        {"eq", no_gradient},
+        {"full_like", no_gradient},
+        {"ge", no_gradient},
+        {"grad", not_an_op},
+        {"gt", no_gradient},
+        {"isfinite", no_gradient},
+        {"isin", no_gradient},
+        {"isinf", no_gradient},
+        {"isnan", no_gradient},
+        {"le", no_gradient},
+        {"logical_and", no_gradient},
+        {"logical_not", no_gradient},
+        {"logical_or", no_gradient},
+        {"lt", no_gradient},
+        {"masked_tokens", no_gradient},
+        {"multinomial", no_gradient},
+        {"ne", no_gradient},
+        {"nonzero", no_gradient},
+        {"one_hot", no_gradient},
+        {"ones_like", no_gradient},
+        {"rand_like", no_gradient},
+        {"randint_like", no_gradient},
+        {"randn_like", no_gradient},
+        {"run_model", not_an_op},
+        {"searchsorted", no_gradient},
+        {"unique", no_gradient},
+        {"zeros_like", no_gradient},
+    };
+    return all;
+}
+
+// Of the value itself.
+inline Exception exception_for_value(const std::string& name) {
+    static const std::map<std::string, Exception> all = {
+        {"gelu", {.absolute = 6e-8, .reason = tail}},
+        {"mish_grad", {.as_float32 = true, .reason = narrow}},
+        {"silu_grad", {.as_float32 = true, .reason = narrow}},
+        {"addcmul", {.beyond_float32 = true, .reason = narrow}},
+        {"kl_div", {.beyond_float32 = true, .reason = narrow}},
+        {"linear with gelu", {.as_float32 = true, .reason = narrow}},
+        {"pairwise_distance of p 3", {.as_float32 = true, .reason = narrow}},
+        {"normalize of p 3", {.as_float32 = true, .reason = narrow}},
+        {"cosine_embedding_loss", {.as_float32 = true, .reason = narrow}},
+        {"batch_norm", {.as_float32 = true, .reason = narrow}},
+    };
+    const auto found = all.find(name);
+    return found == all.end() ? Exception{} : found->second;
+}
+
+inline Exception exception_for(const std::string& name) {
+    static const std::map<std::string, Exception> all = {
+        {"exp", {.steps = 1, .reason = reads_its_result}},
+        {"tanh", {.units = 2, .reason = reads_its_result}},
+        {"sigmoid", {.units = 1, .reason = reads_its_result}},
+        {"softmax", {.units = 2, .reason = reads_its_result}},
+        {"softmin", {.units = 2, .reason = reads_its_result}},
+        {"glu", {.beyond_float32 = true, .reason = narrow}},
+        {"addcdiv", {.beyond_float32 = true, .reason = narrow}},
+        {"log_softmax", {.steps = 1, .of_logarithm = true, .reason = reads_its_result}},
+        {"linear with gelu", {.as_float32 = true, .reason = narrow}},
+        {"cosine_similarity", {.as_float32 = true, .reason = cancels}},
+        {"pairwise_distance of p 3", {.as_float32 = true, .reason = narrow}},
+        {"normalize", {.as_float32 = true, .reason = cancels}},
+        {"normalize of p 3", {.as_float32 = true, .reason = cancels}},
+        {"normalize of p 1", {.as_float32 = true, .reason = cancels}},
+        {"cosine_embedding_loss", {.as_float32 = true, .reason = cancels}},
+        {"layer_norm", {.as_float32 = true, .reason = cancels}},
+        {"layer_norm with weights", {.as_float32 = true, .reason = cancels}},
+        {"rms_norm", {.as_float32 = true, .reason = cancels}},
+        {"dropout_add_layer_norm", {.as_float32 = true, .reason = cancels}},
+        {"batch_norm", {.as_float32 = true, .reason = cancels}},
+        {"group_norm", {.as_float32 = true, .reason = cancels}},
+        {"scaled_dot_product_attention", {.units = 2, .reason = reads_its_result}},
+        {"packed_attention", {.units = 2, .reason = reads_its_result}},
+        {"recurrent", {.units = 2, .reason = reads_its_result}},
+        {"recurrent, an LSTM", {.units = 2, .reason = reads_its_result}},
+        {"recurrent, a GRU", {.units = 2, .reason = reads_its_result}},
+        {"gelu", {.absolute = 6e-8, .reason = tail}},
+        {"mish", {.beyond_float32 = true, .reason = narrow}},
+        {"silu", {.beyond_float32 = true, .reason = narrow}},
+        {"gelu_tanh", {.beyond_float32 = true, .reason = narrow}},
+        {"kl_div", {.beyond_float32 = true, .reason = narrow}},
+        {"pow", {.beyond_float32 = true, .reason = narrow}},
+        {"pow_scalar to -2", {.beyond_float32 = true, .reason = narrow}},
+    };
+    const auto found = all.find(name);
+    return found == all.end() ? Exception{} : found->second;
+}
+
+}  // namespace mezzo::test
