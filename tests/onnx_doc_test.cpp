@@ -58,3 +58,17 @@ TEST_CASE("onnx document: several inputs, and a function", "[io]") {
     // end
     CHECK(here.folder.listing() == "bert.onnx encoder.onnx ");
 }
+
+TEST_CASE("onnx document: a recurrent layer whose batch is not dimension 0", "[io]") {
+    const InFolder here;
+    mz::nn::LSTM lstm(3, 4, {.num_layers = 2});
+    const mz::Tensor steps = mz::randn({1, 5, 3}), h0 = mz::zeros({1, 2, 4}), c0 = mz::zeros({1, 2, 4});
+    // begin
+    const auto turned = [](const mz::Tensor& x) { return x.transpose(0, 1); };
+    mz::io::export_onnx(lstm, {steps, h0, c0}, "lstm.onnx", [&](const mz::Tensors& in) {
+        const mz::nn::LSTMResult y = lstm(turned(in[0]), {turned(in[1]), turned(in[2])});
+        return mz::Tensors{turned(y.output), turned(y.h_n), turned(y.c_n)};
+    });
+    // end
+    CHECK(here.folder.listing() == "lstm.onnx ");
+}

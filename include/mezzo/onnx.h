@@ -17,9 +17,11 @@ struct OnnxOptions {
     // As many names as there are inputs and outputs. By default "input", or "input_0", "input_1", ... if there are several;
     // and so for outputs.
     std::vector<std::string> input_names = {}, output_names = {};
-    // Dimension 0 of every input and of what is computed from it may have another size in each run ("batch" in the file).
-    // The model is run with batches of 2 and of 3 then, made of copies of the first item of the inputs, and all that
-    // differs must be sizes that follow from the batch. false: all shapes are those of the inputs.
+    // Dimension 0 of every input and of what is computed from it may have another size in each run
+    // ("batch" in the file). The model is run with batches of 2 and of 3 then, made of copies of the
+    // first item of the inputs, and all that differs must be sizes that are multiples of the batch: of
+    // views, and of tensors that forward makes, such as zeros({x.size(0), 8}) and arange(x.size(0)).
+    // false: all shapes are those of the inputs.
     bool dynamic_batch = true;
     // Tensors of 1 KiB or more are in a file of their own, path + ".data", which has to lie beside the model's under this name. Models of more
     // than 2^31 - 1 bytes, which the format allows in one file, always are.

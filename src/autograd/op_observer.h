@@ -79,6 +79,26 @@ struct Observers {
     }
 };
 
+// Names the function that a program has called and whose ops run while the scope lives, for observers.
+// The outermost scope counts. Code that is not observed pays for one look at a variable of the thread.
+class [[nodiscard]] CompositeOp {
+public:
+    explicit CompositeOp(const char* name) : outermost_(Observers::first != nullptr && running_ == nullptr) {
+        if (outermost_) running_ = name;
+    }
+    ~CompositeOp() {
+        if (outermost_) running_ = nullptr;
+    }
+    CompositeOp(const CompositeOp&) = delete;
+    CompositeOp& operator=(const CompositeOp&) = delete;
+    // Its name, or null.
+    static const char* running() { return running_; }
+
+private:
+    static constinit inline thread_local const char* running_ = nullptr;
+    const bool outermost_;
+};
+
 void tell_called(const Row& row, In given, const void* at, In results);
 void tell_wrote(const Tensor& x);
 

@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 
+#include <fmt/format.h>
+
+#include "autograd/op_observer.h"
 #include "core/tensor_impl.h"
+#include "mezzo/autograd.h"
+#include "mezzo/ops.h"
 
 namespace mezzo::onnx {
 
@@ -23,9 +29,28 @@ Values live_nodes(const Graph& graph, const Values& outputs) {
 
 namespace {
 
+// Of contiguous tensors in memory of the host.
 bool same_tensor(const Tensor& a, const Tensor& b) {
     return a.shape() == b.shape() && a.dtype() == b.dtype() &&
            std::memcmp(raw(a), raw(b), std::size_t(a.numel()) * size_of(a.dtype())) == 0;
+}
+
+// Describes a value by which two graphs differ, for an error: its sizes, number or op.
+std::string described(const Entry& entry) {
+    const Tensor& x = entry.tensor;
+    switch (entry.kind) {
+        case Kind::node:
+            return "a result of " + (entry.op.empty() ? entry.name : entry.op);
+        case Kind::integers:
+            return fmt::format("[{}]", fmt::join(entry.numbers, ", "));
+        case Kind::constant:
+            if (x.numel() == 1) return fmt::format("{:g}", x.item<double>());
+            return "a tensor " + detail::text_of(x.shape()) + " that no op has made";
+        case Kind::input:
+        case Kind::weight:
+            break;
+    }
+    return "another tensor";
 }
 
 class Comparison {
@@ -34,40 +59,67 @@ public:
 
     void run(const Values& outputs, const Values& other_outputs) {
         const Values nodes = live_nodes(graph_, outputs), others = live_nodes(other_, other_outputs);
-        for (std::size_t i = 0; i < std::min(nodes.size(), others.size()); ++i) {
-            if (!alike(nodes[i], others[i])) refuse(nodes[i]);
+        const std::size_t both = std::min(nodes.size(), others.size());
+        for (std::size_t i = 0; i < both; ++i) {
+            compare(nodes[i], others[i]);
             pairs_[nodes[i]] = others[i];
         }
-        bool same = nodes.size() == others.size() && outputs.size() == other_outputs.size();
-        for (std::size_t i = 0; same && i < outputs.size(); ++i)
-            same = same_input(outputs[i], other_outputs[i]);
-        check(same, ErrorKind::value,
-              "export_onnx: batches of different sizes run different ops; export with "
+        if (nodes.size() > both) refuse(graph_[nodes[both]], "runs it", "does not");
+        if (others.size() > both) refuse(other_[others[both]], "does not run it", "does");
+        check(outputs.size() == other_outputs.size(), ErrorKind::value, "export_onnx: the model has ",
+              outputs.size(), " results for a batch of ", batch(graph_), " and ", other_outputs.size(),
+              " for one of ", batch(other_), "; their number must be the same, or export with ",
               "dynamic_batch = false");
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+            if (!same(outputs[i], other_outputs[i]))
+                refuse_input(graph_[outputs[i]], outputs[i], other_outputs[i]);
     }
 
 private:
-    [[noreturn]] void refuse(Value node) const {
-        const Entry& entry = graph_[node];
-        fail(ErrorKind::value, "export_onnx: the batch cannot be of any size, because ", entry.name, " in ",
-             entry.module.empty() ? std::string("the model itself") : "module " + entry.module,
-             " depends on it; dimension 0 of each input must be the batch, or export with dynamic_batch = "
-             "false");
+    // Inputs come first in a graph.
+    static std::int64_t batch(const Graph& graph) { return graph.shape(0)[0]; }
+
+    [[noreturn]] void refuse(const Entry& entry, const std::string& one, const std::string& other) const {
+        fail(ErrorKind::value, "export_onnx: ", entry.op.empty() ? entry.name : entry.op,
+             ": the batch cannot be of any size, because ",
+             entry.module.empty() ? std::string("the model itself") : "module " + entry.module, " ", one,
+             " for a batch of ", batch(graph_), " and ", other, " for one of ", batch(other_),
+             "; have the batch in dimension 0 of each input, compute what follows from it with ops of the "
+             "inputs, "
+             "or export with dynamic_batch = false");
+    }
+    [[noreturn]] void refuse_input(const Entry& reader, Value a, Value b) const {
+        const std::string one = described(graph_[a]), other = described(other_[b]);
+        refuse(reader, "computes with " + one, one == other ? "of other elements" : "with " + other);
     }
 
-    bool same_input(Value a, Value b) const {
+    // Lists which sizes are multiples of the batch, and 0 for sizes that are equal; nothing if another
+    // size differs.
+    std::optional<Ints> multiples(const Ints& sizes, const Ints& others) const {
+        if (sizes.size() != others.size()) return std::nullopt;
+        const std::int64_t one = batch(graph_), other = batch(other_);
+        Ints found(sizes.size(), 0);
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            if (sizes[i] == others[i]) continue;
+            found[i] = sizes[i] / one;
+            if (found[i] * one != sizes[i] || found[i] * other != others[i]) return std::nullopt;
+        }
+        return found;
+    }
+
+    // Whether two values are the same once sizes that follow from the batch are taken out of the first one.
+    bool same(Value a, Value b) {
         if (a == none || b == none) return a == b;
         const Entry &x = graph_[a], &y = other_[b];
         if (x.kind != y.kind || x.dtype != y.dtype) return false;
+        if (const auto pair = pairs_.find(a); pair != pairs_.end()) return pair->second == b;
         switch (x.kind) {
-            case Kind::node: {
-                const auto pair = pairs_.find(a);
-                return pair != pairs_.end() && pair->second == b;
-            }
+            case Kind::node:
+                return false;
             case Kind::constant:
-                return same_tensor(x.tensor, y.tensor);
+                return same_tensor(x.tensor, y.tensor) || free_constant(a, b);
             case Kind::integers:
-                return x.numbers == y.numbers;
+                return x.numbers == y.numbers || free_integers(a, x.numbers, y.numbers);
             case Kind::input:  // both graphs list the inputs and the weights first, in the same order
             case Kind::weight:
                 break;
@@ -75,46 +127,79 @@ private:
         return a == b;
     }
 
-    // Whether two operators do the same once sizes that follow from the batch are taken out of the first one.
-    bool alike(Value a, Value b) {
+    void compare(Value a, Value b) {
         const Entry x = graph_[a], y = other_[b];
-        if (x.name != y.name || x.attributes != y.attributes || x.inputs.size() != y.inputs.size())
-            return false;
+        if (x.name != y.name || x.inputs.size() != y.inputs.size())
+            refuse(x, "runs it", y.op == x.op ? "other operators" : "runs " + y.op + " instead");
+        if (x.attributes != y.attributes) refuse(x, "runs it", "with other attributes");
         for (std::size_t i = 0; i < x.inputs.size(); ++i) {
-            if (same_input(x.inputs[i], y.inputs[i])) continue;
-            const bool shape = i == 1 && (x.name == "Reshape" || x.name == "Expand");
-            if (!shape || graph_[x.inputs[1]].kind != Kind::integers) return false;
-            const Ints &own = graph_[x.inputs[1]].numbers, &others = other_[y.inputs[1]].numbers;
-            if (own.size() != others.size()) return false;
-            const bool freed =
-                x.name == "Reshape" ? free_reshape(x, own, others) : free_expand(x, y, own, others);
-            if (!freed) return false;
+            const bool sizes = i == 1 && (x.name == "Reshape" || x.name == "Expand");
+            if (!(sizes ? same_sizes(x, y) : same(x.inputs[i], y.inputs[i])))
+                refuse_input(x, x.inputs[i], y.inputs[i]);
         }
+    }
+
+    bool free_integers(Value a, const Ints& sizes, const Ints& others) {
+        const auto found = multiples(sizes, others);
+        if (found) graph_.at(a).of_batch = *found;
+        return found.has_value();
+    }
+
+    // A tensor that no op has made follows from the batch if it repeats one item, or counts the items.
+    bool free_constant(Value a, Value b) {
+        const Observers::Unwatched unwatched;
+        const NoGrad plain;
+        const Tensor x = graph_[a].tensor, y = other_[b].tensor;
+        const auto found = multiples(ints_of(x.shape()), ints_of(y.shape()));
+        if (!found) return false;
+        Tensor one = x;
+        for (int d = 0; d < x.dim(); ++d)
+            if ((*found)[std::size_t(d)] != 0) one = one.slice(d, 0, 1);
+        const auto repeats = [&](const Tensor& all) {
+            return same_tensor(one.expand(all.shape()).contiguous(), all);
+        };
+        if (!repeats(x) || !repeats(y)) {
+            if (!counts(x) || !counts(y)) return false;
+            one = x.slice(0, 0, 2);
+            if (!same_tensor(one.contiguous(), y.slice(0, 0, 2).contiguous())) return false;
+        }
+        graph_.at(a).tensor = one.contiguous();
+        graph_.at(a).of_batch = *found;
+        pairs_[a] = b;
+        return true;
+    }
+    static bool counts(const Tensor& x) {
+        if (x.dim() != 1 || x.numel() < 2 ||
+            (x.dtype() != int64 && x.dtype() != int32 && x.dtype() != float32))
+            return false;
+        const std::vector<double> values = x.to(float64).to_vector<double>();
+        for (std::size_t i = 2; i < values.size(); ++i)
+            if (values[i] != values[0] + double(i) * (values[1] - values[0])) return false;
         return true;
     }
 
-    // The only size that differs is what the others leave.
-    bool free_reshape(const Entry& node, Ints sizes, const Ints& others) {
-        int differing = 0;
-        for (std::size_t d = 0; d < sizes.size(); ++d)
-            if (sizes[d] != others[d]) {
-                sizes[d] = -1;
-                ++differing;
-            }
-        graph_.at(node.inputs[1]).numbers = sizes;
-        return differing == 1;
-    }
-
-    // A size that the input has itself is kept by 1.
-    bool free_expand(const Entry& node, const Entry& other, Ints sizes, const Ints& others) {
+    // Leaves sizes to an operator that finds them itself: a reshape computes one from the others (-1), an
+    // expansion reads those of its input (1).
+    bool same_sizes(const Entry& node, const Entry& other) {
+        const Value a = node.inputs[1], b = other.inputs[1];
+        if (graph_[a].kind != Kind::integers || other_[b].kind != Kind::integers) return same(a, b);
+        Ints sizes = graph_[a].numbers, others = other_[b].numbers;
+        if (sizes.size() != others.size()) return false;
+        const auto leave = [&](std::size_t d, std::int64_t mark) { sizes[d] = others[d] = mark; };
         const Shape &from = graph_.shape(node.inputs[0]), &other_from = other_.shape(other.inputs[0]);
+        int differing = 0;
+        for (std::size_t d = 0; d < sizes.size(); ++d) differing += sizes[d] != others[d];
         for (std::size_t d = 0; d < sizes.size(); ++d) {
             if (sizes[d] == others[d]) continue;
             const int own = int(d) - (int(sizes.size()) - from.size());
-            if (own < 0 || from[own] != sizes[d] || other_from[own] != others[d]) return false;
-            sizes[d] = 1;
+            if (node.name == "Reshape" && differing == 1)
+                leave(d, -1);
+            else if (node.name == "Expand" && own >= 0 && from[own] == sizes[d] &&
+                     other_from[own] == others[d])
+                leave(d, 1);
         }
-        graph_.at(node.inputs[1]).numbers = sizes;
+        if (!free_integers(a, sizes, others)) return false;
+        graph_.at(a).numbers = sizes;
         return true;
     }
 

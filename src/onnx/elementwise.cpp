@@ -183,14 +183,17 @@ Value is_finite(const Call& call) {
     return call.emit("Not", {call.emit("Or", {call.emit("IsInf", {x}), call.emit("IsNaN", {x})})});
 }
 
-Value where(const Call& call) {
+// onnxruntime does not choose among booleans.
+Value chosen(const Call& call, Value condition, Value a, Value b) {
     Graph& g = call.graph;
-    const Value a = g.converted(call.in[1], call.dtype()), b = g.converted(call.in[2], call.dtype());
-    return call.emit("Where", unexpanded(call, {call.in[0], a, b}));
+    const Dtype dtype = call.dtype() == boolean ? uint8 : call.dtype();
+    const Values inputs = unexpanded(call, {condition, g.converted(a, dtype), g.converted(b, dtype)});
+    return g.converted(g.node("Where", inputs, call.shape(), dtype), call.dtype());
 }
+Value where(const Call& call) { return chosen(call, call.in[0], call.in[1], call.in[2]); }
 Value masked_fill(const Call& call) {
     const double value = call.attributes<kernels::MaskedFill>().value;
-    return call.emit("Where", unexpanded(call, {call.in[1], call.number(value), call.in[0]}));
+    return chosen(call, call.in[1], call.number(value), call.in[0]);
 }
 
 constexpr MappingOf mappings[] = {

@@ -143,6 +143,55 @@ private:
         std::replace(path.begin(), path.end(), '.', '/');
         return unique(path.empty() ? graph_[node].name : path + "/" + graph_[node].name);
     }
+    std::string initializer(const std::string& wanted, const Tensor& value) {
+        const std::string name = unique(wanted);
+        listed_.initializers.push_back({name, value});
+        return name;
+    }
+    std::string integers(const onnx::Ints& numbers) {
+        return initializer("constant", Tensor::from<std::int64_t>(numbers, {std::int64_t(numbers.size())}));
+    }
+    std::string node(const char* type, const std::vector<std::string>& inputs,
+                     const onnx::Attributes& attributes = {}) {
+        const std::string value = unique("value");
+        listed_.nodes.push_back({type, unique(type), inputs, {value}, attributes});
+        return value;
+    }
+    // A multiple of the batch, int64 [1]. The batch is the size of the first input.
+    std::string times_batch(std::int64_t factor) {
+        if (batch_.empty())
+            batch_ = node("Shape", {names_[0]}, {{"start", std::int64_t(0)}, {"end", std::int64_t(1)}});
+        return factor == 1 ? batch_ : node("Mul", {batch_, integers({factor})});
+    }
+    // Sizes of which some are multiples of the batch.
+    std::string sizes(const onnx::Ints& numbers, const onnx::Ints& of_batch) {
+        std::vector<std::string> parts;
+        for (std::size_t i = 0; i < numbers.size();) {
+            onnx::Ints fixed;
+            if (of_batch[i] != 0) parts.push_back(times_batch(of_batch[i++]));
+            while (i < numbers.size() && of_batch[i] == 0) fixed.push_back(numbers[i++]);
+            if (!fixed.empty()) parts.push_back(integers(fixed));
+        }
+        return parts.size() == 1 ? parts[0] : node("Concat", parts, {{"axis", std::int64_t(0)}});
+    }
+    // first, second, ... of an arithmetic progression, as many as a multiple of the batch.
+    std::string progression(const Tensor& two, std::int64_t factor) {
+        const std::string count = node("Squeeze", {times_batch(factor), integers({0})});
+        const std::string zero = initializer("constant", zeros({}, {.dtype = int64})),
+                          one = initializer("constant", ones({}, {.dtype = int64}));
+        std::string x = node("Range", {zero, count, one});
+        if (two.dtype() != int64) x = node("Cast", {x}, {{"to", onnx_data_type(two.dtype())}});
+        const Tensor first = two.select(0, 0), step = two.select(0, 1) - first;
+        if (step.item<double>() != 1) x = node("Mul", {x, initializer("constant", step)});
+        if (first.item<double>() != 0) x = node("Add", {x, initializer("constant", first)});
+        return x;
+    }
+    std::string constant(const onnx::Entry& entry) {
+        const Tensor& x = entry.tensor;
+        if (entry.of_batch.empty()) return initializer("constant", x);
+        if (x.dim() == 1 && x.size(0) == 2) return progression(x, entry.of_batch[0]);
+        return node("Expand", {initializer("constant", x), sizes(onnx::ints_of(x.shape()), entry.of_batch)});
+    }
     // Weights and constants are listed as they are first read.
     const std::string& name_of(Value x) {
         static const std::string& left_out = *new std::string;  // never destroyed, like all statics here
@@ -151,12 +200,12 @@ private:
         if (!name.empty()) return name;
         const onnx::Entry& entry = graph_[x];
         if (entry.kind == Kind::node) return name = unique("value");
-        name = entry.kind == Kind::weight ? entry.name : unique("constant");
-        const Tensor value = entry.kind == Kind::integers
-                                 ? Tensor::from<std::int64_t>(entry.numbers, entry.shape)
-                                 : entry.tensor;
-        listed_.initializers.push_back({name, value});
-        return name;
+        if (entry.kind == Kind::constant) return name = constant(entry);
+        if (entry.kind == Kind::integers)
+            return name = entry.of_batch.empty() ? integers(entry.numbers)
+                                                 : sizes(entry.numbers, entry.of_batch);
+        listed_.initializers.push_back({entry.name, entry.tensor});
+        return name = entry.name;
     }
 
     const Graph& graph_;
@@ -164,6 +213,7 @@ private:
     std::vector<std::pair<Value, std::string>> identities_;
     std::unordered_set<std::string> used_;
     std::unordered_map<std::string, int> numbers_;
+    std::string batch_;  // the name of the batch's size, once something reads it
     OnnxGraph listed_;
 };
 

@@ -20,6 +20,7 @@ Axes inverse(const Axes& axes) {
 
 Value Graph::add(Entry entry) {
     entry.module = module_;
+    entry.op = op_;
     entries_.push_back(std::move(entry));
     return size() - 1;
 }

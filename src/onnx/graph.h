@@ -36,7 +36,13 @@ struct Entry {
     Values inputs = {};
     Attributes attributes = {};
     std::string module = {};  // the path of the module that a node belongs to
+    std::string op = {};      // the op that the program called
     int output = 0;           // of a node: which of the operator's results it is
+    // Multiples of the batch, after free_batch(); empty if there is none. Of integers: number i is
+    // of_batch[i] times the batch, unless of_batch[i] is 0. Of a constant: so many copies of the tensor
+    // along dimension i; but where a tensor [2] has one dimension to copy, its elements are the first two
+    // of an arithmetic progression of that length.
+    Ints of_batch = {};
 };
 
 Ints ints_of(const Shape& shape);
@@ -77,14 +83,18 @@ public:
     Dtype dtype(Value x) const { return (*this)[x].dtype; }
     int size() const { return int(entries_.size()); }
 
-    // Nodes belong to this module from now on.
-    void enter(const std::string& module) { module_ = module; }
+    // Nodes belong to this module and op from now on.
+    void enter(const std::string& module, const std::string& op) {
+        module_ = module;
+        op_ = op;
+    }
     const std::string& module() const { return module_; }
+    const std::string& op() const { return op_; }
 
 private:
     Value add(Entry entry);
     std::vector<Entry> entries_;
-    std::string module_;
+    std::string module_, op_;
 };
 
 // The axes that undo a permutation.

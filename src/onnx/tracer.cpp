@@ -31,6 +31,31 @@ bool same_elements(const Tensor& a, const Tensor& b) {
            a.strides() == b.strides() && a.dtype() == b.dtype();
 }
 
+// The op of a row as it is called: an operator with a number has a row of its own.
+std::string called_name(const Row& row) {
+    std::string name = row.name;
+    if (const std::string_view end = "_scalar"; name.ends_with(end)) {
+        name.resize(name.size() - end.size());
+        if (name == "rsub" || name == "rdiv") name.erase(0, 1);
+    }
+    return name;
+}
+
+// Runs f. Returns the text of its Error(value) without the name of the export, or an empty text: an op
+// that cannot be written matters only where something reads its result.
+template <class F> std::string refusal_of(const F& f) {
+    try {
+        f();
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::value) throw;
+        std::string text = error.what();
+        if (const std::string prefix = "export_onnx: "; text.starts_with(prefix))
+            text.erase(0, prefix.size());
+        return text;
+    }
+    return {};
+}
+
 }  // namespace
 
 // Watches the ops of a decomposition for the tracer, which nobody tells of them.
@@ -80,77 +105,102 @@ const Tracer::Known* Tracer::find(const Tensor& x) const {
     return nullptr;
 }
 
+// A later op gives a value to what an op inside of it could not.
 void Tracer::remember(const Tensor& x, Value value, const std::string& missing) {
-    if (!x.defined() || x.numel() == 0 || find(x) != nullptr) return;
-    known_[x->storage.get()].push_back({x.detach(), value, missing, x->storage->version});
+    if (!x.defined() || x.numel() == 0) return;
+    const Known known{x.detach(), value, missing, x->storage->version};
+    std::vector<Known>& all = known_[x->storage.get()];
+    for (Known& one : all)
+        if (same_elements(one.tensor, x)) {
+            if (one.value == none) one = known;
+            return;
+        }
+    all.push_back(known);
 }
 
 std::string Tracer::place() const {
     return graph_.module().empty() ? "the model itself" : "module " + graph_.module();
 }
 
+// Beginning of an error about a tensor that is read: by an op, or as a result of the model.
+std::string Tracer::reader() const {
+    return "export_onnx: " + (graph_.op().empty() ? "" : graph_.op() + ": ") + place() + " reads ";
+}
+
 Value Tracer::value_of(const Tensor& x) {
-    check(x.numel() > 0, ErrorKind::value, "export_onnx: a tensor ", x.shape(), " without elements, in ",
-          place());
+    check(x.numel() > 0, ErrorKind::value, reader(), "a tensor ", x.shape(),
+          " without elements; leave it out");
     const Known* const known = find(x);
     const bool written = known != nullptr && known->version != x->storage->version;
-    check(!written && written_.count(x->storage.get()) == 0, ErrorKind::value, "export_onnx: ", place(),
-          " reads a tensor ", x.shape(), " that has been written in place; use ops that return a new tensor");
+    check(!written && written_.count(x->storage.get()) == 0, ErrorKind::value, reader(), "a tensor ",
+          x.shape(), " that has been written in place; use ops that return a new tensor");
     if (known != nullptr) {
         check(known->value != none, ErrorKind::value, "export_onnx: ", known->missing);
         return known->value;
     }
-    check(known_.count(x->storage.get()) == 0, ErrorKind::value, "export_onnx: ", place(), " reads a part ",
-          x.shape(), " of a tensor that no recorded op has cut out");
-    check(!x->storage->foreign, ErrorKind::value, "export_onnx: ", place(), " reads a tensor ", x.shape(),
+    check(known_.count(x->storage.get()) == 0, ErrorKind::value, reader(), "a part ", x.shape(),
+          " of a tensor that no recorded op has cut out; cut it with slice() or select()");
+    check(!x->storage->foreign, ErrorKind::value, reader(), "a tensor ", x.shape(),
           " that another thread has made during the export; run the ops of the model on one thread");
     const Value value = graph_.constant(x);
     remember(x, value);
     return value;
 }
 
+std::string Tracer::no_form(const Row& row, const Shape& result) const {
+    const std::string part = called_name(row), shape = detail::text_of(result);
+    return graph_.op() + ": " + (part == graph_.op() ? "its result " : part + ", of which it is made, ") +
+           shape + " in " + place() + " has no form in ONNX opset " + std::to_string(io::onnx_opset) +
+           "; use other ops, or compute it outside of the model";
+}
+
 void Tracer::computed(const Row& row, In given, const void* at, In results) {
     if (results.empty() || !results[0].defined() || results[0].numel() == 0) return;
-    const std::string outer = graph_.module();
-    graph_.enter(places_.path(places_.of_call(given)));
-    const std::string refusal = std::string(row.name) + " in " + place() + " has no form in ONNX";
-    Value value = none;
-    std::string why = refusal;
-    // An op that cannot be written matters only where something reads its result.
-    try {
-        value = converted(row, given, at, results);
-    } catch (const Error& error) {
-        if (error.kind() != ErrorKind::value) throw;
-        why = error.what();
-        if (const std::string prefix = "export_onnx: "; why.starts_with(prefix)) why.erase(0, prefix.size());
+    const std::string module = graph_.module(), op = graph_.op();
+    const char* const composite = CompositeOp::running();
+    graph_.enter(places_.path(places_.of_call(given)), !op.empty()            ? op
+                                                       : composite != nullptr ? composite
+                                                                              : called_name(row));
+    Value first = none;
+    Tensors parts;
+    const std::string why = refusal_of([&] {
+        first = mapped(row, given, at, results[0]);
+        if (first == none && row.decomposition != nullptr) parts = decomposed(row, given, at);
+    });
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        const Tensor& y = results[i];
+        if (!y.defined() || y.numel() == 0) continue;
+        Value value = i == 0 ? first : none;
+        std::string missing = why;
+        if (i < parts.size() && parts[i].defined() && parts[i].numel() == y.numel())
+            missing = refusal_of(
+                [&] { value = graph_.reshaped(graph_.converted(value_of(parts[i]), y.dtype()), y.shape()); });
+        if (value == none && missing.empty()) missing = no_form(row, y.shape());
+        remember(y, value, missing);
     }
-    remember(results[0], value, why);
-    for (const Tensor& other : results.subspan(1)) remember(other, none, refusal + " for a second result");
-    graph_.enter(outer);
+    graph_.enter(module, op);
 }
 
-Value Tracer::converted(const Row& row, In given, const void* at, In results) {
+// The op's first result, or `none` if there is no operator for it.
+Value Tracer::mapped(const Row& row, In given, const void* at, const Tensor& result) {
     const Mapping map = mapping_of(row.name);
-    if (map != nullptr) {
-        Values in;
-        for (const Tensor& x : given) {
-            in.push_back(x.defined() ? value_of(x) : none);
-            if (x.defined() && row.integers_to_real && !is_floating(x.dtype()))
-                in.back() = graph_.converted(in.back(), real_dtype(given));
-        }
-        const Value value = map({graph_, row, at, in, results[0]});
-        if (value != none) return value;
+    if (map == nullptr) return none;
+    Values in;
+    for (const Tensor& x : given) {
+        in.push_back(x.defined() ? value_of(x) : none);
+        if (x.defined() && row.integers_to_real && !is_floating(x.dtype()))
+            in.back() = graph_.converted(in.back(), real_dtype(given));
     }
-    return row.decomposition != nullptr ? decomposed(row, given, at, results[0]) : none;
+    return map({graph_, row, at, in, result});
 }
 
-Value Tracer::decomposed(const Row& row, In given, const void* at, const Tensor& result) {
+// The op's results as its decomposition computes them.
+Tensors Tracer::decomposed(const Row& row, In given, const void* at) {
     const Inside inside(*this);
     Tensors values(given.begin(), given.end());
     for (Tensor& x : values)
         if (x.defined() && row.integers_to_real && !is_floating(x.dtype())) x = cast(x, real_dtype(given));
-    const Tensor y = mezzo::decomposed(row, values, at)[0];
-    return graph_.reshaped(graph_.converted(value_of(y), result.dtype()), result.shape());
+    return mezzo::decomposed(row, values, at);
 }
 
 void Tracer::wrote(const Tensor& x) {

@@ -44,9 +44,11 @@ private:
     const Known* find(const Tensor& x) const;
     void remember(const Tensor& x, Value value, const std::string& missing = {});
     void list_weights(nn::Module& model);
-    Value converted(const Row& row, In given, const void* at, In results);
-    Value decomposed(const Row& row, In given, const void* at, const Tensor& result);
+    Value mapped(const Row& row, In given, const void* at, const Tensor& result);
+    Tensors decomposed(const Row& row, In given, const void* at);
+    std::string no_form(const Row& row, const Shape& result) const;
     std::string place() const;
+    std::string reader() const;
 
     const ForeignMark elsewhere_;
     insight::Places places_;

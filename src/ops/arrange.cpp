@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "autograd/op_observer.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/shape_ops.h"
 #include "ops/common.h"
@@ -71,17 +72,20 @@ int dim_to_part(const char* op, const Tensor& x, std::int64_t dim) {
 }  // namespace
 
 Tensor tril(const Tensor& x, std::int64_t diagonal) {
+    const CompositeOp here("tril");
     check_matrices("tril", x);
     const Places at = places(x, diagonal);
     return masked_fill(x, gt(at.column, at.on_diagonal), 0);
 }
 Tensor triu(const Tensor& x, std::int64_t diagonal) {
+    const CompositeOp here("triu");
     check_matrices("triu", x);
     const Places at = places(x, diagonal);
     return masked_fill(x, lt(at.column, at.on_diagonal), 0);
 }
 
 Tensor diag(const Tensor& x, std::int64_t diagonal) {
+    const CompositeOp here("diag");
     check_defined("diag", x);
     check(x.dim() == 1 || x.dim() == 2, ErrorKind::shape, "diag: ", x.shape(),
           " is neither a vector nor a matrix");
@@ -91,6 +95,7 @@ Tensor diag(const Tensor& x, std::int64_t diagonal) {
 }
 
 Tensor flip(const Tensor& x, const Axes& dims) {
+    const CompositeOp here("flip");
     check_defined("flip", x);
     if (dims.empty()) return x.clone();
     Tensor y = x;
@@ -103,11 +108,13 @@ Tensor flip(const Tensor& x, const Axes& dims) {
 }
 
 Tensor roll(const Tensor& x, std::int64_t shift) {
+    const CompositeOp here("roll");
     check_defined("roll", x);
     return roll(x.reshape({x.numel()}), {shift}, {0}).reshape(x.shape());
 }
 
 Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes& dims) {
+    const CompositeOp here("roll");
     check_defined("roll", x);
     check(std::int64_t(shifts.size()) == dims.size(), ErrorKind::value, "roll: ", shifts.size(),
           " shifts for ", dims.size(), " dimensions");
@@ -122,6 +129,7 @@ Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes
 }
 
 Tensor repeat(const Tensor& x, const Shape& counts) {
+    const CompositeOp here("repeat");
     check_defined("repeat", x);
     const int added = counts.size() - x.dim();
     check(added >= 0, ErrorKind::shape, "repeat: ", counts, " has fewer numbers than ", x.shape(),
@@ -136,6 +144,7 @@ Tensor repeat(const Tensor& x, const Shape& counts) {
 }
 
 Tensor repeat_interleave(const Tensor& x, std::int64_t count, std::int64_t dim) {
+    const CompositeOp here("repeat_interleave");
     const int d = dim_to_part("repeat_interleave", x, dim);
     check_count("repeat_interleave", count);
     const Tensor y = repeated(x, d, count, true);
@@ -143,6 +152,7 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t count, std::int64_t dim) 
 }
 
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
+    const CompositeOp here("split");
     const int d = dim_to_part("split", x, dim);
     const std::int64_t n = x.size(d);
     check(size > 0 || (size == 0 && n == 0), ErrorKind::value, "split: parts of ", size, " elements");
@@ -154,6 +164,7 @@ Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
 }
 
 Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+    const CompositeOp here("split");
     const int d = dim_to_part("split", x, dim);
     std::int64_t left = x.size(d);
     for (const std::int64_t size : sizes) {
@@ -172,6 +183,7 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int6
 }
 
 Tensors chunk(const Tensor& x, std::int64_t count, std::int64_t dim) {
+    const CompositeOp here("chunk");
     const int d = dim_to_part("chunk", x, dim);
     check(count > 0, ErrorKind::value, "chunk: ", count, " parts");
     const std::int64_t n = x.size(d);
@@ -180,6 +192,7 @@ Tensors chunk(const Tensor& x, std::int64_t count, std::int64_t dim) {
 }
 
 Tensors unbind(const Tensor& x, std::int64_t dim) {
+    const CompositeOp here("unbind");
     const int d = dim_to_part("unbind", x, dim);
     Tensors parts;
     for (std::int64_t i = 0; i < x.size(d); ++i) parts.push_back(x.select(d, i));

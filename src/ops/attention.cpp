@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/op_observer.h"
 #include "mezzo/reduce_ops.h"
 #include "ops/attention.h"
 
@@ -229,6 +230,7 @@ Attention attention_attributes(const AttentionOptions& options, std::int64_t dim
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
+    const CompositeOp here("scaled_dot_product_attention");
     check_attention(q, k, v, options);
     if (q.size(1) != k.size(1)) return attend_in_groups(q, k, v, options);
     const Shape scores{q.size(0), q.size(1), q.size(2), k.size(2)};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "autograd/op_observer.h"
 #include "core/branch.h"
 #include "mezzo/image_ops.h"
 #include "ops/products.h"
@@ -268,6 +269,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
+    const CompositeOp here("conv1d");
     const Axis axes[] = {{"length", o.stride, o.padding, o.dilation}};
     check_conv("conv1d", x, weight, bias, axes, o.groups);
     const Size2d size{1, checked_size("conv1d", x, weight, axes, 0)};

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autograd/op_observer.h"
 #include "mezzo/product_ops.h"
 #include "ops/common.h"
 
@@ -251,6 +252,7 @@ Equation read_equation(std::string_view given, const Tensors& operands) {
 }  // namespace
 
 Tensor einsum(std::string_view text, const Tensors& operands) {
+    const CompositeOp here("einsum");
     check(!operands.empty(), ErrorKind::value, "einsum: the list of operands is empty");
     for (const Tensor& x : operands) check_floating("einsum", x, "an operand");
     const Equation equation = read_equation(text, operands);

@@ -1,5 +1,6 @@
 // Rows and public functions of the table of element-wise ops.
 #include "kernels/elementwise.h"
+#include "autograd/op_observer.h"
 #include "ops/common.h"
 #include "ops/vjp_helpers.h"
 
@@ -241,6 +242,7 @@ Tensor operator-(const Tensor& a, Scalar b) {
         const Tensor x = readable(add_scalar_op.row(), a, b);
         return sub(x, scalar(b, {.dtype = x.dtype(), .device = x.device()}));
     }
+    const CompositeOp here("sub");
     return with_scalar(add_scalar_op, a, -number);
 }
 Tensor operator*(const Tensor& a, Scalar b) { return with_scalar(mul_scalar_op, a, b, mul); }

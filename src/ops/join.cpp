@@ -1,4 +1,5 @@
 // cat and stack.
+#include "autograd/op_observer.h"
 #include "kernels/copy.h"
 #include "ops/common.h"
 
@@ -58,6 +59,7 @@ Tensor cat(const Tensors& tensors, std::int64_t dim) {
 }
 
 Tensor stack(const Tensors& tensors, std::int64_t dim) {
+    const CompositeOp here("stack");
     check(!tensors.empty(), ErrorKind::value, "stack: the list of tensors is empty");
     Tensors raised;
     raised.reserve(tensors.size());

@@ -1,5 +1,6 @@
 // Products, variances, standard deviations, argmin, and counts of what is not 0.
 #include "kernels/moments.h"
+#include "autograd/op_observer.h"
 #include "kernels/reduce.h"
 #include "mezzo/reduce_ops.h"
 #include "ops/common.h"
@@ -122,9 +123,11 @@ Tensor prod(const Tensor& given, const Axes& axes, ReduceOptions options) {
 Tensor var(const Tensor& x, const Axes& axes, VarOptions options) { return moment(var_op, x, axes, options); }
 Tensor std(const Tensor& x, const Axes& axes, VarOptions options) { return moment(std_op, x, axes, options); }
 VarMean var_mean(const Tensor& x, const Axes& axes, VarOptions options) {
+    const CompositeOp here("var_mean");
     return {var(x, axes, options), mean(x, axes, {.keepdim = options.keepdim})};
 }
 StdMean std_mean(const Tensor& x, const Axes& axes, VarOptions options) {
+    const CompositeOp here("std_mean");
     return {std(x, axes, options), mean(x, axes, {.keepdim = options.keepdim})};
 }
 
@@ -146,14 +149,17 @@ Tensor argmin(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
 }
 
 Tensor count_nonzero(const Tensor& x, const Axes& axes, KeepdimOptions options) {
+    const CompositeOp here("count_nonzero");
     check_defined("count_nonzero", x);
     return sum(x.dtype() == boolean ? x : ne(x, 0.0), axes, {.keepdim = options.keepdim});
 }
 Tensor any(const Tensor& x, const Axes& axes, KeepdimOptions options) {
+    const CompositeOp here("any");
     check_defined("any", x);
     return ne(count_nonzero(x, axes, options), 0.0);
 }
 Tensor all(const Tensor& x, const Axes& axes, KeepdimOptions options) {
+    const CompositeOp here("all");
     check_defined("all", x);
     return eq(count_nonzero(logical_not(x), axes, options), 0.0);
 }

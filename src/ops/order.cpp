@@ -1,4 +1,5 @@
 // Sorting and look-ups in sorted tensors. Kernels find positions; values are gathered, which is differentiable.
+#include "autograd/op_observer.h"
 #include "kernels/sort.h"
 #include "mezzo/shape_ops.h"
 #include "mezzo/sort_ops.h"
@@ -55,6 +56,7 @@ Tensor argsort(const Tensor& x, std::int64_t dim, SortOptions options) {
 }
 
 Sorted sort(const Tensor& x, std::int64_t dim, SortOptions options) {
+    const CompositeOp here("sort");
     return of_lines("sort", x, dim, [&](const Tensor& lines, int d) -> Sorted {
         const Tensor indices = argsort(lines, d, options);
         return {gather(lines, d, indices), indices};
@@ -73,6 +75,7 @@ Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim, TopkOptions optio
 }
 
 Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, KeepdimOptions options) {
+    const CompositeOp here("kthvalue");
     return of_lines("kthvalue", x, dim, [&](const Tensor& lines, int d) -> Sorted {
         check(k >= 1 && k <= lines.size(d), ErrorKind::value, "kthvalue: k is ", k, ", but dimension ", d,
               " of ", x.shape(), " has ", lines.size(d), " elements; k counts from 1");
@@ -93,6 +96,7 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& values, SearchsortedOpti
 }
 
 Tensor isin(const Tensor& elements, const Tensor& test) {
+    const CompositeOp here("isin");
     check_defined("isin", elements);
     check_defined("isin", test);
     const std::int64_t n = test.numel();

@@ -1,5 +1,6 @@
 // Element-wise functions of several tensors.
 #include "kernels/pointwise.h"
+#include "autograd/op_observer.h"
 #include "mezzo/pointwise_ops.h"
 #include "ops/common.h"
 
@@ -133,11 +134,13 @@ template <class A> Tensor of_halves(const OpOf<A>& op, const Tensor& x, std::int
 }  // namespace
 
 Tensor isnan(const Tensor& x) {
+    const CompositeOp here("isnan");
     check_defined("isnan", x);
     return ne(x, x);
 }
 
 Tensor isinf(const Tensor& x) {
+    const CompositeOp here("isinf");
     check_defined("isinf", x);
     if (!is_floating(x.dtype())) return zeros(x.shape(), {.dtype = boolean, .device = x.device()});
     return eq(abs(x), INFINITY);

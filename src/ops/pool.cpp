@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "autograd/op_observer.h"
 #include "kernels/pool_geometry.h"
 #include "mezzo/image_ops.h"
 #include "ops/image.h"
@@ -255,19 +256,23 @@ Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
     return avg_pool("avg_pool2d", x, options);
 }
 Tensor adaptive_avg_pool2d(const Tensor& x, Size2d size) {
+    const CompositeOp here("adaptive_avg_pool2d");
     return adaptive_avg_pool("adaptive_avg_pool2d", x, size);
 }
 Tensor adaptive_max_pool2d(const Tensor& x, Size2d size) {
+    const CompositeOp here("adaptive_max_pool2d");
     return adaptive_max_pool("adaptive_max_pool2d", x, size);
 }
 
 Tensor max_pool1d(const Tensor& x, const MaxPool1dOptions& o) {
+    const CompositeOp here("max_pool1d");
     return of_signal("max_pool1d", x, [&](const Tensor& image) {
         return max_pool("max_pool1d", image,
                         {{1, o.kernel_size}, {1, o.stride}, {0, o.padding}, {1, o.dilation}, o.ceil_mode});
     });
 }
 Tensor avg_pool1d(const Tensor& x, const AvgPool1dOptions& o) {
+    const CompositeOp here("avg_pool1d");
     return of_signal("avg_pool1d", x, [&](const Tensor& image) {
         return avg_pool(
             "avg_pool1d", image,
@@ -275,11 +280,13 @@ Tensor avg_pool1d(const Tensor& x, const AvgPool1dOptions& o) {
     });
 }
 Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t size) {
+    const CompositeOp here("adaptive_avg_pool1d");
     return of_signal("adaptive_avg_pool1d", x, [&](const Tensor& image) {
         return adaptive_avg_pool("adaptive_avg_pool1d", image, {1, size});
     });
 }
 Tensor adaptive_max_pool1d(const Tensor& x, std::int64_t size) {
+    const CompositeOp here("adaptive_max_pool1d");
     return of_signal("adaptive_max_pool1d", x, [&](const Tensor& image) {
         return adaptive_max_pool("adaptive_max_pool1d", image, {1, size});
     });

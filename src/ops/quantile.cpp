@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/op_observer.h"
 #include "core/enumerators.h"
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
@@ -63,11 +64,13 @@ Tensor in_place(const Tensor& y, const Tensor& x, const QuantileOptions& options
 }  // namespace
 
 Tensor quantile(const Tensor& x, double q, const QuantileOptions& options) {
+    const CompositeOp here("quantile");
     const Tensor values = sorted_lines(x, options);
     return in_place(sorted_quantile(values, q, options.interpolation), x, options);
 }
 
 Tensor quantile(const Tensor& x, const std::vector<double>& q, const QuantileOptions& options) {
+    const CompositeOp here("quantile");
     const Tensor values = sorted_lines(x, options);
     check(!q.empty(), ErrorKind::value, "quantile: the list of q is empty");
     Tensors each;

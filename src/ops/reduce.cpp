@@ -1,6 +1,7 @@
 // Reductions over axes, argmax, and the sums that undo broadcasting.
 #include <cmath>
 
+#include "autograd/op_observer.h"
 #include "kernels/reduce.h"
 #include "ops/common.h"
 #include "ops/products.h"
@@ -223,6 +224,7 @@ Tensor argmax(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
+    const CompositeOp here("sum_to");
     check_defined("sum_to", x);
     if (x.shape() == shape) return x;
     check(shape.size() <= x.dim() && broadcast_shapes("sum_to", shape, x.shape()) == x.shape(),

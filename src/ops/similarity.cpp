@@ -1,6 +1,7 @@
 // Products of vectors and matrices by name, similarities and distances.
 #include <cmath>
 
+#include "autograd/op_observer.h"
 #include "kernels/moments.h"
 #include "mezzo/product_ops.h"
 #include "ops/products.h"
@@ -101,6 +102,7 @@ Tensor added_product(const char* op, const Tensor& input, const Tensor& a, const
 }  // namespace
 
 Tensor outer(const Tensor& a, const Tensor& b) {
+    const CompositeOp here("outer");
     check_defined("outer", a);
     check_defined("outer", b);
     check(a.dim() == 1 && b.dim() == 1, ErrorKind::shape, "outer: operands are ", a.shape(), " and ",
@@ -118,6 +120,7 @@ Tensor dot(const Tensor& a, const Tensor& b) {
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
+    const CompositeOp here("bmm");
     check_dims("bmm", a, 3, "[batch, n, k] and [batch, k, m]");
     check_dims("bmm", b, 3, "[batch, n, k] and [batch, k, m]");
     check(a.size(0) == b.size(0) && a.size(2) == b.size(1), ErrorKind::shape, "bmm: ", a.shape(), " and ",
@@ -126,12 +129,14 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
 }
 
 Tensor addmm(const Tensor& input, const Tensor& a, const Tensor& b, AddMmOptions options) {
+    const CompositeOp here("addmm");
     check_dims("addmm", a, 2, "[n, k] and [k, m]");
     check_dims("addmm", b, 2, "[n, k] and [k, m]");
     return added_product("addmm", input, a, b, options);
 }
 
 Tensor baddbmm(const Tensor& input, const Tensor& a, const Tensor& b, AddMmOptions options) {
+    const CompositeOp here("baddbmm");
     check_dims("baddbmm", a, 3, "[batch, n, k] and [batch, k, m]");
     check_dims("baddbmm", b, 3, "[batch, n, k] and [batch, k, m]");
     check(a.size(0) == b.size(0), ErrorKind::shape, "baddbmm: batches differ, ", a.shape(), " and ",

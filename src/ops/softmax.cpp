@@ -1,5 +1,6 @@
 // softmax and log_softmax along one dimension.
 #include "kernels/softmax.h"
+#include "autograd/op_observer.h"
 #include "mezzo/reduce_ops.h"
 #include "ops/common.h"
 
@@ -85,6 +86,7 @@ Tensor log_softmax(const Tensor& x, std::int64_t dim, Dtype dtype) {
     return in_dtype(log_softmax_op, x, dim, dtype);
 }
 Tensor softmin(const Tensor& x, std::int64_t dim) {
+    const CompositeOp here("softmin");
     check_floating("softmin", x);
     return softmax(-x, dim);
 }

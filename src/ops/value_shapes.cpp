@@ -1,6 +1,7 @@
 // Functions whose results have shapes, or whose arguments have errors, that only values tell.
 #include <vector>
 
+#include "autograd/op_observer.h"
 #include "core/capture.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
@@ -64,6 +65,7 @@ Tensor drawn_once_each(const Tensor& p, std::int64_t count) {
 }  // namespace
 
 Tensor nonzero(const Tensor& x) {
+    const CompositeOp here("nonzero");
     check_defined("nonzero", x);
     Tensor place = positions(x.detach());
     const std::int64_t n = place.size(0);
@@ -82,6 +84,7 @@ Tensor nonzero(const Tensor& x) {
 }
 
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
+    const CompositeOp here("masked_select");
     check_defined("masked_select", x);
     check_defined("masked_select", mask);
     check(mask.dtype() == boolean, ErrorKind::dtype, "masked_select: the mask is ", mask.dtype(),
@@ -92,6 +95,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
 }
 
 Tensor one_hot(const Tensor& index, std::int64_t classes) {
+    const CompositeOp here("one_hot");
     check_index("one_hot", index);
     check(classes >= -1, ErrorKind::value, "one_hot: ", classes, " classes");
     if (classes == -1) {
@@ -108,6 +112,7 @@ Tensor one_hot(const Tensor& index, std::int64_t classes) {
 }
 
 Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::int64_t dim) {
+    const CompositeOp here("repeat_interleave");
     check_defined("repeat_interleave", x);
     check_index("repeat_interleave", counts);
     check(x.dim() > 0, ErrorKind::shape, "repeat_interleave: a 0-dim tensor has no dimension to repeat");
@@ -124,6 +129,7 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::int64_t dim
 }
 
 Unique unique(const Tensor& given, UniqueOptions options) {
+    const CompositeOp here("unique");
     check_defined("unique", given);
     const std::int64_t n = given.numel();
     const Tensor x = given.detach().reshape({n});
@@ -148,6 +154,7 @@ Unique unique(const Tensor& given, UniqueOptions options) {
 }
 
 Tensor bincount(const Tensor& given, const Tensor& weights, std::int64_t minlength) {
+    const CompositeOp here("bincount");
     check_defined("bincount", given);
     check(given.dim() == 1, ErrorKind::shape, "bincount: input ", given.shape(), " is not one dimension");
     check(!is_floating(given.dtype()) && given.dtype() != boolean, ErrorKind::dtype, "bincount: input is ",
@@ -166,6 +173,7 @@ Tensor bincount(const Tensor& given, const Tensor& weights, std::int64_t minleng
 }
 
 Tensor multinomial(const Tensor& weights, std::int64_t count, MultinomialOptions options) {
+    const CompositeOp here("multinomial");
     const bool replacement = options.replacement;
     check_floating("multinomial", weights);
     check(weights.dim() == 1 || weights.dim() == 2, ErrorKind::shape, "multinomial: weights ",

@@ -19,6 +19,7 @@
 #include "mezzo/reduce_ops.h"
 #include "mezzo/resnet.h"
 #include "mezzo/rnn.h"
+#include "mezzo/shape_ops.h"
 #include "mezzo/sort_ops.h"
 
 namespace {
@@ -322,6 +323,8 @@ void integers(const std::string& folder) {
         model, inputs, [&](const Tensors& in) { return model(in[0], in[1]); }, folder, some_batches);
 }
 
+Tensors token_ids(std::int64_t batch) { return {randint(0, 40, {batch, 9}, {.dtype = int64})}; }
+
 void gpt(const std::string& folder) {
     nn::GptConfig config;
     config.vocab_size = 40;
@@ -330,11 +333,8 @@ void gpt(const std::string& folder) {
     config.n_layer = 2;
     config.n_head = 4;
     nn::Gpt model(config);
-    const MakeInputs inputs = [](std::int64_t batch) {
-        return Tensors{randint(0, 40, {batch, 9}, {.dtype = int64})};
-    };
     write_case(
-        model, inputs, [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder, some_batches);
+        model, token_ids, [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder, some_batches);
 }
 
 void llama(const std::string& folder) {
@@ -347,18 +347,96 @@ void llama(const std::string& folder) {
     config.num_attention_heads = 4;
     config.num_key_value_heads = 2;
     nn::Llama model(config);
-    const MakeInputs inputs = [](std::int64_t batch) {
-        return Tensors{randint(0, 40, {batch, 9}, {.dtype = int64})};
-    };
     write_case(
-        model, inputs, [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder, some_batches);
+        model, token_ids, [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder, some_batches);
 }
 
-// The loop over the steps is unrolled, and its first state has the size of the batch, which is fixed.
+// The steps are dimension 0, so that the batch is fixed.
 void lstm(const std::string& folder) {
     nn::LSTM model(6, 8, {.num_layers = 2, .bidirectional = true});
     write_case(model, noise({5, 6}), [&](const Tensors& in) { return Tensors{model(in[0]).output}; }, folder,
                {3}, {.dynamic_batch = false});
+}
+
+// Recurrent layers of [B, T, 6] with all their results, with default and given states, with and without
+// lengths.
+struct Recurrent : nn::Module {
+    Tensors operator()(const Tensor& x, const Tensor& lengths) const {
+        const Tensor h0 = stack({x.select(1, 0), x.select(1, 1)}, 0), c0 = tanh(h0);
+        Tensors results;
+        for (const auto& y : {lstm(x), lstm(x, {}, lengths), projected(x), projected(x, {}, lengths),
+                              turned(x.transpose(0, 1)), turned(x.transpose(0, 1), {h0, c0})})
+            results.insert(results.end(), {y.output, y.h_n, y.c_n});
+        for (const auto& y : {gru(x), gru(x, {}, lengths), rnn(x), rnn(x, {}, lengths)})
+            results.insert(results.end(), {y.output, y.h_n});
+        const Tensor step = x.select(1, 2);
+        const nn::LSTMState first = lstm_cell(step), second = lstm_cell(step, first);
+        const Tensors states{first.h,       first.c, second.h, second.c, gru_cell(step, gru_cell(step)),
+                             rnn_cell(step)};
+        results.insert(results.end(), states.begin(), states.end());
+        return results;
+    }
+    nn::LSTM lstm{6, 5, {.num_layers = 2, .batch_first = true, .bidirectional = true}};
+    nn::LSTM projected{6, 5, {.num_layers = 2, .batch_first = true, .bidirectional = true, .proj_size = 3}};
+    nn::LSTM turned{6, 6, {.num_layers = 2}};
+    nn::GRU gru{6, 5, {.num_layers = 2, .batch_first = true, .bidirectional = true}};
+    nn::RNN rnn{6, 5, {.nonlinearity = nn::RNNNonlinearity::relu, .batch_first = true}};
+    nn::LSTMCell lstm_cell{6, 4};
+    nn::GRUCell gru_cell{6, 4};
+    nn::RNNCell rnn_cell{6, 4};
+    MEZZO_MODULE(Recurrent, lstm, projected, turned, gru, rnn, lstm_cell, gru_cell, rnn_cell)
+};
+
+void recurrent_layers(const std::string& folder) {
+    Recurrent model;
+    const MakeInputs inputs = [](std::int64_t batch) {
+        return Tensors{randn({batch, 4, 6}), randint(1, 5, {batch}, {.dtype = int64})};
+    };
+    write_case(
+        model, inputs, [&](const Tensors& in) { return model(in[0], in[1]); }, folder, some_batches);
+}
+
+// Tensors made in forward whose sizes are computed from that of the batch.
+struct Created : nn::Module {
+    Tensors operator()(const Tensor& x) const {
+        const std::int64_t b = x.size(0), t = x.size(1);
+        const Tensor row = arange(b), twice = cat({x, -x}, 0);
+        std::vector<float> items;  // what a program fills on the host: the same for each item of the batch
+        for (std::int64_t i = 0; i < b * 3; ++i) items.push_back(float(i % 3));
+        const Tensor causal = triu(ones({t, t}, {.dtype = boolean}), 1);
+        const Tensor scores = masked_fill(matmul(x, x.transpose(1, 2)), causal, -1e4);
+        return {cat({x, zeros({b, 2, 5})}, 1),
+                cat({x, ones({b, t, 1})}, 2),
+                cat({zeros_like(x), full_like(x, 2), x}, 2),
+                zeros({b, 3}),
+                full({b}, 0.5),
+                full({2 * b, 1}, 7, {.dtype = int64}),
+                cat({full({b}, 3), x.reshape({-1})}, 0),
+                cat({ones({b}, {.dtype = boolean}), gt(x, 0).reshape({-1})}, 0),
+                row,
+                arange(0, 2 * b, 2),
+                arange(3, 3 + b, {.dtype = float32}),
+                arange(b * 3).reshape({b, 3}),
+                cat({Tensor::from(items, {b, 3}), x.select(1, 0)}, 1),
+                index_select(x.reshape({b * t, 5}), 0, row * double(t) + 1),
+                cat({token.expand({b, 1, 5}), x}, 1) + arange(t + 1, {.dtype = float32}).unsqueeze(1),
+                x.reshape({t, b, 5}),
+                x.reshape({b, 1, t, 5}).expand({b, 2, t, 5}).reshape({2 * b, t * 5}),
+                x.reshape({b * t * 5}).unsqueeze(0).expand({b, -1}),
+                ones({b, b}) + x.select(2, 0).select(1, 0),
+                x.slice(0, 0, b),
+                twice.slice(0, 0, b) - twice.slice(0, b, 2 * b),
+                topk(x.select(1, 0), b, 0).values,
+                softmax(scores, 2)};
+    }
+    nn::Parameter token{randn({1, 1, 5})};
+    MEZZO_MODULE(Created, token)
+};
+
+void created(const std::string& folder) {
+    Created model;
+    write_case(
+        model, noise({4, 5}), [&](const Tensors& in) { return model(in[0]); }, folder, some_batches);
 }
 
 struct Case {
@@ -388,6 +466,8 @@ const std::vector<Case>& cases() {
         {"gpt", gpt},
         {"llama", llama},
         {"lstm", lstm},
+        {"recurrent", recurrent_layers},
+        {"created", created},
     };
     return all;
 }
