@@ -15,12 +15,25 @@ commands=$(block 1 | sed -e ':a' -e '/\\$/N; s/\\\n//; ta')
 packages=$(sed -n 's/^apt-get install -y --no-install-recommends //p' <<<"$commands")
 [ -n "$packages" ] || { echo 'bare root: the README names no packages'; exit 1; }
 
-apt-get indextargets --format 'deb $(SITE) $(RELEASE) $(COMPONENT)|$(ORIGIN)' 'Created-By: Packages' | sed -n 's/|Debian$//p' | sort -u >"$work/sources"
-[ -s "$work/sources" ] || { echo 'bare root: apt lists no Debian source; run apt-get update'; exit 1; }
+# The entries of this machine's sources for Debian with all their options: lines of *.list, paragraphs of *.sources.
+# shellcheck disable=SC2016
+apt-get indextargets --format '$(SOURCESENTRY)|$(ORIGIN)' 'Created-By: Packages' | sed -n 's/|Debian$//p' | sort -u >"$work/entries"
+while IFS=: read -r file number; do
+    case $file in
+        *.sources) awk -v n="$number" -v RS= '/(^|\n)Types:/ && ++i == n { print $0 "\n" }' "$file" >>"$work/debian.sources" ;;
+        *) sed -n "${number}p" "$file" >>"$work/debian.list" ;;
+    esac
+done <"$work/entries"
+sources=$(find "$work" -maxdepth 1 -name 'debian.*')
+[ -n "$sources" ] || { echo 'bare root: apt lists no Debian source; run apt-get update'; exit 1; }
 apt-config dump | grep '^Acquire::' >"$work/apt.conf" || true
+# Names and passwords for the sources.
+# shellcheck disable=SC2016
+credentials='for file in /etc/apt/auth.conf /etc/apt/auth.conf.d; do if [ -e "$file" ]; then cp -a "$file" "$1/etc/apt/"; fi; done'
 # CMake is what CMake's users have besides.
-mmdebstrap --quiet --variant=apt --aptopt="$work/apt.conf" --aptopt='Acquire::Retries "5"' --aptopt='APT::Install-Recommends "false"' \
-    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --include="$packages cmake" '' "$root" - <"$work/sources"
+# shellcheck disable=SC2086
+mmdebstrap --quiet --setup-hook="$credentials" --variant=apt --aptopt="$work/apt.conf" --aptopt='Acquire::Retries "5"' --aptopt='APT::Install-Recommends "false"' \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --include="$packages cmake" '' "$root" $sources
 
 # The tree at its own path, so that ninja's commands are those of this machine; without git, which the build does not need.
 mkdir -p "$root$source"
@@ -38,6 +51,8 @@ mkdir "$root/readme" "$root/cmake"
 python3 "$source/tests/extract_program.py" "$source/README.md" >"$root/readme/program.cpp"
 cp "$source/tests/installed/"{CMakeLists.txt,program.cpp} "$root/cmake"
 in_root "$(block 3 | sed -n '/^meson install/p')"
+tests=$(find "$root$source/build/tests" -name '*.o' -print -quit)
+[ -z "$tests" ] || { echo "bare root: meson install has compiled tests: $tests"; exit 1; }
 in_root "cd /readme; $(block 3 | sed '/^meson install/d')"
 in_root "cd /cmake; { cmake -S . -B build -DVERSION=$version && cmake --build build; } >log || { cat log; exit 1; }; build/shared $version; build/static $version"
 echo 'bare root: the programs of pkg-config and CMake ran'
