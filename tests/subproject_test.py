@@ -59,7 +59,7 @@ def check_program(build):
 with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as installed:
     # A mezzo that is installed does not take the subproject's place.
     (pathlib.Path(installed) / "mezzo.pc").write_text("Name: mezzo\nDescription: installed\nVersion: 0.1.0\nLibs: -lmezzo_that_is_installed\n")
-    os.environ["PKG_CONFIG_PATH"] = installed
+    os.environ["PKG_CONFIG_PATH"] = os.pathsep.join(filter(None, [installed, os.environ.get("PKG_CONFIG_PATH")]))
     build = project(pathlib.Path(folder))
     check_targets(build)
     check_program(build)
