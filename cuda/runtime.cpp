@@ -75,6 +75,13 @@ Devices& devices() {
     return *all;
 }
 
+// Index of the current device. CUDA's own first one may be left out.
+std::size_t used_device() {
+    const auto device = static_cast<std::size_t>(current_device());
+    check(device < devices().streams.size(), ErrorKind::backend, "cuda: no usable device");
+    return device;
+}
+
 // Not the legacy default stream: that one cannot be captured into a graph.
 void make_stream(cudaStream_t& stream) {
     if (stream == nullptr)
@@ -82,9 +89,8 @@ void make_stream(cudaStream_t& stream) {
 }
 
 cudaStream_t main_stream() {
-    const auto device = static_cast<std::size_t>(current_device());
+    const std::size_t device = used_device();
     Devices& all = devices();
-    check(device < all.streams.size(), ErrorKind::backend, "cuda: no usable device");
     CaptureOwner::require_own(int(device));
     cudaStream_t found = all.streams[device].load(std::memory_order_acquire);
     if (found != nullptr) return found;
@@ -97,10 +103,9 @@ cudaStream_t main_stream() {
 
 // Made by a step's warm-up run, so that a capture need not ask the driver for a stream and events.
 Side side_stream() {
-    const auto device = static_cast<std::size_t>(current_device());
+    const std::size_t device = used_device();
     Devices& all = devices();
     const std::lock_guard lock(all.mutex);
-    check(device < all.sides.size(), ErrorKind::backend, "cuda: no usable device");
     Side& side = all.sides[device];
     make_stream(side.stream);
     for (cudaEvent_t* event : {&side.forked, &side.done})
@@ -116,7 +121,7 @@ thread_local bool communicating = false;  // the communication stream takes it
 cudaStream_t communication_stream() {
     static std::mutex mutex;
     static auto& streams = *new std::vector<cudaStream_t>(static_cast<std::size_t>(device_count()));
-    cudaStream_t& found = streams.at(static_cast<std::size_t>(current_device()));
+    cudaStream_t& found = streams[used_device()];
     const std::lock_guard lock(mutex);
     if (found != nullptr) return found;
     int least = 0, greatest = 0;
@@ -313,7 +318,7 @@ cudaStream_t stream_of(StreamKind kind) {
     if (kind == StreamKind::communication) return communication_stream();
     static std::mutex mutex;
     static auto& streams = *new std::vector<cudaStream_t>(static_cast<std::size_t>(device_count()));
-    cudaStream_t& found = streams.at(static_cast<std::size_t>(current_device()));
+    cudaStream_t& found = streams[used_device()];
     const std::lock_guard lock(mutex);
     if (found == nullptr)
         ok(cudaStreamCreateWithFlags(&found, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
@@ -423,9 +428,8 @@ void allow_dynamic_shared(const void* kernel, std::size_t bytes) {
 }
 
 unsigned grid_limit(unsigned block) {
-    const auto device = static_cast<std::size_t>(current_device());
+    const std::size_t device = used_device();
     Devices& all = devices();
-    check(device < all.limits.size(), ErrorKind::backend, "cuda: no usable device");
     Limits limits = all.limits[device].load(std::memory_order_relaxed);
     if (limits.multiprocessors == 0) {
         const auto attribute = [device](cudaDeviceAttr what) {

@@ -75,6 +75,9 @@ TEST_CASE("cuda runtime: GPUs without kernels in this build are left out, and th
 
     CHECK(cuda::current_device() == -1);  // CUDA begins with its device 0
     CHECK_THROWS_WITH(cuda::grid_limit(32), Contains("no usable device"));
+    for (const auto kind :
+         {cuda::StreamKind::compute, cuda::StreamKind::copy, cuda::StreamKind::communication})
+        CHECK_THROWS_AS(cuda::Marker().record(kind), Error);
     cuda::set_device(1);
     CHECK(fake_cudart::state().device == 3);
     CHECK(cuda::current_device() == 1);
