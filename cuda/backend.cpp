@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/cupti.h"
+#include "cuda/devices.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/nccl.h"
@@ -106,7 +107,9 @@ const Backend memory{.device_count = cuda::device_count,
                      .make_staging = cuda::make_staging,
                      .device_absence = cuda::device_absence,
                      .gemm_plans = &cuda::plan_store,
-                     .collectives = &cuda::nccl::library};
+                     .collectives = &cuda::nccl::library,
+                     .ordinal_of = cuda::ordinal_of,
+                     .index_of = cuda::index_of};
 
 const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
                                    &cuda_kernels::attention_list,

@@ -80,6 +80,7 @@ TEST_CASE("dlpack: what cannot be taken is refused, and given back", "[dlpack]")
     refused("16 bits", [](Bad& b) { b.managed.dl_tensor.dtype = {type_int, 16, 1}; });
     refused("code 7", [](Bad& b) { b.managed.dl_tensor.device.device_type = 7; });
     refused("no cuda", [](Bad& b) { b.managed.dl_tensor.device = {device_cuda, 99}; });
+    refused("no cuda device 65536", [](Bad& b) { b.managed.dl_tensor.device = {device_cuda, 65536}; });
     refused("size -3", [](Bad& b) { b.shape[1] = -3; });
     refused("9 dimensions", [](Bad& b) { b.managed.dl_tensor.ndim = 9; });
     refused("-1 dimensions", [](Bad& b) { b.managed.dl_tensor.ndim = -1; });

@@ -72,7 +72,7 @@ ALLOWED_FILES = {
     "src/io/json.cpp": ["core/file_kind.h"],
     "src/io/npz.cpp": ["core/file_kind.h"],
     "src/io/safetensors.cpp": ["core/file_kind.h", "core/visit_dtype.h"],
-    "src/io/dlpack.cpp": ["core/borrowed_storage.h", "core/tensor_impl.h"],    # memory that others own
+    "src/io/dlpack.cpp": ["core/backend.h", "core/borrowed_storage.h", "core/tensor_impl.h"],    # memory that others own
     "src/io/gemm_plans.cpp": ["core/backend.h", "kernels/gemm_plan.h"],  # the GEMM service's memory in a file
     "src/nn/module_scope.cpp": ["autograd/op_observer.h"],  # tells observers which module begins
     "src/nn/clip.cpp": ["kernels/step.h", "optim/param_refs.h"],  # clipping is a step kernel

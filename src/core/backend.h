@@ -48,6 +48,10 @@ struct Backend {
     const GemmPlanStore* gemm_plans = nullptr;
     // Collective operations between processes; null if there are none on the device's own memory.
     const DeviceCollectivesLibrary* collectives = nullptr;
+    // Number of a device in the driver and in other libraries, which also count devices that are left out
+    // here, and the reverse: -1 for a device that is left out. Null if there is no difference.
+    int (*ordinal_of)(int index) = nullptr;
+    int (*index_of)(int ordinal) = nullptr;
 };
 
 // The backend of a device type, or null in a process without it (kernels/registry.h).

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/backend.h"
 #include "core/borrowed_storage.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
@@ -48,17 +49,24 @@ Dtype dtype_of(DLDataType type) {
 DLDevice device_of(Device device) {
     check(device.type() != DeviceType::custom, ErrorKind::device, "to_dlpack: DLPack has no code for ",
           device, "; move the tensor to the CPU");
-    return {device.type() == DeviceType::cuda ? device_cuda : device_cpu, device.index};
+    if (device.type() == DeviceType::cpu) return {device_cpu, 0};
+    const Backend* cuda = backend(DeviceType::cuda);
+    const bool same = cuda == nullptr || cuda->ordinal_of == nullptr;
+    return {device_cuda, same ? int(device.index) : cuda->ordinal_of(device.index)};
 }
 
 Device device_of(DLDevice given) {
     if (given.device_type == device_cpu || given.device_type == device_cuda_host) return cpu_device;
     check(given.device_type == device_cuda, ErrorKind::device, "from_dlpack: the device has code ",
           given.device_type, "; mezzo takes the CPU (1), pinned memory (3) and CUDA (2)");
-    const Device device(DeviceType::cuda, given.device_id);
-    check(given.device_id >= 0 && given.device_id < cuda_device_count(), ErrorKind::device,
-          "from_dlpack: there is no ", device);
-    return device;
+    const Backend* cuda = backend(DeviceType::cuda);
+    const bool same = cuda == nullptr || cuda->index_of == nullptr;
+    const int index = same ? given.device_id : cuda->index_of(given.device_id);
+    const char* const absence =
+        cuda != nullptr && cuda->device_absence != nullptr ? cuda->device_absence() : "";
+    check(index >= 0 && index < cuda_device_count(), ErrorKind::device,
+          "from_dlpack: there is no cuda device ", given.device_id, *absence != 0 ? "; " : "", absence);
+    return {DeviceType::cuda, index};
 }
 
 // A tensor that another library holds, with what the struct points to.
@@ -103,7 +111,7 @@ template <class Managed> struct Owner {
     static void release(void* context) {
         const DLDevice device = static_cast<Managed*>(context)->dl_tensor.device;
         try {
-            if (device.device_type == device_cuda) synchronize(Device(DeviceType::cuda, device.device_id));
+            if (device.device_type == device_cuda) synchronize(device_of(device));
         } catch (...) {  // a device that has failed reads nothing
         }
         give_back(context);

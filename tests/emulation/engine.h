@@ -76,6 +76,7 @@ struct Options {
     bool loses_joins = false;                        // graphs forget that the main branch waits for the side
 };
 inline Options options;
+inline int left_out = 0;            // GPUs without kernels, which the driver counts before the others
 inline bool stuck = false;          // after an error that stays: cuda::synchronize() fails
 inline int driver_version = 13010;  // what cuda::driver_version() says
 

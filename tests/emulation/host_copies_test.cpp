@@ -5,6 +5,7 @@
 
 #include "cuda/copies.h"
 #include "cuda/runtime.h"
+#include "mezzo/dlpack.h"
 #include "mezzo/mezzo.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"
@@ -112,4 +113,22 @@ TEST_CASE("host copies: without pinned memory the host waits", "[cuda][emulation
         CHECK(cuda::counters().host_syncs > waits);
     }
     for (const Tensor& x : there) CHECK(x.slice(0, -1, 9 << 20).item<float>() == 3);
+}
+
+TEST_CASE("dlpack: devices have CUDA's numbers, which count GPUs that are left out",
+          "[cuda][emulation][dlpack]") {
+    emulation::left_out = 2;
+    const Tensor x = Tensor::from({1, 2, 3}).to(gpu);
+    dlpack::DLManagedTensorVersioned* lent = dlpack::to_dlpack_versioned(x);
+    CHECK(lent->dl_tensor.device.device_id == 2);
+    {
+        const Tensor back = dlpack::from_dlpack(lent);
+        CHECK(back.device() == gpu);
+        CHECK(back.to_vector<float>() == std::vector<float>{1, 2, 3});
+    }
+    lent = dlpack::to_dlpack_versioned(x);
+    lent->dl_tensor.device.device_id = 0;  // one that is left out
+    CHECK_THROWS_WITH(dlpack::from_dlpack(lent),
+                      Catch::Matchers::Equals("from_dlpack: there is no cuda device 0"));
+    emulation::left_out = 0;
 }

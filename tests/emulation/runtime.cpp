@@ -16,6 +16,7 @@
 #include "cuda/capture_owner.h"
 #include "cuda/copies.h"
 #include "cuda/device_id.h"
+#include "cuda/devices.h"
 #include "cuda/last_error.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
@@ -92,6 +93,9 @@ double now() {
 
 int device_count() { return options.device_count; }
 const char* device_absence() { return options.device_count > 0 ? "" : options.device_absence; }
+
+int ordinal_of(int device) { return device + emulation::left_out; }
+int index_of(int ordinal) { return ordinal < emulation::left_out ? -1 : ordinal - emulation::left_out; }
 
 DeviceInfo device_info(int device) {
     check(device >= 0 && device < options.device_count, ErrorKind::backend, "cuda: no device ", device);
