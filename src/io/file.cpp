@@ -148,6 +148,16 @@ void ReplacedFile::remove_left(std::chrono::milliseconds patience) const {
     if (found >= 0) ::close(found);
 }
 
+namespace {
+
+// Takes a file's permissions from others. False on a file system that has none.
+bool made_private(int descriptor) {
+    struct stat status = {};
+    return fchmod(descriptor, 0600) == 0 && fstat(descriptor, &status) == 0 && (status.st_mode & 0077) == 0;
+}
+
+}  // namespace
+
 // Returns when the lock is this call's, or is not a writer's.
 void ReplacedFile::wait_for_writer(int descriptor, std::chrono::milliseconds patience) const {
     using Clock = std::chrono::steady_clock;
@@ -155,6 +165,7 @@ void ReplacedFile::wait_for_writer(int descriptor, std::chrono::milliseconds pat
     Clock::time_point grown = begin;
     Clock::time_point end = Clock::time_point::max();  // after a signal
     off_t bytes = -1;
+    bool always_readable = false;
     for (bool said = false; flock(descriptor, LOCK_EX | LOCK_NB) != 0;) {
         if (errno != EWOULDBLOCK && errno != EINTR) fail_with("cannot lock", errno);
         const Clock::time_point now = Clock::now();
@@ -164,9 +175,12 @@ void ReplacedFile::wait_for_writer(int descriptor, std::chrono::milliseconds pat
             grown = now;
         }
         // A writer's file is private but for the moments before it is locked and before it is renamed. If others
-        // may read it for longer, somebody else holds the lock.
-        const bool is_private = (status.st_mode & 0077) == 0;
-        if (!is_private && now - grown >= std::min(patience, std::chrono::milliseconds(1000))) return;
+        // may read it for longer, somebody else holds the lock, unless the file system has no permissions.
+        const bool is_private = always_readable || (status.st_mode & 0077) == 0;
+        if (!is_private && now - grown >= std::min(patience, std::chrono::milliseconds(1000))) {
+            if (made_private(descriptor)) return;
+            always_readable = true;
+        }
         if (now - grown >= patience)
             fail(ErrorKind::io, op_, ": cannot lock ", partial_,
                  ": another process has locked it and not written for ", patience.count(),
