@@ -305,7 +305,7 @@ void Control::failed(const std::string& words) noexcept {
     {
         const std::lock_guard lock(mutex_);
         if (std::exchange(said_, true)) return;
-        if (heard_) kind = FromRank::followed;
+        if (heard_after_ == started_) kind = FromRank::followed;
     }
     if (!send_quietly(kind, [&](Message& m) { m.add(words); })) return;
     std::unique_lock lock(mutex_);
@@ -314,7 +314,7 @@ void Control::failed(const std::string& words) noexcept {
 
 void Control::heard_of_failure() noexcept {
     const std::lock_guard lock(mutex_);
-    heard_ = true;
+    heard_after_ = started_;
 }
 
 template <class Fill> bool Control::send_quietly(FromRank kind, const Fill& fill) noexcept {

@@ -55,7 +55,8 @@ public:
     // This rank goes, in order or not. Nothing after the first of them counts. failed() waits a moment until the others know.
     void leave() noexcept;
     void failed(const std::string& words) noexcept;
-    // Another rank has told this one of its failure. A later failed() is the first cause only if the store hears of no other.
+    // Records that another rank has failed. A failed() before the next call of this rank is the first cause
+    // only if the store receives no other.
     void heard_of_failure() noexcept;
 
 private:
@@ -96,8 +97,8 @@ private:
     std::string cause_;
     std::optional<Leaver> leaver_;  // what the store has said when it closed
     bool ready_ = false, store_closed_ = false, gone_ = false, stopping_ = false;
-    bool said_ = false;  // that this rank goes
-    bool heard_ = false;
+    bool said_ = false;                         // that this rank goes
+    std::optional<std::uint64_t> heard_after_;  // calls that had started when this rank heard of a failure
     std::uint64_t started_ = 0, finished_ = 0, reported_started_ = 0, reported_finished_ = 0;
     std::chrono::steady_clock::time_point reported_;
     std::mutex calling_;  // held while broken_ runs

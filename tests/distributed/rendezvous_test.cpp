@@ -314,6 +314,19 @@ TEST_CASE("a rank that has only heard of a failure is not the first cause") {
         second.join();
         CHECK(server->cause() == "rank 0: no space left");
     }
+    {  // A rank that has gone on since has a failure of its own.
+        const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
+        const Joined all = join(server->port());
+        all.ranks[1]->at(1, 1);
+        all.ranks[1]->heard_of_failure();
+        all.ranks[1]->at(2, 1);
+        all.ranks[0]->heard_of_failure();
+        std::thread first([&] { all.ranks[0]->failed("rank 1 could not save; its error says why"); });
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        all.ranks[1]->failed("no space left");
+        first.join();
+        CHECK(server->cause() == "rank 1: no space left");
+    }
     // Where the store hears of nothing else, it is the best that is known.
     const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
     const Joined all = join(server->port());
