@@ -9,6 +9,8 @@
 #include <type_traits>
 
 #include "core/visit_dtype.h"
+#include "mezzo/error.h"
+#include "mezzo/ops.h"
 
 using namespace mezzo;
 
@@ -120,6 +122,17 @@ TEST_CASE("dtype: every row of the table is what the type does") {
     CHECK(file_names == std::set<std::string>{"F16", "BF16", "F32", "F64", "I32", "I64", "U8", "BOOL"});
     CHECK(numpy_names == std::set<std::string>{"float16", "bfloat16", "float32", "float64", "int32", "int64",
                                                "uint8", "bool"});
+}
+
+TEST_CASE("dtype: a number that is no dtype is an error wherever the table is read") {
+    const auto bad = Dtype(99);
+    CHECK_THROWS_WITH(dtype_info(bad), Catch::Matchers::Equals("Dtype: 99 is no dtype; there are 0 to 7"));
+    CHECK_THROWS_AS(size_of(Dtype(dtype_count)), Error);
+    CHECK_THROWS_AS(name(bad), Error);
+    CHECK_THROWS_AS(promote(bad, float32), Error);
+    CHECK_THROWS_AS(empty({2}, {.dtype = bad}), Error);
+    CHECK_THROWS_AS(zeros({2}).to(bad), Error);
+    static_assert(size_of(float64) == 8);  // also where a constant is asked for
 }
 
 TEST_CASE("dtype: kernels of a subset are compiled for its dtypes, others are refused") {

@@ -106,7 +106,14 @@ inline constexpr DtypeInfo dtype_table[] = {
 #include "mezzo/dtypes.def"
 #undef MEZZO_DTYPE
 };
-[[nodiscard]] constexpr const DtypeInfo& dtype_info(Dtype dtype) { return dtype_table[int(dtype)]; }
+namespace detail {
+[[noreturn]] void unknown_dtype(int number);  // throws Error(dtype)
+}
+// Throws Error(dtype) for a number that is no dtype, as does everything that reads the table.
+[[nodiscard]] constexpr const DtypeInfo& dtype_info(Dtype dtype) {
+    if (int(dtype) >= dtype_count) detail::unknown_dtype(int(dtype));
+    return dtype_table[int(dtype)];
+}
 
 [[nodiscard]] constexpr std::size_t size_of(Dtype dtype) { return dtype_info(dtype).size; }
 [[nodiscard]] constexpr bool is_floating(Dtype dtype) {
@@ -117,7 +124,7 @@ inline constexpr DtypeInfo dtype_table[] = {
 std::ostream& operator<<(std::ostream& out, Dtype dtype);
 
 // The dtype that holds both: floating wins over integral, float16 with bfloat16 gives float32 (PyTorch's
-// table). Never throws.
+// table). Never throws for two dtypes.
 [[nodiscard]] Dtype promote(Dtype a, Dtype b);
 
 // The dtype of a C++ element type: dtype_of<float>() == float32.

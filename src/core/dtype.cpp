@@ -1,5 +1,7 @@
 #include "mezzo/dtype.h"
 
+#include "mezzo/error.h"
+
 namespace mezzo {
 namespace {
 
@@ -10,6 +12,10 @@ bool holds(Dtype a, Dtype b) {
 }
 
 }  // namespace
+
+void detail::unknown_dtype(int number) {
+    mezzo::fail(ErrorKind::dtype, "Dtype: ", number, " is no dtype; there are 0 to ", dtype_count - 1);
+}
 
 Dtype promote(Dtype a, Dtype b) {
     const DtypeKind kind_a = dtype_info(a).kind, kind_b = dtype_info(b).kind;
