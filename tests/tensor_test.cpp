@@ -76,6 +76,10 @@ TEST_CASE("tensor: sizes that cannot be") {
     CHECK(kind_of([] { empty({std::int64_t(1) << 55}); }) == ErrorKind::memory);
     CHECK(empty({big, 0, 4}).numel() == 0);
     CHECK(kind_of([] { empty({1}, {.device = Device(DeviceType::cuda, 77)}); }) == ErrorKind::device);
+    for (const int index : {65536, 32768, -32769})  // they would wrap around to a device that is there
+        CHECK(kind_of([&] { static_cast<void>(Device(DeviceType::cuda, index)); }) == ErrorKind::value);
+    CHECK_THROWS_WITH(Device(DeviceType::cuda, 65536), Contains("Device: index 65536"));
+    static_assert(Device(DeviceType::cuda, 32767).index == 32767);
 }
 
 TEST_CASE("tensor: an undefined tensor says so") {

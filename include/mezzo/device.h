@@ -16,13 +16,22 @@ namespace mezzo {
 enum class DeviceType : std::uint8_t { cpu, cuda, custom };
 inline constexpr int device_type_count = 3;
 
+namespace detail {
+[[noreturn]] void bad_device_index(int index);  // throws Error(value)
+constexpr std::int16_t device_index(int index) {
+    if (index != static_cast<std::int16_t>(index)) bad_device_index(index);
+    return static_cast<std::int16_t>(index);
+}
+}  // namespace detail
+
 struct Device {
     DeviceType type_ = DeviceType::cpu;
     std::int16_t index = 0;
 
     constexpr Device() = default;
+    // Throws Error(value) for an index of more than 16 bits. Whether the device is there is not checked.
     constexpr Device(DeviceType type, int device_index = 0)
-        : type_(type), index(static_cast<std::int16_t>(device_index)) {}
+        : type_(type), index(detail::device_index(device_index)) {}
     [[nodiscard]] constexpr DeviceType type() const { return type_; }
     friend constexpr bool operator==(const Device& a, const Device& b) {
         return a.type_ == b.type_ && a.index == b.index;

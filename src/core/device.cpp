@@ -9,6 +9,10 @@
 
 namespace mezzo {
 
+void detail::bad_device_index(int index) {
+    mezzo::fail(ErrorKind::value, "Device: index ", index, " is out of range; devices are counted from 0");
+}
+
 const char* name(DeviceType type) {
     constexpr const char* names[device_type_count] = {"cpu", "cuda", "custom"};
     return int(type) < device_type_count ? names[int(type)] : "unknown";
