@@ -69,6 +69,14 @@ GOOD = """
     (void)a.item<long long>();
     (void)a.item<unsigned>();
     *a.mutable_data<float>() = *b.data<float>();
+    (void)optim::SGD({a, b}, {.lr = 1});
+    (void)optim::SGD(list, {.lr = 1});
+    (void)optim::SGD({{.params = list}});
+    (void)optim::SGD({{.params = {a}, .options = {.lr = 1}}, {.named_params = module.named_parameters()}});
+    (void)optim::SGD({optim::SGDGroup{.params = list}});
+    (void)optim::SGD(std::vector<optim::SGDGroup>{{.params = list}});
+    (void)optim::LAMB({{.params = list}});
+    (void)optim::LAMB({{.params = {a}}, {.params = {b}}});
 """
 BAD = [
     "a[0] = b[0];",
@@ -169,6 +177,11 @@ BAD = [
     "(void)a.topk(2, {.largest = false});",
     "(void)interpolate(a, {.height = 4, .width = 3});",
     "(void)a[{.start = 1, .stop = 2}];",
+    # A group is an element of a list, with one compiler as with the other.
+    "(void)optim::SGD({.params = list});",
+    "(void)optim::SGD({.params = list, .options = {.lr = 1}});",
+    "(void)optim::SGD(optim::SGDGroup{.params = list});",
+    "(void)optim::LAMB({.params = list});",
     # No flag without its name.
     "(void)argmax(a, -1, true);",
     "(void)argmin(a, -1, true);",

@@ -104,6 +104,8 @@ public:
     explicit LAMB(const Tensors& params, const LAMBOptions& options = {});
     explicit LAMB(const StateDict& named_params, const LAMBOptions& options = {});
     explicit LAMB(const std::vector<LAMBGroup>& groups);
+    explicit LAMB(std::initializer_list<LAMBGroup> groups) : LAMB(std::vector<LAMBGroup>(groups)) {}
+    explicit LAMB(const LAMBGroup& one_group) = delete;  // LAMB({{.params = …}})
 
 protected:
     void update(ParameterUpdate& p) override;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -93,17 +94,19 @@ std::ostream& operator<<(std::ostream& out, const Optimizer& optimizer);  // opt
 // Named parameters (from named_parameters()) are named in errors and overflow reports. The constructors throw
 // Error(value) for options out of their range, for parameters that are undefined, listed twice or no floating
 // leaves, and when there is no parameter at all.
-#define MEZZO_OPTIMIZER_CLASS(name)                                                      \
-    struct name##Group {                                                                 \
-        Tensors params = {};                                                             \
-        name##Options options = {};                                                      \
-        StateDict named_params = {};                                                     \
-    };                                                                                   \
-    class name : public Optimizer {                                                      \
-    public:                                                                              \
-        explicit name(const Tensors& params, const name##Options& options = {});         \
-        explicit name(const StateDict& named_params, const name##Options& options = {}); \
-        explicit name(const std::vector<name##Group>& groups);                           \
+#define MEZZO_OPTIMIZER_CLASS(name)                                                                          \
+    struct name##Group {                                                                                     \
+        Tensors params = {};                                                                                 \
+        name##Options options = {};                                                                          \
+        StateDict named_params = {};                                                                         \
+    };                                                                                                       \
+    class name : public Optimizer {                                                                          \
+    public:                                                                                                  \
+        explicit name(const Tensors& params, const name##Options& options = {});                             \
+        explicit name(const StateDict& named_params, const name##Options& options = {});                     \
+        explicit name(const std::vector<name##Group>& groups);                                               \
+        explicit name(std::initializer_list<name##Group> groups) : name(std::vector<name##Group>(groups)) {} \
+        explicit name(const name##Group& one_group) = delete; /* name({{.params = …}}) */                  \
     };
 // SGD with momentum; the formula and the options are in SGDOptions.
 MEZZO_OPTIMIZER_CLASS(SGD)
