@@ -250,13 +250,26 @@ template <class T> void softmax_grad(T* dst, const T* g, const T* y, std::int64_
     MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = y[i] * (g[i] - dot_g_y);
 }
 
+// e^y and 1 - e^y for y <= 0, both to the last bits, from one exponential.
+template <class T> struct ExpAndRest { T exp, rest; };
+inline ExpAndRest<float> exp_and_rest(float y) {
+    const auto parts = math::exp_parts(y);
+    const float q = math::expm1_polynomial(parts.r), scale = parts.scale_low * parts.scale_high;
+    return {(q + 1.0f) * parts.scale_low * parts.scale_high, (1.0f - scale) - scale * q};
+}
+inline ExpAndRest<double> exp_and_rest(double y) {
+    const bool likely = y > -0.5;
+    const double part = likely ? math::expm1(y) : math::exp(y);
+    return likely ? ExpAndRest<double>{1 + part, -part} : ExpAndRest<double>{part, 1 - part};
+}
+
 // g - e^y sum(g), as g (1 - e^y) - e^y (sum(g) - g): nothing cancels where e^y rounds to 1. The sum has two
 // parts, because T would round the other gradients away.
 template <class T> void log_softmax_grad(T* dst, const T* g, const T* y, std::int64_t n, double sum_g) {
     const T high = T(sum_g), low = T(sum_g - double(high));
     MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) {
-        const T less = y[i] > T(-0.5) ? -math::expm1(y[i]) : T(1) - math::exp(y[i]);
-        dst[i] = g[i] * less - math::exp(y[i]) * ((high - g[i]) + low);
+        const auto p = exp_and_rest(y[i]);
+        dst[i] = g[i] * p.rest - p.exp * ((high - g[i]) + low);
     }
 }
 
