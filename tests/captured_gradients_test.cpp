@@ -175,6 +175,90 @@ TEST_CASE("captured gradients: a captured step of the optimizer is not replayed 
     CHECK(test::doubles(p.w)[0] == before[0] - 1);
 }
 
+TEST_CASE("captured gradients: a replayed backward marks gradients with the scale of its time", "[cuda]") {
+    if (no_device()) return;
+    using Catch::Matchers::Contains;
+    Parts p;
+    const auto iterate = [&](const auto& between) {
+        p.optimizer.zero_grad(false);
+        p.backward(p.slope(1));
+        between();
+        p.backward(p.slope(1));
+        p.update({});
+    };
+    for (int i = 0; i < 6; ++i) iterate([] {});
+    REQUIRE((p.backward.statistics().replays > 0 && p.update.statistics().replays > 0));
+    const std::vector<double> before = test::doubles(p.w);
+    const std::uint64_t replays = p.backward.statistics().replays;
+    CHECK_THROWS_WITH(iterate([&] { p.scaler.update(4.0); }), Contains("under two different scales"));
+    CHECK_THROWS_WITH(p.scaler.step(p.optimizer), Contains("under two different scales"));
+    CHECK(p.backward.statistics().replays > replays);
+    p.optimizer.zero_grad(false);
+    p.backward(p.slope(1));
+    p.scaler.update(2.0);
+    CHECK_THROWS_WITH(p.update({}), Contains("w (parameter 0) of this SGD there is one under another scale"));
+    CHECK_THROWS_WITH(p.scaler.step(p.optimizer), Contains("under another scale"));
+    CHECK(test::doubles(p.w) == before);
+    iterate([] {});
+    CHECK(test::doubles(p.w)[0] == before[0] - 2);
+}
+
+TEST_CASE("captured gradients: a replayed update() ends the time of a scale", "[cuda]") {
+    if (no_device()) return;
+    using Catch::Matchers::Contains;
+    Parts p;
+    const Tensor other = ones({4}, {.device = gpu}).set_requires_grad();
+    optim::SGD second{StateDict{{"other", other}}, {.lr = 1}};
+    const auto iterate = [&] {
+        p.optimizer.zero_grad(false);
+        p.backward(p.slope(1));
+        p.update({});
+    };
+    for (int i = 0; i < 6; ++i) iterate();
+    const std::uint64_t replays = p.update.statistics().replays;
+    p.scaler.scale(sum(other)).backward();
+    iterate();
+    CHECK(p.update.statistics().replays == replays + 1);
+    CHECK_THROWS_WITH(p.scaler.step(second), Contains("other (parameter 0)") && Contains("another scale"));
+    second.zero_grad();
+    p.scaler.scale(sum(other)).backward();
+    CHECK(p.scaler.step(second).stepped());
+    p.scaler.update();
+}
+
+TEST_CASE("captured gradients: what a step scales after its own update() belongs to the next one", "[cuda]") {
+    if (no_device()) return;
+    using Catch::Matchers::Contains;
+    Parts p;
+    const Tensor other = ones({4}, {.device = gpu}).set_requires_grad();
+    optim::SGD second{StateDict{{"other", other}}, {.lr = 1}};
+    const auto step = [&](bool early) {
+        return [&, early](const Tensors& in) -> Tensors {
+            p.optimizer.zero_grad();
+            second.zero_grad(false);
+            p.scaler.scale(sum(p.w * in[0])).backward();
+            if (early) p.scaler.scale(sum(other)).backward();
+            p.scaler.step(p.optimizer);
+            p.scaler.update();
+            if (!early) p.scaler.scale(sum(other)).backward();
+            return {};
+        };
+    };
+    other.set_grad(zeros({4}, {.device = gpu}));
+    for (const bool early : {false, true}) {
+        cuda::CapturedStep captured(step(early), {.device = gpu});
+        for (int i = 0; i < 7; ++i) {
+            CAPTURE(early, i);
+            captured(p.slope(1));
+            if (early) continue;
+            CHECK(p.scaler.step(second).stepped());
+            p.scaler.update();
+        }
+        REQUIRE(captured.statistics().replays > 0);
+        if (early) CHECK_THROWS_WITH(p.scaler.step(second), Contains("another scale"));
+    }
+}
+
 TEST_CASE("captured gradients: whether a graph fits is asked without a launch", "[cuda]") {
     if (no_device()) return;
     Parts p;

@@ -138,6 +138,9 @@ void check_options(const GradScalerOptions& options) {
 ScalerImpl::ScalerImpl(const GradScalerOptions& given)
     : options(given), scale(float(given.init_scale)), hysteresis_left(float(given.hysteresis)) {
     check_options(given);
+    static std::atomic<std::uint32_t> scalers{0};
+    constexpr std::uint32_t most = (1U << (32 - scaler_shift)) - 1;
+    scale_id = first_scale(scalers.fetch_add(1, std::memory_order_relaxed) % most + 1);
     if (given.dynamic) scale = float(std::min(given.init_scale, given.max_scale));
 }
 
@@ -163,17 +166,16 @@ ScalerImpl& GradScaler::impl() const {
     return *impl_;
 }
 
-std::uint32_t ScalerImpl::new_scale_id() noexcept {
-    static std::atomic<std::uint32_t> last{0};
-    constexpr std::uint32_t ids = (1U << (32 - scale_id_shift)) - 1;
-    return last.fetch_add(1, std::memory_order_relaxed) % ids + 1;
+ScaleParts ScalerImpl::current_scale() {
+    if (StepGraph* graph = StepGraph::capturing())
+        graph->gradients().follow_scale(scale_id, [own = Ref<ScalerImpl>(this)] { return own->scale_id; });
+    return scale_id;
 }
 
-float ScalerImpl::known_scale() const {
-    if (!state.defined()) return scale;
-    if (!(state.device() == cpu_device)) return std::nanf("");
-    const ScalerState& now = *state_of<const ScalerState>(state);
-    return any_checked() ? now.previous_scale : now.scale;
+void ScalerImpl::renew_scale() {
+    scale_id = later_scale(current_scale(), 1);
+    if (StepGraph* graph = StepGraph::capturing())
+        graph->after_replay([own = Ref<ScalerImpl>(this)] { own->scale_id = later_scale(own->scale_id, 1); });
 }
 
 // The scaler divides gradients by its scale; those of an unscaled loss would vanish.
@@ -238,8 +240,7 @@ Tensor GradScaler::scale(const Tensor& outputs) {
     if (StepGraph* graph = StepGraph::capturing())
         graph->require([own = Ref<ScalerImpl>(&s), data = raw(s.state)] { return raw(own->state) == data; });
     const Tensor scaled = (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
-    // A replay multiplies by the scale of its time, so a captured id would be wrong.
-    mark_scaled(scaled, scaled_by(StepGraph::capturing() ? 0 : s.scale_id));
+    mark_scaled(scaled, scaled_part | s.current_scale());
     s.has_scaled = true;
     return scaled;
 }
@@ -284,7 +285,8 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     check(progress.stage != Stage::stepped, ErrorKind::state, "GradScaler.unscale_: it is called on this ",
           optimizer.type_name(), " after step()");
     optim::OptimizerImpl& own = optimizer.impl();
-    optim::refuse_scale_parts("GradScaler.unscale_", own, both_parts, advice_before_unscaling);
+    optim::refuse_scale_parts("GradScaler.unscale_", own, both_parts | s.current_scale(),
+                              advice_before_unscaling);
     const optim::GradientList list =
         optim::gradient_list("GradScaler", own.params(), optim::LazyScaling::apply);
     if (list.with_gradient != 0) {
@@ -311,7 +313,8 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
           "GradScaler.step: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
     const bool unscaled = progress.stage == Stage::unscaled;
-    optim::refuse_scale_parts("GradScaler.step", own, unscaled ? scaled_part : both_parts,
+    optim::refuse_scale_parts("GradScaler.step", own,
+                              (unscaled ? scaled_part : both_parts) | s.current_scale(),
                               unscaled ? advice_after_unscaling : advice_before_unscaling);
     // This comes first, so that a step that runs out of memory leaves the gradients scaled and can be tried
     // again.
@@ -381,7 +384,8 @@ void GradScaler::update() {
             graph->after_replay([own] { optim::bump_version(own->state); });
         }
     }
-    s.change_scale(false, [&] { s.per_optimizer.clear(); });
+    s.per_optimizer.clear();
+    if (checked && s.options.dynamic) s.renew_scale();
 }
 
 // The growth tracker stays as it was before this iteration's checks.
@@ -400,14 +404,13 @@ void GradScaler::update(double new_scale) {
     ScalerImpl& s = impl();
     if (!s.options.enabled) return;
     check_scale("the new scale", new_scale);
-    s.change_scale(true, [&] {
-        s.scale = float(new_scale);
-        if (s.state.defined()) {
-            s.set_scale(full({1}, new_scale, {.device = s.state.device()}));
-        } else {
-            s.per_optimizer.clear();
-        }
-    });
+    s.scale = float(new_scale);
+    if (s.state.defined()) {
+        s.set_scale(full({1}, new_scale, {.device = s.state.device()}));
+    } else {
+        s.per_optimizer.clear();
+    }
+    s.renew_scale();
 }
 
 void GradScaler::update(const Tensor& new_scale) {
@@ -418,7 +421,8 @@ void GradScaler::update(const Tensor& new_scale) {
           ErrorKind::value,
           "GradScaler.update: the new scale must be one float32 number that does not require grad");
     s.state_on(new_scale.device());
-    s.change_scale(true, [&] { s.set_scale(new_scale.reshape({1})); });
+    s.set_scale(new_scale.reshape({1}));
+    s.renew_scale();
 }
 
 std::vector<float> ScalerImpl::read_state() const {

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <atomic>
-#include <cmath>
 #include <optional>
 #include <vector>
 
+#include "core/scale_parts.h"
 #include "mezzo/grad_scaler.h"
 #include "optim/optimizer.h"
 
@@ -35,18 +35,10 @@ struct ScalerImpl {
                  bool scaled, PerOptimizer& progress);
     void set_scale(const Tensor& new_scale);
     void set_state(float new_scale, float tracker, float hysteresis);
-    // The scale that scale() multiplies by; NaN if only a device has it.
-    float known_scale() const;
-    // Calls change() and renews scale_id if the scale is another one then. If only a device has the scale, the id
-    // is renewed if if_unknown is true.
-    template <class F> void change_scale(bool if_unknown, const F& change) {
-        const float before = known_scale();
-        change();
-        const float after = known_scale();
-        const bool unknown = std::isnan(before) || std::isnan(after);
-        if (unknown ? if_unknown : before != after) scale_id = new_scale_id();
-    }
-    static std::uint32_t new_scale_id() noexcept;  // not 0
+    // The id (core/scale_parts.h) of the scale that scale() multiplies by. A captured step follows it from now on.
+    ScaleParts current_scale();
+    // Gives the scale a new id, because it may have changed. Gradients under the old one are refused from now on.
+    void renew_scale();
     // Scale, growth tracker, hysteresis left and found_inf, as they are until update(). Waits for the device.
     std::vector<float> read_state() const;
     void check_floor() const;
@@ -56,7 +48,7 @@ struct ScalerImpl {
     std::atomic<std::uint32_t> refs{0};
     GradScalerOptions options;
     float scale, growth_tracker = 0, hysteresis_left;  // what `state` begins with
-    std::uint32_t scale_id = new_scale_id();           // in the scale parts (core/scale_parts.h) of gradients
+    ScaleParts scale_id;                               // in the scale parts of gradients
     bool has_scaled = false;  // scale() was called, or the state of a scaler loaded: gradients hold the scale
     Tensor state;             // ScalerState
     mutable bool told_floor = false;

@@ -73,7 +73,8 @@ void GradScaler::load_state_dict(const StateDict& state) {
         find(state, "hysteresis") ? count(state, "hysteresis") : double(s.options.hysteresis);
     check_scale("the loaded scale", scale);  // it may lie outside this scaler's floor and cap
     check_factors(growth, backoff, interval);
-    s.change_scale(true, [&] { s.set_state(float(scale), float(tracker), float(hysteresis)); });
+    s.set_state(float(scale), float(tracker), float(hysteresis));
+    s.renew_scale();
     s.options.growth_factor = growth;
     s.options.backoff_factor = backoff;
     s.options.growth_interval = std::int64_t(interval);

@@ -64,7 +64,7 @@ bool StepGraph::fits() const {
 }
 
 void StepGraph::replay() {
-    gradients_.apply_lazy_scales();
+    gradients_.begin_replay();
     launch(reserve_random(drawn_));
     gradients_.restore();
     for (const auto& action : actions_) action();

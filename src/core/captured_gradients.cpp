@@ -45,6 +45,12 @@ void CapturedGradients::require_not_scale_parts(TensorImpl& leaf, ScaleParts par
     if (!notes.parts_known) refused_.push_back({Tensor(&leaf), notes.parts, parts});
 }
 
+void CapturedGradients::follow_scale(ScaleParts id, std::function<ScaleParts()> current) {
+    for (const FollowedScale& scale : scales_)
+        if (of_one_scaler(id, scale.captured)) return;
+    scales_.push_back({id, std::move(current)});
+}
+
 void CapturedGradients::leaf_gone(TensorImpl& leaf) noexcept { notes_.erase(&leaf); }
 
 void CapturedGradients::finish() {
@@ -63,15 +69,18 @@ void CapturedGradients::finish() {
 }
 
 bool CapturedGradients::fit() const {
+    const auto now = [](const FollowedScale& scale) { return scale.current(); };
     return repeatable_ &&
            std::all_of(expected_.begin(), expected_.end(),
                        [](const Expected& e) { return slot_of(e.leaf).address() == e.gradient; }) &&
-           std::none_of(refused_.begin(), refused_.end(), [](const Refused& r) {
-               return has_parts(sum_of_parts(slot_of(r.leaf).scale_parts(), r.added), r.parts);
+           std::none_of(refused_.begin(), refused_.end(), [&](const Refused& r) {
+               return has_parts(sum_of_parts(slot_of(r.leaf).scale_parts(), replayed(r.added, now)),
+                                replayed(r.parts, now));
            });
 }
 
-void CapturedGradients::apply_lazy_scales() const {
+void CapturedGradients::begin_replay() {
+    for (FollowedScale& scale : scales_) scale.replayed = scale.current();
     for (const Expected& e : expected_) slot_of(e.leaf).read();
 }
 
@@ -86,7 +95,8 @@ void CapturedGradients::restore() const {
 }
 
 void CapturedGradients::restore_scale_parts() const {
-    for (const Parts& p : parts_) slot_of(p.leaf).note_replayed(p.known, p.parts);
+    const auto began = [](const FollowedScale& scale) { return scale.replayed; };
+    for (const Parts& p : parts_) slot_of(p.leaf).note_replayed(p.known, replayed(p.parts, began));
 }
 
 }  // namespace mezzo

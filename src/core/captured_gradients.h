@@ -2,6 +2,7 @@
 // therefore require and leave behind. The slots of the gradients (core/gradient_slot.h) report to it.
 #pragma once
 
+#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -28,6 +29,9 @@ public:
     void note_scale_parts(TensorImpl& leaf, bool known, ScaleParts parts);
     // Replays require that the gradient does not have all of these parts at this point of the step.
     void require_not_scale_parts(TensorImpl& leaf, ScaleParts parts);
+    // The step uses or changes the scale `id`, which is current() right now. In replays, scale parts hold the ids
+    // of the scaler's scales at that time. Only the first call for a scaler counts.
+    void follow_scale(ScaleParts id, std::function<ScaleParts()> current);
     // A tensor with a gradient slot is destroyed: forgets what was noted of it.
     void leaf_gone(TensorImpl& leaf) noexcept;
 
@@ -36,8 +40,9 @@ public:
 
     // Whether the gradients are as a replay requires them. Launches nothing.
     bool fit() const;
-    // Before a replay is launched: applies the factors for which gradients that it reads wait.
-    void apply_lazy_scales() const;
+    // Before a replay is launched: applies the factors for which gradients that it reads wait, and reads the
+    // scalers' ids of scales.
+    void begin_replay();
     // After the launch: gives the leaves the gradients that the step leaves behind, at their addresses of the
     // capture, whatever the leaves hold by now (for example the gradients of another graph).
     void restore() const;
@@ -72,8 +77,24 @@ private:
         ScaleParts added, parts;  // added: by the step, before it asked for `parts`
     };
 
+    // A scaler that the step uses.
+    struct FollowedScale {
+        ScaleParts captured;  // the id of its scale when the capture began
+        std::function<ScaleParts()> current;
+        ScaleParts replayed = 0;  // the id when the last replay began
+    };
+    // Scale parts of the capture as parts of a replay. began(scale): the id when the replay began.
+    template <class Began> ScaleParts replayed(ScaleParts parts, const Began& began) const {
+        for (const FollowedScale& scale : scales_)
+            if (of_one_scaler(parts, scale.captured))
+                return (parts & scale_kinds) |
+                       later_scale(began(scale), changes_between(scale.captured, parts & ~scale_kinds));
+        return parts;
+    }
+
     const StepGraph& graph_;
     bool repeatable_ = true;
+    std::vector<FollowedScale> scales_;
     std::unordered_map<TensorImpl*, Notes> notes_;
     std::vector<Expected> expected_;
     std::vector<Left> left_;

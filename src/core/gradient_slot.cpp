@@ -100,7 +100,7 @@ ScaleParts GradientSlot::scale_parts() const {
     return value_.defined() && !is_zero(value_) ? scale_parts_ : 0;
 }
 
-bool GradientSlot::has_scale_parts(ScalePart parts) {
+bool GradientSlot::has_scale_parts(ScaleParts parts) {
     if (StepGraph* const graph = StepGraph::capturing())
         graph->gradients().require_not_scale_parts(leaf_, parts);
     return has_parts(scale_parts(), parts);

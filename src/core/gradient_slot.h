@@ -75,7 +75,7 @@ public:
     // What the gradient is a sum of. No gradient, and one of zeros, has no parts.
     ScaleParts scale_parts() const;
     // Whether has_parts() holds of it. In a capture, replays require that the answer is no.
-    bool has_scale_parts(ScalePart parts);
+    bool has_scale_parts(ScaleParts parts);
     // A scaler has divided the gradient, or makes it wait for a factor that does.
     void note_unscaled() { set_scale_parts(unscaled_part); }
     // A replay has given these parts to the gradient. known: the gradient has no others; otherwise they are

@@ -1,6 +1,9 @@
 // Whether a gradient holds a GradScaler's scale. Backward passes add to a gradient, and the scaler may divide
 // it or change its scale in between. A sum of parts with the scale and parts without it, or of parts under two
 // scales, is meaningless, so the gradient's slot (core/gradient_slot.h) knows of which parts it is a sum.
+//
+// A scale has an id: the scaler's number and a count of the calls that may have changed the scale. An id that
+// differs does not mean that the scale differs: after update() only the device has the scale, and nothing waits.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +20,39 @@ enum ScalePart : std::uint32_t {
     two_scales = 4  // scaled parts under different scales
 };
 
-// Bits of ScalePart and, above them, the id of the scale; 0 stands for a scale that is not known.
+// Bits of ScalePart, and above them the id of the scale: 16 bits that count changes, and 13 bits that number the
+// scaler. Number 0 means that no scale is known.
 using ScaleParts = std::uint32_t;
-constexpr int scale_id_shift = 3;
-
-constexpr ScaleParts scaled_by(std::uint32_t id) { return scaled_part | id << scale_id_shift; }
+constexpr int scale_change_shift = 3, scaler_shift = 19;
+constexpr ScaleParts scale_kinds = (1U << scale_change_shift) - 1,
+                     scale_changes = (1U << scaler_shift) - 1 - scale_kinds;
+constexpr ScaleParts first_scale(std::uint32_t scaler) { return scaler << scaler_shift; }
+// The id of the same scaler's scale after `count` more changes.
+constexpr ScaleParts later_scale(ScaleParts id, std::uint32_t count) {
+    return (id & ~scale_changes) | ((id + (count << scale_change_shift)) & scale_changes);
+}
+// How many changes lie between two ids of one scaler.
+constexpr std::uint32_t changes_between(ScaleParts earlier, ScaleParts later) {
+    return ((later - earlier) & scale_changes) >> scale_change_shift;
+}
+constexpr bool of_one_scaler(ScaleParts a, ScaleParts b) { return a >> scaler_shift == b >> scaler_shift; }
 
 // Parts of the sum of two gradients.
 constexpr ScaleParts sum_of_parts(ScaleParts a, ScaleParts b) {
-    constexpr ScaleParts bits = (1U << scale_id_shift) - 1;
-    const ScaleParts id_a = a & ~bits, id_b = b & ~bits, kinds = (a | b) & bits;
+    const ScaleParts id_a = a & ~scale_kinds, id_b = b & ~scale_kinds, kinds = (a | b) & scale_kinds;
     if (id_a == 0 || id_b == 0 || id_a == id_b) return kinds | id_a | id_b;
     return kinds | two_scales | id_a;
 }
 
-// Whether a gradient with parts p has all of `parts`, or scaled parts under different scales.
+// Whether a gradient with parts p has scaled parts under another scale than the one of `parts`, if both are known.
+constexpr bool under_other_scale(ScaleParts p, ScaleParts parts) {
+    const ScaleParts id_p = p & ~scale_kinds, id_parts = parts & ~scale_kinds;
+    return (p & scaled_part) != 0 && id_p != 0 && id_parts != 0 && id_p != id_parts;
+}
+// Whether a gradient with parts p has all kinds of `parts`, or scaled parts under different scales.
 constexpr bool has_parts(ScaleParts p, ScaleParts parts) {
-    return (p & parts) == parts || (p & two_scales) != 0;
+    const ScaleParts kinds = parts & scale_kinds;
+    return (p & kinds) == kinds || (p & two_scales) != 0 || under_other_scale(p, parts);
 }
 
 // Marks the op that made this tensor: gradients that come through it hold the scale from there on.

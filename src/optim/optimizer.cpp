@@ -190,17 +190,25 @@ GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling
     return list;
 }
 
-void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePart parts, const char* advice) {
+void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScaleParts parts,
+                        const char* advice) {
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
         GradientSlot& gradient = optimizer.slots[i].param->grads().gradient;
         if (!gradient.has_scale_parts(parts)) continue;
+        const ScaleParts held = gradient.scale_parts();
+        const bool mixed = (held & two_scales) != 0;
+        const bool other = (held & unscaled_part) == 0 && under_other_scale(held, parts);
         fail(ErrorKind::state, op, ": in the gradient of ", optimizer.describe(i), " of this ",
              optimizer.type,
-             (gradient.scale_parts() & two_scales) != 0 ? " parts under two different scales were added"
-             : (gradient.scale_parts() & unscaled_part) != 0
-                 ? " scaled ones were added to unscaled ones"
-                 : " there is a scaled one that came after unscale_()",
-             "; ", advice);
+             mixed   ? " parts under two different scales were added"
+             : other ? " there is one under another scale, of before an update() or of another GradScaler"
+             : (held & unscaled_part) != 0 ? " scaled ones were added to unscaled ones"
+                                           : " there is a scaled one that came after unscale_()",
+             "; ",
+             mixed || other
+                 ? "call update() after the last step() of an iteration, then zero_grad(), and use one "
+                   "GradScaler per optimizer"
+                 : advice);
     }
 }
 

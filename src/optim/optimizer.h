@@ -96,7 +96,7 @@ Tensor* writable_copy16(const Slot& slot, bool conditional);
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling);
 // Throws Error(state), "op: …; advice", if a gradient of the optimizer has all of these parts
 // (core/scale_parts.h).
-void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePart parts, const char* advice);
+void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScaleParts parts, const char* advice);
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says
 // found_inf, and counts. Returns false, having done nothing, when no parameter has a gradient.
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
