@@ -86,6 +86,10 @@ struct Attention {
         if (mask.p == nullptr || (mask.query != 0 && query > 1) || j >= key) return false;
         return !mask.p[b * mask.batch + h * mask.head + j * mask.key];
     }
+    // Whether some key may be hidden from one query and not from another.
+    __device__ bool hides_per_query() const {
+        return query > 1 && (causal || (mask.p != nullptr && mask.query != 0));
+    }
     // Whether query i attends to key j; false outside the lengths.
     __device__ bool visible(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
         if (i >= query || j >= key || (causal && j > i + diagonal())) return false;

@@ -130,6 +130,25 @@ __device__ void finish(RowState& state, const Attention& a, const FlashPlace& at
     }
 }
 
+// Computes row i of the result anew, from its largest score and the factor that finish() left. Arguments are copied,
+// because a kernel whose parameters have addresses keeps them in local memory.
+template <class T, int dim> __device__ __noinline__ void redo_row(Attention a, FlashPlace at, HeadRows q,
+                                                                  HeadRows k, HeadRows v, HeadRows y, int i,
+                                                                  float max, float factor) {
+    const FlashOperand<T> queries(q, at.b, at.h, a.query), keys_in(k, at.b, at.h, a.key),
+        values(v, at.b, at.h, a.key);
+    const LaneRow<T, dim> query(queries, i);
+    LaneRow<T, dim> result;
+    const float base = max == -INFINITY ? 0.0f : max, scale = static_cast<float>(a.scale) * log2_e;
+    for (int j = 0; j < a.key; ++j) {
+        if (!a.visible(at.b, at.h, i, j)) continue;
+        if (!a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j))) continue;
+        const float score = query.dot(LaneRow<T, dim>(keys_in, j));
+        result.add(exp2_approximate((score - base) * scale), values, j);
+    }
+    result.store(y, at, i, factor);
+}
+
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     flash_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, HeadRows y, float* maxima, float* totals) {
     constexpr int step = keys<dim>, stage_size = 2 * step * pitch<dim>;
@@ -166,7 +185,13 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             add_product<T, dim>(result, s, tile + step * pitch<dim>);
         }
         finish(state, a, at, i0, maxima, totals);
+        unsigned spoilt[tiles][2] = {};
+        if (a.hides_per_query()) find_nonfinite(result, spoilt);
         store_rows<T, dim>(y, at, i0, a.query, result, state.sum);
+        redo_rows(spoilt, i0, a.query, [&](int i, int half, int n, int row) {
+            redo_row<T, dim>(a, at, q, k, v, y, row, __shfl_sync(0xffffffffu, state.max[i][half], 4 * n),
+                             __shfl_sync(0xffffffffu, state.sum[i][half], 4 * n));
+        });
     }
 }
 

@@ -3,6 +3,11 @@
 // side in tiles that are copied into shared memory one step ahead (cp.async, two stages). All products are
 // m16n8k16 with float32 accumulators.
 //
+// A Tensor Core multiplies weights of 0, too, and 0 times an inf or NaN is NaN. So a key or value that is hidden
+// from some queries may spoil their rows. Kernels look for results that are not finite after the last tile, which
+// costs one multiply-add per result. The forward computes these rows again over visible pairs only (redo_rows), the
+// gradient of queries walks over the keys once more.
+//
 // A warp's accumulators are Scores<tiles, columns>: `tiles` times 16 rows. In the layout of mma.cuh, element
 // [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.
 #pragma once
@@ -150,6 +155,67 @@ __device__ void store_rows(const HeadRows& out, const FlashPlace& at, int first,
         }
     }
 }
+
+// For the 8 rows of each [i][half]: the lanes that hold a result that is inf or NaN.
+template <int tiles, int groups>
+__device__ void find_nonfinite(const float (&d)[tiles][groups][4], unsigned (&lanes)[tiles][2]) {
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+        MEZZO_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            float probe = 0;  // stays 0, or becomes NaN
+            MEZZO_UNROLL
+            for (int j = 0; j < groups; ++j) probe += d[i][j][2 * half] * 0.0f + d[i][j][2 * half + 1] * 0.0f;
+            lanes[i][half] |= __ballot_sync(0xffffffffu, probe != 0.0f);
+        }
+    }
+}
+// Calls redo(i, half, n, row), with row = first + 16 i + 8 half + n, for the rows that find_nonfinite() found, with the whole warp. `first` is the warp's
+// first row.
+template <int tiles, class Redo> __device__ void redo_rows(const unsigned (&lanes)[tiles][2], int first,
+                                                           std::int64_t length, const Redo& redo) {
+    __syncwarp();  // the rows that redo() overwrites have been stored
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+        MEZZO_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            for (int n = 0; n < 8 && lanes[i][half] != 0; ++n) {
+                const int row = first + i * 16 + half * 8 + n;
+                if (row < length && (lanes[i][half] >> 4 * n & 15u) != 0) redo(i, half, n, row);
+            }
+        }
+    }
+}
+
+// A row of an operand or of a result, spread over the lanes of a warp.
+template <class T, int dim> struct LaneRow {
+    float x[dim / 32] = {};
+
+    __device__ LaneRow() = default;
+    __device__ LaneRow(const FlashOperand<T>& from, int row) {
+        MEZZO_UNROLL
+        for (int n = 0; n < dim / 32; ++n) x[n] = to_float(from.p[row * from.stride + n * 32 + flash_lane()]);
+    }
+    __device__ float dot(const LaneRow& other) const {
+        float sum = 0;
+        MEZZO_UNROLL
+        for (int n = 0; n < dim / 32; ++n) sum += x[n] * other.x[n];
+        return warp_reduce(sum, Sum());
+    }
+    // Adds a row times a weight, which is rounded to T as add_product() does. A weight of 0 adds nothing.
+    __device__ void add(float weight, const FlashOperand<T>& from, int row) {
+        const float rounded = to_float(from_float<T>(weight));
+        if (rounded == 0) return;
+        const LaneRow other(from, row);
+        MEZZO_UNROLL
+        for (int n = 0; n < dim / 32; ++n) x[n] += rounded * other.x[n];
+    }
+    __device__ void store(const HeadRows& out, const FlashPlace& at, int row, float factor) const {
+        T* const to = static_cast<T*>(out.p) + out.offset(at.b, at.h) + row * out.length + flash_lane();
+        MEZZO_UNROLL
+        for (int n = 0; n < dim / 32; ++n) to[n * 32] = from_float<T>(x[n] * factor);
+    }
+};
 
 // Which of the 32 weights from `element` on are kept, as bits. The four lanes that hold a row of accumulators
 // must call it together; each computes one Philox block.

@@ -87,10 +87,20 @@ __device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[t
                     const float p = visible ? exp2_approximate((s[i][j][e] - rows[i][half].max) * scale -
                                                                rows[i][half].log_sum)
                                             : 0.0f;
-                    dp[i][j][e] = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - rows[i][half].delta);
+                    const float ds = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - rows[i][half].delta);
+                    dp[i][j][e] = visible ? ds : 0.0f;  // dp may be inf or NaN where it is hidden
                 }
             }
         }
+    }
+}
+
+// Sets elements that are inf or NaN to 0, in `rows` rows. A gradient ds of a visible score with such a key is NaN
+// by itself, so that only products with the zeros of hidden pairs change.
+template <class T, int dim, int rows> __device__ void clear_nonfinite(T* tile) {
+    for (int n = static_cast<int>(threadIdx.x); n < rows * dim; n += flash_threads) {
+        T& x = tile[n / dim * pitch<dim> + n % dim];
+        if (to_float(x) * 0.0f != 0.0f) x = from_float<T>(0.0f);
     }
 }
 
@@ -124,16 +134,39 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         gradients.template fetch<dim, rows>(gradient_tile, at.first);
         fetch(0, 0);
         make_statistics<T, dim>(a, at, i0, x.statistics, statistics);  // while the tiles are on their way
+        bool careful = false;
         for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage ^= 1) {
             copy_async_wait<0>();
             __syncthreads();  // all threads see this stage, and none reads the other one any more
             if (j0 + step < end) fetch(stage ^ 1, j0 + step);
-            const T* const tile = stages + stage * 2 * step * pitch<dim>;
+            T* const tile = stages + stage * 2 * step * pitch<dim>;
             Scores<tiles, step> s, dp;
             multiply_rows<T, dim>(s, query_tile + warp_first * pitch<dim>, tile);
             multiply_rows<T, dim>(dp, gradient_tile + warp_first * pitch<dim>, tile + step * pitch<dim>);
             score_gradient(s, dp, a, at, i0, j0, statistics);
+            if (careful) {
+                __syncthreads();  // all threads have read the keys
+                clear_nonfinite<T, dim, step>(tile);
+                __syncthreads();
+            }
             add_product<T, dim>(result, dp, tile);
+            // Keys that are hidden from some queries may have spoilt their rows: once more, with cleared keys.
+            if (j0 + step < end || careful || !a.hides_per_query()) continue;
+            unsigned spoilt[tiles][2] = {};
+            find_nonfinite(result, spoilt);
+            bool any = false;
+            MEZZO_UNROLL
+            for (int i = 0; i < tiles; ++i) any = any || (spoilt[i][0] | spoilt[i][1]) != 0;
+            if (__syncthreads_or(any) == 0) continue;
+            careful = true;
+            MEZZO_UNROLL
+            for (int i = 0; i < tiles; ++i) {
+                MEZZO_UNROLL
+                for (int j = 0; j < dim / 8; ++j)
+                    result[i][j][0] = result[i][j][1] = result[i][j][2] = result[i][j][3] = 0;
+            }
+            fetch(stage ^ 1, 0);
+            j0 = -step;
         }
         store_rows<T, dim>(dq, at, i0, a.query, result, factor);
     }
@@ -167,7 +200,8 @@ __device__ void transposed_gradient(float (&s)[tiles][groups][4], float (&dp)[ti
                 const Statistics row = columns[column];
                 const float p =
                     visible ? exp2_approximate((s[i][j][e] - row.max) * scale - row.log_sum) : 0.0f;
-                dp[i][j][e] = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - row.delta);
+                const float ds = p * ((keep ? dp[i][j][e] * kept_scale : 0.0f) - row.delta);
+                dp[i][j][e] = visible ? ds : 0.0f;  // dp may be inf or NaN where it is hidden
                 s[i][j][e] = keep ? p : 0.0f;
             }
         }

@@ -6,7 +6,10 @@
 #include <cmath>
 
 #include "mezzo/amp.h"
+#include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
+#include "mezzo/bert.h"
+#include "mezzo/device.h"
 #include "tests/grad_check.h"
 #include "tests/module_helpers.h"
 #include "tests/reference/pytorch.h"
@@ -307,4 +310,71 @@ TEST_CASE("transformer: errors", "[transformer]") {
                       Contains("is not [2, 5]"));
     CHECK_THROWS_WITH(attention(x, m, m, {.mask = zeros({5, 3})}), Contains("[4, 3, 5]"));
     CHECK_NOTHROW(attention(x, m, m, {.mask = zeros({3, 5})}));
+}
+
+TEST_CASE("packed_attention, MultiheadAttention and Bert do not read hidden keys", "[attention]") {
+    const FastPath before = flash_attention();
+    set_flash_attention(true);
+    const auto random = [](const Shape& shape, std::uint64_t seed, Dtype dtype = float32) {
+        return test::tensor_of(test::random_values(shape.numel(), seed, test::Domain::any), shape, dtype);
+    };
+    const std::int64_t n = 12, dim = 64;
+    for (const Device device : test::devices())
+        for (const Dtype dtype : {float32, float16})
+            for (const bool left : {false, true})
+                for (const double bad : {double(NAN), -double(INFINITY), 6e4}) {
+                    CAPTURE(device, dtype, left, bad);
+                    const std::int64_t first = left ? 0 : n - 4, visible = left ? 4 : 0, count = n - 4;
+                    std::vector<double> look(std::size_t(n), 1.0);
+                    for (std::int64_t j = first; j < first + 4; ++j) look[std::size_t(j)] = 0;
+                    const Tensor mask = gt(Tensor::from(look, {1, n}), 0.0).to(device);
+                    nn::MultiheadAttention heads(dim, 2);
+                    nn::Bert bert({.vocab_size = 9,
+                                   .hidden_size = dim,
+                                   .num_hidden_layers = 2,
+                                   .num_attention_heads = 2,
+                                   .intermediate_size = 32,
+                                   .max_position_embeddings = n});
+                    heads.to(device), bert.to(device);
+                    heads.eval(), bert.eval();
+                    std::vector<double> ids(std::size_t(n), 3.0);
+                    for (std::int64_t j = first; j < first + 4; ++j) ids[std::size_t(j)] = 8;
+                    const Tensor tokens = Tensor::from(ids, {1, n}).to(int64).to(device);
+                    Tensor results[2][5];
+                    for (const int with : {0, 1}) {
+                        const NoGrad plain;
+                        const Tensor qkv = random({1, n, 3, 2, 32}, 1, dtype).to(device),
+                                     x = random({1, n, dim}, 2).to(device),
+                                     query = random({1, n, dim}, 3).to(device);
+                        if (with == 1) {
+                            qkv.slice(1, first, first + 4).fill_(bad);
+                            x.slice(1, first, first + 4).fill_(bad);
+                            bert.embeddings.word_embeddings.weight.slice(0, 8, 9).fill_(bad);
+                        }
+                        const EnableGrad recorded;
+                        qkv.set_requires_grad(), query.set_requires_grad();
+                        const auto seen = [&](const Tensor& t) {
+                            return t.slice(1, visible, visible + count);
+                        };
+                        const Tensor packed =
+                            seen(packed_attention(qkv, {.mask = mask.reshape({1, 1, 1, n})}));
+                        sum(square(packed.to(float32))).backward();
+                        const amp::Autocast scope({.dtype = float16, .enabled = dtype == float16});
+                        const Tensor attended = heads(query, x, x, {.key_mask = mask});
+                        sum(square(attended.to(float32))).backward();
+                        const NoGrad again;
+                        const Tensor encoded = bert(tokens, {.attention_mask = mask}).last_hidden_state;
+                        const Tensor all[] = {packed,
+                                              qkv.grad().slice(1, visible, visible + count).select(2, 0),
+                                              attended, query.grad(), seen(encoded)};
+                        for (int i = 0; i < 5; ++i) results[with][i] = all[i].detach();
+                    }
+                    const test::Tolerance close =
+                        dtype == float16 ? test::Tolerance{2e-2, 2e-2} : test::Tolerance{1e-5, 1e-5};
+                    for (int i = 0; i < 5; ++i) {
+                        CAPTURE(i);
+                        CHECK(test::difference(doubles(results[1][i]), doubles(results[0][i]), close) == "");
+                    }
+                }
+    set_flash_attention(before);
 }

@@ -84,7 +84,7 @@ private:
     void block(const Part& part, const Queries& queries, const Keys& keys) const;
     void panel(const Part& part, const Queries& queries, const Keys& keys, std::int64_t j,
                const std::uint8_t* seen, const std::uint8_t* kept) const;
-    void hide(const Queries& queries, const Keys& keys, std::int64_t j, std::int64_t from, float* t,
+    void hide(const Queries& queries, const Keys& keys, std::int64_t j, std::int64_t from, float* t, float* u,
               const std::uint8_t* seen) const;
     void write_keys(const Part& part, const Keys& keys) const;
     void zero_keys(const Part& part, std::int64_t first, std::int64_t end) const;
@@ -168,20 +168,28 @@ bool AttentionGradient::read_masks(const Part& part, const Queries& q, const Key
     return any;
 }
 
-// Scores that a query may not look at become -inf, in rows from `from` on of panel j.
+// Hides pairs: scores become -inf, and gradients of weights, which may be infinite, become 0. In rows from
+// `from` on of panel j.
 void AttentionGradient::hide(const Queries& q, const Keys& k, std::int64_t j, std::int64_t from, float* t,
-                             const std::uint8_t* seen) const {
+                             float* u, const std::uint8_t* seen) const {
     const std::int64_t columns = std::min(nr, k.count - j);
-    if (p.mask.by_query()) kernels.keep(t + from * nr, seen + from * nr, (q.count - from) * nr, -infinity);
+    if (p.mask.by_query()) {
+        kernels.keep(t + from * nr, seen + from * nr, (q.count - from) * nr, -infinity);
+        kernels.keep(u + from * nr, seen + from * nr, (q.count - from) * nr, 0);
+    }
     if (k.seen && std::memchr(k.seen + j, 0, std::size_t(columns)))
-        for (std::int64_t i = from; i < q.count; ++i)
+        for (std::int64_t i = from; i < q.count; ++i) {
             kernels.keep(t + i * nr, k.seen + j, columns, -infinity);
+            kernels.keep(u + i * nr, k.seen + j, columns, 0);
+        }
     if (!p.causal) return;
     for (std::int64_t i = from; i < q.count; ++i) {
         const std::int64_t last =
             q.first + i + p.diagonal - (k.first + j);  // the last column that the query sees
         if (last + 1 >= columns) break;
-        std::fill(t + i * nr + std::max<std::int64_t>(0, last + 1), t + i * nr + columns, -infinity);
+        const std::int64_t hidden = i * nr + std::max<std::int64_t>(0, last + 1);
+        std::fill(t + hidden, t + i * nr + columns, -infinity);
+        std::fill(u + hidden, u + i * nr + columns, 0.0f);
     }
 }
 
@@ -202,7 +210,7 @@ void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k,
                           products.b_from(k.k_turned, j, p.dim), p.dim, left, columns, t_from, nr, false);
         products.multiply(Types::inputs, products.a_from(q.g, from, 0, p.dim), p.dim,
                           products.b_from(k.v_turned, j, p.dim), p.dim, left, columns, u_from, nr, false);
-        hide(q, k, j, from, t, seen);
+        hide(q, k, j, from, t, u, seen);
         if (kept) kernels.keep(u_from, kept + from * nr, left * nr, 0);
         SoftmaxGradBlock block{};
         block.t = t_from;
