@@ -130,8 +130,8 @@ __device__ void finish(RowState& state, const Attention& a, const FlashPlace& at
     }
 }
 
-// Computes row i of the result anew, from its largest score and the factor that finish() left. Arguments are copied,
-// because a kernel whose parameters have addresses keeps them in local memory.
+// Computes row i of the result anew, from its largest score and the factor that finish() left. Arguments
+// are copied, because a kernel whose parameters have addresses keeps them in local memory.
 template <class T, int dim> __device__ __noinline__ void redo_row(Attention a, FlashPlace at, HeadRows q,
                                                                   HeadRows k, HeadRows v, HeadRows y, int i,
                                                                   float max, float factor) {

@@ -3,10 +3,10 @@
 // side in tiles that are copied into shared memory one step ahead (cp.async, two stages). All products are
 // m16n8k16 with float32 accumulators.
 //
-// A Tensor Core multiplies weights of 0, too, and 0 times an inf or NaN is NaN. So a key or value that is hidden
-// from some queries may spoil their rows. Kernels look for results that are not finite after the last tile, which
-// costs one multiply-add per result. The forward computes these rows again over visible pairs only (redo_rows), the
-// gradient of queries walks over the keys once more.
+// A Tensor Core multiplies weights of 0, too, and 0 times an inf or NaN is NaN. So a key or value that is
+// hidden from some queries may spoil their rows. Kernels look for results that are not finite after the
+// last tile, which costs one multiply-add per result. The forward computes these rows again over visible
+// pairs only (redo_rows), the gradient of queries walks over the keys once more.
 //
 // A warp's accumulators are Scores<tiles, columns>: `tiles` times 16 rows. In the layout of mma.cuh, element
 // [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.
@@ -170,8 +170,8 @@ __device__ void find_nonfinite(const float (&d)[tiles][groups][4], unsigned (&la
         }
     }
 }
-// Calls redo(i, half, n, row), with row = first + 16 i + 8 half + n, for the rows that find_nonfinite() found, with the whole warp. `first` is the warp's
-// first row.
+// Calls redo(i, half, n, row), with row = first + 16 i + 8 half + n, for the rows that find_nonfinite()
+// found, with the whole warp. `first` is the warp's first row.
 template <int tiles, class Redo> __device__ void redo_rows(const unsigned (&lanes)[tiles][2], int first,
                                                            std::int64_t length, const Redo& redo) {
     __syncwarp();  // the rows that redo() overwrites have been stored

@@ -95,8 +95,8 @@ __device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[t
     }
 }
 
-// Sets elements that are inf or NaN to 0, in `rows` rows. A gradient ds of a visible score with such a key is NaN
-// by itself, so that only products with the zeros of hidden pairs change.
+// Sets elements that are inf or NaN to 0, in `rows` rows. A gradient ds of a visible score with such a key
+// is NaN by itself, so that only products with the zeros of hidden pairs change.
 template <class T, int dim, int rows> __device__ void clear_nonfinite(T* tile) {
     for (int n = static_cast<int>(threadIdx.x); n < rows * dim; n += flash_threads) {
         T& x = tile[n / dim * pitch<dim> + n % dim];
@@ -150,7 +150,8 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
                 __syncthreads();
             }
             add_product<T, dim>(result, dp, tile);
-            // Keys that are hidden from some queries may have spoilt their rows: once more, with cleared keys.
+            // Keys that are hidden from some queries may have spoilt their rows: once more, with cleared
+            // keys.
             if (j0 + step < end || careful || !a.hides_per_query()) continue;
             unsigned spoilt[tiles][2] = {};
             find_nonfinite(result, spoilt);

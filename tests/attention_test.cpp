@@ -267,8 +267,8 @@ TEST_CASE("attention does not read keys and values that a query may not look at"
                     const auto leaf = [&](std::uint64_t seed) {
                         return random_tensor({1, 2, n, 32}, seed, dtype).to(device).set_requires_grad();
                     };
-                    // Queries that look at the key are left out. Of a key's gradient there remains what they do
-                    // not reach: that of others, where all queries are blind to the hidden one.
+                    // Queries that look at the key are left out. Of a key's gradient there remains what
+                    // they do not reach: that of others, where all queries are blind to the hidden one.
                     const auto blind = [&](const Tensor& x) {
                         if (kind == 4) return x.slice(2, 0, n - 1);
                         return kind == 3 ? x.reshape({1, 2, n / 2, 2, 32}).select(3, 0) : x;
@@ -296,7 +296,8 @@ TEST_CASE("attention does not read keys and values that a query may not look at"
                 }
 }
 
-// Keys that are hidden from some queries spoil blocks of the fast kernels. Gradients of keys are spoilt by queries.
+// Keys that are hidden from some queries spoil blocks of the fast kernels. Gradients of keys are spoilt by
+// queries.
 TEST_CASE("attention: what some queries may not look at does not reach them in any block",
           "[ops][attention]") {
     const Flash flash;

@@ -91,10 +91,11 @@ public:
     // load_state_dict(), when no parameter has a gradient, and when a backward of a scaled output has added
     // to a gradient that was unscaled before (the text names the parameter); a plain backward may do so.
     StepResult step(optim::Optimizer& optimizer);
-    // Adjusts the scale, and makes all optimizers ready again. It follows the last step of an iteration: unless the
-    // scaler is not dynamic, unscale_ and step refuse gradients that were scaled before it, Error(state), because
-    // only the device has the scale and nothing waits for it. The same holds for update(x), load_state_dict() and
-    // gradients that another scaler has scaled. Throws Error(state) when no unscale_ or step
+    // Adjusts the scale, and makes all optimizers ready again. It follows the last step of an iteration:
+    // unless the scaler is not dynamic, unscale_ and step refuse gradients that were scaled before it,
+    // Error(state), because only the device has the scale and nothing waits for it. The same holds for
+    // update(x), load_state_dict() and gradients that another scaler has scaled. Throws Error(state) when
+    // no unscale_ or step
     // came before, and Error(value) with AtFloor::fail.
     void update();
     // Sets the scale; the growth tracker keeps its count. Error(value) unless it is a positive float32.

@@ -35,9 +35,11 @@ struct ScalerImpl {
                  bool scaled, PerOptimizer& progress);
     void set_scale(const Tensor& new_scale);
     void set_state(float new_scale, float tracker, float hysteresis);
-    // The id (core/scale_parts.h) of the scale that scale() multiplies by. A captured step follows it from now on.
+    // The id (core/scale_parts.h) of the scale that scale() multiplies by. A captured step follows it from
+    // now on.
     ScaleParts current_scale();
-    // Gives the scale a new id, because it may have changed. Gradients under the old one are refused from now on.
+    // Gives the scale a new id, because it may have changed. Gradients under the old one are refused from
+    // now on.
     void renew_scale();
     // Scale, growth tracker, hysteresis left and found_inf, as they are until update(). Waits for the device.
     std::vector<float> read_state() const;

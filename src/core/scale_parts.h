@@ -2,8 +2,9 @@
 // it or change its scale in between. A sum of parts with the scale and parts without it, or of parts under two
 // scales, is meaningless, so the gradient's slot (core/gradient_slot.h) knows of which parts it is a sum.
 //
-// A scale has an id: the scaler's number and a count of the calls that may have changed the scale. An id that
-// differs does not mean that the scale differs: after update() only the device has the scale, and nothing waits.
+// A scale has an id: the scaler's number and a count of the calls that may have changed the scale. An id
+// that differs does not mean that the scale differs: after update() only the device has the scale, and
+// nothing waits.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ enum ScalePart : std::uint32_t {
     two_scales = 4  // scaled parts under different scales
 };
 
-// Bits of ScalePart, and above them the id of the scale: 16 bits that count changes, and 13 bits that number the
-// scaler. Number 0 means that no scale is known.
+// Bits of ScalePart, and above them the id of the scale: 16 bits that count changes, and 13 bits that
+// number the scaler. Number 0 means that no scale is known.
 using ScaleParts = std::uint32_t;
 constexpr int scale_change_shift = 3, scaler_shift = 19;
 constexpr ScaleParts scale_kinds = (1U << scale_change_shift) - 1,
@@ -44,7 +45,8 @@ constexpr ScaleParts sum_of_parts(ScaleParts a, ScaleParts b) {
     return kinds | two_scales | id_a;
 }
 
-// Whether a gradient with parts p has scaled parts under another scale than the one of `parts`, if both are known.
+// Whether a gradient with parts p has scaled parts under another scale than the one of `parts`, if both are
+// known.
 constexpr bool under_other_scale(ScaleParts p, ScaleParts parts) {
     const ScaleParts id_p = p & ~scale_kinds, id_parts = parts & ~scale_kinds;
     return (p & scaled_part) != 0 && id_p != 0 && id_parts != 0 && id_p != id_parts;
