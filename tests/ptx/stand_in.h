@@ -1,0 +1,14 @@
+// What the stand-in for cuBLASLt, a shared object, calls of the program that has opened it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace mezzo::ptx {
+
+struct StandInHooks {
+    void (*enqueue)(void* stream, std::function<void()> work);
+    void (*mark_written)(const void* to, std::size_t bytes);
+};
+
+}  // namespace mezzo::ptx
