@@ -10,7 +10,8 @@
 namespace mezzo::ptx {
 namespace {
 
-// Who accessed shared memory: a thread's number, `several_lanes` with the number of their warp, or one of these.
+// Accessor of shared memory: a thread's number, `several_lanes` with the number of their warp, or one of
+// these.
 constexpr std::uint16_t nobody = 0xFFFF, several_warps = 0xFFFE, several_lanes = 0x8000;
 
 unsigned warp_of(std::uint16_t who) { return (who & several_lanes) != 0 ? who & 0xFFFu : who / warp_size; }
@@ -34,7 +35,8 @@ void check_written(Warp& w, const Instruction& i, const Access& a, const Range& 
     }
 }
 
-// Finds the allocation of the bytes that are used. A vector load of which nvcc uses a part may reach beyond it.
+// Finds the allocation of the bytes that are used. A vector load of which nvcc uses a part may reach beyond
+// it.
 const Range& range_of(Warp& w, const Instruction& i, const Access& a) {
     const unsigned first = unsigned(std::countr_zero(a.used)),
                    end = std::min(a.bytes, 32u - unsigned(std::countl_zero(a.used)));

@@ -1,7 +1,7 @@
-// A shared object in the place of libcublasLt.so: products on the CPU when their stream comes to them, with bias,
-// ReLU and GELU. Other epilogues are refused, so that mezzo's kernels compute them. MEZZO_PTX_PRODUCTS=plain
-// refuses all epilogues; "none" has no algorithm, so that mezzo's own kernel multiplies. It is compiled against
-// NVIDIA's header: calls and constants are those of the library.
+// Stand-in for libcublasLt.so, a shared object: products on the CPU when their stream comes to them, with
+// bias, ReLU and GELU. Other epilogues are refused, so that mezzo's kernels compute them.
+// MEZZO_PTX_PRODUCTS=plain refuses all epilogues; "none" has no algorithm, so that mezzo's own kernel
+// multiplies. It is compiled against NVIDIA's header: calls and constants are those of the library.
 #include <cublasLt.h>
 
 #include <cmath>

@@ -8,7 +8,7 @@
 namespace mezzo::ptx {
 namespace {
 
-// What __cudaRegisterFatBinary() is given.
+// Argument of __cudaRegisterFatBinary().
 struct Wrapper {
     int magic, version;
     const void* data;

@@ -1,6 +1,6 @@
 // Decoded PTX. A Module is the PTX of one .cu file; it decodes a kernel when that is first asked for. Device
-// functions are expanded in place. An instruction, a state space or a form of operand that is not known is a
-// Fault: nothing is guessed.
+// functions are expanded at their calls. An instruction, a state space or a form of operand that is not known
+// is a Fault: nothing is guessed.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ struct Kernel {
     mutable std::uint64_t launches = 0;
 };
 
-// Where the text of a function begins and where its body.
+// Offsets of a function in the text of its module.
 struct FunctionText {
     std::size_t head, body;
 };
@@ -88,7 +88,7 @@ public:
     explicit Module(std::string text);
     const Kernel& kernel(const std::string& name);
     std::vector<std::string> names() const;
-    // Those that have been asked for.
+    // The kernels that have been decoded.
     const std::map<std::string, std::unique_ptr<Kernel>>& decoded() const { return kernels_; }
 
 private:

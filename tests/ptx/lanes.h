@@ -23,7 +23,8 @@ using s64 = std::int64_t;
 using f32 = float;
 using f64 = double;
 
-// Calls f(lane) for each lane in the mask, in a loop that the compiler can turn into vectors if all take part.
+// Calls f(lane) for each lane in the mask, in a loop that the compiler can turn into vectors if all take
+// part.
 template <class F> inline void each_lane(u32 mask, F f) {
     if (mask == all_lanes) {
 #if defined(__clang__)
@@ -64,7 +65,8 @@ template <class F> void combine_predicates(Warp& w, const Instruction& i, u32 ma
     set_bits(w.predicate(i.operands[0]), F{}(w.predicate(i.operands[1]), w.predicate(i.operands[2])), mask);
 }
 
-// With another direction of rounding. The call through a volatile pointer keeps the compiler from moving arithmetic out.
+// With another direction of rounding. The call through a volatile pointer keeps the compiler from moving
+// arithmetic out.
 template <int mode, Execute inner> void rounded(Warp& w, const Instruction& i, u32 mask) {
     std::fesetround(mode);
     Execute volatile call = inner;

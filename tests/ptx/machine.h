@@ -19,7 +19,7 @@ struct Dim {
 struct Options {
     unsigned schedule = 0;  // of warps and blocks: 0 ascending, 1 descending, else a seed, with preemption
     unsigned drop_barrier = 0;    // every kernel loses its n-th bar.sync; 0: none
-    unsigned inexact = 0;         // not 0: approximate functions are off by up to one unit in the last place
+    unsigned inexact = 0;         // not 0: approximate functions are off by up to one ulp
     bool truncated_sums = false;  // mma.sync cuts sums off as hardware does
     unsigned capability = 80;     // of the device, e.g. 86
     unsigned multiprocessors = 1;

@@ -1,4 +1,5 @@
-// The machine computes small kernels, and finds what is wrong in others. It understands every kernel of the library.
+// The machine computes small kernels, and finds what is wrong in others. It understands every kernel of the
+// library.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>

@@ -43,8 +43,8 @@ void offer_stand_in() {
     setenv("MEZZO_CUBLASLT", MEZZO_CUBLASLT_STAND_IN, 1);
 }
 
-// The variables without PTX in their names are those of mezzo-tests-emulated. The other libraries of NVIDIA know
-// nothing of this device, and its results must not lie in the user's cache.
+// The variables without PTX in their names are those of mezzo-tests-emulated. The other libraries of NVIDIA
+// know nothing of this device, and its results must not lie in the user's cache.
 [[maybe_unused]] const bool environment_read = [] {
     setenv("MEZZO_CACHE", "off", 0);
     setenv("MEZZO_NCCL", "off", 0);

@@ -1,6 +1,6 @@
-// Entry points of the CUDA runtime that mezzo and nvcc's host code call, over the PTX machine. They are linked
-// in front of libcudart_static.a, of which nothing is taken. Streams do their work at once; a capture keeps it
-// in order.
+// Entry points of the CUDA runtime that mezzo and nvcc's host code call, over the PTX machine. They are
+// linked in front of libcudart_static.a, of which nothing is taken. Streams do their work at once; a capture
+// keeps it in order.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// What the stand-in for cuBLASLt, a shared object, calls of the program that has opened it.
+// Functions of the program that the stand-in for cuBLASLt, a shared object, calls.
 #pragma once
 
 #include <cstddef>
