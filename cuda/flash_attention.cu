@@ -13,8 +13,8 @@ constexpr int tiles = 2, rows = tiles * 16 * flash_warps;
 // Keys per step. For 128 dimensions 64 keys do not fit into the registers.
 template <int dim> constexpr int keys = dim == 128 ? 32 : 64;
 
-template <int dim> constexpr std::size_t shared_bytes() {
-    return (rows + 2 * 2 * keys<dim>)*pitch<dim> * sizeof(float16_t);
+template <int dim> std::size_t shared_bytes() {
+    return (rows + flash_stages_on_device() * 2 * keys<dim>)*pitch<dim> * sizeof(float16_t);
 }
 
 // Sets the scores of hidden pairs to -inf in a warp's tile, which begins at query i0 and key j0.
@@ -153,7 +153,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     flash_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, HeadRows y, float* maxima, float* totals) {
     constexpr int step = keys<dim>, stage_size = 2 * step * pitch<dim>;
     MEZZO_DYN_SHARED(T, query_tile);
-    T* const stages = query_tile + rows * pitch<dim>;  // [2][keys, values][step][pitch]
+    T* const stages = query_tile + rows * pitch<dim>;  // [flash_stages][keys, values][step][pitch]
     const int warp_first = static_cast<int>(threadIdx.x / 32) * tiles * 16;
     for (std::int64_t index = blockIdx.x; index < FlashPlace::count(a, a.query, rows); index += gridDim.x) {
         const FlashPlace at(a, index, a.query, rows, a.causal);
@@ -172,10 +172,11 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         __syncthreads();  // all threads have read the tiles of the previous index
         queries.template fetch<dim, rows>(query_tile, at.first);
         fetch(0, 0);
-        for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage ^= 1) {
+        for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage = (stage + 1) % flash_stages) {
             copy_async_wait<0>();
             __syncthreads();  // all threads see this stage, and none reads the other one any more
-            if (j0 + step < end) fetch(stage ^ 1, j0 + step);
+            const bool more = j0 + step < end;
+            if (more && flash_stages == 2) fetch(stage ^ 1, j0 + step);
             const T* const tile = stages + stage * stage_size;
             Scores<tiles, step> s;
             multiply_rows<T, dim>(s, query_tile + warp_first * pitch<dim>, tile);
@@ -183,6 +184,10 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             online_softmax(s, state, result, static_cast<float>(a.scale) * log2_e);
             drop(s, a, at, i0, j0);
             add_product<T, dim>(result, s, tile + step * pitch<dim>);
+            if (flash_stages == 1) {
+                __syncthreads();  // all threads have read the tile
+                if (more) fetch(0, j0 + step);
+            }
         }
         finish(state, a, at, i0, maxima, totals);
         unsigned spoilt[tiles][2] = {};

@@ -1,6 +1,6 @@
 // The pieces of the Tensor Core attention kernels (FlashAttention-2: Dao, arXiv 2307.08691). A block of four
 // warps works on 64 or 128 rows of one side (queries or keys), 16 or 32 per warp. It walks over the other
-// side in tiles that are copied into shared memory one step ahead (cp.async, two stages). All products are
+// side in tiles that are copied into shared memory one step ahead (cp.async, flash_stages). All products are
 // m16n8k16 with float32 accumulators.
 //
 // A Tensor Core multiplies weights of 0, too, and 0 times an inf or NaN is NaN. So a key or value that is
@@ -19,6 +19,10 @@
 namespace mezzo::cuda {
 
 inline constexpr int flash_warps = 4;
+// Tiles of the other side in shared memory. Compute capability 7.5 has 64 KiB for a block, and copies that do
+// not overlap with products: one tile will do.
+inline constexpr int flash_stages = MEZZO_AMPERE ? 2 : 1;
+inline std::size_t flash_stages_on_device() { return launches_ampere_kernels() ? 2 : 1; }
 inline constexpr unsigned flash_threads = 32 * flash_warps;
 
 template <int tiles, int columns> using Scores = float[tiles][columns / 8][4];

@@ -18,8 +18,12 @@ using Statistics = RowStatistics<float>;  // max, log2(sum), delta
 // memory hold.
 template <int dim> struct GradientTiles {
     static constexpr int tiles = dim == 128 ? 1 : 2, rows = tiles * 16 * flash_warps, step = 32;
-    static constexpr std::size_t query_bytes = (2 * rows + 2 * 2 * step) * pitch<dim> * sizeof(float16_t);
-    static constexpr std::size_t key_bytes = query_bytes + 2 * step * sizeof(Statistics);
+    static std::size_t query_bytes() {
+        return (2 * rows + flash_stages_on_device() * 2 * step) * pitch<dim> * sizeof(float16_t);
+    }
+    static std::size_t key_bytes() {
+        return query_bytes() + flash_stages_on_device() * step * sizeof(Statistics);
+    }
 };
 
 struct Operands {
@@ -111,7 +115,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
     MEZZO_DYN_SHARED(T, query_tile);
     T* const gradient_tile = query_tile + rows * pitch<dim>;
-    T* const stages = gradient_tile + rows * pitch<dim>;  // [2][keys, values][step][pitch]
+    T* const stages = gradient_tile + rows * pitch<dim>;  // [flash_stages][keys, values][step][pitch]
     const int warp_first = static_cast<int>(threadIdx.x / 32) * tiles * 16;
     for (std::int64_t index = blockIdx.x; index < FlashPlace::count(a, a.query, rows); index += gridDim.x) {
         const FlashPlace at(a, index, a.query, rows, a.causal);
@@ -135,10 +139,11 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         fetch(0, 0);
         make_statistics<T, dim>(a, at, i0, x.statistics, statistics);  // while the tiles are on their way
         bool careful = false;
-        for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage ^= 1) {
+        for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage = (stage + 1) % flash_stages) {
             copy_async_wait<0>();
             __syncthreads();  // all threads see this stage, and none reads the other one any more
-            if (j0 + step < end) fetch(stage ^ 1, j0 + step);
+            const bool more = j0 + step < end;
+            if (more && flash_stages == 2) fetch(stage ^ 1, j0 + step);
             T* const tile = stages + stage * 2 * step * pitch<dim>;
             Scores<tiles, step> s, dp;
             multiply_rows<T, dim>(s, query_tile + warp_first * pitch<dim>, tile);
@@ -150,9 +155,13 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
                 __syncthreads();
             }
             add_product<T, dim>(result, dp, tile);
+            if (flash_stages == 1) {
+                __syncthreads();  // all threads have read the tile
+                if (more) fetch(0, j0 + step);
+            }
             // Keys that are hidden from some queries may have spoilt their rows: once more, with cleared
             // keys.
-            if (j0 + step < end || careful || !a.hides_per_query()) continue;
+            if (more || careful || !a.hides_per_query()) continue;
             unsigned spoilt[tiles][2] = {};
             find_nonfinite(result, spoilt);
             bool any = false;
@@ -166,7 +175,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
                 for (int j = 0; j < dim / 8; ++j)
                     result[i][j][0] = result[i][j][1] = result[i][j][2] = result[i][j][3] = 0;
             }
-            fetch(stage ^ 1, 0);
+            fetch((stage + 1) % flash_stages, 0);
             j0 = -step;
         }
         store_rows<T, dim>(dq, at, i0, a.query, result, factor);
@@ -216,8 +225,9 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
     MEZZO_DYN_SHARED(T, key_tile);
     T* const value_tile = key_tile + rows * pitch<dim>;
-    T* const stages = value_tile + rows * pitch<dim>;  // [2][queries, gradients][step][pitch]
-    auto* const statistics = reinterpret_cast<Statistics*>(stages + 2 * 2 * step * pitch<dim>);  // [2][step]
+    T* const stages = value_tile + rows * pitch<dim>;  // [flash_stages][queries, gradients][step][pitch]
+    auto* const statistics =
+        reinterpret_cast<Statistics*>(stages + flash_stages * 2 * step * pitch<dim>);  // [flash_stages][step]
     const int warp_first = static_cast<int>(threadIdx.x / 32) * tiles * 16;
     for (std::int64_t index = blockIdx.x; index < FlashPlace::count(a, a.key, rows); index += gridDim.x) {
         const FlashPlace at(a, index, a.key, rows, false);
@@ -241,10 +251,11 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             values.template fetch<dim, rows>(value_tile, at.first, a, at);
             fetch(0, begin);
         }
-        for (int i0 = begin, stage = 0; i0 < end; i0 += step, stage ^= 1) {
+        for (int i0 = begin, stage = 0; i0 < end; i0 += step, stage = (stage + 1) % flash_stages) {
             copy_async_wait<0>();
             __syncthreads();  // all threads see this stage, and none reads the other one any more
-            if (i0 + step < end) fetch(stage ^ 1, i0 + step);
+            const bool more = i0 + step < end;
+            if (more && flash_stages == 2) fetch(stage ^ 1, i0 + step);
             const T* const tile = stages + stage * 2 * step * pitch<dim>;
             Scores<tiles, step> s, dp;
             multiply_rows<T, dim>(s, key_tile + warp_first * pitch<dim>, tile);
@@ -252,6 +263,10 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             transposed_gradient(s, dp, a, at, at.first + warp_first, i0, statistics + stage * step);
             add_product<T, dim>(value_result, s, tile + step * pitch<dim>);
             add_product<T, dim>(key_result, dp, tile);
+            if (flash_stages == 1) {
+                __syncthreads();  // all threads have read the tile
+                if (more) fetch(0, i0 + step);
+            }
         }
         const int first = at.first + warp_first;
         MEZZO_UNROLL
@@ -266,9 +281,9 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
 template <class T, int dim> void run(const Attention& a, const Operands& x, Out out) {
     using Tile = GradientTiles<dim>;
     launch(flash_query_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.query, Tile::rows), 1),
-           flash_threads, Tile::query_bytes, a, x, head_rows(out[0]));
+           flash_threads, Tile::query_bytes(), a, x, head_rows(out[0]));
     launch(flash_key_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.key, Tile::rows), 1),
-           flash_threads, Tile::key_bytes, a, x, head_rows(out[1]), head_rows(out[2]));
+           flash_threads, Tile::key_bytes(), a, x, head_rows(out[1]), head_rows(out[2]));
 }
 
 template <class T> void run_dim(const Attention& a, const Operands& x, Out out) {
