@@ -13,6 +13,8 @@ void run_copy_async(const std::uint16_t* in, std::uint16_t* out);
 void run_copy_groups(const std::uint16_t* in, std::uint16_t* out);
 // Four 8 x 8 matrices [4][8][8] -> the registers of each lane as elements, [32][4][2].
 void run_load_matrices(bool transposed, const std::uint16_t* in, std::uint16_t* out);
+// Whether the first device has Tensor Cores for the dtype, which the next two need.
+bool multiplies(Dtype dtype);
 // d [16][8] = a [16][16] b [16][8] + d, float16 or bfloat16 operands.
 void run_multiply_add(Dtype dtype, const void* a, const void* b, float* d);
 // The same a as two 16 x 8 float tiles that are packed: d [16][8] = round(x [16][16]) b [16][8].

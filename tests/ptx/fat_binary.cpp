@@ -64,18 +64,23 @@ std::string ptx_of(const char* entry, const Entry& e) {
     return text;
 }
 
+// The newest PTX that the device takes; "" if there is none.
 std::string read_ptx(const void* data) {
     const char* at = static_cast<const char*>(data);
     const Header header = read<Header>(at);
     if (header.magic != header_magic) throw Fault("PTX: fat binary: unknown format");
     std::string text;
+    std::uint32_t newest = 0;
     at += header.bytes;
     for (const char* const end = at + header.size; at < end;) {
         const Entry entry = read<Entry>(at);
-        if (entry.kind == ptx_kind) text = ptx_of(at, entry);
+        if (entry.kind == ptx_kind && entry.architecture > newest &&
+            entry.architecture <= options.capability) {
+            text = ptx_of(at, entry);
+            newest = entry.architecture;
+        }
         at += entry.header_bytes + entry.size;
     }
-    if (text.empty()) throw Fault("PTX: fat binary: no PTX");
     return text;
 }
 
@@ -90,9 +95,12 @@ std::map<const void*, Function>& functions() {
 
 }  // namespace
 
-Module& FatBinary::get() {
-    if (!module) module = std::make_unique<Module>(read_ptx(data));
-    return *module;
+Module* FatBinary::get() {
+    if (!read) {
+        read = true;
+        if (const std::string text = read_ptx(data); !text.empty()) module = std::make_unique<Module>(text);
+    }
+    return module.get();
 }
 
 const std::vector<FatBinary*>& fat_binaries() { return binaries(); }

@@ -54,9 +54,8 @@ std::vector<char> parameters_of(const Kernel& kernel, void** arguments) {
 cudaError_t launch_kernel(const Function& function, const Launch& launch, void** arguments,
                           cudaStream_t stream) {
     const std::lock_guard lock(runtime_mutex());
-    // the PTX is that of the oldest GPU of the build
-    if (options.capability < 80) return returned(cudaErrorNoKernelImageForDevice);
     try {
+        if (function.binary->get() == nullptr) return returned(cudaErrorNoKernelImageForDevice);
         const Kernel& kernel = function.kernel();
         if (const std::string reason = refusal(function, launch); !reason.empty()) {
             report(kernel, nullptr, "launch refused", reason);

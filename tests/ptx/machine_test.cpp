@@ -240,10 +240,10 @@ TEST_CASE("ptx: a kernel that does not end is a fault") {
 TEST_CASE("ptx: every kernel of the library is understood") {
     std::size_t kernels = 0, instructions = 0;
     for (ptx::FatBinary* const binary : ptx::fat_binaries())
-        for (const std::string& name : binary->get().names()) {
+        for (const std::string& name : binary->get()->names()) {
             INFO(name);
             ++kernels;
-            CHECK_NOTHROW(instructions += binary->get().kernel(name).code.size());
+            CHECK_NOTHROW(instructions += binary->get()->kernel(name).code.size());
         }
     CHECK(kernels > 800);
     CHECK(instructions > 100 * kernels);

@@ -20,13 +20,14 @@ namespace mezzo::ptx {
 struct FatBinary {
     const void* data;
     std::unique_ptr<Module> module;
-    Module& get();
+    bool read = false;
+    Module* get();  // nullptr if it has no PTX for the device
 };
 struct Function {
     FatBinary* binary;
     std::string name;
     std::size_t dynamic_limit = 48 << 10;  // cudaFuncSetAttribute raises it
-    const Kernel& kernel() const { return binary->get().kernel(name); }
+    const Kernel& kernel() const { return binary->get()->kernel(name); }
 };
 // Null if nvcc's host code has registered none.
 Function* find_function(const void* host);

@@ -84,40 +84,42 @@ struct Tiles {
     f32 a[16][16], b[8][16], sums[16][8];
 };
 
-// Rows and columns of fragments, as the PTX manual has them for m16n8k16.
-template <f32 (*decode)(u16)> void read_fragments(Warp& w, const Instruction& i, Tiles& tiles) {
+// Rows and columns of fragments, as the PTX manual has them for m16n8k16 and m16n8k8.
+template <f32 (*decode)(u16), int depth> void read_fragments(Warp& w, const Instruction& i, Tiles& tiles) {
+    constexpr int a = 4, b = a + depth / 4, c = b + depth / 8;  // the first operands, behind those of d
     const auto half_of = [&](int operand, u32 lane, int half) {
         return decode(u16(w.reg<u32>(i.operands[operand])[lane] >> 16 * half));
     };
     for (u32 l = 0; l < warp_size; ++l) {
         const u32 group = l / 4, in_group = l % 4;
-        for (int e = 0; e < 8; ++e) {
+        for (int e = 0; e < depth / 2; ++e) {
             const u32 row = (e / 2) % 2 == 0 ? group : group + 8,
                       column = in_group * 2 + u32(e % 2) + (e >= 4 ? 8 : 0);
-            tiles.a[row][column] = half_of(4 + e / 2, l, e % 2);
+            tiles.a[row][column] = half_of(a + e / 2, l, e % 2);
         }
-        for (int e = 0; e < 4; ++e)
-            tiles.b[group][in_group * 2 + u32(e % 2) + (e >= 2 ? 8 : 0)] = half_of(8 + e / 2, l, e % 2);
+        for (int e = 0; e < depth / 4; ++e)
+            tiles.b[group][in_group * 2 + u32(e % 2) + (e >= 2 ? 8 : 0)] = half_of(b + e / 2, l, e % 2);
         for (int e = 0; e < 4; ++e)
             tiles.sums[e < 2 ? group : group + 8][in_group * 2 + u32(e % 2)] =
-                w.reg<f32>(i.operands[10 + e])[l];
+                w.reg<f32>(i.operands[c + e])[l];
     }
 }
 
 // mma.sync. Products of 16-bit values are exact in float64, and sums of 16 of them nearly.
-template <f32 (*decode)(u16)> void multiply_matrices(Warp& w, const Instruction& i, u32) {
+template <f32 (*decode)(u16), int depth> void multiply_matrices(Warp& w, const Instruction& i, u32) {
     Tiles tiles;
-    read_fragments<decode>(w, i, tiles);
+    read_fragments<decode, depth>(w, i, tiles);
     for (int r = 0; r < 16; ++r)
         for (int n = 0; n < 8; ++n) {
             f32& sum = tiles.sums[r][n];
             const f32 *const x = tiles.a[r], *const y = tiles.b[n];
             if (options.truncated_sums) {
-                sum = truncated_sum(truncated_sum(sum, x + 8, y + 8), x, y);
+                if (depth == 16) sum = truncated_sum(sum, x + 8, y + 8);
+                sum = truncated_sum(sum, x, y);
                 continue;
             }
             f64 exact = sum;
-            for (int k = 0; k < 16; ++k) exact += f64(x[k]) * y[k];
+            for (int k = 0; k < depth; ++k) exact += f64(x[k]) * y[k];
             sum = f32(exact);
         }
     for (u32 l = 0; l < warp_size; ++l)
@@ -145,10 +147,12 @@ void add_warp_opcodes(Opcodes& table) {
     add.warp_call("ldmatrix.sync.aligned.m8n8.x4.shared.b16", &load_matrices<false>, {});
     add.warp_call("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", &load_matrices<true>, {});
     const std::vector<u8> fragments(14, 4);  // d, a, b, c
-    add.warp_call("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", &multiply_matrices<&from_half>,
+    add.warp_call("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", &multiply_matrices<&from_half, 16>,
                   fragments);
-    add.warp_call("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", &multiply_matrices<&from_bfloat>,
+    add.warp_call("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", &multiply_matrices<&from_bfloat, 16>,
                   fragments);
+    add.warp_call("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", &multiply_matrices<&from_half, 8>,
+                  std::vector<u8>(11, 4));
     add.barrier("bar.sync", {4}, Vote::none);
     add.barrier("bar.red.popc.u32", {4, 4, 0}, Vote::count);
     add.barrier("bar.red.or.pred", {0, 4, 0}, Vote::any);
