@@ -52,7 +52,7 @@ void offer_stand_in() {
     options.schedule = number_of("MEZZO_SCHEDULE", options.schedule);
     options.multiprocessors = number_of("MEZZO_MULTIPROCESSORS", options.multiprocessors);
     options.truncated_sums = number_of("MEZZO_TRUNCATED_SUMS", 0) != 0;
-    options.capability = number_of("MEZZO_PTX_CAPABILITY", options.capability);
+    options.capability = number_of("MEZZO_PTX_CAPABILITY", MEZZO_NEWEST_PTX);
     options.inexact = number_of("MEZZO_PTX_INEXACT", options.inexact);
     options.drop_barrier = number_of("MEZZO_PTX_DROP_BARRIER", options.drop_barrier);
     offer_stand_in();
