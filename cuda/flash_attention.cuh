@@ -195,7 +195,7 @@ template <int tiles, class Redo> __device__ void redo_rows(const unsigned (&lane
 template <class T, int dim> struct LaneRow {
     float x[dim / 32] = {};
 
-    __device__ LaneRow() = default;
+    __device__ LaneRow() {}
     __device__ LaneRow(const FlashOperand<T>& from, int row) {
         MEZZO_UNROLL
         for (int n = 0; n < dim / 32; ++n) x[n] = to_float(from.p[row * from.stride + n * 32 + flash_lane()]);
