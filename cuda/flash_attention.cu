@@ -130,11 +130,10 @@ __device__ void finish(RowState& state, const Attention& a, const FlashPlace& at
     }
 }
 
-// Computes row i of the result anew, from its largest score and the factor that finish() left. Arguments
-// are copied, because a kernel whose parameters have addresses keeps them in local memory.
-template <class T, int dim> __device__ __noinline__ void redo_row(Attention a, FlashPlace at, HeadRows q,
-                                                                  HeadRows k, HeadRows v, HeadRows y, int i,
-                                                                  float max, float factor) {
+// Computes row i of the result anew, from its largest score and the factor that finish() left.
+template <class T, int dim> __device__ void redo_row(const Attention& a, const FlashPlace& at,
+                                                     const HeadRows& q, const HeadRows& k, const HeadRows& v,
+                                                     const HeadRows& y, int i, float max, float factor) {
     const FlashOperand<T> queries(q, at.b, at.h, a.query), keys_in(k, at.b, at.h, a.key),
         values(v, at.b, at.h, a.key);
     const LaneRow<T, dim> query(queries, i);
