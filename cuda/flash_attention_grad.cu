@@ -108,8 +108,8 @@ template <class T, int dim, int rows> __device__ void clear_nonfinite(T* tile) {
     }
 }
 
-// dq = scale ds k.
-template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
+// dq = scale ds k. Three blocks of dim 128 share a multiprocessor that has the memory for them.
+template <class T, int dim> __global__ void __launch_bounds__(flash_threads, dim == 128 ? 3 : 1)
     flash_query_gradient_kernel(Attention a, Operands x, HeadRows dq) {
     using Tile = GradientTiles<dim>;
     constexpr int tiles = Tile::tiles, rows = Tile::rows, step = Tile::step;
