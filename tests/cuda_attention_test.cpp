@@ -8,6 +8,7 @@
 #include "core/philox.h"
 #include "mezzo/autograd.h"
 #include "tests/kernels.h"
+#include "tests/mma_kernels.h"
 #include "tests/support.h"
 
 namespace {
@@ -348,7 +349,9 @@ TEST_CASE("cuda attention: what Tensor Cores take, and the same bits every time"
         CHECK(changed != (same_bits(plain.dq, run.dq) && same_bits(plain.dk, run.dk)));
         return changed;
     };
-    CHECK(changes({.query = 40, .key = 40, .dim = 64, .layout = HeadLayout::packed}));
+    CHECK(changes({.query = 40, .key = 40, .dim = 64, .dtype = float16, .layout = HeadLayout::packed}));
+    CHECK(changes({.query = 40, .key = 40, .dim = 64, .layout = HeadLayout::packed}) ==
+          test::multiplies(bfloat16));
     CHECK_FALSE(changes({.query = 40, .key = 40, .dim = 40}));
     CHECK_FALSE(changes({.query = 40, .key = 40, .dim = 64, .layout = HeadLayout::shifted}));
     CHECK_FALSE(changes({.query = 40, .key = 40, .dim = 64, .dtype = float32}));
