@@ -20,12 +20,18 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "distributed/gloo_module.h"
 #include "distributed/reduction.h"
+
+// The library's own is not for this module, which a static program opens, too. Dtypes here are those of tensors.
+void mezzo::detail::unknown_dtype(int number) {
+    throw std::invalid_argument("Dtype: " + std::to_string(number) + " is no dtype");
+}
 
 namespace mezzo::distributed {
 namespace {
