@@ -149,8 +149,8 @@ inline void check_all(const ConvProblem& p, const ConvWay& way) {
     if (p.c.dtype != float64) check_weight_grad(p, way, float32, 0.5);
 }
 
-// Requires that the implicit products take the problem, so that it is them that are compared. On a device without
-// Tensor Cores for the dtype there are none.
+// Requires that the implicit products take the problem, so that tests compare them and not their fallback. A
+// device without Tensor Cores for the dtype has none.
 inline void require_implicit(const ConvProblem& p) {
     CAPTURE(p.c.text());
     if (!test::multiplies(p.c.dtype)) return;

@@ -1,6 +1,6 @@
-// Functions whose values and gradients gradient_range_test takes over the full range of the 16-bit dtypes, those
-// that it leaves out, and where more than rounding may be off. tools/check_tree.py compares the first words of
-// the names with the public headers.
+// Functions whose values and gradients gradient_range_test takes over the full range of the 16-bit dtypes,
+// those that it leaves out, and where more than rounding may be off. tools/check_tree.py compares the first
+// words of the names with the public headers.
 #pragma once
 
 #include <map>
@@ -349,7 +349,7 @@ inline const std::map<std::string, const char*>& left_out() {
     return all;
 }
 
-// Of the value itself.
+// The exception for the value itself, not for its gradient.
 inline Exception exception_for_value(const std::string& name) {
     static const std::map<std::string, Exception> all = {
         {"gelu", {.absolute = 6e-8, .reason = tail}},

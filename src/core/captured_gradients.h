@@ -29,7 +29,7 @@ public:
     void note_scale_parts(TensorImpl& leaf, bool known, ScaleParts parts);
     // Replays require that the gradient does not have all of these parts at this point of the step.
     void require_not_scale_parts(TensorImpl& leaf, ScaleParts parts);
-    // The step uses or changes the scale `id`, which is current() right now. In replays, scale parts hold
+    // The step uses or changes the scale `id`, which is current() right now. In replays, gradients get
     // the ids of the scaler's scales at that time. Only the first call for a scaler counts.
     void follow_scale(ScaleParts id, std::function<ScaleParts()> current);
     // A tensor with a gradient slot is destroyed: forgets what was noted of it.

@@ -1,6 +1,6 @@
-// Parameters that no module lists: fields that MEZZO_MODULE does not name. nn::Parameter marks the tensor that it
-// makes. The first list of a module or an optimizer that has the tensor removes the mark, because parameters of
-// other models and of other optimizers are no forgotten fields.
+// Parameters that no module lists: fields that MEZZO_MODULE does not name. nn::Parameter marks the tensor that
+// it makes. The first list of a module or an optimizer that has the tensor removes the mark, because
+// parameters of other models and of other optimizers are no forgotten fields.
 #pragma once
 
 #include <string>

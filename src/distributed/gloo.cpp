@@ -28,7 +28,8 @@
 #include "distributed/gloo_module.h"
 #include "distributed/reduction.h"
 
-// The library's own is not for this module, which a static program opens, too. Dtypes here are those of tensors.
+// Static programs do not export the library's definition to this module. No call gets here: dtypes are those of
+// tensors.
 void mezzo::detail::unknown_dtype(int number) {
     throw std::invalid_argument("Dtype: " + std::to_string(number) + " is no dtype");
 }
