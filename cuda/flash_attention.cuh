@@ -4,9 +4,10 @@
 // m16n8k16 with float32 accumulators.
 //
 // A Tensor Core multiplies weights of 0, too, and 0 times an inf or NaN is NaN. So a key or value that is
-// hidden from some queries may spoil their rows. Kernels look for results that are not finite after the
-// last tile, which costs one multiply-add per result. The forward computes these rows again over visible
-// pairs only (redo_rows), the gradient of queries walks over the keys once more.
+// hidden from some queries may spoil their rows, and a query or its gradient the rows of keys that it does
+// not see. Kernels look for results that are not finite after the last tile, which costs one multiply-add
+// per result. The forward computes these rows again over visible pairs only (redo_rows), as a kernel of its
+// own does for the gradients of keys; the gradient of queries walks over the keys once more.
 //
 // A warp's accumulators are Scores<tiles, columns>: `tiles` times 16 rows. In the layout of mma.cuh, element
 // [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.
@@ -199,6 +200,13 @@ template <class T, int dim> struct LaneRow {
     __device__ LaneRow(const FlashOperand<T>& from, int row) {
         MEZZO_UNROLL
         for (int n = 0; n < dim / 32; ++n) x[n] = to_float(from.p[row * from.stride + n * 32 + flash_lane()]);
+    }
+    // For the whole row.
+    __device__ bool finite() const {
+        float probe = 0;  // stays 0, or becomes NaN
+        MEZZO_UNROLL
+        for (int n = 0; n < dim / 32; ++n) probe += x[n] * 0.0f;
+        return __any_sync(0xffffffffu, probe != 0.0f) == 0;
     }
     __device__ float dot(const LaneRow& other) const {
         float sum = 0;

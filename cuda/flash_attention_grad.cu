@@ -278,12 +278,48 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     }
 }
 
+// Computes the rows of dk and dv anew that are not finite, over visible pairs only; a warp per row. A kernel of
+// its own, because the one above has no registers left.
+template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
+    flash_key_redo_kernel(Attention a, Operands x, HeadRows dk, HeadRows dv) {
+    const float scale = static_cast<float>(a.scale), kept_scale = static_cast<float>(a.dropout.scale);
+    const auto warp = static_cast<int>(threadIdx.x / 32);
+    for (std::int64_t index = blockIdx.x; index < FlashPlace::count(a, a.key, flash_warps);
+         index += gridDim.x) {
+        const FlashPlace at(a, index, a.key, flash_warps, false);
+        const int j = at.first + warp;
+        if (j >= a.key) continue;
+        const FlashOperand<T> queries(x.q, at.b, at.h, a.query), gradients(x.g, at.b, at.h, a.query);
+        LaneRow<T, dim> key_result(FlashOperand<T>(dk, at.b, at.h, a.key), j),
+            value_result(FlashOperand<T>(dv, at.b, at.h, a.key), j);
+        if (key_result.finite() && value_result.finite()) continue;
+        const LaneRow<T, dim> key(FlashOperand<T>(x.k, at.b, at.h, a.key), j),
+            value(FlashOperand<T>(x.v, at.b, at.h, a.key), j);
+        key_result = value_result = LaneRow<T, dim>();
+        for (int i = static_cast<int>(a.first_query(j, 1)); i < a.query; ++i) {
+            if (!a.visible(at.b, at.h, i, j)) continue;
+            const Statistics row = x.statistics.made[at.bh * x.statistics.stride + i];
+            const bool keep = a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j));
+            const float score = key.dot(LaneRow<T, dim>(queries, i)),
+                        dp = keep ? value.dot(LaneRow<T, dim>(gradients, i)) * kept_scale : 0.0f;
+            const float p = exp2_approximate((score - row.max) * (scale * log2_e) - row.log_sum);
+            key_result.add(p * (dp - row.delta), queries, i);
+            if (keep) value_result.add(p, gradients, i);
+        }
+        key_result.store(dk, at, j, scale);
+        value_result.store(dv, at, j, kept_scale);
+    }
+}
+
 template <class T, int dim> void run(const Attention& a, const Operands& x, Out out) {
     using Tile = GradientTiles<dim>;
     launch(flash_query_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.query, Tile::rows), 1),
            flash_threads, Tile::query_bytes(), a, x, head_rows(out[0]));
     launch(flash_key_gradient_kernel<T, dim>, grid_for(FlashPlace::count(a, a.key, Tile::rows), 1),
            flash_threads, Tile::key_bytes(), a, x, head_rows(out[1]), head_rows(out[2]));
+    if (a.causal || a.mask.p != nullptr)
+        launch(flash_key_redo_kernel<T, dim>, grid_for(FlashPlace::count(a, a.key, flash_warps), 1),
+               flash_threads, 0, a, x, head_rows(out[1]), head_rows(out[2]));
 }
 
 template <class T> void run_dim(const Attention& a, const Operands& x, Out out) {

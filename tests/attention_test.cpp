@@ -1,5 +1,5 @@
 // scaled_dot_product_attention beyond what op_cases.cpp says of every op: blocks, masks, dropout, strides,
-// memory, threads, and every instruction set. References are the decomposition in float64.
+// memory, threads, every instruction set. References are the decomposition in float64.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -237,6 +237,8 @@ struct Flash {
     const FastPath before = flash_attention();
 };
 
+Tolerance close(Dtype dtype) { return is_16bit(dtype) ? Tolerance{2e-2, 2e-2} : Tolerance{1e-5, 1e-5}; }
+
 // Values of hidden keys: NaN, infinities, and the largest number.
 std::vector<double> bad_values(Dtype dtype) {
     if (is_16bit(dtype)) return {double(NAN), -double(INFINITY), dtype == float16 ? 65504.0 : 3.3e38};
@@ -287,12 +289,11 @@ TEST_CASE("attention does not read keys and values that a query may not look at"
                         dk[with] = k.grad().slice(2, 1, 16);
                         dv[with] = v.grad().slice(2, 1, 16);
                     }
-                    const Tolerance close = is_16bit(dtype) ? Tolerance{2e-2, 2e-2} : Tolerance{1e-5, 1e-5};
-                    CHECK(difference(doubles(y[1]), doubles(y[0]), close) == "");
-                    CHECK(difference(doubles(dq[1]), doubles(dq[0]), close) == "");
+                    CHECK(difference(doubles(y[1]), doubles(y[0]), close(dtype)) == "");
+                    CHECK(difference(doubles(dq[1]), doubles(dq[0]), close(dtype)) == "");
                     if (kind >= 3) continue;
-                    CHECK(difference(doubles(dk[1]), doubles(dk[0]), close) == "");
-                    CHECK(difference(doubles(dv[1]), doubles(dv[0]), close) == "");
+                    CHECK(difference(doubles(dk[1]), doubles(dk[0]), close(dtype)) == "");
+                    CHECK(difference(doubles(dv[1]), doubles(dv[0]), close(dtype)) == "");
                 }
 }
 
@@ -330,10 +331,41 @@ TEST_CASE("attention: what some queries may not look at does not reach them in a
                         sum(logical_not(isfinite(all.slice(2, bad + 1, n))).to(int64)).item<std::int64_t>() >
                         (with == 1 ? (n - bad) / 2 : -1));
                 }
-                const Tolerance close = is_16bit(dtype) ? Tolerance{2e-2, 2e-2} : Tolerance{1e-5, 1e-5};
-                CHECK(difference(doubles(y[1]), doubles(y[0]), close) == "");
-                CHECK(difference(doubles(dq[1]), doubles(dq[0]), close) == "");
+                CHECK(difference(doubles(y[1]), doubles(y[0]), close(dtype)) == "");
+                CHECK(difference(doubles(dq[1]), doubles(dq[0]), close(dtype)) == "");
             }
+}
+
+TEST_CASE("attention: what a query or its gradient spoils does not reach keys that it does not see",
+          "[ops][attention]") {
+    const Flash flash;
+    const std::int64_t n = 150, bad = 40;  // two blocks of keys, several of queries
+    std::vector<double> look(std::size_t(n * n), 1.0);
+    for (std::int64_t j = bad + 1; j < n; ++j) look[std::size_t(bad * n + j)] = 0;
+    const Tensor full = gt(Tensor::from(look, {1, 1, n, n}), 0.0);
+    const auto check_gradients = [&](Device device, Dtype dtype, int kind, std::size_t spoilt, double value) {
+        CAPTURE(device, dtype, kind, spoilt, value);  // kind: padding, a mask per query, causal; spoilt: q, g
+        AttentionOptions options{.causal = kind == 2, .dropout_p = 0.2};
+        if (kind < 2) options.mask = (kind == 0 ? full.slice(2, bad, bad + 1) : full).to(device);
+        Results results[2];
+        for (Results& r : results) {
+            Tensors x;
+            for (int i = 0; i < 4; ++i) x.push_back(random_tensor({1, 1, n, 64}, i, dtype).to(device));
+            if (&r == &results[1]) x[spoilt].slice(2, bad, bad + 1).slice(3, 3, 4).fill_(value);
+            manual_seed(3);
+            r = run(x[0], x[1], x[2], x[3], options);
+        }
+        const auto unseen = [&](const Tensor& x) { return doubles(x.slice(2, bad + 1, n)); };
+        CHECK(difference(unseen(results[1].dk), unseen(results[0].dk), close(dtype)) == "");
+        CHECK(difference(unseen(results[1].dv), unseen(results[0].dv), close(dtype)) == "");
+        for (const double lost : doubles(results[1].dk[{0, 0, bad}])) CHECK(!std::isfinite(lost));
+    };
+    for (const Device device : devices())
+        for (const Dtype dtype : {float32, float16, bfloat16})
+            for (const int kind : {0, 1, 2})
+                for (const std::size_t spoilt : {0, 3})
+                    for (const double value : {double(NAN), double(INFINITY)})
+                        check_gradients(device, dtype, kind, spoilt, value);
 }
 
 TEST_CASE("attention drops the weights that its decomposition drops", "[ops][attention][dropout]") {
@@ -415,36 +447,27 @@ TEST_CASE("attention never stores all scores", "[ops][attention]") {
 }
 
 TEST_CASE("attention refuses what does not fit", "[ops][attention]") {
-    const auto message = [](const auto& f, ErrorKind kind) -> std::string {
+    const auto refused = [](const Tensor& q, const Tensor& k, const Tensor& v,
+                            const AttentionOptions& options, ErrorKind kind, const char* value) {
         try {
-            f();
+            static_cast<void>(scaled_dot_product_attention(q, k, v, options));
+            FAIL("no error");
         } catch (const Error& e) {
             CHECK(e.kind() == kind);
-            return e.what();
+            CHECK_THAT(e.what(), Catch::Contains("scaled_dot_product_attention: ") && Catch::Contains(value));
         }
-        return "no error";
     };
-    const Tensor x = ones({2, 3, 4, 8}), wide = ones({2, 3, 4, 9});
-    const auto attention = scaled_dot_product_attention;
-    using Catch::Contains;
-    using Catch::StartsWith;
-    const auto check_message = [&](const std::string& text, const char* value) {
-        INFO(text);
-        CHECK_THAT(text, StartsWith("scaled_dot_product_attention: ") && Contains(value));
-    };
-    const auto mask = [](const Shape& shape, Dtype dtype = boolean) {
-        return AttentionOptions{.mask = ones(shape, {.dtype = dtype})};
-    };
-    check_message(message([&] { attention(x[0], x, x, {}); }, ErrorKind::shape), "[3, 4, 8]");
-    check_message(message([&] { attention(x, wide, wide, {}); }, ErrorKind::shape), "[2, 3, 4, 9]");
-    check_message(message([&] { attention(x, x, x.slice(2, 0, 3), {}); }, ErrorKind::shape), "[2, 3, 3, 8]");
-    check_message(message([&] { attention(x, x.to(float16), x, {}); }, ErrorKind::dtype), "float16");
-    check_message(message([&] { attention(arange(3), x, x, {}); }, ErrorKind::dtype), "int64");
-    check_message(message([&] { attention(x, x, x, mask({5, 4})); }, ErrorKind::shape), "[5, 4]");
-    check_message(message([&] { attention(x, x, x, mask({4, 4}, int64)); }, ErrorKind::dtype), "int64");
-    check_message(message([&] { attention(x, x, x, {.dropout_p = 1}); }, ErrorKind::value), "1");
-    check_message(message([&] { attention(x, x, x, {.scale = -2}); }, ErrorKind::value), "-2");
-    check_message(message([&] { attention(x, x, x, {.scale = NAN}); }, ErrorKind::value), "nan");
+    const Tensor x = ones({2, 3, 4, 8});
+    refused(x[0], x, x, {}, ErrorKind::shape, "[3, 4, 8]");
+    refused(x, ones({2, 3, 4, 9}), x, {}, ErrorKind::shape, "[2, 3, 4, 9]");
+    refused(x, x, x.slice(2, 0, 3), {}, ErrorKind::shape, "[2, 3, 3, 8]");
+    refused(x, x.to(float16), x, {}, ErrorKind::dtype, "float16");
+    refused(arange(3), x, x, {}, ErrorKind::dtype, "int64");
+    refused(x, x, x, {.mask = ones({5, 4}) > 0}, ErrorKind::shape, "[5, 4]");
+    refused(x, x, x, {.mask = arange(16).reshape({4, 4})}, ErrorKind::dtype, "int64");
+    refused(x, x, x, {.dropout_p = 1}, ErrorKind::value, "1");
+    refused(x, x, x, {.scale = -2}, ErrorKind::value, "-2");
+    refused(x, x, x, {.scale = NAN}, ErrorKind::value, "nan");
 }
 
 TEST_CASE("causal attention: the last queries of a prompt see all keys", "[ops][attention]") {

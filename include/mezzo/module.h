@@ -197,7 +197,8 @@ requires(std::is_base_of_v<Module, M>) [[nodiscard]] M clone(const M& module) {
 // Inside a class derived from nn::Module: MEZZO_MODULE(Classifier, embedding, layers, head). First the class,
 // then its fields. A class that derives from one with such a line needs a line of its own, with the fields of
 // both; without it the log sink gets a warning (mezzo/log.h), and fields that the class adds are not trained.
-// Fields that a line does not name are neither trained, moved nor saved.
+// Fields that a line does not name are neither trained, moved nor saved; nn::summary() and a Trainer's first
+// backward warn of a parameter that forward reads and no module lists.
 #define MEZZO_MODULE(Class, ...)                                                                \
 public:                                                                                         \
     const char* type_name() const override { return #Class; }                                   \

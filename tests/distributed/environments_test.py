@@ -128,6 +128,20 @@ def without_the_module():
     expect(matches(r"several ranks need mezzo's Gloo module: .*/no/such/module.so.*; build mezzo with libgloo-dev", result.last(0)), result)
 
 
+def the_module_beside_the_program():
+    """Not the one of the current folder, however the program was called."""
+    with tempfile.TemporaryDirectory(prefix="mezzo_module_") as folder:
+        here, elsewhere = (os.path.join(folder, name) for name in ("here", "elsewhere"))
+        for path in (here, elsewhere):
+            os.mkdir(path)
+        program, module = (shutil.copy(path, here) for path in (PROGRAM, MODULE))
+        with open(os.path.join(elsewhere, os.path.basename(module)), "w", encoding="utf-8") as stranger:
+            stranger.write("no library")
+        port = free_port()
+        ranks = [torchrun_variables(r, 2, port, MEZZO_GLOO="") for r in range(2)]
+        all_joined(start_ranks("join", ranks, program="./" + os.path.basename(program), executable=program, cwd=elsewhere), 2)
+
+
 def alone():
     """No socket, no thread, no library is opened. The program looks at itself; strace, where it is, sees also what was closed again."""
     for variables in ({}, {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}):
@@ -153,4 +167,5 @@ def trace_alone(variables):
 
 
 main([torchrun, torchrun_listens_at_the_port_itself, two_runs_at_one_port, two_runs_without_a_name_at_one_port, strangers_are_no_ranks, a_wrong_size, two_of_one_rank,
-      open_mpi_mpich_and_slurm, by_mpirun, half_an_environment, an_interface_by_name, without_the_module, alone])
+      open_mpi_mpich_and_slurm, by_mpirun, half_an_environment, an_interface_by_name, without_the_module,
+      the_module_beside_the_program, alone])

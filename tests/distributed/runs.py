@@ -104,12 +104,12 @@ def run(scenario, ranks, limit=100, launcher=RUN, options=(), while_running=None
         return Run(process.returncode, output, time.monotonic() - begin, folder)
 
 
-def start_ranks(scenario, variables_of_ranks, limit=100, after_start=None):
-    """Runs a scenario without a launcher, each rank with variables of its own."""
+def start_ranks(scenario, variables_of_ranks, limit=100, after_start=None, program=PROGRAM, **options):
+    """Runs a scenario without a launcher, each rank with variables of its own. Further options are those of Popen."""
     with tempfile.TemporaryDirectory(prefix="mezzo_group_") as folder:
         begin = time.monotonic()
-        processes = [subprocess.Popen([PROGRAM, scenario, folder], env=environment(**variables), text=True, stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT) for variables in variables_of_ranks]
+        processes = [subprocess.Popen([program, scenario, folder], env=environment(**variables), text=True, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, **options) for variables in variables_of_ranks]
         try:
             if after_start:
                 after_start(processes, pathlib.Path(folder))
