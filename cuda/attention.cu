@@ -23,6 +23,22 @@ constexpr unsigned threads = 32 * warps;
 // Parts of the operands, and weights that threads hand to each other: 12.7 KB in float32, 25.3 KB in float64.
 template <class C> struct Tiles { C a[tile][tile + 1], b[tile][tile + 1], w[tile][tile + 1]; };
 
+// Copies `rows` rows of up to 32 elements, which begin `stride` elements apart at p[offset], to a tile; the rest
+// of it becomes 0. Returns whether an element that this thread copied is NaN or infinite. One function for all
+// callers: inlined into each, with a loop per dtype, it would be most of this file's code.
+template <class C> __noinline__ __device__ bool stage_tile(C (&to)[tile][tile + 1], const void* p, Dtype dtype,
+                                                           std::int64_t offset, std::int64_t stride,
+                                                           std::int64_t rows, std::int64_t columns) {
+    const int c = static_cast<int>(threadIdx.x % 32);
+    bool odd = false;
+    for (int r = static_cast<int>(threadIdx.x / 32); r < tile; r += warps) {
+        const bool there = r < rows && c < columns;
+        to[r][c] = there ? load_as<C, Dtypes::floating>(p, dtype, offset + r * stride + c) : C(0);
+        odd = odd || to[r][c] - to[r][c] != C(0);
+    }
+    return odd;
+}
+
 // Some rows of one head. Rows past `count` read as zeros.
 template <class C> struct Operand {
     const HeadRows& x;
@@ -34,14 +50,8 @@ template <class C> struct Operand {
 
     // to[r][c] = element (first + r, column + c). Returns whether one that this thread copied is NaN or infinite.
     __device__ bool stage(C (&to)[tile][tile + 1], std::int64_t first, std::int64_t column) const {
-        const int c = static_cast<int>(threadIdx.x % 32);
-        bool odd = false;
-        for (int r = static_cast<int>(threadIdx.x / 32); r < tile; r += warps) {
-            const bool there = first + r < count && column + c < dim;
-            to[r][c] = there ? load_as<C>(x.p, x.dtype, offset + (first + r) * x.length + column + c) : C(0);
-            odd = odd || to[r][c] - to[r][c] != C(0);
-        }
-        return odd;
+        return stage_tile(to, x.p, x.dtype, offset + first * x.length + column, x.length, count - first,
+                          dim - column);
     }
 };
 

@@ -1,4 +1,4 @@
-// What most sources of the library include. Headers of the standard library and of fmt alone, which do not change.
+// What most sources of the library include. Headers of the standard library alone, which do not change.
 // Each source names what it uses all the same: .ci/sanitizers builds with -Db_pch=false.
 #include <algorithm>
 #include <array>
@@ -23,5 +23,3 @@
 #include <unordered_set>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
