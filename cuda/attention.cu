@@ -26,9 +26,10 @@ template <class C> struct Tiles { C a[tile][tile + 1], b[tile][tile + 1], w[tile
 // Copies `rows` rows of up to 32 elements, which begin `stride` elements apart at p[offset], to a tile; the rest
 // of it becomes 0. Returns whether an element that this thread copied is NaN or infinite. One function for all
 // callers: inlined into each, with a loop per dtype, it would be most of this file's code.
-template <class C> __noinline__ __device__ bool stage_tile(C (&to)[tile][tile + 1], const void* p, Dtype dtype,
-                                                           std::int64_t offset, std::int64_t stride,
-                                                           std::int64_t rows, std::int64_t columns) {
+template <class C> __noinline__ __device__ bool stage_tile(C (&to)[tile][tile + 1], const void* p,
+                                                           Dtype dtype, std::int64_t offset,
+                                                           std::int64_t stride, std::int64_t rows,
+                                                           std::int64_t columns) {
     const int c = static_cast<int>(threadIdx.x % 32);
     bool odd = false;
     for (int r = static_cast<int>(threadIdx.x / 32); r < tile; r += warps) {

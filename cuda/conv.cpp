@@ -235,7 +235,7 @@ void weight_grad_by_windows(const ConvSizes& s, const Tensor& g_in, const Tensor
     const std::int64_t rows = s.images * s.result_height;
     // the sum over several chunks is rounded once
     const Dtype sums = sum_type(g_in, x, dw);
-    const bool rounds = chunks.rows < rows && dw.dtype() != sums;
+    const bool rounds = chunks.rows < rows && dw.dtype() != sums;  // then sums are float32
     const Matrix columns(x.device(), x.dtype(), in_place ? 0 : chunks.rows * s.result_width * chunks.pitch);
     const std::int64_t size = s.group_results() * s.window();
     const Matrix wide(x.device(), sums, rounds ? dw.numel() : 0);
@@ -260,7 +260,8 @@ void weight_grad_by_windows(const ConvSizes& s, const Tensor& g_in, const Tensor
             first += chunks.rows;
         } while (first < rows);
     }
-    if (rounds) sum_parts(wide.data(), sums, dw.numel(), 1, beta, dw);
+    if (rounds)
+        sum_parts(static_cast<const float*>(wide.data()), dw.numel(), 1, static_cast<float>(beta), dw);
 }
 
 void use_device_of(const Tensor& x) {

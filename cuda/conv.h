@@ -83,7 +83,6 @@ void col2im(const ConvSizes& s, const void* products, Dtype products_type, std::
             std::int64_t group, const ConvBand& band, const Tensor& bias, const Tensor& dx);
 
 // result = sum of `count` arrays of n elements that lie one behind the other, in order, + beta result.
-void sum_parts(const void* parts, Dtype parts_type, std::int64_t n, std::int64_t count, double beta,
-               const Tensor& result);
+void sum_parts(const float* parts, std::int64_t n, std::int64_t count, float beta, const Tensor& result);
 
 }  // namespace mezzo::cuda

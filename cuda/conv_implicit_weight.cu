@@ -194,7 +194,7 @@ bool implicit_weight_grad(const ConvSizes& s, const Tensor& g, const Tensor& x, 
     p.pixels = int(s.pixels()), p.result_channels = int(s.result_channels), p.window = int(s.window());
     p.steps = int(steps), p.part_steps = int(part_steps);
     x.dtype() == float16 ? run_tile<float16_t>(p, tile, parts) : run_tile<bfloat16_t>(p, tile, parts);
-    if (parts > 1) sum_parts(memory.as<void>(), float32, dw.numel(), parts, beta, dw);
+    if (parts > 1) sum_parts(p.parts, dw.numel(), parts, p.beta, dw);
     return true;
 }
 

@@ -59,7 +59,8 @@ ReduceShape each_row(std::int64_t rows) { return reduce_shape(Shape{rows}, {}); 
 template <class C>
 void reduce_losses(const LoadRowLoss<C>& load, Reduction reduction, std::int64_t rows, const Tensor& out) {
     const bool each = reduction == Reduction::none;
-    reduce(load, WeightedOp<C>{reduction == Reduction::mean}, each ? each_row(rows) : reduce_all(rows), out);
+    reduce(load, WeightedOp<C>{reduction == Reduction::mean},
+           each ? each_row(rows) : ReduceShape(reduce_all(rows)), out);
 }
 
 // The gradient by the loss of a row: g / (number of rows that count) for the mean, g for the sum, g[row] for
@@ -173,7 +174,7 @@ template <class X> void forward(const X& x, In in, const kernels::CrossEntropy& 
     const bool each = at.reduction == Reduction::none;
     const Tensor losses = each ? out[0] : empty({rows}, {.dtype = dtype_of<C>(), .device = out[0].device()});
     const Rows r{rows, classes, 1};
-    with_team(r, [&](auto team, unsigned grid, unsigned block) {
+    with_row_team(r, [&](auto team, unsigned grid, unsigned block) {
         launch(cross_entropy_kernel<decltype(team), X>, grid, block, 0, x, targets, r, any_of<C>(losses),
                any_of<C>(out[1]), any_of<C>(out[2]), static_cast<C>(at.label_smoothing));
     });
@@ -187,7 +188,7 @@ void backward(const X& x, const Y& y, In in, const kernels::CrossEntropyGrad& at
     const Targets targets = targets_of(in[2], at.ignore_index, r.cols);
     const Tensor count = counted_rows<C>(at.reduction, targets, r.rows, in[0]);
     const auto g = row_gradient<C>(in[0], at.reduction, count);
-    with_team(r, [&](auto team, unsigned grid, unsigned block) {
+    with_row_team(r, [&](auto team, unsigned grid, unsigned block) {
         launch(cross_entropy_grad_kernel<decltype(team), X, Y>, grid, block, 0, g, x, targets,
                any_of<C>(in[3]), any_of<C>(in[4]), y, r, static_cast<C>(at.label_smoothing));
     });

@@ -120,20 +120,14 @@ template <class P, class T, int width> void run_col2im(const ConvSizes& s, const
            static_cast<const P*>(products), ld, bias, dx, items);
 }
 
-template <class P> __global__ void sum_parts_kernel(const P* parts, std::int64_t n, std::int64_t count,
-                                                    P beta, AnyArray<P> result) {
+__global__ void sum_parts_kernel(const float* parts, std::int64_t n, std::int64_t count, float beta,
+                                 AnyArray<float> result) {
     for (std::int64_t i = first_item(); i < n; i += item_step()) {
-        P sum = 0;
+        float sum = 0;
         for (std::int64_t part = 0; part < count; ++part) sum += parts[part * n + i];
         if (beta != 0) sum += beta * result.load(i);
         result.store(i, sum);
     }
-}
-
-template <class P>
-void run_sum(const void* parts, std::int64_t n, std::int64_t count, double beta, const Tensor& result) {
-    launch(sum_parts_kernel<P>, grid_for(n, block), block, 0, static_cast<const P*>(parts), n, count,
-           static_cast<P>(beta), any_of<P>(result));
 }
 
 }  // namespace
@@ -155,17 +149,19 @@ void im2col(const ConvSizes& s, Dtype dtype, const void* x, std::int64_t group, 
 
 void col2im(const ConvSizes& s, const void* products, Dtype products_type, std::int64_t ld,
             std::int64_t group, const ConvBand& band, const Tensor& bias, const Tensor& dx) {
+    const std::int64_t first = group * s.group_channels();
     const auto bias_of = [&]<class P>(std::type_identity<P>) {
         if (!bias.defined()) return AnyArray<P>{nullptr, float32};
-        const std::int64_t first = group * s.group_channels() * std::int64_t(size_of(bias.dtype()));
-        return AnyArray<P>{static_cast<char*>(raw(bias)) + first, bias.dtype()};
+        return AnyArray<P>{static_cast<char*>(raw(bias)) + first * std::int64_t(size_of(bias.dtype())),
+                           bias.dtype()};
     };
+    if (products_type == float64)  // then all operands are
+        return run_col2im<double, double, 1>(s, products, ld, band, bias_of(std::type_identity<double>()),
+                                             static_cast<double*>(raw(dx)) + first);
     const AnyArray<float> narrow = bias_of(std::type_identity<float>());
-    const AnyArray<double> wide = bias_of(std::type_identity<double>());
-    visit_dtype<Dtypes::floating>(dx.dtype(), [&]<class T>(std::type_identity<T>) {
+    visit_dtype<Dtypes::up_to_32bit>(dx.dtype(), [&]<class T>(std::type_identity<T>) {
         constexpr int width = 4;
-        T* const to = static_cast<T*>(raw(dx)) + group * s.group_channels();
-        if (products_type == float64) return run_col2im<double, T, 1>(s, products, ld, band, wide, to);
+        T* const to = static_cast<T*>(raw(dx)) + first;
         const bool whole = s.group_channels() % width == 0 && s.channels % width == 0 && ld % width == 0 &&
                            is_aligned(to, width * sizeof(T)) && is_aligned(products, 16);
         whole ? run_col2im<float, T, width>(s, products, ld, band, narrow, to)
@@ -173,10 +169,8 @@ void col2im(const ConvSizes& s, const void* products, Dtype products_type, std::
     });
 }
 
-void sum_parts(const void* parts, Dtype parts_type, std::int64_t n, std::int64_t count, double beta,
-               const Tensor& result) {
-    parts_type == float64 ? run_sum<double>(parts, n, count, beta, result)
-                          : run_sum<float>(parts, n, count, beta, result);
+void sum_parts(const float* parts, std::int64_t n, std::int64_t count, float beta, const Tensor& result) {
+    launch(sum_parts_kernel, grid_for(n, block), block, 0, parts, n, count, beta, any_of<float>(result));
 }
 
 }  // namespace mezzo::cuda

@@ -176,7 +176,7 @@ Tensor taken_copy(Out& out) {
 }
 
 template <class C> void norm_any(const Tensor& x, const Tensor& y, const NormArgs<C>& a) {
-    with_team({a.rows, a.cols, 1}, [&](auto team, unsigned grid, unsigned block) {
+    with_row_team({a.rows, a.cols, 1}, [&](auto team, unsigned grid, unsigned block) {
         launch(norm_any_kernel<decltype(team), C>, grid, block, 0, any_of<C>(x), any_of<C>(y), a);
     });
 }

@@ -230,7 +230,7 @@ template <class C> void norm_grad_any(const Tensor& g, const Tensor& x, const Te
                                       const Tensor& dx, const NormGradArgs<C>& a, const Tensor& of_weight,
                                       const Tensor& of_bias) {
     const AnyArray<C> more = waiting.defined() ? any_of<C>(waiting) : AnyArray<C>{nullptr, float32};
-    with_team({a.rows, a.cols, 1}, [&](auto team, unsigned grid, unsigned block) {
+    with_row_team({a.rows, a.cols, 1}, [&](auto team, unsigned grid, unsigned block) {
         launch(norm_grad_any_kernel<decltype(team), C>, grid, block, 0, any_of<C>(g), any_of<C>(x), more,
                any_of<C>(dx), a);
     });

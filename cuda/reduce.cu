@@ -41,7 +41,7 @@ void mean(In in, const kernels::Mean& at, Out out) {
 }
 
 void norm(In in, const kernels::Norm& at, Out out) {
-    reduce_elements(in[0], reduce_shape(in[0].shape(), at.axes), out[0],
+    reduce_floating(in[0], reduce_shape(in[0].shape(), at.axes), out[0],
                     []<class C>(C) { return NormOp<C>{}; });
 }
 

@@ -61,8 +61,9 @@ inline ReduceShape reduce_shape(const Shape& shape, const Axes& axes) {
     return s;
 }
 
-// The reduction of n adjacent elements to one.
-inline ReduceShape reduce_all(std::int64_t n) { return reduce_shape(Shape{n}, Axes{0}); }
+// The reduction of n adjacent elements to one; a type of its own, so that no kernel for columns is compiled.
+struct ReduceAll : ReduceShape {};
+inline ReduceAll reduce_all(std::int64_t n) { return {reduce_shape(Shape{n}, Axes{0})}; }
 
 template <class Op> __device__ auto combiner(const Op& op) {
     using Acc = typename Op::Acc;
@@ -170,17 +171,19 @@ inline std::int64_t splits_for(const ReduceShape& s, std::int64_t items, unsigne
 }
 
 // out[i] = reduction of output i's elements, converted to out's dtype. On the current device.
-template <class Load, class Op>
-void reduce(const Load& load, const Op& op, ReduceShape s, const AnyArray<typename Op::Result>& out) {
+template <class Load, class Op, class S>
+void reduce(const Load& load, const Op& op, S s, const AnyArray<typename Op::Result>& out) {
     using Acc = typename Op::Acc;
+    auto* kernel = reduce_rows_kernel<Load, Op>;
+    if constexpr (!std::is_same_v<S, ReduceAll>)
+        if (s.columns) kernel = reduce_columns_kernel<Load, Op>;
     if (s.kept.count == 0) return;
     const unsigned block = s.columns ? reduce_block : block_for(s.reduced.count, reduce_block);
     const std::int64_t items = s.columns ? (s.kept.count + 31) / 32 : s.kept.count;
     s.splits = splits_for(s, items, block);
     const Target<Op> result{out, nullptr};
     const auto run = [&](const Target<Op>& target) {
-        launch(s.columns ? reduce_columns_kernel<Load, Op> : reduce_rows_kernel<Load, Op>,
-               grid_for(items * s.splits, 1), block, 0, load, op, s, s.part(), target);
+        launch(kernel, grid_for(items * s.splits, 1), block, 0, load, op, ReduceShape(s), s.part(), target);
     };
     if (s.splits == 1) return run(result);
     const Scratch parts(Device(DeviceType::cuda, current_device()),
@@ -190,8 +193,8 @@ void reduce(const Load& load, const Op& op, ReduceShape s, const AnyArray<typena
            parts.as<Acc>(), op, s.kept.count, s.splits, result);
 }
 
-template <class Load, class Op>
-void reduce(const Load& load, const Op& op, const ReduceShape& s, const Tensor& out) {
+template <class Load, class Op, class S>
+void reduce(const Load& load, const Op& op, const S& s, const Tensor& out) {
     use_device_of(out);
     reduce(load, op, s, any_of<typename Op::Result>(out));
 }
@@ -202,15 +205,18 @@ template <class A> struct LoadElement {
     __device__ typename A::C operator()(std::int64_t offset, std::int64_t) const { return x.load(offset); }
 };
 
-// reduce() of the elements of x: make(C{}) gives the operation in compute type C.
+// reduce() of the elements of x, which are floating: make(C{}) gives the operation in compute type C.
 template <class Make>
-void reduce_elements(const Tensor& x, const ReduceShape& s, const Tensor& out, const Make& make) {
-    if (!is_floating(x.dtype()))
-        return reduce(LoadElement<AnyArray<std::int64_t>>{any_of<std::int64_t>(x)}, make(std::int64_t(0)), s,
-                      out);
+void reduce_floating(const Tensor& x, const ReduceShape& s, const Tensor& out, const Make& make) {
     visit_dtype<Dtypes::floating>(x.dtype(), [&]<class T>(std::type_identity<T>) {
         reduce(LoadElement<Array<T>>{array_of<T>(x)}, make(Compute<T>(0)), s, out);
     });
+}
+// The same for elements of any dtype.
+template <class Make>
+void reduce_elements(const Tensor& x, const ReduceShape& s, const Tensor& out, const Make& make) {
+    if (is_floating(x.dtype())) return reduce_floating(x, s, out, make);
+    reduce(LoadElement<AnyArray<std::int64_t>>{any_of<std::int64_t>(x)}, make(std::int64_t(0)), s, out);
 }
 
 // Sum of the values divided by `divisor`.

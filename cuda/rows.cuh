@@ -56,15 +56,18 @@ struct BlockTeam {
     }
 };
 
-// run(Team{}, grid, block) with the team that suits the shape.
-template <class Run> void with_team(const Rows& r, const Run& run) {
+// run(Team{}, grid, block) with the team that suits rows of adjacent elements.
+template <class Run> void with_row_team(const Rows& r, const Run& run) {
     if (r.rows == 0 || r.cols == 0) return;
-    if (r.inner >= 32)
-        run(ThreadTeam{}, grid_for(r.rows, rows_block), rows_block);
-    else if (r.cols <= warp_cols)
+    if (r.cols <= warp_cols)
         run(WarpTeam{}, grid_for(r.rows * 32, rows_block), rows_block);
     else
         run(BlockTeam{}, grid_for(r.rows, 1), rows_block);
+}
+// The same for rows of any stride.
+template <class Run> void with_team(const Rows& r, const Run& run) {
+    if (r.inner < 32) return with_row_team(r, run);
+    if (r.rows != 0 && r.cols != 0) run(ThreadTeam{}, grid_for(r.rows, rows_block), rows_block);
 }
 
 // A sum in blocks of 256 terms, so that rounding errors grow slowly: no chain of rounded additions is longer

@@ -79,6 +79,12 @@ TEST_CASE("embedding reads rows and sums their gradients, in tables of every siz
 
 TEST_CASE("a long sum of 16-bit rows is rounded once", "[ops][index]") {
     for (Device device : devices()) {
+        // Rows of whole packs, whose list of indices is cut into segments.
+        const Tensor table = zeros({2, 16}, {.dtype = bfloat16, .device = device, .requires_grad = true});
+        const Tensor rows = embedding(table, zeros({256}, {.dtype = int64, .device = device}));
+        autograd::backward(
+            {rows}, {.grad_outputs = {full({256, 16}, 1.0078125, {.dtype = bfloat16, .device = device})}});
+        CHECK(doubles(table.grad().select(0, 0)) == Values(16, 258));
         const Tensor weight = zeros({3, 4}, {.dtype = float16, .device = device, .requires_grad = true});
         const Tensor index = zeros({3000}, {.dtype = int64, .device = device});
         const Tensor y = embedding(weight, index);
@@ -269,6 +275,19 @@ TEST_CASE("a long scatter_add into few elements", "[ops][index]") {
                 wanted[std::size_t(i / count * 9 + index[std::size_t(i)])] += values[std::size_t(i)];
             CHECK(difference(doubles(y), wanted, {1e-5, 2e-3}) == "");
         }
+}
+
+TEST_CASE("a long scatter_add into one element", "[ops][index]") {
+    for (Device device : devices())
+        for (const Dtype dtype : {float32, float64, int64, float16})
+            for (const std::int64_t size : {1, 3}) {
+                CAPTURE(device, dtype, size);
+                const Tensor y = scatter_add(ones({size}, {.dtype = dtype, .device = device}), 0,
+                                             zeros({1000}, {.dtype = int64, .device = device}),
+                                             ones({1000}, {.dtype = dtype, .device = device}));
+                CHECK(doubles(y)[0] == 1001);
+                CHECK(doubles(sum(y.to(float64)))[0] == 1000.0 + double(size));
+            }
 }
 
 TEST_CASE("scatter_add promotes inside an Autocast scope", "[ops][index][autocast]") {
