@@ -74,21 +74,6 @@ void launch_graph(int index, void* graph) {
 
 void destroy_graph(int, void* graph) { cuda::destroy_graph(graph); }
 
-void fork_branch(int index) {
-    const OnDevice scope(index);
-    cuda::fork_branch();
-}
-
-void enter_branch(int index) {
-    const OnDevice scope(index);
-    cuda::enter_branch();
-}
-
-void join_branch(int index) {
-    const OnDevice scope(index);
-    cuda::join_branch();
-}
-
 const Backend memory{.device_count = cuda::device_count,
                      .hardware_name = hardware_name,
                      .allocate = allocate,
@@ -101,9 +86,6 @@ const Backend memory{.device_count = cuda::device_count,
                      .end_capture = end_capture,
                      .launch_graph = launch_graph,
                      .destroy_graph = destroy_graph,
-                     .fork_branch = fork_branch,
-                     .enter_branch = enter_branch,
-                     .join_branch = join_branch,
                      .make_staging = cuda::make_staging,
                      .device_absence = cuda::device_absence,
                      .gemm_plans = &cuda::plan_store,

@@ -49,12 +49,6 @@ void ignore(cudaError_t status) noexcept {
     if (status != cudaSuccess) cudaGetLastError();
 }
 
-// The stream of branches, and the events that order it with the main stream.
-struct Side {
-    cudaStream_t stream = nullptr;
-    cudaEvent_t forked = nullptr, done = nullptr;
-};
-
 // Number of multiprocessors, and the most threads and blocks that each holds.
 struct Limits {
     std::uint16_t multiprocessors = 0, threads = 0, blocks = 0, unused = 0;
@@ -67,8 +61,7 @@ struct Devices {
     std::mutex mutex;  // for what is made; every launch reads the two lists of atomics without it
     std::vector<std::atomic<cudaStream_t>> streams;
     std::vector<std::atomic<Limits>> limits;
-    std::vector<Side> sides;
-    explicit Devices(std::size_t count) : streams(count), limits(count), sides(count) {}
+    explicit Devices(std::size_t count) : streams(count), limits(count) {}
 };
 Devices& devices() {
     static Devices* const all = new Devices(static_cast<std::size_t>(device_count()));
@@ -101,21 +94,7 @@ cudaStream_t main_stream() {
     return found;
 }
 
-// Made by a step's warm-up run, so that a capture need not ask the driver for a stream and events.
-Side side_stream() {
-    const std::size_t device = used_device();
-    Devices& all = devices();
-    const std::lock_guard lock(all.mutex);
-    Side& side = all.sides[device];
-    make_stream(side.stream);
-    for (cudaEvent_t* event : {&side.forked, &side.done})
-        if (*event == nullptr)
-            ok(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    return side;
-}
-
-thread_local int branch_device = -1;      // the device whose side stream takes this thread's work; -1: none
-thread_local bool communicating = false;  // the communication stream takes it
+thread_local bool communicating = false;  // the communication stream takes this thread's work
 
 // Made when it is first asked for, as are those of the other kinds.
 cudaStream_t communication_stream() {
@@ -224,30 +203,10 @@ void synchronize() {
     sync_count.fetch_add(1, std::memory_order_relaxed);
 }
 
-void* current_stream() {
-    if (communicating) return communication_stream();
-    return current_branch() == 0 ? main_stream() : side_stream().stream;
-}
+void* current_stream() { return communicating ? communication_stream() : main_stream(); }
 
 OnCommunicationStream::OnCommunicationStream() noexcept { communicating = true; }
 OnCommunicationStream::~OnCommunicationStream() { communicating = false; }
-
-int current_branch() { return branch_device >= 0 && branch_device == current_device() ? 1 : 0; }
-
-void fork_branch() { ok(cudaEventRecord(side_stream().forked, main_stream()), "cudaEventRecord of a fork"); }
-
-void enter_branch() {
-    const Side side = side_stream();
-    ok(cudaStreamWaitEvent(side.stream, side.forked, 0), "cudaStreamWaitEvent of a fork");
-    branch_device = current_device();
-}
-
-void join_branch() {
-    branch_device = -1;
-    const Side side = side_stream();
-    ok(cudaEventRecord(side.done, side.stream), "cudaEventRecord of a join");
-    ok(cudaStreamWaitEvent(main_stream(), side.done, 0), "cudaStreamWaitEvent of a join");
-}
 
 // Thread-local: other threads may go on allocating, the restrictions of a capture hold for this one only.
 void begin_capture() {

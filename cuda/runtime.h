@@ -44,17 +44,8 @@ void fill_zero(void* memory, std::size_t bytes);
 // Waits until everything on the current stream is done; reports errors of kernels that ran meanwhile.
 void synchronize();
 
-// The current device's stream (a cudaStream_t), created at first use; inside a branch its side stream.
+// The current device's stream (a cudaStream_t), created at first use.
 void* current_stream();
-
-// A branch of the calling thread's work on the current device, one at a time. Between enter_branch() and
-// join_branch(), current_stream() is a side stream. Its work starts when what the main stream held at
-// fork_branch() is done; what the main stream gets after join_branch() waits for it. In a capture the graph
-// gets two branches.
-void fork_branch();
-void enter_branch();
-void join_branch();
-int current_branch();  // 0: the main stream, 1: the side stream
 
 // Between begin_capture() and end_capture(), the launches, fills and copies on the device that the calling
 // thread asks for on the current stream become a graph instead of running. What cannot be captured (memory,

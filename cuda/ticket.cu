@@ -6,16 +6,16 @@
 namespace mezzo::cuda {
 namespace {
 
-constexpr int kept = 4096, devices = 64, branches = 2;
+constexpr int kept = 4096, devices = 64;
 
-// Of the current device and branch, made at the first use.
+// Tickets of the current device, made at the first use.
 unsigned* kept_tickets() {
-    static std::atomic<unsigned*> made[devices][branches];
+    static std::atomic<unsigned*> made[devices];
     static std::mutex mutex;
     const int device = current_device();
     check(device < devices, ErrorKind::device, "cuda: device ", device, " is beyond the ", devices,
           " that are supported");
-    std::atomic<unsigned*>& tickets = made[device][current_branch()];
+    std::atomic<unsigned*>& tickets = made[device];
     if (unsigned* const found = tickets.load(std::memory_order_acquire)) return found;
     const std::lock_guard lock(mutex);
     if (tickets.load() == nullptr) {

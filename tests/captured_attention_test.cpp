@@ -39,7 +39,6 @@ struct Loop {
     bool zero_first = false;
     bool keep_zeros = false;  // zero_grad(false)
     int micro_batches = 1;
-    bool branches = false;
 };
 
 // Losses of some steps, and the parameters after them.
@@ -62,7 +61,7 @@ std::vector<std::vector<double>> train(const Loop& loop, bool capture) {
         if (!loop.zero_first) optimizer.zero_grad(!loop.keep_zeros);
         return Tensors{loss};
     };
-    cuda::CapturedStep captured(step, {.device = gpu, .parallel_branches = loop.branches});
+    cuda::CapturedStep captured(step, {.device = gpu});
     std::vector<std::vector<double>> seen;
     for (int i = 0; i < 7; ++i) {
         const Tensors in{values({2, 5, 16}, i)};
@@ -82,9 +81,8 @@ TEST_CASE("captured attention: training is bitwise that of eager calls", "[cuda]
     if (no_device()) return;
     for (const Loop& loop : {Loop{}, Loop{.compute = float32}, Loop{.zero_first = true},
                              Loop{.zero_first = true, .keep_zeros = true}, Loop{.keep_zeros = true},
-                             Loop{.micro_batches = 2}, Loop{.zero_first = true, .micro_batches = 2},
-                             Loop{.branches = true}, Loop{.micro_batches = 2, .branches = true}}) {
-        CAPTURE(name(loop.compute), loop.zero_first, loop.keep_zeros, loop.micro_batches, loop.branches);
+                             Loop{.micro_batches = 2}, Loop{.zero_first = true, .micro_batches = 2}}) {
+        CAPTURE(name(loop.compute), loop.zero_first, loop.keep_zeros, loop.micro_batches);
         CHECK((train(loop, true) == train(loop, false)));
     }
 }

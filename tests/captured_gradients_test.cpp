@@ -264,7 +264,7 @@ TEST_CASE("captured gradients: whether a graph fits is asked without a launch", 
     Parts p;
     const Tensor more = full({4}, 0.5, {.device = gpu});
     p.scaler.scale(sum(p.w * 3.0)).backward();
-    StepGraph graph(gpu, {}, false);
+    StepGraph graph(gpu, {});
     graph.capture([&] {
         const NoGrad plain;
         p.w.grad().add_(more);

@@ -369,8 +369,7 @@ TEST_CASE("captured step: the planned peak is the peak", "[cuda]") {
     {
         Training t;
         const Tensors in{values(64, 1), values(64, 2)};
-        // Branches have a workspace of their own.
-        cuda::CapturedStep captured(t.function(), {.device = gpu, .parallel_branches = false});
+        cuda::CapturedStep captured(t.function(), {.device = gpu});
         for (int i = 0; i < 2; ++i) captured(in);
         const std::size_t eager = memory_stats(gpu).allocated;
         reset_peak(gpu);

@@ -229,7 +229,7 @@ def test_bench(bench):
 def test_steps(bench):
     """The model has a line for each kernel that the recipe's step launches, and each of its lines a kernel."""
     for precision in ("float16", "float32"):
-        alone = ([], ["--branches"], ["--fuse-bias-gradients"], ["--fuse-layers"], ["--fuse-layers", "--relu-masks"])
+        alone = ([], ["--fuse-bias-gradients"], ["--fuse-layers"], ["--fuse-layers", "--relu-masks"])
         for options in (["--fast-paths", "automatic"], *(["--fast-paths", "off", *switches] for switches in alone)):
             command = [bench, "--case", "recipe513", "--divide", "64", "--device", "cuda", "--precision", precision, "--capture",
                        "--profile", "3", *options]

@@ -38,7 +38,7 @@ inline void check_nccl_alone() {
     CHECK(x.to_vector<float>() == expected);  // all of them are numbers that bfloat16 has
     CHECK(all.to_vector<float>() == expected);
     {
-        StepGraph graph(device, {}, false);
+        StepGraph graph(device, {});
         graph.capture([&] {
             x.add_(all);
             on_device([&] { engine->all_reduce(raw(x), 256, float32, DeviceReduction::sum); });

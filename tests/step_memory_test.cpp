@@ -152,44 +152,6 @@ TEST_CASE("step memory: borrowed memory that is given up in a step is held for i
     CHECK(given_back == 1);
 }
 
-TEST_CASE("step memory: what is released between fork and join is free after the join") {
-    const auto step = [](MemoryHook& memory) {
-        const Tensor before = block();
-        CHECK(memory.may_fork());
-        memory.fork();
-        CHECK_FALSE(memory.may_fork());
-        const std::size_t allocated = memory_stats(cpu_device).allocated;
-        { const Tensor a = block(2); }
-        { const Tensor b = block(2); }  // not where a was: the other branch may still be at it
-        CHECK(memory_stats(cpu_device).allocated >= allocated);
-        memory.join();
-        { const Tensor c = block(4); }
-    };
-    MemoryPlan plan;
-    const std::size_t allocated = memory_stats(cpu_device).allocated;
-    {
-        MemoryTrace trace(cpu_device, true);
-        step(trace);
-        CHECK(memory_stats(cpu_device).allocated == allocated);
-        CHECK(trace.forks() == 1);
-        const std::vector<Lifetime>& seen = trace.lifetimes();
-        CHECK(seen[1].death > seen[2].birth);
-        CHECK(seen[1].death < seen[3].birth);
-        plan = plan_memory(seen);
-    }
-    CHECK(plan.bytes == 512 + 2048);
-    const Ref<Storage> arena = allocate_storage(plan.bytes, cpu_device);
-    HeldBlocks held;
-    {
-        ArenaMemory memory(cpu_device, plan, arena, held, true);
-        step(memory);
-    }
-    // a plan that was made without the fork does not fit
-    const MemoryPlan narrow = plan_memory({{512, 0, 7}, {1024, 1, 2}, {1024, 3, 4}, {2048, 5, 6}});
-    ArenaMemory memory(cpu_device, narrow, arena, held, true);
-    CHECK_THROWS_WITH(step(memory), Catch::StartsWith("captured step: allocation 1 is still alive"));
-}
-
 TEST_CASE("step memory: a step that differs from its trace is refused") {
     MemoryPlan plan;
     {

@@ -30,7 +30,6 @@ struct Settings {
     std::int64_t divide = 1;  // what the sizes of the recipe and BERT-base are divided by
     bool feed = false;        // the batch is copied from the host's memory in each step
     bool capture = false;
-    mz::FastPath branches;
 
     // Steps that are not measured: for a captured step also the capture and some replays.
     int warmup() const { return capture ? mz::cuda::CaptureOptions().warmup + 5 : 3; }
@@ -212,7 +211,7 @@ Step captured(const Settings& s, const Step& step) {
             step();
             return mz::Tensors();
         },
-        mz::cuda::CaptureOptions{.device = s.device, .parallel_branches = s.branches});
+        mz::cuda::CaptureOptions{.device = s.device});
     return [graph] { (*graph)({}); };
 }
 
@@ -279,7 +278,7 @@ void run(const Settings& s) {
 
 // What the command line says about CUDA's fast paths; "": nothing.
 struct FastPaths {
-    std::string others = "automatic", branches, flash, implicit_convolution, fuse_bias_gradients, fuse_layers,
+    std::string others = "automatic", flash, implicit_convolution, fuse_bias_gradients, fuse_layers,
                 relu_masks;
 
     mz::FastPath choice(const std::string& own) const {
@@ -296,8 +295,6 @@ void add_fast_paths(CLI::App& app, FastPaths& paths) {
     const auto add = [&](const char* name, std::string& choice, const char* what) {
         return app.add_flag(std::string(name) + "{on}", choice, what)->check(CLI::IsMember(choices));
     };
-    add("--branches", paths.branches, "CUDA: weight gradients on a second branch of the graph")
-        ->needs("--capture");
     add("--flash", paths.flash, "CUDA: attention on Tensor Cores");
     add("--implicit-convolution", paths.implicit_convolution,
         "CUDA: convolutions on Tensor Cores that read images in place");
@@ -339,7 +336,6 @@ int parse_and_run(int argc, char** argv) {
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     s.device = mz::parse_device(device.c_str());
     mz::set_num_threads(threads);
-    s.branches = paths.choice(paths.branches);
     mz::set_flash_attention(paths.choice(paths.flash));
     mz::cuda::set_implicit_convolution(paths.choice(paths.implicit_convolution));
     mz::cuda::set_gemm_options({.autotune = autotune,

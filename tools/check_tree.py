@@ -62,7 +62,6 @@ ALLOWED_FILES = {
     "src/data/tokenizer/files.cpp": ["io/file.h"],
     "src/data/tokenizer/tokenizer.cpp": ["cpu/parallel.h"],  # as wordpiece.cpp
     "src/data/prefetch.cpp": ["kernels/proof.h"],    # copies ahead are a fast path
-    "src/capture/captured_step.cpp": ["kernels/proof.h"],  # so are branches
     "src/data/batch_queue.cpp": ["cpu/parallel.h"],  # workers compute without the library's threads
     "src/data/loader.cpp": ["cpu/parallel.h"],       # so are batches of images
     "src/data/normalize.cpp": ["cpu/parallel.h"],

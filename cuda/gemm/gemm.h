@@ -51,7 +51,7 @@ struct Gemm {
 // Enqueues the product on the current stream. The first call of a new shape may synchronise.
 void gemm(const Gemm& g);
 
-// Device memory that this process holds as GEMM workspace, for all devices and branches together;
+// Device memory that this process holds as GEMM workspace, for all devices together;
 // memory_stats() counts it among the live blocks.
 std::size_t workspace_bytes();
 

@@ -43,7 +43,7 @@ std::uint16_t alignment_of(const void* p) {
 }
 
 void* workspace(GemmService& s, int device) {
-    const auto index = static_cast<std::size_t>(2 * device + current_branch());
+    const auto index = static_cast<std::size_t>(device);
     if (s.workspaces.size() <= index) s.workspaces.resize(index + 1);
     if (s.workspaces[index] == nullptr) {
         s.workspaces[index] = gemm_block(device, workspace_size);

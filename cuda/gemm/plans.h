@@ -44,8 +44,7 @@ struct GemmService {
     std::unordered_map<lt::Request, lt::Choice, PlanHash> loaded;  // from files, not checked yet
     // By the problem that showed it: check_epilogue.h.
     std::unordered_map<lt::Problem, std::vector<EpilogueVerdict>, PlanHash> epilogue_verdicts;
-    std::vector<Block*>
-        workspaces;  // by device and branch: products that run at the same time must not share one
+    std::vector<Block*> workspaces;  // by device
 };
 GemmService& gemm_service();
 

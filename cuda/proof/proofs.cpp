@@ -40,7 +40,6 @@ constexpr Proof all[] = {{FastPathId::flash_attention, float16, 32},
                          {FastPathId::relu_masks, bfloat16},
                          {FastPathId::relu_masks, float32},
                          {FastPathId::relu_masks, float64},
-                         {FastPathId::branches},
                          {FastPathId::prefetch}};
 
 using Run = void (*)(const Proof&);
@@ -53,7 +52,6 @@ constexpr Run runs[fast_path_count] = {cuda::prove_attention,
                                        cuda::prove_bias_gradients,
                                        cuda::prove_layers,
                                        cuda::prove_relu_masks,
-                                       cuda::prove_branches,
                                        cuda::prove_prefetch};
 
 std::string library_version() {

@@ -13,7 +13,6 @@ void prove_convolution_weight_grad(const Proof& proof);
 void prove_bias_gradients(const Proof& proof);
 void prove_layers(const Proof& proof);
 void prove_relu_masks(const Proof& proof);
-void prove_branches(const Proof& proof);
 void prove_prefetch(const Proof& proof);
 
 }  // namespace mezzo::cuda

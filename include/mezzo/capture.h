@@ -18,19 +18,13 @@ struct CaptureOptions {
     int warmup = 3;      // >= 1: eager runs before a capture; the last one plans the memory
     int max_graphs = 4;  // >= 1: graphs kept, one per set of shapes and dtypes; the least recently used goes
     Device device = best_device();  // where the step runs; inputs are copied there
-    // Computes the gradients by weight and bias of linear(), or by the second factor of matmul(), on a branch
-    // of the graph of their own, beside the gradient by the input. The numbers stay the same. Costs a second
-    // GEMM workspace (32 MiB), and memory that such a pair releases is used again only after both.
-    // If a step with automatic branches runs out of memory, later calls have none.
-    FastPath parallel_branches = FastPath::automatic;
 };
 
 struct CaptureStatistics {
     std::uint64_t eager_runs = 0, captures = 0, replays = 0;  // calls of each kind
     std::size_t graphs = 0;                                   // kept now
-    std::size_t planned_bytes = 0;      // device memory that the graphs hold for the step's tensors
-    std::size_t live_peak_bytes = 0;    // what their steps have alive at once; planned_bytes cannot be less
-    std::size_t parallel_branches = 0;  // branches that run beside the main one, in all these graphs
+    std::size_t planned_bytes = 0;    // device memory that the graphs hold for the step's tensors
+    std::size_t live_peak_bytes = 0;  // what their steps have alive at once; planned_bytes cannot be less
 };
 
 struct [[gnu::visibility("hidden")]] CapturedStepImpl;
@@ -54,7 +48,7 @@ struct [[gnu::visibility("hidden")]] CapturedStepImpl;
 //    done, and the step's objects stay usable; the next calls are warm-up runs again.
 //  - A step in which several processes take part (mezzo/distributed.h) asks them before each call: all run it, all capture it or all replay it.
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
-//    queue work on the device during a capture, or in the warm-up run before it, which may prove branches.
+//    queue work on the device during a capture.
 // On the CPU, and in a build without CUDA, every call simply runs the step. See also "What has not run on a
 // GPU" in docs/cuda.md.
 class CapturedStep {

@@ -27,9 +27,6 @@ public:
         return block;
     }
     bool keeps(Block*) noexcept override { return false; }
-
-private:
-    void joined() noexcept override {}
 };
 
 // The storage of a one. It is handed out only while nobody else holds it, so that what becomes of a seed, or of

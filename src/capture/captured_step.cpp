@@ -9,7 +9,6 @@
 #include "core/capture.h"
 #include "core/lazy_scale.h"
 #include "core/step_party.h"
-#include "kernels/proof.h"
 
 namespace mezzo::cuda {
 
@@ -81,7 +80,6 @@ struct CapturedShape {
     Key key = {};
     Tensors inputs = {};  // the step's own, on its device
     int warm_runs = 0;
-    bool branches = false;  // of the traced run, and so of the capture
     MemoryPlan plan = {};
     std::unique_ptr<StepGraph> graph = nullptr;
     Tensors results = {};  // of the captured run; each replay writes them anew
@@ -98,7 +96,6 @@ struct CapturedStepImpl {
     CaptureOptions options;
     std::list<CapturedShape> shapes;  // most recently used first
     StepParties parties;              // other processes that take part in the step
-    bool branches_fit = true;         // false after memory was lacking with automatic branches
     CaptureStatistics counts;
 
     CapturedShape& shape_of(const Tensors& given);
@@ -151,29 +148,20 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
     return results;
 }
 
-// The run that plans the memory of the capture, which has branches if this has.
+// The run that plans the memory of the capture.
 Tensors CapturedStepImpl::traced(CapturedShape& shape) {
-    const bool automatic = options.parallel_branches == FastPath::automatic;
-    shape.branches = (branches_fit || !automatic) &&
-                     uses_fast_path(options.parallel_branches, FastPathId::branches, options.device);
-    try {
-        const MemoryTrace trace(options.device, shape.branches);
-        LazyScaleScope lazy_scales;  // as in the capture
-        Tensors results = run(step, handles_of(shape.inputs));
-        lazy_scales.apply();
-        shape.plan = plan_memory(trace.lifetimes());
-        return results;
-    } catch (const Error& error) {
-        // The caller's next attempt does without what branches need.
-        if (error.kind() == ErrorKind::memory && automatic && shape.branches) branches_fit = false;
-        throw;
-    }
+    const MemoryTrace trace(options.device);
+    LazyScaleScope lazy_scales;  // as in the capture
+    Tensors results = run(step, handles_of(shape.inputs));
+    lazy_scales.apply();
+    shape.plan = plan_memory(trace.lifetimes());
+    return results;
 }
 
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
     shape.results.clear();
     shape.graph.reset();  // of a step that others must record anew
-    auto graph = std::make_unique<StepGraph>(options.device, shape.plan, shape.branches);
+    auto graph = std::make_unique<StepGraph>(options.device, shape.plan);
     shape.warm_runs = 0;  // in case the step throws
     graph->capture([&] { shape.results = run(step, handles_of(shape.inputs)); });
     for (const Tensor& y : shape.results)  // an autograd graph that has saved it must notice the write
@@ -228,7 +216,6 @@ CaptureStatistics CapturedStep::statistics() const {
         ++result.graphs;
         result.planned_bytes += shape.graph->plan().bytes;
         result.live_peak_bytes += shape.graph->plan().live_peak;
-        result.parallel_branches += shape.graph->forks();
     }
     return result;
 }

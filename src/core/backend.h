@@ -31,12 +31,6 @@ struct Backend {
     void* (*end_capture)(int index) = nullptr;
     void (*launch_graph)(int index, void* graph) = nullptr;
     void (*destroy_graph)(int index, void* graph) = nullptr;  // does not throw
-    // A second branch of the calling thread's work (core/branch.h); null if the device has none. Work between
-    // enter and join waits for all work before the fork, and runs beside the work between fork and enter.
-    // Work after the join waits for both.
-    void (*fork_branch)(int index) = nullptr;
-    void (*enter_branch)(int index) = nullptr;
-    void (*join_branch)(int index) = nullptr;
     // Makes host memory for copies beside the device's work (core/staging.h); returns null if there is not
     // enough of it. The pointer is null if the device cannot copy beside its work.
     std::unique_ptr<StagingBuffer> (*make_staging)(int index, std::size_t bytes) = nullptr;

@@ -15,11 +15,8 @@ struct StepGraph::Arguments {
     double numbers[capacity] = {};
 };
 
-StepGraph::StepGraph(Device device, MemoryPlan plan, bool branches)
-    : device_(device),
-      backend_(backend_of("captured step", device)),
-      plan_(std::move(plan)),
-      branches_(branches) {
+StepGraph::StepGraph(Device device, MemoryPlan plan)
+    : device_(device), backend_(backend_of("captured step", device)), plan_(std::move(plan)) {
     arguments_ = allocate_storage(sizeof(Arguments), device_);
     if (plan_.bytes != 0) arena_ = allocate_storage(plan_.bytes, device_);
 }
@@ -32,7 +29,7 @@ void StepGraph::capture(const std::function<void()>& step) {
     start_ = random_state();
     std::exception_ptr error;
     {
-        ArenaMemory memory(device_, plan_, arena_, held_, branches_);
+        ArenaMemory memory(device_, plan_, arena_, held_);
         backend_.begin_capture(device_.index);
         current = this;
         try {
@@ -43,7 +40,6 @@ void StepGraph::capture(const std::function<void()>& step) {
             error = std::current_exception();
         }
         current = nullptr;
-        forks_ = memory.forks();
         try {
             graph_ = backend_.end_capture(device_.index);
         } catch (...) {  // usually a consequence of the first error

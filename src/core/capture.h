@@ -16,9 +16,7 @@ namespace mezzo {
 
 class StepGraph {
 public:
-    // `branches`: whether the graph may have parallel branches (core/branch.h). The run that was traced for
-    // `plan` must have had the same setting.
-    StepGraph(Device device, MemoryPlan plan, bool branches);
+    StepGraph(Device device, MemoryPlan plan);
     ~StepGraph();
     StepGraph(const StepGraph&) = delete;
     StepGraph& operator=(const StepGraph&) = delete;
@@ -35,7 +33,6 @@ public:
     void replay();
     const MemoryPlan& plan() const { return plan_; }
     Device device() const { return device_; }
-    std::size_t forks() const { return forks_; }  // how often the graph has two branches
 
     // While capturing:
     // The device address of a number that is computed before each replay.
@@ -67,8 +64,6 @@ private:
     const Device device_;
     const Backend& backend_;
     const MemoryPlan plan_;
-    const bool branches_;
-    std::size_t forks_ = 0;
     Ref<Storage> arguments_, arena_;
     HeldBlocks held_;
     void* graph_ = nullptr;

@@ -18,8 +18,6 @@ public:
     bool keeps(Block*) noexcept override { return false; }
 
 private:
-    void joined() noexcept override {}
-
     const Backend& backend_;
     const std::size_t bytes_;
     char* memory_ = nullptr;

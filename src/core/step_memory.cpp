@@ -61,10 +61,6 @@ Block* MemoryTrace::allocate(std::size_t bytes) {
 }
 
 bool MemoryTrace::keeps(Block* block) noexcept {
-    if (forked()) {
-        until_join_.add(block);
-        return true;
-    }
     // A block from before this trace may still have the number that an earlier trace gave it.
     if (block->number >= live_.size() || live_[block->number] != block) return false;
     live_[block->number] = nullptr;
@@ -72,9 +68,8 @@ bool MemoryTrace::keeps(Block* block) noexcept {
     return false;
 }
 
-void HeldBlocks::release() noexcept {
-    Block* block = std::exchange(first_, nullptr);
-    while (block != nullptr) dispose(std::exchange(block, block->next_cached));
+HeldBlocks::~HeldBlocks() {
+    while (first_ != nullptr) dispose(std::exchange(first_, first_->next_cached));
 }
 
 void HeldBlocks::add(Block* block) noexcept {
@@ -93,7 +88,7 @@ Block* ArenaMemory::allocate(std::size_t bytes) {
     check(plan_.sizes[next_] == size, ErrorKind::state, "captured step: allocation ", next_, " is of ", size,
           " bytes, in the last warm-up run it was of ", plan_.sizes[next_], hint);
     const std::size_t begin = plan_.offsets[next_], end = begin + size;
-    for (const auto [other, released] : live_)
+    for (const std::uint32_t other : live_)
         check(plan_.offsets[other] >= end || plan_.offsets[other] + plan_.sizes[other] <= begin,
               ErrorKind::state, "captured step: allocation ", other, " is still alive at allocation ", next_,
               ", in the last warm-up run it was not", hint);
@@ -103,7 +98,7 @@ Block* ArenaMemory::allocate(std::size_t bytes) {
     block->address = static_cast<char*>(arena_->data) + begin;
     block->size = size;
     block->number = next_;
-    live_.push_back({next_++, false});
+    live_.push_back(next_++);
     return block;
 }
 
@@ -116,16 +111,8 @@ bool ArenaMemory::keeps(Block* block) noexcept {
         held_.add(block);
         return true;
     }
-    const auto place = std::find_if(live_.begin(), live_.end(),
-                                    [block](const Place& p) { return p.number == block->number; });
-    if (place == live_.end()) return false;
-    place->released = true;
-    if (!forked()) joined();
+    std::erase(live_, block->number);
     return false;
-}
-
-void ArenaMemory::joined() noexcept {
-    std::erase_if(live_, [](const Place& p) { return p.released; });
 }
 
 }  // namespace mezzo

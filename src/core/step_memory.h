@@ -29,11 +29,7 @@ MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes);
 // While it exists, it serves this thread's allocations on one device in place of the allocator.
 class MemoryHook {
 public:
-    // `branches`: whether the thread's work may fork into parallel branches (core/branch.h).
-    explicit MemoryHook(Device device, bool branches = false)
-        : device_(device), branches_(branches), previous_(current) {
-        current = this;
-    }
+    explicit MemoryHook(Device device) : device_(device), previous_(current) { current = this; }
     virtual ~MemoryHook() { current = previous_; }
     MemoryHook(const MemoryHook&) = delete;
     MemoryHook& operator=(const MemoryHook&) = delete;
@@ -48,30 +44,12 @@ public:
     // Called when the last reference to a block is gone. True: the hook holds the block from now on.
     virtual bool keeps(Block* block) noexcept = 0;
 
-    // Between fork() and join() two branches run side by side: a block that one of them releases may still be
-    // in use by the other one, so its memory is not reused before join().
-    bool may_fork() const { return branches_ && !forked_; }
-    void fork() noexcept {
-        forked_ = true;
-        ++forks_;
-    }
-    void join() noexcept {
-        forked_ = false;
-        joined();
-    }
-    std::size_t forks() const { return forks_; }
-
 protected:
-    virtual void joined() noexcept = 0;
-    bool forked() const { return forked_; }
     const Device device_;
 
 private:
     friend class OutsideStep;
 
-    const bool branches_;
-    bool forked_ = false;
-    std::size_t forks_ = 0;
     static constinit inline thread_local MemoryHook* current = nullptr;
     MemoryHook* previous_;
 };
@@ -88,23 +66,20 @@ private:
     MemoryHook* const hook_;
 };
 
-// Blocks without references whose memory is still needed: by a graph that may read it, or until two branches
-// have joined.
+// Blocks without references that a graph may still read. The destructor releases them.
 class HeldBlocks {
 public:
     HeldBlocks() = default;
-    ~HeldBlocks() { release(); }
+    ~HeldBlocks();
     HeldBlocks(const HeldBlocks&) = delete;
     HeldBlocks& operator=(const HeldBlocks&) = delete;
     void add(Block* block) noexcept;
-    void release() noexcept;
 
 private:
     Block* first_ = nullptr;
 };
 
-// Notes the lifetimes of blocks, which come from the allocator as usual. The lifetime of a block that is
-// released between fork() and join() is extended to the join.
+// Records the lifetimes of blocks, which come from the allocator as usual.
 class MemoryTrace final : public MemoryHook {
 public:
     using MemoryHook::MemoryHook;
@@ -113,11 +88,8 @@ public:
     const std::vector<Lifetime>& lifetimes() const { return lifetimes_; }
 
 private:
-    void joined() noexcept override { until_join_.release(); }
-
     std::vector<Lifetime> lifetimes_;
     std::vector<Block*> live_;  // by number; null once released
-    HeldBlocks until_join_;
     std::uint32_t clock_ = 0;
 };
 
@@ -126,23 +98,16 @@ private:
 // because the graph may read them.
 class ArenaMemory final : public MemoryHook {
 public:
-    ArenaMemory(Device device, const MemoryPlan& plan, Ref<Storage> arena, HeldBlocks& held,
-                bool branches = false)
-        : MemoryHook(device, branches), plan_(plan), arena_(std::move(arena)), held_(held) {}
+    ArenaMemory(Device device, const MemoryPlan& plan, Ref<Storage> arena, HeldBlocks& held)
+        : MemoryHook(device), plan_(plan), arena_(std::move(arena)), held_(held) {}
     Block* allocate(std::size_t bytes) override;
     bool keeps(Block* block) noexcept override;
 
 private:
-    struct Place {
-        std::uint32_t number;
-        bool released;  // while forked
-    };
-    void joined() noexcept override;
-
     const MemoryPlan& plan_;
     const Ref<Storage> arena_;
     HeldBlocks& held_;
-    std::vector<Place> live_;  // places that must not be used again yet
+    std::vector<std::uint32_t> live_;  // numbers of the allocations that are alive
     std::uint32_t next_ = 0;
 };
 

@@ -34,7 +34,6 @@ public:
     const Peak& peak() const { return at_peak_ ? now_ : peak_; }
 
 private:
-    void joined() noexcept override {}
     struct Live {
         std::int64_t bytes;
         std::size_t owner;

@@ -34,7 +34,6 @@ constexpr const char* path_names[fast_path_count] = {"flash_attention",
                                                      "bias_gradients",
                                                      "layers",
                                                      "relu_masks",
-                                                     "branches",
                                                      "prefetch"};
 
 // ---- places for verdicts

@@ -27,10 +27,9 @@ enum class FastPathId : std::uint8_t {
     bias_gradients,  // kernels::ActivationGrad as one kernel
     layers,          // kernels::LinearInputGrad as a product and one kernel
     relu_masks,      // made and read
-    branches,        // of captured steps
     prefetch         // copies beside the device's work
 };
-inline constexpr int fast_path_count = 10;
+inline constexpr int fast_path_count = 9;
 
 // What is proven at a time. Each has its own verdict on each device.
 struct Proof {

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "autograd/op_observer.h"
-#include "core/branch.h"
 #include "mezzo/image_ops.h"
 #include "ops/products.h"
 
@@ -86,12 +85,9 @@ Tensor bias_grad(const Node& c, const Tensor& g) {
 Tensors conv2d_vjp(const Node& c, const kernels::Conv2d& at, const Tensors& gs) {
     const Tensor g = gs[0].contiguous();
     Tensors grads(c.inputs.size());
-    Branch side(g.device(), side_by_side(c));
     if (c.needs(0)) grads[0] = conv2d_input_grad(g, c.in(1), at.geometry, image_size(c.inputs[0].shape));
-    side.enter();
     if (c.needs(1)) grads[1] = weight_grad_of(c, g, c.in(0), at.geometry);
     if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(c, g);
-    side.join();
     return grads;
 }
 
@@ -99,12 +95,9 @@ Tensors conv2d_vjp(const Node& c, const kernels::Conv2d& at, const Tensors& gs) 
 Tensors input_grad_vjp(const Node& c, const kernels::Conv2dInputGrad& at, const Tensors& gs) {
     const Tensor u = gs[0].contiguous();
     Tensors grads(c.inputs.size());
-    Branch side(u.device(), side_by_side(c));
     if (c.needs(0)) grads[0] = convolved(u, c.in(1), at.geometry, image_size(c.inputs[0].shape));
-    side.enter();
     if (c.needs(1)) grads[1] = weight_grad_of(c, c.in(0), u, at.geometry);
     if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(c, u);
-    side.join();
     return grads;
 }
 

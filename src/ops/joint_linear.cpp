@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/branch.h"
 #include "mezzo/attention_ops.h"
 #include "ops/linear.h"
 #include "ops/products.h"
@@ -102,13 +101,9 @@ void bias_grads(const Node& c, const At& at, const Tensor& g, const Tensor& sums
 Tensors joint_linear_vjp(const Node& c, const At& at, const Tensors& gs) {
     const Tensor g = gemm_ready(matrix_of(gs[0]));
     Tensors grads(c.inputs.size());
-    // Gradients of leaves may be added to a grad() in place, and it may be the same one.
-    Branch side(g.device(), c.needs(0) && c.needs(1) && !c.edges[0].leaf.defined());
     if (c.needs(0)) grads[0] = x_grad(c, at, g);
-    side.enter();
     const Tensor sums = weight_grads(c, at, g, grads);
     if (biased(c, at)) bias_grads(c, at, g, sums, grads);
-    side.join();
     return grads;
 }
 

@@ -1,6 +1,5 @@
 // The gradient of linear. Where this layer is the sole consumer of the linear layer below, the op that
 // computes the gradient of this layer's input also takes it through the activation of the layer below.
-#include "core/branch.h"
 #include "kernels/matmul.h"
 #include "ops/linear.h"
 #include "ops/products.h"
@@ -149,14 +148,11 @@ Tensors linear_vjp(const Node& c, const Tensors& gs) {
     // In a recorded backward the bias's gradient is computed first: the order in which nodes are made is the
     // order in which the next backward adds gradients.
     if (wants_bias(c) && grad_enabled()) grads[2] = bias_grad(c, before);
-    Branch side(g.device(), side_by_side(c));
     if (c.needs(0) && passes_activation_below(c, g))
         inner = gradient_below(c, g);
     else if (c.needs(0))
         grads[0] = x_grad(c, g);
-    side.enter();
     parameter_grads(c, before, grads);
-    side.join();
     if (!inner.empty()) c.send_inner(0, inner);
     return grads;
 }

@@ -1,6 +1,5 @@
 // Matrix products.
 #include "kernels/matmul.h"
-#include "core/branch.h"
 #include "core/rows.h"
 #include "kernels/dispatch.h"
 #include "ops/products.h"
@@ -20,11 +19,8 @@ Tensor right_grad(const Node& c, const Tensor& g) { return product_grad(c, 1, tr
 
 Tensors matmul_vjp(const Node& c, const Tensors& g) {
     Tensors grads(2);
-    Branch side(g[0].device(), side_by_side(c));
     if (c.needs(0)) grads[0] = left_grad(c, g[0]);
-    side.enter();
     if (c.needs(1)) grads[1] = right_grad(c, g[0]);
-    side.join();
     return grads;
 }
 
@@ -116,10 +112,6 @@ Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
             return waiting;
         }
     return product_as(a, b, c.grad_dtype(i));
-}
-
-bool side_by_side(const Node& c) {
-    return c.needs(0) && c.needs(1) && !(c.edges[0].leaf.defined() && c.edges[1].leaf.defined());
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {

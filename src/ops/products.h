@@ -23,10 +23,6 @@ void add_product(const Tensor& a, const Tensor& b, const Tensor& total);
 // x [..., n] as the matrix of its rows.
 Tensor matrix_of(const Tensor& x);
 
-// Whether the gradients by inputs 0 and 1 may be computed on two branches (core/branch.h). Not if both inputs
-// are leaves: both gradients may be added to a grad() in place, and it may be the same one.
-bool side_by_side(const Node& c);
-
 // The sum over the rows of a matrix, in `dtype`.
 Tensor column_sum(const Tensor& x, Dtype dtype);
 

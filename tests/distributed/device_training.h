@@ -63,9 +63,8 @@ public:
         optimizer_.emplace(net_.named_parameters(), optim::AdamWOptions{.lr = 0.01});
         if (recipe.parameters == float16) optimizer_->use_master_weights();
         parallel_.emplace(net_, group, recipe.options);
-        captured_.emplace(
-            [this](const Tensors& in) { return step(in); },
-            cuda::CaptureOptions{.warmup = 2, .device = group.device(), .parallel_branches = FastPath::off});
+        captured_.emplace([this](const Tensors& in) { return step(in); },
+                          cuda::CaptureOptions{.warmup = 2, .device = group.device()});
     }
     Loop(const Loop&) = delete;
     Loop& operator=(const Loop&) = delete;

@@ -4,13 +4,13 @@
 using namespace mezzo;
 using namespace mezzo::test;
 using distributed::DataParallelOptions;
-using emulation::BranchOrder;
+using emulation::StreamOrder;
 
 namespace {
 
 // In which order a graph does what nothing orders: communication early, late, or in between. A missing wait inside of it gives wrong values.
-constexpr BranchOrder orders[] = {BranchOrder::queued, BranchOrder::main_first, BranchOrder::side_first,
-                                  BranchOrder::alternating};
+constexpr StreamOrder orders[] = {StreamOrder::queued, StreamOrder::main_first,
+                                  StreamOrder::communication_first, StreamOrder::alternating};
 
 void check_captured(const std::vector<Trained>& captured, const std::vector<Trained>& eager) {
     check_ranks(captured);
@@ -30,9 +30,9 @@ TEST_CASE("nccl captured: steps are eager ones, bit for bit", "[distributed]") {
         const Devices devices(2);
         const std::vector<Trained> eager = train(2, {.options = options});
         for (const Timing& timing : timings)
-            for (const BranchOrder order : orders) {
+            for (const StreamOrder order : orders) {
                 CAPTURE(timing.late_work, timing.early_communication, int(order));
-                emulation::options.branch_order = order;
+                emulation::options.stream_order = order;
                 check_captured(train(2, {.options = options, .captured = true}, timing), eager);
             }
     }
@@ -62,7 +62,7 @@ template <class Model> void check_captured_float16(const DataParallelOptions& op
     check_ranks(eager);
     for (std::size_t i = 0; i < std::size(timings); ++i) {
         CAPTURE(timings[i].late_work, timings[i].early_communication, int(orders[i]));
-        emulation::options.branch_order = orders[i];
+        emulation::options.stream_order = orders[i];
         check_captured(train<Model>(3, in_graphs, timings[i]), eager);  // with the overflow in a replay
     }
 }

@@ -126,7 +126,7 @@ TEST_CASE("nccl faults: planted in the first launch of a captured step", "[distr
                     group.all_reduce_(x);
                     return Tensors{x};
                 },
-                {.warmup = 1, .device = group.device(), .parallel_branches = FastPath::off});
+                {.warmup = 1, .device = group.device()});
             for (int call = 0; call < 4; ++call)
                 static_cast<void>(doubles(step({ones({4}, {.device = group.device()})})[0]));
         });
@@ -173,7 +173,7 @@ TEST_CASE("nccl faults: a rank that throws in a captured step", "[distributed]")
                 for (const Tensor& p : net.parameters()) p.set_grad({});
                 return Tensors{};
             },
-            {.warmup = 1, .device = group.device(), .parallel_branches = FastPath::off});
+            {.warmup = 1, .device = group.device()});
         for (int call = 0; call < 6; ++call) {
             check(call < 4 || group.rank() == 0, ErrorKind::value, "the data has ended");
             step({rows(group.rank() + call)});

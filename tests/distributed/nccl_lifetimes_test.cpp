@@ -35,9 +35,7 @@ struct Owned {
     Device device = cpu_device;
 };
 
-cuda::CaptureOptions options_on(Device device) {
-    return {.warmup = captured_at, .device = device, .parallel_branches = FastPath::off};
-}
+cuda::CaptureOptions options_on(Device device) { return {.warmup = captured_at, .device = device}; }
 
 // Its step trains a net.
 void begin_training(Owned& own) {

@@ -123,7 +123,7 @@ TEST_CASE("nccl: a call in a captured step", "[distributed]") {
                 group.broadcast_(x, 1);
                 return Tensors{x + sum(group.all_gather(in[0]), {0})};
             },
-            {.warmup = 1, .device = device, .parallel_branches = FastPath::off});
+            {.warmup = 1, .device = device});
         for (int call = 0; call < 5; ++call) {
             const Tensor x = full({4}, group.rank() + 10.0 * call, {.device = device});
             const Tensor y = step({x})[0];
@@ -136,7 +136,7 @@ TEST_CASE("nccl: a call in a captured step", "[distributed]") {
                 group.barrier();
                 return in;
             },
-            {.warmup = 1, .device = device, .parallel_branches = FastPath::off});
+            {.warmup = 1, .device = device});
         const Tensor x = ones({2}, {.device = device});
         asks({x});
         RANK_CHECK_THROWS(asks({x}), "Group: a captured step cannot ask other processes");
@@ -154,7 +154,7 @@ TEST_CASE("nccl: what goes through host memory is refused in a captured step", "
                 group.all_reduce_(x);
                 return in;
             },
-            {.warmup = 1, .device = group.device(), .parallel_branches = FastPath::off});
+            {.warmup = 1, .device = group.device()});
         step({x});
         RANK_CHECK_THROWS(step({x}), "all_reduce_: only tensors that travel by NCCL can be exchanged");
     });

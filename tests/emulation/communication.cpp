@@ -95,16 +95,16 @@ void CommunicationStream::advance(std::uint64_t position) {
             if (!works_.empty()) front = &works_.front();  // a deque keeps its place
         }
         if (front == nullptr) break;  // announced, and not there yet
-        const int branch = std::exchange(branch_of_thread, 0);
+        const StreamIndex stream = std::exchange(stream_of_thread, main_stream);
         try {
             if (!(*front)()) {
-                branch_of_thread = branch;
+                stream_of_thread = stream;
                 break;
             }
         } catch (...) {
             error = std::current_exception();
         }
-        branch_of_thread = branch;
+        stream_of_thread = stream;
         Work ended;  // destroyed without the lock: what it holds takes locks of its own
         {
             const std::lock_guard lock(mutex_);

@@ -72,8 +72,7 @@ struct Options {
     bool late_work = false;     // work on the device starts when the host waits for it, not when it is queued
     bool early_copies = false;  // copies on the copy stream start at once, not when something waits for them
     bool early_communication = false;                // and so does what is on the communication stream
-    BranchOrder branch_order = BranchOrder::queued;  // in which launched graphs run their branches
-    bool loses_joins = false;                        // graphs forget that the main branch waits for the side
+    StreamOrder stream_order = StreamOrder::queued;  // in which launched graphs do what nothing orders
 };
 inline Options options;
 inline int left_out = 0;            // GPUs without kernels, which the driver counts before the others
@@ -203,14 +202,14 @@ inline void* dynamic_shared(Site site = Site::current()) { return Engine::get().
 
 // Stream capture: while there is a graph, what this thread would do to the device is put into it instead.
 inline thread_local Graph* captured = nullptr;
-// The stream that takes this thread's work: 0 main, 1 side, 2 communication.
-inline thread_local int branch_of_thread = 0;
+// The stream that takes this thread's work.
+inline thread_local StreamIndex stream_of_thread = main_stream;
 void queue_work(std::function<void()> work);  // streams.h
 void queue_communication(std::function<void()> work);
 template <class F> void run_or_capture(const F& work) {
     if (captured != nullptr)
-        captured->add(work, branch_of_thread);
-    else if (branch_of_thread == 2)
+        captured->add(work, stream_of_thread);
+    else if (stream_of_thread == communication_stream)
         queue_communication(work);
     else if (options.late_work)
         queue_work(work);
@@ -229,11 +228,10 @@ inline void tell(const Work& work) {
 }
 
 // Called around what tests/emulation/faults.h makes fail: each kernel's run, with the device's memory open, and
-// each copy from pinned memory, when it is queued and when it is done; and before each launch of a graph.
+// each copy from pinned memory, when it is queued and when it is done.
 using DeviceMemory = std::map<char*, std::size_t>;  // live allocations and their sizes
 inline std::function<void(const DeviceMemory&, bool done)> on_run;
 inline std::function<void(void* to, std::size_t bytes, bool done)> on_copy_beside;
-inline std::function<void()> on_graph;
 
 // What launch() of kernel.cuh becomes.
 template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t dynamic,

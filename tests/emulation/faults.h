@@ -14,25 +14,19 @@ namespace mezzo::emulation {
 
 enum class Fault { none, value, nan, launch };
 
-// While it exists, every kernel that `hits` says has the fault, and so have copies from pinned memory and the first
-// kernel of each graph if `others`.
+// While it exists, every kernel that `hits` says has the fault, and so have copies from pinned memory if `copies`.
 class PlantedFault {
 public:
-    PlantedFault(Fault fault, std::function<bool(const void* kernel)> hits, bool others)
-        : fault_(fault), hits_(std::move(hits)), others_(others) {
+    PlantedFault(Fault fault, std::function<bool(const void* kernel)> hits, bool copies)
+        : fault_(fault), hits_(std::move(hits)), copies_(copies) {
         on_work = [this](const Work& work) { begin(work); };
         on_run = [this](const DeviceMemory& memory, bool done) { run(memory, done); };
         on_copy_beside = [this](void* to, std::size_t bytes, bool done) { copy(to, bytes, done); };
-        on_graph = [this] {
-            if (others_ && fault_ == Fault::launch) fail_launch();
-            graph_begins_ = others_;
-        };
     }
     ~PlantedFault() {
         on_work = nullptr;
         on_run = nullptr;
         on_copy_beside = nullptr;
-        on_graph = nullptr;
     }
     PlantedFault(const PlantedFault&) = delete;
     PlantedFault& operator=(const PlantedFault&) = delete;
@@ -42,8 +36,7 @@ private:
         fail(ErrorKind::backend, "cuda: kernel launch failed with cudaErrorLaunchOutOfResources (701)");
     }
     void begin(const Work& work) {
-        struck_ = work.kernel != nullptr && (hits_(work.kernel) || graph_begins_);
-        if (work.kernel != nullptr) graph_begins_ = false;
+        struck_ = work.kernel != nullptr && hits_(work.kernel);
         if (struck_ && fault_ == Fault::launch) fail_launch();
     }
     void run(const DeviceMemory& memory, bool done) {
@@ -57,7 +50,7 @@ private:
         for (const auto& [address, bytes] : memory) spoil_first_change(address, bytes, before_[i++]);
     }
     void copy(void* to, std::size_t bytes, bool done) {
-        if (!others_ || fault_ == Fault::none) return;
+        if (!copies_ || fault_ == Fault::none) return;
         if (fault_ == Fault::launch) fail_launch();
         if (!done || bytes < 4) return;
         Engine::get().open_device_memory();
@@ -79,8 +72,8 @@ private:
 
     const Fault fault_;
     const std::function<bool(const void*)> hits_;
-    const bool others_;
-    bool struck_ = false, graph_begins_ = false;
+    const bool copies_;
+    bool struck_ = false;
     std::vector<std::vector<char>> before_;
 };
 

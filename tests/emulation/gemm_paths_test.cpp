@@ -237,7 +237,7 @@ TEST_CASE("gemm paths: one workspace per device", "[cuda][gemm][emulation]") {
     fake_lt.workspace = 1 << 20;
     Ones x(64);
     x.run_and_check();
-    const std::size_t held = cuda::workspace_bytes();  // a branch's, too, if one has run before
+    const std::size_t held = cuda::workspace_bytes();
     REQUIRE(held >= std::size_t(32) << 20);
     const void* first = fake_lt.last_workspace;
     REQUIRE(first != nullptr);

@@ -7,42 +7,38 @@
 
 namespace mezzo::emulation {
 
-// In which order a graph's branches run where nothing orders them. A GPU may do any of these, or both at
-// once.
-enum class BranchOrder { queued, main_first, side_first, alternating };
+// Streams whose work may be part of a graph.
+enum StreamIndex { main_stream, communication_stream, stream_count };
+
+// In which order a graph runs the work of its streams where nothing orders it. A GPU may do any of these, or
+// both streams at once.
+enum class StreamOrder { queued, main_first, communication_first, alternating };
 
 class Graph {
 public:
-    // On the main stream (0), the side stream (1) or the communication stream (2).
-    void add(std::function<void()> work, int branch);
-    void fork();
-    void enter();
-    void join();
+    void add(std::function<void()> work, StreamIndex stream);
     // What has been queued on a stream, and that a stream's next work comes after it.
     struct Point {
-        int branch = 0;
+        StreamIndex stream = main_stream;
         std::vector<std::size_t> nodes = {};
     };
-    Point point(int branch) const { return {branch, ends_[branch]}; }
-    void hold(int branch, const Point& point);
+    Point point(StreamIndex stream) const { return {stream, ends_[stream]}; }
+    void hold(StreamIndex stream, const Point& point);
     // What makes cudaStreamEndCapture fail, or null.
     const char* defect() const;
-    void run(BranchOrder order) const;
+    void run(StreamOrder order) const;
 
 private:
     struct Node {
         std::function<void()> work;
-        int branch;
+        StreamIndex stream;
         std::vector<std::size_t> after;
     };
-    std::vector<Node> nodes_;
-    static constexpr int branches = 3;
-    int next_branch(BranchOrder order, int last, const bool (&ready)[branches],
-                    const std::size_t (&next)[branches]) const;
+    static int next_stream(StreamOrder order, int last, const bool (&ready)[stream_count],
+                           const std::size_t (&next)[stream_count]);
 
-    std::vector<std::size_t> ends_[branches],
-        fork_;  // what the next work of a stream, or of a fork, comes after
-    bool side_captured_ = false, side_joined_ = true, invalid_ = false;
+    std::vector<Node> nodes_;
+    std::vector<std::size_t> ends_[stream_count];  // what the next work of a stream comes after
     bool communication_captured_ = false, communication_joined_ = true;
 };
 

@@ -255,13 +255,13 @@ int issue(Communicator communicator, Call call, void* stream) {
         return system_error;
     }
     if (member->error != success) return member->error;
-    if (stream != stream_of(member->device, 2))
+    if (stream != stream_of(member->device, communication_stream))
         return refuse(*member, "the stream is not the communication stream of the communicator's device");
     if (captured != nullptr) {
         call.text += " in a capture";
         const auto operation = std::make_shared<Operation>(member, std::move(call), number, true);
         lock.unlock();
-        captured->add([operation] { operation->run(); }, 2);
+        captured->add([operation] { operation->run(); }, communication_stream);
         return success;
     }
     const auto operation = std::make_shared<Operation>(member, std::move(call), number, false);

@@ -11,7 +11,6 @@
 #include "kernels/conv.h"
 #include "kernels/proof.h"
 #include "mezzo/autograd.h"
-#include "mezzo/capture.h"
 #include "mezzo/log.h"
 #include "mezzo/prefetch.h"
 #include "tests/emulation/faults.h"
@@ -99,27 +98,6 @@ Bits layers(const Proof& p, FastPath choice) {
     return bits;
 }
 
-// A captured step whose weight gradients may have a branch.
-Bits branches(FastPath choice) {
-    const Tensor w = values({8, 16}, float32, 1).detach().set_requires_grad();
-    const Tensor x = values({4, 16}, float32, 2).detach().set_requires_grad();
-    cuda::CapturedStep step(
-        [&](const Tensors& in) -> Tensors {
-            w.set_grad({}), x.set_grad({});
-            sum(linear(square(x) + in[0], square(w), {})).backward();
-            const Tensors grads{w.grad().clone(), x.grad().clone()};
-            w.set_grad({}), x.set_grad({});
-            return grads;
-        },
-        {.warmup = 1, .device = gpu, .parallel_branches = choice});
-    Bits bits;
-    for (int i = 0; i < 3; ++i)
-        for (const Tensor& grad : step({values({4, 16}, float32, 3)})) bits.push_back(bits_of(grad));
-    CHECK((step.statistics().parallel_branches > 0) ==
-          (choice == FastPath::on || (choice == FastPath::automatic && proven(FastPathId::branches, gpu))));
-    return bits;
-}
-
 Bits prefetch(FastPath choice) {
     std::vector<Tensor> batches;
     for (std::uint64_t i = 0; i < 4; ++i)
@@ -143,8 +121,6 @@ Bits use(const Proof& p, FastPath choice) {
         case FastPathId::layers:
         case FastPathId::relu_masks:
             return layers(p, choice);
-        case FastPathId::branches:
-            return branches(choice);
         case FastPathId::prefetch:
             return prefetch(choice);
         default:
@@ -160,7 +136,7 @@ std::set<const void*> kernels_of(const Proof& p, FastPath choice) {
     return kernels;
 }
 
-bool has_kernels(const Proof& p) { return p.path != FastPathId::branches && p.path != FastPathId::prefetch; }
+bool has_kernels(const Proof& p) { return p.path != FastPathId::prefetch; }
 
 // The kernels of the fast path that the plain one does not have.
 std::set<const void*> own_kernels(const Proof& p) {

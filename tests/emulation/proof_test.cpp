@@ -13,7 +13,6 @@
 #include "mezzo/capture.h"
 #include "mezzo/ops.h"
 #include "tests/emulation/engine.h"
-#include "tests/emulation/fake_lt.h"
 #include "tests/emulation/proof_scope.h"
 
 namespace {
@@ -222,7 +221,7 @@ TEST_CASE("proof: not in a capture, but before it", "[cuda][emulation]") {
                 if (answers.size() == 1) CHECK_FALSE(ask());  // no attempt at all
             return {x + x};
         },
-        {.warmup = 1, .device = gpu, .parallel_branches = false});
+        {.warmup = 1, .device = gpu});
     step({});
     step({});  // the first time that anybody asks is in the capture
     CHECK(answers == std::vector<bool>{false});
@@ -257,47 +256,6 @@ TEST_CASE("proof: without memory there is none yet", "[cuda][emulation]") {
     CHECK(verdict_file(scope).empty());
     scope.next_process();
     CHECK(ask());
-}
-
-TEST_CASE("proof: branches that do not fit into the memory are given up", "[cuda][emulation]") {
-    ProofScope scope;
-    cuda::clear_gemm_plans();
-    emulation::fake_lt.workspace = 8 << 10;
-    const Tensor w = ones({8, 8}, {.device = gpu}).set_requires_grad();
-    const Tensor x = ones({4, 8}, {.device = gpu}).set_requires_grad();
-    cuda::CapturedStep step(
-        [&](const Tensors&) -> Tensors {
-            sum(matmul(square(x), square(w))).backward();
-            const Tensor g = w.grad().clone();
-            w.set_grad({}), x.set_grad({});
-            return {g};
-        },
-        {.warmup = 2, .device = gpu});
-    step({});
-    REQUIRE(proven(FastPathId::branches, gpu));
-    const std::size_t before = cuda::workspace_bytes();
-    set_memory_limit(gpu, memory_stats(gpu).reserved + (std::size_t(16) << 20));  // not the second workspace
-    if (before == std::size_t(32) << 20) {  // no earlier case has made it
-        CHECK_THROWS_AS(step({}), Error);
-        w.set_grad({}), x.set_grad({});
-    }
-    for (int i = 0; i < 3; ++i) CHECK(step({})[0].to_vector<float>() == std::vector<float>(64, 8));
-    CHECK(step.statistics().captures == 1);
-    if (before == std::size_t(32) << 20) CHECK(step.statistics().parallel_branches == 0);
-    set_memory_limit(gpu, 0);
-    emulation::fake_lt = {};
-    cuda::clear_gemm_plans();
-}
-
-TEST_CASE("proof: a graph that loses the join of its branches has none", "[cuda][emulation]") {
-    ProofScope scope;
-    const emulation::Options old = emulation::options;
-    emulation::options.loses_joins = true;
-    emulation::options.branch_order = emulation::BranchOrder::main_first;
-    CHECK_FALSE(proven(FastPathId::branches, gpu));
-    emulation::options = old;
-    REQUIRE(scope.log.size() == 1);
-    CHECK_THAT(scope.log[0], Contains("branches of a graph: byte"));
 }
 
 TEST_CASE("proof: a device that fails for good is named", "[cuda][emulation]") {

@@ -203,27 +203,16 @@ void* end_capture() {
 }
 void launch_graph(void* graph) {
     require_no_capture("cudaGraphLaunch");
-    if (emulation::on_graph) emulation::on_graph();
-    static_cast<const Graph*>(graph)->run(options.branch_order);
+    static_cast<const Graph*>(graph)->run(options.stream_order);
     count_launch();
 }
 void destroy_graph(void* graph) noexcept { delete static_cast<Graph*>(graph); }
 
-void* current_stream() { return emulation::stream_of(current_device(), emulation::branch_of_thread); }
-int current_branch() { return emulation::branch_of_thread == 1 ? 1 : 0; }
-OnCommunicationStream::OnCommunicationStream() noexcept { emulation::branch_of_thread = 2; }
-OnCommunicationStream::~OnCommunicationStream() { emulation::branch_of_thread = 0; }
-void fork_branch() {
-    if (emulation::captured != nullptr) emulation::captured->fork();
+void* current_stream() { return emulation::stream_of(current_device(), emulation::stream_of_thread); }
+OnCommunicationStream::OnCommunicationStream() noexcept {
+    emulation::stream_of_thread = emulation::communication_stream;
 }
-void enter_branch() {
-    if (emulation::captured != nullptr) emulation::captured->enter();
-    emulation::branch_of_thread = 1;
-}
-void join_branch() {
-    emulation::branch_of_thread = 0;
-    if (emulation::captured != nullptr) emulation::captured->join();
-}
+OnCommunicationStream::~OnCommunicationStream() { emulation::stream_of_thread = emulation::main_stream; }
 
 bool stream_is_capturing() { return options.capturing || emulation::captured != nullptr; }
 Counters counters() {
@@ -269,8 +258,8 @@ struct Point {
     const Graph* graph = nullptr;
     Graph::Point in_graph = {};
 };
-int branch_of(StreamKind kind) {
-    return kind == StreamKind::communication ? 2 : emulation::branch_of_thread == 1 ? 1 : 0;
+emulation::StreamIndex graph_stream(StreamKind kind) {
+    return kind == StreamKind::communication ? emulation::communication_stream : emulation::main_stream;
 }
 Point& point_of(void* event) { return *static_cast<Point*>(event); }
 
@@ -340,7 +329,7 @@ void Marker::record(StreamKind stream) {
     refuse("cuda: record", "mark a point for copies");
     Point& point = point_of(event_);
     if (emulation::captured != nullptr && use_ == Use::in_graphs) {
-        point = {.graph = emulation::captured, .in_graph = emulation::captured->point(branch_of(stream))};
+        point = {.graph = emulation::captured, .in_graph = emulation::captured->point(graph_stream(stream))};
         return;
     }
     require_no_capture("cudaEventRecord");
@@ -352,7 +341,7 @@ void Marker::hold(StreamKind stream) const {
     check(point.graph == emulation::captured, ErrorKind::backend, "cuda: cudaStreamWaitEvent failed with ",
           point.graph != nullptr ? "cudaErrorCapturedEvent" : "cudaErrorStreamCaptureIsolation");
     if (point.graph != nullptr)
-        emulation::captured->hold(branch_of(stream), point.in_graph);
+        emulation::captured->hold(graph_stream(stream), point.in_graph);
     else
         Streams::get().hold(stream, point.stream, point.position);
 }
@@ -385,8 +374,8 @@ std::size_t mezzo::emulation::pinned_blocks() {
     return pinned.blocks.size();
 }
 
-// Device by device: main, side, communication.
-void* mezzo::emulation::stream_of(int device, int branch) {
-    static char streams[64][3];
-    return &streams[device][branch];
+// Device by device.
+void* mezzo::emulation::stream_of(int device, StreamIndex stream) {
+    static char streams[64][stream_count];
+    return &streams[device][stream];
 }

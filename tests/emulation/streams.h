@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "cuda/runtime.h"
+#include "tests/emulation/graph.h"
 
 namespace mezzo::emulation {
 
@@ -64,8 +65,8 @@ private:
     Stream streams_[2];
 };
 
-// What cuda::current_stream() is: branch 0 main, 1 side, 2 communication.
-void* stream_of(int device, int branch);
+// What cuda::current_stream() is.
+void* stream_of(int device, StreamIndex stream);
 
 // The number of blocks of pinned memory now.
 std::size_t pinned_blocks();

@@ -1,6 +1,5 @@
 // Streams, events, captures and graphs.
 #include <chrono>
-#include <set>
 #include <utility>
 
 #include "tests/ptx/runtime.h"
@@ -19,11 +18,6 @@ Stream* stream_of(cudaStream_t stream) { return reinterpret_cast<Stream*>(stream
 Event* event_of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
 
 Graph* capture_of(cudaStream_t stream) { return stream == nullptr ? nullptr : stream_of(stream)->captured; }
-
-std::set<Stream*>& streams() {
-    static auto& all = *new std::set<Stream*>;
-    return all;
-}
 
 }  // namespace
 
@@ -47,10 +41,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-    const std::lock_guard lock(runtime_mutex());
-    auto* const made = new Stream;
-    streams().insert(made);
-    *stream = reinterpret_cast<cudaStream_t>(made);
+    *stream = reinterpret_cast<cudaStream_t>(new Stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
@@ -63,9 +54,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     const std::lock_guard lock(runtime_mutex());
-    Graph* const captured = event_of(event)->captured;
-    if (captured != nullptr && capture_of(stream) == nullptr) stream_of(stream)->captured = captured;
-    return returned(captured == capture_of(stream) ? cudaSuccess : cudaErrorStreamCaptureIsolation);
+    const bool same = event_of(event)->captured == capture_of(stream);
+    return returned(same ? cudaSuccess : cudaErrorStreamCaptureIsolation);
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
@@ -78,8 +68,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     const std::lock_guard lock(runtime_mutex());
     Graph* const made = capture_of(stream);
     if (made == nullptr) return returned(cudaErrorIllegalState);
-    for (Stream* const s : streams())
-        if (s->captured == made) s->captured = nullptr;
+    stream_of(stream)->captured = nullptr;
     *graph = reinterpret_cast<cudaGraph_t>(made);
     return cudaSuccess;
 }

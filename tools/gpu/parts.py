@@ -18,9 +18,8 @@ SMOKE = "tests/smoke_test.cpp"
 
 @dataclasses.dataclass
 class Option:
-    switches: list          # of bench
-    captured: bool = False  # for captured steps only
-    cases: str = ""         # in the names of the cases that it makes a difference to
+    switches: list   # of bench
+    cases: str = ""  # in the names of the cases that it makes a difference to
 
 
 # What can be chosen. A new option is a line here: it then is part of "options on", and has a row of its own in the tables. Without
@@ -30,19 +29,18 @@ OPTIONS = {
     "fused bias gradients": Option(["--fuse-bias-gradients"]),
     "fused layers": Option(["--fuse-layers"]),
     "ReLU masks": Option(["--fuse-layers", "--relu-masks"], cases="recipe"),
-    "parallel branches": Option(["--branches"], captured=True),
     "flash attention": Option(["--flash"], cases="bert"),
     "implicit convolutions": Option(["--implicit-convolution"], cases="resnet"),
 }
 
 
-def switches(captured):
+def switches():
     """Of all options together."""
-    return list(dict.fromkeys(s for option in OPTIONS.values() if captured or not option.captured for s in option.switches))
+    return list(dict.fromkeys(s for option in OPTIONS.values() for s in option.switches))
 
 
-MEZZO = {"mezzo": [], "mezzo, options on": switches(False), "mezzo, captured": ["--capture"],
-         "mezzo, captured, options on": ["--capture", *switches(True)]}
+MEZZO = {"mezzo": [], "mezzo, options on": switches(), "mezzo, captured": ["--capture"],
+         "mezzo, captured, options on": ["--capture", *switches()]}
 EAGER = {"PyTorch": []}
 COMPILED = {"PyTorch, compiled": ["--compile", "default"], "PyTorch, reduce-overhead": ["--compile", "reduce-overhead"]}
 PLAIN = {name: MEZZO[name] for name in ("mezzo", "mezzo, options on")}

@@ -1,12 +1,24 @@
-#include "tests/branch_cases.h"
-
+// Training steps with matrix products of many kinds, captured on the CUDA device, real or emulated: the numbers of
+// eager calls, bit for bit.
+#include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
+#include <vector>
 
+#include "mezzo/mezzo.h"
 #include "tests/gemm_options_scope.h"
 #include "tests/support.h"
 
-namespace mezzo::test {
 namespace {
+
+using namespace mezzo;
+using namespace mezzo::test;
+
+struct Training {
+    cuda::StepFunction step;
+    std::function<Tensors(int)> inputs;  // of call i
+    Tensors state;                       // compared at the end
+};
 
 const Device gpu{DeviceType::cuda};
 constexpr std::int64_t width = 8;
@@ -21,7 +33,7 @@ Tensor weight(int seed) { return (values(width, seed) * 0.25).detach().set_requi
 Tensors random_pair(int i) { return {values(4, i), values(4, i + 100)}; }
 
 // Dropout, autocast, scaler and clipping; `micro_batches` add up in the gradients.
-BranchStep network(int micro_batches, bool checkpointed) {
+Training network(int micro_batches, bool checkpointed) {
     struct Parts {
         nn::Sequential model{nn::Linear(width, 2 * width), nn::ReLU(), nn::Dropout(0.25),
                              nn::Linear(2 * width, width), nn::GELU(), nn::Linear(width, width)};
@@ -53,7 +65,7 @@ BranchStep network(int micro_batches, bool checkpointed) {
 }
 
 // Masked tokens: the word embeddings are the weight of the last product, too.
-BranchStep bert() {
+Training bert() {
     struct Parts {
         nn::BertForMaskedLM model{{.vocab_size = 16,
                                    .hidden_size = 16,
@@ -92,7 +104,7 @@ BranchStep bert() {
 }
 
 // One weight in three products whose gradients add to it in place, in gradients that are kept over two calls.
-BranchStep shared_weight() {
+Training shared_weight() {
     const Tensor w = weight(1), b = full({width}, 0.1, {.device = gpu}).set_requires_grad();
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w, b}, optim::SGDOptions{.lr = 0.05});
     const auto step = [=](const Tensors& in) {
@@ -109,7 +121,7 @@ BranchStep shared_weight() {
 }
 
 // Products in batches of strided operands; a weight that is frozen, and one whose input is.
-BranchStep layouts() {
+Training layouts() {
     const Tensor w = weight(2), frozen = weight(3).detach();
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w}, optim::SGDOptions{.lr = 0.05});
     const auto step = [=](const Tensors& in) {
@@ -126,9 +138,8 @@ BranchStep layouts() {
     return {step, random_pair, {w}};
 }
 
-// The gradient is one number, expanded: each branch copies it for itself. The copy of the main branch would
-// fit where the side's result is, if it were thought to be free.
-BranchStep expanded_gradient() {
+// The gradient is one number, expanded: each product copies it.
+Training expanded_gradient() {
     const Tensor first = values(64, 7).detach().set_requires_grad();
     const Tensor second = values(64, 8, 48).detach().set_requires_grad();
     auto optimizer = std::make_shared<optim::SGD>(Tensors{first, second}, optim::SGDOptions{.lr = 1e-3});
@@ -143,7 +154,7 @@ BranchStep expanded_gradient() {
 }
 
 // The gradient's gradient: products of recorded backwards.
-BranchStep gradient_penalty() {
+Training gradient_penalty() {
     const Tensor w = weight(4), v = weight(5);
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w, v}, optim::SGDOptions{.lr = 0.02});
     const auto step = [=](const Tensors& in) {
@@ -159,7 +170,7 @@ BranchStep gradient_penalty() {
 }
 
 // Layers that pass the activation below: one of the weights twice, one bias frozen.
-BranchStep fused_layers() {
+Training fused_layers() {
     const Tensor first = weight(9), last = weight(10),
                  b = full({width}, 0.1, {.device = gpu}).set_requires_grad();
     auto optimizer = std::make_shared<optim::SGD>(Tensors{first, last, b}, optim::SGDOptions{.lr = 0.05});
@@ -177,7 +188,7 @@ BranchStep fused_layers() {
 }
 
 // Both factors are one leaf: its gradients add to the same memory, one after the other.
-BranchStep both_factors() {
+Training both_factors() {
     const Tensor w = weight(6);
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w}, optim::SGDOptions{.lr = 0.05});
     const auto step = [=](const Tensors& in) {
@@ -194,35 +205,45 @@ void append(std::vector<std::vector<double>>& seen, const Tensors& tensors) {
     for (const Tensor& x : tensors) seen.push_back(doubles(x.detach()));
 }
 
+constexpr int calls = 6;  // two warm-up runs, a capture, three replays
+
+// Results of all calls, and the state.
+std::vector<std::vector<double>> run(const std::function<Training()>& make, bool capture) {
+    manual_seed(11);
+    const Training t = make();
+    cuda::CapturedStep captured(t.step, {.warmup = 2, .device = gpu});
+    std::vector<std::vector<double>> seen;
+    for (int i = 0; i < calls; ++i) append(seen, capture ? captured(t.inputs(i)) : t.step(t.inputs(i)));
+    append(seen, t.state);
+    if (capture) CHECK(captured.statistics().replays == calls - 3);
+    return seen;
+}
+
 }  // namespace
 
-const std::vector<BranchCase>& branch_cases() {
-    static const std::vector<BranchCase> cases{
-        {"mlp", 2, [] { return network(1, false); }},
-        {"mlp, two micro-batches", 4, [] { return network(2, false); }},
-        {"mlp, checkpointed", 2, [] { return network(1, true); }},
-        {"bert", 10, bert},
-        {"shared weight", 3, shared_weight},
-        {"layouts", 1, layouts},
-        {"expanded gradient", 1, expanded_gradient},
-        {"gradient penalty", 4, gradient_penalty},
-        {"fused layers", 2, fused_layers},
-        {"both factors", 0, both_factors},
+TEST_CASE("captured products: captured and eager are the same", "[cuda]") {
+    if (cuda_device_count() == 0) {
+        WARN("no CUDA device: skipped");
+        return;
+    }
+    const struct {
+        const char* name;
+        std::function<Training()> make;
+    } cases[] = {
+        {"mlp", [] { return network(1, false); }},
+        {"mlp, two micro-batches", [] { return network(2, false); }},
+        {"mlp, checkpointed", [] { return network(1, true); }},
+        {"bert", bert},
+        {"shared weight", shared_weight},
+        {"layouts", layouts},
+        {"expanded gradient", expanded_gradient},
+        {"gradient penalty", gradient_penalty},
+        {"fused layers", fused_layers},
+        {"both factors", both_factors},
     };
-    return cases;
+    for (const auto& c : cases) {
+        CAPTURE(c.name);
+        const std::vector<std::vector<double>> eager = run(c.make, false);
+        CHECK((run(c.make, true) == eager));
+    }
 }
-
-BranchRun run_branch_case(const BranchCase& c, Way way) {
-    manual_seed(11);
-    const BranchStep b = c.make();
-    cuda::CapturedStep captured(b.step,
-                                {.warmup = 2, .device = gpu, .parallel_branches = way == Way::branches});
-    BranchRun run;
-    for (int i = 0; i < branch_calls; ++i)
-        append(run.values, way == Way::eager ? b.step(b.inputs(i)) : captured(b.inputs(i)));
-    append(run.values, b.state);
-    run.statistics = captured.statistics();
-    return run;
-}
-
-}  // namespace mezzo::test
