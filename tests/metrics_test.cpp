@@ -109,23 +109,6 @@ TEST_CASE("metrics: the writer makes a folder and a file in it, and refuses what
     CHECK_THROWS_AS(io::SummaryWriter(folder.file("file") + "/below"), Error);
 }
 
-TEST_CASE("metrics: hyperparameters are a run of their own", "[io]") {
-    const Folder folder;
-    io::SummaryWriter writer(folder.file("runs"));
-    writer.add_scalar("accuracy", 0.5, 7);
-    writer.flush();
-    const std::string before = read(writer.path());
-    writer.add_hparams({{"lr", 1e-3}}, {{"accuracy", 0.75}}, 12.5);
-    writer.flush();
-    CHECK(read(writer.path()) == before);
-    int files = 0;
-    for (const auto& one : std::filesystem::directory_iterator(folder.file("runs/hparams.12.500000"))) {
-        CHECK_THAT(read(one.path().string()), Contains("session_start_info") && Contains("accuracy"));
-        ++files;
-    }
-    CHECK(files == 1);
-}
-
 TEST_CASE("metrics: several threads share a writer", "[io]") {
     const Folder folder;
     io::SummaryWriter writer(folder.file("runs"));

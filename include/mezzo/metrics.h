@@ -11,10 +11,6 @@
 
 #pragma GCC visibility push(default)
 
-namespace mezzo {
-struct GraphNode;  // mezzo/model_graph.h
-}
-
 namespace mezzo::io {
 
 // Names and values of one step, such as {{"loss", 0.5}, {"scale", 65536}}.
@@ -66,22 +62,6 @@ private:
     Impl* impl_;
 };
 
-// A hyperparameter of a run: HyperParameter("lr", 1e-3), HyperParameter("optimizer", "AdamW").
-struct HyperParameter {
-    enum class Kind : std::uint8_t { number, text, flag };
-    HyperParameter(std::string n, double value) : name(std::move(n)), number(value) {}
-    HyperParameter(std::string n, int value) : name(std::move(n)), number(value) {}
-    HyperParameter(std::string n, bool value) : name(std::move(n)), kind(Kind::flag), flag(value) {}
-    HyperParameter(std::string n, const char* value) : name(std::move(n)), kind(Kind::text), text(value) {}
-    HyperParameter(std::string n, std::string value)
-        : name(std::move(n)), kind(Kind::text), text(std::move(value)) {}
-    std::string name;
-    Kind kind = Kind::number;
-    double number = 0;
-    std::string text = {};
-    bool flag = false;
-};
-
 // Writes a TensorBoard event file, with the names of torch.utils.tensorboard.SummaryWriter: run
 // `tensorboard --logdir FOLDER`. wall_time is in seconds since 1970; now if it is not given.
 class SummaryWriter final : public MetricWriter {
@@ -104,11 +84,6 @@ public:
     // [height, width, channels] with 1, 3 or 4 channels: uint8, or floating from 0 to 1. Error(shape) and
     // Error(dtype) otherwise. Waits for the device.
     void add_image(const std::string& tag, const Tensor& image, std::int64_t step, WallTime wall_time = {});
-    // Hyperparameters, and the metrics by which the dashboard compares runs, as run FOLDER/hparams.TIME, as PyTorch.
-    void add_hparams(const std::vector<HyperParameter>& hparams, const Metrics& metrics,
-                     WallTime wall_time = {});
-    // What a model computes, as nn::graph() has found it: the dashboard "Graphs". The last one of a run is shown.
-    void add_graph(const std::vector<GraphNode>& graph, WallTime wall_time = {});
     // A scalar for each.
     void log(std::int64_t step, const Metrics& metrics) override;
     void flush() override;

@@ -42,7 +42,6 @@
 #include "mezzo/loss_ops.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/metrics.h"
-#include "mezzo/model_graph.h"
 #include "mezzo/module.h"
 #include "mezzo/module_list.h"
 #include "mezzo/module_scope.h"

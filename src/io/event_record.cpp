@@ -40,57 +40,6 @@ std::string summary_event(double wall_time, std::int64_t step, const Message& va
         .text();
 }
 
-namespace {
-
-// TensorFlow's DataType (tensorflow/core/framework/types.proto).
-std::uint64_t data_type(Dtype dtype) {
-    switch (dtype) {
-        case float16:
-            return 19;
-        case bfloat16:
-            return 14;
-        case float32:
-            return 1;
-        case float64:
-            return 2;
-        case uint8:
-            return 4;
-        case int32:
-            return 3;
-        case int64:
-            return 9;
-        case boolean:
-            return 10;
-    }
-    return 0;  // DT_INVALID
-}
-
-// An entry of a map from names to AttrValue.
-Message attribute(std::string_view name, const Message& value) {
-    return Message().bytes(1, name).message(2, value);
-}
-
-Message graph_node(const GraphNode& node) {
-    Message shape;
-    for (const std::int64_t n : node.shape) shape.message(2, Message().varint(1, std::uint64_t(n)));
-    Message message = Message().bytes(1, node.name).bytes(2, node.op);
-    for (const std::string& input : node.inputs) message.bytes(3, input);
-    // "_output_shapes" is where TensorBoard looks for what flows along the edges.
-    const Message shapes = Message().message(1, Message().message(7, shape));
-    return message.message(5, attribute("_output_shapes", shapes))
-        .message(5, attribute("dtype", Message().varint(6, data_type(node.dtype))));
-}
-
-}  // namespace
-
-// GraphDef is tensorflow/core/framework/graph.proto, and field 4 of an event has it as bytes.
-std::string graph_event(double wall_time, const ModelGraph& graph) {
-    Message definition;
-    for (const GraphNode& node : graph) definition.message(1, graph_node(node));
-    definition.message(4, Message().varint(1, 22));  // the producer's version, of TensorFlow 1 and 2
-    return Message().number(1, wall_time).message(4, definition).text();
-}
-
 Message scalar_value(const std::string& tag, double value) {
     return Message().bytes(1, tag).number(2, float(value));
 }
@@ -161,41 +110,6 @@ Message histogram_value(const std::string& tag, const std::vector<double>& eleme
                                                .number(5, squares)
                                                .packed(6, used)
                                                .packed(7, {counts.begin() + begin, counts.begin() + last}));
-}
-
-namespace {
-
-Message plugin_value(const char* tag, const Message& content) {
-    const Message plugin = Message().bytes(1, "hparams").message(2, content);
-    return Message().bytes(1, tag).message(9, Message().message(1, plugin));
-}
-
-Message protobuf_value(const HyperParameter& one) {
-    if (one.kind == HyperParameter::Kind::text) return Message().bytes(3, one.text);
-    return one.kind == HyperParameter::Kind::flag ? Message().varint(4, one.flag ? 1 : 0)
-                                                  : Message().number(2, one.number);
-}
-
-}  // namespace
-
-std::vector<Message> hparams_values(const std::vector<HyperParameter>& hparams,
-                                    const std::vector<std::string>& metrics, double wall_time) {
-    Message experiment, session;
-    experiment.number(3, wall_time);
-    for (const HyperParameter& one : hparams) {
-        const std::uint64_t type = one.kind == HyperParameter::Kind::text   ? 1
-                                   : one.kind == HyperParameter::Kind::flag ? 2
-                                                                            : 3;
-        experiment.message(4, Message().bytes(1, one.name).varint(4, type));
-        session.message(1, Message().bytes(1, one.name).message(2, protobuf_value(one)));
-    }
-    for (const std::string& name : metrics)
-        experiment.message(5, Message().message(1, Message().bytes(2, name)));
-    session.number(5, wall_time);
-    return {plugin_value("_hparams_/experiment", Message().varint(1, 0).message(2, experiment)),
-            plugin_value("_hparams_/session_start_info", Message().varint(1, 0).message(3, session)),
-            plugin_value("_hparams_/session_end_info",
-                         Message().varint(1, 0).message(4, Message().varint(1, 1).number(2, wall_time)))};
 }
 
 namespace {

@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "io/protobuf.h"
-#include "mezzo/metrics.h"
-#include "mezzo/model_graph.h"
 
 namespace mezzo::io {
 
@@ -21,13 +19,8 @@ std::string summary_event(double wall_time, std::int64_t step, const Message& va
 Message scalar_value(const std::string& tag, double value);
 Message text_value(const std::string& tag, const std::string& text);
 Message image_value(const std::string& tag, int height, int width, int channels, std::string_view png);
-// An event with the graph of a model.
-std::string graph_event(double wall_time, const ModelGraph& graph);
 // What is not finite is left out, and counted in `nonfinite`.
 Message histogram_value(const std::string& tag, const std::vector<double>& elements, std::int64_t& nonfinite);
-// The three messages of the hparams dashboard, each with its tag.
-std::vector<Message> hparams_values(const std::vector<HyperParameter>& hparams,
-                                    const std::vector<std::string>& metrics, double wall_time);
 
 // An image of 8-bit rows without gaps as a PNG file.
 std::string png_of(const unsigned char* pixels, int height, int width, int channels);

@@ -12,7 +12,7 @@
 #include "io/json.h"
 #include "mezzo/autograd.h"
 #include "mezzo/error.h"
-#include "mezzo/model_graph.h"
+#include "mezzo/metrics.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::io {
@@ -111,39 +111,6 @@ void SummaryWriter::add_image(const std::string& tag, const Tensor& image, std::
     const int height = int(image.size(0)), width = int(image.size(1)), channels = int(image.size(2));
     const std::string png = png_of(pixels.data(), height, width, channels);
     impl_->add(wall_time, step, {image_value(tag, height, width, channels, png)});
-}
-
-void SummaryWriter::add_hparams(const std::vector<HyperParameter>& hparams, const Metrics& metrics,
-                                WallTime wall_time) {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : metrics) {
-        check_text(name);
-        names.push_back(name);
-    }
-    for (const HyperParameter& one : hparams) {
-        check_text(one.name);
-        check_text(one.text);
-    }
-    const double when = wall_time.value_or(now());
-    std::vector<Message> values = hparams_values(hparams, names, when);
-    for (const auto& [name, value] : metrics) values.push_back(scalar_value(name, value));
-    // The dashboard wants the metrics as scalars beside the hyperparameters. In a run of their own they are no
-    // points of this run's curves.
-    const std::filesystem::path folder = std::filesystem::path(path()).parent_path();
-    Impl run((folder / fmt::format("hparams.{:.6f}", when)).string());
-    run.add(when, 0, values);
-    run.file.flush();
-}
-
-void SummaryWriter::add_graph(const ModelGraph& graph, WallTime wall_time) {
-    for (const GraphNode& node : graph) {
-        check_text(node.name);
-        check_text(node.op);
-        for (const std::string& input : node.inputs) check_text(input);
-    }
-    const std::string record = tf_record(graph_event(wall_time.value_or(now()), graph));
-    const std::lock_guard lock(impl_->mutex);
-    impl_->file.append(record);
 }
 
 void SummaryWriter::log(std::int64_t step, const Metrics& metrics) {

@@ -7,8 +7,6 @@
 
 #include "mezzo/dlpack.h"
 #include "mezzo/metrics.h"
-#include "mezzo/model_graph.h"
-#include "mezzo/nn.h"
 #include "mezzo/numpy.h"
 #include "mezzo/ops.h"
 
@@ -75,10 +73,7 @@ int write_run(const char* folder) {
         writer.add_text("note", "**bold** \xc3\xbc", 1);
         writer.add_image("picture", Tensor::from({0, 0.5f, 1, 0.25f, 2, -1}, {1, 2, 3}), 2);
         writer.add_image("grey", full({2, 2, 1}, 7, {.dtype = uint8}), 2);
-        writer.add_hparams({{"lr", 1e-3}, {"optimizer", "AdamW"}, {"amp", true}}, {{"accuracy", 0.75}});
         writer.log(9, {{"logged", 4}});
-        nn::Sequential model{nn::Linear(2, 3), nn::Tanh()};
-        writer.add_graph(nn::graph(model, zeros({5, 2})));
     });
 }
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Reads an event file of mezzo with TensorBoard's own reader: scalars, histograms, text, images, hparams, a graph. Skipped where no
+"""Reads an event file of mezzo with TensorBoard's own reader: scalars, histograms, text and images. Skipped if no
 interpreter has the package.
 
     tensorboard_test.py path/to/libinterop_bridge.so
 """
 import ctypes
-import pathlib
 import struct
 import sys
 import tempfile
@@ -15,7 +14,6 @@ from interpreter import need
 
 need("numpy", "tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
-from tensorboard.plugins.hparams import plugin_data_pb2  # noqa: E402
 
 
 def pixels(png):
@@ -35,28 +33,6 @@ def pixels(png):
     return width, height, b"".join(raw[y * row + 1:(y + 1) * row] for y in range(height))
 
 
-def check_hparams(events):
-    metadata = events.summary_metadata
-    contents = {tag: plugin_data_pb2.HParamsPluginData.FromString(metadata[tag].plugin_data.content)
-                for tag in ("_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info")}
-    hparams = contents["_hparams_/session_start_info"].session_start_info.hparams
-    assert hparams["lr"].number_value == 1e-3 and hparams["optimizer"].string_value == "AdamW" and hparams["amp"].bool_value
-    experiment = contents["_hparams_/experiment"].experiment
-    assert [one.name for one in experiment.hparam_infos] == ["lr", "optimizer", "amp"]
-    assert [one.name.tag for one in experiment.metric_infos] == ["accuracy"]
-    assert contents["_hparams_/session_end_info"].session_end_info.status == 1
-
-
-def check_graph(graph):
-    """A Linear layer and a Tanh: every input is a node that is there."""
-    nodes = {node.name: node for node in graph.node}
-    assert sorted(node.op for node in graph.node) == ["Input", "Parameter", "Parameter", "linear", "tanh"], list(nodes)
-    assert all(source in nodes for node in graph.node for source in node.input)
-    tanh, linear = (next(node for node in graph.node if node.op == op) for op in ("tanh", "linear"))
-    assert list(tanh.input) == [linear.name] and "0/weight" in linear.input, (tanh, linear)
-    assert [d.size for d in tanh.attr["_output_shapes"].list.shape[0].dim] == [5, 3]
-
-
 def values(events, tag):
     """Of a scalar, whichever way this TensorBoard keeps it."""
     if tag in events.Tags()["scalars"]:
@@ -71,14 +47,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         assert bridge.write_run(folder.encode()) == 0, bridge.error()
         bridge.drop_held()
-        run, = (one for one in pathlib.Path(folder).iterdir() if one.is_dir())
-        assert run.name.startswith("hparams.") and len(list(pathlib.Path(folder).iterdir())) == 2
         events = EventAccumulator(folder, size_guidance={"tensors": 0, "scalars": 0, "histograms": 0, "images": 0})
         events.Reload()
         assert values(events, "loss") == [(i, 100.0 + i, struct.unpack("f", struct.pack("f", 1 / (1 + i)))[0]) for i in range(5)]
         assert values(events, "large step")[0][::2] == (1 << 40, -2.5)
         assert values(events, "bad/nonfinite")[0][2] == 1 and values(events, "logged")[0][::2] == (9, 4)
-        assert not {"accuracy"} & {tag for tags in events.Tags().values() if isinstance(tags, list) for tag in tags}
         histogram = events.Histograms("weights")[0].histogram_value
         assert (histogram.min, histogram.max, histogram.num, histogram.sum) == (-1, 1e9, 6, 1e9 + 2)
         assert sum(histogram.bucket) == 6
@@ -92,12 +65,7 @@ def main():
         assert (picture.width, picture.height) == (2, 1)
         assert pixels(picture.encoded_image_string) == (2, 1, bytes([0, 128, 255, 64, 255, 0]))
         assert pixels(events.Images("grey")[0].encoded_image_string) == (2, 2, bytes([7] * 4))
-        check_graph(events.Graph())
-        hparams = EventAccumulator(str(run))
-        hparams.Reload()
-        check_hparams(hparams)
-        assert values(hparams, "accuracy")[0][::2] == (0, 0.75)
-    print("tensorboard: scalars, histograms, text, images, hparams and a graph are read")
+    print("tensorboard: scalars, histograms, text and images are read")
 
 
 main()
