@@ -5,35 +5,15 @@ kill -9 at random moments with exact resumption, and what it says of wrong input
     bert_sample_test.py path/to/bert_classifier
 """
 import os
-import pathlib
 import random
 import re
-import subprocess
-import sys
-import tempfile
-import time
+
+from checks import check, finish
 from sample_profile import profile_problems
+from sample_runs import kill_and_resume, run, run_parts, without
 from sample_texts import write_texts
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "distributed"))
-import gates  # noqa: E402
-
-PROGRAM = sys.argv[1]
 SIZES = ["--layers", "1", "--hidden", "32", "--heads", "2", "--max-length", "16", "--vocab-size", "300", "--threads", "1"]
-failures = []
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text)
-
-
-def run(*arguments, expect=0):
-    result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
-    check(result.returncode == expect, f"{' '.join(map(str, arguments))}: exit code {result.returncode}, not {expect}\n"
-                                       f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
-    return result
 
 
 def last_f1(output):
@@ -85,43 +65,11 @@ def pretrains(folder, out):
     check(last_f1(output) > 95, f"classifier on the pre-trained encoder: macro-F1 {last_f1(output)} %\n{output}")
 
 
-def kill_at_checkpoint(command, checkpoint):
-    """Kills a training while it waits to write its first checkpoint: it cannot have ended before."""
-    with gates.writing_is_held(checkpoint), subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        check(gates.await_writer(process), "no checkpoint is written")
-        process.kill()
-        check(process.wait() == -9, f"killed while it saves: exit code {process.returncode}")
-
-
-def kill_after_checkpoint(process, checkpoint, wait):
-    """Kills the process `wait` seconds after it has written a checkpoint. False if it ended before, as it may where this process gets no
-    processor for long."""
-    def written():
-        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-    before = written()
-    while written() == before:
-        if process.poll() is not None:
-            return False
-        time.sleep(0.001)
-    time.sleep(wait)
-    process.kill()
-    return process.wait() == -9
-
-
 def survives_kills(folder, out):
     training = ["--data", folder, *SIZES, "--pretrain-epochs", 3, "--epochs", 5, "--lr", 1e-3, "--precision", "fp16"]
     run(*training, "--save", out / "whole", "--checkpoint", out / "whole.ckpt", "--checkpoint-every", 3)
-    resumed = [*map(str, training), "--save", str(out / "killed"), "--checkpoint", str(out / "killed.ckpt"), "--checkpoint-every", "3", "--resume"]
-    kill_at_checkpoint([PROGRAM, *resumed], out / "killed.ckpt")
-    generator, kills = random.Random(3), 1
-    for attempt in range(5):
-        with subprocess.Popen([PROGRAM, *resumed], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            hit = attempt < 4 and kill_after_checkpoint(process, out / "killed.ckpt", generator.uniform(0, 0.02))
-            kills += hit
-            error = process.communicate()[1]
-        check(hit or process.returncode == 0, f"resuming: {error}")
-        if not hit:
-            break
+    resumed = [*training, "--save", out / "killed", "--checkpoint", out / "killed.ckpt", "--checkpoint-every", 3, "--resume"]
+    kills = kill_and_resume(resumed, out / "killed.ckpt", 0.02)
     same = (out / "whole/model.safetensors").read_bytes() == (out / "killed/model.safetensors").read_bytes()
     check(same, f"weights after {kills} kills differ from those of the uninterrupted run")
     print(f"killed {kills} times")
@@ -160,12 +108,6 @@ def refuses_other_settings(training, folder, out):
     check(checkpoint.read_bytes() == before, "a refused resumption has written the checkpoint")
     # What does not shape the training may change.
     run(*without(resume, "--threads"), "--threads", 2, "--log-every", 7, "--checkpoint-every", 5)
-
-
-def without(arguments, option):
-    """A command line without an option and its value."""
-    at = arguments.index(option) if option in arguments else len(arguments)
-    return arguments[:at] + arguments[at + 2:]
 
 
 def fails_early(folder, out):
@@ -232,19 +174,5 @@ def explains_errors(folder, out):
     fails('line 2: label "maybe" is not a class number', "--data", bad, *SIZES)
 
 
-def main():
-    with tempfile.TemporaryDirectory() as name:
-        folder, out = pathlib.Path(name) / "data", pathlib.Path(name) / "out"
-        folder.mkdir()
-        out.mkdir()
-        write_texts(folder, 320, 96)
-        # Which kernels multiply is timed anew in every process that finds no cache; other kernels, other last bits.
-        os.environ["MEZZO_CACHE"] = str(pathlib.Path(name) / "cache")
-        for part in (fails_early, learns, accumulates, pretrains, survives_kills, explains_errors):
-            start = time.monotonic()
-            part(folder, out)
-            print(f"{part.__name__}: {time.monotonic() - start:.1f} s")
-    return 1 if failures else 0
-
-
-sys.exit(main())
+run_parts((fails_early, learns, accumulates, pretrains, survives_kills, explains_errors), lambda data: write_texts(data, 320, 96))
+finish()

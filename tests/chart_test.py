@@ -6,16 +6,11 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 
+from checks import check, finish
+
 CHART = sys.argv[1]
 SVG = "{http://www.w3.org/2000/svg}"
 HEADER = "kind,epoch,step,seconds,loss,train_accuracy,test_accuracy,lr,scale,skipped,images_per_s,peak_bytes"
-failures = []
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text)
 
 
 def chart(*arguments, code=0):
@@ -147,8 +142,7 @@ def main():
     for part in (test_curves, test_bars, test_many_runs, test_other_logs, test_errors):
         with tempfile.TemporaryDirectory() as folder:
             part(pathlib.Path(folder))
-    print(f"{len(failures)} failures")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

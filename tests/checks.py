@@ -1,4 +1,4 @@
-"""What the tests of tools/gpu_check and of its parts share: checks that go on after a failure, and programs that stand for others."""
+"""Checks of a test that goes on after a failure, and programs that stand for others."""
 import sys
 
 failures = []
@@ -7,7 +7,7 @@ failures = []
 def check(condition, text):
     if not condition:
         failures.append(text)
-        print("FAILED:", text)
+        print("FAILED:", text, flush=True)
 
 
 def write(path, script):

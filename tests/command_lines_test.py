@@ -12,19 +12,14 @@ import subprocess
 import sys
 import tempfile
 
-failures = []
+from checks import check, finish
+
 BAD = ("nan", "inf", "-inf", "-1", "-0.5", "1e400", "18446744073709551616", "-9223372036854775809", "many", "1x", " ", "0x10", "1e3 ", "+-1")
 
 
 POSITIONALS_BEFORE = {"seconds": ["1"]}
 # How many options with numbers a program has at least, where that is not 2.
 FEW_OPTIONS = {"bench_isa": 1, "time_gemm": 1, "gemm_errors": 0, "random_ops": 0}
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text)
 
 
 def run(*command, **options):
@@ -221,8 +216,7 @@ def main():
         test_numbers(programs, folder)
         test_full_device(programs, folder)
         test_unreadable(programs, folder)
-    print(f"{len(failures)} failures")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

@@ -9,31 +9,13 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 
+from checks import check, finish
 from sample_profile import profile_problems
+from sample_runs import PROGRAM, gates, run
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "distributed"))
-import gates  # noqa: E402
-
-PROGRAM = sys.argv[1]
 SMALL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "8", "--threads", "1", "--device", "cpu", "--tokens", "20"]
-failures = []
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text)
-
-
-def run(*arguments, expect=0):
-    result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, errors="replace",
-                            stdin=subprocess.DEVNULL, timeout=300)
-    check(result.returncode == expect, f"{' '.join(map(str, arguments))}: exit code {result.returncode}, not {expect}\n"
-                                       f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
-    return result
 
 
 def reports(text):
@@ -156,7 +138,7 @@ def main():
         test_tokens(text, folder)
         test_control_characters(folder)
         test_wrong_input(text, folder)
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import tempfile
 
+from checks import check, finish
+
 TOOL = sys.argv[1]
 # Notes its runs in the file runs beside its log, and writes as many rows as the file rows there says.
 PROGRAM = """#!/bin/sh
@@ -17,13 +19,6 @@ for epoch in 1 2; do
     [ -e "$folder/short" ] || echo "epoch,$epoch,$epoch,1,1.5,0.5,0.25,0.1,,,100,2000000" >> "$2"
 done
 """
-failures = []
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text)
 
 
 def main():
@@ -56,8 +51,7 @@ def main():
         (out / "fail").touch()
         check("the run fp32 has failed with exit code 3" in run(code=1).stderr, "a program that fails")
         check("nowhere: cannot be started: No such file" in run(code=1, start=folder / "nowhere").stderr, "no program")
-    print(f"{len(failures)} failures")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

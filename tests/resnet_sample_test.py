@@ -7,39 +7,20 @@ weights under torchvision's names, kill -9 with exact resumption, the log, and w
 import array
 import csv
 import json
-import os
 import pathlib
 import random
 import resource
 import struct
 import subprocess
-import sys
-import tempfile
 import time
 import zlib
 
+from checks import check, finish
 from sample_profile import profile_problems
+from sample_runs import PROGRAM, kill_and_resume, run, run_parts, without
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "distributed"))
-import gates  # noqa: E402
-
-PROGRAM = sys.argv[1]
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 SMALL = ["--model", "resnet8", "--batch", "20", "--threads", "1", "--device", "cpu", "--warmup", "0"]
-failures = []
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text)
-
-
-def run(*arguments, expect=0):
-    result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
-    check(result.returncode == expect, f"{' '.join(map(str, arguments))}: exit code {result.returncode}, not {expect}\n"
-                                       f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
-    return result
 
 
 def picture(label, generator):
@@ -152,7 +133,7 @@ def predicts(folder, out):
     check([metadata.get(key) for key in ("model", "stem", "shortcut")] == ["resnet8", "cifar", "padding"], f"metadata: {metadata}")
 
 
-def trains_on_folders(out):
+def trains_on_folders(_, out):
     """Two classes of image files of different sizes."""
     generator = random.Random(4)
     for part, count in (("train", 24), ("val", 8)):
@@ -175,7 +156,7 @@ def trains_on_folders(out):
     check("fc.weight" in output and "test accuracy" in output, f"another number of classes: {output}")
 
 
-def keeps_torchvision_names(out):
+def keeps_torchvision_names(_, out):
     """All 320 entries of a ResNet50 as another program wrote them come out again bit for bit."""
     names = {"conv1.weight": [64, 3, 7, 7], "fc.weight": [1000, 2048], "fc.bias": [1000]}
 
@@ -226,17 +207,7 @@ def survives_kills(folder, out):
         whole, killed = out / "whole", out / "killed"
         run(*training, "--save", f"{whole}.safetensors", "--checkpoint", f"{whole}.ckpt", "--log", f"{whole}.csv")
         files = ["--save", f"{killed}.safetensors", "--checkpoint", f"{killed}.ckpt", "--log", f"{killed}.csv", "--resume"]
-        command = [PROGRAM, *map(str, training), *files]
-        kill_at_checkpoint(command, pathlib.Path(f"{killed}.ckpt"))
-        generator, kills = random.Random(3), 1
-        for attempt in range(5):
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-                hit = attempt < 4 and kill_after_checkpoint(process, pathlib.Path(f"{killed}.ckpt"), generator.uniform(0, 0.05))
-                kills += hit
-                error = process.communicate()[1]
-            check(hit or process.returncode == 0, f"resuming: {error}")
-            if not hit:
-                break
+        kills = kill_and_resume([*training, *files], pathlib.Path(f"{killed}.ckpt"), 0.05)
         check(pathlib.Path(f"{whole}.safetensors").read_bytes() == pathlib.Path(f"{killed}.safetensors").read_bytes(),
               f"{case}: weights after {kills} kills differ from those of the uninterrupted run")
         timed = ("seconds", "images_per_s", "peak_bytes")
@@ -327,35 +298,6 @@ def without_digests(data):
     return struct.pack("<Q", len(text)) + text + data[8 + size:]
 
 
-def kill_at_checkpoint(command, checkpoint):
-    """Kills a training while it waits to write its first checkpoint: it cannot have ended before."""
-    with gates.writing_is_held(checkpoint), subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        check(gates.await_writer(process), "no checkpoint is written")
-        process.kill()
-        check(process.wait() == -9, f"killed while it saves: exit code {process.returncode}")
-
-
-def kill_after_checkpoint(process, checkpoint, wait):
-    """Kills the process `wait` seconds after it has written a checkpoint. False if it ended before, as it may where this process gets no
-    processor for long."""
-    def written():
-        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-    before = written()
-    while written() == before:
-        if process.poll() is not None:
-            return False
-        time.sleep(0.001)
-    time.sleep(wait)
-    process.kill()
-    return process.wait() == -9
-
-
-def without(arguments, option):
-    """A command line without an option and its value."""
-    at = arguments.index(option) if option in arguments else len(arguments)
-    return arguments[:at] + arguments[at + 2:]
-
-
 def refuses_other_settings(training, folder, out):
     checkpoint = out / "killed-O2.ckpt"
     before = checkpoint.read_bytes()
@@ -417,21 +359,6 @@ def explains_errors(folder, out):
     fails("--epochs", *data, "--epochs", 0, code=2)
 
 
-def main():
-    with tempfile.TemporaryDirectory() as name:
-        folder, out = pathlib.Path(name) / "data", pathlib.Path(name) / "out"
-        folder.mkdir()
-        out.mkdir()
-        write_cifar(folder)
-        # Which kernels multiply is timed anew in every process that finds no cache; other kernels, other last bits.
-        os.environ["MEZZO_CACHE"] = str(pathlib.Path(name) / "cache")
-        for part, arguments in ((learns, (folder, out)), (predicts, (folder, out)), (trains_on_folders, (out,)),
-                                (keeps_torchvision_names, (out,)), (survives_kills, (folder, out)),
-                                (survives_kills_before_an_evaluation, (folder, out)), (explains_errors, (folder, out))):
-            start = time.monotonic()
-            part(*arguments)
-            print(f"{part.__name__}: {time.monotonic() - start:.1f} s")
-    return 1 if failures else 0
-
-
-sys.exit(main())
+run_parts((learns, predicts, trains_on_folders, keeps_torchvision_names, survives_kills, survives_kills_before_an_evaluation,
+           explains_errors), write_cifar)
+finish()

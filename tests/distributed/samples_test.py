@@ -20,6 +20,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import gates  # noqa: E402
+from checks import check, failures  # noqa: E402
 from sample_texts import write_texts  # noqa: E402
 
 LAUNCHER, MLP, BERT, GPT, RESNET, GLOO = sys.argv[1:7]
@@ -30,13 +31,6 @@ LIMIT = 240  # seconds of a run
 TEXTS, BATCH = 81, 16
 SIZES = ["--layers", "1", "--hidden", "32", "--heads", "2", "--max-length", "16", "--vocab-size", "300", "--threads", "1",
          "--lr", "1e-3", "--log-every", "1", "--batch", BATCH]
-failures = []
-
-
-def check(condition, text):
-    if not condition:
-        failures.append(text)
-        print("FAILED:", text, flush=True)
 
 
 def command(ranks, program, *arguments, launcher_options=()):
