@@ -1,41 +1,20 @@
 // Writes what tools/torch_bert.py compares with PyTorch: random weights, batches, and mezzo's hidden states,
 // gradients and training losses on them. tools/bert_parity.py runs both sides and prints a table.
-#include <fmt/format.h>
-#include <mezzo/mezzo.h>
-
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "samples/program.h"
+#include "tools/parity.h"
 
 namespace mz = mezzo;
 
 namespace {
 
-struct Settings {
-    std::string folder, precision = "fp32";
-    mz::Device device;
+struct Settings : parity::Settings {
     mz::nn::BertConfig config;
     std::int64_t batch = 4, length = 64, steps = 1;
     double lr = 1e-4;
     bool gradients = true;
-
-    bool mixed() const { return precision != "fp32"; }
-    mz::Dtype low() const { return precision == "bf16" ? mz::bfloat16 : mz::float16; }
-    std::string path(const std::string& name) const { return folder + "/" + name; }
 };
-
-mz::amp::AutocastOptions autocast_of(const Settings& s) { return {.dtype = s.low(), .enabled = s.mixed()}; }
-
-// Biases and norms start neutral, which would hide a mistake in their use.
-void disturb(const mz::nn::Module& net) {
-    const mz::NoGrad no_grad;
-    for (const mz::Tensor& p : net.parameters())
-        if (p.dim() == 1) p.add_(mz::randn(p.shape()), 0.05);
-}
 
 // Texts of different lengths, two token types, and labels that a model can learn: whether the id after [CLS]
 // is odd.
@@ -56,21 +35,6 @@ mz::StateDict make_batches(const Settings& s) {
             {"labels", mz::Tensor::from(labels, {s.steps, s.batch})}};
 }
 
-// Both are made by the first run in a folder and read by later ones.
-mz::StateDict weights_and_batches(const Settings& s, mz::nn::Module& net) {
-    if (!std::filesystem::exists(s.path("batches.safetensors"))) {
-        disturb(net);
-        std::ofstream config(s.path("config.json"));
-        config << mz::io::to_json(s.config);
-        config.close();
-        if (!config) throw std::runtime_error("cannot write " + s.path("config.json"));
-        mz::io::save_safetensors(s.path("weights.safetensors"), net.state_dict());
-        mz::io::save_safetensors(s.path("batches.safetensors"), make_batches(s));
-    }
-    mz::io::load_weights(net, mz::io::load_state_dict_file(s.path("weights.safetensors")), {.strict = true});
-    return mz::io::load_state_dict_file(s.path("batches.safetensors"));
-}
-
 struct Batch {
     mz::Tensor ids, labels;
     mz::nn::BertInputs inputs;
@@ -78,9 +42,7 @@ struct Batch {
 
 Batch batch_of(const Settings& s, const mz::StateDict& batches, std::int64_t step) {
     const auto at = [&](const std::string& wanted) {
-        for (const auto& [name, value] : batches)
-            if (name == wanted) return value[step].contiguous().to(s.device);
-        throw std::runtime_error("batches.safetensors has no " + wanted);
+        return parity::entry(batches, wanted)[step].contiguous().to(s.device);
     };
     return {at("input_ids"), at("labels"), {at("attention_mask"), at("token_type_ids")}};
 }
@@ -91,7 +53,7 @@ mz::StateDict values(const Settings& s, mz::nn::BertForSequenceClassification& n
     mz::StateDict results;
     mz::Tensor loss;
     {
-        const mz::amp::Autocast scope(autocast_of(s));
+        const mz::amp::Autocast scope(s.autocast());
         const mz::nn::BertOutput output = net.bert(batch.ids, batch.inputs);
         const mz::Tensor logits = net.classifier(output.pooler_output);
         loss = mz::cross_entropy(logits, batch.labels);
@@ -119,7 +81,7 @@ mz::Tensor train(const Settings& s, mz::nn::BertForSequenceClassification& net,
         const Batch batch = batch_of(s, batches, step);
         mz::Tensor loss;
         {
-            const mz::amp::Autocast scope(autocast_of(s));
+            const mz::amp::Autocast scope(s.autocast());
             loss = mz::cross_entropy(net(batch.ids, batch.inputs), batch.labels);
         }
         scaler.scale(loss).backward();
@@ -134,21 +96,18 @@ mz::Tensor train(const Settings& s, mz::nn::BertForSequenceClassification& net,
 void run(const Settings& s) {
     mz::manual_seed(1);
     mz::nn::BertForSequenceClassification net(s.config);
-    const mz::StateDict batches = weights_and_batches(s, net);
+    const mz::StateDict batches = parity::weights_and_batches(s, net, [&] {
+        parity::write_text(s.path("config.json"), mz::io::to_json(s.config));
+        return make_batches(s);
+    });
     net.to(s.device);
     mz::StateDict results = values(s, net, batch_of(s, batches, 0));
     if (s.steps > 1) results.emplace_back("losses", train(s, net, batches));
     mz::io::save_safetensors(s.path("mezzo_" + s.precision + ".safetensors"), results);
 }
 
-int parse_and_run(int argc, char** argv) {
-    Settings s;
-    std::string device = "cpu";
-    int threads = mz::num_threads();
-    CLI::App app{"Writes weights, batches and results of BERT for a comparison with PyTorch."};
-    app.option_defaults()->always_capture_default();
-    app.add_option("folder", s.folder, "where the files go")->required()->check(CLI::ExistingDirectory);
-    app.add_option("--precision", s.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+void add_options(CLI::App& app, Settings& s) {
+    program::add_precision(app, s.precision);
     const auto size = program::in_range<std::int64_t>(1, 1 << 20);
     app.add_option("--layers", s.config.num_hidden_layers)->transform(size);
     app.add_option("--hidden", s.config.hidden_size)->transform(size);
@@ -162,19 +121,15 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--steps", s.steps, "batches to make; more than one are trained on")->transform(size);
     app.add_option("--lr", s.lr, "of training")->transform(program::in_range(0.0, 1.0));
     app.add_option("--gradients", s.gradients, "write the gradients of the first batch");
-    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
-    app.add_option("--device", device, "cpu, cuda or cuda:N");
-    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    program::require_writable("folder", s.folder);
-    s.config.hidden_dropout_prob = s.config.attention_probs_dropout_prob = 0;
-    s.device = mz::parse_device(device.c_str());
-    mz::set_num_threads(threads);
-    run(s);
-    return 0;
+    app.add_option("--device", s.device_name, "cpu, cuda or cuda:N");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    return program::run("bert_parity", [&] { return parse_and_run(argc, argv); });
+    Settings s;
+    s.config.hidden_dropout_prob = s.config.attention_probs_dropout_prob = 0;
+    return parity::run_program(
+        "bert_parity", "Writes weights, batches and results of BERT for a comparison with PyTorch.", s, argc,
+        argv, [&](CLI::App& app) { add_options(app, s); }, [&] { run(s); });
 }

@@ -8,9 +8,10 @@ Exits with 1 when hidden states, gradients or losses differ by more than the tol
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
+
+from parity import error, output, table
 from ranges import COUNT, RATE, THREADS
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -31,22 +32,6 @@ def arguments():
     return parser.parse_args()
 
 
-def output(command):
-    process = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(str(part) for part in command)}:\n{process.stderr.strip()[-2000:]}")
-    return process.stdout
-
-
-def number(errors, name):
-    return f"{errors[name]:.2e}" if errors and name in errors else "-"
-
-
-def table(header, rows):
-    for row in [header, ["---"] * len(header)] + rows:
-        print("| " + " | ".join(row) + " |")
-
-
 def main():
     args = arguments()
     options = [part for size in SIZES if getattr(args, size) for part in ("--" + size, getattr(args, size))]
@@ -61,8 +46,8 @@ def main():
                 result = json.loads(output(peer + ["values", folder] + common))
                 own, other = result["mezzo"], result.get("torch")
                 rows.append([precision, result["framework"]] +
-                            [number(errors, name) for name in ("last_hidden_state", "loss", "worst_gradient", "gradient_distance")
-                             for errors in (own, other)] + [number(result.get("difference"), "last_hidden_state")])
+                            [error(errors, name) for name in ("last_hidden_state", "loss", "worst_gradient", "gradient_distance")
+                             for errors in (own, other)] + [error(result.get("difference"), "last_hidden_state")])
                 if own["last_hidden_state"] > hidden_limit or own["worst_gradient"] > gradient_limit:
                     failures.append(f"{precision}: hidden {own['last_hidden_state']:.2e}, gradient of {own['worst_name']} "
                                     f"{own['worst_gradient']:.2e}; tolerances {hidden_limit:g}, {gradient_limit:g}")
@@ -76,7 +61,6 @@ def main():
     table(["precision", "peer"] + [f"{what}, {who}" for what in ("hidden states", "loss", "worst gradient", "all gradients")
                                    for who in ("mezzo", "peer")] + ["hidden states, mezzo - peer"], rows)
     if curves:
-        print()
         table(["precision", "peer", "steps", "first loss", "last, mezzo", "last, peer", "largest difference"], curves)
     print("\n".join(failures), file=sys.stderr)
     sys.exit(1 if failures else 0)

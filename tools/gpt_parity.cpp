@@ -1,28 +1,22 @@
-// What tools/gpt_parity.py compares with PyTorch and transformers: logits of the model of a folder, and the times of training
-// steps and of generation.
+// Writes logits of the language model of a folder, or prints the time of a training step or of generation.
+// tools/gpt_parity.py compares them with PyTorch and transformers.
 #include <fmt/format.h>
-#include <mezzo/mezzo.h>
 
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
 
-#include "samples/program.h"
+#include "tools/parity.h"
 
 namespace mz = mezzo;
 
 namespace {
 
-struct Options {
-    std::string folder, precision = "fp32", what = "logits";
+struct Settings : parity::Settings {
+    std::string what = "logits";
     std::int64_t batch = 8, length = 256, steps = 10, prompt = 128, tokens = 128;
-    int threads = 1;
 };
-
-mz::amp::AutocastOptions autocast(const Options& o) {
-    return {.dtype = o.precision == "bf16" ? mz::bfloat16 : mz::float16, .enabled = o.precision != "fp32"};
-}
 
 template <class F> double seconds(const F& work) {
     const auto start = std::chrono::steady_clock::now();
@@ -31,27 +25,27 @@ template <class F> double seconds(const F& work) {
 }
 
 // FOLDER/ids.safetensors -> FOLDER/logits.safetensors.
-void write_logits(const Options& o, const mz::nn::CausalLm& model) {
+void write_logits(const Settings& s, const mz::nn::CausalLm& model) {
     const mz::NoGrad plain;
-    const mz::amp::Autocast scope(autocast(o));
-    const mz::Tensor ids = mz::io::SafeTensors(o.folder + "/ids.safetensors").tensor("ids");
-    mz::io::save_safetensors(o.folder + "/logits.safetensors", {{"logits", model(ids).to(mz::float32)}});
+    const mz::amp::Autocast scope(s.autocast());
+    const mz::Tensor ids = mz::io::SafeTensors(s.path("ids.safetensors")).tensor("ids");
+    mz::io::save_safetensors(s.path("logits.safetensors"), {{"logits", model(ids).to(mz::float32)}});
 }
 
 // The median of the seconds of a step with AdamW.
-double time_training(const Options& o, mz::nn::CausalLm& model) {
+double time_training(const Settings& s, mz::nn::CausalLm& model) {
     model.train();
     mz::optim::AdamW optimizer(model.parameters(), {.lr = 1e-4});
-    mz::amp::GradScaler scaler({.enabled = o.precision == "fp16"});
-    const mz::Tensor ids = mz::randint(0, model.vocab_size(), {o.batch, o.length + 1});
-    const mz::Tensor input = ids.slice(1, 0, o.length).contiguous(),
-                     target = ids.slice(1, 1, o.length + 1).contiguous();
+    mz::amp::GradScaler scaler({.enabled = s.precision == "fp16"});
+    const mz::Tensor ids = mz::randint(0, model.vocab_size(), {s.batch, s.length + 1});
+    const mz::Tensor input = ids.slice(1, 0, s.length).contiguous(),
+                     target = ids.slice(1, 1, s.length + 1).contiguous();
     std::vector<double> times;
-    for (std::int64_t i = -2; i < o.steps; ++i) {
+    for (std::int64_t i = -2; i < s.steps; ++i) {
         const double time = seconds([&] {
             mz::Tensor loss;
             {
-                const mz::amp::Autocast scope(autocast(o));
+                const mz::amp::Autocast scope(s.autocast());
                 loss = model.loss(input, target);
             }
             scaler.scale(loss).backward();
@@ -66,11 +60,11 @@ double time_training(const Options& o, mz::nn::CausalLm& model) {
 }
 
 // The shortest of three times for all tokens of one text.
-double time_generation(const Options& o, const mz::nn::CausalLm& model) {
-    const mz::amp::Autocast scope(autocast(o));
+double time_generation(const Settings& s, const mz::nn::CausalLm& model) {
+    const mz::amp::Autocast scope(s.autocast());
     std::vector<std::int64_t> prompt;
-    for (std::int64_t i = 0; i < o.prompt; ++i) prompt.push_back((i * 31) % model.vocab_size());
-    const mz::nn::GenerateOptions options{.max_new_tokens = o.tokens, .sampling = {.temperature = 0}};
+    for (std::int64_t i = 0; i < s.prompt; ++i) prompt.push_back((i * 31) % model.vocab_size());
+    const mz::nn::GenerateOptions options{.max_new_tokens = s.tokens, .sampling = {.temperature = 0}};
     double best = 1e30;
     for (int i = 0; i < 4; ++i) {
         const double time = seconds([&] { (void)mz::nn::generate(model, {prompt}, options); });
@@ -79,31 +73,30 @@ double time_generation(const Options& o, const mz::nn::CausalLm& model) {
     return best;
 }
 
-int run(int argc, char** argv) {
-    Options o;
-    CLI::App app{"Logits and times of the language model of a folder."};
-    app.option_defaults()->always_capture_default();
-    app.add_option("folder", o.folder)->required();
-    app.add_option("--what", o.what)->check(CLI::IsMember({"logits", "training", "generation"}));
-    app.add_option("--precision", o.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-    app.add_option("--batch", o.batch)->transform(program::positive());
-    app.add_option("--length", o.length)->transform(program::positive());
-    app.add_option("--steps", o.steps)->transform(program::positive());
-    app.add_option("--prompt", o.prompt)->transform(program::positive());
-    app.add_option("--tokens", o.tokens)->transform(program::positive());
-    app.add_option("--threads", o.threads)->transform(program::thread_count());
-    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    mz::set_num_threads(o.threads);
-    const mz::nn::AnyModule loaded = mz::io::load_causal_lm(o.folder);
+void run(const Settings& s) {
+    const mz::nn::AnyModule loaded = mz::io::load_causal_lm(s.folder);
     auto& model = loaded.as<mz::nn::CausalLm>();
-    if (o.what == "logits") write_logits(o, model);
-    if (o.what == "training") fmt::print("{}\n", time_training(o, model));
-    if (o.what == "generation") fmt::print("{}\n", time_generation(o, model));
-    return 0;
+    if (s.what == "logits") write_logits(s, model);
+    if (s.what == "training") fmt::print("{}\n", time_training(s, model));
+    if (s.what == "generation") fmt::print("{}\n", time_generation(s, model));
+}
+
+void add_options(CLI::App& app, Settings& s) {
+    app.add_option("--what", s.what)->check(CLI::IsMember({"logits", "training", "generation"}));
+    program::add_precision(app, s.precision);
+    app.add_option("--batch", s.batch)->transform(program::positive());
+    app.add_option("--length", s.length)->transform(program::positive());
+    app.add_option("--steps", s.steps)->transform(program::positive());
+    app.add_option("--prompt", s.prompt)->transform(program::positive());
+    app.add_option("--tokens", s.tokens)->transform(program::positive());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    return program::run("gpt_parity", [&] { return run(argc, argv); });
+    Settings s;
+    s.threads = 1;
+    return parity::run_program(
+        "gpt_parity", "Logits and times of the language model of a folder.", s, argc, argv,
+        [&](CLI::App& app) { add_options(app, s); }, [&] { run(s); });
 }

@@ -10,7 +10,6 @@ Exits with 1 when float32 logits of mezzo are further from float64 than four tim
 import argparse
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from parity import output, table
 from ranges import COUNT
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,10 +45,7 @@ def own(program, folder, what, precision, threads, **sizes):
     command = [program, folder, "--what", what, "--precision", precision, "--threads", threads]
     for name, value in sizes.items():
         command += ["--" + name, value]
-    process = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if process.returncode != 0:
-        sys.exit(f"{command}:\n{process.stderr}")
-    return process.stdout
+    return output(command)
 
 
 def autocast(precision):
@@ -120,13 +117,6 @@ def rates(tokens, mine, theirs):
     return [f"{tokens / mine:.0f}", f"{tokens / theirs:.0f}", f"{theirs / mine:.2f}"]
 
 
-def table(header, rows):
-    for row in [header, ["---"] * len(header)]:
-        print("| " + " | ".join(row) + " |")
-    for row in rows:
-        print("| " + " | ".join(row) + " |", flush=True)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the built gpt_parity")
@@ -145,7 +135,6 @@ def main():
                   (logits_row(args.program, kind, precision, folder)
                    for kind in args.models.split(",") for precision in args.precisions.split(",")))
         if args.times:
-            print()
             table(["model", "work", "precision", "threads", "tokens/s, mezzo", "tokens/s, PyTorch", "ratio"],
                   (row for kind in args.models.split(",") for row in time_rows(args, kind, folder)))
     sys.exit(1 if failures else 0)

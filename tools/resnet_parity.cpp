@@ -2,34 +2,24 @@
 // gradients, losses, running statistics and skipped steps on them. tools/resnet_parity.py runs both sides and
 // prints a table.
 #include <fmt/format.h>
-#include <mezzo/mezzo.h>
 
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "samples/program.h"
+#include "tools/parity.h"
 
 namespace mz = mezzo;
 
 namespace {
 
-struct Settings {
-    std::string folder, precision = "fp32", stem, data;
-    mz::Device device;
+struct Settings : parity::Settings {
+    std::string stem, data;
     std::int64_t depth = 20, batch = 128, steps = 1, size = 32;
     double lr = 0.05, momentum = 0.9, weight_decay = 5e-4, scale = 65536;
     std::uint64_t seed = 1;
     bool values = true;
 
     mz::Dtype dtype() const { return precision == "fp64" ? mz::float64 : mz::float32; }
-    bool mixed() const { return precision == "bf16" || precision == "fp16"; }
-    mz::amp::AutocastOptions autocast() const {
-        return {.dtype = precision == "bf16" ? mz::bfloat16 : mz::float16, .enabled = mixed()};
-    }
-    std::string path(const std::string& name) const { return folder + "/" + name; }
 };
 
 const std::vector<float> mean{0.4914f, 0.4822f, 0.4465f}, stddev{0.2023f, 0.1994f, 0.2010f};
@@ -40,13 +30,6 @@ mz::nn::ResNetConfig config_of(const Settings& s) {
     if (!s.stem.empty())
         config.stem = s.stem == "cifar" ? mz::nn::ResNetStem::cifar : mz::nn::ResNetStem::imagenet;
     return config;
-}
-
-// Batch norms start neutral, which would hide a mistake in their use.
-void disturb(const mz::nn::Module& net) {
-    const mz::NoGrad no_grad;
-    for (const mz::Tensor& p : net.parameters())
-        if (p.dim() == 1) p.add_(mz::randn(p.shape()), 0.05);
 }
 
 // Images of noise whose brightest channel is a part of their class, so that there is something to learn.
@@ -75,40 +58,19 @@ mz::StateDict file_batches(const Settings& s) {
 }
 
 void write_settings(const Settings& s, const mz::nn::ResNetConfig& config) {
-    std::ofstream file(s.path("settings.json"));
-    file << fmt::format(
+    const std::string text = fmt::format(
         R"({{"depth": {}, "stem": "{}", "classes": 10, "shortcut": "{}", "lr": {}, "momentum": {}, "weight_decay": {}, "scale": {}, "mean": [{}], "stddev": [{}]}})",
         s.depth, config.stem == mz::nn::ResNetStem::cifar ? "cifar" : "imagenet",
         config.shortcut == mz::nn::ResNetShortcut::padding ? "A" : "B", s.lr, s.momentum, s.weight_decay,
         s.scale, fmt::join(mean, ", "), fmt::join(stddev, ", "));
-    file.close();
-    if (!file) throw std::runtime_error("cannot write " + s.path("settings.json"));
-}
-
-// Both are made by the first run in a folder and read by later ones.
-mz::StateDict weights_and_batches(const Settings& s, mz::nn::ResNet& net) {
-    if (!std::filesystem::exists(s.path("batches.safetensors"))) {
-        disturb(net);
-        write_settings(s, net.config);
-        mz::io::save_safetensors(s.path("weights.safetensors"), net.state_dict());
-        mz::io::save_safetensors(s.path("batches.safetensors"),
-                                 s.data.empty() ? random_batches(s) : file_batches(s));
-    }
-    mz::io::load_weights(net, mz::io::load_state_dict_file(s.path("weights.safetensors")), {.strict = true});
-    return mz::io::load_state_dict_file(s.path("batches.safetensors"));
-}
-
-const mz::Tensor& entry(const mz::StateDict& state, const std::string& wanted) {
-    for (const auto& [name, value] : state)
-        if (name == wanted) return value;
-    throw std::runtime_error("batches.safetensors has no " + wanted);
+    parity::write_text(s.path("settings.json"), text);
 }
 
 mz::data::Batch batch_of(const Settings& s, const mz::StateDict& batches, std::int64_t step) {
     // In float32 as PyTorch has them, whatever is computed with them then.
-    const mz::Tensor pixels = entry(batches, "images")[step].to(mz::float32) / 255.0;
+    const mz::Tensor pixels = parity::entry(batches, "images")[step].to(mz::float32) / 255.0;
     const mz::Tensor x = (pixels - mz::Tensor::from(mean, {3})) / mz::Tensor::from(stddev, {3});
-    return {x.to(s.dtype()).to(s.device), entry(batches, "labels")[step].contiguous().to(s.device)};
+    return {x.to(s.dtype()).to(s.device), parity::entry(batches, "labels")[step].contiguous().to(s.device)};
 }
 
 // The results of the stages, logits, loss and gradients of the first batch, while training.
@@ -171,7 +133,10 @@ mz::StateDict train(const Settings& s, mz::nn::ResNet& net, const mz::StateDict&
 void run(const Settings& s) {
     mz::manual_seed(s.seed);
     mz::nn::ResNet net(config_of(s));
-    const mz::StateDict batches = weights_and_batches(s, net);
+    const mz::StateDict batches = parity::weights_and_batches(s, net, [&] {
+        write_settings(s, net.config);
+        return s.data.empty() ? random_batches(s) : file_batches(s);
+    });
     net.to(s.dtype());
     net.to(s.device);
     mz::StateDict results;
@@ -186,13 +151,7 @@ void run(const Settings& s) {
     mz::io::save_safetensors(s.path("mezzo_" + s.precision + ".safetensors"), results);
 }
 
-int parse_and_run(int argc, char** argv) {
-    Settings s;
-    std::string device = "cpu";
-    int threads = mz::num_threads();
-    CLI::App app{"Writes weights, batches and results of a ResNet for a comparison with PyTorch."};
-    app.option_defaults()->always_capture_default();
-    app.add_option("folder", s.folder, "where the files go")->required()->check(CLI::ExistingDirectory);
+void add_options(CLI::App& app, Settings& s) {
     app.add_option("--precision", s.precision)->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}));
     app.add_option("--depth", s.depth, "8, 18, 20, 34, 50, 56 or 101")
         ->transform(program::in_range<std::int64_t>(1, 1000));
@@ -210,18 +169,14 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--weight-decay", s.weight_decay)->transform(program::in_range(0.0, 1.0));
     app.add_option("--scale", s.scale, "fp16: the first loss scale")->transform(program::in_range(1.0, 1e30));
     app.add_option("--values", s.values, "write hidden states and gradients of the first batch");
-    app.add_option("--threads", threads, "CPU threads")->transform(program::thread_count());
-    app.add_option("--device", device, "cpu, cuda or cuda:N");
-    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    program::require_writable("folder", s.folder);
-    s.device = mz::parse_device(device.c_str());
-    mz::set_num_threads(threads);
-    run(s);
-    return 0;
+    app.add_option("--device", s.device_name, "cpu, cuda or cuda:N");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    return program::run("resnet_parity", [&] { return parse_and_run(argc, argv); });
+    Settings s;
+    return parity::run_program(
+        "resnet_parity", "Writes weights, batches and results of a ResNet for a comparison with PyTorch.", s,
+        argc, argv, [&](CLI::App& app) { add_options(app, s); }, [&] { run(s); });
 }

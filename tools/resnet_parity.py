@@ -12,9 +12,10 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
+
+from parity import error, output, table
 from ranges import COUNT, RATE, THREADS, number
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -44,23 +45,6 @@ def arguments():
     return parser.parse_args()
 
 
-def output(command):
-    process = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(str(part) for part in command)}:\n{process.stderr.strip()[-2000:]}")
-    return process.stdout
-
-
-def table(header, rows):
-    for row in [header, ["---"] * len(header)] + rows:
-        print("| " + " | ".join(row) + " |")
-    print(flush=True)
-
-
-def shown(errors, name):
-    return f"{errors[name]:.2e}" if errors and name in errors else "-"
-
-
 def compare_values(precision, result, failures):
     """A row of errors, mezzo's and the peer's in turn."""
     own, other = result["mezzo"], result.get("torch")
@@ -69,7 +53,7 @@ def compare_values(precision, result, failures):
     for name in (last, "logits", "gradients"):
         if other and own[name] > FACTOR * other[name]:
             failures.append(f"{precision}: {name} {own[name]:.2e} from float64, {result['framework']} {other[name]:.2e}")
-    return [precision, result["framework"]] + [f"{shown(own, name)} / {shown(other, name)}" for name in names]
+    return [precision, result["framework"]] + [f"{error(own, name)} / {error(other, name)}" for name in names]
 
 
 def largest_difference(losses, others):
@@ -100,7 +84,7 @@ def compare_training(precision, seed, run, control, failures):
     if run["skipped"] != run["mezzo_skipped"]:
         failures.append(f"{precision}: skipped steps {run['mezzo_skipped']}, {run['framework']} {run['skipped']}")
     return [precision, run["framework"], seed, str(len(own)), f"{own[0]:.5f}", f"{own[-1]:.5f} / {other[-1]:.5f}", f"{first:.1e}",
-            f"{itself:.1e}" if itself is not None else "-", percent(late), percent(late_itself), shown(run, "running"), f"{len(run['mezzo_skipped'])} / {len(run['skipped'])}"]
+            f"{itself:.1e}" if itself is not None else "-", percent(late), percent(late_itself), error(run, "running"), f"{len(run['mezzo_skipped'])} / {len(run['skipped'])}"]
 
 
 class Comparison:
