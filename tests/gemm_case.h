@@ -77,6 +77,24 @@ struct Matrix {
     }
 };
 
+// The product of two matrices, or of their transposes.
+inline Gemm gemm_of(Matrix& a, Matrix& b, Matrix& c, bool trans_a = false, bool trans_b = false) {
+    return {.m = c.rows,
+            .n = c.columns,
+            .k = trans_a ? a.rows : a.columns,
+            .trans_a = trans_a,
+            .trans_b = trans_b,
+            .a = a.data(),
+            .a_type = a.type,
+            .lda = a.ld,
+            .b = b.data(),
+            .b_type = b.type,
+            .ldb = b.ld,
+            .c = c.data(),
+            .c_type = c.type,
+            .ldc = c.ld};
+}
+
 inline double activate(Activation activation, double x) {
     switch (activation) {
         case Activation::relu:
@@ -142,31 +160,14 @@ inline void run(const Case& t, const cpu::GemmKernels& kernels) {
     else
         c.fill([] { return std::numeric_limits<double>::quiet_NaN(); });
     const Matrix old = c;
-    const Gemm g{.m = t.m,
-                 .n = t.n,
-                 .k = t.k,
-                 .trans_a = t.ta,
-                 .trans_b = t.tb,
-                 .a = a.data(),
-                 .a_type = t.a,
-                 .lda = a.ld,
-                 .b = b.data(),
-                 .b_type = t.b,
-                 .ldb = b.ld,
-                 .c = c.data(),
-                 .c_type = t.c,
-                 .ldc = c.ld,
-                 .bias = t.bias ? bias.data() : nullptr,
-                 .bias_type = t.bias_type,
-                 .pre_activation = t.pre ? pre.data() : nullptr,
-                 .kept = t.kept ? kept.data() : nullptr,
-                 .activation = t.activation,
-                 .alpha = t.alpha,
-                 .beta = t.beta,
-                 .batch = t.batch,
-                 .stride_a = t.share_a ? 0 : a.stride(),
-                 .stride_b = t.share_b ? 0 : b.stride(),
-                 .stride_c = c.stride()};
+    Gemm g = gemm_of(a, b, c, t.ta, t.tb);
+    if (t.bias) g.bias = bias.data();
+    if (t.pre) g.pre_activation = pre.data();
+    if (t.kept) g.kept = kept.data();
+    g.bias_type = t.bias_type, g.activation = t.activation;
+    g.alpha = t.alpha, g.beta = t.beta;
+    g.batch = t.batch, g.stride_c = c.stride();
+    g.stride_a = t.share_a ? 0 : a.stride(), g.stride_b = t.share_b ? 0 : b.stride();
     cpu::gemm(g, kernels);
     const double unit = t.a == float64 ? 0x1p-53 : 0x1p-24, store = rounding(t.c);
     std::string wrong;

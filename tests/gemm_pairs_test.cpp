@@ -20,20 +20,7 @@ float product(double x, Dtype x_type, double y, Dtype y_type, std::int64_t k, bo
         b(transposed ? 48 : k, transposed ? k : 48, y_type);
     Matrix c(16, 48, float32);
     a.fill([=] { return x; }), b.fill([=] { return y; });
-    cpu::gemm({.m = 16,
-               .n = 48,
-               .k = k,
-               .trans_a = transposed,
-               .trans_b = transposed,
-               .a = a.data(),
-               .a_type = x_type,
-               .lda = a.ld,
-               .b = b.data(),
-               .b_type = y_type,
-               .ldb = b.ld,
-               .c = c.data(),
-               .ldc = c.ld},
-              kernels);
+    cpu::gemm(gemm_of(a, b, c, transposed, transposed), kernels);
     for (std::int64_t i = 0; i < 16; ++i)
         for (std::int64_t j = 0; j < 48; ++j) CHECK(c.at(0, i, j) == c.at(0, 0, 0));
     return float(c.at(0, 0, 0));

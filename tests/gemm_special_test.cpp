@@ -17,19 +17,7 @@ TEST_CASE("gemm: 16-bit products and integer sums are exact", "[gemm]") {
                 std::mt19937 random(5);
                 const auto integer = [&] { return double(random() % 255) - 127.0; };
                 a.fill(integer), b.fill(integer);
-                cpu::gemm({.m = m,
-                           .n = n,
-                           .k = k,
-                           .trans_b = true,
-                           .a = a.data(),
-                           .a_type = type,
-                           .lda = a.ld,
-                           .b = b.data(),
-                           .b_type = type,
-                           .ldb = b.ld,
-                           .c = c.data(),
-                           .ldc = c.ld},
-                          *v.kernels);
+                cpu::gemm(gemm_of(a, b, c, false, true), *v.kernels);
                 bool exact = true;
                 for (std::int64_t i = 0; i < m; ++i)
                     for (std::int64_t j = 0; j < n; ++j) {
@@ -79,19 +67,7 @@ TEST_CASE("gemm: a 16-bit result is rounded once, also over many ranges of k", "
         Matrix a(m, k, bfloat16), b(k, n, bfloat16), c(m, n, bfloat16);
         a.fill([] { return 0x1p-12; }), b.fill([] { return 1.0; });
         for (std::int64_t i = 0; i < m; ++i) a.set(0, i, 0, 1.0);
-        cpu::gemm({.m = m,
-                   .n = n,
-                   .k = k,
-                   .a = a.data(),
-                   .a_type = bfloat16,
-                   .lda = a.ld,
-                   .b = b.data(),
-                   .b_type = bfloat16,
-                   .ldb = b.ld,
-                   .c = c.data(),
-                   .c_type = bfloat16,
-                   .ldc = c.ld},
-                  *v.kernels);
+        cpu::gemm(gemm_of(a, b, c), *v.kernels);
         CHECK(c.at(0, 4, 4) == static_cast<float>(bfloat16_t(1.0f + 5000 * 0x1p-12f)));
         CHECK(c.at(0, 8, 8) == c.at(0, 0, 0));
     }
@@ -107,20 +83,9 @@ TEST_CASE("gemm: NaN and infinity reach exactly their row or column", "[gemm]") 
                     Matrix a(m, 7, type), b(7, n, type), c(m, n, type);
                     a.fill([] { return 1.0; }), b.fill([] { return 2.0; });
                     a.set(0, 1, 3, nan), b.set(0, 6, n - 1, inf);
-                    cpu::gemm({.m = m,
-                               .n = n,
-                               .k = 7,
-                               .a = a.data(),
-                               .a_type = type,
-                               .lda = a.ld,
-                               .b = b.data(),
-                               .b_type = type,
-                               .ldb = b.ld,
-                               .c = c.data(),
-                               .c_type = type,
-                               .ldc = c.ld,
-                               .activation = Activation::relu},
-                              *v.kernels);
+                    Gemm g = gemm_of(a, b, c);
+                    g.activation = Activation::relu;
+                    cpu::gemm(g, *v.kernels);
                     bool good = true;
                     for (std::int64_t i = 0; i < m; ++i)
                         for (std::int64_t j = 0; j < n; ++j) {

@@ -127,19 +127,8 @@ TEST_CASE("gemm: sums of op(A)'s rows", "[gemm]") {
                     a.fill([&] { return double(random() % 4001) / 2000.0 - 0.9; });
                     b.fill([] { return 0.5; });
                     std::vector<double> sums(std::size_t(m + 1), 100);
-                    const Gemm g{.m = m,
-                                 .n = n,
-                                 .k = k,
-                                 .trans_a = true,
-                                 .a = a.data(),
-                                 .a_type = type,
-                                 .lda = a.ld,
-                                 .b = b.data(),
-                                 .b_type = type,
-                                 .ldb = b.ld,
-                                 .c = c.data(),
-                                 .ldc = c.ld,
-                                 .a_sums = sums.data()};
+                    Gemm g = gemm_of(a, b, c, true);
+                    g.a_sums = sums.data();
                     REQUIRE(cpu::packs_rows_of_a(*v.kernels, g));
                     cpu::gemm(g, *v.kernels);
                     double worst = 0;

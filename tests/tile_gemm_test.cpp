@@ -222,20 +222,8 @@ TEST_CASE("tiles: one rounding behind very long sums, strips, ranges", "[gemm][t
             a.fill([] { return 0x1p-13; }), b.fill([] { return 1.0; }), bias.fill([] { return 2.0; });
             sums.fill([] { return 5.0; });
             for (std::int64_t i = 0; i < m; ++i) a.set(0, i, 0, 1.0);
-            Gemm g{.m = m,
-                   .n = n,
-                   .k = k,
-                   .a = a.data(),
-                   .a_type = bfloat16,
-                   .lda = a.ld,
-                   .b = b.data(),
-                   .b_type = bfloat16,
-                   .ldb = b.ld,
-                   .c = c.data(),
-                   .c_type = bfloat16,
-                   .ldc = c.ld,
-                   .bias = bias.data(),
-                   .activation = Activation::relu};
+            Gemm g = gemm_of(a, b, c);
+            g.bias = bias.data(), g.activation = Activation::relu;
             cpu::gemm(g, *v.kernels);
             const double want = 1 + double(k - 1) * 0x1p-13;
             CHECK(c.at(0, 0, 0) == double(float(bfloat16_t(float(want + 2)))));
