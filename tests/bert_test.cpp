@@ -42,19 +42,6 @@ Tensor ids() { return ids_of({3, 5, 16, 1, 2, 5, 0, 0}, two_by_four); }
 Tensor types() { return ids_of({0, 0, 1, 1, 0, 1, 0, 0}, two_by_four); }
 Tensor mask() { return test::tensor_of({1, 1, 1, 1, 1, 1, 0, 0}, two_by_four, boolean); }
 
-// Biases and norms that are not neutral, so that their use shows.
-void disturb(const nn::Module& net) {
-    NoGrad plain;
-    for (const Tensor& p : net.parameters())
-        if (p.dim() == 1) p.add_(randn(p.shape()), 0.3);
-}
-
-std::int64_t count(const nn::Module& net) {
-    std::int64_t total = 0;
-    for (const Tensor& p : net.parameters()) total += p.numel();
-    return total;
-}
-
 struct Precision {
     const char* name;
     bool mixed;
@@ -179,19 +166,20 @@ TEST_CASE("bert: names are those of Hugging Face's checkpoints", "[bert]") {
 
 TEST_CASE("bert: parameter counts of published models", "[bert]") {
     nn::BertConfig base;
-    CHECK(count(nn::BertEmbeddings(base)) == 23'837'184);
-    CHECK(count(nn::BertLayer(base)) == 7'087'872);
+    CHECK(nn::BertEmbeddings(base).num_parameters() == 23'837'184);
+    CHECK(nn::BertLayer(base).num_parameters() == 7'087'872);
     // bert-base-uncased has 12 layers, 109,482,240 parameters; layers are alike, so one is enough here.
     base.num_hidden_layers = 1;
-    CHECK(count(nn::BertForSequenceClassification(base)) == 109'482'240 - 11 * 7'087'872 + 1'538);
-    CHECK(count(nn::Bert({.hidden_size = 384,
-                          .num_hidden_layers = 6,
-                          .num_attention_heads = 12,
-                          .intermediate_size = 1536})) == 22'713'216);
-    CHECK(count(nn::Bert({.hidden_size = 128,
-                          .num_hidden_layers = 2,
-                          .num_attention_heads = 2,
-                          .intermediate_size = 512})) == 4'385'920);
+    CHECK(nn::BertForSequenceClassification(base).num_parameters() == 109'482'240 - 11 * 7'087'872 + 1'538);
+    CHECK(nn::Bert({.hidden_size = 384,
+                    .num_hidden_layers = 6,
+                    .num_attention_heads = 12,
+                    .intermediate_size = 1536})
+              .num_parameters() == 22'713'216);
+    CHECK(
+        nn::Bert(
+            {.hidden_size = 128, .num_hidden_layers = 2, .num_attention_heads = 2, .intermediate_size = 512})
+            .num_parameters() == 4'385'920);
 }
 
 TEST_CASE("bert: initial values", "[bert]") {
@@ -223,7 +211,7 @@ TEST_CASE("bert: initial values", "[bert]") {
 TEST_CASE("bert: values and gradients follow a plain float64 model", "[bert]") {
     manual_seed(2);
     nn::BertForSequenceClassification net(tiny());
-    disturb(net);
+    test::disturb(net);
     const Plain plain(tiny(), net.state_dict());
     const Tensor hidden = plain.hidden("bert.", ids(), types(), mask());
     const Tensor logits =
@@ -343,7 +331,7 @@ Tensor predicted(In in) {
 TEST_CASE("bert: first and second derivatives", "[bert]") {
     manual_seed(7);
     const nn::BertForSequenceClassification classifier(tiny());
-    disturb(classifier);
+    test::disturb(classifier);
     CHECK(test::check_gradient(classified, test::with_parameters({}, classifier)) == "");
     CHECK(test::check_second_gradient(classified, test::with_parameters({}, classifier)) == "");
     const nn::BertForMaskedLM lm(tiny());
@@ -378,7 +366,7 @@ TEST_CASE("bert: checkpointed layers give the same gradients", "[bert]") {
 TEST_CASE("bert: the masked language model predicts masked tokens only", "[bert]") {
     manual_seed(10);
     const nn::BertForMaskedLM net(tiny());
-    disturb(net);
+    test::disturb(net);
     const Tensor labels = ids_of({-100, 7, -100, -100, 3, -100, -100, 16}, two_by_four);
     const nn::MaskedTokens masked = nn::masked_tokens(labels);
     CHECK(masked.positions.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 4, 7});

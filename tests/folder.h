@@ -1,4 +1,4 @@
-// A temporary folder for tests that write files.
+// Temporary folder for tests that write files, and the content of a file.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,11 @@
 #include <vector>
 
 namespace mezzo::test {
+
+inline std::string read_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
 
 // Gone at the end, with everything in it.
 struct Folder {
@@ -27,10 +32,7 @@ struct Folder {
         std::ofstream(file(name), std::ios::binary) << bytes;
         return file(name);
     }
-    std::string read(const std::string& name) const {
-        std::ifstream in(file(name), std::ios::binary);
-        return {std::istreambuf_iterator<char>(in), {}};
-    }
+    std::string read(const std::string& name) const { return read_file(file(name)); }
     // Names of the files in it, sorted, each followed by a blank.
     std::string listing() const {
         std::vector<std::string> names;

@@ -25,6 +25,7 @@ namespace {
 using namespace mezzo;
 using Catch::Matchers::Contains;
 using test::Folder;
+using test::read_file;
 
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  not_a_number = std::numeric_limits<double>::quiet_NaN();
@@ -38,18 +39,12 @@ std::string hex(const std::string& bytes) {
     }
     return text;
 }
-std::string read(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
 void append(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::app) << text; }
 
 // The lines of a CSV file without the column of times.
 std::vector<std::string> rows(const std::string& path) {
     std::vector<std::string> result;
-    std::stringstream text(read(path));
+    std::stringstream text(read_file(path));
     for (std::string line; std::getline(text, line);) {
         const std::size_t first = line.find(','), second = line.find(',', first + 1);
         result.push_back(line.substr(0, first) + (second == std::string::npos ? "" : line.substr(second)));
@@ -93,7 +88,7 @@ TEST_CASE("metrics: the writer makes a folder and a file in it, and refuses what
     CHECK_THAT(writer.path(), Contains("runs/first/events.out.tfevents."));
     writer.add_scalar("loss", 0.5, 7, 1.0);
     writer.flush();
-    const std::string text = read(writer.path());
+    const std::string text = read_file(writer.path());
     CHECK(hex(text.substr(40)) ==
           "1a00000000000000129bd82d09000000000000f03f10072a0d0a0b0a046c6f7373150000003f862c9a2f");
     CHECK_THROWS_WITH(writer.add_scalar("\xff", 1, 0), Contains("UTF-8"));
@@ -103,7 +98,7 @@ TEST_CASE("metrics: the writer makes a folder and a file in it, and refuses what
     CHECK_THROWS_WITH(writer.add_image("i", zeros({2, 2, 3}, {.dtype = int64}), 0), Contains("int64"));
     CHECK_THROWS_WITH(writer.add_histogram("h", {}, 0), Contains("undefined"));
     writer.flush();
-    CHECK(read(writer.path()) == text);
+    CHECK(read_file(writer.path()) == text);
     append(folder.file("file"), "x");
     CHECK_THROWS_AS(io::SummaryWriter(folder.file("file")), Error);
     CHECK_THROWS_AS(io::SummaryWriter(folder.file("file") + "/below"), Error);
@@ -126,7 +121,7 @@ TEST_CASE("metrics: several threads share a writer", "[io]") {
     csv.flush();
     const std::size_t record = io::tf_record(io::summary_event(1, 1, io::scalar_value("loss", 0.5))).size();
     // Steps up to 127 take one byte.
-    CHECK(read(writer.path()).size() == 40 + 400 * record);
+    CHECK(read_file(writer.path()).size() == 40 + 400 * record);
     CHECK(rows(folder.file("log.csv")).size() == 401);
 }
 
@@ -159,7 +154,7 @@ TEST_CASE("metrics: CSV has a column per metric, also for those that come later"
     }
     const std::vector<std::string> expected{"step,loss,scale,\"a, \"\"b\"\"", "c\"", "1,0.1,65536,",
                                             "2,inf,,", "3,-2,,nan"};
-    const std::string text = read(path);
+    const std::string text = read_file(path);
     CHECK_THAT(text, Contains("step,time,loss,scale,\"a, \"\"b\"\"\nc\"\n1,"));
     CHECK(rows(path)[2] == expected[2]);
     CHECK(rows(path)[3] == expected[3]);
@@ -179,10 +174,10 @@ TEST_CASE("metrics: a CSV file is continued, without the line that a killed prog
     CHECK(rows(path) == std::vector<std::string>{"step,loss,new", "1,4,", "2,5,", "3,,6"});
     append(folder.file("other.csv"), "x,y\n1,2\n");
     CHECK_THROWS_WITH(io::CsvWriter(folder.file("other.csv")), Contains("other.csv"));
-    CHECK(read(folder.file("other.csv")) == "x,y\n1,2\n");
+    CHECK(read_file(folder.file("other.csv")) == "x,y\n1,2\n");
     append(folder.file("notes.txt"), "a file of one line");
     CHECK_THROWS_WITH(io::CsvWriter(folder.file("notes.txt")), Contains("notes.txt"));
-    CHECK(read(folder.file("notes.txt")) == "a file of one line");
+    CHECK(read_file(folder.file("notes.txt")) == "a file of one line");
     CHECK_THROWS_AS(io::CsvWriter(folder.file("missing/log.csv")), Error);
     // Only an unfinished first line.
     append(folder.file("torn.csv"), "step,ti");
@@ -200,7 +195,7 @@ TEST_CASE("metrics: JSON lines", "[io]") {
         CHECK_THROWS_AS(json.log(3, {{"time", 1}}), Error);
         CHECK_THROWS_AS(json.log(3, {{"\xff", 1}}), Error);
     }
-    const std::string text = read(path);
+    const std::string text = read_file(path);
     CHECK_THAT(text, Contains("{\"step\": 1, \"time\": ") && Contains(", \"loss\": 0.25}\n"));
     CHECK_THAT(text, Contains(", \"a \\\"b\\\"\": \"Infinity\", \"c\": \"-Infinity\", \"d\": \"NaN\"}\n"));
     CHECK_THROWS_AS(io::JsonLinesWriter(folder.file("missing/log.jsonl")), Error);
@@ -210,23 +205,24 @@ TEST_CASE("metrics: JSON lines are continued, without the line that a killed pro
     const Folder folder;
     const std::string path = folder.file("log.jsonl"), notes = folder.file("notes.txt");
     io::JsonLinesWriter(path).log(1, {{"loss", 4}});
-    const std::string before = read(path);
+    const std::string before = read_file(path);
     for (const std::string& torn : {std::string("{\"st"), "{\"step\": 2, \"" + std::string(70000, 'x')}) {
         append(path, torn);
         const io::JsonLinesWriter json(path);
-        CHECK(read(path) == before);
+        CHECK(read_file(path) == before);
     }
     io::JsonLinesWriter(path).log(2, {{"loss", 5}});
-    CHECK_THAT(read(path), Catch::StartsWith(before + "{\"step\": 2, ") && Catch::EndsWith("\"loss\": 5}\n"));
+    CHECK_THAT(read_file(path),
+               Catch::StartsWith(before + "{\"step\": 2, ") && Catch::EndsWith("\"loss\": 5}\n"));
     std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);  // a whole line but for its end
     io::JsonLinesWriter(path).log(3, {{"loss", 6}});
-    const std::string lines = read(path);
+    const std::string lines = read_file(path);
     CHECK(std::count(lines.begin(), lines.end(), '\n') == 3);
     for (const std::string text : {"a file of one line", "two\nlines"}) {
         std::filesystem::remove(notes);
         append(notes, text);
         CHECK_THROWS_WITH(io::JsonLinesWriter(notes), Contains("notes.txt"));
-        CHECK(read(notes) == text);
+        CHECK(read_file(notes) == text);
     }
 }
 
@@ -235,11 +231,11 @@ TEST_CASE("metrics: what waits is written after two minutes", "[io]") {
     io::AppendedFile file("test", folder.file("log"), true);
     const auto now = io::AppendedFile::Clock::now();
     file.append("a", now + std::chrono::seconds(119));
-    CHECK(read(folder.file("log")).empty());
+    CHECK(read_file(folder.file("log")).empty());
     file.append("b", now + std::chrono::seconds(121));
-    CHECK(read(folder.file("log")) == "ab");
+    CHECK(read_file(folder.file("log")) == "ab");
     file.append("c", now + std::chrono::seconds(240));
-    CHECK(read(folder.file("log")) == "ab");
+    CHECK(read_file(folder.file("log")) == "ab");
 }
 
 namespace {
@@ -278,7 +274,7 @@ TEST_CASE("metrics: what a full disk refused is written later", "[io]") {
     }
     json.flush();
     json.flush();
-    const std::string text = read(path);
+    const std::string text = read_file(path);
     CHECK(std::count(text.begin(), text.end(), '\n') == 2);
     CHECK(text.starts_with("{\"step\": 1, "));
     CHECK(text.ends_with("\"second\": 2}\n"));

@@ -1,11 +1,13 @@
-// Modules as functions of their parameters.
+// Names and parameters of modules, for tests.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "kernels/kernel.h"
+#include "mezzo/autograd.h"
 #include "mezzo/module.h"
+#include "mezzo/ops.h"
 
 namespace mezzo::test {
 
@@ -35,6 +37,13 @@ inline void assign_parameters(nn::Module& net, In values) {
 inline Tensors with_parameters(Tensors first, const nn::Module& net) {
     for (const Tensor& p : net.parameters()) first.push_back(p.detach().to(float64));
     return first;
+}
+
+// Adds noise to biases and norms, whose neutral initial values would hide that an op leaves them out.
+inline void disturb(const nn::Module& net) {
+    const NoGrad plain;
+    for (const Tensor& p : net.parameters())
+        if (p.dim() == 1) p.add_(randn(p.shape()), 0.3);
 }
 
 }  // namespace mezzo::test

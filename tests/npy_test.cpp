@@ -1,7 +1,6 @@
 // .npy and .npz: written and read, damaged, foreign dtypes and orders. tests/interop/numpy_test.py asks NumPy.
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <sstream>
 
 #include "mezzo/numpy.h"
 #include "mezzo/ops.h"
@@ -13,13 +12,8 @@ namespace {
 using namespace mezzo;
 using Catch::Matchers::Contains;
 using test::Folder;
+using test::read_file;
 
-std::string read(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
 void write(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
@@ -63,15 +57,15 @@ TEST_CASE("npy: what is saved is loaded, in every dtype and shape", "[io]") {
 TEST_CASE("npy: the bytes are NumPy's", "[io]") {
     const Folder folder;
     io::save_npy(folder.file("x.npy"), Tensor::from({1, 2, 3, 4, 5, 6}, {2, 3}));
-    const std::string text = read(folder.file("x.npy"));
+    const std::string text = read_file(folder.file("x.npy"));
     CHECK(text.size() == 128 + 24);
     CHECK(text.substr(0, 10) == std::string("\x93NUMPY\x01\x00\x76\x00", 10));
     CHECK(text.substr(10, 60) == "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } ");
     CHECK(text[127] == '\n');
     io::save_npy(folder.file("x.npy"), ones({3}));
-    CHECK_THAT(read(folder.file("x.npy")), Contains("'shape': (3,), }"));
+    CHECK_THAT(read_file(folder.file("x.npy")), Contains("'shape': (3,), }"));
     io::save_npy(folder.file("x.npy"), scalar(1));
-    CHECK_THAT(read(folder.file("x.npy")), Contains("'shape': (), }"));
+    CHECK_THAT(read_file(folder.file("x.npy")), Contains("'shape': (), }"));
 }
 
 TEST_CASE("npy: other orders, byte orders, versions and dtypes", "[io]") {
@@ -134,7 +128,7 @@ TEST_CASE("npz: a member that cannot be read is no obstacle for the others", "[i
     const Folder folder;
     const std::string path = folder.file("x.npz");
     io::save_npz(path, {{"a", ones({2})}, {"texts", ones({1}, {.dtype = int32})}, {"b", zeros({3})}});
-    std::string bytes = read(path);
+    std::string bytes = read_file(path);
     const std::size_t at = bytes.find("'<i4'");
     REQUIRE(at != std::string::npos);
     bytes.replace(at, 5, "'<U1'");
@@ -154,7 +148,7 @@ TEST_CASE("npz: members that overlap, or whose two names differ, are refused", "
     const Folder folder;
     const std::string path = folder.file("x.npz");
     io::save_npz(path, {{"a", ones({4})}, {"b", zeros({4})}});
-    const std::string good = read(path);
+    const std::string good = read_file(path);
     const std::size_t first = good.find("PK\1\2"), second = good.find("PK\1\2", first + 1);
     REQUIRE(second != std::string::npos);
     // The second entry of the directory points at the first member: its header is the last field.
@@ -170,7 +164,7 @@ TEST_CASE("npz: members that overlap, or whose two names differ, are refused", "
     CHECK_THROWS_WITH(io::load_npz(path), Contains("its local header has the name \"c.npy\""));
     // One member, listed twice under its own name.
     io::save_npz(path, {{"a", ones({4})}, {"a2", ones({4})}});
-    bad = read(path);
+    bad = read_file(path);
     const std::size_t directory = bad.find("PK\1\2"), next = bad.find("PK\1\2", directory + 1);
     // The first member claims the bytes of the second too: packed and unpacked size, beyond its end.
     bad[directory + 46 + 5 + 4 + 8] = char(bad[directory + 46 + 5 + 4 + 8] + 64);
@@ -229,7 +223,7 @@ TEST_CASE("npz: what is saved is loaded, stored and deflated", "[io]") {
             CHECK(back[i].second.dtype() == state[i].second.dtype());
             CHECK(test::doubles(back[i].second) == test::doubles(state[i].second));
         }
-        CHECK((read(path).size() < 300000) == compressed);
+        CHECK((read_file(path).size() < 300000) == compressed);
     }
     io::save_npz(path, {});
     CHECK(io::load_npz(path).empty());
@@ -245,7 +239,7 @@ TEST_CASE("npz: every damaged byte is seen or harmless", "[io]") {
     const std::string path = folder.file("x.npz");
     for (const bool compressed : {false, true}) {
         io::save_npz(path, {{"w", Tensor::from({1, 2, 3, 4}, {2, 2})}}, {.compressed = compressed});
-        const std::string good = read(path);
+        const std::string good = read_file(path);
         int refused = 0;
         for (std::size_t i = 0; i < good.size(); ++i) {
             std::string bad = good;

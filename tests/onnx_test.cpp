@@ -4,8 +4,6 @@
 #include <catch2/catch.hpp>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include <fmt/format.h>
@@ -26,11 +24,6 @@ namespace {
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
-
-std::string text_of_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string hex(const std::string& bytes) {
     std::string text;
@@ -79,7 +72,7 @@ std::string refusal(const autograd::Callback<Tensor(const Tensor&)>& function, b
         io::export_onnx(model, {randn({4, 3})}, folder.file("model.onnx"), {.dynamic_batch = dynamic_batch});
     } catch (const Error& error) {
         CHECK(error.kind() == kind);
-        CHECK(text_of_file(folder.file("model.onnx")).empty());
+        CHECK(test::read_file(folder.file("model.onnx")).empty());
         CHECK(model.training());
         return error.what();
     }
@@ -117,9 +110,9 @@ TEST_CASE("onnx: the file, byte for byte", "[io]") {
     const std::string tensor = "08021001" + field("42", "77") + field("4a", "0000803f000000c0");
     const std::string body = field("0a", node) + field("12", "67") + field("5a", input) +
                              field("62", output) + field("2a", tensor);
-    CHECK(hex(text_of_file(folder.file("model.onnx"))) == "0808" + field("12", hex("mezzo")) +
-                                                              field("1a", hex(version())) +
-                                                              field("42", "0a001011") + field("3a", body));
+    CHECK(hex(test::read_file(folder.file("model.onnx"))) == "0808" + field("12", hex("mezzo")) +
+                                                                 field("1a", hex(version())) +
+                                                                 field("42", "0a001011") + field("3a", body));
 }
 
 TEST_CASE("onnx: a model of more than 2 GiB has its weights in a file of their own", "[io]") {
@@ -143,8 +136,8 @@ TEST_CASE("onnx: elements in a file of their own", "[io]") {
                               .inputs = {},
                               .outputs = {}};
     io::save_onnx("export_onnx", folder.file("m.onnx"), graph, true);
-    const std::string data = text_of_file(folder.file("m.onnx.data")),
-                      model = text_of_file(folder.file("m.onnx"));
+    const std::string data = test::read_file(folder.file("m.onnx.data")),
+                      model = test::read_file(folder.file("m.onnx"));
     const auto elements = [](const Tensor& x) {
         return std::string(reinterpret_cast<const char*>(x.data<float>()), std::size_t(x.numel()) * 4);
     };
@@ -323,9 +316,9 @@ TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
     CHECK_THROWS_WITH(names({}, {"bias"}), Contains("is named bias, as a parameter or buffer of the model"));
     Named named;
     io::export_onnx(named, {x}, path);
-    CHECK_THAT(text_of_file(path), Contains("\x42\x08"
-                                            "constant") &&
-                                       Contains("constant_1"));
+    CHECK_THAT(test::read_file(path), Contains("\x42\x08"
+                                               "constant") &&
+                                          Contains("constant_1"));
     std::filesystem::remove(path);
     CHECK_THROWS_WITH(io::export_onnx(net, {}, path), Contains("the list of inputs is empty"));
     CHECK_THROWS_WITH(io::export_onnx(net, {x, x}, path), Contains("Linear does not take 2 tensors"));
@@ -346,7 +339,7 @@ TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
     net.to(float16);
     CHECK_THROWS_WITH(io::export_onnx(net, {x}, path),
                       Contains("weight is float16; convert the model with to(float32)"));
-    CHECK(text_of_file(path).empty());
+    CHECK(test::read_file(path).empty());
 }
 
 TEST_CASE("onnx: an export leaves model and inputs as they were", "[io]") {

@@ -2,7 +2,6 @@
 #include "mezzo/profiler.h"
 
 #include <catch2/catch.hpp>
-#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -87,13 +86,6 @@ void check_nesting(const std::vector<ProfileEvent>& events) {
         CHECK(event.begin >= outer.begin);
         CHECK(event.begin + event.duration <= outer.begin + outer.duration);
     }
-}
-
-std::string text_of_file(const std::string& path) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
 }
 
 }  // namespace
@@ -278,7 +270,7 @@ TEST_CASE("profiler: the trace is JSON whose events nest", "[profiler]") {
         CHECK_THROWS_WITH(profiler.write_chrome_trace(folder.file("none") + "/trace.json"),
                           Contains("Profiler.write_chrome_trace"));
     }
-    const nlohmann::json trace = nlohmann::json::parse(text_of_file(path));
+    const nlohmann::json trace = nlohmann::json::parse(test::read_file(path));
     std::vector<std::pair<double, double>> open;
     int complete = 0, named = 0;
     bool linear = false;

@@ -46,19 +46,6 @@ Tensor labels(std::int64_t n) {
     return Tensor::from(values, {n});
 }
 
-// Batch norms that are not neutral, so that their use shows.
-void disturb(const nn::Module& net) {
-    NoGrad plain;
-    for (const Tensor& p : net.parameters())
-        if (p.dim() == 1) p.add_(randn(p.shape()), 0.3);
-}
-
-std::int64_t count(const nn::Module& net) {
-    std::int64_t total = 0;
-    for (const Tensor& p : net.parameters()) total += p.numel();
-    return total;
-}
-
 std::vector<std::string> torchvision_names() {
     std::vector<std::string> names{"conv1.weight"};
     const auto norm = [&](const std::string& name) {
@@ -146,7 +133,7 @@ std::vector<double> all_values(const StateDict& state) {
 TEST_CASE("resnet: numbers of parameters", "[resnet]") {
     const auto expect = [](const ResNetConfig& config, std::int64_t parameters, std::size_t names) {
         const nn::ResNet net(config);
-        CHECK(count(net) == parameters);
+        CHECK(net.num_parameters() == parameters);
         CHECK(net.state_dict().size() == names);
     };
     // torchvision's, and those of the paper's networks for CIFAR-10.
@@ -187,7 +174,7 @@ TEST_CASE("resnet: names and shapes in files are torchvision's", "[resnet][io]")
 TEST_CASE("resnet: a file gives back the same bits", "[resnet][io]") {
     const test::Folder folder;
     nn::ResNet net(tiny(ResNetBlockKind::bottleneck)), other(tiny(ResNetBlockKind::bottleneck));
-    disturb(net);
+    test::disturb(net);
     io::save_safetensors(folder.file("a"), net.state_dict());
     const io::LoadReport report =
         io::load_weights(other, io::load_state_dict_file(folder.file("a")), {.strict = true});
@@ -258,7 +245,7 @@ TEST_CASE("resnet: values and gradients against plain ops", "[resnet]") {
             if (block == ResNetBlockKind::bottleneck && shortcut == ResNetShortcut::padding) continue;
             manual_seed(2);
             nn::ResNet net(tiny(block, shortcut));
-            disturb(net);
+            test::disturb(net);
             net.to(float64);
             const Tensor x = images(4, 6, float64), y = labels(4);
             const Tensor logits = net(x);
@@ -311,7 +298,7 @@ TEST_CASE("resnet: start values", "[resnet]") {
 TEST_CASE("resnet: eval leaves the running statistics alone and sees each image by itself", "[resnet]") {
     manual_seed(6);
     nn::ResNet net(tiny());
-    disturb(net);
+    test::disturb(net);
     for (int i = 0; i < 3; ++i) static_cast<void>(net(images(4)));
     CHECK(net.layer2[0].bn2.num_batches_tracked.item<std::int64_t>() == 3);
     net.eval();

@@ -91,12 +91,6 @@ Tensor flags(const std::vector<std::uint8_t>& values, const Shape& shape) {
     return test::tensor_of({values.begin(), values.end()}, shape, boolean);
 }
 
-std::int64_t count(const nn::Module& net) {
-    std::int64_t total = 0;
-    for (const Tensor& p : net.parameters()) total += p.numel();
-    return total;
-}
-
 Tensor normal(const Shape& shape, std::uint64_t seed) {
     return test::tensor_of(test::random_values(shape.numel(), seed, test::Domain::any), shape, float32);
 }
@@ -116,7 +110,7 @@ TEST_CASE("transformer: names, shapes and initial values are PyTorch's", "[trans
             expected.push_back(std::string(layer) + name);
     expected.insert(expected.end(), {"norm.weight", "norm.bias"});
     CHECK(names_of(net.state_dict()) == expected);
-    CHECK(count(net) == 2 * (24 * 8 + 24 + 8 * 8 + 8 + 2 * 8 * 12 + 12 + 8 + 4 * 8) + 16);
+    CHECK(net.num_parameters() == 2 * (24 * 8 + 24 + 8 * 8 + 8 + 2 * 8 * 12 + 12 + 8 + 4 * 8) + 16);
     const nn::MultiheadAttention& attention = net.layers[0].self_attn;
     CHECK(attention.in_proj_weight.shape() == Shape{24, 8});
     const std::vector<double> weights = doubles(attention.in_proj_weight);
