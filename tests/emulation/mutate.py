@@ -85,7 +85,7 @@ MUTATIONS = [
     *[('attention', 'cuda/attention.cu', '__syncwarp();', n, '', 'thread') for n in range(2)],
     ('attention', 'cuda/attention.cuh', 'if (total == C(0))', 0, 'if (false)', 'plain'),
     ('attention', 'cuda/attention.cu', 'row >= length || column >= a.dim', 0, 'column >= a.dim', 'address'),
-    ('attention', 'cuda/attention.cu', 'first + r < count && ', 0, '', 'address'),
+    ('attention', 'cuda/attention.cu', 'r < rows && ', 0, '', 'address'),
     ('attention', 'cuda/attention.cuh', 'if (skip != 0)', 0, 'if (false)', 'plain'),
     ('attention', 'cuda/attention.cuh', 'i >= query || ', 0, '', 'address'),
     ('attention', 'cuda/mma.cuh', 'emulation::load_matrices(row, true, r.v, site)', 0,
