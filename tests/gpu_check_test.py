@@ -271,6 +271,15 @@ def test_run(folder):
           f"failed files case by case: {cases}")
     check("launches 1" in markdown and "2 of 2 cases ran alone, with blocking launches; failed: odd, even (exit code 1)" in markdown and
           "dtype_test.cpp: 1 of 1 cases ran alone, with blocking launches; failed: none, so" in markdown, "cases in the report")
+    page = (folder / "out/page.md").read_text(encoding="utf-8")
+    device = build.lists("tests/meson.build")["device_test_sources"]
+    ptx = build.executed_as_ptx(device)
+    check([r["file"] for r in report["tests"]][:len(ptx)] == ptx and set(ptx) > set(device) - {"tests/nccl_gpu_test.cpp"},
+          "what has run as PTX is not first, or not all of it")
+    check(f"Of {len(ptx)} files of cases that pass over interpreted PTX {len(ptx)} have run here; all pass." in page, page)
+    check(len(page.split("\n")) < 60, f"page.md has {len(page.split())} lines")
+    names = [name for text in (page, markdown, json.dumps(report)) for name in (str(folder), str(ROOT)) if name in text]
+    check(not names, f"the reports name folders: {names}")
     for name in ("report.json", "report.md", "results.jsonl"):
         check((folder / "copy" / name).read_text(encoding="utf-8") == (folder / "out" / name).read_text(encoding="utf-8"), f"copy of {name}")
     check([r["passed"] for r in report["smoke"]] == [4], "the smoke part")

@@ -28,6 +28,14 @@ def lists(build_file):
             for name, body in re.findall(r"^(\w+) = files\((.*?)\)", text, re.M | re.S)}
 
 
+def executed_as_ptx(device_test_sources):
+    """The files of cases that the suite `ptx` has run over interpreted PTX, in its order. NCCL's needs a driver."""
+    text = (ROOT / "tests/ptx/meson.build").read_text(encoding="utf-8")
+    further = re.search(r"further_sources = files\((.*?)\)", text, re.S).group(1)
+    files = device_test_sources + [f"tests/{name}" for name in re.findall(r"'\.\./([^']+)'", further)]
+    return [f for f in files if not f.endswith("nccl_gpu_test.cpp")]
+
+
 def values(text):
     """The lists of strings that a build file gives names to. The last value of a name counts, of a conditional expression the
     first one: that of a plain build."""

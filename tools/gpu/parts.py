@@ -3,6 +3,7 @@ import dataclasses
 import pathlib
 import shutil
 
+from gpu.build import executed_as_ptx
 from gpu.run import ROOT
 
 SANITIZERS = {
@@ -91,7 +92,9 @@ def smoke(args):
 
 
 def tests(args, plan):
-    program, sources = args.out / "mezzo-tests", plan.test_lists["device_test_sources"] + plan.test_lists["test_sources"]
+    """First what has passed over interpreted PTX, so that the report can compare."""
+    program, device = args.out / "mezzo-tests", plan.test_lists["device_test_sources"]
+    sources = dict.fromkeys(executed_as_ptx(device) + device + plan.test_lists["test_sources"])
     commands = [Command(cases_of(program, s), 150, {"file": s}) for s in sources]
     return Part("tests", "tests", 20, commands, max(1, args.jobs // 4))  # each with its own pool of threads
 

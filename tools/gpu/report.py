@@ -1,5 +1,6 @@
 """The report of tools/gpu_check: one dictionary for the JSON file, the same as Markdown tables, and whether anything failed."""
 import json
+import pathlib
 import re
 
 from count import catch_counts
@@ -120,7 +121,7 @@ def profile_row(result, rows, rate):
 
 
 def make(machine, results, left_out, planned):
-    """planned: the number of files of tests and of tests under sanitizers, of which all must be seen."""
+    """planned: the number of files of tests and of tests under sanitizers, of which all must be seen, and the files that run as PTX."""
     rows = add_ratios([benchmark_row(r) for r in results["benchmark"]])
     groups = list(dict.fromkeys((r["case"], r["precision"]) for r in rows))
     rows.sort(key=lambda r: groups.index((r["case"], r["precision"])))
@@ -130,7 +131,7 @@ def make(machine, results, left_out, planned):
             "sanitizer": [sanitizer_row(r) for r in results["sanitizer"]],
             "sample": [{"outcome": outcome(r), "output": r["stdout"] + r["stderr"]} for r in results["sample"]],
             "benchmark": rows, "search": search_rows(results["search"]),
-            "profile": [profile_row(r, rows, rate) for r in results["profile"]], "left_out": left_out}
+            "profile": [profile_row(r, rows, rate) for r in results["profile"]], "left_out": left_out, "ptx": planned.get("ptx", [])}
     return {"machine": machine, "targets": targets.judge(made, planned)} | made
 
 
@@ -224,15 +225,41 @@ def profile_lines(row):
                                                               number(r["us"]), f"{100 * r['share']:.1f} %"] for r in row["kernels"]])
 
 
+def compared(report):
+    """The files that pass over the PTX that nvcc has made, on an interpreter: do they pass here?"""
+    ran = {r["file"]: r for r in report["tests"] if r["file"] in report["ptx"]}
+    differ = [f"{pathlib.PurePosixPath(file).stem} ({row['outcome']})" for file, row in ran.items() if row["failed"]]
+    return f"Of {len(report['ptx'])} files of cases that pass over interpreted PTX {len(ran)} have run here; " + \
+        ("all pass." if not differ else f"{len(differ)} fail: {', '.join(differ)}.")
+
+
+def page(report, lines=20, width=200):
+    """The report on one page, for whoever wants to send it in."""
+    bad = [line if len(line) <= width else line[:width] + " ..." for line in failures(report)]
+    more = [f"- and {len(bad) - lines} more"] if len(bad) > lines else []
+    machine = [f"- {key}: {value}" for key, value in report["machine"].items() if isinstance(value, str)]
+    return "\n".join(["# mezzo on a GPU", "", *machine, "", compared(report), "", "All tests: " + total(report["tests"]) + ".", "",
+                      *(f"- FAILED: {line}" for line in bad[:lines]), *more, f"- {len(report['left_out'])} parts were left out", "",
+                      *target_table([r | {"detail": ""} for r in report["targets"]])])
+
+
+def anonymous(text, folders):
+    """A report without names of folders and of the user. folders: what stands for each path, the longest paths first."""
+    for path, name in sorted(folders.items(), key=lambda item: -len(item[0])):
+        text = text.replace(path, name)
+    return text
+
+
+def total(rows):
+    passed, bad, skipped = (sum(r[key] for r in rows) for key in ("passed", "failed", "skipped"))
+    return f"{passed} passed, {bad} failed, {skipped} skipped"
+
+
 def markdown(report):
     note = "Per step. The median and the least are of steps whose end the host awaits; queued is the mean without waiting."
-    def total(kind):
-        passed, bad, skipped = (sum(r[key] for r in report[kind]) for key in ("passed", "failed", "skipped"))
-        return f"{passed} passed, {bad} failed, {skipped} skipped"
-
     lines = ["# GPU check", "", *(f"- {key}: {', '.join(value) if isinstance(value, dict) else value}"
                                     for key, value in report["machine"].items()), "",
-             *([f"Smoke part: {total('smoke')}", ""] if report["smoke"] else []), total("tests"), ""]
+             *([f"Smoke part: {total(report['smoke'])}", ""] if report["smoke"] else []), total(report["tests"]), "", compared(report), ""]
     lines += [*(f"- FAILED: {line}" for line in failures(report)), *(f"- left out: {line}" for line in report["left_out"]), ""]
     lines += [*case_lines(report["cases"]), "## Targets", "", *target_table(report["targets"])]
     lines += ["## Benchmark", "", note, "", *benchmark_table(report["benchmark"])]
