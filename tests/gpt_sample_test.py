@@ -46,6 +46,15 @@ def test_training(text):
         check(len(set(ends)) > 1, f"{architecture}: precisions are not the same {ends}")
 
 
+def test_short_profiles(text):
+    """Of a training of few steps the last is profiled."""
+    trace = text.parent / "short.json"
+    for steps in (5, 1):
+        output = run("--text", text, "--steps", steps, "--profile", trace, *SMALL).stdout
+        for problem in profile_problems(output, trace, "transformer.h.0.mlp.c_fc", steps):
+            check(False, f"{steps} steps --profile: {problem}")
+
+
 def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -121,6 +130,7 @@ def test_wrong_input(text, folder):
     refuse(1, "/no/such/text", "--text", "/no/such/text")
     refuse(1, "config.json", "--model", folder)
     refuse(1, "--checkpoint", "--text", text, "--checkpoint", "/no/such/folder/file")
+    refuse(1, "--profile", "--text", text, "--profile", "/no/such/folder/trace.json")
     (folder / "short").write_text("too short")
     refuse(1, "--context", "--text", folder / "short")
     refuse(1, "--prompt: 33 bytes are more", "--text", text, "--steps", 2, "--report-every", 1, "--prompt", "x" * 33, *SMALL)
@@ -133,6 +143,7 @@ def main():
         text = folder / "text"
         text.write_text("the quick brown fox jumps over the lazy dog. single precision keeps the sums.\n" * 60)
         test_training(text)
+        test_short_profiles(text)
         test_stop_and_resume(text, folder)
         test_saved_folder(folder)
         test_tokens(text, folder)

@@ -9,13 +9,13 @@ from gpu.run import ROOT, output, run
 # Lists of tests/meson.build, and how their sources are compiled. A list of sources that are all in these needs no line here.
 TESTS = {"test_sources": ["-O1", "-Wno-psabi"], "device_test_sources": ["-O1"], "test_helpers": ["-O1"], "test_kernels": []}
 # The programs that are measured, and the lists of meson.build that each is made of.
-PROGRAMS = {"mlp": ["training_sources"], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"], "mezzo_info": ["info_sources"]}
+PROGRAMS = {"mlp": [], "bench": ["bench_sources", "trace_sources"], "gemm_search": ["search_sources"], "mezzo_info": ["info_sources"]}
 TOOLS = {name: ["-O2", "-Isamples"] for program in PROGRAMS.values() for name in program}
 # Lists without which there is no library, whatever the build file has made of their names.
 NEEDED = {"core_sources", "kernel_sources", "autograd_sources", "ops_sources", "cpu_sources", "registry_sources", "user_sources", "image_sources", "pattern_sources", "cuda_sources",
           "cuda_vendor_sources", "isa_sources", "cuda_kernels"}
-# Lists that are for the emulated device only, and the module of several processes, which needs Gloo.
-NOT_HERE = {"device_times_sources", "emulation_test_sources", "emulator_sources", "gloo_sources", "heap_sources", "host_sources"}
+# Lists that are for the emulated device only, of other programs, and of the module of several processes, which needs Gloo.
+NOT_HERE = {"device_times_sources", "emulation_test_sources", "emulator_sources", "gloo_sources", "heap_sources", "host_sources", "training_sources"}
 HEADERS = ["fmt/format.h", "catch2/catch.hpp", "CLI/CLI.hpp", "nlohmann/json.hpp", "utf8proc.h", "zlib.h"]
 LIBRARIES = {"zlib": "z", "utf8proc": "utf8proc"}
 

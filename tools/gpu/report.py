@@ -274,7 +274,7 @@ def markdown(report):
     if report["sanitizer"]:
         lines += ["## compute-sanitizer", "", *sanitizer_table(report["sanitizer"])]
     for sample in report["sample"]:
-        lines += ["## samples/mlp --preset recipe", "", "```", sample["output"].rstrip(), "```", ""]
+        lines += ["## samples/mlp", "", "```", sample["output"].rstrip(), "```", ""]
     logs = [(key, r) for key in ("smoke", "cases", "tests", "sanitizer", "benchmark", "search", "profile") for r in report[key] if r.get("log")]
     for key, row in logs:
         what = [row.get(name) for name in ("case", "precision", "side", "tool", "file", "step", "product") if name in row]
