@@ -95,7 +95,7 @@ int failed(const char* what) {
 }  // namespace
 
 int main() {
-    const std::string path = "own_parts_program.ckpt";
+    const std::string path = "external_program.ckpt";
     Run straight(1);
     straight.train(0, 30);
     {
