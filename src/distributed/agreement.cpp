@@ -100,6 +100,15 @@ void broadcast_some(const Tensors& tensors, std::size_t bytes, GroupImpl& group)
     }
 }
 
+class GroupParty final : public StepParty {
+public:
+    explicit GroupParty(const Group& group) : group_(group) {}
+    StepAction agree(StepAction mine) override { return agree_on_step(mine, group_.impl()); }
+
+private:
+    const Group group_;
+};
+
 }  // namespace
 
 void require_same_lines(const CommonLines& what, const std::vector<std::string>& lines, GroupImpl& group) {
@@ -181,6 +190,13 @@ StepAction agree_on_step(StepAction mine, GroupImpl& group) {
     for (const Record& record : exchange(group, {.call = Call::step, .elements = std::int64_t(mine)}))
         least = std::min(least, StepAction(record.elements));
     return least;
+}
+
+std::shared_ptr<StepParty> step_party(const Group& group) {
+    std::weak_ptr<StepParty>& known = group.impl().party();
+    std::shared_ptr<StepParty> party = known.lock();
+    if (party == nullptr) known = party = std::make_shared<GroupParty>(group);
+    return party;
 }
 
 }  // namespace mezzo::distributed

@@ -1,6 +1,7 @@
 // What the ranks compare before they rely on it.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "distributed/agree.h"
 #include "distributed/bucket_layout.h"
 #include "distributed/group_impl.h"
+#include "mezzo/distributed.h"
 #include "mezzo/error.h"
 #include "mezzo/module.h"
 
@@ -31,6 +33,10 @@ std::vector<OrderedLeaf> common_order(const std::vector<OrderedLeaf>& own,
 
 // What all ranks can do in this call of a captured step.
 StepAction agree_on_step(StepAction mine, GroupImpl& group);
+
+// Returns the group's party, which calls agree_on_step(). All handles of the group get the same object while
+// somebody holds it.
+std::shared_ptr<StepParty> step_party(const Group& group);
 
 // As distributed::require_same().
 void require_same_values(const StateDict& tensors, GroupImpl& group);

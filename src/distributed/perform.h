@@ -7,8 +7,8 @@
 #include "core/capture.h"
 #include "core/tensor_impl.h"
 #include "distributed/agree.h"
+#include "distributed/agreement.h"
 #include "distributed/group_impl.h"
-#include "distributed/step_party.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "kernels/step.h"
 #include "mezzo/error.h"
 
 namespace mezzo {
@@ -60,6 +61,11 @@ const Backend* backend(DeviceType type) {
 AnyKernel* find_kernel(const KernelId& id, DeviceType type) {
     const BackendParts* parts = backend_parts(type);
     return parts != nullptr ? find_in(*parts, id) : nullptr;
+}
+
+const StepKernels* step_kernels(DeviceType type) {
+    const BackendParts* parts = backend_parts(type);
+    return parts != nullptr ? parts->step : nullptr;
 }
 
 }  // namespace mezzo

@@ -41,9 +41,6 @@ std::span<const MappingOf> product_mappings();
 std::span<const MappingOf> norm_mappings();
 std::span<const MappingOf> image_mappings();
 
-// Null if there is none.
-Mapping mapping_of(std::string_view op);
-
 // gelu(x), by erf and by tanh.
 Value gelu(Graph& graph, Value x);
 Value gelu_tanh(Graph& graph, Value x);

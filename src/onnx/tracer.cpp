@@ -41,6 +41,15 @@ std::string called_name(const Row& row) {
     return name;
 }
 
+// Null if no family has the op.
+Mapping mapping_of(std::string_view op) {
+    for (const std::span<const MappingOf> family :
+         {elementwise_mappings(), shape_mappings(), product_mappings(), norm_mappings(), image_mappings()})
+        for (const MappingOf& one : family)
+            if (one.op == op) return one.map;
+    return nullptr;
+}
+
 // Runs f. Returns the text of its Error(value) without the name of the export, or an empty text: an op
 // that cannot be written matters only where something reads its result.
 template <class F> std::string refusal_of(const F& f) {
