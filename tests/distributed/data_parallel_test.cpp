@@ -19,7 +19,7 @@ namespace {
 constexpr int steps = 20;
 constexpr int overflow_step = 3;
 
-// Everything that a step leaves behind.
+// State of a rank after its steps.
 struct Trained {
     Snapshot state;
     std::int64_t applied = 0, skipped = 0;
@@ -139,7 +139,7 @@ template <class Model> void check_equal_ranks(int ranks, const DataParallelOptio
 
 const DataParallelOptions many_buckets{.first_bucket_bytes = 1, .bucket_bytes = 3000};
 
-// What the means over ranks of values(rank) are, in float64.
+// Means over the ranks of values(rank), computed in float64.
 template <class Values> std::vector<double> means(int ranks, std::int64_t count, const Values& values) {
     std::vector<double> result(static_cast<std::size_t>(count));
     for (int rank = 0; rank < ranks; ++rank) {
@@ -205,7 +205,8 @@ TEST_CASE("mean: every dtype and wire against float64", "[distributed]") {
                 }
 }
 
-// Were the factor 1 / 3 rounded to the wire's dtype, all means were off by the same 0.02 % (float16) or 0.2 % (bfloat16).
+// If the factor 1 / 3 were rounded to the wire's dtype, all means would be off by the same 0.02 % (float16)
+// or 0.2 % (bfloat16).
 TEST_CASE("mean: a 16-bit wire of three ranks is unbiased over a million values", "[distributed]") {
     constexpr std::int64_t count = 1000000;
     for (const Dtype wire : {float16, bfloat16}) {

@@ -1,4 +1,4 @@
-// Groups whose ranks are threads, each with an emulated device of its own, and the stand-in for NCCL between them.
+// Groups whose ranks are threads, each with its own emulated device, connected by the stand-in for NCCL.
 #pragma once
 
 #include <cstdlib>
@@ -17,7 +17,8 @@
 
 namespace mezzo::test {
 
-// Devices for ranks, and NCCL while the scope lasts. At its end all work is done, also what ranks that failed have left behind.
+// Sets up emulated devices for the ranks, and NCCL, while the scope lasts. The end of the scope waits for all
+// work, also for work that failed ranks have left behind.
 class Devices {
 public:
     explicit Devices(int count) : before_(emulation::options) {
@@ -41,7 +42,7 @@ private:
     const emulation::Options before_;
 };
 
-// How the device's work is put off, so that a missing wait gives wrong values.
+// Delays of the device's work, so that a missing wait gives wrong values.
 struct Timing {
     bool late_work, early_communication;
 };
@@ -51,7 +52,7 @@ inline void set_timing(const Timing& timing) {
     emulation::options.early_communication = timing.early_communication;
 }
 
-// What groups have the log say while the scope lasts.
+// Records the log lines of groups while the scope lasts.
 struct Log {
     Log() {
         set_log_sink([this](std::string_view line) {

@@ -1,4 +1,5 @@
-// Ranks that train on emulated devices, over the stand-in for NCCL or through host memory, and what they have at the end.
+// Training on emulated devices, over the stand-in for NCCL or through host memory, and the state of each rank
+// at its end.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -23,7 +24,7 @@ struct Recipe {
     int steps = 20;
 };
 
-// A model, its part of the data, in host memory, and its loss.
+// A model, its shard of the data in host memory, and its loss.
 struct Mlp {
     nn::Sequential net;
     explicit Mlp(std::uint64_t seed) : net(make_mlp(seed)) {}
@@ -41,7 +42,7 @@ struct Bert {
     static Tensor loss(const Tensor& y, const Tensors& in) { return cross_entropy(y, in[1]); }
 };
 
-// Everything that a rank has after its steps.
+// State of a rank after its steps.
 struct Trained {
     Snapshot state;
     std::int64_t steps = 0, applied = 0, skipped = 0;
@@ -140,7 +141,7 @@ std::vector<Trained> train(int ranks, const Recipe& recipe, const Timing& timing
     return results;
 }
 
-// The same in host memory.
+// Runs the same training with gradients that travel through host memory.
 template <class Model = Mlp> std::vector<Trained> train_through_host(int ranks, const Recipe& recipe) {
     setenv("MEZZO_NCCL", "off", 1);
     std::vector<Trained> results = train<Model>(ranks, recipe);

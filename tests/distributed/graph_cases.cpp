@@ -20,14 +20,14 @@ namespace {
 
 const DataParallelOptions smallest{.first_bucket_bytes = 1, .bucket_bytes = 1};
 
-// Numbers of ranks. On devices each case runs once for each of the ways in which their work is put off.
+// Numbers of ranks. On devices each case runs once for each Timing of their work.
 std::vector<int> sizes(Where where) {
     return where == Where::devices ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 4};
 }
 Device device_of(const Group& group, Where where) {
     return where == Where::devices ? group.device() : cpu_device;
 }
-// Of what is computed without a group, to compare with.
+// Device of the reference runs, which have no group.
 Device device_alone(Where where) {
     return where == Where::devices ? Device(DeviceType::cuda, 0) : cpu_device;
 }
@@ -38,18 +38,18 @@ nn::Sequential mlp_on(Device device) {
     return net;
 }
 
-// On the device of the net.
+// Rows on the device of the net.
 Tensor rows_for(const nn::Module& net, int seed, std::int64_t count = 8) {
     return rows(seed, count).to(net.parameters()[0].device());
 }
 
-// Gradients have travelled by the engine that the case is for.
+// Checks that the gradients have travelled by the engine that the case is for.
 void check_engine(const Group& group, Where where) {
     RANK_CHECK((group.engine().rfind("NCCL ", 0) == 0) == (where == Where::devices));
 }
 
-// Replaces the gradients of nets, one for each rank, by their means: sums in float32 in the order of the ranks. What has no gradient counts as 0 where
-// another has one.
+// Replaces the gradients of nets, one net for each rank, by their means: sums in float32 in the order of the
+// ranks. A missing gradient counts as 0 if another rank has one.
 template <class Net> void average(const std::vector<Net>& nets) {
     for (std::size_t i = 0; i < nets[0].parameters().size(); ++i) {
         Tensor sum;
@@ -64,7 +64,7 @@ template <class Net> void average(const std::vector<Net>& nets) {
 
 using Pass = std::function<void(const nn::Sequential& net, int rank)>;
 
-// The gradients of one process that runs the ranks' passes itself, one after the other, and averages after each.
+// Gradients of one process that runs the ranks' passes itself, one after the other, and averages after each.
 Snapshot mean_alone(Where where, int ranks, const std::vector<Pass>& passes) {
     std::vector<nn::Sequential> nets;
     for (int rank = 0; rank < ranks; ++rank) nets.push_back(mlp_on(device_alone(where)));
@@ -75,13 +75,13 @@ Snapshot mean_alone(Where where, int ranks, const std::vector<Pass>& passes) {
     return gradients_of(nets[0]);
 }
 
-// Of one of a rank's micro-batches.
+// Loss of one micro-batch of a rank.
 Tensor mlp_loss(const nn::Sequential& net, int rank, int batch = 0) {
     const int part = rank + 10 * batch;
     return mse_loss(net(rows_for(net, part)), rows_for(net, part + 100));
 }
 
-// Of two ranks the same bits, of others another order of the sum.
+// Requires the same bits of two ranks; with more ranks the sum may have another order.
 void check_close(int ranks, const Snapshot& expected, const Snapshot& found) {
     if (ranks == 2)
         CHECK(first_difference(expected, found) == "");
@@ -89,7 +89,8 @@ void check_close(int ranks, const Snapshot& expected, const Snapshot& found) {
         CHECK(largest_difference(expected, found) < 1e-6);
 }
 
-// Runs body(net, parallel, rank) on several numbers of ranks, after which all must have the gradients of one process that runs `alone`.
+// Runs body(net, parallel, rank) on several numbers of ranks. All ranks must end with the gradients of one
+// process that runs `alone`.
 template <class Body> void check_gradients(Where where, const std::vector<Pass>& alone,
                                            const DataParallelOptions& options, const Body& body) {
     for (const int ranks : sizes(where)) {
@@ -107,7 +108,7 @@ template <class Body> void check_gradients(Where where, const std::vector<Pass>&
     }
 }
 
-// Two heads on one body. Which of them a rank uses is its own choice.
+// Two heads on one body. Each rank chooses which heads it uses.
 struct Heads : nn::Module {
     nn::Linear body{net_width, 16}, first{16, 4}, second{16, 4}, idle{16, 4};
     MEZZO_MODULE(Heads, body, first, second, idle)
@@ -117,7 +118,7 @@ Heads heads_on(Device device) {
     net.to(device);
     return net;
 }
-// Rank 0 leaves the second head unused, and all of them the idle one.
+// Rank 0 does not use the second head; no rank uses the idle one.
 Tensor heads_loss(const Heads& net, int rank) {
     const Tensor h = net.body(rows_for(net, rank));
     return rank == 0 ? sum(net.first(h)) : sum(net.first(h)) + sum(net.second(h));
@@ -125,7 +126,7 @@ Tensor heads_loss(const Heads& net, int rank) {
 const optim::AdamWOptions heads_options{.lr = 0.1, .weight_decay = 0.5};
 constexpr int heads_steps = 3;
 
-// The gradients of the first step, and the weights after the last one, of one process with the ranks' batches.
+// Gradients of the first step, and weights after the last one, of one process with the ranks' batches.
 std::pair<Snapshot, Snapshot> train_heads_alone(Where where, int ranks) {
     std::vector<Heads> nets;
     std::list<optim::AdamW> optimizers;  // which cannot be moved
@@ -167,7 +168,8 @@ void accumulation(Where where) {
                                         mlp_loss(net, rank, 2).backward();  // reduces the sum of all three
                                         continue;
                                     }
-                                    // A look is local; what an update reads is reduced.
+                                    // Reading a gradient gives the local one; an update reads reduced
+                                    // gradients.
                                     const nn::Sequential own = mlp_on(device_of(parallel.group(), where));
                                     alone(own, rank);
                                     RANK_CHECK(first_difference(gradients_of(own), gradients_of(net)) == "");
@@ -267,7 +269,7 @@ void unused(Where where) {
                     }
                     weights[rank] = weights_of(net);
                     check_engine(group, where);
-                    // AdamW has not decayed what has no gradient.
+                    // AdamW has not decayed a parameter that has no gradient.
                     RANK_CHECK(doubles(heads_on(cpu_device).idle.weight) == doubles(net.idle.weight));
                 });
                 check_close(ranks, expected, gradients[0]);

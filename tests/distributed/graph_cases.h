@@ -1,11 +1,12 @@
-// Data-parallel training over graphs of all kinds: accumulation, several losses, unused, shared and frozen parameters, checkpointed segments.
+// Data-parallel training over graphs of all kinds: accumulation, several losses, unused, shared and frozen
+// parameters, checkpointed segments.
 #pragma once
 
 #include <vector>
 
 namespace mezzo::test {
 
-// Where the ranks have their models and data, which decides what gradients travel by.
+// Location of the ranks' models and data, which decides how gradients travel.
 enum class Where { host, devices };
 
 struct GraphCase {

@@ -1,5 +1,5 @@
-// Groups without other processes: the group of one, the communication thread over an engine of the test, environments, and the store
-// with ranks that are threads. tests/distributed has runs of several processes.
+// Groups without other processes: the group of one, the communication thread over an engine of the test,
+// environments, and the store with ranks that are threads. tests/distributed/*_test.py run several processes.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -77,7 +77,7 @@ private:
 
 Group two_ranks() { return make_group({0, 2, 0, 2}, std::make_unique<Waiting>()); }
 
-// A store, and what one rank needs to join it.
+// A store, and the arguments that one rank needs to join it.
 struct Meeting {
     explicit Meeting(int ranks)
         : server(listen_at("127.0.0.1", 0),
@@ -114,7 +114,7 @@ public:
     int size;
 };
 
-// What a rank is told, once it is.
+// Records the cause of failure that a rank is notified of.
 struct Told {
     explicit Told(Control& control) : control_(control) {
         control.attach([this](const std::string& words) {
@@ -277,7 +277,7 @@ TEST_CASE("the environment of each launcher") {
     check_place(read(torchrun()), 1, 4, 1, 2);
     CHECK(read(torchrun())->host == "a");
     CHECK(read(torchrun())->first_port == 1234);
-    CHECK(read(torchrun())->ports == 1);  // nothing but the port tells it from other runs
+    CHECK(read(torchrun())->ports == 1);  // only the port distinguishes it from other runs
     auto named = torchrun();
     named["MEZZO_RUN_ID"] = "mine";
     CHECK(read(named)->ports == 17);

@@ -1,4 +1,5 @@
-// Captured steps of several ranks on emulated devices, over the stand-in for NCCL: what they compute, and in which order graphs, communicators and handles end.
+// Captured steps of several ranks on emulated devices, over the stand-in for NCCL: their results, and the
+// order in which graphs, communicators and handles end.
 #include "tests/distributed/device_training.h"
 
 using namespace mezzo;
@@ -8,7 +9,8 @@ using emulation::StreamOrder;
 
 namespace {
 
-// In which order a graph does what nothing orders: communication early, late, or in between. A missing wait inside of it gives wrong values.
+// Orders in which a graph runs operations that have no dependencies on each other: communication early, late,
+// or in between. A missing wait inside the graph gives wrong values.
 constexpr StreamOrder orders[] = {StreamOrder::queued, StreamOrder::main_first,
                                   StreamOrder::communication_first, StreamOrder::alternating};
 

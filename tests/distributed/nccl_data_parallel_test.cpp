@@ -19,7 +19,8 @@ TEST_CASE("nccl data parallel: ranks stay equal, and equal to those that go thro
             const std::vector<Trained> device = train(ranks, recipe),
                                        host = train_through_host(ranks, recipe);
             check_ranks(device);
-            // With 3 ranks a mean in float32 multiplies by a rounded 1 / 3 before the sum here, and after it there.
+            // With 3 ranks a mean in float32 multiplies by a rounded 1 / 3 before the sum on devices, and
+            // after the sum in host memory.
             const bool same_sum = ranks == 2 || options.ordered || options.wire != float32;
             if (same_sum) CHECK(first_difference(device[0].state, host[0].state) == "");
             CHECK(largest_difference(device[0].state, host[0].state) < 1e-3);
@@ -120,7 +121,7 @@ TEST_CASE("nccl data parallel: the streams wait for each other", "[distributed]"
 TEST_CASE("nccl data parallel: a step makes no host wait, and few launches", "[distributed]") {
     const Devices devices(2);
     std::vector<Trained> results(2);
-    // Of both ranks, in steps without an overflow: with DataParallel and without.
+    // Counts over both ranks, in steps without an overflow: with DataParallel and without.
     std::uint64_t launches[2] = {}, waits = 0, operations = 0;
     for (const bool parallel : {false, true}) {
         std::atomic<int> arrived{0};
@@ -128,8 +129,8 @@ TEST_CASE("nccl data parallel: a step makes no host wait, and few launches", "[d
         std::uint64_t operations_before = 0;
         run_ranks(2, [&](const Group& group) {
             std::optional<Group> alone;
-            // Each has a device of its own here, too: threads that share one share the kept seed of backward, and one of
-            // them may have to make another.
+            // Without DataParallel, too, each rank has a device of its own: threads that share a device share
+            // its cached root gradient, and one of them may have to make another.
             if (!parallel) alone.emplace(distributed::make_group({.local_rank = group.rank()}, nullptr));
             Loop<Mlp> loop(parallel ? group : *alone, {});
             for (int number = 4; number < 7; ++number) loop.run(number);
@@ -160,7 +161,7 @@ TEST_CASE("nccl data parallel: a step makes no host wait, and few launches", "[d
 
 namespace {
 
-// What each rank has as the means of the same gradients, call after call.
+// Means of the same gradients on each rank, call after call.
 std::vector<std::vector<Snapshot>> repeated_means(Dtype parameters, const DataParallelOptions& options) {
     constexpr int ranks = 3, calls = 3;
     std::vector<std::vector<Snapshot>> means(ranks);

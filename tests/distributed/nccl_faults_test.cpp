@@ -1,5 +1,5 @@
-// What goes wrong between devices: every rank ends with the first failing rank's words, in time. Ranks are threads that are connected by a store, as
-// processes are.
+// Failures of communication between devices: every rank ends in time with the message of the rank that failed
+// first. Ranks are threads that are connected by a store, as processes are.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
@@ -59,7 +59,7 @@ template <class Body> Outcome run_over_store(int ranks, const Body& body) {
     return outcome;
 }
 
-// A few steps, in each of which the host looks at the loss.
+// Trains a few steps; in each of them the host reads the loss.
 void train(const distributed::Group& group) {
     nn::Sequential net = make_mlp(5);
     net.to(group.device());
@@ -81,7 +81,7 @@ void plant(NcclFault fault) {
     emulation::nccl_options.fault_call = 3;
 }
 
-// All ranks have ended in time, and with the words of the first that failed.
+// Checks that all ranks have ended in time, with the message of the first that failed.
 void check_outcome(const Outcome& outcome, const char* words) {
     for (const std::string& error : outcome.errors) CHECK_THAT(error, Contains(words));
     CHECK(outcome.lasted < limit);
@@ -107,7 +107,8 @@ TEST_CASE("nccl faults: planted failures end all ranks with one cause", "[distri
         }
 }
 
-// Calls 1 and 2 are those of the warm-up and of the capture, whose operation runs with the first launch.
+// Calls 1 and 2 are those of the warm-up and of the capture. The captured operation runs with the first
+// launch.
 TEST_CASE("nccl faults: planted in the first launch of a captured step", "[distributed]") {
     const struct {
         NcclFault fault;
@@ -134,7 +135,8 @@ TEST_CASE("nccl faults: planted in the first launch of a captured step", "[distr
     }
 }
 
-// NCCL's abort waits until no graph holds operations, and a graph may wait for the word that the group is broken.
+// NCCL's abort waits until no graph holds operations, and a graph may wait for the notice that the group is
+// broken.
 TEST_CASE("nccl faults: calls throw while an abort hangs", "[distributed]") {
     const Devices devices(1);
     std::promise<std::string> thrown;
@@ -145,7 +147,7 @@ TEST_CASE("nccl faults: calls throw while an abort hangs", "[distributed]") {
             cuda::nccl::library.connect({.device = 0, .size = 1, .id = cuda::nccl::library.new_id()});
         const Tensor x = ones({8}, {.device = Device(DeviceType::cuda, 0)});
         engine->abort();
-        // So that the abort is under way.
+        // Waits until the abort is under way.
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         try {
             engine->all_reduce(raw(x), 8, float32, DeviceReduction::sum);
@@ -182,7 +184,8 @@ TEST_CASE("nccl faults: a rank that throws in a captured step", "[distributed]")
     check_outcome(outcome, "the data has ended");
 }
 
-// With the address sanitizer a tensor's memory goes back to the device at once, which waits for the work that hangs here.
+// With the address sanitizer a tensor's memory goes back to the device at once, and that waits for the work
+// that hangs here.
 #ifndef MEZZO_ASAN
 TEST_CASE("nccl faults: an abort that hangs holds nobody up for long", "[distributed]") {
     const Devices devices(2);
@@ -261,7 +264,7 @@ TEST_CASE("nccl faults: a sharded step for which one rank lacks memory changes n
 
 namespace {
 
-// What comes after the kernel of a sharded update fails.
+// Sharding whose complete() fails, which runs after the kernel of a sharded update.
 class Incompletable final : public optim::Sharing {
 public:
     explicit Incompletable(std::unique_ptr<optim::Sharing> inner) : inner_(std::move(inner)) {}

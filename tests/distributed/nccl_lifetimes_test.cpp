@@ -1,5 +1,6 @@
-// In which order captured steps, DataParallel objects and handles of a group end, over the stand-in for NCCL. Graphs go before the communicator whose
-// operations they hold: it lives as long as one of them.
+// Captured steps, DataParallel objects and handles of a group that end in different orders, over the stand-in
+// for NCCL. Graphs are destroyed before the communicator whose operations they hold: it lives as long as any
+// of them.
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int ranks = 2, captured_at = 2;  // the call, from 0 on, after two warm-up runs
 
-// What a rank owns. Nothing else holds its group.
+// Objects of one rank. Nothing else holds its group.
 struct Owned {
     std::optional<Group> group = {};
     std::shared_ptr<nn::Sequential> net = std::make_shared<nn::Sequential>(make_mlp(5));
@@ -37,7 +38,7 @@ struct Owned {
 
 cuda::CaptureOptions options_on(Device device) { return {.warmup = captured_at, .device = device}; }
 
-// Its step trains a net.
+// Gives the rank a step that trains a net.
 void begin_training(Owned& own) {
     own.net->to(own.device);
     own.parallel = std::make_unique<DataParallel>(
@@ -55,7 +56,7 @@ void begin_training(Owned& own) {
         options_on(own.device));
 }
 
-// Its step adds tensors of all ranks. The group comes from outside of it.
+// Gives the rank a step that adds tensors of all ranks. The step uses a group that it does not own.
 void begin_sums(Owned& own) {
     own.step = std::make_unique<cuda::CapturedStep>(
         [&own](const Tensors& in) {
@@ -85,7 +86,7 @@ template <class Body> void run_owners(const Body& body) {
             }
         });
     for (std::thread& thread : threads) thread.join();
-    // What is left ends on this thread, whose current device is that of rank 0.
+    // The remaining objects end on this thread, whose current device is that of rank 0.
     owned.clear();
     for (const std::exception_ptr& error : errors) CHECK(text_of(error) == "");
 }
@@ -112,7 +113,7 @@ TEST_CASE("nccl lifetimes: a captured step that outlives its DataParallel and th
                 own.group.reset();
                 all.arrive_and_wait();
                 RANK_CHECK(emulation::nccl_report().communicators == ranks);
-                // Nobody reduces its gradients any more: it runs.
+                // No DataParallel reduces the gradients any more, but the step runs.
                 RANK_CHECK(std::isfinite(doubles(own.call())[0]));
                 RANK_CHECK(own.step->statistics().replays == 2);
                 RANK_CHECK(own.step->statistics().eager_runs == captured_at + 1);
@@ -170,7 +171,7 @@ TEST_CASE("nccl lifetimes: every order of ends, with work under way, another one
         }
 }
 
-// As a function does that trains a model and returns it.
+// Queued work outlives the group, as in a function that trains a model and returns it.
 TEST_CASE("nccl lifetimes: what has been queued is done after the group has ended", "[distributed]") {
     for (const bool captured : {false, true}) {
         std::vector<double> expected;

@@ -1,4 +1,5 @@
-// Sharded optimizers whose gradients travel by NCCL, over its stand-in, compared with optimizers that are not sharded, bit for bit.
+// Sharded optimizers whose gradients travel by NCCL, over its stand-in, compared bit for bit with optimizers
+// that are not sharded.
 #include <catch2/catch.hpp>
 
 #include "cuda/runtime.h"
@@ -11,7 +12,7 @@ using distributed::Group;
 
 namespace {
 
-// Which is checked to travel by NCCL.
+// Device of the rank, after a check that its tensors travel by NCCL.
 Device own_device(const Group& group) {
     const Tensor x = ones({1}, {.device = group.device()});
     group.all_reduce_(x);

@@ -20,7 +20,7 @@ Tensor values(int rank, const Shape& shape, Dtype dtype) {
     return tensor_of(random_values(count, std::uint64_t(rank + 1), Domain::any), shape, dtype);
 }
 
-// What a rank gets from every call, in host memory.
+// Results of every collective call on one rank, in host memory.
 Snapshot all_calls(const Group& group, Device device) {
     Snapshot results;
     const auto keep = [&](const std::string& name, const Tensor& x) {
@@ -176,7 +176,7 @@ TEST_CASE("nccl: tensors on devices give what tensors in host memory give", "[di
                 RANK_CHECK(group.engine() == "NCCL 2.28.9");
             });
             for (int rank = 0; rank < ranks; ++rank) {
-                // A mean multiplies before it adds here, and after it there.
+                // A mean multiplies before it adds on devices, and after it in host memory.
                 CHECK(largest_difference(host[std::size_t(rank)], device[std::size_t(rank)]) <
                       (ranks == 2 ? 1e-30 : 1e-2));
                 CHECK(first_difference(device[0], device[std::size_t(rank)]) == "");

@@ -1,4 +1,4 @@
-// Which versions of NCCL groups accept, over the stand-in.
+// Versions of NCCL that groups accept or refuse, over the stand-in.
 #include <catch2/catch.hpp>
 
 #include "cuda/nccl.h"

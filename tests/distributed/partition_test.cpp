@@ -1,4 +1,4 @@
-// How tensors are divided among ranks, and how the parts come together.
+// Division of tensors among ranks, and joining of the shards.
 #include "distributed/partition.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Trainings in float16 with an overflow on one rank: the same bits on all ranks, with a sharded optimizer too, and as in one process that adds the ranks'
-// gradients.
+// Training in float16 with an overflow on one rank: the same bits on all ranks, with a sharded optimizer too,
+// and the same as in one process that adds the ranks' gradients.
 #include <fmt/format.h>
 
 #include <limits>
@@ -17,7 +17,7 @@ namespace {
 constexpr int steps = 20, overflow_step = 3;
 constexpr std::int64_t several_buckets = 20000, one_bucket = 1 << 20;  // bytes
 
-// The losses of a part of the batch: step * ranks + rank.
+// A model and its loss on batch `part`; a rank numbers its batches step * ranks + rank.
 struct Mlp {
     mz::nn::Sequential net{mz::nn::Linear(24, 300), mz::nn::LayerNorm(300), mz::nn::ReLU(),
                            mz::nn::Linear(300, 10)};
@@ -56,7 +56,7 @@ struct Way {
     md::DataParallelOptions options = {};
 };
 
-// One training step after another; how a step's gradients come about is the caller's.
+// Runs one training step after another; the caller computes a step's gradients.
 template <class Model> class Loop {
 public:
     Loop(const Way& way, std::uint64_t seed)
@@ -78,7 +78,7 @@ public:
         scaler_.update();
         optimizer_.zero_grad();
     }
-    // Weights, moments and the scaler's state, after checks of the counts.
+    // Checks the counts, then returns weights, moments and the scaler's state.
     mz::StateDict end() const {
         require(optimizer_.applied_steps() == steps - 1 && optimizer_.skipped_steps() == 1,
                 "counts of steps");
@@ -114,7 +114,8 @@ template <class Model> mz::StateDict train(const md::Group& group, const Way& wa
     return loop.end();
 }
 
-// What a rank adds to the sum of gradients, and what becomes of the sum. In 16 bits each is rounded.
+// sent() is a rank's term in the sum of gradients, received() the mean made of the sum. On a 16-bit wire both
+// are rounded to its dtype.
 mz::Tensor sent(const mz::Tensor& gradient, mz::Dtype wire, int ranks) {
     return wire == mz::float32 ? gradient : (gradient * (1.0 / ranks)).to(wire).to(mz::float32);
 }
@@ -150,7 +151,7 @@ void require_same(const mz::StateDict& a, const mz::StateDict& b, const std::str
                 what + ": " + a[i].first);
 }
 
-// In several buckets and, where all_sizes are wanted, in one.
+// Checks with several buckets and, if all_sizes, with one bucket as well.
 template <class Model> void check(const md::Group& group, Way way, bool all_sizes = false) {
     const mz::StateDict alone = train_alone<Model>(group.size(), way);
     const bool by_16_bits = way.options.wire != mz::float32;  // which is ordered anyway

@@ -17,7 +17,8 @@ namespace {
 
 bool is_last(const md::Group& group) { return group.rank() == group.size() - 1; }
 
-// A training step of one large parameter, whose gradient is the same number everywhere: rank + 1 in the first step, twice that in the second.
+// Trains one large parameter whose gradient has the same value everywhere: rank + 1 in the first step, twice
+// that in the second.
 class ConstantGradient {
 public:
     explicit ConstantGradient(const md::Group& group) : group_(group), parallel_(layer_, group) {}
@@ -31,7 +32,8 @@ public:
         gradient_ = gradient;
         layer_.zero_grad();
     }
-    // Whether the exchange has changed a part of this step's gradient and another part not. For another thread.
+    // Whether the exchange has changed one end of this step's gradient and not the other. Another thread may
+    // call it.
     bool within_the_reduction() const {
         const volatile float* const x = gradient_;
         if (x == nullptr) return false;
@@ -49,7 +51,8 @@ private:
     const md::DataParallel parallel_;
     std::atomic<int> steps_{0};
     std::atomic<float> mean_before_{0};
-    // In the bucket, which is summed in place: the next gradients are made there, too, as nobody holds this one.
+    // Points into the bucket, which is summed in place: the next gradients are written there as well, because
+    // nothing else holds this one.
     std::atomic<const float*> gradient_{nullptr};
 };
 
@@ -60,7 +63,7 @@ void kill_self() {
     raise(SIGKILL);
 }
 
-// The last rank, while the sum is under way.
+// Kills the last rank while the sum is under way.
 void kill_in_reduction() {
     const md::Group group = join();
     ConstantGradient training(group);
@@ -74,7 +77,8 @@ void kill_in_reduction() {
     for (;;) training.step();
 }
 
-// The last rank, between the gradients of its two layers: those of the second are on their way, or wait for the other ranks.
+// Kills the last rank between the gradients of its two layers: those of the second are being exchanged, or
+// wait for the other ranks.
 void kill_in_backward() {
     const md::Group group = join();
     const mz::nn::Linear first(64, 1000), second(1000, 64);

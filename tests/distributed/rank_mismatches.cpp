@@ -18,7 +18,7 @@ namespace {
 
 bool is_last(const Group& group) { return group.rank() == group.size() - 1; }
 
-// What a call throws, as an outcome.
+// Writes the error that a call throws as an outcome.
 void note_error(const std::function<void()>& call) {
     try {
         call();
@@ -47,7 +47,7 @@ void other_order() {
             "the group goes on");
 }
 
-// The last rank leaves out one call of several.
+// The last rank leaves out one of several calls.
 void one_call_short() {
     const Group group = join();
     for (int step = 0; step < 3; ++step) group.all_reduce_(mz::ones({10}));
@@ -55,7 +55,8 @@ void one_call_short() {
     note_error([&] { group.barrier(); });
 }
 
-// Models, then options, that differ on the last rank. The constructor throws on all ranks, and the group goes on.
+// The last rank has another model, then other options. The constructor throws on all ranks, and the group
+// goes on.
 void other_models() {
     const Group group = join();
     const bool last = is_last(group);
@@ -81,7 +82,7 @@ void other_models() {
     note(same, {});
 }
 
-// A gradient's bucket on some ranks, another call on the last one.
+// Most ranks reduce a gradient's bucket while the last one makes another call.
 void bucket_meets_barrier() {
     const Group group = join();
     mz::nn::Linear net(4, 3);
@@ -96,7 +97,8 @@ void bucket_meets_barrier() {
     note_error([&] { group.barrier(); });
 }
 
-// A child inherits handles, a rank's connections and no thread. It is no rank, whatever it tries.
+// A forked child inherits handles and a rank's connections, but no thread. None of its calls may act as the
+// rank.
 void fork_calls() {
     const Group group = join();
     group.barrier();

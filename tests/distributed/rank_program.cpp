@@ -1,4 +1,4 @@
-// One rank of the tests of groups: `rank_program SCENARIO FOLDER` writes what happened to it into FOLDER/<rank>.
+// One rank of the tests of groups: `rank_program SCENARIO FOLDER` writes its outcome into FOLDER/<rank>.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
@@ -170,7 +170,7 @@ void throw_first() {
     for (;;) group.barrier();
 }
 
-// Nobody catches it: no destructor runs.
+// Throws an exception that nothing catches: no destructor runs.
 void throw_uncaught(const Group&) {
     note_end();
     std::thread([] { throw std::runtime_error("words of a foreign exception"); }).join();
@@ -200,7 +200,7 @@ void crash_before_joining() {
     join();
 }
 
-// Calls that differ are the same error on all ranks, after which the group goes on.
+// Different calls give the same error on all ranks, after which the group goes on.
 void differing_calls() {
     const Group group = join();
     const bool last = group.rank() == group.size() - 1;
@@ -273,7 +273,8 @@ void shard_an_optimizer() {
     write_outcome("ok");
 }
 
-// A rank's rows of a batch, and what a step makes of all of it, with rank r having 3 r rows: the first none.
+// Compares a rank's batch norm over its rows with a step over the whole batch. Rank r has 3 r rows: the first
+// has none.
 void synchronise_batch_norms() {
     const Group group = join();
     const auto step = [](mz::nn::Sequential& net, const mz::Tensor& x, double scale) {
@@ -304,7 +305,7 @@ void synchronise_batch_norms() {
     write_outcome("ok");
 }
 
-// A rank that has done its part goes at once, while others still read what it sent.
+// Rank 0 leaves as soon as it has sent its data, while others still read it.
 void leave_after_sending() {
     const Group group = join();
     const mz::Tensor x = mz::full({std::int64_t{1} << 23}, group.rank() == 0 ? 5 : 0);
@@ -315,7 +316,8 @@ void leave_after_sending() {
     write_outcome("ok");
 }
 
-// Rank 0, before the others make one call more. Where it holds the store, that has closed then.
+// Rank 0 leaves before the others make one more call. If rank 0 holds the store, the store has closed by
+// then.
 void leave_first() {
     const Group group = join();
     for (int step = 0; step < 3; ++step) group.all_reduce_(mz::ones({1000}));
@@ -340,7 +342,7 @@ void stop_when_asked() {
     write_outcome(fmt::format("stopped after step {}", step));
 }
 
-// Its own end is no sign for it.
+// The end of a forked child is not taken for the end of its rank.
 void fork_child() {
     const Group group = join();
     if (group.rank() == 0 && fork() == 0) std::exit(0);
@@ -371,7 +373,7 @@ void join_only() {
     write_outcome(fmt::format("joined {} of {}", group.rank(), group.size()));
 }
 
-// All others wait in init() until the test has said so to rank 0.
+// Rank 0 waits for a file from the test before it joins; all others wait in init().
 void join_when_told() {
     write_outcome("begun");
     while (option("RANK", 0) == 0 && !std::filesystem::exists(folder + "/.told")) pause(0.01);
@@ -383,7 +385,7 @@ void tell_threads() {
     write_outcome(fmt::format("threads {}", mz::num_threads()));
 }
 
-// Late enough for strangers to come first.
+// Joins so late that other processes come first.
 void wait_and_join() {
     if (std::getenv("RANK") != std::string("0")) pause(1);
     join_only();
@@ -394,7 +396,7 @@ std::ptrdiff_t entries(const char* folder_of_proc) {
                          std::filesystem::directory_iterator());
 }
 
-// Weights after some steps, with DataParallel where there is a group.
+// Weights after some steps, with DataParallel if there is a group.
 mz::Tensor train_some_steps(const Group* group) {
     mz::manual_seed(3);
     mz::nn::Sequential net{mz::nn::Linear(64, 100), mz::nn::LayerNorm(100), mz::nn::Linear(100, 50)};
@@ -414,7 +416,7 @@ mz::Tensor train_some_steps(const Group* group) {
     return mz::cat(weights, 0);
 }
 
-// Opens nothing and starts nothing, and training has the bits of a program without a group.
+// A group of one rank opens nothing and starts nothing; training gives the same bits as without a group.
 void alone() {
     const mz::Tensor expected = train_some_steps(nullptr);
     const std::ptrdiff_t threads = entries("/proc/self/task"), files = entries("/proc/self/fd");

@@ -1,4 +1,4 @@
-// What the scenarios of rank_program share, and those that have a file of their own.
+// Helpers that the scenarios of rank_program share, and the scenarios that have files of their own.
 #pragma once
 
 #include <mezzo/mezzo.h>
@@ -9,14 +9,14 @@ namespace rank_test {
 
 // Appends a line to FOLDER/<rank>.
 void write_outcome(const std::string& text);
-// Just before this rank does what ends the others: the time of the empty file FOLDER/.ends, by which a test tells how long they took.
-// May be called by a signal's handler.
+// Creates the empty file FOLDER/.ends just before this rank does something that ends the others. The test
+// measures from the file's time how long they took. May be called by a signal handler.
 void note_end();
-// Throws std::logic_error.
+// Throws std::logic_error if the condition is false.
 void require(bool condition, const std::string& what);
-// A number from the environment.
+// Number from the environment variable `name`.
 double option(const char* name, double otherwise);
-// init() with TEST_TIMEOUT and TEST_RENDEZVOUS_TIMEOUT.
+// Calls init() with TEST_TIMEOUT and TEST_RENDEZVOUS_TIMEOUT.
 mezzo::distributed::Group join();
 
 // rank_equality.cpp

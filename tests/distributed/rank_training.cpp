@@ -1,4 +1,4 @@
-// A training with checkpoints that ends its own process where it is told to.
+// Training with checkpoints whose process kills itself at a planned point.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -20,8 +20,9 @@ namespace {
 
 constexpr std::int64_t all_steps = 24, save_every = 2;
 
-// TEST_KILLS has one of these for each start of the ranks, with commas in between: "1:7:after:2500" is rank 1, step 7, 2500 us after the step has begun;
-// "0:8:write:1000" is rank 0, after it has written 1000 bytes of the checkpoint of step 8.
+// One planned kill. TEST_KILLS has one for each start of the ranks, separated by commas: "1:7:after:2500"
+// kills rank 1 in step 7, 2500 us after the step has begun; "0:8:write:1000" kills rank 0 after it has
+// written 1000 bytes of the checkpoint of step 8.
 struct Kill {
     int rank = -1;
     std::int64_t step = 0;
@@ -45,7 +46,7 @@ Kill kill_of_this_start() {
     return kill;
 }
 
-// The system sends SIGXFSZ to who writes beyond the limit.
+// Kills this process at its first write beyond `bytes` of a file, for which the system sends SIGXFSZ.
 void kill_when_written(std::uint64_t bytes) {
     signal(SIGXFSZ, [](int) { kill_self(); });
     const rlimit limit{bytes, RLIM_INFINITY};
@@ -144,7 +145,7 @@ private:
     mz::amp::GradScaler scaler_{{.init_scale = 16777216, .growth_interval = 4}};
     const Kill kill_;
     std::int64_t step_ = 0;
-    std::jthread killer_;  // whose end this process waits for, so that it never ends in another way
+    std::jthread killer_;  // joined before this process ends, so that the process never ends in another way
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Trainings in which the last rank fails in the middle of backward, or has fewer batches than the others.
+// Training in which the last rank fails in the middle of backward, or has fewer batches than the others.
 #include <functional>
 #include <stdexcept>
 
@@ -14,7 +14,7 @@ constexpr int fatal_step = 3, batches = 6;
 
 bool is_last(const md::Group& group) { return group.rank() == group.size() - 1; }
 
-// Each parameter has a bucket of its own.
+// A training loop in which each parameter has a bucket of its own.
 class Training {
 public:
     using Between = std::function<mz::Tensor(const mz::Tensor& hidden)>;
@@ -22,8 +22,8 @@ public:
     explicit Training(const md::Group& group)
         : parallel_(net_, group, {.first_bucket_bytes = 1, .bucket_bytes = 1}) {}
 
-    // `between` comes between the two layers: when its backward runs, the gradients of the second are on their way, or wait for the other ranks, and
-    // those of the first are not there yet.
+    // `between` is applied between the two layers. When its backward runs, the gradients of the second layer
+    // are being exchanged, or wait for the other ranks, and those of the first are not computed yet.
     void step(const Between& between) {
         second_(between(mz::relu(first_(mz::ones({32, 64}))))).square().mean().backward();
         optimizer_.step();
@@ -47,7 +47,7 @@ void train_until(const Training::Between& fatal) {
 
 }  // namespace
 
-// By an exception that is none of mezzo's.
+// Fails by an exception that is not one of mezzo's.
 void throw_in_hook() {
     train_until([](const mz::Tensor& hidden) {
         mz::autograd::add_hook(hidden, [](const mz::Tensor&) -> mz::Tensor {

@@ -1,5 +1,5 @@
-// A gradient that is being reduced, and whoever uses it meanwhile. Where the gradient lies apart from its bucket, a use that does not wait is seen in
-// the values; where it lies inside, the thread sanitizer sees it.
+// Uses of a gradient while it is being reduced. If the gradient lies outside its bucket, a use that does not
+// wait gives wrong values; if it lies inside, the thread sanitizer reports the use.
 #include <catch2/catch.hpp>
 
 #include "core/gradient_watcher.h"
@@ -20,7 +20,8 @@ struct Pair : nn::Module {
 
 GradientSlot& slot_of(const Tensor& leaf) { return leaf->grads().gradient; }
 
-// Runs body(pair, parallel, rank) on two ranks, with one bucket per parameter, with gradients in their buckets and apart.
+// Runs body(pair, parallel, rank) on two ranks, with one bucket per parameter, with gradients inside their
+// buckets and outside.
 template <class Body> void on_two_ranks(const Body& body) {
     for (const bool homes : {true, false}) {
         CAPTURE(homes);
@@ -33,7 +34,7 @@ template <class Body> void on_two_ranks(const Body& body) {
     }
 }
 
-// Gradients of `a` and `b` on rank 0, of 3 a and 3 b on rank 1.
+// Computes gradients `a` and `b` on rank 0, 3 a and 3 b on rank 1.
 void backward(const Pair& net, int rank, double a, double b) {
     (sum(net.first) * (a * (1 + 2 * rank)) + sum(net.second) * (b * (1 + 2 * rank))).backward();
 }
@@ -75,10 +76,11 @@ TEST_CASE("reduced gradient: it is reduced before the factor that it waits for",
         amp::GradScaler scaler({.init_scale = 4});
         scaler.scale(sum(net.first) * double(1 + 2 * rank) + sum(net.second)).backward();
         scaler.unscale_(optimizer);
-        // Nobody but its slot and the bucket holds the gradient, so it does wait.
+        // Only its slot and the bucket hold the gradient, so its factor is pending.
         RANK_CHECK(slot_of(net.first).lazy_scale() != nullptr);
         RANK_CHECK(slot_of(net.second).lazy_scale() != nullptr);
-        // The first parameter's bucket leaves at once, because this loss does not reach it; adding to the second applies the factor to both.
+        // The first parameter's bucket leaves at once, because this loss does not reach it; adding to the
+        // second applies the factor to both.
         sum(net.second * 2.0).backward();
         RANK_CHECK(doubles(net.first.grad()) == std::vector<double>(4, 2));
         RANK_CHECK(doubles(net.second.grad()) == std::vector<double>(3, 3));

@@ -15,7 +15,7 @@ using distributed::Group;
 
 namespace {
 
-// Makes the loss of one rank's part of the batch.
+// A model and the loss of one rank's shard of the batch.
 struct Mlp {
     nn::Sequential net = make_mlp(5);
     Tensor loss(int part) const { return mse_loss(net(rows(part)), rows(part + 1000)); }
@@ -27,7 +27,7 @@ struct Bert {
     }
 };
 
-// One after the other in one process.
+// Gradients of each shard, computed one after the other in one process.
 template <class Model> std::vector<Snapshot> gradients_of_parts(int ranks) {
     std::vector<Snapshot> parts;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -38,7 +38,7 @@ template <class Model> std::vector<Snapshot> gradients_of_parts(int ranks) {
     return parts;
 }
 
-// Their mean, of a sum in the order of the ranks.
+// Mean of the shards' gradients, added in the order of the ranks.
 template <class Float> Snapshot mean_of(const std::vector<Snapshot>& parts) {
     Snapshot mean = parts[0];
     for (std::size_t i = 0; i < mean.size(); ++i)
@@ -67,7 +67,7 @@ double norm(const std::vector<double>& x) {
     return std::sqrt(sum);
 }
 
-// The error of each parameter's gradient as a whole, relative to its size: the largest of all, with the name.
+// Error of each parameter's gradient as a whole, relative to its size: the largest of all, with the name.
 std::pair<double, std::string> relative_error(const Snapshot& found, const Snapshot& exact) {
     std::pair<double, std::string> worst;
     for (std::size_t i = 0; i < exact.size(); ++i) {

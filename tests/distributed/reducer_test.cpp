@@ -1,4 +1,4 @@
-// The parts of the reduction of gradients, and what happens where ranks differ or fail.
+// Components of the reduction of gradients, and its behaviour if ranks differ or fail.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,7 +59,7 @@ struct Frozen : Named {
     Frozen() { bias.set_requires_grad(false); }
 };
 
-// The texts of both ranks, of which rank 1 makes another model.
+// Texts of the errors of both ranks; rank 1 makes another model.
 template <class Other> std::vector<std::string> texts_of(const DataParallelOptions& options = {}) {
     std::vector<std::string> texts;
     for (const std::exception_ptr& error : errors_of_ranks(2, [&](const Group& group) {
@@ -109,7 +109,7 @@ TEST_CASE("arrivals: edges, segments, and segments as in the backward before", "
     CHECK(arrivals.finished(2) == Places{2});
     CHECK(arrivals.order() == Places{2, 0, 3, 1});
     arrivals.end();
-    // Segments 0 and 1. The first time nobody knows who gets what.
+    // Segments 0 and 1. In the first pass it is unknown which segment reaches which leaf.
     const BackwardPlan plan{.order = {2}, .opaque = 2};
     arrivals.begin(plan);
     CHECK(arrivals.unreached().empty());
@@ -124,7 +124,7 @@ TEST_CASE("arrivals: edges, segments, and segments as in the backward before", "
     CHECK(arrivals.was_reached(3));
     CHECK(!arrivals.was_reached(1));
     arrivals.end();
-    // The second time leaf 3 is known to be final after segment 0.
+    // In the second pass leaf 3 is known to be ready after segment 0.
     arrivals.begin(plan);
     CHECK(arrivals.opaque_finished(0) == Places{3});
     CHECK(arrivals.finished(2) == Places{2});
@@ -155,7 +155,7 @@ TEST_CASE("bucket: gradients in their places, and elsewhere", "[distributed]") {
     CHECK(doubles(bucket.unpack(1, second)) == std::vector<double>(3, 2.5));
     CHECK(bucket.at_home(2, bucket.unpack(2, {})));
     CHECK(doubles(bucket.unpack(2, {})) == std::vector<double>{0});
-    // Somebody keeps the first gradient: it must not change when another one travels.
+    // The caller still holds the first gradient: it must not change when another one travels.
     host = bucket.pack({full({2, 2}, 9), second, {}});
     CHECK(doubles(first) == std::vector<double>(4, 1));
     CHECK(doubles(host.slice(0, 0, 4)) == std::vector<double>(4, 9));
@@ -206,7 +206,7 @@ TEST_CASE("data parallel: wrong options and uses", "[distributed]") {
         RANK_CHECK_THROWS(DataParallel(module, group), "weight belongs to another DataParallel");
         const Tensor y = sum(module.weight * module.weight);
         RANK_CHECK_THROWS(y.backward({.create_graph = true}), "create_graph reaches parameter weight");
-        // What backward refuses before it begins leaves the group whole.
+        // An error that backward throws before it begins does not break the group.
         RANK_CHECK_THROWS((module.weight * 2.0).backward(), "pass one");
         RANK_CHECK_THROWS(autograd::backward(Tensors{y, ones({})}), "does not require grad");
         // A gradient penalty takes the inner derivative by grad().
@@ -286,7 +286,8 @@ TEST_CASE("data parallel: a gradient that somebody keeps does not change later",
         const std::vector<double> next = doubles(net.parameters()[0].grad());
         RANK_CHECK(doubles(kept) == values);
         RANK_CHECK(next != values);
-        // One that is still the parameter's gradient grows with it, and is whole when backward returns.
+        // A gradient that the parameter still has is accumulated in place, and is complete when backward
+        // returns.
         const Tensor own = net.parameters()[0].grad();
         backward(2);
         const std::vector<double> seen = doubles(own);
@@ -320,7 +321,8 @@ TEST_CASE("data parallel: query, key and value stay neighbours in their bucket",
 TEST_CASE("data parallel: a rank that fails in backward breaks the group with its words", "[distributed]") {
     std::vector<std::string> refused(2);
     const auto errors = errors_of_ranks(2, [&](const Group& group) {
-        // Between two layers: the gradients of the second may have been exchanged, those of the first never will be.
+        // The failure is between two layers: the gradients of the second may have been exchanged, those of
+        // the first never will be.
         const Failing between(group.rank() == 1);
         const nn::Sequential net = seeded(5, [&] {
             return nn::Sequential{nn::Linear(net_width, 40), between, nn::Linear(40, net_width)};
@@ -332,7 +334,7 @@ TEST_CASE("data parallel: a rank that fails in backward breaks the group with it
             mse_loss(net(rows(group.rank())), rows(9)).backward();
             optimizer.step();
         } catch (const std::exception&) {
-            // The rank may catch it, but there is nothing to go on with.
+            // The rank may catch the error, but its group is unusable.
             optimizer.zero_grad();
             try {
                 optimizer.step();
@@ -385,7 +387,8 @@ TEST_CASE("data parallel: what is under way is whole when it is destroyed", "[di
     });
 }
 
-// A rank that calls something else than DataParallel's next collective gets an error that shows both calls, and so does the other.
+// If a rank calls something other than DataParallel's next collective, both ranks get an error that shows
+// both calls.
 TEST_CASE("data parallel: calls that do not match those of another rank are an error", "[distributed]") {
     const auto words = [](const auto& body) {
         const auto errors = errors_of_ranks(2, body);
@@ -471,7 +474,7 @@ TEST_CASE("data parallel: a step that one rank runs again stays on it", "[distri
     CHECK(meeting->reductions == 3);
 }
 
-// The child tells by its exit code: Catch's assertions are the parent's.
+// The child reports by its exit code, because Catch's assertions belong to the parent.
 TEST_CASE("group: a forked process is no rank, and leaves its parent's group alone", "[distributed]") {
     const auto meeting = std::make_shared<Meeting>(2);
     std::vector<Group> groups = thread_groups(meeting);

@@ -1,4 +1,5 @@
-// How ranks find the store of their run where its answer is late, another's, or none.
+// Search of the ranks for the store of their run, when its answer is late, belongs to another run, or never
+// comes.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -68,8 +69,9 @@ std::string error_of(const Launch& launch, double rendezvous_timeout) {
     return "none";
 }
 
-// The error of a rank that looks for its store to the end of its time. The store answers at once, but on a busy machine `at once` may be later than
-// that: a rank that has not heard it looks again, for longer.
+// Error of a rank that searches for its store until its time is over. The store answers at once, but on a
+// busy machine the answer may come later than that: a rank that has not received it searches again, for
+// longer.
 std::string error_at_the_end(const Launch& launch, const std::string& answer) {
     std::string error;
     for (const double seconds : {0.3, 3.0, 30.0}) {
@@ -79,7 +81,7 @@ std::string error_at_the_end(const Launch& launch, const std::string& answer) {
     return error;
 }
 
-// What rank 1 of a process says first.
+// Connects as rank 1 and sends its first message.
 Socket greeted(int port, std::uint64_t process, std::uint64_t token = 1,
                const std::string& its_version = version()) {
     Socket socket = connect_to("127.0.0.1", port, 5);
@@ -114,7 +116,7 @@ std::string words_of_another_version() {
     return "rank 1 uses mezzo 0.0.1, the store " + std::string(version()) + "; use one version";
 }
 
-// What rank 0 reads if that happens to rank 1 just before the store closes.
+// Checks the error that rank 0 gets if `happen` befalls rank 1 just before the store closes.
 void check_last_words(const std::string& words,
                       const std::function<void(StoreServer&, std::optional<Socket>&)>& happen) {
     for (int attempt = 0; attempt < 5; ++attempt) {
@@ -211,7 +213,7 @@ TEST_CASE("a rank of another version is refused at once") {
     CHECK(answer.text() == words_of_another_version());
 }
 
-// They would wait for it in vain.
+// Otherwise the others would wait for that rank in vain.
 TEST_CASE("a rank of another version ends the others within a second") {
     using Clock = std::chrono::steady_clock;
     double seconds = 60;
@@ -235,7 +237,7 @@ TEST_CASE("who comes after a rank of another version ends as the others") {
     CHECK(error_of(launch_of(0, server->port()), 60) == "init: " + words_of_another_version());
 }
 
-// NCCL reads it when it is opened. No other rank comes here, which is the end of this one.
+// NCCL reads NCCL_ALGO when it is opened. No other rank comes here, so init() throws.
 TEST_CASE("init({.deterministic = true}) leaves out NCCL's algorithms whose sums differ") {
     const char* const variables[][2] = {{"RANK", "1"},
                                         {"WORLD_SIZE", "2"},
@@ -261,7 +263,7 @@ TEST_CASE("init({.deterministic = true}) leaves out NCCL's algorithms whose sums
     unsetenv("MASTER_PORT");
 }
 
-// Two threads of a rank report where it is, and one may be held up between looking and sending.
+// Two threads of a rank report its position, and one may be delayed between reading and sending it.
 TEST_CASE("where a rank was before it left is no news, however late it is told") {
     const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
     const Socket leaving = greeted(server->port(), 77);
@@ -314,7 +316,7 @@ TEST_CASE("a rank that has only heard of a failure is not the first cause") {
         second.join();
         CHECK(server->cause() == "rank 0: no space left");
     }
-    {  // A rank that has gone on since has a failure of its own.
+    {  // A rank that has gone on since then has a failure of its own.
         const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
         const Joined all = join(server->port());
         all.ranks[1]->at(1, 1);
@@ -327,7 +329,7 @@ TEST_CASE("a rank that has only heard of a failure is not the first cause") {
         first.join();
         CHECK(server->cause() == "rank 1: no space left");
     }
-    // Where the store hears of nothing else, it is the best that is known.
+    // If the store receives no other error, this one is the best known cause.
     const std::unique_ptr<StoreServer> server = serve(listen_at("127.0.0.1", 0));
     const Joined all = join(server->port());
     all.ranks[1]->heard_of_failure();
@@ -356,7 +358,7 @@ TEST_CASE("a store that closes before all ranks have come is not waited for any 
                    Contains("init: the store is gone"));  // where it had not come before
 }
 
-// As when mezzo-run is stopped. The kernel takes some megabytes for it.
+// The store stops reading, as when mezzo-run is stopped. The kernel buffers some megabytes for it.
 TEST_CASE("a store that does not read holds no call up, and later reads whole messages") {
     const Socket listening = listen_at("127.0.0.1", 0);
     const int least = 4096;  // what the kernel takes does not grow then
@@ -450,7 +452,7 @@ TEST_CASE("a socket that is connected to itself") {
 }
 
 TEST_CASE("a text that nobody leaves is waited for in vain") {
-    // The same time is for joining: on a busy machine a second may be too short for that.
+    // The same timeout holds for joining: on a busy machine a second may be too short for that.
     std::unique_ptr<StoreServer> server;
     Joined all;
     int seconds = 1;

@@ -1,4 +1,4 @@
-// Ranks that compare what they hold, here threads of one process.
+// Comparison of the ranks' tensors; the ranks are threads of one process.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <optional>
@@ -14,7 +14,7 @@ using distributed::Group;
 
 namespace {
 
-// A variable of the environment for as long as it lives.
+// Sets an environment variable for as long as the object lives.
 struct Variable {
     const char* name;
     Variable(const char* n, const char* value) : name(n) { setenv(name, value, 1); }
@@ -23,8 +23,9 @@ struct Variable {
     Variable& operator=(const Variable&) = delete;
 };
 
-// Trains four steps; rank 1 moves a weight of its own behind the second. The step whose reduction ended with the comparison's words; 0: none.
-// Gradients are reduced by backward, or, where they are local, by what follows.
+// Trains four steps; rank 1 changes one of its weights after the second. Returns the step whose reduction
+// threw the comparison's error, or 0. Gradients are reduced by backward or, if they are local, by
+// clip_grad_norm_.
 int step_of_the_error(const Group& group, const DataParallelOptions& options, bool local = false) {
     const nn::Sequential net = test::make_mlp(3);
     optim::SGD optimizer(net.parameters(), {.lr = 0.01});

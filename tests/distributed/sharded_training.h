@@ -1,4 +1,4 @@
-// Training with optimizers that are sharded or not, of which all must have the same bits.
+// Training with optimizers that are sharded or not, which must all give the same bits.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace mezzo::test {
 
 inline constexpr int sharded_steps = 8, sharded_overflow_step = 3;
 
-// Two layers of which the loss reaches all, and one that it does not reach.
+// Two layers that the loss reaches, and one that it does not reach.
 inline nn::Sequential make_net(std::uint64_t seed) {
     return seeded(seed, [] {
         return nn::Sequential{nn::Linear(net_width, 40), nn::LayerNorm(40), nn::ReLU(),
@@ -31,7 +31,7 @@ template <class Optimizer, class Options> MakeOptimizer maker(const Options& opt
     return [options](const StateDict& params) { return std::make_unique<Optimizer>(params, options); };
 }
 
-// Weights with one set of options, biases with another, in which some state is not used.
+// Weights with one set of options, biases with another in which some state is not used.
 inline MakeOptimizer grouped() {
     return [](const StateDict& params) -> std::unique_ptr<optim::Optimizer> {
         std::vector<optim::SGDGroup> groups{{.options = {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}},
@@ -52,7 +52,7 @@ struct ShardedWay {
     bool masters = false;  // of 16-bit parameters
 };
 
-// Of one rank.
+// Model, data and optimizer of one rank.
 struct ShardedTraining {
     nn::Sequential net;
     std::unique_ptr<optim::Optimizer> optimizer;
@@ -75,7 +75,7 @@ struct ShardedTraining {
         const Tensor x = rows(part).to(device), wanted = rows(part + 1000).to(device);
         return mse_loss(net(x.to(way.dtype)).to(float32), wanted);
     }
-    // The last element of the last parameter alone gets an infinite gradient, on rank 1.
+    // Only the last element of the last parameter gets an infinite gradient, on rank 1.
     Tensor planted(const Tensor& loss, int step, const distributed::Group& group) const {
         constexpr double infinity = std::numeric_limits<double>::infinity();
         const bool here = way.scaled && step == sharded_overflow_step && group.rank() == 1;
@@ -102,11 +102,11 @@ struct ShardedTraining {
     }
 };
 
-// Where a rank trains.
+// Chooses the device of a rank's training.
 using DeviceOf = std::function<Device(const distributed::Group&)>;
 inline Device in_host_memory(const distributed::Group&) { return cpu_device; }
 
-// With 3 ranks the masters are made after the optimizer has been divided.
+// With 3 ranks the masters are made after the optimizer has been sharded.
 inline std::vector<Snapshot> train_sharded(const ShardedWay& way, int ranks, bool sharded,
                                            const DeviceOf& device_of = in_host_memory) {
     std::vector<Snapshot> results(static_cast<std::size_t>(ranks));

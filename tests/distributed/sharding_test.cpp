@@ -188,7 +188,7 @@ TEST_CASE("sharding: what cannot be sharded is refused on all ranks", "[distribu
         const nn::Sequential net = make_net(1), other = make_net(2);
         DataParallel parallel(net, group), elsewhere(other, group);
         optim::AdamW optimizer(net.named_parameters());
-        // One rank's optimizer has a stranger's parameter.
+        // The optimizer of rank 1 has a parameter of another model.
         StateDict params = net.named_parameters();
         if (group.rank() == 1) params[2] = other.named_parameters()[2];
         optim::AdamW wrong(params);
@@ -208,7 +208,7 @@ TEST_CASE("sharding: what cannot be sharded is refused on all ranks", "[distribu
         RANK_CHECK_THROWS(shard(reversed, parallel), "shard() of 6 parameters as its call 8, but others");
         shard(optimizer, parallel);
         RANK_CHECK_THROWS(shard(optimizer, parallel), "sharded already");
-        // After all these the group goes on.
+        // The group goes on after all these errors.
         mse_loss(net(rows(group.rank())), rows(7)).backward();
         optimizer.step();
         RANK_CHECK(optimizer.applied_steps() == 1);
@@ -247,7 +247,7 @@ TEST_CASE("sharding: masters are parts, which nobody gets to see", "[distributed
         RANK_CHECK(optimizer.master_parameters().size() == net.parameters().size());
         optimizer.use_master_weights();
         RANK_CHECK_THROWS(optimizer.master_parameters(), "a part of each master");
-        // A rank's own write to a parameter counts for its part of the master.
+        // A rank's own write to a parameter counts for its shard of the master.
         const Tensor weight = net.parameters()[0];
         {
             const NoGrad plain;

@@ -1,4 +1,5 @@
-// Collective operations through shared memory. The ranks are threads, each with a mapping of its own; distributed/*_test.py have processes.
+// Collective operations through shared memory. The ranks are threads, each with a mapping of its own;
+// distributed/*_test.py have processes.
 #include "distributed/shared_memory.h"
 
 #include <catch2/catch.hpp>
@@ -70,7 +71,7 @@ bool all_empty(const std::vector<std::string>& errors) {
     return std::all_of(errors.begin(), errors.end(), [](const std::string& e) { return e.empty(); });
 }
 
-// Element i of a rank's data: not the same from any two ranks or neighbours, and sums of floats are rounded.
+// Element i of a rank's data: different for any two ranks and neighbours, and sums of floats are rounded.
 template <class T> T element(int rank, std::int64_t i) {
     return static_cast<T>(T((i * 7 + rank * 3) % 23) * (std::is_floating_point_v<T> ? T(1.1) : T(1)));
 }
@@ -90,7 +91,7 @@ template <class T> T expected(ReduceOp op, int ranks, std::int64_t i) {
     return op == ReduceOp::mean ? static_cast<T>(value * (T(1) / T(ranks))) : value;
 }
 
-// Around the size of a slot (512 KiB) and the numbers of elements that ranks cannot share evenly.
+// Lengths around the size of a buffer (512 KiB), and numbers of elements that the ranks cannot share evenly.
 constexpr std::int64_t lengths[] = {0, 1, 2, 3, 5, 1000, 131055, 131056, 131057, 300001};
 
 template <class T> void check_reduction(Collectives& engine, int rank, int ranks, ReduceOp op) {

@@ -1,4 +1,4 @@
-// Random streams and checkpoints of several ranks, here threads of one process.
+// Random streams and checkpoints of several ranks, which are threads of one process.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -22,7 +22,7 @@ io::Checkpoint checkpoint_of(int rank) {
             .position = {.epoch = 2, .samples = 64}};
 }
 
-// What load_checkpoint() gives each rank.
+// Result of load_checkpoint() on each rank.
 std::vector<io::Checkpoint> loaded(int ranks, const std::string& path) {
     std::vector<io::Checkpoint> result;
     result.resize(std::size_t(ranks));
@@ -55,7 +55,8 @@ data::Dataset points() {
     return {Tensor::from(x, {29, 6}), Tensor::from(y, {29})};
 }
 
-// Trains until the end, or as if it were killed behind a step whose checkpoint has been written. The weights.
+// Trains until the end, or stops after `last_step` as if killed once that step's checkpoint is written.
+// Returns the weights.
 StateDict train(const mz::distributed::Group& group, const StateDict& initial, const std::string& path,
                 int last_step) {
     const data::Dataset dataset = points();
@@ -157,14 +158,14 @@ TEST_CASE("ranks: rank 0 writes one checkpoint, and any number of ranks goes on 
     CHECK(same(loaded(1, path)[0].random, RandomState{40, 200}));
     CHECK(same(io::load_checkpoint(path).random, RandomState{40, 0}));
 
-    // One rank goes on from three: what it writes is its own state.
+    // One rank goes on from three, and writes its own state.
     const distributed::Group one = distributed::init();
     io::Checkpoint later = distributed::load_checkpoint(one, path);
     later.random = {40, 350};
     distributed::save_checkpoint(one, folder.file("later"), later);
     CHECK(same(distributed::load_checkpoint(one, folder.file("later")).random, RandomState{40, 350}));
 
-    // A training that was started alone writes what it always has, and several ranks go on from that, too.
+    // A single process writes the same format as before, and several ranks go on from that, too.
     distributed::save_checkpoint(distributed::init(), path, checkpoint_of(5));
     CHECK(io::load_checkpoint(path).random_states.empty());
     CHECK(same(loaded(1, path)[0].random, RandomState{45, 500}));

@@ -42,18 +42,18 @@ struct How {
     Device device = cpu_device;
 };
 
-// What one training step computes of some rows, and a second one from the running statistics.
+// Results of one training step over some rows, and of an evaluation with the running statistics.
 struct Step {
     std::vector<double> result, input_gradient, evaluated;
     Snapshot gradients, buffers;
 };
 
 Tensor batch(std::int64_t rows, Dtype dtype) {
-    // A mean that is large beside the deviations.
+    // The mean is large compared with the deviations.
     return (tensor_of(random_values(rows * width, 11, Domain::any), {rows, width}, float32) + 20.0).to(dtype);
 }
 
-// scale: what the rank's sum counts, so that the mean over the ranks is the mean over all rows.
+// scale: factor of the rank's sum, so that the mean over the ranks is the mean over all rows.
 Step step(Net& net, const Tensor& part, const Tensor& wanted, double scale, const How& how) {
     Step out;
     const Tensor x = part.clone();
@@ -271,7 +271,7 @@ TEST_CASE("sync batch norm: what is wrong is the same error on all ranks", "[dis
         RANK_CHECK_THROWS(net(part(4).to(group.rank() == 2 ? float64 : float32)),
                           "SyncBatchNorm's statistics");
         group.barrier();
-        // Evaluation asks nobody.
+        // Evaluation does not communicate.
         net.eval();
         if (group.rank() == 0) static_cast<void>(net(part(4)));
         group.barrier();

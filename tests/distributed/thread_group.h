@@ -1,5 +1,5 @@
-// Groups whose ranks are threads of one process, over shared memory: for tests that need no process to die, and for the sanitizers, which do not see
-// into libgloo.
+// Groups whose ranks are threads of one process, over shared memory: for tests in which no process has to
+// die, and for the sanitizers, which do not see into libgloo.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace mezzo::test {
 
-// What all ranks see: what each of them is doing, and a barrier.
+// State shared by all ranks: the current call of each of them, and a barrier.
 class Meeting {
 public:
     struct Call {
@@ -30,14 +30,15 @@ public:
     std::atomic<int> reductions{0};  // that have begun, counted once for all ranks
     explicit Meeting(int ranks) : calls_(std::size_t(ranks)) {}
 
-    // Publishes this rank's call and waits for all. Ranks that do different things are an error on all of them.
+    // Publishes this rank's call and waits for all. Throws Error(backend) on all ranks if their calls differ.
     void meet(int rank, const Call& call) {
         {
             std::unique_lock lock(mutex_);
             check(!aborted_, ErrorKind::backend, given_up);
             calls_[std::size_t(rank)] = call;
             if (!arrive(lock, [&] { return aborted_; })) {
-                // Who comes later must not take this rank for one that is here: what its call names is gone by then.
+                // A rank that arrives later must not count this one as present: the buffer that its call
+                // names is gone by then.
                 --waiting_;
                 fail(ErrorKind::backend, given_up);
             }
@@ -48,7 +49,8 @@ public:
                   ErrorKind::backend, "threads: one rank calls ", call.name, " of ", call.bytes,
                   " bytes, another ", other.name, " of ", other.bytes);
     }
-    // Of ranks that have met. All of them come here, so none gives up while another may still read its memory.
+    // Waits for the other ranks after meet(). All of them arrive here, so none returns while another may
+    // still read its memory.
     void wait() {
         std::unique_lock lock(mutex_);
         arrive(lock, [] { return false; });
@@ -63,7 +65,7 @@ public:
 
 private:
     static constexpr const char* given_up = "threads: another rank has given up";
-    // Whether all ranks have come.
+    // Counts this rank and waits. Returns whether all ranks have arrived.
     template <class GivesUp> bool arrive(std::unique_lock<std::mutex>& lock, const GivesUp& gives_up) {
         const std::uint64_t round = round_;
         if (++waiting_ == calls_.size()) {
@@ -89,7 +91,7 @@ public:
     ThreadCollectives(std::shared_ptr<Meeting> meeting, int rank)
         : meeting_(std::move(meeting)), rank_(rank) {}
 
-    // Like a ring: part r of the elements is added beginning with rank r.
+    // Adds as a ring does: part r of the elements is added beginning with rank r.
     void all_reduce(void* data, std::int64_t count, Dtype dtype, distributed::ReduceOp op) override {
         const std::size_t bytes = std::size_t(count) * size_of(dtype);
         meeting_->meet(rank_, {"all_reduce", data, bytes, int(dtype) * 8 + int(op)});
@@ -164,13 +166,14 @@ inline std::vector<distributed::Group> thread_groups(const std::shared_ptr<Meeti
     return groups;
 }
 
-// What each rank has thrown, and which error was the first.
+// The exception of each rank, and the one that was thrown first.
 struct RankErrors {
     std::vector<std::exception_ptr> by_rank = {};
     std::exception_ptr first = {};
 };
 
-// Runs body(group) as every rank of a group at once. Catch's own assertions are not for several threads: bodies use RANK_CHECK.
+// Runs body(group) as every rank of a group at once. Catch's own assertions are not thread-safe: bodies use
+// RANK_CHECK.
 template <class F> RankErrors run_and_collect(const std::shared_ptr<Meeting>& meeting, const F& body) {
     std::vector<distributed::Group> groups = thread_groups(meeting);
     RankErrors errors{.by_rank = std::vector<std::exception_ptr>(groups.size())};
@@ -193,12 +196,12 @@ template <class F> RankErrors run_and_collect(const std::shared_ptr<Meeting>& me
     return errors;
 }
 
-// What each rank has thrown.
+// Exceptions of the ranks.
 template <class F> std::vector<std::exception_ptr> errors_of_ranks(int ranks, const F& body) {
     return run_and_collect(std::make_shared<Meeting>(ranks), body).by_rank;
 }
 
-// The first error of a rank is thrown.
+// Runs body(group) as every rank and rethrows the first error.
 template <class F> void run_ranks(const std::shared_ptr<Meeting>& meeting, const F& body) {
     if (const RankErrors errors = run_and_collect(meeting, body); errors.first)
         std::rethrow_exception(errors.first);
@@ -232,7 +235,7 @@ template <class F> void require_error_on_rank(const F& call, const char* part, i
 
 }  // namespace mezzo::test
 
-// Assertions of a rank. One that fails ends the rank, and run_ranks() throws its words.
+// Assertions for the body of a rank. A failure ends the rank, and run_ranks() throws its message.
 #define RANK_CHECK(...) ::mezzo::test::require_on_rank(static_cast<bool>(__VA_ARGS__), #__VA_ARGS__, __LINE__)
 #define RANK_CHECK_THROWS(call, part) \
     ::mezzo::test::require_error_on_rank([&] { static_cast<void>(call); }, part, __LINE__)

@@ -1,4 +1,5 @@
-// training::Trainer on several ranks: each decision is that of all, whatever a single rank has seen.
+// training::Trainer on several ranks: all ranks make the same decisions, even if only one rank has a reason
+// for them.
 #include <catch2/catch.hpp>
 
 #include "mezzo/batch_loader.h"
@@ -24,7 +25,8 @@ struct Outcome {
     Snapshot weights;
 };
 
-// Trains on 2 ranks with batches of their own, 4 an epoch. adapt(options, trainer, optimizer, rank) adds what a test is about.
+// Trains on 2 ranks with batches of their own, 4 an epoch. adapt(options, trainer, optimizer, rank, fit) sets
+// what a test needs and calls fit().
 template <class Adapt> std::vector<Outcome> train(const Adapt& adapt) {
     std::vector<Outcome> outcomes(2);
     run_ranks(2, [&](const Group& group) {
@@ -55,7 +57,7 @@ template <class Adapt> std::vector<Outcome> train(const Adapt& adapt) {
     return outcomes;
 }
 
-// Better and better on rank 0, and worse twice as fast on rank 1.
+// The loss falls on rank 0, and rises twice as fast on rank 1.
 autograd::Callback<io::Metrics()> evaluation(int rank) {
     return [rank, count = 0]() mutable {
         ++count;

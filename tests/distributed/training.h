@@ -1,4 +1,4 @@
-// Small models that ranks train, and what is compared of them.
+// Small models that ranks train, and snapshots to compare them.
 #pragma once
 
 #include <mutex>
@@ -19,7 +19,8 @@ namespace mezzo::test {
 
 inline constexpr std::int64_t net_width = 24;
 
-// Ranks are threads of one process and share the stream of random numbers.
+// Makes an object after manual_seed(). Ranks are threads of one process and share the stream of random
+// numbers.
 template <class Make> auto seeded(std::uint64_t seed, const Make& make) {
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
@@ -34,7 +35,7 @@ inline nn::Sequential make_mlp(std::uint64_t seed) {
     });
 }
 
-// The gradient behind it is an exception, if it fails.
+// Identity; if `fails`, its backward throws.
 struct Failing : nn::Module {
     explicit Failing(bool fails_) : fails(fails_) {}
     Tensor operator()(const Tensor& x) const {
@@ -71,7 +72,7 @@ inline Tensor token_ids(int seed, std::int64_t texts = 4, std::int64_t length = 
     return Tensor::from(ids, {texts, length});
 }
 
-// Tensors bit by bit as far as doubles tell, with names.
+// Named tensors as doubles: equal where the tensors' values are equal, exactly.
 using Snapshot = std::vector<std::pair<std::string, std::vector<double>>>;
 
 inline void append(Snapshot& to, const std::string& prefix, const StateDict& state) {
