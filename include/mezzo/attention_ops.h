@@ -1,5 +1,6 @@
 // Self-attention without copies: several linear layers of one input as one product, and attention that reads
-// query, key and value where that product has left them; and positions as rotations. Errors are those of ops.h.
+// query, key and value where that product has left them; and positions as rotations. Errors are those of
+// ops.h.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,10 @@
 namespace mezzo {
 
 // linear(x, weight, bias) for each weight, side by side: x [..., in], weights [out_i, in], biases [out_i] or
-// undefined, or no list of them; result [..., sum of out_i]. Dtypes and arithmetic are those of matmul(). It is one product
-// where the weights lie one directly behind the other in memory, such as slices of one tensor or the
-// projections of nn::BertSelfAttention, and a product for each otherwise. Throws Error(value) without a
-// weight, or where the numbers of weights and biases differ.
+// undefined, or no list of them; result [..., sum of out_i]. Dtypes and arithmetic are those of matmul(). It
+// is one product where the weights lie one directly behind the other in memory, such as slices of one tensor
+// or the projections of nn::BertSelfAttention, and a product for each otherwise. Throws Error(value) without
+// a weight, or where the numbers of weights and biases differ.
 [[nodiscard]] Tensor joint_linear(const Tensor& x, const Tensors& weights, const Tensors& biases = {});
 
 // scaled_dot_product_attention() of a sequence with itself. qkv [batch, length, 3, heads, dim] holds query,
@@ -28,10 +29,11 @@ enum class RotaryPairs : std::uint8_t {
     halves,     // i and i + dim / 2: GPT-NeoX, and the files of Llama in Hugging Face's format
     neighbours  // 2 i and 2 i + 1: the paper, GPT-J, and Meta's own files of Llama
 };
-// Rotary position embedding (RoPE; Su et al., arXiv 2104.09864, section 3.2.2): each pair (a, b) of elements of a
-// head becomes (a cos - b sin, b cos + a sin). x [batch, heads, length, dim], dim even; cos and sin of the
-// angles [length, dim / 2] or, if they differ, [batch, length, dim / 2], usually float32 also where x is in 16
-// bit: the result has x's shape and dtype, and is rounded once. cos and sin are constants: they get no gradient.
+// Rotary position embedding (RoPE; Su et al., arXiv 2104.09864, section 3.2.2): each pair (a, b) of elements
+// of a head becomes (a cos - b sin, b cos + a sin). x [batch, heads, length, dim], dim even; cos and sin of
+// the angles [length, dim / 2] or, if they differ, [batch, length, dim / 2], usually float32 also where x is
+// in 16 bit: the result has x's shape and dtype, and is rounded once. cos and sin are constants: they get no
+// gradient.
 [[nodiscard]] Tensor rotary_embedding(const Tensor& x, const Tensor& cos, const Tensor& sin,
                                       RotaryPairs pairs = RotaryPairs::halves);
 

@@ -45,8 +45,8 @@ public:
     // Writes averages and buffers into a module for evaluation, converted to its dtypes and device.
     // Error(value), with nothing changed, unless the names and shapes are the same.
     void copy_to(nn::Module& module) const;
-    // The averages and buffers as the module's state_dict() has them, not copied. The next update_parameters() makes new
-    // tensors and leaves these as they are.
+    // The averages and buffers as the module's state_dict() has them, not copied. The next
+    // update_parameters() makes new tensors and leaves these as they are.
     [[nodiscard]] StateDict averages() const { return values_; }
 
     // Copies: "n_averaged", and the averages and buffers as "module.<name>".

@@ -1,5 +1,5 @@
-// Batches of any type from samples of any type: data sets that are asked by index, streams that are read one sample after
-// the other, a function that makes a batch of samples, and worker threads for both.
+// BatchLoader: makes batches of any type from samples of any type. Samples come from a data set with an index
+// or from a stream; a collate function makes a batch of them, on worker threads if wanted.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,17 @@
 
 namespace mezzo::data {
 
-// size() and get(index), which returns a sample of any type. get() is called from several threads at once.
+// A data set with size() and get(index), which returns a sample of any type. get() is called from several
+// threads at once.
 template <class D>
 concept MapDataset = requires(const D& dataset, std::int64_t i) {
     { dataset.size() } -> std::convertible_to<std::int64_t>;
     dataset.get(i);
 };
 
-// stream(epoch) begins an epoch: an object whose next() returns a std::optional of a sample, none at the end, and is not called
-// after that. It is read by one thread at a time. For a training that is to be resumed it must give the same samples in the same order again.
+// A data set that is read in order: stream(epoch) returns an object whose next() returns a std::optional of a
+// sample, none at the end, and is not called after that. One thread at a time reads a stream. If the training
+// is to be resumed, an epoch's stream must always give the same samples in the same order.
 template <class D>
 concept StreamDataset = requires(const D& dataset, std::int64_t epoch) {
     *dataset.stream(epoch).next();
@@ -40,13 +42,14 @@ concept BatchDataset = MapDataset<D> || StreamDataset<D>;
 
 struct BatchLoaderOptions {
     std::int64_t batch_size = 64;
-    bool shuffle = false;    // a new order each epoch, fixed by seed and the epoch's number; not of streams
+    bool shuffle = false;    // a new order each epoch, fixed by seed and epoch; not for streams
     bool drop_last = false;  // leave out the last batch when it is smaller
     std::uint64_t seed = 0;
-    std::optional<Sampler> sampler = {};  // in place of `shuffle`; not of streams
-    // Threads that read samples and make batches ahead, at most num_workers * prefetch_factor; 0: the calling thread. The
-    // batches, and what they throw, are the same if get(), next() and the function that makes batches leave the stream of
-    // manual_seed() alone: workers run ahead of the training, which draws from it too. They run outside of autocast.
+    std::optional<Sampler> sampler = {};  // instead of `shuffle`; not for streams
+    // Number of threads that read samples and make batches, at most num_workers * prefetch_factor batches
+    // ahead; 0: the calling thread makes them. Batches and exceptions are the same in both cases if get(),
+    // next() and the collate function do not draw from the stream of manual_seed(): workers run ahead of the
+    // training, which draws from it, too. Workers run outside of autocast.
     int num_workers = 0;
     int prefetch_factor = 2;
 };
@@ -60,7 +63,7 @@ std::int64_t checked_size(std::int64_t samples);                            // n
 // The indices of an epoch's samples, int64 on the CPU; undefined: as stored.
 Tensor order_of(const BatchLoaderOptions& options, std::int64_t samples, std::int64_t epoch);
 
-// What a loader shares with its iterators, which may outlive it.
+// State that a loader shares with its iterators, which may outlive it.
 template <class Dataset, class Collate> struct LoaderParts final : SharedObject {
     LoaderParts(Dataset d, Collate c, const BatchLoaderOptions& o)
         : dataset(std::move(d)), collate(std::move(c)), options(o) {}
@@ -149,13 +152,15 @@ template <class Dataset, class Collate> struct StreamSource final : BatchSource 
 
 }  // namespace detail
 
-// for (auto& batch : loader) runs one epoch; the next such loop is the next epoch. collate(std::vector<Sample>) makes a
-// batch of any type; it is called from several threads at once. data::prefetch(loader) copies the batches to a device ahead.
+// Makes batches of samples: for (auto& batch : loader) runs one epoch; the next such loop is the next epoch.
+// collate(std::vector<Sample>) makes a batch of any type; it is called from several threads at once.
+// data::prefetch(loader) copies the batches to a device ahead of use.
 //
 //     data::BatchLoader loader(texts, [](std::vector<Text> samples) { return pad(samples); }, {.num_workers = 2});
 //
-// Batches are a function of the options, the epoch and the position alone: a run that is resumed by set_position() gets
-// exactly the samples that are left. A stream is read up to there again. Iterators may outlive the loader.
+// Batches depend only on the options, the epoch and the position: a run that is resumed by set_position()
+// gets exactly the remaining samples. A stream is read again up to that position. Iterators may outlive the
+// loader.
 template <BatchDataset Dataset, class Collate> class BatchLoader {
     static constexpr bool is_map = MapDataset<Dataset>;
     using Types =
@@ -166,8 +171,8 @@ template <BatchDataset Dataset, class Collate> class BatchLoader {
 public:
     using Batch = typename Types::Batch;
 
-    // Throws Error(value) for a batch_size or prefetch_factor below 1, num_workers outside of [0, 1024], shuffle together
-    // with a sampler, and either of them for a stream.
+    // Throws Error(value) for a batch_size or prefetch_factor below 1, num_workers outside of [0, 1024],
+    // shuffle together with a sampler, and either of them for a stream.
     BatchLoader(Dataset dataset, Collate collate, const BatchLoaderOptions& options = {})
         : parts_(new detail::LoaderParts<Dataset, Collate>(std::move(dataset), std::move(collate), options)) {
         detail::check_options(options, !is_map);
@@ -175,24 +180,24 @@ public:
     BatchLoader(const BatchLoader&) = delete;  // a copy would share the position
     BatchLoader& operator=(const BatchLoader&) = delete;
 
-    // Batches per epoch; of a stream nobody knows.
+    // Batches per epoch; not defined for a stream.
     [[nodiscard]] std::int64_t size() const requires is_map {
         const std::int64_t n = samples(), b = parts_->options.batch_size;
         return parts_->options.drop_last ? n / b : n / b + (n % b != 0);
     }
     [[nodiscard]] const Dataset& dataset() const { return parts_->dataset; }
-    // Behind the batch that was handed out last, in samples. Beyond the last batch: the start of the next epoch. After a
-    // `break` the next loop is the next epoch, while a run that is resumed from here gets the rest of this one;
-    // set_position(position()) has the next loop do so, too.
+    // The position after the last returned batch, in samples; after the last batch of an epoch, the start of
+    // the next one. After a `break` the next loop is the next epoch, while a run that is resumed from here
+    // gets the rest of this one; after set_position(position()) the next loop does so, too.
     [[nodiscard]] LoaderPosition position() const { return parts_->position; }
-    // Where the next loop begins. Error(value) for a position that is negative, for an epoch of 2^62 or more and, if the
-    // size is known, beyond the end.
+    // Sets the begin of the next loop. Throws Error(value) for a position that is negative, for an epoch of
+    // 2^62 or more and, if the size is known, for a position beyond the end.
     void set_position(const LoaderPosition& position) {
         detail::check_position(position, samples());
         parts_->next = parts_->position = position;
     }
 
-    // What makes a batch throws when the batch is next: here, and in begin().
+    // Iterator over the batches of an epoch. operator++ and begin() throw what making their batch has thrown.
     class Iterator {
     public:
         using value_type = Batch;

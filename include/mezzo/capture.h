@@ -46,7 +46,8 @@ struct [[gnu::visibility("hidden")]] CapturedStepImpl;
 //  - What reads values on the host, copies from it, waits, or meets a matrix product for the first time
 //    cannot be captured: Error(state) names it. As without a capture, the work before the error has been
 //    done, and the step's objects stay usable; the next calls are warm-up runs again.
-//  - A step in which several processes take part (mezzo/distributed.h) asks them before each call: all run it, all capture it or all replay it.
+//  - A step in which several processes take part (mezzo/distributed.h) asks them before each call: all run
+//    it, all capture it or all replay it.
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
 //    queue work on the device during a capture.
 // On the CPU, and in a build without CUDA, every call simply runs the step. See also "What has not run on a

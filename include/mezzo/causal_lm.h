@@ -12,9 +12,9 @@
 
 namespace mezzo::nn {
 
-// Keys and values of all layers for the tokens that a model has seen so far. The memory of a layer, [batch, heads,
-// max_length, head_dim] for each of the two, is taken when its first keys come, in their dtype and on their device.
-// A cache belongs to one text (or batch of texts), one model and one thread at a time.
+// Keys and values of all layers for the tokens that a model has seen so far. The memory of a layer, [batch,
+// heads, max_length, head_dim] for each of the two, is taken when its first keys come, in their dtype and on
+// their device. A cache belongs to one text (or batch of texts), one model and one thread at a time.
 class KeyValueCache {
 public:
     explicit KeyValueCache(std::int64_t max_length);  // Error(value) unless it is positive
@@ -25,18 +25,19 @@ public:
 
     [[nodiscard]] std::int64_t length() const { return length_; }  // tokens of each text, padding included
     [[nodiscard]] std::int64_t max_length() const { return max_length_; }
-    // Forgets the tokens from `length` on: a text can be continued in another way. Error(value) unless it is in
-    // [0, length()].
+    // Forgets the tokens from `length` on: a text can be continued in another way. Error(value) unless it is
+    // in [0, length()].
     void truncate(std::int64_t length);
 
-    // What a model does. It begins a call for `count` more tokens of each text: Error(value) where they do not fit,
-    // Error(shape) for another batch than before, Error(state) where gradients are recorded. `padding` is that of
-    // CausalInputs, and may be given in the first call alone.
+    // What a model does. It begins a call for `count` more tokens of each text: Error(value) where they do
+    // not fit, Error(shape) for another batch than before, Error(state) where gradients are recorded.
+    // `padding` is that of CausalInputs, and may be given in the first call alone.
     void begin(std::int64_t batch, std::int64_t count, const Tensor& padding);
     [[nodiscard]] const Tensor& padding() const { return padding_; }
-    // Writes keys and values [batch, heads, count, head_dim] of layer i behind those that are there, and returns all of
-    // them, as views [batch, heads, length() + count, head_dim]. Error(shape) or Error(dtype) where they differ from those
-    // before, Error(state) where the layer has none yet although the cache holds tokens.
+    // Writes keys and values [batch, heads, count, head_dim] of layer i behind those that are there, and
+    // returns all of them, as views [batch, heads, length() + count, head_dim]. Error(shape) or Error(dtype)
+    // where they differ from those before, Error(state) where the layer has none yet although the cache holds
+    // tokens.
     std::pair<Tensor, Tensor> append(std::size_t layer, const Tensor& key, const Tensor& value);
     // Ends the call: only now the tokens count. A call that an exception has ended has changed nothing.
     void end() { length_ += std::exchange(count_, 0); }
@@ -52,10 +53,10 @@ private:
 
 // Besides the token ids.
 struct CausalInputs {
-    // int64 [batch]: how many of the first ids of each row are padding, which nobody looks at and which takes no
-    // position; undefined: none. Texts of different lengths are padded on the left, so that all of them end in
-    // the last column. On the CPU a number outside [0, length] throws Error(value); elsewhere, where looking would wait
-    // for the device, less than 0 counts as none.
+    // int64 [batch]: how many of the first ids of each row are padding, which nobody looks at and which takes
+    // no position; undefined: none. Texts of different lengths are padded on the left, so that all of them
+    // end in the last column. On the CPU a number outside [0, length] throws Error(value); elsewhere, where
+    // looking would wait for the device, less than 0 counts as none.
     Tensor padding = {};
     // The ids continue what the cache holds, and are added to it. Only where no gradient is recorded.
     KeyValueCache* cache = nullptr;
@@ -64,9 +65,10 @@ struct CausalInputs {
 // A model that predicts each next token from those before it.
 class CausalLm : public Module {
 public:
-    // ids int64 [batch, length] -> the last hidden states [batch, length, width], normalised. Throws Error(shape) or
-    // Error(dtype) for other ids or padding, and Error(value) for a length of 0, for more tokens than max_length(), cached
-    // ones included, and where the cache is full; for an id out of range, see embedding() in ops.h.
+    // ids int64 [batch, length] -> the last hidden states [batch, length, width], normalised. Throws
+    // Error(shape) or Error(dtype) for other ids or padding, and Error(value) for a length of 0, for more
+    // tokens than max_length(), cached ones included, and where the cache is full; for an id out of range,
+    // see embedding() in ops.h.
     [[nodiscard]] virtual Tensor hidden(const Tensor& ids, const CausalInputs& inputs = {}) const = 0;
     // hidden [..., width] -> [..., vocab_size].
     [[nodiscard]] virtual Tensor logits(const Tensor& hidden) const = 0;
@@ -80,8 +82,8 @@ public:
     }
     // Those behind the last token alone: [batch, vocab_size].
     [[nodiscard]] Tensor next_logits(const Tensor& ids, const CausalInputs& inputs = {}) const;
-    // Mean cross-entropy, in nats per token: targets int64 [batch, length] are the ids one place further on, so
-    // loss(x[{ellipsis, Slice(0, -1)}], x[{ellipsis, Slice(1)}]); a target of -100 does not count.
+    // Mean cross-entropy, in nats per token: targets int64 [batch, length] are the ids one place further on,
+    // so loss(x[{ellipsis, Slice(0, -1)}], x[{ellipsis, Slice(1)}]); a target of -100 does not count.
     [[nodiscard]] Tensor loss(const Tensor& ids, const Tensor& targets) const;
 };
 

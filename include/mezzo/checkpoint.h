@@ -1,5 +1,5 @@
-// Checkpoints of a whole training run: one call saves everything that the next step depends on, one loads it, and a
-// folder keeps the last and the best of them.
+// Checkpoints of a whole training: Checkpoint saves and loads everything that the next step depends on, and
+// CheckpointFolder keeps the newest and the best checkpoints of a run.
 #pragma once
 
 #include <concepts>
@@ -19,14 +19,15 @@
 
 namespace mezzo::training {
 
-// Modules, optimizers, GradScaler, AveragedModel, ReduceLROnPlateau, normalisers, or a class of one's own.
+// A class with state_dict() and load_state_dict(): modules, optimizers, GradScaler, AveragedModel,
+// ReduceLROnPlateau, normalisers, or a class of the user.
 template <class T>
 concept Stateful = requires(T& object, const StateDict& state) {
     { std::as_const(object).state_dict() } -> std::convertible_to<StateDict>;
     object.load_state_dict(state);
 };
 
-// A reference to something with a state, or none. What it refers to must outlive it.
+// A reference to a Stateful object, or empty. The object must outlive it.
 class StateRef {
 public:
     StateRef() = default;
@@ -49,14 +50,14 @@ private:
     const nn::Module* module_ = nullptr;
 };
 
-// A loader that can say where it is, and go on from there: data::DataLoader and the other loaders of mezzo.
+// A loader whose position can be read and set: data::DataLoader and the other loaders of mezzo.
 template <class T>
 concept Positioned = requires(T& loader, const data::LoaderPosition& position) {
     { std::as_const(loader).position() } -> std::convertible_to<data::LoaderPosition>;
     loader.set_position(position);
 };
 
-// A reference to a loader, or none. The loader must outlive it.
+// A reference to a loader, or empty. The loader must outlive it.
 class LoaderRef {
 public:
     LoaderRef() = default;
@@ -75,8 +76,8 @@ private:
     void (*set_)(void*, const data::LoaderPosition&) = nullptr;
 };
 
-// What a training consists of. All of it must outlive the Checkpoint. Schedules other than ReduceLROnPlateau have no
-// state: they count the optimizer's steps.
+// The objects whose state a checkpoint holds. All of them must outlive the Checkpoint. Schedules other than
+// ReduceLROnPlateau have no state: they count the optimizer's steps.
 struct CheckpointParts {
     StateRef model = {};
     StateRef optimizer = {};  // with its master weights
@@ -84,43 +85,45 @@ struct CheckpointParts {
     StateRef schedule = {};  // ReduceLROnPlateau
     StateRef average = {};   // AveragedModel
     LoaderRef loader = {};
-    // Further states by name: a second model, a second optimizer, counters of one's own.
+    // Further objects by name: a second model, a second optimizer, counters of the program.
     std::vector<std::pair<std::string, StateRef>> others = {};
-    // What must be the same when the training goes on, such as {{"--batch", "64"}}: load() refuses a file with other
-    // settings and lists every difference.
+    // Settings that must be the same when the training is resumed, such as {{"--batch", "64"}}: load() throws
+    // for a file with other settings and lists every difference.
     io::Metadata settings = {};
-    // Of a training by several ranks: rank 0 writes, all ranks read, and save() and load() are collective.
+    // Set for a training with several ranks: rank 0 writes, all ranks read, and save() and load() are
+    // collective.
     const distributed::Group* group = nullptr;
 };
 
-// What a checkpoint says about itself.
+// The step, metrics and metadata of a checkpoint.
 struct CheckpointInfo {
     std::int64_t step = 0;
     io::Metrics metrics = {};    // such as {{"accuracy", 0.91}}
     io::Metadata metadata = {};  // free text
 };
 
-// Saves and loads a training as one file: the parts above and the random stream of the process. It is an
-// io::Checkpoint (docs/files.md), which io::load_checkpoint() reads part by part.
+// Saves and loads a training as one file: the parts above and the random stream of the process. The file is
+// an io::Checkpoint (docs/files.md), whose parts io::load_checkpoint() returns.
 class Checkpoint {
 public:
-    // Error(value) for a name in `others` that is empty, has a '.' or a blank, or is there twice, and for a name in
-    // `settings` that is there twice.
+    // Throws Error(value) for a name in `others` that is empty, has a '.' or a blank, or is used twice, and
+    // for a name in `settings` that is used twice.
     explicit Checkpoint(CheckpointParts parts);
 
-    // Replaces the file in one step: at any moment the path holds the old file or the new one. Throws what
-    // io::save_checkpoint() throws, and Error(value) for a negative step, metrics that have no name or one name
-    // twice, and metadata whose name begins with "training.".
+    // Replaces the file atomically: at any moment the path holds the old file or the new one. Throws what
+    // io::save_checkpoint() throws, and Error(value) for a negative step, metrics that have no name or one
+    // name twice, and metadata whose name begins with "training.".
     void save(const std::string& path, const CheckpointInfo& info = {}) const;
 
-    // Puts everything back, to the devices and dtypes that the parts have now; the next steps are then those of the
-    // run that saved it. Throws, with nothing changed, Error(io) for a file that is missing, damaged or no checkpoint,
-    // Error(value) for other settings and for parts that the file lacks or that this training lacks, and what a part's
-    // load_state_dict() throws, after the path and the name of the part.
+    // Restores all parts, on the devices and in the dtypes that they have now; the next steps are then those
+    // of the run that saved the file. Throws, with nothing changed, Error(io) for a file that is missing,
+    // damaged or no checkpoint, Error(value) for other settings and for parts that only the file or only this
+    // training has, and the error of a part's load_state_dict(), prefixed with the path and the name of the
+    // part.
     CheckpointInfo load(const std::string& path) const;
 
-    // What load() would return, from the header alone; the parts stay as they are. Throws as load() for a damaged header and for
-    // other settings.
+    // Returns what load() would return, but reads only the header and changes no part. Throws as load() for a
+    // damaged header and for other settings.
     [[nodiscard]] CheckpointInfo check_settings(const std::string& path) const;
 
     [[nodiscard]] const CheckpointParts& parts() const { return parts_; }
@@ -129,18 +132,18 @@ private:
     CheckpointParts parts_;
 };
 
-// What the header of a checkpoint says; the tensors are not read. Throws Error(io) for a file that is missing, whose
-// header is damaged, or that no training::Checkpoint has written.
+// Reads the header of a checkpoint, without the tensors. Throws Error(io) for a file that is missing, whose
+// header is damaged, or that was not written by training::Checkpoint.
 [[nodiscard]] CheckpointInfo read_checkpoint_info(const std::string& path);
 
-// Whether more or less of a metric is better.
+// Direction in which a metric improves.
 enum class Better : std::uint8_t { higher, lower };
 
 struct CheckpointFolderOptions {
-    std::int64_t keep_last = 3;  // >= 1: of the newest checkpoints
-    std::int64_t keep_best = 0;  // >= 0: of those with the best `metric`, beside the newest
-    std::string metric =
-        {};  // a name in CheckpointInfo::metrics; a checkpoint without it, or with NaN, is no best
+    std::int64_t keep_last = 3;  // >= 1: number of the newest checkpoints that stay
+    std::int64_t keep_best = 0;  // >= 0: number of those with the best `metric` that stay, too
+    // A name in CheckpointInfo::metrics; a checkpoint without it, or with NaN, is never among the best.
+    std::string metric = {};
     Better better = Better::higher;
 };
 
@@ -149,33 +152,34 @@ struct CheckpointFile {
     std::string path = {};
 };
 
-// Checkpoints of one run in a folder of their own, as step-0000001200.ckpt. What is no longer needed is removed after
-// the new file is whole, so a disk that is full, or a program that is killed, costs no checkpoint; for a moment there
-// is one file more than is kept.
+// A folder for the checkpoints of one run, with files such as step-0000001200.ckpt. Old files are removed
+// after the new file is complete, so a full disk or a killed program loses no checkpoint; for a moment the
+// folder holds one file more than the options allow.
 class CheckpointFolder {
 public:
-    // Error(value) for options out of range, and for keep_best without a metric. The folder is made by the first
-    // save().
+    // Throws Error(value) for options out of range, and for keep_best without a metric. The first save()
+    // creates the folder.
     explicit CheckpointFolder(std::string folder, const CheckpointFolderOptions& options = {});
 
-    // Saves info.step, and removes what is not among the last or the best. Saving a step again replaces its file.
-    // Throws what Checkpoint::save() throws, Error(io) where the folder cannot be made, and Error(value) where the
-    // folder has a whole checkpoint of a later step: it is that of another run, or this one has gone back, and nothing
-    // is to be lost. A damaged one of a later step is renamed to NAME.damaged. What cannot be removed stays, and the
-    // log (mezzo/log.h) is told.
+    // Saves info.step, and removes files that are neither among the newest nor among the best. Saving a step
+    // again replaces its file. Throws what Checkpoint::save() throws, Error(io) if the folder cannot be
+    // created, and Error(value) if the folder has an undamaged checkpoint of a later step, which belongs to
+    // another run, or to this run before it went back. A damaged checkpoint of a later step is renamed to
+    // NAME.damaged. A file that cannot be removed stays, and is reported to the log (mezzo/log.h).
     void save(const Checkpoint& checkpoint, const CheckpointInfo& info) const;
 
-    // Loads the newest checkpoint that is whole; none if the folder has none, or is not there. One that cannot be read
-    // is skipped, and the log is told. Throws as Checkpoint::load() for one that is whole and does not fit, and
-    // Error(io) where there are checkpoints and none can be read.
+    // Loads the newest checkpoint that can be read; returns none if the folder is empty or does not exist. A
+    // checkpoint that cannot be read is skipped and reported to the log. Throws as Checkpoint::load() for one
+    // that can be read but does not fit, and Error(io) if there are checkpoints but none can be read.
     std::optional<CheckpointInfo> load_newest(const Checkpoint& checkpoint) const;
-    // Likewise the one with the best metric.
+    // Loads the checkpoint with the best metric, with the same rules.
     std::optional<CheckpointInfo> load_best(const Checkpoint& checkpoint) const;
 
-    // Oldest first. Error(io) where the folder cannot be read; empty where there is none.
+    // The checkpoints, oldest first; empty if there is no folder. Throws Error(io) if the folder cannot be
+    // read.
     [[nodiscard]] std::vector<CheckpointFile> files() const;
-    // Those with the metric, best first, of equal ones the newer first. Reads the header of each; damaged ones are
-    // left out.
+    // The checkpoints that have the metric, best first, equal ones newest first. Reads the header of each;
+    // damaged ones are left out.
     [[nodiscard]] std::vector<CheckpointFile> best() const;
     [[nodiscard]] std::string path_of(std::int64_t step) const;
 

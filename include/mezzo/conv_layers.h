@@ -78,7 +78,8 @@ struct ConvTranspose2dLayerOptions {
 // conv_transpose2d of images [N, H, W, in_channels] -> [N, Ho, Wo, out_channels].
 class ConvTranspose2d : public Module {
 public:
-    // Errors are those of Conv2d, and Error(value) for an output_padding that conv_transpose2d() would refuse.
+    // Errors are those of Conv2d, and Error(value) for an output_padding that conv_transpose2d() would
+    // refuse.
     ConvTranspose2d(std::int64_t in, std::int64_t out, Size2d kernel,
                     const ConvTranspose2dLayerOptions& options = {});
     [[nodiscard]] Tensor operator()(const Tensor& x) const {

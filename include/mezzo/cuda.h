@@ -21,8 +21,8 @@ struct GemmOptions {
     bool autotune = false;
     // Algorithms to time, or to try without autotune: 1 to 64.
     int candidates = 8;
-    // The gradients of linear's activation and of its bias in one kernel instead of two; the same where mse_loss
-    // alone reads the result of a linear layer without an activation.
+    // The gradients of linear's activation and of its bias in one kernel instead of two; the same where
+    // mse_loss alone reads the result of a linear layer without an activation.
     FastPath fuse_bias_gradients = FastPath::automatic;
     // A linear layer that alone reads the result of another one with an activation, in nn::Sequential, in the
     // feed-forward part of a Transformer layer without dropout or in plain calls of linear(), takes the

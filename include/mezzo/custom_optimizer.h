@@ -85,8 +85,9 @@ private:
 
 // LAMB (You et al., arXiv 1904.00962, version 5): Adam's moments with bias correction, u = m / (sqrt(v) +
 // eps) + weight_decay w; w -= lr |w| / |u| u, with the norms of the whole parameter; the ratio |w| / |u| is 1
-// if a norm is 0. Constructors, set_option() and load_state_dict() throw Error(value) for options out of their
-// range (eps and weight_decay must be >= 0), and constructors for the parameters that other optimizers refuse.
+// if a norm is 0. Constructors, set_option() and load_state_dict() throw Error(value) for options out of
+// their range (eps and weight_decay must be >= 0), and constructors for the parameters that other optimizers
+// refuse.
 struct LAMBOptions {
     double lr = 1e-3;
     double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)

@@ -1,4 +1,5 @@
-// Data: IDX files, Fashion-MNIST, and a loader of batches.
+// Data sets in memory or made on demand (IDX files, Fashion-MNIST), and DataLoader, which makes batches of
+// them.
 #pragma once
 
 #include <concepts>
@@ -22,8 +23,8 @@
 namespace mezzo::data {
 
 // Reads an IDX file (LeCun's MNIST format), plain or gzip: element types unsigned byte, int32, float32 and
-// float64 become uint8, int32, float32, float64; int8 and int16 become int32. Throws Error(io) for a missing, truncated, over-long or
-// damaged file, or another type.
+// float64 become uint8, int32, float32, float64; int8 and int16 become int32. Throws Error(io) for a missing,
+// truncated, over-long or damaged file, or another type.
 [[nodiscard]] Tensor read_idx(const std::string& path);
 
 // Samples and their class indices, in the same order.
@@ -39,11 +40,11 @@ struct FashionMnistOptions {
         "/usr/share/datasets/fashion-mnist";  // where Debian's dataset-fashion-mnist puts the files
 };
 // Images uint8 [n, 28, 28] and labels 0 … 9 of Fashion-MNIST (Xiao et al., arXiv 1708.07747). Throws
-// Error(io) for files that are missing, unfit or without an image.
+// Error(io) for files that are missing, have other shapes, or hold no image.
 [[nodiscard]] Dataset fashion_mnist(const FashionMnistOptions& options = {});
 
-// Samples that are made when they are asked for: an ImageFolder (mezzo/images.h), or a class of one's own.
-// image(i) is called from several threads at once.
+// A data set that makes samples on demand: an ImageFolder (mezzo/images.h), or a class of the user. image(i)
+// is called from several threads at once.
 template <class D>
 concept LazyDataset = requires(const D& dataset, std::int64_t i) {
     { dataset.size() } -> std::convertible_to<std::int64_t>;
@@ -56,26 +57,28 @@ struct DataLoaderOptions {
     bool shuffle = false;          // a new order each epoch, fixed by seed and the epoch's number
     bool drop_last = false;        // leave out the last batch when it is smaller
     std::uint64_t seed = 0;
-    // In place of `shuffle`: which samples an epoch has, and in which order.
+    // Samples of an epoch and their order; replaces `shuffle`.
     std::optional<Sampler> sampler = {};
-    // This rank's part of every batch: with group.shard() the ranks' batches, one behind the other, are those of
-    // a training by one process.
+    // This rank's part of every batch. With group.shard() the ranks' batches, concatenated, are those of a
+    // training with one process.
     Shard shard = {};
-    // What each sample goes through, in this order, on all threads; samples are then uint8 images.
+    // Transforms of each sample, applied in this order, on all threads; samples must then be uint8 images.
     std::vector<Transform> transforms = {};
-    // uint8 samples become (value / 255 - mean) / stddev in this dtype, floating ones (value - mean) / stddev.
-    // More values than one are those of the channels, the last dimension.
+    // Normalisation: uint8 samples become (value / 255 - mean) / stddev in `dtype`, floating ones (value -
+    // mean) / stddev. Several values are one for each channel, the last dimension.
     PerChannel mean = 0, stddev = 1;
     Dtype dtype = float32;  // floating; of x where samples are uint8
-    // What each batch goes through then, in this order. With several ranks: what this rank has of it.
+    // Transforms of each batch after that, in this order. With several ranks each one transforms its own
+    // part.
     std::vector<BatchTransform> batch_transforms = {};
-    Device device = cpu_device;  // where the batches go
-    // Batches that are assembled and copied to a CUDA device while one is in use: see PrefetchOptions::ahead.
+    Device device = cpu_device;  // the batches are copied there
+    // Number of batches that are assembled and copied to a CUDA device ahead of use: see
+    // PrefetchOptions::ahead.
     int prefetch = automatic_prefetch;
-    // Threads that make batches beside the training, each its own batch, at most num_workers * prefetch_factor
-    // batches ahead; 0: batches are made on the calling thread and the CPU backend's threads. The batches are the same.
-    // Samples, transforms and batch transforms are then called from several threads at once; what they throw is thrown
-    // where the batch is taken.
+    // Number of threads that make batches during the training, one batch each, at most num_workers *
+    // prefetch_factor batches ahead. 0: batches are made on the calling thread and the CPU backend's threads.
+    // The batches are the same. Samples, transforms and batch transforms are then called from several threads
+    // at once; their exceptions are thrown when the batch is taken.
     int num_workers = 0;
     int prefetch_factor = 2;
 };
@@ -98,26 +101,27 @@ template <LazyDataset D> struct SamplesOf final : Samples {
 
 }  // namespace detail
 
-// for (const auto& [x, y] : loader) runs one epoch; the next such loop is the next epoch. Losses that are means
-// over the batch are multiplied by batch.weight where several ranks train: for (const auto& batch : loader).
+// Makes batches of a data set: for (const auto& [x, y] : loader) runs one epoch; the next such loop is the
+// next epoch. If several ranks train, multiply losses that are means over the batch by batch.weight: for
+// (const auto& batch : loader).
 //
-// Batches are a function of the options, the epoch and the position alone. So a run that is resumed by
-// set_position(), on any number of ranks, gets exactly the samples that are left, each once, through the same
-// transforms. Iterators may outlive the loader.
+// Batches depend only on the options, the epoch and the position. A run that is resumed by set_position(), on
+// any number of ranks, gets exactly the remaining samples, each once, with the same transforms. Iterators may
+// outlive the loader.
 class DataLoader {
     // A copy that iterators and worker threads share, so that they may outlive the loader.
     using Shared = mezzo::detail::SharedHandle<detail::Box<DataLoader>>;
 
 public:
-    // Throws Error(value) for an undefined tensor, a batch_size below 1, a prefetch below automatic_prefetch, num_workers
-    // outside of [0, 1024], a prefetch_factor below 1, and a mean or
-    // stddev that is not finite or a stddev that is not positive; Error(dtype) for a dtype that is not
-    // floating, and for transforms of samples that are not uint8; Error(value) also for a shard whose rank is not
-    // in [0, size) and for a sampler together with shuffle; Error(shape) where x and y differ in their
-    // first size; Error(device) for a data set that is not on the CPU. begin() throws Error(device) for an
-    // options.device that is not there, and Error(value) or Error(dtype) for an order that is no order().
+    // Throws Error(value) for an undefined tensor, a batch_size below 1, a prefetch below automatic_prefetch,
+    // num_workers outside of [0, 1024], a prefetch_factor below 1, and a mean or stddev that is not finite or
+    // a stddev that is not positive; Error(dtype) for a dtype that is not floating, and for transforms of
+    // samples that are not uint8; Error(value) also for a shard whose rank is not in [0, size) and for a
+    // sampler together with shuffle; Error(shape) where x and y differ in their first size; Error(device) for
+    // a data set that is not on the CPU. begin() throws Error(device) for an options.device that does not
+    // exist, and Error(value) or Error(dtype) for an invalid order() of the sampler.
     explicit DataLoader(const Dataset& dataset, const DataLoaderOptions& options = {});
-    // Batches of x [n, height, width, channels] and y int64 [n]. Taking a batch throws Error(shape) where its
+    // Batches of x [n, height, width, channels] and y int64 [n]. Taking a batch throws Error(shape) if its
     // images differ in size after the transforms, and what the data set and the transforms throw.
     template <LazyDataset D> explicit DataLoader(D dataset, const DataLoaderOptions& options = {})
         : DataLoader(Lazy(new detail::SamplesOf<D>(std::move(dataset))), options) {}
@@ -126,16 +130,18 @@ public:
     // Epochs begun so far; set it to continue the order of an interrupted run.
     [[nodiscard]] std::int64_t epoch() const { return progress_->next.epoch; }
     void set_epoch(std::int64_t epoch) { set_position({.epoch = epoch}); }
-    // Behind the batch that was handed out last, in the epoch begun last. Beyond its last batch: the start of
-    // the next epoch. What is being assembled ahead does not count; what goes through data::prefetch() does, so
-    // use options.prefetch instead. After a `break` the next loop is the next epoch, while a run that is resumed
-    // from here gets the rest of this one; set_position(position()) has the next loop do so, too.
+    // The position after the last returned batch, in the epoch begun last; after its last batch, the start of
+    // the next epoch. Batches that options.prefetch assembles ahead do not count; batches that
+    // data::prefetch() has taken do, so prefer options.prefetch. After a `break` the next loop is the next
+    // epoch, while a run that is resumed from here gets the rest of this one; after set_position(position())
+    // the next loop does so, too.
     [[nodiscard]] LoaderPosition position() const { return progress_->position; }
-    // Where the next loop begins: it runs the rest of that epoch, which may be empty. Throws Error(value) for a
-    // position that is negative or has more samples than an epoch, and for an epoch of 2^62 or more.
+    // Sets the begin of the next loop, which runs the rest of that epoch (possibly empty). Throws
+    // Error(value) for a position that is negative or has more samples than an epoch, and for an epoch of
+    // 2^62 or more.
     void set_position(const LoaderPosition& position);
 
-    // Batches of an epoch, on the CPU.
+    // Iterator over the batches of an epoch, on the CPU.
     class Place {
     public:
         Batch operator*() const;
@@ -152,10 +158,10 @@ public:
         Shared loader_;
         Tensor order_;  // int64 [n], undefined: as stored
         std::int64_t epoch_;
-        std::int64_t start_, first_;  // rows of the epoch: where the place was made, and where it is
+        std::int64_t start_, first_;  // row of the epoch at construction, and current row
         std::optional<mezzo::detail::SharedHandle<detail::BatchQueue>> queue_;  // if there are workers
     };
-    // The batches of an epoch, or of what is left of one, on options.device.
+    // Iterator over the batches of an epoch, or of the rest of one, on options.device.
     class Iterator {
     public:
         using value_type = Batch;
@@ -181,8 +187,8 @@ private:
     DataLoader(Lazy samples, const DataLoaderOptions& options);
     void check_options() const;
     std::int64_t samples() const;                    // of an epoch
-    std::int64_t rows_at(std::int64_t first) const;  // of the batch that begins there, over all ranks
-    std::int64_t behind(std::int64_t first) const;   // where the batch after that one begins
+    std::int64_t rows_at(std::int64_t first) const;  // of the batch at row `first`, over all ranks
+    std::int64_t behind(std::int64_t first) const;   // first row of the batch after that one
     Tensor order_of(std::int64_t epoch) const;
     Batch batch(const Tensor& order, std::int64_t epoch, std::int64_t first) const;
     Tensor stored(const Tensor& order, std::int64_t first, std::int64_t count) const;

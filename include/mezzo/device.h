@@ -46,8 +46,8 @@ std::ostream& operator<<(std::ostream& out, Device device);  // cpu, cuda, cuda:
 [[nodiscard]] int cuda_device_count();
 // CUDA device 0 if there is one, else the CPU.
 [[nodiscard]] Device best_device();
-// "cpu", "cuda", "cuda:1", "custom" or "custom:1" as a Device. Error(device) for anything else and for a device
-// that is not there.
+// "cpu", "cuda", "cuda:1", "custom" or "custom:1" as a Device. Error(device) for anything else and for a
+// device that is not there.
 [[nodiscard]] Device parse_device(const char* text);
 // A human name of the hardware, such as "NVIDIA H200" or the processor's ISA and thread count. Valid for the
 // process' life.
@@ -78,8 +78,8 @@ void set_memory_limit(Device device, std::size_t bytes);
 
 // Whether scaled_dot_product_attention on CUDA may use Tensor Cores: float16 and bfloat16, dim 32, 64 or 128,
 // rows that start at multiples of 16 bytes; everything else runs in float32 or float64 arithmetic anyway.
-// Proven per dim and dtype, forward and backward apart. May be changed at any time: a gradient does not depend
-// on how the forward pass was computed.
+// Proven per dim and dtype, forward and backward apart. May be changed at any time: a gradient does not
+// depend on how the forward pass was computed.
 void set_flash_attention(FastPath use);
 [[nodiscard]] FastPath flash_attention();
 

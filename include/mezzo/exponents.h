@@ -11,9 +11,9 @@
 
 namespace mezzo::insight {
 
-// How many elements of a floating tensor have which binary exponent. Shares are of the elements that are finite and
-// not zero, and 0 if there are none; they count whole exponents, so elements within one rounding of a limit may be
-// on its other side.
+// How many elements of a floating tensor have which binary exponent. Shares are of the elements that are
+// finite and not zero, and 0 if there are none; they count whole exponents, so elements within one rounding
+// of a limit may be on its other side.
 class ExponentHistogram {
 public:
     // Waits for the device. Error(dtype) unless x is floating, Error(value) if it is undefined.
@@ -27,12 +27,14 @@ public:
     [[nodiscard]] std::int64_t count(int exponent) const;
 
     // The shares of elements that, times `factor` and rounded to `dtype`, are 0; are subnormal, with fewer
-    // significant bits; are infinite. Error(dtype) unless floating, Error(value) unless the factor is positive.
+    // significant bits; are infinite. Error(dtype) unless floating, Error(value) unless the factor is
+    // positive.
     [[nodiscard]] double underflow(Dtype dtype, double factor = 1) const;
     [[nodiscard]] double subnormal(Dtype dtype, double factor = 1) const;
     [[nodiscard]] double overflow(Dtype dtype, double factor = 1) const;
-    // The largest power of two by which the largest finite element may be multiplied so that it does not exceed
-    // 1 / headroom of the dtype's largest number; 0 if all elements are 0. Error(value) for a headroom below 1.
+    // The largest power of two by which the largest finite element may be multiplied so that it does not
+    // exceed 1 / headroom of the dtype's largest number; 0 if all elements are 0. Error(value) for a headroom
+    // below 1.
     [[nodiscard]] double fitting_scale(Dtype dtype, double headroom = 2) const;
 
     // The histogram as lines of text, from the highest exponent down: exponent, count, a bar, and where the

@@ -1,5 +1,5 @@
-// fmt::print("{}\n", x) for tensors, shapes, dtypes, devices and modules. The one public header that needs fmt, and
-// therefore no part of mezzo/mezzo.h.
+// fmt::print("{}\n", x) for tensors, shapes, dtypes, devices and modules. The one public header that needs
+// fmt, and therefore no part of mezzo/mezzo.h.
 #pragma once
 
 #include "mezzo/cpp20.h"

@@ -12,16 +12,17 @@
 
 namespace mezzo::nn {
 
-// How one token is chosen from its logits. The steps are made in this order, each on what the one before has left.
+// How one token is chosen from its logits. The steps are made in this order, each on what the one before has
+// left.
 struct SamplingOptions {
-    // Logits of tokens that the text has already are divided by it if positive, else multiplied (Keskar et al., arXiv
-    // 1909.05858, section 4.1); > 0.
+    // Logits of tokens that the text has already are divided by it if positive, else multiplied (Keskar et
+    // al., arXiv 1909.05858, section 4.1); > 0.
     double repetition_penalty = 1;
     double temperature =
         1;  // logits are divided by it; 0: always the likeliest token, of equal ones the first
     std::int64_t top_k = 0;  // only the k likeliest tokens (Fan et al., arXiv 1805.04833); 0: all
-    // Only the likeliest tokens that together have at least this probability (Holtzman et al., arXiv 1904.09751); in
-    // (0, 1].
+    // Only the likeliest tokens that together have at least this probability (Holtzman et al., arXiv
+    // 1904.09751); in (0, 1].
     double top_p = 1;
 };
 
@@ -49,12 +50,12 @@ struct GenerateOptions {
     OnToken on_token = [](std::size_t, std::int64_t) { return true; };
 };
 
-// Each prompt and what follows it. Prompts of different lengths are padded on the left and computed as one batch. A
-// text depends on its prompt, its row and the seed, not on how many threads compute or whether there is a cache, as far as
-// the logits do not differ by rounding. The model computes in its own dtype, or that of an open Autocast scope;
-// nothing is recorded. Throws Error(value) for options out of range, for no prompts, an empty one, and texts longer than
-// the model's max_length(), before anything is computed; Error(state) for a model that is not in eval mode, where
-// dropout would change the texts.
+// Each prompt and what follows it. Prompts of different lengths are padded on the left and computed as one
+// batch. A text depends on its prompt, its row and the seed, not on how many threads compute or whether there
+// is a cache, as far as the logits do not differ by rounding. The model computes in its own dtype, or that of
+// an open Autocast scope; nothing is recorded. Throws Error(value) for options out of range, for no prompts,
+// an empty one, and texts longer than the model's max_length(), before anything is computed; Error(state) for
+// a model that is not in eval mode, where dropout would change the texts.
 [[nodiscard]] std::vector<std::vector<std::int64_t>> generate(
     const CausalLm& model, const std::vector<std::vector<std::int64_t>>& prompts,
     const GenerateOptions& options = {});

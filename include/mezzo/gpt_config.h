@@ -1,4 +1,5 @@
-// The sizes and choices of a GPT-2 and of a Llama model, with the names and defaults of Hugging Face's config.json.
+// The sizes and choices of a GPT-2 and of a Llama model, with the names and defaults of Hugging Face's
+// config.json.
 #pragma once
 
 #include <cstdint>

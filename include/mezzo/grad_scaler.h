@@ -117,8 +117,8 @@ public:
     // Whether any gradient was inf or NaN since the last update(); waits for the device.
     [[nodiscard]] bool found_inf() const;
     // The parameters of the optimizer whose gradients hold inf or NaN right now, by name or index; waits for
-    // the device. Under DataParallel, gradients that are still this rank's own are reduced first: then all ranks
-    // must call it.
+    // the device. Under DataParallel, gradients that are still this rank's own are reduced first: then all
+    // ranks must call it.
     [[nodiscard]] std::vector<std::string> overflowed_parameters(const optim::Optimizer& optimizer) const;
 
     // scale, growth_factor, backoff_factor, growth_interval, _growth_tracker, hysteresis as 0-dim tensors;

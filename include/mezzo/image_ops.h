@@ -1,6 +1,6 @@
-// Convolutions, pooling, batch and group normalisation, padding and resizing. Images are channels last: [batch,
-// height, width, channels]; a batch of signals is [batch, length, channels]. An image in PyTorch's order
-// [batch, channels, height, width] becomes one by x.permute({0, 2, 3, 1}). Errors are those of ops.h.
+// Convolutions, pooling, batch and group normalisation, padding and resizing. Images are channels last:
+// [batch, height, width, channels]; a batch of signals is [batch, length, channels]. An image in PyTorch's
+// order [batch, channels, height, width] becomes one by x.permute({0, 2, 3, 1}). Errors are those of ops.h.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +52,9 @@ struct MaxPool2dOptions {
     Size2d dilation = 1;
     bool ceil_mode = false;  // round the size of the result up, if the last window begins inside the image
 };
-// The largest element of each window: x [N, H, W, C] -> [N, Ho, Wo, C] with
-// Ho = (H + 2 padding - dilation (kernel height - 1) - 1) / stride + 1, rounded down; Wo likewise. NaN wins, the
-// last if there are several; of equal elements the first gets the gradient. {.kernel_size = 2} halves an image.
+// The largest element of each window: x [N, H, W, C] -> [N, Ho, Wo, C] with Ho = (H + 2 padding - dilation
+// (kernel height - 1) - 1) / stride + 1, rounded down; Wo likewise. NaN wins, the last if there are several;
+// of equal elements the first gets the gradient. {.kernel_size = 2} halves an image.
 [[nodiscard]] Tensor max_pool2d(const Tensor& x, const MaxPool2dOptions& options);
 
 struct AvgPool2dOptions {
@@ -101,20 +101,21 @@ struct BatchNormOptions {
     // int64, 0-dim, or undefined: counts the updates; needed for momentum NaN.
     Tensor num_batches_tracked = {};
 };
-// (x - mean) / sqrt(variance + eps) * weight + bias per channel (Ioffe and Szegedy, arXiv 1502.03167): x [...,
-// C]; running_mean, running_var, weight, bias [C] or undefined (then: no running statistics; 1; 0). Mean and
-// biased variance are those of the batch if training, or if there are no running statistics. Training updates
-// the running ones in place: running = (1 - momentum) running + momentum batch, with the unbiased variance.
-// It does not update them from a batch whose statistics are not finite, or would not be in the dtype of the running ones, so that a float16 overflow, whose
-// step GradScaler skips, leaves them right; nor while a checkpoint recomputes. Statistics are computed in
-// float32 (float64 for float64). The result has the dtype of x; weight, bias and running statistics may have
-// another floating one. Error(value) for the statistics of a single value per channel.
+// (x - mean) / sqrt(variance + eps) * weight + bias per channel (Ioffe and Szegedy, arXiv 1502.03167): x
+// [..., C]; running_mean, running_var, weight, bias [C] or undefined (then: no running statistics; 1; 0).
+// Mean and biased variance are those of the batch if training, or if there are no running statistics.
+// Training updates the running ones in place: running = (1 - momentum) running + momentum batch, with the
+// unbiased variance. It does not update them from a batch whose statistics are not finite, or would not be in
+// the dtype of the running ones, so that a float16 overflow, whose step GradScaler skips, leaves them right;
+// nor while a checkpoint recomputes. Statistics are computed in float32 (float64 for float64). The result has
+// the dtype of x; weight, bias and running statistics may have another floating one. Error(value) for the
+// statistics of a single value per channel.
 [[nodiscard]] Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                                 const Tensor& weight = {}, const Tensor& bias = {},
                                 const BatchNormOptions& options = {});
 
-// Normalises each sample's groups of neighbouring channels (Wu and He, arXiv 1803.08494): x [N, ..., C], groups
-// divides C, weight and bias [C] or undefined (1 and 0). Under autocast the result is float32.
+// Normalises each sample's groups of neighbouring channels (Wu and He, arXiv 1803.08494): x [N, ..., C],
+// groups divides C, weight and bias [C] or undefined (1 and 0). Under autocast the result is float32.
 [[nodiscard]] Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight = {},
                                 const Tensor& bias = {}, double eps = 1e-5);
 
@@ -124,8 +125,8 @@ struct Padding {
     std::int64_t dim, before, after;
 };
 // x, of any dtype, with elements added to some of its dimensions: `value` with PadMode::constant, otherwise x
-// continued as in PyTorch's modes of these names. Error(value) where reflect would add as many elements as the
-// dimension has, or circular more, and for a dimension that is listed twice.
+// continued as in PyTorch's modes of these names. Error(value) where reflect would add as many elements as
+// the dimension has, or circular more, and for a dimension that is listed twice.
 [[nodiscard]] Tensor pad(const Tensor& x, const std::vector<Padding>& padding,
                          PadMode mode = PadMode::constant, Scalar value = 0);
 

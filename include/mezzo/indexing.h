@@ -12,9 +12,9 @@
 
 namespace mezzo {
 
-// Python's start:stop:step, with the rules of Tensor::slice(): negative bounds count from the end, bounds beyond
-// an end are moved to it, and the step is positive. Slice() is the whole dimension, Slice(2) all from element 2
-// on, Slice(-3) the last three.
+// Python's start:stop:step, with the rules of Tensor::slice(): negative bounds count from the end, bounds
+// beyond an end are moved to it, and the step is positive. Slice() is the whole dimension, Slice(2) all from
+// element 2 on, Slice(-3) the last three.
 struct Slice {
     static constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
     constexpr Slice(std::int64_t first = 0, std::int64_t before = to_end, std::int64_t by = 1)

@@ -1,6 +1,6 @@
 // Start values of parameters, as in torch.nn.init: each function writes the tensor in place, unrecorded, from
-// the stream of manual_seed(), and returns it. All throw Error(value) for an undefined tensor and Error(dtype)
-// for one that is not floating. A tensor without elements is left as it is.
+// the stream of manual_seed(), and returns it. All throw Error(value) for an undefined tensor and
+// Error(dtype) for one that is not floating. A tensor without elements is left as it is.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct Fans {
 
 enum class FanMode : std::uint8_t { fan_in, fan_out };
 enum class Nonlinearity : std::uint8_t { linear, sigmoid, tanh, relu, leaky_relu, selu };
-// The factor that keeps the variance through the activation: 1, 1, 5/3, sqrt(2), sqrt(2 / (1 + slope^2)), 3/4.
-// Only leaky_relu reads the slope. Error(value) for a slope that is not finite.
+// The factor that keeps the variance through the activation: 1, 1, 5/3, sqrt(2), sqrt(2 / (1 + slope^2)),
+// 3/4. Only leaky_relu reads the slope. Error(value) for a slope that is not finite.
 [[nodiscard]] double calculate_gain(Nonlinearity nonlinearity, double slope = 0.01);
 
 struct KaimingOptions {
@@ -51,8 +51,8 @@ struct TruncNormalOptions {
 // std > 0, low < high, and a share of at least 1e-300 of the distribution lies in between.
 const Tensor& trunc_normal_(const Tensor& x, const TruncNormalOptions& options = {});
 
-// A matrix [size(0), product of the other sizes] whose rows, or columns if there are fewer, are orthogonal and
-// have the length gain (Saxe et al., arXiv 1312.6120). Error(shape) for less than two dimensions.
+// A matrix [size(0), product of the other sizes] whose rows, or columns if there are fewer, are orthogonal
+// and have the length gain (Saxe et al., arXiv 1312.6120). Error(shape) for less than two dimensions.
 const Tensor& orthogonal_(const Tensor& weight, double gain = 1);
 
 const Tensor& constant_(const Tensor& x, Scalar value);

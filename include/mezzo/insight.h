@@ -30,8 +30,8 @@ struct GradientRange {
     Dtype dtype = Dtype::float32;
     Range range;
 };
-// The gradients of a model that hold inf or NaN, in the order of named_parameters(): to be asked after a skipped
-// step, before zero_grad(). Waits for the device once.
+// The gradients of a model that hold inf or NaN, in the order of named_parameters(): to be asked after a
+// skipped step, before zero_grad(). Waits for the device once.
 [[nodiscard]] std::vector<GradientRange> overflowed_gradients(const nn::Module& model);
 
 enum class Pass : std::uint8_t { forward, backward };
@@ -53,9 +53,9 @@ struct OpRange {
 // Why a step left the range.
 struct OverflowReport {
     std::int64_t step = -1;  // -1: not told
-    // The first op of each pass whose result left the range: in forward the first of those that the loss comes
-    // from, or from which the first bad gradient comes. Ops whose infinities end before both, such as masks, are
-    // none.
+    // The first op of each pass whose result left the range: in forward the first of those that the loss
+    // comes from, or from which the first bad gradient comes. Ops whose infinities end before both, such as
+    // masks, are none.
     std::optional<OpRange> forward = {}, backward = {};
     // What was not finite before any op ran, such as "parameter fc.weight" or "an input of linear in fc".
     std::vector<std::string> bad_inputs = {};
@@ -70,9 +70,10 @@ struct OverflowReport {
 
 struct [[gnu::visibility("hidden")]] TraceImpl;  // src/insight/range_trace.h
 
-// While alive, notes the range of every floating result of this thread's ops and of every gradient, on the device
-// and without waiting for it. It must end in the thread that made it. Reports may be made when the model is gone: they
-// look at the parameters that it had at the beginning. Ops inside of it cost a pass over each result more; without one, nothing. A captured step inside of it throws Error(state).
+// While alive, notes the range of every floating result of this thread's ops and of every gradient, on the
+// device and without waiting for it. It must end in the thread that made it. Reports may be made when the
+// model is gone: they look at the parameters that it had at the beginning. Ops inside of it cost a pass over
+// each result more; without one, nothing. A captured step inside of it throws Error(state).
 class [[nodiscard]] RangeTrace {
 public:
     [[nodiscard]] explicit RangeTrace(const nn::Module& model);
@@ -85,9 +86,9 @@ public:
     // The same as a report; `step` is for its text.
     [[nodiscard]] OverflowReport report(std::int64_t step = -1) const;
     // The largest power of two, at most `limit`, by which a loss may be multiplied so that no 16-bit gradient
-    // exceeds 1 / headroom of its dtype's largest number, if they are as noted. `scale` is the loss scale that was
-    // in use. At most half of it if one has left the range, because how far is unknown; ask again at a scale that
-    // fits. 0 if no 16-bit gradient other than zeros was noted. Waits for the device.
+    // exceeds 1 / headroom of its dtype's largest number, if they are as noted. `scale` is the loss scale
+    // that was in use. At most half of it if one has left the range, because how far is unknown; ask again at
+    // a scale that fits. 0 if no 16-bit gradient other than zeros was noted. Waits for the device.
     [[nodiscard]] double fitting_scale(double scale, double headroom = 2, double limit = 0x1p127) const;
     // Forgets what has been noted.
     void clear();
@@ -101,9 +102,10 @@ struct ReplayOptions {
     std::optional<RandomState> random =
         {};  // random_state() at the beginning of the step, for the same dropout
 };
-// Runs a step's forward and backward again under a RangeTrace and returns its report. Afterwards gradients, buffers
-// and the random stream are as before, also if `forward_backward` throws, which passes through. Call it after a
-// skipped step() and before update(), so that the scale is that of the step; with synchronised batch norms on all ranks, as they exchange here, too:
+// Runs a step's forward and backward again under a RangeTrace and returns its report. Afterwards gradients,
+// buffers and the random stream are as before, also if `forward_backward` throws, which passes through. Call
+// it after a skipped step() and before update(), so that the scale is that of the step; with synchronised
+// batch norms on all ranks, as they exchange here, too:
 //     if (scaler.step(optimizer).skipped())
 //         report = insight::replay(model, [&] { scaler.scale(loss(batch)).backward(); }, {.step = i});
 [[nodiscard]] OverflowReport replay(const nn::Module& model, autograd::Callback<void()> forward_backward,
@@ -114,8 +116,9 @@ struct AnomalyOptions {
     bool forward = true;                // look at results, too, not only at gradients
     bool infinities = false;  // stop at inf as well as at NaN: not for a loss scaler, which tries them
 };
-// While alive, the first op of this thread whose result or gradient is NaN throws Error(value), which names it.
-// Waits for the device at each op: for debugging. As torch.autograd.detect_anomaly(), with the forward pass.
+// While alive, the first op of this thread whose result or gradient is NaN throws Error(value), which names
+// it. Waits for the device at each op: for debugging. As torch.autograd.detect_anomaly(), with the forward
+// pass.
 class [[nodiscard]] DetectAnomaly {
 public:
     [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {});

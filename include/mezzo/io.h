@@ -55,9 +55,9 @@ public:
     [[nodiscard]] const Metadata& metadata() const;                     // without the digests
 
     // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8 and BOOL (bytes other than 0
-    // are true). I8, I16 and U16 become int32, U32 and U64 int64: Error(value) if a number does not fit. Throws
-    // Error(value) for a name that is not there, Error(dtype) for the file's other dtypes and Error(io) for bytes
-    // that do not fit their digest.
+    // are true). I8, I16 and U16 become int32, U32 and U64 int64: Error(value) if a number does not fit.
+    // Throws Error(value) for a name that is not there, Error(dtype) for the file's other dtypes and
+    // Error(io) for bytes that do not fit their digest.
     [[nodiscard]] Tensor tensor(std::string_view name) const;
     // All tensors, in the order of infos(). Throws as tensor().
     [[nodiscard]] StateDict state_dict() const;
@@ -68,13 +68,13 @@ private:
 };
 
 // Writes a safetensors file: tensors of any strides and devices, ordered by dtype and name as the reference
-// implementation orders them; tensors that share elements are each written whole. Replaces `path` in one
-// step when everything is on the disk (meanwhile PATH.mezzo-partial exists, for its owner alone; PATH keeps its
-// permissions): at any moment the path holds the old file or the new one.
-// Throws Error(io), with the old file untouched, when the disk is full, the folder
-// cannot be written, or the path is a folder, a device or a pipe, and Error(value) for a name that is used
-// twice, is no UTF-8 or is "__metadata__", and for metadata whose name begins with "mezzo.crc32.", under
-// which the digests are. {"format", "pt"} makes Python's transformers accept the file.
+// implementation orders them; tensors that share elements are each written whole. Replaces `path` in one step
+// when everything is on the disk (meanwhile PATH.mezzo-partial exists, for its owner alone; PATH keeps its
+// permissions): at any moment the path holds the old file or the new one. Throws Error(io), with the old file
+// untouched, when the disk is full, the folder cannot be written, or the path is a folder, a device or a
+// pipe, and Error(value) for a name that is used twice, is no UTF-8 or is "__metadata__", and for metadata
+// whose name begins with "mezzo.crc32.", under which the digests are. {"format", "pt"} makes Python's
+// transformers accept the file.
 void save_safetensors(const std::string& path, const StateDict& state,
                       const Metadata& metadata = {{"format", "pt"}});
 
@@ -100,16 +100,16 @@ struct Checkpoint {
     // Free text, such as {{"optimizer", "AdamW"}}: in the file's header, readable without its tensors.
     Metadata metadata = {};
 
-    // What a rank goes on with: its own random state, if the checkpoint is of as many ranks. Otherwise streams that
-    // none of them has used: rank r takes the seed of rank 0 plus r, and all the largest offset.
+    // What a rank goes on with: its own random state, if the checkpoint is of as many ranks. Otherwise
+    // streams that none of them has used: rank r takes the seed of rank 0 plus r, and all the largest offset.
     [[nodiscard]] RandomState random_of(const data::Shard& rank) const;
 };
 // One safetensors file, replaced in one step like those of save_safetensors(): entries "model.…",
 // "optimizer.…", "scaler.…", "extra.…" and "random" (int64 [2], the bits of seed and offset), and the entry
-// "mezzo.checkpoint" = "1" of the metadata. A position that is not the start is "extra.mezzo.position" (int64 [2],
-// epoch and samples), and random states of several ranks "extra.mezzo.random_states" (int64 [ranks, 2]). Throws
-// as save_safetensors(), and Error(value) for an `extra` whose name begins with "mezzo.", and for metadata whose name
-// does, or is "format".
+// "mezzo.checkpoint" = "1" of the metadata. A position that is not the start is "extra.mezzo.position" (int64
+// [2], epoch and samples), and random states of several ranks "extra.mezzo.random_states" (int64 [ranks, 2]).
+// Throws as save_safetensors(), and Error(value) for an `extra` whose name begins with "mezzo.", and for
+// metadata whose name does, or is "format".
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 // Throws Error(io) for a file that is no checkpoint or of a newer version. The random stream of the process
 // is left alone: set_random_state(checkpoint.random).

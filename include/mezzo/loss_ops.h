@@ -1,5 +1,5 @@
-// More losses. All are floating, computed in float32 at least, and have float32 results under autocast; inputs
-// broadcast. Reduction::none gives the values per element, or per row where rows are compared.
+// More losses. All are floating, computed in float32 at least, and have float32 results under autocast;
+// inputs broadcast. Reduction::none gives the values per element, or per row where rows are compared.
 #pragma once
 
 #include "mezzo/ops.h"
@@ -31,8 +31,8 @@ struct MarginOptions {
 // input where target is 1, max(0, margin - input) where it is -1.
 [[nodiscard]] Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target,
                                           MarginOptions options = {});
-// Of rows a and b [rows, n] or [n]: 1 - cos(a, b) where target, [rows] or 0-dim, is 1, max(0, cos(a, b) - margin)
-// where it is -1.
+// Of rows a and b [rows, n] or [n]: 1 - cos(a, b) where target, [rows] or 0-dim, is 1, max(0, cos(a, b) -
+// margin) where it is -1.
 [[nodiscard]] Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target,
                                            MarginOptions options = {.margin = 0});
 

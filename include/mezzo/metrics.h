@@ -26,9 +26,10 @@ public:
     virtual void flush() = 0;
 };
 
-// One column per metric, after "step" and "time" (seconds since 1970); a metric that a step lacks leaves its cell
-// empty. A metric that comes later adds a column: the file is rewritten then. A file that exists is continued; a line
-// that a killed program left unfinished is dropped. Inf and NaN are "inf", "-inf" and "nan".
+// One column per metric, after "step" and "time" (seconds since 1970); a metric that a step lacks leaves its
+// cell empty. A metric that comes later adds a column: the file is rewritten then. A file that exists is
+// continued; a line that a killed program left unfinished is dropped. Inf and NaN are "inf", "-inf" and
+// "nan".
 class CsvWriter final : public MetricWriter {
 public:
     // Error(io) if the file cannot be opened, or exists and does not begin with these two columns.
@@ -45,8 +46,8 @@ private:
     Impl* impl_;
 };
 
-// One object per line: {"step": 7, "time": 1.7e9, "loss": 0.5}. A file that exists is continued as by CsvWriter. JSON
-// has no inf and NaN: they are the strings "Infinity", "-Infinity" and "NaN".
+// One object per line: {"step": 7, "time": 1.7e9, "loss": 0.5}. A file that exists is continued as by
+// CsvWriter. JSON has no inf and NaN: they are the strings "Infinity", "-Infinity" and "NaN".
 class JsonLinesWriter final : public MetricWriter {
 public:
     explicit JsonLinesWriter(const std::string& path);  // Error(io) if the file cannot be opened
@@ -74,8 +75,8 @@ public:
 
     using WallTime = std::optional<double>;
     void add_scalar(const std::string& tag, double value, std::int64_t step, WallTime wall_time = {});
-    // The distribution of the elements of a tensor of any dtype. Inf and NaN are counted by a scalar tag/nonfinite.
-    // Waits for the device.
+    // The distribution of the elements of a tensor of any dtype. Inf and NaN are counted by a scalar
+    // tag/nonfinite. Waits for the device.
     void add_histogram(const std::string& tag, const Tensor& values, std::int64_t step,
                        WallTime wall_time = {});
     // Markdown.

@@ -35,7 +35,8 @@ public:
     Parameter(Parameter&&) = default;
     Parameter& operator=(const Parameter&) & = default;
     Parameter& operator=(Parameter&&) & = default;
-    // These would make the variable another tensor, unknown to optimizers: use add_() and mul_() under NoGrad.
+    // These would make the variable another tensor, unknown to optimizers: use add_() and mul_() under
+    // NoGrad.
     template <class T> Tensor& operator+=(const T&) = delete;
     template <class T> Tensor& operator-=(const T&) = delete;
     template <class T> Tensor& operator*=(const T&) = delete;
@@ -70,8 +71,8 @@ public:
 };
 
 // The base of all modules. A copy of a module shares its parameters with the original (they are handles); its
-// training flag is its own. clone() below makes a module that shares nothing. A user's module derives from Module, lists its fields with MEZZO_MODULE and
-// defines operator().
+// training flag is its own. clone() below makes a module that shares nothing. A user's module derives from
+// Module, lists its fields with MEZZO_MODULE and defines operator().
 class Module {
 public:
     virtual ~Module() = default;
@@ -89,8 +90,8 @@ public:
     // Calls f(module) for all modules inside of this one, and then for itself.
     void apply(const autograd::Callback<void(Module&)>& f);
 
-    // Set requires_grad of all parameters to false and to true. Gradients still go through a frozen module to what
-    // is before it, and its batch norms go on with their running statistics until eval().
+    // Set requires_grad of all parameters to false and to true. Gradients still go through a frozen module to
+    // what is before it, and its batch norms go on with their running statistics until eval().
     void freeze();
     void unfreeze();
 
@@ -127,9 +128,9 @@ public:
     virtual void visit_fields(FieldVisitor& visitor) = 0;
     // What to_string() puts between the parentheses.
     [[nodiscard]] virtual std::string describe() const { return {}; }
-    // How state_dict() and load_state_dict() show one of this module's own fields: a view of its elements with
-    // the dimensions in the order of files. Convolutions give PyTorch's. Names of elements of a vector have
-    // the form "weights.0". Must not depend on anything but the field and the tensor's shape.
+    // How state_dict() and load_state_dict() show one of this module's own fields: a view of its elements
+    // with the dimensions in the order of files. Convolutions give PyTorch's. Names of elements of a vector
+    // have the form "weights.0". Must not depend on anything but the field and the tensor's shape.
     [[nodiscard]] virtual Tensor as_saved(std::string_view field, const Tensor& tensor) const;
     // True for normalisation layers, which the amp presets O2 keeps in float32.
     [[nodiscard]] virtual bool is_normalization() const { return false; }
@@ -147,8 +148,9 @@ namespace detail {
 // Gives a copy of a module own modules, parameters and buffers.
 void make_own(Module& copy);
 
-// Writes a line to the log sink, once per class, if the module's class has no MEZZO_MODULE line of its own: one that derives from `listed` and
-// inherits its type_name(), too. Fields that such a class adds are neither trained nor saved.
+// Writes a line to the log sink, once per class, if the module's class has no MEZZO_MODULE line of its own:
+// one that derives from `listed` and inherits its type_name(), too. Fields that such a class adds are neither
+// trained nor saved.
 void note_unlisted(const Module& module, const std::type_info& listed, const char* listed_name);
 
 // Hands out the names in "weight, bias" one by one.
@@ -180,10 +182,10 @@ template <class... Fields> void visit_fields([[maybe_unused]] FieldVisitor& visi
 
 }  // namespace detail
 
-// A module that shares nothing with the given one: PyTorch's copy.deepcopy(). Values, dtypes, devices, training
-// flags and requires_grad are the same; a parameter that stands in two places does so in the copy. Gradients,
-// hooks and history are not copied, and neither are tensors that are no fields of MEZZO_MODULE: copies share
-// those.
+// A module that shares nothing with the given one: PyTorch's copy.deepcopy(). Values, dtypes, devices,
+// training flags and requires_grad are the same; a parameter that stands in two places does so in the copy.
+// Gradients, hooks and history are not copied, and neither are tensors that are no fields of MEZZO_MODULE:
+// copies share those.
 template <class M>
 requires(std::is_base_of_v<Module, M>) [[nodiscard]] M clone(const M& module) {
     M copy(module);

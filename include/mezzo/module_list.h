@@ -1,5 +1,5 @@
-// Modules of different types in a list, or by name, for a module whose operator() decides what to do with them.
-// Where all have one type, a std::vector of them as a field does as well.
+// Modules of different types in a list, or by name, for a module whose operator() decides what to do with
+// them. Where all have one type, a std::vector of them as a field does as well.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace mezzo::nn {
 
-// for (const nn::AnyModule& layer : layers) x = layer(x). A handle: copies share the modules, their parameters
-// and their training flags. Their names are "0", "1", ...
+// for (const nn::AnyModule& layer : layers) x = layer(x). A handle: copies share the modules, their
+// parameters and their training flags. Their names are "0", "1", ...
 class ModuleList : public Module {
 public:
     ModuleList() = default;

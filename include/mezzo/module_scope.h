@@ -17,9 +17,9 @@ void leave_module() noexcept;
 
 }  // namespace detail
 
-// Says that the ops of this thread belong to the module until the scope ends: the first line of operator() in a
-// module of one's own, const nn::ModuleScope here(*this). Layers with parameters are found without it. Costs
-// nothing worth mentioning while no report is open. The scopes of a thread end in reverse order.
+// Says that the ops of this thread belong to the module until the scope ends: the first line of operator() in
+// a module of one's own, const nn::ModuleScope here(*this). Layers with parameters are found without it.
+// Costs nothing worth mentioning while no report is open. The scopes of a thread end in reverse order.
 class [[nodiscard]] ModuleScope {
 public:
     explicit ModuleScope(const Module& module) : entered_(detail::module_scopes_wanted()) {

@@ -245,8 +245,9 @@ private:
 
 // Scales all gradients in place by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm of all
 // of them together. Returns that norm as a 0-dim tensor on their device, without waiting for it: float64 if a
-// gradient is, else float32. inf and NaN do not throw. Parameters without a gradient are left out; without any, the norm is 0. Throws
-// Error(value) for a negative max_norm, and Error(device) for gradients on several devices.
+// gradient is, else float32. inf and NaN do not throw. Parameters without a gradient are left out; without
+// any, the norm is 0. Throws Error(value) for a negative max_norm, and Error(device) for gradients on several
+// devices.
 Tensor clip_grad_norm_(const Tensors& parameters, double max_norm);
 // Limits every element of every gradient to [-limit, limit], in place. Throws as clip_grad_norm_().
 void clip_grad_value_(const Tensors& parameters, double limit);

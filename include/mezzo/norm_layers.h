@@ -53,7 +53,8 @@ public:
     Buffer num_batches_tracked;  // int64, 0-dim
     std::int64_t num_features;
     double eps, momentum;
-    // Takes the place of batch_norm() in training calls: distributed::convert_sync_batchnorm() (mezzo/sync_batch_norm.h) sets it.
+    // Takes the place of batch_norm() in training calls: distributed::convert_sync_batchnorm()
+    // (mezzo/sync_batch_norm.h) sets it.
     std::optional<BatchNormFunction> synchronised;
     MEZZO_MODULE(BatchNorm, weight, bias, running_mean, running_var, num_batches_tracked)
 

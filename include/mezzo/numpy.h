@@ -11,21 +11,22 @@
 
 namespace mezzo::io {
 
-// Both throw Error(io) for a file that cannot be read, is damaged or shorter than its header says, and Error(dtype)
-// for what mezzo has no elements for: complex numbers, texts, structs, and Python objects, which would run code.
-// The result is on the CPU, row-major whatever the file's order is. int8, int16 and uint16 become int32, uint32
-// becomes int64, as does uint64: Error(value) if a number does not fit.
+// Both throw Error(io) for a file that cannot be read, is damaged or shorter than its header says, and
+// Error(dtype) for what mezzo has no elements for: complex numbers, texts, structs, and Python objects, which
+// would run code. The result is on the CPU, row-major whatever the file's order is. int8, int16 and uint16
+// become int32, uint32 becomes int64, as does uint64: Error(value) if a number does not fit.
 [[nodiscard]] Tensor load_npy(const std::string& path);
-// The arrays by name, in the order of the file: stored or deflated, also beyond 4 GiB. Sums are checked. No name is
-// used as a path. Error(io) also for an array whose size is not what its own header says. If one member cannot be
-// read, such as an array of texts, throws; NpzFile reads the others.
+// The arrays by name, in the order of the file: stored or deflated, also beyond 4 GiB. Sums are checked. No
+// name is used as a path. Error(io) also for an array whose size is not what its own header says. If one
+// member cannot be read, such as an array of texts, throws; NpzFile reads the others.
 [[nodiscard]] StateDict load_npz(const std::string& path);
 
-// Reads the members of a .npz file one by one. An array of texts or Python objects beside them is no obstacle:
+// Reads the members of a .npz file one by one. An array of texts or Python objects beside them is no
+// obstacle:
 //     const io::NpzFile file("data.npz");
 //     Tensor x = file.tensor("x");
-// The file stays open. Throws Error(io) for a file that is no archive, or whose members overlap. May be used by several
-// threads at once.
+// The file stays open. Throws Error(io) for a file that is no archive, or whose members overlap. May be used
+// by several threads at once.
 class NpzFile {
 public:
     explicit NpzFile(const std::string& path);
@@ -44,8 +45,9 @@ private:
     Impl* impl_;
 };
 
-// Any layout and device; waits for the device. bfloat16, which NumPy lacks, is written as float32, which holds it
-// exactly. The file is replaced as a whole. Error(value) for an undefined tensor, Error(io) for the file.
+// Any layout and device; waits for the device. bfloat16, which NumPy lacks, is written as float32, which
+// holds it exactly. The file is replaced as a whole. Error(value) for an undefined tensor, Error(io) for the
+// file.
 void save_npy(const std::string& path, const Tensor& tensor);
 struct NpzOptions {
     bool compressed = false;  // as numpy.savez_compressed()

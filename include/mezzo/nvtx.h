@@ -1,4 +1,5 @@
-// Names for what runs, in the timelines of Nsight Systems and of other tools that read NVTX. docs/insight.md shows it.
+// Names for what runs, in the timelines of Nsight Systems and of other tools that read NVTX. docs/insight.md
+// shows it.
 #pragma once
 
 #include "mezzo/module.h"
@@ -15,11 +16,12 @@ struct EmitNvtxOptions {
 
 struct [[gnu::visibility("hidden")]] NvtxRanges;  // src/insight/nvtx_ranges.cpp
 
-// While alive, each module, op, gradient and RecordFunction of this thread is a range of NVTX's domain "mezzo", as under
-// torch.autograd.profiler.emit_nvtx(): "blocks.0" around "blocks.0.fc1" around "linear", in backward "blocks.0.fc1" around
-// "linear backward" around "matmul". Ranges are those of the host; a tool that traces CUDA as well shows beside them the
-// kernels that they have launched. Without a tool a range costs two calls that return at once, and without a scope an op
-// costs nothing beyond its look for observers. It must end in the thread that made it.
+// While alive, each module, op, gradient and RecordFunction of this thread is a range of NVTX's domain
+// "mezzo", as under torch.autograd.profiler.emit_nvtx(): "blocks.0" around "blocks.0.fc1" around "linear", in
+// backward "blocks.0.fc1" around "linear backward" around "matmul". Ranges are those of the host; a tool that
+// traces CUDA as well shows beside them the kernels that they have launched. Without a tool a range costs two
+// calls that return at once, and without a scope an op costs nothing beyond its look for observers. It must
+// end in the thread that made it.
 class [[nodiscard]] EmitNvtx {
 public:
     // Error(backend) in a build without NVTX, unless enabled is false.

@@ -14,8 +14,8 @@
 namespace mezzo::io {
 
 struct OnnxOptions {
-    // As many names as there are inputs and outputs. By default "input", or "input_0", "input_1", ... if there are several;
-    // and so for outputs.
+    // As many names as there are inputs and outputs. By default "input", or "input_0", "input_1", ... if
+    // there are several; and so for outputs.
     std::vector<std::string> input_names = {}, output_names = {};
     // Dimension 0 of every input and of what is computed from it may have another size in each run
     // ("batch" in the file). The model is run with batches of 2 and of 3 then, made of copies of the
@@ -23,25 +23,29 @@ struct OnnxOptions {
     // views, and of tensors that forward makes, such as zeros({x.size(0), 8}) and arange(x.size(0)).
     // false: all shapes are those of the inputs.
     bool dynamic_batch = true;
-    // Tensors of 1 KiB or more are in a file of their own, path + ".data", which has to lie beside the model's under this name. Models of more
-    // than 2^31 - 1 bytes, which the format allows in one file, always are.
+    // Tensors of 1 KiB or more are in a file of their own, path + ".data", which has to lie beside the
+    // model's under this name. Models of more than 2^31 - 1 bytes, which the format allows in one file,
+    // always are.
     bool external_data = false;
 };
 
 // Runs a model: its results for these inputs.
 using OnnxForward = autograd::Callback<Tensors(const Tensors&)>;
 
-// Writes what the model computes from the inputs, in eval mode, to a file of ONNX opset 17. The ops of a forward call are
-// noted as they run. So what the program decides on the host is in the file as it was decided then: sizes but for the batch,
-// branches, numbers of iterations, random numbers, and tensors that the model holds without listing them in MEZZO_MODULE.
-// What other threads compute cannot be noted; a tensor that one of them has made meanwhile is an error where the model reads it.
-// Parameters and buffers keep their state_dict() names and layouts. Parameters and inputs are on any one device; floating ones
-// must be float32. The model is as before afterwards, its training flags included.
+// Writes what the model computes from the inputs, in eval mode, to a file of ONNX opset 17. The ops of a
+// forward call are noted as they run. So what the program decides on the host is in the file as it was
+// decided then: sizes but for the batch, branches, numbers of iterations, random numbers, and tensors that
+// the model holds without listing them in MEZZO_MODULE. What other threads compute cannot be noted; a tensor
+// that one of them has made meanwhile is an error where the model reads it. Parameters and buffers keep their
+// state_dict() names and layouts. Parameters and inputs are on any one device; floating ones must be float32.
+// The model is as before afterwards, its training flags included.
 //
-// Replaces `path` in one step, as save_safetensors() does, and before it the file of weights, if there is one. Throws Error(dtype) for other floating dtypes, and Error(value),
-// naming the op and the module, for an op without a form in ONNX, for a tensor that has been written in place or that another thread has made, and where
-// the batch cannot be of any size; Error(value) for names of another number than there are tensors, or which are used twice, also by a parameter or buffer, or no UTF-8;
-// and for models of more than 2^31 - 1 bytes without the weights; Error(io) as save_safetensors(). Then the model's file is as before.
+// Replaces `path` in one step, as save_safetensors() does, and before it the file of weights, if there is
+// one. Throws Error(dtype) for other floating dtypes, and Error(value), naming the op and the module, for an
+// op without a form in ONNX, for a tensor that has been written in place or that another thread has made, and
+// where the batch cannot be of any size; Error(value) for names of another number than there are tensors, or
+// which are used twice, also by a parameter or buffer, or no UTF-8; and for models of more than 2^31 - 1
+// bytes without the weights; Error(io) as save_safetensors(). Then the model's file is as before.
 void export_onnx(nn::Module& model, const Tensors& inputs, const std::string& path,
                  const OnnxForward& forward, const OnnxOptions& options = {});
 
@@ -63,8 +67,8 @@ Tensors run_model(M& model, const Tensors& in, std::index_sequence<0, i...>) {
 
 }  // namespace detail
 
-// The same of model(inputs[0], inputs[1], ...), or of model(inputs[0], {inputs[1], ...}), as Bert's classes are called: of
-// up to four inputs. Throws Error(value) as well where the model has no such operator().
+// The same of model(inputs[0], inputs[1], ...), or of model(inputs[0], {inputs[1], ...}), as Bert's classes
+// are called: of up to four inputs. Throws Error(value) as well where the model has no such operator().
 template <class M>
 requires(std::is_base_of_v<nn::Module, M>) void export_onnx(M& model, const Tensors& inputs,
                                                             const std::string& path,

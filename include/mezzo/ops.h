@@ -20,10 +20,9 @@ namespace mezzo {
 
 // Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives
 // float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions. Integers stay
-// integers in the ops that ops.def marks `same`, which refuse booleans; the others compute in float32 then, or in
-// float64 beside a float64 tensor.
-// Comparisons give booleans; logical ones take any dtype, where 0 is false.
-// -x
+// integers in the ops that ops.def marks `same`, which refuse booleans; the others compute in float32 then,
+// or in float64 beside a float64 tensor. Comparisons give booleans; logical ones take any dtype, where 0 is
+// false. -x
 [[nodiscard]] Tensor neg(const Tensor& x);
 // |x|
 [[nodiscard]] Tensor abs(const Tensor& x);
@@ -146,8 +145,8 @@ namespace mezzo {
 [[nodiscard]] Tensor elu(const Tensor& x, double alpha = 1);
 // x > 0 ? x : slope x
 [[nodiscard]] Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
-// a - b floor(a / b), which has the sign of b. Error(value) for an integral a and b = 0; integral tensors give 0
-// where b is 0.
+// a - b floor(a / b), which has the sign of b. Error(value) for an integral a and b = 0; integral tensors
+// give 0 where b is 0.
 [[nodiscard]] Tensor remainder(const Tensor& a, Scalar b);
 // Numbers next to tensors are Scalars (dtype.h). Floating tensors round them to their dtype. Comparisons of
 // integral tensors are exact. Arithmetic, full(), fill_(), where(), masked_fill() and pad() throw
@@ -316,11 +315,11 @@ struct AttentionOptions {
 };
 // softmax(scale q k^T + mask) v per batch and head (Vaswani et al., arXiv 1706.03762): q [batch, heads,
 // query, dim], k [batch, heads, key, dim], v [batch, heads, key, dim_v]; result [batch, heads, query, dim_v].
-// k and v may have fewer heads, of which q has a multiple: then head h of q reads their head h / (heads of q /
-// heads of k), PyTorch's enable_gqa (grouped-query attention; Ainslie et al., arXiv 2305.13245).
-// A query that may look at no key gives 0, and adds 0 to all gradients. With a boolean mask or none and dim_v
-// == dim the scores are never stored as a whole; the result is then laid out as [batch, query, heads, dim],
-// so that permute({0, 2, 1, 3}).reshape() to [batch, query, heads * dim] copies nothing.
+// k and v may have fewer heads, of which q has a multiple: then head h of q reads their head h / (heads of q
+// / heads of k), PyTorch's enable_gqa (grouped-query attention; Ainslie et al., arXiv 2305.13245). A query
+// that may look at no key gives 0, and adds 0 to all gradients. With a boolean mask or none and dim_v == dim
+// the scores are never stored as a whole; the result is then laid out as [batch, query, heads, dim], so that
+// permute({0, 2, 1, 3}).reshape() to [batch, query, heads * dim] copies nothing.
 [[nodiscard]] Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                   const AttentionOptions& options = {});
 
@@ -365,8 +364,8 @@ struct CrossEntropyOptions {
 // -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes; logits [...,
 // classes], target int64 [...] of classes, or floating [..., classes] of probabilities, which weight all
 // classes (and know no ignore_index). 0-dim, or [...] with Reduction::none. The mean over indices is divided
-// by the sum of the targets' weights, that over probabilities by the number of rows. An index that is no class
-// throws Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is NaN.
+// by the sum of the targets' weights, that over probabilities by the number of rows. An index that is no
+// class throws Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is NaN.
 [[nodiscard]] Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                    CrossEntropyOptions options = {});
 struct NllOptions {

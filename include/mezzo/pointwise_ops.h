@@ -22,8 +22,8 @@ namespace mezzo {
                              double value = 1);  // x + value a b
 [[nodiscard]] Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);
 
-// a sigmoid(b) of the two halves a and b of x along dim (Dauphin et al., arXiv 1612.08083). Error(shape) for an
-// odd size.
+// a sigmoid(b) of the two halves a and b of x along dim (Dauphin et al., arXiv 1612.08083). Error(shape) for
+// an odd size.
 [[nodiscard]] Tensor glu(const Tensor& x, std::int64_t dim = -1);
 // silu(gate) * up (Shazeer, arXiv 2002.05202); of one tensor: of its halves along dim, gate first.
 [[nodiscard]] Tensor swiglu(const Tensor& gate, const Tensor& up);

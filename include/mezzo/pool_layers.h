@@ -1,5 +1,5 @@
-// Pooling, resizing and padding as layers, with PyTorch's names and defaults. They have no parameters; each calls
-// the function of its name in image_ops.h, whose shapes and errors are its own.
+// Pooling, resizing and padding as layers, with PyTorch's names and defaults. They have no parameters; each
+// calls the function of its name in image_ops.h, whose shapes and errors are its own.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ struct UpsampleOptions {
     InterpolateMode mode = InterpolateMode::nearest;
     bool align_corners = false;
 };
-// interpolate() to a size, or by a factor. A size that is not whole is rounded down, and coordinates follow from
-// the sizes: PyTorch's recompute_scale_factor=True.
+// interpolate() to a size, or by a factor. A size that is not whole is rounded down, and coordinates follow
+// from the sizes: PyTorch's recompute_scale_factor=True.
 class Upsample : public Module {
 public:
     // Error(value) unless either size or scale_factor is given, and is positive.

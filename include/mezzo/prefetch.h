@@ -22,7 +22,8 @@ inline constexpr int automatic_prefetch = -1;
 
 struct PrefetchOptions {
     Device device = best_device();
-    // Batches whose copies are under way while one is in use; 0: copied when asked for. A number needs no proof.
+    // Batches whose copies are under way while one is in use; 0: copied when asked for. A number needs no
+    // proof.
     int ahead = automatic_prefetch;
 };
 
@@ -182,8 +183,8 @@ private:
 //  - Pinned memory is kept for later use: of each device about ahead + 3 batches, sizes rounded to powers of
 //    two.
 //  - Not inside a captured step: its batch is an input of the step.
-// begin() throws Error(value) for an `ahead` below automatic_prefetch, and Error(device) for a device that is not there. See
-// also "What has not run on a GPU" in docs/cuda.md.
+// begin() throws Error(value) for an `ahead` below automatic_prefetch, and Error(device) for a device that is
+// not there. See also "What has not run on a GPU" in docs/cuda.md.
 template <class Batches>
 [[nodiscard]] Prefetcher<Batches> prefetch(Batches&& batches, const PrefetchOptions& options = {}) {
     return Prefetcher<Batches>(std::forward<Batches>(batches), options);

@@ -16,8 +16,8 @@
 namespace mezzo::data {
 
 struct TokenizeOptions {
-    // Tokens at most, special ones included. 0: no limit. -1: what the file's "truncation" says, no limit if it
-    // has none. Tokenizer::model_max_length() is that of the model.
+    // Tokens at most, special ones included. 0: no limit. -1: what the file's "truncation" says, no limit if
+    // it has none. Tokenizer::model_max_length() is that of the model.
     std::int64_t max_length = -1;
     bool add_special_tokens = true;  // those of the post-processor, such as [CLS] a [SEP]
 };
@@ -29,10 +29,11 @@ struct TokenizeOptions {
 // packages `tokenizers` and `transformers`; docs/text.md says where they may differ.
 class Tokenizer {
 public:
-    // A tokenizer.json, or the folder of a model. In a folder tokenizer_config.json and special_tokens_map.json
-    // are read too, if they are there, and without tokenizer.json vocab.json and merges.txt, or vocab.txt.
-    // Throws Error(io) for files that cannot be read or hold no valid JSON, and Error(value) for what is not
-    // supported or does not fit together; what a file asks for is never left out silently.
+    // A tokenizer.json, or the folder of a model. In a folder tokenizer_config.json and
+    // special_tokens_map.json are read too, if they are there, and without tokenizer.json vocab.json and
+    // merges.txt, or vocab.txt. Throws Error(io) for files that cannot be read or hold no valid JSON, and
+    // Error(value) for what is not supported or does not fit together; what a file asks for is never left out
+    // silently.
     explicit Tokenizer(const std::string& path);
     // The texts of tokenizer.json and tokenizer_config.json. Throws as the constructor.
     [[nodiscard]] static Tokenizer from_json(std::string_view tokenizer, std::string_view config = "{}");
@@ -81,10 +82,10 @@ struct BpeVocabularyOptions {
     std::vector<std::string> special_tokens = {"<|endoftext|>"};  // they come first
 };
 // The text of a tokenizer.json for Tokenizer::from_json(), to be saved beside a model: byte-level BPE as in
-// GPT-2 (Radford et al. 2019; Sennrich et al., arXiv 1508.07909). Merges and ids are those of the Python package
-// `tokenizers`, and the same texts always give the same ones. Throws Error(value) for a size below that of the
-// bytes and special tokens, a min_count below 1, and special tokens that are empty, no valid UTF-8 or given
-// twice.
+// GPT-2 (Radford et al. 2019; Sennrich et al., arXiv 1508.07909). Merges and ids are those of the Python
+// package `tokenizers`, and the same texts always give the same ones. Throws Error(value) for a size below
+// that of the bytes and special tokens, a min_count below 1, and special tokens that are empty, no valid
+// UTF-8 or given twice.
 [[nodiscard]] std::string learn_bpe(const std::vector<std::string>& texts,
                                     const BpeVocabularyOptions& options = {});
 

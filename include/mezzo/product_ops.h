@@ -1,5 +1,5 @@
-// Products of vectors and matrices, similarities and distances. Dtypes and arithmetic of products are those of
-// matmul(). Similarities, distances and normalize() are computed in float32 at least; under autocast their
+// Products of vectors and matrices, similarities and distances. Dtypes and arithmetic of products are those
+// of matmul(). Similarities, distances and normalize() are computed in float32 at least; under autocast their
 // results are float32.
 #pragma once
 
@@ -29,11 +29,11 @@ struct AddMmOptions {
 [[nodiscard]] Tensor baddbmm(const Tensor& input, const Tensor& a, const Tensor& b,
                              AddMmOptions options = {});
 
-// Sums of products in Einstein's notation, as in NumPy and PyTorch: einsum("bij,bjk->bik", {a, b}). Letters name
-// dimensions, "..." any number of them, which broadcast; a letter twice in one operand is the diagonal; without
-// "->" the result has the letters that stand once, in alphabetical order, behind those of "...". Operands are
-// floating and multiplied from left to right by matmul(). Error(value) for an equation that is not one,
-// Error(shape) where it does not fit the operands.
+// Sums of products in Einstein's notation, as in NumPy and PyTorch: einsum("bij,bjk->bik", {a, b}). Letters
+// name dimensions, "..." any number of them, which broadcast; a letter twice in one operand is the diagonal;
+// without "->" the result has the letters that stand once, in alphabetical order, behind those of "...".
+// Operands are floating and multiplied from left to right by matmul(). Error(value) for an equation that is
+// not one, Error(shape) where it does not fit the operands.
 [[nodiscard]] Tensor einsum(std::string_view equation, const Tensors& operands);
 
 // sum(a b) / (max(|a|, eps) max(|b|, eps)) along dim; a and b broadcast.

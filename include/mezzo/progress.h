@@ -36,8 +36,8 @@ enum class ProgressStyle : std::uint8_t {
 struct ProgressBarOptions {
     std::string label = {};  // begins the line
     ProgressStyle style = ProgressStyle::automatic;
-    // Seconds between two outputs, at least; negative: 0.1 for a bar, 10 for lines. The first and the last step are
-    // shown in any case.
+    // Seconds between two outputs, at least; negative: 0.1 for a bar, 10 for lines. The first and the last
+    // step are shown in any case.
     double interval = -1;
     // The time in seconds; none: a clock that does not jump.
     std::optional<autograd::Callback<double()>> clock = {};
@@ -47,12 +47,12 @@ struct ProgressBarOptions {
 //
 //     epoch 2/8 [=====>      ]  45 % 420/930  31.2 steps/s  ETA 0:16  loss 0.4031  lr 1.0e-03  scale 65536  skipped 2
 //
-// Colours only on a terminal, and not where the environment variable NO_COLOR is set and not empty. What cannot be
-// written is no error.
+// Colours only on a terminal, and not where the environment variable NO_COLOR is set and not empty. What
+// cannot be written is no error.
 class ProgressBar {
 public:
-    // The stream must outlive it: stderr, or a file of one's own. Error(value) for a null stream and for a style that
-    // does not exist.
+    // The stream must outlive it: stderr, or a file of one's own. Error(value) for a null stream and for a
+    // style that does not exist.
     explicit ProgressBar(std::FILE* to, const ProgressBarOptions& options = {});
     ~ProgressBar() { end_line(); }
     ProgressBar(const ProgressBar&) = delete;

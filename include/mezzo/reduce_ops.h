@@ -18,16 +18,16 @@ namespace mezzo {
 // The index along dim of the smallest element, int64.
 [[nodiscard]] Tensor argmin(const Tensor& x, std::int64_t dim, KeepdimOptions options = {});
 
-// The product over axes (all when empty); of nothing it is 1. Integers and booleans give int64. Under autocast
-// the result is float32. Its gradient is exact where elements are 0.
+// The product over axes (all when empty); of nothing it is 1. Integers and booleans give int64. Under
+// autocast the result is float32. Its gradient is exact where elements are 0.
 [[nodiscard]] Tensor prod(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 template <class = void> [[nodiscard]] Tensor prod(const Tensor& x, const ReduceOptions& options) {
     return prod(x, Axes(), options);
 }
 
-// sum((x - mean)^2) / max(n - correction, 0) over axes (all when empty), and its root, whose gradient is 0 where
-// it is 0. Floating only; computed in float32 at least, whatever the mean. Where
-// n <= correction the divisor is 0: NaN where all deviations are 0, else infinity.
+// sum((x - mean)^2) / max(n - correction, 0) over axes (all when empty), and its root, whose gradient is 0
+// where it is 0. Floating only; computed in float32 at least, whatever the mean. Where n <= correction the
+// divisor is 0: NaN where all deviations are 0, else infinity.
 [[nodiscard]] Tensor var(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
 template <class = void> [[nodiscard]] Tensor var(const Tensor& x, const VarOptions& options) {
     return var(x, Axes(), options);
@@ -51,8 +51,8 @@ template <class = void> [[nodiscard]] StdMean std_mean(const Tensor& x, const Va
     return std_mean(x, Axes(), options);
 }
 
-// Whether any or all elements are not 0, boolean, and how many are, int64. NaN is not 0. Of nothing: false, true
-// and 0.
+// Whether any or all elements are not 0, boolean, and how many are, int64. NaN is not 0. Of nothing: false,
+// true and 0.
 [[nodiscard]] Tensor any(const Tensor& x, const Axes& axes = {}, KeepdimOptions options = {});
 template <class = void> [[nodiscard]] Tensor any(const Tensor& x, const KeepdimOptions& options) {
     return any(x, Axes(), options);

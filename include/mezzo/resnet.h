@@ -1,5 +1,5 @@
-// Residual networks (He et al., arXiv 1512.03385) with torchvision's layout and names, for ImageNet's sizes of
-// images and for CIFAR's.
+// Residual networks (He et al., arXiv 1512.03385) with torchvision's layout and names, for ImageNet's sizes
+// of images and for CIFAR's.
 #pragma once
 
 #include <cstdint>

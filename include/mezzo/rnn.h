@@ -1,5 +1,5 @@
-// Recurrent layers and cells, with PyTorch's names of parameters, order of gates and start values. T is the number
-// of steps, B the size of the batch.
+// Recurrent layers and cells, with PyTorch's names of parameters, order of gates and start values. T is the
+// number of steps, B the size of the batch.
 #pragma once
 
 #include <cstdint>
@@ -72,8 +72,8 @@ public:
         Parameter bias_hh;    // [gates * hidden]
         Parameter weight_hr;  // [proj_size, hidden]
     };
-    // In files they are "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0" and "weight_hr_l0", in the next
-    // layer "..._l1", in the reverse direction "..._l0_reverse". Error(value) where there is none.
+    // In files they are "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0" and "weight_hr_l0", in the
+    // next layer "..._l1", in the reverse direction "..._l0_reverse". Error(value) where there is none.
     [[nodiscard]] const Direction& direction(std::int64_t layer, bool reverse = false) const;
 
     void visit_fields(FieldVisitor& visitor) override;
@@ -96,19 +96,19 @@ private:
     std::vector<Direction> directions_;  // layer by layer
 };
 
-// Parameters start as U(-1/sqrt(hidden), 1/sqrt(hidden)). The constructors throw Error(value) unless sizes and
-// num_layers are positive, the dropout is in [0, 1] and 0 <= proj_size < hidden_size.
+// Parameters start as U(-1/sqrt(hidden), 1/sqrt(hidden)). The constructors throw Error(value) unless sizes
+// and num_layers are positive, the dropout is in [0, 1] and 0 <= proj_size < hidden_size.
 //
-// A call takes x [T, B, input_size], with batch_first [B, T, input_size], or [T, input_size] for one sequence, whose
-// results have no dimension B either. States that are undefined are zeros. lengths, if defined, is int64 [B]: how many
-// steps each sequence has, in any order. The numbers are those of PyTorch's pack_padded_sequence() and
-// pad_packed_sequence(), but the output has all T steps. Lengths on the CPU must be in 1 ... T, else Error(value), and
-// are moved to the device of x. Those on another device are not read by the host: less than 1 counts as no step,
-// more than T as T. What the padding of x holds is never read.
+// A call takes x [T, B, input_size], with batch_first [B, T, input_size], or [T, input_size] for one
+// sequence, whose results have no dimension B either. States that are undefined are zeros. lengths, if
+// defined, is int64 [B]: how many steps each sequence has, in any order. The numbers are those of PyTorch's
+// pack_padded_sequence() and pad_packed_sequence(), but the output has all T steps. Lengths on the CPU must
+// be in 1 ... T, else Error(value), and are moved to the device of x. Those on another device are not read by
+// the host: less than 1 counts as no step, more than T as T. What the padding of x holds is never read.
 //
-// Error(shape) for other shapes and for T = 0; Error(dtype) where x, h0 and the parameters differ, unless Autocast
-// converts them. Under Autocast output and h_n are 16 bit. c_n is float32 (float64 for float64), and c0 may have any
-// floating dtype.
+// Error(shape) for other shapes and for T = 0; Error(dtype) where x, h0 and the parameters differ, unless
+// Autocast converts them. Under Autocast output and h_n are 16 bit. c_n is float32 (float64 for float64), and
+// c0 may have any floating dtype.
 
 // h' = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh), or relu (Elman, Cognitive Science 1990).
 class RNN : public RecurrentLayers {
@@ -145,7 +145,8 @@ struct RNNCellOptions {
     Dtype dtype = float32;
 };
 
-// One step at a time: x [B, input_size] and states [B, hidden_size], or both without B. Errors are those of the layers.
+// One step at a time: x [B, input_size] and states [B, hidden_size], or both without B. Errors are those of
+// the layers.
 class RecurrentCellModule : public Module {
 public:
     void visit_fields(FieldVisitor& visitor) override;

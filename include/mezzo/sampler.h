@@ -14,9 +14,9 @@
 
 namespace mezzo::data {
 
-// size(): how many samples an epoch has, the same for each. order(epoch): their indices in the data set, int64
-// [size()] on the CPU, a function of the epoch's number alone: then all ranks, and a run that is resumed, see
-// the same order.
+// size(): how many samples an epoch has, the same for each. order(epoch): their indices in the data set,
+// int64 [size()] on the CPU, a function of the epoch's number alone: then all ranks, and a run that is
+// resumed, see the same order.
 template <class S>
 concept SamplerLike = requires(const S& sampler, std::int64_t epoch) {
     { sampler.size() } -> std::convertible_to<std::int64_t>;
@@ -78,16 +78,16 @@ private:
 
 struct LengthBucketSamplerOptions {
     std::int64_t batch_size = 64;  // of the loader
-    // Batches from which samples of similar lengths are put together: more of them waste less on padding, fewer leave the
-    // order more random.
+    // Batches from which samples of similar lengths are put together: more of them waste less on padding,
+    // fewer leave the order more random.
     std::int64_t bucket_batches = 50;
     bool shuffle = true;  // false: all samples by their length, longest first
     std::uint64_t seed = 0;
 };
 
-// All samples once per epoch, those of a batch with similar lengths, so that little is padded: a random order is cut into
-// buckets of bucket_batches batches, each bucket is sorted by length, and the batches come in random order. The one that is
-// smaller than batch_size is the last.
+// All samples once per epoch, those of a batch with similar lengths, so that little is padded: a random order
+// is cut into buckets of bucket_batches batches, each bucket is sorted by length, and the batches come in
+// random order. The one that is smaller than batch_size is the last.
 class LengthBucketSampler {
 public:
     // Error(value) for a negative length, and for numbers below 1 in the options.

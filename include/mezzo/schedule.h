@@ -25,9 +25,9 @@ class Scheduler {
 public:
     Scheduler(Optimizer& optimizer, Schedule schedule);
     // Call after optimizer.step() or scaler.step(). Throws, with nothing changed, Error(value) for a rate
-    // that is negative, infinite or NaN, and Error(state) inside a captured step, and for a scheduler that another
-    // one of the optimizer has replaced: both set the rate from the group's own, so that the last would win.
-    // SequentialLR and ChainedScheduler combine schedulers.
+    // that is negative, infinite or NaN, and Error(state) inside a captured step, and for a scheduler that
+    // another one of the optimizer has replaced: both set the rate from the group's own, so that the last
+    // would win. SequentialLR and ChainedScheduler combine schedulers.
     void step();
     [[nodiscard]] const Schedule& schedule() const { return schedule_; }
 
@@ -115,9 +115,9 @@ struct OneCycleLROptions {
     bool three_phase = false;
 };
 // The 1cycle policy (Smith and Topin, arXiv 1708.07120), as PyTorch has it. The groups' own rates are
-// ignored. Momentum is the option "momentum" of the optimizer or, if it has none, "beta1". After
-// total_steps steps the last rate stays; step() throws Error(value) after more. A captured step whose optimizer gets another
-// momentum runs eagerly and is captured again: turn cycle_momentum off there.
+// ignored. Momentum is the option "momentum" of the optimizer or, if it has none, "beta1". After total_steps
+// steps the last rate stays; step() throws Error(value) after more. A captured step whose optimizer gets
+// another momentum runs eagerly and is captured again: turn cycle_momentum off there.
 class OneCycleLR : public Scheduler {
 public:
     OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options);

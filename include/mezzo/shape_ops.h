@@ -20,8 +20,8 @@ namespace mezzo {
 
 // The elements in reverse order along each of the dimensions.
 [[nodiscard]] Tensor flip(const Tensor& x, const Axes& dims);
-// Element i becomes element (i + shift) modulo the size; without dims, of the flattened x. Error(value) unless
-// there is a shift for each dimension.
+// Element i becomes element (i + shift) modulo the size; without dims, of the flattened x. Error(value)
+// unless there is a shift for each dimension.
 [[nodiscard]] Tensor roll(const Tensor& x, std::int64_t shift);
 [[nodiscard]] Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes& dims);
 
@@ -32,8 +32,9 @@ namespace mezzo {
 [[nodiscard]] Tensor repeat_interleave(const Tensor& x, std::int64_t count, std::int64_t dim);
 [[nodiscard]] Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::int64_t dim);
 
-// Views of consecutive parts along dim: of `size` elements each, the last of what is left; of the given sizes,
-// which add up to that of x; at most `count` equal parts, as PyTorch's chunk. split() makes one part of an empty dimension, chunk() `count`.
+// Views of consecutive parts along dim: of `size` elements each, the last of what is left; of the given
+// sizes, which add up to that of x; at most `count` equal parts, as PyTorch's chunk. split() makes one part
+// of an empty dimension, chunk() `count`.
 [[nodiscard]] Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
 [[nodiscard]] Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim = 0);
 [[nodiscard]] Tensors chunk(const Tensor& x, std::int64_t count, std::int64_t dim = 0);
@@ -48,16 +49,17 @@ namespace mezzo {
 // What follows waits for the device, because values decide on the shape of the result.
 // The places of the elements that are not 0, int64 [n, dims of x], in row-major order.
 [[nodiscard]] Tensor nonzero(const Tensor& x);
-// The elements of x where the boolean mask holds, [n], in row-major order; x and mask broadcast. Differentiable.
+// The elements of x where the boolean mask holds, [n], in row-major order; x and mask broadcast.
+// Differentiable.
 [[nodiscard]] Tensor masked_select(const Tensor& x, const Tensor& mask);
 
 struct MultinomialOptions {
     bool replacement = false;  // whether an index may be drawn more than once per row
 };
 // `count` indices per row of weights [classes] or [rows, classes], floating, drawn with probabilities
-// proportional to the weights from the stream that manual_seed() begins: int64 [count] or [rows, count]. Waits
-// for the device, to refuse with Error(value) weights that are negative or not finite, rows of zeros, and,
-// without replacement, rows with fewer than `count` weights that are not 0.
+// proportional to the weights from the stream that manual_seed() begins: int64 [count] or [rows, count].
+// Waits for the device, to refuse with Error(value) weights that are negative or not finite, rows of zeros,
+// and, without replacement, rows with fewer than `count` weights that are not 0.
 [[nodiscard]] Tensor multinomial(const Tensor& weights, std::int64_t count, MultinomialOptions options = {});
 
 }  // namespace mezzo

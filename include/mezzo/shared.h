@@ -1,5 +1,5 @@
-// A handle whose copies share one object. Copies may be made and dropped in several threads at once; the last
-// one deletes the object.
+// Reference-counted handle: copies share one object, and the last one deletes it. Copies may be made and
+// destroyed in several threads at once.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ struct SharedObject {
     std::atomic<int> refs{1};
 };
 
-// Never null: there is no move that would leave one empty.
+// A handle is never null: it has no move constructor, which would leave an empty one.
 template <class Object> class SharedHandle {
 public:
     explicit SharedHandle(Object* object) : object_(object) {}

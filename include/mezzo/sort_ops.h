@@ -1,5 +1,5 @@
-// Order: sorting, the largest elements, look-ups in sorted tensors. Any dtype but where stated. -0 equals 0, NaN
-// is larger than everything, and equal elements keep their order.
+// Order: sorting, the largest elements, look-ups in sorted tensors. Any dtype but where stated. -0 equals 0,
+// NaN is larger than everything, and equal elements keep their order.
 #pragma once
 
 #include <cstdint>
@@ -43,9 +43,9 @@ struct Unique {
 };
 // The different elements of x; every NaN is one of its own. Waits for the device, because it has to know n.
 [[nodiscard]] Unique unique(const Tensor& x, UniqueOptions options = {});
-// How often 0, 1, 2, ... are in the integers x [n], int64; with weights [n] the sums of the weights instead, in
-// their dtype (float64 unless they are floating). The result has max(largest x + 1, minlength) elements. Waits
-// for the device. Error(value) for negative elements. Not differentiable.
+// How often 0, 1, 2, ... are in the integers x [n], int64; with weights [n] the sums of the weights instead,
+// in their dtype (float64 unless they are floating). The result has max(largest x + 1, minlength) elements.
+// Waits for the device. Error(value) for negative elements. Not differentiable.
 [[nodiscard]] Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
 
 }  // namespace mezzo

@@ -12,8 +12,8 @@
 
 namespace mezzo {
 
-// A vector of (name, tensor) with look-up by name. Names are compared one after the other: for loops over many
-// names of a large state, make a table of your own.
+// A vector of (name, tensor) with look-up by name. Names are compared one after the other: for loops over
+// many names of a large state, make a table of your own.
 class StateDict : public std::vector<std::pair<std::string, Tensor>> {
 public:
     using Entries = std::vector<std::pair<std::string, Tensor>>;

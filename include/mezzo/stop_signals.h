@@ -8,9 +8,10 @@
 
 namespace mezzo::training {
 
-// While one exists, SIGTERM and SIGINT do not end the program; the training asks after each step whether one has come,
-// saves a checkpoint and ends. One that has come stays noted, also for a StopSignals that is made later, until clear().
-// For the main thread: signal handlers belong to the process. They are put back when the last object is gone.
+// While one exists, SIGTERM and SIGINT do not end the program; the training asks after each step whether one
+// has come, saves a checkpoint and ends. One that has come stays noted, also for a StopSignals that is made
+// later, until clear(). For the main thread: signal handlers belong to the process. They are put back when
+// the last object is gone.
 class StopSignals {
 public:
     StopSignals();
@@ -22,7 +23,8 @@ public:
     // Whether a signal has come to any rank; the same answer on all ranks. Collective.
     [[nodiscard]] bool received(const distributed::Group& group) const { return group.any(received()); }
 
-    // The signal that came last, SIGTERM or SIGINT; 0: none. A program that it has stopped exits with 128 + last().
+    // The signal that came last, SIGTERM or SIGINT; 0: none. A program that it has stopped exits with 128 +
+    // last().
     [[nodiscard]] static int last();
     static void clear();
 };

@@ -31,8 +31,9 @@ struct Summary {
     // Of parameters and buffers as they are, and of parameters in each precision: what a model costs to keep.
     std::int64_t bytes = 0;
     double flops = 0;  // 2 per multiplication and addition of matrix products, convolutions and attention
-    // Parameters that an op has read and that no module and no optimizer has listed, such as "float32 [3], read by mul in
-    // head": fields that MEZZO_MODULE does not name. The log sink (mezzo/log.h) gets a line with them.
+    // Parameters that an op has read and that no module and no optimizer has listed, such as "float32 [3],
+    // read by mul in head": fields that MEZZO_MODULE does not name. The log sink (mezzo/log.h) gets a line
+    // with them.
     std::vector<std::string> unlisted = {};
 
     // A table and its totals.
@@ -45,9 +46,9 @@ namespace detail {
 }
 
 // Runs model(inputs...) once in eval mode, and restores the training flags and requires_grad. A module is
-// found by the parameters that its ops read, by nn::ModuleScope, or by standing in a Sequential, ModuleList or
-// ModuleDict; others are listed without an output, and so is an activation that Sequential fuses with the layer
-// before it.
+// found by the parameters that its ops read, by nn::ModuleScope, or by standing in a Sequential, ModuleList
+// or ModuleDict; others are listed without an output, and so is an activation that Sequential fuses with the
+// layer before it.
 template <class M, class... Inputs> [[nodiscard]] Summary summary(M& model, const Inputs&... inputs) {
     return detail::summarize(model, [&] { static_cast<void>(model(inputs...)); });
 }

@@ -311,7 +311,8 @@ requires detail::NotAllIntegers<A, B>
 // values, and all of them in the range of the dtype.
 [[nodiscard]] Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape,
                              TensorOptions options = {.dtype = int64});
-// A random permutation of 0, 1, ..., n - 1. Error(value) unless n is in [0, 2^31) and the dtype's range has n - 1.
+// A random permutation of 0, 1, ..., n - 1. Error(value) unless n is in [0, 2^31) and the dtype's range has n
+// - 1.
 [[nodiscard]] Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});
 // Of the shape, dtype and device of x.
 [[nodiscard]] Tensor empty_like(const Tensor& x);

@@ -1,6 +1,6 @@
-// A training loop: mixed precision, accumulation, clipping, evaluation, early stopping, logs, checkpoints and their
-// resumption, and the end on SIGTERM and SIGINT. It uses public functions only: what does not fit is to be copied from
-// here and from src/training/trainer.cpp, and changed.
+// A training loop: mixed precision, accumulation, clipping, evaluation, early stopping, logs, checkpoints and
+// their resumption, and the end on SIGTERM and SIGINT. It uses public functions only: what does not fit is to
+// be copied from here and from src/training/trainer.cpp, and changed.
 #pragma once
 
 #include <algorithm>
@@ -76,15 +76,17 @@ enum class Ended : std::uint8_t {
 
 class Trainer {
 public:
-    // Error(value) for options out of range: epochs, accumulate or log_every below 1, other numbers below 0, and
-    // patience, plateau or keep_best without evaluate and monitor; for an enumerator that does not exist, and for a null in
-    // `logs`. The numbers may be as large as std::int64_t: max_steps then says where the training ends, or stop().
+    // Error(value) for options out of range: epochs, accumulate or log_every below 1, other numbers below 0,
+    // and patience, plateau or keep_best without evaluate and monitor; for an enumerator that does not exist,
+    // and for a null in `logs`. The numbers may be as large as std::int64_t: max_steps then says where the
+    // training ends, or stop().
     Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOptions& options = {});
 
-    // Trains on a loader's batches, from its position() on, loss(batch) being their mean loss. With several ranks it is multiplied by
-    // batch.weight, if the batch has one. Throws what loader, loss, callbacks and checkpoints throw; Error(value) for an
-    // evaluation without `monitor`, and for a folder that has checkpoints and is not to be resumed from. A model in eval mode is
-    // put into train mode; in others, modules in eval mode stay so. A Trainer that has finished returns `finished` at once.
+    // Trains on a loader's batches, from its position() on, loss(batch) being their mean loss. With several
+    // ranks it is multiplied by batch.weight, if the batch has one. Throws what loader, loss, callbacks and
+    // checkpoints throw; Error(value) for an evaluation without `monitor`, and for a folder that has
+    // checkpoints and is not to be resumed from. A model in eval mode is put into train mode; in others,
+    // modules in eval mode stay so. A Trainer that has finished returns `finished` at once.
     template <Positioned Loader, class Loss> Ended fit(Loader& loader, const Loss& loss) {
         std::optional<StopSignals> signals;
         if (options_.stop_on_signals) signals.emplace();
@@ -103,8 +105,8 @@ public:
         return finish();
     }
 
-    // Ends the training after the step that is under way; one rank's call ends that of all. Before fit(): the next fit()
-    // returns `stopped` without a step, and the one after it trains.
+    // Ends the training after the step that is under way; one rank's call ends that of all. Before fit(): the
+    // next fit() returns `stopped` without a step, and the one after it trains.
     void stop() { stop_called_ = true; }
     [[nodiscard]] const TrainingStatus& status() const { return status_; }
     [[nodiscard]] amp::GradScaler& scaler() { return scaler_; }

@@ -12,13 +12,13 @@
 
 namespace mezzo::nn {
 
-// Where attention may look. True lets it look, as everywhere in mezzo; PyTorch's key_padding_mask and attn_mask
-// of nn.MultiheadAttention are the opposite: logical_not() them. A query that may look at nothing gets an
-// average that means nothing when `mask` is floating, and 0 otherwise.
+// Where attention may look. True lets it look, as everywhere in mezzo; PyTorch's key_padding_mask and
+// attn_mask of nn.MultiheadAttention are the opposite: logical_not() them. A query that may look at nothing
+// gets an average that means nothing when `mask` is floating, and 0 otherwise.
 struct AttentionMasks {
     Tensor key_mask = {};  // boolean [batch, key]: true for real keys, false for padding
-    // [query, key] or [batch * num_heads, query, key]; boolean: true where a query may look at a key; floating:
-    // added to the scores.
+    // [query, key] or [batch * num_heads, query, key]; boolean: true where a query may look at a key;
+    // floating: added to the scores.
     Tensor mask = {};
     bool causal = false;  // the last query looks at all keys, each one before it at one key less
 };

@@ -1,5 +1,5 @@
-// Augmentation: what happens to an image, and to a batch, on its way out of a DataLoader. docs/images.md shows
-// how the parts fit together.
+// Augmentation: what happens to an image, and to a batch, on its way out of a DataLoader. docs/images.md
+// shows how the parts fit together.
 #pragma once
 
 #include <concepts>
@@ -128,10 +128,10 @@ struct RandomHorizontalFlip {
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
 };
 
-// Bilinear. A smaller result is averaged over all pixels that fall into one of its own (antialias), as in PIL:
-// in bytes, with weights rounded to 22 bits, columns first: bytes are equal to those of PIL where it resizes
-// columns first, too, and may differ by rounding where it resizes rows first. One number is the length of the
-// shorter side, and the longer keeps the proportion, rounded down.
+// Bilinear. A smaller result is averaged over all pixels that fall into one of its own (antialias), as in
+// PIL: in bytes, with weights rounded to 22 bits, columns first: bytes are equal to those of PIL where it
+// resizes columns first, too, and may differ by rounding where it resizes rows first. One number is the
+// length of the shorter side, and the longer keeps the proportion, rounded down.
 struct Resize {
     ImageSize size = {};
     [[nodiscard]] Tensor operator()(const Tensor& image) const;
@@ -180,8 +180,8 @@ struct RandomErasing {
 struct Batch {
     Tensor x;
     Tensor y;
-    // What the mean of the loss over these rows counts in the mean over all ranks: 1 where a batch has as many
-    // rows for each rank, and always in a training by one process.
+    // What the mean of the loss over these rows counts in the mean over all ranks: 1 where a batch has as
+    // many rows for each rank, and always in a training by one process.
     double weight = 1;
 };
 template <class F> void each_tensor(Batch& batch, F&& f) {
