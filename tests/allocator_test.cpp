@@ -32,7 +32,7 @@ Backend counting_backend() {
     return b;
 }
 
-// An allocator of its own on a device that has no front cache, so that every call reaches the pools.
+// An allocator of its own on a device that has no thread cache, so that every call reaches the pools.
 struct Fresh {
     Backend backend = counting_backend();
     CachingAllocator allocator{backend, Device(DeviceType::cpu, 1)};

@@ -307,7 +307,7 @@ TEST_CASE("autocast: backward inside the scope is the same", "[amp]") {
 
 namespace {
 
-// y = 2x, noting what it sees.
+// y = 2x, which records its input's dtype and the autocast state of forward and backward.
 struct Seen {
     Dtype input = float64;
     bool forward_on = false, backward_on = false;

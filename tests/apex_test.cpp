@@ -17,7 +17,7 @@ namespace {
 
 constexpr float inf = std::numeric_limits<float>::infinity();
 
-// Stands for a normalisation layer: what keep_batchnorm_fp32 leaves in float32.
+// Stands for a normalisation layer, which keep_batchnorm_fp32 leaves in float32.
 struct Norm : nn::Module {
     nn::Parameter weight{ones({1})};
     bool is_normalization() const override { return true; }
@@ -40,7 +40,7 @@ struct Setup {
         model.layer.weight.fill_(1);
         return model.parameters();
     }
-    // One backward of slope * w / 8: the scaled gradients stay within float16.
+    // Runs one backward of slope * w / 8: the scaled gradients stay within float16.
     void backward(double slope, float bad = 0, int loss_id = 0) {
         const Tensor y = handle.forward(model, full({1, 1}, slope));
         handle.scale_loss(
@@ -198,7 +198,7 @@ TEST_CASE("apex: gradients of several backwards add up unscaled, at any scale", 
     s.handle.scaler().update(1024);
     s.backward(5);
     CHECK(s.weight().grad().item<float>() == 1);
-    // With delay_unscale they add up scaled, and the last call unscales them.
+    // With delay_unscale the gradients accumulate scaled, and the last call unscales them.
     Setup delayed({});
     for (const bool delay : {true, true, false})
         delayed.handle.scale_loss(

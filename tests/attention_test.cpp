@@ -1,5 +1,5 @@
-// scaled_dot_product_attention beyond what op_cases.cpp says of every op: blocks, masks, dropout, strides,
-// memory, threads, every instruction set. References are the decomposition in float64.
+// scaled_dot_product_attention beyond the cases of op_cases.cpp: blocks, masks, dropout, strides, memory,
+// threads, every instruction set. References are the decomposition in float64.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -26,7 +26,7 @@ Tensor random_tensor(const Shape& shape, std::uint64_t seed, Dtype dtype = float
     return tensor_of(random_values(shape.numel(), seed, Domain::any), shape, dtype);
 }
 
-// True where may_look(b, h, i, j); with size 1 where the kind does not depend on a dimension.
+// Mask that is true where may_look(b, h, i, j); a dimension that the kind does not depend on has size 1.
 Tensor mask_of(MaskKind kind, const Sizes& s) {
     if (kind == MaskKind::none) return {};
     const bool by_key = kind == MaskKind::padding || kind == MaskKind::gaps;
@@ -106,7 +106,7 @@ struct Threads {
     ~Threads() { set_num_threads(before); }
 };
 
-// What the forward leaves for the gradient of y: largest scores (1) and sums (2).
+// Result that the forward saves for the gradient of y: largest scores (1) or sums (2).
 Tensor kept(const Tensor& y, std::size_t result) {
     const Ref<Node> view = y->grad_meta->node;
     return view->edges[0].node->saved_outputs[result];
@@ -228,7 +228,7 @@ TEST_CASE("attention does not read keys behind the last that anyone may look at"
 
 namespace {
 
-// Turns the optimized CUDA kernels on, for dtypes and dims that have them.
+// Turns the optimized CUDA kernels on, for the dtypes and dims that have such kernels.
 struct Flash {
     Flash() { set_flash_attention(true); }
     Flash(const Flash&) = delete;
@@ -269,8 +269,8 @@ TEST_CASE("attention does not read keys and values that a query may not look at"
                     const auto leaf = [&](std::uint64_t seed) {
                         return random_tensor({1, 2, n, 32}, seed, dtype).to(device).set_requires_grad();
                     };
-                    // Queries that look at the key are left out. Of a key's gradient there remains what
-                    // they do not reach: that of others, where all queries are blind to the hidden one.
+                    // Queries that may look at the key are left out. Gradients of the other keys are compared
+                    // only if no query may look at the hidden key.
                     const auto blind = [&](const Tensor& x) {
                         if (kind == 4) return x.slice(2, 0, n - 1);
                         return kind == 3 ? x.reshape({1, 2, n / 2, 2, 32}).select(3, 0) : x;
@@ -297,8 +297,8 @@ TEST_CASE("attention does not read keys and values that a query may not look at"
                 }
 }
 
-// Keys that are hidden from some queries spoil blocks of the fast kernels. Gradients of keys are spoilt by
-// queries.
+// Keys that are hidden from some queries put NaN or infinity into blocks of the fast kernels; bad queries do
+// the same to the gradients of keys.
 TEST_CASE("attention: what some queries may not look at does not reach them in any block",
           "[ops][attention]") {
     const Flash flash;
@@ -379,7 +379,7 @@ TEST_CASE("attention drops the weights that its decomposition drops", "[ops][att
         CHECK(check_case(s, {.dropout_p = 0.3}, float64, 1e-10) == "");
         CHECK(check_case(s, {.dropout_p = 0.3, .training = false}) == "");
     }
-    // With values of 1 a result is the sum of the kept weights, whose expectation is 1.
+    // With values of 1 a result is the sum of the weights that dropout leaves, whose expectation is 1.
     manual_seed(5);
     const Tensor x = random_tensor({4, 4, 100, 16}, 1) * 0.1, v = ones({4, 4, 100, 16});
     const Tensor y = scaled_dot_product_attention(x, x, v, {.dropout_p = 0.5});
@@ -403,7 +403,7 @@ TEST_CASE("attention reads any strides", "[ops][attention]") {
         const Results copies =
             run(q.contiguous(), k.contiguous(), v.contiguous(), g.contiguous(), {.mask = mask.contiguous()});
         CHECK(differences(views, copies, 0) == "");
-        // One head of keys for all heads, and a result that linear layers can read in place.
+        // One head of keys for all heads, and a result that linear layers read without a copy.
         const Tensor one = k.slice(1, 0, 1);
         const Results shared = run(q, one.expand(k.shape()), v, g, {}),
                       repeated = run(q, one.expand(k.shape()).contiguous(), v, g, {});
@@ -490,7 +490,8 @@ TEST_CASE("causal attention: the last queries of a prompt see all keys", "[ops][
             });
         }
     }
-    // With fewer keys than queries the first queries see none: their results are 0, and no gradient comes from them.
+    // With fewer keys than queries the first queries see none: their results are 0, and they contribute no
+    // gradient.
     const Tensor q = random_tensor({1, 1, 5, 8}, 4), k = random_tensor({1, 1, 3, 8}, 5).set_requires_grad();
     const Tensor y = scaled_dot_product_attention(q, k, k, {.causal = true});
     CHECK(doubles(y[{0, 0, Slice(0, 2)}]) == std::vector<double>(16, 0));

@@ -1,4 +1,4 @@
-// On which devices an Autocast scope has an effect.
+// The devices on which an Autocast scope has an effect.
 #include <catch2/catch.hpp>
 
 #include "autograd/state.h"
@@ -12,7 +12,7 @@ using amp::Autocast;
 
 namespace {
 
-// The dtype of products on each device, and what the state says of devices that are not there.
+// Dtypes of products on each device, then the dtypes that the state gives for the CPU and for CUDA.
 std::vector<Dtype> product_dtypes() {
     std::vector<Dtype> result;
     for (const Device device : test::devices()) {

@@ -1,5 +1,5 @@
-// The table of autocast policies in docs/numerics.md, made from the rows. tests/autocast_doc_test.py compares the
-// two; with --write it puts this one there.
+// Makes the table of autocast policies in docs/numerics.md from the op schemas. tests/autocast_doc_test.py
+// compares it with the page; with --write it puts it there.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <map>
@@ -26,10 +26,10 @@ constexpr Policy policies[] = {
     {Cast::keep, "keep", "ordinary type promotion"},
 };
 
-// Rows that no user calls, besides those of gradients.
+// Schemas of ops that no user calls, in addition to those of gradients.
 const std::set<std::string> engine{"reattach", "checkpoint", "function", "column_sum"};
 
-// What a user calls a row, or nothing if no user does. A scalar operand makes no difference.
+// Name by which a user calls an op, or "" if no user does. A scalar operand makes no difference.
 std::string public_name(const Row& row) {
     std::string name = row.name;
     if (name.ends_with("_grad") || engine.contains(name)) return "";

@@ -1,5 +1,5 @@
-// The engine: order, freeing, hooks, user-defined functions, checkpoints, second derivatives, and what stays
-// alive.
+// The autograd engine: order, freeing, hooks, user-defined functions, checkpoints, second derivatives, and
+// lifetimes.
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -235,7 +235,7 @@ struct Cube : autograd::Function<Cube> {
     }
 };
 
-// Saves its result, which needs its history back for second derivatives.
+// exp(x), which saves its result; second derivatives need the history of that result.
 struct Exp : autograd::Function<Exp> {
     static Tensors forward(autograd::Context& c, const Tensors& x) {
         c.saved = {exp(x[0])};

@@ -38,7 +38,7 @@ std::string join(std::vector<std::string> words) {
     return text;
 }
 
-// The numbers from 0 on, in each epoch from another start.
+// A stream of the numbers from 0 on, which starts elsewhere in each epoch.
 struct Numbers {
     std::int64_t count = 10, bad = -1;
     struct Stream {
@@ -96,7 +96,7 @@ TEST_CASE("workers: DataLoader gives the same batches with any number of them", 
         data::DataLoader loader(images(23), image_options(workers));
         CHECK(numbers_of(loader) == epochs[0]);
         CHECK(numbers_of(loader) == epochs[1]);
-        // In the middle of an epoch; and a loop that ends early, whose workers have made more.
+        // Starts in the middle of an epoch, then ends a loop early, whose workers have made more batches.
         for (std::int64_t at = 0; at <= 6; ++at) {
             loader.set_position({.epoch = 1, .samples = std::min<std::int64_t>(at * 4, 23)});
             CHECK(numbers_of(loader) == std::vector(epochs[1].begin() + at, epochs[1].end()));
@@ -339,7 +339,7 @@ data::Dataset ten_rows() {
     return {arange(10, {.dtype = float32}).reshape({10, 1}), arange(10, {.dtype = int64})};
 }
 
-// The labels of all batches that are left.
+// Labels of all remaining batches.
 template <class It> Integers labels_from(It it) {
     Integers all;
     for (; !(it == std::default_sentinel); ++it) {

@@ -1,4 +1,4 @@
-// Batch norm in mixed precision: what autocast and the presets make of it, and a step of training in each.
+// Batch norm in mixed precision: its dtypes under autocast and the presets, and a training step in each.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -36,7 +36,7 @@ struct Level {
         linear;  // dtypes of the norm's input and result, its parameters and statistics, Linear
 };
 
-// Where keep_batchnorm_fp32 may not be given, or changes nothing, the preset's own stands.
+// The preset's own choice stands if keep_batchnorm_fp32 is not allowed, or changes nothing.
 const Level levels[] = {
     {"O0", Choice::preset, float32, float32, float32}, {"O1", Choice::preset, float16, float32, float32},
     {"O2", Choice::preset, float16, float32, float16}, {"O2", Choice::no, float16, float16, float16},

@@ -1,4 +1,4 @@
-// The kernels of batch_norm and group_norm against their meaning in float64, in shapes that cut images into
+// The kernels of batch_norm and group_norm against their formulas in float64, in shapes that cut images into
 // many parts, on every device and instruction set.
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
-// batch_norm and its layers: values and running statistics of PyTorch, what is and is not updated, and numbers
-// that are far apart.
+// batch_norm and its layers: values and running statistics of PyTorch, updates of the statistics, and numbers
+// of very different sizes.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// Images [2, 2, 2, 3] of a formula that the script of the golden values uses, too.
+// Images [2, 2, 2, 3] by a formula that the script of the golden values uses as well.
 Tensor image(int step, Device device = cpu_device, Dtype dtype = float32) {
     std::vector<double> values;
     for (int i = 0; i < 24; ++i) values.push_back((i * 37 + step * 11) % 19 / 8.0 - 1);
@@ -325,7 +325,7 @@ TEST_CASE("batch_norm: layers print, list and start as PyTorch's", "[batch_norm]
     half.to(float16);
     CHECK(half.running_var.dtype() == float16);
     CHECK(half.num_batches_tracked.dtype() == int64);
-    // Without running statistics evaluation takes the batch's, too.
+    // Without running statistics evaluation, too, uses the batch's statistics.
     nn::BatchNorm1d fresh(3, {.affine = false, .track_running_stats = false});
     const Tensor trained = fresh(image(0).reshape({8, 3}));
     fresh.eval();

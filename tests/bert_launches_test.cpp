@@ -1,4 +1,5 @@
-// What a layer of BERT launches on the CUDA device, real or emulated, in one step of mixed-precision training.
+// Counts the kernel launches of a BERT layer on the CUDA device, real or emulated, in one step of
+// mixed-precision training.
 #include <catch2/catch.hpp>
 
 #include "autograd/state.h"
@@ -13,7 +14,7 @@ struct Launches {
     std::uint64_t forward, backward, casts, all;
 };
 
-// Of the third step, in which every weight has its 16-bit copy.
+// Launches of the third step, in which every weight has its 16-bit copy.
 Launches of_step(std::int64_t layers) {
     const Device gpu{DeviceType::cuda};
     manual_seed(1);

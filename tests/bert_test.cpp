@@ -56,7 +56,7 @@ amp::AutocastOptions options_of(const Precision& p, Device device) {
     return {.device = device.type(), .dtype = p.dtype, .enabled = p.mixed};
 }
 
-// BERT as the paper's equations, from named weights in float64 and the simplest ops.
+// BERT by the paper's equations, from named weights in float64 and the simplest ops.
 class Plain {
 public:
     Plain(const nn::BertConfig& config, const StateDict& named) : config_(config) {
@@ -243,7 +243,7 @@ TEST_CASE("bert: values and gradients follow a plain float64 model", "[bert]") {
                 std::vector<double> expected = doubles(plain.at(name).grad());
                 if (name.ends_with("word_embeddings.weight")) std::fill_n(expected.begin(), 6, 0);  // padding
                 CHECK(test::difference(doubles(parameter.grad()), expected, p.allowed) == "");
-                // The key's bias adds the same to all scores of a query: nothing reaches it but rounding.
+                // The key's bias adds the same to all scores of a query: its gradient is rounding error only.
                 if (!name.ends_with("key.bias")) CHECK(norm(parameter.grad()).item<double>() > 1e-6);
             }
         }
@@ -397,7 +397,7 @@ TEST_CASE("bert: the tied embedding has one gradient, summed in float32", "[bert
         const nn::MaskedTokens masked{ids_of({0, 5}, {2}).to(device), ids_of({4, 5}, {2}).to(device)};
         for (const Precision& p : precisions) {
             INFO(p.name);
-            // The gradient of both uses, of the decoder alone, of the look-up alone.
+            // Gradients of the embedding: of both uses, of the decoder alone, of the look-up alone.
             std::vector<double> gradients[3];
             for (const int part : {0, 1, 2}) {
                 net.zero_grad();

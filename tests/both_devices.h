@@ -1,4 +1,4 @@
-// Op kernels of the CUDA backend against the CPU's on the same values.
+// Compares op kernels of the CUDA backend with the CPU's on the same values.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -54,7 +54,7 @@ struct Guarded {
     }
 };
 
-// Runs both kernels into fresh outputs filled with a value no kernel writes, and compares.
+// Runs both kernels into fresh outputs filled with a value that no kernel writes, and compares.
 template <class A> void agree(const std::vector<Both>& inputs, const A& at,
                               const std::vector<Result>& results, double slack = 1) {
     std::vector<Tensor> in_host, in_cuda, out_host, out_cuda;

@@ -1,4 +1,4 @@
-// Self-attention of BERT in captured steps, and what it launches: on a GPU, or on the emulated device.
+// BERT's self-attention in captured steps, and its launches: on a GPU, or on the emulated device.
 #include <array>
 #include <catch2/catch.hpp>
 
@@ -87,14 +87,14 @@ TEST_CASE("captured attention: training is bitwise that of eager calls", "[cuda]
     }
 }
 
-// In a steady step under autocast. The three projections are three products: forward, by input, by weights.
-// Around them are the input's conversion, one sum for the three biases, and attention: one kernel forward,
-// three backward.
+// Launches of a steady step under autocast. The three projections are three products: forward, by input, by
+// weights. The other launches are the input's conversion, one sum for the three biases, and attention: one
+// kernel forward, three backward.
 TEST_CASE("captured attention: three projections launch what one does", "[cuda][emulation]") {
     if (no_device()) return;
     const auto launches_of = [](bool placed) {
         nn::BertSelfAttention attention = small_attention();
-        if (!placed)  // of equal values, but no longer side by side
+        if (!placed)  // equal values, but no longer adjacent in memory
             attention.key.weight = nn::Parameter(attention.key.weight.clone());
         optim::AdamW optimizer(attention.parameters(), {.lr = 0.01});
         const Tensor x = values({2, 5, 16}, 1).set_requires_grad();

@@ -1,4 +1,4 @@
-// Gradients that wait for their factor (core/lazy_scale.h) in steps captured as graphs.
+// Gradients with a pending factor (core/lazy_scale.h) in steps captured as graphs.
 #include <catch2/catch.hpp>
 
 #include "core/capture.h"
@@ -25,8 +25,8 @@ enum class Zero { drop, fill, never };
 struct Recipe {
     Zero zero;
     bool scaled, clip;
-    int first_look;    // before: gradients wait when the step is captured
-    bool look_inside;  // in the step itself, which multiplies them then
+    int first_look;    // no reads of gradients before this step: 8 leaves factors pending at the capture
+    bool look_inside;  // reads a gradient inside the step, which then applies the factors
 };
 
 Tensor values(int seed, std::int64_t rows) {
@@ -34,7 +34,7 @@ Tensor values(int seed, std::int64_t rows) {
                            {rows, width}, float32, gpu);
 }
 
-// Fourteen steps whose gradients are looked at after some of them: losses, norms, gradients and parameters.
+// Runs fourteen steps, reading gradients after some of them. Returns losses, norms, gradients and parameters.
 std::vector<std::vector<double>> look_at_gradients(bool capture, const Recipe& recipe) {
     manual_seed(3);
     nn::Sequential model{nn::Linear(width, width), nn::ReLU(), nn::Linear(width, width)};
@@ -57,7 +57,7 @@ std::vector<std::vector<double>> look_at_gradients(bool capture, const Recipe& r
     cuda::CapturedStep captured(step, {.device = gpu});
     std::vector<std::vector<double>> seen;
     for (int i = 0; i < 14; ++i) {
-        // Two graphs. The gradients are the same tensors in both, or, dropped, each graph's own.
+        // Two graphs. Both write the same gradient tensors, or, if gradients are dropped, each graph its own.
         const std::int64_t rows = recipe.zero != Zero::never && i % 2 == 1 ? 6 : 4;
         const Tensors in{values(i, rows), values(i + 100, rows)};
         for (const Tensor& y : capture ? captured(in) : step(in))

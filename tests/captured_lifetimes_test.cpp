@@ -1,4 +1,5 @@
-// Captured steps whose optimizer, scaler or schedule is gone: replays go on with the state that they hold.
+// Captured steps that outlive their optimizer, scaler or schedule: replays go on with the state that they
+// hold.
 #include <catch2/catch.hpp>
 #include <memory>
 
@@ -20,7 +21,7 @@ bool no_device() {
 
 enum class Gone { nothing, schedule, scaler, optimizer, everything };
 
-// One parameter, trained by what may be destroyed between two calls of the captured step.
+// One parameter and its training; the test may destroy its objects between two calls of the captured step.
 struct Training {
     Tensor w = full({6}, 0.5, {.device = gpu}).set_requires_grad();
     std::unique_ptr<optim::Optimizer> optimizer =

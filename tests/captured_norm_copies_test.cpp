@@ -1,4 +1,4 @@
-// 16-bit copies of norms in captured steps: made by the step, or there before it.
+// 16-bit copies of norms' results in captured steps: made by the step, or made before it.
 #include <catch2/catch.hpp>
 
 #include "cuda/runtime.h"

@@ -1,5 +1,5 @@
-// Training steps with matrix products of many kinds, captured on the CUDA device, real or emulated: the numbers of
-// eager calls, bit for bit.
+// Training steps with matrix products of many kinds, captured on the CUDA device, real or emulated: the same
+// bits as in eager calls.
 #include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
@@ -32,7 +32,7 @@ Tensor weight(int seed) { return (values(width, seed) * 0.25).detach().set_requi
 
 Tensors random_pair(int i) { return {values(4, i), values(4, i + 100)}; }
 
-// Dropout, autocast, scaler and clipping; `micro_batches` add up in the gradients.
+// Dropout, autocast, scaler and clipping; gradients accumulate over `micro_batches`.
 Training network(int micro_batches, bool checkpointed) {
     struct Parts {
         nn::Sequential model{nn::Linear(width, 2 * width), nn::ReLU(), nn::Dropout(0.25),
@@ -64,7 +64,7 @@ Training network(int micro_batches, bool checkpointed) {
     return {step, random_pair, p->model.parameters()};
 }
 
-// Masked tokens: the word embeddings are the weight of the last product, too.
+// A masked language model: the word embeddings are also the weight of the last product.
 Training bert() {
     struct Parts {
         nn::BertForMaskedLM model{{.vocab_size = 16,
@@ -103,7 +103,7 @@ Training bert() {
     return {step, inputs, p->model.parameters()};
 }
 
-// One weight in three products whose gradients add to it in place, in gradients that are kept over two calls.
+// One weight in several products, which accumulate in its gradient over two backward passes.
 Training shared_weight() {
     const Tensor w = weight(1), b = full({width}, 0.1, {.device = gpu}).set_requires_grad();
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w, b}, optim::SGDOptions{.lr = 0.05});
@@ -120,7 +120,7 @@ Training shared_weight() {
     return {step, random_pair, {w, b}};
 }
 
-// Products in batches of strided operands; a weight that is frozen, and one whose input is.
+// Batched products of strided operands, one with a frozen weight, one with a frozen input.
 Training layouts() {
     const Tensor w = weight(2), frozen = weight(3).detach();
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w}, optim::SGDOptions{.lr = 0.05});
@@ -153,7 +153,7 @@ Training expanded_gradient() {
     return {step, random_pair, {first, second}};
 }
 
-// The gradient's gradient: products of recorded backwards.
+// Gradient of a gradient: products of a backward that is recorded.
 Training gradient_penalty() {
     const Tensor w = weight(4), v = weight(5);
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w, v}, optim::SGDOptions{.lr = 0.02});
@@ -169,7 +169,7 @@ Training gradient_penalty() {
     return {step, random_pair, {w, v}};
 }
 
-// Layers that pass the activation below: one of the weights twice, one bias frozen.
+// Layers fused with the activation before them: one of the weights is used twice, one bias is frozen.
 Training fused_layers() {
     const Tensor first = weight(9), last = weight(10),
                  b = full({width}, 0.1, {.device = gpu}).set_requires_grad();
@@ -187,7 +187,7 @@ Training fused_layers() {
     return {step, random_pair, {first, last, b}};
 }
 
-// Both factors are one leaf: its gradients add to the same memory, one after the other.
+// Both factors are one leaf: its two gradients accumulate in the same memory, one after the other.
 Training both_factors() {
     const Tensor w = weight(6);
     auto optimizer = std::make_shared<optim::SGD>(Tensors{w}, optim::SGDOptions{.lr = 0.05});
@@ -207,7 +207,7 @@ void append(std::vector<std::vector<double>>& seen, const Tensors& tensors) {
 
 constexpr int calls = 6;  // two warm-up runs, a capture, three replays
 
-// Results of all calls, and the state.
+// Results of all calls, and the final state.
 std::vector<std::vector<double>> run(const std::function<Training()>& make, bool capture) {
     manual_seed(11);
     const Training t = make();

@@ -1,5 +1,5 @@
-// Steps captured as graphs on the CUDA device, real or emulated: the numbers of eager calls, bit for bit,
-// with one launch per call.
+// Steps captured as graphs on the CUDA device, real or emulated: the same bits as in eager calls, with one
+// launch per call.
 #include <catch2/catch.hpp>
 #include <memory>
 
@@ -22,7 +22,8 @@ bool no_device() {
     return true;
 }
 
-// Without the workspace of the GEMM library, which the device keeps once a product has asked for it.
+// Allocated bytes without the workspace of the GEMM library, which the device keeps from the first product
+// on.
 std::size_t allocated() { return memory_stats(gpu).allocated - cuda::workspace_bytes(); }
 
 struct Recipe {
@@ -39,7 +40,7 @@ Tensor values(std::int64_t rows, int seed, double factor = 1) {
     return factor == 1 ? x : x * factor;
 }
 
-// A model with everything a training step may have; the schedule runs after the step.
+// A model with every object that a training step may have; the schedule runs after the step.
 struct Training {
     Recipe recipe;
     nn::Sequential model;
@@ -97,7 +98,7 @@ struct Training {
     }
 };
 
-// Everything that a run can be compared by.
+// Results by which two runs are compared.
 struct Seen {
     std::vector<std::vector<double>> results, parameters;
     std::vector<double> scales, rates;
@@ -105,7 +106,8 @@ struct Seen {
     std::uint64_t drawn = 0;
 };
 
-// One call, with what a training loop does after it. In step `overflow_at` the loss is not finite.
+// Makes one call and does the work that a training loop does after it. In step `overflow_at` the loss is not
+// finite.
 void train(Training& t, cuda::CapturedStep* captured, int i, Seen& seen, std::int64_t rows = 4,
            int overflow_at = -1) {
     const Tensors in{values(rows, i, i == overflow_at ? 1e30 : 1), values(rows, i + 1000)};
@@ -146,7 +148,7 @@ void check_same(const Seen& a, const Seen& b) {
 struct Schedule {
     int steps = 10, overflow_at = 6;
     bool two_shapes = false;
-    // Between two calls.
+    // Runs between two calls.
     autograd::Callback<void(Training&, int)> between = [](Training&, int) {};
 };
 
@@ -270,7 +272,7 @@ TEST_CASE("captured step: the least recently used graph goes", "[cuda]") {
         for (std::int64_t n : {1, 2}) replays(n);
     CHECK(replays(2) == 1);
     CHECK(replays(1) == 1);
-    replays(3);  // in place of 2
+    replays(3);  // evicts 2
     CHECK(replays(1) == 1);
     CHECK(replays(2) == 0);
     CHECK(captured.statistics().graphs == 1);

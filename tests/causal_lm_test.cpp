@@ -1,5 +1,5 @@
-// nn::Gpt and nn::Llama: names, values and gradients against transformers, causality, padding, the tied embedding,
-// overflow.
+// nn::Gpt and nn::Llama: names, values and gradients against transformers, causality, padding, the tied
+// embedding, overflow.
 #include "mezzo/causal_lm.h"
 
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t batch = 2, length = 6, vocabulary = 23;
 
-// [2, 7]: 6 ids and the target of the last one.
+// Token ids [2, 7]: 6 inputs and the target of the last one.
 Tensor text(Device device = cpu_device) {
     std::vector<std::int64_t> ids;
     for (std::int64_t b = 0; b < batch; ++b)
@@ -68,7 +68,7 @@ double largest(const std::vector<double>& values) {
     return result;
 }
 
-// A gradient in the layout of files: a list for the model's parameters in the order of their names.
+// Gradients in the layout of files, in the order of the parameters' names.
 std::vector<std::pair<std::string, std::vector<double>>> gradients(const nn::CausalLm& model) {
     std::vector<std::pair<std::string, std::vector<double>>> result;
     for (const auto& [name, parameter] : model.named_parameters()) {

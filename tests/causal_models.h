@@ -78,7 +78,7 @@ inline nn::Gpt filled_gpt(Dtype dtype = float32, Device device = cpu_device) {
 inline nn::Llama filled_llama(Dtype dtype = float32, Device device = cpu_device) {
     return filled<nn::Llama>(tiny_llama(), dtype, device);
 }
-// One of each.
+// One model of each kind.
 inline std::vector<std::unique_ptr<nn::CausalLm>> filled_models(Dtype dtype = float32,
                                                                 Device device = cpu_device) {
     std::vector<std::unique_ptr<nn::CausalLm>> models;

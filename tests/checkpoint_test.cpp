@@ -16,7 +16,8 @@ using test::Folder;
 
 namespace {
 
-// A run whose every part matters for the next step: dropout, moments, a scale that grows and falls.
+// A training run in which every part of the state matters for the next step: dropout, moments, a scale that
+// grows and falls.
 struct Run {
     explicit Run(Device device) : device_(device) { net.to(device); }
 
@@ -160,7 +161,7 @@ TEST_CASE("checkpoint: whole after a kill at any moment", "[io]") {
     const std::string path = folder.file("run");
     constexpr std::int64_t size = 20000;
     const Tensor first = zeros({size}, {.dtype = int64}), second = zeros({size}, {.dtype = int64});
-    // Only copies of memory in the child: the thread pool is the parent's.
+    // The child only copies memory: the thread pool belongs to the parent.
     const auto save = [&](std::int64_t number) {
         std::fill_n(first.mutable_data<std::int64_t>(), size, number);
         std::fill_n(second.mutable_data<std::int64_t>(), size, number);
@@ -169,7 +170,8 @@ TEST_CASE("checkpoint: whole after a kill at any moment", "[io]") {
     save(0);
     std::int64_t reached = 0;
     int in_the_middle = 0;
-    // The moments come later and later until kills have hit what they are to hit: a disk may take long for one file.
+    // The kills come later and later, until some came after a finished save and some in the middle of one: a
+    // disk may take long for one file.
     constexpr int rounds = 40, longest = 20;
     for (int round = 0; round < rounds || ((reached == 0 || in_the_middle == 0) && round < longest * rounds);
          ++round) {
@@ -248,7 +250,7 @@ TEST_CASE("checkpoint: position and random states of all ranks", "[io]") {
     CHECK(saved.extra[0].first == "step");
     CHECK(equal(saved.random, states[0]));
     for (int rank = 0; rank < 3; ++rank) CHECK(equal(saved.random_of({rank, 3}), states[std::size_t(rank)]));
-    // Other numbers of ranks: keys of their own, beyond all that has been drawn.
+    // Streams of other numbers of ranks: keys of their own, beyond all that has been drawn.
     for (const int size : {1, 2, 4})
         for (int rank = 0; rank < size; ++rank)
             CHECK(equal(saved.random_of({rank, size}),

@@ -1,4 +1,4 @@
-// A convolution and its gradients on the CPU's kernels, compared with loops in float64.
+// Compares a convolution and its gradients, computed by the CPU's kernels, with loops in float64.
 #pragma once
 
 #include <algorithm>
@@ -99,7 +99,7 @@ inline Tensor tensor(const std::vector<double>& values, const Shape& shape, Dtyp
     return make_tensor(whole->storage, shape, contiguous_strides(shape), shift, dtype);
 }
 
-// A result of NaN with guards in front and behind, which are checked by values().
+// A result filled with NaN between guards; values() checks the guards.
 struct Result {
     Tensor whole, y;
     static constexpr std::int64_t front = 3;
@@ -120,7 +120,8 @@ struct Result {
     }
 };
 
-// The bound on the rounding of a float32 (float64) sum, plus one rounding to the result's dtype.
+// Compares within the bound on the rounding of a float32 (float64) sum, plus one rounding to the result's
+// dtype.
 inline void compare(const std::string& what, const std::vector<double>& got, const Sums& want, double terms,
                     Dtype arithmetic, Dtype dtype) {
     const double unit = arithmetic == float64 ? 0x1p-53 : 0x1p-24, store = dtype_info(dtype).epsilon / 2;

@@ -9,7 +9,7 @@ using namespace conv_case;
 
 namespace {
 
-// For all dtypes of a case.
+// Checks the case in all dtypes.
 void check_dtypes(Case t) {
     for (const Dtype dtype : dtypes) {
         t.dtype = dtype;
@@ -176,7 +176,7 @@ TEST_CASE("conv kernels: numbers of images around pairs of them", "[conv]") {
                 t.c *= 2, t.groups = 2, t.kernel = {1, 3}, t.padding = {0, 2}, t.dilation = {1, 2};
                 check(t);
             }
-        // More than are paired at once.
+        // More products than are paired at once.
         for (const Dtype weight_grad : {float32, bfloat16})
             check({.n = 11,
                    .h = 64,
@@ -225,7 +225,7 @@ TEST_CASE("conv kernels: strided operands", "[conv]") {
 }
 
 TEST_CASE("conv kernels: infinities and NaN stay where they are", "[conv]") {
-    // One in group 0, whose channels are not all that a vector or a tile takes.
+    // An infinity or NaN in group 0, whose channels do not fill a vector or a tile.
     constexpr std::int64_t size = 8;
     for_isas([] {
         for (const Dtype dtype : dtypes)

@@ -1,4 +1,4 @@
-// Convolutions as layers: start values, printing, and their weights in states and files in PyTorch's order.
+// Convolutions as layers: initial values, printing, and their weights in states and files in PyTorch's order.
 #include <catch2/catch.hpp>
 
 #include <array>
@@ -20,7 +20,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// The formula of tools/reference_conv.py.
+// The formula waves() of tools/reference_conv.py.
 Tensor waves(const Shape& shape, double phase) {
     std::vector<double> values;
     for (std::int64_t i = 0; i < shape.numel(); ++i) values.push_back(std::sin(1.3 * double(i) + phase));
@@ -58,7 +58,7 @@ struct Net : nn::Module {
     MEZZO_MODULE(Net, stem, norm, blocks, up)
 };
 
-// One step of training; the loss.
+// Runs one training step. Returns the loss.
 double train(Net& net, optim::Optimizer& optimizer, const Tensor& x, bool autocast) {
     optimizer.zero_grad();
     Tensor loss;
@@ -274,7 +274,7 @@ TEST_CASE("training goes on from a checkpoint as if it had not stopped", "[conv]
             Net again;
             again.to(device);
             optim::SGD resumed(again.named_parameters(), {.lr = 0.1, .momentum = 0.9});
-            // Under autocast these steps leave 16-bit copies of other weights, which loading must not trust.
+            // Under autocast these steps leave 16-bit copies of other weights, which loading must not use.
             train(again, resumed, x, autocast);
             const io::Checkpoint saved = io::load_checkpoint(folder.file("run.ckpt"));
             CHECK(entry(saved.model, "blocks.0.weight").second.shape() == Shape{4, 2, 3, 3});

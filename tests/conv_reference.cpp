@@ -9,7 +9,7 @@ struct Sizes {
     std::int64_t images, height, width, channels, outs, kernel_height, kernel_width, rows, columns;
 };
 
-// Calls f(place in x, place in weight, place in y) for every product of the sum.
+// Calls f(index in x, index in weight, index in y) for every product of the sum.
 template <class F> void for_each_product(const Sizes& n, const kernels::ConvGeometry& at, const F& f) {
     const std::int64_t each = n.channels / at.groups, out_each = n.outs / at.groups;
     const auto product = [&](std::int64_t image, std::int64_t row, std::int64_t col, std::int64_t o,

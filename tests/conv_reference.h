@@ -1,4 +1,4 @@
-// Convolutions as sums over every tap, in double.
+// Reference convolutions: sums over all kernel positions, in double.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace mezzo::test {
 
-// x [N, H, W, C], weight [O, kernel height, kernel width, C / groups] -> [N, Ho, Wo, O], where Ho and Wo are
-// `size`.
+// Convolution: x [N, H, W, C], weight [O, kernel height, kernel width, C / groups] -> [N, Ho, Wo, O], where
+// Ho and Wo are `size`.
 std::vector<double> naive_conv2d(const Array& x, const Array& weight, const kernels::ConvGeometry& at,
                                  Size2d size);
-// g [N, Ho, Wo, O], weight -> [N, H, W, C], where H and W are `size`.
+// Gradient of the input: g [N, Ho, Wo, O], weight -> [N, H, W, C], where H and W are `size`.
 std::vector<double> naive_input_grad(const Array& g, const Array& weight, const kernels::ConvGeometry& at,
                                      Size2d size);
-// g [N, Ho, Wo, O], x [N, H, W, C] -> [O, kernel height, kernel width, C / groups].
+// Gradient of the weight: g [N, Ho, Wo, O], x [N, H, W, C] -> [O, kernel height, kernel width, C / groups].
 std::vector<double> naive_weight_grad(const Array& g, const Array& x, const kernels::ConvGeometry& at,
                                       Size2d kernel_size);
 

@@ -1,4 +1,4 @@
-// Convolutions beside the lines of op_cases_conv.cpp: PyTorch's values, precision, layouts, errors, sizes of 0.
+// Convolutions, in addition to op_cases_conv.cpp: PyTorch's values, precision, layouts, errors, sizes of 0.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr Dtype low_dtypes[] = {float16, bfloat16};
 
-// The formula of tools/reference_conv.py.
+// The formula waves() of tools/reference_conv.py.
 Tensor waves(const Shape& shape, double phase) {
     std::vector<double> values;
     for (std::int64_t i = 0; i < shape.numel(); ++i) values.push_back(std::sin(1.3 * double(i) + phase));
@@ -117,7 +117,7 @@ TEST_CASE("convolutions add a weight's gradients in float32, wherever it is used
         };
         loss(weight).backward();
         const Tensor once = weight.grad().clone();
-        loss(weight).backward();  // added in place where a kernel can
+        loss(weight).backward();  // accumulated in the gradient if a kernel can
         CHECK(test::difference(test::doubles(weight.grad()), test::doubles(once * 2.0), {1e-5, 1e-4}) == "");
         const Tensor exact = weight.detach().to(float64).set_requires_grad();
         const auto in_float64 = [&] {

@@ -1,4 +1,4 @@
-// Bulk conversion against the scalar types of dtype.h and against rules stated per pair.
+// Bulk conversion against the scalar types of dtype.h and against rules for each pair of dtypes.
 #include "cpu/convert.h"
 
 #include <bit>
@@ -25,7 +25,7 @@ std::vector<cpu::Isa> available() {
 bool is_nan(float16_t x) { return (x.bits & 0x7fff) > 0x7c00; }
 bool is_nan(bfloat16_t x) { return (x.bits & 0x7fff) > 0x7f80; }
 
-// All 65,536 patterns up to float32 and back.
+// Converts all 65,536 patterns to float32 and back.
 template <class Half> void all_patterns(Dtype type) {
     for (const cpu::Isa isa : available()) {
         cpu::force_isa(isa);
@@ -48,8 +48,8 @@ template <class Half> void all_patterns(Dtype type) {
     }
 }
 
-// float32 values around every rounding decision of a 16-bit type: each pattern, its midpoint, and their
-// neighbours.
+// Converts float32 values around every rounding decision of a 16-bit type: each pattern, its midpoint, and
+// their neighbours.
 template <class Half> void narrowing(Dtype type) {
     std::vector<float> in;
     for (std::uint32_t i = 0; i < 65536; ++i) {

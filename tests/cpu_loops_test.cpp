@@ -1,4 +1,4 @@
-// The inner loops of every instruction set this machine can run, against long double references.
+// The inner loops of every instruction set that this machine can run, against long double references.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -32,8 +32,8 @@ std::vector<Set> sets() {
     return all;
 }
 
-// Distance in units in the last place of `expected` as float; tiny results count in units of the smallest
-// subnormal.
+// Distance in units in the last place (ulps) of `expected` as float; tiny results count in units of the
+// smallest subnormal.
 double ulps(float got, Real expected) {
     if (std::isnan(expected)) return std::isnan(got) ? 0 : 1e9;
     const float rounded = float(expected);
@@ -100,8 +100,7 @@ const UnaryCase unary_cases[] = {
      80},
 };
 
-// Values that a product with zero makes undefined: only the special arguments of x phi(x) and friends at
-// -infinity.
+// Whether a product with zero makes the value undefined: only x phi(x) and the like at -infinity.
 bool undefined(UnaryOp op, float x) {
     return x == -inf && (op == UnaryOp::gelu || op == UnaryOp::gelu_tanh || op == UnaryOp::silu);
 }

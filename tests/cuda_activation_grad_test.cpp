@@ -1,5 +1,5 @@
-// activation_grad on CUDA against the CPU's two passes, and the same for mse_loss: vectors and single elements, several parts, odd
-// addresses.
+// activation_grad on CUDA against the CPU's two passes, and the same for mse_loss: vectors and single
+// elements, several parts, odd addresses.
 #include <catch2/catch.hpp>
 #include <limits>
 
@@ -12,7 +12,8 @@ namespace {
 
 using namespace mezzo;
 
-// g and kept as they are on both devices; a float32 sum of rounded terms is as far off as the terms.
+// Compares both devices on the same g and saved value; a float32 sum of rounded terms may be off as far as
+// its terms.
 void compare(const Tensor& g, const Tensor& kept, Activation activation) {
     const Device cuda(DeviceType::cuda);
     const Dtype of_sums = g.dtype() == float64 ? float64 : float32;
@@ -95,7 +96,7 @@ TEST_CASE("cuda: column sums are one launch, whatever the shape", "[cuda]") {
 
 namespace {
 
-// The gradient of mse_loss and its column sums in one launch, against the gradient alone.
+// Compares the gradient of mse_loss and its column sums in one launch with the gradient alone.
 void compare_loss(const Shape& shape, Dtype dtype, Dtype target_dtype, Reduction reduction) {
     const Device device(DeviceType::cuda);
     const Dtype wide = dtype == float64 ? float64 : float32;
@@ -117,7 +118,7 @@ void compare_loss(const Shape& shape, Dtype dtype, Dtype target_dtype, Reduction
     CHECK(test::difference(sums, want, {1e-5, 1e-4}) == "");
 }
 
-// The gradients of a layer below mse_loss on each device, and how many launches CUDA's backward took.
+// Gradients of a layer below mse_loss on a device; sets `launches` to the launches of CUDA's backward.
 Tensors layer_gradients(Device device, Dtype dtype, std::uint64_t* launches = nullptr) {
     manual_seed(4);
     nn::Linear layer(16, 24);
@@ -153,7 +154,7 @@ TEST_CASE("cuda: a linear layer below mse_loss gets its bias's gradient from the
     for (Dtype dtype : {float32, float16, bfloat16}) {
         CAPTURE(name(dtype));
         std::uint64_t launches = 0;
-        layer_gradients(Device(DeviceType::cuda), dtype);  // the first use proves the kernel
+        layer_gradients(Device(DeviceType::cuda), dtype);  // the first use checks the kernel
         const Tensors got = layer_gradients(Device(DeviceType::cuda), dtype, &launches),
                       expected = layer_gradients(cpu_device, dtype);
         CHECK(launches == 2);  // the loss's gradient with the bias's, and the weight's product

@@ -32,7 +32,7 @@ struct Flash {
     const FastPath before = flash_attention();
 };
 
-// Where a query may look, besides causality. none: anywhere; padding: not at the last keys of the second
+// Keys that a query may look at, besides causality. none: all; padding: all but the last keys of the second
 // batch entry; holes: a pattern that hides all keys from every fourth query.
 enum class Look { none, padding, holes };
 // packed: q, k and v are slices of one tensor [batch, length, 3, heads, dim], if the lengths agree;
@@ -59,7 +59,7 @@ struct Case {
         return {
             .scale = 1 / std::sqrt(double(dim)), .causal = causal, .dropout_p = dropout, .stream = {77, 5}};
     }
-    // What a weight is multiplied by.
+    // Dropout's factor of a weight: 0, or 1 / (1 - p).
     double kept(std::int64_t bh, std::int64_t i, std::int64_t j) const {
         const auto element = std::uint64_t((bh * query + i) * key + j);
         const PhiloxWords words = philox(77, 5 + element / 8);
@@ -73,7 +73,7 @@ struct Expected {
     Values y, largest, sum, dq, dk, dv;  // largest scores before the scale, and sums of exponentials
 };
 
-// One head: rows of q, k, v, g are `stride` apart, from element `at` (queries) and `from` (keys) on.
+// Computes one head: rows of q, k, v, g are `stride` apart, from element `at` (queries) and `from` (keys) on.
 void head_reference(const Case& c, std::int64_t b, std::int64_t h, const Values& q, const Values& k,
                     const Values& v, const Values& g, Expected& e) {
     const double scale = c.attributes().scale;
@@ -130,7 +130,7 @@ Tensor on_device(const Shape& shape, Dtype dtype, std::uint64_t seed) {
     return test::tensor_of(test::random_values(shape.numel(), seed, Domain::any), shape, dtype, device);
 }
 
-// The same values with other strides, 1 for the last dimension.
+// The same values with other strides; the last dimension has stride 1.
 Tensor laid_out(const Tensor& x, HeadLayout layout, std::int64_t place) {
     switch (layout) {
         case HeadLayout::packed: {
@@ -149,7 +149,7 @@ Tensor laid_out(const Tensor& x, HeadLayout layout, std::int64_t place) {
     }
 }
 
-// The mask as a view with a stride of 0 where it does not depend on a dimension.
+// The mask as a view, with a stride of 0 in each dimension that it does not depend on.
 Tensor mask_of(const Case& c) {
     if (c.look == Look::none) return {};
     const bool padding = c.look == Look::padding;
@@ -191,7 +191,7 @@ struct Run {
     }
 };
 
-// Differences are measured against the greatest value: sums of terms that were rounded to 16 bit.
+// Compares relative to the greatest value: results are sums of terms that were rounded to 16 bit.
 void check_close(const char* what, const Tensor& actual, const Values& expected, double slack) {
     CAPTURE(what);
     double greatest = 0;
@@ -255,7 +255,7 @@ TEST_CASE("cuda attention: no key gives zeros", "[cuda]") {
     }
 }
 
-// More tiles than the emulated grid has blocks, so that a block goes on to a second one.
+// More tiles than the emulated grid has blocks, so that a block goes on to a second tile.
 TEST_CASE("cuda attention: small, plain kernels", "[cuda]") {
     if (no_device()) return;
     check_case({.query = 3, .key = 9, .dim = 33, .dtype = float32, .look = Look::holes, .dropout = 0.25});

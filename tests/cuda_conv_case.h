@@ -1,4 +1,4 @@
-// Convolutions on the CUDA device, real or emulated, against plain loops in float64.
+// Compares convolutions on the CUDA device, real or emulated, with plain loops in float64.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -101,9 +101,9 @@ struct ConvProblem {
     cuda::ConvSizes sizes() const { return {x.cuda, weight.cuda, g.cuda, c.at}; }
 };
 
-// A result's values and the elements around it.
+// Checks a result's values and the elements around it.
 inline void check_result(const Guarded& got, const Values& expected) {
-    // products of up to 2 times 2, of which float32 sums some hundreds to thousands
+    // products up to 4; float32 sums some hundreds to thousands of them
     const Tolerance own = tolerance(got.out.dtype());
     CHECK(difference(doubles(got.out), expected, {own.relative, 40 * own.absolute}) == "");
     CHECK(got.intact());
@@ -149,8 +149,8 @@ inline void check_all(const ConvProblem& p, const ConvWay& way) {
     if (p.c.dtype != float64) check_weight_grad(p, way, float32, 0.5);
 }
 
-// Requires that the implicit products take the problem, so that tests compare them and not their fallback. A
-// device without Tensor Cores for the dtype has none.
+// Requires that the implicit GEMM kernels accept the problem, so that tests do not compare their fallback. A
+// device without Tensor Cores for the dtype has no such kernels.
 inline void require_implicit(const ConvProblem& p) {
     CAPTURE(p.c.text());
     if (!test::multiplies(p.c.dtype)) return;

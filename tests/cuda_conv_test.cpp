@@ -1,4 +1,5 @@
-// The CUDA kernels of convolutions by matrices of windows, and convolutions in training steps with both ways.
+// The CUDA kernels of convolutions by im2col, and convolutions in training steps with im2col and implicit
+// GEMM.
 #include <catch2/catch.hpp>
 
 #include "cuda/runtime.h"

@@ -1,4 +1,4 @@
-// Bias and activation behind a product, and the GELUs for 16-bit results, on CUDA: against double precision.
+// Bias and activation after a product, and the GELUs for 16-bit results, on CUDA, against double precision.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -29,8 +29,8 @@ double activated(Activation activation, double x) {
     return x;
 }
 
-// A matrix of `rows` rows of n elements, `ld` apart, `batch` times, `offset` elements behind an address that
-// suits every access.
+// Matrices of `rows` rows of n elements, `ld` apart; `batch` of them, `stride` apart. The first begins
+// `offset` elements after an address that suits every access.
 struct Layout {
     std::int64_t rows, n, ld, batch, stride, offset;
     std::int64_t elements() const { return offset + batch * stride; }
@@ -41,7 +41,7 @@ struct Layout {
     std::int64_t column(std::int64_t i) const { return (i - offset) % stride % ld; }
 };
 
-// Numbers between -3.5 and 3.5 that every dtype holds.
+// A number between -3.5 and 3.5 that every dtype represents exactly.
 double number(std::int64_t i) { return double(std::uint32_t(i) * 2654435761u >> 16 & 31u) * 0.21875 - 3.5; }
 
 enum class Bias { none, own_dtype, other_dtype };
@@ -103,21 +103,21 @@ template <class T> void compare_all() {
                 compare<T>(layout, activation, bias, bias != Bias::own_dtype, layout.batch > 1);
 }
 
-// Every number of a 16-bit dtype.
+// Every value of a 16-bit dtype.
 template <class T> std::vector<T> all_numbers() {
     std::vector<T> all(65536);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].bits = std::uint16_t(i);
     return all;
 }
 
-// The distance of neighbouring numbers of a dtype at x.
+// Distance between neighbouring numbers of a dtype at x.
 double spacing(Dtype dtype, double x) {
     const int digits = dtype == float16 ? 11 : 8, least = dtype == float16 ? -14 : -126;
     return std::ldexp(1.0, std::max(x == 0 ? least : std::ilogb(x), least) - digits + 1);
 }
 
-// The largest error of the results for all finite arguments, in units of the last place; arguments whose
-// result is next to nothing do not count.
+// Largest error of the results for all finite arguments, in units in the last place (ulps). Arguments whose
+// result is nearly 0 do not count.
 template <class T> double worst(Activation activation) {
     const DeviceArray<T> x(all_numbers<T>());
     cuda::Gemm g;

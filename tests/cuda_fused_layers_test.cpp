@@ -26,7 +26,8 @@ Both pair(const Tensor& host, const Tensor& cuda) {
     return both;
 }
 
-// Which elements of y are positive, as relu's gradient sees it, and the mask that says so.
+// positive() is 1 for each element of y that relu's gradient treats as positive; mask_of() is the bit mask of
+// them.
 std::vector<double> positive(const Tensor& y) {
     std::vector<double> bits = test::doubles(y);
     for (double& v : bits) v = !(v <= 0);
@@ -56,7 +57,7 @@ TEST_CASE("cuda: linear_input_grad, from values and from masks", "[cuda][linear]
                         CAPTURE(name(dtype), int(activation), shape[0], shape[1], masked, sums);
                         const Both g({shape[0], 6}, dtype, 1), weight({6, shape[1]}, dtype, 2);
                         const Both kept(shape, dtype, 3);
-                        // A mask alone has to do: what it stands for is not read.
+                        // With a mask the kernel must not read the values that the mask stands for.
                         const Tensor junk = full(shape, 1e4, {.dtype = dtype, .device = cuda_device});
                         const Both mask = pair({}, masked ? mask_of(kept.host) : Tensor());
                         const Both seen = pair(kept.host, masked ? junk : kept.cuda);

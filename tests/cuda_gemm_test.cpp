@@ -62,8 +62,8 @@ double apply(Activation activation, double x) {
     return x;
 }
 
-// A case: sizes and types of a Gemm; run() makes operands with `pad` elements between rows and `offset`
-// elements before the first, and compares C, the pre-activation and the padding.
+// Sizes and types of a Gemm. run() makes operands with `pad` elements between rows and `offset` elements
+// before the first, and compares C, the pre-activation and the padding.
 struct Case {
     std::int64_t m = 5, n = 7, k = 9;
     bool trans_a = false, trans_b = false;

@@ -1,4 +1,4 @@
-// Convolutions on Tensor Cores that read the images in place.
+// Convolutions on Tensor Cores by implicit GEMM, which reads the images without im2col copies.
 #include <catch2/catch.hpp>
 
 #include "tests/cuda_conv_case.h"
@@ -8,7 +8,8 @@ using namespace mezzo::test;
 
 TEST_CASE("cuda conv: small: a few blocks of every kernel", "[cuda]") {
     if (no_device()) return;
-    // 7 steps of the sums over taps and channels, 6 of those over pixels: stages are used again
+    // 7 k-steps of the sums over kernel positions and channels, 6 of those over pixels: pipeline stages are
+    // reused
     for (std::int64_t stride : {1, 2}) {
         const ConvProblem p({.images = 2,
                              .height = 9 * stride,
@@ -38,7 +39,8 @@ TEST_CASE("cuda conv: implicit products of every geometry", "[cuda]") {
 
 TEST_CASE("cuda conv: implicit products at the edges of tiles", "[cuda]") {
     if (no_device()) return;
-    // 63 to 65 and 127 to 129 pixels; 8 to 136 channels on either side, so that steps of 32 end inside a tap
+    // 63 to 65 and 127 to 129 pixels; 8 to 136 input and output channels, so that k-steps of 32 end inside a
+    // kernel position
     const ConvCase cases[] = {
         {.images = 1, .height = 7, .width = 9, .channels = 24, .results = 56},
         {.images = 1, .height = 8, .width = 8, .channels = 32, .results = 64},
@@ -102,7 +104,7 @@ TEST_CASE("cuda conv: a weight gradient's sums in parts", "[cuda]") {
 
 TEST_CASE("cuda conv: parts of a weight gradient are added in their order", "[cuda]") {
     if (no_device()) return;
-    // One pixel in each of three steps: 2^28 - 2^28 + 1 is 1 in float32, and 0 in any other order but one.
+    // One pixel in each of three k-steps: 2^28 - 2^28 + 1 is 1 in float32, and 0 in any other order.
     Values g(96 * 8), x(96 * 8);
     for (std::size_t i = 0; i < 8; ++i) {
         g[i] = x[i] = x[32 * 8 + i] = 16384;

@@ -1,6 +1,6 @@
 // Kernels of the CUDA backend that other files do not launch, against the CPU's on the same values: pairs of
 // dtypes, lengths of rows and lists of parameters that choose a kernel of their own. tests/ptx/coverage.py
-// names what is left.
+// lists the kernels that remain.
 #include <catch2/catch.hpp>
 
 #include "cuda/ordered_mean.h"
@@ -29,11 +29,11 @@ Both undefined() {
     return Both({1}, float32, 1).view([](const Tensor&) { return Tensor(); });
 }
 
-// A row of up to 512 columns is a warp's with four packs of four, one of up to 1024 with eight; a longer one
-// is a block's.
+// A row of up to 512 columns takes a warp with four packs of four per thread, a row of up to 1024 a warp with
+// eight; a longer row takes a block.
 constexpr std::int64_t row_lengths[] = {64, 600, 1100};
 
-// Results of f, and its gradients of x, on both devices.
+// Compares the results of f, and its gradients of x, on both devices.
 template <class F> void agree_with_gradients(const Shape& shape, Dtype dtype, const F& f) {
     const Both x(shape, dtype, 1, Domain::distinct);
     const auto run = [&](Tensor leaf) {

@@ -27,7 +27,7 @@ bool no_device() {
 using Inputs = std::vector<Both>;
 using Results = std::vector<test::Result>;
 
-// A line of the table with the given scalars, where it has any.
+// Compares one op, with the given scalars if it has any.
 template <class A>
 void agree_with(const Inputs& inputs, double alpha, double beta, const Results& results, double slack) {
     A at;

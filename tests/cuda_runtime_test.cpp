@@ -1,4 +1,4 @@
-// cuda/runtime.cpp over a CUDA runtime that fails where a test says so.
+// cuda/runtime.cpp over a CUDA runtime whose calls fail as a test plans.
 #include "cuda/runtime.h"
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// The named call fails inside the scope.
+// Makes the named call fail inside the scope.
 struct Failing {
     Failing(const std::string& call, cudaError_t error) { fake_cudart::state().answers[call] = error; }
     ~Failing() { fake_cudart::state() = {}; }
@@ -21,7 +21,7 @@ struct Failing {
 
 }  // namespace
 
-// First, because the devices are counted once per process.
+// The first case, because devices are counted once per process.
 TEST_CASE("cuda runtime: a driver that is too old is no device, and the reason is kept") {
     const Failing scope("cudaGetDeviceCount", cudaErrorInsufficientDriver);
     CHECK(cuda::device_count() == 0);

@@ -26,8 +26,8 @@ struct Kind {
     Dtype copy16_dtype;
 };
 
-// Parameters with gradients and optimizer state on one device; the same seed gives the same values
-// everywhere.
+// Parameters with gradients and optimizer state on one device; the same seed gives the same values on every
+// device.
 struct Model {
     Device where;
     std::vector<Tensor> params, grads, first, second, third, copies16, steps;

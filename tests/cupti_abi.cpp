@@ -1,4 +1,5 @@
-// Compiled, not run: the records of cuda/cupti.h begin as those of CUPTI's own header, which is installed beside the toolkit.
+// Checks at compile time that the records of cuda/cupti.h begin as those of CUPTI's own header, which comes
+// with the toolkit. Never run.
 #include <cupti.h>
 
 #include <type_traits>
@@ -53,7 +54,8 @@ static_assert(own::copy_to_device == int(CUPTI_ACTIVITY_MEMCPY_KIND_HTOD));
 static_assert(own::copy_to_host == int(CUPTI_ACTIVITY_MEMCPY_KIND_DTOH));
 static_assert(own::flush_forced == int(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
 
-// Whether a function of the library can be called as the table declares it: enumerations travel as int, contexts as void*.
+// Checks that a function of the library can be called as the table declares it: enumerations are passed as
+// int, contexts as void*.
 template <class T> struct AsPassed { using Type = T; };
 template <class T>
 requires std::is_enum_v<T>

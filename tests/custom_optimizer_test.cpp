@@ -1,4 +1,4 @@
-// Optimizers that users write in ops: the same training as a built-in one, in every way a step can be taken.
+// Optimizers that users write with ops: the same training as with a built-in one, in every kind of step.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -13,7 +13,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// AdamW in ops. in_place: writes to the tensors it is given instead of assigning others.
+// AdamW written with ops. in_place: writes to the tensors that it gets instead of assigning others.
 class OwnAdamW : public optim::CustomOptimizer {
 public:
     OwnAdamW(const std::vector<optim::CustomGroup>& groups, bool in_place)
@@ -238,7 +238,7 @@ TEST_CASE("an optimizer in ops that throws has changed nothing", "[optim]") {
 
 namespace {
 
-// Does to a parameter whatever a test asks for.
+// Does to a parameter whatever a test needs.
 class Odd : public optim::CustomOptimizer {
 public:
     using Act = autograd::Callback<void(optim::ParameterUpdate&)>;
@@ -271,7 +271,8 @@ protected:
     void update(optim::ParameterUpdate& p) override { p.value.add_(p.grad); }
 };
 
-// Lets the device allocate more and more, until a step of two large parameters, the second twice as large, succeeds.
+// Raises the device's memory limit step by step, until a step of two large parameters, the second twice as
+// large, succeeds.
 void short_of_memory() {
     const std::int64_t n = 3 << 20;
     const Tensor first = ones({n}).set_requires_grad(), second = ones({2 * n}).set_requires_grad();

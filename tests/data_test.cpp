@@ -22,7 +22,7 @@ namespace {
 
 const std::string installed = "/usr/share/datasets/fashion-mnist";
 
-// A folder that is gone at the end.
+// A temporary folder that is removed at the end.
 struct Folder {
     Folder() {
         const auto stem = std::filesystem::temp_directory_path() / "mezzo-data-XXXXXX";
@@ -106,7 +106,7 @@ TEST_CASE("idx: a header that claims more than the file has costs no memory", "[
     const std::uint64_t before = memory_stats(cpu_device).allocations;
     CHECK_THROWS_WITH(data::read_idx(folder.write("all", idx(8, {0x7fffffff, 0x7fffffff, 0x7fffffff}, ""))),
                       Contains("claims shape [2147483647, 2147483647, 2147483647]"));
-    // What the machine could still allocate.
+    // The machine could allocate these sizes.
     for (const bool pack : {false, true}) {
         CAPTURE(pack);
         CHECK_THROWS_WITH(data::read_idx(folder.write("much", idx(8, {1 << 30}, "ab"), pack)),
@@ -245,8 +245,8 @@ TEST_CASE("loader: shuffling is a permutation fixed by seed and epoch", "[data]"
 }
 
 TEST_CASE("loader: every place is equally likely", "[data]") {
-    // 5 elements, 2,000 epochs: each place of element 0 is expected 400 times, with a standard deviation
-    // of 18.
+    // 5 elements, 2,000 epochs: element 0 is expected 400 times at each index, with a standard deviation of
+    // 18.
     data::DataLoader loader(numbered(5), {.batch_size = 5, .shuffle = true});
     std::vector<int> counts(5);
     for (int epoch = 0; epoch < 2000; ++epoch)

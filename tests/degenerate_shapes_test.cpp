@@ -1,4 +1,4 @@
-// Sizes of 0 and 1: every op of op_cases.cpp with either in every position, and products of every shape, on
+// Sizes of 0 and 1: every op of op_cases.cpp with either at every dimension, and products of every shape, on
 // one, two and three threads and with every instruction set.
 #include <catch2/catch.hpp>
 
@@ -43,7 +43,7 @@ private:
     int threads_ = num_threads();
 };
 
-// The shapes with one of their sizes replaced wherever it stands: what is equal there is one quantity.
+// The shapes with one of their sizes replaced wherever it occurs: equal sizes are one quantity.
 std::vector<std::vector<Shape>> resized(const std::vector<Shape>& shapes) {
     std::set<std::int64_t> sizes;
     for (const Shape& s : shapes) sizes.insert(s.begin(), s.end());
@@ -58,7 +58,7 @@ std::vector<std::vector<Shape>> resized(const std::vector<Shape>& shapes) {
     return result;
 }
 
-// Without classes there is no index of one.
+// Whether the shapes have valid indices: without classes there are none.
 bool possible(const OpCase& c, const std::vector<Shape>& shapes) {
     for (std::size_t i = 0; i < shapes.size(); ++i)
         if ((kind(c, i) == 'i' || kind(c, i) == 'c') && shapes[i].numel() > 0 && shapes[0].back() == 0)
@@ -70,7 +70,7 @@ struct Outcome {
     std::vector<std::vector<double>> values;  // of the result, and of the gradients
 };
 
-// The result of f, the gradients of its square, and, in passing, second derivatives; none if f refuses.
+// Result of f and the gradients of its square; runs second derivatives as well. Empty if f refuses the input.
 std::optional<Outcome> outcome(const OpCase& c, const Tensors& inputs) {
     Tensors x, leaves;
     for (const Tensor& given : inputs) {
@@ -106,7 +106,8 @@ void compare(const OpCase& c, const Tensors& inputs, const std::optional<Outcome
         CHECK(difference(actual->values[i], wanted->values[i], {2e-4 * c.loose, 2e-4 * c.loose}) == "");
 }
 
-// What the op's decomposition gives in float64; or the op itself, where a decomposition refuses what has no elements.
+// Result of the op's decomposition in float64, or of the op itself if the decomposition refuses tensors
+// without elements.
 std::optional<Outcome> reference(const OpCase& c, const Tensors& inputs) {
     {
         ByDecomposition composed;
@@ -125,7 +126,7 @@ TEST_CASE("sizes: every op with 0 and 1 in every position", "[sizes]") {
             if (!possible(c, shapes)) continue;
             CAPTURE(shapes);
             const Tensors inputs = make_inputs(c, shapes, float32, cpu_device);
-            // An index outside a table that has become too small: the CPU refuses it, a GPU gives NaN.
+            // The index is outside a table that has become too small: the CPU refuses it, a GPU gives NaN.
             if (indexed(c) && !outcome(c, inputs)) continue;
             const auto wanted = reference(c, inputs);
             computed = computed || wanted;

@@ -1,5 +1,5 @@
 // Training on the CUDA device, real or emulated: the same numbers as on the CPU, no waiting for the device,
-// and everything still usable after an error.
+// and every object usable after an error.
 #include <catch2/catch.hpp>
 #include <limits>
 #include <memory>
@@ -31,8 +31,8 @@ bool no_device() {
     return true;
 }
 
-// Linear-ReLU-Linear-ReLU-Linear, with dropout before the last layer. The first values come from the seed on
-// the CPU, whatever the device.
+// Linear-ReLU-Linear-ReLU-Linear, with dropout before the last layer. The initial values come from the seed
+// on the CPU, whatever the device.
 class Mlp : public nn::Module {
 public:
     explicit Mlp(std::int64_t outputs = width, double p = 0)
@@ -94,14 +94,14 @@ Tensor loss_of(Loss loss, const Tensor& y, const Tensor& target) {
     return mse_loss(y, target);
 }
 
-// What a training run leaves behind. Losses and norms are read after the run.
+// Results of a training run. Losses and norms are read after the run.
 struct Outcome {
     Tensors losses, norms, parameters;
     std::vector<double> scales;
     std::int64_t applied = 0, skipped = 0;
 };
 
-// One model with optimizer and scaler, trained step by step on the device its parameters are on.
+// One model with optimizer and scaler, trained step by step on the device of its parameters.
 struct Trainer {
     Recipe recipe;
     Mlp model;
@@ -156,7 +156,7 @@ struct Trainer {
     }
 };
 
-// 16 bit: sums of another order round some activations and gradients the other way.
+// 16 bit: sums in another order round some activations and gradients the other way.
 test::Tolerance training_tolerance(Dtype compute) {
     if (compute == bfloat16) return {4e-3, 2e-3};
     if (compute == float16) return {5e-4, 4e-4};
@@ -266,7 +266,7 @@ TEST_CASE("device training: the steady state neither waits, copies nor allocates
                          .dropout = 0.25,
                          .micro_batches = 2},
                         gpu);
-        // in 16 bit already, so that whatever autocast casts in a product is a weight
+        // in 16 bit already, so that autocast casts only weights in the products
         const Tensor x = input_at(0, gpu).to(compute), target = target_at(0, Loss::mse, gpu);
         const auto step = [&] {
             for (int m = 0; m < 2; ++m) trainer.backward(0, x, target);
@@ -380,7 +380,7 @@ TEST_CASE("device training: running out of memory anywhere in a step, and going 
     CHECK(text.find("requested 512 bytes") != std::string::npos);
     CHECK(text.find("limit") != std::string::npos);
 
-    // With more and more room the step gets further: into the forward, the backward, the update.
+    // With more and more memory the step gets further: into the forward, the backward, the update.
     int failures = 0;
     bool done = false;
     while (!done) {

@@ -1,4 +1,4 @@
-// DLPack both ways. tests/interop/dlpack_test.py does the same with NumPy and PyTorch.
+// DLPack in both directions. tests/interop/dlpack_test.py does the same with NumPy and PyTorch.
 #include "mezzo/dlpack.h"
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ using namespace mezzo;
 using namespace mezzo::dlpack;
 using Catch::Matchers::Contains;
 
-// Memory of another library, which counts how often it is given back.
+// Memory of another library, which counts how often it is released.
 template <class Managed> struct Foreign {
     Foreign() {
         managed.dl_tensor = {.data = values,

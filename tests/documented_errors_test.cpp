@@ -1,5 +1,5 @@
-// What the comments of include/mezzo say is thrown, where no other file of tests has it, and what slice() does
-// with bounds out of range.
+// Errors that the comments of include/mezzo document and that no other test file covers, and slice() with
+// bounds out of range.
 #include <catch2/catch.hpp>
 #include <limits>
 

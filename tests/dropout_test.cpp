@@ -1,4 +1,4 @@
-// dropout: which elements survive, with what scale, and that the gradient meets the same ones.
+// dropout: the elements that survive, their scale, and the same elements in the gradient.
 #include <catch2/catch.hpp>
 
 #include <cmath>

@@ -16,9 +16,9 @@ using namespace mezzo;
 
 namespace {
 
-// The finite values of a 16-bit dtype ascend with their bits, so neighbours differ by one. Checks every
-// rounding boundary between neighbours: the exact middle goes to the even one, the floats beside it to the
-// nearer one.
+// Checks every rounding boundary between neighbours: the midpoint goes to the even neighbour, the floats next
+// to it to the nearer one. The finite values of a 16-bit dtype ascend with their bits, so neighbours differ
+// by one.
 template <class Half> int wrong_roundings(std::uint16_t infinity) {
     int wrong = 0;
     for (std::uint16_t bits = 0; bits + 1 < infinity; ++bits) {
@@ -78,7 +78,7 @@ TEST_CASE("dtype: names, sizes and C++ types") {
     CHECK_FALSE(is_16bit(float32));
 }
 
-// What the table says of an arithmetic type must be what C++ says.
+// Checks an arithmetic type's line of the table against C++'s numeric_limits.
 template <class T> void check_row(const DtypeInfo& row, std::type_identity<T>) {
     using Limits = std::numeric_limits<T>;
     CHECK(row.max == double(Limits::max()));
@@ -88,7 +88,7 @@ template <class T> void check_row(const DtypeInfo& row, std::type_identity<T>) {
     const DtypeKind integers = std::is_same_v<T, bool> ? DtypeKind::boolean : DtypeKind::integral;
     CHECK(row.kind == (std::is_floating_point_v<T> ? DtypeKind::floating : integers));
 }
-// What it says of a storage type must be what its conversions do.
+// Checks a storage type's line of the table against its conversions.
 template <class T>
 requires is_storage_type<T>
 void check_row(const DtypeInfo& row, std::type_identity<T>) {

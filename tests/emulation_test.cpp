@@ -18,7 +18,7 @@ using test::DeviceArray;
 
 constexpr unsigned full = 0xffffffffu;
 
-// Runs a section under every kind of schedule and puts the old one back.
+// Runs a section under every kind of schedule, then restores the old one.
 struct Schedule {
     unsigned old = emulation::options.schedule;
     explicit Schedule(unsigned schedule) { emulation::options.schedule = schedule; }
@@ -62,7 +62,7 @@ __global__ void reduce_kernel(const float* x, double* out, std::int64_t n) {
     out[2 + 2 * blockIdx.x] = least;
 }
 
-// Transposes through shared memory; 32 x 8 threads, static and dynamic shared memory.
+// Transposes through static and dynamic shared memory, with 32 x 8 threads.
 __global__ void transpose_kernel(const float* in, float* out, int rows, int columns) {
     MEZZO_SHARED(float, tile, [32][33]);
     MEZZO_DYN_SHARED(int, row_of);
@@ -78,7 +78,7 @@ __global__ void transpose_kernel(const float* in, float* out, int rows, int colu
     }
 }
 
-// Sum by the block that finishes last.
+// A sum that the block computes which finishes last.
 __global__ void last_block_kernel(const float* x, float* partial, unsigned* ticket, float* out, int n) {
     MEZZO_SHARED(bool, is_last, );
     float sum = 0;
@@ -132,7 +132,7 @@ __global__ void divergent_shuffle_kernel(int* out) {
 __global__ void outside_mask_kernel(int* out) {
     if (threadIdx.x % 32 < 16) out[0] = __shfl_xor_sync(0xffffu, 1, 16);
 }
-// What shared memory holds while a copy is under way, and after the wait for it.
+// Reads shared memory while an asynchronous copy is under way, and after the wait for it.
 __global__ void copy_kernel(const std::uint16_t* in, std::uint16_t* out, bool wait) {
     MEZZO_SHARED(std::uint16_t, tile, [32][8]);
     const unsigned lane = threadIdx.x;

@@ -1,5 +1,5 @@
-// The errors that users meet most often, provoked one by one. docs/errors.md shows the same lines with what was thrown: the
-// hidden case prints its tables, and tests/errors_doc_test.py compares them.
+// Provokes the errors that users meet most often, one by one. docs/errors.md shows the same lines with their
+// messages: the hidden case prints its tables, and tests/errors_doc_test.py compares them.
 #include <catch2/catch.hpp>
 
 #include <iostream>
@@ -83,7 +83,8 @@ const Entry entries[] = {
           nn::Linear(2, 2).load_state_dict({})),
 };
 
-// What was thrown, without what differs between runs: names of temporary folders, memory in use.
+// Message that the entry throws, without the parts that differ between runs: names of temporary folders,
+// memory in use.
 std::string thrown(const Entry& entry) {
     try {
         entry.attempt();
@@ -96,7 +97,7 @@ std::string thrown(const Entry& entry) {
     return "nothing";
 }
 
-// A cell of a Markdown table: code, or text, in which < would begin HTML.
+// Cells of a Markdown table: code, or text, in which < would begin HTML.
 std::string cell(const std::string& text) { return std::regex_replace(text, std::regex("\\|"), "\\|"); }
 std::string text_cell(const std::string& text) {
     return std::regex_replace(cell(text), std::regex("<"), "&lt;");

@@ -19,7 +19,7 @@ std::vector<Device> all_devices() {
     return devices;
 }
 
-// Puts the stream back at the end of a case.
+// Restores the random stream at the end of a case.
 struct KeepStream {
     RandomState state = random_state();
     ~KeepStream() { set_random_state(state); }

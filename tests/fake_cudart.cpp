@@ -18,7 +18,7 @@ cudaError_t answer(const char* call) {
     return state().last_error = planned->second;
 }
 
-// For calls that give a handle or an address.
+// For calls that return a handle or an address.
 template <class T> cudaError_t give(const char* call, T* made) {
     static char somewhere[64];
     *made = reinterpret_cast<T>(somewhere);

@@ -1,4 +1,4 @@
-// A CUDA runtime that runs nothing and answers what a test has planned: linked in place of libcudart under
+// A CUDA runtime that runs nothing and answers as a test plans: linked instead of libcudart under
 // cuda/runtime.cpp.
 #pragma once
 

@@ -11,7 +11,7 @@ FakeCupti state;
 CUpti_BuffersCallbackRequestFunc request;
 CUpti_BuffersCallbackCompleteFunc complete;
 
-// All kinds of records take as much room as the largest.
+// Records of all kinds take as many bytes as the largest.
 constexpr std::size_t slot = 256;
 static_assert(sizeof(CUpti_ActivityKernel9) <= slot && sizeof(CUpti_ActivityMemcpy5) <= slot);
 

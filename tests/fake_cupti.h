@@ -1,4 +1,4 @@
-// A stand-in for libcupti.so that hands out the records a test gives it.
+// A stand-in for libcupti.so that returns the records that a test gives it.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The choice for a fast path, and the file of verdicts, in every build.
+// The setting for a fast path, and the file of check results, in every build.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using namespace mezzo;
 
 namespace {
 
-// The cache folder of this process, for the length of a scope.
+// Sets the cache folder of this process for a scope.
 struct CacheFolder {
     CacheFolder() { setenv("MEZZO_CACHE", folder.path.c_str(), 1); }
     ~CacheFolder() { setenv("MEZZO_CACHE", "off", 1); }

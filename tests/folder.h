@@ -1,4 +1,4 @@
-// Temporary folder for tests that write files, and the content of a file.
+// Temporary folder for tests that write files.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline std::string read_file(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Gone at the end, with everything in it.
+// A temporary folder, removed at the end with everything in it.
 struct Folder {
     Folder() {
         path = (std::filesystem::temp_directory_path() / "mezzo-test-XXXXXX").string();

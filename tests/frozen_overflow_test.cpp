@@ -1,4 +1,4 @@
-// Overflow forensics where a part of the model is not recorded, or is written to in between.
+// Overflow forensics if a part of the model is not recorded, or is written to in between.
 #include <catch2/catch.hpp>
 #include <limits>
 

@@ -1,5 +1,4 @@
-// Functions with a gradient of the user's own and checkpoints that break their promises: an error each, and
-// nothing stays behind.
+// User-defined functions and checkpoints that break their contracts: an error each, and no leaks.
 #include <catch2/catch.hpp>
 
 #include "core/tensor_impl.h"
@@ -14,7 +13,7 @@ using Catch::Matchers::Contains;
 
 Tensor leaf(double value = 2) { return full({2, 3}, value).set_requires_grad(); }
 
-// The product of two, whose backward returns what it is told to.
+// The product of two tensors, with the given backward.
 Tensor product(const Tensor& a, const Tensor& b, autograd::Backward backward) {
     return autograd::apply_function({.name = "product"},
                                     [](autograd::Context& c, const Tensors& x) -> Tensors {
@@ -25,7 +24,7 @@ Tensor product(const Tensor& a, const Tensor& b, autograd::Backward backward) {
                                     std::move(backward), {a, b})[0];
 }
 
-// Runs it twice: what is alive after both must be what was alive before.
+// Runs `run` twice: the live objects after both runs must be those before.
 template <class Run> void leaves_nothing(const Run& run) {
     const LiveObjects before = live_objects();
     for (int i = 0; i < 2; ++i) run();
@@ -79,7 +78,7 @@ TEST_CASE("a function's backward may leave gradients undefined, and broadcast on
             return {g[0] * c.saved[1], g[0] * c.saved[0]};
         })).backward();
         CHECK(test::doubles(row.grad()) == std::vector<double>(3, 4));
-        // An input that needs none may get one of any shape.
+        // An input that needs no gradient may get one of any shape.
         sum(product(a, full({2, 3}, 1), [](autograd::Context&, const Tensors& g) -> Tensors {
             return {g[0], ones({7})};
         })).backward();

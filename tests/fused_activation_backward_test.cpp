@@ -1,4 +1,4 @@
-// Whatever else happens to a value between two linear layers, the gradients are those of the plain ops in float64.
+// Gradients of two linear layers with other uses of the value between them, against the plain ops in float64.
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -30,7 +30,7 @@ struct Net {
     Tensor loss(const Tensor& h) const { return sum(square(linear(upper(h), w3))); }
 };
 
-// Returns what is compared; gradients of the leaves are added to it.
+// Returns the tensors to compare, and may accumulate gradients in the leaves.
 using Scene = std::function<Tensors(const Net&)>;
 
 std::vector<std::vector<double>> played(const Scene& scene, const Net& net) {

@@ -1,4 +1,4 @@
-// Linear layers whose gradients pass the activation below, against the same layers one by one.
+// Linear layers with fused activation backward, against the same layers without fusion.
 #include <catch2/catch.hpp>
 
 #include "autograd/row.h"
@@ -51,7 +51,7 @@ struct Chain {
             if (b.defined()) all.push_back(b);
         return all;
     }
-    // With `apart` a hook on each hidden value keeps every layer's gradient to itself.
+    // With `apart` a hook on each hidden value prevents the fusion of layers.
     Tensor operator()(const ChainOptions& options = {}, bool apart = false) const {
         Tensor h = x;
         for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -77,7 +77,7 @@ struct Setting {
     ChainOptions options;
 };
 
-// y, the gradients of first order, and those of a function of them.
+// y, the gradients of first order, and the gradients of a function of them.
 std::pair<Bits, Tensors> run(const Setting& s, Device device, bool fused) {
     const GemmOptionsScope scope({.fuse_layers = true, .relu_masks = fused && s.masks});
     const Chain chain(s.dtype, device, s.biases);
@@ -140,7 +140,7 @@ TEST_CASE("fused layers: gradients of parameters leave 16-bit products in float3
             const amp::Autocast low({.device = device.type(), .dtype = float16});
             sum(chain()).backward();
         }
-        // Sums of 24 products of 16-bit values have more digits than 16 bits hold.
+        // Sums of 24 products of 16-bit values need more digits than 16 bits hold.
         bool fine = false;
         for (const Tensor& leaf : chain.leaves()) {
             CHECK(leaf.grad().dtype() == float32);
@@ -332,7 +332,7 @@ TEST_CASE("sequential: options of fused layers change no value and no gradient",
 
 namespace {
 
-// A layer of a user's own, for which a Linear's operator() would be wrong.
+// A user's layer, for which a Linear's operator() would be wrong.
 struct Negated : nn::Linear {
     using nn::Linear::Linear;
     Tensor operator()(const Tensor& x) const { return -linear(x, weight, bias); }

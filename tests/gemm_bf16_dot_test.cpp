@@ -1,4 +1,4 @@
-// What is particular to the kernels that multiply bfloat16 in pairs of steps: odd k, subnormals, other types.
+// The kernels that multiply bfloat16 in pairs of k: odd k, subnormals, other types.
 #include <cmath>
 #include <vector>
 
@@ -8,7 +8,8 @@ using namespace gemm_case;
 
 namespace {
 
-// The instructions flush subnormal operands and sums to zero; every other kernel keeps them.
+// Whether the variant flushes subnormal operands and sums to zero, as the bf16 dot instructions do; every
+// other kernel keeps them.
 bool flushes(const Variant& v) {
     return v.name == "avx512_bf16" || v.name == "tile model" || v.name == "amx";
 }
@@ -46,7 +47,7 @@ TEST_CASE("gemm: subnormal bfloat16 operands and sums", "[gemm]") {
         CHECK(times(0x1p-130, 1.0) == (flushes(v) ? 0.0f : 0x1p-130f));
         CHECK(times(0x1p-130, 0x1p20) == (flushes(v) ? 0.0f : 0x1p-110f));
         CHECK(times(0x1p-65, 0x1p-65) == (flushes(v) ? 0.0f : 0x1p-130f));
-        // Only pairs of bfloat16 take that path.
+        // Only pairs of bfloat16 use that kernel.
         CHECK(product(0x1p-130, bfloat16, 1.0, float32, 1, false, *v.kernels) == 0x1p-130f);
         CHECK(product(0x1p-130, float32, 1.0, bfloat16, 1, true, *v.kernels) == 0x1p-130f);
         CHECK(product(0x1p-20, float16, 0x1p-110, bfloat16, 1, false, *v.kernels) == 0x1p-130f);

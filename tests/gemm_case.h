@@ -33,10 +33,11 @@ inline void write(void* p, Dtype type, std::int64_t i, double x) {
         type, [&]<class T>(std::type_identity<T>) { static_cast<T*>(p)[i] = convert_value<T>(x); });
 }
 
-// Half the distance between neighbours, relative: what one rounding to the type may add.
+// Half the distance between neighbours, relative: the largest error of one rounding to the type.
 inline double rounding(Dtype type) { return dtype_info(type).epsilon / 2; }
 
-// A matrix inside a larger allocation: `ld` beyond the row, NaN everywhere else, guards checked afterwards.
+// A matrix inside a larger allocation: `ld` may exceed the row, all other elements are NaN, and guards are
+// checked afterwards.
 struct Matrix {
     std::int64_t rows, columns, ld, count;
     Dtype type;
@@ -108,7 +109,7 @@ inline double activate(Activation activation, double x) {
     }
 }
 
-// What a gradient is multiplied with; `kept` as in Gemm.
+// Factor of a gradient in the activation's backward; `kept` is the saved value, as in Gemm.
 inline double derivative(Activation activation, double kept) {
     const double density = std::exp(-kept * kept / 2) / std::sqrt(2 * M_PI);
     switch (activation) {
@@ -217,8 +218,8 @@ struct Variant {
     const cpu::GemmKernels* kernels;
 };
 
-// The instruction sets this processor has, the AVX-512 tile shape lowered to what it has, and products on the
-// model of AMX tiles.
+// Variants for the instruction sets of this processor, the AVX-512 tile shape lowered to them, and the model
+// of AMX tiles.
 inline std::vector<Variant> variants() {
     std::vector<Variant> list{{"portable", &cpu::gemm_portable}, {"wide tile", &wide_tile_kernels()}};
     if (cpu::best_isa() >= cpu::Isa::avx2 && cpu::gemm_avx2.mr) list.push_back({"avx2", &cpu::gemm_avx2});

@@ -1,5 +1,5 @@
-// Training steps of the models that users train first, on the CUDA device, real or emulated: the GEMM library
-// computes every product. Results would be right without it, and only the time would show it.
+// Training steps of the first models that users train, on the CUDA device, real or emulated: the GEMM library
+// computes every product. With the fallback the results would be right, and only the time would show it.
 #include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
@@ -15,7 +15,7 @@ using namespace mezzo;
 const Device gpu{DeviceType::cuda};
 using Loss = std::function<Tensor()>;
 
-// A model of a few layers, with sizes that are small and as even or uneven as those in use.
+// A model of a few layers, with small sizes that are even or uneven like those in use.
 struct Model {
     const char* name;
     std::unique_ptr<optim::Optimizer> optimizer;

@@ -1,4 +1,4 @@
-// Options of CUDA's matrix products for the length of a scope.
+// Sets options of CUDA's matrix products for a scope.
 #pragma once
 
 #include "mezzo/cuda.h"

@@ -1,4 +1,4 @@
-// Options and plan files of matrix products where there is no GPU, or another one.
+// Options and plan files of matrix products without a GPU, or with another one.
 #include <catch2/catch.hpp>
 
 #include "autograd/row.h"
@@ -27,7 +27,7 @@ template <class F> std::string ops_of(const F& f) {
     return ops;
 }
 
-// The format, by example. The checksum is the CRC-32 of "libraries" as save_gemm_plans() spaces it.
+// An example of the format. The checksum is the CRC-32 of "libraries" as save_gemm_plans() spaces it.
 constexpr const char* file_of_another_gpu =
     R"({"format": "mezzo GEMM plans 1", "checksum": 126346510, "libraries": [
 {"device": "no such GPU", "major": 9, "minor": 0, "cublaslt": 130100, "plans": [

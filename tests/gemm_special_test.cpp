@@ -1,5 +1,5 @@
-// What a tolerance cannot show: exactness, single rounding, NaN and infinity, activations, errors, several
-// callers.
+// Properties of the GEMM that a tolerance cannot show: exactness, single rounding, NaN and infinity,
+// activations, errors, several callers.
 #include <cstddef>
 #include <thread>
 
@@ -33,7 +33,7 @@ TEST_CASE("gemm: packed rows are reused only where they are still the right ones
     struct Size {
         std::int64_t m, n, k;
     };
-    // several strips of rows and columns; several ranges of k for several strips of columns
+    // several cache blocks of rows and columns; several ranges of k for several blocks of columns
     for (const Size size : {Size{712, 712, 3000}, Size{10, 1040, 3100}}) {
         std::vector<float> a(static_cast<std::size_t>(size.m * size.k));
         const std::vector<float> b(static_cast<std::size_t>(size.k * size.n), 1.0f);
@@ -61,7 +61,7 @@ TEST_CASE("gemm: packed rows are reused only where they are still the right ones
 
 TEST_CASE("gemm: a 16-bit result is rounded once, also over many ranges of k", "[gemm]") {
     for (const Variant& v : variants()) {
-        // 1 + 5000 * 2^-12: each term alone vanishes beside 1 in bfloat16 (and in a sum rounded between
+        // 1 + 5000 * 2^-12: each term alone is lost next to 1 in bfloat16 (and in a sum rounded between
         // panels)
         const std::int64_t k = 5001, m = 9, n = 9;
         Matrix a(m, k, bfloat16), b(k, n, bfloat16), c(m, n, bfloat16);
@@ -111,8 +111,8 @@ TEST_CASE("gemm: activations are accurate over the whole range", "[gemm]") {
                 const double u = std::sqrt(2 / M_PI) * (x[i] + 0.044715 * std::pow(double(x[i]), 3));
                 const double want = activation == Activation::gelu ? activate(activation, x[i])
                                                                    : x[i] / (1 + std::exp(-2 * u));
-                // Relative, with what an exponent of float precision allows in gelu_tanh's far tail; gelu is
-                // allowed 2^-26 |x| in its left tail, where 1 + erf of float precision would err by more.
+                // The bound is relative, with the error of a float exponent in gelu_tanh's far tail; gelu may
+                // err by 2^-26 |x| in its left tail, where 1 + erf of float precision would err by more.
                 double scale = std::fabs(want);
                 if (activation == Activation::gelu_tanh)
                     scale *= 1 + 0.6 * double(x[i]) * x[i];

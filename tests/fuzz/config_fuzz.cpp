@@ -1,4 +1,5 @@
-// Any text as a configuration of BERT, GPT-2 and Llama, and as the index of a sharded model.
+// libFuzzer target of configurations: any text as a configuration of BERT, GPT-2 and Llama, and as the index
+// of a sharded model.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -44,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         for (const auto& [file, tensor] : io::parse_shard_index(text, "index"))
             require(!file.empty() && file.find('/') == file.npos && file.find("..") == file.npos);
     });
-    // What is no valid UTF-8 is found before any parser sees it, and quoting gives JSON back.
+    // Invalid UTF-8 is found before any parser sees it; quoted text parses as the same text.
     if (io::first_invalid_utf8(text) == text.size()) {
         std::string quoted;
         io::append_quoted(quoted, text);

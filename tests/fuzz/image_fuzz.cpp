@@ -1,5 +1,5 @@
-// Any bytes as an image file: refused with an Error, or read whole. Whether the EXIF orientation is applied,
-// and the channels, follow from the first byte.
+// libFuzzer target of images: any bytes are refused with an Error, or read whole. The first byte chooses
+// whether the EXIF orientation is applied, and the channels.
 #include <cstdlib>
 #include <cstring>
 

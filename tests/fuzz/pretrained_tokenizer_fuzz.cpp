@@ -1,5 +1,6 @@
-// Any text as a tokenizer.json with a text to encode behind it: it is refused in words, or it encodes and decodes with
-// offsets inside the text. The first byte says how many bytes the text has.
+// libFuzzer target of pretrained tokenizers: any text as a tokenizer.json, followed by a text to encode. The
+// file is refused with an Error, or it encodes and decodes with offsets inside the text. The first byte is
+// the text's length in bytes.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file: refused with an Error, or read whole, and then written and read again
-// without a change.
+// libFuzzer target of safetensors: any bytes are refused with an Error, or read whole, and then written and
+// read again without a change.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ void require(bool condition) {
     if (!condition) std::abort();
 }
 
-// What is read as one header must come out of the text made from it.
+// Requires that the header, written as text and parsed again, is the same.
 void check_round_trip(const io::SafeTensors& file, std::uint64_t data_bytes) {
     const std::string text = io::header_text({.tensors = file.infos(), .metadata = file.metadata()});
     const io::Header again = io::parse_header(text, data_bytes, "again");
@@ -61,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
 }
 
-// Mutates the header and sets its length right again most of the time: otherwise few inputs get past it.
+// Mutates the header and, most of the time, corrects its length: otherwise few inputs pass the first check.
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
                                                unsigned seed) {

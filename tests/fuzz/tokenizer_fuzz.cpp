@@ -29,7 +29,7 @@ WordPieceOptions options_from(unsigned bits) {
             .max_chars_per_word = bits & 16 ? 100 : 2};
 }
 
-// A vocabulary of any bytes is refused by an Error or works.
+// Makes a tokenizer from a vocabulary of any bytes, or from `basis` if an Error refuses it.
 WordPiece make(std::string_view lines, const WordPieceOptions& options) {
     std::vector<std::string> tokens = basis;
     for (std::size_t at = 0; at < lines.size();) {
@@ -44,7 +44,7 @@ WordPiece make(std::string_view lines, const WordPieceOptions& options) {
     }
 }
 
-// Ids exist, and tokens follow each other in the text without gaps backwards.
+// Requires that ids exist, and that the tokens' spans lie inside the text and begin in ascending order.
 void verify(const WordPiece& pieces, const Encoding& encoding, std::size_t text_bytes) {
     require(encoding.ids.size() == encoding.offsets.size() &&
             encoding.ids.size() == encoding.token_type_ids.size());
