@@ -14,8 +14,8 @@ struct NoAttributes {
     static constexpr const char* name = "";
 };
 
-// How values of an attribute struct are copied and destroyed. A null `copy` means: by their bytes; a null
-// `destroy`: not at all.
+// Size, copy and destroy functions of an attribute struct. A null `copy` means a copy of the bytes; a null
+// `destroy` means that nothing has to be destroyed.
 struct AttributesType {
     std::size_t size;
     void (*copy)(void* to, const void* from);

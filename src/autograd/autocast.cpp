@@ -20,8 +20,8 @@ namespace mezzo {
 
 namespace {
 
-// A value converted in this scope. The source is held, so that its address cannot be reused while the entry
-// lives.
+// Entry of the cast cache: a value converted in this scope. It holds the source, so that the source's address
+// cannot be reused while the entry lives.
 struct CachedCast {
     Tensor source, value;
     std::uint64_t version = 0;
@@ -71,7 +71,7 @@ const char* policy_name(Cast cast) {
 }
 
 // A replay reads the 16-bit copy at the address that it has now, so before each replay the copy must still be
-// there and be current. What the step itself makes, each replay makes anew.
+// there and be current. Copies that the step itself makes are made anew by each replay.
 void note_copy16(const Tensor& x) {
     StepGraph* const graph = StepGraph::capturing();
     if (graph == nullptr || graph->owns(x)) return;

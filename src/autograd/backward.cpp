@@ -1,5 +1,5 @@
-// The engine: nodes are visited newest first, which is a topological order because a node is newer than all
-// it depends on.
+// The autograd engine. It visits nodes newest first, which is a topological order because a node is newer
+// than all nodes that it depends on.
 #include <algorithm>
 #include <cassert>
 #include <memory>
@@ -21,13 +21,14 @@ namespace {
 
 thread_local Running* current = nullptr;
 
-// Acquire: what another thread did with the elements before it let go of them comes before what is written to them now.
+// Acquire: another thread's accesses to the elements, before it dropped its reference, happen before the
+// writes that follow here.
 bool owned_alone(const Tensor& x) {
     return x->refs.load(std::memory_order_acquire) == 1 &&
            x->storage->refs.load(std::memory_order_acquire) == 1 && x.is_contiguous();
 }
 
-// What an input may be in autograd::grad: a leaf, or one result of a node.
+// An input of autograd::grad(): a leaf, or one result of a node.
 struct Target {
     TensorImpl* leaf = nullptr;
     Node* node = nullptr;
@@ -114,14 +115,14 @@ private:
     bool create_graph_, retain_graph_;
     Running* parent_;
     bool inner_;         // whether it runs inside another backward
-    ScaleParts scaled_;  // scale parts of the gradients of the node that is being visited
+    ScaleParts scaled_;  // scale state of the gradients of the node that is being visited
     using PendingNodes = std::unordered_map<Node*, Pending>;
     PendingNodes pending_;
     std::vector<PendingNodes::node_type> spare_;  // of visited nodes, for the next ones
     std::vector<Node*> heap_;                     // by sequence, newest on top
     std::unordered_set<Node*> leads_to_target_;   // only with targets
     std::vector<Hooked> hooked_;                  // leaves with hooks, which run on the total
-    std::unique_ptr<BackwardWatch> watch_;        // only where somebody observes
+    std::unique_ptr<BackwardWatch> watch_;        // only with observers
 };
 
 bool older(const Node* a, const Node* b) { return a->sequence < b->sequence; }
@@ -190,7 +191,8 @@ Engine::Pending& Engine::pending_of(const Ref<Node>& node) {
     return *pending;
 }
 
-// place: the number of a result; the places of inner gradients (Row::inner_gradients) follow the results'.
+// place: index of a result of the node; the fused gradients (Row::inner_gradients) have the indices after the
+// results.
 void Engine::send(const Ref<Node>& node, std::size_t place, Tensor gradient) {
     Pending& pending = pending_of(node);
     pending.scaled = sum_of_parts(pending.scaled, scaled_);
@@ -225,7 +227,8 @@ bool Engine::sole_way(const Edge& edge) const {
            std::none_of(targets_->begin(), targets_->end(), [&](const Target& t) { return t.node == node; });
 }
 
-// What the vjp returns is sent like any gradient, to a place that is empty now.
+// Hands out the gradient that is already accumulated for the edge's result. The vjp adds to it, and its
+// result is then sent like any gradient.
 Tensor Engine::take_waiting(const Edge& edge, bool alone) {
     const auto found = create_graph_ ? pending_.end() : pending_.find(edge.node.get());
     if (found == pending_.end()) return {};
@@ -257,8 +260,9 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, ScaleParts scaled) {
     hooked_.push_back({leaf, std::move(gradient), scaled});
 }
 
-// Adds to leaf.grad(). A first gradient is written to the place that a watcher has for it. Without one, a gradient
-// that nobody else holds becomes grad() itself; any other is copied, because later gradients are added in place.
+// Adds to leaf.grad(). A first gradient is written to the memory that the leaf's hook has for it (a bucket).
+// Without such memory, a gradient without other references becomes grad() itself; any other is copied,
+// because later gradients are added in-place.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) const {
     GradientSlot& slot = leaf->grad_meta->gradient;
     slot.add(std::move(gradient), scaled, [this, &slot](Tensor& total, Tensor more) {
@@ -275,8 +279,8 @@ void Engine::accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) 
     });
 }
 
-// The gradient in the shape and dtype of the input it belongs to: broadcasting and autocast's conversions are
-// undone here, once.
+// The gradient in the shape and dtype of the input that it belongs to. Broadcasting and autocast's
+// conversions are undone here, once.
 Tensor Engine::fitted(const Node& node, int i, Tensor gradient) const {
     const Meta& input = node.inputs[std::size_t(i)];
     if (!(gradient.shape() == input.shape)) gradient = sum_to(gradient, input.shape);
@@ -297,7 +301,7 @@ Tensor after_hooks(const Tensor& leaf, Tensor gradient) {
     return hooks != nullptr ? run_hooks(*hooks, 0, std::move(gradient)) : gradient;
 }
 
-// Hooks of leaves whose gradient was asked for by grad(); those of results ran when their node was visited.
+// Runs the hooks of leaves that are inputs of grad(); those of results ran when their node was visited.
 void Engine::run_target_hooks() {
     if (!targets_ || parent_) return;
     for (Target& t : *targets_) {
@@ -389,7 +393,8 @@ void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
     if (targets_ && !parent_) find_paths(outputs);
     const auto go = [&] {
         if (BackwardObserver::any() && !targets_ && !inner_) {
-            // What is refused anyway must not begin: observers on other machines might wait for its end.
+            // Errors of the root gradients are thrown before observers are notified: observers on other
+            // machines might wait for the end of this backward.
             for (std::size_t i = 0; i < outputs.size(); ++i)
                 static_cast<void>(seed_for(outputs[i], grad_outputs, i));
             watch_ = std::make_unique<BackwardWatch>(outputs, create_graph_);
@@ -448,7 +453,7 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& o
         .run(outputs, options.grad_outputs);
     Tensors result;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-        // The same tensor may be asked for twice; its gradient is collected in the first of them.
+        // The same tensor may be listed twice; its gradient is collected in the first of them.
         for (std::size_t j = 0; j < i && !targets[i].gradient.defined(); ++j)
             if (targets[j].leaf == targets[i].leaf && targets[j].node == targets[i].node &&
                 targets[j].output == targets[i].output)

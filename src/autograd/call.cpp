@@ -1,4 +1,4 @@
-// call(), through which every op runs.
+// Implementation of call(), which runs every op.
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -35,7 +35,7 @@ void require_one_dtype(const Row& row, const Tensors& values) {
     }
 }
 
-// Makes of the values what the kernel accepts: floating and contiguous inputs where it needs them, and one
+// Converts the values to what the kernel accepts: floating and contiguous inputs where it needs them, and one
 // floating dtype unless it takes several.
 void prepare(const Row& row, Tensors& values) {
     if (row.integers_to_real || !row.strided) {
@@ -67,14 +67,14 @@ Dtype own_dtype(const Row& row, std::size_t i, Dtype first) {
     return row.statistics != 0 && i >= row.statistics && first != float64 ? float32 : first;
 }
 
-// Whether a kernel shall also write its first result in 16 bit (Row::copy16): inside an Autocast scope, where
-// matrix products would convert the result, and each of them again.
+// Whether a kernel shall also write its first result in 16 bit (Row::copy16). It does inside an Autocast
+// scope, where otherwise each matrix product that reads the result would convert it.
 bool copies_result(const Row& row, Dtype dtype, Device device) {
     const AutocastState& state = autocast_state();
     return row.copy16 && dtype == float32 && state.cache && state.enabled[int(device.type())];
 }
 
-// Takes the copy, which is the last of the results, and makes it the first one's.
+// Removes the 16-bit copy, which is the last result, from the list and attaches it to the first result.
 void keep_copy(Tensors& results) {
     Copy16& copy16 = results[0]->grads().copy16;
     copy16.value = std::move(results.back());
@@ -88,7 +88,7 @@ bool any_tracked(In given) {
     return false;
 }
 
-// Runs the decomposition in place of a kernel. Autocast has been applied already, without history, so the
+// Runs the decomposition instead of a kernel. Autocast has been applied already, without history, so the
 // values that it converted get their history here.
 Tensors run_decomposition(const Row& row, In given, Tensors& values, const void* at,
                           std::optional<Dtype> asked) {
@@ -102,7 +102,7 @@ Tensors run_decomposition(const Row& row, In given, Tensors& values, const void*
     return results;
 }
 
-// Takes the values where all of them are saved.
+// Saves the values and results that the gradient reads. Moves from `values` if all of them are saved.
 void save_for_gradient(Node& node, const Row& row, Tensors& values, Out results) {
     if (row.save & save_inputs) {
         node.saved_inputs.swap(values);
@@ -121,7 +121,7 @@ void save_for_gradient(Node& node, const Row& row, Tensors& values, Out results)
     node.note_versions();
 }
 
-// A list of tensors of a running call, in memory that earlier calls of the thread have left.
+// Workspace of a running call: a list of tensors that reuses the memory of earlier calls of the thread.
 class Scratch {
 public:
     Scratch() {
@@ -199,7 +199,7 @@ Ref<Node> record(const Row& row, In given, const AttributesRef& at, Out results)
         node->connect(edge_of(x), x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
     for (std::size_t i = 0; i < results.size(); ++i) {
         node->outputs.push_back({results[i].shape(), results[i].dtype(), results[i].device()});
-        if (!is_floating(results[i].dtype())) continue;  // such as labels that a checkpoint hands on
+        if (!is_floating(results[i].dtype())) continue;  // such as labels that a checkpoint passes on
         GradMeta& meta = result_grads(*results[i].impl());
         meta.requires_grad = true;
         meta.node = node;
@@ -210,7 +210,8 @@ Ref<Node> record(const Row& row, In given, const AttributesRef& at, Out results)
 
 namespace {
 
-// The results go to the end of an empty list. False: the ops of the decomposition have run in its place.
+// Runs an op and appends its results to an empty list. Returns false if the ops of its decomposition have run
+// instead.
 bool run_op(Tensors& results, const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
             std::optional<Dtype> asked) {
     const Row& row = op.row();
@@ -246,7 +247,8 @@ bool run_op(Tensors& results, const Op& op, In given, const AttributesRef& at, s
     return true;
 }
 
-// A function of its own: what it holds for the observers would cost call_into() registers and a frame in every call.
+// A function of its own, because its local objects for the observers would cost call_into() registers and a
+// stack frame in every call.
 [[gnu::noinline]] void run_watched(Tensors& results, const Op& op, In given, const AttributesRef& at,
                                    std::span<const Shape> shapes, std::optional<Dtype> asked) {
     const auto run = [&] {

@@ -1,4 +1,4 @@
-// What few nodes have: hooks on their results, or the callbacks of a user-defined function or checkpoint.
+// Optional data of a node: hooks on its results, or the callbacks of a user-defined function or checkpoint.
 #pragma once
 
 #include <memory>
@@ -25,8 +25,8 @@ Hooks* leaf_hooks(const Tensor& leaf);
 struct NodeFunction {
     virtual ~NodeFunction() = default;
     virtual Tensors backward(const Node& node, const Tensors& g) = 0;
-    // Whether it delivers gradients to leaves that are no edges of the node. The engine then visits it even
-    // if no edge of it leads to a target.
+    // Whether it delivers gradients to leaves that are not edges of the node. The engine then visits the node
+    // even if none of its edges leads to a target.
     virtual bool opaque() const { return false; }
     virtual void release() = 0;  // frees what it saved; called once backward has run
 };
@@ -41,8 +41,8 @@ inline bool is_opaque(const Node& node) {
     return node.extra && node.extra->function && node.extra->function->opaque();
 }
 
-// A tensor with the elements of `value` whose history is an identity node of its own with the given edge, so
-// that its gradient can be asked for apart from all others. The gradient goes on in edge_dtype.
+// A tensor with the elements of `value` whose history is a new identity node with the given edge, so that its
+// gradient can be requested apart from all others. The gradient is passed on in edge_dtype.
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype);
 Edge edge_of(const Tensor& x);
 
@@ -50,7 +50,7 @@ Edge edge_of(const Tensor& x);
 // compute with them in float32, too.
 Tensors decomposed(const Row& row, const Tensors& values, const void* at);
 
-// The dtype in which an op with Row::integers_to_real computes integral ones of these inputs.
+// The dtype in which an op with Row::integers_to_real computes those of these inputs that are integral.
 Dtype real_dtype(In values);
 
 // A node without inputs and results, newer than all others.

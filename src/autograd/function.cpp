@@ -169,8 +169,8 @@ struct Checkpoint final : NodeFunction {
     RandomState random = random_state();
 };
 
-// alias(x), with the 16-bit copy that the kernel which made x has written. Not that of a parameter, whose
-// optimizer keeps only one current.
+// alias(x), with the 16-bit copy that the kernel which made x has written. A parameter's copy is left out,
+// because its optimizer updates only the parameter's own.
 Tensor alias_with_copy(const Tensor& x) {
     Tensor y = alias(x);
     if (x->grad_meta == nullptr || (tracked(x) && x.is_leaf())) return y;
@@ -181,7 +181,7 @@ Tensor alias_with_copy(const Tensor& x) {
     return y;
 }
 
-// What forward sees inside a region with cast_inputs: eligible tensors converted, with history.
+// The inputs of forward() inside a region with cast_inputs: eligible tensors converted, with history.
 Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
     Tensors result;
     for (const Tensor& x : inputs) {
@@ -233,7 +233,7 @@ Tensors apply_function(const FunctionOptions& options, Forward forward, Backward
 
 Tensors checkpoint(Segment function, const Tensors& inputs) {
     if (!grad_enabled()) return function(inputs);
-    Tensors kept, plain_inputs;  // what is kept for the second run takes no memory but that of the inputs
+    Tensors kept, plain_inputs;  // saved for the second run; they share the memory of the inputs
     for (const Tensor& x : inputs) {
         kept.push_back(x.defined() ? alias(x) : Tensor());
         plain_inputs.push_back(x.defined() ? alias_with_copy(x) : Tensor());

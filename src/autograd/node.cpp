@@ -1,5 +1,4 @@
-// The graph's node: its saved tensors, how they are read again, and how long chains are freed without
-// recursion.
+// Nodes of the graph: saving and reading of tensors, and freeing of long chains without recursion.
 #include <cassert>
 #include <utility>
 
@@ -33,7 +32,7 @@ Node::~Node() { delete extra; }
 
 namespace {
 
-// Nodes that this thread has freed, for its next ones. They keep the memory of their lists.
+// Free list of nodes of this thread. Freed nodes keep the memory of their lists.
 class FreeNodes {
 public:
     ~FreeNodes() {
@@ -46,7 +45,7 @@ public:
         --own.count_;
         return std::exchange(own.first_, own.first_->next_disposed);
     }
-    // The node is as new, apart from `next_disposed`.
+    // The node is in its initial state, apart from `next_disposed`.
     static void put(Node* node) noexcept {
         FreeNodes& own = of_thread();
         if (closed || own.count_ >= recycled_limit || node->edges.capacity() > most_edges) {
@@ -101,7 +100,7 @@ Ref<Node> new_node() {
     return Ref<Node>(node);
 }
 
-// Freeing a node frees the nodes that it points to. They are put into a list while one is being freed, so
+// Freeing a node frees the nodes that it points to. While a node is being freed, they are put into a list, so
 // that the depth of the recursion does not grow with the length of the chain. The list is linked through the
 // nodes and needs no memory: a graph may be freed because memory has run out.
 void dispose(Node* node) noexcept {
@@ -144,7 +143,7 @@ Tensor Node::in(int i) const {
     require_kept(true, i);
     const Edge& edge = edges[std::size_t(i)];
     if (!grad_enabled() || !edge.needed() || tracked(kept)) return kept;
-    return reattach(kept, edge, inputs[std::size_t(i)].dtype);  // a value that autocast converted
+    return reattach(kept, edge, inputs[std::size_t(i)].dtype);  // autocast converted it
 }
 
 Tensor Node::out(int i) const {

@@ -27,8 +27,8 @@ BackwardWatch::BackwardWatch(const Tensors& outputs, bool create_graph) : create
     walk(outputs);
 }
 
-// Visits every node that can get a gradient. A leaf is final after the oldest node with an edge to it; one with hooks at
-// the end, because the engine keeps its parts until then.
+// Walks over every node that can get a gradient. A leaf is ready after the oldest node with an edge to it; a
+// leaf with hooks at the end, because the engine runs the hooks on the total.
 void BackwardWatch::walk(const Tensors& outputs) {
     std::unordered_set<const Node*> seen;
     std::unordered_map<const TensorImpl*, std::size_t> known;  // its event
@@ -113,7 +113,7 @@ void BackwardWatch::next(std::uint64_t sequence) {
     }
 }
 
-// Only an opaque node delivers to a leaf that the walk has not met.
+// Only an opaque node delivers to a leaf that the walk has not found.
 void BackwardWatch::delivering(const Tensor& leaf) {
     BackwardObserver* const observer = opaque_.empty() ? nullptr : observer_of(leaf);
     if (observer == nullptr) return;

@@ -1,5 +1,6 @@
-// Who follows a backward pass: it learns in which order the leaves that it watches become final, before the first of
-// them does, and then when each is. Without an observer a backward does nothing of this.
+// Observer of backward passes. It gets the order in which the gradients of its leaves become ready, before
+// the first of them does, and then a call when each is ready. Without observers a backward pass does none of
+// this.
 #pragma once
 
 #include <atomic>
@@ -13,39 +14,44 @@
 
 namespace mezzo {
 
-// What an observer is told when a backward begins.
+// Argument of BackwardObserver::begin().
 struct BackwardPlan {
-    // The watched leaves to which edges of the graph lead, in the order in which they become final.
+    // The observer's leaves to which edges of the graph lead, in the order in which their gradients become
+    // ready.
     std::vector<std::uint32_t> order = {};
-    // How many nodes of the graph may deliver a gradient to any leaf (NodeFunction::opaque).
+    // Number of nodes of the graph that may deliver a gradient to any leaf (NodeFunction::opaque).
     std::size_t opaque = 0;
     bool create_graph = false;
-    // Whether no other observer takes part. Otherwise nothing that has to happen in the same order everywhere may happen before end(): which observer's
-    // leaves become final first depends on the order in which the graph was built.
+    // Whether this is the only observer of the backward. Otherwise operations that need the same order on all
+    // ranks must wait until end(): the order in which the leaves of different observers become ready depends
+    // on the order in which the graph was built.
     bool alone = true;
 };
 
-// It is the watcher of its leaves' slots: whoever meets a watched leaf finds it there. Calls come from the thread that
-// runs the backward, for one backward at a time. Backward passes inside of a running one, and autograd::grad(), are not
-// observed.
+// Observer of backward passes that reach its leaves. It is set as the hook of their gradient slots, where the
+// engine finds it. Calls come from the thread that runs the backward, for one backward at a time. Backward
+// passes inside of a running one, and autograd::grad(), are not observed.
 class BackwardObserver : public GradientWatcher {
 public:
     BackwardObserver() { alive.fetch_add(1, std::memory_order_relaxed); }
     ~BackwardObserver() override { alive.fetch_sub(1, std::memory_order_relaxed); }
 
-    // begin() and end() of one backward come by rising numbers; then to those that only opaque nodes have reached.
+    // begin() and end() are called in ascending order of number(); end() of observers that only opaque nodes
+    // have reached comes last.
     virtual std::uint64_t number() const = 0;
-    // A backward that reaches leaves of this observer begins; if only opaque nodes reach any, with the first delivery.
+    // A backward that reaches leaves of this observer begins. If only opaque nodes reach them, it is called
+    // at the first delivery.
     virtual void begin(const BackwardPlan& plan) = 0;
-    // No edge will bring more to this leaf. Called for each leaf in the plan's order.
+    // No edge will deliver more to this leaf. Called for each leaf in the plan's order.
     virtual void finished(std::uint32_t place) = 0;
-    // Opaque node `number`, counted from 0 in the order of visits, is going to run, and delivers to leaves until
-    // opaque_finished(number). A node that gets no gradient does not run; it is finished all the same.
+    // Opaque node `number`, counted from 0 in the order of visits, is going to run, and delivers to leaves
+    // until opaque_finished(number). A node without a gradient does not run; opaque_finished() is called all
+    // the same.
     virtual void opaque_begins(std::size_t number) = 0;
     virtual void opaque_finished(std::size_t number) = 0;
-    // All gradients are there, those of leaves with hooks, too.
+    // All gradients are ready, also those of leaves with hooks.
     virtual void end() = 0;
-    // The backward has thrown instead. What the exception says is empty where that is unknown.
+    // The backward has thrown. `words` is the message of the exception; empty if it is unknown.
     virtual void abandon(std::string_view words) noexcept = 0;
 
     static bool any() { return alive.load(std::memory_order_relaxed) != 0; }
@@ -54,7 +60,7 @@ private:
     static constinit inline std::atomic<int> alive{0};
 };
 
-// A backward as its observers follow it.
+// Notifies the observers of one backward.
 class BackwardWatch {
 public:
     // outputs: where the gradients start.
@@ -63,7 +69,7 @@ public:
     BackwardWatch(const BackwardWatch&) = delete;
     BackwardWatch& operator=(const BackwardWatch&) = delete;
 
-    // Tells the observers that the backward begins.
+    // Notifies the observers that the backward begins.
     void begin();
     void visiting(const Node& node);
     // The next node that will be visited has this sequence number; 0: there is none.
@@ -71,14 +77,16 @@ public:
     // A gradient is going to be added to the leaf.
     void delivering(const Tensor& leaf);
     void end();
-    // The backward has thrown, and this is what the exception says. The destructor tells the observers where nothing is known of it.
+    // Notifies the observers that the backward has thrown, with the message of the exception. If neither
+    // end() nor abandon() has been called, the destructor notifies them without a message.
     void abandon(std::string_view words) noexcept;
 
 private:
-    // A leaf becomes final, or an opaque node is finished, once every node from `sequence` on has been visited.
+    // A leaf becomes ready, or an opaque node is finished, when every node with at least `sequence` has been
+    // visited.
     struct Event {
         std::uint64_t sequence;
-        std::size_t met;                       // when the walk met it, for an order among leaves of one node
+        std::size_t met;                       // order in the walk, for leaves of one node
         BackwardObserver* observer = nullptr;  // null: the opaque node
         std::uint32_t place = 0;
     };

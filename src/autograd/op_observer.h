@@ -1,5 +1,5 @@
-// Who watches the ops and gradients of a thread: traces of ranges, anomaly detection, profilers. While nobody watches, an op
-// pays for one look at a variable of the thread.
+// Observers of a thread's ops and gradients: range traces, anomaly detection, profilers. Without observers an
+// op reads one thread-local variable.
 #pragma once
 
 #include <string_view>
@@ -13,8 +13,8 @@ namespace nn {
 class Module;
 }
 
-// Watches the thread that made it from then on, until it is destroyed there. What an observer runs is watched by
-// nobody. What it throws passes through the op or backward that it watches.
+// Observes the thread that constructs it, until it is destroyed on that thread. Ops that an observer runs are
+// not observed. Exceptions that it throws pass through the observed op or backward.
 class OpObserver {
 public:
     OpObserver();
@@ -22,28 +22,31 @@ public:
     OpObserver(const OpObserver&) = delete;
     OpObserver& operator=(const OpObserver&) = delete;
 
-    // An op has run, and has been recorded. In backward only what a checkpoint runs again.
+    // An op has run, and has been recorded. In a backward only called for ops that a checkpoint runs again.
     virtual void called(const Row& row, In given, In results) = 0;
     // A view has been recorded.
     virtual void viewed(const Tensor& given, const Tensor& view) = 0;
-    // Both with the attributes `at`, which are of the row's own struct, and also where nothing is recorded: under NoGrad,
-    // and of integers. An op that another op runs inside of itself is told before that one.
+    // An op or a view has been computed, with attributes `at` of the row's own struct. Also called if nothing
+    // is recorded: under NoGrad, and for integers. An op that another op runs inside of itself is reported
+    // before that one.
     virtual void computed(const Row&, In /*given*/, const void* /*at*/, In /*results*/) {}
-    // Elements of a tensor have been written in place.
+    // Elements of a tensor have been written in-place.
     virtual void wrote(const Tensor&) {}
     virtual void backward_begins(const Tensors& outputs) = 0;
-    // The gradient of a node's results has come, and that of its inputs will be computed.
+    // The gradients of a node's results are complete, and those of its inputs will be computed next.
     virtual void visiting(const Node& node) = 0;
-    // The gradient of input i of a node, as it is sent on or has been added to a leaf.
+    // The gradient of input i of a node, as it is passed on or has been added to a leaf.
     virtual void gradient(const Node& node, int i, const Tensor& value) = 0;
-    // A gradient of a value inside of the op below, which the visited node has computed (Node::send_inner).
+    // A gradient of a value inside of the op below (a pre-activation or a bias), which the visited node has
+    // computed (Node::send_inner).
     virtual void inner_gradient(const Node& below, const Tensor& value) = 0;
-    // Two gradients of a node's result have met; this is the sum.
+    // Two gradients of a node's result have been added; `value` is the sum.
     virtual void sum(const Node& node, const Tensor& value) = 0;
 
-    // What takes time, for those who measure it: ops (those of backward and those that another op runs, too), visited
-    // nodes, and what insight::RecordFunction names. Each that has begun ends, also where it throws, and the last that has
-    // begun ends first. An observer that is made in between meets the end of what began before it. None of these may throw.
+    // Begin and end of timed ranges, for profilers: ops (also those of backward and those inside of another
+    // op), visited nodes, and ranges of insight::RecordFunction. They nest, and each that has begun ends,
+    // also if it throws. An observer that is constructed in between gets the ends of ranges that began before
+    // it. None of these may throw.
     virtual void op_begins(const Row&, In /*given*/) noexcept {}
     // An op that has thrown may have no results here, or results without values.
     virtual void op_ends(const Row&, In /*given*/, In /*results*/) noexcept {}
@@ -51,7 +54,7 @@ public:
     virtual void node_ends() noexcept {}
     virtual void range_begins(std::string_view /*name*/) noexcept {}
     virtual void range_ends() noexcept {}
-    // What nn::ModuleScope names, while somebody wants the scopes (src/nn/module_scope.h).
+    // Scopes of nn::ModuleScope, while somebody wants the scopes (src/nn/module_scope.h).
     virtual void module_begins(const nn::Module&) noexcept {}
     virtual void module_ends() noexcept {}
 
@@ -60,10 +63,10 @@ private:
     OpObserver* outer_;
 };
 
-// Tells all observers of this thread.
+// The observers of this thread. tell() calls f for each of them.
 struct Observers {
     static constinit inline thread_local OpObserver* first = nullptr;
-    // Nobody watches this thread while it lives.
+    // Disables observers on this thread while it lives.
     struct [[nodiscard]] Unwatched {
         OpObserver* const all = std::exchange(first, nullptr);
         Unwatched() = default;
@@ -79,8 +82,8 @@ struct Observers {
     }
 };
 
-// Names the function that a program has called and whose ops run while the scope lives, for observers.
-// The outermost scope counts. Code that is not observed pays for one look at a variable of the thread.
+// Names the public function whose ops run while the scope lives, for observers. Only the outermost scope
+// counts. Without observers it reads one thread-local variable.
 class [[nodiscard]] CompositeOp {
 public:
     explicit CompositeOp(const char* name) : outermost_(Observers::first != nullptr && running_ == nullptr) {
@@ -102,7 +105,7 @@ private:
 void tell_called(const Row& row, In given, const void* at, In results);
 void tell_wrote(const Tensor& x);
 
-// Tells the observers that an op runs while the scope lives.
+// Notifies the observers that an op runs while the scope lives.
 class [[nodiscard]] WatchedOp {
 public:
     // The tensors outlive the scope. `results` is read at its end.
@@ -135,7 +138,8 @@ public:
     WatchedNode& operator=(const WatchedNode&) = delete;
 };
 
-// The gradients that a vjp has added to leaves itself (Node::accumulator); `result` is what it returned.
+// Reports the gradients that a vjp has added to leaves itself (Node::accumulator). `result`: the gradients
+// that it returned.
 void tell_accumulated(const Node& node, const Tensors& result);
 
 }  // namespace mezzo

@@ -1,4 +1,4 @@
-// The autocast report: what happened to each op inside scopes.
+// Recording for the autocast report, which lists the ops inside scopes.
 #pragma once
 
 #include "autograd/row.h"
@@ -6,7 +6,7 @@
 
 namespace mezzo {
 
-// Notes one op, when the report is on: the inputs its kernel sees, and what autocast converted for it.
+// Records one op, if the report is on: the inputs of its kernel, and the work that autocast did for it.
 void report_call(const Row& row, const Tensors& values, Dtype result, const CastWork& work);
 
 }  // namespace mezzo

@@ -1,5 +1,5 @@
-// An op is a row: its name, its autocast policy, what is saved for its gradient, the gradient, and the
-// decomposition. The struct of its attributes identifies its kernels.
+// Op schema ("row") and graph node. The row of an op has its name, autocast policy, saved tensors, gradient
+// and decomposition. The struct of its attributes identifies its kernels.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,7 @@
 
 namespace mezzo {
 
-// What an open Autocast scope does to eligible inputs (floating, not float64, on a device that the scope
-// covers).
+// Autocast policy for eligible inputs (floating, not float64, on a device that the open scope covers).
 enum class Cast : std::uint8_t {
     keep,      // nothing
     low,       // cast to the scope's 16-bit dtype
@@ -24,7 +23,8 @@ enum class Cast : std::uint8_t {
     banned,    // throw, naming the safe form
 };
 
-// What the gradient reads, as bits. Shapes, dtypes and edges are always held; data only if named here.
+// Tensors that are saved for the gradient, as bits. Shapes, dtypes and edges are always saved; data only if
+// named here.
 enum Save : std::uint8_t {
     save_none = 0,
     save_inputs = 1,  // all of them
@@ -34,15 +34,15 @@ enum Save : std::uint8_t {
     save_statistics = 16  // the results after the first
 };
 
-// How the result's dtype follows from the inputs (after autocast).
-// flags: boolean, indices: int64, asked: the dtype that call() is given.
+// Rule for the result's dtype, from the inputs after autocast. flags: boolean, indices: int64, asked: the
+// dtype that is passed to call().
 enum class Result : std::uint8_t { first, promoted, flags, indices, asked };
 
 struct Node;
 using Vjp = Tensors(const Node& node, const Tensors& g);
 using Decomposition = Tensors(In in, const void* at);
 
-// A row without the type of its attributes, as the engine sees it.
+// Op schema without the type of its attributes, as the engine uses it.
 struct Row {
     const char* name;
     Cast cast;
@@ -57,7 +57,7 @@ struct Row {
     const KernelId* kernel;
 };
 
-// An op. Its constructor enters it into a list, which only tests, documentation and coverage read.
+// A registered op. The constructor adds it to a list, which only tests, documentation and coverage read.
 class Op {
 public:
     explicit Op(const Row& row);
@@ -75,8 +75,7 @@ private:
     const Op* next_;
 };
 
-// Where a gradient goes: to result `output` of `node`, or to the leaf; nowhere if the input needs no
-// gradient.
+// Target of a gradient: result `output` of `node`, or the leaf; none if the input needs no gradient.
 struct Edge {
     Ref<Node> node;
     std::uint32_t output = 0;
@@ -84,7 +83,7 @@ struct Edge {
     bool needed() const { return node || leaf.defined(); }
 };
 
-// What is known of an input or result without its data.
+// Metadata of an input or result.
 struct Meta {
     Shape shape;
     Dtype dtype = float32;
@@ -105,10 +104,10 @@ struct Node {
     std::vector<Meta> outputs;
     Tensors saved_inputs;  // as the kernel read them: given tensors, or conversions without history
     Tensors saved_outputs;
-    // Of the saved tensors' storages, inputs first: an in-place write since then is an error.
+    // Versions of the saved tensors' storages, inputs first: an in-place write since then is an error.
     std::vector<std::uint64_t> versions;
     bool released = false;  // backward has run and freed the saved tensors
-    // Parts of gradients that come through the op, if it multiplies by a GradScaler's scale; else 0.
+    // Scale state of gradients that pass through the op, if it multiplies by a GradScaler's scale; else 0.
     std::uint32_t scales = 0;
     NodeExtra* extra = nullptr;
     Node* next_disposed = nullptr;  // in the list of nodes to be freed
@@ -120,29 +119,30 @@ struct Node {
     Tensor in(int i) const;
     // Result i; with its history if the backward is recorded.
     Tensor out(int i = 0) const;
-    // Whether the gradient of input i is asked for by the backward that is running.
+    // Whether the running backward needs the gradient of input i.
     bool needs(int i) const;
-    // The float32 grad() of input i, when a product may be added to it in place (GEMM beta = 1) instead of
+    // The float32 grad() of input i, if a product may be added to it in-place (GEMM beta = 1) instead of
     // being returned; undefined otherwise. A vjp that adds to it returns an undefined gradient for i.
     Tensor accumulator(int i) const;
-    // Hands over the gradient that the engine already holds for the result that input i is, in the shape and
-    // dtype of that result and contiguous. A vjp that takes it returns its own gradient of input i plus this
-    // one, which saves the addition when the two would meet. alone: only one that nobody else holds, which
-    // may be written to. Undefined if none waits, and in a recorded backward.
+    // Gradient accumulation fusion: removes and returns the gradient that the engine has already accumulated
+    // for the result that input i is, contiguous, in the shape and dtype of that result. A vjp that takes it
+    // returns its own gradient of input i plus this one, which saves an addition. alone: only a gradient
+    // without other references, which may be written to. Undefined if there is none, and in a recorded
+    // backward.
     Tensor take_waiting(int i, bool alone) const;
     // The dtype in which the gradient of input i will be stored: float32 for a weight that autocast read in
     // 16 bit.
     Dtype grad_dtype(int i) const { return inputs[std::size_t(i)].dtype; }
-    // Whether the node that made input i gets its gradient in the running backward from this input alone, and
-    // nothing else reads it: no other op has ever read a result of that node, backward does not start at one,
-    // no hook is set on one, and grad() asks for none. Then the vjp may call send_inner() instead of
-    // returning a gradient.
+    // Whether input i is the only use of the node that made it: no other op has ever read a result of that
+    // node, backward does not start at one, no hook is set on one, and grad() does not request one. Then the
+    // vjp may call send_inner() instead of returning a gradient.
     bool sole_consumer(int i) const;
-    // Sends gradients of values inside the op that made input i (Row::inner_gradients) to that op's node;
-    // undefined ones are left out. The vjp then returns no gradient for i.
+    // Sends gradients of values inside the op that made input i, such as of its pre-activation and bias
+    // (Row::inner_gradients), to that op's node; undefined gradients are left out. The vjp then returns no
+    // gradient for i.
     void send_inner(int i, const Tensors& gradients) const;
 
-    // Adds an input: where its gradient goes, and what is known of it.
+    // Adds an input: the target of its gradient, and its metadata.
     void connect(Edge edge, const Meta& input);
     void note_versions();
 
@@ -151,14 +151,14 @@ private:
 };
 void dispose(Node* node) noexcept;
 
-// A function as a row's column: .vjp = row_function<linear_vjp>.
+// A function as a field of a row: .vjp = row_function<linear_vjp>.
 template <auto* f> struct MEZZO_HIDDEN RowFunction {
     template <class... T> auto operator()(const T&... x) const -> decltype(f(x...)) { return f(x...); }
 };
 template <auto* f> MEZZO_HIDDEN inline constexpr RowFunction<f> row_function{};
 
-// The gradient in a row for attributes A: a lambda of (node, at, gradients), or of (node, gradients) where it
-// reads no attributes. One that expects another op's attributes does not compile.
+// The gradient in a row for attributes A: a lambda of (node, at, gradients), or of (node, gradients) if it
+// reads no attributes. A lambda that expects another op's attributes does not compile.
 template <class A> struct MEZZO_HIDDEN VjpOf {
     template <class F> static constexpr bool reads_attributes =
         std::is_invocable_r_v<Tensors, F, const Node&, const A&, const Tensors&>;
@@ -195,26 +195,28 @@ template <class A> struct MEZZO_HIDDEN DecompositionOf {
           }) {}
 };
 
-// The row of an op whose attributes are an A.
+// Op schema with attributes of type A.
 template <class A> struct MEZZO_HIDDEN RowOf {
     const char* name = A::name;  // several ops may share a kernel, and so its attributes
     Cast cast = Cast::keep;
-    std::uint8_t cast_inputs = 255;  // the policy is for so many of the inputs, the others keep their dtypes
+    std::uint8_t cast_inputs =
+        255;  // the policy is for the first so many inputs, the others keep their dtypes
     std::uint8_t save = save_inputs;
     Result result = Result::first;
-    bool integers_to_real = false;  // integral inputs compute as float32, beside a float64 one as that
+    bool integers_to_real = false;  // integral inputs compute in float32, or float64 if another is
     bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
     bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
     bool differentiable = true;
     // Kernels can write the first result a second time, in 16 bit, as one more result after the others: the
     // copy that the next matrix product reads under autocast (GradMeta::copy16).
     bool copy16 = false;
-    // If not 0: results from this one on are float32 (float64 beside a float64 result 0) whatever the dtype
-    // of the first is. For what only the gradient reads, such as means, maxima and sums.
+    // If not 0: results from this one on are float32 (float64 if result 0 is) whatever the dtype of the first
+    // is. For results that only the gradient reads, such as means, maxima and sums.
     std::uint8_t statistics = 0;
     std::uint8_t bits = 0;  // if not 0: this result is uint8, bits that only the gradient reads
-    // How many gradients of values inside the op its vjp accepts. They follow those of the results, and a
-    // sole consumer may send them (Node::send_inner) in place of the results' gradients.
+    // Number of gradients of values inside the op (pre-activation, bias) that its vjp accepts. They follow
+    // those of the results. If the result has a single use, the op that reads it may send them instead of the
+    // result's gradient (Node::send_inner).
     std::uint8_t inner_gradients = 0;
     VjpOf<A> vjp = {};  // none: differentiate the decomposition
     // The op in terms of other ops: the fallback where a kernel is missing, the reference of the tests, and
@@ -249,8 +251,8 @@ public:
     explicit OpOf(const RowOf<A>& row) : Op(row.erased()) {}
 };
 
-// Every op runs through call(): it applies autocast, checks devices, runs the kernel and records the node.
-// `at` must be of the op's own struct. dtype: the result's, if it shall not follow from the inputs.
+// Runs an op: applies autocast, checks devices, runs the kernel and records the node. `at` must be of the
+// op's own struct. dtype: that of the result, if it shall not follow from the inputs.
 Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
              std::optional<Dtype> dtype);
 // Several results.
@@ -277,8 +279,7 @@ Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, T
 // the two.
 bool& prefer_decomposition();
 
-// Whether an open Autocast scope converts x where an op's policy asks for it: floating, not float64, on the
-// scope's device.
+// Whether an open Autocast scope may convert x: floating, not float64, on the scope's device.
 bool autocast_takes(const Tensor& x);
 
 // The dtype to which an open Autocast scope converts x for an op of policy `low` or `fp32`; otherwise x's

@@ -13,7 +13,7 @@
 namespace mezzo {
 namespace {
 
-// Memory of the backend's that the process keeps. No statistics count it, and a limit does not cover it.
+// Allocates from the backend, outside of memory statistics and limits, for tensors that are never freed.
 class KeptMemory final : public MemoryHook {
 public:
     explicit KeptMemory(Device device) : MemoryHook(device) {}
@@ -29,11 +29,11 @@ public:
     bool keeps(Block*) noexcept override { return false; }
 };
 
-// The storage of a one. It is handed out only while nobody else holds it, so that what becomes of a seed, or of
-// a gradient that it was passed on as, is never seen by another backward pass.
+// The storage of a reusable root gradient of 1. It is handed out only while it has no other reference, so
+// that two backward passes never share it, also not through a gradient that it was passed on as.
 class KeptOne {
 public:
-    // Null while somebody holds it, or if the device has no memory for it.
+    // Null while it has other references, or if the device has no memory for it.
     Ref<Storage> take(Device device, Dtype dtype) {
         if (!storage_) make(device);
         if (!storage_ || storage_->refs.load(std::memory_order_acquire) != 1) return {};
@@ -74,7 +74,7 @@ Ref<Storage> kept_one(Device device, Dtype dtype) {
 
 Tensor implied_seed(const Tensor& output) {
     const Device device = output.device();
-    // Writing on the CPU costs nothing. A step whose memory is planned or separate makes its own.
+    // Writing on the CPU costs nothing. Under a MemoryHook and in a capture a new tensor is made.
     const bool keeps = device.type() != DeviceType::cpu && MemoryHook::of(device) == nullptr &&
                        StepGraph::capturing() == nullptr;
     if (keeps)

@@ -1,12 +1,12 @@
-// The gradient with which a backward pass begins that was given none.
+// Implied root gradient of a backward pass.
 #pragma once
 
 #include "mezzo/tensor.h"
 
 namespace mezzo {
 
-// A one with the shape, dtype and device of the output, which has one element. No launch, where a one that an
-// earlier backward pass began with is still a one, and nobody holds it any more.
+// A 1 with the shape, dtype and device of the output, which has one element. Launches nothing if the root
+// gradient of an earlier backward pass is unchanged and has no other reference.
 Tensor implied_seed(const Tensor& output);
 
 }  // namespace mezzo

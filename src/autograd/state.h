@@ -1,4 +1,4 @@
-// The autocast state of a thread as a value: nodes of user-defined functions and checkpoints store it, and
+// Autocast state of a thread as a value. Nodes of user-defined functions and checkpoints store it, and
 // restore it around their backward.
 #pragma once
 
@@ -33,14 +33,14 @@ public:
 private:
     AutocastState previous_;
 };
-// Autocast off on every device.
+// Turns autocast off on every device.
 class [[nodiscard]] NoAutocast : AutocastGuard {
 public:
     [[nodiscard]] NoAutocast() : AutocastGuard(AutocastState{}) {}
 };
 
-// Whether this thread's checkpoint is running its segment for the second time: what the first run changed,
-// such as running statistics, the second leaves alone.
+// Whether this thread's checkpoint is running its segment for the second time. Side effects of the first run,
+// such as updates of running statistics, are then skipped.
 bool& recomputing();
 
 // Count the open scopes of this thread. When the outermost one closes, the cast cache is cleared.
@@ -51,7 +51,8 @@ void leave_autocast_scope() noexcept;
 // conversion.
 Tensor cached_cast(const Tensor& x, Dtype dtype);
 
-// What autocast converted for an op. Values that a 16-bit copy or the cache had do not count.
+// Number and bytes of the conversions that autocast made for an op. Hits of a 16-bit copy or the cache do not
+// count.
 struct CastWork {
     std::uint64_t tensors = 0, bytes = 0;
 };

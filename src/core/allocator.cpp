@@ -230,7 +230,7 @@ void CachingAllocator::split(Block* block, std::size_t size, std::unique_ptr<Blo
     pool(rest->small).insert(std::move(rest->place));
 }
 
-// Keeps a block whose memory belongs to another one now.
+// Keeps the object of a block that was joined to another, for new_block().
 void CachingAllocator::keep_spare(Block* block) noexcept {
     if (spares_ == most_spares) {
         delete block;

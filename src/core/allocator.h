@@ -1,5 +1,5 @@
-// The caching allocator of one device: it takes segments from the system, cuts them into blocks, and keeps
-// freed blocks for reuse.
+// Caching allocator of one device. It takes segments from the system, cuts them into blocks, and keeps freed
+// blocks for reuse.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,7 @@ struct Block : Storage {
     bool free = false;                   // in a pool
     bool small = false;                  // which pool
     bool part = false;                   // made by part_of()
-    void (*give_back)(void*) = nullptr;  // of borrowed memory: called with `lender` when nobody refers to it
+    void (*give_back)(void*) = nullptr;  // of borrowed memory: called with `lender` after the last reference
     void* lender = nullptr;
     std::uint32_t number = 0;  // among the allocations of a step (core/step_memory.h)
 };
@@ -67,7 +67,7 @@ public:
     void reset_peak();
     void empty_cache();
     void set_limit(std::size_t bytes);
-    // Whether the limit leaves room for so many bytes beside what is reserved.
+    // Whether the limit allows `bytes` more than what is reserved already.
     bool has_room(std::size_t bytes);
 
     // Takes a block that leaves a thread's front cache.

@@ -1,4 +1,4 @@
-// What a device provides.
+// Interface of a device type: memory, copies, graphs and optional parts.
 #pragma once
 
 #include <cstddef>
@@ -25,17 +25,17 @@ struct Backend {
     void (*copy)(int index, void* dst, const void* src, std::size_t bytes);       // within the device
     void (*synchronize)(int index);
     // Graphs: work that is captured once and then launched as a whole; null if the device has none. Between
-    // begin and end, what the calling thread asks of the device is captured instead of run; allocations and
+    // begin and end, the work that the calling thread queues is captured instead of run; allocations and
     // copies to and from the host are refused.
     void (*begin_capture)(int index) = nullptr;
     void* (*end_capture)(int index) = nullptr;
     void (*launch_graph)(int index, void* graph) = nullptr;
     void (*destroy_graph)(int index, void* graph) = nullptr;  // does not throw
-    // Makes host memory for copies beside the device's work (core/staging.h); returns null if there is not
-    // enough of it. The pointer is null if the device cannot copy beside its work.
+    // Makes host memory for copies that overlap the device's work (core/staging.h); returns null if there is
+    // not enough of it. The pointer is null if the device cannot copy while it works.
     std::unique_ptr<StagingBuffer> (*make_staging)(int index, std::size_t bytes) = nullptr;
-    // Why there is no device, such as a driver that is too old, or why some GPUs are left out; "" if all that
-    // the machine has can be used. The pointer is null if the backend always has one.
+    // The reason why there is no device, such as a driver that is too old, or why some GPUs are left out; ""
+    // if all devices of the machine can be used. The pointer is null if the backend always has one.
     const char* (*device_absence)() = nullptr;
     // The algorithms chosen for matrix products, which src/io writes to files; null if the backend chooses
     // none.

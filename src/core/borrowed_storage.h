@@ -1,11 +1,12 @@
-// Memory of other libraries as a storage.
+// Storages on memory that another library owns.
 #pragma once
 
 #include "core/storage.h"
 
 namespace mezzo {
 
-// A storage on memory that somebody else owns. give_back(lender) is called once, when the last reference is gone.
+// Makes a storage on memory of another owner. give_back(lender) is called once, after the last reference to
+// the storage is dropped.
 Ref<Storage> borrowed_storage(void* data, std::size_t bytes, Device device, void (*give_back)(void*),
                               void* lender);
 

@@ -1,6 +1,6 @@
 #include "core/build_id.h"
 
-// Where programs are ELF files and the loader tells of them.
+// For systems with ELF files and dl_iterate_phdr().
 #if defined(__ELF__) && __has_include(<link.h>)
 #include <elf.h>
 #include <link.h>

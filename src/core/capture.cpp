@@ -8,7 +8,7 @@
 
 namespace mezzo {
 
-// What the host copies into device memory before each launch.
+// Arguments of one launch, which the host copies into device memory before it.
 struct StepGraph::Arguments {
     static constexpr std::size_t capacity = 254;
     RandomState random;

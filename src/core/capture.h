@@ -1,7 +1,7 @@
 // A step as a graph of device work: captured once, and replayed with the numbers that the host computes anew
-// each time. Code whose kernels take values from the host, or that changes state on the host, asks
-// StepGraph::capturing() and registers what a replay has to compute, to check and to do. The functions that
-// it registers outlive the capture, so they hold everything that they need by reference count.
+// each time. Code whose kernels take values from the host, or that changes state on the host, calls
+// StepGraph::capturing() and registers functions that a replay calls: numbers, conditions and actions. These
+// functions outlive the capture, so they hold everything that they need by reference count.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ public:
     // Captures the step and launches the graph once. If the step throws, the work before that is launched,
     // too, as it would have run without a capture; the graph must not be replayed then.
     void capture(const std::function<void()>& step);
-    // Whether all that the capture relied on still holds (require(), gradients()); otherwise the step has to
-    // be captured anew. Launches nothing.
+    // Whether all conditions of the capture still hold (require(), gradients()); otherwise the step has to be
+    // captured anew. Launches nothing.
     bool fits() const;
     void replay();
     const MemoryPlan& plan() const { return plan_; }
@@ -47,7 +47,8 @@ public:
     void require(std::function<bool()> condition) { conditions_.push_back(std::move(condition)); }
     // Registers an action that follows each replay, but not the capture.
     void after_replay(std::function<void()> action) { actions_.push_back(std::move(action)); }
-    // Registers an action that follows each launch, that at the end of the capture, too. Nothing is being captured then.
+    // Registers an action that follows each launch, also the one at the end of the capture. Nothing is being
+    // captured when it runs.
     void after_launch(std::function<void()> action) { launched_.push_back(std::move(action)); }
     // For the slots of gradients (core/gradient_slot.h).
     CapturedGradients& gradients() { return gradients_; }

@@ -1,5 +1,6 @@
-// What a captured step does to the gradients of leaves that it has not made itself, and what its replays
-// therefore require and leave behind. The slots of the gradients (core/gradient_slot.h) report to it.
+// Records how a captured step uses the gradients of leaves. Before a replay it checks that the gradients are
+// as the capture found them; after the replay it gives the leaves the gradients of the capture. The slots of
+// the gradients (core/gradient_slot.h) report to it.
 #pragma once
 
 #include <functional>
@@ -24,15 +25,15 @@ public:
     void used(TensorImpl& leaf);
     // A leaf's gradient is dropped or replaced, whatever it was.
     void replaced(TensorImpl& leaf);
-    // Which scale parts (core/scale_parts.h) the step gave to a gradient. known: these are all that it has
-    // now, whatever it had before the step; otherwise it has them in addition.
+    // The step has changed the scale state (core/scale_parts.h) of a gradient. known: `parts` is the whole
+    // state, whatever it was before the step; otherwise `parts` are added to it.
     void note_scale_parts(TensorImpl& leaf, bool known, ScaleParts parts);
     // Replays require that the gradient does not have all of these parts at this point of the step.
     void require_not_scale_parts(TensorImpl& leaf, ScaleParts parts);
     // The step uses or changes the scale `id`, which is current() right now. In replays, gradients get
     // the ids of the scaler's scales at that time. Only the first call for a scaler counts.
     void follow_scale(ScaleParts id, std::function<ScaleParts()> current);
-    // A tensor with a gradient slot is destroyed: forgets what was noted of it.
+    // A tensor with a gradient slot is destroyed: removes its records.
     void leaf_gone(TensorImpl& leaf) noexcept;
 
     // At the end of the capture. No gradient waits any more for a factor that the step made it wait for.
@@ -46,12 +47,12 @@ public:
     // After the launch: gives the leaves the gradients that the step leaves behind, at their addresses of the
     // capture, whatever the leaves hold by now (for example the gradients of another graph).
     void restore() const;
-    // To be called last, because restore() leaves gradients without parts.
+    // To be called last, because restore() leaves gradients without a scale state.
     void restore_scale_parts() const;
 
 private:
-    // What is noted while capturing. It holds no references, which would make gradients live longer than
-    // without a capture.
+    // Records of one leaf while capturing. They hold no references, which would make gradients live longer
+    // than without a capture.
     struct Notes {
         bool met = false;              // used or replaced
         bool from_before = false;      // used before it was replaced
@@ -74,7 +75,7 @@ private:
     };
     struct Refused {
         Tensor leaf;
-        ScaleParts added, parts;  // added: by the step, before it asked for `parts`
+        ScaleParts added, parts;  // added: by the step, before it queried `parts`
     };
 
     // A scaler that the step uses.
@@ -83,7 +84,7 @@ private:
         std::function<ScaleParts()> current;
         ScaleParts replayed = 0;  // the id when the last replay began
     };
-    // Scale parts of the capture as parts of a replay. began(scale): the id when the replay began.
+    // Converts a scale state of the capture to that of a replay. began(scale): the id when the replay began.
     template <class Began> ScaleParts replayed(ScaleParts parts, const Began& began) const {
         for (const FollowedScale& scale : scales_)
             if (of_one_scaler(parts, scale.captured))

@@ -1,4 +1,4 @@
-// What a device does, piece by piece, with times: what a backend may tell to profilers.
+// Interface of a backend's trace of device work (kernels, copies, fills) with times, for profilers.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@ struct DeviceWork {
     std::string name = {};  // of a kernel; "copy to the device", "copy to the host", "copy", "fill"
     int device = 0, stream = 0;
     std::int64_t begin = 0, end = 0;
-    std::uint64_t id = 0;  // the innermost that the thread which queued it had entered; 0: none
+    std::uint64_t id = 0;  // innermost id that the queueing thread had entered; 0: none
 };
 
 // Only one trace runs at a time in a process.
 struct DeviceTraceLibrary {
-    // Begins to record the work of all devices of the type. Error(backend) with the reason where that cannot be done, and
-    // Error(state) while another trace runs.
+    // Begins to record the work of all devices of the type. Throws Error(backend) with the reason if that
+    // cannot be done, and Error(state) while another trace runs.
     void (*start)();
     void (*stop)() noexcept;
-    // What the calling thread queues from now on belongs to `id`, which is not 0, until it leaves. Threads leave in reverse
-    // order.
+    // Work that the calling thread queues from now on gets `id`, which is not 0, until leave(). Calls of
+    // enter() and leave() nest.
     void (*enter)(std::uint64_t id) noexcept;
     void (*leave)() noexcept;
     std::int64_t (*now)();
-    // Moves what has been recorded since the last call to the end of `work`, in any order, and returns how many pieces are
-    // missing. The devices must have finished. Error(backend) where the library fails.
+    // Appends the records since the last call to `work`, in any order, and returns how many were lost. The
+    // devices must have finished. Throws Error(backend) if the library fails.
     std::uint64_t (*take)(std::vector<DeviceWork>& work);
 };
 

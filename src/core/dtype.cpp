@@ -22,7 +22,7 @@ Dtype promote(Dtype a, Dtype b) {
     if (kind_a != kind_b) return kind_a > kind_b ? a : b;
     if (holds(a, b)) return a;
     if (holds(b, a)) return b;
-    // Neither of float16 and bfloat16 holds the other: the smallest that holds both.
+    // Neither of float16 and bfloat16 holds the other's values: takes the smallest dtype that holds both.
     Dtype smallest = float64;
     for (const Dtype dtype : all_dtypes)
         if (dtype_info(dtype).kind == kind_a && holds(dtype, a) && holds(dtype, b) &&

@@ -1,4 +1,4 @@
-// Checks of enumerators that a caller gives.
+// Range checks of enumerators that a caller passes.
 #pragma once
 
 #include "mezzo/dtype.h"
@@ -6,7 +6,8 @@
 
 namespace mezzo {
 
-// Throws Error(value), "op: what is 9, …", unless the value is one from the first enumerator, which is 0, to `last`.
+// Throws Error(value), "op: what is 9, …", unless the value is one from the first enumerator, which is 0, to
+// `last`.
 template <class E> void check_enumerator(const char* op, const char* what, E value, E last) {
     check(int(value) >= 0 && int(value) <= int(last), ErrorKind::value, op, ": ", what, " is ", int(value),
           ", which is no enumerator; the last one is ", int(last));

@@ -32,7 +32,7 @@ void append_device(std::string& out, const Device& device) {
 using Words = std::shared_ptr<const std::string>;
 thread_local std::weak_ptr<const std::string> latest;
 
-// The words die with the last copy of the exception.
+// The text is freed with the last copy of the exception.
 struct ThrownError final : Error {
     ThrownError(ErrorKind kind, const Words& text) : Error(kind, *text), words(text) {}
     Words words;

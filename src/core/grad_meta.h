@@ -1,4 +1,4 @@
-// Gradient bookkeeping of results.
+// Allocation of GradMeta for results of ops.
 #pragma once
 
 namespace mezzo {
@@ -6,7 +6,8 @@ namespace mezzo {
 struct GradMeta;
 struct TensorImpl;
 
-// As TensorImpl::grads(), but in memory that this thread's destroyed tensors have left: every recorded op makes one.
+// As TensorImpl::grads(), but reuses the memory of this thread's destroyed tensors, because every recorded op
+// makes a GradMeta.
 GradMeta& result_grads(TensorImpl& impl);
 
 }  // namespace mezzo

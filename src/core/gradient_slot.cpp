@@ -106,8 +106,7 @@ bool GradientSlot::has_scale_parts(ScaleParts parts) {
     return has_parts(scale_parts(), parts);
 }
 
-// A replay's writes do not raise the storage's version, so a gradient that was marked as zero has to lose the
-// mark here.
+// A replay's writes do not raise the storage's version, so the mark of a zero gradient is removed here.
 void GradientSlot::note_replayed(bool known, ScaleParts parts) {
     scale_parts_ = known ? parts : sum_of_parts(scale_parts(), parts);
     if (parts != 0 && value_.defined() && is_zero(value_))

@@ -1,7 +1,7 @@
-// The gradient of a leaf and everything that belongs to it: the factor it may wait for (core/lazy_scale.h),
-// what it is a sum of (core/scale_parts.h), who reduces it between processes (core/gradient_watcher.h), and what
-// a captured step has to know of its use (core/captured_gradients.h). No other code reaches the tensor, so that
-// no reader can forget one of these.
+// The gradient of a leaf with its state: a pending factor (core/lazy_scale.h), its scale state
+// (core/scale_parts.h), the hook that reduces it between processes (core/gradient_watcher.h), and the records
+// of a captured step (core/captured_gradients.h). No other code reaches the tensor, so that no reader can
+// forget one of these.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ void dispose(LazyScale* scale) noexcept;
 class GradientWatcher;
 void dispose(GradientWatcher* watcher) noexcept;
 
-// A gradient outside of its slot.
+// A gradient taken out of its slot, with its scale state.
 struct Gradient {
     Tensor value = {};
     ScaleParts scale_parts = 0;
@@ -32,34 +32,37 @@ public:
     GradientSlot(const GradientSlot&) = delete;
     GradientSlot& operator=(const GradientSlot&) = delete;
 
-    // Questions about the gradient's presence, which neither launch nor count as a use.
+    // Queries of the gradient's presence. They neither launch nor count as a use.
     bool defined() const { return value_.defined(); }
     const void* address() const;  // of the first element; null without a gradient
     // Whether there is another handle of the gradient, or another tensor on its memory.
     bool shared() const;
-    LazyScale* lazy_scale() const { return lazy_scale_.get(); }  // what the gradient waits for, or null
+    LazyScale* lazy_scale() const { return lazy_scale_.get(); }  // the pending factor, or null
 
-    // From now on `watcher` is asked before the gradient is used, in the leaf's name `place`; null: nobody is.
+    // Sets the hook that is called before the gradient is used, with the leaf's index `place`; null removes
+    // it.
     void watch(const Ref<GradientWatcher>& watcher, std::uint32_t place);
     GradientWatcher* watcher() const { return watcher_.get(); }
     std::uint32_t watched_as() const { return watched_as_; }
-    // For the watcher: the gradient as it is, whatever it waits for.
+    // For the hook: the gradient as it is, also with a pending factor or reduction.
     const Tensor& unsettled() const { return value_; }
-    // An update is coming, which has to find the gradient reduced. The slots of all gradients that the update
-    // reads are told so before the first of them is read.
+    // Announces an update, which needs the gradient reduced. Called for all gradients of the update before
+    // the first of them is read.
     void complete();
 
-    // The gradient, undefined if there is none. A factor that it waits for is applied before.
+    // The gradient, undefined if there is none. A pending factor is applied first.
     const Tensor& read();
-    // The same for an update that multiplies by `own` itself: only another factor is applied.
+    // The same for an update that multiplies by `own` itself: only another pending factor is applied.
     const Tensor& read_for_update(const LazyScale* own);
-    // The gradient for a caller that writes all its elements: factor and parts are forgotten.
+    // The gradient for a caller that writes all its elements: drops a pending factor and the scale state.
     const Tensor& overwrite();
-    // The gradient for a kernel that adds to it, which has to exist. added: the parts of the addend.
+    // The gradient, which has to exist, for a kernel that adds to it. added: the scale state of the addend.
     const Tensor& add_in_place(ScaleParts added);
-    // Where there is no gradient yet and the watcher has a place for one: makes it, of zeros.
+    // Makes a gradient of zeros in the hook's memory, if there is no gradient yet and the hook has memory for
+    // it.
     void begin_at_home();
-    // The watcher's place for a new gradient, to be written and then kept by add(); undefined if there is none.
+    // The hook's memory for a new gradient (a view of a bucket), to be written and then stored by add();
+    // undefined if there is none.
     Tensor home() const;
     // Adds to the gradient: sum(total, contribution), where total is undefined if there is none yet.
     template <class Sum> void add(Tensor contribution, ScaleParts added, const Sum& sum) {
@@ -72,14 +75,16 @@ public:
     // Removes the gradient and returns it; put() restores it.
     Gradient take();
 
-    // What the gradient is a sum of. No gradient, and one of zeros, has no parts.
+    // The scale state: which kinds of parts the gradient is a sum of. It is 0 without a gradient, and for one
+    // of zeros.
     ScaleParts scale_parts() const;
-    // Whether has_parts() holds of it. In a capture, replays require that the answer is no.
+    // Whether has_parts() is true of it. In a capture, replays require that it is false.
     bool has_scale_parts(ScaleParts parts);
-    // A scaler has divided the gradient, or makes it wait for a factor that does.
+    // Sets the scale state after a scaler has divided the gradient, or has given it a pending factor that
+    // does.
     void note_unscaled() { set_scale_parts(unscaled_part); }
-    // A replay has given these parts to the gradient. known: the gradient has no others; otherwise they are
-    // added to those that it had.
+    // Sets the scale state after a replay. known: `parts` is the whole state; otherwise it is added to the
+    // state before.
     void note_replayed(bool known, ScaleParts parts);
 
 private:

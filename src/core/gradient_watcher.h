@@ -1,5 +1,5 @@
-// Who takes part in what happens to the gradients of leaves: data parallelism, which reduces them between processes.
-// The slot of a watched gradient (core/gradient_slot.h) asks it before the gradient is used.
+// Hook on the gradients of leaves, for data parallelism, which reduces them between processes. The slot of a
+// gradient (core/gradient_slot.h) calls it before the gradient is used.
 #pragma once
 
 #include <atomic>
@@ -17,16 +17,18 @@ public:
     GradientWatcher(const GradientWatcher&) = delete;
     GradientWatcher& operator=(const GradientWatcher&) = delete;
 
-    // `place` is the number under which the leaf is watched (GradientSlot::watch).
-    // Somebody looks at the gradient, or replaces it: a reduction that is under way has to end before.
+    // `place` is the leaf's index that was passed to GradientSlot::watch().
+    //
+    // Called before the gradient is read or replaced: waits for a reduction that is under way.
     virtual void settle(std::uint32_t place) = 0;
-    // An update is coming: what has not been reduced yet is reduced before.
+    // Called before an update: reduces gradients that have not been reduced yet.
     virtual void complete(std::uint32_t place) = 0;
-    // Something is about to be added to the gradient, or becomes the gradient.
+    // Called before something is added to the gradient, or becomes the gradient.
     virtual void adding(std::uint32_t place) = 0;
-    // Memory for a new gradient, of the leaf's shape and dtype, with any values; undefined if there is none.
+    // Memory for a new gradient (a view of a bucket), of the leaf's shape and dtype, with any values;
+    // undefined if there is none.
     virtual Tensor home(std::uint32_t place) = 0;
-    // Whether the gradient lies in memory from home(), to which the watcher holds one more reference.
+    // Whether the gradient lies in memory from home(), to which the hook holds one more reference.
     virtual bool at_home(std::uint32_t place, const Tensor& gradient) const = 0;
 
     std::atomic<std::uint32_t> refs{0};

@@ -1,12 +1,11 @@
-// The words of an exception that is on its way out.
+// Message of the exception that is unwinding this thread's stack, for destructors.
 #pragma once
 
 #include <string>
 
 namespace mezzo {
 
-// What the calling thread's newest Error says, for as long as that exception lives; else "". For destructors that run while it unwinds the
-// stack.
+// Returns the message of the calling thread's newest Error as long as that exception lives; else "".
 std::string live_error();
 
 }  // namespace mezzo

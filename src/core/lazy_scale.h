@@ -1,6 +1,6 @@
-// Lazy gradient scaling: a gradient that is to be multiplied by a factor which only the device knows waits
-// for it until the gradient is read. The optimizer's update multiplies while it reads; for any other reader
-// the gradient's slot applies the factor first.
+// Deferred unscaling of gradients. A factor that only the device knows, such as 1 / scale, stays pending
+// until the gradient is read. The optimizer's update multiplies while it reads; for any other reader the
+// gradient's slot applies the factor first.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@ namespace mezzo {
 struct TensorImpl;
 class GradientSlot;
 
-// One factor and the gradients that wait for it. Their slots hold a reference to it; it has plain pointers to
-// the slots.
+// One pending factor and its gradients. Their slots hold a reference to it; it has plain pointers to the
+// slots.
 class LazyScale {
 public:
     LazyScale() = default;
@@ -24,27 +24,29 @@ public:
     LazyScale(const LazyScale&) = delete;
     LazyScale& operator=(const LazyScale&) = delete;
 
-    // Makes the gradients of these leaves wait. If anything but its slot refers to one of them, all are
-    // multiplied at once.
+    // Makes the factor pending for the gradients of these leaves. If anything but its slot refers to one of
+    // them, all are multiplied at once.
     void attach(const std::vector<TensorImpl*>& leaves);
-    // The slot's gradient waits no longer: it has been multiplied, dropped, replaced or overwritten.
+    // The factor is no longer pending for the slot's gradient, which has been multiplied, dropped, replaced
+    // or overwritten.
     void detach(GradientSlot& slot) noexcept;
-    // Multiplies all gradients that still wait.
+    // Multiplies all gradients for which it is still pending.
     void apply();
 
     std::atomic<std::uint32_t> refs{0};
 
 protected:
-    // Multiplies gradients[i], of leaves[i], in place, or replaces it by the product.
+    // Multiplies gradients[i], of leaves[i], in-place, or replaces it by the product.
     virtual void multiply(const std::vector<TensorImpl*>& leaves, Tensors& gradients) = 0;
 
 private:
-    std::vector<GradientSlot*> slots_;  // null: waits no longer
+    std::vector<GradientSlot*> slots_;  // null: no longer pending
 };
 inline void dispose(LazyScale* scale) noexcept { delete scale; }
 
-// apply() multiplies the gradients that began to wait on this thread while the scope was open, and still
-// wait. A captured step ends with it, so that no replay depends on a factor of an earlier one.
+// Collects the factors that become pending on this thread while it is open. apply() multiplies the gradients
+// for which they are still pending. A captured step ends with it, so that no replay depends on a factor of an
+// earlier one.
 class [[nodiscard]] LazyScaleScope {
 public:
     LazyScaleScope() : outer_(current) { current = this; }

@@ -1,11 +1,12 @@
-// Messages to the user's sink (mezzo/log.h).
+// Calls the user's log sink (mezzo/log.h).
 #pragma once
 
 #include <string_view>
 
 namespace mezzo {
 
-// Calls the sink, if there is one. Does not throw. Not to be called with a lock held that the library needs.
+// Calls the sink, if there is one. Does not throw. Must not be called while a lock is held that the library
+// needs.
 void log_line(std::string_view line) noexcept;
 
 }  // namespace mezzo

@@ -1,4 +1,4 @@
-// Errors of containers as Error(memory).
+// Converts allocation errors of containers to Error(memory).
 #pragma once
 
 #include <new>
@@ -8,8 +8,8 @@
 
 namespace mezzo {
 
-// Returns make(). Throws Error(memory) where a container in it throws std::bad_alloc or std::length_error; `wanted`
-// ends the message, such as "for 9000000000000 indices".
+// Returns make(). Throws Error(memory) if a container in it throws std::bad_alloc or std::length_error;
+// `wanted` ends the message, such as "for 9000000000000 indices".
 template <class Make, class... Wanted>
 auto or_memory_error(const char* op, const Make& make, const Wanted&... wanted) -> decltype(make()) {
     try {

@@ -1,15 +1,15 @@
-// Which processors this process may run on.
+// The set of processors that this process may run on (CPU affinity).
 #pragma once
 
 #include <string>
 
 namespace mezzo {
 
-// How many these are, at least 1. Where the system cannot tell which (it is not Linux), all of the machine's.
+// Number of these processors, at least 1. On systems other than Linux, all of the machine's.
 int available_processors();
 
-// Which these are, in hexadecimal, one character for four of them from number 0 on, without zeros at the end. Empty where the
-// system cannot tell.
+// Bit mask of these processors in hexadecimal: one character for four of them from number 0 on, without zeros
+// at the end. Empty on systems other than Linux.
 std::string processor_set();
 
 }  // namespace mezzo

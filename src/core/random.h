@@ -1,4 +1,4 @@
-// The process-wide random stream: one Philox key and a position that moves forward.
+// The process-wide random stream: one Philox key and an offset that grows.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace mezzo {
 
-// Takes the next `blocks` 128-bit Philox blocks for the caller alone and returns where they start. What a
-// tensor of n elements takes: ceil(n / 4) for uniform, normal and integers, ceil(n / 8) for dropout
-// (core/philox.h says which element takes which word).
+// Reserves the next `blocks` 128-bit Philox blocks for the caller and returns where they start. A tensor of n
+// elements takes ceil(n / 4) blocks for uniform, normal and integers, ceil(n / 8) for dropout (core/philox.h
+// says which element takes which word).
 RandomState reserve_random(std::uint64_t blocks);
-// Gives them back, unless somebody has taken blocks since.
+// Returns reserved blocks to the stream, unless more blocks have been reserved since.
 void return_random(RandomState start, std::uint64_t blocks);
 
-// use(start) with the next `blocks` blocks of the stream, which are given back if it throws.
+// Calls use(start) with the next `blocks` blocks of the stream, which are returned if it throws.
 template <class F> auto with_random(std::uint64_t blocks, const F& use) {
     const RandomState start = reserve_random(blocks);
     try {

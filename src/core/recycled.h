@@ -1,4 +1,5 @@
-// How many destroyed objects a thread keeps for its next ones, so that an op takes no memory from the heap.
+// Size of the free lists in which a thread keeps destroyed objects for reuse, so that an op takes no memory
+// from the heap.
 #pragma once
 
 namespace mezzo {

@@ -1,5 +1,5 @@
-// Rounding to odd: a number between two neighbouring floats becomes the one whose last bit is 1. Rounding that
-// again to a 16-bit dtype gives what rounding once would have given. For the host and for device code.
+// Rounding to odd: a number between two neighbouring floats becomes the one whose last bit is 1. Rounding the
+// result again to a 16-bit dtype gives the same as rounding once. For the host and for device code.
 #pragma once
 
 #include <cstdint>

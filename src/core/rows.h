@@ -18,8 +18,8 @@ inline Tensor as_rows(const Tensor& x) {
                        x.dtype());
 }
 
-// The distance of the rows of a tensor with unit stride in its last dimension, for which each row begins
-// equally far behind the one before.
+// The distance of the rows, in elements, of a tensor with unit stride in its last dimension and equally
+// spaced rows.
 inline std::int64_t row_stride(const Tensor& x) {
     const int d = x.dim();
     const std::int64_t columns = std::max<std::int64_t>(x.shape().back(), 1);

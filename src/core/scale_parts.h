@@ -1,6 +1,7 @@
-// Whether a gradient holds a GradScaler's scale. Backward passes add to a gradient, and the scaler may divide
-// it or change its scale in between. A sum of parts with the scale and parts without it, or of parts under two
-// scales, is meaningless, so the gradient's slot (core/gradient_slot.h) knows of which parts it is a sum.
+// Scale state of a gradient: scaled by a GradScaler, unscaled, or mixed. Backward passes add to a gradient,
+// and the scaler may divide it or change its scale in between. A sum of parts with the scale and parts
+// without it, or of parts under two scales, is meaningless, so the gradient's slot (core/gradient_slot.h)
+// records the kinds of its parts.
 //
 // A scale has an id: the scaler's number and a count of the calls that may have changed the scale. An id
 // that differs does not mean that the scale differs: after update() only the device has the scale, and
@@ -38,20 +39,20 @@ constexpr std::uint32_t changes_between(ScaleParts earlier, ScaleParts later) {
 }
 constexpr bool of_one_scaler(ScaleParts a, ScaleParts b) { return a >> scaler_shift == b >> scaler_shift; }
 
-// Parts of the sum of two gradients.
+// Scale state of the sum of two gradients.
 constexpr ScaleParts sum_of_parts(ScaleParts a, ScaleParts b) {
     const ScaleParts id_a = a & ~scale_kinds, id_b = b & ~scale_kinds, kinds = (a | b) & scale_kinds;
     if (id_a == 0 || id_b == 0 || id_a == id_b) return kinds | id_a | id_b;
     return kinds | two_scales | id_a;
 }
 
-// Whether a gradient with parts p has scaled parts under another scale than the one of `parts`, if both are
+// Whether a gradient of state p has scaled parts under another scale than the one of `parts`, if both are
 // known.
 constexpr bool under_other_scale(ScaleParts p, ScaleParts parts) {
     const ScaleParts id_p = p & ~scale_kinds, id_parts = parts & ~scale_kinds;
     return (p & scaled_part) != 0 && id_p != 0 && id_parts != 0 && id_p != id_parts;
 }
-// Whether a gradient with parts p has all kinds of `parts`, or scaled parts under different scales.
+// Whether a gradient of state p has all kinds of `parts`, or scaled parts under different scales.
 constexpr bool has_parts(ScaleParts p, ScaleParts parts) {
     const ScaleParts kinds = parts & scale_kinds;
     return (p & kinds) == kinds || (p & two_scales) != 0 || under_other_scale(p, parts);

@@ -19,7 +19,8 @@ SeparateMemory::~SeparateMemory() {
     }
 }
 
-// Nothing is used again: what a kernel writes late, or beyond its memory, is then not read as something else.
+// Memory is not reused, so that late or out-of-bounds writes of one kernel do not corrupt the tensors of
+// another.
 Block* SeparateMemory::allocate(std::size_t bytes) {
     const std::size_t size = block_size(bytes);
     check(size <= bytes_ - used_, ErrorKind::memory, "allocate: ", bytes, " bytes are more than the ",

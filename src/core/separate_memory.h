@@ -1,4 +1,5 @@
-// Memory for work beside the program's own, of which neither statistics nor the plan of a step shall know.
+// Scratch arena for kernel self-checks, invisible to memory statistics and to the memory plan of a captured
+// step.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +8,9 @@
 
 namespace mezzo {
 
-// While it exists, this thread's allocations on one device come from a piece of memory of its own, which the
-// system gives and gets back. Nothing that was allocated here may outlive it. Throws Error(memory) if the piece is
-// used up, if the system has none, or if a memory limit leaves no room for it.
+// While it exists, this thread's allocations on one device come from a piece of memory of its own, taken from
+// the system and released by the destructor. Nothing that was allocated here may outlive it. Throws
+// Error(memory) if the piece is used up, if the system has none, or if a memory limit leaves no room for it.
 class SeparateMemory final : public MemoryHook {
 public:
     SeparateMemory(Device device, std::size_t bytes);

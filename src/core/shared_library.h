@@ -1,4 +1,4 @@
-// Libraries of others that are opened when they are first needed, not linked: programs start without them.
+// Shared libraries that are opened at first use, not linked, so that programs start without them.
 #pragma once
 
 #include <mutex>
@@ -10,11 +10,12 @@ namespace mezzo {
 
 class SharedLibrary {
 public:
-    // Opens the first of these files for as long as the process lives. Throws Error(backend): `name` begins it, and after the reasons comes `hint`.
-    // `needed` ends the error of a function that the library lacks.
+    // Opens the first of these files that can be opened, until the process ends. Otherwise throws
+    // Error(backend), with `name`, the reasons and `hint`. `needed` ends the error message of a missing
+    // function.
     SharedLibrary(const char* name, const std::vector<std::string>& files, const std::string& hint,
                   const char* needed);
-    // Error(backend) where the library has no such function.
+    // Throws Error(backend) if the library has no such function.
     template <class F> void find(const char* symbol, F& function) const {
         function = reinterpret_cast<F>(address_of(symbol));
     }
@@ -26,8 +27,9 @@ private:
     void* handle_ = nullptr;
 };
 
-// The one table of its kind, from the first call that makes it without throwing; the calls before throw, each with the reason of its own. Not by
-// the constructor of a static variable: a thread that waits for one which throws is never woken under ThreadSanitizer.
+// Returns the only table of its type, made by the first call that does not throw; each call before throws its
+// own reason. It is no static variable with a constructor: under ThreadSanitizer, a thread that waits for a
+// constructor which throws is never woken.
 template <class Table> const Table& made_once(Table (*make)()) {
     static std::mutex mutex;
     static std::optional<Table> table;

@@ -9,7 +9,7 @@ namespace mezzo {
 
 namespace {
 
-// The storage that x has in common with tensors beside it.
+// The storage that x shares with its neighbours in memory.
 const Ref<Storage>& common_storage(const Tensor& x) {
     const auto& block = static_cast<const Block&>(*x->storage);  // every Storage is one
     return block.part ? block.arena : x->storage;

@@ -1,4 +1,5 @@
-// Tensors that lie in memory one directly behind the other, so that a kernel can take them as one.
+// Contiguous tensors that lie directly behind each other in memory (a flat parameter), so that a kernel can
+// take them as one.
 #pragma once
 
 #include <cstdint>

@@ -12,10 +12,9 @@ namespace mezzo {
 namespace {
 
 constexpr std::size_t smallest_buffer = 64 << 10;
-// Of copies in order with the device's work.
+// Limits of copies in order with the device's work.
 constexpr std::size_t largest_piece = 16 << 20;  // larger copies are cut
-constexpr std::size_t most_in_use = 128
-                                    << 20;  // bytes of buffers that are kept for a device, if they suffice
+constexpr std::size_t most_in_use = 128 << 20;   // bytes of buffers in the pool per device, if they suffice
 
 struct Kept {
     Device device;
@@ -43,8 +42,8 @@ std::unique_ptr<StagingBuffer> take_from(Pool& all, Place place) {
     return buffer;
 }
 
-// Where the device has as many buffers as copies in order may use and none of them is idle: the one of this size that was
-// given back first. Otherwise null.
+// If one more buffer would exceed the device's limit and none of at least `size` bytes is idle, takes the
+// smallest busy one (of equal ones the first that was returned to the pool). Otherwise null.
 std::unique_ptr<StagingBuffer> take_busy(Device device, std::size_t size) {
     Pool& all = pool();
     const std::lock_guard lock(all.mutex);
@@ -98,7 +97,8 @@ std::unique_ptr<StagingBuffer> take_staging(Device device, std::size_t bytes) {
         }
         return take_from(all, it);
     }
-    // The driver waits for the device when pinned memory is given back, so that a smaller one goes only where many are kept.
+    // The driver waits for the device when pinned memory is freed, so a smaller buffer is freed only if the
+    // device's buffers exceed the limit.
     if (smaller != all.kept.end() && kept > most_in_use) all.kept.erase(smaller);
     all.kept.reserve(++all.made);
     return found.make_staging(device.index, size);

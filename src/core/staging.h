@@ -1,5 +1,4 @@
-// Buffers in host memory from which a device copies while it computes, and the pool in which they wait for
-// their next use.
+// Pinned host buffers from which a device copies while it computes, and their pool.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 
 namespace mezzo {
 
-// The buffer of one batch. All members but memory() and bytes() may throw Error(backend).
+// Staging buffer of one batch. All members but memory() and bytes() may throw Error(backend).
 class StagingBuffer {
 public:
     struct Part {
@@ -25,14 +24,14 @@ public:
     void* memory() const { return memory_; }
     std::size_t bytes() const { return bytes_; }
 
-    // Starts copies that run beside the device's work, but after the work that is queued now: it may still
-    // use a target.
+    // Starts copies that overlap the device's work, but begin after the work that is queued now, which may
+    // still use a target.
     virtual void send(std::span<const Part> parts) = 0;
-    // Queues a copy behind the device's work; what is queued from now on comes after it.
+    // Queues a copy behind the device's work; work that is queued later comes after it.
     virtual void send_in_order(const Part& part) = 0;
     // Makes the work that is queued on the device from now on wait for the copies.
     virtual void receive() = 0;
-    // The same for copies that nobody will read, so that their targets may be released. Also allowed while
+    // The same for copies that will not be read, so that their targets may be released. Also allowed while
     // the calling thread captures a step; then the host waits for the copies.
     virtual void drop() = 0;
     // Whether the copies are done, so that the memory may be written again.
@@ -46,14 +45,15 @@ private:
 };
 
 // An idle buffer of at least `bytes` for copies to the device, from the pool or new; null if there is no
-// memory for it, or the device cannot copy beside its work.
+// memory for it, or the device cannot copy while it works.
 std::unique_ptr<StagingBuffer> take_staging(Device device, std::size_t bytes);
 // Puts a buffer into the pool. Its copies may still be under way.
 void give_staging(Device device, std::unique_ptr<StagingBuffer> buffer) noexcept;
 
-// Copies host memory to the device, in order with the device's work. What is more than drivers take over at once goes
-// through pinned buffers, so that the host does not wait for the work that is queued; it waits only while all buffers that
-// such copies may have are in use. The host memory may be reused on return. Throws Error(backend).
+// Copies host memory to the device, in order with the device's work. Copies larger than those that drivers
+// buffer themselves go through pinned buffers, so that the host does not wait for queued work; it waits only
+// while all buffers for such copies are in use. The host memory may be reused on return. Throws
+// Error(backend).
 void copy_from_host(Device device, void* to, const void* from, std::size_t bytes);
 
 }  // namespace mezzo

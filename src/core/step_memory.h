@@ -1,4 +1,4 @@
-// The memory of a captured step: an eager run is traced, its tensors get places in one arena by their
+// Memory planning of a captured step. An eager run is traced, its tensors get offsets in one arena by their
 // lifetimes, and the capture allocates there.
 #pragma once
 
@@ -17,7 +17,7 @@ struct Lifetime {
     std::uint32_t death = ~std::uint32_t(0);  // unchanged if it outlives the step
 };
 
-// Where each allocation of a step lies in its arena.
+// Offset of each allocation of a step in its arena.
 struct MemoryPlan {
     std::vector<std::size_t> sizes, offsets;  // in order of allocation
     std::size_t bytes = 0;                    // of the arena
@@ -26,7 +26,7 @@ struct MemoryPlan {
 // Places the largest allocation first, and each at the lowest offset that is free during its whole lifetime.
 MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes);
 
-// While it exists, it serves this thread's allocations on one device in place of the allocator.
+// Serves this thread's allocations on one device instead of the allocator, as long as it exists.
 class MemoryHook {
 public:
     explicit MemoryHook(Device device) : device_(device), previous_(current) { current = this; }
@@ -54,7 +54,8 @@ private:
     MemoryHook* previous_;
 };
 
-// While it exists, this thread allocates as outside of any step: what outlives the step and is made only once.
+// While it exists, this thread allocates as outside of any step, for objects that are made once and outlive
+// the step.
 class OutsideStep {
 public:
     OutsideStep() : hook_(MemoryHook::current) { MemoryHook::current = nullptr; }
@@ -93,8 +94,8 @@ private:
     std::uint32_t clock_ = 0;
 };
 
-// Serves allocations with the places of a plan, in the plan's order. Throws Error(state) if a place is not
-// free yet or a size differs from the plan's. Blocks from elsewhere that are released meanwhile go to `held`,
+// Serves allocations at the offsets of a plan, in the plan's order. Throws Error(state) if the memory there
+// is not free yet or a size differs from the plan's. Other blocks that are released meanwhile go to `held`,
 // because the graph may read them.
 class ArenaMemory final : public MemoryHook {
 public:

@@ -1,5 +1,6 @@
-// Steps in which several processes take part. Whether a call of a captured step runs the step, captures it or replays it must then be the same in all
-// processes: an operation between them that is a part of a graph in one and not in another hangs.
+// Capture consensus for captured steps with collective operations. Whether a call of the step runs it,
+// captures it or replays it must be the same in all processes: a collective operation that is a part of a
+// graph in one process and not in another hangs.
 #pragma once
 
 #include <algorithm>
@@ -11,23 +12,24 @@
 
 namespace mezzo {
 
-// What a call of a captured step does, the least that a process can do first.
+// Actions of a call of a captured step, from the weakest to the strongest.
 enum class StepAction : std::uint8_t { eager, record, replay };
 
-// Who speaks for the other processes.
+// Agrees with the other ranks whether a captured step runs eagerly, captures or replays.
 class StepParty {
 public:
     virtual ~StepParty() = default;
-    // The least of what the processes can do, the same in all of them. All call it before the same call of their captured steps. What is under way
-    // between them has been awaited, so that a capture depends on nothing before it.
+    // Returns the minimum of the actions that the processes can take, the same in all of them. All call it
+    // before the same call of their captured steps. On return, collective operations that were under way have
+    // ended, so that a capture depends on nothing before it.
     virtual StepAction agree(StepAction mine) = 0;
 };
 using StepParties = std::vector<std::shared_ptr<StepParty>>;
 
-// A call of a captured step on this thread, which learns whom the step meets.
+// A call of a captured step on this thread. It collects the groups whose collective operations the step uses.
 class StepScope {
 public:
-    // `capturing`: whom the step meets only now has not agreed to a capture.
+    // capturing: meet() throws for a new party, because it has not agreed to the capture.
     StepScope(StepParties& parties, bool capturing)
         : parties_(parties), capturing_(capturing), outer_(current) {
         current = this;
@@ -36,7 +38,8 @@ public:
     StepScope(const StepScope&) = delete;
     StepScope& operator=(const StepScope&) = delete;
 
-    // Called by a party when its processes exchange something. Does nothing outside of a captured step.
+    // Called by a party before a collective operation. Does nothing outside of a captured step. Throws
+    // Error(state) for a new party while capturing.
     static void meet(const char* op, const std::shared_ptr<StepParty>& party) {
         if (current == nullptr) return;
         StepParties& known = current->parties_;

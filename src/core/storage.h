@@ -20,7 +20,8 @@ struct Storage {
     bool foreign = false;  // allocated by another thread than a ForeignMark's, while it lived
 };
 
-// While it lives, storages that other threads allocate are marked as theirs: for who follows the ops of its own thread.
+// While it lives, storages that other threads allocate are marked as foreign, for observers of this thread's
+// ops.
 class [[nodiscard]] ForeignMark {
 public:
     ForeignMark() {
@@ -45,7 +46,7 @@ void dispose(Storage* storage) noexcept;
 // A storage of at least `bytes`, 256-byte aligned; without memory if `bytes` is 0. If memory is short, the
 // allocator empties its cache and tries again; then it throws Error(memory) with its statistics.
 Ref<Storage> allocate_storage(std::size_t bytes, Device device);
-// A part of a storage as a storage with its own version and references, which holds the whole.
+// A part of a storage as a storage with its own version and references. It holds a reference to the whole.
 Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t bytes);
 
 }  // namespace mezzo

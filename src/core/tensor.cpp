@@ -20,7 +20,7 @@ LiveObjects live_objects() {
 
 namespace {
 
-// Memory of objects that this thread destroyed, for its next ones.
+// Free list of objects that this thread destroyed.
 template <class T> class Recycled {
 public:
     ~Recycled() {

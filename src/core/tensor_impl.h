@@ -1,4 +1,4 @@
-// What a Tensor handle points to: metadata, storage, and its place in the graph.
+// The object that a Tensor handle points to: metadata, storage, and the node of the graph that made it.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ struct Node;  // autograd/row.h: the graph's only kind of node
 struct Copy16 {
     Tensor value;  // undefined: none
     std::uint64_t version = 0;
-    // The 16-bit dtype that autocast last asked for; float32: never asked. Threads that share a module all
-    // note it, but after the first step none writes.
+    // The 16-bit dtype that autocast last requested; float32: none yet. Threads that share a module all
+    // record it, but after the first step none writes.
     std::atomic<Dtype> wanted{float32};
 
     void want(Dtype dtype) {

@@ -1,6 +1,6 @@
-// Parameters that no module lists: fields that MEZZO_MODULE does not name. nn::Parameter marks the tensor that
-// it makes. The first list of a module or an optimizer that has the tensor removes the mark, because
-// parameters of other models and of other optimizers are no forgotten fields.
+// Detection of parameters that no module lists: fields that MEZZO_MODULE does not name. nn::Parameter marks
+// the tensor that it makes. The first list of a module or an optimizer that has the tensor removes the mark,
+// because parameters of other models and of other optimizers are no forgotten fields.
 #pragma once
 
 #include <string>
@@ -27,7 +27,8 @@ inline bool is_unlisted(const Tensor& x) {
 // Unlisted parameters that ops read, each once.
 class UnlistedParameters {
 public:
-    // An op, such as "mul", reads x. `module` is the path of the module to which it belongs, if that is known.
+    // An op, such as "mul", reads x. `module` is the path of the module to which it belongs, if that is
+    // known.
     void note(const Tensor& x, std::string_view op, std::string_view module = {});
     // Such as "float32 [3], read by mul in head".
     const std::vector<std::string>& texts() const { return texts_; }

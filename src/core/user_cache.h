@@ -1,5 +1,5 @@
-// Small text files in the user's cache folder: what one process has measured on this machine, for the next
-// one. Nothing here throws, because the library works without the files. Readers have to check the content.
+// Small text files in the user's cache folder, for measurements on this machine that the next process can
+// reuse. Nothing here throws, because the library works without the files. Readers have to check the content.
 #pragma once
 
 #include <string>

@@ -1,5 +1,4 @@
-// Elements of tensors on the host, for everything that is not a kernel: item(), to_vector(), from(),
-// printing.
+// Access to elements of tensors on the host, outside of kernels: item(), to_vector(), from(), printing.
 #pragma once
 
 #include <cmath>
@@ -37,8 +36,8 @@ template <class To, class From> To convert_value(From value) {
     }
 }
 
-// The elements of a tensor in host memory: in place on the CPU, otherwise a copy of the range of the device's
-// storage that the tensor uses.
+// The elements of a tensor in host memory: the tensor's own memory on the CPU, otherwise a copy of the range
+// of the device's storage that the tensor uses.
 class HostValues {
 public:
     // op: the name of the reader, for errors.

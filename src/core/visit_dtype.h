@@ -1,5 +1,5 @@
-// From a dtype, which is known at run time, to its C++ type: the one switch of the library's host code.
-// cuda/visit_dtype.cuh has the one for device code.
+// Dispatch from a dtype, which is known at run time, to its C++ type: the only such switch in the library's
+// host code. cuda/visit_dtype.cuh has the one for device code.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,7 @@
 
 namespace mezzo {
 
-// What a kernel is compiled for.
+// The set of dtypes that a kernel is compiled for.
 enum class Dtypes : std::uint8_t { all, floating, up_to_32bit };  // up_to_32bit: floating without float64
 
 template <Dtypes subset, Dtype dtype>
