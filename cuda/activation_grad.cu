@@ -1,4 +1,5 @@
-// The gradient by the input of a linear layer's activation, and its column sums (the bias's gradient).
+// Gradient with respect to the input of a linear layer's activation, and its column sums (the bias's
+// gradient).
 #include "cuda/column_sum.h"
 #include "cuda/elements.cuh"
 #include "cuda/gemm/gemm.h"
@@ -22,7 +23,8 @@ template <class T, int pack> struct Values {
     }
 };
 
-// A ReLU mask in place of relu's result: 1 where the result is positive, else 0. 8 is a multiple of `pack`.
+// A ReLU mask, read instead of relu's result: 1 where the result is positive, else 0. 8 is a multiple of
+// `pack`.
 template <class T, int pack> struct Bits {
     const std::uint8_t* p;
     std::int64_t ld;
@@ -33,7 +35,8 @@ template <class T, int pack> struct Bits {
     }
 };
 
-// g activation'(kept). g may be the memory of the result.
+// Gradient through the activation: g times the derivative at the saved tensor. g may be the memory of the
+// result.
 template <class T, int pack, class Kept, class F> struct ThroughActivation {
     const T* g;
     Kept kept;
@@ -53,8 +56,9 @@ __global__ void activation_grad_kernel(Source source, GradientSums<T> to) {
     write_gradient_and_sums<T, pack>(source, to);
 }
 
-// before = g activation'(kept), read from the mask instead of `kept` if there is one; `sums` are its column
-// sums, unless null.
+// Operands of one pass. `before` gets g times the activation's derivative, which is read from the mask if
+// there is one and otherwise computed from the saved tensor; `sums` gets the column sums of `before`, unless
+// null.
 struct Pass {
     const void *g, *kept, *mask;
     void *before, *sums;

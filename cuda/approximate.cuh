@@ -1,5 +1,5 @@
-// The GPU's own approximations of elementary functions, one or two instructions each, and what is made of
-// them for results of 16 bit.
+// Approximations of elementary functions by one or two GPU instructions each, and GELUs for 16-bit results
+// that are built from them.
 #pragma once
 
 #include <cmath>
@@ -26,9 +26,9 @@ inline float exp2_approximate(float x) { return std::exp2(x); }
 inline float reciprocal_approximate(float x) { return 1 / x; }
 #endif
 
-// GELUs for results that are rounded to 16 bit. Before that rounding they are off by less than 0.03 of
-// float16's and 0.02 of bfloat16's last place, for every argument, the left tail included; results below
-// 1e-36 may become 0.
+// GELUs for results that are rounded to 16 bit. Before that rounding their error is less than 0.03 ulp of
+// float16 and 0.02 ulp of bfloat16, for every argument, the left tail included; results below 1e-36 may
+// become 0.
 
 // x Phi(x). For x < 0 Phi is 2^p(-x), where p was fitted to its binary logarithm down to -13.2, with a
 // relative error of Phi of 2^-16.6 down to -6 and 2^-14.6 from there on. Beyond, p falls faster, and the

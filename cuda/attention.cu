@@ -20,12 +20,12 @@ namespace {
 constexpr int tile = 32, warps = 4, warp_rows = tile / warps;
 constexpr unsigned threads = 32 * warps;
 
-// Parts of the operands, and weights that threads hand to each other: 12.7 KB in float32, 25.3 KB in float64.
+// Parts of two operands, and the weights that threads exchange: 12.7 KB in float32, 25.3 KB in float64.
 template <class C> struct Tiles { C a[tile][tile + 1], b[tile][tile + 1], w[tile][tile + 1]; };
 
-// Copies `rows` rows of up to 32 elements, which begin `stride` elements apart at p[offset], to a tile; the rest
-// of it becomes 0. Returns whether an element that this thread copied is NaN or infinite. One function for all
-// callers: inlined into each, with a loop per dtype, it would be most of this file's code.
+// Copies `rows` rows of up to 32 elements, which begin `stride` elements apart at p[offset], to a tile; the
+// rest of it becomes 0. Returns whether an element that this thread copied is NaN or infinite. One function
+// for all callers: inlined into each, with a loop per dtype, it would be most of this file's code.
 template <class C> __noinline__ __device__ bool stage_tile(C (&to)[tile][tile + 1], const void* p,
                                                            Dtype dtype, std::int64_t offset,
                                                            std::int64_t stride, std::int64_t rows,
@@ -49,7 +49,8 @@ template <class C> struct Operand {
                        std::int64_t dims)
         : x(rows), offset(rows.offset(b, h)), count(length), dim(dims) {}
 
-    // to[r][c] = element (first + r, column + c). Returns whether one that this thread copied is NaN or infinite.
+    // to[r][c] = element (first + r, column + c). Returns whether one that this thread copied is NaN or
+    // infinite.
     __device__ bool stage(C (&to)[tile][tile + 1], std::int64_t first, std::int64_t column) const {
         return stage_tile(to, x.p, x.dtype, offset + first * x.length + column, x.length, count - first,
                           dim - column);
@@ -210,8 +211,8 @@ template <class C> struct PairGradient {
     }
 };
 
-// Makes the statistics of this warp's rows in to[warp_row() + r]. The first of the passes over the dimensions
-// leaves them for the gradients of the keys.
+// Computes the statistics of this warp's rows into to[warp_row() + r]. The first of the passes over the
+// dimensions also stores them for the gradients of the keys.
 template <class C> __device__ void make_statistics(const Attention& a, const Place& at,
                                                    const StatisticsSource<C>& from,
                                                    RowStatistics<C> (&to)[tile]) {

@@ -1,4 +1,4 @@
-// What the attention kernels share: where the operands lie, which scores count, which weights are dropped.
+// Operands, mask, dropout and row statistics of the attention kernels.
 #pragma once
 
 #include <cmath>
@@ -25,17 +25,17 @@ struct AttentionMask {
     std::int64_t batch, head, query, key;
 };
 
-// Which weights are dropped. Weight (b, h, i, j) is element ((b heads + h) query + i) key + j of the random
-// stream, which core/philox.h describes.
+// Dropout of attention weights. Weight (b, h, i, j) is element ((b heads + h) query + i) key + j of the
+// random stream, which core/philox.h describes.
 struct AttentionDropout {
     RandomStream stream;
     std::uint32_t threshold;  // 0: nothing is dropped
-    double scale;             // of the weights that are kept
+    double scale;             // of the weights that are not dropped
 
     __device__ bool kept(std::uint64_t element) const {
         return threshold == 0 || half_word(words(element), static_cast<int>(element % 8)) >= threshold;
     }
-    // Bit n: element + n is kept.
+    // Bit n is set if element + n is not dropped.
     __device__ std::uint32_t kept8(std::uint64_t element) const {
         const int skip = static_cast<int>(element % 8);
         std::uint32_t bits = kept_block(words(element));
@@ -61,7 +61,7 @@ struct Attention {
     double scale;
     bool causal;
 
-    // Element (i, 0) of the weights of head bh = b heads + h.
+    // Index in the random stream of element (i, 0) of the weights of head bh = b heads + h.
     __device__ std::uint64_t weight(std::int64_t bh, std::int64_t i) const {
         return (static_cast<std::uint64_t>(bh) * static_cast<std::uint64_t>(query) +
                 static_cast<std::uint64_t>(i)) *
@@ -69,8 +69,8 @@ struct Attention {
     }
     // A causal query i attends to keys 0 ... i + diagonal().
     __host__ __device__ std::int64_t diagonal() const { return key - query; }
-    // The end of the keys to which any of `rows` queries from `first` on attends, but at least one key, for kernels
-    // that copy the first ones ahead.
+    // End of the keys that any of `rows` queries from `first` on attends to. At least 1 if there are keys,
+    // because kernels prefetch the first keys.
     __device__ std::int64_t keys_end(std::int64_t first, std::int64_t rows) const {
         const std::int64_t end = first + rows + diagonal();
         if (!causal || end >= key) return key;
@@ -97,9 +97,9 @@ struct Attention {
     }
 };
 
-// What the gradient needs to know about a query row: p = exp(scale (score - max) - log_sum), ds = p (dp -
-// delta). Maximum and logarithm are separate, because their sum would round the logarithm away where scores
-// are large.
+// Statistics of a query row for the gradient: p = exp(scale (score - max) - log_sum), ds = p (dp - delta).
+// Maximum and logarithm are separate, because their sum would round the logarithm away where scores are
+// large.
 template <class C> struct alignas(4 * sizeof(C)) RowStatistics {
     C max, log_sum, delta;  // max: of the scores, not scaled; log_sum: times a factor
 };
@@ -115,8 +115,8 @@ inline HeadRows head_rows(const Tensor& x) {
     return {raw(x), x.dtype(), x.strides()[0], x.strides()[1], x.strides()[2]};
 }
 
-// What RowStatistics are made of. The kernel of the query gradient makes them for its own rows, and leaves
-// them for the kernel of the key gradient, which reads all rows.
+// Inputs of RowStatistics. The kernel of the query gradient computes the statistics of its own rows, and
+// stores them for the kernel of the key gradient, which reads all rows.
 template <class C> struct StatisticsSource {
     HeadRows g, y;
     AnyArray<C> max, sum;  // [batch, heads, query]
@@ -124,8 +124,8 @@ template <class C> struct StatisticsSource {
     RowStatistics<C>* made;
     std::int64_t stride;  // statistics_rows(query)
 
-    // The sum over dim of g y, in row i of a head; 0 unless the row is there. A warp calls it together, and
-    // every lane gets it. load(rows, n): element n as C.
+    // The sum over dim of g y, in row i of a head; 0 unless the row is there. All lanes of a warp call it
+    // together, and every lane gets the sum. load(rows, n): element n as C.
     template <class Load> __device__ C delta(bool there, std::int64_t b, std::int64_t h, std::int64_t i,
                                              std::int64_t dim, const Load& load) const {
         const std::int64_t of_g = g.offset(b, h) + i * g.length, of_y = y.offset(b, h) + i * y.length;
@@ -135,8 +135,8 @@ template <class C> struct StatisticsSource {
             if (there && d + lane < dim) result += load(g, of_g + d + lane) * load(y, of_y + d + lane);
         return warp_reduce(result, Sum());
     }
-    // Those of query i of head bh. Rows in which every key is hidden and rows past the last query get {inf,
-    // 0, 0}, which makes weights and gradients 0.
+    // Statistics of query i of head bh. Rows in which every key is hidden and rows past the last query get
+    // {inf, 0, 0}, which makes weights and gradients 0.
     __device__ RowStatistics<C> finish(const Attention& a, std::int64_t bh, std::int64_t i, C delta) const {
         const C total = i < a.query ? sum.load(bh * a.query + i) : C(0);
         if (total == C(0)) return {static_cast<C>(INFINITY), C(0), C(0)};
@@ -154,18 +154,17 @@ StatisticsSource<C> statistics_source(In in, double factor, const Scratch& made,
             stride};
 }
 
-// The problem of an op with these q, k, mask (or undefined) and attributes. The other operands are not looked
-// at.
+// The problem of an op with these q, k, mask (or undefined) and attributes, without the other operands.
 Attention attention_problem(const Tensor& q, const Tensor& k, const Tensor& mask,
                             const kernels::ScaledDotProductAttention& at);
 
 // The Tensor Core kernels index with int, which longer sequences would overflow.
 inline constexpr std::int64_t flash_max_length = std::int64_t(1) << 30;
 
-// The Tensor Core kernels, if they take these operands. If they return false, nothing was done.
+// Run the Tensor Core kernels. Return false, with nothing done, if the kernels do not support the operands.
 bool flash_attention_forward(const Attention& a, In in, Out out);
 bool flash_attention_backward(const Attention& a, In in, Out out);
-// What both require of the problem and of an operand.
+// Requirements of both on the problem, and on an operand.
 bool flash_takes(const Attention& a, const Tensor& q);
 bool flash_reads(const Tensor& x, Dtype dtype);
 

@@ -1,4 +1,4 @@
-// The ways to compute attention on CUDA.
+// Attention on CUDA, by the implementation that the caller chooses.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@ namespace mezzo::cuda {
 
 enum class AttentionWay : std::uint8_t { plain, flash };
 
-// The kernels of kernels/attention.h. False, and nothing done, if the way does not take the operands.
+// Run the kernels of kernels/attention.h. Return false, with nothing done, if the implementation does not
+// support the operands.
 bool attention_forward(In in, const kernels::ScaledDotProductAttention& at, Out out, AttentionWay way);
 bool attention_backward(In in, const kernels::ScaledDotProductAttentionGrad& at, Out out, AttentionWay way);
 

@@ -1,5 +1,5 @@
-// batch_norm: one launch for the batch's statistics and everything that follows from them, the running
-// statistics included, and one that computes the result.
+// batch_norm: one launch for the batch's statistics and everything that follows from them, including the
+// running statistics, and one that computes the result.
 #include "kernels/batch_norm.h"
 
 #include "cuda/channels.cuh"
@@ -8,11 +8,11 @@
 namespace mezzo::cuda {
 namespace {
 
-// What a channel is normalised with: y = (x - mean) scale + shift. The shift also holds what the mean loses
-// when it is rounded to C, so that a mean far from 0 costs the result no digits.
+// Coefficients that normalise the channels: y = (x - mean) scale + shift. The shift also holds the difference
+// between the mean and its rounding to C, so that a mean far from 0 costs the result no digits.
 template <class C> struct Coefficients { C *mean, *scale, *shift, *variance; };
 
-// What the statistics lead to.
+// Everything that is computed from the batch's statistics: coefficients, results, running statistics.
 template <class C> struct Conclusion {
     Coefficients<C> by;
     AnyArray<C> weight, bias;
@@ -23,7 +23,7 @@ template <class C> struct Conclusion {
     std::int64_t* batches;  // or null
     double momentum;
 
-    // `rest`: what `average` lacks of the mean.
+    // `rest`: the mean minus `average`.
     __device__ void finish(std::int64_t c, C average, C rest, C spread) const {
         const C inverse = C(1) / std::sqrt(spread + eps), scale = inverse * weight.load(c);
         by.mean[c] = average;
@@ -43,8 +43,8 @@ template <class C> __device__ bool finite_as(Dtype dtype, C x) {
     return finite(x) && !(dtype == Dtype::float16 && (x >= C(65520) || x <= C(-65520)));
 }
 
-// In the one block that comes last of all: the running statistics, unless one of the batch's, or one that would
-// follow from it, is not finite.
+// Updates the running statistics, in the last block of the launch. Leaves them as they are if one of the
+// batch's statistics or one of the updated ones is not finite.
 template <class C> __device__ void update_running(const Conclusion<C>& end, const ChannelGrid& s) {
     const std::int64_t count = end.batches != nullptr ? *end.batches + 1 : 0;
     const C share =
@@ -71,7 +71,7 @@ template <class C> __device__ void update_running(const Conclusion<C>& end, cons
 enum PartVector { of_pivot, of_sum, of_squares, part_vectors };
 
 // Joins the parts of a tile: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
-// computing sample variances", 1979. Means are kept as distances from the first part's pivot.
+// computing sample variances", 1979. Means are stored as distances from the first part's pivot.
 template <class X, class C = typename X::C>
 __device__ void join_parts(const PartSums<C>& parts, const ChannelGrid& s, const Conclusion<C>& end) {
     const Finisher<X::width> f(s);

@@ -1,6 +1,6 @@
-// Which thread is capturing on a device. Work that another thread queues on the same stream would become a
-// part of its graph, and run again at every replay. Calls that begin while a capture is on are refused; one
-// that is under way when the capture begins may still slip in.
+// Registry of the thread that is capturing on each device. Work that another thread queues on the same stream
+// would become a part of its graph, and run again at every replay. Calls that begin while a capture is on are
+// refused; a call that is under way when the capture begins may still be captured.
 #pragma once
 
 #include <atomic>

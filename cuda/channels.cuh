@@ -1,6 +1,6 @@
-// What the kernels of batch normalisation share. An image is a matrix [rows, channels]; adjacent threads read
-// adjacent channels. A block takes a tile of channels and a part of the rows; how the image is cut depends on
-// its shape only, so that sums have the same bits every time.
+// Grids, element access and sums of the batch normalisation kernels. An image is a matrix [rows, channels];
+// adjacent threads read adjacent channels. A block takes a tile of channels and a part of the rows; how the
+// image is cut depends on its shape only, so that sums have the same bits every time.
 #pragma once
 
 #include "cuda/elements.cuh"
@@ -45,7 +45,8 @@ template <class Acc> struct Single {
     }
 };
 
-// Neighbouring elements of an array of coefficients or sums, whose place is a multiple of their number.
+// Loads neighbouring elements of an array of coefficients or sums, from an index that is a multiple of their
+// number.
 template <int width, class C> __device__ void load_row(const C* p, std::int64_t i, C (&values)[width]) {
     if constexpr (width == 8) {
         const auto low = *reinterpret_cast<const Vec<C, 4>*>(p + i),
@@ -69,7 +70,7 @@ __device__ void apply_bits(const std::uint8_t* bits, std::int64_t i, C (&values)
 
 struct ChannelGrid {
     std::int64_t rows, channels;
-    int lanes;  // threads of a block side by side along the channels; the others take other rows
+    int lanes;  // threads of a block along the channels; the others take other rows
     std::int64_t tiles, parts, part_rows;
 
     __host__ __device__ std::int64_t rows_of(std::int64_t part) const {
@@ -78,7 +79,7 @@ struct ChannelGrid {
     }
 };
 
-// For `width` channels per thread.
+// Grid for `width` channels per thread.
 inline ChannelGrid channel_grid(std::int64_t rows, std::int64_t channels, int width) {
     ChannelGrid s{rows, channels, 1, 0, 0, 0};
     while (s.lanes < 32 && s.lanes * width < channels) s.lanes *= 2;
@@ -94,14 +95,14 @@ inline ChannelGrid channel_grid(std::int64_t rows, std::int64_t channels, int wi
     return s;
 }
 inline dim3 parts_grid(const ChannelGrid& s) { return dim3(unsigned(s.tiles), unsigned(s.parts)); }
-// For kernels without sums: eight rows per thread.
+// Grid for kernels without sums: eight rows per thread.
 inline dim3 rows_grid(const ChannelGrid& s) {
     const std::int64_t rows = channels_block / s.lanes * 8, wanted = (s.rows + rows - 1) / rows,
                        most = grid_limit(channels_block) / s.tiles, limit = most < 1 ? 1 : most;
     return dim3(unsigned(s.tiles), unsigned(wanted < limit ? wanted : limit));
 }
 
-// This thread's first channel, and its place among the threads that take other rows of the same channels.
+// This thread's first channel, and its index among the threads that take other rows of the same channels.
 template <int width> struct Place {
     std::int64_t channel;
     int way, ways;
@@ -111,7 +112,7 @@ template <int width> struct Place {
           ways(int(channels_block) / s.lanes) {}
 };
 
-// Adds up the values of all threads that have the same channels; those of way 0 get the sums.
+// Adds up the values of all threads that have the same channels; the threads of way 0 get the sums.
 template <int count, class C> __device__ void add_ways(C (&values)[count], int lanes) {
     MEZZO_SHARED(C, shared, [count][channels_block]);
     for (int k = 0; k < count; ++k) shared[k][threadIdx.x] = values[k];
@@ -148,7 +149,7 @@ template <int width> struct Finisher {
     }
 };
 
-// Where the sums of parts lie: vector v of part p.
+// Partial sums in memory: vector v of part p.
 template <class C> struct PartSums {
     C* p;
     std::int64_t vectors, channels;

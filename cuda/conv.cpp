@@ -1,5 +1,5 @@
-// The kernels of convolutions: implicit products where they are asked for and possible, otherwise products
-// with a matrix of windows, made in chunks that stay small. Products that need no such matrix have none.
+// Convolution kernels: implicit products where they are requested and possible, otherwise products with a
+// matrix of windows (im2col), made in chunks of bounded size. No matrix is made if x itself is the matrix.
 #include "cuda/conv.h"
 
 #include <algorithm>
@@ -76,13 +76,13 @@ void* at(const void* p, Dtype dtype, std::int64_t elements) {
 }
 void* at(const Tensor& x, std::int64_t elements) { return at(raw(x), x.dtype(), elements); }
 
-// The distance of rows that begin at multiples of 16 bytes, for which products are fast.
+// Distance of rows that begin at multiples of 16 bytes, for which products are fast.
 std::int64_t pitch_of(std::int64_t row, Dtype dtype) {
     const std::int64_t whole = 16 / std::int64_t(size_of(dtype));
     return (row + whole - 1) / whole * whole;
 }
 
-// The number of rows per chunk, about the same for all chunks: as many as fit, at least one.
+// Number of rows per chunk, about the same for all chunks: as many as fit, at least one.
 std::int64_t chunk_of(std::int64_t rows, std::int64_t row_bytes, std::int64_t limit) {
     const std::int64_t most = std::max<std::int64_t>(limit / std::max<std::int64_t>(row_bytes, 1), 1);
     const std::int64_t chunks = std::max<std::int64_t>((rows + most - 1) / most, 1);

@@ -1,4 +1,4 @@
-// Convolutions on CUDA: the sizes of a problem and the ways to compute it. As products of matrices they are
+// Convolutions on CUDA: sizes of a problem, and its implementations. As products of matrices they are
 //   forward          y [pixels, O] = windows [pixels, K] weight^T [K, O]
 //   input gradient   dx, gathered from g [pixels, O] weight [O, K]
 //   weight gradient  dw [O, K] = g^T [O, pixels] windows [pixels, K]
@@ -13,8 +13,8 @@
 
 namespace mezzo::cuda {
 
-// Signals, which are images with one row, count as images with one column: so rows are what chunks consist
-// of.
+// Sizes of a convolution. Signals, which are images with one row, count as images with one column, so that
+// chunks can consist of rows.
 struct ConvSizes {
     std::int64_t images = 0, height = 0, width = 0, channels = 0;           // of x
     std::int64_t result_height = 0, result_width = 0, result_channels = 0;  // of y
@@ -22,7 +22,7 @@ struct ConvSizes {
     kernels::ConvGeometry geometry = {};
 
     ConvSizes(const Tensor& x, const Tensor& weight, const Tensor& y, const kernels::ConvGeometry& at);
-    // Windows that are the rows of a matrix.
+    // Windows that are the rows of a given matrix.
     ConvSizes(std::int64_t rows, std::int64_t row_length);
 
     std::int64_t taps() const { return kernel_height * kernel_width; }
@@ -30,7 +30,7 @@ struct ConvSizes {
     std::int64_t group_results() const { return result_channels / geometry.groups; }
     std::int64_t window() const { return taps() * group_channels(); }
     std::int64_t pixels() const { return images * result_height * result_width; }
-    // Each result reads its own pixel of x only, so that x itself is the matrix of windows.
+    // Whether each result reads its own pixel of x only, so that x itself is the matrix of windows.
     bool is_product() const {
         return taps() == 1 && geometry.stride == Size2d(1) && geometry.padding == Size2d(0) &&
                height == result_height && width == result_width;
@@ -40,7 +40,7 @@ struct ConvSizes {
 // Tiles of the implicit products: rows x columns of the result. A weight gradient's m128n64 has 64 rows.
 enum class ConvTile : std::uint8_t { automatic, m128n128, m128n64, m64n64 };
 
-// How a convolution is computed. The backend's kernels take the defaults.
+// Implementation of a convolution. The backend's kernels take the defaults.
 struct ConvWay {
     bool implicit;  // without a matrix of windows, where the problem allows it
     std::int64_t matrix_bytes = std::int64_t(32) << 20;  // of a matrix of windows, unless one row has more
@@ -48,14 +48,15 @@ struct ConvWay {
     int splits = 0;  // parts of a weight gradient's sums; 0: as many as fill a device
 };
 
-// The kernels of kernels/conv.h. The inputs are contiguous.
+// Run the kernels of kernels/conv.h. The inputs are contiguous.
 void conv_forward(In in, const kernels::Conv2d& at, Out out, const ConvWay& way);
 void conv_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out, const ConvWay& way);
 void conv_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out, const ConvWay& way);
 
 // Products on Tensor Cores that read the images in place (cuda/conv_implicit.cu, conv_implicit_weight.cu).
-// False for what they do not take: groups, other than 16-bit operands of one dtype, channels that are not
-// whole eights, addresses that are not multiples of 16, 2^30 elements or more, strides beyond 4.
+// Return false for problems that they do not support: groups, other than 16-bit operands of one dtype,
+// channels that are not whole eights, addresses that are not multiples of 16, 2^30 elements or more, strides
+// beyond 4.
 bool implicit_forward(const ConvSizes& s, const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const Tensor& y, ConvTile tile);
 bool implicit_input_grad(const ConvSizes& s, const Tensor& g, const Tensor& weight, const Tensor& bias,

@@ -1,13 +1,13 @@
-// Convolutions and their gradients by the input on Tensor Cores without a matrix of windows. Both are sums
-// over the taps of pixels times weights: [pixels, taps x source channels] times [taps x source channels,
-// result channels]. A thread computes the address of each 16 bytes from the pixel and the tap.
+// Convolutions, and their gradients with respect to the input, on Tensor Cores without a matrix of windows.
+// Both are sums over the taps of pixels times weights: [pixels, taps x source channels] times [taps x source
+// channels, result channels]. A thread computes the address of each 16 bytes from the pixel and the tap.
 //
 // The input gradient reads g with the taps mirrored. With a stride, the pixels of dx fall into phases: those
 // of one phase are read by the same taps. Each phase is a product of its own in the same launch.
 //
 // Operations: 2 pixels window O. Memory: the source once per 128 (64) result channels, mostly from the L2
-// cache, the weight once per tile of rows, the result once. Shared memory per block: 80 KiB (128 x 128),
-// 60 KiB (128 x 64), 40 KiB (64 x 64).
+// cache, the weight once per tile of rows, the result once. Shared memory per block: 80 KiB (128 x 128), 60
+// KiB (128 x 64), 40 KiB (64 x 64).
 #include <algorithm>
 #include <numeric>
 
@@ -238,8 +238,8 @@ PhaseAxis forward_axis(std::int64_t result, std::int64_t taps, std::int64_t stri
     return {int(result), 0, 1, int(taps), 0, 1, -int(padding), int(stride), int(dilation)};
 }
 
-// The pixels of dx whose distance from the first tap's first pixel is `phase` modulo the stride. They are read
-// by the taps t with t dilation = phase modulo the stride, if there are any.
+// The pixels of dx whose distance from the first tap's first pixel is `phase` modulo the stride. The taps t
+// with t dilation = phase modulo the stride read them, if there are any.
 PhaseAxis gradient_axis(int phase, std::int64_t size, std::int64_t taps, std::int64_t stride_,
                         std::int64_t padding_, std::int64_t dilation_) {
     const int stride = int(stride_), padding = int(padding_), dilation = int(dilation_);

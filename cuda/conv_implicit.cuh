@@ -1,8 +1,8 @@
-// The pieces of convolutions on Tensor Cores. A block of four warps, two by two, computes a tile of the result
-// in steps of 32 products per element. The tiles of both operands are copied into shared memory three steps
-// ahead (cp.async, four stages; one step and two stages on compute capability 7.5, whose copies are complete at
-// once and whose blocks have 64 KiB of shared memory); pixels outside of the image are copies of no bytes, which leave zeros. All
-// products are m16n8k16 with float32 sums, added in the order of the steps.
+// Building blocks of convolutions on Tensor Cores. A block of four warps, two by two, computes a tile of the
+// result in steps of 32 products per element. The tiles of both operands are copied into shared memory three
+// steps ahead (cp.async, four stages; one step and two stages on compute capability 7.5, whose copies are
+// complete at once and whose blocks have 64 KiB of shared memory); pixels outside of the image are copies of
+// no bytes, which leave zeros. All products are m16n8k16 with float32 sums, added in the order of the steps.
 #pragma once
 
 #include "cuda/conv.h"
@@ -20,7 +20,7 @@ __device__ inline int conv_lane() { return static_cast<int>(threadIdx.x % 32); }
 __device__ inline int conv_warp_row() { return static_cast<int>(threadIdx.x / 64); }
 __device__ inline int conv_warp_column() { return static_cast<int>(threadIdx.x / 32 % 2); }
 
-// How an operand lies in memory. along: adjacent elements are factors of one sum. across: adjacent elements
+// Layout of an operand in memory. along: adjacent elements are factors of one sum. across: adjacent elements
 // belong to adjacent rows (columns) of the result.
 enum class Lines { along, across };
 
@@ -70,7 +70,7 @@ template <class T, int rows, int columns, Lines a_lines, Lines b_lines> struct C
     static std::size_t stages_bytes() { return conv_stages_on_device() * stage * sizeof(T); }
     using Sums = float[row_tiles][column_tiles][4];
 
-    // This lane's place in the tile of the first of its sums.
+    // Row and column in the tile of this lane's sums [i][j][e].
     static __device__ int row(int i, int e) {
         return conv_warp_row() * (rows / 2) + i * 16 + conv_lane() / 4 + e / 2 * 8;
     }
@@ -97,8 +97,8 @@ template <class T, int rows, int columns, Lines a_lines, Lines b_lines> struct C
         }
     }
 
-    // sums = the products of `steps` steps. fetch_a(step, to) and fetch_b(step, to) start a thread's copies of
-    // one. All threads call it, and may overwrite the stages afterwards.
+    // sums = the products of `steps` steps. fetch_a(step, to) and fetch_b(step, to) start a thread's copies
+    // of one step. All threads call it, and may overwrite the stages afterwards.
     template <class FetchA, class FetchB> static __device__ void multiply(Sums& sums, T* stages, int steps,
                                                                           const FetchA& fetch_a,
                                                                           const FetchB& fetch_b) {
@@ -132,7 +132,7 @@ template <class T, int rows, int columns, Lines a_lines, Lines b_lines> struct C
 
 inline bool conv_aligned(const Tensor& x) { return reinterpret_cast<std::uintptr_t>(raw(x)) % 16 == 0; }
 
-// What all three implicit products ask for.
+// Requirements of all three implicit products on the problem.
 inline bool implicit_takes(const ConvSizes& s, const Tensor& a, const Tensor& b) {
     constexpr std::int64_t limit = std::int64_t(1) << 30;
     const std::int64_t result = s.pixels() * s.result_channels;

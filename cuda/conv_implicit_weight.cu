@@ -1,5 +1,6 @@
-// Gradients of convolutions by the weight on Tensor Cores without a matrix of windows: g^T [O, pixels] times
-// the windows of x [pixels, taps x C]. Both operands lie across, so that ldmatrix transposes them.
+// Gradients of convolutions with respect to the weight on Tensor Cores, without a matrix of windows: g^T [O,
+// pixels] times the windows of x [pixels, taps x C]. Both operands lie across, so that ldmatrix transposes
+// them.
 //
 // There are few tiles and many pixels. So the pixels are split into parts, a number that depends on the sizes
 // only; each part's sums go to memory of their own, and a second kernel adds them in order.

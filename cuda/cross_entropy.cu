@@ -63,8 +63,8 @@ void reduce_losses(const LoadRowLoss<C>& load, Reduction reduction, std::int64_t
            each ? each_row(rows) : ReduceShape(reduce_all(rows)), out);
 }
 
-// The gradient by the loss of a row: g / (number of rows that count) for the mean, g for the sum, g[row] for
-// none.
+// Gradient with respect to the loss of a row: g / (number of rows that count) for the mean, g for the sum,
+// g[row] for none.
 template <class C> struct RowGradient {
     AnyArray<C> g, count;
     Reduction reduction;

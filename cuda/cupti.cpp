@@ -1,5 +1,6 @@
-// What CUDA devices do, from CUPTI's activity records. Each piece of work has the correlation of the call of the CUDA API that queued it, and a record
-// beside that call says inside of which id the thread made it.
+// Traces the work of CUDA devices through CUPTI's activity records. The record of a piece of work has the
+// correlation number of the CUDA API call that queued it; another record maps this number to the external id
+// inside which the thread made the call.
 #include "cuda/cupti.h"
 
 #include <cxxabi.h>
@@ -17,8 +18,8 @@ namespace {
 
 constexpr std::size_t buffer_bytes = std::size_t(4) << 20;
 
-// CUPTI writes the records of correlations beside those of calls only. CUPTI_ACTIVITY_KIND_GRAPH_TRACE is not among them: it would make one record
-// of a whole graph.
+// CUPTI writes correlation records only if it also records API calls. CUPTI_ACTIVITY_KIND_GRAPH_TRACE is left
+// out: it would make one record of a whole graph.
 constexpr int kinds[] = {kind_external_correlation, kind_runtime, kind_driver,
                          kind_concurrent_kernel,    kind_memcpy,  kind_memset};
 
@@ -137,7 +138,8 @@ void stop() noexcept {
     forget(r);
 }
 
-// Takes the place of the one trace.
+// Marks the recorder as running. Throws Error(state) if another trace runs: there is one recorder per
+// process.
 void reserve(Recorder& r, const Functions& f) {
     const std::lock_guard lock(r.mutex);
     check(!r.running, ErrorKind::state, "CUPTI: another trace of the devices' work runs; end it first");

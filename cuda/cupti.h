@@ -1,5 +1,6 @@
-// CUPTI's activity records as mezzo declares them. The library is opened at run time, and its header is not needed: records are read by their first
-// fields, to which newer versions only append, and tests/cupti_abi.cpp compares these lines with the header where there is one.
+// Declarations of CUPTI's activity records. The library is opened at run time, and its header is not needed:
+// records are read by their first fields, to which newer versions only append, and tests/cupti_abi.cpp
+// compares these lines with the header where there is one.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +59,7 @@ struct Memset {
     std::uint32_t device, context, stream, correlation;
 };
 
-// CUpti_ActivityExternalCorrelation: a call of the CUDA API with this correlation was made inside of an external id.
+// CUpti_ActivityExternalCorrelation: a CUDA API call with this correlation was made inside an external id.
 struct ExternalCorrelation {
     int kind;
     int external_kind;
@@ -83,11 +84,12 @@ struct Functions {
     int (*result_text)(int result, const char** text);
 };
 
-// Opens the file, or the library in the folder, that MEZZO_CUPTI names, or else libcupti.so.13 or .12, when it is first called; Error(backend) with
-// the reasons where that fails, in every call. MEZZO_CUPTI=off: always.
+// The library's functions. The first call opens the file that MEZZO_CUPTI names, or the library in the folder
+// that it names, or else libcupti.so.13 or .12. Throws Error(backend) with the reasons if that fails, in
+// every call, and always with MEZZO_CUPTI=off.
 const Functions& functions();
 
-// What the backend offers to profilers.
+// The backend's interface for profilers.
 extern const DeviceTraceLibrary library;
 
 }  // namespace mezzo::cuda::cupti

@@ -1,4 +1,5 @@
-// The functions of CUPTI, which is opened when a profile with device times first begins: most programs need none.
+// Opens CUPTI when a profile with device times first begins, because most programs need none of its
+// functions.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@ namespace {
 
 std::vector<std::string> usual_names() { return {"libcupti.so.13", "libcupti.so.12"}; }
 
-// A file, or a folder with one.
+// Candidates for a path that names the library, or a folder with the library.
 std::vector<std::string> names_in(const std::string& asked_for) {
     std::vector<std::string> names{asked_for};
     for (const std::string& name : usual_names()) names.push_back(asked_for + "/" + name);

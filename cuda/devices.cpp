@@ -14,14 +14,15 @@
 namespace mezzo::cuda {
 namespace {
 
-// Whether a call succeeded. A failure does not stay behind as the error of the next launch.
+// Whether a call succeeded. Clears the runtime's last error, so that the next launch does not report a
+// failure.
 bool succeeded(cudaError_t status) {
     if (status != cudaSuccess) cudaGetLastError();
     return status == cudaSuccess;
 }
 
-// Compute capabilities, times ten: of the oldest GPU that this build has kernels for, and of its newest PTX. The
-// kernels for every GPU that is not older than that were made from it.
+// Compute capabilities, times ten: of the oldest GPU that this build supports, and of its newest PTX. The
+// kernels for every GPU of at least that capability are compiled from this PTX.
 #ifdef MEZZO_OLDEST_GPU
 constexpr int oldest_gpu = MEZZO_OLDEST_GPU, newest_ptx = MEZZO_NEWEST_PTX;
 #else

@@ -1,5 +1,6 @@
-// Numbers of the CUDA devices that this build has kernels for. mezzo counts them from 0 on; CUDA's ordinals also
-// count those that are left out (device_absence() says why).
+// Maps mezzo's indices of CUDA devices to CUDA's ordinals and back. mezzo counts from 0 the devices that this
+// build has kernels for; CUDA's ordinals also count the devices that are left out (device_absence() has the
+// reason).
 #pragma once
 
 namespace mezzo::cuda {

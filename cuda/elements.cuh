@@ -37,7 +37,8 @@ inline void use_device_of(const Tensor& x) {
     if (x.device().index != current_device()) set_device(x.device().index);
 }
 
-// What an op computes in: float64 if any operand is float64, else float32 if any is floating, else int64.
+// Type that an op computes in: float64 if any operand is float64, else float32 if any is floating, else
+// int64.
 enum class ComputeKind : std::uint8_t { float32, float64, integer };
 inline ComputeKind wider(ComputeKind kind, Dtype dtype) {
     if (dtype == float64 || kind == ComputeKind::float64) return ComputeKind::float64;

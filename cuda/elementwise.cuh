@@ -9,7 +9,7 @@ namespace mezzo::cuda {
 
 inline constexpr unsigned elementwise_block = 256;
 
-// Where corresponding elements of N operands lie; operand 0 is the result. Adjacent dimensions are merged
+// Offsets of corresponding elements of N operands; operand 0 is the result. Adjacent dimensions are merged
 // where the strides of all operands allow it; the last dimension is the innermost. Strides are in elements, 0
 // where an operand is broadcast.
 template <int N> struct OperandLayout {

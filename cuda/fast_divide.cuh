@@ -1,4 +1,5 @@
-// Division of indices by a number that the host knows, without the dozens of instructions of a division.
+// Division of indices by a divisor that the host has prepared, without the dozens of instructions of a
+// division.
 #pragma once
 
 #include <cstdint>

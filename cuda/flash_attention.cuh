@@ -1,13 +1,13 @@
-// The pieces of the Tensor Core attention kernels (FlashAttention-2: Dao, arXiv 2307.08691). A block of four
-// warps works on 64 or 128 rows of one side (queries or keys), 16 or 32 per warp. It walks over the other
-// side in tiles that are copied into shared memory one step ahead (cp.async, flash_stages). All products are
-// m16n8k16 with float32 accumulators.
+// Building blocks of the Tensor Core attention kernels (FlashAttention-2: Dao, arXiv 2307.08691). A block of
+// four warps works on 64 or 128 rows of one side (queries or keys), 16 or 32 per warp. It walks over the
+// other side in tiles that are copied into shared memory one step ahead (cp.async, flash_stages). All
+// products are m16n8k16 with float32 accumulators.
 //
 // A Tensor Core multiplies weights of 0, too, and 0 times an inf or NaN is NaN. So a key or value that is
 // hidden from some queries may spoil their rows, and a query or its gradient the rows of keys that it does
-// not see. Kernels look for results that are not finite after the last tile, which costs one multiply-add
-// per result. The forward computes these rows again over visible pairs only (redo_rows), as a kernel of its
-// own does for the gradients of keys; the gradient of queries walks over the keys once more.
+// not see. Kernels look for results that are not finite after the last tile, which costs one multiply-add per
+// result. The forward computes these rows again over visible pairs only (redo_rows), as a kernel of its own
+// does for the gradients of keys; the gradient of queries walks over the keys once more.
 //
 // A warp's accumulators are Scores<tiles, columns>: `tiles` times 16 rows. In the layout of mma.cuh, element
 // [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.
@@ -201,7 +201,7 @@ template <class T, int dim> struct LaneRow {
         MEZZO_UNROLL
         for (int n = 0; n < dim / 32; ++n) x[n] = to_float(from.p[row * from.stride + n * 32 + flash_lane()]);
     }
-    // For the whole row.
+    // Whether all elements of the row are finite.
     __device__ bool finite() const {
         float probe = 0;  // stays 0, or becomes NaN
         MEZZO_UNROLL
@@ -229,8 +229,8 @@ template <class T, int dim> struct LaneRow {
     }
 };
 
-// Which of the 32 weights from `element` on are kept, as bits. The four lanes that hold a row of accumulators
-// must call it together; each computes one Philox block.
+// Dropout mask of the 32 weights from `element` on: bit n is set if weight n of them is not dropped. The four
+// lanes that hold a row of accumulators must call it together; each computes one Philox block.
 __device__ inline std::uint32_t kept_in_row(const AttentionDropout& dropout, std::uint64_t element) {
     const unsigned part = threadIdx.x % 4 * 8;
     std::uint32_t bits = dropout.kept8(element + part) << part;
@@ -238,9 +238,9 @@ __device__ inline std::uint32_t kept_in_row(const AttentionDropout& dropout, std
     return bits | __shfl_xor_sync(0xffffffffu, bits, 2);
 }
 
-// The same where rows are keys and columns are queries, and the weights of adjacent queries are `row` apart:
-// for two 16 x 8 tiles side by side, whose first weight is `element`. Bit 8 e + lane_row() of word n belongs
-// to element e of tile n.
+// The dropout mask where rows are keys and columns are queries, and the weights of adjacent queries are `row`
+// apart: for two adjacent 16 x 8 tiles, whose first weight is `element`. Bit 8 e + lane_row() of word n
+// belongs to element e of tile n.
 __device__ inline Frag2 kept_in_columns(const AttentionDropout& dropout, std::uint64_t element,
                                         std::uint64_t row) {
     const unsigned own = threadIdx.x % 32 / 4, tile = own / 4, e = own % 4;

@@ -5,8 +5,8 @@
 //
 // Operations per (query, key) pair that is not skipped: 7 dim multiply-adds and two exponentials. Memory: g,
 // y, q, dq and 16 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 of
-// either for dim 128), mostly from the L2 cache. Shared memory per block for dim 32, 64, 128 in KiB: dq 30, 54,
-// 68; dk and dv 31, 55, 69. Compute capabilities 8.6, 8.9 and 12.0 have 99.
+// either for dim 128), mostly from the L2 cache. Shared memory per block for dim 32, 64, 128 in KiB: dq 30,
+// 54, 68; dk and dv 31, 55, 69. Compute capabilities 8.6, 8.9 and 12.0 have 99.
 #include "cuda/flash_attention.cuh"
 
 namespace mezzo::cuda {
@@ -31,8 +31,8 @@ struct Operands {
     StatisticsSource<float> statistics;
 };
 
-// Makes the statistics of a warp's 16 `tiles` rows from `first` on: to[i][half] is that of row 16 i + 8 half +
-// lane_row(). All are left for the gradients of the keys.
+// Computes the statistics of a warp's 16 `tiles` rows from `first` on: to[i][half] gets those of row 16 i + 8
+// half + lane_row(). Also stores all of them for the gradients of the keys.
 template <class T, int dim, int tiles>
 __device__ void make_statistics(const Attention& a, const FlashPlace& at, int first,
                                 const StatisticsSource<float>& from, Statistics (&to)[tiles][2]) {
@@ -278,8 +278,8 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     }
 }
 
-// Computes the rows of dk and dv anew that are not finite, over visible pairs only; a warp per row. A kernel of
-// its own, because the one above has no registers left.
+// Computes again the rows of dk and dv that are not finite, over visible pairs only; a warp per row. This is
+// a separate kernel, because the one above has no registers left.
 template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
     flash_key_redo_kernel(Attention a, Operands x, HeadRows dk, HeadRows dv) {
     const float scale = static_cast<float>(a.scale), kept_scale = static_cast<float>(a.dropout.scale);

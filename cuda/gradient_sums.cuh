@@ -1,5 +1,5 @@
-// A gradient that is computed element by element, and its column sums (the gradient of a bias), in one launch:
-// what the gradient depends on is read once, and the result is not read again.
+// Computes a gradient element by element, and its column sums (the gradient of a bias), in one launch: the
+// inputs of the gradient are read once, and the result is not read again.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace mezzo::cuda {
 
 constexpr int gradient_warps = 8;
 
-// What is written: the gradient [rows, cols] and, unless `sums` is null, its column sums. The rows are split
-// into parts; parts [splits, cols] and a ticket per tile of columns are null where one part is all.
+// Outputs: the gradient [rows, cols] and, unless `sums` is null, its column sums. The rows are split into
+// parts; parts [splits, cols] and a ticket per tile of columns are null where one part is all.
 template <class T> struct GradientSums {
     T* gradient;
     Compute<T>*sums, *parts;

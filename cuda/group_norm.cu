@@ -17,7 +17,7 @@ struct Groups {
     __host__ __device__ std::int64_t width() const { return channels / groups; }
     __host__ __device__ std::int64_t count() const { return samples * groups; }
     __host__ __device__ std::int64_t values() const { return pixels * width(); }  // of a group
-    // Of element e of group i of all: its channel, and its place in the image.
+    // Channel, and index in the images, of element e of group i.
     __device__ std::int64_t channel(std::int64_t i, std::int64_t e) const {
         return i % groups * width() + e % width();
     }

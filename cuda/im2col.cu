@@ -1,5 +1,5 @@
-// Windows of images as rows of a matrix, the gather that is their transpose, and sums of partial results.
-// All three move each of their elements once: what they take is their bytes.
+// Windows of images as rows of a matrix (im2col), the gather that is their transpose (col2im), and sums of
+// partial results. All three move each of their elements once, so that memory bandwidth bounds them.
 #include "cuda/conv.h"
 #include "cuda/elements.cuh"
 #include "cuda/fast_divide.cuh"
@@ -12,7 +12,7 @@ constexpr unsigned block = 256;
 // Indices of one launch stay below this, so that FastDivide can take them apart.
 constexpr std::int64_t most_items = std::int64_t(1) << 30;
 
-// What one group's windows read, in vectors of some width.
+// Geometry of one group's windows, in vectors of some width.
 struct Windows {
     int height, width;  // of x
     int stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;

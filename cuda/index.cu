@@ -99,7 +99,7 @@ void select(const Tensor& x, const Tensor& index, std::int64_t dim, const Tensor
 
 // ---- sums of rows with one index
 
-// What is summed: rows of `width` adjacent elements. The slices of g [count, width] and of y [size, width]
+// A sum of rows of `width` adjacent elements by index. The slices of g [count, width] and of y [size, width]
 // follow each other in memory; or, where a row is one element, `stride` slices are interleaved.
 struct RowSums {
     const std::int64_t* index;
@@ -146,7 +146,7 @@ template <class A> struct Singles {
 
 constexpr int list_capacity = 2048;
 
-// Where the rows of a block occur in the index list, in order.
+// Positions in the index list at which the rows of a block occur, in order.
 struct List {
     std::int64_t* position;
     int* row;  // within the block
@@ -259,8 +259,8 @@ template <class C> struct LoadPart {
     }
 };
 
-// Chooses the number of rows per block so that the blocks fill the device. Where there are too few rows for
-// that, the index list is cut into segments, whose results take no more memory than g.
+// Chooses the number of rows per block so that the blocks fill the device. If there are too few rows for
+// that, cuts the index list into segments, whose results take no more memory than g.
 void divide(RowSums& s) {
     const std::int64_t wanted = grid_limit(index_block), all = s.slices * s.size;
     s.block_rows = (all + wanted - 1) / wanted;
@@ -361,8 +361,7 @@ void gather(In in, const kernels::Gather& at, Out out) {
     look_up(in[0], in[1], out[0], slices_of(in[0].shape(), at.dim), out[0].shape()[int(at.dim)], true);
 }
 
-// 16-bit sums are kept in float32 until all terms are added, floating sums that may have many terms in
-// float64.
+// 16-bit sums stay in float32 until all terms are added, floating sums that may have many terms in float64.
 void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
     use_device_of(out[0]);
     const Tensor& y = out[0];

@@ -1,5 +1,5 @@
-// Resizing of images: a thread computes some channels of one pixel of the result. In the gradient a pixel adds up
-// the results that read it, in their order, without atomics.
+// Resizing of images: a thread computes some channels of one pixel of the result. In the gradient a pixel
+// adds up the results that read it, in their order, without atomics.
 #include "cuda/kernels.h"
 #include "cuda/pixels.cuh"
 #include "kernels/resize_geometry.h"
@@ -38,8 +38,8 @@ template <class A> __global__ void interpolate_kernel(A x, A y, PixelShape s, ke
     }
 }
 
-// The first result that reads the pixel or one after it; `results` if there is none. Results read pixels in order,
-// and the estimate is below.
+// The first result that reads the pixel or one after it; `results` if there is none. Results read pixels in
+// order, and the estimate is below.
 template <class C> __device__ std::int64_t first_reader(const kernels::InterpolateGrad& at, std::int64_t size,
                                                         std::int64_t results, std::int64_t pixel) {
     const std::int64_t estimate = at.align_corners && size > 1 ? (pixel - 1) * (results - 1) / (size - 1) - 1
@@ -49,7 +49,7 @@ template <class C> __device__ std::int64_t first_reader(const kernels::Interpola
     return i;
 }
 
-// What the result at `between` takes of the pixel.
+// Weight of the pixel in the result at `between`.
 template <class C> __device__ C weight_of(const Between<C>& between, std::int64_t pixel) {
     return between.pixel == pixel ? C(1) - between.weight : between.weight;
 }

@@ -1,5 +1,6 @@
-// The only include kernel sources need for the device language. nvcc compiles them for the GPU; any other
-// compiler takes the emulator of the tests, which runs every thread of a block on the CPU. Rules for kernels:
+// The device language of kernels, and the only include that they need for it. nvcc compiles kernel sources
+// for the GPU; any other compiler takes the emulator of the tests, which runs every thread of a block on the
+// CPU. Rules for kernels:
 //  - shared memory through MEZZO_SHARED / MEZZO_DYN_SHARED, launches through launch(); no CUDA header
 //  - every thread of a block reaches the same __syncthreads(); all lanes of a mask make the same warp call
 //  - blocks are 1-D and a multiple of 32 threads where the helpers below are used

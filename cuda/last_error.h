@@ -1,10 +1,10 @@
-// The CUDA runtime's last error, which stays until somebody asks for it.
+// Clears the CUDA runtime's last error, which otherwise stays until it is read.
 #pragma once
 
 namespace mezzo::cuda {
 
-// Forgets the error of a call that a library made and reported by itself, so that the check of the next
-// launch does not take it for that launch's.
+// Clears the error of a call that a library made and reported by itself, so that the check of the next launch
+// does not report it.
 void clear_error() noexcept;
 
 }  // namespace mezzo::cuda

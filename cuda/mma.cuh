@@ -2,16 +2,16 @@
 // packs.cuh only. tests/emulation/mma.h does the same as this file on the CPU, tests/mma_test.cpp tests each
 // wrapper alone.
 //
-// On compute capability 8.0 and later each wrapper is one instruction. 7.5 has neither asynchronous copies nor
-// products of 16 columns: a copy is complete when it returns, and a product is two of 8 columns. 7.5 has no
-// Tensor Cores for bfloat16 (multiplies_on_tensor_cores()).
+// On compute capability 8.0 and later each wrapper is one instruction. 7.5 has neither asynchronous copies
+// nor products of 16 columns: a copy is complete when it returns, and a product is two of 8 columns. 7.5 has
+// no Tensor Cores for bfloat16 (multiplies_on_tensor_cores()).
 //
-// The lanes of a warp share an m16n8k16 product as the PTX manual says. With g = lane / 4 and
-// t = lane % 4, lane l holds
+// The lanes of a warp share an m16n8k16 product as the PTX manual says. With g = lane / 4 and t = lane % 4,
+// lane l holds
 //   A (16 x 16)  rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9
 //   B (16 x 8)   column g, rows 2t, 2t + 1, 2t + 8, 2t + 9
 //   D (16 x 8)   d[e]: row g + e / 2 * 8, column 2t + e % 2
-// so two D tiles side by side, rounded to 16 bit, are an A (pack_operand).
+// so two adjacent D tiles, rounded to 16 bit, are an A (pack_operand).
 #pragma once
 
 #include "cuda/kernel.cuh"

@@ -1,4 +1,4 @@
-// Collective operations by NCCL on the device's communication stream, and the thread that watches them.
+// Collective operations by NCCL on the device's communication stream, and the thread that monitors them.
 #include "cuda/nccl.h"
 
 #include <chrono>
@@ -34,7 +34,8 @@ Type type_of(Dtype dtype) {
     return type_float64;
 }
 
-// The mean multiplies before it adds, which is harmless in these dtypes. In 16 bits it would multiply by 1 / ranks as rounded to 16 bits.
+// The mean multiplies before it adds, which is harmless in these dtypes. In 16 bits it would multiply by 1 /
+// ranks as rounded to 16 bits.
 Reduction reduction_of(DeviceReduction op) {
     constexpr Reduction all[] = {reduce_sum, reduce_average, reduce_min, reduce_max};
     return all[int(op)];

@@ -1,5 +1,5 @@
-// NCCL as mezzo declares it. The library is opened at run time, and its header is not needed: the ABI is that of C and stable since NCCL 2.14, and
-// tests/nccl_abi.cpp compares these lines with the header where there is one.
+// Declarations of NCCL. The library is opened at run time, and its header is not needed: the ABI is that of C
+// and stable since NCCL 2.14, and tests/nccl_abi.cpp compares these lines with the header where there is one.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ struct UniqueId {
     char bytes[128];
 };
 
-// ncclConfig_t as far as NCCL 2.14 had it. The library reads no more than `size` bytes, and gives what came later its default for a config that states
-// this version.
+// The fields of ncclConfig_t in NCCL 2.14. The library reads no more than `size` bytes, and uses the defaults
+// of later fields for a config that states this version.
 struct Config {
     std::size_t size = sizeof(Config);
     unsigned magic = 0xcafebeef;
@@ -51,13 +51,14 @@ struct Functions {
     int (*group_end)();
 };
 
-// Opens MEZZO_NCCL or libnccl.so.2 when it is first called; Error(backend) with the reasons where that fails, in every call.
+// The library's functions. The first call opens MEZZO_NCCL or libnccl.so.2. Throws Error(backend) with the
+// reasons if that fails, in every call.
 const Functions& functions();
 
 // "2.28.9" of 22809.
 std::string version_text(int version);
 
-// What the backend offers to groups of processes.
+// The backend's interface for groups of processes.
 extern const DeviceCollectivesLibrary library;
 
 }  // namespace mezzo::cuda::nccl

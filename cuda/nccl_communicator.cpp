@@ -29,7 +29,8 @@ std::string CommunicatorHandle::words(const char* name, int result) const {
     return text;
 }
 
-// With the mutex held: until the library has finished what it works at in the background. in_progress if the deadline passes.
+// Waits, with the mutex held, until the library has finished its background work. Returns in_progress if the
+// deadline passes, or if *give_up becomes true.
 int CommunicatorHandle::await(int result, Clock::time_point deadline, const std::atomic<bool>* give_up) {
     while (result == in_progress && Clock::now() < deadline && !aborted_ &&
            (give_up == nullptr || !give_up->load())) {
@@ -68,7 +69,7 @@ void CommunicatorHandle::call(const char* name, const std::function<int(Communic
     if (result != success) fail(ErrorKind::backend, words(name, result));
 }
 
-// While another call is under way, that one sees the error.
+// Returns "" while another call is under way, because that call reports the error.
 std::string CommunicatorHandle::async_error() {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || aborted_) return "";
@@ -78,7 +79,8 @@ std::string CommunicatorHandle::async_error() {
     return result == success || result == in_progress ? "" : words("an operation", result);
 }
 
-// Without the mutex while the library aborts: it waits for graphs that hold operations, which may end only when those who call have been told.
+// Aborts without the mutex: the library waits for graphs that hold operations, and these may end only after
+// their callers have been notified.
 void CommunicatorHandle::run_abort() noexcept {
     Communicator ending = nullptr;
     {

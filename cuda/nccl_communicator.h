@@ -1,4 +1,4 @@
-// A communicator of NCCL that never blocks, and can be given up from any thread.
+// A communicator of NCCL that never blocks, and that any thread can abort.
 #pragma once
 
 #include <atomic>
@@ -21,12 +21,13 @@ public:
 
     // Returns when all ranks have connected. Error(backend) otherwise, or when *give_up becomes true.
     void connect(const DeviceCollectivesOptions& options);
-    // Calls the library for this communicator, and returns when it has taken the call over. Error(backend) where it refuses, and after abort().
+    // Calls the library for this communicator, and returns when it has taken the call over. Throws
+    // Error(backend) if it refuses, and after abort().
     void call(const char* name, const std::function<int(Communicator)>& function);
-    // "" or what has gone wrong since.
+    // Message of an error since connect(); "" if there is none.
     std::string async_error();
 
-    // On a thread of its own: it has been seen to hang.
+    // Aborts on a separate thread, because the library has been seen to hang.
     void abort() noexcept;
     bool aborted() const { return aborted_.load(); }  // or finished
     // Ends a communicator in which nothing is under way. Waits for at most so long, and aborts it then.

@@ -1,4 +1,5 @@
-// The functions of NCCL. The library is opened when a group of several ranks first exchanges memory of CUDA devices: it has 200 MB and more.
+// Opens NCCL when a group of several ranks first exchanges memory of CUDA devices, because it has 200 MB and
+// more.
 #include <cstdlib>
 #include <string>
 

@@ -53,7 +53,7 @@ template <class C> struct NormArgs {
     bool centred;
 };
 
-// What a row is normalised with, from the sums of c and c^2 with c = x - shift. That shift is a rounded mean
+// Scale of a row's normalisation, from the sums of c and c^2 with c = x - shift. That shift is a rounded mean
 // costs no accuracy (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983).
 template <class C> struct Scale {
     C shift, rest, rstd;
@@ -69,9 +69,9 @@ template <class C> struct Scale {
     }
 };
 
-// The row is an array that is indexed by unrolled loops only, so that it lies in registers. The dtype P of weight
-// and bias is known when the kernel is compiled, because a choice in each unrolled access would be a hundred
-// times the code.
+// The row is an array that is indexed by unrolled loops only, so that it lies in registers. The dtype P of
+// weight and bias is known when the kernel is compiled, because a choice in each unrolled access would be a
+// hundred times the code.
 template <class Team, int packs, class P, class Source, class Y>
 __global__ __launch_bounds__(longest_block, 1) void norm_kernel(Source source, Y* y, NormArgs<float> a) {
     const P *const weights = static_cast<const P*>(a.weight.p), *const biases =

@@ -1,4 +1,4 @@
-// What normalisation and its gradient share: rows of float held in registers, four adjacent elements per
+// Row access for normalisation and its gradient: rows of float held in registers, four adjacent elements per
 // access, a warp or a block per row.
 #pragma once
 
@@ -45,15 +45,15 @@ inline bool packs_fit(std::int64_t cols, In tensors) {
     return fit;
 }
 
-// Where a thread's pack p of a row begins.
+// First column of a thread's pack p of a row.
 template <class Team> __device__ std::int64_t pack_column(int p) {
     return (Team::rank() + p * Team::size()) * pack;
 }
 
-// Which elements a dropout keeps: those of core/philox.h.
+// Dropout of elements, by the random stream of core/philox.h.
 struct Dropping {
     RandomStream stream;
-    std::uint32_t threshold;  // 0: everything is kept
+    std::uint32_t threshold;  // 0: nothing is dropped
     float scale;
 
     // Elements i .. i + 3 of the tensor, i a multiple of 4.

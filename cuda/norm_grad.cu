@@ -1,8 +1,8 @@
 // Gradients of layer_norm, rms_norm and dropout_add_layer_norm. g and x are read once. A block adds up the
 // gradients of weight and bias over its rows in registers and leaves one part of each sum, at most a quarter
 // of a value per element of x. The last block of a group adds up the group's parts, and the last of those the
-// groups', both in order. Which rows a block takes depends on the shape and the device only, so the sums are
-// the same every time.
+// groups', both in order. The rows of a block depend on the shape and the device only, so the sums are the
+// same every time.
 #include <algorithm>
 
 #include "cuda/kernels.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr int grad_packs = 4;  // packs per thread
 constexpr std::int64_t warp_grad_cols = 32 * grad_packs * pack;
 
-// Stores the gradient dx of a row, with the gradient that waits for it added.
+// Stores the gradient dx of a row, after adding an earlier gradient of x if there is one.
 template <class D> struct Stored {
     D* dx;
     const D* waiting;               // none: null
@@ -80,13 +80,13 @@ template <class Team, int sums> __device__ void store_parts(float (&total)[sums]
     }
 }
 
-// Where the sums over rows go: one vector each.
+// Outputs of the sums over rows: one vector each.
 struct SumTargets {
     AnyArray<float> out[3];
 };
 
-// The parts of all blocks, [blocks][wanted][cols], and who adds them up. There is a ticket for the groups, and
-// one for the blocks of each group.
+// Partial sums of all blocks, [blocks][wanted][cols], and the tickets that select the block that adds them
+// up: one for the groups, and one for the blocks of each group.
 struct Parts {
     float* data;
     unsigned* tickets;

@@ -1,6 +1,6 @@
-// Order along a dimension and running sums: what the CPU's sort.cpp and scan.cpp compute, and products. A line that
-// is scanned has one thread. Short lines are sorted by counting, in one launch; long ones by a bitonic network of
-// keys and positions.
+// Order along a dimension, running sums and running products, as the CPU's sort.cpp and scan.cpp compute
+// them. A line that is scanned has one thread. Short lines are sorted by counting, in one launch; long ones
+// by a bitonic network of keys and positions.
 #include <type_traits>
 
 #include "cuda/kernels.h"
@@ -56,7 +56,7 @@ Keys keys_of(const Tensor& x, bool descending) {
 
 std::int64_t* integers(const Tensor& x) { return static_cast<std::int64_t*>(raw(x)); }
 
-// Each element's place is the number of those before it in the order.
+// Sorts by counting: an element's position is the number of elements before it in the order.
 __global__ void count_kernel(Keys keys, Lines lines, std::int64_t k, std::int64_t* y) {
     const std::int64_t n = lines.outer * lines.length * lines.inner;
     for (std::int64_t i = first_item(); i < n; i += item_step()) {

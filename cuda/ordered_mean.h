@@ -1,4 +1,5 @@
-// The kernels of a mean that is added in the order of the ranks (core/device_collectives.h). All elements are contiguous.
+// The kernels of a mean that is added in the order of the ranks (core/device_collectives.h). All elements are
+// contiguous.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,8 @@ constexpr unsigned pad_block = 256;
 
 using Bytes16 = Vec<std::uint32_t, 4>;
 
-// The result as lines: inner dimensions that are not padded are joined to the one before, which is the line's.
+// The result as lines: inner dimensions that are not padded are joined to the dimension before them, whose
+// elements make a line.
 struct PadLines {
     int dims;                                                 // those before
     std::int64_t x[max_dims], y[max_dims], before[max_dims];  // of those

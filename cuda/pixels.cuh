@@ -1,4 +1,5 @@
-// Images [N, H, W, C] in kernels where a thread computes some channels of a pixel: as many as 16 bytes hold, or one.
+// Images [N, H, W, C] for kernels in which a thread computes some channels of a pixel: as many as 16 bytes
+// hold, or one.
 #pragma once
 
 #include "cuda/elements.cuh"
@@ -50,7 +51,7 @@ inline PixelShape pixel_shape(const Tensor& walked, const Tensor& other, int lan
 struct Pixel {
     std::int64_t n, h, w, c;
 };
-// Where item i is, with divisions of 32 bit where they are enough.
+// Position of item i, with divisions of 32 bit where they are enough.
 template <class I> __device__ Pixel split_item(I item, I packs, I width, I height, int lanes) {
     const I pixel = item / packs, row = pixel / width;
     return {std::int64_t(row / height), std::int64_t(row % height), std::int64_t(pixel % width),

@@ -1,4 +1,4 @@
-// Pooling: a thread computes some channels of one pixel of the result. Gradients are gathered: a pixel adds up the
+// Pooling: a thread computes some channels of one pixel of the result. In gradients a pixel adds up the
 // windows that read it, in their order, without atomics.
 #include "cuda/kernels.h"
 #include "cuda/pixels.cuh"
@@ -12,7 +12,7 @@ using kernels::PoolPlaces;
 using kernels::PoolReaders;
 using kernels::PoolWindow;
 
-// Places of `lanes` neighbouring channels; null: not wanted.
+// Positions of the maxima in their windows, for `lanes` neighbouring channels; null: not wanted.
 struct PlaceArray {
     void* p;
     bool wide;
@@ -142,7 +142,7 @@ __global__ void avg_pool_kernel(A x, A y, PixelShape s, PoolWindow window, bool 
     }
 }
 
-// What the elements of one window along an axis are multiplied by in the gradient.
+// Factor of the gradient of one window along an axis.
 template <class C> __device__ C share(const PoolAxis& axis, std::int64_t size, std::int64_t results,
                                       std::int64_t window, bool with_padding) {
     return C(1) / C(count_of(axis, size, places_of(axis, size, results, window), with_padding));

@@ -1,5 +1,5 @@
-// Random numbers and dropout. The same seed and offset give the same bits as on the CPU (core/philox.h says
-// which element takes which bits); random_normal differs by the rounding of its functions.
+// Random numbers and dropout. The same seed and offset give the same bits as on the CPU (core/philox.h maps
+// elements to bits); random_normal differs by the rounding of its functions.
 #include <cmath>
 
 #include "cuda/elements.cuh"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned random_block = 256;
 
-// What the four words of a block become: values of elements 4 j to 4 j + 3.
+// Uniform values of elements 4 j to 4 j + 3, from the four words of a block.
 template <class T> struct Uniform {
     using C = T;
     T low, width, limit;
@@ -73,7 +73,8 @@ template <class F> void fill_random(const F& f, const RandomState& stream, const
            any_of<typename F::C>(out), n);
 }
 
-// One Philox block per thread and round: eight elements, kept where their 16 bits reach the threshold.
+// Drops eight elements per thread and round, one Philox block. An element stays if its 16 bits reach the
+// threshold.
 template <class X, class Y> __global__ void dropout_kernel(X x, Y y, RandomStream stream,
                                                            std::uint32_t threshold, typename X::C scale,
                                                            std::int64_t n) {

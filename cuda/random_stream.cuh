@@ -1,4 +1,4 @@
-// The random stream as kernels read it.
+// The random stream of a kernel.
 #pragma once
 
 #include "core/capture.h"
@@ -18,7 +18,8 @@ struct RandomStream {
     }
 };
 
-// philox_half() for an i that is known only when the kernel runs: indexing the words would put them into memory.
+// philox_half() for an i that is known only when the kernel runs: indexing the words would put them into
+// memory.
 __device__ inline std::uint32_t half_word(const PhiloxWords& words, int i) {
     const std::uint32_t lower = (i & 2) != 0 ? words.v[1] : words.v[0];
     const std::uint32_t upper = (i & 2) != 0 ? words.v[3] : words.v[2];

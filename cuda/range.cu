@@ -1,4 +1,4 @@
-// What lies in a tensor: its largest element, and how many have left the range.
+// Counts inf, NaN and zero in a tensor, and finds its largest finite magnitude.
 #include "cuda/elements.cuh"
 #include "cuda/kernels.h"
 #include "kernels/range.h"
@@ -23,8 +23,8 @@ struct Found {
     }
 };
 
-// The order of doubles that are not negative is that of their bits. Counts are whole numbers, whose sum does not
-// depend on the order in which blocks add them.
+// The order of doubles that are not negative is that of their bits. Counts are whole numbers, whose sum does
+// not depend on the order in which blocks add them.
 template <class T> __global__ void range_kernel(const T* x, std::int64_t n, double* out) {
     Found found;
     for (std::int64_t i = first_item(); i < n; i += item_step()) found.add(convert<Compute<T>>(x[i]));

@@ -70,7 +70,7 @@ template <class Op> __device__ auto combiner(const Op& op) {
     return [op](const Acc& a, const Acc& b) { return op.combine(a, b); };
 }
 
-// Reduces positions begin, begin + step, … < end of one output. Where the reduced elements lie at one stride,
+// Reduces positions begin, begin + step, … < end of one output. If the reduced elements lie at one stride,
 // four accumulators keep four loads in flight. After 1,024 positions (256 per accumulator) their results are
 // combined and the accumulators begin anew, so that the rounding of a long sum hardly grows with it.
 template <class Load, class Op>
@@ -99,7 +99,7 @@ __device__ typename Op::Acc reduce_range(const Load& load, const Op& op, const W
     return total;
 }
 
-// Where a kernel leaves its results: finished in out, or unfinished in parts for the second launch.
+// Output of a kernel: finished results in out, or unfinished ones in parts for the second launch.
 template <class Op> struct Target {
     AnyArray<typename Op::Result> out;
     typename Op::Acc* parts;

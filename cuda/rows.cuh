@@ -129,8 +129,8 @@ __device__ MaxSum<typename A::C> max_sum(const A& x, std::int64_t base, const Ro
     return Team::reduce(result, MaxSum<typename A::C>::none(), MergeMaxSum());
 }
 
-// ln stats.sum. Near 1 the logarithm is taken of the sum without the largest element, beside which the others
-// would be rounded away. All threads of the team get the result.
+// ln stats.sum. Near 1 the logarithm is computed from the sum without the largest element, which would round
+// the others away. All threads of the team get the result.
 template <class Team, class A> __device__ typename A::C log_of_sum(const A& x, std::int64_t base,
                                                                    const Rows& r,
                                                                    const MaxSum<typename A::C>& stats) {

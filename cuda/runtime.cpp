@@ -43,8 +43,8 @@ void ok(cudaError_t status, const char* call) {
          "): ", cudaGetErrorString(status));
 }
 
-// For calls that have no way to report a failure. The error must not stay behind, or the check of the next
-// launch would blame an innocent kernel for it.
+// Clears the error of a call that has no way to report a failure. Otherwise the check of the next launch
+// would report it for that kernel.
 void ignore(cudaError_t status) noexcept {
     if (status != cudaSuccess) cudaGetLastError();
 }
@@ -55,8 +55,8 @@ struct Limits {
 };
 static_assert(std::atomic<Limits>::is_always_lock_free);
 
-// What is made or asked once for every device. Leaked: the driver may be gone when destructors of statics
-// run.
+// State that is made or queried once for every device. Leaked: the driver may be gone when destructors of
+// statics run.
 struct Devices {
     std::mutex mutex;  // for what is made; every launch reads the two lists of atomics without it
     std::vector<std::atomic<cudaStream_t>> streams;
@@ -75,7 +75,7 @@ std::size_t used_device() {
     return device;
 }
 
-// Not the legacy default stream: that one cannot be captured into a graph.
+// Creates a stream that is not the legacy default stream, which cannot be captured into a graph.
 void make_stream(cudaStream_t& stream) {
     if (stream == nullptr)
         ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
@@ -96,7 +96,7 @@ cudaStream_t main_stream() {
 
 thread_local bool communicating = false;  // the communication stream takes this thread's work
 
-// Made when it is first asked for, as are those of the other kinds.
+// The stream for exchanges between processes. As all streams, it is made at its first use.
 cudaStream_t communication_stream() {
     static std::mutex mutex;
     static auto& streams = *new std::vector<cudaStream_t>(static_cast<std::size_t>(device_count()));
@@ -286,7 +286,7 @@ cudaStream_t stream_of(StreamKind kind) {
 
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
-// In its scope the calling thread may ask for events of other streams although it is capturing its own.
+// Scope in which the calling thread may query events of other streams although it is capturing its own.
 class BesideCapture {
 public:
     BesideCapture() { ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }

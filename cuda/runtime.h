@@ -10,7 +10,7 @@ namespace mezzo::cuda {
 
 // Usable devices; 0 without driver or GPU.
 int device_count();
-// What the runtime gave as the reason why there is none; "" if it gave none. Valid for the process' life.
+// The runtime's reason for having no usable device; "" if it gave none. Valid for the process' life.
 const char* device_absence();
 
 struct DeviceInfo {
@@ -21,7 +21,8 @@ struct DeviceInfo {
     std::size_t l2_bytes;
 };
 DeviceInfo device_info(int device);
-// The compute capability, times ten, whose PTX the device's kernels were made from. Asks the runtime once.
+// Compute capability, times ten, of the PTX from which the device's kernels were made. Queries the runtime
+// once.
 int kernel_capability(int device);
 // The latest version of CUDA that the driver has, and that of the runtime, such as 13010 for 13.1.
 int driver_version();
@@ -48,9 +49,9 @@ void synchronize();
 void* current_stream();
 
 // Between begin_capture() and end_capture(), the launches, fills and copies on the device that the calling
-// thread asks for on the current stream become a graph instead of running. What cannot be captured (memory,
-// copies to and from the host, waiting) throws Error(state), and the capture goes on. end_capture() ends it
-// in any case.
+// thread queues on the current stream become a graph instead of running. Calls that cannot be captured
+// (memory, copies to and from the host, waiting) throw Error(state), and the capture goes on. end_capture()
+// ends it in any case.
 void begin_capture();
 void* end_capture();             // the graph, to be given to destroy_graph()
 void launch_graph(void* graph);  // on the current stream; counts as one launch
@@ -59,7 +60,7 @@ void destroy_graph(void* graph) noexcept;
 // Whether the current stream's work is being captured into a graph instead of run: nothing may wait for it.
 bool stream_is_capturing();
 
-// What this process has asked the device for so far; tests compare two readings.
+// Counts of this process's calls to the device so far; tests compare two readings.
 struct Counters {
     std::uint64_t launches, host_syncs, copies;
 };
@@ -86,12 +87,13 @@ private:
 void* pinned_malloc(std::size_t bytes);
 void pinned_free(void* memory) noexcept;  // no copy may still read it
 
-// Streams of the current device: current_stream(), that of copy_beside(), and that on which processes exchange
-// memory.
+// Streams of the current device: current_stream(), that of copy_beside(), and that on which processes
+// exchange memory.
 enum class StreamKind { compute, copy, communication };
 
-// In its scope the calling thread's launches, fills and copies on the device go to the communication stream.
-// It has a higher priority than the others, because other processes wait for what it does. Scopes do not nest.
+// Scope in which the calling thread's launches, fills and copies on the device go to the communication
+// stream. It has a higher priority than the others, because other processes wait for its work. Scopes do not
+// nest.
 class OnCommunicationStream {
 public:
     OnCommunicationStream() noexcept;
@@ -114,11 +116,11 @@ public:
     Marker(const Marker&) = delete;
     Marker& operator=(const Marker&) = delete;
     void record(StreamKind stream);
-    // What is queued on the stream from now on comes after the point. The host does not wait.
+    // Makes work that is queued on the stream from now on wait for the point. The host does not wait.
     void hold(StreamKind stream) const;
     bool passed() const;  // true if it was never recorded
-    // The host waits for the point. Allowed while the calling thread captures its current stream, because the
-    // copy stream is never part of a graph.
+    // Makes the host wait for the point. Allowed while the calling thread captures its current stream,
+    // because the copy stream is never part of a graph.
     void wait() const;
 
 private:

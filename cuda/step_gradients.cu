@@ -46,7 +46,7 @@ template <class F> __device__ void visit_chunk(const GradRef& p, const Chunk& ch
 
 template <class C> __device__ bool finite(C x) { return x - x == C(0); }
 
-// Looks at an element as it will be after scaling. A factor of 1 changes no bit.
+// Functor that examines an element as it will be after scaling. A factor of 1 changes no bit.
 struct Look {
     float inverse;
     bool squares;
@@ -60,14 +60,14 @@ struct Look {
     }
 };
 
-// What a block found.
+// Partial result of a block.
 struct Partial {
     double sum;
     double bad;  // the number of threads that saw inf or NaN
 };
 
-// What the last block of `statistics` does: combines the results of all blocks in their order, then computes
-// every number that follows from them.
+// Combines the results of all blocks in their order, in the last block of `statistics`, then computes every
+// number that follows from them.
 __device__ void conclude(const Partial* partials, unsigned count, const StepKernels::Statistics& wanted) {
     double sum = 0, bad = 0;
     for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {

@@ -21,7 +21,7 @@ struct Chunk {
     std::int64_t begin, end;
 };
 
-// What the kernels over gradients know of a parameter.
+// A parameter as the kernels over gradients see it.
 struct GradRef {
     void* grad;
     std::int64_t numel;

@@ -1,5 +1,5 @@
-// The optimizer update: applies a row of kernels/optimizers.h to all parameters and groups of a list, in one
-// pass over each parameter's memory that also writes its 16-bit copy.
+// The optimizer update: applies an optimizer of kernels/optimizers.h to all parameters and groups of a list,
+// in one pass over each parameter's memory that also writes its 16-bit copy.
 #include "cuda/step.h"
 #include "cuda/step_table.cuh"
 #include "kernels/functor_step.h"

@@ -1,5 +1,5 @@
-// How the block of a launch that comes last learns that it is: it sees what all others wrote, and can finish
-// their work without a second launch.
+// Detects the last block of a launch: it sees the writes of all others, and can finish their work without a
+// second launch.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace mezzo::cuda {
 
-// True in every thread of the last of `count` blocks that ask with this ticket, which then sees all that the
-// others wrote. The ticket is 0 before the first asks and after the last has. All threads call it.
+// True in every thread of the last of `count` blocks that call with this ticket, which then sees all writes
+// of the others. The ticket is 0 before the first call and after the last. All threads call it.
 __device__ inline bool last_of(unsigned* ticket, unsigned count) {
     MEZZO_SHARED(unsigned, last, [1]);
     __syncthreads();
@@ -31,7 +31,7 @@ public:
     unsigned* get() const { return tickets_; }
 
 private:
-    std::optional<Scratch> own_;  // of a launch that needs more than are kept
+    std::optional<Scratch> own_;  // of a launch that needs more than the shared tickets
     unsigned* tickets_;
 };
 

@@ -37,8 +37,8 @@ std::int64_t terms_of(const lt::Problem& p) {
     return terms;
 }
 
-// B's first term in a check of its sums. A has a zero there, so that it shows in the sums alone, as a part of
-// 1 that 16 bit have no room for beside k - 1.
+// B's first term in a check of its sums. A has a zero at that position, so that the term is visible in the
+// sums alone, as a fraction of 1 that 16 bits cannot hold in a sum with k - 1.
 double first_term(const lt::Problem& p) {
     if (p.epilogue != lt::Epilogue::bgrad_b || p.k == 1) return 1;
     return p.k < 8192 ? 0x1p-10 : 0.5;
@@ -53,7 +53,7 @@ std::int64_t aux_bytes(const lt::Problem& p, std::int64_t matrix_bytes) {
     return lt::has_aux(p.epilogue) ? matrix_bytes : 1;
 }
 
-// One algorithm with operands of its own.
+// Check of one algorithm, with operands of its own.
 class Check {
 public:
     Check(GemmService& service, const lt::Problem& problem, const lt::Algo& algo)

@@ -1,5 +1,5 @@
-// Kernels of the check that a GEMM algorithm computes what it should: they make operands and compare results.
-// Matrices are column-major.
+// Kernels for the check of a GEMM algorithm: they generate operands and compare results. Matrices are
+// column-major.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace mezzo::cuda {
 
-// What D[i,j] must be in a trial, in units of the number of terms.
+// Expected value of D[i,j] in a trial, in units of the number of terms.
 enum class Trial : std::uint8_t {
     ones,      // 1
     signs,     // relu(a(i) b(j)), from operands whose rows and columns have signs -1, 0 or 1, some rows NaN
@@ -17,8 +17,8 @@ enum class Trial : std::uint8_t {
     slopes,    // 0, 1/2 or 1, the derivatives of gelu_tanh at -16, 0 and 16
 };
 
-// One operand of a trial: ones, in a trial of signs or products multiplied by the sign of the row of A or column of B.
-// With tail > 0 only the last `tail` of the k terms are ones, the others are zeros.
+// One operand of a trial: ones, in a trial of signs or products multiplied by the sign of the row of A or
+// column of B. With tail > 0 only the last `tail` of the k terms are ones, the others are zeros.
 struct TrialOperand {
     void* matrix;
     Dtype dtype;
@@ -30,11 +30,12 @@ struct TrialOperand {
 };
 void fill_operand(const TrialOperand& operand, Trial trial);
 
-// What a gradient epilogue reads in a trial of ones, bits or slopes.
+// Fill the mask, and the matrix, that a gradient epilogue reads in a trial of ones, bits or slopes.
 void fill_mask(void* mask, std::int64_t m, std::int64_t n, Trial trial);
 void fill_before(void* matrix, Dtype dtype, std::int64_t m, std::int64_t n, std::int64_t ld, Trial trial);
 
-// How many elements of the m x n matrices are not `unit` times what the trial gives. Waits for the result.
+// Number of elements of the m x n matrices that differ from `unit` times the trial's expected value. Waits
+// for the result.
 struct TrialResult {
     const void* matrix;
     Dtype dtype;
@@ -42,14 +43,14 @@ struct TrialResult {
 };
 std::int64_t count_different(const TrialResult& result, Trial trial, double unit);
 
-// How many bits of the mask of D are wrong; those beyond m do not count.
+// Number of wrong bits in the mask of D; bits beyond m do not count.
 std::int64_t count_different_bits(const void* mask, std::int64_t m, std::int64_t n, Trial trial);
 
-// How many sums of D's rows are wrong.
+// Number of wrong sums of D's rows.
 std::int64_t count_different_sums(const void* sums, Dtype dtype, std::int64_t m, std::int64_t n, Trial trial,
                                   double unit);
 
-// How many sums of B's columns, which have `unit` terms, are wrong.
+// Number of wrong sums of B's columns, which have `unit` terms.
 std::int64_t count_different_b_sums(const void* sums, Dtype dtype, std::int64_t n, Trial trial, double unit);
 
 }  // namespace mezzo::cuda

@@ -15,7 +15,7 @@ constexpr std::int64_t trial_m = 128, trial_n = 64;
 // The fewest arguments that show an activation, where the library does not take 128 x 64.
 constexpr std::int64_t enough_arguments = 1024;
 // Odd, and one more than what the dtype holds exactly: 257 + 1 is 258 in bfloat16, but 256 if 257 is rounded
-// first. Likewise 2049 in float16; each bias of the trial tells the two apart.
+// first. Likewise 2049 in float16; each bias of the trial distinguishes the two.
 constexpr std::int64_t odd_sum(Dtype dtype) { return dtype == bfloat16 ? 257 : 2049; }
 
 bool applies_gelu(lt::Epilogue e) {
@@ -121,7 +121,8 @@ private:
     const GemmScratch a_, b_, d_, aux_, bias_, sums_, count_;
 };
 
-// The verdict on this very problem, of now or of an earlier call.
+// Result of the trials for this problem and algorithm: an earlier call's if there is one, otherwise runs
+// them.
 std::optional<bool> verdict(GemmService& s, const lt::Problem& problem, const lt::Algo& algo) {
     std::vector<EpilogueVerdict>& known = s.epilogue_verdicts[problem];
     lt::Algo named = algo;

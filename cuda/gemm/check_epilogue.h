@@ -1,4 +1,4 @@
-// The check that an epilogue of the GEMM library computes as accurately as the result's dtype allows.
+// Check that an epilogue of the GEMM library computes as accurately as the result's dtype allows.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct GemmService;
 // Error(memory) when there is no memory for the check.
 bool has_right_epilogue(GemmService& s, const gemm_plan::Problem& problem, const gemm_plan::Algo& algo);
 
-// What an activation may lose: the unit roundoff of the result's dtype, twice, and `activation` times the
-// argument, or 4 times `activation` of a derivative. For 16 bit this admits the GPU's instruction for tanh,
+// Allowed error of an activation: the unit roundoff of the result's dtype, twice, and `activation` times the
+// argument, or 4 times `activation` for a derivative. For 16 bit this admits the GPU's instruction for tanh,
 // whose relative error is 2^-11; for float32 it does not.
 struct Accuracy {
     double roundoff, activation;
@@ -36,8 +36,7 @@ constexpr Accuracy accuracy_of(Dtype result) {
     }
 }
 
-// One product that shows what an epilogue does. Its matrices are column-major, with the names of
-// gemm_plan::Problem.
+// One product that tests an epilogue. Its matrices are column-major, with the names of gemm_plan::Problem.
 struct EpilogueTrial {
     enum class Shows : std::uint8_t {
         // Whether a bias is added before the sum is rounded: the sums are `sum` or -sum, which has no 16-bit
@@ -57,7 +56,7 @@ struct EpilogueTrial {
     void *a, *b, *bias, *d, *aux;
 };
 
-// Fills the operands, and what the product is to write with NaN.
+// Fills the operands, and the memory that the product is to write with NaN.
 void fill_trial(const EpilogueTrial& trial);
 
 // Adds the number of wrong results to *count on the device.

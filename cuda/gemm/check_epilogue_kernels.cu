@@ -1,4 +1,4 @@
-// Operands and comparisons of the check that an epilogue computes what it should.
+// Operands and comparisons for the check of a GEMM epilogue.
 #include "cuda/gemm/check_epilogue.h"
 #include "cuda/gemm/device.cuh"
 
@@ -63,7 +63,7 @@ __device__ double slope(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
 
-// What the activation gets for element (i, j).
+// Argument of the activation for element (i, j).
 __device__ double argument(const EpilogueTrial& t, std::int64_t i, std::int64_t j) {
     if (t.is_gradient) return load<double>(t.aux, t.d_type, j * t.ldd + i);
     if (t.shows == Shows::activation) return row_factor(i) * column_factor(j) + bias_of(t, i);

@@ -1,4 +1,4 @@
-// Operands and comparisons of the check that a GEMM algorithm computes what it should.
+// Operands and comparisons for the check of a GEMM algorithm.
 #include "cuda/gemm/check.h"
 #include "cuda/gemm/device.cuh"
 #include "cuda/gemm/memory.h"
@@ -32,7 +32,7 @@ __device__ double expected(Trial trial, std::int64_t i, std::int64_t j) {
     return product <= 0 ? 0.0f : product;  // keeps NaN
 }
 
-// What a mask has for the element: NaN counts as positive, as in mask.cu.
+// Mask bit of the element: NaN counts as positive, as in mask.cu.
 __device__ bool is_set(Trial trial, std::int64_t i, std::int64_t j) { return !(expected(trial, i, j) <= 0); }
 
 __global__ void operand_kernel(TrialOperand o, Trial trial) {

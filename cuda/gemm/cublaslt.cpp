@@ -1,4 +1,4 @@
-// lt.h by cuBLASLt: descriptors, proposals and calls.
+// Implements lt.h with cuBLASLt: descriptors, proposals and calls.
 #include "cuda/gemm/cublaslt.h"
 
 #include <array>
@@ -19,9 +19,9 @@ std::string name_of(cublasStatus_t status) {
     return std::string(functions().status_name(status)) + " (" + std::to_string(int(status)) + ")";
 }
 
-// The status of a call that may take memory of its own, which the library takes past the caching allocator.
-// Where it gets none, the allocator gives back what it keeps for later, and the call has a second try. Throws
-// Error(memory) if that fails, too. `suspect`: another status that may be for want of memory, and may not.
+// Status of a call in which the library may allocate memory of its own, past the caching allocator. If it
+// gets none, the allocator releases its free memory, and the call is tried once more. Throws Error(memory) if
+// that fails, too. `suspect`: another status that may, but need not, mean a lack of memory.
 template <class Call> cublasStatus_t with_memory(const char* name, const Call& call,
                                                  cublasStatus_t suspect = CUBLAS_STATUS_ALLOC_FAILED) {
     cublasStatus_t status = call();
@@ -116,8 +116,8 @@ void set_vectors(Plan& plan, const Operands& o) {
     if (has_aux(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.aux);
 }
 
-// The layout of what an epilogue reads or writes beside D. The types stay unset, which means D's for a bias,
-// its gradient and a matrix: others are for 8-bit types only.
+// Sets the layout of aux, which an epilogue reads or writes in addition to D. The types stay unset, which
+// means D's for a bias, its gradient and a matrix: others are for 8-bit types only.
 void set_aux_layout(Plan& plan) {
     const Problem& p = plan.problem;
     if (!has_aux(p.epilogue)) return;
@@ -127,7 +127,7 @@ void set_aux_layout(Plan& plan) {
     if (p.batch > 1) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.stride_d);
 }
 
-// Remembers that the library gave nothing for the plan.
+// Records that the library returned nothing for the plan.
 void refused(Plan& plan, const char* call, cublasStatus_t status) {
     plan.refusing_call = call;
     plan.status = status;

@@ -1,5 +1,5 @@
-// What the files that call cuBLASLt share: the library's functions, a plan's descriptors, and how types and
-// algorithms of the one are written for the other.
+// The cuBLASLt functions, a plan's descriptors, and conversions between mezzo's and cuBLASLt's types and
+// algorithms.
 #pragma once
 
 #include <cublasLt.h>
@@ -43,7 +43,7 @@ struct Plan {
 // Throws Error(backend) if the call was no success.
 void ok(cublasStatus_t status, const char* call);
 
-// The current device's handle. Throws Error(memory) or Error(backend) if the library has none to give.
+// The current device's handle. Throws Error(memory) or Error(backend) if the library cannot create it.
 cublasLtHandle_t handle();
 
 cudaDataType_t data_type(Dtype dtype);

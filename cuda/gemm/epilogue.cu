@@ -12,7 +12,7 @@ namespace {
 constexpr int warps = 8;
 constexpr std::int64_t largest_grid = 65535;  // of the second and third dimension
 
-// What the kernel reads of a product. Results may take the place of the input.
+// Arguments of the kernel for a product. Results may overwrite the input.
 template <class T> struct Pass {
     std::int64_t m, n, ld, batch, stride;
     const T* input;

@@ -1,5 +1,5 @@
-// Matrix products that the GEMM library should have computed and did not: nothing else shows them but the
-// time.
+// Counts of matrix products that the GEMM library should have computed and did not: otherwise only the time
+// shows them.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@ struct GemmFallbacks {
     // Products that mezzo's own plain kernel computed, because the library does not take them or has no
     // algorithm that is right and executes. Products of no terms (k = 0) do not count.
     std::uint64_t products = 0;
-    // How often the library called a description or a call invalid, which is not what it says to a product
-    // that it has no algorithm for: a descriptor is wrong, or the product is beyond a limit that gemm() does
-    // not know.
+    // How often the library reported a description or a call as invalid. This is another status than that for
+    // a product without an algorithm: a descriptor is wrong, or the product is beyond a limit that gemm()
+    // does not check.
     std::uint64_t invalid = 0;
     std::string
         last;  // the product of the last of either kind, and the library's status; "" if there is none
 };
 
-// Of this process so far.
+// Counts of this process so far.
 GemmFallbacks gemm_fallbacks();
 
 void count_fallback(const Gemm& g, const std::string& reason);
-// While it exists, this thread times algorithms. One that the library then calls invalid is passed over, and
-// is no sign of a wrong descriptor: it does not count.
+// Scope in which this thread times algorithms. Calls that the library reports as invalid do not count in it:
+// they reject an algorithm, and do not show a wrong descriptor.
 class [[nodiscard]] Trials {
 public:
     Trials();

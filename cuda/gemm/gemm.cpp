@@ -33,16 +33,16 @@ void check_gemm(const Gemm& g) {
           "; they are for one product alone, of an A that is stored k x m without gaps");
 }
 
-// Whether the library may do it where nothing was timed or loaded: not with aux; no sums, which have been
-// reported to be slow next to a product; and no GELU of float32 values, which are to have the same bits in
-// inference and in training, which keeps the GELU's argument.
+// Whether the library may run the epilogue if nothing was timed or loaded: not with aux; no sums, which have
+// been reported to be slow next to a product; and no GELU of float32 values, which are to have the same bits
+// in inference and in training, which saves the GELU's argument.
 bool is_usual(const Gemm& g, lt::Epilogue e) {
     const bool own_gelu = g.activation == Activation::gelu_tanh && !is_16bit(g.c_type);
     return !lt::has_aux(e) && !lt::has_bias_grad(e) && !(own_gelu && lt::has_activation(e));
 }
 
-// The epilogue that the library is to do: the choice of timing or of a file, otherwise the most complete one
-// that is usual.
+// Epilogue that the library is to run: the choice of timing or of a file, otherwise the most complete usual
+// one.
 lt::Epilogue epilogue_for(GemmService& s, const Gemm& g, const std::vector<lt::Epilogue>& epilogues) {
     const lt::Epilogue usual =
         *std::find_if(epilogues.begin(), epilogues.end(), [&](lt::Epilogue e) { return is_usual(g, e); });
@@ -75,7 +75,7 @@ void multiply_by_own_kernels(const Gemm& g) {
     if (g.a_sums != nullptr) gemm_a_sums(g);
 }
 
-// Because the library does not do it.
+// Runs the product without the library, for the given reason.
 void without_library(const Gemm& g, const std::string& reason) {
     if (g.k > 0) count_fallback(g, reason);
     multiply_by_own_kernels(g);

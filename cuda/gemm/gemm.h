@@ -14,9 +14,10 @@ struct GemmPlanStore;  // kernels/gemm_plan.h
 namespace mezzo::cuda {
 
 // C[m,n] = activation(alpha op(A)[m,k] op(B)[k,n] + beta C + bias[n]), row-major, for each of `batch`
-// matrices that lie stride elements apart (stride 0: the same matrix for all). With `kept` it is the gradient
-// by the input of an activation instead: C = alpha op(A) op(B) activation'(kept). Operands may be float16,
-// bfloat16, float32 or float64 in any mix; products are summed in float, in double if any operand is float64.
+// matrices that lie stride elements apart (stride 0: the same matrix for all). With `kept` it computes the
+// gradient with respect to the input of an activation instead: C = alpha op(A) op(B) activation'(kept).
+// Operands may be float16, bfloat16, float32 or float64 in any mix; products are summed in float, in double
+// if any operand is float64.
 struct Gemm {
     std::int64_t m = 0, n = 0, k = 0;
     bool trans_a = false, trans_b = false;  // A is stored k x m, B is stored n x k
@@ -51,20 +52,20 @@ struct Gemm {
 // Enqueues the product on the current stream. The first call of a new shape may synchronise.
 void gemm(const Gemm& g);
 
-// Device memory that this process holds as GEMM workspace, for all devices together;
-// memory_stats() counts it among the live blocks.
+// Device memory that this process holds as GEMM workspace, for all devices together, in bytes; memory_stats()
+// counts it among the live blocks.
 std::size_t workspace_bytes();
 
 // The chosen algorithms, for files of GEMM plans.
 extern const GemmPlanStore plan_store;
 
-// Forgets all plans: the next call of each shape asks the library again.
+// Drops all plans: the next call of each shape queries the library again.
 void clear_gemm_plans();
 
-// Parts of gemm() that have a kernel of their own.
+// Parts of gemm() that have a separate kernel.
 
-// C = activation(input + bias): what the library's epilogue leaves undone. Also stores the sum if
-// pre_activation is set.
+// C = activation(input + bias): the part of a product that the library's epilogue does not do. Also stores
+// the sum if pre_activation is set.
 void gemm_epilogue(const Gemm& g, const void* input);
 
 // Stores the bias as every row of `matrix`, which has C's type and layout.
@@ -73,8 +74,8 @@ void gemm_bias_rows(const Gemm& g, void* matrix);
 // Stores the mask of C, which is the result of relu.
 void gemm_mask(const Gemm& g);
 
-// C = C activation'(kept), read from the mask if there is one, and its column sums: what the library leaves
-// undone of a product with `kept`.
+// C = C activation'(kept), read from the mask if there is one, and its column sums: the part of a product
+// with `kept` that the library does not do.
 void gemm_activation_grad(const Gemm& g);
 // bias_grad = the column sums of C.
 void gemm_bias_grad(const Gemm& g);

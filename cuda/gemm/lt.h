@@ -1,5 +1,5 @@
-// The GEMM library behind gemm(): cuBLASLt, or in the emulated tests stand-ins for its functions.
-// Column-major, as in BLAS.
+// Interface of the GEMM library behind gemm(): cuBLASLt, or in the emulated tests replacements of its
+// functions. Column-major, as in BLAS.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,9 @@ struct Plan;
 std::shared_ptr<Plan> make_plan(const Problem& problem);
 
 // Algorithms for the plan, the one that is expected to be fastest first, with partial sums of at least
-// float32. It is normal that there are none. The alignments of bias and aux are taken from the operands,
-// those of matrices from the problem. Throws Error(memory) if the library has no memory for its own use, even
-// after the allocator's cache was released.
+// float32. The list may be empty. The alignments of bias and aux are taken from the operands, those of
+// matrices from the problem. Throws Error(memory) if the library has no memory for its own use, even after
+// the allocator's cache was released.
 std::vector<Algo> heuristics(Plan& plan, const Operands& operands, std::size_t max_workspace, int max_count);
 
 // Whether an algorithm from a file is one that heuristics() may have given for the plan; also sets the
@@ -61,7 +61,7 @@ std::optional<Algo> configuration(Plan& plan, const AlgoFamily& family, std::uin
 // plan.
 std::vector<Algo> neighbours(Plan& plan, const Algo& algo);
 
-// The algorithm's settings as a text for people.
+// Readable text of the algorithm's settings.
 std::string describe(const Algo& algo);
 
 // The version of the library.

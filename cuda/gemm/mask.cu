@@ -1,4 +1,5 @@
-// The mask of a ReLU layer's result (kernels/activation.h), where the GEMM library has not made it.
+// Mask of a ReLU layer's result (kernels/activation.h), for products whose mask the GEMM library has not
+// made.
 #include "cuda/gemm/gemm.h"
 #include "cuda/visit_dtype.cuh"
 

@@ -52,26 +52,27 @@ void* workspace(GemmService& s, int device) {
     return s.workspaces[index]->address;
 }
 
-// Where the library stores its result.
+// Memory in which the library stores its result.
 void* target_of(const Gemm& g, lt::Epilogue e) {
     return g.pre_activation != nullptr && !lt::writes_before(e) ? g.pre_activation : g.c;
 }
 
-// Whether the bias is written into a 16-bit C before the product adds to it: added after the product it would
-// meet a sum that has been rounded.
+// Whether the bias is written into a 16-bit C before the product adds to it: after the product it would be
+// added to a sum that has been rounded.
 bool bias_in_c(const Gemm& g, lt::Epilogue e) {
     return e == lt::Epilogue::none && g.bias != nullptr && g.bias_type == g.c_type && is_16bit(g.c_type) &&
            g.beta == 0;
 }
 
-// What the library reads or writes beside its result and the bias.
+// Memory that the epilogue reads or writes as aux: the mask, the activation's saved tensor, or the
+// pre-activation.
 void* aux_of(const Gemm& g, lt::Epilogue e) {
     if (lt::has_mask(e)) return g.mask;
     if (lt::reads_before(e)) return const_cast<void*>(g.kept);
     return lt::writes_before(e) ? g.pre_activation : nullptr;
 }
 
-// The sums that the library makes.
+// Memory for the sums that the library computes.
 void* bias_grad_of(const Gemm& g, lt::Epilogue e) {
     if (e == lt::Epilogue::bgrad_b) return g.a_sums;
     return lt::has_bias_grad(e) ? g.bias_grad : nullptr;
@@ -90,14 +91,14 @@ lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
     return o;
 }
 
-// Does what the library's epilogue has left undone of a product with `kept`.
+// Runs the rest of a product with `kept` that the library's epilogue has not done.
 void finish_gradient(const Gemm& g, lt::Epilogue e) {
     if (!lt::is_gradient(e)) return gemm_activation_grad(g);
     if (g.bias_grad != nullptr && !lt::has_bias_grad(e)) gemm_bias_grad(g);
 }
 
-// Does what the library's epilogue has left undone: bias, activation, mask. With beta != 0 the bias is added
-// last: (alpha AB + beta C) + bias is the same sum.
+// Runs the rest of a product that the library's epilogue has not done: bias, activation, mask. With beta != 0
+// the bias is added last: (alpha AB + beta C) + bias is the same sum.
 void finish(const Gemm& g, lt::Epilogue e) {
     if (g.kept != nullptr) return finish_gradient(g, e);
     const bool bias_left = g.bias != nullptr && !lt::has_bias(e) && !bias_in_c(g, e);
@@ -115,7 +116,7 @@ void finish(const Gemm& g, lt::Epilogue e) {
     if (g.a_sums != nullptr && e != lt::Epilogue::bgrad_b) gemm_a_sums(g);
 }
 
-// Whether the library takes as aux a matrix of C's layout, or the mask.
+// Whether the library supports a matrix of C's layout as aux.
 bool matrix_fits(const Gemm& g, const void* matrix) {
     return g.ldc % aux_multiple == 0 && (g.batch == 1 || g.stride_c % aux_multiple == 0) &&
            alignment_of(matrix) >= vector_alignment;
@@ -137,7 +138,7 @@ std::vector<lt::Epilogue> gradient_epilogues(const Gemm& g) {
     return epilogues;
 }
 
-// A 16-bit C would have sums of its own dtype.
+// The epilogues of a weight gradient. For a 16-bit C the library would round the sums to C's dtype.
 std::vector<lt::Epilogue> weight_epilogues(const Gemm& g) {
     const bool fits = !is_16bit(g.c_type) && g.alpha == 1 && alignment_of(g.a_sums) >= vector_alignment;
     if (!fits) return {lt::Epilogue::none};
@@ -177,7 +178,7 @@ GemmService& gemm_service() {
     return *s;
 }
 
-// Row-major C = A B is column-major C^T = B^T A^T: the operands change places, and no data moves.
+// Row-major C = A B is column-major C^T = B^T A^T: the operands are swapped, and no data moves.
 lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     lt::Problem p;
     p.m = g.n;

@@ -30,7 +30,7 @@ struct CachedPlan {
     bool verified = false;  // the chosen one
 };
 
-// What the check of an algorithm's epilogue has shown; nothing where the library did not run it.
+// Result of the check of an algorithm's epilogue; empty if the library did not run it.
 struct EpilogueVerdict {
     lt::Algo algo;
     std::optional<bool> is_right;
@@ -65,10 +65,11 @@ std::vector<lt::Algo> proposals(const Gemm& g, lt::Epilogue epilogue, lt::Plan& 
 // Error(memory) when the workspace cannot be had now; the algorithm stays a candidate.
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);
 
-// Whether the algorithm has the right epilogue (check_epilogue.h) and sums all k terms: matrices of ones must give exactly k. A mask that it writes or
-// reads must be laid out as kernels/activation.h says, with bits set for values above 0 (a ReLU's gradient at
-// 0 is 0) and for NaN. The gradient of an activation must be right where it is simple, and the sums of a
-// bias's gradient exact. Throws Error(memory) when there is no memory for the check.
+// Whether the algorithm has the right epilogue (check_epilogue.h) and sums all k terms: matrices of ones must
+// give exactly k. A mask that it writes or reads must be laid out as kernels/activation.h says, with bits set
+// for values above 0 (a ReLU's gradient at 0 is 0) and for NaN. The gradient of an activation must be right
+// where it is simple, and the sums of a bias's gradient exact. Throws Error(memory) when there is no memory
+// for the check.
 bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& algo);
 
 // Puts the workspace that the algorithm needs into the operands. False if it needs more than any algorithm
@@ -81,8 +82,8 @@ void give_whole_workspace(GemmService& s, int device, lt::Operands& operands);
 // kernels for the rest. False if there is none.
 bool run_library(GemmService& s, const Gemm& g, lt::Epilogue epilogue);
 
-// Why the library is not asked for a product: types that are not in cuBLASLt's table of supported types,
-// numbers beyond what its descriptors hold, or nothing to sum. Null if it is asked.
+// Reason why the library does not get a product: types that are not in cuBLASLt's table of supported types,
+// numbers beyond what its descriptors hold, or nothing to sum. Null if it gets the product.
 const char* outside_library(const Gemm& g);
 
 // The epilogues that the library may do for a product: the most complete first, Epilogue::none last.

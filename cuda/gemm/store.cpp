@@ -1,4 +1,4 @@
-// What the GEMM service has chosen, for files.
+// Exports the GEMM service's choices to files, and adopts choices from files.
 #include "cuda/gemm/plans.h"
 #include "cuda/runtime.h"
 #include "kernels/gemm_plan.h"

@@ -1,5 +1,5 @@
-// Flash attention against the kernels without Tensor Cores. Lengths are no multiples of any tile, and longer than
-// one; a second problem has a mask, causality and dropout.
+// Compares flash attention with the kernels without Tensor Cores. Lengths are no multiples of any tile, and
+// longer than one; a second problem has a mask, causality and dropout.
 #include <cmath>
 
 #include "core/tensor_impl.h"

@@ -1,4 +1,4 @@
-// What the proofs of CUDA's fast paths (kernels/proof.h) share: inputs, results, and their comparison.
+// Inputs, results and comparisons for the self-checks of CUDA's optimized kernels (kernels/proof.h).
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,20 @@ namespace mezzo::cuda {
 
 // Values between -1 and 1, the same for the same seed, on the current device.
 Tensor input_of(const Shape& shape, Dtype dtype, std::uint32_t seed);
-// A place for results, all of whose bytes are 0xFF: floating elements are NaN.
+// A tensor for results, all of whose bytes are 0xFF: floating elements are NaN.
 Tensor result_of(const Shape& shape, Dtype dtype);
 // All elements of x, which is contiguous. Waits for the device.
 std::vector<double> values_of(const Tensor& x);
 // Another tensor with the same elements.
 Tensor copy_of(const Tensor& x);
 
-// Throws Error(value) in the name of `what` unless every element of `fast` is within `tolerance` times the largest
-// magnitude of `plain` of its element there. Waits for the device. NaN is never within.
+// Throws Error(value), with `what` in its message, unless every element of `fast` is within `tolerance` times
+// the largest magnitude of `plain` of its element there. Waits for the device. NaN is never within.
 void require_close(const char* what, const Tensor& fast, const Tensor& plain, double tolerance);
 // The same for equal bytes.
 void require_equal(const char* what, const Tensor& fast, const Tensor& plain);
-// Throws Error(value) in the name of `what` if a fast path has not taken a problem that it is meant for.
+// Throws Error(value), with `what` in its message, if an optimized kernel has refused a problem that it is
+// meant for.
 void require_taken(const char* what, bool taken);
 
 // 2 to the power of minus the number of significant bits.

@@ -1,5 +1,5 @@
-// Implicit convolutions against products with a matrix of windows: each tile, with strides 1 and 2, on images
-// whose pixels fill no tile.
+// Compares implicit convolutions with products with a matrix of windows: each tile, with strides 1 and 2, on
+// images whose pixels fill no tile.
 #include "cuda/conv.h"
 #include "cuda/proof/compare.h"
 #include "cuda/proof/proofs.h"
@@ -19,8 +19,8 @@ struct Convolution {
           y{images, (height - 1) / stride + 1, (width - 1) / stride + 1, results} {}
 };
 
-// run(out, way) computes one result; those of all tiles are compared with that of the matrix of windows. Sums are
-// float32 in another order, and rounded once.
+// run(out, way) computes one result; those of all tiles are compared with that of the matrix of windows. Sums
+// are float32 in another order, and rounded once.
 template <class Run> void compare(const char* what, const Proof& proof, const Shape& shape, const Run& run) {
     const Tensor plain = result_of(shape, proof.dtype);
     run(plain, ConvWay{.implicit = false});

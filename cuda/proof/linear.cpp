@@ -1,5 +1,5 @@
-// The kernels behind the products of linear layers against the kernels of the ops that they replace. One of the
-// two problems is read in accesses of 16 bytes, the other one element by element.
+// Compares the kernels behind the products of linear layers with the kernels of the ops that they replace.
+// One of the two problems is read in accesses of 16 bytes, the other one element by element.
 #include <vector>
 
 #include "core/tensor_impl.h"
@@ -27,7 +27,7 @@ const KernelOf<kernels::MseLossBiasGrad> mse_loss_bias_grad;
 
 Dtype sum_type(Dtype dtype) { return dtype == float64 ? float64 : float32; }
 
-// The gradient of a layer's result, what its activation kept, and what the ops make of them.
+// Gradient of a layer's result, the tensor that its activation saved, and the results of the separate ops.
 struct Layer {
     Activation activation;
     Tensor g, kept, before, sums;
@@ -50,14 +50,14 @@ struct Layer {
         require_close(what, fast_sums, sums,
                       64 * rounding_of(sums.dtype()) + 2 * rounding_of(before.dtype()));
     }
-    // In one kernel, as the gradient of a layer by its own result.
+    // Checks one kernel, as in the gradient of a layer by its own result.
     void prove_kernel(const char* what, const Tensor& mask) const {
         const Tensor out[] = {result_of(g.shape(), g.dtype()), result_of(sums.shape(), sums.dtype())};
         const Tensor in[] = {g, kept, mask};
         activation_grad(in, {.activation = activation}, out);
         require_same(what, out[0], out[1]);
     }
-    // In one kernel behind the product that has made g.
+    // Checks one kernel behind the product that has made g.
     void prove_behind_product(const char* what, const Tensor& mask) const {
         const Tensor product = copy_of(g), found = result_of(sums.shape(), sums.dtype());
         Gemm gemm = matrix(product);
@@ -99,7 +99,7 @@ Tensor mask_of(const Tensor& x) {
     return mask;
 }
 
-// The same sums behind the gradient of a loss.
+// Checks the same sums behind the gradient of a loss.
 void prove_loss(const Shape& shape, Dtype dtype) {
     const Dtype wide = sum_type(dtype);
     const Tensor input = input_of(shape, dtype, 1), target = input_of(shape, wide, 2),

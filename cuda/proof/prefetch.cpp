@@ -1,4 +1,4 @@
-// Copies beside the device's work, against the same work in one line.
+// Compares work that overlaps with copies from the host with the same work without copies.
 #include <cstring>
 #include <vector>
 
@@ -21,7 +21,7 @@ void sum_of(const Tensor& a, const Tensor& b, const Tensor& result) {
     add(in, {}, result);
 }
 
-// Ends when the copies of a buffer have: until then it must not be destroyed.
+// Waits at its end for the copies of a buffer: before that the buffer must not be destroyed.
 struct Waiting {
     StagingBuffer& buffer;
     ~Waiting() {
@@ -34,8 +34,8 @@ struct Waiting {
 
 }  // namespace
 
-// The target is in use when the copy is asked for, and read right after: the copy has to wait for the device, and
-// then the device for the copy.
+// Copies into a target that is in use when the copy is requested, and is read right after: the copy has to
+// wait for the device, and then the device for the copy.
 void prove_prefetch(const Proof&) {
     constexpr std::int64_t size = 1 << 16;
     constexpr std::size_t bytes = size * sizeof(float);

@@ -1,4 +1,5 @@
-// The list of proofs, and what their verdicts depend on.
+// The list of CUDA's self-checks, and the identity of device and libraries for which their cached results
+// hold.
 #include "cuda/proof/proofs.h"
 
 #include "cuda/capture_owner.h"
@@ -43,7 +44,7 @@ constexpr Proof all[] = {{FastPathId::flash_attention, float16, 32},
                          {FastPathId::prefetch}};
 
 using Run = void (*)(const Proof&);
-// By FastPathId.
+// In the order of FastPathId.
 constexpr Run runs[fast_path_count] = {cuda::prove_attention,
                                        cuda::prove_attention_grad,
                                        cuda::prove_convolution,

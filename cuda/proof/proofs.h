@@ -1,4 +1,4 @@
-// The proofs of CUDA's fast paths (kernels/proof.h), on the current device.
+// Self-checks of CUDA's optimized kernels (kernels/proof.h), on the current device.
 #pragma once
 
 #include "kernels/proof.h"
