@@ -269,8 +269,7 @@ TEST_CASE("attention does not read keys and values that a query may not look at"
                     const auto leaf = [&](std::uint64_t seed) {
                         return random_tensor({1, 2, n, 32}, seed, dtype).to(device).set_requires_grad();
                     };
-                    // Queries that may look at the key are left out. Gradients of the other keys are compared
-                    // only if no query may look at the hidden key.
+                    // Leaves out queries that may look at the key. dk and dv are compared if no query may.
                     const auto blind = [&](const Tensor& x) {
                         if (kind == 4) return x.slice(2, 0, n - 1);
                         return kind == 3 ? x.reshape({1, 2, n / 2, 2, 32}).select(3, 0) : x;

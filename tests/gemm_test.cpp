@@ -1,4 +1,4 @@
-// The GEMM against float64 loops: every instruction set this processor has, types, transpositions, edges,
+// The GEMM against float64 loops: every instruction set of this processor, types, transpositions, edges,
 // epilogues.
 #include "gemm_case.h"
 
@@ -88,7 +88,7 @@ TEST_CASE("gemm: a gradient before an activation", "[gemm]") {
         for (const Variant& v : variants()) {
             INFO(v.name << ", threads " << threads);
             for (const Activation activation : {Activation::relu, Activation::gelu})
-                // One block, few rows, few columns, no k, several blocks, several ranges of k.
+                // One block, few rows, few columns, k = 0, several blocks, several ranges of k.
                 for (Case t :
                      {Case{.m = 19, .n = 21, .k = 12}, Case{.m = 3, .n = 40, .k = 9},
                       Case{.m = 40, .n = 3, .k = 9}, Case{.m = 9, .n = 5, .k = 0},
@@ -110,7 +110,8 @@ TEST_CASE("gemm: sums of op(A)'s rows", "[gemm]") {
         for (const Variant& v : variants()) {
             if (v.kernels->tiles) continue;
             for (const Dtype type : stored) {
-                // Rows in several units of packing, the last panel cut; k in one range and in many; C in strips of rows and columns.
+                // Rows in several units of packing, the last panel cut; k in one range and in many; C in
+                // cache blocks of rows and columns.
                 for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{9, 5, 1},
                                               {37, 20, 7},
                                               {300, 48, 515},
@@ -158,7 +159,7 @@ TEST_CASE("gemm: a large result stored past the caches has the same bits", "[gem
         for (const Variant& v : variants()) {
             if (v.kernels->tiles) continue;
             INFO(v.name << ", threads " << threads);
-            // The results begin with a cache line, or one float behind.
+            // The results begin on a cache line, or one float after it.
             std::vector<float> found[2], kept(m * ld + 2 * line);
             for (std::size_t i = 0; i < kept.size(); ++i) kept[i] = float(i % 61) / 10.0f - 3;
             for (const std::size_t shift : {0, 1}) {
@@ -230,7 +231,7 @@ TEST_CASE("gemm: a small C from packed rows, in short ranges of k", "[gemm]") {
         for (const Variant& v : variants()) {
             if (v.name == "wide tile" && threads == 2) continue;
             INFO(v.name << ", threads " << threads);
-            // Sums in C and not, a last range that is short, more ranges than are added up one by one.
+            // With and without beta, a short last range, and more ranges than are added up one by one.
             for (const float beta : {0.0f, 1.0f, 0.5f})
                 run({.m = 40, .n = 96, .k = 1030, .ta = true, .beta = beta}, *v.kernels);
             run({.m = 263, .n = 208, .k = 700, .ta = true, .beta = 1}, *v.kernels);
@@ -340,8 +341,8 @@ TEST_CASE("gemm: rows that are read in place give the bits of packed ones", "[ge
             if (v.kernels->tile_in_place == nullptr || (v.name == "wide tile" && threads == 2)) continue;
             cpu::GemmKernels packing = *v.kernels;
             packing.tile_in_place = nullptr;
-            // Whole panels and not, several blocks, two ranges of k, strips of rows and of k; few rows, so that threads
-            // pack columns of their own.
+            // Whole and partial panels, several blocks, two ranges of k, cache blocks of rows and of k; few
+            // rows, so that threads pack columns of their own.
             for (const std::array<std::int64_t, 3>& sizes :
                  std::vector<std::array<std::int64_t, 3>>{{24, 48, 70},
                                                           {37, 61, 33},

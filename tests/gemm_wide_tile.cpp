@@ -1,4 +1,5 @@
-// AVX-512's tile shape without AVX-512: the compiler lowers the vectors, so every machine tests these edges.
+// The GEMM's AVX-512 tile shape without AVX-512: the compiler lowers the vectors, so every machine tests
+// these edges.
 #include "gemm_wide_tile.h"
 
 #define MEZZO_LANES 16

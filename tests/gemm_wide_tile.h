@@ -1,5 +1,5 @@
-// The kernels with AVX-512's tile shape (14 x 32, 64-byte vectors), compiled for whatever the tests are
-// compiled for.
+// The kernels with AVX-512's tile shape (14 x 32, 64-byte vectors), compiled for the instruction set of the
+// tests.
 #pragma once
 
 namespace mezzo::cpu {

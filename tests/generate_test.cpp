@@ -1,4 +1,4 @@
-// generate(), sample_token() and the cache of keys and values.
+// generate(), sample_token() and the key-value cache.
 #include "mezzo/generate.h"
 
 #include <catch2/catch.hpp>
@@ -42,7 +42,8 @@ TEST_CASE("generate: the cache changes no token", "[generate]") {
             for (const auto& model : test::filled_models(dtype, device)) {
                 for (const double temperature : {0.0, 1.0}) {
                     CAPTURE(device.type(), name(dtype), model->type_name(), temperature);
-                    // bfloat16 logits of two ways may differ in their last bit; likely tokens only do not.
+                    // bfloat16 logits with and without the cache may differ in their last bit; likely tokens
+                    // do not.
                     GenerateOptions options{.max_new_tokens = 11,
                                             .sampling = {.temperature = 0.3 * temperature, .top_k = 3},
                                             .seed = 5};
@@ -153,7 +154,7 @@ TEST_CASE("generate refuses what it cannot do", "[generate]") {
     CHECK_THAT(refused(prompts, {.max_new_tokens = -1}), Contains("-1"));
     CHECK_THAT(refused(prompts, {.max_new_tokens = 12}), Contains("12 new tokens after 5") && Contains("16"));
     CHECK_THAT(refused(prompts, {.max_new_tokens = INT64_MAX}), Contains("16"));
-    // Before anything is computed: the prompt has no token 99.
+    // These errors come before anything is computed: the prompt has no token 99.
     CHECK_THAT(refused({{99}}, {.max_new_tokens = 1, .sampling = {.top_p = 2}}), Contains("top_p is 2"));
     CHECK_THAT(refused(prompts, {.max_new_tokens = 0, .sampling = {.temperature = -1}}),
                Contains("temperature is -1"));

@@ -127,7 +127,7 @@ TEST_CASE("GPT and Llama folders: what is saved is loaded", "[io][causal]") {
         CHECK_FALSE(loaded.training());
         CHECK(all_close(loaded(ids), (*model)(ids), 0, 0));
 
-        // Files of the bare model, in 16 bit.
+        // Files of the model without its head, in 16 bit.
         StateDict bare = io::without_prefix(model->state_dict(), gpt ? "transformer." : "model.");
         if (!gpt) bare.emplace_back("lm_head.weight", model->state_dict()["lm_head.weight"]);
         for (auto& [name, value] : bare) value = value.to(bfloat16);

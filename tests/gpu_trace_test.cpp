@@ -1,4 +1,5 @@
-// tools/gpu_trace.h and cuda/cupti.h over a stand-in for CUPTI whose records are by its own header: gpu_trace_test path/to/libfake_cupti.so
+// tools/gpu_trace.h and cuda/cupti.h over a stand-in for CUPTI, whose records have the layout of CUPTI's own
+// header: gpu_trace_test path/to/libfake_cupti.so
 #include <cupti.h>
 #include <dlfcn.h>
 
@@ -23,7 +24,7 @@ void check(bool condition, const char* text) {
     std::printf("FAILED: %s\n", text);
 }
 
-// What a call throws, or nothing.
+// Error message of a call, or "nothing".
 template <class F> std::string error_of(const F& call) {
     try {
         call();
@@ -63,7 +64,7 @@ void test_records(FakeCupti& fake) {
     check(take_gpu_trace().empty(), "work is taken once");
 }
 
-// A backend that can do nothing but be watched, where there is none of CUDA devices.
+// Registers a backend that can only be traced, if there is none of CUDA devices.
 void register_watched() {
     static const mezzo::Backend memory{};
     static const mezzo::BackendParts parts{.memory = &memory, .trace = &mezzo::cuda::cupti::library};

@@ -22,7 +22,7 @@ double dot(const Tensor& a, const Tensor& b) {
 
 bool varies(const Tensor& x) { return x.dtype() == float64; }
 
-// Fresh leaves with the inputs' values moved by `step` along the directions.
+// Fresh leaves with the inputs' values, moved by `step` along the directions.
 Tensors moved(const Tensors& inputs, const Tensors& directions, double step) {
     NoGrad plain;
     Tensors result;
@@ -72,8 +72,9 @@ std::string verdict(const char* what, double gradient, double difference) {
 
 constexpr double step = 1e-5;
 
-// inputs and, last, v -> sum(f(inputs)) + the sum over inputs of <d<f(inputs), v>/d(input), u>, with history
-// when asked. The first term makes every node meet gradients of both orders in one backward.
+// Function of the inputs and, last, of v: sum(f(inputs)) + the sum over inputs of <d<f(inputs), v>/d(input),
+// u>, with history if create_graph. The first term makes every node get gradients of both orders in one
+// backward.
 struct GradientProduct {
     Function* function;
     Tensors weights;  // u

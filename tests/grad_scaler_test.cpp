@@ -237,7 +237,7 @@ TEST_CASE("scaler: a lowered interval below the tracker still grows", "[scaler]"
 }
 
 TEST_CASE("scaler: the multiply may not overflow unseen", "[scaler]") {
-    // Finite before, infinite after the division by a scale below one.
+    // The gradient is finite before, and infinite after the division by a scale below one.
     Bench b({.init_scale = 0x1p-20, .min_scale = 0});
     b.scaler.scale(scalar(1));
     b.w.set_grad(Tensor::from({3e38f}));
@@ -256,7 +256,7 @@ TEST_CASE("scaler: the log is told once when the scale cannot fall", "[scaler]")
         Bench b({.init_scale = 4, .growth_interval = 1, .min_scale = 2}, 0.5, 3, device);
         const auto step = [&](bool overflow) {
             b.step(overflow);
-            static_cast<void>(b.scaler.found_inf());  // a GPU's log is told when somebody waits anyway
+            static_cast<void>(b.scaler.found_inf());  // a GPU logs when the host waits
             b.scaler.update();
         };
         step(true);  // from 4 to 2

@@ -1,4 +1,4 @@
-// Gradients that meet at a residual: the op whose gradient comes last adds it to the one that waits.
+// Gradient accumulation fusion at a residual: the op whose gradient comes last adds it to the pending one.
 #include <catch2/catch.hpp>
 
 #include "autograd/extra.h"
@@ -12,7 +12,7 @@ using namespace mezzo::test;
 
 namespace {
 
-// x, by a node that takes the gradient that waits for its input, if there is one, and returns the sum.
+// The identity, by a node that takes the pending gradient of its input, if there is one, and returns the sum.
 struct Taking {
     static constexpr const char* name = "taking";
     bool alone = false;
@@ -122,7 +122,7 @@ TEST_CASE("residual gradients: products and norms add them", "[autograd][norm]")
                     const Tensor x = values({2, 3, cols}, 1, float32, device).set_requires_grad();
                     const Tensor w = (values({cols, cols}, 2, float32, device) * 0.1).set_requires_grad();
                     const Tensor coefficients = values({2, 3, cols}, 3, float32, device);
-                    // What is made first is visited last.
+                    // Backward visits the op that was recorded first last.
                     const auto gradients = [&](bool branch_last) {
                         const amp::Autocast open(
                             {.dtype = is_16bit(scope) ? scope : float16, .enabled = is_16bit(scope)});
@@ -153,7 +153,8 @@ TEST_CASE("residual gradients: a product of a result with itself", "[autograd]")
 
 TEST_CASE("residual gradients: one tensor that is the gradient of two is not written to", "[autograd]") {
     for (Device device : devices()) {
-        // y = h + h W^T sends its gradient both ways; the product finds the other half waiting.
+        // y = h + h W^T sends its gradient to both operands; the product's backward finds the other part
+        // pending.
         const Tensor x = values({4, 6}, 1, float32, device).set_requires_grad();
         const Tensor w = values({6, 6}, 2, float32, device).set_requires_grad(), h = x * 1.0;
         const Tensor g = values({4, 6}, 3, float32, device);

@@ -1,5 +1,5 @@
-// Functions whose values and gradients gradient_range_test takes over the full range of the 16-bit dtypes,
-// those that it leaves out, and where more than rounding may be off. tools/check_tree.py compares the first
+// Functions whose values and gradients gradient_range_test checks over the full range of the 16-bit dtypes,
+// functions that it leaves out, and exceptions with larger errors. tools/check_tree.py compares the first
 // words of the names with the public headers.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Line {
     double low = -1e300, high = 1e300;  // of the second input: results of tanh and sigmoid are in [-1, 1]
 };
 
-// By how much more than rounding a derivative by an input may be off, and why it must.
+// Allowed error of a derivative by an input, beyond rounding, and the reason for it.
 struct Exception {
     double steps = 0;             // of the least number of the dtype, times g
     double units = 0;             // of roundoff, times g
@@ -72,7 +72,7 @@ inline Tensor image(In x) { return pairs(x).reshape({-1, 1, 2, 1}); }  // [N, H,
 inline Tensor like(In x, const std::vector<double>& values, const Shape& shape) {
     return tensor_of(values, shape, x[0].dtype(), x[0].device());
 }
-// `index` for every row.
+// `index` for every row, as an index tensor.
 inline Tensor places(In x, std::int64_t index) {
     return full({x[0].size(0), 1}, double(index), {.dtype = int64, .device = x[0].device()});
 }
@@ -178,7 +178,7 @@ inline std::vector<Line> reductions_and_losses() {
     };
 }
 
-// Products have a constant factor or term, so that the gradient of each input has one part.
+// Products have a constant factor or term, so that the gradient of each input has one term.
 inline std::vector<Line> products_and_norms() {
     return {
         OF_ONE("cast", cast(x[0], float32)),
@@ -223,7 +223,7 @@ inline std::vector<Line> products_and_norms() {
                                       like(x, {1, 0, 0, 0}, {4})).select(1, 0)),
         OF_TWO("batch_norm", batch_norm(fours(x).t(), {}, {}).select(0, 0)),
         OF_TWO("group_norm", group_norm(fours(x), 1).select(1, 0)),
-        // The error that rounding the result makes is relative to the values, here those of the second input.
+        // The rounding error of the result is relative to the values, here those of the second input.
         {"scaled_dot_product_attention",
          [](In x) {
              const Tensor key = like(x, {1, -1}, {1, 1, 2, 1}).expand({x[0].size(0), 1, 2, 1});

@@ -1,6 +1,5 @@
-// Values and first derivatives over the full range of the 16-bit dtypes, against the same in float64: no step
-// on the way may leave the range where the result does not, for a zero made there is invisible to the loss
-// scaler.
+// Values and first derivatives over the full range of the 16-bit dtypes, against float64: no intermediate may
+// leave the range if the result does not, because the loss scaler cannot see a zero made there.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -47,7 +46,7 @@ struct Problem {
     std::vector<double> g;
 };
 
-// All inputs with gradients of every size that a 16-bit training meets.
+// All inputs with gradients of every size that training in 16 bit meets.
 Problem problem_of(const Line& line, Dtype dtype) {
     const std::vector<double> gs = {0x1p-24, 0x1p-14, 0.75, 1000, -60000};
     Problem p;
@@ -96,13 +95,13 @@ Outcome run(const Line& line, const Problem& p, Dtype dtype, Device device, bool
     return o;
 }
 
-// What one line did in one dtype.
+// Errors of one function in one dtype.
 struct Summary {
     double worst = 0;  // relative error of normal results, in units
     int zeros = 0, infinities = 0, errors = 0, excused = 0;
     std::string first;
 
-    // `g` is what the number is proportional to; `narrow` the number that float32 gives.
+    // `g` is the factor that the number is proportional to; `narrow` is the result in float32.
     void look(const Range& r, const Problem& p, std::size_t i, double got, double want, double narrow,
               double g, const Exception& allowed) {
         const double size = std::abs(want), off = std::abs(got - want);
@@ -158,7 +157,7 @@ Summary gradients_of(const Line& line, const Problem& p, const Outcome& got, con
     return s;
 }
 
-// How many values and derivatives the line's exceptions were needed for.
+// How many values and derivatives needed the function's exceptions.
 struct Excused {
     int values = 0, gradients = 0;
 };
@@ -217,7 +216,7 @@ TEST_CASE("left out of the range test is what has a reason", "[ops][range]") {
     }
 }
 
-// Products of 16-bit numbers beyond the range, whose sum is within.
+// Products of 16-bit numbers that leave the range, while their sum does not.
 TEST_CASE("sums of products of 16-bit numbers are rounded once", "[ops][range]") {
     for (const Device device : devices())
         for (const Dtype dtype : {float16, bfloat16}) {

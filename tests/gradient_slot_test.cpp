@@ -1,4 +1,4 @@
-// A leaf's gradient and what belongs to it: read, added to, replaced, taken out and put back.
+// A leaf's gradient slot: reads, accumulation, replacement, removal and restoring.
 #include <catch2/catch.hpp>
 #include <stdexcept>
 #include <type_traits>
@@ -15,7 +15,7 @@ using test::doubles;
 
 GradientSlot& slot_of(const Tensor& leaf) { return leaf->grads().gradient; }
 
-// Doubles what waits for it, and counts how often.
+// A pending factor of 2 that counts how often it is applied.
 struct Twice final : LazyScale {
     int times = 0;
     bool fails = false;

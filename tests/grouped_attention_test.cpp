@@ -22,7 +22,8 @@ Tensor values(const Shape& shape, std::uint64_t seed, Dtype dtype, Device device
 
 Tensor repeated(const Tensor& x) { return repeat_interleave(x, heads / shared, 1); }
 
-// Of options as they are, with the heads repeated in memory.
+// Difference between attention with shared key and value heads and the same with the heads repeated in
+// memory.
 std::string differs(const AttentionOptions& options, Dtype dtype, Device device) {
     Tensors leaves{values({batch, heads, query, dim}, 1, dtype, device),
                    values({batch, shared, key, dim}, 2, dtype, device),

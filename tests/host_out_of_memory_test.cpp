@@ -1,4 +1,4 @@
-// The host's memory runs out: what is given back then needs none, and what fails leaves everything usable.
+// Out of host memory: releasing tensors needs no memory, and a failure leaves every object usable.
 #include <catch2/catch.hpp>
 #include <functional>
 #include <new>
@@ -42,7 +42,8 @@ TEST_CASE("short of memory: tensors of every size are dropped without any", "[me
 }
 
 TEST_CASE("short of memory: what fails draws no random numbers", "[memory]") {
-    // An op on small tensors may need nothing from the heap; x is larger than the segments that others share.
+    // An op on small tensors may need no memory from the heap; x is larger than the segments that other
+    // tensors share.
     const Tensor x = ones({7 << 10, 1 << 10}), rows = ones({1 << 11, 1 << 12}).t(), q = ones({1, 1, 4, 8});
     const std::vector<std::pair<const char*, std::function<void()>>> draws = {
         {"dropout", [&] { static_cast<void>(dropout(x, 0.5)); }},

@@ -35,7 +35,7 @@ data::DataLoaderOptions augmented() {
                 data::RandomChoice{{data::MixUp{.num_classes = 30}, data::CutMix{.num_classes = 30}}}}};
 }
 
-// All values of an epoch: of x and y.
+// All values of x and y in an epoch.
 std::vector<float> epoch_of(data::DataLoader& loader) {
     std::vector<float> values;
     for (const auto& [x, y] : loader)
@@ -54,7 +54,7 @@ struct Threads {
     int before;
 };
 
-// Images whose sizes differ, made when they are asked for.
+// Images of different sizes, made on demand.
 struct Growing {
     std::int64_t size() const { return 6; }
     Tensor image(std::int64_t i) const { return test_image(i + 1, 2 * i + 3, 3); }
@@ -89,7 +89,7 @@ TEST_CASE("loader: the batches of an epoch are the same for 1, 2 and 3 threads, 
     data::DataLoader resumed(images, augmented());
     resumed.set_epoch(2);
     CHECK(epoch_of(resumed) == epochs[2]);
-    // Another batch size and order change what is in a batch, and not what becomes of a sample.
+    // Another batch size and order change the contents of batches, but not the transforms of a sample.
     data::DataLoaderOptions alone = augmented(), all = augmented();
     alone.batch_transforms = all.batch_transforms = {};
     alone.shuffle = all.shuffle = false;

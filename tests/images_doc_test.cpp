@@ -9,7 +9,7 @@ namespace mz = mezzo;
 
 namespace {
 
-// A folder with the files that the document names, and the working directory while it exists.
+// A folder with the files that the document names; it is the working directory while the object exists.
 struct InFolder {
     InFolder() {
         std::filesystem::current_path(folder.path);
@@ -31,7 +31,7 @@ struct InFolder {
         }
         return bytes;
     }
-    // Whether it could write two classes of image files: false where this build lacks libpng.
+    // Writes two classes of image files. False if this build lacks libpng.
     bool write_images() const {
         try {
             for (const char* const name : {"photos", "photos/cat", "photos/dog"})

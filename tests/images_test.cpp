@@ -39,7 +39,7 @@ Tensor decoded(const std::string& file, const data::ReadImageOptions& options = 
     return data::decode_image(std::as_bytes(std::span(file)), options);
 }
 
-// Whether this build reads files of that ending.
+// Whether this build reads files with that extension.
 bool reads(const std::string& name) {
     try {
         (void)decoded(name.ends_with(".png") ? file_of("pixel.png") : file_of("gray.jpg"));
@@ -56,7 +56,7 @@ Bytes pixel(const Tensor& image, std::int64_t y, std::int64_t x) {
     return image.select(0, y).select(0, x).to_vector<std::uint8_t>();
 }
 
-// While it lives, no file gets longer than so many bytes.
+// While it exists, writes beyond so many bytes of a file fail.
 class FileSizeLimit {
 public:
     explicit FileSizeLimit(rlim_t bytes) {
@@ -76,7 +76,7 @@ private:
     void (*handler_)(int) = std::signal(SIGXFSZ, SIG_IGN);
 };
 
-// A record of CIFAR-10 whose red, green and blue planes count from `first`, 1 and 2 higher.
+// A record of CIFAR-10 whose red, green and blue planes count from `first`, first + 1 and first + 2.
 std::string record(int label, int first) {
     std::string bytes(1, char(label));
     for (int plane = 0; plane < 3; ++plane)
@@ -180,7 +180,7 @@ TEST_CASE("image files: EXIF orientations turn the image if asked to", "[images]
         const Tensor turned = decoded(file, {.apply_exif_orientation = true});
         const bool exchanged = orientation >= 5 && orientation <= 8;
         REQUIRE(turned.shape() == (exchanged ? Shape{20, 17, 3} : Shape{17, 20, 3}));
-        // Where the corner above, left, and the one above, right, of the upright image lie in the file.
+        // Position in the file of the upright image's top left corner, then of its top right corner.
         const int rows[] = {0, 0, 0, 16, 16, 0, 16, 16, 0, 0}, columns[] = {0, 0, 19, 19, 0, 0, 0, 19, 19, 0};
         const int next_rows[] = {0, 0, 0, 16, 16, 16, 0, 0, 16, 0},
                   next_columns[] = {19, 19, 0, 0, 19, 0, 0, 19, 19, 19};
@@ -272,7 +272,7 @@ TEST_CASE("image files: sizes beyond the limit, or the file, cost no memory", "[
     if (reads("a.png")) {
         CHECK_THROWS_WITH(decoded(file_of("rgb.png"), {.max_pixels = 142}),
                           Contains("has 13 by 11 pixels, more than max_pixels, 142"));
-        // 20,000 by 8,000 pixels in the header, with the right checksum.
+        // The header claims 20,000 by 8,000 pixels, with the right checksum.
         const std::string huge("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x4e\x20\0\0\x1f\x40\x08\x02\0\0\0", 29);
         std::uint32_t crc = 0xffffffff;
         for (const char c : huge.substr(12)) {

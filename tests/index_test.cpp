@@ -1,5 +1,5 @@
-// embedding, index_select, gather and scatter_add beyond their op lines: indices outside, padding, repeated
-// indices in tables of every size, and sums that no number of threads changes.
+// embedding, index_select, gather and scatter_add beyond their cases in op_cases: indices out of range,
+// padding, repeated indices in tables of every size, and sums that no number of threads changes.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -24,7 +24,7 @@ Indices some_indices(std::int64_t count, std::int64_t n) {
     return index;
 }
 
-// Sums of `terms` values may differ by this.
+// Allowed difference of sums of `terms` values.
 Tolerance of_sums(Dtype dtype, double terms) {
     Tolerance t = tolerance(dtype);
     t.absolute = t.relative * std::sqrt(terms) * 4;

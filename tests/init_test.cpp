@@ -1,4 +1,4 @@
-// Start values: bounds, standard deviations, shapes of distributions, orthogonality, errors.
+// Initialisation of parameters: bounds, standard deviations, shapes of distributions, orthogonality, errors.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -48,8 +48,8 @@ void check_normal(const Tensor& x, double std) {
 
 double below(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
-// The largest distance between the share of values below a number and what the truncated normal distribution
-// says of it, times sqrt(n): beyond 1.95 once in a thousand times (Kolmogorov).
+// Largest distance between the empirical and the truncated normal distribution function, times sqrt(n):
+// beyond 1.95 once in a thousand times (Kolmogorov).
 double distance(const Tensor& x, const init::TruncNormalOptions& o) {
     std::vector<double> values = test::doubles(x);
     std::sort(values.begin(), values.end());
@@ -65,7 +65,7 @@ double distance(const Tensor& x, const init::TruncNormalOptions& o) {
     return worst * std::sqrt(double(values.size()));
 }
 
-// The largest difference of rows * rows^T, or of the columns, from gain^2 times the identity.
+// Largest difference of rows * rows^T, or of the columns' product, from gain^2 times the identity.
 double not_orthogonal(const Tensor& x, double gain) {
     const Tensor matrix = x.to(float64).reshape({x.size(0), -1});
     const Tensor rows = matrix.size(0) <= matrix.size(1) ? matrix : matrix.t();
@@ -81,8 +81,8 @@ TEST_CASE("init: fans are PyTorch's", "[init]") {
         const init::Fans f = init::calculate_fans(zeros(shape));
         return std::pair(f.in, f.out);
     };
-    // torch.nn.init._calculate_fan_in_and_fan_out of weights [20, 10], [64, 3, 7, 7], [32, 4, 3, 5] (8 groups),
-    // [8, 16, 3, 3] (transposed, 8 inputs), [6, 5, 9].
+    // torch.nn.init._calculate_fan_in_and_fan_out of weights [20, 10], [64, 3, 7, 7], [32, 4, 3, 5] (8
+    // groups), [8, 16, 3, 3] (transposed, 8 inputs), [6, 5, 9].
     CHECK(fans({20, 10}) == std::pair<std::int64_t, std::int64_t>(10, 20));
     CHECK(fans({64, 7, 7, 3}) == std::pair<std::int64_t, std::int64_t>(147, 3136));
     CHECK(fans(nn::Conv2d(32, 32, {3, 5}, {.groups = 8}).weight.shape()) ==
@@ -164,7 +164,7 @@ TEST_CASE("init: orthogonal_ gives orthogonal rows or columns", "[init]") {
     }
     for (const Device device : test::devices())
         CHECK(not_orthogonal(init::orthogonal_(empty({6, 4}, {.device = device})).to(cpu_device), 1) < 1e-6);
-    // Evenly distributed: each element has the mean 0, which a fixed sign would not give.
+    // Uniformly distributed: each element has the mean 0, which a fixed sign would not give.
     Tensor total = zeros({3, 3}, {.dtype = float64});
     for (int i = 0; i < 2000; ++i) total = total + init::orthogonal_(empty({3, 3}, {.dtype = float64}));
     CHECK(moments(total).largest < 2000 * 5 * std::sqrt(1 / 3.0 / 2000));

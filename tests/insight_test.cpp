@@ -26,7 +26,7 @@ using insight::Pass;
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-// Residual block with a layer that the parameters cannot name: the sum belongs to the block.
+// Residual block whose sum has no parameters to name it: ModuleScope assigns it to the block.
 struct Block : nn::Module {
     explicit Block(std::int64_t n) : up(n, 2 * n), down(2 * n, n) {}
     Tensor operator()(const Tensor& x) const {
@@ -171,7 +171,8 @@ TEST_CASE("insight: an overflow of the backward pass alone", "[insight]") {
         step.forward_backward();
         const double fits = trace.fitting_scale(1024);
         CHECK(fits > 1024);
-        // The answer is right if it fits, with the headroom, and eight times as much does not.
+        // The scale is right if the gradients fit, with the headroom, and do not fit with eight times as
+        // much.
         for (const double factor : {1.0, 8.0}) {
             step.net.zero_grad();
             trace.clear();
@@ -292,7 +293,7 @@ TEST_CASE("insight: a replay leaves gradients, buffers and the random stream as 
     CHECK(gradients_of(net) == before);
     CHECK(read_buffers() == buffers);
     CHECK(random_state().offset == now.offset);
-    // A gradient that was not there is not there afterwards.
+    // A gradient that was undefined before is undefined afterwards.
     net.zero_grad();
     CHECK(insight::replay(net, run).found() == false);
     CHECK(!net.fc.weight.grad().defined());
@@ -309,7 +310,7 @@ TEST_CASE("insight: infinities that end before the loss are no finding", "[insig
         sum(softmax(net(x) + log(isfinite(mask).to(float32)), -1).detach() * net(x)).backward();
     });
     CHECK(!made.forward);
-    // Where the loss does come from them, the input is named.
+    // If the mask makes the loss infinite, no forward op is reported.
     const insight::OverflowReport bad = insight::replay(net, [&] { sum(net(x) + mask).backward(); });
     CHECK(!bad.forward);
 }
@@ -368,7 +369,7 @@ TEST_CASE("insight: BERT's modules are named, also in checkpoints", "[insight]")
 
 TEST_CASE("insight: gradients that meet, and those added inside a kernel, are seen", "[insight]") {
     nn::Linear net(2, 2);
-    // Twice the largest half: each way is finite, their sum is not.
+    // Twice the largest half: each of the two gradients is finite, their sum is not.
     const Tensor x = full({1, 2}, 1, {.dtype = float16}).set_requires_grad();
     insight::RangeTrace trace(net);
     const Tensor y = x * 1.0;
@@ -394,7 +395,7 @@ TEST_CASE("insight: detect_anomaly stops at the first NaN and names it", "[insig
             CHECK_THROWS_WITH(sqrt(negative),
                               Contains("detect_anomaly: sqrt: its result, float32 [3], has 0 inf and 3 NaN"));
             CHECK_NOTHROW(ones({1}, {.device = device}) / 0.0);
-            // 0 * inf: the gradient of sqrt at 0 times that of x * 0.
+            // 0 * inf: the gradient of x * 0 times that of sqrt at 0.
             const Tensor zero = zeros({1}, {.device = device}).set_requires_grad();
             CHECK_THROWS_WITH(sum(sqrt(zero * 0.0) * 0.0).backward(),
                               Contains("detect_anomaly: ") && Contains("the gradient of input 0"));
@@ -461,7 +462,7 @@ TEST_CASE("insight: exponent histograms", "[insight]") {
     CHECK(none.fitting_scale(float16) == 0);
     const insight::ExponentHistogram tiny(full({1}, 5e-324, {.dtype = float64}));
     CHECK(tiny.lowest() == -1074);
-    // What is predicted is what a conversion does.
+    // The prediction equals the effect of a conversion.
     const std::vector<double> values = test::random_values(4000, 4, test::Domain::any);
     std::vector<double> spread;
     for (std::size_t i = 0; i < values.size(); ++i) spread.push_back(std::ldexp(values[i], -int(i % 40)));

@@ -1,5 +1,5 @@
-// joint_linear beyond its lines of op_cases_attention.cpp: where weights, gradients and 16-bit copies lie, and
-// that nothing else depends on it.
+// joint_linear beyond its cases in op_cases_attention.cpp: the memory layout of weights, gradients and 16-bit
+// copies, and that results do not depend on it.
 #include <catch2/catch.hpp>
 
 #include "autograd/state.h"
@@ -28,7 +28,7 @@ Tensor values(const Shape& shape, std::uint64_t seed, Dtype dtype = float32, Dev
 
 enum class Weights { placed, apart, one_twice, one_frozen, float16_beside_float32 };
 
-// Three linear layers of one input.
+// Three linear layers with the same input.
 struct Layers {
     Tensor x;
     Tensors weights, biases;
@@ -56,7 +56,7 @@ struct Layers {
         for (std::size_t i = 0; i < 3; ++i) results.push_back(linear(x, weights[i], biases[i]));
         return cat(results, -1);
     }
-    // Of <y, a fixed vector>, in the scope's dtype.
+    // Backward of <y, a fixed vector>, in the scope's dtype.
     void backward(const Tensor& y) const {
         const Tensor seed = values(y.shape(), 9, float32, y.device()).to(y.dtype());
         autograd::backward({y}, {.grad_outputs = {seed}});
@@ -74,7 +74,7 @@ struct Layers {
     }
 };
 
-// In 16 bit, sums of x's gradient are rounded once here, after each addition there.
+// In 16 bit, the merged layers round sums of x's gradient once, the separate ones after each addition.
 void check_like(const Layers& together, const Layers& separate) {
     const Tensors a = together.leaves(), b = separate.leaves();
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -91,7 +91,7 @@ void check_like(const Layers& together, const Layers& separate) {
 
 bool lie_side_by_side(const Tensors& tensors) { return as_one(tensors).defined(); }
 
-// What happens to the gradients between the first backward and the second.
+// Changes gradients between the first backward and the second.
 using Between = void (*)(const Layers&);
 
 const Between nothing = [](const Layers&) {};
@@ -165,7 +165,7 @@ TEST_CASE("joint_linear: weights' gradients lie side by side and are added to in
             for (double& v : once[i]) v *= 2;
             CHECK(test::difference(doubles(g), once[i], test::tolerance(float32)) == "");
         }
-        // Each is a tensor of its own: writing to one leaves the others and their versions alone.
+        // Each gradient is a tensor of its own: writing to one leaves the others and their versions alone.
         const std::uint64_t before = first[2].version();
         first[1].zero_();
         CHECK(first[2].version() == before);
@@ -203,7 +203,7 @@ TEST_CASE("joint_linear: an in-place write to one weight is noticed, to its neig
         layers.weights[1].add_(layers.weights[1]);
     }
     CHECK_THROWS_WITH(layers.backward(y), Contains("joint_linear: its input 2 was changed in place"));
-    // The other weights are what they were.
+    // The other weights are unchanged.
     CHECK(layers.weights[0].version() == layers.weights[2].version());
     CHECK(layers.weights[1].version() > layers.weights[0].version());
 }
@@ -281,13 +281,13 @@ TEST_CASE("side by side: what counts as one tensor", "[linear]") {
     CHECK(lie_side_by_side(parts));
     CHECK(doubles(as_one(parts)) == doubles(all));
     CHECK(doubles(parts[1]) == doubles(all.slice(0, 4, 9)));
-    // Neighbours by chance: the allocator may cut two tensors from one segment.
+    // Adjacent by chance: the allocator may cut two tensors from one segment.
     CHECK_FALSE(lie_side_by_side({empty({128, 4}), empty({128, 4}), empty({128, 4})}));
 }
 
 namespace {
 
-// A model whose attention projects by one product.
+// A model whose attention uses one merged projection.
 nn::BertConfig small() {
     return {.vocab_size = 11,
             .hidden_size = 8,
@@ -359,7 +359,7 @@ TEST_CASE("joint_linear: BERT's projections stay side by side, and so do their 1
         const std::uint64_t casts = autocast_counters().casts;
         step();
         const std::uint64_t steady = autocast_counters().casts - casts;
-        // A copy that no longer holds its parameter's values is brought up to date in its place.
+        // A stale 16-bit copy of a parameter is updated without moving it.
         net.load_state_dict(start);
         step();
         CHECK(all_placed(net));

@@ -1,4 +1,4 @@
-// Kernels of one backend as functions of their attributes, as its list has them.
+// Direct calls of a backend's kernels, which are found by the type of their attributes.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -28,7 +28,7 @@ template <class A> void kernel_on(DeviceType type, In in, const A& at, Out out) 
 template <class A> void cpu_kernel(In in, const A& at, Out out) { kernel_on(DeviceType::cpu, in, at, out); }
 template <class A> void cuda_kernel(In in, const A& at, Out out) { kernel_on(DeviceType::cuda, in, at, out); }
 
-// The values of a kernel's only result.
+// Values of a kernel's only result.
 template <class A> std::vector<double> run(Kernel<A>* kernel, const std::vector<Tensor>& in,
                                            const std::type_identity_t<A>& at, const Shape& shape,
                                            Dtype dtype) {

@@ -1,6 +1,6 @@
-// Gradients that unscale_, clip_grad_norm_ and step leave to the update to be multiplied: nobody can tell.
-// Every case is compared with a run in which somebody holds the gradients, so that they are multiplied at
-// once.
+// Deferred unscaling: factors of unscale_, clip_grad_norm_ and step that the optimizer's update applies.
+// Every case is compared with an eager run, in which a second owner of the gradients makes the factors apply
+// at once.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -17,7 +17,7 @@ using test::doubles;
 
 std::vector<float> floats(const Tensor& x) { return x.to(float32).to_vector<float>(); }
 
-// Three parameters, two optimizers that may share them out, and a scaler.
+// Three parameters, one or two optimizers that divide them, and a scaler.
 struct World {
     bool eager;
     Tensors w;
@@ -48,7 +48,7 @@ struct World {
         a->zero_grad();
         if (b) b->zero_grad();
     }
-    // In the eager run the gradients have a second owner from here on.
+    // In the eager run the gradients get a second owner from here on.
     void hold() {
         held.clear();
         for (const Tensor& x : w)
@@ -75,7 +75,7 @@ struct World {
     bool waits(std::size_t i) const { return w[i]->grad_meta->gradient.lazy_scale() != nullptr; }
 };
 
-// The script sees the same numbers, bit for bit, whether gradients wait or not.
+// Requires the same numbers from the script with deferred and with eager unscaling.
 template <class Script> void same_either_way(const Script& script, bool two = false) {
     for (const Device device : test::devices()) {
         CAPTURE(name(device.type()));

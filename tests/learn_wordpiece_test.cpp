@@ -1,4 +1,4 @@
-// Vocabularies learned from texts.
+// learn_wordpiece(): vocabularies learned from texts.
 #include <catch2/catch.hpp>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// linear's gradients with those of activation and bias in one kernel.
+// Gradients of linear with those of activation and bias fused into one kernel.
 #include <catch2/catch.hpp>
 
 #include "mezzo/autocast.h"
@@ -19,7 +19,7 @@ struct Run {
     Tensors first, second;
 };
 
-// Gradients of both orders by x, weight and bias.
+// Gradients of both orders with respect to x, weight and bias.
 Run gradients(bool fused, LinearActivation activation, Dtype dtype, bool autocast, Device device) {
     const Fused scope(fused);
     const auto leaf = [&](const Shape& shape, std::uint64_t seed) {
@@ -49,7 +49,8 @@ void compare(const Tensor& got, const Tensor& expected) {
     CHECK(test::difference(test::doubles(got), test::doubles(expected), test::tolerance(got.dtype())) == "");
 }
 
-// Second derivatives of the fused kernel go through its decomposition, which rounds to 16 bit at its end alone.
+// Second derivatives of the fused kernel go through its decomposition, which rounds to 16 bit only at its
+// end.
 void close_to(const Tensor& got, const Tensor& expected, double relative) {
     REQUIRE(got.defined() == expected.defined());
     if (!got.defined()) return;

@@ -8,7 +8,7 @@
 
 namespace {
 
-// Processor time of this program, which other programs do not lengthen.
+// Processor time of this program, which other programs do not increase.
 double processor_seconds() { return double(std::clock()) / CLOCKS_PER_SEC; }
 
 using optim::Adam;
@@ -43,7 +43,7 @@ void one_step(optim::Optimizer& optimizer) {
     optimizer.step();
 }
 
-// Whether the state is refused with this text, and the target is as it was.
+// Checks that the state is refused with this text and leaves the target unchanged.
 template <class Target> void refuses(Target& target, const StateDict& state, const std::string& text) {
     CAPTURE(text);
     const auto before = values_of(target.state_dict());
@@ -134,7 +134,7 @@ TEST_CASE("load: what an update has written may not be missing, and nothing may 
 }
 
 TEST_CASE("load: masters are taken by an optimizer that has none", "[load]") {
-    // After two steps the parameter still shows 1; only the master knows better.
+    // After two steps the float16 parameter still shows 1; only the master has the change.
     for (const Device device : test::devices()) {
         const auto fresh = [&](Dtype dtype) {
             return ones({1}, {.dtype = dtype, .device = device}).set_requires_grad();

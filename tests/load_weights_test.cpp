@@ -1,4 +1,4 @@
-// Weights by name: reports, renaming, BERT's names.
+// load_weights(): reports, renaming, BERT's names.
 #include <catch2/catch.hpp>
 
 #include "mezzo/io.h"
@@ -11,7 +11,7 @@ using Catch::Matchers::Equals;
 
 namespace {
 
-// A module with fields named like those of a BERT.
+// A module whose fields have the names of a BERT's.
 struct Tiny : nn::Module {
     nn::Linear dense{2, 3};
     nn::Parameter scale{ones({2})};

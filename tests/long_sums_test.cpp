@@ -1,5 +1,5 @@
 // Sums of many terms: the error of a result does not grow with their number as that of one float32 chain
-// does. A chain of ones ends at 2^24; a chain that begins with 1 never notices terms of 2^-25.
+// does. A chain of ones ends at 2^24; a chain that begins with 1 loses all terms of 2^-25.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t many = 100'000'000;
 
-// [n] of `first` and then `rest`, on a device.
+// Tensor [n] of `first`, then `rest`, on a device.
 Tensor first_and_rest(std::int64_t n, double first, double rest, Device device = cpu_device,
                       Dtype dtype = float32) {
     const TensorOptions like{.dtype = dtype, .device = device};
@@ -71,7 +71,7 @@ TEST_CASE("a product over 1e8 steps", "[gemm][long]") {
 }
 
 TEST_CASE("products with a long k add in blocks", "[gemm][long]") {
-    // One row and column of every kind of product: skinny rows, skinny columns, blocked.
+    // One row and column of every kind of product: few rows, few columns, blocked.
     const std::int64_t k = 1 << 19;
     Isas isas;
     for (const Dtype dtype : {float32, bfloat16}) {
@@ -128,7 +128,7 @@ TEST_CASE("long rows: statistics, softmax, losses", "[ops][long]") {
     }
 }
 
-// Kernels in which few threads share a column, so that each has many terms.
+// Kernels in which few threads share a column, so that each adds many terms.
 TEST_CASE("long columns", "[ops][long]") {
     for (const Device device : devices()) {
         CAPTURE(name(device.type()));
@@ -138,7 +138,8 @@ TEST_CASE("long columns", "[ops][long]") {
         CHECK(relative(sum(x, {0}), wanted) < 2e-5);
         const Tensor y = log(x).set_requires_grad(), weights = softmax(y, 0);
         CHECK(relative(weights.select(0, 0), 1 / wanted) < 5e-5);
-        // The gradient of sum(x log_softmax(y)) by the first of y is x - sum(x) p = 1 - 1, by others less.
+        // The gradient of sum(x log_softmax(y)) with respect to the first of y is x - sum(x) p = 1 - 1; with
+        // respect to the others it is smaller.
         const Tensor g = autograd::grad({sum(log_softmax(y, 0) * x)}, {y})[0];
         double worst = 0;
         for (const double v : doubles(g)) worst = std::max(worst, std::abs(v));

@@ -1,5 +1,5 @@
-// Losses, softmax and attention where values are large: differences decide, so that adding one number to all
-// logits changes nothing. And inputs that are no probabilities.
+// Losses, softmax and attention of large values: only differences matter, so that adding one number to all
+// logits changes nothing. Also inputs that are not probabilities.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -20,8 +20,8 @@ namespace {
 
 const double shifts[] = {0, 100, 6e4, 1e7, 1e8, 3e30, -1e8};
 
-// Runs f(logits) for logits of steps of 64 units of float32 at 1e8, so that they stay exact at every shift up
-// to 1e8, and returns the gradient.
+// Runs f(logits) for logits in steps of 64 units of float32 at 1e8, which stay exact at every shift up to
+// 1e8, and returns the gradient.
 template <class F> std::vector<double> gradient_at(double shift, Device device, const F& f) {
     const std::vector<double> steps = {0, 0, 0, 0, 512, 0, 512, 504, 0};
     std::vector<double> values;
@@ -234,7 +234,8 @@ TEST_CASE("cross_entropy of probabilities: values, gradients of both inputs, and
                     CHECK(result.dtype() == dtype);
                     return doubles(result);
                 };
-                // 16-bit logits are rounded before; the loss is not more sensitive than its largest weight.
+                // 16-bit logits are rounded before the loss, which is no more sensitive than its largest
+                // weight.
                 const Tolerance allowed{2 * tolerance(dtype).relative, 8 * tolerance(dtype).absolute};
                 const double sum = rows[0] + rows[1] + rows[2];
                 CHECK(difference(loss(Reduction::none), rows, allowed).empty());
@@ -264,7 +265,7 @@ TEST_CASE("cross_entropy of probabilities: values, gradients of both inputs, and
 
 TEST_CASE("a factor of 0 takes an infinite logit out of a loss", "[ops][loss]") {
     const double inf = std::numeric_limits<double>::infinity();
-    // Loss and gradient, by the kernels and by the decomposition.
+    // Checks loss and gradient, by the kernels and by the decomposition.
     const auto gives = [](const Tensor& x, const auto& loss, double wanted, const std::vector<double>& grad) {
         const auto look = [&] {
             const Tensor leaf = alias(x.detach()).set_requires_grad(), y = loss(leaf);
@@ -378,7 +379,7 @@ TEST_CASE("the gradient of a confident right answer is small, not 0", "[ops][los
                     CHECK(difference(doubles(x.grad()), wanted, {4e-6, 0}) == "");
                     CHECK(doubles(y)[0] == Approx(std::log1p(others)).epsilon(1e-5));
                 }
-    // float64, and with label smoothing.
+    // The same in float64, and with label smoothing.
     for (const Device device : devices()) {
         const Tensor x = tensor_of({50, 0, 0}, {1, 3}, float64, device).set_requires_grad();
         const Tensor target = zeros({1}, {.dtype = int64, .device = device});
@@ -425,7 +426,7 @@ TEST_CASE("huber_loss rounds once and takes any delta", "[ops][loss]") {
                     CHECK(difference(doubles(y), loss, {1e-6, 1e-40}) == "");
                     CHECK(difference(doubles(x.grad()), grad, {1e-6, 1e-40}) == "");
                 }
-        // smooth_l1_loss is that divided by delta.
+        // smooth_l1_loss is huber_loss divided by delta.
         const Tensor x = tensor_of({0, 3, 1e20, inf}, {4}, float32, device);
         const auto smooth = [&](double beta) {
             return doubles(smooth_l1_loss(x, zeros({4}, {.device = device}),
@@ -446,13 +447,13 @@ TEST_CASE("the gradient of mse_loss is finite where twice the difference is not"
             const Tensor x = full({34}, 3e38, {.device = device}).set_requires_grad();
             mse_loss(x, zeros_like(x)).backward();
             CHECK(doubles(x.grad())[33] == Approx(2 * (3e38 / 34)).epsilon(1e-6));
-            // A gradient of each element that is beyond the range when doubled.
+            // A gradient of each element that leaves the range when doubled.
             const Tensor small = full({2}, 0.25, {.device = device}).set_requires_grad();
             const Tensor y = mse_loss(small, zeros_like(small), {.reduction = Reduction::sum});
             autograd::backward({y}, {.grad_outputs = {full({}, 3e38, {.device = device})}});
             CHECK(doubles(small.grad())[1] == Approx(1.5e38).epsilon(1e-6));
         }
-    // Of a linear layer, whose bias's gradient a device may compute with it.
+    // Gradients of a linear layer, whose bias's gradient a device may compute with it.
     for (const Device device : devices()) {
         const Tensor weight = full({8, 1}, 3e38, {.device = device}).set_requires_grad();
         const Tensor bias = zeros({8}, {.device = device}).set_requires_grad();

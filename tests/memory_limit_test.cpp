@@ -1,5 +1,5 @@
-// Running out of device memory, on the CUDA device or its emulation: catch, free or ask for less, go on. What
-// was trained is as it was.
+// Running out of device memory, on the CUDA device or its emulation: a program can catch the error, free
+// memory or ask for less, and go on. The trained state is unchanged.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
@@ -25,7 +25,7 @@ Tensor values(std::int64_t rows, std::uint64_t seed) {
                            gpu);
 }
 
-// A model with everything that has state, and a step that says where it is.
+// A model with every stateful object, and a step that records its phase in `place`.
 struct Training {
     nn::Sequential model{nn::Linear(width, width), nn::ReLU(), nn::Linear(width, width)};
     std::unique_ptr<optim::Adam> optimizer;
@@ -69,7 +69,7 @@ struct Training {
 
 using Run = autograd::Callback<Tensors(const Tensors&)>;
 
-// Takes all memory in blocks of `bytes`, so that every further allocation fails.
+// Allocates all memory in blocks of `bytes`, so that every further allocation fails.
 Tensors take_all(std::int64_t bytes = 512) {
     Tensors ballast;
     try {
@@ -80,8 +80,8 @@ Tensors take_all(std::int64_t bytes = 512) {
     return ballast;
 }
 
-// Runs one step in ever more room until it succeeds; a list of the places where it failed, each once in a
-// row.
+// Runs one step with more and more memory until it succeeds. Returns the phases in which it failed, each
+// once.
 std::string squeeze(Training& training, const Run& run, const Tensors& in, std::int64_t piece) {
     Tensors ballast = take_all(piece);
     std::string places;

@@ -1,5 +1,5 @@
-// What runs tell: event files against golden bytes, CSV and JSON lines. tests/interop/tensorboard_test.py reads the
-// event files with TensorBoard itself.
+// Logs of runs: event files against golden bytes, CSV and JSON lines. tests/interop/tensorboard_test.py reads
+// the event files with TensorBoard itself.
 #include "mezzo/metrics.h"
 
 #include <sys/resource.h>
@@ -41,7 +41,7 @@ std::string hex(const std::string& bytes) {
 }
 void append(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::app) << text; }
 
-// The lines of a CSV file without the column of times.
+// The lines of a CSV file without the time column.
 std::vector<std::string> rows(const std::string& path) {
     std::vector<std::string> result;
     std::stringstream text(read_file(path));
@@ -179,7 +179,7 @@ TEST_CASE("metrics: a CSV file is continued, without the line that a killed prog
     CHECK_THROWS_WITH(io::CsvWriter(folder.file("notes.txt")), Contains("notes.txt"));
     CHECK(read_file(folder.file("notes.txt")) == "a file of one line");
     CHECK_THROWS_AS(io::CsvWriter(folder.file("missing/log.csv")), Error);
-    // Only an unfinished first line.
+    // The file has only an unfinished first line.
     append(folder.file("torn.csv"), "step,ti");
     io::CsvWriter(folder.file("torn.csv")).log(1, {{"loss", 4}});
     CHECK(rows(folder.file("torn.csv")) == std::vector<std::string>{"step,loss", "1,4"});
@@ -240,7 +240,7 @@ TEST_CASE("metrics: what waits is written after two minutes", "[io]") {
 
 namespace {
 
-// Files end at so many bytes while it exists, as on a disk that is full.
+// While it exists, writes beyond so many bytes of a file fail, as on a full disk.
 struct FullDisk {
     explicit FullDisk(rlim_t bytes) : before_(signal(SIGXFSZ, SIG_IGN)) {
         getrlimit(RLIMIT_FSIZE, &limit_);

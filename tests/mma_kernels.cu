@@ -54,7 +54,7 @@ template <class T> __device__ std::uint32_t pair(const T& low, const T& high) {
     return std::uint32_t(low.bits) | std::uint32_t(high.bits) << 16;
 }
 
-// B and D as the comment of mma.cuh says.
+// B and D in the layouts that mma.cuh describes.
 template <class T> __device__ Frag2 operand_b(const T* b) {
     const int g = lane() / 4, t = lane() % 4 * 2;
     return {{pair(b[t * 8 + g], b[(t + 1) * 8 + g]), pair(b[(t + 8) * 8 + g], b[(t + 9) * 8 + g])}};

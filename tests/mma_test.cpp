@@ -1,4 +1,4 @@
-// Every wrapper of cuda/mma.cuh alone, on a GPU or on the emulated device: layouts are written out here a
+// Each wrapper of cuda/mma.cuh alone, on a GPU or on the emulated device. The layouts are written out here a
 // second time, from the PTX manual.
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Names and parameters of modules, for tests.
+// Helpers for names and parameters of modules.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ inline std::vector<std::string> names_of(const StateDict& state) {
     return result;
 }
 
-// Lets the parameters of a module be the given tensors themselves, in the order of parameters().
+// Makes the given tensors the parameters of a module, in the order of parameters().
 inline void assign_parameters(nn::Module& net, In values) {
     struct Assign : nn::FieldVisitor {
         explicit Assign(In v) : values(v) {}
@@ -39,7 +39,7 @@ inline Tensors with_parameters(Tensors first, const nn::Module& net) {
     return first;
 }
 
-// Adds noise to biases and norms, whose neutral initial values would hide that an op leaves them out.
+// Adds noise to biases and norms, whose neutral initial values would hide an op that ignores them.
 inline void disturb(const nn::Module& net) {
     const NoGrad plain;
     for (const Tensor& p : net.parameters())

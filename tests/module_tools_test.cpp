@@ -1,4 +1,5 @@
-// Whole modules: clones, snapshots, freezing, apply, lists and dictionaries of modules, look-up in states, summaries.
+// Tools for whole modules: clones, snapshots, freezing, apply, lists and dictionaries of modules, look-up in
+// states, summaries.
 #include <catch2/catch.hpp>
 
 #include "core/side_by_side.h"
@@ -12,7 +13,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// One weight in two places, modules in a Sequential, a buffer, and a list.
+// A module with a weight that two layers share, modules in a Sequential, a buffer, and a list.
 struct Net : nn::Module {
     nn::Linear first{4, 4};
     nn::Sequential body{nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Sequential(nn::Linear(4, 4), nn::Tanh())};
@@ -57,7 +58,7 @@ TEST_CASE("clone: nothing is shared, everything is equal", "[module]") {
     for (const Tensor& mine : copy.parameters())
         for (const Tensor& theirs : net.parameters()) CHECK(mine.impl() != theirs.impl());
 
-    // What is shared inside is shared inside of the copy, and flags are kept.
+    // Modules shared inside the original are shared inside the copy, and flags are copied.
     CHECK(copy.tied.weight.impl() == copy.first.weight.impl());
     CHECK(copy.num_parameters() == net.num_parameters());
     CHECK_FALSE(copy.first.bias.requires_grad());
@@ -122,7 +123,7 @@ TEST_CASE("freeze, unfreeze and num_parameters", "[module]") {
     CHECK(net.at<nn::Linear>(1).weight.grad().defined());
     net.unfreeze();
     CHECK(net.num_parameters(true) == net.num_parameters());
-    Net tied;  // the weight in two places counts once
+    Net tied;  // the shared weight counts once
     CHECK(tied.num_parameters() == 16 + 4 + 20 + 8 + 20 + 10 + 4);
 }
 
@@ -289,7 +290,7 @@ TEST_CASE("module: one that contains itself is refused", "[module]") {
     CHECK_THROWS_WITH(insight::RangeTrace(net), Contains(words));
     net.inner.outer = nullptr;
     CHECK(net.parameters().size() == 2);  // usable after that
-    // The same module in two places is none of this, and visitors may be nested.
+    // Using the same module twice is allowed, and visitors may be nested.
     nn::Linear shared(2, 2);
     nn::Sequential twice{shared, shared};
     twice.apply([&](nn::Module&) { CHECK(twice.parameters().size() == 2); });
@@ -313,7 +314,7 @@ TEST_CASE("a module that derives from another without a line of its own is notic
 
 namespace {
 
-// Two fields that its line does not name.
+// Has two fields that its MEZZO_MODULE line does not name.
 struct Forgetful : nn::Module {
     nn::Linear named{2, 2}, forgotten{2, 2, {.bias = false}};
     nn::Parameter scale = nn::Parameter(ones({3}));
@@ -331,7 +332,7 @@ struct Outside : nn::Module {
     MEZZO_MODULE(Outside, inner)
 };
 
-// The parameters and tensors that a forward may read without listing them.
+// Reads only parameters and tensors that a forward may read without listing them.
 struct Innocent : nn::Module {
     nn::Linear own{2, 2};
     nn::Linear& of_another_model;
@@ -373,7 +374,7 @@ TEST_CASE("module: parameters that forward reads and no module lists", "[module]
     REQUIRE(log.lines.size() == 1);
     CHECK_THAT(log.lines[0], Contains("nn::summary: Outside") && Contains(expected[0]) &&
                                  Contains(expected[1]) && Contains("neither trained nor saved"));
-    // The first backward of a training notices them; the second step says nothing.
+    // The first backward of a training reports them; the second step reports nothing.
     optim::SGD optimizer(net.parameters(), {.lr = 0.1});
     train_two_steps(net, optimizer);
     REQUIRE(log.lines.size() == 2);

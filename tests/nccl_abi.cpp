@@ -1,4 +1,5 @@
-// Compiled where there is NCCL's header: compares mezzo's own declarations (cuda/nccl.h) with it.
+// Compares mezzo's declarations (cuda/nccl.h) with NCCL's header at compile time, if that header is
+// installed.
 #include <nccl.h>
 
 #include <cstddef>
@@ -15,7 +16,7 @@ template <class T> constexpr Passed passed_as = std::is_pointer_v<T> ? Passed::p
                                                 : std::is_class_v<T> ? Passed::structure
                                                                      : Passed::number;
 
-// Whether two types are handed over alike.
+// Whether two types are passed to functions alike.
 template <class A, class B> constexpr bool alike = sizeof(A) == sizeof(B) && passed_as<A> == passed_as<B>;
 
 template <class Ours, class Theirs> struct Same;

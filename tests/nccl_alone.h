@@ -1,4 +1,4 @@
-// A communicator of one rank: all of NCCL that one GPU can show.
+// Checks NCCL with a communicator of one rank, which is all that one GPU allows.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@
 
 namespace mezzo::test {
 
-// Loads the library, and queues every operation, also as a part of a graph; then gives the communicator up.
+// Loads the library and queues every operation, also as a part of a graph; then releases the communicator.
 inline void check_nccl_alone() {
     using cuda::nccl::library;
     CHECK(library.open().find("NCCL 2.") == 0);

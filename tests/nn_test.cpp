@@ -1,4 +1,4 @@
-// Modules: fields by name, state, moving, modes, printing; layers, Sequential and its fusing, losses,
+// Modules: fields by name, state, moving, modes, printing; layers, Sequential and its fusion, losses,
 // clipping.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // Under autocast a normalisation writes its result a second time, in 16 bit: the copy that the next product
-// would make by converting it.
+// would otherwise make.
 #include <catch2/catch.hpp>
 
 #include "autograd/state.h"
@@ -47,7 +47,7 @@ TEST_CASE("a norm's 16-bit copy has the bits of a conversion of its result", "[n
     for (Device device : devices())
         for (Dtype scope : {float16, bfloat16})
             for (Norm norm : norms)
-                // Every path of the CUDA kernels: warps with 4 and 8 packs, blocks, odd and very long rows.
+                // Every case of the CUDA kernels: warps with 4 and 8 packs, blocks, odd and very long rows.
                 for (const Shape& shape : {Shape{5, 7}, Shape{3, 4, 384}, Shape{6, 768}, Shape{2, 1000},
                                            Shape{3, 1536}, Shape{2, 9000}, Shape{16}, Shape{0, 8}})
                     for (Dtype dtype : {float32, scope}) {
@@ -142,7 +142,7 @@ TEST_CASE("a write to a norm's result makes its copy void", "[norm][autocast]") 
         y.mul_(2.0);
         CHECK(doubles(linear(y, w)) == doubles(linear(doubled, w)));
         CHECK(casts() == before + 2);
-        // A scope of the other dtype does not take the copy for its own.
+        // A scope of the other dtype does not use the copy.
         const amp::Autocast other({.dtype = bfloat16});
         const Tensor z = t.run(Norm::layer);
         const amp::Autocast back({.dtype = float16});

@@ -1,5 +1,5 @@
-// layer_norm, rms_norm and dropout_add_layer_norm beyond their op lines: row lengths of every code path,
-// means far from 0, mixed dtypes, the dropout's mask, and sums that no number of threads changes.
+// layer_norm, rms_norm and dropout_add_layer_norm beyond their cases in op_cases: row lengths of every code
+// path, means far from 0, mixed dtypes, the dropout's mask, and sums that no number of threads changes.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -62,7 +62,7 @@ struct Given {
     }
 };
 
-// Sums of `terms` values each up to `size` may differ by this.
+// Allowed difference of sums of `terms` values.
 Tolerance of_sums(Dtype dtype, double terms) {
     Tolerance t = tolerance(dtype);
     t.absolute = t.relative * std::sqrt(terms) * 4;

@@ -1,4 +1,5 @@
-// .npy and .npz: written and read, damaged, foreign dtypes and orders. tests/interop/numpy_test.py asks NumPy.
+// .npy and .npz files: written and read, damaged, foreign dtypes and orders. tests/interop/numpy_test.py
+// compares with NumPy.
 #include <catch2/catch.hpp>
 #include <fstream>
 
@@ -166,7 +167,7 @@ TEST_CASE("npz: members that overlap, or whose two names differ, are refused", "
     io::save_npz(path, {{"a", ones({4})}, {"a2", ones({4})}});
     bad = read_file(path);
     const std::size_t directory = bad.find("PK\1\2"), next = bad.find("PK\1\2", directory + 1);
-    // The first member claims the bytes of the second too: packed and unpacked size, beyond its end.
+    // The first member claims the second's bytes as well: packed and unpacked size reach beyond its end.
     bad[directory + 46 + 5 + 4 + 8] = char(bad[directory + 46 + 5 + 4 + 8] + 64);
     CHECK(next > directory);
     write(path, bad);
@@ -247,7 +248,7 @@ TEST_CASE("npz: every damaged byte is seen or harmless", "[io]") {
             write(path, bad);
             try {
                 const StateDict state = io::load_npz(path);
-                // Times, versions, flags and the like: the elements are whole all the same.
+                // Times, versions, flags and the like changed: the elements are intact.
                 REQUIRE(state.size() <= 1);
                 if (!state.empty()) CHECK(test::doubles(state[0].second) == std::vector<double>{1, 2, 3, 4});
             } catch (const Error&) {

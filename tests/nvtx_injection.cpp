@@ -1,4 +1,4 @@
-// A tool that NVTX attaches (NVTX_INJECTION64_PATH): it writes down the ranges of the domain "mezzo".
+// A tool that NVTX attaches (NVTX_INJECTION64_PATH); it records the ranges of the domain "mezzo".
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstring>
@@ -32,7 +32,7 @@ template <class F> void replace(NvtxFunctionTable table, int id, F* function) {
 
 extern "C" {
 
-// A line per range, indented by those around it, since the last call.
+// A line per range since the last call, indented by its nesting depth.
 EXPORTED const char* nvtx_test_ranges() {
     static std::string taken;
     taken.swap(ranges);
@@ -41,7 +41,7 @@ EXPORTED const char* nvtx_test_ranges() {
 }
 EXPORTED int nvtx_test_depth() { return depth; }
 
-// Called by NVTX when the program first uses it.
+// NVTX calls it when the program first uses NVTX.
 EXPORTED int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t export_table) {
     const auto* const callbacks =
         static_cast<const NvtxExportTableCallbacks*>(export_table(NVTX_ETID_CALLBACKS));

@@ -1,4 +1,5 @@
-// insight::EmitNvtx under a tool of the test's own (nvtx_injection.cpp), which NVTX attaches as it would Nsight Systems.
+// insight::EmitNvtx under a tool of the test's own (nvtx_injection.cpp), which NVTX attaches as it would
+// attach Nsight Systems.
 #include "mezzo/nvtx.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// What an observer of a backward pass (autograd/observer.h) is told, and when.
+// Notifications that an observer of a backward pass (autograd/observer.h) gets, and their order.
 #include <catch2/catch.hpp>
 #include <stdexcept>
 #include <string>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace mezzo;
 
-// Notes what it is told. Leaf i is called 'a' + i.
+// Records its notifications. Leaf i is called 'a' + i.
 class Notes final : public BackwardObserver {
 public:
     explicit Notes(const Tensors& leaves) : leaves_(leaves) {}
@@ -61,7 +61,7 @@ Tensors leaves(int count) {
     return result;
 }
 
-// Notes of the leaves, attached while it exists.
+// Notes of the leaves, attached while the object exists.
 struct Watched {
     explicit Watched(const Tensors& leaves) : notes(new Notes(leaves)) { notes->attach(); }
     ~Watched() { notes->detach(); }
@@ -116,7 +116,8 @@ TEST_CASE("observer: checkpointed segments deliver between their beginning and e
     x = autograd::checkpoint(segment(1), {x})[0];
     sum(x).backward();
     CHECK(notes->take() == "begin(c,2) <0+b0> <1+a1>+c c. end");
-    // Nothing is known of the leaves before the segment delivers to the first of them.
+    // The plan has no leaves, because the leaves of a segment become known when it delivers to the first of
+    // them.
     const Tensor input = ones({2}).set_requires_grad();
     x = autograd::checkpoint(segment(1), {autograd::checkpoint(segment(0), {input * 1.0})[0] * 2.0})[0];
     sum(x).backward();
@@ -132,7 +133,7 @@ TEST_CASE("observer: only a backward of one's own leaves is observed", "[autogra
     sum(other * 2.0).backward();
     CHECK(autograd::grad({sum(w[0] * 2.0)}, {w[0]}).size() == 1);
     CHECK(notes->take().empty());
-    // A backward inside of another is part of that one.
+    // A backward inside another one is a part of it.
     autograd::add_hook(other, [&](const Tensor&) {
         const EnableGrad recorded;
         sum(w[1] * 2.0).backward();

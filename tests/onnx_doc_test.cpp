@@ -8,7 +8,7 @@ namespace mz = mezzo;
 
 namespace {
 
-// Short file names in the document are those of a temporary folder.
+// Makes short file names in the document those of a temporary folder.
 struct InFolder {
     InFolder() { std::filesystem::current_path(folder.path); }
     ~InFolder() { std::filesystem::current_path(before); }

@@ -1,4 +1,5 @@
-// Exports to ONNX: the bytes of the file, and what is refused. tests/interop/onnx_test.py runs exported models.
+// Exports to ONNX: the bytes of the file, and refused models. tests/interop/onnx_test.py runs exported
+// models.
 #include "mezzo/onnx.h"
 
 #include <catch2/catch.hpp>
@@ -31,7 +32,7 @@ std::string hex(const std::string& bytes) {
     return text;
 }
 
-// A field of bytes: its key, its length, which protobuf writes in groups of 7 bits, and its content.
+// A protobuf field of bytes: its key, its length, which protobuf writes in groups of 7 bits, and its content.
 std::string field(const std::string& key, const std::string& content) {
     const std::size_t size = content.size() / 2;
     return key +
@@ -63,7 +64,7 @@ struct Outer : nn::Module {
     MEZZO_MODULE(Outer, inner)
 };
 
-// The text of the error with which the export of a function of [4, 3] ends; no file is left.
+// Error message of the export of a function of [4, 3]; no file is left.
 std::string refusal(const autograd::Callback<Tensor(const Tensor&)>& function, bool dynamic_batch = true,
                     ErrorKind kind = ErrorKind::value) {
     const test::Folder folder;
@@ -311,7 +312,7 @@ TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
     CHECK_THROWS_WITH(names({""}, {}), Contains("must be different and not empty"));
     CHECK_THROWS_WITH(names({"\xff"}, {}), Contains("is not valid UTF-8"));
     CHECK_THROWS_WITH(names({"a"}, {"a"}), Contains("an input and an output are named a"));
-    // Weights keep their names, also where a number would be named like one.
+    // Weights keep their names, even if a number would get the same name.
     CHECK_THROWS_WITH(names({"weight"}, {}), Contains("an input or output is named weight, as a parameter"));
     CHECK_THROWS_WITH(names({}, {"bias"}), Contains("is named bias, as a parameter or buffer of the model"));
     Named named;

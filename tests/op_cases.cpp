@@ -22,7 +22,7 @@ double broadcast_at(const Array& x, const Shape& out, std::int64_t index) {
     return x.values[std::size_t(position)];
 }
 
-// f of every element, or of every broadcast pair or triple.
+// Applies f to every element, or to every broadcast pair or triple.
 template <class F> Reference each(F f) {
     return [f](std::span<const Array> x) {
         Shape out = x[0].shape;
@@ -43,7 +43,7 @@ template <class F> Reference each(F f) {
 
 using OfValues = double(std::span<const double>);
 
-// f of the values of every row of the last dimension.
+// Applies f to the values of every row of the last dimension.
 Reference rows(OfValues* f) {
     return [f](std::span<const Array> x) {
         const std::span<const double> v = x[0].values;
@@ -53,7 +53,7 @@ Reference rows(OfValues* f) {
         return y;
     };
 }
-// f of all values.
+// Applies f to all values.
 Reference everything(OfValues* f) {
     return [f](std::span<const Array> x) { return std::vector<double>{f(x[0].values)}; };
 }
@@ -109,7 +109,7 @@ std::vector<double> both_transposed(std::span<const Array> x) {
     return one_after_another(both);
 }
 
-// [2, 5] with every row three times.
+// [2, 5] with every row repeated three times.
 std::vector<double> expanded(std::span<const Array> x) {
     std::vector<double> y;
     for (std::size_t i = 0; i < 30; ++i) y.push_back(x[0].values[i / 15 * 5 + i % 5]);
@@ -156,7 +156,7 @@ using enum Domain;
 const Shape pair{3, 5};
 
 // clang-format off
-// A whole entry each; what follows the reference in OpCase may be added.
+// Entries of OpCase with a name, a function and a reference; further fields may follow.
 #define UNARY(op, value, ...) \
     {#op, [](In x) { return op(x[0]); }, {pair}, \
      each([](double x) -> double { return value; }) __VA_OPT__(,) __VA_ARGS__}
@@ -348,7 +348,7 @@ Tensor attention_of(In x, const AttentionOptions& options = {}) {
     return scaled_dot_product_attention(x[0], x[1], x[2], options);
 }
 
-// The column of a matrix element that an index names, and the like for rows.
+// columns_at() and rows_at() take the columns or rows of a matrix that an index names.
 std::size_t index_at(const Array& index, std::size_t i) { return std::size_t(index.values[i]); }
 
 std::vector<double> columns_at(std::span<const Array> x) {
@@ -367,7 +367,7 @@ std::vector<double> rows_at(std::span<const Array> x) {
             y.push_back(x[0].values[index_at(x[1], j) * std::size_t(cols) + std::size_t(i)]);
     return y;
 }
-// Of matrices, along dimension 0: the place that element i of the index names.
+// Position in a matrix that element i of the index names, along dimension 0.
 std::size_t place_of(const Array& index, std::size_t i, std::int64_t cols) {
     return index_at(index, i) * std::size_t(cols) + i % std::size_t(index.shape[1]);
 }
@@ -386,7 +386,7 @@ std::vector<double> scattered_down(std::span<const Array> x) {
     return y;
 }
 
-// The same elements in every call: differences of values need one function.
+// Drops the same elements in every call, as differences of values need.
 Tensor dropped_norm(In x) {
     manual_seed(11);
     return dropout_add_layer_norm(x[0], x[1], x[2], x[3], x[4], {.p = 0.3});
@@ -417,7 +417,7 @@ std::vector<OpCase> transformer_cases() {
          {heads, keys, keys, {4, 5}}, nullptr, low, any, "", "", true, true, false},
         {"embedding", [](In x) { return embedding(x[0], x[1]); }, {{6, 4}, {2, 5}}, nullptr, keep, any, "fc", "embedding_grad",
          true, true, false},
-        // No index names the padding row, whose gradient is not that of the values: index_test.
+        // No index names the padding row, whose gradient is not that of the values: see index_test.
         {"embedding with padding", [](In x) { return embedding(x[0], x[1], 5); }, {{6, 4}, {7}}, nullptr, keep, any, "fc", "",
          true, false},
         {"index_select", [](In x) { return index_select(x[0], -1, x[1]); }, {{3, 5}, {7}}, columns_at, keep, any, "fc",
@@ -449,7 +449,7 @@ std::vector<OpCase> loss_cases() {
          nullptr, fp32, any, "", "smooth_l1_loss_grad"},
         {"smooth_l1_loss none", [](In x) { return smooth_l1_loss(x[0], x[1], {.beta = 2, .reduction =
          Reduction::none}); }, {{7, 3}, {7, 3}}, nullptr, fp32},
-        // fixed: an open scope refuses 16-bit inputs; amp cases test that.
+        // fixed: an open scope refuses 16-bit inputs; the amp cases test that.
         {"binary_cross_entropy mean", [](In x) { return binary_cross_entropy(x[0], x[1]); }, {{7, 3}, {7, 3}},
          nullptr, fixed, unit, "", "binary_cross_entropy binary_cross_entropy_grad"},
         {"binary_cross_entropy none", [](In x) { return binary_cross_entropy(x[0], x[1], {.reduction = Reduction::none}); },

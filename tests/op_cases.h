@@ -1,4 +1,4 @@
-// One line per op: what the op test machine runs.
+// The cases of op_test.cpp: one line per op.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,15 @@
 
 namespace mezzo::test {
 
-// Plain values for references in double.
+// Values and shape of an input, for references in double.
 struct Array {
     Shape shape;
     std::vector<double> values;
 };
 using Reference = std::function<std::vector<double>(std::span<const Array> x)>;
 
-// What an open Autocast scope makes of the result: its inputs' dtype, the scope's, float32, or nothing to do
-// with either.
+// Dtype of the result in an open Autocast scope: that of its inputs, the scope's, float32, or independent of
+// both.
 enum class Under { keep, low, fp32, fixed };
 
 struct OpCase {
@@ -44,7 +44,7 @@ std::vector<OpCase> conv_cases();       // op_cases_conv.cpp
 std::vector<OpCase> family_cases();     // op_cases_families.cpp
 std::vector<OpCase> norm_cases();       // op_cases_norm.cpp
 const std::vector<OpCase>& op_cases();
-// Its families in files of their own.
+// Cases of the other files.
 std::vector<OpCase> pool_cases();
 
 }  // namespace mezzo::test

@@ -1,4 +1,4 @@
-// Lines of joint_linear and packed_attention.
+// Op cases of joint_linear, packed_attention and rotary_embedding.
 #include "mezzo/attention_ops.h"
 #include "op_cases.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 Tensor joined(In x) { return joint_linear(x[0], {x[1], x[2]}, {x[3], x[4]}); }
 Tensor joined_bare(In x) { return joint_linear(x[0], {x[1], x[2], x[3]}); }
-// The weights of one tensor lie side by side: one product.
+// The weights are adjacent slices of one tensor: one product.
 Tensor joined_slices(In x) {
     const auto rows = [&](const Tensor& all) {
         return Tensors{all.slice(0, 0, 5), all.slice(0, 5, 8), all.slice(0, 8, 12)};
@@ -20,7 +20,7 @@ Tensor joined_twice(In x) { return joint_linear(x[0], {x[1], x[1]}, {x[2], Tenso
 Tensor padded(In x) { return packed_attention(x[0], {.mask = x[1]}); }
 Tensor causal(In x) { return packed_attention(x[0], {.mask = x[1], .causal = true}); }
 
-// By constant angles.
+// Rotates by constant angles.
 template <RotaryPairs pairs> Tensor rotary(In x) {
     const Tensor angles = arange(12, {.dtype = float64, .device = x[0].device()}).reshape({3, 4}) * 0.3;
     const Dtype dtype = x[0].dtype() == float64 ? float64 : float32;
@@ -39,7 +39,8 @@ std::vector<OpCase> attention_cases() {
         {"joint_linear without biases", joined_bare, {{2, 3, 4}, {5, 4}, {5, 4}, {1, 4}}, nullptr, low},
         {"joint_linear of slices", joined_slices, {{6, 4}, {12, 4}, {12}}, nullptr, low, any, "", "", true, false},
         {"joint_linear with one weight twice", joined_twice, {{6, 4}, {5, 4}, {5}}, nullptr, low},
-        // Ranges are a matter of scaled_dot_product_attention, whose kernels these are (joint_linear_test).
+        // Numeric ranges are tested with scaled_dot_product_attention, whose kernels these are
+        // (joint_linear_test).
         {"packed_attention", [](In x) { return packed_attention(x[0]); }, {qkv}, nullptr, low, unit, "",
          "packed_attention_grad", true, false},
         {"packed_attention with a padding mask", padded, {qkv, {2, 1, 1, 4}}, nullptr, low, unit, "fb", "", true, false, false},

@@ -1,4 +1,4 @@
-// The lines of convolutions.
+// Op cases of convolutions.
 #include "conv_reference.h"
 #include "mezzo/image_ops.h"
 #include "ops/conv.h"
@@ -25,7 +25,7 @@ std::vector<double> with_bias(std::vector<double> y, const Array& bias) {
     return y;
 }
 
-// Of inputs x, weight and, if there is a third, bias.
+// Reference for inputs x, weight and, if there is a third, bias.
 Reference convolution(const ConvGeometry& at = {}) {
     return [at](std::span<const Array> x) {
         const std::vector<double> y = naive_conv2d(x[0], x[1], at, result_size(x[0].shape, x[1].shape, at));
@@ -33,7 +33,7 @@ Reference convolution(const ConvGeometry& at = {}) {
     };
 }
 
-// [N, L, C] as images of height 1.
+// Reference for [N, L, C] as images of height 1.
 Reference convolution_1d(const ConvGeometry& at) {
     return [at](std::span<const Array> x) {
         std::vector<Array> two_d(x.begin(), x.end());
@@ -58,9 +58,9 @@ Reference transposed_convolution(const ConvGeometry& at, Size2d output_padding =
     };
 }
 
-// The gradient rows by themselves.
+// The ops of the gradients by themselves.
 constexpr ConvGeometry strided{.stride = {2, 1}, .padding = {1, 0}}, grouped{.padding = 1, .groups = 3};
-// The rows rely on what conv2d() has checked.
+// These ops rely on checks of conv2d().
 void require_groups(const Tensor& a, const Tensor& b, int dim_of_b) {
     for (const std::int64_t channels : {a.size(3), b.size(dim_of_b)})
         check(channels % grouped.groups == 0, ErrorKind::shape, "groups do not divide ", channels,

@@ -1,4 +1,5 @@
-// Lines of the ops of reduce_ops.h, sort_ops.h, shape_ops.h, pointwise_ops.h, product_ops.h, loss_ops.h and recurrent_ops.h.
+// Op cases of reduce_ops.h, sort_ops.h, shape_ops.h, pointwise_ops.h, product_ops.h, loss_ops.h and
+// recurrent_ops.h.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -23,7 +24,7 @@ const Shape pair{3, 5};
 
 using Line = std::vector<double>;
 
-// f of every row of the last dimension, results one after the other.
+// Applies f to every row of the last dimension and concatenates the results.
 Reference lines(Line (*f)(Line)) {
     return [f](std::span<const Array> x) {
         const std::vector<double>& v = x[0].values;

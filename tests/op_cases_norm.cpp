@@ -1,4 +1,4 @@
-// Lines of batch_norm and group_norm.
+// Op cases of batch_norm and group_norm.
 #include "mezzo/image_ops.h"
 #include "op_cases.h"
 
@@ -6,7 +6,7 @@ namespace mezzo::test {
 
 namespace {
 
-// Running statistics of their own for every call, because training writes them.
+// Running statistics, new for every call because training writes them.
 struct Running {
     explicit Running(const Tensor& x) {
         const TensorOptions like{.dtype = x.dtype(), .device = x.device()};

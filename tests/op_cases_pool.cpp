@@ -1,4 +1,4 @@
-// Lines of pooling, padding and resizing.
+// Op cases of pooling, padding and resizing.
 #include "mezzo/image_ops.h"
 #include "op_cases.h"
 

@@ -1,5 +1,5 @@
-// Bad input: the text names the op first and shows the values; the library stays usable. Dtypes: how they
-// combine.
+// Bad input: the message names the op first and shows the values; the library stays usable. Also type
+// promotion.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -350,7 +350,7 @@ TEST_CASE("gradients of weights leave products in float32", "[autocast]") {
             amp::Autocast scope({.device = device.type(), .dtype = bfloat16});
             linear(x, w).backward();
             sum(linear(many, v)).backward();
-            sum(linear(many, v)).backward();  // the second product is added in place
+            sum(linear(many, v)).backward();  // the second product accumulates in the gradient
         }
         CHECK(w.grad().dtype() == float32);
         CHECK(w.grad().item<float>() == 2048);

@@ -17,7 +17,7 @@ namespace {
 
 using Integers = std::vector<std::int64_t>;
 
-// As in tools/reference_ops.py.
+// The formula waves() of tools/reference_ops.py.
 Tensor waves(const Shape& shape, double phase, double scale = 1) {
     std::vector<double> values;
     for (std::int64_t i = 0; i < shape.numel(); ++i)
@@ -30,7 +30,7 @@ Tensor of(const Integers& values, const Shape& shape) { return Tensor::from(valu
 Tensor of(const Integers& values) { return Tensor::from(values, {std::int64_t(values.size())}); }
 Integers integers(const Tensor& x) { return x.to_vector<std::int64_t>(); }
 
-// The result of f, followed by the gradients of sum(result * waves) by all inputs.
+// The result of f, followed by the gradients of sum(result * waves) with respect to all inputs.
 template <class F> std::vector<double> with_gradients(const F& f, const Tensors& inputs) {
     Tensors leaves;
     for (const Tensor& x : inputs) leaves.push_back(x.clone().set_requires_grad());
@@ -219,7 +219,7 @@ TEST_CASE("op families: tensors without dimensions or elements", "[op_families]"
         cross_entropy(no_rows, zeros({0}, {.dtype = int64}), {.weight = ones({4})}).item<float>()));
 }
 
-// The gradient of a mean is an expanded tensor; that it has no elements is no reason to refuse adding to it.
+// The gradient of a mean is an expanded tensor; adding to it must work even if it has no elements.
 TEST_CASE("op families: an expanded tensor without elements may be written to", "[op_families]") {
     const Tensor x = zeros({1, 0}).expand({5, 0});
     CHECK_NOTHROW(x.add_(zeros({5, 0})));
@@ -272,8 +272,8 @@ TEST_CASE("op families: NaN, infinities, signed zeros and equal elements have an
     CHECK(integers(round(of(std::vector<double>{0.5, 1.5, -2.5, 2.6}, {4}))) == Integers{0, 2, -2, 3});
 }
 
-// On the CPU long enough for the radix sort, with keys that differ in all bytes or in few; on CUDA for the
-// network.
+// On the CPU lines long enough for the radix sort, with keys that differ in all bytes or in few; on CUDA
+// lines for the sorting network.
 TEST_CASE("op families: long lines are sorted", "[op_families]") {
     manual_seed(3);
     for (const Device device : devices()) {
@@ -318,7 +318,7 @@ TEST_CASE("op families: a large mean takes no digits from the variance", "[op_fa
     CHECK(var(slope).item<double>() == Approx(200000.0 * 200001 / 12).epsilon(1e-12));
     CHECK(var(slope.reshape({2000, 100}), {0}).select(0, 0).item<double>() ==
           Approx(1e4 * 2000 * 2001 / 12).epsilon(1e-12));
-    // The sum leaves the range of float32, the deviation does not.
+    // The sum leaves the range of float32, but the deviation does not.
     const Tensor large = abs(randn({1000}, {.dtype = float64})) * 1e37;
     CHECK(mezzo::std(large.to(float32)).item<float>() ==
           Approx(mezzo::std(large).item<double>()).epsilon(1e-5));

@@ -463,7 +463,8 @@ TEST_CASE("op families: integers that a dtype lacks are refused, and compare as 
 }
 
 TEST_CASE("op families: an integer beside a floating tensor is rounded once to its dtype", "[op_families]") {
-    // 2^60 + 2^36 + 1 is nearer to the float32 above it. As a double it would lie between two float32.
+    // 2^60 + 2^36 + 1 is nearer to the float32 above it. As a double it would lie halfway between two
+    // float32.
     const std::int64_t id = (std::int64_t(1) << 60) + (std::int64_t(1) << 36) + 1;
     const amp::Autocast autocast({.dtype = bfloat16});
     for (const Device device : test::devices())

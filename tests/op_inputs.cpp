@@ -8,7 +8,7 @@ char kind(const OpCase& c, std::size_t i) { return i < std::string(c.kinds).size
 
 namespace {
 
-// Class indices below `classes`; -100 first when one is to be ignored.
+// Class indices below `classes`; the first is -100 if ignore_one.
 Tensor class_indices(const Shape& shape, std::int64_t classes, bool ignore_one, Device device) {
     std::vector<std::int64_t> values;
     for (std::int64_t i = 0; i < shape.numel(); ++i)
@@ -16,7 +16,7 @@ Tensor class_indices(const Shape& shape, std::int64_t classes, bool ignore_one, 
     return Tensor::from(values, shape).to(device);
 }
 
-// The same values in other strides.
+// The same values with other strides.
 Tensor laid_out(const Tensor& x, Placement layout) {
     if (layout == Placement::transposed && x.dim() >= 2)
         return x.transpose(-2, -1).contiguous().transpose(-2, -1);

@@ -1,5 +1,5 @@
-// Runs every line of op_cases.cpp: values, layouts, dtypes, devices, gradients of both orders, autocast, and
-// what stays alive.
+// Runs every case of op_cases.cpp: values, layouts, dtypes, devices, gradients of both orders, autocast, and
+// lifetimes.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr Dtype floating[] = {float32, bfloat16, float16, float64};
 
-// With one that has next to no kernels.
+// All devices and the third backend, which has hardly any kernels.
 std::vector<Device> all_devices() {
     std::vector<Device> all = devices();
     all.push_back(third_backend());
@@ -60,7 +60,7 @@ std::vector<Shape> ones_of(const std::vector<Shape>& shapes) {
     return result;
 }
 
-// The first size of the first input is 0 wherever it stands.
+// The shapes with the first size of the first input replaced by 0 wherever it occurs.
 std::vector<Shape> emptied(const std::vector<Shape>& shapes) {
     std::vector<Shape> result = shapes;
     const std::int64_t size = shapes[0][0];
@@ -79,7 +79,8 @@ Tensors tracked_leaves(const Tensors& inputs) {
     return leaves;
 }
 
-// What the incoming gradient is rounded to, so that both sides of a comparison start from the same one.
+// Dtype to which the incoming gradient is rounded, so that both sides of a comparison start from the same
+// one.
 Dtype rounding(Dtype dtype) { return is_16bit(dtype) ? bfloat16 : float32; }
 
 // The gradients of <f(inputs), v>, with v rounded.
@@ -108,8 +109,8 @@ double magnitude(const std::vector<double>& values) {
     return m;
 }
 
-// Runs the kernel of a recorded call once more, into results with guard values on both sides, where its
-// inputs are known: kept, or those of the test itself. False where they are not.
+// Runs the kernel of a recorded call once more, into results with guard values on both sides. Needs the
+// inputs, saved or from the test itself; returns false if it has not all of them.
 bool guarded_run(const Node& call, const Tensors& given) {
     Tensors inputs = call.saved_inputs;
     inputs.resize(call.inputs.size());
@@ -230,7 +231,7 @@ TEST_CASE("op gradients of small and large inputs in 16 bit", "[ops][range]") {
                     const auto actual = gradients(c, inputs, bfloat16);
                     for (std::size_t i = 0; i < actual.size(); ++i) {
                         Tolerance t = allowed(c, dtype, 8);
-                        // Where a softmax is saturated, rounding counts beside the incoming gradient.
+                        // If a softmax is saturated, rounding errors are relative to the incoming gradient.
                         t.absolute = t.relative * std::max(magnitude(wanted[i]), 0.1);
                         CHECK(difference(actual[i], wanted[i], t) == "");
                     }

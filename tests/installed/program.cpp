@@ -1,9 +1,9 @@
-// A program from outside. Its argument is the version of mezzo that it is to find.
+// A program outside the library. Its argument is the version of mezzo that it must find.
 #include <mezzo/mezzo.h>
 
 #include <cstring>
 
-// Uses type information, virtual functions and templates of the library from outside.
+// Uses type information, virtual functions and templates of the library from another project.
 struct Halving : mezzo::optim::CustomOptimizer {
     explicit Halving(const mezzo::Tensor& w)
         : CustomOptimizer({.name = "Halving", .options = {{"lr", 1}}}, {{.params = {w}}}) {}

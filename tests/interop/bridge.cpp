@@ -1,5 +1,5 @@
-// What the interop tests call through Python's ctypes: mezzo's files and DLPack behind C functions. Each returns 0, or
-// 1 after a failure whose text error() has.
+// C functions over mezzo's files and DLPack, which the interop tests call by Python's ctypes. Each returns 0,
+// or 1 after a failure; error() has its message.
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -33,7 +33,7 @@ extern "C" {
 
 const char* error() { return last_error.c_str(); }
 
-// The tensor that the library holds: taken from a struct, changed, handed out.
+// The tensor that the library holds: taken from a struct, changed, exported.
 int take_legacy(dlpack::DLManagedTensor* managed) {
     return guarded([&] { held = dlpack::from_dlpack(managed); });
 }
@@ -61,7 +61,7 @@ int copy_npz(const char* from, const char* to, int compressed) {
     return guarded([&] { io::save_npz(to, io::load_npz(from), {.compressed = compressed != 0}); });
 }
 
-// A run with everything that a SummaryWriter writes.
+// Writes a run with every kind of record of a SummaryWriter.
 int write_run(const char* folder) {
     return guarded([&] {
         io::SummaryWriter writer(folder);

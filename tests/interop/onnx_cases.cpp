@@ -1,5 +1,5 @@
-// Models that the interop test exports, with inputs and mezzo's own results beside them as .npy files. C functions as in
-// bridge.cpp.
+// Models that the interop test exports, together with inputs and mezzo's own results as .npy files. C
+// functions as in bridge.cpp.
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -28,7 +28,7 @@ using namespace mezzo;
 
 using MakeInputs = std::function<Tensors(std::int64_t batch)>;
 
-// Weights and statistics as of a trained model: none of them 0 or 1.
+// Gives weights and statistics the values of a trained model: none of them 0 or 1.
 void train_a_little(nn::Module& model) {
     const NoGrad plain;
     for (const auto& [name, x] : model.named_parameters())
@@ -39,7 +39,7 @@ void train_a_little(nn::Module& model) {
     }
 }
 
-// The file, and for each batch the inputs and results.
+// Writes the ONNX file and, for each batch size, the inputs and results.
 template <class M> void write_case(M& model, const MakeInputs& inputs, const io::OnnxForward& forward,
                                    const std::string& folder, const std::vector<std::int64_t>& batches,
                                    const io::OnnxOptions& options = {}) {
@@ -77,12 +77,12 @@ void mlp(const std::string& folder) {
     const MakeInputs inputs = noise({12});
     write_case(
         net, inputs, [&](const Tensors& in) { return Tensors{net(in[0])}; }, folder, some_batches);
-    // The overload that calls the model itself, with names.
+    // Uses the overload that calls the model itself, with names.
     io::export_onnx(net, inputs(1), folder + "/model.onnx",
                     {.input_names = {"features"}, .output_names = {"logits"}});
 }
 
-// Weights in a file of their own.
+// A model whose weights are in a file of their own.
 void external(const std::string& folder) {
     nn::Sequential net(nn::Linear(12, 64), nn::ReLU(), nn::Linear(64, 48, {.bias = false}), nn::ReLU(),
                        nn::Linear(48, 3));
@@ -153,7 +153,7 @@ void resnet(const std::string& folder, std::int64_t depth, std::int64_t size,
         batches);
 }
 
-// Options of convolutions and pools, in an order that PyTorch's users write: activations are modules of their own.
+// Options of convolutions and pools, in PyTorch's usual order: activations are modules of their own.
 struct Images : nn::Module {
     Tensors operator()(const Tensor& x) const {
         const Tensor a = relu(norm(grouped(x))), b = silu(dilated(a)) + a;
@@ -286,7 +286,8 @@ void ops(const std::string& folder) {
         model, inputs, [&](const Tensors& in) { return model(in[0], in[1]); }, folder, some_batches);
 }
 
-// What integers and booleans do in ops whose operators are of real numbers, and reductions of a single number.
+// Integers and booleans in ops whose ONNX operators take real numbers only, and reductions of a single
+// number.
 struct Integers : nn::Module {
     Tensors operator()(const Tensor& x, const Tensor& index) const {
         const Tensor bytes = cast(index + 4.0, uint8), flags = gt(x, 0), others = lt(x, 0.5);
@@ -351,15 +352,14 @@ void llama(const std::string& folder) {
         model, token_ids, [&](const Tensors& in) { return Tensors{model(in[0])}; }, folder, some_batches);
 }
 
-// The steps are dimension 0, so that the batch is fixed.
+// Dimension 0 is time, so the batch size is fixed.
 void lstm(const std::string& folder) {
     nn::LSTM model(6, 8, {.num_layers = 2, .bidirectional = true});
     write_case(model, noise({5, 6}), [&](const Tensors& in) { return Tensors{model(in[0]).output}; }, folder,
                {3}, {.dynamic_batch = false});
 }
 
-// Recurrent layers of [B, T, 6] with all their results, with default and given states, with and without
-// lengths.
+// Recurrent layers over [B, T, 6] with all results, default and given states, with and without lengths.
 struct Recurrent : nn::Module {
     Tensors operator()(const Tensor& x, const Tensor& lengths) const {
         const Tensor h0 = stack({x.select(1, 0), x.select(1, 1)}, 0), c0 = tanh(h0);
@@ -396,7 +396,7 @@ void recurrent_layers(const std::string& folder) {
         model, inputs, [&](const Tensors& in) { return model(in[0], in[1]); }, folder, some_batches);
 }
 
-// Tensors made in forward whose sizes are computed from that of the batch.
+// Tensors created in forward, whose sizes depend on the batch size.
 struct Created : nn::Module {
     Tensors operator()(const Tensor& x) const {
         const std::int64_t b = x.size(0), t = x.size(1);
@@ -480,12 +480,12 @@ extern "C" {
 
 const char* onnx_error() { return last_error.c_str(); }
 
-// The name of case i, or null behind the last one.
+// The name of case i, or null after the last one.
 const char* onnx_case(int i) {
     return std::size_t(i) < cases().size() ? cases()[std::size_t(i)].name : nullptr;
 }
 
-// Writes case i into a folder that is there: 0, or 1 after a failure.
+// Writes case i into an existing folder. Returns 0, or 1 after a failure.
 int write_onnx_case(int i, const char* folder) {
     try {
         manual_seed(std::uint64_t(i) + 1);
