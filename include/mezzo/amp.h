@@ -33,7 +33,7 @@ struct InitializeOptions {
     std::int64_t growth_interval = 2000;
 };
 
-// What initialize() decided. cast_model_type is never `preset`, and under O1 it is `none`.
+// The settings that initialize() chose. cast_model_type is never `preset`, and under O1 it is `none`.
 struct Properties {
     std::string opt_level;
     CastModel cast_model_type = CastModel::none;
@@ -48,11 +48,13 @@ struct Properties {
 class Handle {
 public:
     [[nodiscard]] const Properties& properties() const { return properties_; }
-    // One per loss. Error(value) for a number outside [0, num_losses), here and in scale_loss().
+    // The scaler of a loss. Throws Error(value) for a loss_id outside [0, num_losses), here and in
+    // scale_loss().
     [[nodiscard]] GradScaler& scaler(int loss_id = 0);
 
-    // Runs model(x) as the preset says, under Autocast or with x cast to the model's dtype. A floating result
-    // comes as float32, so that a loss of it is float32 at every level, whose scaled gradient fits.
+    // Runs model(x) with the preset: under Autocast, or with x cast to the model's dtype. A floating result
+    // is cast to float32, so that the loss is float32 at every level and its scaled gradient does not
+    // overflow.
     template <class Model> Tensor forward(Model& model, const Tensor& x) const {
         const Tensor input = cast_input(x);
         const Autocast scope({.dtype = low_, .enabled = properties_.autocast});
@@ -61,18 +63,18 @@ public:
     [[nodiscard]] Tensor cast_input(const Tensor& x) const;
     [[nodiscard]] Tensor cast_output(const Tensor& y) const;
 
-    // Calls backward(scaled loss), which must call its backward(). On return the gradients are unscaled and
-    // added to those that were there before, and the scale is updated. On an overflow the next step() of each
-    // optimizer is skipped, once, and clears its gradients. delay_unscale leaves the gradients scaled, for
-    // accumulation. Waits for the device. Throws what backward and GradScaler::unscale_() throw; gradients
-    // that were there before come back then.
+    // Calls backward(scaled loss), which must call the loss's backward(). Afterwards the gradients are
+    // unscaled and added to earlier ones, and the scale is updated. On an overflow each optimizer skips its
+    // next step() and clears its gradients. delay_unscale leaves the gradients scaled, for accumulation.
+    // Waits for the device. Throws what backward and GradScaler::unscale_() throw, after restoring the
+    // earlier gradients.
     using Body = autograd::Callback<void(const Tensor&)>;
     void scale_loss(const Tensor& loss, optim::Optimizer& optimizer, Body backward, int loss_id = 0,
                     bool delay_unscale = false);
     void scale_loss(const Tensor& loss, const std::vector<optim::Optimizer*>& optimizers, Body backward,
                     int loss_id = 0, bool delay_unscale = false);
 
-    // loss_scale and growth tracker of every scaler.
+    // The scale and growth tracker of every scaler.
     [[nodiscard]] StateDict state_dict() const;
     // Throws Error(value), with nothing changed, for another number of losses and values that a scaler
     // refuses.

@@ -1,5 +1,4 @@
-// The autocast scope: inside it, matrix products run in 16 bit and everything that needs range or accuracy in
-// float32.
+// The Autocast scope: runs matrix products in 16 bit, and ops that need range or accuracy in float32.
 #pragma once
 
 #include <optional>
@@ -13,21 +12,21 @@
 namespace mezzo::amp {
 
 struct AutocastOptions {
-    std::optional<DeviceType> device = {};  // none: every device; the others stay as they are outside
-    // float16 or bfloat16; float32 turns the scope off, so that the precision may be a variable. Others are
-    // Error(dtype).
+    std::optional<DeviceType> device = {};  // none: every device; other devices keep their outer setting
+    // float16 or bfloat16; float32 turns the scope off, so that the precision may be a variable. Other dtypes
+    // throw Error(dtype).
     Dtype dtype = float16;
     bool enabled = true;  // false inside an enabled scope turns it off there; false everywhere equals no
                           // scope, bit for bit
     bool cache = true;    // cast each float32 leaf that requires grad once per scope, not at every use, and
-                          // have normalisations write their results in 16 bit beside float32
+                          // have normalisations write a 16-bit copy of their float32 results
 };
 std::ostream& operator<<(std::ostream& out, const AutocastOptions& options);  // AutocastOptions(device=…)
 
 // Runs the ops of this thread in mixed precision until the end of the scope: matrix products, linear layers,
 // convolutions and attention read their floating inputs as options.dtype, which makes them faster and halves
 // their memory; ops that need range or accuracy, such as exp, softmax, norms and losses, compute in float32,
-// and all others in the dtypes that they are given. The list is in docs/numerics.md. Parameters stay float32.
+// and all others in the dtypes of their inputs. The list is in docs/numerics.md. Parameters stay float32.
 //
 //   {
 //       const amp::Autocast scope({.dtype = bfloat16});
@@ -37,7 +36,8 @@ std::ostream& operator<<(std::ostream& out, const AutocastOptions& options);  //
 //
 // With float16, amp::GradScaler keeps small gradients from becoming 0. Scopes nest, and end also when an
 // exception leaves them. New threads start with autocast off. Weights that an optimizer updates are not cast
-// at all after its first step: it keeps a 16-bit copy current. float64 inputs are never lowered.
+// after its first step: the optimizer writes a 16-bit copy of them with each step. float64 inputs are never
+// lowered.
 class [[nodiscard]] Autocast {
 public:
     [[nodiscard]] explicit Autocast(const AutocastOptions& options = {});
@@ -51,11 +51,11 @@ private:
     bool cache_;
 };
 
-// The state of this thread. The dtype is that of the innermost scope, enabled or not.
+// Whether autocast is on for a device in this thread, and the dtype of the innermost scope, enabled or not.
 [[nodiscard]] bool autocast_enabled(DeviceType device);
 [[nodiscard]] Dtype autocast_dtype(DeviceType device);
 
-// What autocast did to one op since the last clear, on this thread, while the report was on.
+// Casts of one op by autocast on this thread since the last clear, while the report was on.
 struct AutocastReportLine {
     std::string op;            // its name
     std::string policy;        // "low", "fp32", "fp32_out", "promote", "keep"

@@ -1,4 +1,4 @@
-// Gradients: grad(), scopes, hooks, checkpointing and functions with a gradient of your own.
+// Automatic differentiation: grad(), scopes, hooks, checkpointing and user-defined functions.
 #pragma once
 
 #include "mezzo/callback.h"
@@ -8,7 +8,7 @@
 
 namespace mezzo {
 
-// While alive, ops on this thread record no history. NoGrad(); without a name would end at once.
+// While alive, ops on this thread record no history. Give it a name: a temporary, NoGrad();, ends at once.
 class [[nodiscard]] NoGrad {
 public:
     [[nodiscard]] NoGrad();
@@ -43,7 +43,7 @@ struct GradOptions {
     bool allow_unused =
         false;  // an input that no output depends on gives an undefined tensor instead of an error
 };
-// d(outputs)/d(inputs), one tensor per input, without touching any grad(). Inputs may be leaves or
+// Computes d(outputs)/d(inputs), one tensor per input, without changing any grad(). Inputs may be leaves or
 // intermediate results. Throws
 //  - Error(state) for an output or input that does not require grad, an input that no output depends on
 //    (unless allowed), a graph that an earlier call without retain_graph has released, and a saved tensor
@@ -53,8 +53,8 @@ struct GradOptions {
 //    missing where the output has more than one element. Another dtype is converted.
 [[nodiscard]] Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
 // Adds d(outputs)/d(leaf) to the grad() of every leaf that requires grad. Throws as grad() does. With
-// create_graph such a grad() has a history that holds its leaf: both stay until it is dropped (set_grad({}),
-// zero_grad()). The results of autograd::grad() make no such cycle.
+// create_graph such a grad() has a history that references its leaf, a cycle that is freed only by dropping
+// the gradient (set_grad({}), zero_grad()). The results of autograd::grad() make no such cycle.
 void backward(const Tensors& outputs, const GradOptions& options = {});
 
 // Called with the gradient of a tensor when backward has computed it. A defined result replaces the gradient;
@@ -63,17 +63,18 @@ using GradHook = Callback<Tensor(const Tensor&)>;
 // Hooks run in the order in which they were added, once per backward. The returned number removes the hook.
 // Throws Error(state) for a tensor that does not require grad.
 int add_hook(const Tensor& tensor, GradHook hook);
-// Does nothing for a number that is not there, or not any more.
+// Removes a hook by its number. Does nothing for an unknown or removed number.
 void remove_hook(const Tensor& tensor, int hook);
 
 using Segment = Callback<Tensors(const Tensors&)>;
-// Runs function(inputs) without keeping what its backward needs; backward runs it again, with the random
-// stream and the autocast state of the first run. First-order gradients reach the inputs and every leaf that
-// the function uses. Throws Error(state) where a result is undefined; backward throws Error(state) if the
-// second run returns another number of tensors, or other shapes or dtypes, and with create_graph.
+// Activation checkpointing: runs function(inputs) without saving tensors for backward, which runs the
+// function again with the random stream and the autocast state of the first run. First-order gradients reach
+// the inputs and every leaf that the function uses. Throws Error(state) if a result is undefined; backward
+// throws Error(state) if the second run returns another number of tensors, or other shapes or dtypes, and
+// with create_graph.
 [[nodiscard]] Tensors checkpoint(Segment function, const Tensors& inputs);
 
-// What a user-defined function keeps between forward and backward.
+// State that a user-defined function saves in forward for backward.
 struct Context {
     Tensors saved;  // inputs or outputs of forward, or anything else backward needs
     double scalars[4] = {};
@@ -82,20 +83,20 @@ struct Context {
 };
 struct FunctionOptions {
     const char* name = "function";
-    // Inside an Autocast scope: cast floating inputs to cast_inputs and run forward and backward with
-    // autocast off. Without it forward sees the scope, and backward runs under the same state wherever it is
-    // called.
+    // true: inside an Autocast scope, casts floating inputs to cast_inputs and runs forward and backward with
+    // autocast off. false: forward runs under the scope, and backward under the same autocast state, wherever
+    // it is called.
     bool has_cast_inputs = false;
     Dtype cast_inputs = float32;
 };
 using Forward = Callback<Tensors(Context&, const Tensors&)>;
 using Backward =
     Callback<Tensors(Context&, const Tensors&)>;  // gradients of the outputs in, of the inputs out
-// Calls forward, and makes backward its gradient. A backward that is written in mezzo's ops can be
-// differentiated again. It returns one gradient per input, of the input's shape or one that broadcasting has
-// made of it; an undefined tensor means that there is no gradient. Otherwise the backward pass throws
-// Error(value) or Error(shape). Integral and boolean results of forward have no history; backward sees zeros
-// for them. apply_function throws Error(state) where forward returns an undefined tensor.
+// Calls forward, and registers backward as its gradient. A backward that is written in mezzo's ops can be
+// differentiated again. It must return one gradient per input, of the input's shape or a shape that the input
+// broadcasts to; an undefined tensor means that there is no gradient. Otherwise the backward pass throws
+// Error(value) or Error(shape). Integral and boolean results of forward have no history; backward gets zeros
+// as their gradients. Throws Error(state) if forward returns an undefined tensor.
 Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward,
                        const Tensors& inputs);
 

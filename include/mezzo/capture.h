@@ -1,4 +1,4 @@
-// Whole training steps as CUDA graphs: one launch per step instead of hundreds.
+// Captures whole training steps as CUDA graphs: one launch per step instead of hundreds.
 #pragma once
 
 #include <cstddef>
@@ -15,42 +15,46 @@ namespace mezzo::cuda {
 using StepFunction = autograd::Callback<Tensors(const Tensors&)>;
 
 struct CaptureOptions {
-    int warmup = 3;      // >= 1: eager runs before a capture; the last one plans the memory
-    int max_graphs = 4;  // >= 1: graphs kept, one per set of shapes and dtypes; the least recently used goes
+    int warmup = 3;  // >= 1: eager runs before a capture; the last one plans the memory
+    // >= 1: cached graphs, one per set of shapes and dtypes; evicts the least recently used
+    int max_graphs = 4;
     Device device = best_device();  // where the step runs; inputs are copied there
 };
 
 struct CaptureStatistics {
     std::uint64_t eager_runs = 0, captures = 0, replays = 0;  // calls of each kind
-    std::size_t graphs = 0;                                   // kept now
-    std::size_t planned_bytes = 0;    // device memory that the graphs hold for the step's tensors
-    std::size_t live_peak_bytes = 0;  // what their steps have alive at once; planned_bytes cannot be less
+    std::size_t graphs = 0;                                   // cached now
+    std::size_t planned_bytes = 0;  // device memory that the graphs reserve for the steps' tensors
+    // largest sum of live tensors in the steps; a lower bound of planned_bytes
+    std::size_t live_peak_bytes = 0;
 };
 
 struct [[gnu::visibility("hidden")]] CapturedStepImpl;
 
 // Runs a step (forward, backward, scaler, optimizer, or any part of it), and after a few calls replays it as
-// a CUDA graph. The numbers are those of eager calls, dropout masks, learning rates and skipped steps
-// included.
-//  - The step sees copies of the inputs on options.device, at the same addresses in every call of one shape.
-//    Its results are detached. Those of a replay are overwritten by the next call of the same shape: clone()
-//    what is to be kept.
-//  - A call runs the device work of the captured call again, not the host code. What the host decides must be
-//    the same in every call: one CapturedStep for training and one for evaluation, every micro-batch of an
-//    update inside the step, schedules and set_lr() after the call. Modules must outlive it.
-//    Its graphs hold optimizers and scalers: replays go on without them, calls that run the step do not.
-//  - After load_state_dict(), a move to another device, a changed option of the scaler, or gradients that the
-//    step finds where there were none, the step is warmed up and captured again. State other than parameters,
-//    gradients, optimizers and scalers must be kept in tensors that are written in place.
-//  - zero_grad() belongs into the step, best at its end: gradients that a call leaves are held, and unscaled.
-//  - What reads values on the host, copies from it, waits, or meets a matrix product for the first time
-//    cannot be captured: Error(state) names it. As without a capture, the work before the error has been
-//    done, and the step's objects stay usable; the next calls are warm-up runs again.
-//  - A step in which several processes take part (mezzo/distributed.h) asks them before each call: all run
-//    it, all capture it or all replay it.
+// a CUDA graph. Results equal those of eager calls, dropout masks, learning rates and skipped steps included.
+//  - The step gets copies of the inputs on options.device, at the same addresses in every call of one shape.
+//    Its results are detached. The next call of the same shape overwrites the results of a replay: clone()
+//    results that must outlive it.
+//  - A replay runs the device work of the captured call again, not the host code. Decisions of the host must
+//    be the same in every call: use one CapturedStep for training and one for evaluation, put every
+//    micro-batch of an update inside the step, and call schedules and set_lr() after it. Modules must outlive
+//    it. The graphs hold the state of optimizers and scalers: replays may outlive these objects, calls that
+//    run the step may not.
+//  - After load_state_dict(), a move to another device, a changed option of the scaler, or if gradients exist
+//    before the step that did not exist at the capture, the step is warmed up and captured again. State other
+//    than parameters, gradients, optimizers and scalers must be in tensors that are written in place.
+//  - zero_grad() belongs into the step, best at its end: gradients that a call leaves occupy memory, and are
+//    unscaled.
+//  - Code that reads values on the host, copies from the host, waits for the device, or runs a matrix product
+//    of new sizes cannot be captured: it throws Error(state) with the cause. As without a capture, the work
+//    before the error has been done, and the step's objects stay usable; the next calls are warm-up runs
+//    again.
+//  - A step with collective calls (mezzo/distributed.h) agrees with the other ranks before each call: all run
+//    it eagerly, all capture it or all replay it.
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
 //    queue work on the device during a capture.
-// On the CPU, and in a build without CUDA, every call simply runs the step. See also "What has not run on a
+// On the CPU, and in a build without CUDA, every call runs the step eagerly. See also "What has not run on a
 // GPU" in docs/cuda.md.
 class CapturedStep {
 public:

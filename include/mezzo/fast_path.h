@@ -1,4 +1,4 @@
-// Whether a faster way to compute the same may be taken.
+// Setting for an optimized kernel: off, on, or automatic (checked once on this device).
 #pragma once
 
 #include "mezzo/cpp20.h"
@@ -10,15 +10,15 @@
 
 namespace mezzo {
 
-// The choice for one fast path:
-//   automatic  it is used on a device that has proven it: where it would be used for the first time, it is
-//              compared with the plain path on a small problem, which takes milliseconds. If they differ, or the
-//              fast path fails, the plain path is used and a log sink (mezzo/log.h) is told the reason. The
-//              verdict is kept in the user's cache folder, for this model of GPU, driver, library and version of
-//              mezzo (docs/cuda.md, "Proof on first use").
-//   on         it is used, without a proof.
-//   off        the plain path is used.
-// true and false stand for on and off.
+// Choice between an optimized kernel (fast path) and the reference implementation:
+//   automatic  uses the fast path if it passes a self-check on the device. The first use compares it with the
+//              reference on a small problem, which takes milliseconds. If they differ, or the fast path fails,
+//              the reference is used and the reason is reported to the log sink (mezzo/log.h). The result is
+//              cached in the user's cache folder for this model of GPU, driver, library and version of mezzo
+//              (docs/cuda.md, "Proof on first use").
+//   on         uses the fast path without a self-check.
+//   off        uses the reference.
+// true and false convert to on and off.
 class FastPath {
 public:
     enum Choice : std::uint8_t { automatic, on, off };

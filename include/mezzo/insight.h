@@ -1,5 +1,5 @@
-// Insight into mixed precision: which op, parameter or module left the range of its dtype, and in which step.
-// docs/insight.md shows it at work.
+// Diagnosis of mixed precision: finds the op, parameter or module whose values overflowed, and the step.
+// docs/insight.md has examples.
 #pragma once
 
 #include <cstdint>
@@ -15,65 +15,67 @@
 
 namespace mezzo::insight {
 
-// What lies in a floating tensor.
+// Largest magnitude of a floating tensor, and its counts of inf, NaN and zero.
 struct Range {
     double max_abs = 0;  // of the finite elements; 0 if there are none
     std::int64_t infs = 0, nans = 0, zeros = 0, elements = 0;
     [[nodiscard]] bool finite() const { return infs == 0 && nans == 0; }
 };
-// Waits for the device. Error(dtype) unless x is floating, Error(value) if it is undefined.
+// Computes the Range of x. Waits for the device. Throws Error(dtype) unless x is floating, Error(value) if it
+// is undefined.
 [[nodiscard]] Range range_of(const Tensor& x);
 
-// A parameter's gradient.
+// The Range of a parameter's gradient.
 struct GradientRange {
     std::string name;  // as in named_parameters()
     Dtype dtype = Dtype::float32;
     Range range;
 };
-// The gradients of a model that hold inf or NaN, in the order of named_parameters(): to be asked after a
-// skipped step, before zero_grad(). Waits for the device once.
+// The gradients of a model that hold inf or NaN, in the order of named_parameters(). Call it after a skipped
+// step, before zero_grad(). Waits for the device once.
 [[nodiscard]] std::vector<GradientRange> overflowed_gradients(const nn::Module& model);
 
 enum class Pass : std::uint8_t { forward, backward };
 
-// A result of an op, or the gradient of one of its inputs.
+// The Range of a result of an op, or of the gradient of one of its inputs.
 struct OpRange {
     Pass pass = Pass::forward;
-    std::string module;     // the path of the module, such as "encoder.layers.3"; "" outside of all
-    std::string op;         // "linear"; "gradients of add" where gradients of an op's result have met
+    std::string module;     // the path of the module, such as "encoder.layers.3"; "" outside of modules
+    std::string op;         // "linear"; "gradients of add" for the sum of the gradients of an op's result
     int index = 0;          // of the result; in backward of the input
     std::string parameter;  // in backward: the name of the parameter whose gradient it is, or ""
     Shape shape;
     Dtype dtype = Dtype::float32;
     Range range;
-    // It is not finite although everything that it was computed from is.
+    // True if it is not finite although all inputs of the computation are.
     bool origin = false;
 };
 
-// Why a step left the range.
+// The cause of a step's overflow.
 struct OverflowReport {
-    std::int64_t step = -1;  // -1: not told
-    // The first op of each pass whose result left the range: in forward the first of those that the loss
-    // comes from, or from which the first bad gradient comes. Ops whose infinities end before both, such as
-    // masks, are none.
+    std::int64_t step = -1;  // -1: not known
+    // The first op of each pass whose result is not finite. In forward only ops count from which the loss or
+    // the first non-finite gradient is computed, so infinities that reach neither, as in masks, do not count.
     std::optional<OpRange> forward = {}, backward = {};
-    // What was not finite before any op ran, such as "parameter fc.weight" or "an input of linear in fc".
+    // Tensors that were not finite before any op ran, such as "parameter fc.weight" or "an input of linear in
+    // fc".
     std::vector<std::string> bad_inputs = {};
-    std::vector<GradientRange> gradients = {};  // that are not finite at the end
+    std::vector<GradientRange> gradients = {};  // gradients that are not finite at the end
 
     [[nodiscard]] bool found() const {
         return forward || backward || !bad_inputs.empty() || !gradients.empty();
     }
-    // A line for each finding.
+    // The report as text, a line for each finding.
     [[nodiscard]] std::string to_string() const;
 };
 
 struct [[gnu::visibility("hidden")]] TraceImpl;  // src/insight/range_trace.h
 
-// While alive, notes the range of every floating result of this thread's ops and of every gradient, on the
-// device and without waiting for it. It must end in the thread that made it. Reports may be made when the
-// model is gone: they look at the parameters that it had at the beginning. Ops inside of it cost a pass over
-// each result more; without one, nothing. A captured step inside of it throws Error(state).
+// While alive, records the Range of every floating result of this thread's ops and of every gradient, on the
+// device and without waiting for it. It must be destroyed in the thread that made it. Reports may be made
+// after the model is destroyed: the trace holds the parameters that it had at the beginning. Each op costs an
+// additional pass over its results; without a trace there is no cost. A captured step inside of it throws
+// Error(state).
 class [[nodiscard]] RangeTrace {
 public:
     [[nodiscard]] explicit RangeTrace(const nn::Module& model);
@@ -81,16 +83,17 @@ public:
     RangeTrace(const RangeTrace&) = delete;
     RangeTrace& operator=(const RangeTrace&) = delete;
 
-    // What has been noted since the beginning or clear(), in order. Waits for the device.
+    // The ranges recorded since the beginning or clear(), in order. Waits for the device.
     [[nodiscard]] std::vector<OpRange> ops() const;
-    // The same as a report; `step` is for its text.
+    // The same as a report; `step` is copied into it.
     [[nodiscard]] OverflowReport report(std::int64_t step = -1) const;
-    // The largest power of two, at most `limit`, by which a loss may be multiplied so that no 16-bit gradient
-    // exceeds 1 / headroom of its dtype's largest number, if they are as noted. `scale` is the loss scale
-    // that was in use. At most half of it if one has left the range, because how far is unknown; ask again at
-    // a scale that fits. 0 if no 16-bit gradient other than zeros was noted. Waits for the device.
+    // The largest loss scale, a power of two and at most `limit`, with which no recorded 16-bit gradient
+    // exceeds 1 / headroom of its dtype's largest number. `scale` is the loss scale of the recorded step. If
+    // a gradient overflowed, its size is unknown and the result is at most scale / 2; record a step at that
+    // scale and call again. 0 if no 16-bit gradient with values other than 0 was recorded. Waits for the
+    // device.
     [[nodiscard]] double fitting_scale(double scale, double headroom = 2, double limit = 0x1p127) const;
-    // Forgets what has been noted.
+    // Removes the recorded ranges.
     void clear();
 
 private:
@@ -102,10 +105,10 @@ struct ReplayOptions {
     std::optional<RandomState> random =
         {};  // random_state() at the beginning of the step, for the same dropout
 };
-// Runs a step's forward and backward again under a RangeTrace and returns its report. Afterwards gradients,
-// buffers and the random stream are as before, also if `forward_backward` throws, which passes through. Call
-// it after a skipped step() and before update(), so that the scale is that of the step; with synchronised
-// batch norms on all ranks, as they exchange here, too:
+// Runs a step's forward and backward again under a RangeTrace and returns its report. Restores gradients,
+// buffers and the random stream afterwards, also if `forward_backward` throws; its exception is rethrown.
+// Call it after a skipped step() and before update(), so that the scale is that of the step. With
+// synchronised batch norms all ranks must call it, because they exchange statistics here, too:
 //     if (scaler.step(optimizer).skipped())
 //         report = insight::replay(model, [&] { scaler.scale(loss(batch)).backward(); }, {.step = i});
 [[nodiscard]] OverflowReport replay(const nn::Module& model, autograd::Callback<void()> forward_backward,
@@ -113,12 +116,13 @@ struct ReplayOptions {
 
 struct AnomalyOptions {
     const nn::Module* model = nullptr;  // to name modules; must outlive the scope
-    bool forward = true;                // look at results, too, not only at gradients
-    bool infinities = false;  // stop at inf as well as at NaN: not for a loss scaler, which tries them
+    bool forward = true;                // check results, too, not only gradients
+    // throw for inf as well as NaN; not with a loss scaler, whose growth produces inf
+    bool infinities = false;
 };
-// While alive, the first op of this thread whose result or gradient is NaN throws Error(value), which names
-// it. Waits for the device at each op: for debugging. As torch.autograd.detect_anomaly(), with the forward
-// pass.
+// While alive, the first op of this thread whose result or gradient is NaN throws Error(value) with its name.
+// For debugging, because it waits for the device at each op. Like torch.autograd.detect_anomaly(), but also
+// for the forward pass.
 class [[nodiscard]] DetectAnomaly {
 public:
     [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {});

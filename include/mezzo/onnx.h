@@ -1,4 +1,4 @@
-// Models as files of the ONNX format, which onnxruntime and other programs run.
+// Export of models to the ONNX format, for onnxruntime and other programs.
 #pragma once
 
 #include <string>
@@ -14,38 +14,39 @@
 namespace mezzo::io {
 
 struct OnnxOptions {
-    // As many names as there are inputs and outputs. By default "input", or "input_0", "input_1", ... if
-    // there are several; and so for outputs.
+    // One name for each input and output. Default: "input", or "input_0", "input_1", ... if there are
+    // several; "output" likewise.
     std::vector<std::string> input_names = {}, output_names = {};
-    // Dimension 0 of every input and of what is computed from it may have another size in each run
-    // ("batch" in the file). The model is run with batches of 2 and of 3 then, made of copies of the
-    // first item of the inputs, and all that differs must be sizes that are multiples of the batch: of
-    // views, and of tensors that forward makes, such as zeros({x.size(0), 8}) and arange(x.size(0)).
-    // false: all shapes are those of the inputs.
+    // true: dimension 0 of every input, and of results that depend on it, may have another size in each run
+    // ("batch" in the file). The exporter then runs the model with batches of 2 and of 3 copies of the first
+    // item of the inputs. The two runs may differ only in sizes that are multiples of the batch: of views,
+    // and of tensors that forward makes, such as zeros({x.size(0), 8}) and arange(x.size(0)). false: all
+    // shapes are those of the inputs.
     bool dynamic_batch = true;
-    // Tensors of 1 KiB or more are in a file of their own, path + ".data", which has to lie beside the
-    // model's under this name. Models of more than 2^31 - 1 bytes, which the format allows in one file,
-    // always are.
+    // true: tensors of 1 KiB or more go to a second file, path + ".data", which must stay in the folder of
+    // the model's file under this name. Models of more than 2^31 - 1 bytes, the limit of one file, always
+    // have it.
     bool external_data = false;
 };
 
-// Runs a model: its results for these inputs.
+// Runs a model and returns its results for the inputs.
 using OnnxForward = autograd::Callback<Tensors(const Tensors&)>;
 
-// Writes what the model computes from the inputs, in eval mode, to a file of ONNX opset 17. The ops of a
-// forward call are noted as they run. So what the program decides on the host is in the file as it was
-// decided then: sizes but for the batch, branches, numbers of iterations, random numbers, and tensors that
-// the model holds without listing them in MEZZO_MODULE. What other threads compute cannot be noted; a tensor
-// that one of them has made meanwhile is an error where the model reads it. Parameters and buffers keep their
-// state_dict() names and layouts. Parameters and inputs are on any one device; floating ones must be float32.
-// The model is as before afterwards, its training flags included.
+// Exports a model in eval mode to a file of ONNX opset 17, by tracing: it records the ops of a forward call
+// with the inputs. Decisions of the host are fixed in the file as in that call: sizes (except the batch),
+// branches, numbers of iterations, random numbers, and tensors that the model holds without listing them in
+// MEZZO_MODULE. Ops of other threads are not recorded; it is an error if the model reads a tensor that
+// another thread has made meanwhile. Parameters and buffers have their state_dict() names and layouts.
+// Parameters and inputs must be on one device; floating ones must be float32. The model is unchanged
+// afterwards, its training flags included.
 //
-// Replaces `path` in one step, as save_safetensors() does, and before it the file of weights, if there is
-// one. Throws Error(dtype) for other floating dtypes, and Error(value), naming the op and the module, for an
-// op without a form in ONNX, for a tensor that has been written in place or that another thread has made, and
-// where the batch cannot be of any size; Error(value) for names of another number than there are tensors, or
-// which are used twice, also by a parameter or buffer, or no UTF-8; and for models of more than 2^31 - 1
-// bytes without the weights; Error(io) as save_safetensors(). Then the model's file is as before.
+// Replaces `path` atomically, as save_safetensors() does, and before it the file of weights, if there is one.
+// Throws Error(dtype) for other floating dtypes; Error(value), with the names of op and module, for an op
+// that ONNX cannot express, for a tensor that was written in place or that another thread has made, and if
+// the batch size cannot vary; Error(value) for a number of names that differs from the number of tensors, for
+// names that are used twice, also by a parameter or buffer, or are not UTF-8, and for models of more than
+// 2^31 - 1 bytes without the weights; Error(io) as save_safetensors(). After an error the model's file is
+// unchanged.
 void export_onnx(nn::Module& model, const Tensors& inputs, const std::string& path,
                  const OnnxForward& forward, const OnnxOptions& options = {});
 
@@ -67,8 +68,8 @@ Tensors run_model(M& model, const Tensors& in, std::index_sequence<0, i...>) {
 
 }  // namespace detail
 
-// The same of model(inputs[0], inputs[1], ...), or of model(inputs[0], {inputs[1], ...}), as Bert's classes
-// are called: of up to four inputs. Throws Error(value) as well where the model has no such operator().
+// Exports model(inputs[0], inputs[1], ...), or model(inputs[0], {inputs[1], ...}) as for Bert's classes, with
+// up to four inputs. Also throws Error(value) if the model has no such operator().
 template <class M>
 requires(std::is_base_of_v<nn::Module, M>) void export_onnx(M& model, const Tensors& inputs,
                                                             const std::string& path,
