@@ -1,5 +1,5 @@
 // scaled_dot_product_attention by FlashAttention-2 (Dao, arXiv 2307.08691): scores exist only as blocks in
-// the cache, and what a query has summed up is rescaled when a block raises the maximum of its scores.
+// the cache, and a query's sums are rescaled when a block raises the maximum of its scores.
 //
 // Scores are computed transposed, a row per key and a column per query, in panels of the GEMM tile's width.
 // Maxima and sums then run down the columns, for as many queries at a time as a vector has lanes, and the
@@ -23,7 +23,7 @@ using Types = AttentionProducts::Types;
 constexpr float infinity = __builtin_inff();
 constexpr std::int64_t longest_chunk = 512;  // most queries that share one packing of keys and values
 
-// Per thread.
+// Buffers of each thread.
 struct Scratch {
     Buffer q, k, v, scores, sums, statistics, bytes, seen, turned;
 };
@@ -56,8 +56,9 @@ public:
 private:
     struct Keys {
         std::int64_t b, h, first, count;
-        const char *k, *v;         // packed: rows of k, and v^T
-        const std::uint8_t* seen;  // which keys a query may look at, if the same for all queries; or null
+        const char *k, *v;  // packed: rows of k, and v^T
+        const std::uint8_t*
+            seen;  // the keys that a query may attend to, if the same for all queries; or null
     };
     std::int64_t visible_rows(const Keys& keys, const Panel& panel) const;
     bool hide(const Keys& keys, const Panel& panel, std::int64_t rows, std::uint8_t* bytes) const;
@@ -75,14 +76,14 @@ private:
     const float scale;
 };
 
-// How many rows (keys) of the block causality lets the last query of the panel look at.
+// Number of rows (keys) of the block that causality lets the last query of the panel attend to.
 std::int64_t Forward::visible_rows(const Keys& keys, const Panel& panel) const {
     if (!p.causal) return keys.count;
     return std::clamp<std::int64_t>(panel.first + panel.columns + p.diagonal - keys.first, 0, keys.count);
 }
 
-// bytes[row, nr] = whether the column's query may look at the row's key. Returns false if no query may look
-// at any of them.
+// bytes[row, nr] = whether the column's query may attend to the row's key. Returns false if no query may
+// attend to any of them.
 bool Forward::hide(const Keys& keys, const Panel& panel, std::int64_t rows, std::uint8_t* bytes) const {
     std::uint8_t row[attention_keys];
     bool any = false;
@@ -185,8 +186,8 @@ void Forward::run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64
     for (std::int64_t i = 0; i < width; i += nr) finish(b, h, panels[i / nr]);
 }
 
-// How many queries a thread takes at once: a multiple of nr, few enough that every thread gets some. The
-// number does not change any result, unless an element has no planes (TileProduct).
+// Number of queries that a thread takes at once: a multiple of nr, few enough that every thread gets some.
+// The number does not change any result, unless an element has no planes (TileProduct).
 std::int64_t chunk_of_queries(const AttentionProblem& p, std::int64_t nr) {
     const std::int64_t panels = (p.query + nr - 1) / nr;
     const std::int64_t share = p.batch * p.heads * panels / (4 * num_threads());

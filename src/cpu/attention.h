@@ -1,4 +1,4 @@
-// What the CPU kernels of attention and of its gradient share: operands, mask and dropout of one head.
+// Operands, mask and dropout of one head, for the CPU kernels of attention and of its gradient.
 #pragma once
 
 #include <cstdint>
@@ -32,18 +32,19 @@ struct Heads {
     }
 };
 
-// Which keys a query may look at: a boolean [batch, heads, query, key] of any strides.
+// Attention mask: a boolean [batch, heads, query, key] of any strides, true where the query may attend to the
+// key.
 struct Mask {
-    const std::uint8_t* data = nullptr;  // null: every query may look at all keys
+    const std::uint8_t* data = nullptr;  // null: every query may attend to all keys
     std::int64_t batch = 0, head = 0, query = 0, key = 0;
 
     Mask() = default;
     explicit Mask(const Tensor& x);
     bool any() const { return data != nullptr; }
-    // Whether the mask is the same for all queries, as that of padding is.
+    // Whether the mask is the same for all queries, like a padding mask.
     bool by_key() const { return data && query == 0; }
     bool by_query() const { return data && query != 0; }
-    // Copies keys [j, j + n) of one query; true if it may look at any of them.
+    // Copies keys [j, j + n) of one query; true if it may attend to any of them.
     bool read(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, std::int64_t n,
               std::uint8_t* to) const;
 };
@@ -52,11 +53,11 @@ struct Mask {
 struct WeightDropout {
     std::uint32_t threshold = 0;  // in 2^-16; 0: no dropout
     std::uint64_t seed = 0, offset = 0;
-    double scale = 1;  // of the weights that are kept
+    double scale = 1;  // of the weights that are not dropped
 
     WeightDropout() = default;
     WeightDropout(double p, const RandomState& stream);
-    // to[i] = whether element first + i is kept, n <= attention_keys.
+    // to[i] = 0 if element first + i is dropped, else 1; n <= attention_keys.
     void read(std::int64_t first, std::int64_t n, std::uint8_t* to) const;
 };
 
@@ -68,7 +69,7 @@ struct KeyRange {
 struct AttentionProblem {
     std::int64_t batch, heads, query, key, dim;
     double scale;           // of the scores
-    bool causal;            // query i looks at keys 0 ... i + diagonal only
+    bool causal;            // query i attends to keys 0 ... i + diagonal only
     std::int64_t diagonal;  // key - query
     Heads q, k, v;
     Mask mask;
@@ -77,16 +78,16 @@ struct AttentionProblem {
     AttentionProblem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                      const kernels::ScaledDotProductAttention& at);
     float log2_scale() const;
-    // The tile kernels to multiply with, or null: multiply with vectors.
+    // The tile kernels to multiply with; null to multiply with vectors.
     const TileKernels* tiles() const;
-    // Which element of the dropout stream belongs to a weight.
+    // Index of a weight's element in the dropout stream.
     std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
         return ((b * heads + h) * query + i) * key + j;
     }
-    // The keys from the first to the last that the mask lets a query of the head look at. If the mask is the
-    // same for all queries, `seen` [key] gets it; otherwise the range is all keys.
+    // The keys from the first to the last that the mask lets a query of the head attend to. If the mask is
+    // the same for all queries, `seen` [key] gets it; otherwise the range is all keys.
     KeyRange visible_keys(std::int64_t b, std::int64_t h, std::uint8_t* seen) const;
-    // Whether a key or value among visible_keys() that some query may not look at is NaN or infinite. The blocked
+    // Whether a key or value among visible_keys() is NaN or infinite and hidden from some query. The blocked
     // kernels multiply it by a weight of 0.
     bool hides_nonfinite() const;
 };
@@ -106,7 +107,8 @@ void write_rows(const float* t, std::int64_t ldt, std::int64_t rows, std::int64_
 
 // The float64 kernels, which compute one row of weights at a time.
 void attention_f64(const AttentionProblem& p, Out out);
-// The same for inputs of any floating dtype. It never reads a key or value that a query may not look at.
+// The same for inputs of any floating dtype. For no query does it read a key or value that is hidden from the
+// query.
 void attention_through_f64(In in, const kernels::ScaledDotProductAttention& at, Out out);
 void attention_grad_f64(In in, const kernels::ScaledDotProductAttention& at, Out out);
 

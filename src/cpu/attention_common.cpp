@@ -1,4 +1,4 @@
-// Operands, masks and dropout of attention, and how finished sums are written to tensors.
+// Operands, masks and dropout of attention, and stores of finished sums to tensors.
 #include <algorithm>
 #include <atomic>
 #include <cfloat>

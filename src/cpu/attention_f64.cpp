@@ -26,7 +26,7 @@ void add(double* to, const double* x, double factor, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) to[i] += factor * x[i];
 }
 
-// The weights of one query, before dropout, and what dropout multiplies them by.
+// The weights of one query, before dropout, and the factors that dropout multiplies them by.
 struct Row {
     std::vector<double> weight, kept;
     std::vector<std::uint8_t> bytes;
@@ -48,7 +48,7 @@ struct Row {
         }
         const double shift = top == -INFINITY ? 0 : top;
         for (double& w : weight) total += w = std::exp(p.scale * (w - shift));
-        for (double& w : weight) w = w == 0 ? 0 : w / total;  // 0 stays 0 beside a total of NaN
+        for (double& w : weight) w = w == 0 ? 0 : w / total;  // 0 stays 0 if the total is NaN
         if (p.dropout.threshold == 0) return;
         for (std::int64_t j = 0; j < p.key; j += attention_keys) {
             const std::int64_t n = std::min(attention_keys, p.key - j);

@@ -26,7 +26,7 @@ constexpr float infinity = __builtin_inff();
 constexpr std::int64_t block_queries = 128, block_keys = 128;
 static_assert(block_keys <= attention_keys);
 
-// Per thread.
+// Buffers of each thread.
 struct Scratch {
     Buffer queries, rows, keys, key_sums, query_sums, weights, scores, masks, seen, turned, list;
 };
@@ -48,7 +48,7 @@ struct Queries {
 struct Keys {
     std::int64_t first, count;
     const char *k_turned, *v_turned, *k;
-    const std::uint8_t* seen;  // which keys a query may look at, if the same for all queries; or null
+    const std::uint8_t* seen;  // the keys that a query may attend to, if the same for all queries; or null
     float *dk, *dv;            // transposed sums [dim, nr] per panel
 };
 
@@ -71,8 +71,7 @@ public:
           maxima(reinterpret_cast<const float*>(in[5]->bytes())),
           totals(reinterpret_cast<const float*>(in[6]->bytes())),
           products(gemm, tiles, p.q.dtype) {}
-    // Throws NoPlanes; what it has written by then is overwritten when the caller runs the part without
-    // tiles.
+    // Throws NoPlanes; the caller then runs the part without tiles, which overwrites the partial results.
     void run(const Part& part) const;
 
 private:
@@ -102,9 +101,9 @@ private:
     const float log2_scale = p.log2_scale();
 };
 
-// Per query of the part: the largest score, +inf if the query saw no key, so that all weights become 0; the
-// logarithm of the sum to base 2; and sum(g y), which equals the sum over the keys of weight times its
-// gradient.
+// Statistics per query of the part: the largest score, +inf if every key is hidden from the query, so that
+// all weights become 0; the logarithm of the sum to base 2; and sum(g y), which equals the sum over the keys
+// of weight times its gradient.
 void AttentionGradient::statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const {
     const std::int64_t count = part.end_query - part.first_query;
     const std::int64_t row = (part.b * p.heads + part.h) * p.query + part.first_query;
@@ -147,8 +146,8 @@ Keys AttentionGradient::keys(const Part& part, std::int64_t first, std::int64_t 
     return {first, count, k_turned, v_turned, k, nullptr, dk_sums, dv_sums};
 }
 
-// Writes the mask and what dropout keeps to seen and kept, [panel, query, nr] bytes of the block. Returns
-// false if the mask hides all of it.
+// Writes the mask to `seen` and the dropout mask to `kept`, [panel, query, nr] bytes of the block each.
+// Returns false if the mask hides all of it.
 bool AttentionGradient::read_masks(const Part& part, const Queries& q, const Keys& k, std::uint8_t* seen,
                                    std::uint8_t* kept) const {
     std::uint8_t row[block_keys];
@@ -185,7 +184,7 @@ void AttentionGradient::hide(const Queries& q, const Keys& k, std::int64_t j, st
     if (!p.causal) return;
     for (std::int64_t i = from; i < q.count; ++i) {
         const std::int64_t last =
-            q.first + i + p.diagonal - (k.first + j);  // the last column that the query sees
+            q.first + i + p.diagonal - (k.first + j);  // the last column that is not hidden from the query
         if (last + 1 >= columns) break;
         const std::int64_t hidden = i * nr + std::max<std::int64_t>(0, last + 1);
         std::fill(t + hidden, t + i * nr + columns, -infinity);
@@ -269,7 +268,7 @@ void AttentionGradient::write_keys(const Part& part, const Keys& k) const {
     }
 }
 
-// Sets the gradients of keys [first, end), which no query may look at, to 0.
+// Sets the gradients of keys [first, end), which are hidden from all queries, to 0.
 void AttentionGradient::zero_keys(const Part& part, std::int64_t first, std::int64_t end) const {
     if (p.dim == 0) return;  // no elements, and perhaps no memory
     for (const Heads* x : {&dk, &dv})

@@ -1,5 +1,6 @@
-// The kernels of attention, one source for all instruction sets. The including file defines what gemm_pack.h
-// and gemm_tile.h ask for and uses `attention_kernels`. Everything has internal linkage; vector.h says why.
+// The kernels of attention, one source for all instruction sets. The including file defines the macros that
+// gemm_pack.h and gemm_tile.h require, and uses `attention_kernels`. Everything has internal linkage;
+// vector.h says why.
 #pragma once
 
 #define MEZZO_DEPTH 1
@@ -86,8 +87,8 @@ template <int = 0> void softmax(const SoftmaxBlock& b) {
     for (std::int64_t j = 0; j < b.columns; j += lanes) {
         const Vector old = load<lanes>(b.maximum + j);
         const Vector top = larger(column_maximum(b.t + j, b.ld, b.rows), old);
-        // A query that has seen no key has scores and a maximum of -inf; shifted by 0 they stay -inf, shifted
-        // by the maximum they would become NaN.
+        // A query whose keys so far are all hidden has scores and a maximum of -inf; shifted by 0 they stay
+        // -inf, shifted by the maximum they would become NaN.
         const Vector shift = select<lanes>(top == -__builtin_inff(), Vector{}, top);
         const Vector sum = exponentials(b.t + j, b.ld, b.rows, b.scale, shift);
         const Vector shrink = power_of_two((old - shift) * b.scale);

@@ -1,5 +1,5 @@
-// What attention needs of each instruction set: matrix products, and the loops between them on the blocks of
-// scores that GemmKernels::tile leaves behind.
+// Tables of attention kernels per instruction set: matrix products, and the loops between them on the blocks
+// of scores that GemmKernels::tile computes.
 #pragma once
 
 #include <cstdint>

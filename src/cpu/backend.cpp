@@ -1,4 +1,4 @@
-// The CPU as a device: host memory, plain copies, nothing to wait for.
+// The CPU backend: host memory and plain copies, without anything to wait for.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -41,8 +41,8 @@ const char* hardware_name(int) {
     return names.insert(now).first->c_str();
 }
 
-// Linux grants more memory than there is, and kills the process when it is touched: so what can never fit is
-// refused here. Large blocks lie on huge pages: far fewer TLB misses when a GEMM walks down a column.
+// Refuses more bytes than there is physical memory: Linux would grant them, and kill the process when it
+// touches them. Large blocks lie on huge pages: far fewer TLB misses when a GEMM walks down a column.
 void* allocate(int, std::size_t bytes) {
     if (bytes > physical_memory()) return nullptr;
     const std::size_t unit = bytes >= 2 * huge_page ? huge_page : alignment;

@@ -55,8 +55,8 @@ void update_running(In in, const kernels::BatchNorm& at, const Statistics& batch
     store_values(variance, in[5]);
 }
 
-// y from the statistics. The mean is rounded to R; what it loses is put into the shift, so that a mean far
-// from 0 costs the result no digits.
+// Computes y from the statistics. The mean is rounded to R; the shift holds the rounding error, so that a
+// mean far from 0 costs the result no digits.
 template <class R> void apply(const ChannelLayout& layout, In in, const kernels::BatchNorm& at, Out out,
                               const std::vector<double>& mean, const std::vector<double>& rstd, Dtype dtype) {
     const Elements x(in[0], dtype, 0), residual(in[3], dtype, 1), y(out[0], dtype, 2);

@@ -1,4 +1,4 @@
-// Scratch memory that a thread keeps from call to call, so that small products allocate nothing.
+// Scratch memory that a thread reuses from call to call, so that small products allocate nothing.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace mezzo::cpu {
 
-// Grows, never shrinks; 4096-byte aligned. Growing drops the contents.
+// A buffer that grows and never shrinks; 4096-byte aligned. Growing drops the contents.
 class Buffer {
 public:
     Buffer() = default;

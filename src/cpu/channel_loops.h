@@ -1,7 +1,8 @@
 // The inner loops of batch and group normalisation, one table per instruction set. Elements lie in rows of
 // `columns`, a multiple of 16; element i belongs to column i % columns, and all per-column arrays have that
-// length. Where an image has fewer than 64 channels, or a number that 16 does not divide, a row holds several
-// pixels, and so a channel several columns: loops know columns only. The last row may end early.
+// length. If an image has fewer than 64 channels, or a number that 16 does not divide, a row holds several
+// pixels, and so a channel has several columns; the loops treat all columns alike. The last row may end
+// early.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +56,7 @@ struct ChannelLoops {
     ChannelLoopsOf<double> f64;
 };
 
-// As the units fill them; loop_tables.h says what stands for entries that are missing.
+// The tables as the units fill them; loop_tables.h replaces missing entries.
 extern const ChannelLoops channels_portable, channels_avx2, channels_avx512;
 
 }  // namespace mezzo::cpu

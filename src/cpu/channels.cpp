@@ -136,7 +136,7 @@ template <class R> PartSums<R> moments_of_parts(const ChannelLayout& layout, con
     return sums;
 }
 
-// From columns to channels: the pixels of a row in order.
+// Joins the moments of columns to those of channels: the pixels of a row in order.
 ChannelMoments moments_of_channels(const ChannelLayout& layout, ChannelMoments&& columns) {
     if (layout.repeat == 1) return std::move(columns);
     ChannelMoments result{std::vector<double>(std::size_t(layout.channels)),

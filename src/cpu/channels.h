@@ -1,5 +1,5 @@
-// What the kernels of batch and group normalisation share: how images are cut into rows of columns
-// (channel_loops.h) and parts, and sums over the pixels of each channel.
+// Layout of images in rows of columns (channel_loops.h) and parts, and sums over the pixels of each channel,
+// for batch and group normalisation.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ const ChannelLoops& active_channel_loops();
 // The loops over images of a dtype that is computed in R.
 template <class R> const ChannelLoopsOf<R>& channel_loops_for(Dtype dtype);
 
-// `pixels` pixels of `channels` elements each. Parts are summed apart and their sums added in order; how many
-// there are depends on these two numbers only, so that any number of threads gives the same bits.
+// `pixels` pixels of `channels` elements each. Parts are summed apart and their sums added in order; their
+// number depends on these two numbers only, so that any number of threads gives the same bits.
 struct ChannelLayout {
     ChannelLayout(std::int64_t pixels, std::int64_t channels);
     std::int64_t pixels, channels;
@@ -81,23 +81,22 @@ template <class F> void for_parts(const ChannelLayout& layout, const F& body) {
     });
 }
 
-// Per channel, over the pixels of an image that begins at element `offset`: the mean, and the sum of the
-// squared deviations from it.
+// Moments per channel, over the pixels of an image that begins at element `offset`: the mean, and the sum of
+// the squared deviations from it.
 struct ChannelMoments {
     std::vector<double> mean, squares;
 };
 template <class R> ChannelMoments channel_moments(const ChannelLayout& layout, const Elements& x, Dtype dtype,
                                                   std::int64_t offset);
 
-// A backward's images from element `offset` on.
+// The images of a backward from element `offset` on.
 struct GradImages {
     Elements g, x;
     const std::uint8_t* bits = nullptr;  // of the first element; null: all are set
     Dtype dtype = float32;
     std::int64_t offset = 0;
 };
-// Per channel the sums of g and of g (x - mean). `masked`, if not null, gets g with zeros where a bit is not
-// set.
+// Sums per channel of g and of g (x - mean). `masked`, if not null, gets g with zeros where a bit is not set.
 struct ChannelGradSums {
     std::vector<double> sums, products;
 };

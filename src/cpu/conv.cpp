@@ -25,7 +25,7 @@ char* data(const Tensor& x) { return x->numel ? x->bytes() : nullptr; }
 
 Size2d kernel_size(const Shape& weight) { return {weight[1], weight[2]}; }
 
-// `images` [N, H, W, C] as what windows lie in.
+// Sets `images` [N, H, W, C] as the source in which windows lie.
 void set_source(Windows& windows, const Tensor& images, std::int64_t groups) {
     const Shape& shape = images->shape;
     windows.data = data(images);
@@ -77,7 +77,8 @@ void conv2d_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out) {
         phases_of_gradient(at.geometry, kernel_size(weight->shape), {dx->shape[1], dx->shape[2]});
     Tensor bias;
     if (in.size() > 2 && in[2].defined()) bias = row_major(in[2]);
-    // Pixels that no tap meets are zero or the bias: the whole memory at once, because theirs is strided.
+    // Pixels that no tap reads are zero or the bias: the whole memory is filled at once, because these pixels
+    // are strided.
     if (std::erase_if(phases, [](const Phase& phase) { return phase.windows.taps.empty(); }) > 0) {
         if (bias.defined()) {
             const Tensor everywhere = bias.expand(dx->shape);

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t block_floats = 1 << 14;               // of results computed at once
 constexpr std::int64_t most_parts = 16, least_pixels = 512;  // of a weight gradient
 
-// Per thread. weight and bias belong to the thread that called, the others to each that computes.
+// Buffers of each thread. weight and bias belong to the thread that called, the others to each that computes.
 struct Scratch {
     Buffer weight, bias, lines, zeros, sums, parts;
 };
@@ -26,7 +26,7 @@ Scratch& scratch() {
 
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Where taps of n windows lie, each with all channels: lines[t * n + i].
+// Addresses of the taps of n windows, each with all channels: lines[t * n + i].
 const char** find_lines(const Windows& x, std::int64_t begin, std::int64_t n) {
     const auto taps = std::int64_t(x.taps.size());
     const char** const lines = scratch().lines.get<const char*>(std::max<std::int64_t>(1, taps * n));
@@ -111,7 +111,7 @@ void multiply_depthwise(const WindowProduct& p) {
         });
 }
 
-// The pixels are parted by the sizes alone, and the parts' sums are added in order.
+// The split of the pixels into parts depends on the sizes alone, and the parts' sums are added in order.
 void add_depthwise_gradient(const WindowGradient& p) {
     const WindowKernels& kernels = window_kernels();
     const Windows& x = p.windows;

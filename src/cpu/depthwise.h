@@ -1,4 +1,4 @@
-// Convolutions in which every channel is a group of its own.
+// Depthwise convolutions: every channel is a group of its own.
 #pragma once
 
 #include "cpu/window_product.h"

@@ -1,4 +1,4 @@
-// The ops of mezzo/ops.def and their relatives: any strides, broadcasting, mixed dtypes.
+// Element-wise ops of mezzo/ops.def and related ones: any strides, broadcasting, mixed dtypes.
 #include <cmath>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// Matrix products: checks, batches, and which kernels compute each matrix.
+// Matrix products: checks, batches, and the choice of the kernels that compute each matrix.
 #include "cpu/gemm.h"
 
 #include <algorithm>
@@ -137,7 +137,8 @@ void gemm(const Gemm& g) {
     each(g, [](const Gemm& one) {
         if (one.c_type == float64) return gemm_f64(one);
         const GemmKernels& kernels = suited(chosen_gemm_kernels(one), one);
-        // Tiles know neither of them, and another thread may have allowed tiles since takes_kept() was asked.
+        // Tiles support neither of them, and another thread may have allowed tiles after the call of
+        // takes_kept().
         one.kept || one.a_sums ? gemm_without_tiles(one, kernels) : multiply_one(kernels, one);
     });
 }

@@ -43,10 +43,10 @@ struct Gemm {
 // of a batch overlap.
 void gemm(const Gemm& g);
 
-// Whether gemm() makes of Gemm::kept what a pass of its own would: of relu and gelu, if C is float32 and not computed on
-// tiles.
+// Whether gemm() can compute the gradient through the activation itself (Gemm::kept): of relu and gelu, if C
+// is float32 and not computed on tiles.
 bool takes_kept(const Gemm& g);
-// Whether it can make Gemm::a_sums: if it packs all of op(A).
+// Whether gemm() can compute Gemm::a_sums: if it packs all of op(A).
 bool makes_a_sums(const Gemm& g);
 
 }  // namespace mezzo::cpu

@@ -1,11 +1,17 @@
-// One product: blocking, threads. The arithmetic is in gemm_kernel.h.
+// Blocking and threads of one matrix product. The arithmetic is in gemm_kernel.h.
 //
-// A strip of C is computed from packed panels. Those of op(A) lie in a buffer that all threads read, unless the kernels
-// can read A where it is. So do those of op(B), unless C has few rows: then each thread packs a few columns at a time
-// for itself. Cache blocks of the strip are handed out dynamically; while one is computed, the next one's memory is
-// prefetched. A block's sums stay in a scratch tile until its epilogue, or in C if they need none. Only if k is longer than
-// the packed panels are the sums of a C that is not float32 kept in a float32 copy of the strip, so that it is rounded once
-// in any case.
+//   C is cut into strips, the ranges of k into slots (one or two k-steps, gemm_pack.h):
+//     for each strip of C                      m x n, so that its packed panels fit in L3
+//       for each range of k                    all of k, if the panels can hold it
+//         pack op(A), op(B) into panels        by all threads
+//         for each cache block of the strip    mc x nc, handed out to threads dynamically
+//           tile(): up to kc slots at a time   mr x nr sums in registers
+//
+// The panels of op(A) lie in a buffer that all threads read, unless the kernels can read A where it is. So do
+// those of op(B), unless C has few rows: then each thread packs a few columns at a time for itself. While a
+// cache block is computed, the memory of the next one is prefetched. The sums of a block stay in a scratch
+// tile until its epilogue, or in C if they need none. If k takes several ranges, the sums of a C that is not
+// float32 are saved in a float32 copy of the strip, so that C is rounded once in any case.
 #include "cpu/gemm_blocks.h"
 
 #include <algorithm>
@@ -28,8 +34,8 @@ constexpr std::int64_t longest_k = 2048;                      // packed at once
 constexpr std::int64_t own_rows = 2048;  // most rows of C for which threads pack their own columns of op(B)
 constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to these packing the other operand does not pay
 
-// Per thread. a, b, bias, strip and totals belong to the thread that called gemm(); tile and own_b to each
-// thread that computes.
+// Buffers of each thread. a, b, bias, strip and totals belong to the thread that called gemm(); tile and
+// own_b to each thread that computes.
 struct Scratch {
     Buffer a, b, bias, strip, totals, tile, own_b;
 };
@@ -39,23 +45,23 @@ Scratch& scratch() {
     return s;
 }
 
-// The most columns of op(B), `slots` long, that a thread packs for itself at a time. op(A) is read once for each such
-// block: wide ones are better as long as they leave room in the L2 cache.
+// Number of columns of op(B), `slots` long, that a thread packs for itself at a time. op(A) is read once for
+// each such block: wide ones are better as long as they leave room in the L2 cache.
 std::int64_t own_columns(const GemmKernels& kernels, std::int64_t slots) {
     constexpr std::int64_t most_floats = std::int64_t(1) << 17;
     const std::int64_t few = kernels.nr * (64 / kernels.nr + 1), many = kernels.nr * 3;
     return many > few && many * slots <= most_floats ? many : few;
 }
 
-// The rows of C of a block of such columns: few enough that the L2 cache holds op(A)'s next ones, too.
+// Number of rows of C in a block of such columns: few enough that the L2 cache holds op(A)'s next ones, too.
 std::int64_t own_rows_at_once(const GemmKernels& kernels, std::int64_t slots) {
     constexpr std::int64_t floats = std::int64_t(1) << 15;
     return std::clamp<std::int64_t>(floats / slots / kernels.mr * kernels.mr, 2 * kernels.mr, kernels.mc);
 }
 
-// Whether op(A) is rows of float32, which kernels can read where they are, but for rows that are no whole panel. Of the
-// numbers of columns that were tried, 48 to 3072, none was slower by more than 2 % than with packed panels, and 48 were 1.5
-// times as fast: so few do not pay for packing.
+// Whether op(A) is rows of float32, which kernels can read where they are, except for rows that fill no whole
+// panel. All numbers of columns from 48 to 3072 that were tried took at most 2 % longer than with packed
+// panels, and 48 columns were 1.5 times as fast, because so few do not pay for packing.
 bool rows_of_float32(const Gemm& g) { return g.a_type == float32 && !g.trans_a; }
 
 // A strip of C, one range of k, and the buffers of their packed panels.
@@ -100,8 +106,8 @@ bool stores_sums(const GemmKernels& kernels, const Gemm& g, std::int64_t columns
            !g.pre_activation && g.activation == Activation::none && columns % kernels.lanes == 0;
 }
 
-// How many of the slots that are left to multiply at once. What two ranges can take is halved, so that the
-// last range is not short.
+// Number of the remaining slots to multiply at once. The last two ranges share their slots evenly, so that
+// the last one is not short.
 std::int64_t range(const GemmKernels& kernels, std::int64_t left) {
     return left > 2 * kernels.kc ? kernels.kc : left > kernels.kc ? (left + 1) / 2 : left;
 }
@@ -141,8 +147,8 @@ void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const S
     if (s.last && !direct) finish_block(kernels, g, bias, s.i + i, s.j + j, rows, columns, t, ldt);
 }
 
-// What `next`, the block after this one, reads of op(A), if that is not what this one reads, of `kept`, and where it
-// writes, unless that is past the caches.
+// Queues prefetches for `next`, the block after this one: its rows of op(A) if they change; and if it writes
+// C, its elements of Gemm::kept, and those of C and pre_activation unless C is written with streaming stores.
 void add_next(Prefetch& ahead, const GemmKernels& kernels, const Gemm& g, const Strip& s, const Area& next,
               bool new_rows) {
     if (new_rows && next.i < s.in_place)
@@ -163,7 +169,7 @@ void add_next(Prefetch& ahead, const GemmKernels& kernels, const Gemm& g, const 
     add_block(g.pre_activation);
 }
 
-// Both operands are packed: blocks of rows and columns in any order.
+// Computes a strip whose operands are both packed: blocks of rows and columns in any order.
 void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s,
                    std::int64_t work) {
     std::int64_t mc = kernels.mc, nc = kernels.nc;
@@ -190,9 +196,9 @@ void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias,
     });
 }
 
-// Every block of columns packs its panels just before it uses them for all rows, so that they are still in
-// the L2 cache. All threads get the same number of blocks of about the same width: a block spans all rows of
-// C, so one more on one thread would cost noticeable time.
+// A strip in blocks of columns. A block packs its panels just before it uses them for all rows, so that they
+// are still in the L2 cache. All threads get the same number of blocks of about the same width: a block spans
+// all rows of C, so one more on one thread would cost noticeable time.
 class ColumnBlocks {
 public:
     ColumnBlocks(const GemmKernels& of, const Gemm& gemm, const float* bias_or_null, const Strip& strip)
@@ -254,8 +260,8 @@ private:
     std::int64_t count = 0;
 };
 
-// If k takes many ranges, they are added up in groups of about as many ranges as there are groups, so that
-// the longest chain of float32 additions grows with the square root of k.
+// Adds up many ranges of k in groups of about as many ranges as there are groups, so that the longest chain
+// of float32 additions grows with the square root of k.
 class Groups {
 public:
     // Ranges of a group; 1: they are added up one by one.
@@ -284,8 +290,8 @@ private:
     float* totals_ = nullptr;
 };
 
-// How many steps of k are packed at once. Where op(A) has to be packed and C is small, so few that the panels stay in the
-// L2 cache beside C, which is then read and written for each range.
+// Number of steps of k that are packed at once. If op(A) has to be packed and C is small, they are few enough
+// that the panels stay in the L2 cache next to C, which is then read and written for each range.
 std::int64_t packed_steps(const GemmKernels& kernels, const Gemm& g) {
     constexpr std::int64_t small_c = std::int64_t(1) << 18, floats = std::int64_t(1) << 16;
     const std::int64_t most = g.k <= longest_k + longest_k / 2 ? g.k : longest_k;
@@ -305,7 +311,7 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const std::int64_t ms = strip(g.m, kernels.mr);
     const bool own = g.m <= own_rows && g.n >= 2 * num_threads() * kernels.nr;
     const std::int64_t ns = own ? g.n : strip(g.n, kernels.nr);
-    // Sums that can be C's elements need no place of their own, unless they are added up in groups.
+    // Sums that can be C's elements need no separate memory, unless they are added up in groups.
     const bool own_sums = ranges > 1 && !(Groups::length(ranges) == 1 && stores_sums(kernels, g, g.n));
     Scratch& buffers = scratch();
     const bool in_place = kernels.tile_in_place != nullptr && rows_of_float32(g);
@@ -336,7 +342,7 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     }
 }
 
-// How the kernels multiply the operands on tiles, or null.
+// The product of these operands on tiles, or null.
 const TileProduct* product_on_tiles(const GemmKernels& kernels, const Gemm& g) {
     if (!kernels.tiles || g.a_type != g.b_type || !worth_packing(g)) return nullptr;
     return tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
@@ -354,7 +360,7 @@ bool done_on_tiles(const GemmKernels& kernels, const Gemm& g, const float* bias)
     return true;
 }
 
-// k = 0: C is what the epilogue makes of sums that are zero.
+// Computes C for k = 0: the epilogue's result for sums that are zero.
 void empty_sums(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     constexpr std::int64_t width = 1024;
     const auto rows_at_once = std::max<std::int64_t>(1, 64 * width / g.n);

@@ -66,7 +66,7 @@ int bucket(std::int64_t size, const std::int64_t (&upto)[buckets]) {
     return size <= upto[0] ? 0 : size <= upto[1] ? 1 : 2;
 }
 
-// None if only vectors can multiply the operands.
+// Kind of the operands; none if only vectors can multiply them.
 std::optional<Kind> kind_of(const Gemm& g) {
     if (g.a_type != g.b_type) return {};
     if (g.a_type == bfloat16) return Kind::bf16;
@@ -190,7 +190,8 @@ struct Times {
     }
 };
 
-// The shortest of several rounds, in which the paths take turns: what a call takes when nothing disturbs it.
+// Times the paths in several rounds, in which they take turns; the shortest time is that of an undisturbed
+// call.
 Times measure(const Class& c, const bool (&usable)[4]) {
     constexpr double round = 3e-5;
     constexpr int rounds = 5;
@@ -231,7 +232,7 @@ template <class F> void aside(const F& f) {
     if (error) std::rethrow_exception(error);
 }
 
-// ---- verdicts
+// ---- cached results
 
 constexpr char file_name[] = "gemm-cpu.txt";
 constexpr char wrong[] = " gave wrong results";
@@ -305,7 +306,8 @@ private:
         return *proven;
     }
 
-    // What the verdicts depend on. The number rises when kernels or classes change.
+    // Header of the file: the build and the processor for which its results hold. The number rises when
+    // kernels or classes change.
     static std::string heading() {
         return std::string("mezzo ") + version() + ", matrix products 1\n" + cpu_name() + ", " +
                name(best_isa()) + (available(Path::tiles, Kind::bf16) ? " granted" : "") + "\n";
@@ -341,7 +343,7 @@ private:
             const Path path = chosen_[std::size_t(i)].load(std::memory_order_relaxed);
             if (path == Path::unknown || !has_choice(Class::at(i).kind)) continue;
             if (times_[std::size_t(i)].find(wrong) != std::string::npos)
-                continue;  // not kept: the same path of another build may be right
+                continue;  // not stored: the same path of another build may be right
             text += Class::at(i).text() + ": " + path_names[int(path)] + "; " + times_[std::size_t(i)] + "\n";
         }
         write_user_cache(file_name, text);

@@ -1,10 +1,10 @@
-// Which kernels multiply: measured, not guessed from the name of the instruction set. bfloat16 pairs run at
-// twice the speed of float32 on one processor and at half of it on another.
+// Choice of the kernels that multiply, by measurement instead of by the name of the instruction set: bfloat16
+// pairs run at twice the speed of float32 on one processor and at half of it on another.
 //
 // Products are sorted into classes by the type of their operands, by transposition and by rough sizes. When a
 // class occurs for the first time, all kinds of kernels that the processor has are timed on one thread on a
 // product of the class; plain vectors win a draw. Before a kind is timed or used, once in a process, its
-// results on odd sizes are compared with those of plain vectors. Verdicts are kept in the user's cache
+// results on odd sizes are compared with those of plain vectors. The choices are stored in the user's cache
 // folder, so that every process on the machine chooses alike.
 #pragma once
 
@@ -27,10 +27,10 @@ struct GemmVerdict {
     std::string times;   // microseconds of each
 };
 
-// The verdicts that are known so far.
+// The classes that have been timed so far.
 std::vector<GemmVerdict> gemm_verdicts();
 
-// Times every class that this processor has a choice in, known or not, and keeps the verdicts. For users
+// Times every class that this processor has a choice in, known or not, and stores the results. For users
 // whose first measurement was disturbed.
 void measure_gemm_verdicts();
 

@@ -1,4 +1,4 @@
-// Products with few rows or few columns: the larger operand is read once, where it is.
+// Products with few rows or few columns: the larger operand is read once, in place.
 #include "cpu/gemm_few.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t longest_k = 2048;  // multiplied at once
 
-// Per thread. rows belongs to the thread that called, the others to each that computes.
+// Buffers of each thread. rows belongs to the thread that called, the others to each that computes.
 struct Scratch {
     Buffer rows, totals, tile, own;
 };
@@ -91,7 +91,7 @@ private:
 
 }  // namespace
 
-// op(A) has few rows: op(B) is read once, in place.
+// For an op(A) with few rows: op(B) is read once, in place.
 void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const FewRows x(kernels, rows_of_a(g, 0, 0), g.m, g.k);
     constexpr std::int64_t width = 512;  // columns at once: their sums stay in L1
@@ -108,8 +108,8 @@ void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* b
                  });
 }
 
-// op(B) has few columns: computes C^T = op(B)^T op(A)^T block by block and transposes it back before the
-// epilogue.
+// For an op(B) with few columns: computes C^T = op(B)^T op(A)^T block by block and transposes it back before
+// the epilogue.
 void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const FewRows x(kernels, columns_of_b(g, 0, 0), g.n, g.k);
     constexpr std::int64_t width = 512;

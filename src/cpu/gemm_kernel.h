@@ -23,14 +23,14 @@ template <Activation activation> MEZZO_INLINE Vector activate(Vector v) {
     return v;
 }
 
-// v times the derivative. `kept` is relu's result, or gelu's input.
+// Gradient through the activation: v times the derivative. `kept` is relu's result, or gelu's input.
 template <Activation activation> MEZZO_INLINE Vector through(Vector v, Vector kept) {
     if constexpr (activation == Activation::relu) return select<lanes>(kept <= 0.0f, Vector{}, v);
     if constexpr (activation == Activation::gelu) return v * gelu_derivative<lanes>(kept);
     return v;
 }
 
-// One vector of `count` <= lanes elements at column j of a row.
+// Finishes one vector of `count` <= lanes elements at column j of a row.
 template <Activation activation, bool full, class T>
 MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, const T* kept, std::int64_t j,
                          std::int64_t count) {

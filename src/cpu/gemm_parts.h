@@ -25,8 +25,8 @@ inline Operand columns_of_b(const Gemm& g, std::int64_t p, std::int64_t j) {
     return {element(g.b, g.b_type, at), g.b_type, g.ldb, g.trans_b};
 }
 
-// Whether an epilogue stores C past the caches, in whole lines, because C would leave the L2 cache before anybody reads
-// it. Such stores do not read a line before they overwrite it.
+// Whether an epilogue stores C past the caches, in whole lines, because C would leave the L2 cache before it
+// is read again. Such stores do not read a line before they overwrite it.
 inline bool streams(const GemmKernels& kernels, const Gemm& g) {
     constexpr std::int64_t line = 64, large = std::int64_t(4) << 20, size = sizeof(float);
     const auto begins_line = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % line == 0; };

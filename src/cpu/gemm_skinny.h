@@ -47,8 +47,8 @@ MEZZO_INLINE float horizontal_sum(const Vector& v) {
     return f[0];
 }
 
-// y is contiguous along k: dot products of R rows of x with J lines of y. x is zero behind k. One copy of each for all
-// callers: a call costs nothing beside its loop.
+// Dot products of R rows of x with J lines of y, which is contiguous along k. x is zero behind k. There is
+// one copy of each for all callers: the cost of a call is negligible next to its loop.
 template <int R, int J, class T> [[gnu::noinline]] void dots(const float* x, std::int64_t ldx, const T* y,
                                                              std::int64_t ldy, std::int64_t k, float* t,
                                                              std::int64_t ldt) {
@@ -60,7 +60,7 @@ template <int R, int J, class T> [[gnu::noinline]] void dots(const float* x, std
 #pragma GCC unroll 8
         for (int j = 0; j < J; ++j) {
             const T* from = y + j * ldy + p;
-            // The lines of the next group, which are too short for the processor to see them coming.
+            // The lines of the next group, which are too short for the processor's own prefetching.
             if constexpr (R == 1 && J > 1) __builtin_prefetch(from + J * ldy);
             const Vector v = p + lanes <= k ? load<lanes>(from) : load_first<lanes>(from, k - p);
 #pragma GCC unroll 4

@@ -30,7 +30,7 @@ MEZZO_INLINE Vector repeat(const float* slot) {
 #endif
 }
 
-// Where the R rows of op(A) are: in a packed panel, or in place, lda floats apart.
+// Location of the R rows of op(A): in a packed panel, or in place, lda floats apart.
 enum class RowsOfA { packed, in_place };
 
 // Prefetches the next lines.
@@ -135,8 +135,8 @@ MEZZO_INLINE Vector steps_of(Vector slots) {
 #endif
 }
 
-// In float32 so few slots are added that the rounding of a sum does not grow with k. Lines that the last panel lacks may
-// hold anything; their sums are dropped.
+// Sums of the rows of panels. In float32 so few slots are added that the rounding of a sum does not grow with
+// k. Lines that the last panel lacks may hold anything; their sums are dropped.
 template <int = 0> void panel_sums(const float* panels, std::int64_t slots, std::int64_t rows, double* sums) {
     constexpr int together = 8, vectors = together * mr / lanes;  // slots, and vectors of them
     constexpr std::int64_t most = 32 * together;

@@ -29,7 +29,7 @@ struct GroupStatistics {
     std::vector<double> mean, variance;
 };
 
-// All channels of a group have the same number of pixels.
+// Joins the moments of channels to those of groups. All channels of a group have the same number of pixels.
 GroupStatistics join_channels(const Shapes& shapes, const ChannelMoments& channels) {
     GroupStatistics s{std::vector<double>(std::size_t(shapes.groups)),
                       std::vector<double>(std::size_t(shapes.groups))};
@@ -43,7 +43,7 @@ GroupStatistics join_channels(const Shapes& shapes, const ChannelMoments& channe
     return s;
 }
 
-// Each sample in parallel if there are enough of them; otherwise the loops inside are.
+// Runs over the samples in parallel if there are enough of them; otherwise the loops inside are parallel.
 template <class F> void for_samples(const Shapes& shapes, const F& body) {
     const std::int64_t least = std::max<std::int64_t>(1, grain / (shapes.layout.elements + 1));
     const std::int64_t together = shapes.samples < cpu::num_threads() ? shapes.samples : least;
@@ -92,7 +92,7 @@ template <class R> void group_norm_in(In in, const kernels::GroupNorm& at, Out o
     });
 }
 
-// Of each group: the means of c and of c h over its values, for c = g weight and h = (x - mean) rstd.
+// Means over the values of each group of c and of c h, for c = g weight and h = (x - mean) rstd.
 struct GroupSums {
     std::vector<double> of_c, of_ch;
 };

@@ -1,6 +1,7 @@
-// Weight gradients of pairs of images. Two images become one, whose elements are the pairs of theirs, and so do
-// their gradients. Then every window finds its pairs where it finds a float32 image's elements, whatever its taps and strides: nothing is
-// copied or packed per tap. (Pairs of neighbouring pixels would be others for taps at odd places.)
+// Weight gradients of pairs of images. Two images become one, whose elements are the pairs of theirs, and so
+// do their gradients. Then a window finds its pairs at the positions of a float32 image's elements, whatever
+// its taps and strides: nothing is copied or packed per tap. (Pairs of neighbouring pixels would be different
+// pairs for taps at odd positions.)
 #include "cpu/image_pairs.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ constexpr std::int64_t some_slots = 1 << 19;  // paired at once: what stays in t
 constexpr std::int64_t most_slots = 1 << 21;  // of one pair of images
 constexpr std::int64_t least_channels = 8;
 
-// Per thread that calls.
+// Buffers of each thread that calls.
 struct Scratch {
     Buffer images, gradients;
 };

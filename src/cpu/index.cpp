@@ -186,8 +186,8 @@ private:
     std::vector<Occurrence> sorted_;
 };
 
-// Most rows of a large table are only cleared, which memset does at the speed of memory. A small table is
-// divided among the threads by columns, too.
+// Sums rows by index. Most rows of a large table are only cleared, which memset does at the speed of memory.
+// A small table is divided among the threads by columns, too.
 void sum_rows(const char* op, In in, std::int64_t dim, std::int64_t skip, bool add_to_y, const Tensor& y) {
     const Tensor &g = in[0], &index = in[1];
     const Slices s(y->shape, dim);
@@ -214,7 +214,7 @@ void sum_rows(const char* op, In in, std::int64_t dim, std::int64_t skip, bool a
 
 // ---- an index for every element
 
-// x's elements as T: in place, or a converted copy.
+// Elements of x as T: in place, or a converted copy.
 template <class T> class ElementsOf {
 public:
     explicit ElementsOf(const Tensor& x) : values_(reinterpret_cast<const T*>(x->bytes())) {

@@ -11,7 +11,7 @@ namespace {
 
 using namespace cpu;
 
-// Which pixels each result reads: one or two, with their weights.
+// Pixels that each result reads along an axis: one or two, with their weights.
 struct Reading {
     std::vector<std::int64_t> begin;
     std::vector<int> count;
@@ -60,7 +60,7 @@ template <class R> AxisRuns<R> backward_runs(const Reading& reading, std::int64_
     return all;
 }
 
-// Nearest pixels are copied.
+// Resizes by copying the nearest pixels.
 void copy_pixels(const Tensor& x, const Tensor& y, const Reading& rows, const Reading& columns) {
     const std::int64_t height = y->shape[1], width = y->shape[2], from_width = x->shape[2];
     const std::size_t pixel = std::size_t(y->shape[3]) * size_of(y->dtype);

@@ -42,8 +42,7 @@ Isa checked(Isa isa) {
     return isa;
 }
 
-// The instruction set in use, and whether it was named by the user: in one number, so that both are read
-// together.
+// The instruction set in use, and whether the user named it: in one number, so that both are read together.
 constexpr std::uint8_t named = 0x80;
 std::uint8_t by_name(Isa isa) { return std::uint8_t(named | std::uint8_t(isa)); }
 

@@ -1,4 +1,4 @@
-// Which instruction set the CPU kernels use: found once at run time, or forced by a test.
+// Instruction set of the CPU kernels: detected once at run time, or forced by a test.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ inline constexpr Isa all_isas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::a
 // The widest instruction set that both the processor (cpuid) and the operating system (xgetbv) support.
 Isa best_isa();
 
-// The instruction set in use: best_isa(), unless MEZZO_ISA=portable|avx2|avx512|avx512_bf16|amx (read at the
-// first call) or force_isa() says otherwise.
+// The instruction set in use: the one set by force_isa() or by MEZZO_ISA=portable|avx2|avx512|avx512_bf16|amx
+// (read at the first call), otherwise best_isa().
 Isa active_isa();
 
-// Whether MEZZO_ISA or force_isa() named the instruction set. If not, matrix products take what proves
-// fastest of those that the processor has (gemm_choice.h).
+// Whether MEZZO_ISA or force_isa() named the instruction set. If not, matrix products use the fastest kernels
+// that the processor has, by measurement (gemm_choice.h).
 bool isa_is_forced();
 
 // Makes every later call use `isa`; throws Error(value) if the processor lacks it.

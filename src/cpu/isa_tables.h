@@ -1,4 +1,4 @@
-// The tables that the units of each instruction set (*_isa.cpp) offer for GEMM and conversions. They hold
+// Tables of GEMM and conversion kernels, which the units of each instruction set (*_isa.cpp) fill. They hold
 // plain function pointers, because those units may share no inline function with the rest of the library
 // (vector.h says why).
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace mezzo::cpu {
 
-// What is computed from a finished float32 block t[rows, columns] when it is written to C.
+// Epilogue of a finished float32 block t[rows, columns]: the computation from the sums to C.
 struct Epilogue {
     const float* t;
     std::int64_t ldt;  // t's rows are readable up to a multiple of the vector width
@@ -23,8 +23,8 @@ struct Epilogue {
     const float* bias;  // or null
     Activation activation;
     float alpha, beta;
-    // Store past the caches. Then c_type is float32, beta is 0, and every row of c and of pre_activation begins at a
-    // multiple of the vector's size.
+    // Streaming stores, past the caches. Then c_type is float32, beta is 0, and every row of c and of
+    // pre_activation begins at a multiple of the vector's size.
     bool stream = false;
 };
 
@@ -36,9 +36,9 @@ struct Operand {
     bool along_k;  // the operand is contiguous along k, else along its rows or columns
 };
 
-// Memory that tile() prefetches into the L2 cache while it computes, region by region. A region is `runs` runs of
-// `lines` neighbouring lines of 64 bytes; each run begins `pitch` bytes behind the one before. What has been prefetched
-// is taken away from it.
+// Memory that tile() prefetches into the L2 cache while it computes, region by region. A region is `runs`
+// runs of `lines` neighbouring lines of 64 bytes; each run begins `pitch` bytes behind the one before.
+// Prefetched lines are removed from their region.
 struct Prefetch {
     struct Region {
         const char* start = nullptr;
@@ -77,15 +77,15 @@ struct GemmKernels {
                    std::int64_t k, float* t, std::int64_t ldt);
     int lanes;
 
-    // sums[i] += the sum over `slots` slots of row i of packed panels, which lie `slots` slots apart. Null
-    // where nothing asks for sums.
+    // sums[i] += the sum over `slots` slots of row i of packed panels, which lie `slots` slots apart. Null if
+    // no caller needs sums.
     void (*panel_sums)(const float* panels, std::int64_t slots, std::int64_t rows, double* sums) = nullptr;
 
     // Products of operands of one type on tile registers (tile_tables.h), or null.
     const TileKernels* tiles = nullptr;
 
-    // tile() with rows of op(A) that are read where they are: float32, contiguous along k, `lda` floats apart, and a
-    // multiple of mr. The sums have the same bits. Null where a slot has two steps.
+    // tile() with rows of op(A) that are read where they are: float32, contiguous along k, `lda` floats
+    // apart, and a multiple of mr. The sums have the same bits. Null where a slot has two steps.
     void (*tile_in_place)(const float* a, std::int64_t lda, const float* b, std::int64_t panel_k,
                           std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
                           bool accumulate, Prefetch& ahead) = nullptr;
@@ -106,9 +106,8 @@ constexpr int convert_index(Dtype dtype) {
 extern const GemmKernels gemm_portable, gemm_avx2, gemm_avx512, gemm_avx512_bf16;
 extern const ConvertKernels convert_portable, convert_avx2, convert_avx512;
 
-// The kernels of an instruction set. Those of Isa::avx512_bf16 are gemm_avx512_bf16 completed from
-// gemm_avx512; those of Isa::amx are gemm_avx512 with tiles, or Isa::avx512_bf16's where the process may not
-// use tiles.
+// The kernels of an instruction set. Isa::avx512_bf16 has gemm_avx512_bf16 completed from gemm_avx512;
+// Isa::amx has gemm_avx512 with tiles, or the kernels of Isa::avx512_bf16 if the process may not use tiles.
 const GemmKernels& gemm_kernels(Isa isa);
 
 // gemm() with the given kernels; for tests, which may so combine the kernels of several instruction sets.

@@ -1,11 +1,11 @@
-// For which instruction set this translation unit is compiled. The build compiles each *_isa.cpp once per
-// instruction set, with that set's flags and MEZZO_ISA_UNIT as its name: portable, avx2, avx512 or
-// avx512_bf16. This header says
+// Macros for the instruction set that this translation unit is compiled for. The build compiles each
+// *_isa.cpp once per instruction set, with that set's flags and MEZZO_ISA_UNIT as its name: portable, avx2,
+// avx512 or avx512_bf16. This header defines
 //   MEZZO_ISA_FLAGS       whether the compiler was given the set's flags; otherwise tables are empty
 //   MEZZO_LANES           floats per vector
 //   MEZZO_ISA_IS(name)    whether this unit is for that set
-//   MEZZO_ISA_WIDE_TYPES  whether its loops are compiled for float64 and integers, too. AVX-512's are not: most
-//                         of them wait for memory, and AVX2's are used instead (loop_tables.h)
+//   MEZZO_ISA_WIDE_TYPES  whether its loops are compiled for float64 and integers, too. AVX-512's are not:
+//                         most of them wait for memory, and AVX2's are used instead (loop_tables.h)
 //   MEZZO_ISA_JOIN(name)  name_avx2 in the unit for avx2
 #pragma once
 

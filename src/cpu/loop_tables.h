@@ -1,6 +1,6 @@
-// Tables of loops per instruction set, as the units that are compiled per set fill them (isa_unit.h). A table is a
-// struct of nothing but function pointers. Where a unit has no loop, or the compiler no such instructions and the
-// table is empty, the next narrower set's loop is used.
+// Tables of loops per instruction set, as the units that are compiled per set fill them (isa_unit.h). A table
+// is a struct of nothing but function pointers. A unit may lack a loop, and its table is empty if the
+// compiler lacks the instructions: then the next narrower set's loops are used.
 #pragma once
 
 #include <array>

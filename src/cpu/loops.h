@@ -41,14 +41,14 @@ inline constexpr int optimizer_loops = 0 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER);
 enum class GateOp : int { glu, swiglu, count };
 enum class LossOp : int { mse, l1, smooth_l1, huber, bce, bce_with_logits, count };
 
-// Which operand of a binary loop is one element instead of n.
+// The operand of a binary loop that is one element instead of n, if any.
 enum class Single : std::uint8_t { none, a, b };
 
 // dst may be x (or a or b) itself; other overlap is not allowed.
 using UnaryLoop = void (*)(void* dst, const void* x, std::int64_t n, double alpha, double beta);
 using BinaryLoop = void (*)(void* dst, const void* a, const void* b, std::int64_t n, Single single);
 
-// One parameter's update by a row of kernels/optimizers.h; `multiplier` scales the gradient.
+// One parameter's update by an optimizer of kernels/optimizers.h; `multiplier` scales the gradient.
 template <class T> struct UpdateLoop {
     T* param;
     T* state[3];  // null where the way does not use it
@@ -84,7 +84,7 @@ template <class T> struct DroppedSumLoop {
     const std::uint32_t* words;
     std::int64_t first_half;
     std::uint32_t threshold;
-    T scale;  // of the elements that are kept
+    T scale;  // of the elements that are not dropped
 };
 
 // Loops over floating T. A sum of floats is cut into blocks of at most 1,024 elements; a block has at least
@@ -143,13 +143,13 @@ struct Loops {
     void (*box_muller)(float* dst, const std::uint32_t* words, std::int64_t pairs);
 };
 
-// As the units fill them; loop_tables.h says what stands for entries that are missing.
+// The tables as the units fill them; loop_tables.h replaces missing entries.
 extern const Loops loops_portable, loops_avx2, loops_avx512;
 
 // The loops for an instruction set.
 enum class Isa : std::uint8_t;
 const Loops& loops_of(Isa isa);
-// Those of active_isa().
+// The loops of active_isa().
 const Loops& active_loops();
 
 }  // namespace mezzo::cpu

@@ -135,7 +135,8 @@ void power_scalar(void* dst, const void* x, std::int64_t n, double alpha, double
 
 // ---- sums and extremes: several independent vectors at a time
 
-// 64 bytes, but what a register holds with AVX2: for twice as much gcc goes through memory, at half the speed.
+// Width of a sum: 64 bytes, but one register with AVX2, because gcc keeps twice as much in memory, at half
+// the speed.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 inline constexpr int wide_bytes = 32;
 #else

@@ -13,7 +13,7 @@ namespace {
 
 using namespace cpu;
 
-// Only smooth_l1 and huber read beta.
+// Computes a loss; only smooth_l1 and huber read beta.
 template <class T> void loss(LossOp op, In in, Reduction reduction, double beta, Out out) {
     const Tensor& y = out[0];
     const Shape& shape = in[0]->shape;

@@ -161,7 +161,7 @@ void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
     if (out.size() > 1) column_sum(out.first(1), {}, out.subspan(1));
 }
 
-// The column sums are made while op(A) is packed, where it is.
+// Computes the column sums while op(A) is packed, if it is packed.
 void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
     const Matrix gradient(in[0]), x(in[1]);
     Gemm g = gemm_of(gradient, x, out[0]);

@@ -36,8 +36,8 @@ template <class T> struct ProductOf {
 };
 
 // The count, the mean and the sum of squared distances from it. They are combined as in Chan, Golub and
-// LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979), so that a large
-// mean takes no digits from the variance.
+// LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979), so that a
+// large mean takes no digits from the variance.
 struct Moments {
     double count, mean, squares;
 };

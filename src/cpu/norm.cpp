@@ -57,7 +57,7 @@ private:
     bool direct_;
 };
 
-// A vector as T, converted once; null where it is undefined.
+// A vector as T, converted once; null if it is undefined.
 template <class T> class VectorOf {
 public:
     explicit VectorOf(const Tensor& x) {
@@ -129,7 +129,7 @@ template <class T> void norm_rows(const Forward& f, In in, Out out) {
     });
 }
 
-// Applies dropout to rows of a matrix; core/philox.h says which random bits belong to an element.
+// Dropout of the rows of a matrix, by the random stream of core/philox.h.
 struct Dropout {
     double p;
     std::uint64_t seed, offset;
@@ -178,7 +178,7 @@ template <class T> void dropout_norm_rows(In in, const kernels::DropoutAddLayerN
     });
 }
 
-// Sums over the rows of a matrix, `count` vectors side by side, as partial sums per block of rows.
+// Sums over the rows of a matrix, of `count` vectors at once, as partial sums per block of rows.
 template <class T> class ColumnSums {
 public:
     ColumnSums(const Matrix& m, int count)

@@ -1,6 +1,6 @@
-// How kernels read and write tensors of any strides and dtype: in chunks that fit the L1 cache, in row-major
-// order of the result, converted to the type that the kernel computes in. A contiguous tensor of that type is
-// used in place.
+// Access of kernels to tensors of any strides and dtype: in chunks that fit the L1 cache, in row-major order
+// of the result, converted to the type that the kernel computes in. A contiguous tensor of that type is used
+// in place.
 #pragma once
 
 #include <algorithm>
@@ -91,8 +91,8 @@ public:
     Sink(const Tensor& y, Dtype from);
     bool direct() const { return direct_; }
     char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
-    // The memory to compute elements from `begin` on in: the tensor's own or the buffer. finish() with the
-    // same arguments then stores them.
+    // Memory to compute elements from `begin` on in: the tensor's own or the buffer. finish() with the same
+    // arguments then stores them.
     void* open(std::int64_t begin, Chunk& buffer) const { return direct_ ? at(begin) : buffer.bytes; }
     template <class T> T* open_as(std::int64_t begin, Chunk& buffer) const {
         return static_cast<T*>(open(begin, buffer));
@@ -122,8 +122,8 @@ template <class T> const RealLoops<T>& real_loops();
 template <> inline const RealLoops<float>& real_loops<float>() { return active_loops().f32; }
 template <> inline const RealLoops<double>& real_loops<double>() { return active_loops().f64; }
 
-// ln total, total the sum of e^(x - largest) over x[0, n), n > 0. Near 1 the logarithm is taken of the sum
-// without the largest element, beside which the others would be rounded away.
+// ln total, total the sum of e^(x - largest) over x[0, n), n > 0. Near 1 the logarithm is computed from the
+// sum without the largest element, which would round the others away.
 template <class T> double log_of_exp_sum(const T* x, std::int64_t n, T largest, double total) {
     const double exact = n < 16 ? 1e-8 : 0.5;  // so few are added up in double
     if (!(total - 1 < exact)) return std::log(total);

@@ -11,7 +11,8 @@
 namespace mezzo {
 namespace {
 
-// The result as lines of `inner` elements: inner dimensions that are not padded are joined to the one before.
+// The result as lines of `inner` elements: inner dimensions that are not padded are joined to the dimension
+// before.
 struct Lines {
     int dims;               // those that are walked, without the line's own
     std::int64_t inner;     // elements of a line of the result

@@ -86,8 +86,8 @@ private:
             for (std::int64_t i = 0; i < count; ++i) epoch_.notify_one();
     }
 
-    // Takes chunks until none is left. close() waits only for workers that have joined; one that wakes later
-    // finds the loop closed.
+    // Takes chunks until none is left. close() waits only for workers that have joined; a worker that wakes
+    // later finds the loop closed.
     void work() {
         const RegionGuard guard;
         for (;;) {
@@ -135,7 +135,8 @@ private:
         }
     }
 
-    // If the system cannot start that many threads, num_threads() is from then on what it has started.
+    // Starts the workers. If the system cannot start that many threads, num_threads() becomes the number that
+    // it has started.
     void start(int count) {
         stop();
         pid_ = getpid();

@@ -6,8 +6,8 @@
 
 namespace mezzo::cpu {
 
-// How many threads a parallel loop may use, the calling thread included. Default: the processors that this
-// process may run on.
+// Number of threads that a parallel loop may use, the calling thread included. Default: the number of
+// processors that this process may run on.
 int num_threads();
 
 // Sets num_threads(). Throws Error(value) unless n is 1 to 1024, and Error(state) inside a parallel loop. If
@@ -19,7 +19,7 @@ void set_num_threads(int n);
 // inline.
 bool in_parallel_region();
 
-// While it exists, loops of the thread that created it run inline.
+// Scope in which parallel loops of the thread that created it run inline.
 class SerialScope {
 public:
     SerialScope();

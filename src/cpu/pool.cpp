@@ -1,5 +1,5 @@
-// Pooling. A row of the result is one call of the loops in pool_kernel.h. Gradients are gathered: each pixel adds up
-// the windows that read it, in their order, so that any number of threads gives the same bits.
+// Pooling. A row of the result is one call of the loops in pool_kernel.h. In gradients each pixel adds up the
+// windows that read it, in their order, so that any number of threads gives the same bits.
 #include "kernels/pool.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// The loops of pool_loops.h, one source for all instruction sets. Everything has internal linkage; vector.h says
-// why.
+// The loops of pool_loops.h, one source for all instruction sets. Everything has internal linkage; vector.h
+// says why.
 #pragma once
 
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -90,7 +90,7 @@ template <class I> MEZZO_INLINE void narrow_bytes(std::uint8_t* p, I v) {
     __builtin_memcpy(p, &bytes, sizeof bytes);
 }
 
-// The places of the channels of a vector, as lanes of I. P is uint8 or uint32.
+// Positions of the maxima for the channels of a vector, as lanes of I. P is uint8 or uint32.
 template <class P> struct PlacesOf {
     template <class I> static MEZZO_INLINE I load_all(const P* p) {
         if constexpr (sizeof(P) == 1) return widen_bytes<I>(p);
@@ -119,7 +119,8 @@ template <class P> struct PlacesOf {
     }
 };
 
-// Calls f(blocks of B vectors, channel, elements in the last vector): whole blocks first, then single vectors.
+// Calls f(blocks of B vectors, channel, elements in the last vector): whole blocks first, then single
+// vectors.
 template <int B> struct Block { static constexpr int vectors = B; };
 template <int B, class T, class F>
 MEZZO_INLINE void for_channels(std::int64_t first, std::int64_t last, const F f) {
@@ -130,8 +131,8 @@ MEZZO_INLINE void for_channels(std::int64_t first, std::int64_t last, const F f)
     if (c < last) f(Block<1>{}, c, last - c);
 }
 
-// The sum over rows and columns of the run of one pixel, for B vectors of channels: sums of up to 256 columns,
-// which are added up.
+// The sum over rows and columns of the run of one pixel, for B vectors of channels: sums of up to 256
+// columns, which are added up.
 template <bool weighted, int B, class T, class R, class W>
 MEZZO_INLINE void add_window(const WindowRow<T, R>& row, const WeightedRun<R>& columns, std::int64_t c,
                              std::int64_t n, W (&total)[B]) {

@@ -1,5 +1,5 @@
-// The inner loops of pooling and resizing: one row of a result, vectors over channels. A table per instruction
-// set, for the reasons in loops.h.
+// The inner loops of pooling and resizing: one row of a result, vectors over channels. There is a table per
+// instruction set, for the reasons in loops.h.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ template <class R> struct WeightedRun {
     const R* weights;  // of `begin` and those after it; not read by means
 };
 
-// A row of a result: `count` pixels of `channels` elements, which lie one after the other. T is the type of the
-// elements, R that of the arithmetic.
+// A row of a result: `count` pixels of `channels` elements, which lie one after the other. T is the type of
+// the elements, R that of the arithmetic.
 template <class T, class R> struct WindowRow {
     T* to;
     const T* from;             // of the image that is read: pixel (0, 0)
@@ -30,8 +30,8 @@ template <class T, class R> struct WindowRow {
     const R* divisors;
 };
 
-// A row of max_pool2d, its gradient, or the gradient's gradient. Elements of `places` are uint8, or uint32 where
-// wide_places.
+// A row of max_pool2d, its gradient, or the gradient's gradient. The positions of the maxima (`places`) are
+// uint8, or uint32 if wide_places.
 template <class T> struct MaxRow {
     T* to;
     const T* from;  // the image or, for gradients, the gradient of the result: pixel (0, 0)
@@ -58,7 +58,7 @@ struct PoolLoops {
     PoolTable<bfloat16_t, float> bf16;
 };
 
-// As the units fill them; loop_tables.h says what stands for entries that are missing.
+// The tables as the units fill them; loop_tables.h replaces missing entries.
 extern const PoolLoops pool_portable, pool_avx2, pool_avx512;
 
 }  // namespace mezzo::cpu

@@ -1,4 +1,5 @@
-// What tile() prefetches while it computes (isa_tables.h). Only for code that is compiled once; vector.h says why.
+// Regions of memory that tile() prefetches while it computes (isa_tables.h). Only for code that is compiled
+// once; vector.h says why.
 #pragma once
 
 #include <algorithm>
@@ -7,19 +8,19 @@
 
 namespace mezzo::cpu {
 
-// `runs` runs of `bytes` bytes, each `pitch` bytes behind the one before.
+// A region of `runs` runs of `bytes` bytes, each `pitch` bytes behind the one before.
 inline Prefetch::Region region_of(const void* start, std::int64_t pitch, std::int64_t runs,
                                   std::int64_t bytes) {
     return {static_cast<const char*>(start), pitch, runs, (bytes + 63) / 64};
 }
 
-// A block of an operand: `width` rows of op(A) or columns of op(B), `k` long.
+// The region of a block of an operand: `width` rows of op(A) or columns of op(B), `k` long.
 inline Prefetch::Region region_of(const Operand& x, std::int64_t width, std::int64_t k) {
     const auto size = std::int64_t(size_of(x.type));
     return region_of(x.data, x.ld * size, x.along_k ? width : k, (x.along_k ? k : width) * size);
 }
 
-// Part `part` of `parts`.
+// Part `part` of `parts` of a region.
 inline Prefetch::Region part_of(Prefetch::Region region, std::int64_t part, std::int64_t parts) {
     const std::int64_t begin = region.runs * part / parts, end = region.runs * (part + 1) / parts;
     region.start += begin * region.pitch;

@@ -1,4 +1,4 @@
-// Random numbers from Philox streams (core/philox.h says which element takes which bits) and dropout.
+// Random numbers from Philox streams (core/philox.h maps elements to bits) and dropout.
 #include <cmath>
 
 #include "core/philox.h"

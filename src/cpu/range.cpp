@@ -1,4 +1,5 @@
-// What lies in a tensor: range and exponents. Magnitudes are compared as integers, which have the same order.
+// Counts inf, NaN and zero in a tensor, finds its largest finite magnitude, and its exponents. Magnitudes are
+// compared as integers, which have the same order.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -55,7 +56,7 @@ template <class T> double to_double(T x) {
         return double(x);
 }
 
-// Counts what is not finite, in a chunk that has some.
+// Counts the elements that are not finite, in a chunk that has some.
 template <class T> void count_each(const T* x, std::int64_t n, Found<T>& found) {
     const Bits<T> infinity = infinity_of<T>();
     for (std::int64_t i = 0; i < n; ++i) {

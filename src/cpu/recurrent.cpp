@@ -24,13 +24,13 @@ const RecurrentLoopsOf& loops_of(Dtype dtype) {
                               : loops.bf16;
 }
 
-// Moves to row `row` of rows of `bytes`; nothing stays nothing.
+// Pointer to row `row` of rows of `bytes`; null if the base is null.
 template <class P> P* row_at(P* base, std::int64_t row, std::int64_t bytes) {
     using Byte = std::conditional_t<std::is_const_v<P>, const char, char>;
     return base == nullptr ? nullptr : static_cast<Byte*>(base) + row * bytes;
 }
 
-// Copies a row, or zeros where there is none.
+// Copies a row, or zeros if `from` is null.
 void copy_row(void* to, const void* from, std::int64_t bytes) {
     if (to == nullptr) return;
     if (from == nullptr)
@@ -39,7 +39,7 @@ void copy_row(void* to, const void* from, std::int64_t bytes) {
         std::memcpy(to, from, std::size_t(bytes));
 }
 
-// Bytes of a row of `hidden` elements, and how many of them gates and what is kept take.
+// Bytes of a row of `hidden` elements, and the numbers of such rows that the gates and the saved gates take.
 struct RowBytes {
     explicit RowBytes(const auto& step)
         : own(step.hidden * std::int64_t(size_of(step.dtype))),
@@ -82,7 +82,7 @@ void pass(const RecurrentStep& s) {
     });
 }
 
-// What a sequence that has ended hands to the step before: all that it got.
+// Backward step of a sequence that has ended: passes all of its gradient on to the step before.
 void pass_on(const RecurrentGradStep& s, const RecurrentGradRow& row, const RowBytes& bytes) {
     copy_row(row.gates, nullptr, bytes.own * bytes.gates);
     copy_row(row.product, nullptr, bytes.own * bytes.gates);

@@ -1,5 +1,6 @@
-// The loops of recurrent_loops.h, one source for all instruction sets. The including file defines MEZZO_ISA_NAMESPACE and
-// MEZZO_LANES. Everything has internal linkage or is in that namespace; vector.h says why.
+// The loops of recurrent_loops.h, one source for all instruction sets. The including file defines
+// MEZZO_ISA_NAMESPACE and MEZZO_LANES. Everything has internal linkage or is in that namespace; vector.h says
+// why.
 #pragma once
 
 #include <type_traits>

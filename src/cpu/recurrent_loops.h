@@ -1,4 +1,5 @@
-// The elements of recurrent cells, one table per instruction set (isa_unit.h): a row of `hidden` elements at a time.
+// Loops over the elements of recurrent cells, one table per instruction set (isa_unit.h): a row of `hidden`
+// elements at a time.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace mezzo::cpu {
 
-// T is the dtype of the loop, R float, or double for double. Gates lie `n` elements apart. What is null counts as zeros, or is not
-// written.
+// Pointers of a row. T is the dtype of the loop, R float, or double for double. Gates lie `n` elements apart.
+// A null input counts as zeros, and a null output is not written.
 struct RecurrentRow {
     std::int64_t n;
     const void *gates, *bias, *state;  // T

@@ -1,5 +1,5 @@
-// Sums, means, norms and extremes. Sums of floats are as RealLoops says within a block, and double across
-// blocks.
+// Sums, means, norms and extremes. Sums of floats are computed by RealLoops within a block, and in double
+// across blocks.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -101,7 +101,8 @@ template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, cons
     });
 }
 
-// `place` is the position in y of each element's maximum: the offsets of y, broadcast to x's shape.
+// Divides the gradient of a maximum among the equal elements. `place` is the position in y of each element's
+// maximum: the offsets of y, broadcast to x's shape.
 template <class T> void amax_grad(In in, Out out) {
     const Tensor &g = in[0], &x = in[1], &y = in[2];
     std::vector<std::int64_t> ties(std::size_t(y->numel), 0), places(std::size_t(y->numel));
@@ -138,7 +139,7 @@ template <class T> void amax_grad(In in, Out out) {
 
 namespace cpu_kernels {
 
-// What is made of a total of floats.
+// Result of a total of floats.
 struct Quotient {
     double divisor = 1;
     double operator()(double total) const { return total / divisor; }
@@ -171,7 +172,7 @@ void norm(In in, const kernels::Norm& at, Out out) {
 void max(In in, const kernels::Max& at, Out out) { extreme<true>(in, at.axes, out); }
 void min(In in, const kernels::Min& at, Out out) { extreme<false>(in, at.axes, out); }
 
-// The first of equals; a NaN wins.
+// Index of the first of equal extremes; a NaN wins.
 void argmax(In in, const kernels::ArgMax& at, Out out) {
     with_reduction_type(in[0]->dtype, [&]<class T>(T) { arg_extreme<true, T>(in[0], int(at.dim), out[0]); });
 }

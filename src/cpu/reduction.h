@@ -1,9 +1,9 @@
-// How reductions go through memory. Partial results are those of fixed blocks of the input and are combined in
-// order, so that any number of threads gives the same bits. What a reduction R of elements T needs to say, with
-// partial results of type R::A:
+// Reductions over any dimensions in a fixed order. Partial results are those of fixed blocks of the input and
+// are combined in order, so that any number of threads gives the same bits. A reduction R of elements T, with
+// partial results of type R::A, has
 //   A identity(); A part(const T* x, n > 0); A join(A, A); void join_row(A* sums, const T* x, n): element by
 //   element
-// finish() makes the result's value of the last A.
+// finish() converts the last A to the result's value.
 #pragma once
 
 #include <cstdint>
@@ -96,7 +96,7 @@ template <class R, class T, class F> void reduce_columns(const Source& x, std::i
                                                          std::int64_t rows, std::int64_t cols,
                                                          const Tensor& y, const F& finish) {
     using A = typename R::A;
-    // At least 64 rows per block keep the partial results small beside x.
+    // At least 64 rows per block keep the partial results small next to x.
     const std::int64_t height = reduction_block / cols > 64 ? reduction_block / cols : 64;
     const std::int64_t blocks = rows <= height ? 1 : (rows + height - 1) / height;
     const std::int64_t step = blocks == 1 ? rows : height;
@@ -117,8 +117,8 @@ template <class R, class T, class F> void reduce_columns(const Source& x, std::i
     }
 }
 
-// The dimensions of a reduction in memory order: neighbours that are both reduced or both kept are merged,
-// those of size 1 left out.
+// The dimensions of a reduction in memory order: neighbours that are both reduced or both not reduced are
+// merged, those of size 1 left out.
 struct Groups {
     int count = 0;
     std::int64_t size[max_dims], stride[max_dims];
@@ -154,7 +154,7 @@ void reduce(const Tensor& x, const Axes& axes, const Tensor& y, const F& finish)
         const std::int64_t outer = n == 3 ? groups.size[0] : 1, rows = n == 1 ? 1 : groups.size[n - 2];
         return reduce_columns<R, T>(source, outer, rows, groups.size[n - 1], y, finish);
     }
-    StridedLayout permuted;  // kept dimensions first
+    StridedLayout permuted;  // dimensions that are not reduced first
     for (const bool reduced : {false, true})
         for (int i = 0; i < n; ++i)
             if (groups.reduced[i] == reduced) permuted.add(groups.size[i], groups.stride[i]);

@@ -19,7 +19,7 @@ struct Lines {
     }
 };
 
-// What runs along: T the elements, A what is kept.
+// Type of the running value for elements T: double, or for integers, which wrap around, uint64.
 template <class T> using Kept = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, double>;
 struct Sum {
     static constexpr int start = 0, operands = 1;
@@ -34,8 +34,8 @@ struct Linear {
     template <class A> static A next(A h, A a, A b) { return a * h + b; }
 };
 
-// Steps over a [outer, length, inner]; the second operand is read by Linear only. With inner == 1 a chunk is a
-// run of the line, otherwise a strip of a row.
+// Scans a [outer, length, inner] along its length; only Linear reads the second operand. With inner == 1 a
+// chunk is a run of the line, otherwise a strip of a row.
 template <class Step, class T> class Scan {
 public:
     Scan(In in, const Lines& lines, bool reverse, const Tensor& y)

@@ -1,5 +1,5 @@
-// Sorting by keys: unsigned integers in the order of the elements, with which NaN, signed zeros and the
-// direction need no further thought. Equal keys keep their order.
+// Sorting by keys: unsigned integers in the order of the elements, so that NaN, signed zeros and the
+// direction need no special cases. Equal keys keep their order.
 #include <algorithm>
 #include <bit>
 #include <limits>

@@ -85,8 +85,8 @@ template <class T> void multiply(T* x, std::int64_t n, T factor) {
     active_loops().unary[int(UnaryOp::mul_scalar)][int(compute)](x, x, n, double(factor), 0);
 }
 
-// A gradient has overflowed if it, or it times the inverse scale, is infinite or NaN. The norm is that of the
-// gradients times the inverse scale.
+// Checks gradients and computes their norm. A gradient has overflowed if it, or it times the inverse scale,
+// is infinite or NaN. The norm is that of the gradients times the inverse scale.
 void statistics(std::span<const ParamRef> params, const StepKernels::Statistics& wanted) {
     const float inverse = functors::inverse_scale(wanted);
     const Pieces pieces(params);

@@ -93,7 +93,7 @@ template <int C, int A, int B> void tile_multiply() {
 
 #else
 
-// While it exists, the calling thread has eight tiles of 16 rows of 64 bytes. They are released at the end,
+// Scope in which the calling thread has eight tiles of 16 rows of 64 bytes. They are released at the end,
 // because tiles in use make every switch of this thread save 8 KiB and keep the core from its deeper sleep
 // states.
 class TileScope {
@@ -116,7 +116,7 @@ template <int T> inline void tile_zero() { __asm__ volatile("tilezero %%tmm%c0" 
 template <int T> inline void tile_load(const void* from, std::int64_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
 }
-// Hints that the tile is read only once, so that it does not take the place of others in the L1 cache.
+// Loads a tile with the hint that it is read only once, so that it does not evict others from the L1 cache.
 template <int T> inline void tile_load_once(const void* from, std::int64_t stride) {
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
 }

@@ -1,7 +1,8 @@
-// A thread packs up to 1536 columns of op(B), which stay in its L2 cache, and multiplies rows of op(A) with
-// them. An op(A) of bfloat16 that is contiguous along k is read in place if that suits the L1 cache, else
-// packed 32 rows at a time into that cache; any other op(A) is packed once for all threads. Sums have the
-// same terms in the same order for any number of threads, unless an element has no planes (TileProduct).
+// Matrix products on tiles. A thread packs up to 1536 columns of op(B), which stay in its L2 cache, and
+// multiplies rows of op(A) with them. An op(A) of bfloat16 that is contiguous along k is read in place if
+// that suits the L1 cache, else packed 32 rows at a time into that cache; any other op(A) is packed once for
+// all threads. Sums have the same terms in the same order for any number of threads, unless an element has no
+// planes (TileProduct).
 #include "cpu/tile_gemm.h"
 
 #include <algorithm>
@@ -18,13 +19,13 @@ constexpr std::int64_t most_columns = 1536;      // of op(B) packed at once; a t
 constexpr std::int64_t l1_bytes = 32 << 10;      // for op(A)
 constexpr std::int64_t l2_bytes = 1152 << 10;    // for op(B)
 constexpr std::int64_t a_bytes = 8 << 20;        // for an op(A) that is packed for all threads: fits L3
-constexpr std::int64_t most_rows = 2048;         // whose sums are kept between ranges of k
+constexpr std::int64_t most_rows = 2048;         // whose sums are saved between ranges of k
 constexpr std::int64_t longest_k = 4096;         // added up in one chain if k is more than twice as long
-constexpr std::int64_t strip_floats = 1 << 21;   // of sums that are kept between two chains
+constexpr std::int64_t strip_floats = 1 << 21;   // of sums that are saved between two chains
 constexpr std::int64_t parallel_work = 1 << 23;  // multiply-adds worth waking a thread for
 
-// Per thread. The thread that called gemm() uses strip, each thread that computes the others. The calling
-// thread's panels hold the packed op(A) and behind it its part of op(B): one buffer for both, because
+// Buffers of each thread. The thread that called gemm() uses strip, each thread that computes the others. The
+// calling thread's panels hold the packed op(A) and behind it its part of op(B): one buffer for both, because
 // products that need much memory for one need little for the other.
 struct Scratch {
     Buffer panels, strip, sums, rows;
@@ -187,8 +188,8 @@ void by_ranges(const TileProduct& product, const Gemm& g, const GemmKernels& ker
     }
 }
 
-// For a long k and a C that is not a plain sum in float32: the sums of a strip of C are kept in float32 until
-// all of k is added up, then the epilogue makes C of them.
+// For a long k and a C that is not a plain sum in float32: the sums of a strip of C stay in float32 until all
+// of k is added up, then the epilogue computes C from them.
 void by_strips(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
     const std::int64_t most_n = std::min(g.n, most_rows), most_m = std::min(g.m, strip_floats / most_rows);
     const std::int64_t ldt = parts(most_n, panel_lines) * panel_lines;

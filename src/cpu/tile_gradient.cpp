@@ -1,5 +1,6 @@
-// Weight gradients on tiles. A step of the product is a pixel, and AMX multiplies steps in pairs: those of two images. So the elements of
-// two images are paired when they are copied with their padding, and 16 neighbouring pixels are a tile of any tap.
+// Weight gradients on tiles. A step of the product is a pixel, and AMX multiplies steps in pairs: one pixel
+// of each of two images. So the elements of two images are paired when they are copied with their padding,
+// and 16 neighbouring pixels are a tile of any tap.
 #include "cpu/tile_gradient.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ constexpr std::int64_t most_parts = 16, part_floats = 1 << 19;   // of the sums 
 constexpr std::int64_t most_sums = 1 << 20, few_sums = 1 << 16;  // of a gradient
 constexpr std::int64_t tile_rows = 16, size = 2, pair_size = 4;  // bytes of an element
 
-// Per thread. sums belongs to the thread that called, the others to each that computes.
+// Buffers of each thread. sums belongs to the thread that called, the others to each that computes.
 struct Scratch {
     Buffer sums, band, gradients;
 };
@@ -30,7 +31,7 @@ Scratch& scratch() {
 
 std::int64_t tiles_of(std::int64_t n) { return (n + tile_rows - 1) / tile_rows; }
 
-// Bytes of the tiles that one row of the gradients of `outputs` becomes.
+// Bytes of the tiles that hold one row of the gradients of `outputs`.
 std::int64_t gradient_row(const Windows& x, std::int64_t outputs) {
     return tiles_of(x.columns) * tiles_of(outputs) * tile_bytes;
 }
@@ -44,7 +45,8 @@ public:
                 columns.push_back({band.offset(x.taps[t]) + c * pair_size, std::int64_t(t) * x.channels + c});
     }
 
-    // How the pairs of images are parted follows from the sizes alone, and the parts' sums are added in order.
+    // The split of the pairs of images into parts depends on the sizes alone, and the parts' sums are added
+    // in order.
     void run(float* sums, bool accumulate) {
         const std::int64_t pairs = (x.images + 1) / 2, count = p.outputs * ld;
         const std::int64_t parts =
@@ -68,7 +70,7 @@ public:
     }
 
 private:
-    // The gradient of outputs [first, first + lines) by a pair of images.
+    // Adds the gradient of outputs [first, first + lines) by a pair of images.
     void add_pair(std::int64_t pair, std::int64_t first, std::int64_t lines, float* to,
                   bool accumulate) const {
         const std::int64_t some = std::min(band.rows_in(band_bytes), gradient_bytes / gradient_row(x, lines));
@@ -122,8 +124,8 @@ bool suits_tiles(const WindowGradient& p, const TileProduct& product) {
     if (p.groups != 1 || x.taps.size() < 2 || x.channels % tile_rows != 0 || p.outputs % tile_rows != 0)
         return false;
     const WindowBand band(x, x.channels * pair_size);
-    // A tile reads pixels behind a row's last window and multiplies them with 0. That makes NaN of an infinity or NaN, which must not come
-    // from a pixel that no window sees.
+    // A tile reads pixels behind a row's last window and multiplies them with 0. That turns an infinity or
+    // NaN into NaN, so such a pixel must not lie outside of all windows.
     if (!band.fits() || !band.sees_all_pixels() || gradient_row(x, p.outputs) > gradient_bytes) return false;
     // Tiles that are half empty pay only where copies of all windows would be the larger part of the work.
     return x.columns * 5 >= pixels * 4 ? sums <= most_sums : x.columns * 2 >= pixels && sums <= few_sums;

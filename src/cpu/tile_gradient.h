@@ -1,4 +1,4 @@
-// Weight gradients on tiles that read windows where they lie.
+// Weight gradients on tiles that read windows in place.
 #pragma once
 
 #include "cpu/tile_tables.h"
@@ -6,7 +6,8 @@
 
 namespace mezzo::cpu {
 
-// Whether add_window_gradient_on_tiles() can take the gradient, and copying windows for gemm() would take longer.
+// Whether add_window_gradient_on_tiles() supports the gradient, and copying windows for gemm() would take
+// longer.
 bool suits_tiles(const WindowGradient& p, const TileProduct& product);
 
 // `sums` are float32 of the result's shape: sums = the gradient, or += if `accumulate`.

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::int64_t side = panel_lines;  // of a block of sums
 
-// Which plane of op(A) is multiplied with which of op(B), in an order that loads each tile of op(A) once and
-// few of op(B) again.
+// The pairs of planes of op(A) and op(B) that are multiplied, in an order that loads each tile of op(A) once
+// and few of op(B) again.
 struct OnePlane {
     static constexpr int planes_a = 1, planes_b = 1, count = 1, pairs[][2] = {{0, 0}};
 };
@@ -58,7 +58,8 @@ MEZZO_INLINE void finish_some(Finishing& f, std::int64_t rows) {
     if (f.row < f.rows) f.some_rows(f, rows);
 }
 
-// Finishes what is left of the block, and goes on with that at element `at` of C, column j, whose sums are t.
+// Finishes the remaining rows of the block, and continues with the block at element `at` of C, column j,
+// whose sums are t.
 MEZZO_INLINE void finish_next(Finishing& f, const float* t, std::int64_t rows, std::int64_t columns,
                               std::int64_t at, std::int64_t j) {
     finish_some(f, side);
@@ -329,7 +330,7 @@ template <int R, int C> void add_pairs(const TileGradient& t, std::int64_t r, co
     if constexpr (R == 2 && C == 2) tile_store<3>(s1 + 16 * t.ld, line);
 }
 
-// Few pixels at a time, so that what is read of them again for other columns is still in the L1 cache.
+// Adds few pixels at a time, so that the elements that other columns read again are still in the L1 cache.
 template <int = 0> void add_gradient(const TileGradient& t) {
     constexpr std::int64_t some = 8;
     const TileScope scope;

@@ -1,4 +1,4 @@
-// Matrix products on tile registers (AMX): the tables that the unit compiled for them offers to
+// Matrix products on tile registers (AMX): the tables that the unit compiled for them fills for
 // tile_gemm.cpp, with plain function pointers for the reason that isa_tables.h gives.
 //
 // A tile is 16 rows of 64 bytes: 16 lines by 32 steps of k of op(A), or 16 pairs of steps by 16 lines of
@@ -38,18 +38,19 @@ struct TileBlock {
     std::int64_t a_range;  // tiles of k of op(A) that stay in the L1 cache
     const char* b;         // panels of op(B) of these columns and this range of k
     float* sums;           // 32 x 32 blocks: one row of them, or with all_rows those of the whole part
-    bool all_rows;         // the range is not the whole of k, so the sums of all rows are kept
+    bool all_rows;         // the range is not the whole of k, so the sums of all rows are saved
 };
 
-// Some rows of C, ldc elements apart, from element c on. The rows of op(A) lie in an image: the first `split` of them, at most 16, from
-// `first` on and the others, at most 16, from `second` on.
+// Some rows of C, ldc elements apart, from element c on. The rows of op(A) lie in an image: the first `split`
+// of them, at most 16, from `first` on and the others, at most 16, from `second` on.
 struct TileRun {
     const char *first, *second;
     std::int64_t split, rows;
     std::int64_t c;
 };
 
-// Runs of rows times all columns and all of k. Whole tiles of op(A) are read at any rows, also at those that a run lacks.
+// Runs of rows times all columns and all of k. Whole tiles of op(A) are read at any rows, also at those that
+// a run lacks.
 struct TileWindows {
     const Gemm& g;
     const float* bias;
@@ -66,8 +67,8 @@ struct TileColumns {
     std::int64_t offset, at;
 };
 
-// sums = the gradients of some pixels times what some columns see of them, or += that. A step of k is a pixel of two images, whose
-// elements are paired as AMX wants them.
+// sums = (or +=) the gradients of some pixels times the elements that some columns read around them. A step
+// of k is a pixel of two images, whose elements are paired as AMX requires.
 struct TileGradient {
     const char* a;  // for each 16 rows of sums, `count` tiles: those rows times 16 pixels
     std::int64_t rows, count;
@@ -80,7 +81,7 @@ struct TileGradient {
     bool accumulate;
 };
 
-// How operands of some types are multiplied. Each is split into planes, bfloat16 matrices whose sum it is,
+// Product of operands of given types. Each operand is split into planes, bfloat16 matrices whose sum it is,
 // and the planes of op(A) are multiplied with those of op(B).
 struct TileProduct {
     int planes_a = 0, planes_b = 0;  // 0: there is no such product
@@ -91,12 +92,13 @@ struct TileProduct {
     // Finishes the rows of C (alpha, bias, beta, activation, rounding) when the range ends with k.
     void (*multiply)(const TileBlock& block) = nullptr;
 
-    // From here on null but for bfloat16 as it is.
+    // From here on null, except in the product of bfloat16 as it is.
     void (*multiply_windows)(const TileWindows& windows) = nullptr;
     void (*add_gradient)(const TileGradient& gradient) = nullptr;
     // to = pairs of n elements, a multiple of 16; the second of a pair is 0 if `second` is null.
     void (*pair)(const char* first, const char* second, std::int64_t n, char* to) = nullptr;
-    // to = a tile of op(A), 16 lines of pairs of some pixels (at most 16, the others are zeros) that lie `stride` bytes apart.
+    // to = a tile of op(A), 16 lines of pairs of some pixels (at most 16, the others are zeros) that lie
+    // `stride` bytes apart.
     void (*pair_lines)(const char* first, const char* second, std::int64_t stride, std::int64_t pixels,
                        char* to) = nullptr;
 };

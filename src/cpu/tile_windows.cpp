@@ -1,6 +1,7 @@
-// Products of windows on tiles. A tile is 16 rows of 64 bytes any distance apart, so 16 neighbouring windows need no copy: for every tap
-// they are 16 neighbouring pixels. Those must exist where the window leaves the image, and have whole tiles of channels.
-// So some rows of the image at a time are copied with their padding to memory that stays in the L2 cache.
+// Products of windows on tiles. A tile is 16 rows of 64 bytes any distance apart, so 16 neighbouring windows
+// need no copy: for every tap they are 16 neighbouring pixels. These must exist where the window leaves the
+// image, and have whole tiles of channels. So some rows of the image at a time are copied with their padding
+// to memory that stays in the L2 cache.
 #include "cpu/tile_windows.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ constexpr std::int64_t weight_bytes = 1280 << 10;  // of a packed weight: what s
 constexpr std::int64_t least_channels = 16;        // of which whole tiles are made
 constexpr std::int64_t tile_rows = 16, size = 2;   // bytes of an element
 
-// Per thread. weight and bias belong to the thread that called, band to each that computes.
+// Buffers of each thread. weight and bias belong to the thread that called, band to each that computes.
 struct Scratch {
     Buffer weight, ordered, bias, band;
 };
@@ -140,8 +141,9 @@ private:
 bool suits_tiles(const WindowProduct& p, const TileProduct& product) {
     const Windows& x = p.windows;
     if (!product.multiply_windows || x.type != bfloat16 || p.weight.type != bfloat16) return false;
-    // A kernel of one tap needs no band: its windows are the image itself, or with a stride so few of the pixels that copying those is
-    // less work than copying the band. Only the strided result of a gradient by the input makes it worth one.
+    // A kernel of one tap needs no padded copy: its windows are the image itself, or with a stride so few of
+    // the pixels that copying those is less work than copying the image's rows. Only the strided result of a
+    // gradient by the input makes the copy worthwhile.
     if (x.taps.empty() || (x.taps.size() == 1 && p.result.dense()) || x.channels < least_channels)
         return false;
     const std::int64_t k = std::int64_t(x.taps.size()) * round_up(x.channels, tile_steps);

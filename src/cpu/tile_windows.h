@@ -1,4 +1,4 @@
-// Products of windows that tiles read where they lie.
+// Products of windows on tiles that read the windows in place.
 #pragma once
 
 #include "cpu/tile_tables.h"
@@ -6,7 +6,7 @@
 
 namespace mezzo::cpu {
 
-// Whether multiply_windows_on_tiles() can take the product, and copying windows for gemm() would take longer.
+// Whether multiply_windows_on_tiles() supports the product, and copying windows for gemm() would take longer.
 bool suits_tiles(const WindowProduct& p, const TileProduct& product);
 
 void multiply_windows_on_tiles(const WindowProduct& p, const TileProduct& product);

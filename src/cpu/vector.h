@@ -55,7 +55,8 @@ template <int N> MEZZO_INLINE FloatN<N> load(const float* p) {
     return v;
 }
 template <int N> MEZZO_INLINE void store(float* p, FloatN<N> v) { __builtin_memcpy(p, &v, sizeof v); }
-// Stores a cache line past the caches, where there are vectors of that size. Before another thread is told, fence().
+// Stores a cache line past the caches, if there are vectors of that size. Call fence() before another thread
+// is notified.
 template <int N> MEZZO_INLINE void stream(float* p, FloatN<N> v) {
 #if defined(__AVX512F__)
     if constexpr (N == 16) return _mm512_stream_ps(p, (__m512)v);
@@ -68,7 +69,8 @@ MEZZO_INLINE void fence() {
 #endif
 }
 
-// GCC's generic code for these two takes several shuffles instead of one instruction.
+// Widens elements; GCC's generic code for this and for narrow() takes several shuffles instead of one
+// instruction.
 template <int N> MEZZO_INLINE UintN<N> widen(HalfN<N> h) {
 #if defined(__AVX512F__)
     if constexpr (N == 16) return (UintN<N>)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)h);
@@ -81,7 +83,7 @@ template <int N> MEZZO_INLINE UintN<N> widen(HalfN<N> h) {
 #endif
     return __builtin_convertvector(h, UintN<N>);
 }
-// u < 2^16.
+// Narrows elements u < 2^16.
 template <int N> MEZZO_INLINE HalfN<N> narrow(UintN<N> u) {
 #if defined(__AVX512F__)
     if constexpr (N == 16) return (HalfN<N>)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)u);
@@ -116,7 +118,7 @@ template <int N> MEZZO_INLINE void store(bfloat16_t* p, FloatN<N> v) {
     __builtin_memcpy(static_cast<void*>(p), &h, sizeof h);
 }
 
-// binary16 -> binary32 without instructions for it: shift into place and rescale the exponent by 2^112, which
+// binary16 -> binary32 without instructions for it: shifts the bits and rescales the exponent by 2^112, which
 // also normalises subnormals; infinities and NaNs get the all-ones exponent.
 template <int N> MEZZO_INLINE FloatN<N> widen_half(HalfN<N> h) {
     const UintN<N> u = widen<N>(h);

@@ -1,5 +1,5 @@
-// The part of an image that the windows of some of its rows see, copied with the padding around it, so that every tap of every window
-// is a pixel.
+// Padded copy of the part of an image that the windows of some of its rows read, so that every tap of every
+// window is a pixel of the copy (no im2col).
 #pragma once
 
 #include <algorithm>
@@ -22,35 +22,36 @@ public:
         width = (x.columns - 1) * x.step.width + 1 + right->w - left->w;
     }
 
-    // Whether what one row of windows sees is little enough for threads to keep. If not, the windows are better copied, and bytes() may
-    // overflow: taps can be 2^31 pixels apart.
+    // Whether the pixels that one row of windows reads are few enough for a thread's memory. If not, the
+    // windows are better copied, and bytes() may overflow: taps can be 2^31 pixels apart.
     bool fits() const {
         return width <= most_bytes / pixel && height_ <= most_bytes && bytes(1) <= most_bytes;
     }
-    // Whether each pixel between the taps of the first and of the last window is one that some window sees, unless taps are further apart than there
-    // are windows.
+    // Whether some window reads each pixel between the taps of the first and of the last window. Taps that
+    // are further apart than there are windows are not considered: they leave pixels out, too.
     bool sees_all_pixels() const {
         const std::int64_t across = width - (x.columns - 1) * x.step.width;
         return x.step == Size2d(1) || (std::int64_t(x.taps.size()) == height_ * across &&
                                        height_ >= x.step.height && across >= x.step.width);
     }
     std::int64_t row_bytes() const { return width * pixel; }
-    // Of the windows of `rows` rows, and of so many pixels behind them as tiles of 16 windows may read.
+    // Bytes of the copy for the windows of `rows` rows, with the pixels behind them that tiles of 16 windows
+    // may read.
     std::int64_t bytes(std::int64_t rows) const {
         return ((rows - 1) * x.step.height + height_) * row_bytes() + 32 * x.step.width * pixel;
     }
-    // How many rows of windows see at most so many bytes, but at least one.
+    // Number of rows of windows that read at most so many bytes, but at least one.
     std::int64_t rows_in(std::int64_t bytes) const {
         return std::clamp<std::int64_t>((bytes / row_bytes() - height_) / x.step.height + 1, 1, x.rows);
     }
-    // From a window's first pixel to that of its tap.
+    // Bytes from a window's first pixel to that of its tap.
     std::int64_t offset(const Tap& tap) const { return ((tap.h - top_) * width + tap.w - left_) * pixel; }
-    // From one window to the next in its row, and from row to row.
+    // Bytes from one window to the next in its row, and from row to row.
     std::int64_t step() const { return x.step.width * pixel; }
     std::int64_t row_step() const { return x.step.height * row_bytes(); }
 
-    // Writes what the windows of rows [first, first + rows) of an image see, and zeros behind it. copy_pixels(at, n, to) writes n pixels of
-    // the image from element `at` of x.data on.
+    // Copies the pixels that the windows of rows [first, first + rows) of an image read, and writes zeros
+    // behind them. copy_pixels(at, n, to) writes n pixels of the image from element `at` of x.data on.
     template <class F> void copy(std::int64_t image, std::int64_t first, std::int64_t rows, char* to,
                                  const F& copy_pixels) const {
         const std::int64_t before = std::clamp<std::int64_t>(-left_, 0, width),

@@ -1,6 +1,7 @@
-// Weight gradients with vectors: products of the transposed gradient with windows, whose steps are the pixels.
-// A unit of work packs both for a part of the pixels and a part of the columns. How the pixels are parted
-// follows from the sizes alone, and the parts' sums are added in order: the number of threads changes no bit.
+// Weight gradients with vectors: products of the transposed gradient with windows, whose steps are the
+// pixels. A unit of work packs both for a part of the pixels and a part of the columns. The split of the
+// pixels into parts depends on the sizes alone, and the parts' sums are added in order: the number of threads
+// changes no bit.
 #include "cpu/window_gradient.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ constexpr std::int64_t packed_floats = 1 << 16;  // of the gradient, packed at o
 
 constexpr std::int64_t rows_in_place = 64, pixels_in_place = 128;
 
-// Per thread. sums belongs to the thread that called, the others to each that computes.
+// Buffers of each thread. sums belongs to the thread that called, the others to each that computes.
 struct Scratch {
     Buffer sums, a, b, lines, zeros;
 };
@@ -69,7 +70,7 @@ public:
     }
 
 private:
-    // Where k windows lie, for the taps of some columns: those of tap `tap` are at at[(tap - first) * k].
+    // Addresses of k windows, for the taps of some columns: those of tap `tap` are at at[(tap - first) * k].
     struct Lines {
         const char** at;
         std::int64_t first;

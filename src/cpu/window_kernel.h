@@ -1,6 +1,6 @@
 // The kernels for windows, one source for all instruction sets; the including file uses `window_table`. It
-// defines what gemm_pack.h and gemm_tile.h ask for. With MEZZO_DEPTH 2 a slot is a pair of bfloat16: of two channels in products, of
-// two images in gradients.
+// defines the macros that gemm_pack.h and gemm_tile.h require. With MEZZO_DEPTH 2 a slot is a pair of
+// bfloat16: of two channels in products, of two images in gradients.
 #pragma once
 
 #include "cpu/gemm_tile.h"
@@ -9,7 +9,7 @@
 namespace mezzo::cpu {
 namespace {
 
-// R windows times C vectors of columns. The windows are read where they lie, one pointer each.
+// R windows times C vectors of columns. The windows are read in place, one pointer each.
 template <int R, int C>
 void window_tile(const WindowTile& w, const float* const* lines, const float* b, float* t) {
 #pragma GCC unroll 16
@@ -47,15 +47,16 @@ void window_tile(const WindowTile& w, const float* const* lines, const float* b,
         }
 }
 
-// The windows from i on, R at a time, and the last ones in smaller and smaller groups: a kernel for each number of them would make the
-// library larger and hardly anything faster.
+// The windows from i on, R at a time, and the last ones in smaller and smaller groups: a kernel for each
+// number of them would make the library larger and hardly anything faster.
 template <int R, int C>
 MEZZO_INLINE void window_rows(const WindowTile& w, std::int64_t i, const float* b, float* t) {
     for (; i + R <= w.rows; i += R) window_tile<R, C>(w, w.lines + i, b, t + i * w.ldt);
     if constexpr (R > 1) window_rows<R / 2, C>(w, i, b, t);
 }
 
-// One panel of C vectors. More windows at a time where it has few columns, so that there are enough sums in flight.
+// One panel of C vectors. More windows at a time where it has few columns, so that there are enough sums in
+// flight.
 template <int C> MEZZO_INLINE void window_panel(const WindowTile& w, const float* b, float* t) {
     window_rows<C * 2 <= nr / lanes ? 2 * mr : mr, C>(w, 0, b, t);
 }
@@ -79,7 +80,7 @@ template <int = 0> void find(const char* first, std::int64_t stride, std::int64_
     for (std::int64_t i = 0; i < n; ++i, at += stride) to[i] = first + at;
 }
 
-// Calls f with p as a pointer to what gradients are summed of: elements, or pairs as they are.
+// Calls f with p as a pointer to the terms of gradients: elements, or pairs as they are.
 template <class F> MEZZO_INLINE void with_slots(Dtype type, const void* p, const F& f) {
     if constexpr (depth == 1)
         with_type(type, p, f);

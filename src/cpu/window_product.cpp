@@ -1,5 +1,5 @@
-// Products of windows by gemm(): the windows are copied to a matrix, as many rows at a time as stay in the
-// cache. A matrix that lies there already, as with a kernel of one tap, is used in place.
+// Products of windows by gemm(): the windows are copied to a matrix (im2col), as many rows at a time as stay
+// in the cache. If the source already is this matrix, as with a kernel of one tap, it is used in place.
 #include "cpu/window_product.h"
 
 #include <algorithm>
@@ -22,14 +22,14 @@
 namespace mezzo::cpu {
 namespace {
 
-// Of a matrix of windows: what stays in the L2 cache, but more rows than that if the weight is large, which
-// gemm() packs for each matrix.
+// Sizes of a matrix of windows: a part that stays in the L2 cache, but more rows than that if the weight is
+// large, which gemm() packs for each matrix.
 constexpr std::int64_t chunk_bytes = 1 << 19, most_bytes = 1 << 22, least_rows = 256;
 
-// Of a gradient whose windows are summed in parts: parts, and the floats of all their sums.
+// Limits of a gradient whose windows are summed in parts: parts, and the floats of all their sums.
 constexpr std::int64_t most_parts = 16, part_floats = 1 << 17;
 
-// Per thread that calls; grows to the size of a chunk.
+// Buffers of each thread that calls; they grow to the size of a chunk.
 struct Scratch {
     Buffer windows, result;
 };
@@ -38,7 +38,7 @@ Scratch& scratch() {
     return s;
 }
 
-// How many of `count` windows to copy at once: a number that depends on the product only.
+// Number of windows to copy at once; it depends on the product only.
 std::int64_t chunk_rows(const Windows& x) {
     const std::int64_t row = std::max<std::int64_t>(1, x.steps() * std::int64_t(size_of(x.type)));
     const std::int64_t rows = std::max(chunk_bytes / row, std::min(least_rows, most_bytes / row));
@@ -100,7 +100,7 @@ private:
     Buffer copy_;
 };
 
-// Copies dense rows of pixels to their places in the result.
+// Copies dense rows of pixels to their positions in the result.
 void place(const WindowProduct& p, std::int64_t group, std::int64_t begin, std::int64_t n, const char* from) {
     const Windows& x = p.windows;
     const auto size = std::int64_t(size_of(p.result.type)), bytes = p.columns() * size;
@@ -137,7 +137,7 @@ void multiply_group(const WindowProduct& p, std::int64_t group) {
     g.bias_type = p.bias_type;
     const std::int64_t rows = in_place(x) && p.result.dense() ? x.count() : chunk_rows(x),
                        chunks = chunks_of(x.count(), rows);
-    // Where there are many chunks each is one thread's work; otherwise the threads share each.
+    // If there are many chunks, each is one thread's work; otherwise the threads share each.
     parallel_for(chunks, chunks >= 4 * num_threads() ? 1 : chunks, [&](std::int64_t first, std::int64_t end) {
         Gemm one = g;
         for (std::int64_t begin = first * rows; begin < std::min(end * rows, x.count()); begin += rows) {
@@ -154,7 +154,8 @@ void finish_gradient(const WindowGradient& p, const float* sums) {
     finish_sums(gemm_kernels(active_isa()), g, sums, g.n);
 }
 
-// Calls add(sums, accumulate) for the float32 sums of a gradient: the result itself, or what it is then made of.
+// Calls add(sums, accumulate) with memory for the float32 sums of a gradient: the result itself, or a buffer
+// from which the result is then computed.
 template <class F> void with_sums(const WindowGradient& p, const F& add) {
     if (p.result_type == float32 && (p.beta == 0 || p.beta == 1))
         return add(reinterpret_cast<float*>(p.result), p.beta != 0);
@@ -164,7 +165,7 @@ template <class F> void with_sums(const WindowGradient& p, const F& add) {
     finish_gradient(p, sums);
 }
 
-// Whether gemm() has something better than vectors for a product.
+// Whether gemm() has instructions better than vectors for a product.
 bool has_matrix_units(const Gemm& g) {
     if (g.a_type != g.b_type) return false;
     const GemmKernels& kernels = chosen_gemm_kernels(g);
@@ -173,7 +174,7 @@ bool has_matrix_units(const Gemm& g) {
            tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
 }
 
-// Kernels that multiply the windows where they lie, or null where gemm() is better: on tiles, and for pairs of
+// Kernels that multiply the windows in place, or null if gemm() is better: on tiles, and for pairs of
 // channels whose number is odd.
 const WindowKernels* in_place_kernels(const WindowProduct& p) {
     if (p.result.type == float64) return nullptr;
@@ -183,11 +184,12 @@ const WindowKernels* in_place_kernels(const WindowProduct& p) {
     if (!has_matrix_units(g)) return &window_kernels();
     if (chosen_gemm_kernels(g).tiles || windows_avx512_bf16.mr == 0) return nullptr;
     if (p.windows.channels % 2 == 0) return &windows_avx512_bf16;
-    // Of few channels, such as an image's three, copying the windows takes longer than half the additions save.
+    // With few channels, such as an image's three, copying the windows takes longer than half the additions
+    // save.
     return p.windows.channels < 8 ? &window_kernels() : nullptr;
 }
 
-// Tiles that multiply the windows where they lie, or null.
+// Tiles that multiply the windows in place, or null.
 const TileProduct* in_place_tiles(const WindowProduct& p) {
     if (p.windows.type != bfloat16) return nullptr;
     Gemm g{.m = p.windows.count(), .n = p.columns(), .k = p.windows.steps(), .trans_b = !p.transposed};
@@ -197,8 +199,8 @@ const TileProduct* in_place_tiles(const WindowProduct& p) {
     return tiles && suits_tiles(p, tiles->bf16) ? &tiles->bf16 : nullptr;
 }
 
-// Into how many parts the windows of a gradient go, whose sums are then added in order, so that threads have
-// work where the gradient is small: a number that depends on the sizes only.
+// Number of parts into which the windows of a gradient are split, so that threads have work if the gradient
+// is small. The parts' sums are then added in order. The number depends on the sizes only.
 std::int64_t gradient_parts(const WindowGradient& p) {
     if (p.result_type == float64) return 1;
     const std::int64_t chunks = chunks_of(p.windows.count(), chunk_rows(p.windows));
@@ -206,7 +208,7 @@ std::int64_t gradient_parts(const WindowGradient& p) {
     return std::clamp<std::int64_t>(std::min(chunks / 2, part_floats / one), 1, most_parts);
 }
 
-// The sums of windows [begin, end) times their gradients, of one group; `g` says where to.
+// The sums of windows [begin, end) times their gradients, of one group; `g` holds the result's address.
 void add_windows(const WindowGradient& p, std::int64_t group, std::int64_t begin, std::int64_t end, Gemm g) {
     const Windows x = group_of(p.windows, group);
     g.m = p.group_outputs(), g.n = x.steps(), g.trans_a = true;
@@ -226,7 +228,7 @@ void add_windows(const WindowGradient& p, std::int64_t group, std::int64_t begin
     } while (begin < end);
 }
 
-// Takes the gradient if something but gemm() is best for it.
+// Computes the gradient without gemm() if another method is best for it; returns whether it did.
 bool added_without_gemm(const WindowGradient& p) {
     if (p.result_type == float64) return false;
     Gemm g{.m = p.group_outputs(), .n = p.windows.steps(), .k = p.windows.count(), .trans_a = true};

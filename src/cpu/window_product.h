@@ -1,11 +1,13 @@
-// The two products of a convolution. A group's channels are neighbours in every operand.
+// The two products of a convolution's windows: with the weight, and with the gradient of the result. A
+// group's channels are neighbours in every operand.
 #pragma once
 
 #include "cpu/windows.h"
 
 namespace mezzo::cpu {
 
-// Where result pixels go: pixel (i, j) of an image to pixel (begin.height + i * step.height, ...) of `data`.
+// Layout of the result's pixels: pixel (i, j) of an image is pixel (begin.height + i * step.height, ...) of
+// `data`.
 struct Pixels {
     char* data = nullptr;
     Dtype type = float32;

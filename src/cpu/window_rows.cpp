@@ -1,7 +1,8 @@
-// Products of windows with vectors. The weight is packed once for all threads; each thread takes blocks of
-// pixels, notes where their windows lie and multiplies them in place. Kernels of depth 1 read windows of 16-bit
-// numbers from a float32 copy of the part of the image that the block sees. Steps, channels and floats of a packed
-// weight are counted in slots of 32 bits, each of which holds `depth` channels.
+// Products of windows on vectors. The weight is packed once for all threads; each thread takes blocks of
+// pixels, computes the addresses of their windows and multiplies them in place. Kernels of depth 1 read
+// windows of 16-bit numbers from a float32 copy of the part of the image that the block reads. Steps,
+// channels and floats of a packed weight are counted in slots of 32 bits, each of which holds `depth`
+// channels.
 #include "cpu/window_rows.h"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ constexpr std::int64_t step_block = 1024;       // of a panel, which stays in th
 constexpr std::int64_t image_floats = 1 << 17;  // that a block of pixels sees
 constexpr std::int64_t most_rows = 384, least_rows = 48;
 
-// Per thread. weight and bias belong to the thread that called, the others to each that computes.
+// Buffers of each thread. weight and bias belong to the thread that called, the others to each that computes.
 struct Scratch {
     Buffer weight, own_weight, bias, zeros, lines, image, sums;
 };
@@ -106,7 +107,8 @@ private:
 
     std::int64_t ld_lines(std::int64_t rows) const { return rows + 2 * kernels.mr; }
 
-    // Few enough for the part of the image to stay in the L2 cache and for the threads to have work.
+    // Rows of a block: few enough for its part of the image to stay in the L2 cache, and for all threads to
+    // have work.
     std::int64_t block_rows(std::int64_t threads) const {
         const std::int64_t seen = std::max<std::int64_t>(
             1, std::min(x.step.height, x.height) * std::min(x.step.width, x.width) * x.pixel);

@@ -1,4 +1,4 @@
-// Products of windows that are read where they lie, with vectors.
+// Products of windows on vectors, which read the windows in place.
 #pragma once
 
 #include "cpu/window_product.h"
@@ -6,8 +6,8 @@
 
 namespace mezzo::cpu {
 
-// multiply_windows() for operands of 16 bit and float32, with at least one pixel. Kernels of depth 2 take bfloat16
-// operands with an even number of channels.
+// multiply_windows() for operands of 16 bit and float32, with at least one pixel. Kernels of depth 2 take
+// bfloat16 operands with an even number of channels.
 void multiply_windows_in_place(const WindowProduct& p, const WindowKernels& kernels);
 
 }  // namespace mezzo::cpu

@@ -1,4 +1,4 @@
-// Weighted sums or means over windows of an image: what pools of means and resizing have in common.
+// Weighted sums or means over windows of an image, for average pooling and resizing.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace mezzo::cpu {
 
-// What the results along one axis read: a run per result and, for means, by how much the sums are divided.
+// The runs that the results along one axis read, one per result, and for means the divisors of the sums.
 template <class R> struct AxisRuns {
     std::vector<WeightedRun<R>> runs;
     std::vector<R> weights, divisors;
@@ -31,8 +31,8 @@ template <class T> const auto& pool_table() {
         return active_pool_loops().bf16;
 }
 
-// Calls f(image, row, first channel, end) for all rows of images [N, H, W, C]; where those are few, for parts of
-// their channels. `work` elements are read per row.
+// Calls f(image, row, first channel, end) for all rows of images [N, H, W, C]; if there are few rows, for
+// parts of their channels. `work` elements are read per row.
 template <class F> void for_image_rows(const Tensor& y, std::int64_t work, const F& f) {
     const std::int64_t height = y->shape[1], channels = y->shape[3], rows = y->shape[0] * height;
     constexpr std::int64_t part = 256, enough_rows = 64, grain = 32768;

@@ -1,14 +1,16 @@
-// Kernels for windows (windows.h) that lie in the image as float32, or as pairs of bfloat16 channels: the tables that the unit of each
-// instruction set offers, with plain function pointers for the reason that isa_tables.h gives.
+// Tables of kernels for windows (windows.h) that lie in the image as float32, or as pairs of bfloat16
+// channels. The unit of each instruction set fills one, with plain function pointers for the reason that
+// isa_tables.h gives.
 #pragma once
 
 #include "cpu/isa_tables.h"
 
 namespace mezzo::cpu {
 
-// Slots [first, first + steps) of each of some taps of some windows, times panels of the weight. A slot is 32 bits: one
-// channel as float32, or two as bfloat16. The channels of tap t of window i lie at lines[t * ld_lines + i]. Behind the last of a tap there are 2 * mr more
-// pointers, which need not be valid: what they point to is prefetched.
+// Product of slots [first, first + steps) of some taps of some windows with panels of the weight. A slot is
+// 32 bits: one channel as float32, or two as bfloat16. The channels of tap t of window i lie at lines[t *
+// ld_lines + i]. Behind the last window of a tap there are 2 * mr more pointers, which need not be valid:
+// their targets are prefetched.
 struct WindowTile {
     const float* const* lines;
     std::int64_t ld_lines;
@@ -21,8 +23,8 @@ struct WindowTile {
     bool accumulate;  // t += instead of t =
 };
 
-// Steps of one channel each: a tap of pixel i, channel c is multiplied with w[t * ld_w + c]. The channels of
-// tap t lie at lines[t * ld_lines + i] as elements of `type`.
+// Product with one channel per step: tap t of pixel i, channel c is multiplied with w[t * ld_w + c]. The
+// channels of tap t lie at lines[t * ld_lines + i] as elements of `type`.
 struct DepthwiseTile {
     const char* const* lines;
     std::int64_t ld_lines;
@@ -58,8 +60,9 @@ struct WindowKernels {
     // to[i] = first + i * stride, for i < n.
     void (*find)(const char* first, std::int64_t stride, std::int64_t n, const char** to);
 
-    // For gradients, as GemmKernels has them, with panels of mr rows and nr columns. What is packed is contiguous along its lines. Where depth
-    // is 2, a slot is a pair of bfloat16 of two images, and is said to be a float32.
+    // For gradients, as in GemmKernels, with panels of mr rows and nr columns. Operands of pack_a are
+    // contiguous along their lines. With depth 2, a slot is a pair of bfloat16 of two images, and its type is
+    // given as float32.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Prefetch& ahead);
@@ -73,18 +76,19 @@ struct WindowKernels {
                           std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
                           bool accumulate);
 
-    // Null where depth is 2.
+    // Null if depth is 2.
     void (*depthwise)(const DepthwiseTile& tile) = nullptr;
     void (*depthwise_gradient)(const DepthwiseGradient& tile) = nullptr;
 
-    // Null where depth is 1: to[i] = the pair of first[i] and second[i], or of first[i] and 0 if `second` is null, for i < n.
+    // Null if depth is 1. to[i] = the pair of first[i] and second[i], or of first[i] and 0 if `second` is
+    // null, for i < n.
     void (*pair)(const bfloat16_t* first, const bfloat16_t* second, std::int64_t n, float* to) = nullptr;
 };
 
 // All zero if the compiler lacks the instruction set.
 extern const WindowKernels windows_portable, windows_avx2, windows_avx512, windows_avx512_bf16;
 
-// Those of the instruction set in use, of depth 1.
+// The kernels of the instruction set in use, of depth 1.
 const WindowKernels& window_kernels();
 
 }  // namespace mezzo::cpu

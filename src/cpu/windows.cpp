@@ -21,14 +21,14 @@ template <class F> void for_runs(const Windows& x, std::int64_t begin, std::int6
     }
 }
 
-// How many of `count` indices, from `first` on and `step` apart, lie before `end`.
+// Number of the `count` indices, from `first` on and `step` apart, that lie before `end`.
 std::int64_t before(std::int64_t end, std::int64_t first, std::int64_t step, std::int64_t count) {
     const std::int64_t steps = step == 1 ? end - first : (end - first + step - 1) / step;
     return std::clamp<std::int64_t>(steps, 0, count);
 }
 
-// Calls inside(done, pixel, count) for the windows for which `tap` and the next `more` pixels to its right lie
-// in the image, with the index of the first pixel, and outside(done, count) for the others.
+// Calls inside(done, pixel, count) for the windows for which `tap` and the next `more` pixels to its right
+// lie in the image, with the index of the first pixel, and outside(done, count) for the others.
 template <class In, class Out> void for_tap(const Windows& x, const Tap& tap, std::int64_t more,
                                             std::int64_t begin, std::int64_t n, const In& inside,
                                             const Out& outside) {
@@ -77,7 +77,7 @@ Windows::Range Windows::source_pixels(std::int64_t begin, std::int64_t n) const 
 
 namespace {
 
-// Copies n pieces that lie `stride` bytes apart to places `row` bytes apart; N is their size, or 0.
+// Copies n pieces that lie `stride` bytes apart to positions `row` bytes apart; N is their size, or 0.
 template <std::size_t N> void copy_pieces(const char* from, std::int64_t stride, char* to, std::int64_t row,
                                           std::int64_t n, std::size_t bytes) {
     for (std::int64_t i = 0; i < n; ++i, from += stride, to += row) std::memcpy(to, from, N ? N : bytes);
@@ -115,7 +115,7 @@ auto copy_for(std::size_t bytes) {
     }
 }
 
-// How many taps from t on read neighbouring pixels whose channels follow each other in memory.
+// Number of taps from t on that read neighbouring pixels whose channels follow each other in memory.
 std::size_t run_of_taps(const Windows& x, std::size_t t) {
     std::size_t n = 1;
     if (x.pixel != x.channels) return n;

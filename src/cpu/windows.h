@@ -1,6 +1,6 @@
-// Windows: the rows of the matrix that a convolution multiplies with its weight. A window belongs to one
-// pixel of the result; it has as many steps as taps times channels, in this order, which lie in the source
-// image, or are zero where a tap falls outside of it.
+// Windows: the rows of the matrix that a convolution multiplies with its weight (im2col). A window belongs to
+// one pixel of the result; it has as many steps as taps (kernel positions) times channels, in this order,
+// which lie in the source image, or are zero where a tap falls outside of it.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +46,9 @@ struct Windows {
 // The windows of a convolution's input.
 Windows windows_of_input(const kernels::ConvGeometry& geometry, Size2d kernel_size);
 
-// The pixels of an input gradient in which the same taps of the weight meet the result's gradient: those at
-// (begin.height + i * stride.height, begin.width + j * stride.width). Their windows lie in that gradient; a
-// phase may have no tap, then its pixels are zero. Rows, columns and taps are set.
+// A phase of an input gradient: its pixels that the same taps of the weight reach from the result's gradient,
+// those at (begin.height + i * stride.height, begin.width + j * stride.width). Their windows lie in that
+// gradient; a phase may have no tap, then its pixels are zero. Rows, columns and taps are set.
 struct Phase {
     Size2d begin;
     Windows windows;
