@@ -1,4 +1,5 @@
-// learn_bpe(): merges, limits and wrong input. tests/pretrained_reference_test.py compares with the reference.
+// learn_bpe(): merges, limits and wrong input. tests/pretrained_reference_test.py compares with the
+// reference.
 #include <catch2/catch.hpp>
 
 #include "mezzo/error.h"

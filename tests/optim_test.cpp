@@ -1,4 +1,5 @@
-// Optimizers against PyTorch's trajectories, groups, masters and copies16, saving, schedules, errors.
+// Optimizers against PyTorch's trajectories, groups, master weights and 16-bit copies, saving, schedules,
+// errors.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -289,7 +290,7 @@ TEST_CASE("a loaded state continues bit for bit", "[optim]") {
 }
 
 TEST_CASE("masters are part of the state", "[optim]") {
-    // After two steps the parameter still shows 1; only the master knows better.
+    // After two steps the float16 parameter still shows 1; only the master has the change.
     const auto fresh = [] { return Tensor::from({1}).to(float16).detach().set_requires_grad(); };
     const auto one_step = [](const Tensor& w, SGD& optimizer) {
         set_grad(w, {1}, float16);
@@ -376,7 +377,7 @@ TEST_CASE("training leaves nothing alive", "[optim]") {
 
 namespace {
 
-// The rates before and after nine steps of SGD at 0.5.
+// The learning rates before and after nine steps of SGD at 0.5.
 template <class Make> std::vector<double> rates(Make make) {
     const Tensor w = leaf({1});
     SGD optimizer({w}, {.lr = 0.5});

@@ -1,4 +1,5 @@
-// Where an optimizer keeps its moments, masters and 16-bit copies: together, yet each on its own.
+// Memory layout of an optimizer's moments, master weights and 16-bit copies: adjacent in memory, yet each
+// with a storage of its own.
 #include <catch2/catch.hpp>
 
 #include "core/tensor_impl.h"
@@ -10,7 +11,7 @@ namespace {
 
 using namespace mezzo;
 
-// Three sizes that are no multiple of 64 floats.
+// Three sizes that are not multiples of 64 floats.
 const std::vector<std::int64_t> sizes = {3, 100, 65};
 
 Tensors parameters(Dtype dtype, Device device) {
@@ -27,7 +28,7 @@ void set_gradients(const Tensors& params, double value) {
         p.set_grad(full(p.shape(), value, {.dtype = p.dtype(), .device = p.device()}));
 }
 
-// One behind the other, 256-byte aligned, each with a storage of its own.
+// Checks that tensors follow each other in memory, 256-byte aligned, each with a storage of its own.
 void check_together(const Tensors& tensors) {
     const char* expected = static_cast<const char*>(raw(tensors[0]));
     for (const Tensor& x : tensors) {

@@ -1,4 +1,5 @@
-// The optimizers beside SGD, Adam and AdamW, and their common options, against PyTorch and the papers.
+// The optimizers other than SGD, Adam and AdamW, and the optimizers' common options, against PyTorch and the
+// papers.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
@@ -44,7 +45,7 @@ void follows(const Trajectory& expected, const Options& options, double exact = 
         }
 }
 
-// A formula in float64, from the parameter and the gradient of update t.
+// Fills in the trajectory that a formula gives in float64 from the parameter and the gradient of update t.
 template <class Formula> void trajectory(Trajectory& result, Formula formula) {
     std::vector<double> w = start();
     for (int t = 0; t < steps; ++t) {
@@ -98,7 +99,7 @@ TEST_CASE("Adagrad follows PyTorch", "[optim]") {
 }
 
 TEST_CASE("NAdam follows PyTorch", "[optim]") {
-    // PyTorch, too, keeps the product of the momenta in float32.
+    // PyTorch keeps the product of the momenta in float32 as well.
     follows<NAdam>(reference::nadam, NAdamOptions{.lr = 0.05}, 1e-6);
     follows<NAdam>(
         reference::nadam_decay,

@@ -1,8 +1,9 @@
-// Makes the system's headers look like those of a Unix that is not Linux: what POSIX does not have is hidden, and whoever names it all the
-// same does not compile. portable_sources_test.py includes it in front of every source that uses the system.
+// Makes the system's headers look like those of a Unix that is not Linux: names that POSIX does not have are
+// hidden, and a source that uses such a name does not compile. portable_sources_test.py includes it in front
+// of every source that uses the system.
 #pragma once
 
-// Enumerators and macros: hidden, so that #ifdef sees none.
+// Hides enumerators and macros, so that #ifdef does not see them.
 #define SOCK_CLOEXEC hidden_SOCK_CLOEXEC
 #define SOCK_NONBLOCK hidden_SOCK_NONBLOCK
 #define MSG_NOSIGNAL hidden_MSG_NOSIGNAL
@@ -20,7 +21,7 @@
 #undef MAP_HUGETLB
 #define TCP_KEEPALIVE 4  // macOS' name for TCP_KEEPIDLE
 
-// The headers that declare what may not be named from here on.
+// These headers declare the names that are forbidden from here on.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// A hidden case of the test program in a process of its own.
+// Runs a hidden case of the test program in a process of its own.
 #pragma once
 
 #include <fcntl.h>
@@ -11,8 +11,8 @@ extern char** environ;
 
 namespace mezzo::test {
 
-// Runs a case whose tags begin with '.', without its output. Returns its exit status, or 128 + the number of the
-// signal that ended it.
+// Runs a case whose tags begin with '.', without its output. Returns its exit status, or 128 + the number of
+// the signal that ended it.
 inline int exit_status_of_case(const char* name) {
     posix_spawn_file_actions_t quiet;
     posix_spawn_file_actions_init(&quiet);

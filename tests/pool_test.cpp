@@ -1,4 +1,4 @@
-// Pooling, resizing and padding beside PyTorch's values, at the edges of their options, and as layers.
+// Pooling, resizing and padding against PyTorch's values, at the edges of their options, and as layers.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr auto bilinear = InterpolateMode::bilinear;
 
-// The numbers of tools/reference_pool.py.
+// The formula of tools/reference_pool.py.
 Tensor image(const Shape& shape, std::int64_t step, std::int64_t modulus) {
     std::vector<double> values;
     for (std::int64_t i = 0; i < shape.numel(); ++i)
@@ -144,7 +144,7 @@ TEST_CASE("in max_pool2d NaN wins, padding never, and the first of equals gets t
         for (Dtype dtype : {float32, float64, float16, bfloat16}) {
             CAPTURE(name(device.type()), name(dtype));
             const auto pooled = [](const Tensor& x) { return max_pool2d(x, {.kernel_size = 2}); };
-            const std::vector<double> values{1, nan, 3, 3, 2, 5, 3, 1};  // [2, 4]: NaN beside 5, ties of 3
+            const std::vector<double> values{1, nan, 3, 3, 2, 5, 3, 1};  // [2, 4]: NaN next to 5, ties of 3
             const Tensor x = tensor_of(values, {1, 2, 4, 1}, dtype, device);
             const std::vector<double> y = doubles(pooled(x));
             CHECK(std::isnan(y[0]));
@@ -235,7 +235,8 @@ TEST_CASE("pools agree with PyTorch on every instruction set of this processor")
         cpu::force_isa(isa);
         for (const Golden& golden : goldens()) {
             CAPTURE(golden.name, cpu::name(isa));
-            // 70 channels: blocks of vectors, single vectors and a rest, each the same image.
+            // 70 channels: blocks of vectors, single vectors and a remainder; all channels have the same
+            // image.
             const Tensor x =
                 image({1, 5, 6, 2}, 29, 31).unsqueeze(3).expand({1, 5, 6, 35, 2}).reshape({1, 5, 6, 70});
             const Tensor y = golden.function(x.to(float32));

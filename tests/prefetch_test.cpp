@@ -1,5 +1,5 @@
-// Batches copied to the CUDA device ahead of their use, real or emulated: the same ones, in the same order,
-// with the same exceptions as without.
+// Prefetching batches to the CUDA device, real or emulated: the same batches, in the same order, with the
+// same exceptions as without prefetching.
 #include <catch2/catch.hpp>
 #include <stdexcept>
 #include <string>
@@ -47,7 +47,7 @@ Values values_of(const std::vector<data::Batch>& batches) {
     return values;
 }
 
-// One epoch; read when it is over, so that batches must have stayed as they were.
+// Batches of one epoch, read when it is over, so that they must not have changed.
 Values epoch(data::DataLoader& loader) {
     std::vector<data::Batch> held;
     for (const data::Batch& batch : loader) {
@@ -58,7 +58,7 @@ Values epoch(data::DataLoader& loader) {
     return values_of(held);
 }
 
-// A range whose batch `bad` cannot be made, or cannot be reached.
+// A range whose batch `bad` throws when it is read or, with in_step, when the iterator moves to it.
 struct Faulty {
     int count = 5, bad = 2;
     bool in_step = false;
@@ -80,7 +80,8 @@ struct Faulty {
     Iterator end() const { return {this, count}; }
 };
 
-// What a loop over the range sees; after an exception it goes on with the next batch, twice if `again`.
+// Values and errors that a loop over the range gets. After an exception the loop goes on with the next batch;
+// `again` reads each batch twice.
 std::string walk(const Faulty& range, int ahead, bool again = false) {
     auto batches = data::prefetch(range, {.device = gpu, .ahead = ahead});
     std::string seen;
@@ -164,7 +165,7 @@ TEST_CASE("prefetch: loops that end early, and several at once", "[cuda][data]")
     CHECK(seen[0] == first);
     CHECK(seen[1] == first);
     CHECK(seen[2] == second);
-    // batches that nobody looks at, and one that is looked at twice
+    // batches that nothing reads, and a batch that is read twice
     auto it = b.begin();
     ++it;
     CHECK(values_of(*it) == second[1]);
@@ -189,13 +190,13 @@ TEST_CASE("prefetch: exceptions come with the batch they belong to", "[cuda][dat
                     for (const int ahead : {1, 2, 9}) CHECK(walk(range, ahead, again) == expected);
             }
     CHECK(walk({.bad = 2}, 2) == "0 1 bad batch 3 4 ");
-    // passing over it without a look
+    // skipping it without reading it
     auto batches = data::prefetch(Faulty{.bad = 2}, {.device = gpu, .ahead = 2});
     auto it = batches.begin();
     *it;
     ++it, ++it, ++it;
     CHECK((*it).to_vector<float>()[0] == 3);
-    // the batches before it are seen, and then the exception
+    // the batches before it come first, and then the exception
     CHECK(walk({.bad = 2, .in_step = true}, 2).rfind("0 1 bad step ", 0) == 0);
     CHECK(walk({.bad = 2, .in_step = true}, 9).rfind("0 1 bad step ", 0) == 0);
 }
@@ -304,7 +305,8 @@ TEST_CASE("prefetch: without memory for batches ahead they come in time", "[cuda
         set_memory_limit(gpu, 0);
         empty_cache(gpu);
     }
-    // not even one: the error comes with the batch, and a second try finds what was freed
+    // not even one batch fits: the error comes with the batch, and a second try succeeds after memory was
+    // freed
     set_memory_limit(gpu, memory_stats(gpu).reserved + batch);
     Tensors ballast;
     CHECK_THROWS_AS(

@@ -1,4 +1,4 @@
-// Tokenizers of tokenizer.json and its relatives: rules one by one over small files, and files that are refused.
+// Tokenizers from tokenizer.json and related files: the rules one by one over small files, and refused files.
 // tests/pretrained_reference_test.py compares whole tokenizers with the reference.
 #include "mezzo/pretrained_tokenizer.h"
 
@@ -20,7 +20,7 @@ using Ids = std::vector<std::int64_t>;
 
 namespace {
 
-// A tokenizer.json of a model and of further fields, each with a comma before it.
+// A tokenizer.json of a model and further fields, each with a comma before it.
 std::string file(const std::string& model, const std::string& fields = "") {
     return R"({"version": "1.0", "model": )" + model + fields + "}";
 }
@@ -37,7 +37,7 @@ const std::string around =
 Ids ids(const Tokenizer& tokenizer, std::string_view text) {
     return tokenizer.encode(text, {.max_length = 0, .add_special_tokens = false}).ids;
 }
-// The tokens of a text with a bar between them.
+// The tokens of a text, separated by bars.
 std::string split(const Tokenizer& tokenizer, std::string_view text) {
     std::string result;
     for (const std::int64_t id : ids(tokenizer, text))

@@ -1,4 +1,4 @@
-// Tensors as text: the words of PyTorch 2.15, written by tools/reference_print.py.
+// Printed tensors: the text of PyTorch 2.15, written by tools/reference_print.py.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -172,7 +172,7 @@ TEST_CASE("printing: streams and fmt", "[printing]") {
     CHECK_THAT(streamed(amp::GradScalerOptions{}),
                Catch::Matchers::StartsWith("GradScalerOptions(init_scale=65536, growth_factor=2, ") &&
                    Catch::Matchers::Contains("at_floor=clamp"));
-    // Beside fmt's own formatter of ranges.
+    // These work next to fmt's own formatter of ranges.
     CHECK(fmt::format("{}", std::vector<Shape>{x.shape()}) == "[[2]]");
     CHECK(fmt::format("{}", Tensors{x}) == "[tensor([1.0000, 2.5000])]");
     CHECK_THAT(fmt::format("{}", nn::ModuleList{nn::ReLU()}), Catch::Matchers::Contains("(0): ReLU()"));

@@ -71,7 +71,7 @@ const ProfileRow& row_named(const std::vector<ProfileRow>& rows, const std::stri
     return rows.front();
 }
 
-// Events lie inside of their parents, and those of one parent one after the other.
+// Checks that events lie inside their parents, and that children of one parent do not overlap.
 void check_nesting(const std::vector<ProfileEvent>& events) {
     std::vector<std::int64_t> end_of_last(events.size() + 1, 0);
     for (std::size_t i = 0; i < events.size(); ++i) {
@@ -108,7 +108,7 @@ TEST_CASE("profiler: the events of a step have modules, bytes, FLOPs and an orde
     CHECK(event_named(events, "add", "block").flops == 0);
     CHECK(event_named(events, "cross_entropy", "").parent == -1);
 
-    // The input of the model needs no gradient: one product; the layers above need two.
+    // The input of the model needs no gradient, so its layer needs one product; the layers above need two.
     CHECK(event_named(events, "linear backward", "block.up").flops == 2.0 * 16 * 8 * 16);
     CHECK(event_named(events, "linear backward", "block.down").flops == 2 * 2.0 * 16 * 16 * 8);
     CHECK(event_named(events, "linear backward", "head").kind == ProfileKind::backward);
@@ -328,7 +328,8 @@ TEST_CASE("profiler: memory at the peak, by module", "[profiler]") {
     std::int64_t sum_of_modules = 0;
     for (const insight::ModuleMemory& module : peak.modules) sum_of_modules += module.total();
     CHECK(sum_of_modules + peak.before == peak.bytes);
-    // In backward of relu its result, which it keeps, and both gradients live: [256, 1024], of two layers and of no module.
+    // In relu's backward its saved result and both gradients are alive, [256, 1024] each: one belongs to
+    // `second`, two to no module.
     const auto of = [&](const std::string& path) {
         for (const insight::ModuleMemory& module : peak.modules)
             if (module.module == path) return module;

@@ -31,7 +31,7 @@ struct Output {
     std::FILE* file;
 };
 
-// An environment variable, as it was at the end.
+// Sets an environment variable and restores it at the end.
 struct Variable {
     Variable(const char* n, const char* value) : name(n) {
         if (const char* const old = std::getenv(n)) before = old;

@@ -1,5 +1,5 @@
-// What docs/numerics.md promises about random numbers: which are the same bits for every device, instruction
-// set and number of threads, and how far the others may be apart.
+// The guarantees of docs/numerics.md about random numbers: some are the same bits for every device,
+// instruction set and number of threads; the others differ within bounds.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -30,7 +30,7 @@ std::vector<double> drawn(Tensor (*draw)(Device), Device device) {
     return doubles(draw(device));
 }
 
-// visit(numbers) for every device, instruction set and two numbers of threads.
+// Calls visit(numbers) for every device, instruction set and two numbers of threads.
 template <class F> void everywhere(Tensor (*draw)(Device), const F& visit) {
     const KeepSettings keep;
     for (const int threads : {1, 3}) {

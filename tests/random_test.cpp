@@ -20,7 +20,7 @@ bool equal(const PhiloxWords& words, std::uint32_t a, std::uint32_t b, std::uint
     return words.v[0] == a && words.v[1] == b && words.v[2] == c && words.v[3] == d;
 }
 
-// Puts the stream back at the end of a case.
+// Restores the random stream at the end of a case.
 struct KeepStream {
     RandomState state = random_state();
     ~KeepStream() { set_random_state(state); }

@@ -9,7 +9,7 @@ namespace mz = mezzo;
 
 namespace {
 
-// Two classes of image files, told apart by their brightness. False where this build lacks libpng.
+// Writes two classes of image files that differ in brightness. False if this build lacks libpng.
 bool write_photos(const mz::test::Folder& folder) {
     try {
         for (const char* const name : {"cat", "dog"}) {

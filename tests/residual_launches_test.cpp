@@ -1,4 +1,4 @@
-// What residual connections cost on the CUDA device, real or emulated: launches, counted.
+// Counts the kernel launches of residual connections on the CUDA device, real or emulated.
 #include <catch2/catch.hpp>
 
 #include "cuda/runtime.h"
@@ -40,7 +40,7 @@ TEST_CASE("residual gradients: the addition is no launch of its own", "[cuda]") 
             CAPTURE(one.what, mixed);
             const Tensor x = values({2, 3, 16}, 1).set_requires_grad(), w = values({16, 16}, 2);
             const Tensor factors = values({2, 3, 16}, 3);
-            // What is made first is visited last.
+            // Backward visits the op that was recorded first last.
             const auto backward = [&](bool branch_last) {
                 const amp::Autocast open({.dtype = bfloat16, .enabled = mixed});
                 const Tensor h = x * 2.0;
@@ -51,7 +51,7 @@ TEST_CASE("residual gradients: the addition is no launch of its own", "[cuda]") 
                 const Tensor loss = sum(y) + sum(way);
                 return launches([&] { (void)autograd::grad({loss}, {x}); });
             };
-            for (bool last : {false, true}) backward(last);  // fast paths are proven
+            for (bool last : {false, true}) backward(last);  // fast paths are checked here
             CHECK(backward(true) + 1 == backward(false));
         }
 }

@@ -25,7 +25,7 @@ using test::names_of;
 
 namespace {
 
-// Small enough for the slowest kernels; every kind of block has an input of its own shape and of another.
+// Small enough for the slowest kernels; every kind of block occurs with and without a change of shape.
 ResNetConfig tiny(ResNetBlockKind block = ResNetBlockKind::basic,
                   ResNetShortcut shortcut = ResNetShortcut::projection) {
     return {.block = block,
@@ -69,7 +69,7 @@ std::vector<std::string> torchvision_names() {
     return names;
 }
 
-// The paper's equations from named weights, in float64 and in ops that do one thing each.
+// ResNet by the paper's equations, from named weights, in float64 and in ops that do one thing each.
 class Plain {
 public:
     Plain(const nn::ResNet& net) : config_(net.config), weights_(net.named_parameters()) {}
@@ -182,7 +182,7 @@ TEST_CASE("resnet: a file gives back the same bits", "[resnet][io]") {
     CHECK(all_values(other.named_parameters()) == all_values(net.named_parameters()));
     io::save_safetensors(folder.file("b"), other.state_dict());
     CHECK(folder.read("a") == folder.read("b"));
-    // Weights in the order of memory are refused by their shape.
+    // Weights in memory order are refused because of their shape.
     StateDict wrong = net.state_dict();
     for (auto& [name, value] : wrong)
         if (name == "layer1.0.conv2.weight") value = value.permute({0, 2, 3, 1});
@@ -241,7 +241,8 @@ TEST_CASE("resnet: shapes of both stems", "[resnet]") {
 TEST_CASE("resnet: values and gradients against plain ops", "[resnet]") {
     for (const ResNetBlockKind block : {ResNetBlockKind::basic, ResNetBlockKind::bottleneck})
         for (const ResNetShortcut shortcut : {ResNetShortcut::projection, ResNetShortcut::padding}) {
-            // Padding cannot serve a bottleneck's first stage in the plain model: its channels grow at stride 1.
+            // The plain model cannot pad the shortcut of a bottleneck's first stage: its channels grow at
+            // stride 1.
             if (block == ResNetBlockKind::bottleneck && shortcut == ResNetShortcut::padding) continue;
             manual_seed(2);
             nn::ResNet net(tiny(block, shortcut));
@@ -262,7 +263,7 @@ TEST_CASE("resnet: values and gradients against plain ops", "[resnet]") {
 
 TEST_CASE("resnet: padding takes every second pixel and adds zero channels", "[resnet]") {
     const NoGrad no_grad;
-    // Blocks that start as their shortcuts show them.
+    // Blocks start as their shortcuts alone.
     ResNetConfig config = tiny(ResNetBlockKind::bottleneck, ResNetShortcut::padding);
     config.zero_init_residual = true;
     const nn::ResNet net(config);
@@ -307,7 +308,7 @@ TEST_CASE("resnet: eval leaves the running statistics alone and sees each image 
     const Tensor x = images(4), together = net(x);
     check_close(net(x.slice(0, 2, 3)), together.slice(0, 2, 3), {1e-5, 1e-5});
     CHECK(all_values(net.named_buffers()) == before);
-    // A copy has a mode of its own.
+    // A copy has its own training mode.
     nn::ResNet copy = net;
     copy.train();
     CHECK_FALSE(net.layer2[0].downsample->norm.training());
@@ -374,7 +375,7 @@ struct Arithmetic {
     Dtype conv, norm;  // of the parameters
 };
 
-// The losses of so many steps on one batch.
+// Losses of so many steps on one batch.
 std::vector<double> losses_of(const Arithmetic& a, nn::ResNet& net, int steps) {
     optim::SGD optimizer(net.parameters(), {.lr = 0.05, .momentum = 0.9});
     std::optional<amp::Handle> handle;

@@ -51,7 +51,8 @@ Tensor weighted_sum(const Tensors& results) {
     return loss;
 }
 
-// What tools/reference_rnn.py writes of a net: results, gradients of the inputs, weighted sums of those of the parameters.
+// The numbers that tools/reference_rnn.py writes for a net: results, gradients of the inputs, weighted sums
+// of the parameters' gradients.
 std::vector<double> summary_of(nn::Module& net, const Tensors& inputs, const Tensors& results) {
     net.zero_grad();
     weighted_sum(results).backward();
@@ -73,7 +74,7 @@ Tensor leaf(const Tensor& x, Dtype dtype, Device device) {
     return y;
 }
 
-// How a net is compared: precision 0 is float64, the others are Autocast over float32.
+// Arithmetic and tolerances of a comparison. Precision 0 is float64, the others are Autocast over float32.
 struct Precision {
     const char* name;
     Dtype parameters, autocast;

@@ -1,5 +1,5 @@
-// The one with which a backward pass begins on the CUDA device, real or emulated: it is written once and used again, and what
-// becomes of it is never seen by another pass.
+// The cached root gradient, a tensor of 1 with which a backward pass begins on the CUDA device, real or
+// emulated: it is written once and reused, and writes to it do not reach other passes.
 #include <catch2/catch.hpp>
 
 #include "core/tensor_impl.h"
@@ -22,7 +22,7 @@ Tensor leaf(double value, Dtype dtype = float32) {
     return full({}, value, {.dtype = dtype, .device = gpu}).set_requires_grad();
 }
 
-// The gradient of 3 x, which is the seed times 3, and the launches of the backward pass.
+// The gradient of 3 x, which is the root gradient times 3, and the launches of the backward pass.
 double gradient(const Tensor& x, std::uint64_t* launches = nullptr) {
     x.set_grad({});
     const Tensor y = x * 3.0;

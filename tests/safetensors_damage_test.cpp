@@ -1,4 +1,4 @@
-// Files that are damaged or made to do harm: each is refused, and the text says what is wrong.
+// Damaged or malicious safetensors files: each is refused, and the message says what is wrong.
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
@@ -30,7 +30,7 @@ std::string one(const std::string& dtype, const std::string& shape, const std::s
         data_bytes);
 }
 
-// What opening the file says; empty when it opens. Every text names the file.
+// Opens a file of the given bytes and returns the error, or "" if it opens. Every message names the file.
 struct Opener {
     std::string operator()(const std::string& bytes) const {
         try {

@@ -1,4 +1,4 @@
-// Damage that leaves a file well formed: digests of header and elements find it.
+// Damage that leaves a safetensors file well formed: digests of header and elements detect it.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <functional>
@@ -14,7 +14,7 @@ using test::Folder;
 
 namespace {
 
-// Everything that a file says, as text.
+// The contents of a file as text.
 std::string contents(const std::string& path) {
     const io::SafeTensors file(path);
     std::string text;
@@ -66,7 +66,8 @@ Flips flip_all(const Folder& folder, const std::string& name,
     return flips;
 }
 
-// What reading says after one byte of the elements has changed; `from_end` counts from the end of the file.
+// Error of reading the file after one byte of the elements has changed; `from_end` counts from the end of the
+// file.
 std::string error_after_change(const Folder& folder, const std::string& name, std::size_t from_end) {
     std::string bytes = folder.read(name);
     bytes[bytes.size() - from_end] ^= 4;

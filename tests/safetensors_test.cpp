@@ -1,4 +1,4 @@
-// Reading and writing safetensors files that are as they must be.
+// Reading and writing valid safetensors files.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/file.h>
@@ -36,7 +36,7 @@ bool without_permissions = false;  // as on a FAT file system
 
 }  // namespace
 
-// Replaces the function of the C library.
+// Replaces fchmod() of the C library.
 extern "C" int fchmod(int file, mode_t mode) noexcept {
     if (!without_permissions) return int(syscall(SYS_fchmod, file, mode));
     errno = EPERM;
@@ -256,7 +256,7 @@ TEST_CASE("safetensors: a partial file of a killed program is no obstacle", "[io
     io::save_safetensors(folder.file("file"), every_dtype_state());
     CHECK(without_digests(folder.read("file")) == every_dtype);
     CHECK(folder.listing() == "file ");
-    // A link in its place is not followed.
+    // If the partial file is a symbolic link, it is not followed.
     std::filesystem::create_symlink(folder.write("victim", "precious"), folder.file("file.mezzo-partial"));
     CHECK_THROWS_WITH(io::save_safetensors(folder.file("file"), {}), Contains("cannot create"));
     CHECK(folder.read("victim") == "precious");
@@ -312,12 +312,12 @@ TEST_CASE("files: a lock on a partial file does not stop a writer for ever", "[i
         CHECK(flock(descriptor, LOCK_EX) == 0);
         return descriptor;
     };
-    // Others may read it: no writer is alive.
+    // The partial file is readable for others, so no writer of mezzo is alive.
     int other = locked(0644);
     io::save_safetensors(path, {});
     CHECK(folder.listing() == "file ");
     close(other);
-    // Unless no file can be private there: the lock may be a writer's.
+    // If files cannot be made private there, the lock may be a writer's.
     other = locked(0644);
     without_permissions = true;
     CHECK_THROWS_WITH(io::ReplacedFile("save", path, std::chrono::milliseconds(20)),
@@ -328,7 +328,7 @@ TEST_CASE("files: a lock on a partial file does not stop a writer for ever", "[i
     other = locked(0600);
     CHECK_THROWS_WITH(io::ReplacedFile("save", path, std::chrono::milliseconds(20)),
                       Contains("another process has locked it") && Contains("20 ms"));
-    // A handler that restarts calls, as StopSignals installs it, ends the wait too.
+    // A signal handler that restarts calls, as StopSignals installs it, ends the wait as well.
     struct sigaction action = {}, before = {};
     action.sa_handler = [](int) {};
     action.sa_flags = SA_RESTART;
@@ -370,7 +370,7 @@ TEST_CASE("safetensors: a file of another format is named, and what to do with i
         CHECK_THROWS_WITH(io::SafeTensors(folder.write("model.safetensors", bytes)), Contains(expected));
         CHECK_THROWS_AS(io::SafeTensors(folder.file("model.safetensors")), Error);
     }
-    // Readers of other formats.
+    // Readers of other formats recognise these files as well.
     const std::string pointer = folder.write("pointer", files[2].first),
                       page = folder.write("page", files[3].first);
     io::save_safetensors(folder.file("own"), {{"a", ones({2})}});
@@ -427,7 +427,7 @@ TEST_CASE("safetensors: an open file goes on when another takes its name", "[io]
     io::save_safetensors(folder.file("file"), {{"a", full({3}, 2)}});
     CHECK(test::doubles(old.tensor("a")) == std::vector<double>{1, 1, 1});
     CHECK(test::doubles(io::SafeTensors(folder.file("file")).tensor("a")) == std::vector<double>{2, 2, 2});
-    // One that is shortened in place is an error, no crash.
+    // Reading an open file that has been shortened is an error, not a crash.
     const io::SafeTensors open(folder.file("file"));
     std::filesystem::resize_file(folder.file("file"), std::filesystem::file_size(folder.file("file")) - 5);
     CHECK_THROWS_WITH(open.tensor("a"), Contains("something shortened it"));

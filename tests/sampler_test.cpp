@@ -1,4 +1,4 @@
-// Samplers: weighted draws, and orders of one's own in a loader.
+// Samplers: weighted draws, and custom orders in a loader.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Gradients under a scale that is not the scaler's any more: of before an update(), or of another scaler.
+// Gradients whose scale is no longer the scaler's: from before an update(), or from another scaler.
 #include "mezzo/mezzo.h"
 #include "tests/scaler_bench.h"
 
@@ -14,10 +14,10 @@ struct Pair {
     GradScaler scaler;
 };
 
-// The ways to another scale.
+// Ways to change the scale.
 enum class Change { number, tensor, load, other_scaler, overflow, clean_step };
 
-// Brings p.scaler to another scale. Returns the scaler to go on with.
+// Changes the scale of p.scaler. Returns the scaler to go on with.
 GradScaler& change_scale(Pair& p, GradScaler& other, Change change) {
     if (change == Change::number) p.scaler.update(4.0);
     if (change == Change::tensor) p.scaler.update(full({}, 4.0, {.device = p.a.device()}));

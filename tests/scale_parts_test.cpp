@@ -1,5 +1,5 @@
-// Which gradients hold the scaler's scale: a sum of scaled and unscaled ones is reported where it would be
-// used, and no other sequence of calls is.
+// Scaled and unscaled gradients: a mixture of both is reported where it would be used, and no other sequence
+// of calls is.
 #include <memory>
 #include <type_traits>
 
@@ -20,7 +20,7 @@ struct Pair {
     GradScaler scaler{{.init_scale = 8}};
 };
 
-// Runs `mix`, which adds a scaled gradient to the unscaled one of w, and expects the step to say so.
+// Runs `mix`, which adds a scaled gradient to the unscaled one of w, and expects an error from the step.
 template <class Mix> void mixing_is_reported(const Tensor& w, const Tensor& scaled_first, const Mix& mix) {
     for (const bool held : {false, true}) {  // held: the gradient is divided at once, it does not wait
         CAPTURE(held);
@@ -193,7 +193,7 @@ TEST_CASE("scaler: what is no mixture", "[scaler]") {
         p.scaler.update();
         CHECK(floats(p.a) == std::vector<float>{-3, -2});
 
-        // Four ways to begin anew.
+        // Four ways to zero the gradient.
         const auto zero = [&](int way) {
             if (way == 0) p.first.zero_grad(false);
             if (way == 1) p.a.grad().zero_();
@@ -209,7 +209,7 @@ TEST_CASE("scaler: what is no mixture", "[scaler]") {
             p.scaler.update();
             CHECK(floats(p.a)[0] == -3.f - 2.f * float(way + 1));
         }
-        // A mixture that is thrown away.
+        // A mixture that is discarded.
         p.backward(p.loss_a(1));
         CHECK_THROWS_AS(p.scaler.step(p.first), Error);
         zero(1);
@@ -269,8 +269,8 @@ TEST_CASE("scaler: it is moved, not copied", "[scaler]") {
 
 namespace {
 
-// What a scaler, three parameters and two optimizers must do, with numbers for tensors: gradients are kept as
-// the part that holds the scale and the part that does not.
+// Reference model of a scaler, three parameters and two optimizers, with numbers for tensors. A gradient is
+// the sum of a scaled and an unscaled part.
 struct Model {
     static constexpr double scale = 8;
     static constexpr int of[3] = {0, 0, 1};  // the optimizer of each parameter
@@ -296,7 +296,7 @@ struct Model {
         if (!g[i].has_scaled) g[i].iteration = of_iteration;
         g[i].has_scaled = true;
     }
-    // any_scale: scaled gradients may be of another iteration.
+    // any_scale: scaled gradients may come from another iteration.
     bool any(int o, bool needs_divided, bool any_scale = false) const {
         for (int i = 0; i < 3; ++i)
             if (of[i] == o && g[i].there && g[i].has_scaled &&
@@ -322,7 +322,7 @@ struct Model {
         for (int i = 0; i < 3; ++i)
             if (of[i] == o) g[i] = {.there = g[i].there && !drop};
     }
-    // Each returns whether the call is legal.
+    // Each call returns whether it is legal.
     bool unscale(int o) {
         if (!ever || stage[o] != Stage::ready || any(o, true)) return false;
         if (has_gradient(o)) divide(o), checked[o] = true;

@@ -1,4 +1,4 @@
-// A parameter, an optimizer and a loss scaler to play events on: shared by the scaler tests.
+// A parameter, an optimizer and a loss scaler for the scaler tests.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -36,7 +36,7 @@ inline void poke(const Tensor& w, std::int64_t at, float value) {
     w.grad().slice(0, at, at + 1).fill_(value);
 }
 
-// A scaler for gradients that a case sets itself: one that has never scaled would refuse them.
+// A scaler for gradients that a case sets itself: a scaler that has never scaled would refuse them.
 inline GradScaler scaler_in_use(const GradScalerOptions& options) {
     GradScaler scaler(options);
     scaler.scale(scalar(1));

@@ -1,4 +1,4 @@
-// Schedules in several parts, the one that follows a metric, and averaged weights, against PyTorch.
+// Composite schedules, the schedule that follows a metric, and averaged weights, against PyTorch.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -50,7 +50,7 @@ TEST_CASE("one cycle follows PyTorch, the momentum too", "[optim]") {
         Bench a, b;
         OneCycleLR cosine(a.optimizer, {.max_lr = 2, .total_steps = 12});
         follows(reference::one_cycle[row], a, cosine, option);
-        // The loop that steps both after each batch ends at the last value, where PyTorch turns back.
+        // A loop that steps both after each batch ends at the last value, where PyTorch turns back.
         a.step();
         cosine.step();
         CHECK(a.optimizer.option(option) == Approx(reference::one_cycle[row][11]));
@@ -223,7 +223,7 @@ TEST_CASE("two schedulers that step one optimizer are an error that names the fi
     CHECK(bench.optimizer.lr() == Approx(0.45));
     second.step();  // is still in charge
     CHECK(bench.optimizer.lr() == Approx(0.405));
-    // Schedulers that are parts of another one are not stepped, and the whole is.
+    // Schedulers that are parts of another one are not stepped by themselves; the composite is.
     Bench other;
     SequentialLR both(
         other.optimizer,

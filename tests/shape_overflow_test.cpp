@@ -1,5 +1,5 @@
-// Counts of elements and bytes beyond 63 bits: every way to a shape ends in an Error, never in a tensor
-// without memory.
+// Counts of elements and bytes beyond 63 bits: every call that makes a shape ends in an Error, never in a
+// tensor without memory.
 #include <catch2/catch.hpp>
 #include <limits>
 

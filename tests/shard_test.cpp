@@ -1,4 +1,4 @@
-// Batches of several ranks, and loops that go on where another one has stopped.
+// Batches of several ranks, and loops that resume where another one has stopped.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -31,7 +31,7 @@ data::DataLoaderOptions augmented(const data::Shard& shard = {}) {
             .stddev = 0.25};
 }
 
-// One row of one batch: its values and its label behind them.
+// One row of one batch: its values, then its label.
 using Row = std::vector<float>;
 
 std::vector<Row> rows_of(const data::Batch& batch) {
@@ -44,7 +44,7 @@ std::vector<Row> rows_of(const data::Batch& batch) {
     return rows;
 }
 
-// The rest of an epoch, batch by batch, as all ranks together see it.
+// The rest of an epoch, batch by batch, with the rows of all ranks.
 std::vector<std::vector<Row>> seen_by(int ranks, const data::Dataset& set, data::DataLoaderOptions options,
                                       const data::LoaderPosition& from = {}) {
     std::vector<std::vector<Row>> seen;

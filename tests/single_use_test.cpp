@@ -1,4 +1,5 @@
-// When a node of the graph may send gradients past the results of the node below it.
+// Single use of a result: the condition under which a node of the graph may send gradients past the node
+// below it.
 #include <catch2/catch.hpp>
 
 #include "autograd/extra.h"
@@ -12,11 +13,11 @@ using namespace mezzo;
 
 std::vector<bool> answers;
 
-// x, by a node that asks whether it is the sole consumer of each of its inputs.
+// The identity, by a node that records whether it is the sole consumer of each of its inputs.
 struct Asking {
     static constexpr const char* name = "asking";
 };
-// A row alone, which no list of ops has.
+// An op schema that is in no list of ops.
 const Row asking_row = RowOf<Asking>{
     .save = save_none, .vjp = [](const Node& c, const Tensors& g) -> Tensors {
         for (std::size_t i = 0; i < c.edges.size(); ++i) answers.push_back(c.sole_consumer(int(i)));
@@ -44,7 +45,7 @@ TEST_CASE("sole consumer: one op reads the result", "[autograd]") {
     const Tensor x = leaf();
     const Tensor h = relu(x);
     const Tensor y = sum(asking(h));
-    // Every backward asks anew.
+    // Every backward checks again.
     CHECK(asked([&] { autograd::backward({y}, {.retain_graph = true}); }) == Answers{true});
     CHECK(asked([&] { (void)autograd::grad({y}, {x}, {.retain_graph = true}); }) == Answers{true});
     {

@@ -1,5 +1,6 @@
-// What everything else on a CUDA device needs, one thing per case and the simplest first: where a device, a
-// driver or a toolkit is not as expected, the first case that fails says what. tools/gpu_check begins with it.
+// Checks everything that other code on a CUDA device needs, one thing per case and the simplest first: if a
+// device, a driver or a toolkit is not as expected, the first case that fails says so. tools/gpu_check begins
+// with it.
 #include <catch2/catch.hpp>
 #include <numeric>
 

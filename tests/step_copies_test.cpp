@@ -1,4 +1,5 @@
-// The optimizer step of a device without kernels for it: the CPU's on copies, against the kernels themselves.
+// The optimizer step of a device without kernels for it: the CPU's kernels on copies, against the device's
+// own kernels.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -16,7 +17,7 @@ struct Kind {
     bool copy16;
 };
 
-// Parameters with state, gradients and counters in a device's memory. The same for each kind.
+// Parameters with state, gradients and counters in a device's memory; the same for each Kind.
 struct Model {
     Tensors all;  // everything that a kernel may write
     std::vector<ParamRef> refs;
@@ -55,7 +56,7 @@ struct Model {
     ScalerState* scaler_state() const { return static_cast<ScalerState*>(raw(scaler)); }
 };
 
-// Runs the same through the device's kernels and through copies: all memory must be the same afterwards.
+// Runs the same on the device's kernels and on copies: all memory must be the same afterwards.
 template <class Run> void check_same(const Kind& kind, Run run) {
     for (const Device device : test::devices()) {
         Model plain(device, kind), copied(device, kind);

@@ -1,4 +1,4 @@
-// What an optimizer step costs on the CUDA device, real or emulated: launches, copies and waits, counted.
+// Counts launches, copies and waits of an optimizer step on the CUDA device, real or emulated.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -18,7 +18,7 @@ const Device gpu{DeviceType::cuda};
 
 enum class Method { sgd, momentum, adam, adamw, rmsprop };
 
-// Parameters in two groups with options of their own.
+// An optimizer with two groups of parameters that have different options.
 std::unique_ptr<optim::Optimizer> make(Method method, const Tensors& params) {
     const auto cut = std::ptrdiff_t(params.size() / 3);
     const Tensors some(params.begin(), params.begin() + cut), others(params.begin() + cut, params.end());
@@ -29,7 +29,7 @@ std::unique_ptr<optim::Optimizer> make(Method method, const Tensors& params) {
         case Method::adamw:
             return std::make_unique<optim::AdamW>(
                 std::vector<optim::AdamWGroup>{{.params = some}, {.params = others, .options = {.lr = 0.1}}});
-        case Method::rmsprop:  // with all the state that a row can have
+        case Method::rmsprop:  // with all the state that an optimizer can have
             return std::make_unique<optim::RMSprop>(std::vector<optim::RMSpropGroup>{
                 {.params = some},
                 {.params = others, .options = {.lr = 0.1, .momentum = 0.9, .centered = true}}});
@@ -49,7 +49,7 @@ cuda::Counters difference(const cuda::Counters& before, const cuda::Counters& af
             after.copies - before.copies};
 }
 
-// The counters of everything that comes after backward, in the third step.
+// Counters of all work after backward, in the third step.
 cuda::Counters cost(Method method, std::size_t count, const Loop& loop, Dtype dtype) {
     Tensors params;
     for (std::size_t i = 0; i < count; ++i)

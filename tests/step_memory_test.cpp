@@ -1,4 +1,4 @@
-// The memory plan of a captured step: lifetimes in, places out.
+// The memory plan of a captured step, which assigns offsets to lifetimes.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint32_t never = ~std::uint32_t(0);
 
-// No two allocations that are alive together share a byte.
+// Checks that no two allocations that are alive together share a byte.
 void check_plan(const std::vector<Lifetime>& lifetimes, const MemoryPlan& plan) {
     REQUIRE(plan.offsets.size() == lifetimes.size());
     for (std::size_t i = 0; i < lifetimes.size(); ++i) {
@@ -106,10 +106,10 @@ TEST_CASE("step memory: a traced step runs again in its arena") {
         }
         const char* const first = static_cast<char*>(arena->data);
         CHECK(kept->bytes() == first + plan.offsets[3]);
-        // the arena, and the tensor that was kept before and is held for a graph that may read it
+        // the arena, and the older tensor that is held for a graph that may read it
         CHECK(memory_stats(cpu_device).allocated == allocated + 3072);
     }
-    // the kept tensor keeps its arena
+    // the tensor holds its arena
     CHECK(memory_stats(cpu_device).allocated == allocated + 3072 - 1536);
     kept.fill_(1);
     kept = Tensor();

@@ -1,4 +1,4 @@
-// Optimizer and scaler kernels of the CPU against plain float64 arithmetic, and the scaler against tables of
+// The CPU's optimizer and scaler kernels against plain float64 arithmetic, and the scaler against tables of
 // events.
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -56,7 +56,7 @@ std::vector<double> random_values(std::size_t n, unsigned seed) {
 }
 
 enum class Algorithm { sgd, adam, adamw };
-// Options of the three, and what the kernels get.
+// Options of the three algorithms, and the kernels' arguments for them.
 struct Variant {
     Algorithm algorithm = Algorithm::sgd;
     double lr = 0, weight_decay = 0;
@@ -157,7 +157,7 @@ ScalerState scaler_of(float scale, float growth_tracker = 0, float hysteresis_le
     return state;
 }
 
-// found_inf of the gradients, divided by the scale if there is one.
+// Whether the gradients, divided by the scale if there is one, have inf or NaN.
 bool overflows(const std::vector<ParamRef>& refs, ScalerState* scaler = nullptr) {
     StepState state{};
     kernels().statistics(refs,
@@ -282,7 +282,7 @@ TEST_CASE("statistics find one bad element anywhere, in every dtype, before and 
                     CHECK(flags[0] == 0);
                     CHECK((flags[1] != 0) == expected);
                 }
-    // Two large finite elements do not add up to an overflow; one that only its unscaled value overflows is
+    // Two large finite elements do not add up to an overflow; an element that overflows only when unscaled is
     // found.
     Values large(float32, {3e38, 3e38});
     const std::vector<ParamRef> refs = {gradient(large, 2)};

@@ -1,4 +1,4 @@
-// What tests share: the devices present, seeded random tensors, and one tolerance per dtype.
+// Helpers of the tests: the devices present, seeded random tensors, and one tolerance per dtype.
 #pragma once
 
 #include <span>
@@ -10,16 +10,16 @@
 
 namespace mezzo::test {
 
-// The CPU, and CUDA where a GPU (or its emulation) is present.
+// The CPU, and CUDA if a GPU (or its emulation) is present.
 std::vector<Device> devices();
 
 struct Tolerance {
     double relative, absolute;
 };
-// What one op may lose when it computes in float32 (float64 for float64) and rounds once to dtype.
+// Error of one op that computes in float32 (float64 for float64) and rounds once to dtype.
 Tolerance tolerance(Dtype dtype);
 
-// Where the values of a random tensor come from.
+// Range of a random tensor's values.
 enum class Domain {
     any,       // [-2, 2], at least 0.1 from 0 and from other kinks at whole and half numbers
     positive,  // [0.3, 2]
@@ -36,8 +36,8 @@ Tensor tensor_of(const std::vector<double>& values, const Shape& shape, Dtype dt
 
 inline std::vector<double> doubles(const Tensor& x) { return x.to_vector<double>(); }
 
-// The first difference beyond |a - b| <= absolute + relative |b|, in words; empty when there is none. NaN
-// equals NaN.
+// Text of the first difference beyond |a - b| <= absolute + relative |b|, or "" if there is none. NaN equals
+// NaN.
 std::string difference(std::span<const double> actual, std::span<const double> expected, Tolerance allowed);
 
 // Runs every op that has a decomposition as its decomposition.

@@ -74,9 +74,9 @@ TEST_CASE("csv: columns whose kind shows late", "[data]") {
     CHECK(table.column("d").texts == std::vector<std::string>{"", "", "\n", ""});
     CHECK(table.column("e").kind == ColumnKind::real);
     CHECK(std::signbit(table.column("e").values.to_vector<double>()[2]));
-    // A line that is refused is refused in the first reading, and a second one counts lines afresh.
+    // A refused line is refused in the first reading, and a second reading counts lines from 1 again.
     CHECK_THROWS_WITH(data::read_csv(folder.write("t.csv", "a\n1\nx\n\n1,2\n")), Contains("line 5: 2 cells"));
-    // Without a header the first line is one of cells.
+    // Without a header the first line is a line of cells.
     const data::Table bare = data::read_csv(folder.write("t.csv", "\n\n1,2\nx,3\n"), {.header = false});
     CHECK(bare.column("0").texts == std::vector<std::string>{"1", "x"});
     CHECK(bare.column("1").values.to_vector<std::int64_t>() == Integers{2, 3});
@@ -84,7 +84,7 @@ TEST_CASE("csv: columns whose kind shows late", "[data]") {
     const data::Table odd = data::read_csv(folder.write("t.csv", "a1b\n23145\n610\n"), {.delimiter = '1'});
     CHECK(odd.column("a").values.to_vector<std::int64_t>() == Integers{23, 6});
     CHECK(odd.column("b").values.to_vector<std::int64_t>() == Integers{45, 0});
-    // More lines than the sample from which the reader reserves memory.
+    // More lines than the sample from which the reader estimates the memory to reserve.
     std::string many = "n,t\n";
     for (int i = 0; i < 3000; ++i) many += std::to_string(i) + (i < 2000 ? ",1\n" : ",0.5\n");
     const data::Table long_table = data::read_csv(folder.write("t.csv", many));

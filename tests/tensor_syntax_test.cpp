@@ -1,4 +1,4 @@
-// What makes tensors pleasant to write: operators, methods, brackets, loops over rows, sequences.
+// The convenient syntax of tensors: operators, methods, brackets, loops over rows, sequences.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -95,7 +95,7 @@ TEST_CASE("operators: a += b makes the variable another tensor", "[pleasant]") {
     CHECK(doubles(other) == Values{1, 2});
     CHECK(view.item<double>() == 1);
 
-    // The history goes on, so that sums of losses and residual connections train.
+    // The history continues, so that sums of losses and residual connections train.
     const Tensor w = Tensor::from({3}).set_requires_grad();
     Tensor loss = scalar(0);
     for (int i = 1; i <= 3; ++i) loss += (w * double(i)).sum();
@@ -106,7 +106,7 @@ TEST_CASE("operators: a += b makes the variable another tensor", "[pleasant]") {
     Tensor half = ones({2}, {.dtype = float16});
     half += ones({2});
     CHECK(half.dtype() == float32);
-    // Not of what is no variable, and not of parameters, which optimizers know by their tensors.
+    // += refuses temporaries, and parameters, which optimizers identify by their tensors.
     STATIC_REQUIRE(adds_in_place<Tensor&, Tensor>);
     STATIC_REQUIRE(!adds_in_place<nn::Parameter&, Tensor>);
     STATIC_REQUIRE(!adds_in_place<nn::Parameter&, double>);

@@ -1,4 +1,4 @@
-// Images that tests share with tools/reference_images.py.
+// Images that the tests share with tools/reference_images.py.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace mezzo::test {
 
-// uint8 [height, width, channels], the same as image() of the tool.
+// uint8 [height, width, channels]; the same as image() of the tool.
 inline Tensor test_image(std::int64_t height, std::int64_t width, std::int64_t channels) {
     std::vector<std::uint8_t> bytes;
     for (std::int64_t y = 0; y < height; ++y)

@@ -1,5 +1,5 @@
-// A backend with five kernels: what it has runs, what it lacks runs its decomposition or the CPU's kernel, and a
-// network trains on it as on the CPU. op_test.cpp runs every op on it.
+// A backend with five kernels: other ops run their decomposition or the CPU's kernel, and a network trains on
+// it as on the CPU. op_test.cpp runs every op on it.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -14,8 +14,8 @@ namespace {
 using namespace mezzo;
 using test::third_backend;
 
-// Five steps of a small network in float16 with a loss scaler, one of which overflows: losses, scales, and the
-// parameters afterwards.
+// Trains a small network for five steps in float16 with a loss scaler; one step overflows. Returns losses,
+// scales, and the final parameters.
 std::vector<double> trained(Device device) {
     manual_seed(3);
     nn::Linear first(6, 16), second(16, 4);
@@ -81,7 +81,7 @@ TEST_CASE("a kernel is for the op whose attributes it reads", "[backend]") {
     entry.run({}, &attributes, {});
     CHECK(calls == 1);
     CHECK(kernel_entry<of_layer_norm>().id != entry.id);
-    // Another op's kernel is no kernel of this one, at compile time.
+    // A kernel of another op does not compile as a kernel of this one.
     STATIC_REQUIRE_FALSE(std::is_convertible_v<decltype(&of_layer_norm), Kernel<kernels::RmsNorm>*>);
 }
 

@@ -1,4 +1,4 @@
-// What docs/threads.md allows several threads to do at once: the thread sanitizer watches these cases.
+// Uses of several threads that docs/threads.md allows, under the thread sanitizer.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -15,7 +15,7 @@ using namespace mezzo;
 
 namespace {
 
-// Runs body(number) on that many threads at once.
+// Runs body(number) on `count` threads at once.
 template <class F> void on_threads(int count, const F& body) {
     std::atomic<int> waiting{count};
     std::vector<std::thread> threads;
@@ -33,7 +33,7 @@ nn::Sequential small_net() {
     return nn::Sequential(nn::Linear(16, 32), nn::ReLU(), nn::LayerNorm(32), nn::Linear(32, 8), nn::Tanh());
 }
 
-// Counts itself: copies and destruction of shared callables and modules.
+// Counts its live instances, to check copies and destruction of shared callables and modules.
 struct Counted {
     explicit Counted(std::atomic<int>& live) : live_(&live) { ++*live_; }
     Counted(const Counted& other) : live_(other.live_) { ++*live_; }
@@ -60,7 +60,7 @@ TEST_CASE("threads: one module serves several under Autocast", "[threads]") {
     for (const bool recorded : {false, true}) {
         Tensors wanted;
         for (const Dtype dtype : {float16, bfloat16}) wanted.push_back(infer(dtype).detach());
-        // After a step with 16-bit copies of the weights, too.
+        // Later rounds follow a step that makes 16-bit copies of the weights.
         std::vector<int> good(4);
         on_threads(4, [&](int t) {
             for (int round = 0; round < 30; ++round) {
@@ -176,7 +176,7 @@ TEST_CASE("threads: gradients of shared leaves are looked at by several", "[thre
     CHECK(leaves[0].grad().to_vector<float>() == first);
 }
 
-// Its threads never end: exit() comes while they compute.
+// The threads never end: exit() comes while they compute.
 TEST_CASE("exit while threads train", "[.child]") {
     static std::atomic<int> running{0};
     for (int t = 0; t < 3; ++t)

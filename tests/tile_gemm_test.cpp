@@ -1,6 +1,5 @@
-// Products on tiles: planes of float16 and float32, errors, exactness, threads, permission. gemm_test and its
-// neighbours run them as two more variants; where the processor has no AMX, the model of the tiles is all
-// there is.
+// Products on AMX tiles: planes of float16 and float32, errors, exactness, threads, permission. gemm_test and
+// gemm_special_test run them as two more variants; without AMX only the model of the tiles runs.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -99,7 +98,8 @@ std::vector<std::pair<const char*, std::function<double()>>> distributions() {
 }  // namespace
 
 TEST_CASE("tiles: every float16 number passes exactly", "[gemm][tiles]") {
-    // 2048 x 32 numbers times the identity; infinities and NaN go to vectors, where they meet 0.
+    // 2048 x 32 numbers times the identity; infinities and NaN are computed by vectors, where they are
+    // multiplied by 0.
     constexpr std::int64_t m = 2048, k = 32;
     std::vector<float16_t> a(m * k), identity(k * k);
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -117,7 +117,7 @@ TEST_CASE("tiles: every float16 number passes exactly", "[gemm][tiles]") {
 }
 
 TEST_CASE("tiles: products of float16 extremes are exact", "[gemm][tiles]") {
-    // Every exponent with mantissas of no, one, all and some bits; each number with each.
+    // Every exponent with mantissas of no, one, all and some bits set; each number times each.
     std::vector<float16_t> x;
     for (unsigned exponent = 0; exponent < 31; ++exponent)
         for (const unsigned mantissa :
@@ -160,7 +160,8 @@ TEST_CASE("tiles: float16 infinities and NaN, in either operand", "[gemm][tiles]
 }
 
 TEST_CASE("tiles: errors against float64", "[gemm][tiles]") {
-    // In 2^-24 of the sum of magnitudes; measured on hardware 0.2 to 5 (largest 22), see docs/numerics.md.
+    // Bounds in 2^-24 of the sum of magnitudes; measured on hardware 0.2 to 5 (largest 22), see
+    // docs/numerics.md.
     for (const Variant& v : tile_variants())
         for (const std::int64_t k : {256, 2048})
             for (const auto& [name, draw] : distributions()) {
@@ -192,7 +193,8 @@ TEST_CASE("tiles: float32 in three planes down to 2e-31", "[gemm][tiles]") {
             for (std::size_t i = 0; i < 32; ++i) identity[i * 33] = 1.0f;
             CHECK(product(a, identity, 32, 32, 32, float32, v) == a);
         }
-    // Products of parts, of opposite signs, would overflow where those of the numbers do not, or not so: vectors.
+    // Products of parts with opposite signs would overflow where the products of the numbers do not, or
+    // differently: vectors compute these.
     const float edge = 0x1.fffffep63f;
     const std::vector<float> huge(32 * 32, 1e30f), one_column = [&] {
         std::vector<float> first(32 * 32);
@@ -205,7 +207,7 @@ TEST_CASE("tiles: float32 in three planes down to 2e-31", "[gemm][tiles]") {
         CHECK(product(huge, huge, 32, 32, 32, float32, v)[7] == std::numeric_limits<float>::infinity());
         CHECK(product(one_row, one_column, 32, 32, 32, float32, v)[40] == edge * edge);
     }
-    // Beyond bfloat16's largest number there are no planes at all.
+    // Beyond bfloat16's largest number a number has no planes.
     const std::vector<float> large(32 * 32, 3.4e38f), small(32 * 32, 0x1p-20f);
     for (const Variant& v : tile_variants())
         CHECK(product(large, small, 32, 32, 32, float32, v)[5] == Approx(32 * 3.4e38 * 0x1p-20));
@@ -262,7 +264,7 @@ TEST_CASE("tiles: products of attention", "[gemm][tiles][attention]") {
             const auto compare = [&](float got, double want) {
                 worst = std::max(worst, std::fabs(got - want));
             };
-            // Rows of a from 32 on with columns of b from 32 on.
+            // Rows of a from 32 on times columns of b from 32 on.
             std::vector<float> t(k * 64, 1.0f);
             products.multiply(Types::inputs, products.a_from(packed_a, from_row, 0, k), k,
                               products.b_from(packed_b, 32, k), k, m - from_row, n - 32, t.data(), 64, false);
@@ -273,7 +275,7 @@ TEST_CASE("tiles: products of attention", "[gemm][tiles][attention]") {
                     compare(t[std::size_t((i - from_row) * 64 + j - 32)], want);
                 }
             CHECK(worst < 2e-5);
-            // Steps of a from 64 on with weights, added to 1.
+            // k-steps of a from 64 on times weights, added to 1.
             worst = 0;
             std::fill(t.begin(), t.end(), 1.0f);
             products.multiply(Types::inputs_weights, products.a_from(packed_a, 0, from_step, k), k,
@@ -288,7 +290,7 @@ TEST_CASE("tiles: products of attention", "[gemm][tiles][attention]") {
                 }
             CHECK(worst < 2e-4);  // 16 bits of each weight
             CHECK(worst > 1e-7);
-            // Weights, the first 32 rows taken as 0, with rows of b.
+            // Weights, whose first 32 rows count as 0, times rows of b.
             worst = 0;
             products.pack_weights_a(weights.data(), k, 32, 0, 32, 32, packed_w);
             products.pack_b({b.data(), type, b.ld, false}, n, 32, packed_b);
@@ -366,7 +368,7 @@ TEST_CASE("tiles: permission holds for threads and children", "[gemm][tiles]") {
 }
 
 TEST_CASE("gemm: kernels chosen by time give what vectors give", "[gemm][tiles]") {
-    // Every class of sizes that this processor has a choice in, at its upper and lower edge.
+    // Every class of sizes for which this processor has a choice, at its upper and lower edge.
     for (const Dtype type : {bfloat16, float16, float32})
         for (const std::int64_t m : {9, 17, 65})
             for (const std::int64_t n : {5, 17, 65})

@@ -1,4 +1,5 @@
-// Convolutions on tiles, read in place: the model's and, where there are some, the processor's, beside vectors.
+// Convolutions on AMX tiles without im2col, against vectors: on the model of the tiles and, if it has AMX, on
+// the processor.
 #include "cpu/tile_windows.h"
 
 #include "cpu/tile_gradient.h"
@@ -17,7 +18,7 @@ using conv_case::Case;
 
 namespace {
 
-// A convolution, or the phases of its gradient by the input, of which those that suit tiles are computed on them.
+// Computes a convolution, or the output phases of its input gradient; those that suit tiles run on them.
 class Products {
 public:
     Products(const Case& t, bool transposed) : t_(t), transposed_(transposed) {
@@ -35,7 +36,7 @@ public:
             phases_.push_back({0, windows_of_input(t.geometry(), kernel)});
     }
 
-    // Bits of the result; counts the products that tiles took.
+    // Bits of the result; sets `taken` to the number of products that ran on tiles.
     std::vector<double> run(const TileProduct* tiles, int& taken) const {
         const Shape shape = transposed_ ? t_.x_shape() : t_.y_shape();
         const conv_case::Result result(shape, bfloat16);
@@ -99,7 +100,7 @@ void check(const Case& t, int forward, int backward) {
     }
 }
 
-// A weight gradient added to `old`.
+// Compares a weight gradient that is accumulated onto `old`.
 void check_gradient(const Case& t, bool suits) {
     INFO(t.text());
     const Tensor x = conv_case::tensor(conv_case::random(std::size_t(t.x_shape().numel()), 1, bfloat16),
@@ -178,7 +179,8 @@ TEST_CASE("tile windows: what copies suit better", "[conv][tiles]") {
     check({.n = 1, .h = 4, .w = 16, .c = 16, .o = 16, .kernel = 1}, 0, 0);  // windows are the image
     check({.n = 1, .h = 1, .w = 16, .c = 288, .o = 288, .kernel = 3, .padding = 1}, 0, 0);  // a large weight
     check({.n = 1, .h = 1, .w = 2100, .c = 512, .o = 16, .kernel = {1, 2}}, 0, 1);          // a long row
-    // Taps so far apart that the size of what a window sees overflows. Only the one in the middle meets the image.
+    // Kernel positions so far apart that the receptive field's size overflows. Only the middle one lies
+    // inside the image.
     const Size2d far = {1 << 28, 1 << 27};
     check({.n = 1, .h = 2, .w = 16, .c = 16, .o = 16, .kernel = 3, .padding = far, .dilation = far}, 0, 0);
     check_gradient({.n = 1, .h = 2, .w = 16, .c = 16, .o = 16, .kernel = 3, .padding = far, .dilation = far},
@@ -205,12 +207,12 @@ TEST_CASE("tile windows: weight gradients", "[conv][tiles]") {
     check_gradient({.n = 2, .h = 8, .w = 8, .c = 64, .o = 64, .kernel = 3, .padding = 1}, true);
     check_gradient({.n = 2, .h = 7, .w = 29, .c = 16, .o = 32, .kernel = {2, 4}, .dilation = {2, 1}}, true);
     check_gradient({.n = 3, .h = 4, .w = 16, .c = 48, .o = 112, .kernel = {1, 3}, .padding = {0, 1}}, true);
-    // Several bands, and several parts.
+    // Several blocks of input rows, and several parts.
     check_gradient({.n = 6, .h = 67, .w = 65, .c = 32, .o = 16, .kernel = 3, .padding = 1}, true);
     check_gradient({.n = 2, .h = 3, .w = 2000, .c = 64, .o = 16, .kernel = 3, .padding = 1}, true);
     check_gradient({.n = 1, .h = 6, .w = 128, .c = 16, .o = 512, .kernel = {1, 2}}, true);  // of the gradient
     check_gradient({.n = 40, .h = 2, .w = 16, .c = 16, .o = 16, .kernel = {1, 2}}, true);
-    // What copies suit better.
+    // Cases for which im2col copies are better.
     check_gradient({.n = 2, .h = 5, .w = 16, .c = 24, .o = 16, .kernel = 3, .padding = 1}, false);
     check_gradient({.n = 2, .h = 5, .w = 16, .c = 16, .o = 24, .kernel = 3, .padding = 1}, false);
     check_gradient({.n = 2, .h = 5, .w = 16, .c = 16, .o = 16, .kernel = 1}, false);
@@ -219,7 +221,7 @@ TEST_CASE("tile windows: weight gradients", "[conv][tiles]") {
     check_gradient({.n = 2, .h = 4, .w = 16, .c = 32, .o = 32, .kernel = 3, .padding = 1, .groups = 2},
                    false);
     check_gradient({.n = 1, .h = 1, .w = 2100, .c = 256, .o = 16, .kernel = {1, 2}}, false);  // a long row
-    // Pixels that no window sees may be NaN.
+    // Pixels outside all receptive fields may be NaN.
     check_gradient({.n = 1, .h = 2, .w = 39, .c = 16, .o = 16, .kernel = {1, 2}, .stride = {1, 3}}, false);
     check_gradient({.n = 1, .h = 5, .w = 13, .c = 16, .o = 16, .kernel = {1, 2}, .stride = {2, 1}}, false);
     check_gradient(

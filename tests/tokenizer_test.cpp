@@ -1,4 +1,4 @@
-// WordPiece against the rules of BERT's tokenizer, one case a rule, over small vocabularies;
+// WordPiece against the rules of BERT's tokenizer, one case for each rule, over small vocabularies;
 // tools/tokenizer_peer.py compares with other implementations over real text.
 #include <unistd.h>
 #include <catch2/catch.hpp>
@@ -35,7 +35,7 @@ WordPiece tokenizer(const std::vector<std::string>& words, const WordPieceOption
     return WordPiece::from_vocabulary(tokens, options);
 }
 
-// The tokens of a text without [CLS] and [SEP], with a bar between them.
+// The tokens of a text without [CLS] and [SEP], separated by bars.
 std::string split(const WordPiece& pieces, std::string_view text) {
     std::string result;
     for (const std::int64_t id : pieces.encode(text, {.max_length = 0, .add_special_tokens = false}).ids)
@@ -43,7 +43,7 @@ std::string split(const WordPiece& pieces, std::string_view text) {
     return result;
 }
 
-// How the pieces of a text read in the text itself.
+// The tokens of a text as it spells them, separated by bars.
 std::string cut(const WordPiece& pieces, std::string_view text) {
     std::string result;
     for (const Span& span : pieces.encode(text, {.max_length = 0, .add_special_tokens = false}).offsets) {
@@ -284,7 +284,7 @@ TEST_CASE("wordpiece: pairs share the room as the fast reference does", "[tokeni
     CHECK(pair.offsets == std::vector<Span>{{}, {0, 1}, {2, 3}, {}, {0, 1}, {2, 3}, {4, 5}, {}});
     CHECK(pieces.encode_pair("a", "b", {.add_special_tokens = false}).ids == Ids{5, 6});
     CHECK(pieces.encode_pair("", "").ids == Ids{2, 3, 3});
-    // Lengths of both texts, max_length, and what tokenizers 0.23.3 keeps of each.
+    // Lengths of both texts, max_length, and the lengths that tokenizers 0.23.3 keeps of each.
     struct Row {
         int a, b, max_length, kept_a, kept_b;
     };

@@ -1,4 +1,4 @@
-// training::Trainer on loaders that do not know how many batches they have.
+// training::Trainer on loaders with an unknown number of batches.
 #include <catch2/catch.hpp>
 
 #include "folder.h"
@@ -33,7 +33,7 @@ Tensor column(const std::vector<double>& batch) {
     return Tensor::from(batch, {std::int64_t(batch.size()), 1}).to(float32);
 }
 
-// A model with a state that remembers all steps, on batches of 2 numbers.
+// A model with dropout and momentum, whose state depends on all steps, and batches of 2 numbers.
 template <class Data> struct Parts {
     explicit Parts(std::int64_t count, std::uint64_t seed = 5, double lr = 0.05)
         : loader({count}, column, {.batch_size = 2}) {
@@ -56,7 +56,7 @@ template <class Data> struct Parts {
     std::optional<optim::SGD> optimizer;
 };
 
-// The weight and the loss that are left by a training whose every gradient is 1.
+// Final weight and loss of a training in which every gradient is 1.
 template <class Data> std::pair<double, double> slope(Data data, const TrainerOptions& options) {
     nn::Linear line(1, 1, {.bias = false});
     {

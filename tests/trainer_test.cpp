@@ -1,4 +1,4 @@
-// training::Trainer against the loop that it stands for, and its end in every way.
+// training::Trainer against the equivalent loop, and every way in which it ends.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <csignal>
@@ -111,14 +111,14 @@ TEST_CASE("trainer: accumulation is the larger batch, with what is left of an ep
             return cross_entropy(parts.net(batch.x), batch.y);
         };
     };
-    // 2 batches of 24; 6 of 8: as many steps.
+    // 2 batches of 24 against 6 of 8: the same number of steps.
     Trainer(large.net, *large.optimizer).fit(*large.loader, without_dropout(large));
     Trainer accumulating(small.net, *small.optimizer, {.accumulate = 3});
     accumulating.fit(*small.loader, without_dropout(small));
     CHECK(accumulating.status().step == 2);
     const test::Tolerance allowed{.relative = 1e-5, .absolute = 1e-6};
     CHECK(test::difference(small.weights(), large.weights(), allowed).empty());
-    // 7 batches in groups of 4: the second step has 3, and their mean.
+    // 7 batches in groups of 4: the second step has 3 batches, and takes their mean.
     Parts rest, by_hand;
     manual_seed(1);
     Trainer(rest.net, *rest.optimizer, {.accumulate = 4}).fit(*rest.loader, rest.loss());
@@ -255,7 +255,7 @@ TEST_CASE("trainer: modules in eval mode stay so, also when the evaluation throw
     CHECK(net.state_dict().at("1.running_mean").to_vector<double>() == before);
     CHECK(trainer.fit(*parts.loader, loss) == Ended::finished);  // both epochs were trained
     CHECK(trainer.status().step == 14);
-    // What is in eval mode as a whole is put into train mode.
+    // A model that is in eval mode as a whole is put into train mode.
     net.eval();
     CHECK(Trainer(net, optimizer).fit(*parts.loader, loss) == Ended::finished);
     CHECK(norm.training());

@@ -1,4 +1,5 @@
-// training::Checkpoint: one file of everything, loading all or nothing, and the folder of the last and the best.
+// training::Checkpoint: one file with all state, loading all or nothing, and the folder of the last and the
+// best checkpoints.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -29,7 +30,7 @@ ErrorKind kind_of(const std::function<void()>& call) {
     return ErrorKind::backend;
 }
 
-// What the log is told while it exists.
+// Collects the log while it exists.
 struct Log {
     Log() {
         set_log_sink([this](std::string_view line) { text += std::string(line) + "\n"; });
@@ -182,7 +183,7 @@ TEST_CASE("checkpoint of a run: what does not fit changes nothing", "[training]"
              .loader = loader,
              .others = {{"b", other.b}}},
             "optimizer: ");
-    // The second model does not fit: the first one, the optimizer, the scaler and the loader are put back.
+    // The second model does not fit: the first one, the optimizer, the scaler and the loader are restored.
     nn::Linear wide(5, 2);
     loader.set_position({.epoch = 1, .samples = 8});
     refused({.model = other.a,
@@ -303,7 +304,7 @@ TEST_CASE("checkpoint folder: damaged ones are skipped, later ones are not lost"
     CHECK(folder.listing() ==
           "step-0000000001.ckpt step-0000000001.ckpt.mezzo-partial step-0000000002.ckpt step-0000000003.ckpt "
           "step-0000000004.ckpt step-x.ckpt ");
-    run.save(checkpoint, {.step = 3});  // in the place of the damaged one; 4 is put aside
+    run.save(checkpoint, {.step = 3});  // replaces the damaged file; 4 is set aside
     CHECK(folder.listing() ==
           "step-0000000001.ckpt step-0000000002.ckpt step-0000000003.ckpt step-0000000004.ckpt.damaged "
           "step-x.ckpt ");
@@ -311,7 +312,7 @@ TEST_CASE("checkpoint folder: damaged ones are skipped, later ones are not lost"
     for (const training::CheckpointFile& file : run.files()) std::filesystem::resize_file(file.path, 9);
     CHECK_THROWS_WITH(run.load_newest(checkpoint),
                       Contains("none of 3 checkpoints can be read") && Contains("0000000003"));
-    // One that is whole and does not fit is no reason to take an older one.
+    // If the newest checkpoint is intact but does not fit, no older one is loaded.
     run.save(checkpoint, {.step = 4});
     nn::Linear wide(3, 3);
     CHECK_THROWS_WITH(run.load_newest(Checkpoint({.model = wide})),

@@ -30,7 +30,7 @@ struct TrainingRun {
         return {Tensor::from(x, {52, 8}), Tensor::from(y, {52})};
     }
 
-    // Every ninth step overflows, so that the scale falls and a step is skipped.
+    // Runs one step. Every ninth step overflows, so that the scale falls and the step is skipped.
     void step(const data::Batch& batch) {
         Tensor loss;
         {
@@ -44,7 +44,7 @@ struct TrainingRun {
         average->update_parameters(net);
         if (++step_done % 5 == 0) plateau->step(loss.item<double>());
     }
-    // Up to so many steps in all; after(step) is called after each of them.
+    // Trains until `steps` steps are done; calls after(step) after each of them.
     template <class After> void train(std::int64_t steps, const After& after) {
         while (step_done < steps)
             for (const data::Batch batch : *loader) {
@@ -67,7 +67,7 @@ struct TrainingRun {
                 .average = *average,
                 .loader = *loader};
     }
-    // Everything that the next step depends on, as numbers.
+    // The state that the next step depends on, as numbers.
     std::vector<double> state() const {
         std::vector<double> result{double(step_done), double(random_state().seed),
                                    double(random_state().offset), double(loader->position().epoch),
@@ -91,7 +91,7 @@ private:
     Device device_;
 };
 
-// With NaN equal to itself.
+// Compares bit by bit, so that NaN equals itself.
 inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }

@@ -24,7 +24,7 @@ using test::with_parameters;
 
 namespace {
 
-// The values of waves() in tools/reference.py.
+// The formula waves() of tools/reference.py.
 Tensor waves(const Shape& shape, double phase, double scale) {
     std::vector<double> values;
     for (std::int64_t i = 0; i < shape.numel(); ++i)
@@ -43,7 +43,7 @@ std::vector<double> flat(const float (&values)[rows][columns]) {
     return {&values[0][0], &values[0][0] + rows * columns};
 }
 
-// Precision 0: float32; 1, 2: autocast.
+// Arithmetic and tolerances of a comparison. Precision 0: float32; 1, 2: autocast.
 struct Precision {
     const char* name;
     bool mixed;
@@ -257,7 +257,7 @@ TEST_CASE("transformer: dropout only while training", "[transformer]") {
         b.eval();
         CHECK(doubles(b(x)) == doubles(a(x)));
     }
-    // Attention weights alone.
+    // Dropout of the attention weights alone.
     nn::MultiheadAttention attention(4, 2, {.dropout = 0.5});
     const Tensor x = normal({1, 6, 4}, 6);
     CHECK(doubles(attention(x, x, x)) != doubles(attention(x, x, x)));

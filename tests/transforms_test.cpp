@@ -30,7 +30,7 @@ Tensor plain(std::int64_t height, std::int64_t width, double value) {
     return full({height, width, 3}, value, {.dtype = uint8});
 }
 
-// What a row of the reference names, by this library.
+// Result of the operation that a row of the reference names.
 Tensor computed(const reference::ImageRow& row, const Tensor& given) {
     using data::Operation;
     static const std::map<std::string, Operation> moves{{"ShearX", Operation::shear_x},
@@ -150,13 +150,13 @@ TEST_CASE("images: a flip mirrors columns, twice it does nothing, and p is its p
         flips += bytes(data::RandomHorizontalFlip{.p = 0.3}(image, own)) != bytes(image);
     }
     CHECK(std::abs(flips - 3000) < 5 * 46);  // five standard deviations
-    // A view of rows that are not one after the other.
+    // A view whose rows do not follow each other in memory.
     const Tensor view = test_image(4, 6, 3).transpose(0, 1);
     CHECK(bytes(always(view, random).select(1, 0)) == bytes(view.select(1, 3)));
 }
 
 TEST_CASE("images: RandomResizedCrop takes windows of the areas and proportions asked for", "[transforms]") {
-    // Red is the column and green the row, so the corners of the result say which window it is.
+    // Red is the column and green the row, so the corners of the result identify the crop.
     Bytes gradient;
     for (int y = 0; y < 200; ++y)
         for (int x = 0; x < 250; ++x)
@@ -179,13 +179,13 @@ TEST_CASE("images: RandomResizedCrop takes windows of the areas and proportions 
     CHECK(narrow < 0.77);
     CHECK(wide > 1.3);
     CHECK(wide < 1.37);
-    // No window fits: the largest central one whose proportion is allowed.
+    // No crop fits: takes the largest central one whose proportion is allowed.
     data::TransformRandom random = numbers(0);
     const Tensor flat = test_image(10, 100, 3);
     const Tensor central = data::RandomResizedCrop{.size = 8, .scale = {1, 1}}(flat, random);
     CHECK(bytes(central) ==
           bytes(data::Resize{{8, 8}}(flat.slice(1, 43, 56))));  // 13 columns: 10 * 4 / 3, rounded
-    // The whole image, where that is what is asked for.
+    // The whole image, if that is the crop.
     const Tensor all = data::RandomResizedCrop{.size = 8, .scale = {1, 1}, .ratio = {10, 10}}(flat, random);
     CHECK(bytes(all) == bytes(data::Resize{{8, 8}}(flat)));
 }
@@ -224,7 +224,7 @@ TEST_CASE("images: ColorJitter draws factors from their ranges, in random order"
 
 TEST_CASE("images: RandAugment draws every operation, and depends on its sample only", "[transforms]") {
     const Tensor image = test_image(32, 32, 3);
-    // What one operation can make of the image.
+    // Possible results of one operation on the image.
     std::map<Bytes, int> outcomes;
     const data::Pixels pixels = data::pixels_of("test", image);
     const double share = 9.0 / 30;

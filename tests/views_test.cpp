@@ -1,4 +1,4 @@
-// Views: which storage they share, when reshape copies, and in-place writes through them.
+// Views: their shared storage, copies by reshape, and writes through views.
 #include <catch2/catch.hpp>
 
 #include "mezzo/autograd.h"

@@ -1,4 +1,5 @@
-// Data-parallel training over graphs of all kinds, in host memory. nccl_graphs_test.cpp runs the same on devices.
+// Data-parallel training over graphs of all kinds, in host memory. nccl_graphs_test.cpp runs the same on
+// devices.
 #include <catch2/catch.hpp>
 
 #include "tests/distributed/graph_cases.h"

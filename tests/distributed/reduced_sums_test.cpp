@@ -1,4 +1,5 @@
-// Reduced gradients compared with the sums of the ranks' gradients in float64, and in float32, in one process.
+// Reduced gradients compared with the sums of the ranks' gradients in float64, and in float32, in one
+// process.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the files of cases include, so that each need not compile it again. Each names what it uses all the same.
+// Precompiled header of the test cases. Each file still includes what it uses.
 #include <catch2/catch.hpp>
 
 #include <algorithm>

@@ -22,7 +22,8 @@ char* host(const void* p) { return reinterpret_cast<char*>(reinterpret_cast<std:
 
 int device_count() { return 1; }
 const char* hardware_name(int) { return "malloc"; }
-// The library keeps some memory for as long as the process lives, which a leak sanitizer finds by its address alone.
+// The library holds some memory as long as the process lives, and a leak sanitizer finds it only by its
+// address.
 struct Addresses {
     std::mutex mutex;
     std::set<void*> all;

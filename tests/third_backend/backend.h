@@ -5,8 +5,8 @@
 
 namespace mezzo::test {
 
-// Its device; the first call registers it. Its addresses are not the host's, so that whoever reads its memory
-// without a copy crashes.
+// Returns the device; the first call registers it. Its addresses are not the host's, so that code which reads
+// its memory without a copy crashes.
 Device third_backend();
 
 }  // namespace mezzo::test

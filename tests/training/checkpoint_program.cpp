@@ -1,7 +1,7 @@
-// A training that tests/training/checkpoint_test.py kills and lets fail:
-//   checkpoint_program train FOLDER STEPS    goes on from the newest checkpoint, saves every second step, and prints a
-//                                            digest of everything that a next step would depend on
-//   checkpoint_program faults FOLDER         saves and loads with every call to the system failing in turn
+// A training run that tests/training/checkpoint_test.py kills or makes fail:
+//   checkpoint_program train FOLDER STEPS    resumes from the newest checkpoint, saves every second step, and
+//                                            prints a digest of all state that a next step depends on
+//   checkpoint_program faults FOLDER         saves and loads while each system call fails in turn
 #include <bit>
 #include <cerrno>
 #include <cstdio>
@@ -43,7 +43,7 @@ int train(const std::string& path, std::int64_t steps) {
     return 0;
 }
 
-// The random stream belongs to the process: another run leaves it as it was.
+// Restores the random stream, which belongs to the process, after another run.
 struct KeepRandom {
     KeepRandom() = default;
     ~KeepRandom() { set_random_state(before); }
@@ -52,7 +52,7 @@ struct KeepRandom {
     RandomState before = random_state();
 };
 
-// One run with checkpoints of steps 1 and 2, and the states that belong to them.
+// A run with checkpoints of steps 1 and 2, and its states after steps 1, 2 and 3.
 struct Faults {
     explicit Faults(const std::string& folder_path) : path(folder_path), folder(path, {.keep_last = 2}) {
         run.train(1);
@@ -71,7 +71,7 @@ struct Faults {
         std::filesystem::remove_all(path);
         std::filesystem::copy(path + ".kept", path);
     }
-    // The step that a new training finds.
+    // The step at which a new training resumes.
     std::int64_t newest() const {
         const KeepRandom scope;
         test::TrainingRun fresh(8);
@@ -82,7 +82,7 @@ struct Faults {
                 "the checkpoint is not the one that was saved");
         return info->step;
     }
-    // False: the save makes fewer calls than that.
+    // Saves while the n-th system call fails. Returns false if the save makes fewer calls than n.
     bool save(long n, int code, bool all, int& refused) {
         reset();
         bool threw = false;

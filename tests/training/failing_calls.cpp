@@ -1,4 +1,4 @@
-// Both names of each call are there: programs are built with 64-bit offsets, the standard library is not.
+// Defines both names of each call: programs are built with 64-bit offsets, the standard library is not.
 #undef _FILE_OFFSET_BITS
 #include <dirent.h>
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ bool chosen() {
     return fail_at > 0 && (fail_all ? calls >= fail_at : calls == fail_at);
 }
 
-// Whether this call is to fail; errno is set then.
+// Whether this call must fail; then sets errno.
 bool fails() {
     if (!chosen() || fail_code == 0) return false;
     errno = fail_code;
