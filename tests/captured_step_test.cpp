@@ -251,7 +251,7 @@ TEST_CASE("captured step: each shape has its graph", "[cuda]") {
     CHECK(both.captures == 2);
     CHECK(both.graphs == 2);
     CHECK(both.replays == 18 - 2 * 4);
-    // with room for one, every change of shape starts anew
+    // with room for one graph, every change of shape captures again
     const cuda::CaptureStatistics one = compare({}, plan, {.warmup = 2, .max_graphs = 1, .device = gpu});
     CHECK(one.graphs <= 1);
     CHECK(one.replays == 0);

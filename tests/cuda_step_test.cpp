@@ -325,7 +325,7 @@ TEST_CASE("cuda step: the scaler's events", "[cuda]") {
                 CHECK(seen.scale == Approx(scheme.scales[i]));
                 CHECK(seen.previous_scale == scale);
                 CHECK(seen.found_inf == float(overflows[i]));
-                kernels.update_scale(scaler.get(), scheme.args);  // says the same
+                kernels.update_scale(scaler.get(), scheme.args);  // gives the same result
                 CHECK(scaler.read().scale == seen.scale);
                 CHECK(scaler.read().growth_tracker == seen.growth_tracker);
                 CHECK(scaler.read().hysteresis_left == seen.hysteresis_left);

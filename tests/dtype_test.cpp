@@ -132,7 +132,7 @@ TEST_CASE("dtype: a number that is no dtype is an error wherever the table is re
     CHECK_THROWS_AS(promote(bad, float32), Error);
     CHECK_THROWS_AS(empty({2}, {.dtype = bad}), Error);
     CHECK_THROWS_AS(zeros({2}).to(bad), Error);
-    static_assert(size_of(float64) == 8);  // also where a constant is asked for
+    static_assert(size_of(float64) == 8);  // also in constant expressions
 }
 
 TEST_CASE("dtype: kernels of a subset are compiled for its dtypes, others are refused") {

@@ -302,7 +302,7 @@ TEST_CASE("a module that derives from another without a line of its own is notic
     set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
     WithoutLine without;
     CHECK(without.parameters().size() == 2);
-    CHECK(without.parameters().size() == 2);  // said once
+    CHECK(without.parameters().size() == 2);  // logged once
     CHECK(WithLine().parameters().size() == 3);
     nn::Sequential net{nn::Linear(2, 3), nn::BatchNorm1d(3)};
     CHECK(!net.parameters().empty());

@@ -164,7 +164,7 @@ TEST_CASE("parallel_for goes on where the system starts no thread", "[parallel]"
     CHECK(covered);
     CHECK(again);
     CHECK(left == 1);
-    cpu::set_num_threads(3);  // asked again, the system can
+    cpu::set_num_threads(3);  // a second call succeeds
     CHECK(covers(1000, 1));
     CHECK(cpu::num_threads() == 3);
     pthread_attr_destroy(&usual);

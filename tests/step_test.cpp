@@ -421,7 +421,7 @@ TEST_CASE("the scaler's tables of events", "[step]") {
                 refs, {.state = &state, .scaler = &scaler, .first = true, .scaled = true, .args = args});
             CHECK(state.grad_multiplier == 1 / scaler.previous_scale);
             const ScalerState seen = scaler;
-            kernels().update_scale(&scaler, args);  // says the same
+            kernels().update_scale(&scaler, args);  // gives the same result
             CHECK((scaler.scale == seen.scale && scaler.growth_tracker == seen.growth_tracker &&
                    scaler.hysteresis_left == seen.hysteresis_left));
             scales.push_back(scaler.scale);

@@ -142,7 +142,7 @@ TEST_CASE("bucket: gradients in their places, and elsewhere", "[distributed]") {
     const Tensor first = bucket.home(0).fill_(2);
     CHECK(bucket.at_home(0, first));
     CHECK(!bucket.at_home(0, ones({2, 2})));
-    CHECK(!bucket.home(0).defined());  // somebody has it
+    CHECK(!bucket.home(0).defined());  // the caller holds it
     const Tensor second = full({3}, 5);
     const std::uint64_t version = first.version();
     Tensor host = bucket.pack({first, second, {}});

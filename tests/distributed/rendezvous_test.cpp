@@ -209,7 +209,7 @@ TEST_CASE("a rank of another version is refused at once") {
     Message answer = await_message(greeted(server->port(), 77, 1, "0.0.1"));
     CHECK(static_cast<FromStore>(answer.kind()) == FromStore::refused);
     CHECK(answer.text() == store_greeting);
-    CHECK(answer.number() == 0);  // which says that this is its run: it looks no further
+    CHECK(answer.number() == 0);  // it is this rank's run, so the search ends
     CHECK(answer.text() == words_of_another_version());
 }
 

@@ -96,7 +96,7 @@ TEST_CASE("data parallel: parameters are compared every so many reductions", "[d
     error_at({.check_interval = 2});
     const Variable variable("MEZZO_DISTRIBUTED_CHECK", "2");
     test::run_ranks(2, [](const Group& group) { RANK_CHECK(step_of_the_error(group, {}) == 4); });
-    error_at({.check_interval = 1});  // what the program says counts
+    error_at({.check_interval = 1});  // the program's option takes precedence
 }
 
 TEST_CASE("data parallel: check_interval is in range, and the same on all ranks", "[distributed]") {
