@@ -125,8 +125,8 @@ template <int count, class C> __device__ void add_ways(C (&values)[count], int l
     for (int k = 0; k < count; ++k) values[k] = shared[k][threadIdx.x];
 }
 
-// In the last block of a tile: this thread's channel of the tile, and which of the parts it adds up. Each
-// channel has `ways` threads; the one of way 0 finishes it.
+// Work of a thread in the last block of a tile: its channel of the tile, and the parts that it adds up. Each
+// channel has `ways` threads; the thread of way 0 finishes it.
 template <int width> struct Finisher {
     int tile, way, ways;
     std::int64_t channel;

@@ -10,7 +10,7 @@ namespace {
 constexpr int warps = 8;
 constexpr std::int64_t least_rows = 8;        // that a warp gets, where rows are split
 constexpr std::int64_t largest_grid = 65535;  // of the second dimension
-// After so many rows a partial sum is added to the total, so that rounding grows slowly.
+// Number of rows after which a partial sum is added to the total, so that rounding grows slowly.
 constexpr std::int64_t chain = 256;
 
 template <class T, int pack> __device__ void add(const T* p, Compute<T> (&sum)[pack]) {

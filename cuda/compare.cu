@@ -39,7 +39,7 @@ template <class C> struct FillWhere {
     C value;
     __device__ C operator()(C x, C mask) const { return mask != C(0) ? value : x; }
 };
-// NaN is not inside any bounds.
+// Gradient of clamp: g inside the bounds, else 0. NaN is not inside any bounds.
 template <class C> struct Inside {
     C low, high;
     __device__ C operator()(C g, C x) const { return x >= low && x <= high ? g : C(0); }

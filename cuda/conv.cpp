@@ -106,7 +106,7 @@ struct Chunks {
     }
 };
 
-// One group's weight with rows `pitch` apart, the elements behind each row zero. `copy` keeps the memory.
+// One group's weight with rows `pitch` apart, the elements behind each row zero. `copy` owns the memory.
 const void* pitched_weight(const ConvSizes& s, const Tensor& weight, std::int64_t group, std::int64_t pitch,
                            const Matrix* copy) {
     const void* const own = at(weight, group * s.group_results() * s.window());

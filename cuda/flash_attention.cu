@@ -36,7 +36,7 @@ template <int columns> __device__ void hide(float (&s)[tiles][columns / 8][4], c
     }
 }
 
-// For the rows of a lane, over the keys so far: the greatest score, and the lane's share of the sum of
+// State of a lane's rows over the keys so far: the greatest score, and the lane's share of the sum of
 // exp2(scale (score - max)).
 struct RowState {
     float max[tiles][2], sum[tiles][2];

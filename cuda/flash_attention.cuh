@@ -1,13 +1,13 @@
 // Building blocks of the Tensor Core attention kernels (FlashAttention-2: Dao, arXiv 2307.08691). A block of
-// four warps works on 64 or 128 rows of one side (queries or keys), 16 or 32 per warp. It walks over the
+// four warps works on 64 or 128 rows of one side (queries or keys), 16 or 32 per warp. It iterates over the
 // other side in tiles that are copied into shared memory one step ahead (cp.async, flash_stages). All
 // products are m16n8k16 with float32 accumulators.
 //
 // A Tensor Core multiplies weights of 0, too, and 0 times an inf or NaN is NaN. So a key or value that is
-// hidden from some queries may spoil their rows, and a query or its gradient the rows of keys that it does
-// not see. Kernels look for results that are not finite after the last tile, which costs one multiply-add per
-// result. The forward computes these rows again over visible pairs only (redo_rows), as a kernel of its own
-// does for the gradients of keys; the gradient of queries walks over the keys once more.
+// hidden from some queries may spoil their rows, and a query or its gradient the rows of keys that are hidden
+// from it. Kernels search for results that are not finite after the last tile, which costs one multiply-add
+// per result. The forward computes these rows again over visible pairs only (redo_rows), as a kernel of its
+// own does for the gradients of keys; the gradient of queries iterates over the keys once more.
 //
 // A warp's accumulators are Scores<tiles, columns>: `tiles` times 16 rows. In the layout of mma.cuh, element
 // [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.

@@ -1,4 +1,4 @@
-// The gradient of scaled_dot_product_attention on Tensor Cores, without atomics: one kernel walks over the
+// The gradient of scaled_dot_product_attention on Tensor Cores, without atomics: one kernel iterates over the
 // queries for each tile of keys (dk, dv), another over the keys for each tile of queries (dq), which comes
 // first and makes the statistics of the rows. Both compute the scores again. That takes 7 products per pair
 // instead of the 5 of a single kernel in which many blocks add to dq, but results are reproducible.

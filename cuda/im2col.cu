@@ -9,7 +9,7 @@ namespace {
 
 constexpr unsigned block = 256;
 
-// Indices of one launch stay below this, so that FastDivide can take them apart.
+// Limit of the indices of one launch, so that FastDivide can divide them.
 constexpr std::int64_t most_items = std::int64_t(1) << 30;
 
 // Geometry of one group's windows, in vectors of some width.

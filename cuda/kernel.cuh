@@ -35,9 +35,9 @@
 #define MEZZO_DYN_SHARED(T, name)                                          \
     extern __shared__ __align__(128) unsigned char mezzo_dynamic_shared[]; \
     T* const name = reinterpret_cast<T*>(mezzo_dynamic_shared)
-// Before a loop over an array that must stay in registers.
+// Marks a loop over an array that must stay in registers.
 #define MEZZO_UNROLL _Pragma("unroll")
-// Before a large kernel argument that is indexed: threads read it where it is, and make no copy.
+// Marks a large kernel argument that is indexed: threads read it where it is, and make no copy.
 #define MEZZO_GRID_CONSTANT __grid_constant__
 #else
 #include "tests/emulation/intrinsics.h"

@@ -1,4 +1,5 @@
-// The gradient of mse_loss by the result of a linear layer, and its column sums (the bias's gradient).
+// Gradient of mse_loss with respect to the result of a linear layer, and its column sums (the bias's
+// gradient).
 #include "cuda/gradient_sums.cuh"
 #include "cuda/kernels.h"
 #include "kernels/loss.h"

@@ -6,7 +6,7 @@
 // nor products of 16 columns: a copy is complete when it returns, and a product is two of 8 columns. 7.5 has
 // no Tensor Cores for bfloat16 (multiplies_on_tensor_cores()).
 //
-// The lanes of a warp share an m16n8k16 product as the PTX manual says. With g = lane / 4 and t = lane % 4,
+// The lanes of a warp share an m16n8k16 product as in the PTX manual. With g = lane / 4 and t = lane % 4,
 // lane l holds
 //   A (16 x 16)  rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9
 //   B (16 x 8)   column g, rows 2t, 2t + 1, 2t + 8, 2t + 9

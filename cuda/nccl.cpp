@@ -174,7 +174,7 @@ private:
         }
     }
 
-    // With the mutex held.
+    // Requires the mutex.
     std::pair<std::string, bool> look() noexcept {
         try {
             const OnDevice scope(options_.device);

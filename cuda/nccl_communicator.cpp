@@ -84,7 +84,8 @@ std::string CommunicatorHandle::async_error() {
 void CommunicatorHandle::run_abort() noexcept {
     Communicator ending = nullptr;
     {
-        // Not by a timed mutex: gcc's thread sanitizer does not see its lock by a steady clock.
+        // Polls instead of using a timed mutex: gcc's thread sanitizer does not see its lock by a steady
+        // clock.
         std::unique_lock lock(mutex_, std::defer_lock);
         const Clock::time_point deadline = Clock::now() + longest_call;
         while (!lock.try_lock() && Clock::now() < deadline) std::this_thread::sleep_for(between_polls);

@@ -20,7 +20,8 @@ template <class T> __device__ void store_pack(T* p, std::int64_t i, const float 
     for (int k = 0; k < pack; ++k) v.v[k] = from_float<T>(values[k]);
     *reinterpret_cast<Vec<T, pack>*>(p + i) = v;
 }
-// For data that stays in the cache, such as weights: the dtype is known only when the kernel runs.
+// Loads a pack of data that stays in the cache, such as weights: the dtype is known only when the kernel
+// runs.
 __device__ inline void load_pack(const AnyArray<float>& x, std::int64_t i, float (&values)[pack]) {
     visit_on_device<Dtypes::up_to_32bit>(
         x.dtype, [&]<class T>(std::type_identity<T>) { load_pack(static_cast<const T*>(x.p), i, values); });

@@ -102,7 +102,7 @@ struct Parts {
     }
 };
 
-// Called by all threads of all blocks when the parts are stored.
+// Adds the parts of all blocks. All threads of all blocks call it when the parts are stored.
 __device__ void add_parts(const Parts& parts, const SumTargets& targets) {
     const unsigned group = unsigned(parts.group), groups = (gridDim.x + group - 1) / group;
     const unsigned own = blockIdx.x / group, first = own * group;

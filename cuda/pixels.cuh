@@ -33,7 +33,7 @@ template <class Acc> struct PixelSingles {
     __device__ void store(std::int64_t i, const C (&values)[1]) const { a.store(i, values[0]); }
 };
 
-// The sizes of an image that a kernel walks, and those of the other one.
+// Sizes of an image over which a kernel iterates, and those of the other image.
 struct PixelShape {
     std::int64_t images, height, width, channels, other_height, other_width;
     std::int64_t items;  // per thread: `lanes` channels of a pixel

@@ -9,7 +9,7 @@ namespace mezzo::cuda {
 
 struct RandomStream {
     std::uint64_t seed, offset;
-    // In a captured step: where the stream of the run starts; offset is relative to it. Otherwise null.
+    // Start of the stream in this run of a captured step, to which offset is relative; otherwise null.
     const RandomState* start;
 
     __device__ PhiloxWords block(std::int64_t i) const {

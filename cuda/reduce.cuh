@@ -72,7 +72,7 @@ template <class Op> __device__ auto combiner(const Op& op) {
 
 // Reduces positions begin, begin + step, … < end of one output. If the reduced elements lie at one stride,
 // four accumulators keep four loads in flight. After 1,024 positions (256 per accumulator) their results are
-// combined and the accumulators begin anew, so that the rounding of a long sum hardly grows with it.
+// combined and the accumulators start again, so that the rounding of a long sum hardly grows with it.
 template <class Load, class Op>
 __device__ typename Op::Acc reduce_range(const Load& load, const Op& op, const Walk& walk, std::int64_t base,
                                          std::int64_t output, std::int64_t begin, std::int64_t end,

@@ -102,7 +102,7 @@ struct Scale {
     float factor;
     template <class C> __device__ C operator()(C x) { return x * static_cast<C>(factor); }
 };
-// NaN stays.
+// Functor that clamps a value to [-limit, limit]. NaN stays.
 struct Limit {
     double limit;
     template <class C> __device__ C operator()(C x) {

@@ -1,4 +1,4 @@
-// The check of a GEMM algorithm before its first use, on operands whose product is known exactly.
+// Check of a GEMM algorithm before its first use, on operands whose product is known exactly.
 #include "cuda/gemm/check.h"
 
 #include <algorithm>
@@ -28,7 +28,8 @@ struct Scratch : GemmScratch {
     }
 };
 
-// If the output type cannot hold k exactly, only the last terms are ones: the known defects drop last terms.
+// Number of terms that are ones. If the output type cannot hold k exactly, only the last terms are ones: the
+// known defects drop last terms.
 std::int64_t terms_of(const lt::Problem& p) {
     std::int64_t terms = is_16bit(p.d_type) ? std::min(p.k, exact_16bit_sum) : p.k;
     if (p.epilogue == lt::Epilogue::bgrad_b)

@@ -14,8 +14,8 @@ using Shows = EpilogueTrial::Shows;
 constexpr std::int64_t trial_m = 128, trial_n = 64;
 // The fewest arguments that show an activation, where the library does not take 128 x 64.
 constexpr std::int64_t enough_arguments = 1024;
-// Odd, and one more than what the dtype holds exactly: 257 + 1 is 258 in bfloat16, but 256 if 257 is rounded
-// first. Likewise 2049 in float16; each bias of the trial distinguishes the two.
+// An odd sum, by one beyond the integers that the dtype holds exactly: 257 + 1 is 258 in bfloat16, but 256 if
+// 257 is rounded first. Likewise 2049 in float16; each bias of the trial distinguishes the two.
 constexpr std::int64_t odd_sum(Dtype dtype) { return dtype == bfloat16 ? 257 : 2049; }
 
 bool applies_gelu(lt::Epilogue e) {

@@ -1,4 +1,4 @@
-// The algorithms of cuBLASLt beyond those that it proposes.
+// Search of cuBLASLt's algorithms beyond those that it proposes.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -29,7 +29,7 @@ constexpr Setting split_setting = settings[3];
 constexpr Setting family_id{CUBLASLT_ALGO_CONFIG_ID, 4, "family"};
 constexpr Setting reduction_setting{CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4, "reduction"};
 
-// A capability that is one number; `otherwise` where the library does not know it.
+// A capability that is one number; `otherwise` if the library does not have it.
 template <class T>
 T capability(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoCapAttributes_t name, T otherwise) {
     T value = otherwise;
@@ -81,7 +81,7 @@ bool init(const Problem& p, int id, cublasLtMatmulAlgo_t& algo) {
                                  data_type(p.b_type), d, d, id, &algo) == CUBLAS_STATUS_SUCCESS;
 }
 
-// None if this version of the library does not know the setting.
+// Value of a setting; none if this version of the library does not have the setting.
 std::optional<std::uint32_t> get(const cublasLtMatmulAlgo_t& algo, const Setting& setting) {
     std::uint32_t value = 0;
     std::size_t written = 0;

@@ -1,4 +1,4 @@
-// Bias and activation on a GEMM's result, for what the GEMM library cannot fuse.
+// Bias and activation on a GEMM's result, for epilogues that the GEMM library cannot fuse.
 #include <algorithm>
 
 #include "cuda/approximate.cuh"

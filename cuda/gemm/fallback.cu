@@ -1,5 +1,5 @@
-// A matrix product for what the GEMM library does not take: mixed operand types, k == 0, and products for
-// which it has no right algorithm.
+// Matrix product for cases that the GEMM library does not support: mixed operand types, k == 0, and products
+// for which it has no right algorithm.
 #include "cuda/gemm/device.cuh"
 #include "cuda/gemm/gemm.h"
 

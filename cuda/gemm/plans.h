@@ -42,7 +42,7 @@ struct GemmService {
     // Requests that are decided; there is no choice where nothing could be timed.
     std::unordered_map<lt::Request, std::optional<lt::Choice>, PlanHash> settled;
     std::unordered_map<lt::Request, lt::Choice, PlanHash> loaded;  // from files, not checked yet
-    // By the problem that showed it: check_epilogue.h.
+    // Results by the problem that was checked (check_epilogue.h).
     std::unordered_map<lt::Problem, std::vector<EpilogueVerdict>, PlanHash> epilogue_verdicts;
     std::vector<Block*> workspaces;  // by device
 };
@@ -66,7 +66,7 @@ std::vector<lt::Algo> proposals(const Gemm& g, lt::Epilogue epilogue, lt::Plan& 
 bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& cached, const lt::Algo& algo);
 
 // Whether the algorithm has the right epilogue (check_epilogue.h) and sums all k terms: matrices of ones must
-// give exactly k. A mask that it writes or reads must be laid out as kernels/activation.h says, with bits set
+// give exactly k. A mask that it writes or reads must be laid out as in kernels/activation.h, with bits set
 // for values above 0 (a ReLU's gradient at 0 is 0) and for NaN. The gradient of an activation must be right
 // where it is simple, and the sums of a bias's gradient exact. Throws Error(memory) when there is no memory
 // for the check.
@@ -75,7 +75,8 @@ bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& al
 // Puts the workspace that the algorithm needs into the operands. False if it needs more than any algorithm
 // may have.
 bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands);
-// For trials, whose sizes may need more than the product for which the algorithm was proposed.
+// Gives trials the whole workspace, because their sizes may need more than the product for which the
+// algorithm was proposed.
 void give_whole_workspace(GemmService& s, int device, lt::Operands& operands);
 
 // Runs the product with the plan's first candidate that passes the check and executes, and mezzo's own

@@ -74,7 +74,7 @@ AttentionProblem::AttentionProblem(const Tensor& q_, const Tensor& k_, const Ten
       mask(mask_),
       dropout(at.dropout_p, at.stream) {}
 
-// Positive, so that -inf times it is -inf.
+// The scale times log2(e); positive, so that -inf times it is -inf.
 float AttentionProblem::log2_scale() const { return std::max(float(scale * 1.4426950408889634), FLT_MIN); }
 
 const TileKernels* AttentionProblem::tiles() const {

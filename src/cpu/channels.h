@@ -25,7 +25,7 @@ struct ChannelLayout {
     std::int64_t elements, part_elements, parts;
 
     std::int64_t part_end(std::int64_t part) const { return std::min(elements, (part + 1) * part_elements); }
-    // For each column the value of its channel.
+    // Values by column, each that of the column's channel.
     template <class R> std::vector<R> by_column(const std::vector<double>& by_channel) const {
         std::vector<R> values(static_cast<std::size_t>(columns));
         for (std::int64_t j = 0; j < columns; ++j)

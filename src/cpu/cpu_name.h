@@ -4,7 +4,7 @@
 
 namespace mezzo::cpu {
 
-// The processor's name and its family, model and stepping; "unknown processor" if it has no name.
+// The processor's name and its family, model and stepping; "unknown processor" without the cpuid instruction.
 std::string cpu_name();
 
 }  // namespace mezzo::cpu

@@ -252,7 +252,7 @@ public:
     void measure_all() {
         {
             const std::lock_guard lock(mutex_);
-            loaded_ = true;  // the file is not read: everything is timed anew
+            loaded_ = true;  // the file is not read: everything is timed again
             for (std::atomic<Path>& chosen : chosen_) chosen.store(Path::unknown, std::memory_order_release);
         }
         for (int i = 0; i < classes; ++i)

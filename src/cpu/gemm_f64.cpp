@@ -1,4 +1,4 @@
-// The float64 product, for reference results and double-precision training: blocked, not tuned per
+// Float64 matrix product, for reference results and double-precision training: blocked, not tuned per
 // instruction set.
 #include <algorithm>
 #include <cmath>

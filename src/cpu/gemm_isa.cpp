@@ -1,7 +1,7 @@
 // GEMM kernels for one instruction set (isa_unit.h). With AVX2, 12 of 16 registers accumulate, with AVX-512,
-// 24 of 32, with NEON 16 of 32: with 24 of them gcc has too few left for the operands. With AVX-512 BF16
-// panels hold pairs of bfloat16 steps, and one instruction multiplies and adds two; its table has packing and
-// that product only, the rest is gemm_avx512's.
+// 24 of 32, with NEON 16 of 32: with 24 of them gcc would have too few left for the operands. With AVX-512
+// BF16 panels hold pairs of bfloat16 steps, and one instruction multiplies and adds two; its table has
+// packing and that product only, the rest is gemm_avx512's.
 #include "cpu/isa_unit.h"
 
 #if MEZZO_ISA_IS(portable)

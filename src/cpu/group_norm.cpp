@@ -1,4 +1,4 @@
-// Group normalisation: each sample is an image of its own, whose channels' sums are joined to the groups'.
+// Group normalisation: each sample is a separate image, whose channels' sums are joined to the groups'.
 #include "kernels/batch_norm.h"
 
 #include <cmath>
@@ -21,7 +21,7 @@ struct Shapes {
     ChannelLayout layout;
 
     std::size_t group_of(std::size_t channel) const { return channel / std::size_t(width); }
-    // Of a group. Sums over none are divided by 1, so that they stay 0.
+    // Number of values of a group, at least 1: sums over none are divided by it, and stay 0.
     double values() const { return double(std::max<std::int64_t>(1, layout.pixels * width)); }
 };
 

@@ -151,7 +151,7 @@ private:
         }
     }
 
-    // After fork() the child has no worker threads: nothing to join there.
+    // Stops and joins the workers. After fork() the child has no worker threads to join.
     void stop() {
         stopping_ = true;
         epoch_.fetch_add(1);

@@ -1,4 +1,4 @@
-// Recurrent layers.
+// Steps of recurrent layers, forward and backward.
 #include "kernels/recurrent_loop.h"
 
 #include <cstring>

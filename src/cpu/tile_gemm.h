@@ -1,4 +1,4 @@
-// Matrix products on tiles: how C and k are cut for the caches and for the threads.
+// Matrix products on tiles, with C and k cut into blocks for the caches and for the threads.
 #pragma once
 
 #include "cpu/tile_tables.h"

@@ -72,7 +72,7 @@ template <int N> MEZZO_INLINE FloatN<N> gelu(FloatN<N> x) {
     return x * (x < FloatN<N>{} ? tail : 1.0f - tail);
 }
 
-// Its derivative Phi(x) + x phi(x), within 7e-8; 1 or 0 from 9.0625 on.
+// Derivative of gelu(): Phi(x) + x phi(x), within 7e-8; 1 or 0 from 9.0625 on.
 template <int N> MEZZO_INLINE FloatN<N> gelu_derivative(FloatN<N> x) {
     const FloatN<N> below = piecewise<N>(gelu_slope, bounded_magnitude<N>(x));
     return x < FloatN<N>{} ? below : 1.0f - below;

@@ -1,7 +1,7 @@
-// Weight gradients with vectors: products of the transposed gradient with windows, whose steps are the
-// pixels. A unit of work packs both for a part of the pixels and a part of the columns. The split of the
-// pixels into parts depends on the sizes alone, and the parts' sums are added in order: the number of threads
-// changes no bit.
+// Weight gradients on vectors: products of the transposed gradient with windows, whose steps are the pixels.
+// A unit of work packs both for a part of the pixels and a part of the columns. The split of the pixels into
+// parts depends on the sizes alone, and the parts' sums are added in order: the number of threads changes no
+// bit.
 #include "cpu/window_gradient.h"
 
 #include <algorithm>
