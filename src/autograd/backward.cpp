@@ -191,8 +191,8 @@ Engine::Pending& Engine::pending_of(const Ref<Node>& node) {
     return *pending;
 }
 
-// place: index of a result of the node; the fused gradients (Row::inner_gradients) have the indices after the
-// results.
+// Adds a gradient to those of `node` at index `place`: of a result, or, after the results, of a value inside
+// the op (Row::inner_gradients).
 void Engine::send(const Ref<Node>& node, std::size_t place, Tensor gradient) {
     Pending& pending = pending_of(node);
     pending.scaled = sum_of_parts(pending.scaled, scaled_);
@@ -262,7 +262,7 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, ScaleParts scaled) {
 
 // Adds to leaf.grad(). A first gradient is written to the memory that the leaf's hook has for it (a bucket).
 // Without such memory, a gradient without other references becomes grad() itself; any other is copied,
-// because later gradients are added in-place.
+// because later gradients are added in place.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) const {
     GradientSlot& slot = leaf->grad_meta->gradient;
     slot.add(std::move(gradient), scaled, [this, &slot](Tensor& total, Tensor more) {

@@ -30,7 +30,7 @@ public:
     // is recorded: under NoGrad, and for integers. An op that another op runs inside of itself is reported
     // before that one.
     virtual void computed(const Row&, In /*given*/, const void* /*at*/, In /*results*/) {}
-    // Elements of a tensor have been written in-place.
+    // Elements of a tensor have been written in place.
     virtual void wrote(const Tensor&) {}
     virtual void backward_begins(const Tensors& outputs) = 0;
     // The gradients of a node's results are complete, and those of its inputs will be computed next.

@@ -121,7 +121,7 @@ struct Node {
     Tensor out(int i = 0) const;
     // Whether the running backward needs the gradient of input i.
     bool needs(int i) const;
-    // The float32 grad() of input i, if a product may be added to it in-place (GEMM beta = 1) instead of
+    // The float32 grad() of input i, if a product may be added to it in place (GEMM beta = 1) instead of
     // being returned; undefined otherwise. A vjp that adds to it returns an undefined gradient for i.
     Tensor accumulator(int i) const;
     // Gradient accumulation fusion: removes and returns the gradient that the engine has already accumulated

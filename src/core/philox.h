@@ -39,7 +39,7 @@ MEZZO_DEVICE_INLINE PhiloxWords philox(std::uint64_t key, std::uint64_t counter,
 // How a tensor of n elements uses the stream from block `offset` on:
 // uniform, normal and integers: element i takes word i % 4 of block offset + i / 4;
 // dropout: element i takes half-word i % 8 (low half first) of block offset + i / 8 and is dropped if that is
-//   less than round(65536 p); kept elements are multiplied by 1 / (1 - p);
+//   less than round(65536 p); the others are multiplied by 1 / (1 - p);
 // uniform: low + philox_uniform(word) * (high - low), or the dtype's largest number below high if the former,
 //   rounded to the dtype, is not below high; integers: low + (word * (high - low) >> 32);
 // normal: elements 2j and 2j + 1 are mean + stddev r cos a and mean + stddev r sin a (Box and Muller) of

@@ -9,8 +9,9 @@
 
 namespace mezzo::kernels {
 
-// Where a convolution reads: result (ho, wo) reads x at (ho stride.height - padding.height + r
-// dilation.height, wo stride.width - ...) for the tap (r, s) of the weight. Pixels outside x are 0.
+// Geometry of a convolution. Result (ho, wo) reads x at (ho stride.height - padding.height + r
+// dilation.height, wo stride.width - ...) for the kernel position (r, s) of the weight. Pixels outside x are
+// 0.
 struct ConvGeometry {
     Size2d stride = 1, padding = 0, dilation = 1;
     std::int64_t groups = 1;

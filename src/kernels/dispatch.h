@@ -1,4 +1,4 @@
-// From an op to its kernel on a device.
+// Kernel lookup: from an op to its kernel on a device.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace mezzo {
 
-// An op's kernel per device type, looked up in the registry once and then remembered.
+// Cache of an op's kernel per device type. Each is looked up in the registry once.
 class KernelCache {
 public:
     constexpr explicit KernelCache(const KernelId& id) : id_(&id) {}

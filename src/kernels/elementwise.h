@@ -6,7 +6,7 @@
 
 namespace mezzo::kernels {
 
-// One struct for each op of the table, with the name that its public function and its functor have, too.
+// One struct for each op of the table, with the same name as its public function and its functor.
 #define MEZZO_UNARY(op, cast, ints, save, gradient) \
     struct op {                                     \
         static constexpr const char* name = #op;    \

@@ -40,7 +40,7 @@ template <class Row> StepArgs step_args(OptimizerId id, const typename Row::Opti
 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
 #undef MEZZO_OPTIMIZER
 
-// Everything that one parameter's update needs besides its elements. C is the type that it computes in.
+// Everything that one parameter's update needs, apart from its elements. C is the type that it computes in.
 template <class Row, class C> struct Prepared {
     typename Row::template Formula<C> formula;
     unsigned way;

@@ -147,8 +147,7 @@ MEZZO_BINARY_FUNCTOR(maximum, T, a > b || a != a ? a : b)
 MEZZO_BINARY_FUNCTOR(minimum, T, a < b || a != a ? a : b)
 MEZZO_BINARY_FUNCTOR(atan2, T, math::atan2(a, b))
 
-// a - b floor(a / b), exactly; it has the sign of b. An integer modulo 0 is 0: there is nothing else to say on
-// a device.
+// a - b floor(a / b), exactly; it has the sign of b. An integer modulo 0 is 0, because a kernel cannot throw.
 struct remainder {
     template <class T> MEZZO_HD T operator()(T a, T b) const {
         if constexpr (std::is_integral_v<T>) {

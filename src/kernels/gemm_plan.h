@@ -12,11 +12,11 @@
 
 namespace mezzo::gemm_plan {
 
-// What the GEMM library does to a product before it stores it. With aux it also stores what the activation's
-// gradient reads: for gelu_tanh the value before the activation, for relu a mask. drelu and dgelu_tanh read
-// that and multiply by the activation's gradient. With bgrad they also store the sums of D's rows, the
-// gradient of a bias. bgrad_b stores the sums of op(B)'s columns over k, the gradient of a bias beside that of
-// its layer's weight.
+// Epilogue: operation of the GEMM library on a product before it is stored. With aux it also stores the
+// tensor that the activation's gradient reads: for gelu_tanh the pre-activation, for relu a mask. drelu and
+// dgelu_tanh read that and multiply by the activation's gradient. With bgrad they also store the sums of D's
+// rows, the gradient of a bias. bgrad_b stores the sums of op(B)'s columns over k, the gradient of a layer's
+// bias, together with that of its weight.
 enum class Epilogue : std::uint8_t {
     none,
     bias,
@@ -59,8 +59,8 @@ constexpr bool has_activation(Epilogue e) {
 
 // D[m,n] = epilogue(alpha op(A)[m,k] op(B)[k,n] + beta D + bias[m]), column-major, for each of `batch`
 // matrices that lie stride elements apart. aux: a mask of relu_mask_ld(m) bits per column, otherwise of D's
-// type and layout. It has everything that the choice of an algorithm may depend on, so it is also
-// the key of a plan.
+// type and layout. The struct has everything that the choice of an algorithm may depend on, so it is also the
+// key of a plan.
 struct Problem {
     std::int64_t m = 0, n = 0, k = 0;
     std::int64_t lda = 0, ldb = 0, ldd = 0;
@@ -87,17 +87,17 @@ struct Algo {
     friend bool operator==(const Algo&, const Algo&) = default;
 };
 
-// A product with its activation, as the backend asks for it. The library may do all of it or only a part;
+// A product with its activation, as the backend requests it. The library may do all of it or only a part;
 // `problem` has the epilogue that does the most.
 struct Request {
     Problem problem;
     Activation activation = Activation::none;
-    bool keeps_before = false;  // what the activation's gradient reads is to be stored, too
+    bool keeps_before = false;  // also store the tensor that the activation's gradient reads
 
     friend bool operator==(const Request&, const Request&) = default;
 };
 
-// What the library is to do of a request, and how.
+// The epilogue and the algorithm with which the library executes a request.
 struct Choice {
     Epilogue epilogue = Epilogue::none;
     Algo algo;
@@ -112,7 +112,7 @@ struct TunedGemm {
     friend bool operator==(const TunedGemm&, const TunedGemm&) = default;
 };
 
-// The device and the library for which an algorithm was chosen. It means nothing for any other.
+// The device and the library version for which an algorithm was chosen. It is not valid for any other.
 struct Library {
     std::string device;                  // the GPU's name
     std::uint64_t major = 0, minor = 0;  // its compute capability

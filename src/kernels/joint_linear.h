@@ -1,4 +1,4 @@
-// Several linear layers of one input.
+// Merged linear layers, such as Q, K and V: several weights, one input.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace mezzo::kernels {
 
 // x [.., in], `parts` weights [out_i, in], and as many biases [out_i] or none -> the x weight_i^T + bias_i
-// side by side, [.., sum of out_i].
+// concatenated, [.., sum of out_i].
 struct JointLinear {
     static constexpr const char* name = "joint_linear";
     int parts = 1;
@@ -23,7 +23,8 @@ inline Tensor columns_of(const Tensor& y, std::int64_t first, std::int64_t count
                        rows->dtype);
 }
 
-// The whole kernel, by a backend's kernel of one linear layer, whose result may have gaps between its rows.
+// Implements the kernel by a backend's kernel of one linear layer, whose result may have gaps between its
+// rows.
 inline void run_joint_linear(In in, const JointLinear& at, Out out, Kernel<Linear>& linear) {
     const In weights = in.subspan(1, std::size_t(at.parts)), biases = in.subspan(1 + weights.size());
     const Tensor weight = as_one(weights), bias = as_one(biases);

@@ -1,11 +1,11 @@
-// The form of a kernel, and of the lists in which a backend offers the kernels that it has.
+// Types of a kernel, and of the lists in which a backend registers its kernels.
 #pragma once
 
 #include <span>
 
 #include "mezzo/tensor.h"
 
-// For templates with an instance per op, whose long names would only swell the library's symbol table.
+// For templates with an instance per op: hides their long names from the library's symbol table.
 #define MEZZO_HIDDEN [[gnu::visibility("hidden")]]
 
 namespace mezzo {
@@ -42,7 +42,7 @@ template <class A, Kernel<A>* kernel> MEZZO_HIDDEN void run_kernel(In in, const 
 
 }  // namespace detail
 
-// A backend's kernel in its list: kernel_entry<layer_norm>(). Which op it is for follows from its attributes.
+// A backend's kernel in its list: kernel_entry<layer_norm>(). The type of its attributes identifies the op.
 template <auto* kernel> constexpr KernelEntry kernel_entry() {
     using A = decltype(detail::attributes_of(kernel));
     return {&kernel_id<A>, detail::run_kernel<A, kernel>};

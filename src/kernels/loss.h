@@ -43,8 +43,8 @@ struct MseLossGrad {
     static constexpr const char* name = "mse_loss_grad";
     Reduction reduction = Reduction::mean;
 };
-// input [rows, cols], target of the same shape and dtype, or float32 beside 16 bit, g (0-dim) -> the gradient of
-// input, and its column sums [cols] (float32; float64 for float64). Not for Reduction::none.
+// input [rows, cols], target of the same shape and dtype, or float32 for a 16-bit input, g (0-dim) -> the
+// gradient of input, and its column sums [cols] (float32; float64 for float64). Not for Reduction::none.
 struct MseLossBiasGrad {
     static constexpr const char* name = "mse_loss_bias_grad";
     Reduction reduction = Reduction::mean;

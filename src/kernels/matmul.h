@@ -13,22 +13,22 @@ struct MatMul {
     double beta = 0;  // 0: the result's old elements are not read
 };
 // x [.., in], weight [out, in], optional bias [out] -> activation(x weight^T + bias) [.., out]. If there is a
-// second result, it is the value before the activation (gelu, gelu_tanh), or, on CUDA, the relu mask as uint8
+// second result, it is the pre-activation (gelu, gelu_tanh), or, on CUDA, the relu mask as uint8
 // (kernels/activation.h).
 struct Linear {
     static constexpr const char* name = "linear";
     Activation activation = Activation::none;
 };
-// g, saved [rows, cols] of one dtype, and the relu mask of saved (CUDA) or undefined -> the gradient before
-// the activation, and its column sums [cols] (float32; float64 for float64). saved is the activation's result
+// g, saved [rows, cols] of one dtype, and the relu mask of saved (CUDA) or undefined -> the gradient of the
+// pre-activation, and its column sums [cols] (float32; float64 for float64). saved is the activation's result
 // for relu, its input otherwise.
 struct ActivationGrad {
     static constexpr const char* name = "activation_grad";
     Activation activation = Activation::none;
 };
 // g [rows, out], weight [out, in], saved [rows, in] of one dtype, and the relu mask of saved (CUDA) or
-// undefined -> the gradient g weight before the activation, as in ActivationGrad, and, if column_sums, its
-// column sums.
+// undefined -> the gradient of the pre-activation, from g weight as in ActivationGrad, and, if column_sums,
+// its column sums.
 struct LinearInputGrad {
     static constexpr const char* name = "linear_input_grad";
     Activation activation = Activation::none;

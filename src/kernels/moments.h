@@ -1,5 +1,6 @@
-// Products and second moments: contiguous x -> x reduced over `axes` (ascending, not negative). The result may
-// be float32 for a 16-bit x. keepdim: the result's shape has a 1 for each axis; only decompositions read it.
+// Products and second moments: contiguous x -> x reduced over `axes` (ascending, not negative). The result
+// may be float32 for a 16-bit x. keepdim: the result's shape has a 1 for each axis; only decompositions read
+// it.
 #pragma once
 
 #include <cstdint>

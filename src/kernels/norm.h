@@ -1,6 +1,6 @@
 // Normalisation of the rows of x [.., cols]. Weights and biases are [cols]; inputs may have any floating
-// dtypes. If one more result than named below follows, of a 16-bit dtype, y is written to it as well: what y
-// is after its rounding to y's own dtype, float32, is rounded once more.
+// dtypes. If one more result than named below follows, of a 16-bit dtype, it gets a copy of y: y after its
+// rounding to its own dtype, float32, is rounded once more.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -13,8 +13,9 @@ struct LayerNorm {
     static constexpr const char* name = "layer_norm";
     double eps = 1e-5;  // added to the variance
 };
-// g, x [rows, cols], weight, mean, rstd, waiting or undefined -> gradients of x, weight, bias. waiting, of the
-// dtype of the first result, is added to that before it is rounded. Kernels read rstd and need no eps.
+// g, x [rows, cols], weight, mean, rstd, waiting or undefined -> gradients of x, weight, bias. waiting, an
+// accumulated gradient of the dtype of the first result, is added to that before it is rounded. Kernels read
+// rstd and need no eps.
 struct LayerNormGrad {
     static constexpr const char* name = "layer_norm_grad";
     double eps = 1e-5;

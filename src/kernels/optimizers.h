@@ -1,13 +1,13 @@
-// The optimizers whose update is one kernel. A row has an optimizer's options with their rules, the names of
-// its state, and the formula that serves every device. Formulas and their order of evaluation are PyTorch's;
-// include/mezzo/optim_options.h writes them out.
+// Formulas of the optimizers whose update is one kernel. The struct of an optimizer type (a "row") has its
+// options with their rules, the names of its state, and the formula for every device. Formulas and their
+// order of evaluation are PyTorch's; include/mezzo/optim_options.h writes them out.
 //
 // A Formula is made once per parameter and update, from the options and the parameter's numbers on the
 // device: numbers[0] counts the updates so far, and the row's own numbers follow, as named in `counted`.
 // update() is the update of one element: w is the parameter, g the gradient, s the state; it returns the new
 // parameter. C is float or double. A way is a combination of options that would need a branch per element:
-// the CPU has a loop for each, in which `way` is a constant; a CUDA kernel gets `way` at run time. used(way)
-// has bit k set if state k takes part.
+// the CPU has a template specialisation of the loop for each, in which `way` is a constant; a CUDA kernel
+// gets `way` at run time. used(way) has bit k set if state k takes part.
 #pragma once
 
 #include "kernels/functor_math.h"
@@ -15,7 +15,7 @@
 
 namespace mezzo {
 
-// What an option must be; flags are recognised by their type.
+// Rule for the values of an option; flags are recognised by their type.
 enum class Rule : std::uint8_t { finite, not_negative, below_one };
 
 inline constexpr int max_optimizer_options = 8, max_optimizer_state = 3;

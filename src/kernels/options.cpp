@@ -1,4 +1,4 @@
-// Settings of kernels. They exist in builds without those kernels, too.
+// Settings of kernels. They exist also in builds without those kernels.
 #include <atomic>
 #include <mutex>
 

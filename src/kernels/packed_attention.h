@@ -1,4 +1,4 @@
-// Attention of a sequence with itself, on query, key and value in one tensor.
+// Self-attention on query, key and value packed in one tensor.
 #pragma once
 
 #include <array>
@@ -32,8 +32,8 @@ inline std::array<Tensor, 3> unpacked(const Tensor& x) {
     return parts;
 }
 
-// The kernels, by a backend's kernels of the op with three tensors. The gradient's results may have any
-// strides but in dim.
+// Implements the kernels by a backend's kernels of the op with three tensors. The gradient's results may have
+// any strides but in dim.
 inline void run_packed_attention(In in, const PackedAttention& at, Out out,
                                  Kernel<ScaledDotProductAttention>& attention) {
     const auto [q, k, v] = unpacked(in[0]);

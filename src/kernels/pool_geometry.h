@@ -1,5 +1,5 @@
-// Which pixels windows read and which windows read a pixel, along one axis; shared by all backends. `size` is the
-// number of pixels, `results` that of windows.
+// Geometry of pooling along one axis, shared by all backends: the pixels that a window reads, and the windows
+// that read a pixel. `size` is the number of pixels, `results` that of windows.
 #pragma once
 
 #include "kernels/functor_math.h"
@@ -7,7 +7,8 @@
 
 namespace mezzo::kernels {
 
-// Place p of a window, begin <= p < end, reads pixel first + p * dilation; the other places are padding.
+// Kernel positions of a window. Position p, begin <= p < end, reads pixel first + p * dilation; the others
+// are padding.
 struct PoolPlaces {
     std::int64_t first, begin, end;
 };
@@ -28,8 +29,8 @@ MEZZO_HD PoolPlaces places_of(const PoolAxis& axis, std::int64_t size, std::int6
     return {first, begin, end > begin ? end : begin};
 }
 
-// The number of elements of a mean along the axis. The padding after the last pixel counts as far as it goes: a
-// window that ceil_mode added may reach beyond.
+// The number of elements of a mean along the axis. With padding, only `padding` positions after the last
+// pixel count: a window that ceil_mode added may reach beyond.
 MEZZO_HD std::int64_t count_of(const PoolAxis& axis, std::int64_t size, const PoolPlaces& places,
                                bool with_padding) {
     if (!with_padding || axis.adaptive) return places.end - places.begin;
@@ -52,7 +53,7 @@ MEZZO_HD PoolReaders readers_of(const PoolAxis& axis, std::int64_t size, std::in
     return {begin, end < results ? end : results};
 }
 
-// The place at which a window reads a pixel, or -1.
+// The kernel position at which a window reads a pixel, or -1.
 MEZZO_HD std::int64_t place_of(const PoolAxis& axis, std::int64_t size, std::int64_t results,
                                std::int64_t window, std::int64_t pixel) {
     if (axis.adaptive) return pixel - window * size / results;

@@ -23,7 +23,7 @@ namespace mezzo {
 namespace {
 
 constexpr std::size_t memory_of_a_proof = std::size_t(8) << 20;
-// How often a process tries a proof that ends without a verdict, because memory is lacking.
+// Number of times that a process tries a self-check which ends without a result, for lack of memory.
 constexpr int most_attempts = 3;
 
 constexpr const char* path_names[fast_path_count] = {"flash_attention",
@@ -36,7 +36,7 @@ constexpr const char* path_names[fast_path_count] = {"flash_attention",
                                                      "relu_masks",
                                                      "prefetch"};
 
-// ---- places for verdicts
+// ---- table of results
 
 constexpr int max_devices = 64, slots_per_path = 16, slots = fast_path_count * slots_per_path;
 
@@ -45,7 +45,7 @@ int dtype_slot(Dtype dtype) {
 }
 int size_slot(int size) { return size == 0 ? 0 : size == 32 ? 1 : size == 64 ? 2 : size == 128 ? 3 : -1; }
 
-// -1: there is no such proof.
+// Index of a self-check in the table; -1 if there is none for this dtype and size.
 int slot_of(FastPathId path, Dtype dtype, int size) {
     const int of_dtype = dtype_slot(dtype), of_size = size_slot(size);
     return of_dtype < 0 || of_size < 0 ? -1 : int(path) * slots_per_path + of_dtype * 4 + of_size;
@@ -70,7 +70,7 @@ const Proof* find_proof(const ProofList& list, int slot) {
     return nullptr;
 }
 
-// ---- one proof
+// ---- one self-check
 
 thread_local bool proof_runs = false;
 
@@ -82,7 +82,7 @@ public:
     Proving& operator=(const Proving&) = delete;
 };
 
-// "", or why the device does nothing any more.
+// The reason why the device does not work any more; "" if it does.
 std::string failure_of(Device device) {
     try {
         backend_of("proof", device).synchronize(device.index);
@@ -99,9 +99,9 @@ Verdict with_state_of(Device device, std::string reason) {
     return {Verdict::bad, std::move(reason)};
 }
 
-// Open where the attempt says nothing about the fast path.
+// Runs a self-check. The result is open if the attempt says nothing about the fast path.
 Verdict try_proof(const ProofList& list, const Proof& proof, Device device) try {
-    // What the program has queued before may fail yet, and the fast path would be blamed for it.
+    // Waits for work that the program has queued before. If that fails, it is not the fast path's error.
     if (const std::string failure = failure_of(device); !failure.empty()) return {Verdict::open, failure};
     const Proving scope;
     const SeparateMemory memory(device, memory_of_a_proof);
@@ -120,7 +120,7 @@ Verdict try_proof(const ProofList& list, const Proof& proof, Device device) try 
     return with_state_of(device, "an exception of unknown type");
 }
 
-// ---- the book of a device
+// ---- results of a device
 
 struct Book {
     explicit Book(std::string identity) : file(std::move(identity)), verdicts(file.load()) {}
@@ -129,8 +129,7 @@ struct Book {
     std::map<std::string, int> attempts = {};
 };
 
-// Guards the books, and changes to states. Held while a proof runs: two proofs at once would be in each other's
-// way.
+// Guards the books, and changes to states. Held while a self-check runs, so that only one runs at a time.
 std::mutex mutex;
 
 std::optional<Book>& book_slot(Device device) {
@@ -154,13 +153,13 @@ std::string log_text(const Proof& proof, Device device, const Verdict& verdict) 
 
 constexpr const char* died = "an earlier process ended while it proved this; mezzo-info --prove tries again";
 
-// Proves anew and keeps the verdict.
+// Runs a self-check and stores the result.
 Verdict prove(const ProofList& list, const Proof& proof, Device device, Book& book, bool heeds_marks) {
     const std::string what = text_of(proof);
     const VerdictFile::Mark mark(book.file, what);
     Verdict verdict;
     if (mark.found() && heeds_marks) {
-        verdict = book.file.load()[what];  // of a process that has ended the proof since
+        verdict = book.file.load()[what];  // of a process that has ended the check since
         if (verdict.state == Verdict::open) verdict = {Verdict::bad, died};
     } else {
         verdict = try_proof(list, proof, device);
@@ -171,7 +170,7 @@ Verdict prove(const ProofList& list, const Proof& proof, Device device, Book& bo
     return verdict;
 }
 
-// The verdict for a slot that has none yet in this process, and what the log is to be told.
+// Returns the result for a slot that has none yet in this process, and sets `message` to a line for the log.
 Verdict::State decide(const ProofList& list, const Proof& proof, Device device, std::string& message) {
     const std::lock_guard lock(mutex);
     std::atomic<Verdict::State>& state = state_of(device, slot_of(proof));

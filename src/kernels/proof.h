@@ -1,11 +1,12 @@
-// Proof on first use. A fast path whose choice is `automatic` (mezzo/fast_path.h) is used on a device once it has
-// given there what the plain path gives, on a small problem of odd sizes. Backends list their proofs
-// (BackendParts::proofs). A proof runs when a thread first asks for its fast path; the others wait for it. It has
-// memory and inputs of its own: random numbers, statistics, gradients and memory limits of the program stay as
-// they are.
+// Self-checks of optimized kernels, at first use. A fast path whose setting is `automatic`
+// (mezzo/fast_path.h) is used on a device only after its result has matched that of the plain path there, on
+// a small problem of odd sizes. Backends list their self-checks in BackendParts::proofs. A check runs when a
+// thread first requests its fast path; other threads wait for it. It has memory and inputs of its own: random
+// numbers, statistics, gradients and memory limits of the program are not changed.
 //
-// Verdicts are kept in the user's cache folder (kernels/verdict_file.h), so that the next process need not prove
-// them again. A process that dies in a proof leaves a mark there; the next one then keeps to the plain path.
+// Results are cached in the user's cache folder (kernels/verdict_file.h), so that the next process need not
+// repeat the checks. A process that dies in a check leaves a mark there; the next process then uses the plain
+// path.
 #pragma once
 
 #include <cstdint>
@@ -26,35 +27,36 @@ enum class FastPathId : std::uint8_t {
     implicit_convolution_weight_grad,
     bias_gradients,  // kernels::ActivationGrad as one kernel
     layers,          // kernels::LinearInputGrad as a product and one kernel
-    relu_masks,      // made and read
-    prefetch         // copies beside the device's work
+    relu_masks,      // writing and reading them
+    prefetch         // copies that overlap the device's work
 };
 inline constexpr int fast_path_count = 9;
 
-// What is proven at a time. Each has its own verdict on each device.
+// One self-check: a fast path for one dtype and size. Its result is cached per device.
 struct Proof {
     FastPathId path;
     Dtype dtype = float32;  // of the operands; float32 where it makes no difference
     int size = 0;           // dim of attention: 32, 64 or 128; 0 where it makes no difference
 };
-// Such as "flash_attention bfloat16 64".
+// Returns its name, such as "flash_attention bfloat16 64".
 std::string text_of(const Proof& proof);
 
-// The proofs of a backend.
+// The self-checks of a backend.
 struct ProofList {
     std::span<const Proof> all;
-    // What a verdict depends on: the model of the device, and the versions of driver and libraries. One line.
+    // Key of cached results, one line: the model of the device, and the versions of driver and libraries.
     std::string (*identity)(int device);
-    // Whether the calling thread may give the device work of its own now. No work belongs to a graph that is
-    // being captured, by whichever thread.
+    // Whether the calling thread may queue work of its own on the device now. It may not while any thread
+    // captures a graph on the device.
     bool (*ready)(int device);
-    // Runs the fast path and the plain one on the device. Throws Error(value) that says how they differ, or
-    // whatever the fast path throws. Error(memory) and Error(state) leave the verdict open.
+    // Runs the fast path and the plain one on the device. Throws Error(value) with their difference, or the
+    // exception of the fast path. After Error(memory) and Error(state) the result stays open.
     void (*run)(const Proof& proof, int device);
 };
 
-// For what happens when proofs cannot be run (yet), and in a step that is being captured, false is the answer:
-// the plain path. Does not throw.
+// Returns whether the fast path has passed its self-check on the device, and runs the check if there is no
+// result yet. Returns false (the plain path) if the check cannot run now, such as in a step that is being
+// captured. Does not throw.
 bool proven(FastPathId path, Device device, Dtype dtype = float32, int size = 0) noexcept;
 
 inline bool uses_fast_path(FastPath choice, FastPathId path, Device device, Dtype dtype = float32,
@@ -63,24 +65,26 @@ inline bool uses_fast_path(FastPath choice, FastPathId path, Device device, Dtyp
     return choice == FastPath::on;
 }
 
-// Whether this thread runs a proof. Matrix products then keep to mezzo's own kernels: the library would take a
-// workspace, and keep plans.
+// Whether this thread runs a self-check. Matrix products then use mezzo's own kernels, because the GEMM
+// library would allocate a workspace and store plans.
 bool proving() noexcept;
 
 struct Verdict {
     enum State : std::uint8_t { open, good, bad };
     State state = open;
-    std::string reason = {};  // why a verdict is bad or still open; one line
+    std::string reason = {};  // why the result is bad or still open; one line
 };
 struct ListedVerdict {
     Proof proof;
     Verdict verdict;
 };
-// All proofs of a device with the verdicts that are known, here or from an earlier process. Runs none.
+// All self-checks of a device with their cached results, of this or an earlier process. Runs none.
 std::vector<ListedVerdict> verdicts_of(Device device);
-// Runs all proofs of a device, known or not, and keeps the verdicts. For users whose device has been mended.
+// Runs all self-checks of a device, also those with a result, and stores the results. For users whose device
+// or driver has been repaired.
 void prove_all(Device device);
-// Forgets what this process knows: files are read again, and what they do not have is proven again.
+// Drops the results that this process holds. The cache files are read again, and checks without a result
+// there run again.
 void forget_verdicts();
 
 }  // namespace mezzo

@@ -1,5 +1,5 @@
-// Kernels that draw random numbers. `stream` is where these begin: Philox key (seed) and block (offset).
-// core/philox.h says which element takes which bits.
+// Kernels that draw random numbers. `stream` is the state from which they begin: Philox key (seed) and block
+// (offset). core/philox.h says which element takes which bits.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// One direction of a recurrent layer, over all steps of its sequences.
+// Kernels of one direction of a recurrent layer, over all steps of its sequences.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -6,17 +6,17 @@
 
 namespace mezzo::kernels {
 
-// How many values per unit a step keeps for its gradient: lstm i, f, g, o; gru r, z, n and the state's part of n
-// before r is multiplied with it.
+// Number of values per unit that a step saves for its gradient: lstm i, f, g, o; gru r, z, n and the state's
+// part of n before r is multiplied with it.
 constexpr std::int64_t kept_gates(RecurrentCell cell) {
     return cell == RecurrentCell::lstm || cell == RecurrentCell::gru ? 4 : 0;
 }
 
-// Inputs: gates [time, batch, G hidden] and the others of RecurrentInput, of which only the weight must be defined.
-// Results: those of RecurrentOutput. `wide` is float32, or float64 for float64 gates.
+// Inputs: gates [time, batch, G hidden] and the others of RecurrentInput, of which only the weight must be
+// defined. Results: those of RecurrentOutput. `wide` is float32, or float64 for float64 gates.
 enum RecurrentInput : std::uint8_t {
     of_gates,
-    of_state,  // [batch, n], of the dtype of the gates like the next two; n is hidden unless there is one step
+    of_state,  // [batch, n], like the next two of the gates' dtype; n is hidden if there are several steps
     of_weight_hh,  // [G hidden, n]
     of_bias_hh,    // [G hidden], gru
     of_cell,       // [batch, hidden], wide, lstm
@@ -36,11 +36,12 @@ struct Recurrent {
     bool reverse = false;
 };
 
-// Inputs: the gradient of the states, which may be undefined, the inputs of the forward but gates and bias, and its
-// results but the last cell state. Results: the gradients of the gates and of the products with weight_hh, both
-// [time, batch, G hidden]; the second is defined for gru only, the others would have the same twice. Then, both wide,
-// that of the state, which is scratch memory if `first_state` is false, and for lstm that of the cell state, which
-// holds the last cell state's gradient when the kernel begins.
+// Inputs: the gradient of the states, which may be undefined, the inputs of the forward without gates and
+// bias, and its results without the last cell state. Results: the gradients of the gates and of the products
+// with weight_hh, both [time, batch, G hidden]; the second is defined for gru only, because for the others
+// the two are equal. Then, both wide, the gradient of the state, which is scratch memory if `first_state` is
+// false, and for lstm that of the cell state, which holds the last cell state's gradient when the kernel
+// begins.
 enum RecurrentGradInput : std::uint8_t {
     grad_of_states,
     grad_from_state,

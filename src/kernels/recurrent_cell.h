@@ -1,4 +1,4 @@
-// The arithmetic of one element of a recurrent cell, on every device.
+// Arithmetic of one element of a recurrent cell, on every device.
 #pragma once
 
 #include "kernels/functor_math.h"
@@ -36,14 +36,16 @@ template <class T> MEZZO_HD GruStep<T> gru_step(T r, T z, T n, T p, T h) {
     return s;
 }
 
-// Gradients of the sums of r and z, of the two parts of n, and of the state before as far as the product does not bring it.
+// Gradients of the sums of r and z, of the two parts of n, and of the state before, without the product's
+// part of the latter.
 template <class T> struct GruStepGrad { T r, z, n, p, h; };
 template <class T> MEZZO_HD GruStepGrad<T> gru_step_grad(T dh, T r, T z, T n, T p, T before) {
     const T dn = dh * (T(1) - z) * (T(1) - n * n);
     return {dn * p * r * (T(1) - r), dh * (before - n) * z * (T(1) - z), dn, dn * r, dh * z};
 }
 
-// What is kept of p where elements are float16: its gradient is multiplied with it, and 0 times infinity would be NaN.
+// Limits p to the range of float16, for saving in float16: the backward multiplies a gradient by it, and 0
+// times infinity would be NaN.
 template <class T> MEZZO_HD T within_float16(T p) {
     return p > T(65504) ? T(65504) : p < T(-65504) ? T(-65504) : p;
 }

@@ -1,5 +1,5 @@
-// The steps of a recurrent layer in their order: for each a matrix product and one pass over the elements. Backends bring
-// their kernel of products and the two passes.
+// Loop over the steps of a recurrent layer: each step is a matrix product and one pass over the elements.
+// Backends pass their kernel of products and the two passes.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace mezzo::kernels {
 
-// One pass over [batch, hidden]. Addresses are those of rows that follow each other; null where there is nothing. Elements are of
-// `dtype`, those marked wide of `wide`.
+// Arguments of one pass over [batch, hidden]. Pointers are to contiguous rows, or null if there are none.
+// Elements are of `dtype`, those marked wide of `wide`.
 struct RecurrentStep {
     RecurrentCell cell;
     Dtype dtype, wide;
@@ -21,7 +21,7 @@ struct RecurrentStep {
     const void* product;         // wide
     const void* state;           // before the step; null: zeros
     const void* cell_state;      // wide, likewise
-    void *new_state, *kept;      // kept gates may be null
+    void *new_state, *kept;      // saved gates may be null
     void *new_cell, *last_cell;  // wide; the second may be null, for a copy
 };
 struct RecurrentGradStep {
@@ -119,7 +119,8 @@ inline void run_recurrent_grad(In in, const RecurrentGrad& at, Out out, Kernel<M
     step.gate_count = int(recurrent_gates(step.cell));
     step.lengths = lengths_of(in[grad_from_lengths]);
     step.cell_grad = address(out[grad_to_cell]);
-    // What the pass itself sends to the state before; where it is nothing, the product is written over what was there.
+    // Whether the pass itself writes a part of the gradient of the state before, to which the product is
+    // added. Otherwise the product overwrites that memory.
     const bool direct = step.cell == RecurrentCell::gru || step.lengths != nullptr;
     const Tensor& products =
         at.forward.cell == RecurrentCell::gru ? out[grad_to_products] : out[grad_to_gates];

@@ -1,4 +1,4 @@
-// The registry of backends: what each device type has in this process.
+// Registry of the backends in this process, by device type.
 #pragma once
 
 #include <span>
@@ -12,13 +12,13 @@ struct DeviceTraceLibrary;  // core/device_trace.h
 struct ProofList;           // kernels/proof.h
 struct StepKernels;         // kernels/step.h
 
-// What a backend consists of. Only `memory` is required: an op without a kernel here runs its decomposition;
-// if it has none either, the CPU's kernel runs on copies of the tensors, which is correct and slow.
+// The parts of a backend. Only `memory` is required: an op without a kernel here runs its decomposition; if
+// it has none either, the CPU's kernel runs on copies of the tensors, which is correct and slow.
 struct BackendParts {
     const Backend* memory = nullptr;
     std::span<const KernelList* const> kernels = {};  // the lists of its files
     const StepKernels* step = nullptr;                // of optimizers and scaler
-    const ProofList* proofs = nullptr;          // of its fast paths; those without are used only if `on`
+    const ProofList* proofs = nullptr;          // self-checks; fast paths without one are used only if `on`
     const DeviceTraceLibrary* trace = nullptr;  // the times of the devices' own work, for profilers
 };
 

@@ -1,4 +1,5 @@
-// Which pixels a resized image reads along one axis: from `size` pixels to `results`; shared by all backends.
+// Geometry of resizing along one axis, from `size` pixels to `results`, shared by all backends: the pixels
+// that a result reads.
 #pragma once
 
 #include "kernels/functor_math.h"
@@ -6,8 +7,8 @@
 
 namespace mezzo::kernels {
 
-// The pixel nearest to result i. The arithmetic is PyTorch's, in float, so that the same pixels come out where
-// rounding decides.
+// The pixel nearest to result i. The arithmetic is PyTorch's, in float, so that the same pixels come out
+// where rounding decides.
 MEZZO_HD std::int64_t nearest_pixel(std::int64_t size, std::int64_t results, std::int64_t i) {
     if (size == results) return i;
     const float scale = float(size) / float(results);
@@ -24,7 +25,7 @@ template <class R> struct Between {
 template <class R> MEZZO_HD Between<R> between_pixels(std::int64_t size, std::int64_t results,
                                                       bool align_corners, std::int64_t i) {
     if (size == results) return {i, i, 0};
-    // The exact place is numerator / denominator.
+    // The exact position is numerator / denominator.
     const std::int64_t numerator = align_corners ? i * (size - 1) : (2 * i + 1) * size - results;
     const std::int64_t denominator = align_corners ? (results > 1 ? results - 1 : 1) : 2 * results;
     if (numerator <= 0) return {0, 0, 0};

@@ -1,5 +1,5 @@
 // Running sums and products along one dimension of contiguous tensors: element i of the result is made of
-// elements 0 to i, or with `reverse` of i to the last. Sums of floats are kept in double.
+// elements 0 to i, or with `reverse` of i to the last. Sums of floats are accumulated in double.
 #pragma once
 
 #include <cstdint>

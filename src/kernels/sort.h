@@ -20,8 +20,8 @@ struct TopK {
     std::int64_t dim = 0, k = 0;
     bool largest = true;
 };
-// sorted [..., n] or [n], values [..., m] of the same dtype -> int64 of the shape of values: how many elements
-// of the row are less than the value, with `right` less than or equal to it.
+// sorted [..., n] or [n], values [..., m] of the same dtype -> int64 of the shape of values: how many
+// elements of the row are less than the value, with `right` less than or equal to it.
 struct SearchSorted {
     static constexpr const char* name = "searchsorted";
     bool right = false;

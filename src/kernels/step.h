@@ -1,5 +1,5 @@
-// The interface of the optimizer step's kernels. They work on lists of parameters, and keep every number that
-// decides how a step goes on (overflow, scale, norm, counts) in device memory.
+// Interface of the kernels of an optimizer step. They work on lists of parameters, and hold all numbers on
+// which a step depends (overflow, scale, norm, counts) in device memory.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct ScalerState {
     float previous_scale, previous_growth_tracker, previous_hysteresis_left;
     float pad[9];
 };
-// One per optimizer: what `statistics` leaves for the update, and counts of steps.
+// Device state of one optimizer: results of `statistics` for the update, and counts of steps.
 struct StepState {
     float found_inf;        // of this optimizer's gradients: 0 or 1
     float grad_multiplier;  // 1/scale, or 1
-    float norm;             // of the gradients times grad_multiplier, if asked for
+    float norm;             // of the gradients times grad_multiplier, if requested
     float applied;          // steps applied so far (exact below 2^24)
     float skipped;
     float pad[11];
@@ -41,11 +41,12 @@ struct ParamRef {
     std::int64_t numel;
     Dtype dtype, grad_dtype, copy16_dtype;
     std::uint32_t group = 0;  // the index of its StepArgs
-    // In device memory: the updates applied to this parameter so far, then the row's own numbers (`counted`).
+    // In device memory: the number of updates applied to this parameter so far, then the row's own numbers
+    // (`counted`).
     float* step;
 };
 
-// The rows of kernels/optimizers.h.
+// The optimizer types of kernels/optimizers.h.
 enum class OptimizerId : std::uint8_t {
 #define MEZZO_OPTIMIZER(name) name,
     MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
@@ -61,8 +62,8 @@ struct StepArgs {
     friend bool operator==(const StepArgs&, const StepArgs&) = default;
 };
 
-// What gradients are multiplied by: state's grad_multiplier (1 without state), and if `clip` also
-// min(1, max_norm / (norm + 1e-6)) with state's norm.
+// Factor of the gradients: state's grad_multiplier (1 without state), and if `clip` also min(1, max_norm /
+// (norm + 1e-6)) with state's norm.
 struct GradientScale {
     const StepState* state = nullptr;
     bool clip = false;
@@ -71,7 +72,7 @@ struct GradientScale {
 
 // The kernels of optimizers and scaler, per device type. States are in device memory.
 struct StepKernels {
-    // How update() changes the scale: see functors::advance() in kernels/functor_step.h.
+    // Parameters of update()'s rule for the scale: functors::advance() in kernels/functor_step.h.
     struct ScalerArgs {
         float growth_factor, backoff_factor, growth_interval, min_scale, max_scale, hysteresis;
         bool refill_every_clean_step, dynamic;

@@ -12,7 +12,7 @@ constinit thread_local Device current_device;
 
 const StepKernels& cpu() { return *step_kernels(DeviceType::cpu); }
 
-// Copies of blocks of the device's memory in host memory. finish() writes those back that were to be written.
+// Host copies of blocks of device memory. finish() copies the written ones back.
 class Copies {
 public:
     Copies() : index_(current_device.index), backend_(backend_of("optimizer step", current_device)) {}

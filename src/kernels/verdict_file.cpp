@@ -52,15 +52,15 @@ void read_line(std::string_view line, Verdicts& verdicts) {
         verdicts[proof] = {Verdict::bad, std::string(verdict.substr(bad_text.size()))};
 }
 
-// Opens a file of the cache folder that is only locked, or marked; -1 if that is impossible.
+// Opens a lock or mark file in the cache folder; returns -1 if that is impossible.
 int open_beside(const std::string& path) {
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
     return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 }
 
-// Locks a file among processes for the length of a scope. Gives up after a second: then two processes may write
-// at once, and one verdict may be lost, which costs another proof.
+// Locks a file among processes for the length of a scope. Goes on without the lock after a second: then two
+// processes may write at once, and one result may be lost, which costs another self-check.
 class FileLock {
 public:
     explicit FileLock(const std::string& path) : file_(path.empty() ? -1 : open_beside(path)) {
@@ -119,15 +119,15 @@ void VerdictFile::save(const std::string& proof, const Verdict& verdict) const {
     write_user_cache(file_name().c_str(), text + checksum_line(text));
 }
 
-// The mark is a file with a line. One that is empty was made by a process that has not locked it yet, or that
-// died before the proof began.
+// The mark is a file with a line. An empty file was made by a process that has not locked it yet, or that
+// died before the check began.
 VerdictFile::Mark::Mark(const VerdictFile& file, const std::string& proof) : path_(file.mark_path(proof)) {
     if (path_.empty()) return;
     file_ = open_beside(path_);
     if (file_ < 0) return;
     struct stat status;
     const bool locked = flock(file_, LOCK_EX | LOCK_NB) == 0 && fstat(file_, &status) == 0;
-    if (!locked || status.st_nlink == 0) {  // another process proves the same now, or has just ended it
+    if (!locked || status.st_nlink == 0) {  // another process runs the same check, or has just ended it
         close(std::exchange(file_, -1));
         return;
     }

@@ -105,7 +105,7 @@ BertSelfAttention::BertSelfAttention(const BertConfig& c)
       value(c.hidden_size, c.hidden_size),
       heads(c.num_attention_heads),
       dropout_p(c.attention_probs_dropout_prob) {
-    // So joint_linear() is one product.
+    // Makes the weights contiguous in memory, so that joint_linear() is one product.
     place_side_by_side({query.weight, key.weight, value.weight});
     place_side_by_side({query.bias, key.bias, value.bias});
 }

@@ -1,4 +1,4 @@
-// What the encoder and the heads of BERT share.
+// Helpers of the encoder and the heads of BERT.
 #pragma once
 
 #include "mezzo/bert.h"
@@ -6,7 +6,7 @@
 namespace mezzo::nn {
 
 double classifier_dropout(const BertConfig& config);
-// The activation that hidden_act names. Error(value) for an unknown name.
+// The activation that hidden_act names. Throws Error(value) for an unknown name.
 BertActivation activation_of(const BertConfig& config);
 // activation(dense(x)), in one op where linear() has that activation.
 Tensor activated_linear(const Linear& dense, BertActivation activation, const Tensor& x);

@@ -5,7 +5,7 @@ namespace mezzo::nn {
 
 namespace {
 
-// Errors that begin with the name of a config.
+// Throws errors that begin with the name of a config.
 class Checks {
 public:
     explicit Checks(const char* config) : config_(config) {}

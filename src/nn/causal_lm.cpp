@@ -1,4 +1,4 @@
-// What language models that predict the next token have in common, and the cache of keys and values.
+// Code shared by causal language models, and the cache of keys and values.
 #include "mezzo/causal_lm.h"
 
 #include <string>
@@ -90,9 +90,9 @@ CausalPlaces places_of(const char* model, const Tensor& ids, const CausalInputs&
     if (!padding.defined()) return places;
     const NoGrad plain;
     const TensorOptions integers{.dtype = int64, .device = ids.device()};
-    // Where nobody has looked at the values, less than 0 is no padding.
+    // If the host has not checked the values, less than 0 counts as no padding.
     const Tensor none = zeros({}, integers), hidden = maximum(padding.reshape({batch, 1}), none);
-    // Padding takes position 0, which changes nothing, because nobody looks at it.
+    // Padding gets position 0, which changes nothing, because no query attends to it.
     places.positions = maximum(arange(before, before + length, integers) - hidden, none);
     places.mask = ge(arange(before + length, integers), hidden).reshape({batch, 1, 1, before + length});
     return places;

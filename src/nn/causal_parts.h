@@ -1,4 +1,4 @@
-// What nn::Gpt and nn::Llama share.
+// Code shared by nn::Gpt and nn::Llama.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace mezzo::nn {
 
-// Where the tokens of a call stand.
+// Positions of the tokens of a call, and its mask and cache.
 struct CausalPlaces {
-    std::int64_t first = 0;     // position of the first token where there is no padding
-    Tensor positions = {};      // int64 [batch, length] where there is
+    std::int64_t first = 0;     // position of the first token without padding
+    Tensor positions = {};      // int64 [batch, length] with padding
     Tensor mask = {};           // boolean [batch, 1, 1, keys]: true but for padding; undefined without
-    Tensor cos = {}, sin = {};  // of the angles of the positions, where a model turns keys by them
+    Tensor cos = {}, sin = {};  // of the angles of the positions, for models with rotary embeddings
     KeyValueCache* cache = nullptr;
 };
 
@@ -24,12 +24,12 @@ struct CausalPlaces {
 CausalPlaces places_of(const char* model, const Tensor& ids, const CausalInputs& inputs,
                        std::int64_t max_length);
 
-// Attention of q [batch, heads, length, dim] with k and v, which may have fewer heads, and with what the cache
-// holds for the layer; the result has the heads side by side, [batch, length, heads * dim].
+// Attention of q [batch, heads, length, dim] with k and v, which may have fewer heads, and with the layer's
+// cached keys and values; the result has concatenated heads, [batch, length, heads * dim].
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, const CausalPlaces& places,
                         std::size_t layer, const AttentionOptions& options);
 
-// x through all layers; with `checkpointed`, backward computes what is inside of each again.
+// Passes x through all layers; with `checkpointed`, backward computes the values inside of each layer again.
 template <class Layer> Tensor through_layers(const std::vector<Layer>& layers, Tensor x,
                                              const CausalPlaces& places, bool checkpointed) {
     for (std::size_t i = 0; i < layers.size(); ++i) {

@@ -20,7 +20,7 @@ AnyModule AnyModule::own_copy(detail::OwnCopies& made) const {
 
 namespace {
 
-// Modules first: what own_copies() has replaced is what is visited next.
+// Replaces child modules by copies. Runs before OwnTensors, which then visits the copies.
 class OwnModules : public FieldVisitor {
 public:
     void parameter(const std::string&, Parameter&) override {}
@@ -35,7 +35,7 @@ private:
     detail::OwnCopies made_;
 };
 
-// Then tensors. One that stands in two places, and was replaced at the first, is replaced by the same.
+// Replaces tensors by copies. A tensor in two fields gets the same copy in both.
 class OwnTensors : public FieldVisitor {
 public:
     void parameter(const std::string&, Parameter& p) override {
@@ -52,7 +52,7 @@ public:
     }
     void module(const std::string&, Module& child) override { child.visit_fields(*this); }
 
-    // What lay side by side does so among the copies.
+    // Makes the copies of tensors that were contiguous in memory contiguous.
     void place() const {
         for (const Tensors& group : groups_side_by_side(originals_)) {
             Tensors copies;

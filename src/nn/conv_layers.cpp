@@ -27,7 +27,7 @@ void check_channels(const char* module, const char* what, std::int64_t channels,
           channels);
 }
 
-// Everything that the layers' constructors check alike.
+// Checks that the constructors of all convolution layers make.
 template <class Size, class Options>
 void check_layer(const char* module, std::int64_t in, std::int64_t out, Size kernel, const Options& options) {
     check_range(module, "kernel_size", kernel, 1);
@@ -52,7 +52,7 @@ template <class Options> void start(Parameter& weight, Parameter& bias, const Sh
 std::string text(Size2d size) { return fmt::format("({}, {})", size.height, size.width); }
 std::string text(std::int64_t size) { return fmt::format("({},)", size); }
 
-// As PyTorch prints it: what has its default is left out.
+// Prints an option as PyTorch does: defaults are left out.
 template <class Size> void append_unless(std::string& to, const char* what, Size value, Size standard) {
     if (!(value == standard)) to += fmt::format(", {}={}", what, text(value));
 }

@@ -7,7 +7,7 @@ EvalMode::EvalMode(Module& model) {
     model.eval();
 }
 
-// train() is for a module's children too, and they come later in the list.
+// train() also sets a module's children, whose own modes come later in the list.
 EvalMode::~EvalMode() {
     for (const auto& [module, training] : modes_) module->train(training);
 }

@@ -1,4 +1,4 @@
-// Continuing texts with a language model.
+// generate(): continues texts with a language model.
 #include "mezzo/generate.h"
 
 #include <algorithm>
@@ -19,7 +19,8 @@ std::size_t longest(const Texts& texts) {
     return length;
 }
 
-// The texts being written. All rows grow at once; those that have ended are filled up, with what nobody reads.
+// The texts that are being generated. All rows grow at once; those that have ended are filled with tokens
+// that are never read.
 class Generation {
 public:
     Generation(const CausalLm& model, const Texts& prompts, const GenerateOptions& options)
@@ -53,7 +54,7 @@ public:
 private:
     std::int64_t rows() const { return std::int64_t(texts_.size()); }
 
-    // The logits of all rows, one behind the other, in float32.
+    // The logits of all rows, row after row, in float32.
     std::vector<float> logits_after(const Texts& given) {
         std::vector<std::int64_t> values;
         for (const auto& row : given) values.insert(values.end(), row.begin(), row.end());

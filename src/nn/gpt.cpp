@@ -1,4 +1,4 @@
-// GPT-2.
+// The GPT-2 model.
 #include "mezzo/gpt.h"
 
 #include <cmath>

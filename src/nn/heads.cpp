@@ -16,8 +16,8 @@ Tensor heads_of(const Tensor& x, std::int64_t heads) {
 
 }  // namespace
 
-// One user-defined function, because the gradients of separate slices would each be as large as x and have to be
-// added.
+// One user-defined function, because the gradients of separate slices would each be as large as x and have to
+// be added.
 Tensors split_heads(const Tensor& x, const std::vector<std::int64_t>& heads) {
     if (heads.size() == 1) return {heads_of(x, heads[0])};
     const std::int64_t dim = x.size(2) / std::accumulate(heads.begin(), heads.end(), std::int64_t(0));

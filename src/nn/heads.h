@@ -8,7 +8,8 @@
 
 namespace mezzo::nn {
 
-// x [batch, length, sum of heads * dim], projections side by side, as views [batch, heads, length, dim] of each.
+// Splits x [batch, length, sum of heads * dim], concatenated projections, into views [batch, heads, length,
+// dim], one per projection.
 Tensors split_heads(const Tensor& x, const std::vector<std::int64_t>& heads);
 // [batch, heads, length, dim] -> [batch, length, heads * dim].
 Tensor join_heads(const Tensor& x);

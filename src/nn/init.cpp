@@ -101,7 +101,7 @@ const Tensor& normal_(const Tensor& x, double mean, double std) {
 
 namespace {
 
-// The share of the standard normal distribution below x, without cancellation for negative x.
+// The standard normal distribution function at x, without cancellation for negative x.
 double below(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
 // The inverse of below() for p in (0, 0.5]: a rational approximation (Abramowitz and Stegun 26.2.23, error
@@ -117,7 +117,7 @@ double quantile(double p) {
     return x;
 }
 
-// The number below which the share p of the distribution lies, where `rest` = 1 - p.
+// The inverse of below() for any p, with `rest` = 1 - p.
 double quantile(double p, double rest) { return p <= 0.5 ? quantile(p) : -quantile(rest); }
 
 }  // namespace

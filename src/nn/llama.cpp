@@ -1,4 +1,4 @@
-// Llama.
+// The Llama model.
 #include "mezzo/llama.h"
 
 #include <cmath>

@@ -117,8 +117,8 @@ StateDict list(const Module& module, const std::string& prefix, Lister::What wha
     return std::move(lister.found);
 }
 
-// What is wrong with an entry of a state. A weight that a module shows in another order than that of its
-// elements is that of a convolution.
+// Text of the mismatch between an entry of a state and a module's own tensor. If the latter is not
+// contiguous, it is the weight of a convolution, permuted to PyTorch's order.
 std::string mismatch(const Tensor& given, const Tensor& own) {
     if (!given.defined()) return " (undefined)";
     std::string text = " (";

@@ -1,4 +1,4 @@
-// The modules that are running on this thread, kept while somebody wants to know.
+// The stack of modules that are running on this thread, recorded on request.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace mezzo::nn {
 
-// While one exists, in any thread, all threads keep their running modules.
+// While an object exists, in any thread, all threads record their running modules.
 class ModuleScopesWanted {
 public:
     ModuleScopesWanted() noexcept;
@@ -16,7 +16,7 @@ public:
     ModuleScopesWanted& operator=(const ModuleScopesWanted&) = delete;
 };
 
-// From the outermost to the innermost.
+// The running modules of this thread, from the outermost to the innermost.
 const std::vector<const Module*>& running_modules();
 
 }  // namespace mezzo::nn

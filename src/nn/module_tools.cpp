@@ -1,4 +1,4 @@
-// What is done with all modules or all parameters of a module: lists, apply(), freezing, counting, printing.
+// Functions over all modules or parameters of a module: lists, apply(), freezing, counting, printing.
 #include <ostream>
 
 #include "mezzo/module.h"

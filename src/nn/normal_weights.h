@@ -5,7 +5,7 @@
 
 namespace mezzo::nn {
 
-// Matrices N(0, stddev), vectors 0; normalisations stay as they are.
+// Initialises matrices with N(0, stddev) and vectors with 0; normalisations are not changed.
 void normal_weights(Module& module, double stddev);
 
 }  // namespace mezzo::nn

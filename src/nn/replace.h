@@ -1,4 +1,4 @@
-// Exchanging the elements of a tensor while it stays the same object.
+// Replacement of the elements of a tensor, which stays the same object.
 #pragma once
 
 #include "mezzo/tensor.h"
@@ -9,15 +9,16 @@ namespace mezzo::nn {
 // change.
 void replace_elements(const Tensor& tensor, const Tensor& value);
 
-// Moves the elements of contiguous tensors, in the sense of replace_elements(), into one allocation, one
-// directly behind the other (core/side_by_side.h). Nothing happens if they lie like that already, or differ
-// in dtype or device.
+// Moves the elements of contiguous tensors into one allocation, directly behind each other
+// (core/side_by_side.h), by replace_elements(). Does nothing if they lie like that already, or differ in
+// dtype or device.
 void place_side_by_side(const Tensors& tensors);
 
-// The groups of tensors that lie side by side.
+// The groups of tensors that lie directly behind each other in memory.
 std::vector<Tensors> groups_side_by_side(const Tensors& tensors);
 
-// Runs convert(), which replaces elements of the tensors. What lay side by side does so afterwards.
+// Runs convert(), which replaces elements of the tensors, and then makes each of these groups contiguous
+// again.
 template <class F> void keep_side_by_side(const Tensors& tensors, const F& convert) {
     const std::vector<Tensors> groups = groups_side_by_side(tensors);
     convert();

@@ -1,4 +1,4 @@
-// Recurrent layers: layers and directions of recurrent().
+// Recurrent layers, built from layers and directions of recurrent().
 #include "mezzo/rnn.h"
 
 #include <cmath>
@@ -27,7 +27,8 @@ void check_sizes(const char* name, std::int64_t input, std::int64_t hidden) {
           hidden, "; both must be positive");
 }
 
-// The input's part of the gates of all steps, with the biases that need not be apart: only gru multiplies its second bias.
+// The input's part of the gates of all steps, including both biases, except gru's second, which is multiplied
+// by r.
 Tensor gates_of(RecurrentCell cell, const Tensor& x, const Tensor& weight, const Tensor& bias_ih,
                 const Tensor& bias_hh) {
     const bool both = bias_ih.defined() && cell != RecurrentCell::gru;
@@ -82,7 +83,7 @@ struct DirectionResult {
     Tensor states, h, c;  // the last two: after the last step
 };
 
-// A direction whose states are projected: a step at a time, because each needs the projection before it.
+// Runs a direction with projected states step by step, because each step needs the projection before it.
 DirectionResult run_projected(const RecurrentLayers::Direction& p, const Tensor& gates,
                               const RecurrentOptions& start) {
     const std::int64_t time = gates.size(0), batch = gates.size(1);

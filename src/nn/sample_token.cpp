@@ -1,4 +1,4 @@
-// The choice of one token from its logits, on the host.
+// Sampling of one token from its logits, on the host.
 #include <algorithm>
 #include <cmath>
 
@@ -59,11 +59,12 @@ void keep_top_k(std::vector<Candidate>& candidates, std::size_t k) {
     std::nth_element(candidates.begin(), candidates.begin() + std::ptrdiff_t(k - 1), candidates.end(),
                      likelier);
     candidates.resize(k);
-    std::sort(candidates.begin(), candidates.end(), likelier);  // nth_element leaves an order of its own
+    std::sort(candidates.begin(), candidates.end(), likelier);  // nth_element does not sort
 }
 
-// Sorting 50,000 tokens would take as long as a small model. All tokens less likely than (1 - p) / n together have
-// less than 1 - p, so that none of them is among the likeliest that make up p; half of it leaves room for rounding.
+// Keeps the likeliest tokens that make up p. Sorting 50,000 tokens would take as long as a small model, so
+// unlikely ones are removed first: all tokens less likely than (1 - p) / n together have less than 1 - p, so
+// none of them is kept. Half of that limit leaves room for rounding.
 void keep_top_p(std::vector<Candidate>& candidates, double p) {
     const double total = total_of(candidates), least = 0.5 * (1 - p) / double(candidates.size()) * total;
     std::erase_if(candidates, [&](const Candidate& c) { return c.weight < least; });
@@ -109,7 +110,7 @@ std::int64_t sample_token(const std::vector<float>& given, const std::vector<std
         sum += c.weight;
         if (drawn < sum) return c.token;
     }
-    return likeliest;  // where rounding has made the number drawn as large as the total
+    return likeliest;  // if rounding has made the drawn number as large as the total
 }
 
 }  // namespace mezzo::nn

@@ -1,4 +1,4 @@
-// What generate() asks of its options before it computes anything.
+// Checks of generate()'s sampling options.
 #pragma once
 
 #include "mezzo/generate.h"

@@ -1,4 +1,4 @@
-// Look-up by name in states.
+// StateDict: look-up by name.
 #include "mezzo/state_dict.h"
 
 #include <algorithm>

@@ -76,7 +76,7 @@ void check_inputs(const MultiheadAttention& attention, const Tensor& query, cons
           value.shape(), " do not fit; they share batch, key and value also length");
 }
 
-// masks.mask as [batch, heads, query, key], with batch and heads 1 where all share one mask.
+// masks.mask as [batch, heads, query, key], with size 1 for batch or heads if all share one mask.
 Tensor mask_of_heads(const Tensor& mask, std::int64_t batch, std::int64_t heads, std::int64_t query,
                      std::int64_t key) {
     const bool shared = mask.shape() == Shape{query, key};

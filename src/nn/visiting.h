@@ -5,9 +5,9 @@
 
 namespace mezzo::nn {
 
-// Marks a child as being visited by a visitor on this thread. The constructor throws Error(value) if this visitor
-// is inside of the same module already, since it would then go on for ever. Visitors that are made anew for each
-// level pass the address of something that all levels share.
+// Marks a child as being visited by a visitor on this thread. The constructor throws Error(value) if this
+// visitor is inside of the same module already, because the recursion would not end. Visitors that are made
+// anew for each level pass the address of an object that all levels share.
 class [[nodiscard]] Visiting {
 public:
     Visiting(const void* visitor, const Module& module);

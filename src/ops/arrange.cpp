@@ -13,7 +13,7 @@ namespace {
 
 TensorOptions integers_on(const Tensor& x) { return {.dtype = int64, .device = x.device()}; }
 
-// Of matrices like x: the columns, and for each row the column that is on the diagonal.
+// Indices for triangles of matrices like x: the columns, and for each row the column that is on the diagonal.
 struct Places {
     Tensor column, on_diagonal;
 };
@@ -27,8 +27,8 @@ void check_matrices(const char* op, const Tensor& x) {
     check(x.dim() >= 2, ErrorKind::shape, op, ": ", x.shape(), " has fewer than two dimensions");
 }
 
-// n elements on a diagonal of a square of zeros: a row each with size + 1 columns, so that the next element
-// comes one place later.
+// A square of zeros with n elements on a diagonal. It is built from n rows of size + 1 columns with an
+// element each: cut into rows of `size`, each element lies one column further right than the one before.
 Tensor diagonal_matrix(const Tensor& x, std::int64_t diagonal) {
     const std::int64_t n = x.size(0), size = n + std::abs(diagonal);
     const std::int64_t start = diagonal >= 0 ? diagonal : -diagonal * size;

@@ -1,5 +1,5 @@
-// scaled_dot_product_attention. The row works on [batch, length, heads, dim], the layout in which linear
-// layers leave the heads, so that nothing is transposed in memory; the public function permutes views.
+// scaled_dot_product_attention. The op works on [batch, length, heads, dim], the layout in which linear
+// layers write the heads, so that nothing is transposed in memory; the public function permutes views.
 #include <algorithm>
 #include <cmath>
 
@@ -16,15 +16,15 @@ using Attention = kernels::ScaledDotProductAttention;
 // [batch, length, heads, dim] <-> [batch, heads, length, dim].
 Tensor heads_swapped(const Tensor& x) { return x.permute({0, 2, 1, 3}); }
 
-// [query, key]: true where a causal query may look at the key. The last query looks at all keys, so that a prompt
-// of which the first keys are known can be continued.
+// [query, key]: true where a causal query may attend to the key. The last query attends to all keys, so that
+// a prompt whose first keys are cached can be continued.
 Tensor lower_triangle(std::int64_t query, std::int64_t key, Device device) {
     const TensorOptions options{.dtype = int64, .device = device};
     return arange(key, options) <= arange(query, options).unsqueeze(1) + double(key - query);
 }
 
-// True where a query may not look at the key, broadcastable to the scores; undefined if every query may look
-// at every key.
+// True where a query may not attend to the key, broadcastable to the scores; undefined if every query may
+// attend to every key.
 Tensor hidden(const Tensor& mask, bool causal, std::int64_t query, std::int64_t key, Device device) {
     const Tensor triangle = causal ? lower_triangle(query, key, device) : Tensor();
     if (!mask.defined()) return causal ? logical_not(triangle) : Tensor();
@@ -186,8 +186,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& m
     return heads_swapped(call(attention_op, in, at, std::span(shapes, recording(q, k, v) ? 3 : 1))[0]);
 }
 
-// `mask` as one of `groups` query heads per head of key and value: [batch, heads of k, groups, query, key] with
-// the first two joined.
+// `mask` for `groups` query heads per head of key and value: [batch, heads of k, groups, query, key] with the
+// first two dimensions joined.
 Tensor grouped_mask(const Tensor& mask, const Shape& k, std::int64_t groups) {
     Shape own = mask.shape();
     while (own.size() < 4) own.insert(0, 1);
@@ -196,9 +196,9 @@ Tensor grouped_mask(const Tensor& mask, const Shape& k, std::int64_t groups) {
     return mask.expand({k[0], of_heads ? k[1] * groups : k[1], own[2], own[3]}).reshape(joined);
 }
 
-// Query heads in groups that share a head of key and value (Ainslie et al., arXiv 2305.13245): each group is a
-// batch item of its own, with views of the shared key and value for each of its heads. What a cache of keys
-// holds is not copied, because there batch and heads can be joined as a view.
+// Grouped-query attention (Ainslie et al., arXiv 2305.13245): query heads in groups that share a head of key
+// and value. Each group becomes a batch item, with views of the shared key and value for each of its heads.
+// Keys and values of a cache are not copied, because there batch and heads can be joined as a view.
 Tensor attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
     const std::int64_t items = k.size(0) * k.size(1), groups = q.size(1) / k.size(1);
     const auto shared = [&](const Tensor& x) {

@@ -1,4 +1,4 @@
-// What the two forms of attention share: with query, key and value as three tensors, or in one.
+// Code shared by the two forms of attention: with query, key and value as three tensors, or packed in one.
 #pragma once
 
 #include "kernels/attention.h"
@@ -6,21 +6,21 @@
 
 namespace mezzo {
 
-// The row's decompositions, on [batch, length, heads, dim].
+// The decompositions of the op and its gradient, on [batch, length, heads, dim].
 Tensors attention_decomposition(In in, const kernels::ScaledDotProductAttention& at);
 Tensors attention_grad_decomposition(In in, const kernels::ScaledDotProductAttentionGrad& at);
 
-// Throws Error(value), Error(shape) or Error(dtype), in the name of `op`, where the options do not fit each
+// Throws Error(value), Error(shape) or Error(dtype), in the name of `op`, if the options do not fit each
 // other or the scores [batch, heads, query, key].
 void check_attention_options(const char* op, const Shape& scores, const AttentionOptions& options);
 
-// x with elements of the last dimension side by side, as the kernels need them.
+// x, or a copy, with stride 1 in the last dimension, as the kernels need it.
 Tensor with_unit_stride(const Tensor& x);
 
 // The options as attributes; `dim` decides the scale that 0 stands for. The dropout is left out.
 kernels::ScaledDotProductAttention attention_attributes(const AttentionOptions& options, std::int64_t dim);
 
-// use(attributes), with a place in the random stream if weights are dropped.
+// Calls use(attributes), with reserved random numbers if weights are dropped.
 template <class F> Tensor with_attention_attributes(const AttentionOptions& options, const Shape& scores,
                                                     std::int64_t dim, const F& use) {
     kernels::ScaledDotProductAttention at = attention_attributes(options, dim);

@@ -1,4 +1,4 @@
-// batch_norm: its row and that of its gradient, and how running statistics are kept.
+// batch_norm: the op, its gradient, and the updates of running statistics.
 #include "kernels/batch_norm.h"
 
 #include <cmath>
@@ -149,7 +149,7 @@ void check_batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor&
     if (options.num_batches_tracked.defined()) check_counter(options.num_batches_tracked);
 }
 
-// What the kernel does to the running statistics, where call() runs the decomposition.
+// Updates the running statistics as the kernel does, for calls that run the decomposition.
 void update_running_by_batch(const Tensors& in, const kernels::BatchNorm& at) {
     NoGrad plain;
     NoAutocast no_casts;
@@ -159,7 +159,7 @@ void update_running_by_batch(const Tensors& in, const kernels::BatchNorm& at) {
                    double(x.size(0)), at.momentum);
 }
 
-// In-place writes of a kernel are noted like all others.
+// Counts an in-place write of a kernel in the tensor's version.
 void note_written(const Tensor& x) {
     if (x.defined() && x->storage) x->storage->version.fetch_add(1, std::memory_order_relaxed);
 }

@@ -98,9 +98,9 @@ Tensors cross_entropy_decomposition(In in, const kernels::CrossEntropy& at) {
     return {reduced_rows(without_ignored(rows, weight), weight, at.reduction), highest.squeeze(1), total};
 }
 
-// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)), with minus the sum of the other classes in place
-// of p - 1 at the target, where the difference would cancel. The inputs max and sum are functions of x. They
-// are not read here, so that the derivative of this function by x is complete.
+// Per row: g (softmax(x) - ((1 - s) one_hot + s / classes)), with minus the sum of the other classes instead
+// of p - 1 at the target, because that difference would cancel. The inputs max and sum are functions of x.
+// They are not read here, so that the derivative of this function by x is complete.
 Tensors cross_entropy_grad_decomposition(In in, const kernels::CrossEntropyGrad& at) {
     const Tensor g = in[0], x = in[1];
     const Tensor hot = one_hot(in[2], x.size(1)), p = softmax(x, 1);

@@ -1,4 +1,4 @@
-// What the families of public ops share: checks, dtypes and shapes.
+// Helpers of public ops: checks, dtypes and shapes.
 #pragma once
 
 #include "autograd/row.h"
@@ -10,8 +10,8 @@ namespace mezzo {
 void check_defined(const char* op, const Tensor& x);
 // `what` is the operand's name in the error.
 void check_floating(const char* op, const Tensor& x, const char* what = "input");
-// Error(value) unless elements of an integral dtype can be `value` without its fraction: they would be other
-// numbers. `what` is its name in the error. Other dtypes hold every number, if need be as infinity.
+// Throws Error(value) if an integral dtype cannot hold `value` without its fraction. `what` is its name in
+// the error. Other dtypes hold every number, if need be as infinity.
 void check_value(const char* op, const char* what, Scalar value, Dtype dtype);
 // Whether `value` is an integer that a double may not hold. For int64 it becomes a 0-dim tensor, because
 // kernels take numbers as doubles.
@@ -19,7 +19,8 @@ inline bool exceeds_double(Scalar value) {
     return value.is_integer() && (value.to<std::int64_t>() >= std::int64_t(1) << 53 ||
                                   value.to<std::int64_t>() <= -(std::int64_t(1) << 53));
 }
-// `value` as kernels of the dtype take it. Kernels that compute in float32 shall not round it a second time.
+// `value` as an attribute for kernels of the dtype. It is rounded to float32 here if a double does not hold
+// it exactly, so that kernels that compute in float32 do not round it a second time.
 inline double kernel_number(Scalar value, Dtype dtype) {
     return exceeds_double(value) && dtype != float64 ? double(value.to<float>()) : value.to<double>();
 }
@@ -44,7 +45,8 @@ inline Tensor widened(const Tensor& x) { return is_16bit(x.dtype()) ? cast(x, fl
 // Whether an op called now with x, y, … would be recorded.
 template <class... T> bool recording(const T&... x) { return grad_enabled() && (tracked(x) || ...); }
 
-// The axes wrapped and sorted, or all axes if the list is empty. Error(shape) for one that is listed twice.
+// The axes wrapped and sorted, or all axes if the list is empty. Throws Error(shape) for an axis that is
+// listed twice.
 Axes normal_axes(const char* op, const Axes& axes, int dims);
 // The shape after a reduction over `axes`.
 Shape reduced_shape(const Shape& shape, const Axes& axes, bool keepdim);

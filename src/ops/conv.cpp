@@ -1,4 +1,5 @@
-// conv2d, conv1d and conv_transpose2d: three rows, of which each one's gradients are the other two.
+// conv2d, conv1d and conv_transpose2d, from three ops: the convolution and its two gradients. The gradients
+// of each of the three are the other two.
 #include "ops/conv.h"
 
 #include <algorithm>
@@ -62,8 +63,8 @@ Tensor convolved(const Tensor& x, const Tensor& weight, const ConvGeometry& at, 
         .slice(2, 0, size.width);
 }
 
-// The gradient of the weight, input 1, from the gradient g of a convolution of x. Where the engine allows it,
-// the kernel adds it to grad(), and the result is undefined.
+// The gradient of the weight, input 1, from the gradient g of a convolution of x. If the engine allows it
+// (Node::accumulator), the kernel adds it to grad(), and the result is undefined.
 Tensor weight_grad_of(const Node& c, const Tensor& g, const Tensor& x, const ConvGeometry& at) {
     const Size2d kernel_size = image_size(c.inputs[1].shape);
     const bool fits =
@@ -128,14 +129,14 @@ Tensor conv2d_weight_grad(const Tensor& g, const Tensor& x, const ConvGeometry& 
 
 namespace {
 
-// What the checks ask of one axis of an image or a signal.
+// Options of one axis of an image or a signal, for the checks.
 struct Axis {
     const char* name;
     std::int64_t stride, padding, dilation;
 };
 using AxisList = std::span<const Axis>;
 
-// The layouts as errors name them.
+// Names of the layouts in errors.
 struct Words {
     const char *things, *input, *weight, *transposed_weight, *permute;
 };
@@ -177,8 +178,8 @@ void check_numbers(const char* op, AxisList axes, std::int64_t groups) {
     check_number(op, "groups", groups, 1);
 }
 
-// The channels that the weight reads must be those of the input. An input or a weight in PyTorch's order is
-// what a wrong number most often means.
+// Checks that the channels that the weight reads are those of the input. The usual cause of a wrong number is
+// an input or a weight in PyTorch's order.
 void check_channels(const char* op, const Tensor& x, std::int64_t reads, const Tensor& weight,
                     AxisList axes) {
     if (x.size(-1) == reads) return;

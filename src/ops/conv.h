@@ -1,5 +1,5 @@
-// The gradients of convolutions, and all three rows in terms of other ops: a strided slice of the padded image
-// and a matrix product per tap.
+// The gradients of convolutions, and the decompositions of all three ops: a strided slice of the padded image
+// and a matrix product per kernel position.
 #pragma once
 
 #include "kernels/conv.h"
@@ -7,14 +7,14 @@
 
 namespace mezzo {
 
-// The rows (or columns) of a convolution's result: size + 2 padding places, of which each window covers
-// dilation (kernel - 1) + 1. 0 where no window fits, and -1 where a number is beyond 2^63 - 1.
+// The number of rows (or columns) of a convolution's result, from size + 2 padding input rows of which each
+// window covers dilation (kernel - 1) + 1. 0 if no window fits, and -1 if a number is beyond 2^63 - 1.
 std::int64_t conv_size(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
                        std::int64_t dilation);
 
-// The gradient by an image of `size` of its convolution with the weight, whose gradient is g; and the gradient
-// by the weight, of kernel_size, of the convolution of x, in float32 if the operands are 16 bit and `wanted` is
-// another dtype. g may have fewer rows and columns than the convolution.
+// The gradients of a convolution, from the gradient g of its result. The first returns that of the image,
+// which has `size`; the second that of the weight, which has kernel_size, in float32 if the operands are 16
+// bit and `wanted` is another dtype. g may have fewer rows and columns than the convolution.
 Tensor conv2d_input_grad(const Tensor& g, const Tensor& weight, const kernels::ConvGeometry& at, Size2d size);
 Tensor conv2d_weight_grad(const Tensor& g, const Tensor& x, const kernels::ConvGeometry& at,
                           Size2d kernel_size, Dtype wanted);

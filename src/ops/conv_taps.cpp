@@ -1,4 +1,4 @@
-// The decompositions of the convolution rows.
+// The decompositions of the convolution ops, kernel position by kernel position.
 #include <algorithm>
 
 #include "ops/conv.h"
@@ -54,13 +54,13 @@ Tensor from_groups(const Tensor& x, const Tensor& image, Size2d size) {
     return x.permute({1, 0, 2}).reshape({image.size(0), size.height, size.width, x.size(0) * x.size(2)});
 }
 
-// Pixels that tap (r, s) of a kernel reads of a padded image.
+// Pixels of a padded image that kernel position (r, s) reads.
 Tensor tap_of(const Tensor& padded, std::int64_t r, std::int64_t s, Size2d size, const ConvGeometry& at) {
     const Tensor rows = every(padded, 1, r * at.dilation.height, size.height, at.stride.height);
     return by_group(every(rows, 2, s * at.dilation.width, size.width, at.stride.width), at.groups);
 }
 
-// Tap (r, s) of a weight [O, kernel height, kernel width, n] as [groups, O / groups, n].
+// Kernel position (r, s) of a weight [O, kernel height, kernel width, n] as [groups, O / groups, n].
 Tensor tap_weight(const Tensor& weight, std::int64_t r, std::int64_t s, std::int64_t groups) {
     return weight.select(1, r).select(1, s).reshape({groups, weight.size(0) / groups, weight.size(3)});
 }
@@ -96,7 +96,7 @@ Tensors conv2d_decomposition(In in, const kernels::Conv2d& conv) {
     return {in.size() > 2 && in[2].defined() ? y + in[2] : y};
 }
 
-// A convolution of stride 1 of g, whose elements have moved apart by the stride, with the kernel mirrored.
+// A convolution of stride 1, with the kernel mirrored, of g with stride - 1 zeros between its elements.
 Tensors conv2d_input_grad_decomposition(In in, const kernels::Conv2dInputGrad& conv) {
     const ConvGeometry& at = conv.geometry;
     const Tensor &g = in[0], &weight = in[1];

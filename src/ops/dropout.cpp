@@ -1,4 +1,4 @@
-// dropout: the mask is a function of the random stream's position, never stored.
+// dropout. The mask is recomputed from the offset in the random stream and never stored.
 #include "ops/dropout.h"
 
 #include "kernels/random.h"

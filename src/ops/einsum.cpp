@@ -1,5 +1,5 @@
-// Einstein's notation: an equation is read into numbers of dimensions, and operands are multiplied from left to
-// right by batched matrix products.
+// einsum(). An equation is parsed into labels of dimensions, and operands are multiplied from left to right
+// by batched matrix products.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -17,7 +17,7 @@ using Labels = std::vector<int>;  // one per dimension: the letter, or 128 + i f
 
 constexpr int first_of_ellipsis = 128;
 
-// An operand with what its dimensions are called.
+// An operand with the labels of its dimensions.
 struct Term {
     Tensor x;
     Labels labels;
@@ -122,7 +122,8 @@ Term without_stretched(Term t, const Term& other) {
     return t;
 }
 
-// Which labels of a product are in both operands and kept, in both and summed, in one only.
+// The labels of a product by role: in both operands and in the result (batch), in both and summed (inner), in
+// one only (left, right).
 struct Roles {
     Labels batch, inner, left, right;
 };
@@ -186,7 +187,7 @@ Term product(Term a, Term b, const Labels& kept) {
     return {matmul(left, right).reshape(shape), joined(roles.batch, roles.left, roles.right)};
 }
 
-// How many dimensions "..." stands for.
+// The number of dimensions that "..." stands for.
 int covered_by_ellipsis(std::string_view text, const Tensor& x, std::string_view equation) {
     const bool dots = text.find('.') != std::string_view::npos;
     const int letters = int(text.size()) - (dots ? 3 : 0);

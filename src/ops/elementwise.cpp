@@ -1,4 +1,4 @@
-// Rows and public functions of the table of element-wise ops.
+// Op schemas and public functions of the element-wise ops in mezzo/ops.def.
 #include "kernels/elementwise.h"
 #include "autograd/op_observer.h"
 #include "ops/common.h"
@@ -36,9 +36,10 @@ bool is_whole(Scalar value) {
     return value.is_integer() || (std::isfinite(real) && real == std::floor(real));
 }
 
-// x as an op with a scalar reads it: an integral x with a fractional or infinite scalar is computed in float32,
-// a boolean x with a whole one in int64. Error(value) for a whole scalar that the dtype does not hold, or its
-// negative for uint8, where x + -1 is x - 1.
+// Converts x for an op with a scalar: an integral x with a fractional or infinite scalar is computed in
+// float32, a boolean x with a whole scalar in int64. Throws Error(value) for a whole scalar that the dtype
+// does not hold. With uint8 a negative scalar is allowed if its absolute value is a uint8, because x + -1 is
+// x - 1.
 Tensor readable(const Row& row, const Tensor& x, Scalar alpha) {
     check_defined(row.name, x);
     if (is_floating(x.dtype()) || row.integers_to_real) return x;

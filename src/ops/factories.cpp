@@ -51,7 +51,7 @@ void check_floating(const char* op, Dtype dtype) {
           "; use randint for integers");
 }
 
-// Integers beyond the range of a dtype would come out as others, or as infinity.
+// Throws unless the dtype holds the bounds: integers beyond its range would become others, or infinity.
 void check_holds(const char* op, Dtype dtype, std::int64_t low, std::int64_t high) {
     check_dtype(op, dtype);
     const DtypeInfo& info = dtype_info(dtype);

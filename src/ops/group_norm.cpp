@@ -1,4 +1,4 @@
-// group_norm: its row, that of its gradient, and the public function.
+// group_norm: the op, its gradient, and the public function.
 #include "kernels/batch_norm.h"
 #include "mezzo/image_ops.h"
 #include "ops/norm_common.h"

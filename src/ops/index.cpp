@@ -1,4 +1,4 @@
-// Look-ups by index, and the sums that are their transposes.
+// Look-ups by index, and their gradients: sums over equal indices.
 #include "kernels/index.h"
 #include "kernels/dispatch.h"
 #include "ops/common.h"
@@ -47,7 +47,7 @@ const OpOf<kernels::EmbeddingGrad> embedding_grad_op{
      .vjp = row_function<embedding_grad_vjp>,
      .decomposition = row_function<embedding_grad_decomposition>}};
 
-// The gradient of the weight. Where the engine allows it (Node::accumulator), rows are added to the leaf's
+// The gradient of the weight. If the engine allows it (Node::accumulator), rows are added to the leaf's
 // grad() in place and the result is undefined: to fill a second tensor of the weight's size and add it would
 // cost more than everything else.
 Tensor table_grad(const Node& c, std::int64_t padding_idx, const Tensor& g) {

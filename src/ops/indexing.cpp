@@ -28,7 +28,7 @@ Tensor Tensor::operator[](std::initializer_list<Index> entries) const {
           shape());
     check(ellipses_of(entries) <= 1, ErrorKind::shape, "index: more than one ellipsis");
     Tensor result = *this;
-    int at = 0;     // the dimension of the result that the next entry is about
+    int at = 0;     // the dimension of the result for the next entry
     int taken = 0;  // the same of x, for errors
     for (const Index& entry : entries) switch (entry.kind()) {
             case Index::Kind::number: {

@@ -59,7 +59,7 @@ void written(const Tensor& x) {
     tell_wrote(x);
 }
 
-// A fraction would be cut to a whole number without a word.
+// Throws for a fractional factor of an integral tensor, which would be truncated silently.
 void check_factor(const char* op, const Tensor& x, Scalar factor) {
     const double real = factor.to<double>();
     check(is_floating(x.dtype()) || real == std::floor(real), ErrorKind::dtype, op, ": ", real,

@@ -1,5 +1,5 @@
-// joint_linear: several linear layers of one input. Its gradients are one product each where the weights'
-// gradients can lie side by side, too.
+// Merged linear layers (joint_linear): several linear layers of one input as one product. The gradient of the
+// weights is one product, too, if their gradients are contiguous in memory.
 #include "kernels/joint_linear.h"
 
 #include <algorithm>
@@ -29,8 +29,8 @@ Tensor columns_of_part(const Tensor& g, const std::vector<std::int64_t>& sizes, 
     return g.slice(1, first, first + sizes[std::size_t(i)]);
 }
 
-// Whether the gradients of `parts` inputs from `first` on may be made as one tensor: all are asked for in one
-// dtype. A recorded backward goes part by part, in ops that have gradients of their own.
+// Whether the gradients of `parts` inputs from `first` on may be made as one tensor: all are requested, in
+// one dtype. A recorded backward goes part by part, in ops that have gradients of their own.
 bool made_together(const Node& c, int first, int parts) {
     bool together = !grad_enabled();
     for (int i = first; i < first + parts; ++i)
@@ -47,8 +47,9 @@ Tensor x_grad(const Node& c, const At& at, const Tensor& g) {
     return grad.defined() ? grad.reshape(c.inputs[0].shape) : grad;
 }
 
-// The gradients of the weights are one product. It is added to those that exist if they lie side by side;
-// what is new is laid out like that. Returns the column sums of g, if they were made with it.
+// Computes the gradients of the weights as one product. It is added to existing gradients if these are
+// contiguous in memory; new gradients are made so. Returns the column sums of g, if they were computed with
+// it.
 Tensor weight_grads(const Node& c, const At& at, const Tensor& g, Tensors& grads) {
     const Tensor x = matrix_of(c.in(0));
     const int first_bias = 1 + at.parts;
@@ -117,7 +118,7 @@ Tensors joint_linear_decomposition(In in, const At& at) {
     return {cat(results, -1)};
 }
 
-// The bias of a layer that has none beside layers that do.
+// The bias for a layer without one, if other layers have one.
 Tensor zeros_for(const Tensor& weight) {
     return zeros({weight.size(0)}, {.dtype = weight.dtype(), .device = weight.device()});
 }

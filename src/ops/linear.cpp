@@ -25,7 +25,7 @@ Tensor activated(const Tensor& x, Activation activation) {
     return x;
 }
 
-// activation(x W^T + b), and for both gelus the value before the activation, which their gradients read.
+// activation(x W^T + b), and for both gelus the pre-activation, which their gradients read.
 Tensors linear_decomposition(In in, const kernels::Linear& at) {
     Tensor before = matmul(in[0], in[1].t());
     if (in.size() > 2) before = before + in[2];
@@ -34,9 +34,8 @@ Tensors linear_decomposition(In in, const kernels::Linear& at) {
     return {y};
 }
 
-// Three rows, because the gradients of the activations read different tensors: relu's its result or, with
-// cuda::GemmOptions::relu_masks, also the mask of its positive values; gelu's the value before the
-// activation.
+// Three ops, because the gradients of the activations read different tensors: relu's its result or, with
+// cuda::GemmOptions::relu_masks, also the mask of its positive values; gelu's the pre-activation.
 const OpOf<kernels::Linear> linear_op{{.name = "linear",
                                        .cast = Cast::low,
                                        .save = save_inputs,
@@ -83,7 +82,8 @@ Shape mask_shape(const Shape& result) {
     return {rows, relu_mask_bytes(1, result.back())};
 }
 
-// Without timing nothing would read a mask that a kernel of its own has made, so that it could only cost.
+// If relu_masks is automatic, masks are made only with autotune: without it nothing would read a mask that a
+// separate kernel has made.
 bool makes_mask(Device device, Dtype dtype) {
     if (device.type() != DeviceType::cuda) return false;
     const cuda::GemmOptions options = cuda::gemm_options();

@@ -1,5 +1,5 @@
-// The gradient of linear. Where this layer is the sole consumer of the linear layer below, the op that
-// computes the gradient of this layer's input also takes it through the activation of the layer below.
+// The gradient of linear. If this layer is the only use of the linear layer before it, the op that computes
+// the gradient of this layer's input also applies the activation backward of that layer.
 #include "kernels/matmul.h"
 #include "ops/linear.h"
 #include "ops/products.h"
@@ -10,7 +10,8 @@ namespace {
 
 Activation activation_of(const Node& c) { return c.at.as<kernels::Linear>().activation; }
 
-// The gradient before an activation. kept: the result of relu, the input of any other activation.
+// The activation backward. kept: the saved tensor, which is the result of relu, the input of any other
+// activation.
 Tensor through_activation(Activation activation, const Tensor& g, const Tensor& kept) {
     if (activation == Activation::relu) return relu_grad(g, kept);
     return activation == Activation::gelu ? gelu_grad(g, kept) : gelu_tanh_grad(g, kept);
@@ -20,8 +21,8 @@ Tensor sums_of(const Tensor& before) {
     return column_sum(before, before.dtype() == float64 ? float64 : float32);
 }
 
-// The gradient before the activation, and its column sums, which are the bias's gradient. Kernels may read a
-// ReLU mask (input 2) in place of relu's result (input 1).
+// The gradient of the pre-activation, and its column sums, which are the bias's gradient. Kernels may read a
+// ReLU mask (input 2) instead of relu's result (input 1).
 const OpOf<kernels::ActivationGrad> activation_grad_op{
     {.name = "activation_grad",
      .statistics = 1,
@@ -30,8 +31,7 @@ const OpOf<kernels::ActivationGrad> activation_grad_op{
          return {before, sums_of(before)};
      }}};
 
-// The gradient of this layer's input, taken through the activation of the layer below, and its column sums if
-// they are asked for.
+// The gradient of the pre-activation of the layer before this one, and its column sums if they are requested.
 const OpOf<kernels::LinearInputGrad> linear_input_grad_op{
     {.name = "linear_input_grad",
      .statistics = 1,
@@ -41,7 +41,7 @@ const OpOf<kernels::LinearInputGrad> linear_input_grad_op{
          return {before, sums_of(before)};
      }}};
 
-// A gradient before an activation, and its column sums if an op has computed them with it.
+// The gradient of a pre-activation, and its column sums if an op has computed them with it.
 struct Before {
     Tensor g, sums = {};
 };
@@ -56,8 +56,8 @@ Tensor relu_mask(const Node& c) {
     return activation_of(c) == Activation::relu && c.outputs.size() > 1 ? c.saved_outputs[1] : Tensor();
 }
 
-// The gradient before this layer's own activation, from the gradients of its results. gelu's second result
-// has one in derivatives of higher order only.
+// The gradient of this layer's pre-activation, from the gradients of its results. gelu's second result has a
+// gradient in derivatives of higher order only.
 Before through_own_activation(const Node& c, const Tensors& gs) {
     const Activation activation = activation_of(c);
     const Tensor of_result = gs[0].defined() ? matrix_of(gs[0]) : Tensor();
@@ -86,7 +86,7 @@ Before before_activation(const Node& c, const Tensors& gs) {
     return before;
 }
 
-// Whether input 0 is the result of a linear layer to which the gradient before its activation can be sent. A
+// Whether input 0 is the result of a linear layer to which the gradient of its pre-activation can be sent. A
 // recorded backward goes step by step, in ops that have gradients of their own.
 bool passes_activation_below(const Node& c, const Tensor& g) {
     if (grad_enabled() || !fuses_layers(g.device(), g.dtype()) || !c.sole_consumer(0)) return false;
@@ -125,7 +125,7 @@ void parameter_grads(const Node& c, const Before& before, Tensors& grads) {
     if (c.needs(1) && bias && !before.sums.defined()) {
         const Tensor x = matrix_of(c.in(0));
         if (makes_weight_and_bias_grad(before.g, x, c.grad_dtype(1), c.grad_dtype(2))) {
-            const bool added = before.g.dtype() != float64;  // to what there is, as product_grad() does
+            const bool added = before.g.dtype() != float64;  // to an existing gradient (product_grad())
             const Tensor leaf = added ? c.accumulator(1) : Tensor();
             const Tensor waiting =
                 added && !leaf.defined() && c.grad_dtype(1) == float32 ? c.take_waiting(1, true) : Tensor();

@@ -27,12 +27,13 @@ Tensor weighted(const Tensor& weight, const Tensor& x) {
 
 namespace {
 
-// Values per element, and their derivatives by the input or the target. Only smooth_l1 and huber read beta.
+// Functions of one element: the loss, and its derivative by the input or the target. Only smooth_l1 and huber
+// read beta.
 using Slope = Tensor(const Tensor& x, const Tensor& t, double beta);
 using Value = Slope;
 
 Tensor mse_value(const Tensor& x, const Tensor& t, double) { return square(x - t); }
-// Half of the derivative, which is beyond the range where that of a mean may not be.
+// Half of the derivative: twice the difference may overflow where the derivative of a mean does not.
 Tensor mse_slope(const Tensor& x, const Tensor& t, double) { return x - t; }
 
 Tensor l1_value(const Tensor& x, const Tensor& t, double) { return abs(x - t); }
@@ -127,7 +128,7 @@ Tensors loss_vjp(const OpOf<G>& grad_op, Slope* by_target, const Node& c, const 
     return grads;
 }
 
-// Two rows per loss: the gradient by the input (inputs g, input, target), whose own gradient comes from its
+// Two ops per loss: the gradient by the input (inputs g, input, target), whose own gradient comes from its
 // decomposition, and the loss. Kernels read 16-bit inputs as they are, so autocast converts none.
 #define MEZZO_LOSS(loss, Attributes, policy, value, slope, by_target)                              \
     const OpOf<kernels::Attributes##Grad> loss##_grad_op{                                          \

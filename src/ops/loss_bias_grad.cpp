@@ -23,8 +23,8 @@ bool is_plain_linear(const Node& node) {
            node.at.as<kernels::Linear>().activation == Activation::none;
 }
 
-// A linear layer with a bias, whose gradients of result and bias are wanted from this loss alone. A recorded
-// backward goes step by step, in ops that have gradients of their own.
+// Whether input 0 is the result of a linear layer with a bias, whose gradients come from this loss alone. A
+// recorded backward goes step by step, in ops that have gradients of their own.
 bool takes_bias_grad(const Node& c) {
     if (grad_enabled() || c.needs(1) || !c.sole_consumer(0)) return false;
     const Node& below = *c.edges[0].node;
@@ -32,7 +32,7 @@ bool takes_bias_grad(const Node& c) {
            below.outputs[0].dtype == c.grad_dtype(0);
 }
 
-// The dtypes that the kernel reads.
+// Whether the kernel reads these dtypes.
 bool reads(const Tensor& input, const Tensor& target, const Tensor& g) {
     const bool wide = input.dtype() == float64;
     return (target.dtype() == input.dtype() || (is_16bit(input.dtype()) && target.dtype() == float32)) &&

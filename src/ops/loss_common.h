@@ -1,4 +1,4 @@
-// What all losses share: the dtype of the result and the three reductions.
+// Helpers of all losses: the dtype of the result and the three reductions.
 #pragma once
 
 #include "core/enumerators.h"
@@ -27,8 +27,8 @@ Tensor spread_loss_grad(const Tensor& g, Reduction reduction, double count);
 // of both are 0, too.
 Tensor weighted(const Tensor& weight, const Tensor& x);
 
-// Where the input of mse_loss, node c, is the result of a linear layer that nothing else reads: sends that layer
-// the gradient of its result together with that of its bias, made by one kernel. False if it is not, or if the
+// If the input of mse_loss, node c, is the result of a linear layer that nothing else reads, sends that layer
+// the gradients of its result and of its bias, made by one kernel. Returns false if it is not, or if the
 // device has no such kernel. g: the gradient of the loss.
 bool send_mse_loss_bias_grad(const Node& c, Reduction reduction, const Tensor& g);
 

@@ -1,4 +1,5 @@
-// Losses in terms of other ops. Under autocast, and for 16 bit, they are computed in float32.
+// Losses without kernels, in terms of other ops. Under autocast, and for 16 bit, they are computed in
+// float32.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +17,7 @@ struct KlDiv {
     bool batch_mean = false, log_target = false;
 };
 
-// Where target is 0, so are its products with the logarithms, and the gradient by the input.
+// Loss per element of kl_div. Elements with target 0 give 0, and so does their gradient by the input.
 Tensor kl_value(const Tensor& x, const Tensor& t, bool log_target) {
     if (log_target) {
         const Tensor p = exp(t), zero = eq(p, 0.0);

@@ -1,4 +1,4 @@
-// Methods of Tensor that call the function of their name; tensor.h declares them.
+// Methods of Tensor that call the function of the same name; tensor.h declares them.
 #include "mezzo/ops.h"
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/product_ops.h"

@@ -1,4 +1,4 @@
-// Products, variances, standard deviations, argmin, and counts of what is not 0.
+// Products, variances, standard deviations, argmin, and counts of elements that are not 0.
 #include "kernels/moments.h"
 #include "autograd/op_observer.h"
 #include "kernels/reduce.h"
@@ -95,7 +95,7 @@ Tensor moment(const OpOf<A>& op, const Tensor& x, const Axes& axes, const VarOpt
     return call(op, {x}, at, reduced_shape(x.shape(), at.axes, options.keepdim));
 }
 
-// -x turns the order of floats around, -1 - x that of integers, without overflow.
+// argmin is argmax of -x, or of -1 - x for integers, which does not overflow.
 const OpOf<kernels::ArgMin> argmin_op{{.name = "argmin",
                                        .save = save_none,
                                        .result = Result::indices,

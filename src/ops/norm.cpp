@@ -25,7 +25,7 @@ Tensor layer_norm_of(const Tensor& x, const Tensor& weight, const Tensor& bias, 
     return normalised(x, eps, true).x * weight + bias;
 }
 
-// dx and, if there is one, the gradient that it is added to.
+// dx plus the accumulated gradient `waiting`, if there is one.
 Tensor added(const Tensor& dx, const Tensor& waiting) { return waiting.defined() ? dx + waiting : dx; }
 
 // For y = n(x) w + b: the gradients of x, w and b. The inputs mean and rstd are functions of x. They are not
@@ -68,7 +68,8 @@ Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, 
                 dtype);
 }
 
-// The gradient that waits for input 0 as a matrix of rows, if there is one: the kernel adds it to its own.
+// The accumulated gradient of input 0 (Node::take_waiting) as a matrix of rows, if there is one. The kernel
+// adds it to its own.
 Tensor waiting_rows(const Node& c) {
     const Tensor waiting = c.take_waiting(0, false);
     return waiting.defined() ? matrix_of(waiting) : waiting;
@@ -115,7 +116,7 @@ const OpOf<kernels::RmsNorm> rms_norm_op{
          return {normalised(in[0], at.eps, false).x * in[1]};
      }}};
 
-// One op in place of layer_norm_grad, dropout and column_sum: it saves two passes over the gradient of z.
+// One op instead of layer_norm_grad, dropout and column_sum. It saves two passes over the gradient of z.
 const OpOf<kernels::DropoutAddLayerNormGrad> dropout_add_layer_norm_grad_op{
     {.name = "dropout_add_layer_norm_grad",
      .mixed = true,

@@ -1,14 +1,14 @@
-// Checks and shapes that the normalisations share.
+// Checks and shapes shared by the normalisations.
 #pragma once
 
 #include "ops/common.h"
 
 namespace mezzo {
 
-// v, which must be a vector as long as the last dimension of x; if it is undefined, one filled with
-// `fallback`.
+// Returns v, which must be a vector as long as the last dimension of x; if v is undefined, a vector filled
+// with `fallback`.
 Tensor row_vector(const char* op, const char* what, const Tensor& v, const Tensor& x, double fallback);
-// Error unless x is floating and has at least one dimension.
+// Throws unless x is floating and has at least one dimension.
 void check_rows(const char* op, const Tensor& x);
 void check_eps(const char* op, double eps);
 // The number of rows of x [..., n].

@@ -45,7 +45,7 @@ MEZZO_COMPOUND(/, double)
 
 namespace {
 
-// A number beside a tensor in where(): of the tensor's dtype where that can hold it as in a + b.
+// A number as an operand of where() next to x: of x's dtype if that can hold it, as in a + b.
 Tensor beside(const Tensor& x, Scalar value) {
     check_defined("where", x);
     const double real = value.to<double>();

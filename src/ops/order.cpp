@@ -1,4 +1,5 @@
-// Sorting and look-ups in sorted tensors. Kernels find positions; values are gathered, which is differentiable.
+// Sorting and look-ups in sorted tensors. Kernels find positions; values are gathered, which is
+// differentiable.
 #include "autograd/op_observer.h"
 #include "kernels/sort.h"
 #include "mezzo/shape_ops.h"
@@ -16,7 +17,7 @@ const OpOf<kernels::TopK> topk_op{
 const OpOf<kernels::SearchSorted> searchsorted_op{
     {.name = "searchsorted", .save = save_none, .result = Result::indices, .differentiable = false}};
 
-// f of x with at least one dimension.
+// Runs f on x with at least one dimension.
 template <class F> Sorted of_lines(const char* name, const Tensor& x, std::int64_t dim, const F& f) {
     check_defined(name, x);
     const int d = wrap_dim(name, dim, x.dim());

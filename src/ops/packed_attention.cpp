@@ -1,4 +1,4 @@
-// packed_attention: query, key and value in one tensor, and so their gradients.
+// packed_attention: attention with query, key and value, and also their gradients, in one tensor.
 #include "kernels/packed_attention.h"
 
 #include "mezzo/attention_ops.h"

@@ -38,7 +38,7 @@ const OpOf<kernels::Pad> pad_op{
      },
      .decomposition = row_function<pad_decomposition>}};
 
-// What is added to each dimension, and the sizes that result.
+// Numbers of elements to add to each dimension, and the resulting sizes.
 struct Plan {
     Shape before, after, sizes;
 };
@@ -82,7 +82,7 @@ Tensor padded_with(const Tensor& x, const Plan& plan, Scalar value) {
     return kept.shape() == plan.sizes ? kept : call(pad_op, {kept}, at, plan.sizes);
 }
 
-// Which element of a dimension of n elements each element of the result is.
+// The index, in a dimension of n elements, of the source of each element of the result.
 Tensor source_index(PadMode mode, std::int64_t n, std::int64_t before, std::int64_t size, Device device) {
     const Tensor place = arange(size, {.dtype = int64, .device = device}) - before;
     const double last = double(n - 1);
@@ -96,9 +96,9 @@ const char* mode_name(PadMode mode) {
     return mode == PadMode::reflect ? "reflect" : mode == PadMode::replicate ? "replicate" : "circular";
 }
 
-// Continues dimension d of x.
+// Pads dimension d of x in a mode other than constant.
 Tensor continued(Tensor x, int d, std::int64_t before, std::int64_t after, PadMode mode) {
-    if (mode == PadMode::circular) {  // what is cropped does not come back, as in PyTorch
+    if (mode == PadMode::circular) {  // cropped elements do not come back, as in PyTorch
         const std::int64_t end = x.size(d) + std::min<std::int64_t>(after, 0);
         x = x.slice(d, std::max<std::int64_t>(-before, 0), std::max<std::int64_t>(end, 0));
         before = std::max<std::int64_t>(before, 0);

@@ -1,4 +1,4 @@
-// Pooling. The rows of the gradients are linear, and each other's gradients.
+// Pooling. The ops of the gradients are linear, and their gradients are ops of this file, too.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -17,7 +17,8 @@ using kernels::PoolWindow;
 
 // ---- decompositions: one index_select per row and column of a window
 
-// Along one axis, one place of each window: the pixel that it reads, and whether there is one.
+// One kernel position of all windows along one axis: the pixel that each window reads there, and whether
+// there is one.
 struct Taps {
     std::vector<std::int64_t> pixels;
     std::vector<float> inside;
@@ -34,7 +35,8 @@ Taps taps_along(const PoolAxis& axis, std::int64_t size, std::int64_t results, s
     return taps;
 }
 
-// The elements of x at one place of all windows, and whether they are there: a mask that broadcasts.
+// The elements of x at one kernel position of all windows, and a broadcastable mask that is true where there
+// is one.
 struct Read {
     Tensor values, inside;
 };
@@ -47,7 +49,7 @@ Read read_along(const Tensor& x, int dim, const PoolAxis& axis, std::int64_t res
             gt(Tensor::from(taps.inside, shape).to(x.device()), 0.5)};
 }
 
-// Calls f(values, inside) for each place of the windows, row by row.
+// Calls f(values, inside) for each kernel position of the windows, row by row.
 template <class F> void for_places(const Tensor& x, const PoolWindow& window, Size2d results, const F& f) {
     const std::int64_t height = places_along(window.height, x.size(1), results.height),
                        width = places_along(window.width, x.size(2), results.width);
@@ -75,7 +77,7 @@ Tensors max_pool2d_decomposition(In in, const kernels::MaxPool2d& at) {
     return {best};
 }
 
-// By how many elements a result along one axis divides its sum.
+// The number of elements by which each result divides its sum, along one axis.
 std::vector<float> counts_along(const PoolAxis& axis, std::int64_t size, std::int64_t results,
                                 bool with_padding) {
     std::vector<float> counts;

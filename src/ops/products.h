@@ -1,4 +1,4 @@
-// Pieces of matmul and linear that their gradients share.
+// Matrix products for matmul, linear and their gradients.
 #pragma once
 
 #include "kernels/activation.h"
@@ -11,13 +11,14 @@ namespace mezzo {
 // never rounded to 16 bit.
 Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted);
 
-// The gradient of input i, which is the product of a and b, as product_as() returns it. Where the engine
-// allows it, the GEMM adds the product (beta = 1): to the leaf's grad(), and the result is undefined
-// (Node::accumulator), or to a float32 gradient that waits where input i was made, and the result is the sum in
-// the shape of input i (Node::take_waiting).
+// The gradient of input i, which is the product of a and b, as product_as() returns it. If the engine allows
+// it, the GEMM adds the product (beta = 1) to an existing gradient. This is the leaf's grad(), and the result
+// is undefined (Node::accumulator), or the float32 gradient that is already accumulated for input i, and the
+// result is the sum in the shape of input i (Node::take_waiting).
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b);
 
-// total += a b, for matrices of one dtype; total is contiguous and of that dtype, or float32. The version of its storage grows.
+// total += a b, for matrices of one dtype; total is contiguous and of that dtype, or float32. The version of
+// its storage grows.
 void add_product(const Tensor& a, const Tensor& b, const Tensor& total);
 
 // x [..., n] as the matrix of its rows.
@@ -26,13 +27,13 @@ Tensor matrix_of(const Tensor& x);
 // The sum over the rows of a matrix, in `dtype`.
 Tensor column_sum(const Tensor& x, Dtype dtype);
 
-// Whether weight_and_bias_grad() may make the gradients of a linear layer's weight and bias from g [rows, out],
-// the gradient of its result, and x [rows, in]: on a device that has a kernel for both, where neither is kept
-// in 16 bit and the backward is not recorded.
+// Whether weight_and_bias_grad() may make the gradients of a linear layer's weight and bias from g [rows,
+// out], the gradient of its result, and x [rows, in]. It may on a device that has a kernel for both, if
+// neither gradient is stored in 16 bit and the backward is not recorded.
 bool makes_weight_and_bias_grad(const Tensor& g, const Tensor& x, Dtype of_weight, Dtype of_bias);
 
-// g^T x and the column sums of g, both in float32, float64 for float64. The former is added to `existing`, if
-// that is defined, and then comes back undefined.
+// g^T x and the column sums of g, both in float32, float64 for float64. If `existing` is defined, the former
+// is added to it, and `weight` is undefined.
 struct WeightAndBias {
     Tensor weight, bias;
 };

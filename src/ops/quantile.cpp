@@ -13,7 +13,7 @@ namespace mezzo {
 
 namespace {
 
-// Between elements `low` and `low + 1`, how far to go.
+// A position between elements `low` and `low + 1`.
 struct Place {
     std::int64_t low;
     double fraction;
@@ -31,7 +31,7 @@ Place place_of(double q, std::int64_t n, Interpolation interpolation) {
     return {low, fraction};
 }
 
-// Along the last dimension of sorted values; NaN is last there.
+// The quantile along the last dimension of sorted values, where NaN is last.
 Tensor sorted_quantile(const Tensor& values, double q, Interpolation interpolation) {
     const std::int64_t n = values.size(-1);
     const Place place = place_of(q, n, interpolation);
@@ -52,7 +52,7 @@ Tensor sorted_lines(const Tensor& x, const QuantileOptions& options) {
     return sort(line, -1).values;
 }
 
-// y without the dimension that was reduced; where it shall be kept, with a 1 there.
+// y without the reduced dimension, or with size 1 there if keepdim is set.
 Tensor in_place(const Tensor& y, const Tensor& x, const QuantileOptions& options) {
     if (!options.dim) return options.keepdim ? y.reshape(Shape::filled(x.dim(), 1)) : y.reshape({});
     const int d = wrap_dim("quantile", *options.dim, x.dim());

@@ -21,7 +21,8 @@ struct StepResult {
     Tensor state, kept, cell;
 };
 
-// One step from x [batch, gates * hidden], the product p of the same shape, and the state and cell state before.
+// One step from x [batch, gates * hidden], the product p of the same shape, and the state and cell state
+// before.
 StepResult step_of(RecurrentCell cell, const Tensor& x, const Tensor& p, const Tensor& h, const Tensor& c) {
     switch (cell) {
         case RecurrentCell::rnn_tanh:
@@ -42,7 +43,7 @@ StepResult step_of(RecurrentCell cell, const Tensor& x, const Tensor& p, const T
     return {n + z * (h - n), cat({r, z, n, b[2]}, 1), {}};
 }
 
-// The results of steps as [time, batch, n], or [0] where there is none.
+// The results of steps as [time, batch, n], or [0] if there is none.
 Tensor in_order(Tensors steps, bool reverse, const Tensor& like) {
     if (!steps[0].defined()) return zeros({0}, {.dtype = like.dtype(), .device = like.device()});
     if (reverse) std::reverse(steps.begin(), steps.end());

@@ -95,8 +95,8 @@ struct LogSumExp {
     bool keepdim = false;
 };
 
-// The largest x limited to finite numbers, or 0 if there is none: x minus it is defined and, but for an infinite
-// x, not above 0, so that its exponential is finite beside an infinity, too.
+// The largest x limited to finite numbers, or 0 if there is none. x minus it is never NaN and, unless x is
+// infinite, not above 0, so that the exponentials of finite elements stay finite next to an infinity.
 Tensor finite_max(const Tensor& x, const Axes& axes) {
     NoGrad plain;
     if (x.numel() == 0)

@@ -5,11 +5,13 @@
 
 namespace mezzo {
 
-// Vectors, one element per channel; batches is int64, 0-dim, or undefined: the updates are not counted.
+// Tensors of running statistics: vectors with one element per channel; batches is int64, 0-dim, or undefined,
+// and updates are not counted then.
 struct RunningStatistics {
     Tensor mean, variance, batches;
 };
-// Updates them as kernels::BatchNorm says, after a batch of n values per channel with this mean and this biased variance.
+// Updates them by the formula of kernels::BatchNorm, after a batch of n values per channel with this mean and
+// this biased variance.
 void update_running(const RunningStatistics& running, const Tensor& mean, const Tensor& variance, double n,
                     double momentum);
 

@@ -52,8 +52,8 @@ Tensor scan(const Tensor& a, const Tensor& b, std::int64_t dim, bool reverse) {
     return call(linear_scan_op, {a, b}, {.dim = dim, .reverse = reverse}, a.shape());
 }
 
-// h[i] = a[i] h[i - 1] + b[i]. The gradient s of h[i] with all that follows is s[i] = g[i] + a[i + 1] s[i + 1]:
-// a scan from the other end. It is that of b[i], and s[i] h[i - 1] that of a[i].
+// h[i] = a[i] h[i - 1] + b[i]. The gradient s of h[i] with all that follows is s[i] = g[i] + a[i + 1] s[i +
+// 1]: a scan from the other end. It is that of b[i], and s[i] h[i - 1] that of a[i].
 Tensors linear_scan_vjp(const Node& c, const kernels::LinearScan& at, const Tensors& g) {
     const Tensor s = scan(shifted(c.in(0), at.dim, !at.reverse, 0), g[0], at.dim, !at.reverse);
     return {c.needs(0) ? s * shifted(c.out(), at.dim, at.reverse, 0) : Tensor(), s};

@@ -1,4 +1,4 @@
-// Running products that other gradients use.
+// Running products for gradients of other ops.
 #pragma once
 
 #include "ops/common.h"

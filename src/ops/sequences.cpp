@@ -1,4 +1,5 @@
-// arange() of any numbers, linspace() and eye(): made of whole numbers 0, 1, 2, ... in float64 or int64.
+// arange() of any numbers, linspace() and eye(), computed from whole numbers 0, 1, 2, ... in float64 or
+// int64.
 #include <cmath>
 #include <utility>
 
@@ -11,7 +12,7 @@ namespace {
 
 constexpr double exact = 0x1p53;  // whole numbers up to here are float64
 
-// What `values` makes, without history, in the dtype of the options and with their requires_grad.
+// The result of values(), without history, in the dtype of the options and with their requires_grad.
 template <class F> Tensor finished(const TensorOptions& options, const F& values) {
     Tensor result;
     {
@@ -26,7 +27,7 @@ void check_dtype(const char* op, const TensorOptions& options) {
     check(options.dtype != boolean, ErrorKind::dtype, op, ": boolean cannot count");
 }
 
-// How many numbers there are in start, start + step, ... before end.
+// The length of the sequence start, start + step, ... before end.
 std::int64_t count_steps(double start, double end, double step) {
     check(std::isfinite(start) && std::isfinite(end) && std::isfinite(step), ErrorKind::value,
           "arange: start ", start, ", end ", end, " and step ", step, " must be finite");
@@ -37,7 +38,7 @@ std::int64_t count_steps(double start, double end, double step) {
     return std::int64_t(count);
 }
 
-// Error(value) for an integer beyond +-2^53.
+// Throws Error(value) for an integer beyond +-2^53.
 double exact_double(const char* op, Scalar value) {
     check(!value.is_integer() || (value.to<std::int64_t>() >= std::int64_t(-exact) &&
                                   value.to<std::int64_t>() <= std::int64_t(exact)),

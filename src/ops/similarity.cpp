@@ -1,4 +1,4 @@
-// Products of vectors and matrices by name, similarities and distances.
+// Named products of vectors and matrices (outer, dot, bmm, addmm, baddbmm), similarities and distances.
 #include <cmath>
 
 #include "autograd/op_observer.h"

@@ -69,7 +69,8 @@ Tensor along(const OpOf<A>& op, const Tensor& x, std::int64_t dim, std::optional
     return call(op, {x}, {.dim = d}, x.shape(), dtype);
 }
 
-// The kernels write float32 for 16 bit; x is converted for every other dtype than its own.
+// Runs the op with a result of `dtype`. The kernels write float32 for 16 bit; otherwise x is converted if its
+// dtype differs.
 template <class A> Tensor in_dtype(const OpOf<A>& op, const Tensor& x, std::int64_t dim, Dtype dtype) {
     check_defined(op.row().name, x);
     check(is_floating(dtype), ErrorKind::dtype, op.row().name, ": the result's dtype ", dtype,

@@ -14,12 +14,12 @@ namespace mezzo {
 namespace {
 
 constexpr std::int64_t full_limit = 1000;  // elements printed without shortening
-constexpr std::int64_t edge = 3;           // elements kept at each end of a shortened dimension
+constexpr std::int64_t edge = 3;           // elements printed at each end of a shortened dimension
 constexpr std::size_t line_width = 80;
 constexpr const char* prefix = "tensor(";
 constexpr std::size_t indent = 7;  // of what follows it
 
-// How the numbers of one tensor are written, so that all have the same form.
+// Format of all numbers of one tensor.
 enum class Form : std::uint8_t { flag, integer, whole, decimal, scientific };
 
 class Printer {
@@ -27,7 +27,7 @@ public:
     explicit Printer(const Tensor& x) : x_(x), values_(x, "to_string"), shorten_(x.numel() > full_limit) {
         choose_form();
         visit(0, 0, [this](std::int64_t offset) {
-            // Zeros and what is not finite do not widen the columns of floating numbers.
+            // Zeros and numbers that are not finite do not widen the columns of floating numbers.
             if (is_floating(x_.dtype()) && (!std::isfinite(real(offset)) || real(offset) == 0)) return;
             width_ = std::max(width_, text_of(offset).size());
         });
@@ -134,7 +134,7 @@ private:
     std::size_t width_ = 1;
 };
 
-// What is not usual: the device, the size of something empty, the dtype, the history.
+// Properties that differ from the default: the device, the size of an empty tensor, the dtype, the history.
 std::vector<std::string> suffixes(const Tensor& x) {
     std::vector<std::string> result;
     const bool usual =

@@ -1,4 +1,4 @@
-// Functions whose results have shapes, or whose arguments have errors, that only values tell.
+// Functions whose result shapes or argument checks depend on values of tensors.
 #include <vector>
 
 #include "autograd/op_observer.h"
@@ -20,7 +20,7 @@ void check_index(const char* op, const Tensor& x) {
           ", but must be int64; convert it with to(int64)");
 }
 
-// The row-major positions of what is not 0, on the device of x.
+// The row-major positions of elements that are not 0, on the device of x.
 Tensor positions(const Tensor& x) {
     NoGrad plain;
     const Tensor mask = x.dtype() == boolean ? x : ne(x, 0.0);
@@ -38,7 +38,7 @@ std::int64_t extreme(const Tensor& x, bool largest) {
     return (largest ? max(x) : min(x)).item<std::int64_t>();
 }
 
-// How many numbers there are from 0 to the largest.
+// The number of classes from 0 to the largest.
 std::int64_t classes_up_to(const char* op, std::int64_t largest) {
     check(largest < INT64_MAX, ErrorKind::value, op, ": ", largest, " is too large to count to");
     return largest + 1;

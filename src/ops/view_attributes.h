@@ -1,4 +1,4 @@
-// The attributes of views, for those who watch ops, too.
+// Attributes of the views, also for observers of ops.
 #pragma once
 
 #include <cstdint>

@@ -64,12 +64,12 @@ Tensor mish_second_vjp(const Tensor& g, const Tensor& a, const Tensor& given) {
     return wide(g) * a * (slope * (2.0 + x * (r - 2.0 * (s * t))));
 }
 
-// The exponential of what is not positive: one that overflows where it is not chosen would make the second
-// gradient NaN.
+// The exponential is taken of min(x, 0): an overflow at a positive x, where it is not chosen, would make the
+// second gradient NaN.
 Tensor elu_vjp(const Tensor& g, const Tensor& x, double alpha) {
     const Tensor power = exp(clamp(wide(x), -INFINITY, 0));
     Tensor slope = alpha * power;
-    // An alpha that is infinite in the dtype meets powers that are 0.
+    // An alpha that is infinite in the dtype would make NaN of powers that are 0.
     if (std::abs(alpha) > dtype_info(power.dtype()).max) slope = masked_fill(slope, eq(power, 0.0), 0);
     return where(gt(x, 0.0), g, wide(g) * slope);
 }

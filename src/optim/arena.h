@@ -1,4 +1,5 @@
-// The tensors that an optimizer owns - moments, masters, 16-bit copies - each kind cut from one allocation.
+// Allocation of the tensors that an optimizer owns (moments, masters, 16-bit copies): each kind is cut from
+// one allocation.
 #pragma once
 
 #include <vector>
@@ -7,7 +8,7 @@
 
 namespace mezzo::optim {
 
-// Tensors that are made together. Each has its own storage, a part of the allocation, which is freed with the
+// Allocates tensors together. Each has its own storage, a part of the allocation, which is freed with the
 // last of them. Parts are 256-byte aligned unless they follow another without a gap.
 class Arena {
 public:
@@ -16,7 +17,7 @@ public:
     void add(Tensor& target, const Shape& shape, Dtype dtype, bool adjoining = false) {
         wanted_.push_back({&target, shape, dtype, adjoining});
     }
-    // Makes all of them. Throws Error(memory), having made none, when memory runs out.
+    // Makes all of them. If memory runs out, throws Error(memory) and makes none.
     void make(Device device, bool zeroed);
 
 private:

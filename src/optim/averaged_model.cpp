@@ -12,7 +12,7 @@ namespace mezzo::optim {
 
 namespace {
 
-// What state_dict() holds: parameters, then buffers.
+// The content of state_dict(): parameters, then buffers.
 StateDict values_of(const nn::Module& module) {
     std::unordered_set<std::string> buffers;
     for (const auto& [name, buffer] : module.named_buffers()) buffers.insert(name);

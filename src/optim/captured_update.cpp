@@ -1,5 +1,5 @@
-// An optimizer's update inside a captured step: the learning rates that a replay needs anew, the conditions
-// that it depends on, and what the host notes after it.
+// An optimizer's update inside a captured step: the learning rates that are computed before each replay, the
+// conditions of a replay, and the bookkeeping of the host after it.
 #include "core/capture.h"
 #include "optim/optimizer.h"
 
@@ -28,7 +28,7 @@ Places places_of(const OptimizerImpl& optimizer, const Slot& slot) {
 }
 
 // Whether the master or 16-bit copy that an update writes with the parameter agrees with the parameter now,
-// and the copy is held by nobody else.
+// and the copy has no other reference.
 bool copies_current(const OptimizerImpl& optimizer, const Slot& slot) {
     if (has_master(optimizer, slot)) return slot.master_version == slot.param.version();
     if (slot.param->grad_meta == nullptr || !slot.param->grad_meta->copy16.value.defined()) return true;
@@ -37,7 +37,7 @@ bool copies_current(const OptimizerImpl& optimizer, const Slot& slot) {
            copy16.value->storage->refs.load() == 1;
 }
 
-// What a captured update takes for granted of its optimizer. fits(): it still holds.
+// The optimizer's addresses and options on which a captured update depends. fits(): they are unchanged.
 class CapturedUpdate {
 public:
     CapturedUpdate(OptimizerImpl& optimizer, const GradientList& plan)

@@ -1,4 +1,4 @@
-// Optimizers written in ops: how they are made, and LAMB.
+// Registration of optimizers written in ops, and LAMB.
 #include "mezzo/custom_optimizer.h"
 
 #include <algorithm>

@@ -61,7 +61,7 @@ double code_of(OptimizerId id, const char* type) {
     return first ? double(int(id)) : type_code(type);
 }
 
-// What a row lists, and functions that ask the row.
+// Names and functions of an optimizer type, from its row in kernels/optimizers.h.
 struct RowTable {
     const char* type;
     std::span<const char*const> state, numbers;

@@ -1,5 +1,5 @@
-// What all optimizers of one type have in common: names and rules of the options, names of the state. Made
-// from a row of kernels/optimizers.h or from a CustomType.
+// Description of an optimizer type: names and rules of its options, names of its state. Made from a row of
+// kernels/optimizers.h or from a CustomType.
 #pragma once
 
 #include <memory>
@@ -22,11 +22,11 @@ struct Kind {
     double code = 0;                  // stands for the type in state_dict()
     std::vector<OptionInfo> options;  // the first is lr
     std::vector<std::string> state;   // of the shape of the parameter
-    // Names of the numbers that the device keeps of each parameter: "steps", then those of the row.
+    // Names of the numbers in device memory for each parameter: "steps", then those of the row.
     std::vector<std::string> numbers;
     // Bit k of the result: state k takes part with these options. Null: all state always does.
     unsigned (*used)(const StepArgs& args) = nullptr;
-    // What is wrong with the combination of options that are valid one by one; null if nothing is. The
+    // Returns the error of a combination of options that are valid one by one; null if there is none. The
     // function itself is null if every combination is valid.
     const char* (*problem)(const StepArgs& args) = nullptr;
     OptimizerId row{};  // of a type with a kernel; otherwise not read
@@ -37,7 +37,7 @@ struct Kind {
 
 // "lr=0.1, momentum=0.9, nesterov=true": values in the order of Kind::options.
 std::string text_of(const Kind& kind, std::span<const double> values);
-// The kind of a row.
+// The Kind of an optimizer type with a kernel.
 std::shared_ptr<const Kind> kind_of(OptimizerId id);
 // The code of a type other than SGD, Adam and AdamW: a hash of its name.
 double type_code(std::string_view type);

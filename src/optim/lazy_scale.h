@@ -1,5 +1,5 @@
-// Lazy gradient scaling (core/lazy_scale.h): unscale_ and clip_grad_norm_ leave the multiplication of the
-// gradients to the update, which reads them anyway. If anybody reads a gradient earlier, it is multiplied
+// Deferred unscaling and clipping (core/lazy_scale.h): unscale_ and clip_grad_norm_ leave the multiplication
+// of the gradients to the update, which reads them anyway. A gradient that is read earlier is multiplied
 // then.
 #pragma once
 
@@ -11,11 +11,11 @@ namespace mezzo::optim {
 
 struct GradientList;
 
-// The factor that one list of gradients waits for.
+// The pending factor of one list of gradients.
 class LazyGradientScale final : public LazyScale {
 public:
     // state: holds the StepState that `statistics` has computed for the list's gradients. norm: their norm,
-    // or undefined if it was not asked for. widen: 16-bit gradients of 16-bit parameters become float32
+    // or undefined if it was not requested. widen: 16-bit gradients of 16-bit parameters become float32
     // first.
     LazyGradientScale(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen);
 
@@ -35,7 +35,7 @@ private:
     double max_norm_ = 0;
 };
 
-// The factor that all gradients of the parameters wait for; null unless it is one and the same.
+// The factor that is pending for all gradients of the parameters; null unless they have the same one.
 Ref<LazyGradientScale> common_lazy_scale(const Tensors& parameters);
 
 }  // namespace mezzo::optim

@@ -1,4 +1,4 @@
-// load_state_dict() of optimizers: the whole state is read and checked before anything changes.
+// load_state_dict() of optimizers. The whole state is read and checked before anything changes.
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -203,8 +203,8 @@ void read_companions(const OptimizerImpl& optimizer, Reader& reader, Loaded& loa
                  " is missing, and other parameters have one");
 }
 
-// Copies of the state's tensors, each kind in one allocation like those that a step makes. target(slot) is
-// where the copy goes, dtype(slot) what it becomes.
+// Copies the state's tensors, each kind in one allocation like those that a step makes. target(slot) is the
+// tensor to assign, dtype(slot) its dtype.
 template <class Target, class Type>
 void copy_companions(std::vector<Slot>& slots, const std::vector<const Tensor*>& sources, Device device,
                      const Target& target, const Type& dtype) {
@@ -246,7 +246,7 @@ Loaded read(const OptimizerImpl& optimizer, const StateDict& state) {
     return loaded;
 }
 
-// What a state makes of an optimizer, ready to be put in place.
+// The new content of an optimizer, complete before it replaces the old.
 struct Replacement {
     std::vector<Group> groups;
     std::vector<Slot> slots;
@@ -283,7 +283,7 @@ Replacement replacement(const OptimizerImpl& own, const StateDict& state) {
     return result;
 }
 
-// Of all numbers of a state, and of the names and sizes of its tensors.
+// Hash of all numbers of a state, and of the names and sizes of its tensors.
 std::uint64_t digest_of(const StateDict& state) {
     std::uint64_t digest = 14695981039346656037u;  // FNV-1a
     const auto add = [&](std::uint64_t value) { digest = (digest ^ value) * 1099511628211u; };
@@ -295,7 +295,7 @@ std::uint64_t digest_of(const StateDict& state) {
     return digest;
 }
 
-// With other processes: none of them puts its replacement in place unless all can.
+// The replacement for an optimizer that is sharded over processes: throws on all of them if it fails on one.
 Replacement agreed_replacement(const OptimizerImpl& own, const StateDict& state) {
     Replacement result;
     std::exception_ptr error;

@@ -70,7 +70,7 @@ void add_slot(OptimizerImpl& optimizer, Known& known, const Tensor& param, const
     optimizer.slots.push_back(std::move(slot));
 }
 
-// used: used_state() of the parameter's group.
+// Fills `ref` for the kernels. used: used_state() of the parameter's group.
 void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool conditional, ParamRef& ref) {
     Slot& slot = optimizer.slots[index];
     if (!slot.param.is_contiguous())

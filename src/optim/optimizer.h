@@ -1,4 +1,5 @@
-// What an optimizer holds, and the parts of a step that GradScaler and the amp presets use, too.
+// Implementation of Optimizer: its data, and the parts of a step that GradScaler and the amp presets also
+// use.
 #pragma once
 
 #include <atomic>
@@ -20,13 +21,13 @@ namespace mezzo::optim {
 struct Slot {
     Tensor param;
     std::string name;                  // "" when made from unnamed parameters
-    Tensor master;                     // float32, of a 16-bit parameter when masters are kept
+    Tensor master;                     // float32, of a 16-bit parameter with master weights
     std::uint64_t master_version = 0;  // of the parameter, when it last equalled the rounded master
     std::vector<Tensor> state;         // in the order of Kind::state
-    std::optional<Part> part;          // whose state and master are kept here; without it: all
+    std::optional<Part> part;          // local shard of state and master; none: not sharded
 
-    Shape kept_shape() const;                     // of state and master: the parameter's, or [part->count]
-    Tensor kept_part(const Tensor& whole) const;  // of a tensor with the parameter's elements
+    Shape kept_shape() const;  // shape of state and master: the parameter's, or [part->count]
+    Tensor kept_part(const Tensor& whole) const;  // the shard of a tensor with the parameter's elements
 };
 
 struct Group {
@@ -45,14 +46,14 @@ struct OptimizerImpl {
     std::atomic<std::uint32_t> refs{0};
     std::shared_ptr<const Kind> kind;
     const char* type = "";            // the kind's
-    CustomOptimizer* user = nullptr;  // an optimizer written in ops, which runs in place of a kernel
+    CustomOptimizer* user = nullptr;  // an optimizer written in ops, which runs instead of a kernel
     std::uint64_t id = 0;
     std::vector<Slot> slots;
     std::vector<Group> groups;
-    // float32 [slots, Kind::numbers]: updates applied to each parameter, and the row's own numbers.
+    // float32 [slots, Kind::numbers]: number of updates applied to each parameter, and the row's own numbers.
     Tensor steps;
     Tensor state;                           // StepState as float32 [16]
-    std::vector<std::uint64_t> schedulers;  // that have stepped, the one in charge last
+    std::vector<std::uint64_t> schedulers;  // that have stepped, the active one last
     bool masters = false;
     bool prepared = false;          // by amp::initialize
     bool updating = false;          // a user's update() runs
@@ -90,25 +91,25 @@ void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditi
 void refresh_master(Slot& slot);
 // The 16-bit copy that the update is to write, ready for it, or null.
 Tensor* writable_copy16(const Slot& slot, bool conditional);
-// The parameters with gradients and their state, as the kernels take them. Allocates all memory that the
-// update kernel needs: whatever can throw does so here, before gradients and parameters change. conditional:
-// the update is skipped if StepState says found_inf.
+// Arguments of the update kernels: the parameters with gradients, and their state. Allocates all memory that
+// the update kernel needs: whatever can throw does so here, before gradients and parameters change.
+// conditional: the update is skipped if StepState says found_inf.
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling);
-// Throws Error(state), "op: …; advice", if a gradient of the optimizer has all of these parts
-// (core/scale_parts.h).
+// Throws Error(state), "op: …; advice", if has_parts() (core/scale_parts.h) is true of a gradient of the
+// optimizer.
 void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScaleParts parts, const char* advice);
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says
-// found_inf, and counts. Returns false, having done nothing, when no parameter has a gradient.
+// found_inf, and counts. If no parameter has a gradient, does nothing and returns false.
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
                 const GradientScale& scale);
-// What the host notes after an update: new versions of parameters and state, and the count of steps.
+// Bookkeeping of the host after an update: new versions of parameters and state, and the count of steps.
 void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional);
 // Arguments of a group's update: in a captured step the learning rate is read from the device.
 StepArgs update_args(OptimizerImpl& optimizer, std::size_t group);
 // For an update in a captured step: calls note_update() after each replay, and has the step captured again
 // when options other than the learning rate, or the tensors that the update writes, have changed.
 void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional);
-// Whether a float32 master is kept of the slot's parameter.
+// Whether the slot's parameter has a float32 master.
 bool has_master(const OptimizerImpl& optimizer, const Slot& slot);
 // Brings applied and skipped up to date; waits for the device if it has to.
 void read_counts(OptimizerImpl& optimizer);

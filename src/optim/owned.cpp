@@ -1,5 +1,5 @@
-// What an optimizer holds for each parameter: moments, masters, and the 16-bit copies that it writes for
-// autocast. What is missing in a step is made together (optim/arena.h).
+// Tensors that an optimizer owns for each parameter: moments, masters, and the 16-bit copies that it writes
+// for autocast. The tensors that a step lacks are allocated together (optim/arena.h).
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -33,8 +33,8 @@ unsigned used_state(const OptimizerImpl& optimizer, const Group& group) {
     return optimizer.kind->used != nullptr ? optimizer.kind->used(step_args(optimizer, group)) : ~0u;
 }
 
-// Makes the master of a 16-bit parameter, or brings it up to date: elements that somebody has written in the
-// parameter since the last update get the parameter's value.
+// Makes the master of a 16-bit parameter, or updates it: elements of the parameter that were written since
+// the last update get the parameter's value.
 void refresh_master(Slot& slot) {
     NoGrad plain;
     if (slot.master.defined()) slot.master = slot.master.to(slot.param.device());
@@ -63,10 +63,10 @@ Tensor* writable_copy16(const Slot& slot, bool conditional) {
     const bool fits = copy16.value.defined() && copy16.value.dtype() == copy16.wanted &&
                       copy16.value.device() == slot.param.device();
     const bool current = fits && copy16.version == slot.param.version();
-    // A copy that a graph has saved is left to the graph.
+    // A copy that a graph has saved is not overwritten.
     NoGrad plain;
     if (fits && is_alone(copy16.value)) {
-        // It keeps its place, which may be beside that of another copy.
+        // It keeps its memory, which may adjoin that of another copy.
         if (!current && conditional) copy16.value.copy_(slot.param.detach());
         return &copy16.value;
     }
@@ -95,8 +95,7 @@ struct Placed {
     bool adjoining;  // its copy follows that of the slot before
 };
 
-// The slots in their order, but each with those at once after it whose parameters lie directly behind its
-// own.
+// The slots in their order, but each directly followed by those whose parameters lie directly behind its own.
 std::vector<Placed> with_neighbours(const std::vector<Slot*>& slots) {
     std::unordered_map<const void*, Slot*> beginning;
     for (Slot* slot : slots) beginning.emplace(raw(slot->param), slot);
@@ -123,7 +122,7 @@ bool has_copy16(const OptimizerImpl& optimizer, const Slot& slot) {
     return !has_master(optimizer, slot) && is_16bit(slot.param->grads().copy16.wanted);
 }
 
-// Drops copies that a graph has saved, which it keeps. Whether any copy is missing.
+// Releases copies that a graph has saved. Returns whether any copy is missing.
 bool lacks_copies16(OptimizerImpl& optimizer, const GradientList& list) {
     bool lacks = false;
     for (const std::size_t index : list.indices) {
@@ -146,8 +145,9 @@ void drop_unless_all(const Placed* begin, const Placed* end) {
     }
 }
 
-// Parameters that lie side by side get copies that do, so that a product that reads the parameters as one
-// (core/side_by_side.h) reads the copies as one, too. Where one of them is missing all are made anew.
+// Makes the 16-bit copies that are missing. Parameters that are contiguous in memory (core/side_by_side.h)
+// get contiguous copies, so that a product that reads the parameters as one reads the copies as one, too. If
+// one of them is missing, all of them are made anew.
 void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
     if (!lacks_copies16(optimizer, list)) return;
     std::vector<Slot*> slots, fresh;

@@ -1,4 +1,4 @@
-// From parameters to what the step kernels take.
+// Conversion of parameters to arguments of the step kernels.
 #include "optim/param_refs.h"
 
 #include "kernels/step_copies.h"

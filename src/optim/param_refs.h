@@ -1,4 +1,4 @@
-// From parameters to what the step kernels take: raw pointers of the gradients, checked.
+// Conversion of parameters to arguments of the step kernels: raw pointers of the gradients, checked.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,13 @@
 
 namespace mezzo::optim {
 
-// The step kernels of a device, or the CPU's on copies. Error(backend) in a build without the device.
+// The step kernels of a device, or the CPU's on copies. Throws Error(backend) in a build without the device.
 const StepKernels& kernels_of(Device device);
 
-// What happens to gradients that wait for a factor (optim/lazy_scale.h) when a list of them is made.
+// Treatment of gradients with a pending factor (optim/lazy_scale.h) when a list of them is made.
 enum class LazyScaling : std::uint8_t {
-    apply,  // they are multiplied now
-    keep,   // they go on waiting if all wait for one factor, by which the caller then multiplies
+    apply,  // multiplied now
+    keep,   // stays pending if all have the same factor, by which the caller then multiplies
 };
 
 // The parameters that have a gradient with elements. Gradients are made contiguous first.
@@ -25,7 +25,7 @@ struct GradientList {
     std::vector<std::size_t> indices;   // of refs, in the given list of parameters
     std::vector<TensorImpl*> leaves;    // of refs
     std::size_t with_gradient = 0;      // including those without elements
-    Ref<LazyGradientScale> lazy_scale;  // what they all wait for, or null
+    Ref<LazyGradientScale> lazy_scale;  // the pending factor of all, or null
 };
 GradientList gradient_list(const char* op, const Tensors& parameters, LazyScaling scaling);
 

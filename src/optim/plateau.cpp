@@ -1,4 +1,4 @@
-// ReduceLROnPlateau: the one schedule that depends on a metric.
+// ReduceLROnPlateau, the only schedule that depends on a metric.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -25,7 +25,8 @@ bool in_charge(const std::vector<std::uint64_t>& schedulers, std::uint64_t id) {
     return !schedulers.empty() && schedulers.back() == id;
 }
 
-// A scheduler that steps for the first time takes over from the one before it, which is refused from then on.
+// Throws if another scheduler has become active since `id` last stepped. A scheduler becomes active when it
+// steps for the first time.
 void check_turn(const std::vector<std::uint64_t>& schedulers, std::uint64_t id) {
     if (in_charge(schedulers, id)) return;
     check(std::find(schedulers.begin(), schedulers.end(), id) == schedulers.end(), ErrorKind::state,

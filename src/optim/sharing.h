@@ -1,5 +1,5 @@
-// An optimizer whose state is divided among several processes, as the optimizer sees it: src/distributed/sharding.h has the
-// other half.
+// Interface of an optimizer to ZeRO-1 sharding, which divides the optimizer's state among several processes.
+// src/distributed/sharding.h implements it.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +14,42 @@ namespace mezzo::optim {
 struct OptimizerImpl;
 struct GradientList;
 
-// Consecutive elements of a parameter.
+// Local shard of a parameter: consecutive elements.
 struct Part {
     std::int64_t begin = 0, count = 0;
 };
 
-// A tensor with the elements of a parameter, of which this process has the right values in its part only.
+// Partial tensor: it has the shape of a parameter's tensor, but this process has the right values in its
+// shard only.
 struct Incomplete {
     std::size_t slot;
     Tensor tensor;  // contiguous
 };
 
-// The other processes. Calls are collective: all processes make the same ones in the same order.
+// Synchronises sharded updates with the other processes. Calls are collective: all processes make the same
+// ones in the same order.
 class Sharing {
 public:
     virtual ~Sharing() = default;
-    // An update of the parameters with these indices is coming. Throws on all processes unless all are about to do the same, and none has an `error` that
-    // it cannot do it; no parameter has changed then. With an error, which it throws, the indices are not known.
+    // Begins an update of the parameters with these indices. Throws on all processes unless all update the
+    // same ones and none passes an `error`; no parameter has changed then. A process that passes an error
+    // gets it thrown, and its indices are not read.
     virtual void begin_update(const OptimizerImpl& optimizer, const std::vector<std::size_t>& indices,
                               const std::exception_ptr& error) = 0;
-    // An update that has begun fails on this process with the exception that is being handled: the others must not go on without it.
+    // Called if an update that has begun fails on this process, while the exception is being handled. Aborts,
+    // so that the other processes do not go on without it.
     virtual void give_up() noexcept = 0;
-    // Gets the elements outside of this process's parts from the others.
+    // All-gathers the shards of partial tensors, so that every process has all elements.
     virtual void complete(const std::vector<Incomplete>& tensors) = 0;
-    // Returns if this succeeds on all processes with the same digest. Throws `error` if there is one, otherwise
-    // an error that says what the others have. where: "Adam.load_state_dict".
+    // Returns if loading succeeds on all processes with the same digest. Throws `error` if there is one,
+    // otherwise an error with the reason of the other processes. where: "Adam.load_state_dict".
     virtual void agree_to_load(const std::string& where, const std::exception_ptr& error,
                                std::uint64_t digest) = 0;
 };
 
-// The references of a plan, narrowed to this process's parts. They write no copies for autocast.
+// The references of a plan, narrowed to this process's shards. They write no copies for autocast.
 std::vector<ParamRef> own_parts(const OptimizerImpl& optimizer, const GradientList& plan);
-// After the update of the own parts: brings the others', and the copies for autocast up to date.
+// Called after the update of this process's shards: gathers the others', and updates the copies for autocast.
 void complete_update(const OptimizerImpl& optimizer, const GradientList& plan);
 
 }  // namespace mezzo::optim

@@ -8,8 +8,8 @@ namespace {
 
 Tensor number(double value) { return scalar(value, {.dtype = float64}); }
 
-// A copy of a parameter's state or master. Where a part of it is kept here, the others are still to come: it lies in host memory then,
-// and is noted in `incomplete`.
+// A copy of a parameter's state or master. If this process has only a shard of it, the copy is a partial
+// tensor in host memory, which is added to `incomplete`.
 Tensor copy_of(const OptimizerImpl& optimizer, std::size_t index, const Tensor& kept,
                std::vector<Incomplete>& incomplete) {
     const Slot& slot = optimizer.slots[index];

@@ -129,7 +129,7 @@ void check_results(const OptimizerImpl& optimizer, const GradientList& plan,
     }
 }
 
-// A result and where it goes.
+// A result and its target.
 struct Write {
     Tensor target, result;
 };
@@ -199,7 +199,7 @@ void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool co
         if (has_master(optimizer, slot))
             writes.push_back({slot.param.detach(), value});
         else if (const Copy16& copy16 = slot.param->grads().copy16; is_16bit(copy16.wanted))
-            writes.push_back({copy16.value, value});  // nobody else holds it since plan_update()
+            writes.push_back({copy16.value, value});  // it has no other reference since plan_update()
         const Tensors& states = UpdateAccess::states(updates[i]);
         for (std::size_t k = 0; k < states.size(); ++k)
             writes.push_back(write_of(slot.state[k], states[k], skipped));

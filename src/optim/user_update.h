@@ -5,8 +5,8 @@
 
 namespace mezzo::optim {
 
-// Has the optimizer compute every parameter of the list with gradient * scale. Takes over the results, unless
-// `conditional` and StepState says found_inf, and counts the step. Does not wait for the device.
+// Calls the optimizer's update() for every parameter of the list with gradient * scale. Stores the results,
+// unless `conditional` and StepState says found_inf, and counts the step. Does not wait for the device.
 void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
                      const GradientScale& scale);
 
