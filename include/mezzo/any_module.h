@@ -1,4 +1,4 @@
-// A module of any type behind one handle: what Sequential, ModuleList and ModuleDict hold.
+// AnyModule: type-erased handle to a module, the element of Sequential, ModuleList and ModuleDict.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@
 
 namespace mezzo::nn {
 
-// A handle: copies share the module. Called with one tensor it calls the module, which throws Error(value) if
-// the module has no operator() that takes one.
+// A handle to a module of any type; copies share the module. A call with one tensor calls the module; throws
+// Error(value) if the module has no operator() for one tensor.
 class AnyModule {
 public:
     template <class M>
@@ -26,14 +26,15 @@ public:
         return holder_->call(x);
     }
     [[nodiscard]] Module& module() const { return holder_->module(); }
-    // The module as what it is, to call it with other arguments. Error(value) if it has another type.
+    // The module as its own type M, to call it with other arguments. Throws Error(value) if it has another
+    // type.
     template <class M> [[nodiscard]] M& as() const {
         M* const found = dynamic_cast<M*>(&module());
         check(found != nullptr, ErrorKind::value, "AnyModule: it is a ", module().type_name());
         return *found;
     }
 
-    // A module of its own that is a copy of this one; handles that shared one share the copy.
+    // A handle to a deep copy of the module. Handles that share a module share its copy, by the table `made`.
     [[nodiscard]] AnyModule own_copy(detail::OwnCopies& made) const;
 
 private:
@@ -65,7 +66,7 @@ private:
 
 namespace detail {
 
-// Which modules have been copied while a module is cloned, and their copies.
+// Table of the modules that were copied during a clone(), and their copies.
 struct OwnCopies {
     std::vector<std::pair<const Module*, AnyModule>> made;
 };

@@ -1,6 +1,5 @@
-// Self-attention without copies: several linear layers of one input as one product, and attention that reads
-// query, key and value where that product has left them; and positions as rotations. Errors are those of
-// ops.h.
+// Ops for self-attention without copies: merged linear projections, attention that reads query, key and value
+// from their one result, and rotary position embedding. Errors are those of ops.h.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +10,21 @@
 
 namespace mezzo {
 
-// linear(x, weight, bias) for each weight, side by side: x [..., in], weights [out_i, in], biases [out_i] or
-// undefined, or no list of them; result [..., sum of out_i]. Dtypes and arithmetic are those of matmul(). It
-// is one product where the weights lie one directly behind the other in memory, such as slices of one tensor
-// or the projections of nn::BertSelfAttention, and a product for each otherwise. Throws Error(value) without
-// a weight, or where the numbers of weights and biases differ.
+// Merged linear layers: linear(x, weight, bias) for each weight, concatenated in the last dimension. x [...,
+// in], weights [out_i, in], biases [out_i] or undefined, or an empty list; result [..., sum of out_i]. Dtypes
+// and arithmetic are those of matmul(). It is one matrix product if the weights are contiguous in memory, one
+// directly after the other, such as slices of one tensor or the projections of nn::BertSelfAttention;
+// otherwise one product for each weight. Throws Error(value) without a weight, or if the numbers of weights
+// and biases differ.
 [[nodiscard]] Tensor joint_linear(const Tensor& x, const Tensors& weights, const Tensors& biases = {});
 
-// scaled_dot_product_attention() of a sequence with itself. qkv [batch, length, 3, heads, dim] holds query,
-// key and value of each place, such as joint_linear(x, {query, key, value}).reshape({batch, length, 3, heads,
-// dim}); result [batch, length, heads, dim]. Both are the layouts of linear layers, so nothing is copied. The
-// gradient of qkv is one tensor as well.
+// Self-attention by scaled_dot_product_attention(). qkv [batch, length, 3, heads, dim] holds query, key and
+// value of each position, for example joint_linear(x, {query, key, value}).reshape({batch, length, 3, heads,
+// dim}); result [batch, length, heads, dim]. Both are layouts of linear layers, so nothing is copied. The
+// gradient of qkv is one tensor, too.
 [[nodiscard]] Tensor packed_attention(const Tensor& qkv, const AttentionOptions& options = {});
 
-// Which elements of a head form a pair.
+// Pairing of the elements of a head.
 enum class RotaryPairs : std::uint8_t {
     halves,     // i and i + dim / 2: GPT-NeoX, and the files of Llama in Hugging Face's format
     neighbours  // 2 i and 2 i + 1: the paper, GPT-J, and Meta's own files of Llama

@@ -1,4 +1,4 @@
-// Averages of a model's weights over the steps of its training: SWA and EMA.
+// AveragedModel: averages of a model's weights over training steps (SWA and EMA).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace mezzo::optim {
 
-// The new average of a tensor from the average so far, the model's value, and how many values the average
-// holds (at least 1). The first value is taken as it is.
+// Computes the new average of a tensor from the average so far, the model's value, and the number of values
+// in the average (at least 1). The first value is copied without a call.
 using AverageFunction =
     autograd::Callback<Tensor(const Tensor& average, const Tensor& value, std::int64_t averaged)>;
 
@@ -24,16 +24,16 @@ AverageFunction ema_average(double decay = 0.999);
 
 struct AveragedModelOptions {
     AverageFunction average = equal_average();
-    std::optional<Device> device = {};  // where the averages are kept; the model's if not given
+    std::optional<Device> device = {};  // device of the averages; none: the model's
     bool use_buffers = false;           // floating buffers are averaged, too; otherwise they are copied
 };
 
-// PyTorch's torch.optim.swa_utils.AveragedModel: the averages of a module's parameters, in float32 or wider.
-// It keeps tensors, not a second module; copy_to() puts the averages into one.
+// Averages of a module's parameters in float32 or wider, as PyTorch's torch.optim.swa_utils.AveragedModel. It
+// stores tensors, not a second module; copy_to() writes the averages into a module.
 class AveragedModel {
 public:
-    // Copies the values of the module. They do not count as averaged: the first update replaces them.
-    // Error(device) for a device that is not there.
+    // Copies the values of the module. They do not count as averaged: the first update replaces them. Throws
+    // Error(device) for a device that does not exist.
     explicit AveragedModel(const nn::Module& module, const AveragedModelOptions& options = {});
 
     // Adds the values of the module to the averages; call it after a step. Throws with nothing changed:
@@ -45,11 +45,11 @@ public:
     // Writes averages and buffers into a module for evaluation, converted to its dtypes and device.
     // Error(value), with nothing changed, unless the names and shapes are the same.
     void copy_to(nn::Module& module) const;
-    // The averages and buffers as the module's state_dict() has them, not copied. The next
-    // update_parameters() makes new tensors and leaves these as they are.
+    // The averages and buffers, with the names of the module's state_dict(), not copied. The next
+    // update_parameters() makes new tensors and does not change these.
     [[nodiscard]] StateDict averages() const { return values_; }
 
-    // Copies: "n_averaged", and the averages and buffers as "module.<name>".
+    // Copies of the state: "n_averaged", and the averages and buffers as "module.<name>".
     [[nodiscard]] StateDict state_dict() const;
     // Throws with nothing changed: Error(value) when a name is missing or unknown, or "n_averaged" is not a
     // whole number; Error(shape) when a shape differs.

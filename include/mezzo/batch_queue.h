@@ -1,4 +1,4 @@
-// Batches that worker threads make ahead of their use, in order. What the loaders are made of.
+// BatchQueue: worker threads make batches ahead of use and in order. Implementation of the loaders.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ template <class T> struct Box final : SharedObject {
     T value;
 };
 
-// Where a loader stands. Its iterators, which may outlive it, share this.
+// Position of a loader, shared with its iterators, which may outlive it.
 struct LoaderProgress final : SharedObject {
-    LoaderPosition next, position;  // where the next loop begins; behind the batch that was handed out last
+    LoaderPosition next, position;  // begin of the next loop; after the last returned batch
 };
-// That of a loader. A copy of the loader has its own.
+// Owner of a loader's LoaderProgress. A copy of the loader gets its own.
 class OwnProgress {
 public:
     OwnProgress() : shared_(new LoaderProgress) {}
@@ -39,27 +39,27 @@ private:
     mezzo::detail::SharedHandle<LoaderProgress> shared_;
 };
 
-// Where the batches of an epoch come from, in two parts.
+// Producer of the batches of an epoch, in two steps: claim() serially, make() in parallel.
 struct BatchSource : SharedObject {
-    // What make() needs for the next batch, null at the end. Called in the order of the batches, one call at
-    // a time.
+    // Returns the input of make() for the next batch, null at the end. Called in the order of the batches,
+    // one call at a time.
     [[nodiscard]] virtual SharedObject* claim() = 0;
-    // The batch. Called by several threads at once.
+    // Makes the batch. Called by several threads at once.
     [[nodiscard]] virtual SharedObject* make(SharedObject& claimed) const = 0;
 };
 
-// Calls make() on `workers` threads for at most `ahead` batches that have not been taken; without workers, or
-// where the system starts none, in take(). The threads compute alone, without the CPU backend's other
-// threads. claim() and make() record no gradients and run outside of autocast in any case. The destructor
-// waits for the batches that are being made, and drops them. exit() waits for the batches that are being
-// made, too, before objects of static lifetime end that were made before the first queue.
+// Calls make() on `workers` threads for at most `ahead` batches that have not been taken. Without workers, or
+// if the system cannot start a thread, take() calls it. Workers compute without the CPU backend's other
+// threads. claim() and make() always run without gradient recording and outside of autocast. The destructor
+// waits for running make() calls, and drops their batches. exit() waits for them, too, before it destroys
+// objects of static lifetime that are older than the first queue.
 class BatchQueue final : public SharedObject {
 public:
     BatchQueue(BatchSource* source, int workers, std::int64_t ahead);
     ~BatchQueue() override;
-    // Number `index`, counted from 0, in the order of the source; those before it that nobody has taken are
-    // dropped. The caller owns it. Null behind the last batch, and for one that has been taken. Throws what
-    // claim() or make() have thrown for it; behind an exception of claim() there are no batches.
+    // Returns batch `index`, counted from 0 in the order of the source, and drops earlier batches that were
+    // not taken. The caller owns it. Null after the last batch, and for a batch that was taken. Throws what
+    // claim() or make() have thrown for it; after an exception of claim() there are no more batches.
     [[nodiscard]] SharedObject* take(std::int64_t index);
 
 private:

@@ -13,7 +13,7 @@
 
 namespace mezzo::nn {
 
-// Besides the token ids; each [batch, length].
+// Inputs of Bert besides the token ids; each [batch, length].
 struct BertInputs {
     Tensor attention_mask = {};  // boolean: true for real tokens, false for padding; undefined: all are real
     Tensor token_type_ids = {};  // int64 in [0, type_vocab_size); undefined: all 0
@@ -41,13 +41,13 @@ public:
     MEZZO_MODULE(BertEmbeddings, word_embeddings, position_embeddings, token_type_embeddings, LayerNorm)
 };
 
-// The elements of the three weights, and those of the three biases, lie side by side, so that all projections
-// are one product (joint_linear()). Any of them may be replaced.
+// Self-attention. The three weights are contiguous in memory, and so are the three biases, so that all
+// projections are one product (joint_linear()). Any of them may be replaced.
 class BertSelfAttention : public Module {
 public:
     explicit BertSelfAttention(const BertConfig& config);
-    // x [batch, length, hidden_size]; mask as of scaled_dot_product_attention, or undefined -> the results of
-    // the heads side by side.
+    // x [batch, length, hidden_size]; mask as for scaled_dot_product_attention, or undefined -> the results
+    // of the heads, concatenated: [batch, length, hidden_size].
     [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& mask) const;
 
     Linear query, key, value;
@@ -110,8 +110,9 @@ public:
     [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& mask) const;
 
     std::vector<BertLayer> layer;
-    // Backward computes each layer's activations again instead of keeping them: memory for one layer plus one
-    // activation per layer, about a third more time, no second derivatives. May be switched between steps.
+    // Activation checkpointing: backward recomputes each layer's activations. Needs memory for one layer plus
+    // one activation per layer, and about a third more time; no second derivatives. May be changed between
+    // steps.
     bool checkpoint_layers = false;
     MEZZO_MODULE(BertEncoder, layer)
 };
@@ -203,15 +204,15 @@ public:
 // The tokens to predict, out of batch * length.
 struct MaskedTokens {
     Tensor positions;  // int64 [n]: row * length + column
-    Tensor labels;     // int64 [n]: the ids that belong there
+    Tensor labels;     // int64 [n]: the correct ids
 };
-// The places where labels, int64 [batch, length], is not ignore_index. Reads labels on the host, which waits
-// for a device: call it where a batch is made. Throws Error(dtype) unless labels are int64, and Error(value)
-// where nothing is left to predict.
+// The positions at which labels, int64 [batch, length], differ from ignore_index. Reads labels on the host,
+// which waits for a device: call it when the batch is made. Throws Error(dtype) unless labels are int64, and
+// Error(value) if there is nothing to predict.
 [[nodiscard]] MaskedTokens masked_tokens(const Tensor& labels, std::int64_t ignore_index = -100);
 
-// Predicts tokens. The decoder's matrix is the word embedding: one Parameter, whose gradient is the float32
-// sum of both uses, also under Autocast. There is no pooler.
+// BERT with a head that predicts masked tokens. The decoder's matrix is the word embedding: one Parameter,
+// whose gradient is the float32 sum of both uses, also under Autocast. There is no pooler.
 class BertForMaskedLM : public Module {
 public:
     explicit BertForMaskedLM(const BertConfig& config);

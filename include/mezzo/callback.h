@@ -12,8 +12,8 @@
 
 namespace mezzo::autograd {
 
-// Copies share the callable, and may be made and dropped in several threads; calls from several threads at
-// once are as safe as the callable itself.
+// Type-erased callable, as std::function but with shared state: copies share the callable, and may be made
+// and destroyed in several threads. Calls from several threads at once are as safe as the callable itself.
 template <class Result, class... Args> class Callback;
 template <class Result, class... Args> class Callback<Result(Args...)> {
 public:

@@ -1,5 +1,5 @@
-// Convolutions as layers, with PyTorch's names, defaults and start values: weight and bias start as
-// U(-1/sqrt(fan_in), 1/sqrt(fan_in)) with fan_in = kernel places * weight.size(-1). Channels are the last
+// Convolutions as layers, with PyTorch's names, defaults and initial values: weight and bias start as
+// U(-1/sqrt(fan_in), 1/sqrt(fan_in)) with fan_in = kernel size * weight.size(-1). Channels are the last
 // dimension, of images and of weights; state_dict() shows the weights in PyTorch's order.
 #pragma once
 

@@ -1,7 +1,7 @@
-// Optimizers written in ops: a user derives from CustomOptimizer, names the options and the state, and writes
-// the update of one parameter. Everything else that an optimizer does works by itself: parameter groups,
-// learning rates and schedules, state_dict(), master weights, GradScaler with steps that are skipped on the
-// device, clipping, captured steps.
+// CustomOptimizer: base class for optimizers written in ops. A derived class lists options and state, and
+// defines the update of one parameter. The base class provides parameter groups, learning rates and
+// schedules, state_dict(), master weights, GradScaler with steps that are skipped on the device, clipping and
+// captured steps.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ namespace mezzo::optim {
 using NamedOptions = std::vector<std::pair<std::string, double>>;
 
 // One parameter in one step. The tensors are copies: update() assigns to `value` and the state or writes to
-// them in place, and the optimizer takes them over unless a GradScaler skips the step.
+// them in place, and the optimizer stores them unless a GradScaler skips the step.
 class ParameterUpdate {
 public:
     // The value of the parameter, or of its master if it has one: float64 for a float64 parameter, otherwise
@@ -29,8 +29,8 @@ public:
     // float64 so that powers such as beta1^step are exact to double precision.
     Tensor lr, step;
 
-    // A state by its name, of value's shape and dtype: zeros before the first update. Error(value) for a name
-    // that CustomType::state does not list.
+    // A state by its name, of value's shape and dtype; zeros before the first update. Throws Error(value) for
+    // a name that CustomType::state does not list.
     [[nodiscard]] Tensor& state(const std::string& name);
     // An option of the parameter's group. Error(value) for a name that CustomType::options does not list, and
     // for "lr", which is the tensor above.
@@ -44,7 +44,7 @@ private:
     Tensors states_;
 };
 
-// Parameters that share options. Options that are not named here have the defaults of CustomType.
+// Parameters that share options. Options that are not listed have the defaults of CustomType.
 struct CustomGroup {
     Tensors params = {};
     NamedOptions options = {};
@@ -56,7 +56,7 @@ struct CustomType {
     std::string name;      // state_dict() holds a hash of it, so that another type's state is refused
     NamedOptions options;  // with their defaults; "lr" must be among them. A flag is the number 0 or 1
     std::vector<std::string> state = {};  // tensors of the parameter's shape
-    // Options that must be >= 0 ("lr" always is), and options that must be in [0, 1), wherever they are set.
+    // Options that must be >= 0 ("lr" always must), and options that must be in [0, 1).
     std::vector<std::string> not_negative = {}, below_one = {};
 };
 
@@ -70,13 +70,13 @@ public:
 
 protected:
     // Computes the new value and state of one parameter with ops. It is called once per parameter with a
-    // gradient, inside NoGrad and without autocast. The results are taken over when all parameters have been
-    // computed, so that an exception in update() leaves optimizer and parameters as they were. step() throws
-    // for a result that is undefined (Error(value)), has another shape than the parameter (Error(shape)), is
-    // not floating (Error(dtype)) or is on another device (Error(device)). In a captured step update() must
-    // not wait for the device. Inside update(), step() and load_state_dict() of the same optimizer throw
-    // Error(state). What it keeps in members is not part of state_dict(), and not restored when
-    // the step is skipped.
+    // gradient, inside NoGrad and without autocast. The results are stored after all parameters have been
+    // computed, so that an exception in update() changes neither optimizer nor parameters. step() throws for
+    // a result that is undefined (Error(value)), has another shape than the parameter (Error(shape)), is not
+    // floating (Error(dtype)) or is on another device (Error(device)). In a captured step update() must not
+    // wait for the device. Inside update(), step() and load_state_dict() of the same optimizer throw
+    // Error(state). Members of the derived class are not part of state_dict(), and not restored when the step
+    // is skipped.
     virtual void update(ParameterUpdate& p) = 0;
 
 private:

@@ -12,7 +12,7 @@
 
 namespace mezzo {
 
-// custom: a backend outside the library, which a program has registered (src/kernels/registry.h).
+// Type of a device. custom: a backend that the program has registered (src/kernels/registry.h).
 enum class DeviceType : std::uint8_t { cpu, cuda, custom };
 inline constexpr int device_type_count = 3;
 
@@ -29,7 +29,7 @@ struct Device {
     std::int16_t index = 0;
 
     constexpr Device() = default;
-    // Throws Error(value) for an index of more than 16 bits. Whether the device is there is not checked.
+    // Throws Error(value) for an index of more than 16 bits. Does not check whether the device exists.
     constexpr Device(DeviceType type, int device_index = 0)
         : type_(type), index(detail::device_index(device_index)) {}
     [[nodiscard]] constexpr DeviceType type() const { return type_; }
@@ -46,19 +46,19 @@ std::ostream& operator<<(std::ostream& out, Device device);  // cpu, cuda, cuda:
 [[nodiscard]] int cuda_device_count();
 // CUDA device 0 if there is one, else the CPU.
 [[nodiscard]] Device best_device();
-// "cpu", "cuda", "cuda:1", "custom" or "custom:1" as a Device. Error(device) for anything else and for a
-// device that is not there.
+// Parses "cpu", "cuda", "cuda:1", "custom" or "custom:1". Throws Error(device) for anything else and for a
+// device that does not exist.
 [[nodiscard]] Device parse_device(const char* text);
-// A human name of the hardware, such as "NVIDIA H200" or the processor's ISA and thread count. Valid for the
-// process' life.
+// A readable name of the hardware, such as "NVIDIA H200" or the processor's ISA and thread count. Valid for
+// the process' life.
 [[nodiscard]] const char* hardware_name(Device device);
-// Waits until all work queued on the device is done. Nothing to do on the CPU. Throws Error(state) while a
-// step is being captured (mezzo/capture.h), and Error(device) for a device that is not there, as do all
-// functions below that take one.
+// Waits until all work queued on the device is done. Does nothing on the CPU. Throws Error(state) while a
+// step is being captured (mezzo/capture.h), and Error(device) for a device that does not exist, as do all
+// functions below that take a device.
 void synchronize(Device device = best_device());
 
-// Bytes on one device, with the meaning of PyTorch's statistics of the same name. Tensors are counted, and
-// the workspace of matrix products, which is kept once it was needed.
+// Bytes on one device, with the meaning of PyTorch's statistics of the same names. Counts tensors, and the
+// workspace of matrix products, which is not freed after its first use.
 struct MemoryStats {
     std::size_t allocated = 0;      // live blocks, rounded to 512 bytes
     std::size_t max_allocated = 0;  // the most ever since start or reset_peak()
@@ -66,32 +66,32 @@ struct MemoryStats {
     std::size_t max_reserved = 0;
     std::size_t largest_free = 0;          // largest cached block
     std::uint64_t allocations = 0;         // allocator calls
-    std::uint64_t system_allocations = 0;  // of them, those that went to the system
+    std::uint64_t system_allocations = 0;  // those that allocated from the system
 };
 [[nodiscard]] MemoryStats memory_stats(Device device);
 void reset_peak(Device device);
-// Gives all cached blocks back to the system. Error(state) while a step is being captured.
+// Returns all cached blocks to the system. Throws Error(state) while a step is being captured.
 void empty_cache(Device device);
-// Makes allocations throw Error(memory) that would reserve more than this many bytes in all (0: no limit), as
-// if the device were that small.
+// Limits the bytes that are reserved on the device (0: no limit). Allocations beyond the limit throw
+// Error(memory).
 void set_memory_limit(Device device, std::size_t bytes);
 
 // Whether scaled_dot_product_attention on CUDA may use Tensor Cores: float16 and bfloat16, dim 32, 64 or 128,
-// rows that start at multiples of 16 bytes; everything else runs in float32 or float64 arithmetic anyway.
-// Proven per dim and dtype, forward and backward apart. May be changed at any time: a gradient does not
-// depend on how the forward pass was computed.
+// rows that start at multiples of 16 bytes; all other cases use float32 or float64 arithmetic. The self-check
+// is per dim and dtype, separately for forward and backward. May be changed at any time: a gradient does not
+// depend on the kernel of the forward pass.
 void set_flash_attention(FastPath use);
 [[nodiscard]] FastPath flash_attention();
 
-// The number of threads that the CPU backend may use, the calling one included. The default is the number of
-// processors that this process may run on. The threads start with the first work for them; where the system
-// starts only some, the work goes on with those, and num_threads() tells how many there are. Throws
+// Sets the number of threads of the CPU backend, the calling one included. The default is the number of
+// processors that this process may run on. Threads start with the first parallel work. If the system can
+// start only some of them, the work continues with those, and num_threads() returns their number. Throws
 // Error(value) for a number outside [1, 1024], and Error(state) inside a parallel loop.
 void set_num_threads(int n);
 [[nodiscard]] int num_threads();
 
-// Begins the process' one stream of random numbers anew. Tensors of all devices draw from it: the same seed
-// gives the same numbers on the CPU and on CUDA, normal ones up to rounding (docs/numerics.md).
+// Seeds the process's stream of random numbers, which all devices share: the same seed gives the same numbers
+// on the CPU and on CUDA, normally distributed ones up to rounding (docs/numerics.md).
 void manual_seed(std::uint64_t seed);
 
 // The state of the random stream: Philox4x32-10 key and the position in it. Restoring it repeats the stream

@@ -1,4 +1,4 @@
-// DLPack: tensors of other libraries without a copy, and mezzo's for them.
+// Exchange of tensors with other libraries by DLPack, without copies.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace mezzo::dlpack {
 
-// The structs of DLPack 1.1 (dmlc/dlpack), field by field: a pointer to one of its own header may be cast to
-// these, and back.
+// The structs of DLPack 1.1 (dmlc/dlpack), with the same layout: pointers to the structs of DLPack's own
+// header may be cast to these, and back.
 struct DLDevice {
     std::int32_t device_type;  // DeviceCode
     std::int32_t device_id;
@@ -51,22 +51,23 @@ enum TypeCode : std::uint8_t { type_int = 0, type_uint = 1, type_float = 2, type
 inline constexpr std::uint64_t flag_read_only = 1, flag_copied = 2;
 inline constexpr DLPackVersion version{1, 1};
 
-// x for another library, which calls the deleter when it is done: until then x's memory stays, even if all of
-// mezzo's tensors on it are gone. Nothing is copied. In-place checks, 16-bit copies of weights and marks of
-// zero gradients miss the other's writes: after these, call x.mul_(1.0) under NoGrad. On CUDA queued work has
-// been waited for. The history is left behind. Throws Error(value) for an undefined tensor, Error(device) for
-// devices that DLPack does not know.
+// Exports x for another library, which calls the deleter when it is done. Until then x's memory stays
+// allocated, even if all of mezzo's tensors on it are destroyed. Nothing is copied. mezzo does not notice the
+// other library's writes (version checks, 16-bit copies of weights, flags of zero gradients): after such
+// writes call x.mul_(1.0) under NoGrad. On CUDA it waits for queued work. The autograd history is not
+// exported. Throws Error(value) for an undefined tensor, Error(device) for devices that DLPack does not
+// define.
 [[nodiscard]] DLManagedTensor* to_dlpack(const Tensor& x);
 [[nodiscard]] DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& x);
 
-// A tensor on another library's memory. It takes over `managed`: the deleter is called once, when the last
-// tensor on the memory is gone, or here if this throws. Memory that is marked as read-only is copied, because
-// mezzo's tensors may be written to. The producer must have finished its work on the device. Throws
+// Imports a tensor on another library's memory. Takes ownership of `managed`: calls the deleter once, when
+// the last tensor on the memory is destroyed, or before it throws. Copies memory that is marked as read-only,
+// because mezzo's tensors may be written to. The producer must have finished its work on the device. Throws
 //  - Error(value) for null, another major version, sizes that are negative or do not fit, negative strides,
 //    and memory that is not aligned to the size of an element;
 //  - Error(dtype) for element types that mezzo lacks, and lanes other than 1;
-//  - Error(device) for devices other than the CPU, pinned memory (which becomes the CPU's) and CUDA's that
-//    are there.
+//  - Error(device) for devices other than the CPU, pinned memory (imported as CPU memory) and existing CUDA
+//    devices.
 [[nodiscard]] Tensor from_dlpack(DLManagedTensor* managed);
 [[nodiscard]] Tensor from_dlpack(DLManagedTensorVersioned* managed);
 

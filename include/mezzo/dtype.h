@@ -1,4 +1,4 @@
-// Element types: the dtypes with what is to be known of each, the storage types, how types combine, and the
+// Element types: the dtypes and their properties, the 16-bit storage types, type promotion, and Scalar, the
 // type of numbers next to tensors.
 #pragma once
 
@@ -22,7 +22,7 @@ enum class Dtype : std::uint8_t {
 #undef MEZZO_DTYPE
 };
 
-// Boolean before integral before floating: promote() takes the later kind.
+// Kind of a dtype. The order matters: promote() takes the later kind.
 enum class DtypeKind : std::uint8_t { boolean, integral, floating };
 
 #define MEZZO_DTYPE(name, ...) inline constexpr Dtype name = Dtype::name;
@@ -97,7 +97,7 @@ struct DtypeInfo {
     int significand_bits;    // with the hidden one; of integers all bits but the sign
     int exponent_bits;       // 0 unless floating
     const char* file_name;   // in safetensors
-    const char* numpy_name;  // as numpy.dtype() takes it; bfloat16 is the ml_dtypes package's
+    const char* numpy_name;  // name for numpy.dtype(); bfloat16 is that of the ml_dtypes package
 };
 
 inline constexpr DtypeInfo dtype_table[] = {
@@ -109,7 +109,8 @@ inline constexpr DtypeInfo dtype_table[] = {
 namespace detail {
 [[noreturn]] void unknown_dtype(int number);  // throws Error(dtype)
 }
-// Throws Error(dtype) for a number that is no dtype, as does everything that reads the table.
+// Properties of a dtype. Throws Error(dtype) for a number that is not a dtype, as do all functions that call
+// it.
 [[nodiscard]] constexpr const DtypeInfo& dtype_info(Dtype dtype) {
     if (int(dtype) >= dtype_count) detail::unknown_dtype(int(dtype));
     return dtype_table[int(dtype)];
@@ -157,8 +158,9 @@ concept NumberLike = requires(const T& value, double& real) {
 };
 }  // namespace detail
 
-// A number next to a tensor, as in x + 1 or full({2}, 0.5): made from any integer or floating number. An
-// integer keeps all of its bits. One beyond std::int64_t becomes a double: no integral dtype holds it.
+// A number next to a tensor, as in x + 1 or full({2}, 0.5); converts from any integer or floating number.
+// Integers are stored exactly, except those beyond std::int64_t, which no integral dtype holds: they become
+// double.
 class Scalar {
 public:
     template <detail::NumberLike T> Scalar(const T& value) {
@@ -184,7 +186,8 @@ private:
     bool is_integer_ = false;
 };
 
-// Whether elements of T are storage only: converted to float, exactly, to compute with, and rounded back.
+// Whether T is a storage type: its elements are converted to float (exactly) for computation, and rounded
+// back.
 template <class T> inline constexpr bool is_storage_type = std::is_class_v<T>;
 
 }  // namespace mezzo

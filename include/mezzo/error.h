@@ -1,4 +1,5 @@
-// The one exception type, and check(): op first, then the values that show what is wrong, then a hint.
+// Error, the exception type of the library, and check(). Order of a message: the op, the offending values, a
+// hint.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +20,17 @@ struct Device;
 enum class ErrorKind : std::uint8_t {
     shape,    // sizes or dimensions that do not fit, or are out of range
     dtype,    // an element type that the function does not take
-    device,   // a device that is not there, or tensors on different ones
+    device,   // a device that does not exist, or tensors on different devices
     value,    // an argument out of its range
-    state,    // an object that is not ready for this call, or not any more
+    state,    // an object that is not ready for this call, or no longer
     memory,   // an allocation that failed
     io,       // a file that cannot be read or written, or is damaged
     backend,  // a driver or library that failed
 };
 
-// What mezzo throws. The headers write Error(shape) for an Error of that kind. The object that threw stays
-// usable. Exceptions of the caller's own functions (hooks, steps, batches) pass through as they are.
+// The exception type of mezzo. The headers write Error(shape) for an Error of kind ErrorKind::shape. The
+// object that threw stays usable. Exceptions of the caller's functions (hooks, steps, batches) are passed on
+// unchanged.
 class Error : public std::runtime_error {
 public:
     Error(ErrorKind kind, const std::string& text);
@@ -40,7 +42,7 @@ private:
 
 namespace detail {
 
-// One piece of an error text, made at the call and turned into words only on failure.
+// One piece of an error message; stored at the call, formatted only on failure.
 class Item {
 public:
     Item(const char* text) : kind_(Kind::text) { value_.text = {text, std::char_traits<char>::length(text)}; }

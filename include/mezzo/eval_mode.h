@@ -1,4 +1,4 @@
-// An evaluation in the middle of a training.
+// EvalMode: scope for an evaluation during training.
 #pragma once
 
 #include <utility>
@@ -10,8 +10,8 @@
 
 namespace mezzo::nn {
 
-// Puts a module and all inside of it into eval mode until the end of the scope, also when it is left by an
-// exception; then each of them is in the mode that it had. The modules must outlive it.
+// Puts a module and all its submodules into eval mode until the end of the scope, and restores the mode of
+// each then, also after an exception. The modules must outlive it.
 class [[nodiscard]] EvalMode {
 public:
     [[nodiscard]] explicit EvalMode(Module& model);

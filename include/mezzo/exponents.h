@@ -1,4 +1,5 @@
-// Exponent histograms: which elements of a tensor a narrower dtype would lose, and which scale would fit.
+// Exponent histograms: shares of a tensor's elements that a narrower dtype would lose, and the scale that
+// fits.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@
 
 namespace mezzo::insight {
 
-// How many elements of a floating tensor have which binary exponent. Shares are of the elements that are
-// finite and not zero, and 0 if there are none; they count whole exponents, so elements within one rounding
-// of a limit may be on its other side.
+// Histogram of the binary exponents of a floating tensor. Shares refer to the elements that are finite and
+// not zero, and are 0 if there are none. They count whole exponents, so an element within one rounding of a
+// limit may be counted on its other side.
 class ExponentHistogram {
 public:
     // Waits for the device. Error(dtype) unless x is floating, Error(value) if it is undefined.

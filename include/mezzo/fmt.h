@@ -1,5 +1,5 @@
-// fmt::print("{}\n", x) for tensors, shapes, dtypes, devices and modules. The one public header that needs
-// fmt, and therefore no part of mezzo/mezzo.h.
+// fmt::print("{}\n", x) for tensors, shapes, dtypes, devices and modules. This is the only public header that
+// needs {fmt}; mezzo/mezzo.h does not include it.
 #pragma once
 
 #include "mezzo/cpp20.h"
@@ -17,8 +17,8 @@
 
 namespace mezzo::detail {
 
-// A text with the usual options of texts: width, alignment, precision. No heir of fmt's formatter, which puts
-// texts in ranges between quotes.
+// Formats a string with the usual options: width, alignment, precision. Not derived from fmt's formatter,
+// which quotes strings in ranges.
 class TextFormatter {
 public:
     template <class Context> constexpr auto parse(Context& context) { return text_.parse(context); }
@@ -32,7 +32,7 @@ private:
 
 }  // namespace mezzo::detail
 
-// They have a begin(), but print as a whole.
+// Tensors and modules have a begin(), but are not formatted as ranges.
 template <std::derived_from<mezzo::Tensor> T, class Char> struct fmt::is_range<T, Char> : std::false_type {};
 template <std::derived_from<mezzo::nn::Module> T, class Char> struct fmt::is_range<T, Char>
     : std::false_type {};

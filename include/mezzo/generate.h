@@ -1,4 +1,4 @@
-// Continuing texts with a language model: greedy, or sampled with temperature, top-k and top-p.
+// Text generation with a language model: greedy, or sampled with temperature, top-k and top-p.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace mezzo::nn {
 
-// How one token is chosen from its logits. The steps are made in this order, each on what the one before has
-// left.
+// Options for choosing a token from its logits. They are applied in this order, each to the result of the one
+// before.
 struct SamplingOptions {
-    // Logits of tokens that the text has already are divided by it if positive, else multiplied (Keskar et
-    // al., arXiv 1909.05858, section 4.1); > 0.
+    // Logits of tokens that occur in the text are divided by it if positive, else multiplied (Keskar et al.,
+    // arXiv 1909.05858, section 4.1); > 0.
     double repetition_penalty = 1;
     double temperature =
         1;  // logits are divided by it; 0: always the likeliest token, of equal ones the first
@@ -26,19 +26,21 @@ struct SamplingOptions {
     double top_p = 1;
 };
 
-// Where a random number is drawn from: of equal seed, row and step the same, on every machine.
+// Key of a random number: equal seed, row and step give the same number on every machine.
 struct SamplingPlace {
     std::uint64_t seed = 0;
     std::uint64_t row = 0, step = 0;
 };
 
-// A token chosen from float32 logits, one for each of the vocabulary; `text` is what stands before it. Throws
-// Error(value) for options out of range, for logits that are NaN or +infinity, and where all are -infinity.
+// Chooses a token from float32 logits, one for each token of the vocabulary; `text` holds the tokens before
+// it. Throws Error(value) for options out of range, for logits that are NaN or +infinity, and where all are
+// -infinity.
 [[nodiscard]] std::int64_t sample_token(const std::vector<float>& logits,
                                         const std::vector<std::int64_t>& text, const SamplingOptions& options,
                                         const SamplingPlace& place = {});
 
-// A token that has just been chosen for a text; false ends the generation of all texts.
+// Called with each token that is chosen, and the index of its text; returning false ends the generation of
+// all texts.
 using OnToken = autograd::Callback<bool(std::size_t text, std::int64_t token)>;
 
 struct GenerateOptions {
@@ -50,12 +52,12 @@ struct GenerateOptions {
     OnToken on_token = [](std::size_t, std::int64_t) { return true; };
 };
 
-// Each prompt and what follows it. Prompts of different lengths are padded on the left and computed as one
-// batch. A text depends on its prompt, its row and the seed, not on how many threads compute or whether there
-// is a cache, as far as the logits do not differ by rounding. The model computes in its own dtype, or that of
-// an open Autocast scope; nothing is recorded. Throws Error(value) for options out of range, for no prompts,
-// an empty one, and texts longer than the model's max_length(), before anything is computed; Error(state) for
-// a model that is not in eval mode, where dropout would change the texts.
+// Returns each prompt with its continuation. Prompts of different lengths are padded on the left and computed
+// as one batch. A text depends on its prompt, its row and the seed, and not on the number of threads or the
+// use of the cache, except for rounding of the logits. The model computes in its own dtype, or that of an
+// open Autocast scope; no gradients are recorded. Before it computes, it throws Error(value) for options out
+// of range, for no prompts, an empty prompt, and texts longer than the model's max_length(), and Error(state)
+// for a model that is not in eval mode, because dropout would change the texts.
 [[nodiscard]] std::vector<std::vector<std::int64_t>> generate(
     const CausalLm& model, const std::vector<std::vector<std::int64_t>>& prompts,
     const GenerateOptions& options = {});

@@ -1,5 +1,5 @@
-// GPT-2 (Radford et al., 2019). Fields are named so that state_dict() has the names and shapes of Hugging
-// Face's GPT2LMHeadModel.
+// The language model GPT-2 (Radford et al., 2019). Fields are named so that state_dict() has the names and
+// shapes of Hugging Face's GPT2LMHeadModel.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace mezzo::nn {
 
 struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/nn/causal_parts.h
 
-// A Linear whose weight is [in_features, out_features] in files, as GPT-2's are; in memory it is that of
-// Linear.
+// A Linear whose weight is stored as [in_features, out_features] in files, as in GPT-2's; in memory it is
+// [out_features, in_features].
 class GptLinear : public Linear {
 public:
     using Linear::Linear;
@@ -72,16 +72,17 @@ public:
     std::vector<GptBlock> h;
     LayerNorm ln_f;
     double dropout_p;
-    // Backward computes each layer's activations again instead of keeping them: memory for one layer plus one
-    // activation per layer, about a third more time, no second derivatives. May be switched between steps.
+    // Activation checkpointing: backward recomputes each layer's activations. Needs memory for one layer plus
+    // one activation per layer, and about a third more time; no second derivatives. May be changed between
+    // steps.
     bool checkpoint_layers = false;
     MEZZO_MODULE(GptModel, wte, wpe, h, ln_f)
 };
 
-// Matrices start as N(0, initializer_range), those of both c_proj as N(0, initializer_range / sqrt(2
-// n_layer)), biases as 0, LayerNorms as the identity. With tie_word_embeddings the output's matrix is wte:
-// one Parameter, whose gradient is the float32 sum of both uses, also under Autocast. The constructor throws
-// Error(value) for sizes that do not fit together.
+// GPT-2 with its output layer. Matrices start as N(0, initializer_range), those of both c_proj as N(0,
+// initializer_range / sqrt(2 n_layer)), biases as 0, LayerNorms as the identity. With tie_word_embeddings the
+// output's matrix is wte: one Parameter, whose gradient is the float32 sum of both uses, also under Autocast.
+// The constructor throws Error(value) for sizes that do not fit together.
 class Gpt : public CausalLm {
 public:
     explicit Gpt(const GptConfig& config);

@@ -11,16 +11,16 @@
 
 namespace mezzo::io {
 
-// A config.json of model_type "gpt2" or "llama". Names that are missing have their defaults, unknown ones are
-// ignored. Throws Error(io) for what is no JSON, and Error(value) for values of a wrong type or range, and
-// for models that the config does not describe: another model_type or activation, biases in Llama, scaled
+// Reads a config.json of model_type "gpt2" or "llama". Missing names get their defaults, unknown ones are
+// ignored. Throws Error(io) for text that is not JSON, and Error(value) for values of a wrong type or range,
+// and for models that the config does not describe: another model_type or activation, biases in Llama, scaled
 // rotary positions, cross attention.
 [[nodiscard]] nn::GptConfig parse_gpt_config(std::string_view text);
 [[nodiscard]] nn::GptConfig load_gpt_config(const std::string& path);
 [[nodiscard]] nn::LlamaConfig parse_llama_config(std::string_view text);
 [[nodiscard]] nn::LlamaConfig load_llama_config(const std::string& path);
 // The text of a config.json that the functions above and Python's transformers read. Throws Error(value) for
-// what they would refuse.
+// a config that they would refuse.
 [[nodiscard]] std::string to_json(const nn::GptConfig& config);
 [[nodiscard]] std::string to_json(const nn::LlamaConfig& config);
 
@@ -32,10 +32,10 @@ namespace mezzo::io {
 // positions (rotary_emb.inv_freq) have an empty one.
 [[nodiscard]] std::string llama_name(const std::string& name);
 
-// An nn::Gpt or nn::Llama, of which .as<nn::CausalLm>() is what both have in common: the model of a folder
-// with config.json and model.safetensors, or model.safetensors.index.json and what it names, in float32 and
-// eval mode. Throws Error(io) for files that are not there or damaged, and what parse_gpt_config(),
-// parse_llama_config() and a strict load_weights() throw.
+// Loads an nn::Gpt or nn::Llama, in float32 and eval mode, from a folder with config.json and
+// model.safetensors, or model.safetensors.index.json and the files that it lists. .as<nn::CausalLm>() of the
+// result is the common interface of both. Throws Error(io) for files that are missing or damaged, and what
+// parse_gpt_config(), parse_llama_config() and a strict load_weights() throw.
 [[nodiscard]] nn::AnyModule load_causal_lm(const std::string& folder);
 
 }  // namespace mezzo::io
