@@ -9,7 +9,7 @@
 
 namespace mezzo {
 
-// For ops without attributes and without a kernel.
+// Attributes of ops without attributes and without a kernel.
 struct NoAttributes {
     static constexpr const char* name = "";
 };

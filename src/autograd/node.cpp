@@ -69,7 +69,7 @@ private:
 };
 thread_local bool FreeNodes::closed = false;
 
-// Drops what a node holds.
+// Drops all references that a node holds.
 void clear(Node& node) noexcept {
     node.at.set({});
     node.edges.clear();

@@ -94,7 +94,7 @@ public:
     }
     CompositeOp(const CompositeOp&) = delete;
     CompositeOp& operator=(const CompositeOp&) = delete;
-    // Its name, or null.
+    // Name of the outermost scope of this thread, or null.
     static const char* running() { return running_; }
 
 private:

@@ -272,7 +272,7 @@ template <class A> Tensor call(const OpOf<A>& op, std::initializer_list<Tensor> 
                                std::optional<Dtype> dtype = {}) {
     return call_one(op, In(given.begin(), given.size()), AttributesRef(at), shape, dtype);
 }
-// For views, whose results share the storage of `given`: `view` has been made already and gets its history.
+// Records a view op. `view` has been made already, on the storage of `given`, and gets its history here.
 Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, Tensor view);
 
 // While this is true on a thread, ops that have a decomposition run it instead of their kernel: tests compare

@@ -26,8 +26,8 @@ constexpr std::size_t mebibyte = std::size_t(1) << 20;
 constexpr std::size_t granularity = 512;
 constexpr std::size_t small_limit = mebibyte;
 constexpr std::size_t small_segment = 2 * mebibyte;
-// For requests below 10 MiB; larger ones get a segment of their own size, rounded up to 2 MiB. Blocks of 2,
-// 3, 4, 6 or 8 MiB fill it without a remainder.
+// Segment size for requests above 1 MiB and below 10 MiB; larger ones get a segment of their own size,
+// rounded up to 2 MiB. Blocks of 2, 3, 4, 6 or 8 MiB fill it without a remainder.
 constexpr std::size_t large_segment = 24 * mebibyte;
 constexpr int most_spares = 1024;
 
@@ -265,7 +265,7 @@ void CachingAllocator::put(Block* block) {
     free_blocks.insert(std::move(block->place));
 }
 
-// Gives every segment that consists of one free block back to the system.
+// Releases every segment that consists of one free block to the system.
 void CachingAllocator::release_segments() {
     for (BlockPool& free_blocks : pools_)
         for (auto it = free_blocks.begin(); it != free_blocks.end();) {

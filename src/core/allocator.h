@@ -34,7 +34,7 @@ struct Block : Storage {
     Block* previous = nullptr;  // neighbours in the segment
     Block* next = nullptr;
     Block* next_cached = nullptr;  // in a thread's front cache or in HeldBlocks
-    // Its set node while it is in no pool, so that returning it to a pool allocates nothing.
+    // Set node of the block while it is in no pool, so that returning it to a pool allocates nothing.
     BlockPool::node_type place;
     bool free = false;                   // in a pool
     bool small = false;                  // which pool

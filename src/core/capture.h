@@ -50,7 +50,7 @@ public:
     // Registers an action that follows each launch, also the one at the end of the capture. Nothing is being
     // captured when it runs.
     void after_launch(std::function<void()> action) { launched_.push_back(std::move(action)); }
-    // For the slots of gradients (core/gradient_slot.h).
+    // Records of the gradient slots (core/gradient_slot.h).
     CapturedGradients& gradients() { return gradients_; }
     // Whether a tensor's memory was allocated by the captured step.
     bool owns(const Tensor& x) const;

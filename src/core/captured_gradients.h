@@ -36,16 +36,16 @@ public:
     // A tensor with a gradient slot is destroyed: removes its records.
     void leaf_gone(TensorImpl& leaf) noexcept;
 
-    // At the end of the capture. No gradient waits any more for a factor that the step made it wait for.
+    // Called at the end of the capture, when no factor of the step is pending any more.
     void finish();
 
-    // Whether the gradients are as a replay requires them. Launches nothing.
+    // Whether the gradients meet the conditions of a replay. Launches nothing.
     bool fit() const;
-    // Before a replay is launched: applies the factors for which gradients that it reads wait, and reads the
-    // scalers' ids of scales.
+    // Called before a replay is launched: applies pending factors of gradients that it reads, and reads the
+    // ids of the scalers' scales.
     void begin_replay();
-    // After the launch: gives the leaves the gradients that the step leaves behind, at their addresses of the
-    // capture, whatever the leaves hold by now (for example the gradients of another graph).
+    // Called after the launch: sets the leaves' gradients to those that the step produced, at their addresses
+    // of the capture, whatever the leaves hold by now (for example the gradients of another graph).
     void restore() const;
     // To be called last, because restore() leaves gradients without a scale state.
     void restore_scale_parts() const;

@@ -7,7 +7,8 @@
 namespace mezzo {
 namespace {
 
-// The same start in every process, so that a program that never seeds is repeatable.
+// The process's random stream. Its initial state is the same in every process, so that a program that never
+// seeds is repeatable.
 std::mutex mutex;
 RandomState state;
 

@@ -33,7 +33,7 @@ constexpr ScaleParts first_scale(std::uint32_t scaler) { return scaler << scaler
 constexpr ScaleParts later_scale(ScaleParts id, std::uint32_t count) {
     return (id & ~scale_changes) | ((id + (count << scale_change_shift)) & scale_changes);
 }
-// How many changes lie between two ids of one scaler.
+// The number of changes between two ids of one scaler.
 constexpr std::uint32_t changes_between(ScaleParts earlier, ScaleParts later) {
     return ((later - earlier) & scale_changes) >> scale_change_shift;
 }

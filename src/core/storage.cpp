@@ -30,7 +30,7 @@ Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t 
         block->address = static_cast<char*>(whole->data) + offset;
         block->data = block->address;
         block->bytes = bytes;
-        block->size = block_size(bytes);  // not 0, so that dispose() asks a MemoryHook about it, too
+        block->size = block_size(bytes);  // not 0, so that dispose() also calls a MemoryHook
     }
     detail::live_storages.fetch_add(1, std::memory_order_relaxed);
     return Ref<Storage>(block);

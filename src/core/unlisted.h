@@ -30,7 +30,7 @@ public:
     // An op, such as "mul", reads x. `module` is the path of the module to which it belongs, if that is
     // known.
     void note(const Tensor& x, std::string_view op, std::string_view module = {});
-    // Such as "float32 [3], read by mul in head".
+    // One line per parameter, such as "float32 [3], read by mul in head".
     const std::vector<std::string>& texts() const { return texts_; }
     // Writes a line to the log sink if there are any. `where` is what has run, such as "nn::summary".
     void warn(std::string_view where) const;

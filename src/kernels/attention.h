@@ -24,7 +24,7 @@ struct ScaledDotProductAttention {
 // g, q, k, v, y, largest, sum, mask -> gradients of q, k, v, of any strides but 1 in dim.
 struct ScaledDotProductAttentionGrad {
     static constexpr const char* name = "scaled_dot_product_attention_grad";
-    ScaledDotProductAttention forward = {};  // what the op was called with
+    ScaledDotProductAttention forward = {};  // attributes of the forward op
 };
 
 }  // namespace mezzo::kernels

@@ -202,7 +202,7 @@ MEZZO_HD float erf(float x) {
     const float t = abs(x);
     return copy_sign(t > erf_split ? 1.0f - erfc_far(t) : erf_near(t), x);
 }
-// In the left tail its error is absolute, 1e-8, rather than relative.
+// Phi(x). In the left tail its error is absolute, 1e-8, rather than relative.
 MEZZO_HD float normal_cdf(float x) {
     const float t = abs(x) * 0.70710678f;
     const float tail = 0.5f * erfc_far(t), near = 0.5f * erf_near(t);

@@ -42,7 +42,7 @@ struct DropoutAddLayerNorm {
 // result, x_bias.
 struct DropoutAddLayerNormGrad {
     static constexpr const char* name = "dropout_add_layer_norm_grad";
-    DropoutAddLayerNorm forward = {};  // what the op was called with
+    DropoutAddLayerNorm forward = {};  // attributes of the forward op
 };
 
 }  // namespace mezzo::kernels

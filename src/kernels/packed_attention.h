@@ -18,7 +18,7 @@ struct PackedAttention {
 // g, qkv, y, largest, sum, mask -> the gradient of qkv.
 struct PackedAttentionGrad {
     static constexpr const char* name = "packed_attention_grad";
-    ScaledDotProductAttention forward = {};  // what the op was called with
+    ScaledDotProductAttention forward = {};  // attributes of the forward op
 };
 
 // The three parts of a tensor of qkv's shape, as views [batch, length, heads, dim].

@@ -25,9 +25,9 @@ enum RecurrentInput : std::uint8_t {
 };
 enum RecurrentOutput : std::uint8_t {
     to_states,     // [time, batch, hidden]
-    to_kept,       // [time, batch, kept_gates() hidden], or [0] if no gradient will be asked for
+    to_kept,       // [time, batch, kept_gates() hidden], or [0] if no gradient will be needed
     to_last_cell,  // [batch, hidden], wide, lstm; else [0]
-    to_cells,      // [time, batch, hidden], wide, lstm; [0] if no gradient will be asked for, and for others
+    to_cells,      // [time, batch, hidden], wide, lstm; [0] if no gradient will be needed, and for others
     recurrent_outputs
 };
 struct Recurrent {
@@ -63,7 +63,7 @@ enum RecurrentGradOutput : std::uint8_t {
 struct RecurrentGrad {
     static constexpr const char* name = "recurrent_grad";
     Recurrent forward = {};
-    bool first_state = true;  // whether the gradient of the state before the first step is asked for
+    bool first_state = true;  // whether the gradient of the state before the first step is needed
 };
 
 }  // namespace mezzo::kernels

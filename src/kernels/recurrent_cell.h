@@ -8,7 +8,7 @@ MEZZO_FUNCTORS_OPEN
 
 // The gates' values, and the state after the step.
 template <class T> struct LstmStep { T i, f, g, o, c, h; };
-// From the sums of the gates, and the cell state before.
+// One step from the sums of the gates, and the cell state before.
 template <class T> MEZZO_HD LstmStep<T> lstm_step(T i, T f, T g, T o, T c) {
     LstmStep<T> s{math::sigmoid(i), math::sigmoid(f), math::tanh(g), math::sigmoid(o), T(0), T(0)};
     s.c = s.f * c + s.i * s.g;
@@ -28,7 +28,7 @@ MEZZO_HD LstmStepGrad<T> lstm_step_grad(T dh, T dc, T i, T f, T g, T o, T before
 
 // `p` is the state's part of n.
 template <class T> struct GruStep { T r, z, n, p, h; };
-// From the sums of r and z, the two parts of n, and the state before.
+// One step from the sums of r and z, the two parts of n, and the state before.
 template <class T> MEZZO_HD GruStep<T> gru_step(T r, T z, T n, T p, T h) {
     GruStep<T> s{math::sigmoid(r), math::sigmoid(z), T(0), p, T(0)};
     s.n = math::tanh(n + s.r * p);

@@ -39,7 +39,8 @@ void check_layer(const char* module, std::int64_t in, std::int64_t out, Size ker
     check_channels(module, "out_channels", out, options.groups);
 }
 
-// PyTorch's kaiming_uniform_(a = sqrt(5)) of the weight, and the bound that it gives the bias.
+// Initialises the weight with PyTorch's kaiming_uniform_(a = sqrt(5)), and the bias uniformly within the same
+// bound.
 template <class Options> void start(Parameter& weight, Parameter& bias, const Shape& shape,
                                     std::int64_t out_channels, const Options& options) {
     const TensorOptions like{.dtype = options.dtype, .device = options.device};

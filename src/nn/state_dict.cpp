@@ -16,7 +16,7 @@ std::size_t likeness(std::string_view a, std::string_view b) {
     return front + back;
 }
 
-// The three names that are most alike, or what there is.
+// Up to three names that are most alike.
 std::string suggestions(const StateDict& state, std::string_view name) {
     std::vector<std::string> names = state.names();
     std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {

@@ -28,7 +28,7 @@ struct Statistics {
     Tensor mean, variance;
 };
 
-// Of each column, the variance as the mean of squares.
+// Mean and biased variance of each column, from squared differences.
 Statistics batch_statistics(const Tensor& x) {
     const Tensor average = mean(x, {0});
     return {average, mean(square(x - average), {0})};

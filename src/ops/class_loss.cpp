@@ -183,7 +183,7 @@ void check_targets(const char* op, const Tensor& target, std::int64_t ignored, s
               " classes, so targets are 0 to ", classes - 1, " or ignore_index ", ignored);
 }
 
-// Of log-probabilities [rows, classes] in float32 at least, with a weight per class, in ops.
+// nll_loss with a weight per class, in ops. log_p: [rows, classes], at least float32.
 Tensor weighted_nll(const Tensor& log_p, const Tensor& target, const CrossEntropyOptions& options) {
     const Tensor ignored = eq(target, options.ignore_index), safe = masked_fill(target, ignored, 0);
     const Tensor weight = cast(options.weight.detach(), log_p.dtype());
@@ -196,8 +196,8 @@ Tensor weighted_nll(const Tensor& log_p, const Tensor& target, const CrossEntrop
     return reduced_rows(masked_fill(rows, ignored, 0), own, options.reduction);
 }
 
-// Of probabilities: -sum(target * log_softmax(logits)) per row, in ops, so that the target may have a
-// gradient, too. Computed in float32 at least; the mean is that of the rows.
+// cross_entropy with probabilities as target: -sum(target * log_softmax(logits)) per row, in ops, so that the
+// target may have a gradient, too. Computed at least in float32; the mean is that of the rows.
 Tensor soft_cross_entropy(const Tensor& given, const Tensor& target, const CrossEntropyOptions& options) {
     check_floating("cross_entropy", given);
     check(given.dim() > 0, ErrorKind::shape, "cross_entropy: a 0-dim input is not [..., classes]");

@@ -196,7 +196,8 @@ int covered_by_ellipsis(std::string_view text, const Tensor& x, std::string_view
     return dots ? x.dim() - letters : 0;
 }
 
-// Without "->": the dimensions of "...", then letters that stand once, in alphabetical order.
+// The labels of the result if the equation has no "->": the dimensions of "...", then letters that occur
+// once, in alphabetical order.
 Labels implied_result(const std::vector<Labels>& terms, int covered) {
     Labels result;
     for (int k = covered; k-- > 0;) result.push_back(first_of_ellipsis + k);

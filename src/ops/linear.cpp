@@ -108,7 +108,7 @@ void check_linear(const char* op, const Tensor& x, const Tensor& weight, const T
           " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
 }
 
-// Not on the CPU, where the product of the weight's gradient makes the sums (weight_and_bias_grad).
+// CUDA only: on the CPU the product of the weight's gradient makes the sums (weight_and_bias_grad).
 bool fuses_bias_gradients(Device device, Dtype dtype) {
     if (device.type() != DeviceType::cuda) return false;
     const cuda::GemmOptions options = cuda::gemm_options();

@@ -80,8 +80,8 @@ Before before_activation(const Node& c, const Tensors& gs) {
     if (gs[inner + of_before_activation].defined())
         return {gs[inner + of_before_activation], gs[inner + of_bias]};
     Before before = through_own_activation(c, gs);
-    // Made ready for the products before it is transposed: a copy of the transposed matrix would have the
-    // batch as its leading dimension.
+    // Copies it for the products, if needed, before it is transposed: a copy of the transposed matrix would
+    // have the batch as its leading dimension.
     before.g = gemm_ready(before.g);
     return before;
 }

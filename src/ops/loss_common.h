@@ -9,8 +9,8 @@ namespace mezzo {
 // The dtype in which loss kernels accumulate and return: float64 if an input is float64, otherwise float32.
 inline Dtype loss_dtype(Dtype a, Dtype b) { return a == float64 || b == float64 ? float64 : float32; }
 
-// The loss in the dtype `natural` of what it was computed from. Inside an Autocast scope the loss of 16-bit
-// values stays float32.
+// The loss in the dtype `natural`, that of the values from which it was computed. Inside an Autocast scope
+// the loss of 16-bit values stays float32.
 Tensor finished_loss(const Tensor& loss, const Tensor& input, Dtype natural);
 
 // Throws Error(value) for a value that is no enumerator.

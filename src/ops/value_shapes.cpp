@@ -44,7 +44,7 @@ std::int64_t classes_up_to(const char* op, std::int64_t largest) {
     return largest + 1;
 }
 
-// With 1 as the largest of each row, so that neither sums nor quotients overflow.
+// Divides each row by its largest element, so that neither sums nor quotients overflow.
 Tensor by_largest(const Tensor& p) { return p / max(p, {1}, keep_dims()); }
 
 Tensor drawn_with_replacement(const Tensor& p, std::int64_t count) {

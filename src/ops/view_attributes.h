@@ -11,7 +11,8 @@ struct Permute {
     static constexpr const char* name = "permute";
     Axes axes = {};  // of the input, in the order of the result
 };
-// Of slice, select and slice_grad: the elements start, start + step, ... of a dimension of `size` elements.
+// Attributes of slice, select and slice_grad: the elements start, start + step, ... of a dimension of `size`
+// elements.
 struct SliceAt {
     static constexpr const char* name = "slice";
     int dim = 0;

@@ -271,7 +271,7 @@ Replacement replacement(const OptimizerImpl& own, const StateDict& state) {
     copy_companions(
         slots, loaded.masters, device, [](Slot& s) -> Tensor& { return s.master; },
         [](const Slot&) { return float32; });
-    // So that refresh_master() compares at the next step: elements of a master that round to the parameter's
+    // Makes refresh_master() compare at the next step: elements of a master that round to the parameter's
     // value stay, the others take the parameter's value.
     for (Slot& slot : slots) slot.master_version = ~std::uint64_t(0);
     result.steps = steps_tensor(loaded, device);

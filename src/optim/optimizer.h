@@ -41,7 +41,8 @@ struct Group {
 
 class CustomOptimizer;
 
-// Held by the Optimizer, and by captured steps that update it: they may be replayed when it is gone.
+// Data of an Optimizer. Captured steps that update it also hold a reference, because they may be replayed
+// after the Optimizer is destroyed.
 struct OptimizerImpl {
     std::atomic<std::uint32_t> refs{0};
     std::shared_ptr<const Kind> kind;

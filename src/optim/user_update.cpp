@@ -68,8 +68,8 @@ Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& pla
     return gradients;
 }
 
-// The learning rate. In a capture it is cloned, because a captured run must allocate what the runs before it
-// did.
+// The learning rate as a tensor. In a capture it is cloned, because a captured run must make the same
+// allocations as the runs before it.
 Tensor rate_tensor(OptimizerImpl& optimizer, std::size_t group, Device device) {
     if (StepGraph* graph = StepGraph::capturing())
         return graph
