@@ -199,8 +199,7 @@ template <class A> struct MEZZO_HIDDEN DecompositionOf {
 template <class A> struct MEZZO_HIDDEN RowOf {
     const char* name = A::name;  // several ops may share a kernel, and so its attributes
     Cast cast = Cast::keep;
-    std::uint8_t cast_inputs =
-        255;  // the policy is for the first so many inputs, the others keep their dtypes
+    std::uint8_t cast_inputs = 255;  // number of inputs under the policy; later ones keep their dtypes
     std::uint8_t save = save_inputs;
     Result result = Result::first;
     bool integers_to_real = false;  // integral inputs compute in float32, or float64 if another is
