@@ -21,7 +21,7 @@ public:
     //
     // Called before the gradient is read or replaced: waits for a reduction that is under way.
     virtual void settle(std::uint32_t place) = 0;
-    // Called before an update: reduces gradients that have not been reduced yet.
+    // Called before an update: reduces gradients that have not been reduced yet, and waits for this one.
     virtual void complete(std::uint32_t place) = 0;
     // Called before something is added to the gradient, or becomes the gradient.
     virtual void adding(std::uint32_t place) = 0;

@@ -5,11 +5,12 @@
 
 namespace mezzo {
 
-// Number of these processors, at least 1. On systems other than Linux, all of the machine's.
+// Number of these processors, at least 1. If the system does not report the set (only Linux does), all of the
+// machine's.
 int available_processors();
 
 // Bit mask of these processors in hexadecimal: one character for four of them from number 0 on, without zeros
-// at the end. Empty on systems other than Linux.
+// at the end. Empty if the system does not report the set.
 std::string processor_set();
 
 }  // namespace mezzo
