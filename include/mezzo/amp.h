@@ -21,8 +21,8 @@ enum class CastModel : std::uint8_t { preset, none, to_float32, to_float16, to_b
 inline constexpr double dynamic_loss_scale = -1;
 
 struct InitializeOptions {
-    std::string opt_level =
-        "O1";  // "O0" float32, "O1" autocast, "O2" 16-bit model with master weights, "O3" 16-bit model
+    // "O0" float32, "O1" autocast, "O2" 16-bit model with master weights, "O3" 16-bit model
+    std::string opt_level = "O1";
     CastModel cast_model_type = CastModel::preset;
     Choice keep_batchnorm_fp32 = Choice::preset;
     Choice master_weights = Choice::preset;

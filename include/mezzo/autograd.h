@@ -40,8 +40,8 @@ struct GradOptions {
     Tensors grad_outputs = {};  // one per output; may be empty when every output has one element
     bool retain_graph = false;  // create_graph implies it
     bool create_graph = false;  // record the backward, so that the results can be differentiated
-    bool allow_unused =
-        false;  // an input that no output depends on gives an undefined tensor instead of an error
+    // an input that no output depends on gives an undefined tensor instead of an error
+    bool allow_unused = false;
 };
 // Computes d(outputs)/d(inputs), one tensor per input, without changing any grad(). Inputs may be leaves or
 // intermediate results. Throws

@@ -156,7 +156,8 @@ template <class Dataset, class Collate> struct StreamSource final : BatchSource 
 // collate(std::vector<Sample>) makes a batch of any type; it is called from several threads at once.
 // data::prefetch(loader) copies the batches to a device ahead of use.
 //
-//     data::BatchLoader loader(texts, [](std::vector<Text> samples) { return pad(samples); }, {.num_workers = 2});
+//     data::BatchLoader loader(texts, [](std::vector<Text> samples) { return pad(samples); },
+//                              {.num_workers = 2});
 //
 // Batches depend only on the options, the epoch and the position: a run that is resumed by set_position()
 // gets exactly the remaining samples. A stream is read again up to that position. Iterators may outlive the

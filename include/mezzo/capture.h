@@ -25,7 +25,7 @@ struct CaptureStatistics {
     std::uint64_t eager_runs = 0, captures = 0, replays = 0;  // calls of each kind
     std::size_t graphs = 0;                                   // cached now
     std::size_t planned_bytes = 0;  // device memory that the graphs reserve for the steps' tensors
-    // largest sum of live tensors in the steps; a lower bound of planned_bytes
+    // sum of the graphs' peaks of live tensors; a lower bound of planned_bytes
     std::size_t live_peak_bytes = 0;
 };
 
@@ -47,8 +47,8 @@ struct [[gnu::visibility("hidden")]] CapturedStepImpl;
 //  - zero_grad() belongs into the step, best at its end: gradients that a call leaves occupy memory, and are
 //    unscaled.
 //  - Code that reads values on the host, copies from the host, waits for the device, or runs a matrix product
-//    of new sizes cannot be captured: it throws Error(state) with the cause. As without a capture, the work
-//    before the error has been done, and the step's objects stay usable; the next calls are warm-up runs
+//    for the first time cannot be captured: it throws Error(state) with the cause. As without a capture, the
+//    work before the error has been done, and the step's objects stay usable; the next calls are warm-up runs
 //    again.
 //  - A step with collective calls (mezzo/distributed.h) agrees with the other ranks before each call: all run
 //    it eagerly, all capture it or all replay it.

@@ -18,8 +18,8 @@ struct SamplingOptions {
     // Logits of tokens that occur in the text are divided by it if positive, else multiplied (Keskar et al.,
     // arXiv 1909.05858, section 4.1); > 0.
     double repetition_penalty = 1;
-    double temperature =
-        1;  // logits are divided by it; 0: always the likeliest token, of equal ones the first
+    // logits are divided by it; 0: always the likeliest token, of equal ones the first
+    double temperature = 1;
     std::int64_t top_k = 0;  // only the k likeliest tokens (Fan et al., arXiv 1805.04833); 0: all
     // Only the likeliest tokens that together have at least this probability (Holtzman et al., arXiv
     // 1904.09751); in (0, 1].

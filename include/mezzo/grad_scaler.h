@@ -35,10 +35,10 @@ struct GradScalerOptions {
                                                // step, or only when the scale grows
     AtFloor at_floor = AtFloor::clamp;
     bool recheck = false;  // step() checks gradients again that changed after unscale_()
-    bool unscale_in_step =
-        true;  // false: step() without unscale_() leaves .grad scaled, which saves a pass of writes
-    bool allow_no_gradients =
-        false;  // step() of an optimizer without gradients does nothing instead of throwing
+    // false: step() without unscale_() leaves .grad scaled, which saves a pass of writes
+    bool unscale_in_step = true;
+    // step() of an optimizer without gradients does nothing instead of throwing
+    bool allow_no_gradients = false;
 };
 // GradScalerOptions(init_scale=65536, …).
 std::ostream& operator<<(std::ostream& out, const GradScalerOptions& options);

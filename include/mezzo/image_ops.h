@@ -1,6 +1,7 @@
-// Convolutions, pooling, batch and group normalisation, padding and resizing. Images are channels last:
-// [batch, height, width, channels]; a batch of signals is [batch, length, channels]. An image in PyTorch's
-// order [batch, channels, height, width] becomes one by x.permute({0, 2, 3, 1}). Errors are those of ops.h.
+// Ops on images and signals: convolutions, pooling, batch and group normalisation, padding and resizing.
+// Images are channels last: [batch, height, width, channels]; a batch of signals is [batch, length,
+// channels]. An image in PyTorch's order [batch, channels, height, width] becomes one by x.permute({0, 2, 3,
+// 1}). Errors are those of ops.h.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace mezzo {
 struct Conv2dOptions {
     Size2d stride = 1;        // > 0
     Size2d padding = 0;       // >= 0: rows and columns of zeros added on each side
-    Size2d dilation = 1;      // > 0: distance between the taps of the kernel
+    Size2d dilation = 1;      // > 0: distance between kernel elements
     std::int64_t groups = 1;  // divides the channels of the input and of the result
 };                            // Error(value) for numbers beyond 2^31 - 1, here and in the other convolutions
 // The cross-correlation that deep learning calls convolution (PyTorch's conv2d): x [N, H, W, C], weight
@@ -34,21 +35,21 @@ struct Conv1dOptions {
 
 struct ConvTranspose2dOptions {
     Size2d stride = 1, padding = 0;
-    Size2d output_padding =
-        0;  // rows and columns added at the end of the result; less than stride or dilation
+    // rows and columns added at the end of the result; less than stride or dilation
+    Size2d output_padding = 0;
     Size2d dilation = 1;
     std::int64_t groups = 1;
 };
-// The gradient of conv2d by its input, as a function of its own: x [N, H, W, C], weight [C, kernel height,
-// kernel width, O / groups], bias [O] or undefined -> [N, Ho, Wo, O] with
-// Ho = (H - 1) stride - 2 padding + dilation (kernel height - 1) + output_padding + 1; Wo likewise.
+// Transposed convolution, the gradient of conv2d with respect to its input: x [N, H, W, C], weight [C, kernel
+// height, kernel width, O / groups], bias [O] or undefined -> [N, Ho, Wo, O] with Ho = (H - 1) stride - 2
+// padding + dilation (kernel height - 1) + output_padding + 1; Wo likewise.
 [[nodiscard]] Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvTranspose2dOptions& options = {});
 
 struct MaxPool2dOptions {
     Size2d kernel_size;
     Size2d stride = 0;   // 0: the kernel size
-    Size2d padding = 0;  // at most half of what a window spans; padded places never win
+    Size2d padding = 0;  // at most half the extent of a window; padded elements are never the largest
     Size2d dilation = 1;
     bool ceil_mode = false;  // round the size of the result up, if the last window begins inside the image
 };
@@ -105,11 +106,11 @@ struct BatchNormOptions {
 // [..., C]; running_mean, running_var, weight, bias [C] or undefined (then: no running statistics; 1; 0).
 // Mean and biased variance are those of the batch if training, or if there are no running statistics.
 // Training updates the running ones in place: running = (1 - momentum) running + momentum batch, with the
-// unbiased variance. It does not update them from a batch whose statistics are not finite, or would not be in
-// the dtype of the running ones, so that a float16 overflow, whose step GradScaler skips, leaves them right;
-// nor while a checkpoint recomputes. Statistics are computed in float32 (float64 for float64). The result has
-// the dtype of x; weight, bias and running statistics may have another floating one. Error(value) for the
-// statistics of a single value per channel.
+// unbiased variance. A batch whose statistics are not finite, also after conversion to the dtype of the
+// running ones, does not update them, so that a float16 overflow, whose step GradScaler skips, does not spoil
+// them; nor does the recomputation of a checkpoint. Statistics are computed in float32 (float64 for float64).
+// The result has the dtype of x; weight, bias and running statistics may have another floating one.
+// Error(value) for the statistics of a single value per channel.
 [[nodiscard]] Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                                 const Tensor& weight = {}, const Tensor& bias = {},
                                 const BatchNormOptions& options = {});
@@ -120,7 +121,8 @@ struct BatchNormOptions {
                                 const Tensor& bias = {}, double eps = 1e-5);
 
 enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
-// What is added before the first and after the last element of one dimension; negative numbers crop.
+// Numbers of elements added before the first and after the last element of one dimension; negative numbers
+// crop.
 struct Padding {
     std::int64_t dim, before, after;
 };

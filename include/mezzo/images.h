@@ -1,4 +1,4 @@
-// Images: CIFAR-10, PNG and JPEG files, and folders of them.
+// Image data: CIFAR-10, PNG and JPEG files, and folders of images.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,11 @@
 namespace mezzo::data {
 
 struct Cifar10Options {
-    // Where the files of the "binary version" are, data_batch_1.bin to data_batch_5.bin and test_batch.bin,
-    // or the folder above, which has them in cifar-10-batches-bin.
+    // Folder of the "binary version" (data_batch_1.bin to data_batch_5.bin and test_batch.bin), or the folder
+    // that holds cifar-10-batches-bin.
     std::string directory = {};
     bool train = true;                    // the five training files; else the test file
-    std::vector<std::string> files = {};  // read instead, in this order, if there are any
+    std::vector<std::string> files = {};  // if not empty, these files are read instead, in this order
 };
 // Images uint8 [n, 32, 32, 3] and labels 0 to 9 of CIFAR-10 (Krizhevsky 2009). A record is one byte of label
 // and 3,072 of pixels, red, green and blue one after the other. Throws Error(io) for a file that is missing,
@@ -36,33 +36,34 @@ enum class ImageMode : std::uint8_t {
 };
 struct ReadImageOptions {
     ImageMode mode = ImageMode::unchanged;
-    // Whether the image is turned as its EXIF orientation says. Off by default, as in torchvision, so that
-    // pixels are those that published weights were trained on.
+    // Whether the image is rotated and mirrored by its EXIF orientation. Off by default, as in torchvision,
+    // because published weights were trained on the pixels as stored.
     bool apply_exif_orientation = false;
-    std::int64_t max_pixels = 178'956'970;  // more are refused before memory is allocated for them, as in PIL
+    // larger images throw before memory is allocated for them, as in PIL
+    std::int64_t max_pixels = 178'956'970;
 };
-// A PNG or JPEG file, told apart by its first bytes, as uint8 [height, width, channels]: 1 channel grey, 2
-// grey and alpha, 3 RGB, 4 RGB and alpha. 16-bit samples are rounded to 8. Throws Error(io) for a file that
+// Reads a PNG or JPEG file, detected by its first bytes, as uint8 [height, width, channels]: 1 channel grey,
+// 2 grey and alpha, 3 RGB, 4 RGB and alpha. 16-bit samples are rounded to 8. Throws Error(io) for a file that
 // is missing, no regular file, truncated, damaged, larger than max_pixels or 1 GiB, or of another format, and
-// where this build of mezzo lacks the library for the format (options png and jpeg in docs/building.md). What
-// libjpeg-turbo only warns of, such as damaged bits in the coefficients, is decoded, as in PIL.
+// if this build of mezzo lacks the library for the format (options png and jpeg in docs/building.md). Damage
+// that libjpeg-turbo only warns about, such as wrong bits in the coefficients, is decoded, as in PIL.
 [[nodiscard]] Tensor read_image(const std::string& path, const ReadImageOptions& options = {});
-// The same from memory.
+// Decodes a PNG or JPEG file in memory, as read_image().
 [[nodiscard]] Tensor decode_image(std::span<const std::byte> file, const ReadImageOptions& options = {});
 
 // Writes uint8 [height, width] or [height, width, channels], 1 to 4 channels as read_image() returns them.
-// The file is replaced as a whole: it is written as PATH.mezzo-partial and renamed. Throws Error(io) where it
-// cannot be written, and leaves what was there; Error(shape), Error(dtype) or Error(device) for what is no
-// image.
+// Replaces the file atomically: writes PATH.mezzo-partial and renames it. If it cannot be written, throws
+// Error(io) and leaves the old file; throws Error(shape), Error(dtype) or Error(device) for a tensor that is
+// not an image.
 void write_png(const std::string& path, const Tensor& image);
 
-// Images in one folder per class, as torchvision's ImageFolder: root/cat/1.jpg, root/dog/x/2.png. Classes are
-// the sub-folders in sorted order; of each, the files whose names end in .jpg, .jpeg or .png (in any case),
-// those in folders below included, in sorted order. A copy shares the lists.
+// Data set of images in one folder per class, as torchvision's ImageFolder: root/cat/1.jpg, root/dog/x/2.png.
+// Classes are the sub-folders in sorted order. Images of a class are its files that end in .jpg, .jpeg or
+// .png (in upper or lower case), also in nested folders, in sorted order. Copies share the lists.
 class ImageFolder {
 public:
-    // Lists the files and opens none. Throws Error(io) where root cannot be read or has no sub-folder, and
-    // for a class without an image.
+    // Lists the files and opens none. Throws Error(io) if root cannot be read or has no sub-folder, and for a
+    // class without an image.
     explicit ImageFolder(const std::string& root, const ReadImageOptions& options = {.mode = ImageMode::rgb});
     [[nodiscard]] std::int64_t size() const;
     [[nodiscard]] const std::vector<std::string>& classes() const;

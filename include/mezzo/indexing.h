@@ -1,4 +1,4 @@
-// What stands between the brackets of x[{...}]: integers, ranges, ellipsis, newaxis.
+// Indices of x[{...}]: integers, Slice, ellipsis, newaxis.
 #pragma once
 
 #include <concepts>
@@ -24,7 +24,7 @@ struct Slice {
 
 struct Ellipsis {};
 struct NewAxis {};
-inline constexpr Ellipsis ellipsis{};  // as many whole dimensions as are not named
+inline constexpr Ellipsis ellipsis{};  // stands for all dimensions that are not listed, whole
 inline constexpr NewAxis newaxis{};    // a new dimension of size 1
 
 namespace detail {
@@ -36,7 +36,7 @@ template <class... T>
 concept NotAllIntegers = (std::is_arithmetic_v<T> && ...) && (std::floating_point<T> || ...);
 }  // namespace detail
 
-// One of them.
+// One entry of an index: an integer, a Slice, ellipsis or newaxis.
 class Index {
 public:
     enum class Kind : std::uint8_t { number, range, dots, axis };

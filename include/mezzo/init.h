@@ -1,6 +1,7 @@
-// Start values of parameters, as in torch.nn.init: each function writes the tensor in place, unrecorded, from
-// the stream of manual_seed(), and returns it. All throw Error(value) for an undefined tensor and
-// Error(dtype) for one that is not floating. A tensor without elements is left as it is.
+// Initialisers of parameters, as in torch.nn.init. Each function writes the tensor in place, without
+// recording history, with random numbers from the stream of manual_seed(), and returns it. All throw
+// Error(value) for an undefined tensor and Error(dtype) for one that is not floating. A tensor without
+// elements is not changed.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,16 @@
 
 namespace mezzo::nn::init {
 
-// How many inputs an output of a layer reads, and how many outputs read an input.
+// Fan-in and fan-out: the number of inputs that an output of a layer reads, and of outputs that read an
+// input.
 struct Fans {
     std::int64_t in, out;
 };
-// Of a weight as mezzo's layers hold it: [out, in] of Linear, [out, kernel places .., in / groups] of
-// convolutions, [in, kernel places .., out / groups] of transposed ones. That is fan_in = kernel places *
-// size(-1) and fan_out = kernel places * size(0): PyTorch's numbers, for transposed convolutions and groups,
-// too. For a weight in PyTorch's order, with the kernel last, they would be wrong. Error(shape) for less than
-// two dimensions.
+// Fans of a weight in mezzo's layout: [out, in] of Linear, [out, kernel sizes .., in / groups] of
+// convolutions, [in, kernel sizes .., out / groups] of transposed ones. fan_in = kernel size * size(-1) and
+// fan_out = kernel size * size(0), with the product of the kernel sizes; these are PyTorch's numbers, also
+// for transposed convolutions and groups. Wrong for a weight in PyTorch's order, with the kernel last. Throws
+// Error(shape) for less than two dimensions.
 [[nodiscard]] Fans calculate_fans(const Tensor& weight);
 
 enum class FanMode : std::uint8_t { fan_in, fan_out };
@@ -47,8 +49,8 @@ struct TruncNormalOptions {
     double mean = 0, std = 1;
     double low = -2, high = 2;  // values, not multiples of std; may be infinite
 };
-// The normal distribution without what lies outside of [low, high]. Computed on the host. Error(value) unless
-// std > 0, low < high, and a share of at least 1e-300 of the distribution lies in between.
+// The normal distribution truncated to [low, high]. Computed on the host. Error(value) unless std > 0, low <
+// high, and a share of at least 1e-300 of the distribution lies in between.
 const Tensor& trunc_normal_(const Tensor& x, const TruncNormalOptions& options = {});
 
 // A matrix [size(0), product of the other sizes] whose rows, or columns if there are fewer, are orthogonal

@@ -102,8 +102,8 @@ private:
 
 struct ReplayOptions {
     std::int64_t step = -1;  // for the report
-    std::optional<RandomState> random =
-        {};  // random_state() at the beginning of the step, for the same dropout
+    // random_state() at the beginning of the step, for the same dropout
+    std::optional<RandomState> random = {};
 };
 // Runs a step's forward and backward again under a RangeTrace and returns its report. Restores gradients,
 // buffers and the random stream afterwards, also if `forward_backward` throws; its exception is rethrown.

@@ -1,4 +1,4 @@
-// Files: safetensors, checkpoints of a training run, names of other programs' weights, BERT configurations.
+// Files: safetensors, checkpoints of a training, loading of weights under other names, BERT configurations.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace mezzo::io {
 
-// What a safetensors file says about one tensor.
+// Description of one tensor in a safetensors file.
 struct TensorInfo {
     std::string name;
     std::string dtype;  // as in the file: "F32", "BF16", "I8", …
@@ -32,11 +32,11 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 struct [[gnu::visibility("hidden")]] SafeTensorsData;  // src/io/safetensors.cpp
 
 // A safetensors file (format of huggingface/safetensors), open for reading. The constructor reads and checks
-// the whole header, sizes and offsets included, and throws Error(io) for whatever is not as it must be;
-// elements are read when asked for. Several threads may read. When another file takes the path, this goes on
-// reading the one it opened. Files that save_safetensors() wrote have digests (CRC-32) of the header and of
-// each tensor in their metadata: what does not fit them is refused, with the tensor's name. Files of other
-// programs have none and are read without.
+// the whole header, sizes and offsets included, and throws Error(io) if it is invalid; elements are read on
+// demand. Several threads may read. If the file at the path is replaced, this object continues to read the
+// file that it opened. Files of save_safetensors() have digests (CRC-32) of the header and of each tensor in
+// their metadata; a mismatch throws Error(io) with the tensor's name. Files of other programs have no digests
+// and are read without this check.
 class SafeTensors {
 public:
     explicit SafeTensors(const std::string& path);
@@ -56,8 +56,8 @@ public:
 
     // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8 and BOOL (bytes other than 0
     // are true). I8, I16 and U16 become int32, U32 and U64 int64: Error(value) if a number does not fit.
-    // Throws Error(value) for a name that is not there, Error(dtype) for the file's other dtypes and
-    // Error(io) for bytes that do not fit their digest.
+    // Throws Error(value) for an unknown name, Error(dtype) for other dtypes and Error(io) if the digest does
+    // not match.
     [[nodiscard]] Tensor tensor(std::string_view name) const;
     // All tensors, in the order of infos(). Throws as tensor().
     [[nodiscard]] StateDict state_dict() const;
@@ -68,51 +68,53 @@ private:
 };
 
 // Writes a safetensors file: tensors of any strides and devices, ordered by dtype and name as the reference
-// implementation orders them; tensors that share elements are each written whole. Replaces `path` in one step
-// when everything is on the disk (meanwhile PATH.mezzo-partial exists, for its owner alone; PATH keeps its
-// permissions): at any moment the path holds the old file or the new one. Throws Error(io), with the old file
-// untouched, when the disk is full, the folder cannot be written, or the path is a folder, a device or a
-// pipe, and Error(value) for a name that is used twice, is no UTF-8 or is "__metadata__", and for metadata
-// whose name begins with "mezzo.crc32.", under which the digests are. {"format", "pt"} makes Python's
-// transformers accept the file.
+// implementation orders them; tensors that share elements are each written in full. Replaces `path`
+// atomically after all data is on the disk: at any moment the path holds the old file or the new one.
+// (Meanwhile PATH.mezzo-partial exists, readable only by its owner; PATH keeps its permissions.) Throws
+// Error(io), with the old file unchanged, if the disk is full, the folder cannot be written, or the path is a
+// folder, a device or a pipe, and Error(value) for a name that is used twice, is not UTF-8 or is
+// "__metadata__", and for metadata whose name begins with "mezzo.crc32.", the prefix of the digests.
+// {"format", "pt"} makes Python's transformers accept the file.
 void save_safetensors(const std::string& path, const StateDict& state,
                       const Metadata& metadata = {{"format", "pt"}});
 
-// All tensors of a safetensors file; or, when the path ends in .json, of the files that this index
-// (model.safetensors.index.json) beside them names. The index must list every tensor of its files. Throws as
-// SafeTensors and its tensor() do, and Error(io) for an index that does not fit its files.
+// Loads all tensors of a safetensors file; if the path ends in .json, of all files that this index
+// (model.safetensors.index.json) lists, in its folder. The index must list every tensor of its files. Throws
+// as SafeTensors and its tensor() do, and Error(io) for an index that does not match its files.
 [[nodiscard]] StateDict load_state_dict_file(const std::string& path);
 
-// The entries whose names begin with `prefix`, without it; and all entries, with `prefix` before their names.
+// without_prefix() returns the entries whose names begin with `prefix`, and removes it; with_prefix() returns
+// all entries, with `prefix` before their names.
 [[nodiscard]] StateDict without_prefix(const StateDict& state, std::string_view prefix);
 [[nodiscard]] StateDict with_prefix(const StateDict& state, std::string_view prefix);
 
-// Everything a training run needs to go on, bit for bit.
+// The complete state of a training, with which it can be resumed bit for bit.
 struct Checkpoint {
-    StateDict model = {};  // what its state_dict() gave, like the next two
+    StateDict model = {};  // result of its state_dict(), as for the next two
     StateDict optimizer = {};
     StateDict scaler = {};
-    StateDict extra = {};                 // counters and whatever else: {{"epoch", Tensor::from…}, …}
+    StateDict extra = {};                 // counters and other values: {{"epoch", Tensor::from…}, …}
     RandomState random = random_state();  // by default that of the moment the Checkpoint was made
     data::LoaderPosition position = {};   // of the data loader
-    // Of a training by several ranks: the random states of all, in their order. `random` is that of one rank.
+    // For a training with several ranks: the random states of all, in rank order. `random` is that of one
+    // rank.
     std::vector<RandomState> random_states = {};
     // Free text, such as {{"optimizer", "AdamW"}}: in the file's header, readable without its tensors.
     Metadata metadata = {};
 
-    // What a rank goes on with: its own random state, if the checkpoint is of as many ranks. Otherwise
-    // streams that none of them has used: rank r takes the seed of rank 0 plus r, and all the largest offset.
+    // The random state with which a rank resumes: its own, if the checkpoint has the same number of ranks.
+    // Otherwise an unused stream: rank r gets the seed of rank 0 plus r, and all ranks the largest offset.
     [[nodiscard]] RandomState random_of(const data::Shard& rank) const;
 };
-// One safetensors file, replaced in one step like those of save_safetensors(): entries "model.…",
-// "optimizer.…", "scaler.…", "extra.…" and "random" (int64 [2], the bits of seed and offset), and the entry
-// "mezzo.checkpoint" = "1" of the metadata. A position that is not the start is "extra.mezzo.position" (int64
-// [2], epoch and samples), and random states of several ranks "extra.mezzo.random_states" (int64 [ranks, 2]).
-// Throws as save_safetensors(), and Error(value) for an `extra` whose name begins with "mezzo.", and for
-// metadata whose name does, or is "format".
+// Saves a checkpoint as one safetensors file, which is replaced atomically as by save_safetensors(): entries
+// "model.…", "optimizer.…", "scaler.…", "extra.…" and "random" (int64 [2], the bits of seed and offset), and
+// the entry "mezzo.checkpoint" = "1" of the metadata. A position that is not the start is
+// "extra.mezzo.position" (int64 [2], epoch and samples), and random states of several ranks
+// "extra.mezzo.random_states" (int64 [ranks, 2]). Throws as save_safetensors(), and Error(value) for an
+// `extra` whose name begins with "mezzo.", and for metadata whose name does, or is "format".
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
-// Throws Error(io) for a file that is no checkpoint or of a newer version. The random stream of the process
-// is left alone: set_random_state(checkpoint.random).
+// Loads a checkpoint. Throws Error(io) for a file that is not a checkpoint or has a newer version. Does not
+// change the random stream of the process; call set_random_state(checkpoint.random).
 [[nodiscard]] Checkpoint load_checkpoint(const std::string& path);
 
 struct ShapeMismatch {
@@ -127,7 +129,8 @@ struct LoadReport {
     [[nodiscard]] std::string to_string() const;
 };
 
-// Turns a name in the file into one in the model; an empty one leaves the entry out without a word.
+// Converts a name in the file to a name in the model; an empty result skips the entry, and it is not
+// reported.
 using NameMap = autograd::Callback<std::string(const std::string&)>;
 
 struct LoadOptions {
@@ -137,7 +140,7 @@ struct LoadOptions {
 };
 // Copies the entries that the module has into its parameters and buffers, converting dtype and device.
 // Throws, with nothing loaded: Error(shape) when shapes differ (unless ignored), Error(value) when names are
-// missing (if strict) or two entries get the same name. The texts hold the report.
+// missing (if strict) or two entries get the same name. The messages contain the report.
 LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOptions& options = {});
 
 // The name of a Hugging Face BERT weight in mezzo's modules. The encoder's names (embeddings.…, encoder.…,
@@ -151,13 +154,13 @@ LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOp
 // (linear -> fc) are changed, and "module.", which PyTorch's DataParallel adds, is taken off.
 [[nodiscard]] std::string resnet_name(std::string_view name);
 
-// A BERT config.json. Names that are missing have their defaults, unknown ones are ignored. Throws Error(io)
-// for what is no JSON, and Error(value) for values of a wrong type or range, and for models that BertConfig
+// Reads a BERT config.json. Missing names get their defaults, unknown ones are ignored. Throws Error(io) for
+// text that is not JSON, and Error(value) for values of a wrong type or range, and for models that BertConfig
 // does not describe (relative positions, another model_type).
 [[nodiscard]] nn::BertConfig parse_bert_config(std::string_view text);
 [[nodiscard]] nn::BertConfig load_bert_config(const std::string& path);
-// The text of a config.json that parse_bert_config and Python's transformers read. Throws Error(value) for
-// what parse_bert_config would refuse.
+// The text of a config.json that parse_bert_config and Python's transformers read. Throws Error(value) for a
+// config that parse_bert_config would refuse.
 [[nodiscard]] std::string to_json(const nn::BertConfig& config);
 
 }  // namespace mezzo::io

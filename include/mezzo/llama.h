@@ -1,5 +1,5 @@
-// Llama (Touvron et al., arXiv 2302.13971 and 2307.09288): RMSNorm, rotary positions, SwiGLU, and heads of
-// keys and values that several query heads share. Fields are named so that state_dict() has the names of
+// The language model Llama (Touvron et al., arXiv 2302.13971 and 2307.09288): RMSNorm, rotary position
+// embedding, SwiGLU and grouped-query attention. Fields are named so that state_dict() has the names of
 // Hugging Face's LlamaForCausalLM.
 #pragma once
 
@@ -16,9 +16,9 @@ namespace mezzo::nn {
 
 struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/nn/causal_parts.h
 
-// The elements of the first three weights lie side by side, so that all projections are one product
-// (joint_linear()). Queries and keys are turned by rotary_embedding() in halves, as Hugging Face's files need
-// it; Meta's own files have the rows of q_proj and k_proj in another order.
+// Self-attention. The first three weights are contiguous in memory, so that all projections are one product
+// (joint_linear()). rotary_embedding() rotates queries and keys with RotaryPairs::halves, as Hugging Face's
+// files need; Meta's own files have the rows of q_proj and k_proj in another order.
 class LlamaAttention : public Module {
 public:
     explicit LlamaAttention(const LlamaConfig& config);
@@ -30,7 +30,7 @@ public:
     MEZZO_MODULE(LlamaAttention, q_proj, k_proj, v_proj, o_proj)
 };
 
-// down_proj(silu(gate_proj(x)) * up_proj(x)). The elements of the first two weights lie side by side.
+// Computes down_proj(silu(gate_proj(x)) * up_proj(x)). The first two weights are contiguous in memory.
 class LlamaMlp : public Module {
 public:
     explicit LlamaMlp(const LlamaConfig& config);
@@ -66,9 +66,9 @@ public:
     MEZZO_MODULE(LlamaModel, embed_tokens, layers, norm)
 };
 
-// Matrices start as N(0, initializer_range), RMSNorms as the identity. Position p turns pair i of a head by
-// the angle p rope_theta^(-2 i / head_dim), computed in float64. The constructor throws Error(value) for
-// sizes that do not fit together.
+// Llama with its output layer. Matrices start as N(0, initializer_range), RMSNorms as the identity. Position
+// p rotates pair i of a head by the angle p rope_theta^(-2 i / head_dim), computed in float64. The
+// constructor throws Error(value) for sizes that do not fit together.
 class Llama : public CausalLm {
 public:
     explicit Llama(const LlamaConfig& config);

@@ -1,4 +1,4 @@
-// What the library has to say beside errors. It never prints.
+// Log sink for warnings. The library writes nothing to stdout or stderr.
 #pragma once
 
 #include "mezzo/cpp20.h"
@@ -14,12 +14,12 @@ namespace mezzo {
 
 using LogSink = autograd::Callback<void(std::string_view)>;
 
-// Gives the sink each later message: one line, without a line feed, such as which fast paths a device has
-// proven and which it has not, and why. In place of an earlier sink; there is none at first. It is called in
-// the thread that meets the occasion, possibly in several at once, and may call the library. What it throws
-// is ignored.
+// Sets the sink of all later messages, and replaces an earlier one; there is none at first. A message is one
+// line, without a line feed, for example the results of the self-checks of a device's fast paths. The sink is
+// called in the thread that reports the message, possibly in several threads at once, and may call the
+// library. Its exceptions are ignored.
 void set_log_sink(LogSink sink);
-// Messages go nowhere again.
+// Removes the sink: messages are dropped.
 void set_log_sink(std::nullptr_t);
 
 }  // namespace mezzo

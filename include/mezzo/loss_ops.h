@@ -1,5 +1,6 @@
-// More losses. All are floating, computed in float32 at least, and have float32 results under autocast;
-// inputs broadcast. Reduction::none gives the values per element, or per row where rows are compared.
+// Further loss functions. All are floating, computed in float32 at least, and have float32 results under
+// autocast; inputs broadcast. Reduction::none gives the values per element, or per row where rows are
+// compared.
 #pragma once
 
 #include "mezzo/ops.h"
@@ -10,7 +11,7 @@ namespace mezzo {
 
 struct KlDivOptions {
     Reduction reduction = Reduction::mean;
-    bool batch_mean = false;  // the sum divided by the size of the first dimension, in place of `reduction`
+    bool batch_mean = false;  // the sum divided by the size of the first dimension; `reduction` is ignored
     bool log_target = false;  // target holds logarithms, too
 };
 // target (log(target) - input), the Kullback-Leibler divergence of input, logarithms of probabilities, from

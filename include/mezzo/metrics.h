@@ -1,4 +1,4 @@
-// What a training run tells about itself: TensorBoard's event files, CSV and JSON lines.
+// Writers for metrics of a training: TensorBoard event files, CSV and JSON lines.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ namespace mezzo::io {
 // Names and values of one step, such as {{"loss", 0.5}, {"scale", 65536}}.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
-// Where metrics go. Writers may be shared by threads. All functions throw Error(io) where the file cannot be
-// written; what was given is kept then, and written with the next flush() that can.
+// Interface of metric writers. Threads may share a writer. All functions throw Error(io) if the file cannot
+// be written; the data stays buffered then, and the next flush() that succeeds writes it.
 class MetricWriter {
 public:
     virtual ~MetricWriter() = default;
     virtual void log(std::int64_t step, const Metrics& metrics) = 0;
-    // Hands everything that was logged to the system. The destructor does so, too, but cannot tell of errors.
+    // Writes all logged data to the file. The destructor does so, too, but cannot report errors.
     virtual void flush() = 0;
 };
 
-// One column per metric, after "step" and "time" (seconds since 1970); a metric that a step lacks leaves its
-// cell empty. A metric that comes later adds a column: the file is rewritten then. A file that exists is
-// continued; a line that a killed program left unfinished is dropped. Inf and NaN are "inf", "-inf" and
-// "nan".
+// Writes a CSV file with one column per metric, after "step" and "time" (seconds since 1970); a metric that a
+// step lacks leaves its cell empty. A new metric adds a column, for which the file is rewritten. An existing
+// file is continued; an unfinished last line, of a killed program, is dropped. Inf and NaN are "inf", "-inf"
+// and "nan".
 class CsvWriter final : public MetricWriter {
 public:
     // Error(io) if the file cannot be opened, or exists and does not begin with these two columns.
@@ -46,8 +46,8 @@ private:
     Impl* impl_;
 };
 
-// One object per line: {"step": 7, "time": 1.7e9, "loss": 0.5}. A file that exists is continued as by
-// CsvWriter. JSON has no inf and NaN: they are the strings "Infinity", "-Infinity" and "NaN".
+// Writes one JSON object per line: {"step": 7, "time": 1.7e9, "loss": 0.5}. An existing file is continued as
+// by CsvWriter. JSON has no inf and NaN: they are the strings "Infinity", "-Infinity" and "NaN".
 class JsonLinesWriter final : public MetricWriter {
 public:
     explicit JsonLinesWriter(const std::string& path);  // Error(io) if the file cannot be opened
@@ -67,7 +67,8 @@ private:
 // `tensorboard --logdir FOLDER`. wall_time is in seconds since 1970; now if it is not given.
 class SummaryWriter final : public MetricWriter {
 public:
-    // Makes the folder if need be, and a new file in it: events.out.tfevents.SECONDS.HOST.PID.NUMBER.
+    // Creates the folder if it does not exist, and a new file in it:
+    // events.out.tfevents.SECONDS.HOST.PID.NUMBER.
     explicit SummaryWriter(const std::string& folder);
     ~SummaryWriter() override;
     SummaryWriter(const SummaryWriter&) = delete;

@@ -1,4 +1,4 @@
-// Everything: #include <mezzo/mezzo.h>.
+// Includes all public headers except mezzo/fmt.h.
 #pragma once
 
 #include "mezzo/amp.h"

@@ -1,5 +1,5 @@
-// Modules are values with named fields; one macro line lists the fields, and from it follow parameters(),
-// state_dict(), to(), printing.
+// Module, the base class of layers and models. MEZZO_MODULE lists a module's fields; from that list the base
+// class implements parameters(), state_dict(), to() and printing.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,14 @@ class Parameter : public Tensor {
 public:
     Parameter() = default;  // undefined: a parameter that is switched off, such as the bias of Linear(…,
                             // {.bias = false})
-    // Takes the elements of a leaf; a result of recorded ops is detached. Error(dtype) unless it is floating.
+    // Shares the elements of a leaf; a result of recorded ops is detached. Error(dtype) unless it is
+    // floating.
     explicit Parameter(const Tensor& value);
     Parameter(const Parameter&) = default;
     Parameter(Parameter&&) = default;
     Parameter& operator=(const Parameter&) & = default;
     Parameter& operator=(Parameter&&) & = default;
-    // These would make the variable another tensor, unknown to optimizers: use add_() and mul_() under
+    // These would replace the tensor by another one that optimizers do not have: use add_() and mul_() under
     // NoGrad.
     template <class T> Tensor& operator+=(const T&) = delete;
     template <class T> Tensor& operator-=(const T&) = delete;
@@ -60,7 +61,7 @@ public:
 
 class Module;
 
-// What visits the fields of a module, in the order of declaration. Names are those of the fields; elements of
+// Visitor of the fields of a module, in the order of declaration. Names are those of the fields; elements of
 // vectors add ".0", ".1", …
 class FieldVisitor {
 public:
@@ -95,8 +96,8 @@ public:
     void freeze();
     void unfreeze();
 
-    // Parameters and buffers by name, detached, as as_saved() shows them; they share the elements with the
-    // module: what is kept while training goes on is a snapshot().
+    // Parameters and buffers by name, detached, in the layout of as_saved(). They share the elements with the
+    // module; use snapshot() for a copy that training does not change.
     [[nodiscard]] StateDict state_dict() const;
     // The same with elements of its own: best = net.snapshot(), and later net.load_state_dict(best).
     [[nodiscard]] StateDict snapshot() const { return state_dict().clone(); }
@@ -106,7 +107,7 @@ public:
     void load_state_dict(const StateDict& state, bool strict = true);
 
     // Moves parameters, their gradients and buffers. The tensors stay the same objects, so optimizers made
-    // before stay valid. Error(device) for a device that is not there.
+    // before stay valid. Throws Error(device) for a device that does not exist.
     void to(Device device);
     // Converts floating parameters, their gradients and buffers, likewise in place. Error(dtype) for a dtype
     // that is not floating.
@@ -126,15 +127,16 @@ public:
     // Both written by MEZZO_MODULE.
     [[nodiscard]] virtual const char* type_name() const = 0;
     virtual void visit_fields(FieldVisitor& visitor) = 0;
-    // What to_string() puts between the parentheses.
+    // The text between the parentheses of to_string().
     [[nodiscard]] virtual std::string describe() const { return {}; }
-    // How state_dict() and load_state_dict() show one of this module's own fields: a view of its elements
-    // with the dimensions in the order of files. Convolutions give PyTorch's. Names of elements of a vector
-    // have the form "weights.0". Must not depend on anything but the field and the tensor's shape.
+    // Layout of one of this module's own fields in state_dict() and load_state_dict(): a view of its elements
+    // with the dimensions in the order of files. Convolutions return PyTorch's order. Names of elements of a
+    // vector have the form "weights.0". Must not depend on anything but the field and the tensor's shape.
     [[nodiscard]] virtual Tensor as_saved(std::string_view field, const Tensor& tensor) const;
     // True for normalisation layers, which the amp presets O2 keeps in float32.
     [[nodiscard]] virtual bool is_normalization() const { return false; }
-    // For modules whose copies share modules, as those of Sequential do: replaces them by own_copy() of each.
+    // For modules whose copies share submodules, such as Sequential: replaces each submodule by its
+    // own_copy().
     virtual void own_copies(detail::OwnCopies&) {}
 
 private:
@@ -145,7 +147,7 @@ std::ostream& operator<<(std::ostream& out, const Module& module);  // module.to
 
 namespace detail {
 
-// Gives a copy of a module own modules, parameters and buffers.
+// Replaces the shared submodules, parameters and buffers of a copied module by copies.
 void make_own(Module& copy);
 
 // Writes a line to the log sink, once per class, if the module's class has no MEZZO_MODULE line of its own:
@@ -153,7 +155,7 @@ void make_own(Module& copy);
 // trained nor saved.
 void note_unlisted(const Module& module, const std::type_info& listed, const char* listed_name);
 
-// Hands out the names in "weight, bias" one by one.
+// Removes the first name of a list such as "weight, bias", and returns it.
 std::string next_field_name(std::string_view& names);
 
 template <class M> struct is_vector : std::false_type {};
@@ -183,9 +185,8 @@ template <class... Fields> void visit_fields([[maybe_unused]] FieldVisitor& visi
 }  // namespace detail
 
 // A module that shares nothing with the given one: PyTorch's copy.deepcopy(). Values, dtypes, devices,
-// training flags and requires_grad are the same; a parameter that stands in two places does so in the copy.
-// Gradients, hooks and history are not copied, and neither are tensors that are no fields of MEZZO_MODULE:
-// copies share those.
+// training flags and requires_grad are the same; a parameter that occurs twice is also shared in the copy.
+// Gradients, hooks and history are not copied; tensors that are not fields of MEZZO_MODULE are shared.
 template <class M>
 requires(std::is_base_of_v<Module, M>) [[nodiscard]] M clone(const M& module) {
     M copy(module);
@@ -196,8 +197,8 @@ requires(std::is_base_of_v<Module, M>) [[nodiscard]] M clone(const M& module) {
 }  // namespace nn
 }  // namespace mezzo
 
-// Inside a class derived from nn::Module: MEZZO_MODULE(Classifier, embedding, layers, head). First the class,
-// then its fields. A class that derives from one with such a line needs a line of its own, with the fields of
+// Lists the class and its fields inside a class derived from nn::Module: MEZZO_MODULE(Classifier, embedding,
+// layers, head). A class that derives from one with such a line needs a line of its own, with the fields of
 // both; without it the log sink gets a warning (mezzo/log.h), and fields that the class adds are not trained.
 // Fields that a line does not name are neither trained, moved nor saved; nn::summary() and a Trainer's first
 // backward warn of a parameter that forward reads and no module lists.

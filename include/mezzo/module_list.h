@@ -1,5 +1,5 @@
-// Modules of different types in a list, or by name, for a module whose operator() decides what to do with
-// them. Where all have one type, a std::vector of them as a field does as well.
+// ModuleList and ModuleDict: modules of different types in a list, or by name, for a module that calls them
+// in its own operator(). For modules of one type a field of type std::vector is enough.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace mezzo::nn {
 
-// for (const nn::AnyModule& layer : layers) x = layer(x). A handle: copies share the modules, their
-// parameters and their training flags. Their names are "0", "1", ...
+// A list of modules: for (const nn::AnyModule& layer : layers) x = layer(x). A handle: copies share the
+// modules, their parameters and their training flags. The modules' names are "0", "1", ...
 class ModuleList : public Module {
 public:
     ModuleList() = default;
@@ -29,7 +29,7 @@ public:
         modules_.push_back(AnyModule(std::remove_cvref_t<M>(std::forward<M>(module))));
     }
     [[nodiscard]] std::size_t size() const { return modules_.size(); }
-    // Error(value) where there is none. at<Linear>(0) is a module of a known type.
+    // Module i. at<Linear>(0) returns it as its own type. Throws Error(value) if there is none.
     [[nodiscard]] const AnyModule& operator[](std::size_t i) const;
     template <class M> [[nodiscard]] M& at(std::size_t i) const { return (*this)[i].template as<M>(); }
     [[nodiscard]] auto begin() const { return modules_.begin(); }
@@ -43,16 +43,16 @@ private:
     std::vector<AnyModule> modules_;
 };
 
-// heads["segment"](x). The order is that of insertion. A handle, as ModuleList.
+// Modules by name, in the order of insertion: heads["segment"](x). A handle, as ModuleList.
 class ModuleDict : public Module {
 public:
-    // Error(value) for a name that is empty, holds a dot or is there already.
+    // Throws Error(value) for a name that is empty, contains a dot or is used already.
     template <class M> void insert(std::string name, M&& module) {
         add(std::move(name), AnyModule(std::remove_cvref_t<M>(std::forward<M>(module))));
     }
     [[nodiscard]] std::size_t size() const { return modules_.size(); }
     [[nodiscard]] bool contains(std::string_view name) const;
-    // Error(value) where there is none; its text lists the names.
+    // Throws Error(value) for an unknown name; the message lists the names.
     [[nodiscard]] const AnyModule& operator[](std::string_view name) const;
     template <class M> [[nodiscard]] M& at(std::string_view name) const {
         return (*this)[name].template as<M>();

@@ -1,4 +1,5 @@
-// Which module is running: for reports that name ops by the path of their module (mezzo/insight.h).
+// ModuleScope: marks the running module, for reports that name ops by the path of their module
+// (mezzo/insight.h).
 #pragma once
 
 #include "mezzo/cpp20.h"
@@ -17,9 +18,9 @@ void leave_module() noexcept;
 
 }  // namespace detail
 
-// Says that the ops of this thread belong to the module until the scope ends: the first line of operator() in
-// a module of one's own, const nn::ModuleScope here(*this). Layers with parameters are found without it.
-// Costs nothing worth mentioning while no report is open. The scopes of a thread end in reverse order.
+// Attributes the ops of this thread to the module until the scope ends. Use it as the first line of
+// operator() in a user's module: const nn::ModuleScope here(*this). Layers with parameters are found without
+// it. The cost is negligible while no report is open. The scopes of a thread end in reverse order.
 class [[nodiscard]] ModuleScope {
 public:
     explicit ModuleScope(const Module& module) : entered_(detail::module_scopes_wanted()) {

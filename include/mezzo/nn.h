@@ -1,4 +1,4 @@
-// Layers, activations, losses, Sequential, and gradient clipping.
+// Layers, activations, losses, Sequential and gradient clipping, as modules in the style of torch.nn.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct LinearOptions {
     Dtype dtype = float32;
 };
 
-// y = x W^T + b: x [..., in_features] -> [..., out_features]. Weight and bias start as U(-1/sqrt(in),
-// 1/sqrt(in)), PyTorch's default.
+// Linear layer, y = x W^T + b: x [..., in_features] -> [..., out_features]. Weight and bias start as
+// U(-1/sqrt(in), 1/sqrt(in)), PyTorch's default.
 class Linear : public Module {
 public:
     // Error(value) for negative sizes. The options' device and dtype are those of the parameters, here and
@@ -45,8 +45,9 @@ struct EmbeddingOptions {
     Dtype dtype = float32;
 };
 
-// Rows of a table: int64 index [...] in 0 … num_embeddings-1 -> [..., embedding_dim]. The weight starts as
-// N(0, 1), PyTorch's default. An index outside throws Error(value) on the CPU and gives NaN rows on CUDA.
+// Look-up of rows in a table: int64 index [...] in 0 … num_embeddings-1 -> [..., embedding_dim]. The weight
+// starts as N(0, 1), PyTorch's default. An index outside throws Error(value) on the CPU and gives NaN rows on
+// CUDA.
 class Embedding : public Module {
 public:
     // Error(value) for negative sizes and a padding_idx outside [-1, num_embeddings).
@@ -224,8 +225,8 @@ public:
         layers_.push_back(AnyModule(std::remove_cvref_t<M>(std::forward<M>(module))));
     }
     [[nodiscard]] std::size_t size() const { return layers_.size(); }
-    // Module i; at<Linear>(0) is that of a known type. Error(value) where there is none, or it has another
-    // type.
+    // Module i; at<Linear>(0) returns it as its own type. Throws Error(value) if there is none, or it has
+    // another type.
     [[nodiscard]] Module& operator[](std::size_t i) const;
     template <class M> [[nodiscard]] M& at(std::size_t i) const {
         M* const module = dynamic_cast<M*>(&(*this)[i]);

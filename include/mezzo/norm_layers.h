@@ -1,5 +1,5 @@
-// Batch and group normalisation as layers, with PyTorch's names, defaults and start values. Channels are the
-// last dimension.
+// Batch and group normalisation as layers, with PyTorch's names, defaults and initial values. Channels are
+// the last dimension.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +28,19 @@ struct BatchNormLayerOptions {
     Dtype dtype = float32;
 };
 
-// What one call of a batch norm does besides normalising: norm(x, {.relu = true, .residual = r}).
+// Ops fused into a call of a batch norm: norm(x, {.relu = true, .residual = r}).
 struct BatchNormCall {
     bool relu = false;     // max(y, 0), after the residual is added
     Tensor residual = {};  // like x or undefined: added to the result
 };
 
 class BatchNorm;
-// What computes the result of a batch norm's call.
+// Function that computes the result of a batch norm's call.
 using BatchNormFunction =
     autograd::Callback<Tensor(const Tensor& x, const BatchNorm& layer, const BatchNormCall& also)>;
 
-// What BatchNorm1d and BatchNorm2d share. While training, calls write the running statistics, so that two
-// threads may not train through the same layer at once.
+// Base class of BatchNorm1d and BatchNorm2d. Calls in training mode write the running statistics, so two
+// threads must not train the same layer at once.
 class BatchNorm : public Module {
 public:
     std::string describe() const override;
@@ -53,8 +53,8 @@ public:
     Buffer num_batches_tracked;  // int64, 0-dim
     std::int64_t num_features;
     double eps, momentum;
-    // Takes the place of batch_norm() in training calls: distributed::convert_sync_batchnorm()
-    // (mezzo/sync_batch_norm.h) sets it.
+    // Replaces batch_norm() in training calls; set by distributed::convert_sync_batchnorm()
+    // (mezzo/sync_batch_norm.h).
     std::optional<BatchNormFunction> synchronised;
     MEZZO_MODULE(BatchNorm, weight, bias, running_mean, running_var, num_batches_tracked)
 

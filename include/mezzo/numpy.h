@@ -1,4 +1,4 @@
-// NumPy's files: .npy with one array, .npz with several.
+// Reads and writes NumPy's files: .npy with one array, .npz with several.
 #pragma once
 
 #include <string>
@@ -12,28 +12,27 @@
 namespace mezzo::io {
 
 // Both throw Error(io) for a file that cannot be read, is damaged or shorter than its header says, and
-// Error(dtype) for what mezzo has no elements for: complex numbers, texts, structs, and Python objects, which
-// would run code. The result is on the CPU, row-major whatever the file's order is. int8, int16 and uint16
+// Error(dtype) for element types that mezzo lacks: complex numbers, texts, structs, and Python objects, which
+// would run code. The result is on the CPU and row-major, also if the file is not. int8, int16 and uint16
 // become int32, uint32 becomes int64, as does uint64: Error(value) if a number does not fit.
 [[nodiscard]] Tensor load_npy(const std::string& path);
-// The arrays by name, in the order of the file: stored or deflated, also beyond 4 GiB. Sums are checked. No
-// name is used as a path. Error(io) also for an array whose size is not what its own header says. If one
-// member cannot be read, such as an array of texts, throws; NpzFile reads the others.
+// Loads all arrays by name, in the order of the file: stored or deflated, also beyond 4 GiB. Checksums are
+// verified. Names are not used as paths. Throws Error(io) also for an array whose size differs from its
+// header. Throws if one member cannot be read, such as an array of texts; NpzFile can read the others.
 [[nodiscard]] StateDict load_npz(const std::string& path);
 
-// Reads the members of a .npz file one by one. An array of texts or Python objects beside them is no
-// obstacle:
+// Reads the members of a .npz file one by one, also if the file has arrays of texts or Python objects:
 //     const io::NpzFile file("data.npz");
 //     Tensor x = file.tensor("x");
-// The file stays open. Throws Error(io) for a file that is no archive, or whose members overlap. May be used
-// by several threads at once.
+// The file stays open. Throws Error(io) for a file that is not an archive, or whose members overlap. May be
+// used by several threads at once.
 class NpzFile {
 public:
     explicit NpzFile(const std::string& path);
     ~NpzFile();
     NpzFile(const NpzFile&) = delete;
     NpzFile& operator=(const NpzFile&) = delete;
-    // Of the members that are .npy files, without that ending, in the order of the file.
+    // Names of the members that are .npy files, without that ending, in the order of the file.
     [[nodiscard]] std::vector<std::string> names() const;
     [[nodiscard]] bool contains(std::string_view name) const;
     // Throws as load_npy(), and Error(value) for a name that is not in the file.
@@ -45,14 +44,14 @@ private:
     Impl* impl_;
 };
 
-// Any layout and device; waits for the device. bfloat16, which NumPy lacks, is written as float32, which
-// holds it exactly. The file is replaced as a whole. Error(value) for an undefined tensor, Error(io) for the
+// Writes a tensor of any layout and device; waits for the device. bfloat16, which NumPy lacks, is written as
+// float32, exactly. Replaces the file atomically. Error(value) for an undefined tensor, Error(io) for the
 // file.
 void save_npy(const std::string& path, const Tensor& tensor);
 struct NpzOptions {
     bool compressed = false;  // as numpy.savez_compressed()
 };
-// Error(value) also for a name that is empty, there twice, or not valid UTF-8.
+// Writes several tensors. Throws Error(value) also for a name that is empty, used twice, or not valid UTF-8.
 void save_npz(const std::string& path, const StateDict& tensors, const NpzOptions& options = {});
 
 }  // namespace mezzo::io

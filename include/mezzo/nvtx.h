@@ -1,5 +1,5 @@
-// Names for what runs, in the timelines of Nsight Systems and of other tools that read NVTX. docs/insight.md
-// shows it.
+// NVTX ranges for modules and ops, in the timelines of Nsight Systems and other tools. docs/insight.md has an
+// example.
 #pragma once
 
 #include "mezzo/module.h"
@@ -19,9 +19,9 @@ struct [[gnu::visibility("hidden")]] NvtxRanges;  // src/insight/nvtx_ranges.cpp
 // While alive, each module, op, gradient and RecordFunction of this thread is a range of NVTX's domain
 // "mezzo", as under torch.autograd.profiler.emit_nvtx(): "blocks.0" around "blocks.0.fc1" around "linear", in
 // backward "blocks.0.fc1" around "linear backward" around "matmul". Ranges are those of the host; a tool that
-// traces CUDA as well shows beside them the kernels that they have launched. Without a tool a range costs two
-// calls that return at once, and without a scope an op costs nothing beyond its look for observers. It must
-// end in the thread that made it.
+// also traces CUDA shows the kernels that they launched. Without a tool a range costs two calls that return
+// at once; without a scope an op costs only its check for observers. The scope must end in the thread that
+// made it.
 class [[nodiscard]] EmitNvtx {
 public:
     // Error(backend) in a build without NVTX, unless enabled is false.
@@ -34,7 +34,7 @@ private:
     NvtxRanges* ranges_ = nullptr;
 };
 
-// Whether this build has NVTX: its header, which comes with the CUDA Toolkit, was there.
+// Whether mezzo was built with NVTX, whose header comes with the CUDA Toolkit.
 [[nodiscard]] bool nvtx_available() noexcept;
 
 }  // namespace mezzo::insight

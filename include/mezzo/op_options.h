@@ -9,7 +9,7 @@ namespace mezzo {
 
 // Options of reductions over axes.
 struct ReduceOptions {
-    bool keepdim = false;          // leave dimensions of size 1 where they were reduced
+    bool keepdim = false;          // keep the reduced dimensions with size 1
     Dtype dtype = Dtype::float32;  // of the result, read only when explicit_dtype; floating for a floating x
     bool explicit_dtype = false;
 };
@@ -18,7 +18,8 @@ struct KeepdimOptions {
 };
 struct VarOptions {
     bool keepdim = false;
-    double correction = 1;  // what is taken from the number of elements: 1 is Bessel's, 0 the biased variance
+    // subtracted from the number of elements: 1 is Bessel's correction, 0 the biased variance
+    double correction = 1;
 };
 struct SortOptions {
     bool descending = false;

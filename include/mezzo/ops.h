@@ -1,13 +1,13 @@
-// The functions on tensors, by family. All but those that return booleans or indices are differentiable.
+// Functions on tensors, by family. All except those that return booleans or indices are differentiable.
 // Shapes follow PyTorch. All functions throw
 //  - Error(value) for an undefined tensor that may not be undefined, and for scalars and options out of
 //    range;
-//  - Error(shape) for shapes that do not fit or broadcast, and dimensions that are not there;
+//  - Error(shape) for shapes that do not fit or broadcast, and dimensions that do not exist;
 //  - Error(dtype) for dtypes other than stated, and for floating inputs of different dtypes where the
 //    function does not promote them;
 //  - Error(device) for tensors on different devices;
-//  - Error(memory) where there is no memory for the result.
-// The comments below say what else there is to know.
+//  - Error(memory) if there is no memory for the result.
+// The comments below state only deviations and details.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ namespace mezzo {
 
 // Element-wise functions of the table: y has the broadcast shape of the inputs. float16 with float32 gives
 // float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions. Integers stay
-// integers in the ops that ops.def marks `same`, which refuse booleans; the others compute in float32 then,
-// or in float64 beside a float64 tensor. Comparisons give booleans; logical ones take any dtype, where 0 is
-// false. -x
+// integers in the ops that ops.def marks `same`, which throw for booleans; the other ops convert integers to
+// float32, or to float64 if another input is float64. Comparisons give booleans; logical ones take any dtype,
+// where 0 is false. -x
 [[nodiscard]] Tensor neg(const Tensor& x);
 // |x|
 [[nodiscard]] Tensor abs(const Tensor& x);
@@ -163,8 +163,8 @@ namespace mezzo {
 [[nodiscard]] Tensor isfinite(const Tensor& x);
 // a where the boolean condition holds, else b; all three broadcast. The dtypes of a and b are promoted.
 [[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-// A number has the dtype that it would have in a + b: that of the tensor, but float32 for a fraction beside
-// integers; two numbers give float32.
+// where() with numbers: a number has the dtype that it would have in a + b: that of the tensor, but float32
+// for a fraction with an integral tensor; two numbers give float32.
 [[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
 [[nodiscard]] Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
 [[nodiscard]] Tensor where(const Tensor& condition, Scalar a, Scalar b);
@@ -220,10 +220,10 @@ namespace mezzo {
 // Joins tensors of one shape along a new dimension; the dtypes are promoted.
 [[nodiscard]] Tensor stack(const Tensors& tensors, std::int64_t dim = 0);
 
-// Reductions over axes (all when empty); keepdim leaves size-1 dimensions in place. Error(shape) for an axis
-// that is listed twice. The result has the dtype of x, except where stated. Axes may be left out before
-// options: sum(x, {.keepdim = true}) reduces all. (That overload is a template so that {} means no axes.)
-// Integers and booleans give int64. The sum of nothing is 0.
+// Reductions over axes (all when empty); keepdim keeps the reduced dimensions with size 1. Error(shape) for
+// an axis that is listed twice. The result has the dtype of x, except where stated. Axes may be left out
+// before options: sum(x, {.keepdim = true}) reduces all. (That overload is a template so that {} means no
+// axes.) Integers and booleans give int64. The sum of nothing is 0.
 [[nodiscard]] Tensor sum(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
 template <class = void> [[nodiscard]] Tensor sum(const Tensor& x, const ReduceOptions& options) {
     return sum(x, Axes(), options);
@@ -298,7 +298,7 @@ struct DropoutAddLayerNormOptions {
 };
 // layer_norm(residual + dropout(x + x_bias), weight, bias): what ends both halves of a Transformer layer, in
 // one pass over memory. x and residual [..., n], in 16 bit or float32 each; x_bias [n] or undefined; weight,
-// bias [n]. The sum is kept in float32. The result has the wider dtype of x and residual, float32 under
+// bias [n]. The sum stays in float32. The result has the wider dtype of x and residual, float32 under
 // autocast.
 [[nodiscard]] Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tensor& residual,
                                             const Tensor& weight, const Tensor& bias,
@@ -335,8 +335,8 @@ struct AttentionOptions {
 // as x, none but dim larger than x's; y has its shape. Any dtype.
 [[nodiscard]] Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
 // A copy of x with src[.., j, ..] added to element [.., index[.., j, ..], ..] for every index. src has x's
-// dtype; index is nowhere larger than src, nor, but for dim, than x. 16-bit sums are kept in float32 and
-// rounded once.
+// dtype; index is nowhere larger than src, nor, but for dim, than x. 16-bit sums are accumulated in float32
+// and rounded once.
 [[nodiscard]] Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 
 // Losses of input and target, both floating and of one shape; the result is 0-dim, or has that shape with
@@ -355,17 +355,17 @@ struct SmoothL1Options {
 };
 [[nodiscard]] Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options options = {});
 struct CrossEntropyOptions {
-    std::int64_t ignore_index =
-        -100;                    // targets of this class add neither loss nor gradient nor weight to the mean
+    // targets of this class add neither loss nor gradient nor weight to the mean
+    std::int64_t ignore_index = -100;
     double label_smoothing = 0;  // in [0, 1]
     Reduction reduction = Reduction::mean;
     Tensor weight = {};  // [classes], floating, a constant: the loss of a row is multiplied by its class's
 };
 // -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes; logits [...,
 // classes], target int64 [...] of classes, or floating [..., classes] of probabilities, which weight all
-// classes (and know no ignore_index). 0-dim, or [...] with Reduction::none. The mean over indices is divided
-// by the sum of the targets' weights, that over probabilities by the number of rows. An index that is no
-// class throws Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is NaN.
+// classes (ignore_index does not apply). 0-dim, or [...] with Reduction::none. The mean over indices is
+// divided by the sum of the targets' weights, that over probabilities by the number of rows. An index that is
+// no class throws Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is NaN.
 [[nodiscard]] Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                    CrossEntropyOptions options = {});
 struct NllOptions {

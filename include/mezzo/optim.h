@@ -1,4 +1,4 @@
-// Optimizers with parameter groups.
+// Optimizers with parameter groups: SGD, Adam, AdamW, RMSprop, Adagrad, NAdam, Lion.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace mezzo::optim {
 
 struct [[gnu::visibility("hidden")]] OptimizerImpl;  // src/optim/optimizer.h
 
-// The base of all optimizers. Parameters are floating leaves, all on one device when step() is called; those
-// without a gradient are left out of a step. step() queues its work and does not wait for the device. It also
+// Base class of all optimizers. Parameters are floating leaves, all on one device when step() is called;
+// parameters without a gradient are skipped. step() queues its work and does not wait for the device. It also
 // writes the 16-bit copies of float32 parameters that Autocast reads in 16 bit.
 class Optimizer {
 public:
@@ -27,12 +27,12 @@ public:
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 
-    // One update of every parameter that has a gradient. Throws, with no parameter changed, Error(device)
-    // when parameters and gradients are on several devices, Error(value) for a parameter that is not
-    // contiguous, Error(state) for a gradient in which scaled parts were added to unscaled ones (see
-    // GradScaler), and Error(memory).
+    // Updates every parameter that has a gradient. Throws, with no parameter changed, Error(device) when
+    // parameters and gradients are on several devices, Error(value) for a parameter that is not contiguous,
+    // Error(state) for a gradient in which scaled parts were added to unscaled ones (see GradScaler), and
+    // Error(memory).
     void step();
-    // Drops all gradients; set_to_none = false sets them to zero in place, so that their memory stays.
+    // Clears all gradients; set_to_none = false writes zeros to them in place, and so keeps their memory.
     void zero_grad(bool set_to_none = true);
 
     [[nodiscard]] const char* type_name() const;  // "SGD", "Adam", …
@@ -59,25 +59,25 @@ public:
     [[nodiscard]] double option(const std::string& name, std::size_t group = 0) const;
     void set_option(const std::string& name, double value, std::size_t group);
 
-    // Keeps a float32 master of every 16-bit parameter from now on: step() updates the master and writes the
-    // parameter from it.
+    // Makes a float32 master weight for every 16-bit parameter: step() updates the master weight and writes
+    // the parameter from it.
     void use_master_weights();
-    // The float32 masters of 16-bit parameters, and the other parameters themselves. A master shares the
-    // gradient of its parameter if that is float32, as it is after GradScaler::unscale_(); otherwise it has
-    // none.
+    // The float32 master weights of 16-bit parameters, and the other parameters themselves. A master weight
+    // shares the gradient of its parameter if that is float32, as after GradScaler::unscale_(); otherwise it
+    // has none.
     [[nodiscard]] Tensors master_parameters() const;
 
-    // Copies of everything that step() depends on besides the parameters: moments, step counts, masters,
-    // options of every group.
+    // Copies of the state of step() besides the parameters: moments, step counts, master weights, options of
+    // every group.
     [[nodiscard]] StateDict state_dict() const;
-    // Puts back a state_dict() of an optimizer of the same type, groups and shapes, masters included: an
-    // optimizer without them has them from then on. Throws with nothing changed: Error(value) for another
-    // type or other groups, options out of their range, counts that are no whole numbers, and entries that
-    // are undefined, missing, unknown or there twice; Error(shape) for an entry of another shape;
+    // Restores a state_dict() of an optimizer of the same type, groups and shapes, master weights included:
+    // an optimizer without master weights has them afterwards. Throws with nothing changed: Error(value) for
+    // another type or other groups, options out of their range, counts that are no whole numbers, and entries
+    // that are undefined, missing, unknown or there twice; Error(shape) for an entry of another shape;
     // Error(dtype) for state that is not floating, and for the master of a parameter that is not 16 bit.
     void load_state_dict(const StateDict& state);
 
-    // Different for every optimizer made in this process.
+    // Number of this optimizer, unique in the process.
     [[nodiscard]] std::uint64_t id() const;
     [[nodiscard]] OptimizerImpl& impl() const { return *impl_; }
 
@@ -90,10 +90,10 @@ private:
 
 std::ostream& operator<<(std::ostream& out, const Optimizer& optimizer);  // optimizer.to_string()
 
-// For each optimizer of optim_options.h a class with its name, and a group: parameters that share options.
-// Named parameters (from named_parameters()) are named in errors and overflow reports. The constructors throw
-// Error(value) for options out of their range, for parameters that are undefined, listed twice or no floating
-// leaves, and when there is no parameter at all.
+// Defines for each optimizer of optim_options.h a class with its name, and a group: parameters that share
+// options. Named parameters (from named_parameters()) are named in errors and overflow reports. The
+// constructors throw Error(value) for options out of their range, for parameters that are undefined, listed
+// twice or no floating leaves, and when there is no parameter at all.
 #define MEZZO_OPTIMIZER_CLASS(name)                                                                          \
     struct name##Group {                                                                                     \
         Tensors params = {};                                                                                 \

@@ -1,5 +1,5 @@
 // The options of the optimizers whose update is one kernel, and the list of these optimizers. Every option
-// must be finite, and >= 0 where nothing else is said.
+// must be finite, and >= 0 unless stated otherwise.
 #pragma once
 
 #include "mezzo/cpp20.h"
@@ -22,9 +22,9 @@ struct SGDOptions {
     bool maximize = false;  // here and below: follows the gradient upwards
 };
 
-// Adam (Kingma and Ba, arXiv 1412.6980): g += weight_decay w; m = beta1 m + (1 - beta1) g;
-// v = beta2 v + (1 - beta2) g^2; w -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps) in update t.
-// amsgrad (Reddi et al., arXiv 1904.09237) takes the largest v so far in place of v.
+// Adam (Kingma and Ba, arXiv 1412.6980): g += weight_decay w; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 -
+// beta2) g^2; w -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps) in update t. amsgrad (Reddi et al.,
+// arXiv 1904.09237) uses the largest v so far instead of v.
 struct AdamOptions {
     double lr = 1e-3;
     double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)
@@ -45,9 +45,9 @@ struct AdamWOptions {
     bool maximize = false;
 };
 
-// RMSprop (Hinton's lecture 6e, 2012; centered: Graves, arXiv 1308.0850), with PyTorch's conventions:
-// g += weight_decay w; s = alpha s + (1 - alpha) g^2; centered: a = alpha a + (1 - alpha) g and s - a^2 in
-// place of s; d = g / (sqrt(s) + eps); momentum: b = momentum b + d and b in place of d; w -= lr d.
+// RMSprop (Hinton's lecture 6e, 2012; centered: Graves, arXiv 1308.0850), with PyTorch's conventions: g +=
+// weight_decay w; s = alpha s + (1 - alpha) g^2; centered: a = alpha a + (1 - alpha) g and s - a^2 instead of
+// s; d = g / (sqrt(s) + eps); momentum: b = momentum b + d and b instead of d; w -= lr d.
 struct RMSpropOptions {
     double lr = 1e-2;
     double alpha = 0.99;  // in [0, 1)
@@ -101,8 +101,8 @@ std::ostream& operator<<(std::ostream& out, const LionOptions& options);
 
 }  // namespace mezzo::optim
 
-// One X(name) per optimizer: name is the class, its options are name##Options above, its row and formula are
-// name##Row in src/kernels/optimizers.h.
+// List of the optimizers, one X(name) each: name is the class, name##Options above its options, and name##Row
+// in src/kernels/optimizers.h its type and formula.
 #define MEZZO_OPTIMIZERS(X) X(SGD) X(Adam) X(AdamW) X(RMSprop) X(Adagrad) X(NAdam) X(Lion)
 
 #pragma GCC visibility pop

@@ -1,4 +1,5 @@
-// Element-wise functions of several tensors, and tests. Inputs broadcast and are promoted as in a + b.
+// Element-wise functions of several tensors, isnan() and isinf(). Inputs broadcast and are promoted as in a +
+// b.
 #pragma once
 
 #include <cstdint>

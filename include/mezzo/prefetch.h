@@ -1,4 +1,4 @@
-// Batches on their way to a device while it works on the batch before.
+// prefetch(): copies batches to a device while it works on the batch before.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,18 @@
 
 namespace mezzo::data {
 
-// As a number of batches ahead: two on a device that has proven such copies (mezzo/fast_path.h), else none.
+// Value of PrefetchOptions::ahead: two batches on a device that has passed the self-check of such copies
+// (mezzo/fast_path.h), else none.
 inline constexpr int automatic_prefetch = -1;
 
 struct PrefetchOptions {
     Device device = best_device();
-    // Batches whose copies are under way while one is in use; 0: copied when asked for. A number needs no
-    // proof.
+    // Number of batches that are copied while one is in use; 0: copies on demand. An explicit number skips
+    // the self-check.
     int ahead = automatic_prefetch;
 };
 
-// Calls f with each tensor of a batch. A batch type of one's own needs such a function beside it.
+// Calls f with each tensor of a batch. A user's batch type needs such a function in its namespace.
 template <class F> void each_tensor(Tensor& batch, F&& f) { f(batch); }
 template <class F> void each_tensor(Tensors& batch, F&& f) {
     for (Tensor& x : batch) f(x);
@@ -40,8 +41,8 @@ struct [[gnu::visibility("hidden")]] TransferQueue;
 // Batches whose tensors are being copied to a device, oldest first.
 class Transfers {
 public:
-    // Of at most `ahead` batches, or automatic_prefetch. Error(value) if ahead is less, Error(device) if the
-    // device is not there.
+    // For at most `ahead` batches, or automatic_prefetch. Throws Error(value) if ahead is less, Error(device)
+    // if the device does not exist.
     Transfers(Device device, int ahead);
     ~Transfers();
     Transfers(Transfers&& other) noexcept : queue_(std::exchange(other.queue_, nullptr)) {}
@@ -50,12 +51,13 @@ public:
         return *this;
     }
 
-    // How many batches it takes: 0 where the host's memory is the device's, or has no copies beside its work.
+    // Largest number of batches: 0 if the device uses the host's memory, or cannot copy asynchronously.
     [[nodiscard]] int capacity() const;
-    // Puts tensors on the device in the place of those on the CPU, and starts to copy their values. False,
-    // and nothing done, where memory is lacking or a step is being captured.
+    // Replaces CPU tensors by tensors on the device, and starts to copy their values. Returns false and does
+    // nothing if memory is lacking or a step is being captured.
     bool start(std::span<Tensor* const> batch);
-    // What is queued on the device from now on sees the values of the oldest batch.
+    // Makes the device's queue wait for the copies of the oldest batch: work that is queued later reads its
+    // values.
     void finish();
 
 private:
@@ -67,8 +69,8 @@ private:
 
 }  // namespace detail
 
-// One pass over [first, last), with copies started ahead. A batch comes out once the device's work waits for
-// its copies, so that nothing can read it half copied.
+// Iterator over [first, last) that starts copies ahead. A batch is returned after the device's queue waits
+// for its copies, so that no work reads it half copied.
 template <class Source, class Sentinel> class PrefetchIterator {
 public:
     using value_type = std::remove_cvref_t<decltype(*std::declval<Source&>())>;
@@ -79,7 +81,7 @@ public:
           last_(std::move(last)),
           transfers_(options.device, options.ahead) {}
 
-    // The batch on the device. What the source threw for it is thrown here.
+    // The batch on the device. Throws the exception that the source has thrown for it.
     value_type operator*() {
         if (batches_.empty()) {
             if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
@@ -111,7 +113,7 @@ private:
         batches_.push_back({*next_});
         taken_ = true;
     }
-    // Past a batch that nobody looked at, or that the source could not make.
+    // Skips a batch that was not read, or that the source could not make.
     PrefetchIterator& skip() {
         error_ = nullptr;
         advance();
@@ -135,7 +137,7 @@ private:
                 if (!(next_ != last_)) return;
                 load();
             } catch (...) {
-                error_ = std::current_exception();  // for whoever asks for that batch
+                error_ = std::current_exception();  // rethrown when that batch is read
                 return;
             }
             if (!start(batches_.back())) return;
@@ -144,7 +146,7 @@ private:
     bool start(Loaded& batch) {
         std::vector<Tensor*> tensors;
         each_tensor(batch.value, [&](Tensor& x) { tensors.push_back(&x); });
-        if (!transfers_.start(tensors)) return false;  // copied when its turn comes
+        if (!transfers_.start(tensors)) return false;  // copied when it is read
         batch.place = Place::under_way;
         return true;
     }
@@ -158,7 +160,7 @@ private:
     detail::Transfers transfers_;
 };
 
-// See prefetch().
+// The result of prefetch().
 template <class Batches> class Prefetcher {
 public:
     Prefetcher(Batches&& batches, const PrefetchOptions& options)
@@ -171,20 +173,19 @@ private:
     PrefetchOptions options_;
 };
 
-// for (const auto& batch : prefetch(batches, {.device = gpu})): the batches of any range, on the device.
-// While one is in use the next are being assembled and copied: on the calling thread, from pinned memory, on
-// a stream beside the device's work, for which the host does not wait. The host waits only where it is more
-// than ahead + 2 steps in front of the device: until a pinned buffer is free again.
-//  - Values, their order, and exceptions come as without it. A batch stays as it is for as long as it is
-//    held. Only random numbers that the range itself draws from the common stream are drawn earlier.
-//  - Tensors lose their history; those on a device already stay there. On the CPU nothing is done ahead.
-//  - `ahead` more batches are on the device at once. Where memory lacks for them, they are copied when their
-//    turn comes.
-//  - Pinned memory is kept for later use: of each device about ahead + 3 batches, sizes rounded to powers of
-//    two.
+// Returns the batches of any range on the device: for (const auto& batch : prefetch(batches, {.device =
+// gpu})). While a batch is in use, the calling thread assembles the next ones and starts their copies, from
+// pinned memory and on a separate stream, without waiting for them. The host waits for a free pinned buffer
+// only if it is more than ahead + 2 steps ahead of the device.
+//  - Values, their order and exceptions are the same as without it. A batch is not overwritten while it is in
+//    use. Only random numbers that the range itself draws from the common stream are drawn earlier.
+//  - Tensors are detached; those on a device already stay there. On the CPU nothing is prefetched.
+//  - The device holds `ahead` more batches. If there is no memory for them, they are copied when they are
+//    read.
+//  - Pinned memory is cached: for each device about ahead + 3 batches, sizes rounded to powers of two.
 //  - Not inside a captured step: its batch is an input of the step.
-// begin() throws Error(value) for an `ahead` below automatic_prefetch, and Error(device) for a device that is
-// not there. See also "What has not run on a GPU" in docs/cuda.md.
+// begin() throws Error(value) for an `ahead` below automatic_prefetch, and Error(device) for a device that
+// does not exist. See also "What has not run on a GPU" in docs/cuda.md.
 template <class Batches>
 [[nodiscard]] Prefetcher<Batches> prefetch(Batches&& batches, const PrefetchOptions& options = {}) {
     return Prefetcher<Batches>(std::forward<Batches>(batches), options);

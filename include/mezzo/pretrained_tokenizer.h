@@ -1,4 +1,4 @@
-// Tokenizers as Hugging Face saves them beside a model: tokenizer.json (WordPiece, BPE, Unigram, WordLevel),
+// Tokenizer: loads tokenizers in Hugging Face's formats: tokenizer.json (WordPiece, BPE, Unigram, WordLevel),
 // and the older files vocab.json with merges.txt (GPT-2, RoBERTa) and vocab.txt (BERT).
 #pragma once
 
@@ -16,24 +16,24 @@
 namespace mezzo::data {
 
 struct TokenizeOptions {
-    // Tokens at most, special ones included. 0: no limit. -1: what the file's "truncation" says, no limit if
-    // it has none. Tokenizer::model_max_length() is that of the model.
+    // Tokens at most, special ones included. 0: no limit. -1: the limit of the file's "truncation", if it has
+    // one. Tokenizer::model_max_length() is that of the model.
     std::int64_t max_length = -1;
-    bool add_special_tokens = true;  // those of the post-processor, such as [CLS] a [SEP]
+    bool add_special_tokens = true;  // special tokens of the post-processor, such as [CLS] a [SEP]
 };
 
-// A cheap handle: copies share the vocabulary, which never changes. All functions may be called from several
-// threads at once.
+// Converts text to token ids and back. A handle: copies share the vocabulary, which never changes. All
+// functions may be called from several threads at once.
 //
 // Text is UTF-8; every byte that is not part of valid UTF-8 counts as U+FFFD. Ids are those of the Python
 // packages `tokenizers` and `transformers`; docs/text.md says where they may differ.
 class Tokenizer {
 public:
-    // A tokenizer.json, or the folder of a model. In a folder tokenizer_config.json and
+    // Loads a tokenizer.json, or the folder of a model. In a folder tokenizer_config.json and
     // special_tokens_map.json are read too, if they are there, and without tokenizer.json vocab.json and
     // merges.txt, or vocab.txt. Throws Error(io) for files that cannot be read or hold no valid JSON, and
-    // Error(value) for what is not supported or does not fit together; what a file asks for is never left out
-    // silently.
+    // Error(value) for features that are not supported or settings that contradict each other; nothing in a
+    // file is ignored silently.
     explicit Tokenizer(const std::string& path);
     // The texts of tokenizer.json and tokenizer_config.json. Throws as the constructor.
     [[nodiscard]] static Tokenizer from_json(std::string_view tokenizer, std::string_view config = "{}");
@@ -41,14 +41,14 @@ public:
     // Error(value) where options.max_length is below -1 or leaves no room for the special tokens, for a text
     // of 2^32 bytes or more, and where the text needs an unknown token that the model lacks.
     [[nodiscard]] Encoding encode(std::string_view text, const TokenizeOptions& options = {}) const;
-    // Both texts with the special tokens for pairs. Too long ones are cut as the file's "truncation" says;
-    // without one, as WordPiece::encode_pair() does.
+    // Encodes both texts with the special tokens for pairs. Texts that are too long are cut by the file's
+    // "truncation"; without one, as by WordPiece::encode_pair().
     [[nodiscard]] Encoding encode_pair(std::string_view first, std::string_view second,
                                        const TokenizeOptions& options = {}) const;
     // encode() of each text, on num_threads() threads.
     [[nodiscard]] std::vector<Encoding> encode_batch(const std::vector<std::string>& texts,
                                                      const TokenizeOptions& options = {}) const;
-    // For pad(): what the file's "padding" says, or else the pad token and the side of tokenizer_config.json.
+    // Options for pad(): the file's "padding", or else the pad token and the side of tokenizer_config.json.
     // Without a pad token pad_id is 0.
     [[nodiscard]] PadOptions pad_options() const;
 
@@ -68,7 +68,7 @@ public:
     [[nodiscard]] std::int64_t pad_id() const;
     [[nodiscard]] std::int64_t cls_id() const;
     [[nodiscard]] std::int64_t mask_id() const;
-    // Of tokenizer_config.json; 0: it says none, or one that is no limit (above 2^31).
+    // Limit of tokenizer_config.json; 0: it has none, or one above 2^31, which means none.
     [[nodiscard]] std::int64_t model_max_length() const;
 
 private:
@@ -81,11 +81,11 @@ struct BpeVocabularyOptions {
     std::int64_t min_count = 2;  // a pair that occurs less often is not merged
     std::vector<std::string> special_tokens = {"<|endoftext|>"};  // they come first
 };
-// The text of a tokenizer.json for Tokenizer::from_json(), to be saved beside a model: byte-level BPE as in
-// GPT-2 (Radford et al. 2019; Sennrich et al., arXiv 1508.07909). Merges and ids are those of the Python
-// package `tokenizers`, and the same texts always give the same ones. Throws Error(value) for a size below
-// that of the bytes and special tokens, a min_count below 1, and special tokens that are empty, no valid
-// UTF-8 or given twice.
+// Learns byte-level BPE, and returns the text of a tokenizer.json for Tokenizer::from_json() or a model's
+// folder: BPE as in GPT-2 (Radford et al. 2019; Sennrich et al., arXiv 1508.07909). Merges and ids are those
+// of the Python package `tokenizers`, and the same texts always give the same ones. Throws Error(value) for a
+// size below that of the bytes and special tokens, a min_count below 1, and special tokens that are empty, no
+// valid UTF-8 or given twice.
 [[nodiscard]] std::string learn_bpe(const std::vector<std::string>& texts,
                                     const BpeVocabularyOptions& options = {});
 

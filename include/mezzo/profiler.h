@@ -52,8 +52,8 @@ struct ProfileEvent {
     std::int64_t step = 0;
     std::int64_t begin = 0, duration = 0;
     int parent = -1;  // index in events() of the enclosing event; -1: none
-    std::int64_t self_device_time =
-        0;             // with device_times: of the work that it launched, without nested events
+    // with device_times: of the work that it launched, without nested events
+    std::int64_t self_device_time = 0;
     double bytes = 0;  // of the op's inputs and results; 0 of other events
     double flops = 0;  // of products, convolutions and attention, 2 per multiplication and addition
     std::vector<ProfiledTensor> inputs = {}, results = {};  // with record_shapes, of ops
@@ -64,8 +64,8 @@ struct ProfiledDeviceWork {
     std::string name = {};       // of the kernel, "copy to the device", "copy to the host", "copy" or "fill"
     int device = 0, stream = 0;  // streams have CUPTI's numbers
     std::int64_t begin = 0, duration = 0;  // nanoseconds, as of events
-    int event =
-        -1;  // index in events() of the event that launched it; -1: not recorded, or of another thread
+    // index in events() of the event that launched it; -1: not recorded, or of another thread
+    int event = -1;
 };
 
 struct ProfiledStep {

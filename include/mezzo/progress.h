@@ -1,4 +1,4 @@
-// Where a training stands, and a progress bar that shows it.
+// TrainingStatus, the progress of a training, and ProgressBar, which displays it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace mezzo::training {
 
-// Where a training stands.
+// Progress of a training.
 struct TrainingStatus {
     std::int64_t epoch = 0, epochs = 0;  // epochs completed, and in all
     std::int64_t step = 0, steps = 0;    // optimizer steps tried, and in all; 0: not known
@@ -36,23 +36,23 @@ enum class ProgressStyle : std::uint8_t {
 struct ProgressBarOptions {
     std::string label = {};  // begins the line
     ProgressStyle style = ProgressStyle::automatic;
-    // Seconds between two outputs, at least; negative: 0.1 for a bar, 10 for lines. The first and the last
-    // step are shown in any case.
+    // Least number of seconds between two outputs; negative: 0.1 for a bar, 10 for lines. The first and the
+    // last step are always shown.
     double interval = -1;
-    // The time in seconds; none: a clock that does not jump.
+    // Returns the time in seconds; none: a monotonic clock.
     std::optional<autograd::Callback<double()>> clock = {};
 };
 
-// Shows step, rate, ETA, loss, learning rate, and scale and skipped steps where the loss is scaled:
+// Shows step, rate, ETA, loss and learning rate, and, if the loss is scaled, scale and skipped steps:
 //
-//     epoch 2/8 [=====>      ]  45 % 420/930  31.2 steps/s  ETA 0:16  loss 0.4031  lr 1.0e-03  scale 65536  skipped 2
+//   epoch 2/8 [=====>      ]  45 % 420/930  31.2 steps/s  ETA 0:16  loss 0.4031  lr 1.0e-03  scale 65536
 //
-// Colours only on a terminal, and not where the environment variable NO_COLOR is set and not empty. What
-// cannot be written is no error.
+// Uses colours only on a terminal, and not if the environment variable NO_COLOR is set and not empty. Write
+// errors are ignored.
 class ProgressBar {
 public:
-    // The stream must outlive it: stderr, or a file of one's own. Error(value) for a null stream and for a
-    // style that does not exist.
+    // Writes to a stream that must outlive it: stderr, or a file of the caller. Error(value) for a null
+    // stream and for a style that does not exist.
     explicit ProgressBar(std::FILE* to, const ProgressBarOptions& options = {});
     ~ProgressBar() { end_line(); }
     ProgressBar(const ProgressBar&) = delete;

@@ -1,4 +1,4 @@
-// Names for parts of a program, in the tables and traces of profilers (mezzo/profiler.h).
+// RecordFunction: names parts of a program in the tables and traces of profilers (mezzo/profiler.h).
 #pragma once
 
 #include <string_view>
@@ -9,13 +9,13 @@
 
 namespace mezzo::insight {
 
-// Names what this thread does until the scope ends, as torch.profiler.record_function does. The library names
-// "Optimizer.step", "GradScaler.step", "GradScaler.unscale_", "clip_grad_norm_" and "BatchLoader.next".
-// Scopes of a thread end in reverse order. Costs a look at a variable of the thread at both ends while nobody
-// profiles it.
+// Gives the work of this thread a name until the scope ends, as torch.profiler.record_function. The library
+// names "Optimizer.step", "GradScaler.step", "GradScaler.unscale_", "clip_grad_norm_" and "BatchLoader.next".
+// Scopes of a thread end in reverse order. Without a profiler it costs one read of a thread-local variable at
+// each end.
 class [[nodiscard]] RecordFunction {
 public:
-    // The name, which should be UTF-8, is copied where it is wanted.
+    // Profilers copy the name, which should be UTF-8.
     [[nodiscard]] explicit RecordFunction(std::string_view name) noexcept;
     ~RecordFunction();
     RecordFunction(const RecordFunction&) = delete;

@@ -1,4 +1,5 @@
-// One direction of a recurrent layer as an op, over all steps of its sequences. The layers are in rnn.h.
+// recurrent(): one direction of a recurrent layer as an op, over all steps of its sequences. The layers are
+// in rnn.h.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace mezzo {
 
 enum class RecurrentCell : std::uint8_t { rnn_tanh, rnn_relu, lstm, gru };
 
-// How many gates a cell has: 4 for lstm, in the order i, f, g, o (input, forget, cell, output); 3 for gru, in
+// Number of gates of a cell: 4 for lstm, in the order i, f, g, o (input, forget, cell, output); 3 for gru, in
 // the order r, z, n (reset, update, new); 1 for the others. It is PyTorch's order.
 [[nodiscard]] constexpr std::int64_t recurrent_gates(RecurrentCell cell) {
     return cell == RecurrentCell::lstm ? 4 : cell == RecurrentCell::gru ? 3 : 1;
@@ -22,31 +23,31 @@ struct RecurrentOptions {
     Tensor h0 = {};       // [B, hidden], the state before the first step; undefined: zeros
     Tensor c0 = {};       // [B, hidden], the cell state before the first step, lstm only; undefined: zeros
     Tensor bias_hh = {};  // [3 hidden], added to the product with weight_hh, gru only; undefined: none
-    // int64 [B] on the device of the gates: how many steps each sequence has. Behind its end the state stays
-    // as it is. The host reads nothing: less than 1 counts as no step, more than there are as all. Undefined:
-    // all steps.
+    // int64 [B] on the device of the gates: number of steps of each sequence. After a sequence's end its
+    // state does not change. The host does not read the values: below 1 counts as no step, more than there
+    // are as all. Undefined: all steps.
     Tensor lengths = {};
     bool reverse = false;  // from the last step of each sequence to the first
 };
 
 struct RecurrentResult {
-    Tensor states;  // [time, B, hidden]: the state after each step, at the place of that step's gates
+    Tensor states;  // [time, B, hidden]: the state after each step, at the index of that step's gates
     Tensor cell;    // [B, hidden]: the cell state after all steps, float32 or float64; lstm only
 };
 
-// gates [time, B, gates * hidden] is the input's part of the gates of all steps, such as linear(x, weight_ih,
-// bias); weight_hh is [gates * hidden, hidden]. Each step computes p = h weight_hh^T (+ bias_hh), and from
-// its gates x
+// Runs the cell over a sequence. gates [time, B, gates * hidden] is the input's part of the gates of all
+// steps, such as linear(x, weight_ih, bias); weight_hh is [gates * hidden, hidden]. Each step computes p = h
+// weight_hh^T (+ bias_hh), and from its gates x
 //   rnn_tanh  h' = tanh(x + p)
 //   rnn_relu  h' = relu(x + p)
 //   lstm      i, f, o = sigmoid(x + p), g = tanh(x + p); c' = f c + i g; h' = o tanh(c')
 //             (Hochreiter and Schmidhuber, Neural Computation 1997; forget gate: Gers et al., 2000)
 //   gru       r, z = sigmoid(x + p), n = tanh(x + r p); h' = n + z (h - n)
-//             (Cho et al., arXiv 1406.1078, with the reset gate behind the product, as cuDNN and PyTorch have it)
+//             (Cho et al., arXiv 1406.1078, with the reset gate after the product, as in cuDNN and PyTorch)
 // Under Autocast products and states are 16 bit; sums of gates and the cell state are float32. The gradient
-// of weight_hh is one product over all steps. Where there is one step, no lengths and no gru, weight_hh may
-// be [gates * hidden, n] with h0 [B, n]. Throws Error(shape) and Error(dtype) for operands that do not fit,
-// Error(shape) for no step, and Error(value) for an option that the cell does not read.
+// of weight_hh is one product over all steps. For a single step without lengths, and not for gru, weight_hh
+// may be [gates * hidden, n] with h0 [B, n]. Throws Error(shape) and Error(dtype) for operands that do not
+// fit, Error(shape) for no step, and Error(value) for an option that the cell does not read.
 [[nodiscard]] RecurrentResult recurrent(RecurrentCell cell, const Tensor& gates, const Tensor& weight_hh,
                                         const RecurrentOptions& options = {});
 

@@ -1,4 +1,4 @@
-// More reductions, and running sums and products. Shapes and errors are those of ops.h.
+// Further reductions, and cumulative sums and products. Shapes and errors are those of ops.h.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ template <class = void> [[nodiscard]] Tensor prod(const Tensor& x, const ReduceO
 }
 
 // sum((x - mean)^2) / max(n - correction, 0) over axes (all when empty), and its root, whose gradient is 0
-// where it is 0. Floating only; computed in float32 at least, whatever the mean. Where n <= correction the
-// divisor is 0: NaN where all deviations are 0, else infinity.
+// where it is 0. Floating only; computed in float32 at least, whatever the mean. If n <= correction the
+// divisor is 0, and the result NaN where all deviations are 0, else infinity.
 [[nodiscard]] Tensor var(const Tensor& x, const Axes& axes = {}, VarOptions options = {});
 template <class = void> [[nodiscard]] Tensor var(const Tensor& x, const VarOptions& options) {
     return var(x, Axes(), options);
@@ -70,8 +70,7 @@ enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoi
 struct QuantileOptions {
     std::optional<std::int64_t> dim = {};  // none: of all elements
     bool keepdim = false;
-    Interpolation interpolation =
-        Interpolation::linear;  // between the two elements next to the place q (n - 1)
+    Interpolation interpolation = Interpolation::linear;  // between the two elements next to index q (n - 1)
 };
 // The q-th quantile, q in [0, 1], along one dimension; NaN where an element is NaN. Floating, not empty. With
 // several q the result has one more dimension in front.

@@ -23,7 +23,7 @@ enum class ResNetStem : std::uint8_t {
     imagenet,  // 7x7 convolution with stride 2, and a 3x3 max-pool with stride 2: a quarter of the resolution
     cifar      // 3x3 convolution with stride 1: small images keep their resolution
 };
-// What a block adds to its result where its input has another shape.
+// Shortcut of a block whose input has another shape than its result.
 enum class ResNetShortcut : std::uint8_t {
     projection,  // a 1x1 convolution and a batch norm: option B of the paper, and torchvision's
     padding      // without parameters: every second pixel, and zeros for the new channels: option A
@@ -32,17 +32,17 @@ enum class ResNetShortcut : std::uint8_t {
 struct ResNetConfig {
     ResNetBlockKind block = ResNetBlockKind::bottleneck;
     std::vector<std::int64_t> layers = {3, 4, 6, 3};  // blocks of each stage; one to four stages
-    std::int64_t width =
-        64;  // channels of the first stage, before a bottleneck's factor; each next doubles it
+    // channels of the first stage, before a bottleneck's factor; each next doubles it
+    std::int64_t width = 64;
     ResNetStem stem = ResNetStem::imagenet;
     ResNetShortcut shortcut = ResNetShortcut::projection;
     std::int64_t in_channels = 3, num_classes = 1000;
     // The last batch norm of each block starts with weight 0, so that the block starts as its shortcut.
     bool zero_init_residual = false;
 };
-// The published networks by their number of layers. 18, 34, 50 and 101 are those for ImageNet. 8, 20 and 56
-// are those of the paper's section 4.2 for CIFAR-10: 10 classes, three stages of 16, 32 and 64 channels,
-// CIFAR's stem, shortcuts by padding. Throws Error(value) for other numbers.
+// Configuration of a published network by its number of layers. 18, 34, 50 and 101 are those for ImageNet. 8,
+// 20 and 56 are those of the paper's section 4.2 for CIFAR-10: 10 classes, three stages of 16, 32 and 64
+// channels, CIFAR's stem, shortcuts by padding. Throws Error(value) for other numbers.
 [[nodiscard]] ResNetConfig resnet_config(std::int64_t depth);
 
 // The shortcut by projection. Its fields have the names that torchvision's Sequential gives them: "0" and
@@ -90,9 +90,9 @@ public:
     // Images [batch, height, width, in_channels] -> logits [batch, num_classes]. Throws Error(shape) for
     // inputs of another shape.
     [[nodiscard]] Tensor operator()(const Tensor& images) const;
-    // The results of the stages, largest first: what a detector or a segmentation network builds upon.
+    // The results of the stages, largest first, as inputs of a detector or a segmentation network.
     [[nodiscard]] Tensors features(const Tensor& images) const;
-    // The mean over all pixels of the last of them, classified.
+    // Logits from the mean over all pixels of the last stage's result.
     [[nodiscard]] Tensor classify(const Tensor& features) const;
 
     ResNetConfig config;
@@ -101,7 +101,8 @@ public:
     std::vector<ResNetBlock> layer1, layer2, layer3,
         layer4;  // the stages; without blocks where there is none
     Linear fc;   // [num_classes, channels of the last stage]
-    // Recompute the insides of every block in backward instead of keeping them: less memory, more time.
+    // Activation checkpointing: backward recomputes the activations inside every block. Less memory, more
+    // time.
     bool checkpoint_blocks = false;
     MEZZO_MODULE(ResNet, conv1, bn1, layer1, layer2, layer3, layer4, fc)
 

@@ -1,5 +1,5 @@
-// Recurrent layers and cells, with PyTorch's names of parameters, order of gates and start values. T is the
-// number of steps, B the size of the batch.
+// Recurrent layers and cells, with PyTorch's parameter names, gate order and initial values. T is the number
+// of steps, B the size of the batch.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct GRUOptions {
     std::int64_t num_layers = 1;
     bool bias = true;
     bool batch_first = false;  // sequences are [B, T, features] instead of [T, B, features]; states stay
-    double dropout = 0;        // of what each layer but the last gives to the next, while training
+    double dropout = 0;        // of the output of each layer but the last, while training
     bool bidirectional = false;
     Device device = cpu_device;
     Dtype dtype = float32;
@@ -40,17 +40,18 @@ struct LSTMOptions {
     bool batch_first = false;
     double dropout = 0;
     bool bidirectional = false;
-    std::int64_t proj_size =
-        0;  // > 0: states have this size, less than hidden_size (Sak et al., arXiv 1402.1128)
+    // > 0: states have this size, less than hidden_size (Sak et al., arXiv 1402.1128)
+    std::int64_t proj_size = 0;
     Device device = cpu_device;
     Dtype dtype = float32;
 };
 
-// The sequence's results and its last states.
+// Outputs of all steps, and the last states.
 struct RNNResult {
-    Tensor output;  // [T, B, D * hidden], D directions side by side; behind a sequence's end 0
-    Tensor
-        h_n;  // [num_layers * D, B, hidden]: after the last step computed, the first one of the reverse direction
+    Tensor output;  // [T, B, D * hidden], D directions concatenated; 0 after a sequence's end
+    // [num_layers * D, B, hidden]: the state after the last computed step, of the reverse direction after
+    // the first one.
+    Tensor h_n;
 };
 struct LSTMState {
     Tensor h;  // [num_layers * D, B, proj_size or hidden]
@@ -61,10 +62,10 @@ struct LSTMResult {
     Tensor h_n, c_n;  // of the shapes of LSTMState
 };
 
-// What the recurrent layers share: their parameters.
+// Base class of the recurrent layers, with their parameters.
 class RecurrentLayers : public Module {
 public:
-    // Of one direction of one layer; each is undefined where the layer has none.
+    // Parameters of one direction of one layer; undefined if the layer has none.
     struct Direction {
         Parameter weight_ih;  // [gates * hidden, features of the layer's input]
         Parameter weight_hh;  // [gates * hidden, hidden or proj_size]
@@ -100,11 +101,11 @@ private:
 // and num_layers are positive, the dropout is in [0, 1] and 0 <= proj_size < hidden_size.
 //
 // A call takes x [T, B, input_size], with batch_first [B, T, input_size], or [T, input_size] for one
-// sequence, whose results have no dimension B either. States that are undefined are zeros. lengths, if
-// defined, is int64 [B]: how many steps each sequence has, in any order. The numbers are those of PyTorch's
+// sequence, whose results have no dimension B either. Undefined states are zeros. lengths, if defined, is
+// int64 [B]: the number of steps of each sequence, in any order. The results are those of PyTorch's
 // pack_padded_sequence() and pad_packed_sequence(), but the output has all T steps. Lengths on the CPU must
-// be in 1 ... T, else Error(value), and are moved to the device of x. Those on another device are not read by
-// the host: less than 1 counts as no step, more than T as T. What the padding of x holds is never read.
+// be in 1 ... T, else Error(value), and are moved to the device of x. The host does not read lengths on
+// another device: below 1 counts as no step, more than T as T. The padding of x is never read.
 //
 // Error(shape) for other shapes and for T = 0; Error(dtype) where x, h0 and the parameters differ, unless
 // Autocast converts them. Under Autocast output and h_n are 16 bit. c_n is float32 (float64 for float64), and
@@ -145,8 +146,8 @@ struct RNNCellOptions {
     Dtype dtype = float32;
 };
 
-// One step at a time: x [B, input_size] and states [B, hidden_size], or both without B. Errors are those of
-// the layers.
+// Base class of cells, which compute one step: x [B, input_size] and states [B, hidden_size], or both without
+// B. Errors are those of the layers.
 class RecurrentCellModule : public Module {
 public:
     void visit_fields(FieldVisitor& visitor) override;

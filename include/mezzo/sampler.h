@@ -1,4 +1,4 @@
-// Samplers: which samples an epoch has, and in which order.
+// Samplers: choose the samples of an epoch and their order.
 #pragma once
 
 #include <concepts>
@@ -14,9 +14,9 @@
 
 namespace mezzo::data {
 
-// size(): how many samples an epoch has, the same for each. order(epoch): their indices in the data set,
-// int64 [size()] on the CPU, a function of the epoch's number alone: then all ranks, and a run that is
-// resumed, see the same order.
+// A sampler. size() is the number of samples of an epoch, the same for each epoch. order(epoch) returns their
+// indices in the data set, int64 [size()] on the CPU, and depends only on the epoch's number, so that all
+// ranks, and a resumed run, get the same order.
 template <class S>
 concept SamplerLike = requires(const S& sampler, std::int64_t epoch) {
     { sampler.size() } -> std::convertible_to<std::int64_t>;
@@ -38,7 +38,7 @@ template <SamplerLike S> struct SamplerOf final : ErasedSampler {
 
 }  // namespace detail
 
-// Any sampler: the one below, or one's own.
+// A sampler of any type: one of those below, or a user's own.
 class Sampler {
 public:
     template <SamplerLike S>
@@ -78,8 +78,8 @@ private:
 
 struct LengthBucketSamplerOptions {
     std::int64_t batch_size = 64;  // of the loader
-    // Batches from which samples of similar lengths are put together: more of them waste less on padding,
-    // fewer leave the order more random.
+    // Number of batches among which samples are sorted by length: more of them need less padding, fewer keep
+    // the order more random.
     std::int64_t bucket_batches = 50;
     bool shuffle = true;  // false: all samples by their length, longest first
     std::uint64_t seed = 0;

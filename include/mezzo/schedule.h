@@ -17,16 +17,17 @@ class Optimizer;
 // The learning rate as a function of a group's own rate and of the steps applied so far.
 using Schedule = autograd::Callback<double(double base_lr, std::int64_t applied_steps)>;
 
-// Sets the learning rate of every group to schedule(base, optimizer.applied_steps()): in the constructor, and
-// at each step(). Skipped steps do not advance it. It keeps no state: after loading the optimizer, step()
-// continues where it was. The optimizer must outlive it. The constructors here and below throw what step()
-// throws, and Error(value) for arguments out of the ranges that are written beside them.
+// Base class of schedules: sets the learning rate of every group to schedule(base,
+// optimizer.applied_steps()): in the constructor, and at each step(). Skipped steps do not advance it. It has
+// no state: after loading the optimizer, step() continues from its steps. The optimizer must outlive it. The
+// constructors here and below throw what step() throws, and Error(value) for arguments out of the stated
+// ranges.
 class Scheduler {
 public:
     Scheduler(Optimizer& optimizer, Schedule schedule);
     // Call after optimizer.step() or scaler.step(). Throws, with nothing changed, Error(value) for a rate
     // that is negative, infinite or NaN, and Error(state) inside a captured step, and for a scheduler that
-    // another one of the optimizer has replaced: both set the rate from the group's own, so that the last
+    // another one of the optimizer has replaced: both compute the rate from the group's own, so the last one
     // would win. SequentialLR and ChainedScheduler combine schedulers.
     void step();
     [[nodiscard]] const Schedule& schedule() const { return schedule_; }
@@ -83,7 +84,7 @@ struct LinearWarmupOptions {
     // > warmup_steps: after the warm-up the rate decays linearly, and is 0 from this step on. 0: it stays.
     std::int64_t total_steps = 0;
 };
-// The schedule with which BERT is trained and fine-tuned.
+// Linear warm-up and linear decay, the schedule of BERT's training and fine-tuning.
 class LinearWarmup : public Scheduler {
 public:
     LinearWarmup(Optimizer& optimizer, const LinearWarmupOptions& options);
@@ -132,9 +133,9 @@ public:
                  std::vector<std::int64_t> milestones);
 };
 
-// All schedules at once: the rate that one gives is the base rate of the next. Where each schedule is a
-// factor times the base rate, the rates are PyTorch's. Error(value) for an empty list, and for a scheduler
-// that changes the momentum.
+// Composition of schedules: the rate of each one is the base rate of the next. If each schedule is a factor
+// times the base rate, the rates are PyTorch's. Error(value) for an empty list, and for a scheduler that
+// changes the momentum.
 class ChainedScheduler : public Scheduler {
 public:
     ChainedScheduler(Optimizer& optimizer, const std::vector<Scheduler>& schedulers);

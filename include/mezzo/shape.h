@@ -81,8 +81,8 @@ using Axes = Shape;
 // 0 counted as 1, have more than 2^63 - 1 bytes (or bits, where a size is given in those). Whatever passes
 // has strides and byte offsets that fit as well.
 [[nodiscard]] std::int64_t count_elements(const Shape& shape, std::size_t element_bytes = 1);
-// The same, but Error(shape) instead of -1; the op's name goes into its text. Every count of elements or
-// bytes in the library is one of these two.
+// As count_elements(), but throws Error(shape) instead of returning -1; the message contains the op's name.
+// All counts of elements or bytes in the library use one of these two functions.
 std::int64_t checked_numel(const char* op, const Shape& shape, std::size_t element_bytes = 1);
 
 // Row-major strides, in elements.

@@ -1,5 +1,5 @@
-// Parts, repetitions and rearrangements, of any dtype. split(), chunk() and unbind() return views, the others
-// copies. All but one_hot(), nonzero() and multinomial() are differentiable.
+// Splitting, repeating and rearranging of tensors of any dtype. split(), chunk() and unbind() return views,
+// the others copies. All but one_hot(), nonzero() and multinomial() are differentiable.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace mezzo {
 // (j - i >= diagonal).
 [[nodiscard]] Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
 [[nodiscard]] Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
-// Of a vector the square matrix with it on the given diagonal, of a matrix its diagonal.
+// For a vector, the square matrix with it on the given diagonal; for a matrix, its diagonal.
 [[nodiscard]] Tensor diag(const Tensor& x, std::int64_t diagonal = 0);
 
 // The elements in reverse order along each of the dimensions.
@@ -46,8 +46,8 @@ namespace mezzo {
 // where looking would wait for the device, it gives zeros.
 [[nodiscard]] Tensor one_hot(const Tensor& index, std::int64_t classes = -1);
 
-// What follows waits for the device, because values decide on the shape of the result.
-// The places of the elements that are not 0, int64 [n, dims of x], in row-major order.
+// The functions below wait for the device, because values determine the shape of the result.
+// The indices of the elements that are not 0, int64 [n, dims of x], in row-major order.
 [[nodiscard]] Tensor nonzero(const Tensor& x);
 // The elements of x where the boolean mask holds, [n], in row-major order; x and mask broadcast.
 // Differentiable.

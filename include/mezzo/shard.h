@@ -12,8 +12,8 @@ namespace mezzo::data {
 // Consecutive rows of a batch, and the weight of their mean loss.
 struct ShardRows {
     std::int64_t first = 0, count = 0;
-    double weight =
-        1;  // count * ranks / rows of the whole batch: makes the mean over the ranks the mean over all rows
+    // count * ranks / rows of the whole batch: makes the mean over the ranks the mean over all rows
+    double weight = 1;
 };
 
 // The shard of rank `rank` out of `size` ranks.

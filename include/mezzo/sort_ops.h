@@ -1,5 +1,5 @@
-// Order: sorting, the largest elements, look-ups in sorted tensors. Any dtype but where stated. -0 equals 0,
-// NaN is larger than everything, and equal elements keep their order.
+// Sorting, the largest elements, and look-ups in sorted tensors. Any dtype but where stated. -0 equals 0, NaN
+// is larger than everything, and equal elements keep their order.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace mezzo {
 
 struct Sorted {
     Tensor values;   // differentiable
-    Tensor indices;  // int64: where in x they were
+    Tensor indices;  // int64: indices in x
 };
 [[nodiscard]] Sorted sort(const Tensor& x, std::int64_t dim = -1, SortOptions options = {});
 [[nodiscard]] Tensor argsort(const Tensor& x, std::int64_t dim = -1, SortOptions options = {});
@@ -25,12 +25,13 @@ struct Sorted {
 struct SearchsortedOptions {
     bool right = false;  // after equal elements instead of before them
 };
-// Where in each row of `sorted` (ascending along its last dimension) a value belongs so that the row stays
-// sorted, int64: before equal elements, or with `right` after them. sorted [..., n] and values [..., m] have
-// equal leading dimensions, or sorted is [n]. Their dtypes are promoted.
+// Insertion index of each value in its row of `sorted` (ascending along the last dimension), int64: before
+// equal elements, or after them with `right`. sorted [..., n] and values [..., m] have equal leading
+// dimensions, or sorted is [n]. Their dtypes are promoted.
 [[nodiscard]] Tensor searchsorted(const Tensor& sorted, const Tensor& values,
                                   SearchsortedOptions options = {});
-// Boolean, of the shape of elements: which of them are in test (any shape). NaN is in nothing.
+// Whether each of `elements` occurs in `test` (any shape); boolean, of the shape of `elements`. NaN never
+// does.
 [[nodiscard]] Tensor isin(const Tensor& elements, const Tensor& test);
 
 struct UniqueOptions {

@@ -1,4 +1,4 @@
-// Named tensors in a fixed order: what models, optimizers and scalers save and load.
+// StateDict: named tensors in a fixed order, the state of models, optimizers and scalers.
 #pragma once
 
 #include <string>
@@ -23,18 +23,18 @@ public:
     StateDict() = default;
     StateDict(Entries entries) : Entries(std::move(entries)) {}
 
-    // The first tensor of that name, or null. Not of a temporary, with which the tensor would end.
+    // The first tensor of that name, or null. Deleted for temporaries, whose tensors would be destroyed.
     [[nodiscard]] const Tensor* find(std::string_view name) const&;
     const Tensor* find(std::string_view name) const&& = delete;
     [[nodiscard]] bool contains(std::string_view name) const { return find(name) != nullptr; }
-    // The same, but Error(value) where there is none; its text has the names that are most alike.
-    // Of a temporary, net.state_dict()["weight"], it is a handle of its own.
+    // The first tensor of that name. Throws Error(value) for an unknown name; the message lists the most
+    // similar names. For a temporary, as in net.state_dict()["weight"], it returns a handle by value.
     [[nodiscard]] const Tensor& at(std::string_view name) const&;
     [[nodiscard]] Tensor at(std::string_view name) const&& { return at(name); }
     [[nodiscard]] const Tensor& operator[](std::string_view name) const& { return at(name); }
     [[nodiscard]] Tensor operator[](std::string_view name) const&& { return at(name); }
     [[nodiscard]] std::vector<std::string> names() const;
-    // Copies of the tensors, detached: elements of its own.
+    // Deep copy: detached tensors with their own elements.
     [[nodiscard]] StateDict clone() const;
 };
 

@@ -1,4 +1,4 @@
-// The end of a training on request: SIGTERM and SIGINT end it after the step that is under way.
+// StopSignals: SIGTERM and SIGINT end a training after the current step.
 #pragma once
 
 #include "mezzo/cpp20.h"
@@ -8,10 +8,10 @@
 
 namespace mezzo::training {
 
-// While one exists, SIGTERM and SIGINT do not end the program; the training asks after each step whether one
-// has come, saves a checkpoint and ends. One that has come stays noted, also for a StopSignals that is made
-// later, until clear(). For the main thread: signal handlers belong to the process. They are put back when
-// the last object is gone.
+// While an object lives, SIGTERM and SIGINT do not end the program; the training calls received() after each
+// step, saves a checkpoint and ends. A signal stays recorded until clear(), also for a StopSignals that is
+// made later. Use it in the main thread, because signal handlers belong to the process. The old handlers are
+// restored when the last object is destroyed.
 class StopSignals {
 public:
     StopSignals();
@@ -20,10 +20,10 @@ public:
     StopSignals& operator=(const StopSignals&) = delete;
 
     [[nodiscard]] bool received() const;
-    // Whether a signal has come to any rank; the same answer on all ranks. Collective.
+    // Whether any rank has received a signal; the same result on all ranks. Collective.
     [[nodiscard]] bool received(const distributed::Group& group) const { return group.any(received()); }
 
-    // The signal that came last, SIGTERM or SIGINT; 0: none. A program that it has stopped exits with 128 +
+    // The last signal, SIGTERM or SIGINT; 0: none. A program that ends because of it should exit with 128 +
     // last().
     [[nodiscard]] static int last();
     static void clear();

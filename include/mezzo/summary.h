@@ -1,4 +1,4 @@
-// What a model consists of: its modules with the shapes of their results, parameters, bytes and products.
+// summary(): the modules of a model with their output shapes, parameters, bytes and FLOPs.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,22 @@ struct ModuleSummary {
     std::string path;  // "encoder.layers.0"; "" for the model
     std::string type;
     int depth = 0;                // modules around it
-    bool ran = false;             // whether it was seen to compute something
+    bool ran = false;             // whether an op of it was recorded
     Shape output = {};            // of its last op, if it ran
     Dtype dtype = float32;        // of the same
-    std::int64_t parameters = 0;  // elements of its own, not those of modules inside of it
-    double flops = 0;             // of the products in it and in the modules inside of it
+    std::int64_t parameters = 0;  // its own elements, without those of submodules
+    double flops = 0;             // of the products in it and in its submodules
 };
 
 struct Summary {
     std::vector<ModuleSummary> modules;  // the model first, then depth first
     std::int64_t parameters = 0, trainable = 0;
     std::int64_t buffers = 0;  // elements
-    // Of parameters and buffers as they are, and of parameters in each precision: what a model costs to keep.
+    // Size of parameters and buffers in their dtypes.
     std::int64_t bytes = 0;
     double flops = 0;  // 2 per multiplication and addition of matrix products, convolutions and attention
-    // Parameters that an op has read and that no module and no optimizer has listed, such as "float32 [3],
-    // read by mul in head": fields that MEZZO_MODULE does not name. The log sink (mezzo/log.h) gets a line
-    // with them.
+    // Parameters that an op has read but no module and no optimizer lists, such as "float32 [3], read by mul
+    // in head": fields that MEZZO_MODULE does not name. The log sink (mezzo/log.h) gets a line with them.
     std::vector<std::string> unlisted = {};
 
     // A table and its totals.

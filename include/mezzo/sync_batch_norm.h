@@ -1,4 +1,4 @@
-// Batch norms that take the statistics of all ranks' batches.
+// Synchronised batch norm: statistics over the batches of all ranks.
 #pragma once
 
 #include "mezzo/distributed.h"
@@ -8,13 +8,13 @@
 
 namespace mezzo::distributed {
 
-// From now on each nn::BatchNorm1d and BatchNorm2d in the module normalises, while it trains, with mean and
-// variance of the rows of all ranks, as PyTorch's SyncBatchNorm does: N ranks with a part of the batch each
-// compute what one process computes of the whole. Ranks may have different numbers of rows, and none, but all
-// must make the call, also in insight::replay(). The gradient takes account of the other ranks' rows;
-// gradients of weight and bias are the rank's own, and are averaged by DataParallel. Running statistics are
-// the same on all ranks, bit for bit. Parameters, buffers and names stay as they are; after eval() nothing
-// changes, unless the layer has no running statistics: then each rank takes those of its own rows.
+// Converts each nn::BatchNorm1d and BatchNorm2d in the module to normalise, in training mode, with mean and
+// variance of the rows of all ranks, as PyTorch's SyncBatchNorm: N ranks with a part of the batch each
+// compute the result of one process with the whole batch. Ranks may have different numbers of rows, also 0,
+// but all must make the call, also in insight::replay(). The gradient of x includes the other ranks' rows;
+// gradients of weight and bias are the rank's own, and DataParallel averages them. Running statistics are the
+// same on all ranks, bit for bit. Parameters, buffers and names do not change. Eval mode does not change;
+// there a layer without running statistics uses those of the rank's own rows.
 //
 //     nn::ResNet net(nn::resnet_config(20));
 //     distributed::convert_sync_batchnorm(net, group);
@@ -24,8 +24,8 @@ namespace mezzo::distributed {
 // one rank nothing changes.
 //
 // Each call exchanges two numbers per channel, and so does its backward. A converted training call throws
-// Error(value) on all ranks where they have fewer than two values per channel together, Error(state) inside a
-// captured step, and in a backward with create_graph: there is no second derivative.
+// Error(value) on all ranks if all together have fewer than two values per channel, and Error(state) inside a
+// captured step; its backward throws Error(state) with create_graph, because there is no second derivative.
 int convert_sync_batchnorm(nn::Module& module, const Group& group);
 
 }  // namespace mezzo::distributed

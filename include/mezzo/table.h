@@ -1,4 +1,4 @@
-// Data from text files: CSV and JSON lines as tables of columns, and plain lines.
+// Readers for text files: CSV and JSON lines as a Table of columns, and plain lines.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ enum class ColumnKind : std::uint8_t { integer, real, text };
 struct Column {
     std::string name;
     ColumnKind kind = ColumnKind::text;
-    Tensor values = {};  // int64 or float64 [rows] of a column of numbers; NaN where nothing was given
-    std::vector<std::string> texts = {};  // of a column of texts; empty where nothing was given
+    Tensor values = {};  // of a column of numbers: int64 or float64 [rows]; NaN for missing values
+    std::vector<std::string> texts = {};  // of a column of texts; empty for missing values
 };
 
-// Texts as class indices.
+// A column as class indices.
 struct Categories {
     Tensor codes;                    // int64 [rows]
     std::vector<std::string> names;  // of the codes, sorted
@@ -29,16 +29,16 @@ struct Categories {
 
 class Table {
 public:
-    // Error(value) for columns of different lengths, names that are there twice, and values that do not fit
-    // the kind.
+    // Throws Error(value) for columns of different lengths, names that are used twice, and values that do not
+    // match the kind.
     explicit Table(std::vector<Column> columns);
     [[nodiscard]] std::int64_t size() const { return rows_; }
     [[nodiscard]] const std::vector<Column>& columns() const { return columns_; }
-    // Error(value) for a name that is not there; the text lists those that are.
+    // Throws Error(value) for an unknown name; the message lists the columns.
     [[nodiscard]] const Column& column(std::string_view name) const;
-    // Columns side by side, [rows, names]. Error(value) for unknown names and columns of texts, Error(dtype)
-    // unless the dtype is floating or integral. If an integral dtype cannot hold a number or a missing cell,
-    // throws Error(value).
+    // The columns as one tensor, [rows, names]. Throws Error(value) for unknown names and columns of texts,
+    // Error(dtype) unless the dtype is floating or integral. If an integral dtype cannot hold a number or a
+    // missing cell, throws Error(value).
     [[nodiscard]] Tensor numbers(const std::vector<std::string>& names, Dtype dtype = float32) const;
     // A column of texts or integers as class indices.
     [[nodiscard]] Categories categories(std::string_view name) const;
@@ -58,15 +58,15 @@ struct CsvOptions {
 // else text. A number too large for float64 is infinite, and one too small is 0. Throws Error(io) for a file
 // that cannot be read, has more than 1 GiB, or is malformed, with the number of the line: cells more or less
 // than the header has, a quote that is not closed or follows text, a byte 0 or a carriage return without a
-// newline outside of quotes, bytes that are not UTF-8; and Error(value) for a name that is there twice, and
-// options that do not fit.
+// newline outside of quotes, bytes that are not UTF-8; and Error(value) for a name that is used twice, and
+// invalid options.
 [[nodiscard]] Table read_csv(const std::string& path, const CsvOptions& options = {});
 
 // Reads a file with one JSON object per line. Each name is a column, in the order in which they come;
 // booleans are 0 and 1, and null is what a line without the name has. Kinds are as for CSV, but a string is a
 // text unless its column has only numbers and JsonLinesWriter's "NaN", "Infinity" and "-Infinity". A byte
-// order mark in front is skipped. Throws Error(io), with the number of the line, for what is no object, and
-// for arrays and objects inside of it.
+// order mark in front is skipped. Throws Error(io), with the number of the line, for a line that is not an
+// object, and for nested arrays and objects.
 [[nodiscard]] Table read_json_lines(const std::string& path);
 
 // The lines of a file without their ends, "\n" or "\r\n", and without a byte order mark in front. Throws

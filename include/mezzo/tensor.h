@@ -1,4 +1,4 @@
-// The one tensor type: a cheap handle to shape, strides, dtype and reference-counted storage.
+// Tensor: a cheap handle to shape, strides, dtype and reference-counted storage.
 #pragma once
 
 #include <cstdint>
@@ -35,19 +35,20 @@ struct QuantileOptions;  // reduce_ops.h
 struct Sorted;           // sort_ops.h
 class TensorIterator;
 
-// A handle: copies share the same elements, gradient and graph. A default-made one is undefined: only
-// defined(), copying and assignment work, and everything else throws Error(state) or Error(value). a == b
-// compares element by element and gives booleans, all_close() compares as a whole.
+// A tensor. A handle: copies share the same elements, gradient and graph. A default-constructed tensor is
+// undefined: only defined(), copying and assignment work; all other functions throw Error(state) or
+// Error(value). a == b compares element by element and gives booleans; all_close() compares whole tensors.
 //
-// Dimensions and indices may be negative and then count from the end: -1 is the last. One that is out of
-// range throws Error(shape).
+// Negative dimensions and indices count from the end: -1 is the last. A dimension or index out of range
+// throws Error(shape).
 class Tensor {
 public:
     Tensor() = default;
     explicit Tensor(TensorImpl* impl) : impl_(impl) { retain(impl_); }
     Tensor(const Tensor& other) : impl_(other.impl_) { retain(impl_); }
     Tensor(Tensor&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
-    // Makes the variable another handle, and writes no element: that is x[0].copy_(y), not x[0] = y.
+    // Makes the variable refer to another tensor, and writes no element: write with x[0].copy_(y), not x[0] =
+    // y.
     Tensor& operator=(const Tensor& other) & {
         Tensor copy(other);
         std::swap(impl_, copy.impl_);
@@ -96,7 +97,7 @@ public:
     // types of from(). Valid for as long as a tensor holds the storage. Throws Error(device) for a tensor
     // elsewhere, Error(dtype) if T is not its dtype.
     template <detail::Element T> [[nodiscard]] const T* data() const;
-    // The same, for writing. The call counts as an in-place write, such as copy_(): it increases version(),
+    // As data(), for writing. The call counts as an in-place write, such as copy_(): it increases version(),
     // so that graphs and Autocast's 16-bit copies see the change, and throws Error(state) where copy_() does.
     // Call it again before writing once more after an op has read the tensor.
     template <detail::Element T> [[nodiscard]] T* mutable_data() const;
@@ -106,9 +107,9 @@ public:
     // All elements in row-major order, converted to T as by item(). Waits for the device.
     template <detail::HostNumber T> [[nodiscard]] std::vector<T> to_vector() const;
 
-    // Copies and conversions. Differentiable. All but clone() return *this where there is nothing to do.
+    // Copies and conversions. Differentiable. All but clone() return *this if there is nothing to do.
     [[nodiscard]] Tensor to(Dtype dtype) const;
-    // Copy on a device. Error(device) for a device that is not there.
+    // Copy on a device. Throws Error(device) for a device that does not exist.
     [[nodiscard]] Tensor to(Device device) const;
     [[nodiscard]] Tensor clone() const;
     // Row-major copy.
@@ -155,8 +156,8 @@ public:
 
 #include "mezzo/methods.def"
 
-    // a += b is a = a + b, dtype and history included: the variable becomes another handle, and neither other
-    // handles nor views see it. What writes to the elements is a.add_(b).
+    // a += b is a = a + b, dtype and history included: the variable refers to a new tensor, and other handles
+    // and views do not change. To write to the elements use a.add_(b).
     Tensor& operator+=(const Tensor& other) &;
     Tensor& operator-=(const Tensor& other) &;
     Tensor& operator*=(const Tensor& other) &;
@@ -186,8 +187,8 @@ public:
     [[nodiscard]] Tensor detach() const;
 
     // In-place writes for optimizers, running statistics and initialisers. They are not differentiable, and
-    // increase version(). All throw Error(state) for a tensor that takes part in recorded history, unless a
-    // NoGrad scope is open, and for an expanded one, whose elements share places. A second operand is
+    // increase version(). All throw Error(state) for a tensor that is part of recorded history, unless a
+    // NoGrad scope is open, and for an expanded tensor, whose elements share memory. A second operand is
     // broadcast to this tensor's shape, or throws Error(shape).
     const Tensor& copy_(const Tensor& source) const;  // from any dtype and device
     const Tensor& fill_(Scalar value) const;
@@ -198,16 +199,16 @@ public:
     const Tensor& mul_(const Tensor& other) const;
     const Tensor& mul_(Scalar value) const;
     // Random numbers from the stream that manual_seed() begins; Error(dtype) unless the tensor is floating.
-    // From low to high; high itself comes up only where a number is rounded to it, which 16-bit dtypes do
-    // once in some thousand times. Error(value) if low > high.
+    // From low to high; high itself occurs only by rounding, in 16-bit dtypes about once in some thousand
+    // numbers. Error(value) if low > high.
     const Tensor& uniform_(double low, double high) const;
     const Tensor& normal_(double mean, double stddev) const;  // Error(value) for a negative stddev
     // Version of the storage: grows with every in-place write.
     [[nodiscard]] std::uint64_t version() const;
 
-    // As PyTorch prints a tensor: four digits after the point, scientific where sizes differ by more than
-    // 1000 times, edges only beyond 1,000 elements, and what is not usual of dtype, device and history. Waits
-    // for the device.
+    // Text in PyTorch's format: four digits after the point, scientific if magnitudes differ by more than
+    // 1000 times, only the edges beyond 1,000 elements; dtype, device and history if they are not the
+    // default. Waits for the device.
     [[nodiscard]] std::string to_string() const;
 
     [[nodiscard]] TensorImpl* impl() const { return impl_; }
@@ -225,7 +226,7 @@ namespace detail {
 [[nodiscard]] std::string text_of(Device device);
 }
 
-// Of the views x[0], x[1], ...
+// Iterator over the views x[0], x[1], ...
 class TensorIterator {
 public:
     using iterator_category = std::input_iterator_tag;
@@ -259,12 +260,12 @@ inline TensorIterator Tensor::end() const { return {*this, size(0)}; }
 // Options of Tensor::backward.
 struct BackwardOptions {
     Tensor gradient = {};       // d(objective)/d(self); needed unless self has one element
-    bool retain_graph = false;  // keep what the graph holds for another backward
+    bool retain_graph = false;  // keep the graph's saved tensors for another backward
     bool create_graph = false;  // record the backward itself, for second derivatives
 };
 
 // Factories. All throw Error(shape) for a negative size or more than 2^63 - 1 bytes, Error(device) for a
-// device that is not there, Error(memory) where memory is lacking, and Error(dtype) for requires_grad of a
+// device that does not exist, Error(memory) if memory is lacking, and Error(dtype) for requires_grad of a
 // dtype that is not floating. Values of empty() are undefined.
 [[nodiscard]] Tensor empty(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor zeros(const Shape& shape, TensorOptions options = {});
@@ -314,7 +315,7 @@ requires detail::NotAllIntegers<A, B>
 // A random permutation of 0, 1, ..., n - 1. Error(value) unless n is in [0, 2^31) and the dtype's range has n
 // - 1.
 [[nodiscard]] Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});
-// Of the shape, dtype and device of x.
+// Tensors with the shape, dtype and device of x.
 [[nodiscard]] Tensor empty_like(const Tensor& x);
 [[nodiscard]] Tensor zeros_like(const Tensor& x);
 [[nodiscard]] Tensor ones_like(const Tensor& x);

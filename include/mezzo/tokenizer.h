@@ -1,5 +1,4 @@
-// Text to token ids: the WordPiece tokenizer of BERT (Devlin et al., arXiv 1810.04805), and padding to
-// tensors.
+// WordPiece: the tokenizer of BERT (Devlin et al., arXiv 1810.04805). pad(): makes tensors of encodings.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +13,11 @@
 
 namespace mezzo::data {
 
-// What happens to accents: é becomes e when they are stripped.
+// Treatment of accents; `strip` turns é into e.
 enum class Accents : std::uint8_t { follow_lower_case, strip, keep };
 
-// The defaults are those of bert-base-uncased. Where implementations of WordPiece differ: docs/text.md.
+// Options of WordPiece. The defaults are those of bert-base-uncased. docs/text.md lists differences between
+// implementations.
 struct WordPieceOptions {
     bool lower_case = true;
     Accents accents = Accents::follow_lower_case;  // strip when lower_case, else keep
@@ -28,19 +28,19 @@ struct WordPieceOptions {
                 mask_token = "[MASK]";
 };
 
-// Bytes [begin, end) of the text as given.
+// Bytes [begin, end) of the original text.
 struct Span {
     std::int64_t begin = 0, end = 0;
     friend bool operator==(const Span&, const Span&) = default;
 };
 
-// The tokens of a text or of a pair of texts; the three vectors have one element a token.
+// The tokens of a text or of a pair of texts; the three vectors have one element per token.
 struct Encoding {
     std::vector<std::int64_t> ids;
-    std::vector<std::int64_t> token_type_ids;  // 0, or 1 for the second text and the [SEP] behind it
-    std::vector<Span> offsets;  // where the token stands in its text; {0, 0} for added special tokens
+    std::vector<std::int64_t> token_type_ids;  // 0, or 1 for the second text and the [SEP] after it
+    std::vector<Span> offsets;  // bytes of the token in its text; {0, 0} for added special tokens
     [[nodiscard]] std::int64_t size() const { return std::int64_t(ids.size()); }
-    // Added by encode(): [CLS] and [SEP], but not a [MASK] that the text itself contains.
+    // Whether encode() has added the token: [CLS] and [SEP], but not a [MASK] that the text itself contains.
     [[nodiscard]] bool is_special(std::size_t index) const { return offsets[index] == Span{}; }
 };
 
@@ -53,19 +53,19 @@ namespace detail {
 struct [[gnu::visibility("hidden")]] WordPieceState;  // src/data/wordpiece.cpp
 }
 
-// A cheap handle: copies share the vocabulary, which never changes. All functions may be called from several
-// threads at once.
+// WordPiece tokenizer. A handle: copies share the vocabulary, which never changes. All functions may be
+// called from several threads at once.
 //
 // Text is UTF-8. Invalid bytes and control characters are dropped; text that spells a special token, such as
 // [MASK], becomes that token.
 class WordPiece {
 public:
-    // A vocab.txt: UTF-8, one token a line; a token's id is the number of its line, from 0. Line ends are \n
-    // or \r\n. Error(io) for a file that cannot be read, else as from_vocabulary().
+    // Reads a vocab.txt: UTF-8, one token per line; a token's id is the number of its line, from 0. Line ends
+    // are \n or \r\n. Error(io) for a file that cannot be read, else as from_vocabulary().
     explicit WordPiece(const std::string& vocab_path, const WordPieceOptions& options = {});
-    // The token at index i has id i. Tokens that start with ## continue a word. Of equal tokens the last one
-    // is found, the others can only be decoded. Error(value) for an empty vocabulary, a missing special
-    // token, and a token that is no valid UTF-8.
+    // The token at index i has id i. Tokens that start with ## continue a word. If tokens are equal, encode()
+    // finds the last one; the others can only be decoded. Error(value) for an empty vocabulary, a missing
+    // special token, and a token that is no valid UTF-8.
     [[nodiscard]] static WordPiece from_vocabulary(std::vector<std::string> tokens,
                                                    const WordPieceOptions& options = {});
 
@@ -76,8 +76,8 @@ public:
     // Cuts the end off to fit options.max_length. Error(value) where that is negative, or when not even the
     // special tokens fit.
     [[nodiscard]] Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
-    // Cuts the longer text; once both are cut they get half the room each, and the longer one (the second if
-    // they are equally long) an odd place.
+    // Encodes a pair, and cuts the longer text if it does not fit. If both must be cut, each gets half of the
+    // tokens; an odd one goes to the longer text (the second if they are equally long).
     [[nodiscard]] Encoding encode_pair(std::string_view first, std::string_view second,
                                        const EncodeOptions& options = {}) const;
     // encode() of each text, on num_threads() threads.
@@ -103,15 +103,16 @@ private:
 };
 
 struct VocabularyOptions {
-    std::int64_t size = 30000;        // tokens at most, special ones included
-    std::int64_t min_count = 2;       // a pair that occurs less often is not merged
-    WordPieceOptions tokenizer = {};  // how texts become words, and the special tokens, which come first
+    std::int64_t size = 30000;   // tokens at most, special ones included
+    std::int64_t min_count = 2;  // a pair that occurs less often is not merged
+    // splitting of texts into words, and the special tokens, which come first
+    WordPieceOptions tokenizer = {};
 };
-// A vocabulary for WordPiece::from_vocabulary() from texts: the special tokens, every character (the most
-// frequent ones if not all fit), and pieces made by merging the most frequent pair of neighbours in the words
-// (byte-pair encoding, Sennrich et al., arXiv 1508.07909) until `size` is reached. The same texts always give
-// the same vocabulary. Throws Error(value) for a size below the number of special tokens and a min_count
-// below 1.
+// Learns a vocabulary for WordPiece::from_vocabulary() from texts: the special tokens, every character (the
+// most frequent ones if not all fit), and pieces made by merging the most frequent pair of neighbours in the
+// words (byte-pair encoding, Sennrich et al., arXiv 1508.07909) until `size` is reached. The same texts
+// always give the same vocabulary. Throws Error(value) for a size below the number of special tokens and a
+// min_count below 1.
 [[nodiscard]] std::vector<std::string> learn_wordpiece(const std::vector<std::string>& texts,
                                                        const VocabularyOptions& options = {});
 
@@ -130,7 +131,7 @@ struct TokenBatch {
     Tensor token_type_ids;  // int64, padded with pad_type_id
     Tensor attention_mask;  // boolean, true where a token is
 };
-// For prefetch().
+// Calls f with each tensor, for prefetch().
 template <class F> void each_tensor(TokenBatch& batch, F&& f) {
     f(batch.input_ids);
     f(batch.token_type_ids);

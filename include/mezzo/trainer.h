@@ -1,6 +1,6 @@
-// A training loop: mixed precision, accumulation, clipping, evaluation, early stopping, logs, checkpoints and
-// their resumption, and the end on SIGTERM and SIGINT. It uses public functions only: what does not fit is to
-// be copied from here and from src/training/trainer.cpp, and changed.
+// Trainer: a training loop with mixed precision, gradient accumulation, clipping, evaluation, early stopping,
+// logs, checkpoints, resumption, and a clean end on SIGTERM and SIGINT. It uses only public functions; for
+// another loop copy this header and src/training/trainer.cpp, and change them.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ enum class Precision : std::uint8_t {
     float16,   // autocast, and a GradScaler
 };
 
-// All that is referred to must outlive the Trainer.
+// Options of a Trainer. All referenced objects must outlive it.
 struct TrainerOptions {
     std::int64_t epochs = 1;
     std::int64_t max_steps = 0;  // optimizer steps in all; 0: those of the epochs
@@ -46,10 +46,10 @@ struct TrainerOptions {
     distributed::DataParallel* parallel = nullptr;  // of a training by several ranks
 
     // After each epoch, with the model in eval mode, without gradients and in the precision of the training:
-    // .evaluate = [&] { return io::Metrics{{"accuracy", accuracy(net, test_set)}}; }
-    // With several ranks the metrics are the means of theirs; all must return the same ones.
+    // .evaluate = [&] { return io::Metrics{{"accuracy", accuracy(net, test_set)}}; } With several ranks the
+    // metrics are averaged over the ranks; all ranks must return the same names.
     std::optional<autograd::Callback<io::Metrics()>> evaluate = {};
-    std::string monitor = {};  // the metric that says which model is best
+    std::string monitor = {};  // the metric that determines the best model
     Better better = Better::higher;
     std::int64_t patience = 0;  // evaluations in a row without a best one that end the training; 0: never
 
@@ -59,11 +59,12 @@ struct TrainerOptions {
     using OnStatus = autograd::Callback<void(const TrainingStatus&)>;
     std::optional<OnStatus> on_step = {}, on_epoch = {};  // may call stop()
 
-    bool stop_on_signals = true;                // SIGTERM and SIGINT, see StopSignals
-    std::string checkpoints = {};               // folder; empty: none
-    std::int64_t checkpoint_every = 0;          // steps, beside the end of each epoch; 0: only there
-    std::int64_t keep_last = 3, keep_best = 0;  // best by `monitor`
-    bool resume = false;                        // from the newest checkpoint, if there is one
+    bool stop_on_signals = true;   // SIGTERM and SIGINT, see StopSignals
+    std::string checkpoints = {};  // folder; empty: none
+    // in steps, in addition to the end of each epoch; 0: only there
+    std::int64_t checkpoint_every = 0;
+    std::int64_t keep_last = 3, keep_best = 0;                  // best by `monitor`
+    bool resume = false;                                        // from the newest checkpoint, if there is one
     std::vector<std::pair<std::string, StateRef>> others = {};  // further states for the checkpoints
     io::Metadata settings = {};                                 // see CheckpointParts
 };
@@ -105,15 +106,15 @@ public:
         return finish();
     }
 
-    // Ends the training after the step that is under way; one rank's call ends that of all. Before fit(): the
-    // next fit() returns `stopped` without a step, and the one after it trains.
+    // Ends the training after the current step; a call on one rank ends it on all. Before fit(): the next
+    // fit() returns `stopped` without a step, and the one after it trains.
     void stop() { stop_called_ = true; }
     [[nodiscard]] const TrainingStatus& status() const { return status_; }
     [[nodiscard]] amp::GradScaler& scaler() { return scaler_; }
 
     // Epoch, step and best metric: part of each checkpoint.
     [[nodiscard]] StateDict state_dict() const;
-    // Throws Error(value), with nothing changed, for what state_dict() cannot have given.
+    // Throws Error(value), with nothing changed, for a state that state_dict() cannot return.
     void load_state_dict(const StateDict& state);
 
 private:

@@ -12,15 +12,15 @@
 
 namespace mezzo::nn {
 
-// Where attention may look. True lets it look, as everywhere in mezzo; PyTorch's key_padding_mask and
-// attn_mask of nn.MultiheadAttention are the opposite: logical_not() them. A query that may look at nothing
-// gets an average that means nothing when `mask` is floating, and 0 otherwise.
+// Attention masks. True means that a query attends to a key, as everywhere in mezzo; key_padding_mask and
+// attn_mask of PyTorch's nn.MultiheadAttention mean the opposite: apply logical_not() to them. For a query
+// that attends to no key the result is a meaningless average if `mask` is floating, and 0 otherwise.
 struct AttentionMasks {
     Tensor key_mask = {};  // boolean [batch, key]: true for real keys, false for padding
-    // [query, key] or [batch * num_heads, query, key]; boolean: true where a query may look at a key;
+    // [query, key] or [batch * num_heads, query, key]; boolean: true where a query attends to a key;
     // floating: added to the scores.
     Tensor mask = {};
-    bool causal = false;  // the last query looks at all keys, each one before it at one key less
+    bool causal = false;  // the last query attends to all keys, each earlier one to one key less
 };
 
 struct MultiheadAttentionOptions {
@@ -43,7 +43,7 @@ public:
                                     const AttentionMasks& masks = {}) const {
         return out_proj(joined_heads(query, key, value, masks));
     }
-    // What out_proj is applied to: the results of the heads, side by side.
+    // The input of out_proj: the concatenated results of the heads, [batch, length, embed_dim].
     [[nodiscard]] Tensor joined_heads(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionMasks& masks = {}) const;
     std::string describe() const override;
@@ -92,8 +92,8 @@ struct TransformerEncoderOptions {
     std::int64_t num_layers = 6;
     TransformerEncoderLayerOptions layer = {};
     bool final_norm = false;  // a LayerNorm after the last layer, usual with norm_first
-    // Backward computes each layer's activations again instead of keeping them: memory for one layer plus one
-    // activation per layer, about a third more time, no second derivatives.
+    // Activation checkpointing: backward recomputes each layer's activations. Needs memory for one layer plus
+    // one activation per layer, and about a third more time; no second derivatives.
     bool checkpoint_layers = false;
 };
 

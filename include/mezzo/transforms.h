@@ -1,5 +1,4 @@
-// Augmentation: what happens to an image, and to a batch, on its way out of a DataLoader. docs/images.md
-// shows how the parts fit together.
+// Data augmentation: transforms of images and batches for a DataLoader. docs/images.md has examples.
 #pragma once
 
 #include <concepts>
@@ -37,8 +36,8 @@ private:
 };
 
 // Random numbers of one sample (or batch) in one epoch: Philox keyed by seed, epoch and the sample's index in
-// its data set. They depend on nothing else, so that any number of threads, and a run that is resumed, see
-// the same ones.
+// its data set. They depend on nothing else, so that any number of threads, and a resumed run, get the same
+// numbers.
 class TransformRandom {
 public:
     TransformRandom(std::uint64_t seed, std::int64_t epoch, std::int64_t sample, std::uint64_t stream = 0);
@@ -71,9 +70,9 @@ template <class F> struct TransformOf final : ErasedTransform {
 
 }  // namespace detail
 
-// Any function from an image to an image: one of those below, or one's own, which takes (const Tensor& image)
-// or (const Tensor& image, TransformRandom& random). An image is uint8 [height, width, channels] on the CPU.
-// A DataLoader calls it from several threads at once.
+// Any function from an image to an image: one of those below, or a user's own that takes (const Tensor&
+// image) or (const Tensor& image, TransformRandom& random). An image is uint8 [height, width, channels] on
+// the CPU. A DataLoader calls it from several threads at once.
 class Transform {
 public:
     template <class F>
@@ -105,9 +104,9 @@ struct Interval {
 // Error(dtype), Error(shape) or Error(device) for what is no image, and Error(value) for options out of
 // range. Images may have any number of channels unless a line below says otherwise.
 
-// A window at a random place, after `padding` pixels of colour `fill` have been put around the image. Throws
-// Error(shape) where the padded image is smaller than the window, unless pad_if_needed, which then pads both
-// sides of the dimension that is too small by what it lacks.
+// Crops a window at a random position, after padding the image with `padding` pixels of colour `fill` on each
+// side. Throws Error(shape) if the padded image is smaller than the window. pad_if_needed instead pads both
+// sides of a dimension that is too small by the missing number of pixels.
 struct RandomCrop {
     ImageSize size = {};
     std::int64_t padding = 0;
@@ -116,22 +115,22 @@ struct RandomCrop {
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
 };
 
-// The window in the middle; where the image is smaller, zeros are put around it.
+// Crops the window in the middle; an image that is smaller is padded with zeros.
 struct CenterCrop {
     ImageSize size = {};
     [[nodiscard]] Tensor operator()(const Tensor& image) const;
 };
 
-// Mirrored left to right, with probability p.
+// Mirrors the image left to right, with probability p.
 struct RandomHorizontalFlip {
     double p = 0.5;
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
 };
 
-// Bilinear. A smaller result is averaged over all pixels that fall into one of its own (antialias), as in
-// PIL: in bytes, with weights rounded to 22 bits, columns first: bytes are equal to those of PIL where it
-// resizes columns first, too, and may differ by rounding where it resizes rows first. One number is the
-// length of the shorter side, and the longer keeps the proportion, rounded down.
+// Resizes by bilinear interpolation. A smaller result is averaged over all pixels that fall into one of its
+// own (antialias), as in PIL: in bytes, with weights rounded to 22 bits, columns first: bytes are equal to
+// those of PIL where it resizes columns first, too, and may differ by rounding where it resizes rows first.
+// One number is the length of the shorter side, and the longer keeps the proportion, rounded down.
 struct Resize {
     ImageSize size = {};
     [[nodiscard]] Tensor operator()(const Tensor& image) const;
@@ -176,12 +175,12 @@ struct RandomErasing {
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
 };
 
-// What a DataLoader gives. const auto& [x, y] = batch; takes it apart without the weight.
+// A batch of a DataLoader. const auto& [x, y] = batch; binds x and y, without the weight.
 struct Batch {
     Tensor x;
     Tensor y;
-    // What the mean of the loss over these rows counts in the mean over all ranks: 1 where a batch has as
-    // many rows for each rank, and always in a training by one process.
+    // Weight of this rank's mean loss in the mean over all ranks: 1 if all ranks have equally many rows of
+    // the batch, and always in a training with one process.
     double weight = 1;
 };
 template <class F> void each_tensor(Batch& batch, F&& f) {
@@ -215,7 +214,7 @@ template <class F> struct BatchTransformOf final : ErasedBatchTransform {
 
 }  // namespace detail
 
-// Any function from a batch to a batch: MixUp, CutMix, or one's own.
+// Any function from a batch to a batch: MixUp, CutMix, or a user's own.
 class BatchTransform {
 public:
     template <class F>
@@ -243,22 +242,23 @@ struct MixUp {
     [[nodiscard]] Batch operator()(const Batch& batch, TransformRandom& random) const;
 };
 
-// A rectangle of x' in the place of that of x, whose share of the image is 1 - lambda before it is cut off at
-// the border; lambda is then 1 less its real share (Yun et al., arXiv 1905.04899). x: [n, height, width,
-// channels].
+// Replaces a rectangle of x by that of x'. The rectangle's share of the image is 1 - lambda before it is cut
+// off at the border; lambda is then set to 1 minus its real share (Yun et al., arXiv 1905.04899). x: [n,
+// height, width, channels].
 struct CutMix {
     std::int64_t num_classes = 0;
     double alpha = 1;
     [[nodiscard]] Batch operator()(const Batch& batch, TransformRandom& random) const;
 };
 
-// One of several, each as likely, for a whole batch: RandomChoice{{MixUp{...}, CutMix{...}}}.
+// Applies one of several transforms, chosen with equal probability, to a whole batch:
+// RandomChoice{{MixUp{...}, CutMix{...}}}.
 struct RandomChoice {
     std::vector<BatchTransform> choices = {};
     [[nodiscard]] Batch operator()(const Batch& batch, TransformRandom& random) const;
 };
 
-// uint8 images [..., channels] as numbers: (value / 255 - mean) / stddev, computed in float64. Throws
+// Normalises uint8 images [..., channels]: (value / 255 - mean) / stddev, computed in float64. Throws
 // Error(dtype) unless x is uint8 and dtype floating, Error(value) for a stddev that is not positive, and
 // Error(shape) where mean or stddev has neither one value nor as many as x has channels.
 struct NormalizeOptions {
@@ -270,7 +270,7 @@ struct NormalizeOptions {
 
 }  // namespace mezzo::data
 
-// x and y are what a structured binding names.
+// For structured bindings of x and y.
 template <> struct std::tuple_size<mezzo::data::Batch> : std::integral_constant<std::size_t, 2> {};
 template <std::size_t I> struct std::tuple_element<I, mezzo::data::Batch> { using type = mezzo::Tensor; };
 

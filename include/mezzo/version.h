@@ -1,10 +1,10 @@
-// The version of mezzo: that of the headers as macros, that of the library as a function.
+// Version of mezzo: of the headers as macros, of the library as a function.
 #pragma once
 
 #include "mezzo/cpp20.h"
 
 // Semantic versioning: before 1.0.0 a new minor version may change the interface, a new patch version only
-// mends. tools/check_tree.py compares these numbers with meson.build and docs/changelog.md.
+// fixes errors. tools/check_tree.py compares these numbers with meson.build and docs/changelog.md.
 #define MEZZO_VERSION_MAJOR 0
 #define MEZZO_VERSION_MINOR 1
 #define MEZZO_VERSION_PATCH 0
