@@ -1,4 +1,4 @@
-// The sizes and choices of a BERT model, with the names and defaults of Hugging Face's config.json.
+// Configuration of a BERT model, with the names and defaults of Hugging Face's config.json.
 #pragma once
 
 #include <cstdint>

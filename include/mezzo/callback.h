@@ -1,4 +1,4 @@
-// A type-erased callable, so that no header needs <functional>.
+// Callback: type-erased callable, so that no header needs <functional>.
 #pragma once
 
 #include "mezzo/cpp20.h"

@@ -58,7 +58,7 @@ struct [[gnu::visibility("hidden")]] CapturedStepImpl;
 // GPU" in docs/cuda.md.
 class CapturedStep {
 public:
-    // Error(value) for warmup or max_graphs below 1, Error(device) for a device that is not there.
+    // Error(value) for warmup or max_graphs below 1, Error(device) for a device that does not exist.
     explicit CapturedStep(StepFunction step, const CaptureOptions& options = {});
     ~CapturedStep();
     CapturedStep(const CapturedStep&) = delete;

@@ -58,8 +58,8 @@ struct CausalInputs {
     // in the last column. On the CPU a number outside [0, length] throws Error(value); other devices do not
     // check, because that would wait for the device, and treat numbers below 0 as 0.
     Tensor padding = {};
-    // If set, the ids continue the tokens in the cache and are added to it. Only while no gradients are
-    // recorded.
+    // If set, the ids continue the tokens in the cache and are added to it. Throws Error(state) while
+    // gradients are recorded.
     KeyValueCache* cache = nullptr;
 };
 

@@ -1,5 +1,4 @@
-// The sizes and choices of a GPT-2 and of a Llama model, with the names and defaults of Hugging Face's
-// config.json.
+// Configurations of GPT-2 and Llama models, with the names and defaults of Hugging Face's config.json.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,7 @@ public:
     }
     ~SafeTensors();
 
-    // In the order of the data.
+    // Descriptions of all tensors, in the order of the data.
     [[nodiscard]] const std::vector<TensorInfo>& infos() const;
     [[nodiscard]] std::vector<std::string> names() const;
     [[nodiscard]] bool contains(std::string_view name) const;

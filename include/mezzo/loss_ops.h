@@ -32,8 +32,8 @@ struct MarginOptions {
 // input where target is 1, max(0, margin - input) where it is -1.
 [[nodiscard]] Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target,
                                           MarginOptions options = {});
-// Of rows a and b [rows, n] or [n]: 1 - cos(a, b) where target, [rows] or 0-dim, is 1, max(0, cos(a, b) -
-// margin) where it is -1.
+// 1 - cos(a, b) where target, [rows] or 0-dim, is 1, max(0, cos(a, b) - margin) where it is -1, for rows a
+// and b [rows, n] or [n].
 [[nodiscard]] Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target,
                                            MarginOptions options = {.margin = 0});
 

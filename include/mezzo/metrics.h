@@ -86,7 +86,7 @@ public:
     // [height, width, channels] with 1, 3 or 4 channels: uint8, or floating from 0 to 1. Error(shape) and
     // Error(dtype) otherwise. Waits for the device.
     void add_image(const std::string& tag, const Tensor& image, std::int64_t step, WallTime wall_time = {});
-    // A scalar for each.
+    // Writes a scalar for each metric.
     void log(std::int64_t step, const Metrics& metrics) override;
     void flush() override;
     [[nodiscard]] const std::string& path() const;

@@ -86,7 +86,7 @@ public:
     // Elements of all parameters, or of those that require grad.
     [[nodiscard]] std::int64_t num_parameters(bool only_trainable = false) const;
 
-    // This module and all inside of it with their paths, "" for this one, depth first.
+    // This module and all its submodules with their paths, "" for this one, depth first.
     [[nodiscard]] std::vector<std::pair<std::string, Module*>> named_modules();
     // Calls f(module) for all modules inside of this one, and then for itself.
     void apply(const autograd::Callback<void(Module&)>& f);
@@ -99,7 +99,7 @@ public:
     // Parameters and buffers by name, detached, in the layout of as_saved(). They share the elements with the
     // module; use snapshot() for a copy that training does not change.
     [[nodiscard]] StateDict state_dict() const;
-    // The same with elements of its own: best = net.snapshot(), and later net.load_state_dict(best).
+    // Deep copy of state_dict(): best = net.snapshot(), and later net.load_state_dict(best).
     [[nodiscard]] StateDict snapshot() const { return state_dict().clone(); }
     // Copies values into parameters and buffers, converting dtype and device. Throws Error(value), with
     // nothing changed, when a name is missing, unexpected or of another shape; the text lists all of them.
@@ -124,7 +124,7 @@ public:
     // The tree of modules, one per line, such as "Linear(in_features=2, out_features=3, bias=true)".
     [[nodiscard]] std::string to_string() const;
 
-    // Both written by MEZZO_MODULE.
+    // MEZZO_MODULE defines both.
     [[nodiscard]] virtual const char* type_name() const = 0;
     virtual void visit_fields(FieldVisitor& visitor) = 0;
     // The text between the parentheses of to_string().
@@ -150,9 +150,9 @@ namespace detail {
 // Replaces the shared submodules, parameters and buffers of a copied module by copies.
 void make_own(Module& copy);
 
-// Writes a line to the log sink, once per class, if the module's class has no MEZZO_MODULE line of its own:
-// one that derives from `listed` and inherits its type_name(), too. Fields that such a class adds are neither
-// trained nor saved.
+// Writes a line to the log sink, once per class, if the module's class has no MEZZO_MODULE of its own, but
+// derives from `listed` and inherits its type_name(). Fields that such a class adds are neither trained nor
+// saved.
 void note_unlisted(const Module& module, const std::type_info& listed, const char* listed_name);
 
 // Removes the first name of a list such as "weight, bias", and returns it.
@@ -198,10 +198,10 @@ requires(std::is_base_of_v<Module, M>) [[nodiscard]] M clone(const M& module) {
 }  // namespace mezzo
 
 // Lists the class and its fields inside a class derived from nn::Module: MEZZO_MODULE(Classifier, embedding,
-// layers, head). A class that derives from one with such a line needs a line of its own, with the fields of
-// both; without it the log sink gets a warning (mezzo/log.h), and fields that the class adds are not trained.
-// Fields that a line does not name are neither trained, moved nor saved; nn::summary() and a Trainer's first
-// backward warn of a parameter that forward reads and no module lists.
+// layers, head). A class that derives from one with MEZZO_MODULE needs its own MEZZO_MODULE, with the fields
+// of both; without it the log sink gets a warning (mezzo/log.h), and fields that the class adds are not
+// trained. Fields that a line does not name are neither trained, moved nor saved; nn::summary() and a
+// Trainer's first backward warn of a parameter that forward reads and no module lists.
 #define MEZZO_MODULE(Class, ...)                                                                \
 public:                                                                                         \
     const char* type_name() const override { return #Class; }                                   \

@@ -11,7 +11,7 @@
 
 namespace mezzo::io {
 
-// Both throw Error(io) for a file that cannot be read, is damaged or shorter than its header says, and
+// Loads an array. Both functions throw Error(io) for a file that cannot be read, is damaged or truncated, and
 // Error(dtype) for element types that mezzo lacks: complex numbers, texts, structs, and Python objects, which
 // would run code. The result is on the CPU and row-major, also if the file is not. int8, int16 and uint16
 // become int32, uint32 becomes int64, as does uint64: Error(value) if a number does not fit.

@@ -125,9 +125,9 @@ namespace mezzo {
 [[nodiscard]] Tensor gt(const Tensor& a, const Tensor& b);
 // a >= b
 [[nodiscard]] Tensor ge(const Tensor& a, const Tensor& b);
-// Both are not 0
+// Whether a and b are not 0
 [[nodiscard]] Tensor logical_and(const Tensor& a, const Tensor& b);
-// One of them is not 0
+// Whether a or b is not 0
 [[nodiscard]] Tensor logical_or(const Tensor& a, const Tensor& b);
 
 // x^exponent
@@ -185,8 +185,8 @@ namespace mezzo {
 [[nodiscard]] Tensor operator*(Scalar a, const Tensor& b);
 [[nodiscard]] Tensor operator/(double a, const Tensor& b);
 [[nodiscard]] Tensor operator-(const Tensor& x);
-// Comparisons, element by element: booleans. A Tensor is no condition of an if: all_close(a, b), or
-// all(a == b).item<bool>(), which waits for the device.
+// Comparisons, element by element: booleans. A Tensor cannot be the condition of an if; use all_close(a, b),
+// or all(a == b).item<bool>(), which waits for the device.
 [[nodiscard]] Tensor operator==(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor operator!=(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor operator<(const Tensor& a, const Tensor& b);
@@ -207,8 +207,8 @@ namespace mezzo {
 [[nodiscard]] Tensor operator>=(Scalar a, const Tensor& b);
 // logical_not(x)
 [[nodiscard]] Tensor operator!(const Tensor& x);
-// logical_and() and logical_or() of booleans; Error(dtype) for anything else, of which PyTorch's & takes the
-// bits. && would not do: it promises that the right side may be left out.
+// logical_and() and logical_or() of booleans; Error(dtype) for other dtypes (PyTorch's & is bitwise there).
+// && is not overloaded, because it could not skip the right operand.
 [[nodiscard]] Tensor operator&(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor operator|(const Tensor& a, const Tensor& b);
 
@@ -305,10 +305,10 @@ struct DropoutAddLayerNormOptions {
                                             const DropoutAddLayerNormOptions& options = {});
 
 struct AttentionOptions {
-    // Broadcasts to [batch, heads, query, key]. Boolean: true where a query may look at a key; floating:
-    // added to the scores, where -inf hides a key. Undefined: every query looks at every key.
+    // Broadcasts to [batch, heads, query, key]. Boolean: true where a query attends to a key; floating: added
+    // to the scores, where -inf masks a key. Undefined: every query attends to every key.
     Tensor mask = {};
-    bool causal = false;   // the last query looks at all keys, each one before it at one key less
+    bool causal = false;   // the last query attends to all keys, each earlier one to one key less
     double dropout_p = 0;  // of the weights, in [0, 1)
     bool training = true;  // false: no dropout
     double scale = 0;      // of the scores, not negative; 0: 1 / sqrt(dim)
@@ -316,18 +316,19 @@ struct AttentionOptions {
 // softmax(scale q k^T + mask) v per batch and head (Vaswani et al., arXiv 1706.03762): q [batch, heads,
 // query, dim], k [batch, heads, key, dim], v [batch, heads, key, dim_v]; result [batch, heads, query, dim_v].
 // k and v may have fewer heads, of which q has a multiple: then head h of q reads their head h / (heads of q
-// / heads of k), PyTorch's enable_gqa (grouped-query attention; Ainslie et al., arXiv 2305.13245). A query
-// that may look at no key gives 0, and adds 0 to all gradients. With a boolean mask or none and dim_v == dim
-// the scores are never stored as a whole; the result is then laid out as [batch, query, heads, dim], so that
-// permute({0, 2, 1, 3}).reshape() to [batch, query, heads * dim] copies nothing.
+// / heads of k), PyTorch's enable_gqa (grouped-query attention; Ainslie et al., arXiv 2305.13245). For a
+// query that attends to no key the result is 0, and so are its contributions to all gradients. With a boolean
+// mask or none and dim_v == dim the scores are never stored as a whole; the result is then laid out as
+// [batch, query, heads, dim], so that permute({0, 2, 1, 3}).reshape() to [batch, query, heads * dim] copies
+// nothing.
 [[nodiscard]] Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                   const AttentionOptions& options = {});
 
-// Look-ups by int64 index. An index outside the table throws Error(value) on the CPU. On CUDA, where looking
-// would wait for the device, it gives NaN (0 for integers), and sums ignore it. Sums over equal indices are
-// added in a fixed order: the same bits every time.
-// Rows of weight [n, dim] for every index: index [...] -> [..., dim]. The gradient of weight is dense and
-// summed in a fixed order; row padding_idx (if >= 0) gets none.
+// Look-ups by int64 index. An index outside the table throws Error(value) on the CPU. On CUDA, where a check
+// would wait for the device, the result is NaN (0 for integers), and sums ignore it. Sums over equal indices
+// are added in a fixed order: the same bits every time. Rows of weight [n, dim] for every index: index [...]
+// -> [..., dim]. The gradient of weight is dense and summed in a fixed order; row padding_idx (if >= 0) gets
+// none.
 [[nodiscard]] Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx = -1);
 // The slices of x along dim at each index: int64 [n] -> like x with size n at dim. Any dtype.
 [[nodiscard]] Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
@@ -364,8 +365,8 @@ struct CrossEntropyOptions {
 // -log softmax(logits)[target], with label_smoothing mixed with the mean over all classes; logits [...,
 // classes], target int64 [...] of classes, or floating [..., classes] of probabilities, which weight all
 // classes (ignore_index does not apply). 0-dim, or [...] with Reduction::none. The mean over indices is
-// divided by the sum of the targets' weights, that over probabilities by the number of rows. An index that is
-// no class throws Error(value) on the CPU; on CUDA, where looking would wait for the device, the loss is NaN.
+// divided by the sum of the targets' weights, that over probabilities by the number of rows. An invalid class
+// index throws Error(value) on the CPU; on CUDA, where a check would wait for the device, the loss is NaN.
 [[nodiscard]] Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                    CrossEntropyOptions options = {});
 struct NllOptions {
@@ -376,9 +377,9 @@ struct NllOptions {
 // -log_probabilities[target]: [..., classes], target int64 [...]. Shapes and errors are those of
 // cross_entropy.
 [[nodiscard]] Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
-// input: probabilities in [0, 1]; logarithms are clamped to >= -100. An element outside throws Error(value)
-// on the CPU; on CUDA, where looking would wait for the device, its loss and gradient are NaN. NaN stays NaN
-// on both. Refused inside Autocast unless input is a float32 that no cast produced.
+// Binary cross-entropy of probabilities in [0, 1]; logarithms are clamped to >= -100. An element outside
+// throws Error(value) on the CPU; on CUDA, where a check would wait for the device, its loss and gradient are
+// NaN. NaN stays NaN on both. Refused inside Autocast unless input is a float32 that no cast produced.
 [[nodiscard]] Tensor binary_cross_entropy(const Tensor& input, const Tensor& target,
                                           LossOptions options = {});
 // binary_cross_entropy(sigmoid(logits), target), computed without leaving the range of the dtype.

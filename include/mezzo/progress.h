@@ -61,7 +61,7 @@ public:
     void show(const TrainingStatus& status);
     // Writes a line above the bar.
     void print(const std::string& line);
-    // Leaves the bar as it is, so that other output can follow; the next show() begins a new line.
+    // Ends the bar's line, so that other output can follow; the next show() begins a new line.
     void end_line();
 
 private:

@@ -85,7 +85,7 @@ struct QuantileOptions {
 [[nodiscard]] Tensor cumprod(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype = {});
 
 // softmax() and log_softmax() of x converted to a floating dtype, which autocast does not change; a 16-bit x
-// with float32 is read as it is.
+// with dtype float32 is read without a converted copy.
 [[nodiscard]] Tensor softmax(const Tensor& x, std::int64_t dim, Dtype dtype);
 [[nodiscard]] Tensor log_softmax(const Tensor& x, std::int64_t dim, Dtype dtype);
 // softmax(-x)

@@ -45,8 +45,7 @@ struct ResNetConfig {
 // channels, CIFAR's stem, shortcuts by padding. Throws Error(value) for other numbers.
 [[nodiscard]] ResNetConfig resnet_config(std::int64_t depth);
 
-// The shortcut by projection. Its fields have the names that torchvision's Sequential gives them: "0" and
-// "1".
+// The shortcut by projection. Its fields have the names of torchvision's Sequential: "0" and "1".
 class ResNetDownsample : public Module {
 public:
     ResNetDownsample(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride);

@@ -74,7 +74,8 @@ public:
         Parameter weight_hr;  // [proj_size, hidden]
     };
     // In files they are "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0" and "weight_hr_l0", in the
-    // next layer "..._l1", in the reverse direction "..._l0_reverse". Error(value) where there is none.
+    // next layer "..._l1", in the reverse direction "..._l0_reverse". Throws Error(value) if the layer or
+    // direction does not exist.
     [[nodiscard]] const Direction& direction(std::int64_t layer, bool reverse = false) const;
 
     void visit_fields(FieldVisitor& visitor) override;

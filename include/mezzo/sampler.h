@@ -62,8 +62,8 @@ struct WeightedRandomSamplerOptions {
 class WeightedRandomSampler {
 public:
     // Throws Error(value) where weights are empty, negative, not finite or all 0, where their sum is not
-    // finite, for negative num_samples, and where, without replacement, more samples are asked for than have
-    // a weight above 0.
+    // finite, for negative num_samples, and if, without replacement, num_samples exceeds the number of
+    // weights above 0.
     explicit WeightedRandomSampler(std::vector<double> weights,
                                    const WeightedRandomSamplerOptions& options = {});
     [[nodiscard]] std::int64_t size() const { return options_.num_samples; }

@@ -51,7 +51,8 @@ public:
         check(size_ < max_dims, ErrorKind::shape, "shape: more than ", max_dims, " dimensions");
         values_[size_++] = value;
     }
-    // Error(shape) for a position outside [0, size()] or [0, size()).
+    // Insert a value before position `at`, and erase the value at `at`. Throw Error(shape) unless `at` is in
+    // [0, size()] for insert(), in [0, size()) for erase().
     void insert(int at, std::int64_t value);
     void erase(int at);
     // The product of all values; 1 when empty. Error(shape) for a negative value or a product beyond 2^63
@@ -87,8 +88,8 @@ std::int64_t checked_numel(const char* op, const Shape& shape, std::size_t eleme
 
 // Row-major strides, in elements.
 [[nodiscard]] Strides contiguous_strides(const Shape& shape);
-// NumPy broadcasting of two shapes. Error(shape) where two sizes differ and neither is 1; the op's name goes
-// into its text.
+// NumPy broadcasting of two shapes. Throws Error(shape) if two sizes differ and neither is 1; the message
+// contains the op's name.
 [[nodiscard]] Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
 // A dimension index in [-dims, dims) made non-negative; 0-dim tensors accept 0 and -1. Error(shape) for
 // others.

@@ -42,8 +42,8 @@ namespace mezzo {
 [[nodiscard]] Tensors unbind(const Tensor& x, std::int64_t dim = 0);
 
 // index [...], int64, to int64 [..., classes] with a 1 at each index. Without classes, as many as the largest
-// index needs, which waits for the device. An index that is no class throws Error(value) on the CPU; on CUDA,
-// where looking would wait for the device, it gives zeros.
+// index needs, which waits for the device. An index that is not a class throws Error(value) on the CPU; on
+// CUDA, where a check would wait for the device, it gives zeros.
 [[nodiscard]] Tensor one_hot(const Tensor& index, std::int64_t classes = -1);
 
 // The functions below wait for the device, because values determine the shape of the result.

@@ -42,10 +42,11 @@ struct Unique {
     Tensor inverse;  // int64, of the shape of x: where each element is in values
     Tensor counts;   // int64 [n]: how often each value is in x
 };
-// The different elements of x; every NaN is one of its own. Waits for the device, because it has to know n.
+// The different elements of x; every NaN counts as different. Waits for the device, because the result's size
+// depends on values.
 [[nodiscard]] Unique unique(const Tensor& x, UniqueOptions options = {});
-// How often 0, 1, 2, ... are in the integers x [n], int64; with weights [n] the sums of the weights instead,
-// in their dtype (float64 unless they are floating). The result has max(largest x + 1, minlength) elements.
+// Counts of 0, 1, 2, ... in the integers x [n], int64; with weights [n] the sums of the weights instead, in
+// their dtype (float64 unless they are floating). The result has max(largest x + 1, minlength) elements.
 // Waits for the device. Error(value) for negative elements. Not differentiable.
 [[nodiscard]] Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
 

@@ -143,9 +143,9 @@ public:
     // tensor.
     [[nodiscard]] TensorIterator begin() const;
     [[nodiscard]] TensorIterator end() const;
-    // Without dimension dim if its size is 1, else *this.
+    // Removes dimension dim if its size is 1, else returns *this.
     [[nodiscard]] Tensor squeeze(std::int64_t dim) const;
-    // With a new dimension of size 1 before dim; dim() puts it last.
+    // Inserts a dimension of size 1 before dim; dim() puts it last.
     [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;
     // Repeats dimensions of size 1, and adds dimensions in front, without copying; -1 keeps a size. Throws
     // Error(shape) where the tensor does not broadcast to the shape.
@@ -198,9 +198,9 @@ public:
     const Tensor& add_(const Tensor& other, Scalar alpha = 1) const;
     const Tensor& mul_(const Tensor& other) const;
     const Tensor& mul_(Scalar value) const;
-    // Random numbers from the stream that manual_seed() begins; Error(dtype) unless the tensor is floating.
-    // From low to high; high itself occurs only by rounding, in 16-bit dtypes about once in some thousand
-    // numbers. Error(value) if low > high.
+    // Fill with random numbers from the stream of manual_seed(). Throw Error(dtype) unless the tensor is
+    // floating. Uniform from low to high; high itself occurs only by rounding, in 16-bit dtypes about once in
+    // some thousand numbers. Error(value) if low > high.
     const Tensor& uniform_(double low, double high) const;
     const Tensor& normal_(double mean, double stddev) const;  // Error(value) for a negative stddev
     // Version of the storage: grows with every in-place write.

@@ -136,8 +136,9 @@ struct Resize {
     [[nodiscard]] Tensor operator()(const Tensor& image) const;
 };
 
-// A window of random area (a share of the image) and random proportion (width / height), resized to `size`.
-// After ten windows that do not fit it takes the largest central one whose proportion is within the limits.
+// Crops a window of random area (a share of the image) and random proportion (width / height), and resizes it
+// to `size`. After ten windows that do not fit it takes the largest central one whose proportion is within
+// the limits.
 struct RandomResizedCrop {
     ImageSize size = {};
     Interval scale = {0.08, 1};
@@ -145,9 +146,9 @@ struct RandomResizedCrop {
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
 };
 
-// Brightness, contrast and saturation are multiplied by a factor from max(0, 1 - v) to 1 + v, and the hue is
-// turned by -hue to hue of the whole circle (hue <= 0.5), in random order. Of 1 or 3 channels; saturation and
-// hue leave 1 channel as it is.
+// Multiplies brightness, contrast and saturation by a factor from max(0, 1 - v) to 1 + v, and rotates the hue
+// by -hue to hue of the whole circle (hue <= 0.5), in random order. For 1 or 3 channels; saturation and hue
+// do not change images with 1 channel.
 struct ColorJitter {
     double brightness = 0, contrast = 0, saturation = 0, hue = 0;
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
@@ -156,7 +157,7 @@ struct ColorJitter {
 // RandAugment (Cubuk et al., arXiv 1909.13719): num_ops operations, each drawn from identity, shear,
 // translation, rotation, brightness, color, contrast, sharpness, posterize, solarize, autocontrast and
 // equalize, all of one magnitude out of num_magnitude_bins. Pixels from outside the image get colour `fill`;
-// moved pixels take the nearest one. Of 1 or 3 channels.
+// moved pixels take the nearest one. For 1 or 3 channels.
 struct RandAugment {
     int num_ops = 2;
     int magnitude = 9;
@@ -165,8 +166,9 @@ struct RandAugment {
     [[nodiscard]] Tensor operator()(const Tensor& image, TransformRandom& random) const;
 };
 
-// With probability p a rectangle of random area (a share of the image) and proportion (height / width) gets
-// one colour (Zhong et al., arXiv 1708.04896). After ten rectangles that do not fit the image stays as it is.
+// Fills, with probability p, a rectangle of random area (a share of the image) and proportion (height /
+// width) with one colour (Zhong et al., arXiv 1708.04896). After ten rectangles that do not fit, the image is
+// not changed.
 struct RandomErasing {
     double p = 0.5;
     Interval scale = {0.02, 0.33};
@@ -229,11 +231,11 @@ private:
     mezzo::detail::SharedHandle<detail::ErasedBatchTransform> function_;
 };
 
-// Both mix each sample with the one before it in the batch, the first with the last, by a weight lambda drawn
-// from Beta(alpha, alpha) for the whole batch. x: floating [n, ...]; y: int64 [n] of classes, or float32 [n,
-// num_classes]. The result's y is float32 [n, num_classes], what cross_entropy() takes as probabilities.
-// They throw Error(value) unless alpha and num_classes are positive and for a class that is not below
-// num_classes, and Error(shape) or Error(dtype) for another batch.
+// MixUp and CutMix mix each sample with the one before it in the batch, the first with the last, by a weight
+// lambda drawn from Beta(alpha, alpha) for the whole batch. x: floating [n, ...]; y: int64 [n] of classes, or
+// float32 [n, num_classes]. The result's y is float32 [n, num_classes], what cross_entropy() takes as
+// probabilities. They throw Error(value) unless alpha and num_classes are positive and for a class that is
+// not below num_classes, and Error(shape) or Error(dtype) for another batch.
 
 // lambda x + (1 - lambda) x' (Zhang et al., arXiv 1710.09412).
 struct MixUp {
