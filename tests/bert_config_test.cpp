@@ -51,7 +51,7 @@ TEST_CASE("bert config: defaults, known and unknown names", "[io]") {
 }
 
 TEST_CASE("bert config: written and read back exactly", "[io]") {
-    CHECK(io::parse_bert_config(io::to_json({})) == BertConfig());
+    CHECK(io::parse_bert_config(io::to_json(BertConfig())) == BertConfig());
     BertConfig odd{.vocab_size = 17, .hidden_size = 6, .num_attention_heads = 3, .hidden_act = "silu"};
     odd.initializer_range = 0.1 + 0.2;
     odd.layer_norm_eps = 1e-300;

@@ -25,7 +25,7 @@ template <class Managed> struct Foreign {
                              .byte_offset = 0};
         managed.manager_ctx = this;
         managed.deleter = [](Managed* self) { ++static_cast<Foreign*>(self->manager_ctx)->given_back; };
-        if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) managed.version = version;
+        if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) managed.version = dlpack::version;
     }
     float values[6] = {1, 2, 3, 4, 5, 6};
     std::int64_t shape[2] = {2, 3}, strides[2] = {1, 2};

@@ -16,7 +16,7 @@ using Catch::Matchers::Contains;
 using cuda::launch;
 using test::DeviceArray;
 
-constexpr unsigned full = 0xffffffffu;
+constexpr unsigned all_lanes = 0xffffffffu;
 
 // Runs a section under every kind of schedule, then restores the old one.
 struct Schedule {
@@ -30,16 +30,16 @@ struct Shuffled {
 };
 __global__ void shuffle_kernel(Shuffled* out, int argument, int width) {
     const int lane = int(threadIdx.x);
-    out[lane].index = __shfl_sync(full, lane, argument, width);
-    out[lane].up = __shfl_up_sync(full, lane, argument, width);
-    out[lane].down = __shfl_down_sync(full, lane, argument, width);
-    out[lane].exclusive_or = __shfl_xor_sync(full, lane, argument, width);
+    out[lane].index = __shfl_sync(all_lanes, lane, argument, width);
+    out[lane].up = __shfl_up_sync(all_lanes, lane, argument, width);
+    out[lane].down = __shfl_down_sync(all_lanes, lane, argument, width);
+    out[lane].exclusive_or = __shfl_xor_sync(all_lanes, lane, argument, width);
 }
 
 __global__ void vote_kernel(int* out, int first) {
     const int yes = int(threadIdx.x) >= first;
     const int count = __syncthreads_count(yes), all = __syncthreads_and(yes), any = __syncthreads_or(yes);
-    const unsigned ballot = __ballot_sync(full, yes);
+    const unsigned ballot = __ballot_sync(all_lanes, yes);
     if (threadIdx.x != 0) return;
     out[0] = count, out[1] = all, out[2] = any, out[3] = int(ballot);
 }
@@ -127,7 +127,7 @@ __global__ void two_barriers_kernel() {
         __syncthreads();
 }
 __global__ void divergent_shuffle_kernel(int* out) {
-    if (threadIdx.x % 32 < 16) out[0] = __shfl_down_sync(full, 1, 1);
+    if (threadIdx.x % 32 < 16) out[0] = __shfl_down_sync(all_lanes, 1, 1);
 }
 __global__ void outside_mask_kernel(int* out) {
     if (threadIdx.x % 32 < 16) out[0] = __shfl_xor_sync(0xffffu, 1, 16);
@@ -188,7 +188,7 @@ TEST_CASE("emulator: votes", "[emulation]") {
     const DeviceArray<int> out(4);
     launch(vote_kernel, 1, 64, 0, out.data(), first);
     REQUIRE(out.host() ==
-            std::vector<int>{64 - first, first == 0, first < 64, int(first >= 32 ? 0u : full << first)});
+            std::vector<int>{64 - first, first == 0, first < 64, int(first >= 32 ? 0u : all_lanes << first)});
 }
 
 TEST_CASE("emulator: block reductions", "[emulation]") {
@@ -239,7 +239,7 @@ TEST_CASE("emulator: atomics", "[emulation]") {
     REQUIRE(got[3] != 0);
     REQUIRE(got[5] == 0);
     REQUIRE(got[6] == 5);
-    REQUIRE(bits.host()[0] == full);
+    REQUIRE(bits.host()[0] == all_lanes);
 }
 
 TEMPLATE_TEST_CASE("emulator: 16-bit types through float", "[emulation]", float16_t, bfloat16_t) {

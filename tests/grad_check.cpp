@@ -13,7 +13,7 @@ Tensor random_like(const Tensor& x, std::uint64_t seed) {
     return tensor_of(random_values(x.numel(), seed, Domain::any), x.shape(), float64);
 }
 
-double dot(const Tensor& a, const Tensor& b) {
+double inner_product(const Tensor& a, const Tensor& b) {
     const std::vector<double> x = doubles(a), y = doubles(b);
     double total = 0;
     for (std::size_t i = 0; i < x.size(); ++i) total += x[i] * y[i];
@@ -59,7 +59,7 @@ double along(const Tensors& gradients, const Tensors& directions) {
     for (const Tensor& d : directions) {
         if (!d.defined()) continue;
         const Tensor& gradient = gradients[g++];
-        if (gradient.defined()) total += dot(gradient, d);
+        if (gradient.defined()) total += inner_product(gradient, d);
     }
     return total;
 }
@@ -104,8 +104,8 @@ std::string check_gradient(Function* function, const Tensors& inputs) {
     const Tensor y = function(x), v = random_like(y, 77);
     const Tensors gradients = autograd::grad({y}, varying(x), {.grad_outputs = {v}, .allow_unused = true});
     const Tensors directions = directions_for(x, 177);
-    const double above = dot(function(moved(inputs, directions, step)), v);
-    const double below = dot(function(moved(inputs, directions, -step)), v);
+    const double above = inner_product(function(moved(inputs, directions, step)), v);
+    const double below = inner_product(function(moved(inputs, directions, -step)), v);
     return verdict("first order", along(gradients, directions), (above - below) / (2 * step));
 }
 
