@@ -8,7 +8,8 @@
 namespace mezzo::distributed {
 namespace {
 
-// A damaged record, or one of a later version, may hold any number.
+// A damaged record, or one of a later version, may hold any number: such a call has the name "an unknown
+// call".
 const char* name(Call call) {
     constexpr const char* names[] = {"all_reduce_",
                                      "all_gather",

@@ -1,5 +1,5 @@
-// What every collective call begins with: a record of fixed size from every rank. Calls that differ are then an error on all ranks before any element
-// travels, whatever the ranks disagree about.
+// Exchanges a record of fixed size between all ranks at the start of every collective call. If the records
+// differ, all ranks throw the same error before any element is sent.
 #pragma once
 
 #include <cstdint>
@@ -20,43 +20,45 @@ enum class Call : std::uint8_t {
     all,
     any,
     // of DataParallel
-    model,   // the constructor's comparison
-    layout,  // the buckets are agreed upon
+    model,  // the constructor's comparison
+    // DataParallel broadcasts rank 0's values
+    layout,
     values,  // rank 0's become everybody's
     bucket,  // gradients
     // of a sharded optimizer
-    shard,   // its state is divided
+    shard,   // its state is sharded
     update,  // a step begins
-    parts,   // everybody's parts of tensors
+    parts,   // all-gather of the shards
     load,    // a state has been read
     // of a synchronised batch norm
     moments,
     moments_grad,
-    same,  // what the ranks hold is compared
+    same,  // require_same
     // of a captured step
     step,  // what a call of a captured step does
 };
 
-// What a rank is about to do.
+// Describes the call that a rank is about to make.
 struct Record {
     Call call;
     Dtype dtype = float32;
     ReduceOp op = ReduceOp::sum;
-    // The argument of all() and any(); whether a rank can do its part; of tensors and layout: whether they are on the device of the rank's
-    // device engine.
+    // The argument of all() and any(). For a sharded update: whether this rank can do its part. For calls
+    // with tensors and for `layout`: whether they are on the device of the rank's device engine.
     bool flag = false;
     std::int32_t root = 0;  // of a bucket: its index
-    // Of weight(), model, layout, load, moments and step: a number that may differ between ranks.
+    // For weight, model, layout, load, moments and step: a number that may differ between ranks.
     std::int64_t elements = 0;
-    std::uint64_t shape = 0;   // a hash; of a bucket: the number of its DataParallel
-    std::uint64_t ticket = 0;  // agree() writes it
+    std::uint64_t shape = 0;   // a hash; for a bucket: the number of its DataParallel
+    std::uint64_t ticket = 0;  // set by agree()
 };
 static_assert(sizeof(Record) == 32);
 
-// For work on the communication thread: the records of all ranks. Throws the same error on all of them unless they describe the same call.
+// Returns the records of all ranks. Runs on the communication thread. Throws the same error on all ranks
+// unless all records describe the same call.
 std::vector<Record> agree(Collectives& engine, const GroupImpl& group, Record mine);
 
-// The same as work of its own, for a call in which nothing else travels.
+// Calls agree() on the communication thread, for a call that sends no other data.
 std::vector<Record> exchange(GroupImpl& group, const Record& mine);
 
 }  // namespace mezzo::distributed

@@ -19,7 +19,7 @@ std::uint64_t hash_of(const void* data, std::size_t bytes) {
     return hash;
 }
 
-// A number from every rank.
+// Returns one number from each rank.
 std::vector<std::uint64_t> gather(std::uint64_t mine, Call call, GroupImpl& group) {
     std::vector<std::uint64_t> all;
     for (const Record& record : exchange(group, {.call = call, .elements = std::int64_t(mine)}))
@@ -27,7 +27,7 @@ std::vector<std::uint64_t> gather(std::uint64_t mine, Call call, GroupImpl& grou
     return all;
 }
 
-// Texts of different lengths from every rank.
+// Returns one text from each rank; their lengths may differ.
 std::vector<std::string> gather_texts(const std::string& mine, Call call, GroupImpl& group) {
     const std::vector<std::uint64_t> sizes = gather(mine.size(), call, group);
     const std::size_t largest = std::size_t(*std::max_element(sizes.begin(), sizes.end()));
@@ -71,7 +71,7 @@ std::string joined(const std::vector<std::string>& lines) {
          line < other.size() ? other[line] : nothing, " on rank ", rank, "; ", what.hint);
 }
 
-// Consecutive tensors of at most 25 MB, or a larger one alone, travel together.
+// Consecutive tensors are sent in one message of at most 25 MB; a larger tensor is a message of its own.
 constexpr std::size_t message_bytes = 25 << 20;
 
 std::size_t bytes_of(const Tensor& x) { return std::size_t(x.numel()) * size_of(x.dtype()); }

@@ -11,7 +11,7 @@ Bucket::Bucket(const BucketLayout& layout, const Tensors& leaves) : layout_(layo
     allocate();
 }
 
-// The memory outlives a captured step in which it is made.
+// The memory outlives the captured step that allocates it.
 void Bucket::allocate() {
     const OutsideStep memory;
     memory_ = zeros({layout_.elements}, {.dtype = layout_.dtype, .device = layout_.device});
@@ -37,8 +37,8 @@ bool Bucket::at_home(std::size_t i, const Tensor& gradient) const {
     return gradient->storage == homes_[i] && gradient.is_contiguous();
 }
 
-// The flags of the step before have been reduced. They seldom change, so that a copy on the device will do: nothing comes from the host, as in a
-// captured step nothing can.
+// The flags of the previous step have been overwritten by the reduction. They seldom change, so they are
+// copied from a tensor on the device: nothing is copied from the host, which a captured step does not allow.
 void Bucket::write_flags(const std::vector<float>& flags) {
     const std::int64_t count = std::int64_t(flags.size());
     if (flags != flags_) {
@@ -53,7 +53,7 @@ Tensor Bucket::pack(const Tensors& gradients, bool in_place) {
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const bool own = gradients[i].defined() && at_home(i, gradients[i]);
         if (own || homes_[i]->refs.load() == 1) continue;
-        allocate();  // somebody keeps an older gradient, which must not change
+        allocate();  // a caller holds an older gradient, which must not change
         break;
     }
     std::vector<float> flags;

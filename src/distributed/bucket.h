@@ -1,4 +1,4 @@
-// The memory in which gradients travel.
+// Flat buffer that a bucket of gradients is packed into for an all-reduce.
 #pragma once
 
 #include <vector>
@@ -11,26 +11,29 @@ namespace mezzo::distributed {
 
 class Bucket {
 public:
-    // leaves: by place, as in the layout.
+    // `leaves` are all parameters; the parts of the layout have their indices.
     Bucket(const BucketLayout& layout, const Tensors& leaves);
 
     const BucketLayout& layout() const { return layout_; }
     const Tensor& memory() const { return memory_; }
-    // What the last pack() copied into the memory beside the gradients; undefined before the first.
+    // The flags that the last pack() copied behind the gradients; undefined before the first pack().
     const Tensor& own_flags() const { return own_flags_; }
 
-    // The place of part i as a tensor of its leaf's shape; undefined while somebody holds a gradient that lay there.
+    // View of part i in the buffer, in the shape of its leaf; undefined while a tensor still refers to that
+    // memory.
     Tensor home(std::size_t i) const;
     bool at_home(std::size_t i, const Tensor& gradient) const;
 
-    // Puts the gradients, one per part, into their places; undefined ones are zeros. Those that lie there already cost nothing. Returns all of the bucket's
-    // elements for the reduction: in host memory, or where they are.
+    // Copies the gradients, one per part, into the buffer; undefined gradients become zeros, and a gradient
+    // that is a view of its part is not copied. Returns all elements of the bucket for the reduction: the
+    // buffer itself if in_place, otherwise a copy in host memory.
     Tensor pack(const Tensors& gradients, bool in_place = false);
-    // What pack() returned has been reduced: brings it to the bucket's device.
+    // Copies the reduced tensor that pack() returned back to the bucket's device.
     void take_back(const Tensor& host);
     // After take_back(): whether any rank had a gradient of each part.
     std::vector<bool> present() const;
-    // The reduced gradient of part i. The gradient that pack() got is given back with the new values; for an undefined one it is a new tensor.
+    // Returns the reduced gradient of part i: the gradient that was passed to pack(), with the new values, or
+    // a new tensor if that was undefined.
     Tensor unpack(std::size_t i, const Tensor& gradient) const;
 
 private:
@@ -42,7 +45,7 @@ private:
     std::vector<Shape> shapes_;
     Tensor memory_;
     std::vector<Ref<Storage>> homes_;
-    std::vector<float> flags_;  // that own_flags_ has
+    std::vector<float> flags_;  // the values of own_flags_
     Tensor own_flags_;
 };
 

@@ -13,12 +13,14 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-// A bucket that is being filled.
+// A bucket that still takes leaves.
 struct Open {
     BucketLayout layout;
     std::int64_t end = 0;  // elements
-    std::size_t last = 0;  // its last leaf in the order
-    bool first = true;     // of its dtype and device
+    // index of its last leaf in the order
+    std::size_t last = 0;
+    // the first bucket of its dtype and device
+    bool first = true;
 };
 
 std::int64_t aligned(const Open& open) {

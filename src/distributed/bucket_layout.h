@@ -1,4 +1,4 @@
-// Which gradients travel together, and where each lies in its bucket.
+// Assigns gradients to buckets, each with an offset in its bucket.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace mezzo::distributed {
 
-// What a layout depends on of a leaf.
+// The properties of a leaf that a layout depends on.
 struct LeafKind {
     std::int64_t numel = 0;
     Dtype dtype = float32;
     Device device = {};
-    bool trained = true;  // requires grad; others travel in no bucket
+    bool trained = true;  // requires grad; other leaves are in no bucket
     friend bool operator==(const LeafKind&, const LeafKind&) = default;
 };
 
@@ -26,15 +26,16 @@ struct OrderedLeaf {
 
 struct BucketLayout {
     struct Part {
-        std::uint32_t place;  // of the leaf
+        std::uint32_t place;  // index of the leaf
         std::int64_t offset;  // in elements
     };
     Dtype dtype = float32;
     Device device = {};
     std::vector<Part> parts = {};
-    // Behind the gradients one number per part: whether the rank has a gradient. Reduced like the rest, it tells whether any rank has.
+    // Offset of the flags behind the gradients, one number per part: 1 if the rank has a gradient, 0 if not.
+    // After their reduction a flag is not 0 if any rank has a gradient.
     std::int64_t flags = 0;
-    std::int64_t elements = 0;  // with the flags and padding: a multiple of the number of ranks
+    std::int64_t elements = 0;  // with flags and padding: a multiple of the number of ranks
 };
 
 struct BucketSizes {
@@ -42,8 +43,9 @@ struct BucketSizes {
     int ranks;
 };
 
-// Buckets of one dtype and device each, in the order of their last leaves. A bucket ends before the leaf that would make it larger than allowed; leaves that
-// adjoin stay together. Gradients begin at multiples of 256 bytes unless they adjoin.
+// Returns buckets of one dtype and device each, in the order of their last leaves. A bucket ends before the
+// leaf that would exceed its limit; adjoining leaves stay together. Gradients begin at multiples of 256 bytes
+// unless they adjoin.
 std::vector<BucketLayout> lay_out(const std::vector<OrderedLeaf>& order, const std::vector<LeafKind>& leaves,
                                   const BucketSizes& sizes);
 

@@ -24,14 +24,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr double report_every = 0.25;                   // s: what that thread left out
-constexpr std::chrono::milliseconds at_most_every{20};  // reports of the thread that works
-constexpr double longest_sending = 5;                   // s, to a store that takes nothing
+constexpr double report_every = 0.25;                   // s: interval of the reports of the watching thread
+constexpr std::chrono::milliseconds at_most_every{20};  // reports of the thread that makes the calls
+constexpr double longest_sending = 5;                   // s, to a store that reads nothing
 constexpr double answer_time = 2;                       // s, for each of several ports
-constexpr std::chrono::seconds longest_absence{10};     // of a store that was there before its ranks
-// What a store is waited for that is there and does not say anything: its machine may have much else to do.
-constexpr std::chrono::seconds longest_answer{10};  // to a question for the cause
-constexpr std::chrono::seconds longest_notice{3};   // that it has heard of a failure, before the rank ends
+constexpr std::chrono::seconds longest_absence{10};     // until a launcher's store counts as gone
+// How long a rank waits for a store that is connected and silent: its machine may be busy.
+constexpr std::chrono::seconds longest_answer{10};  // to a question about the cause
+constexpr std::chrono::seconds longest_notice{3};   // that it has received a failure, before the rank exits
 
 Message message(FromRank kind) { return Message(static_cast<std::uint8_t>(kind)); }
 
@@ -44,7 +44,7 @@ std::uint64_t random_token() {
 
 bool on_one_machine(const Launch& launch) { return launch.place.local_size == launch.place.size; }
 
-// None if all ports are taken.
+// Returns an empty socket if all ports are taken.
 Socket listen_for(const Launch& launch) {
     for (int i = 0; i < launch.ports; ++i)
         if (Socket socket = listen_at(on_one_machine(launch) ? launch.host : "", launch.first_port + i))
@@ -59,11 +59,11 @@ std::string port_range(const Launch& launch) {
                : "ports " + first + " to " + std::to_string(launch.first_port + launch.ports - 1);
 }
 
-// None where nobody listens. The reason changes only where there is more to say.
+// Returns an empty socket if nothing listens there. Changes `reason` only if an error has a message.
 Socket reach(const std::string& host, int port, double seconds, std::string& reason) {
     try {
         return connect_to(host, port, seconds);
-    } catch (const Error& error) {  // DNS may learn of a host only once it has started
+    } catch (const Error& error) {  // DNS may not know a host before it has started
         reason = error.what();
         if (reason.starts_with("init: ")) reason.erase(0, 6);
         return {};
@@ -101,7 +101,7 @@ Control::~Control() {
     stop();
 }
 
-// Lets the store read what was sent, for at most a second.
+// Lets the store read what was sent, waiting for at most a second.
 void Control::stop() noexcept {
     {
         const std::lock_guard lock(mutex_);
@@ -111,16 +111,17 @@ void Control::stop() noexcept {
     if (thread_.joinable()) thread_.join();
 }
 
-// Connects to the store of this run, which may not be there yet, and may be at a later port than the first.
+// Connects to the store of this run, which may not have started yet, and may listen at a later port than the
+// first.
 void Control::join(const Launch& launch, const InitOptions& options) {
     const auto deadline =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(options.rendezvous_timeout));
     Launch target = launch;
     if (launch.place.rank == 0 && !launch.launcher_holds_store) hold_store(target, deadline);
-    // Only one port: nobody else is to be asked meanwhile.
+    // With only one port there is no other to ask meanwhile.
     const double longest = target.ports == 1 ? options.rendezvous_timeout : answer_time;
     std::string reason;
-    // A launcher's store was there before its ranks, so its absence is its end.
+    // A launcher starts its store before its ranks, so a store that is not found has ended.
     auto end_of_absence =
         launch.launcher_holds_store ? Clock::now() + longest_absence : Clock::time_point::max();
     for (double pause = 0.02;; pause = std::min(0.5, pause * 1.5)) {
@@ -144,7 +145,7 @@ void Control::join(const Launch& launch, const InitOptions& options) {
     }
 }
 
-// Rank 0's own store. The target becomes where it is.
+// Starts the store in rank 0, and sets the target to its address.
 void Control::hold_store(Launch& target, Clock::time_point deadline) {
     if (on_one_machine(target)) await_name(target.host, deadline);
     Socket listening = listen_for(target);
@@ -162,7 +163,8 @@ void Control::hold_store(Launch& target, Clock::time_point deadline) {
     server_ = std::make_unique<StoreServer>(std::move(listening), options);
 }
 
-// True if this is the store of our run, and we are in. Else the reason says what it has answered, if it has.
+// Returns true if this is the store of our run and it has accepted this rank. Otherwise `reason` is its
+// answer, if there was one.
 bool Control::greet(Socket socket, const Launch& launch, double seconds, std::string& reason) {
     const Message hello = std::move(message(FromRank::hello)
                                         .add(rank_greeting)
@@ -261,7 +263,7 @@ void Control::at(std::uint64_t started, std::uint64_t finished) {
     report();
 }
 
-// With the lock held: why nobody will answer the call that this rank is in; "" otherwise.
+// Returns why no rank will answer the call that this rank is in, or "". The caller holds the lock.
 std::string Control::waits_in_vain() const {
     if (!leaver_ || started_ <= leaver_->calls) return "";
     return words_of_unequal_calls(leaver_->rank, leaver_->calls, std::uint64_t(rank_), started_);
@@ -279,7 +281,8 @@ std::string Control::ask_about(FromRank kind, const std::string& words) {
     return ask(question, words);
 }
 
-// The first cause, once the store has named it; else the words. Leaves it in cause_.
+// Asks the store for the first cause. Returns the cause, or `words` if the store does not name one, and saves
+// it in cause_.
 std::string Control::ask(const Message& question, const std::string& words) {
     const bool sent = send(question);
     std::unique_lock lock(mutex_);
@@ -322,12 +325,12 @@ template <class Fill> bool Control::send_quietly(FromRank kind, const Fill& fill
         Message m = message(kind);
         fill(m);
         return send(m);
-    } catch (...) {  // no memory: the end of the connection says the rest
+    } catch (...) {  // no memory: the end of the connection reports it
         return false;
     }
 }
 
-// A child, whose parent's threads may have held any mutex when it was made.
+// Whether this is a forked child. The parent's threads may have held any mutex at the fork.
 bool Control::is_forked() const { return static_cast<std::uint64_t>(getpid()) != process_; }
 
 bool Control::send(const Message& message) {
@@ -338,7 +341,8 @@ bool Control::send(const Message& message) {
     return flush(longest_sending) && unsent_.empty();
 }
 
-// What the store does not take goes before the next message: half of one would make all later ones unreadable. False if it is gone.
+// Sends what the store has not taken before the next message, as half a message would make all later ones
+// unreadable. Returns false if the store is gone.
 bool Control::flush(double seconds) {
     std::string_view rest = unsent_;
     const bool open = send_some(socket_, rest, seconds);
@@ -353,7 +357,7 @@ void Control::watch() {
         try {
             open = receive_some(socket_, received_, report_every);
             while (std::optional<Message> next = take_message(received_)) take(std::move(*next));
-        } catch (const std::exception&) {  // damaged
+        } catch (const std::exception&) {  // damaged message
             open = false;
         }
         report();
@@ -422,7 +426,8 @@ void Control::broken(const std::string& cause) {
     if (broken_) broken_(cause);
 }
 
-// Tells the store where this rank is, if that has changed, without waiting for it: a store that takes nothing gets a later report.
+// Reports the calls of this rank to the store if they have changed, without waiting: if the store reads
+// nothing, a later report follows.
 void Control::report() {
     const std::unique_lock sending(sending_, std::try_to_lock);
     if (!sending || is_forked() || !flush(0) || !unsent_.empty()) return;

@@ -1,4 +1,5 @@
-// A rank's connection to the store: where it meets the others, and learns of their failures while it waits for them.
+// A rank's connection to the store: for the rendezvous of the ranks, and for failures of other ranks while a
+// call waits for them.
 #pragma once
 
 #include <chrono>
@@ -24,35 +25,39 @@ class StoreServer;
 
 class Control final : public KeyValues {
 public:
-    // Joins the run; returns when all ranks have. Rank 0 holds the store where no launcher does. Error(backend).
+    // Joins the run and returns when all ranks have joined. Rank 0 runs the store if no launcher does. Throws
+    // Error(backend).
     Control(const Launch& launch, const InitOptions& options);
-    // The watching thread ends; the store, if it is here, tells the others that it closes.
+    // Ends the watching thread. If the store runs in this process, it notifies the other ranks that it
+    // closes.
     ~Control() override;
     Control(const Control&) = delete;
     Control& operator=(const Control&) = delete;
 
     // The address at which the other ranks reach this machine.
     const std::string& address() const { return address_; }
-    // How many ranks run on the same processors as this one, itself included.
+    // How many ranks run on the same processors as this one, including itself.
     int sharing() const { return sharing_; }
     double timeout() const { return timeout_; }
 
     void set(const std::string& key, const std::string& value) override;
-    // Waits for at most the rendezvous timeout; throws Error(backend) with the first cause.
+    // Returns the value of a key. Waits at most the rendezvous timeout; throws Error(backend) with the first
+    // cause.
     std::string get(const std::string& key) override;
 
-    // From then on, and at once if it is known already, `broken` is called with the first cause, on the watching thread. detach()
-    // returns when no such call is under way.
+    // Sets the function that is called with the first cause of a failure, on the watching thread, or at once
+    // if the cause is known already. detach() returns when no such call is running.
     void attach(std::function<void(const std::string&)> broken);
     void detach();
 
-    // Where this rank is, in calls. The store learns of it a moment later.
-    // Breaks the group where a rank has left before that call and the store has closed since.
+    // Records the numbers of calls that this rank has started and finished; the store receives them a moment
+    // later. Breaks the group if another rank has left before that call and the store has closed since.
     void at(std::uint64_t started, std::uint64_t finished);
-    // The engine has failed: the first cause, which is often another rank's.
+    // Both report that the engine has failed, and return the first cause, which is often another rank's.
     std::string lost(const std::string& words);
     std::string timed_out(const std::string& words);
-    // This rank goes, in order or not. Nothing after the first of them counts. failed() waits a moment until the others know.
+    // Both report that this rank leaves, in order or by an error. Only the first report counts. failed()
+    // waits a moment until the other ranks know.
     void leave() noexcept;
     void failed(const std::string& words) noexcept;
     // Records that another rank has failed. A failed() before the next call of this rank is the first cause
@@ -80,24 +85,25 @@ private:
     template <class Fill> bool send_quietly(FromRank kind, const Fill& fill) noexcept;
     void stop() noexcept;
 
-    std::unique_ptr<StoreServer> server_;  // in rank 0, where no launcher holds it
+    std::unique_ptr<StoreServer> server_;  // in rank 0, if no launcher runs it
     Socket socket_;
     std::string received_, holder_, address_;
     const int rank_;
     int sharing_ = 1;
     double timeout_, rendezvous_timeout_;
-    std::uint64_t process_ = 0;  // children that are forked off do not speak for this rank
-    std::uint64_t token_ = 0;    // tells the store who comes again from who only looks like it
+    std::uint64_t process_ = 0;  // forked children must not report for this rank
+    // identifies this process to the store when it connects again
+    std::uint64_t token_ = 0;
 
-    std::mutex sending_;  // before mutex_
+    std::mutex sending_;  // sent and not yet taken by the store
     std::string unsent_;  // what the store has not taken yet
     std::mutex mutex_;
     std::condition_variable changed_;
     std::map<std::string, std::string> values_;
     std::string cause_;
-    std::optional<Leaver> leaver_;  // what the store has said when it closed
+    std::optional<Leaver> leaver_;  // from the store's closing message
     bool ready_ = false, store_closed_ = false, gone_ = false, stopping_ = false;
-    bool said_ = false;                         // that this rank goes
+    bool said_ = false;                         // that this rank leaves
     std::optional<std::uint64_t> heard_after_;  // calls that had started when this rank heard of a failure
     std::uint64_t started_ = 0, finished_ = 0, reported_started_ = 0, reported_finished_ = 0;
     std::chrono::steady_clock::time_point reported_;

@@ -29,12 +29,12 @@ void put(char* to, std::size_t capacity, const std::string& text) {
 
 }  // namespace
 
-// What a rank has, in a fixed number of bytes.
+// A rank's device library and device, in a fixed number of bytes.
 struct DeviceEngine::Offer {
-    bool wanted = false;    // by name
+    bool wanted = false;    // NCCL was requested by name
     char library[32] = {};  // "" without one
-    char device[16] = {};   // which it is
-    char reason[220] = {};  // why
+    char device[16] = {};   // identifies the device
+    char reason[220] = {};  // why there is no library
 };
 
 DeviceEngine::DeviceEngine(const Place& place, const EngineTimes& times, Failed failed)
@@ -76,7 +76,7 @@ DeviceEngine::Offer DeviceEngine::offer() const {
     return mine;
 }
 
-// Two ranks that share a device, which NCCL refuses; "" if none do.
+// Names two ranks that share a device, which NCCL refuses; "" if no two ranks do.
 std::string DeviceEngine::shared_device(const std::vector<Offer>& all) {
     for (std::size_t b = 1; b < all.size(); ++b)
         for (std::size_t a = 0; a < b; ++a)
@@ -91,7 +91,7 @@ void DeviceEngine::stay_in_host_memory(const Collectives& host, const std::strin
                  "; " + reason);
 }
 
-// Whether all ranks have a library, of one version, and a device of their own.
+// Returns whether all ranks have a library, of one version, and a device of their own.
 bool DeviceEngine::agree_on_library(Collectives& host) {
     const Offer mine = offer();
     std::vector<Offer> all(std::size_t(place_.size));
@@ -117,7 +117,7 @@ bool DeviceEngine::agree_on_library(Collectives& host) {
     return true;
 }
 
-// An empty id tells the others that rank 0 has failed to make one.
+// Broadcasts the communicator's id from rank 0. An id of zeros means that rank 0 could not make one.
 std::string DeviceEngine::share_id(Collectives& host) const {
     std::string id(id_bytes, '\0'), reason;
     if (place_.rank == 0) {
@@ -152,7 +152,7 @@ std::shared_ptr<DeviceCollectives> DeviceEngine::connect(Collectives& host) {
         if (agree_on_library(host)) {
             try {
                 connect_ranks(host);
-            } catch (const std::exception& error) {  // the others wait for this rank
+            } catch (const std::exception& error) {  // the other ranks wait for this one
                 failed_(error.what(), false);
                 throw;
             }

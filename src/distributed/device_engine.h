@@ -1,4 +1,5 @@
-// The engine for the memory of this rank's CUDA device, beside the one for host memory: NCCL where all ranks have it.
+// Engine for collective operations on the memory of this rank's CUDA device: NCCL, if all ranks have it. The
+// engine for host memory is separate.
 #pragma once
 
 #include <atomic>
@@ -26,27 +27,30 @@ public:
     using Failed = std::function<void(const std::string& words, bool timed_out)>;
     DeviceEngine(const Place& place, const EngineTimes& times, Failed failed);
 
-    // Whether memory of this device would go through it, if the other ranks agree. Opens nothing.
+    // Whether memory of this device would use this engine, if the other ranks agree. Opens no library.
     bool suits(Device device) const;
-    // Has the log say, once, that tensors of this device take the way through host memory because it is not the rank's own.
+    // Logs, once, that tensors of this device go through host memory because it is not the rank's own device.
     void note_elsewhere(Device device) const noexcept;
-    // The way of memory to the communication stream and back.
+    // Makes a stream hand-off: from the compute stream to the communication stream and back.
     std::unique_ptr<DevicePassage> make_passage() const;
 
-    // On the communication thread, by all ranks in the same call: connects them when it is first called. Null where a rank has no NCCL and nobody asked for
-    // one by name; all ranks then use host memory. Error(backend) on all ranks otherwise.
+    // Connects the ranks in its first call, and returns the connection. All ranks call it on the
+    // communication thread in the same collective call. Returns null if a rank has no NCCL, or two ranks
+    // share a device, and NCCL was not requested by name; all ranks then use host memory. Throws
+    // Error(backend) on all ranks for other failures.
     std::shared_ptr<DeviceCollectives> connect(Collectives& host);
-    // Null before that.
+    // Returns null before connect().
     std::shared_ptr<DeviceCollectives> connected() const;
     std::string name() const;  // such as "NCCL 2.28.9"; "" if there is none
     void abort() noexcept;
-    // Of a group that is broken: memory that operations may still read and write, until the communicator has ended.
+    // Keeps memory of a broken group alive that operations may still read and write, until the communicator
+    // has ended.
     void keep(const Tensors& memory);
-    // Waits for what is queued, unless it has been aborted.
+    // Waits for queued operations, unless the engine has been aborted.
     void finish() const noexcept;
-    // Ends the communicator, and waits for its threads.
+    // Ends the communicator and waits for its threads.
     void close() noexcept;
-    // In a forked process, which has none of these threads.
+    // Leaks the communicator in a forked process, which has none of its threads.
     void forget() noexcept;
 
 private:
@@ -63,7 +67,7 @@ private:
     const Failed failed_;
     const Device device_;
     const DeviceCollectivesLibrary* library_ = nullptr;
-    bool decided_ = false;  // on the communication thread
+    bool decided_ = false;  // used on the communication thread
     std::atomic<bool> aborted_{false};
     mutable std::atomic<bool> noted_{false};
     mutable std::mutex mutex_;

@@ -17,7 +17,7 @@ constexpr int default_port = 29500;
 constexpr int ports_tried = 17;  // the port itself may be taken: torchrun's agent listens there
 constexpr int most_ranks = 1 << 16;
 
-// Names of the four numbers.
+// Names of the four variables that a launcher sets.
 struct Set {
     const char* launcher;
     const char *rank, *size, *local_rank, *local_size;
@@ -57,7 +57,7 @@ private:
     const Variables& variables_;
 };
 
-// A shell of a Slurm allocation has SLURM_PROCID without being started by srun.
+// Whether the launcher has started this process: a shell in a Slurm allocation has SLURM_PROCID without srun.
 bool is_started_by(const Set& set, const Reader& read) {
     return &set != &slurm || read.has("SLURM_STEP_NODELIST");
 }
@@ -69,7 +69,7 @@ std::vector<const char*> missing_of(const Set& set, const Reader& read) {
     return missing;
 }
 
-// "2(x3),1": 2 tasks on each of the first three nodes, 1 on the fourth.
+// Parses Slurm's list: "2(x3),1" is 2 tasks on each of the first three nodes, 1 on the fourth.
 int tasks_on_node(const std::string& list, int node) {
     for (std::size_t at = 0; at < list.size();) {
         const std::size_t end = std::min(list.find(',', at), list.size());
@@ -100,7 +100,7 @@ Place place_of(const Set& set, const Reader& read) {
     return place;
 }
 
-// What tells this run from others, as far as the launcher says so.
+// Returns text that distinguishes this run from others, as far as the launcher provides it.
 std::string run_of(const Reader& read, const Place& place) {
     if (read.has("MEZZO_RUN_ID")) return read.text("MEZZO_RUN_ID");
     std::string run;
@@ -113,7 +113,7 @@ std::string run_of(const Reader& read, const Place& place) {
     return run;
 }
 
-// host:port, where an IPv6 address stands in brackets.
+// Parses host:port; an IPv6 address is in brackets.
 void read_address(const std::string& text, Launch& launch) {
     const std::size_t colon = text.rfind(':');
     int port = 0;
@@ -138,7 +138,8 @@ int slurm_port(const Reader& read) {
 void find_address(const Set& set, const Reader& read, Launch& launch) {
     launch.launcher_holds_store = read.text("MEZZO_STORE") == "launcher";
     if (read.has("MEZZO_RENDEZVOUS")) return read_address(read.text("MEZZO_RENDEZVOUS"), launch);
-    launch.ports = launch.run.empty() ? 1 : ports_tried;  // without a name the port is what tells runs apart
+    // without a name only the port distinguishes runs
+    launch.ports = launch.run.empty() ? 1 : ports_tried;
     launch.first_port = read.has("MASTER_PORT") ? read.number("MASTER_PORT", 1, 65535 - ports_tried)
                         : &set == &slurm        ? slurm_port(read)
                                                 : default_port;

@@ -1,4 +1,4 @@
-// What the environment says about the run that this process belongs to.
+// Reads the environment variables that launchers set: rank, number of ranks, address of the store.
 #pragma once
 
 #include <functional>
@@ -12,23 +12,25 @@ namespace mezzo::distributed {
 struct Launch {
     Place place;
     std::string host;               // of the store
-    int first_port = 0, ports = 1;  // it is at one of these
+    int first_port = 0, ports = 1;  // the store listens at one of these
     bool launcher_holds_store = false;
-    std::string run;  // what distinguishes the run from others at the same address; may be empty
+    std::string run;  // distinguishes runs at the same address; may be empty
 };
 
-// A variable's value, or null.
+// Returns a variable's value, or null.
 using Variables = std::function<const char*(const char*)>;
 
-// The first set of variables that is complete: torchrun's and mezzo-run's, Open MPI's, MPICH's, Slurm's. None if there is no variable
-// of any set. Error(state) for sets that lack variables, with their names, and for several ranks without an address;
-// Error(value) for values that are not what they should be.
+// Reads the first complete set of variables: torchrun's and mezzo-run's, Open MPI's, MPICH's, Slurm's.
+// Returns nothing if no set has a variable. Throws Error(state), with the names, if sets lack variables, and
+// for several ranks without an address; Error(value) for values out of range.
 std::optional<Launch> read_environment(const Variables& variables);
 
-// A variable that is a whole number from 1 to `high`; 0 where it is not set, or empty. Error(value) of `op` for anything else.
+// Returns a variable that is a whole number from 1 to `high`, or 0 if it is not set or empty. Throws
+// Error(value), in the name of `op`, for any other value.
 int number_or_0(const char* op, const Variables& variables, const char* name, int high);
 
-// "node[003-007,12],gpu1" names node003 first. The text itself if it has no brackets or commas.
+// Returns the first host of a Slurm node list: node003 for "node[003-007,12],gpu1". Without brackets and
+// commas it is the text itself.
 std::string first_host(const std::string& list);
 
 }  // namespace mezzo::distributed

@@ -13,13 +13,13 @@ namespace mezzo::distributed {
 namespace {
 
 constexpr std::int64_t alignment = 64;            // bytes: a message ends between two elements of any dtype
-constexpr std::int64_t message_bytes = 16 << 20;  // of all ranks
+constexpr std::int64_t message_bytes = 16 << 20;  // of all ranks together
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-// A part of a tensor, and where it lies in the stream of its rank's parts.
+// A shard of a tensor, and its offset in the stream of its rank's shards.
 struct Piece {
     Tensor elements;  // 1-dim
     std::int64_t at, bytes;
@@ -43,7 +43,8 @@ Stream stream_of(int rank, const std::vector<optim::Incomplete>& tensors, const 
     return stream;
 }
 
-// Calls copy(elements of a piece, the same in the message) for what of a stream lies in bytes [from, to). The message begins at byte `at` of `memory`.
+// Calls copy(elements of a piece, their part of the message) for bytes [from, to) of a stream. The message
+// begins at byte `at` of `memory`.
 template <class Copy> void for_each_piece(const Stream& stream, std::int64_t from, std::int64_t to,
                                           const Tensor& memory, std::int64_t at, const Copy& copy) {
     auto piece = std::partition_point(stream.pieces.begin(), stream.pieces.end(),
@@ -66,7 +67,8 @@ std::uint64_t hash_of(const std::vector<optim::Incomplete>& tensors) {
     return hash;
 }
 
-// Where messages lie: with the tensors, if they can travel from there, else in host memory.
+// Returns the device of the messages: that of the tensors, if its engine can send from there, otherwise the
+// CPU.
 Device device_of(const std::vector<optim::Incomplete>& tensors, const GroupImpl& group) {
     const Device device = tensors[0].tensor.device();
     for (const auto& [slot, tensor] : tensors) {

@@ -1,4 +1,4 @@
-// Every rank's parts of tensors become everybody's.
+// All-gathers sharded tensors, so that every rank has all of their elements.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,10 @@
 
 namespace mezzo::distributed {
 
-// Each tensor is contiguous, on any device, and divided like tensor `slot` of the partition. The parts of other ranks are written. Collective; no more than
-// 16 MiB are on their way at a time. Tensors that all lie on the rank's CUDA device travel from there, and the host does not wait for it, where all ranks
-// have NCCL; otherwise they travel through host memory.
+// Writes the other ranks' shards into each tensor. Tensors are contiguous, on any device, and divided like
+// tensor `slot` of the partition. Collective; at most 16 MiB are sent at a time. If all tensors are on the
+// rank's CUDA device and all ranks have NCCL, they are sent from device memory and the host does not wait;
+// otherwise they go through host memory.
 void gather_parts(const std::vector<optim::Incomplete>& tensors, const Partition& partition,
                   const Group& group);
 

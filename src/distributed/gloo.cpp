@@ -1,4 +1,5 @@
-// Collective operations by Gloo over TCP. The only file that names Gloo; it becomes a module of its own (gloo_module.h).
+// Collective operations by Gloo over TCP. The only file that includes Gloo; it is built as a separate module
+// (gloo_module.h).
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
@@ -28,8 +29,8 @@
 #include "distributed/gloo_module.h"
 #include "distributed/reduction.h"
 
-// Static programs do not export the library's definition to this module. No call gets here: dtypes are those of
-// tensors.
+// Static programs do not export the library's definition to this module. It is never called: dtypes are those
+// of tensors.
 void mezzo::detail::unknown_dtype(int number) {
     throw std::invalid_argument("Dtype: " + std::to_string(number) + " is no dtype");
 }
@@ -40,7 +41,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds longest_wake{5};
-constexpr std::uint8_t unused_prefix = 0x7f;  // of slots: Gloo's operations have others
+constexpr std::uint8_t unused_prefix = 0x7f;  // of this engine's slots: Gloo's operations use others
 
 std::chrono::milliseconds milliseconds(double seconds) {
     return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(std::min(seconds, 1e8) * 1e3)));
@@ -65,7 +66,8 @@ private:
     KeyValues& values_;
 };
 
-// Gloo writes to connections whose other end may be gone; without this the signal would end the process.
+// Blocks SIGPIPE in this thread: Gloo writes to connections whose other end may be gone, and the signal would
+// end the process.
 class NoPipeSignal {
 public:
     NoPipeSignal() {
@@ -91,8 +93,8 @@ private:
     bool was_pending_;
 };
 
-// What a ring hands on at a time. Larger ones leave a slow wire idle while the first comes and the last goes; smaller ones cost a fast one
-// more calls.
+// Size of the segments that a ring passes on. Larger segments leave a slow wire idle while the first one
+// arrives and the last one leaves; smaller ones cost a fast wire more calls.
 constexpr std::size_t segment_bytes = 256 << 10;
 
 class Engine final : public Collectives {
@@ -101,7 +103,7 @@ public:
         : context_(*new std::shared_ptr<gloo::rendezvous::Context>(
               std::make_shared<gloo::rendezvous::Context>(options.place.rank, options.place.size))),
           timeout_(options.timeout) {
-        const NoPipeSignal no_signal;  // also of the thread that is started here
+        const NoPipeSignal no_signal;  // also for the thread that Gloo starts here
         gloo::transport::tcp::attr attributes;
         if (options.interface.empty())
             attributes.hostname = options.address;
@@ -111,7 +113,8 @@ public:
         Store store(values);
         context_->setTimeout(milliseconds(options.connect_timeout));
         context_->connectFullMesh(store, device);
-        // Nobody goes on before all are connected: a rank that left at once would look like a failure to those that are not.
+        // No rank goes on before all are connected: a rank that left at once would look like a failure to
+        // ranks that are still connecting.
         const char here = 0;
         std::vector<char> all(size());
         all_gather(&here, all.data(), 1);
@@ -151,8 +154,8 @@ public:
 
     const char* name() const override { return "Gloo"; }
 
-    // Closing connections wakes nobody who waits on this side. A wait that is too long does: it ends all operations of the context with an
-    // exception, and closes all connections.
+    // Closing connections does not wake threads that wait on this side. A wait that times out does: it ends
+    // all operations of the context with an exception, and closes all connections.
     void abort() noexcept override {
         if (aborted_.exchange(true)) return;
         const NoPipeSignal no_signal;
@@ -163,12 +166,12 @@ public:
                 const auto buffer = context_->createUnboundBuffer(&byte, 1);
                 buffer->recv(rank, gloo::Slot::build(unused_prefix, 0));
                 buffer->waitRecv(std::chrono::milliseconds(1));
-            } catch (const std::exception&) {  // as intended, or the connection is closed already
+            } catch (const std::exception&) {  // expected; or the connection is already closed
             }
         }
         try {
             context_->closeConnections();
-        } catch (const std::exception&) {  // they are
+        } catch (const std::exception&) {  // already closed
         }
         wake_the_forgotten();
     }
@@ -177,7 +180,7 @@ private:
     using Memory = std::unique_ptr<gloo::transport::UnboundBuffer>;
     using Buffers = std::vector<gloo::transport::UnboundBuffer*>;
 
-    // What the operation that is under way sends and receives.
+    // Registers the buffers of the running operation.
     class InUse {
     public:
         InUse(Engine& engine, const Buffers& buffers) : engine_(engine) {
@@ -200,8 +203,8 @@ private:
     std::size_t size() const { return std::size_t(context_->size); }
     Memory memory(void* data, std::size_t bytes) const { return context_->createUnboundBuffer(data, bytes); }
 
-    // Where a connection ends while Gloo's thread begins to send on it, Gloo loses the message: no exception reaches who waits until it is sent, and it
-    // would wait for all of the timeout. Each wake ends one wait.
+    // If a connection ends while Gloo's thread begins to send on it, Gloo loses the message: the thread that
+    // waits for it gets no exception, and would wait for the whole timeout. Each wake ends one wait.
     void wake_the_forgotten() noexcept {
         const Clock::time_point end = Clock::now() + longest_wake;
         std::unique_lock lock(mutex_);
@@ -215,7 +218,7 @@ private:
         }
     }
 
-    // After an operation: what it waited for may not have come.
+    // Throws after an operation that was woken, whose data may be incomplete.
     void require_whole() {
         const std::lock_guard lock(mutex_);
         if (woken_) throw std::runtime_error("the group is broken");
@@ -235,7 +238,8 @@ private:
         }
     }
 
-    // After an exception the context is of no more use; its connections are closed, so that the other ranks notice.
+    // After an exception the context cannot be used; its connections are closed, so that the other ranks
+    // notice.
     template <class Options, class Operation>
     void perform(Options& options, Operation* operation, const Buffers& buffers) {
         const NoPipeSignal no_signal;
@@ -254,7 +258,8 @@ private:
         }
     }
 
-    // Never destroyed: that would reset connections from which others may still read. The end of the process closes them in order.
+    // Never destroyed: that would reset connections that others may still read from. The exit of the process
+    // closes them in order.
     const std::shared_ptr<gloo::rendezvous::Context>& context_;
     const double timeout_;
     std::uint32_t tag_ = 0;
@@ -262,7 +267,7 @@ private:
     std::mutex mutex_;
     std::condition_variable unused_;
     Buffers in_use_;
-    bool woken_ = false;  // the operation that is under way
+    bool woken_ = false;  // the running operation has been woken
 };
 
 }  // namespace

@@ -39,7 +39,8 @@ std::string own_path() {
     return known ? self.dli_fname : "";
 }
 
-// What MEZZO_GLOO names; else beside the library or program that holds this code, and where the system looks for libraries.
+// Paths to try: the one in MEZZO_GLOO, if set; otherwise the folder of the library or program that holds this
+// code, then the system's library path.
 std::vector<std::string> candidates() {
     if (const char* const given = std::getenv("MEZZO_GLOO"); given != nullptr && *given != 0) return {given};
     std::vector<std::string> paths;

@@ -1,4 +1,4 @@
-// Opens the module that links Gloo. A program that is alone never does.
+// Opens the module that links Gloo. A single process never opens it.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,10 @@
 
 namespace mezzo::distributed {
 
-// The engine of a run, connected to all ranks. Error(backend) where the module cannot be opened or the ranks not connected.
+// Returns the engine of a run, connected to all ranks. Throws Error(backend) if the module cannot be opened
+// or the ranks cannot be connected.
 std::unique_ptr<Collectives> connect_gloo(KeyValues& store, const GlooOptions& options);
-// Why the module cannot be opened; "" where it can.
+// Returns why the module cannot be opened; "" if it can.
 std::string gloo_absence();
 
 }  // namespace mezzo::distributed

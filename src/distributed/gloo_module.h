@@ -1,5 +1,5 @@
-// Between the library and the module that links Gloo, which is opened when a group of several ranks is made (gloo_library.h). Nothing here
-// needs a symbol of the other side.
+// Interface between the library and the module that links Gloo, which is opened when a group of several ranks
+// is made (gloo_library.h). It needs no symbol of the other side.
 #pragma once
 
 #include <stdexcept>
@@ -10,12 +10,12 @@
 
 namespace mezzo::distributed {
 
-// Where ranks leave texts for each other.
+// Key-value store through which the ranks exchange texts.
 class KeyValues {
 public:
     virtual ~KeyValues() = default;
     virtual void set(const std::string& key, const std::string& value) = 0;
-    virtual std::string get(const std::string& key) = 0;  // waits until somebody has set it
+    virtual std::string get(const std::string& key) = 0;  // waits until a rank has set it
 };
 
 struct GlooOptions {
@@ -25,7 +25,7 @@ struct GlooOptions {
     double timeout = 0, connect_timeout = 0;  // s
 };
 
-// An operation waited for the other ranks for the whole timeout.
+// Thrown when an operation has waited for the other ranks for the whole timeout.
 class TimedOut : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
@@ -37,7 +37,7 @@ inline TimedOut no_answer_within(double seconds) {
     return TimedOut("no answer of the other ranks within " + text + " s");
 }
 
-// Connects all ranks. Both throw std::exception: the module makes no Error.
+// Connects all ranks. The function and the engine throw std::exception, never Error.
 using ConnectGloo = Collectives*(KeyValues& store, const GlooOptions& options);
 
 }  // namespace mezzo::distributed

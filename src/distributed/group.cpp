@@ -1,4 +1,4 @@
-// The calls of a group on tensors. Each begins with the ranks' records (distributed/agree.h).
+// Collective calls of a group on tensors. Each call begins with an exchange of records (distributed/agree.h).
 #include "mezzo/distributed.h"
 
 #include <algorithm>
@@ -41,14 +41,15 @@ void check_target(const char* op, const Tensor& x) {
               ": several elements of this expanded tensor share one place; write to a clone()");
 }
 
-// What elements of a dtype are reduced in.
+// Returns the dtype in which elements of `dtype` are reduced.
 Dtype reduced_in(Dtype dtype) {
     if (dtype == boolean) return uint8;
     if (!is_floating(dtype)) return int64;
     return is_16bit(dtype) ? float32 : dtype;
 }
 
-// A copy of x's elements, contiguous, as `dtype`, where they can be sent from: on the device or in host memory.
+// Returns a contiguous copy of x as `dtype`, on x's device if its engine can send from there, otherwise in
+// host memory.
 Tensor sendable(const GroupImpl& group, const char* op, const Tensor& x, Dtype dtype) {
     const NoGrad no_grad;
     const bool stays = group.devices().suits(x.device());

@@ -13,7 +13,7 @@
 namespace mezzo::distributed {
 namespace {
 
-// One rank has all that there is.
+// Engine of a group of one rank: copies its own data.
 class Alone final : public Collectives {
 public:
     void all_reduce(void*, std::int64_t, Dtype, ReduceOp) override {}
@@ -31,7 +31,7 @@ private:
     }
 };
 
-// An Error is made anew, so that it is one of this thread.
+// Rethrows an exception; an Error is constructed anew in this thread.
 [[noreturn]] void rethrow(const std::exception_ptr& error) {
     try {
         std::rethrow_exception(error);
@@ -91,7 +91,8 @@ GroupImpl::GroupImpl(const Place& place, std::unique_ptr<Collectives> engine,
 
 bool GroupImpl::forked() const { return place_.size > 1 && getpid() != process_; }
 
-// A forked process has a copy of what belongs to its parent's threads, and none of them. To destroy a condition for which one of them waits would never end.
+// A forked process has copies of the objects of its parent's threads, and none of the threads. Destroying a
+// condition variable that a thread of the parent waits for would never return.
 void GroupImpl::forget_thread() noexcept {
     static_cast<void>(engine_.release());
     static_cast<void>(control_.release());
@@ -106,7 +107,8 @@ GroupImpl::~GroupImpl() {
         forget_thread();
         return;
     }
-    // To end a communicator aborts what it has under way, and with it an update whose weights may outlive the group.
+    // Ending a communicator aborts its operations, and with them an update whose weights may outlive the
+    // group.
     if (std::uncaught_exceptions() <= uncaught_) devices_.finish();
     say_farewell();
     bool busy = false;
@@ -116,10 +118,10 @@ GroupImpl::~GroupImpl() {
         busy = running_ != 0 || !queue_.empty();
     }
     submitted_.notify_all();
-    // Otherwise the engine is left as it is: others may still read what this rank has sent.
+    // Without work in progress the engine is not aborted: others may still read what this rank has sent.
     if (busy) abort_engines();
     if (thread_.joinable()) thread_.join();
-    devices_.close();  // its watcher uses what is destroyed first
+    devices_.close();  // its watching thread uses members that are destroyed before it
 }
 
 void GroupImpl::say_farewell() noexcept {
@@ -150,7 +152,7 @@ std::uint64_t GroupImpl::submit(Work work) {
     return ticket;
 }
 
-// With the lock held: nothing of this work is or will be running.
+// Whether this work is neither running nor going to run. The caller holds the lock.
 bool GroupImpl::settled(std::uint64_t ticket) const {
     return finished_ >= ticket || (!cause_.empty() && running_ != ticket);
 }
@@ -219,7 +221,7 @@ void GroupImpl::perform(Task& task) {
     } catch (...) {
         error = std::current_exception();
     }
-    if (control_) control_->at(task.ticket, task.ticket);  // before anybody can leave because of it
+    if (control_) control_->at(task.ticket, task.ticket);  // before a rank can leave because of it
     {
         const std::lock_guard lock(mutex_);
         running_ = 0;
@@ -229,7 +231,8 @@ void GroupImpl::perform(Task& task) {
     progressed_.notify_all();
 }
 
-// An engine sees the end of another rank before it can be told of it, so the store is asked for the cause.
+// The engine fails before the store's notification of another rank's end arrives, so the store is asked for
+// the cause.
 void GroupImpl::engine_failed(const std::string& words, bool timed_out) {
     abort_engines();  // the others notice
     break_for(words, timed_out);
@@ -253,7 +256,8 @@ void GroupImpl::on_device(const std::function<void()>& operations) {
     try {
         operations();
     } catch (const std::exception& error) {
-        // The host engine goes on until the store has told the others, who would take its end for the cause.
+        // The host engine is not aborted until the store has notified the others, who would take its end for
+        // the cause.
         break_for(error.what(), false);
         const std::lock_guard lock(mutex_);
         fail(ErrorKind::backend, cause_);
@@ -294,14 +298,14 @@ void GroupImpl::heard_of_failure() noexcept {
 
 void GroupImpl::break_with(const std::string& cause) noexcept {
     if (forked()) return;
-    std::deque<Task> dropped;  // released without the lock: they hold tensors
+    std::deque<Task> dropped;  // released without the lock, as they hold tensors
     {
         const std::lock_guard lock(mutex_);
         if (!cause_.empty()) return;
         try {
             cause_ = cause.empty() ? "the group is broken" : cause;
         } catch (const std::bad_alloc&) {
-            cause_ = "no memory";  // short enough to need none
+            cause_ = "no memory";  // short enough to need no allocation
         }
         dropped.swap(queue_);
     }

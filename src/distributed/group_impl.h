@@ -1,4 +1,4 @@
-// What the handles of a group share: its engine and the thread that works with it.
+// State that the handles of a group share: its engines and the communication thread.
 #pragma once
 
 #include <condition_variable>
@@ -21,49 +21,54 @@
 
 namespace mezzo::distributed {
 
-// All work with the engine runs on the group's one communication thread, in the order in which it was submitted. Ranks submit the same
-// work in the same order. In a group of one rank there is no thread: work runs when it is submitted.
+// Runs all work with the engine on one communication thread, in the order of submission. Ranks submit the
+// same work in the same order. A group of one rank has no thread: submit() runs the work.
 class GroupImpl final : public mezzo::detail::SharedObject {
 public:
     using Work = std::function<void(Collectives&)>;
 
-    // `control` is null where no process can die on its own.
+    // `control` is null if no process can die on its own.
     GroupImpl(const Place& place, std::unique_ptr<Collectives> engine,
               std::unique_ptr<Control> control = nullptr, const EngineTimes& times = {});
-    // Gives up what hosts have under way, and waits for no other rank but in what devices have queued already. While an exception unwinds the stack it waits
-    // for nothing, and the others get its words. In a process that was forked from the rank, the connections are its parent's: they are left alone, submit() and
-    // wait() throw Error(state), and nothing breaks the group.
+    // Aborts host operations in progress, and waits for other ranks only in device operations that are
+    // already queued. If an exception unwinds the stack it waits for nothing, and the other ranks get the
+    // exception's message. A process that was forked from the rank leaves the connections alone, as they are
+    // its parent's; there submit() and wait() throw Error(state), and nothing breaks the group.
     ~GroupImpl() override;
 
     const Place& place() const { return place_; }
-    // The number of the work, from 1 on. Does not throw what the work throws: wait() does. Once the group is broken, work is dropped.
+    // Queues work and returns its number, from 1 on. Exceptions of the work are thrown by wait(). A broken
+    // group drops work.
     std::uint64_t submit(Work work);
-    // Until that work is done or dropped; what it read and wrote may then be released. Throws what the work threw, once, or
-    // Error(backend) with the cause where the group broke before it.
+    // Waits until that work is done or dropped; the memory that it read and wrote may then be released.
+    // Throws the work's exception, once, or Error(backend) with the cause if the group broke before it ran.
     void wait(std::uint64_t ticket);
-    bool done(std::uint64_t ticket) const;  // wait() would not block
+    bool done(std::uint64_t ticket) const;  // whether wait() would return at once
     void run(Work work) { wait(submit(std::move(work))); }
-    std::uint64_t last() const;  // the newest number given out
-    // The number of the work that is running, for the work itself.
+    std::uint64_t last() const;  // the newest number that submit() has returned
+    // Returns the number of the running work; called by the work itself.
     std::uint64_t running() const;
 
-    // The engine for the device's memory. Its operations are work like the host engine's: on the communication thread, or inside of issue().
+    // The engine for device memory. Its operations run like the host engine's: on the communication thread,
+    // or in issue().
     DeviceEngine& devices() { return devices_; }
     const DeviceEngine& devices() const { return devices_; }
-    // What device operations throw breaks the group.
+    // Runs device operations; their exceptions break the group.
     void on_device(const std::function<void()>& operations);
-    // Does work for the device on this thread, while the communication thread has none: for a step that is captured.
+    // Runs device operations on this thread while the communication thread is idle, for a step that is being
+    // captured.
     void issue(const std::function<void()>& operations);
     std::string engine_name() const;
-    // For step_party.cpp.
+    // The group's object for the consensus of captured steps, made by step_party() (agreement.h).
     std::weak_ptr<StepParty>& party() { return party_; }
 
-    // From any thread: all calls, present and future, end with this cause, unless there is an earlier one.
+    // Breaks the group: all calls, present and future, end with this cause, unless there is an earlier one.
+    // May be called from any thread.
     void break_with(const std::string& cause) noexcept;
-    // The same, and the other ranks get the words, too: this rank cannot go on with calls that they wait for. Nothing happens in a
-    // group that is broken.
+    // Breaks the group like break_with(), and sends the message to the other ranks, as this rank cannot take
+    // part in calls that they wait for. Does nothing in a group that is already broken.
     void give_up(const std::string& words) noexcept;
-    // For what throws on this rank because another rank has failed: the first cause is the other rank's.
+    // Records that this rank's exception follows from another rank's failure, whose cause is the first one.
     void heard_of_failure() noexcept;
 
 private:
@@ -71,7 +76,7 @@ private:
         std::uint64_t ticket;
         Work work;
     };
-    class Engine;  // the engine, whose failures break the group
+    class Engine;  // wraps the engine; its failures break the group
 
     void work_loop();
     void perform(Task& task);
@@ -80,7 +85,7 @@ private:
     void break_for(const std::string& words, bool timed_out);
     void abort_engines() noexcept;
     void say_farewell() noexcept;
-    bool forked() const;  // this process is not the one that made the group
+    bool forked() const;  // whether this process did not make the group
     void require_own_process() const;
     void forget_thread() noexcept;
 
@@ -93,17 +98,17 @@ private:
     mutable std::mutex mutex_;
     std::condition_variable submitted_, progressed_;
     std::deque<Task> queue_;
-    std::uint64_t last_ = 0;      // the newest number given out
+    std::uint64_t last_ = 0;      // the newest number that submit() has returned
     std::uint64_t running_ = 0;   // 0: none
-    std::uint64_t finished_ = 0;  // all up to this one ran
+    std::uint64_t finished_ = 0;  // all work up to this number has run
     std::map<std::uint64_t, std::exception_ptr> errors_;
-    std::string cause_;  // why the group is broken; empty: it is not
+    std::string cause_;  // why the group is broken; empty if it is not
     bool stopping_ = false;
-    std::weak_ptr<StepParty> party_;  // of the thread that makes the calls
+    std::weak_ptr<StepParty> party_;  // used by the thread that makes the calls
     std::thread thread_;
 };
 
-// A group over any engine. An engine of null makes a group of one rank.
+// Makes a group over any engine; null makes a group of one rank.
 Group make_group(const Place& place, std::unique_ptr<Collectives> engine,
                  std::unique_ptr<Control> control = nullptr, const EngineTimes& times = {});
 GroupImpl& impl_of(const Group& group);

@@ -22,13 +22,13 @@ constexpr double longest = 1e7;  // s
 
 std::atomic<bool> made{false};  // the process' group of several ranks
 
-// This rank's share of the processors that it may run on.
+// This rank's share of the processors that it may use.
 int threads_of(const Control& control) {
     return std::clamp(available_processors() / std::max(1, control.sharing()), 1, 1024);
 }
 
 Group join(const Launch& launch, const InitOptions& options, int threads) {
-    // Before the first thread of NCCL.
+    // NCCL reads the variable; it is set before NCCL's first thread starts.
     if (options.deterministic && cuda_device_count() > 0) setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
     auto control = std::make_unique<Control>(launch, options);
     set_num_threads(threads > 0 ? threads : threads_of(*control));
@@ -42,7 +42,7 @@ Group join(const Launch& launch, const InitOptions& options, int threads) {
                                          .connect_timeout = options.rendezvous_timeout});
         engine = over_shared_memory(*control, std::move(engine), launch.place, options.timeout);
     } catch (const std::exception& error) {
-        // Often another rank is the reason, and the store knows.
+        // The reason is often another rank, which the store knows.
         fail(ErrorKind::backend, "init: the ranks could not be connected: ", control->lost(error.what()));
     }
     return make_group(launch.place, std::move(engine), std::move(control),

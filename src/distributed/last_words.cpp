@@ -17,7 +17,7 @@ struct Speaker {
     std::terminate_handler before = nullptr;
 };
 Speaker& speaker() {
-    static Speaker* const the = new Speaker;  // leaked: it is used while the process ends
+    static Speaker* const the = new Speaker;  // leaked: it is used while the process exits
     return *the;
 }
 
@@ -34,7 +34,7 @@ std::string reason() {
 }
 
 void say_why_and_terminate() {
-    // Whoever holds the mutex is ending the group already.
+    // A thread that holds the mutex is already ending the group.
     if (speaker().mutex.try_lock()) {
         if (speaker().control != nullptr) speaker().control->failed(reason());
         speaker().mutex.unlock();

@@ -1,11 +1,13 @@
-// What a rank says where its process ends and no destructor of its group runs.
+// Reports this rank's exit reason to the store from terminate() and exit() handlers, if no destructor of its
+// group runs.
 #pragma once
 
 namespace mezzo::distributed {
 
 class Control;
 
-// From now on std::exit() tells the others that this rank has left, and std::terminate() what it died of.
+// Registers the rank's connection: from now on std::exit() reports that this rank has left, and
+// std::terminate() reports its exception.
 void speak_for(Control& control);
 void speak_no_more_for(Control& control) noexcept;
 

@@ -9,7 +9,7 @@ namespace mezzo::distributed {
 
 namespace {
 
-// Each rank adds one piece of everybody's elements, and all gather the sums.
+// Sends each rank one piece of all ranks' elements to add, then all-gathers the sums.
 void ordered_mean(Collectives& engine, const Tensor& x, Dtype wire, int ranks) {
     const double share = 1.0 / ranks;
     const bool same = x.dtype() == wire;

@@ -6,7 +6,7 @@ namespace mezzo::distributed {
 
 namespace {
 
-constexpr std::int64_t alignment = 64;  // elements: kernels find parts as well aligned as whole tensors
+constexpr std::int64_t alignment = 64;  // elements: kernels find shards as well aligned as whole tensors
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;

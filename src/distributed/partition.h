@@ -1,4 +1,4 @@
-// Which elements of a list of tensors belong to which rank.
+// Divides the elements of a list of tensors between the ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@
 
 namespace mezzo::distributed {
 
-// The tensors lie one behind the other, each at a multiple of 64 elements; every rank has an equal range, of a multiple of 64 elements, of this row. So each has
-// at most one part of a tensor, and all have as many elements, up to rounding. Depends on nothing but the sizes.
+// The tensors are laid out one behind the other, each at a multiple of 64 elements; every rank owns an equal
+// range of this layout, of a multiple of 64 elements. So each rank has at most one part of a tensor, and all
+// ranks have equally many elements, up to rounding. Depends only on the sizes.
 class Partition {
 public:
     Partition() = default;
     Partition(const std::vector<std::int64_t>& numels, int ranks);
     int ranks() const { return ranks_; }
-    // Count 0 where the rank has nothing of the tensor.
+    // Returns the part of the tensor that the rank owns; its count is 0 if there is none.
     optim::Part part(std::size_t tensor, int rank) const;
 
 private:

@@ -1,4 +1,4 @@
-// A collective call on the memory of tensors, wherever that is.
+// Runs a collective call on the memory of tensors, on a device or in host memory.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,11 @@ inline bool all_on_devices(const std::vector<Record>& records) {
     return std::all_of(records.begin(), records.end(), [](const Record& r) { return r.flag; });
 }
 
-// On the device engine in a step that is being captured: the ranks' hosts have agreed on that before.
+// Runs the call on the device engine in a step that is being captured. The ranks have agreed to capture it
+// before.
 template <class OnDevice> void capture_call(const Group& handle, const OnDevice& on_device) {
     GroupImpl& group = handle.impl();
-    const auto engine = group.devices().connected();  // sendable() in group.cpp has asked
+    const auto engine = group.devices().connected();  // sendable() in group.cpp has checked it
     const auto passage = group.devices().make_passage();
     passage->ready();
     group.issue([&] {
@@ -31,12 +32,13 @@ template <class OnDevice> void capture_call(const Group& handle, const OnDevice&
     });
     passage->receive();
     StepGraph& graph = *StepGraph::capturing();
-    graph.require([handle, engine] { return engine->alive(); });  // a graph goes before its engine
+    graph.require([handle, engine] { return engine->alive(); });  // a graph is destroyed before its engine
     graph.after_launch([engine] { engine->watch_compute(); });
 }
 
-// A call on contiguous memory that its device engine suits, or of the host. Where that of all ranks is on their devices, on_device(engine) queues the operation; otherwise on_host(engine) brings it
-// to host memory and back.
+// Runs a collective call on contiguous memory, which is in host memory or on the rank's own CUDA device. If
+// the memory of all ranks is on their devices and they are connected, on_device(engine) queues the operation;
+// otherwise on_host(engine) runs it on copies in host memory.
 template <class OnHost, class OnDevice> void perform(const Group& handle, const char* op, Record record,
                                                      const Tensors& memory, const OnHost& on_host,
                                                      const OnDevice& on_device) {
@@ -69,7 +71,7 @@ template <class OnHost, class OnDevice> void perform(const Group& handle, const 
     }
 }
 
-// `values` in host memory while the scope lasts, and back where they were at its end.
+// Calls use() with the values in host memory, and copies them back to their device afterwards.
 template <class F> void in_host_memory(const Tensor& values, const F& use) {
     const NoGrad no_grad;
     const Tensor host = values.to(cpu_device);
@@ -77,7 +79,7 @@ template <class F> void in_host_memory(const Tensor& values, const F& use) {
     if (host.impl() != values.impl()) values.copy_(host);
 }
 
-// Piece r of `all` becomes what rank r has in `mine`, each of so many bytes.
+// All-gathers `mine`, of so many bytes, into `all`: piece r is the data of rank r.
 inline void gather(const Group& group, const char* op, const Record& record, const Tensor& mine,
                    const Tensor& all, std::size_t bytes) {
     perform(

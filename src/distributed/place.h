@@ -1,4 +1,4 @@
-// Where a process stands among those of its program.
+// Rank of a process among all processes of its program, and among those of its machine.
 #pragma once
 
 namespace mezzo::distributed {

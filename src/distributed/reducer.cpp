@@ -15,13 +15,13 @@ namespace mezzo::distributed {
 
 namespace {
 
-// Gradients are read and written as they are, whatever scopes the user has open.
+// Turns off gradient recording and autocast while gradients are read and written.
 struct Plain {
     NoGrad no_history;
     NoAutocast no_conversions;
 };
 
-// Speaks for the ranks when a captured step reduces gradients.
+// Agrees with the other ranks' reducers whether a captured step runs eagerly, captures or replays.
 class ReducerParty final : public StepParty {
 public:
     explicit ReducerParty(Reducer& reducer) : reducer_(&reducer) {}
@@ -31,7 +31,8 @@ private:
     const Ref<Reducer> reducer_;
 };
 
-// The default suits large models. Of a small one it would hold all gradients, which could not leave before backward ends.
+// Returns the sizes of the buckets. The default suits large models: one bucket of that size would hold all
+// gradients of a small model, and could not be reduced before backward ends.
 BucketSizes sizes_of(const DataParallelOptions& options, const std::vector<LeafKind>& leaves, int ranks) {
     std::int64_t all = 0;
     for (const LeafKind& leaf : leaves)
@@ -64,10 +65,11 @@ void Reducer::detach(bool wait) noexcept {
     const Ref<GradientWatcher> self(this);
     try {
         if (wait) collect_all();
-    } catch (...) {  // the gradients are dropped, and the group tells everybody who asks
+        // the gradients are dropped, and later calls of the group throw
+    } catch (...) {
     }
     lose_all();
-    ++layouts_;  // no graph that reduces these gradients fits any more
+    ++layouts_;  // invalidates graphs that reduce these gradients
     for (std::uint32_t place = 0; place < leaves_.size(); ++place) slot(place).watch({}, 0);
 }
 
@@ -82,7 +84,7 @@ void Reducer::require_unbroken() const {
     if (!cause_.empty()) fail(ErrorKind::backend, cause_);
 }
 
-// Collective, and the same on all ranks.
+// Lays out the buckets. Collective; the layout is the same on all ranks.
 void Reducer::make_layout(const std::vector<std::uint32_t>& order) {
     forget_layout();
     std::vector<OrderedLeaf> trained;
@@ -104,7 +106,7 @@ void Reducer::make_layout(const std::vector<std::uint32_t>& order) {
     if (on_device) connect_device_engine();
 }
 
-// Of this rank: whether its buckets could travel from device to device.
+// Whether this rank's buckets could be sent from device memory.
 bool Reducer::suits_device_engine() const {
     const DeviceEngine& devices = group_.impl().devices();
     for (const Tensor& leaf : leaves_) {
@@ -115,7 +117,7 @@ bool Reducer::suits_device_engine() const {
     return true;
 }
 
-// Collective.
+// Connects the ranks' device engines, and allocates their memory. Collective.
 void Reducer::connect_device_engine() {
     GroupImpl& group = group_.impl();
     group.run([&](Collectives& host) {
@@ -221,7 +223,8 @@ void Reducer::begin(const BackwardPlan& plan) {
     arrived(arrivals_.unreached());
 }
 
-// As check_interval says. Capturing, the host cannot read.
+// Compares the parameters of all ranks every check_interval reductions. Not in a capture, where the host
+// cannot read values.
 void Reducer::compare_parameters() {
     if (StepGraph::capturing() != nullptr || options_.check_interval == 0) return;
     if (++reductions_ % options_.check_interval != 0) return;
@@ -231,7 +234,7 @@ void Reducer::compare_parameters() {
     require_same_values(parameters, group_.impl());
 }
 
-// A graph holds what it reduces by the layout that was made before.
+// A captured step reduces gradients in the layout of an earlier step.
 void Reducer::require_capturable() const {
     if (StepGraph::capturing() == nullptr) return;
     check(engine_ != nullptr && layout_fits(), ErrorKind::state,
@@ -239,7 +242,8 @@ void Reducer::require_capturable() const {
           "Group::engine() says what they travel by");
 }
 
-// Other ranks replay when this one does, and wait for it. What the graph uses lives as long as it does.
+// Makes the graph valid only while layout and engine are unchanged, and keeps the memory that it uses alive.
+// Other ranks replay when this one does, and wait for it.
 void Reducer::note_capture() {
     StepGraph& graph = *StepGraph::capturing();
     Tensors memory;
@@ -260,7 +264,8 @@ StepAction Reducer::agree_on_step(StepAction mine) {
     return distributed::agree_on_step(mine, group_.impl());
 }
 
-// What a backward without opaque nodes will not reach, or one with them has not reached.
+// Throws, with Unused::fail, if a parameter is not reached: by the edges of a backward without opaque nodes,
+// or by the whole backward if it has opaque nodes.
 void Reducer::refuse_unused() const {
     refuse_unless([this](std::uint32_t place) { return arrivals_.was_reached(place); });
 }
@@ -276,7 +281,7 @@ void Reducer::refuse_unless(const std::function<bool(std::uint32_t place)>& used
 void Reducer::finished(std::uint32_t place) { arrived(arrivals_.finished(place)); }
 void Reducer::opaque_finished(std::size_t number) { arrived(arrivals_.opaque_finished(number)); }
 
-// Buckets leave in the same order on all ranks, also if a later one is ready before.
+// Buckets are reduced in the same order on all ranks, even if a later one is ready first.
 void Reducer::arrived(const std::vector<std::uint32_t>& places) {
     if (phase_ != Phase::reducing || late_layout_ || !overlap_) return;
     for (const std::uint32_t place : places)
@@ -305,7 +310,7 @@ void Reducer::depart_next() {
     shipment.in_graph = true;
 }
 
-// The communication thread's work. The other ranks wait for this one inside of it, so no error may stay on this rank.
+// Work for the communication thread. Other ranks wait for this one in it, so every error must reach them.
 GroupImpl::Work Reducer::mean_of(std::size_t bucket) const {
     const Shipment& shipment = shipments_[bucket];
     const Record record{.call = Call::bucket,
@@ -337,7 +342,7 @@ void Reducer::end() {
         if (late_layout_) make_layout(arrivals_.order());
         depart_all();
         if (StepGraph::capturing() != nullptr) {
-            collect_all();  // what has forked off a graph joins it
+            collect_all();  // work that has forked off the graph joins it
             note_capture();
         }
     }
@@ -357,7 +362,8 @@ void Reducer::finish() {
     late_layout_ = false;
 }
 
-// Whoever holds a gradient's tensor reads it without asking: it must not be under way when backward returns.
+// Whether a caller holds the tensor of a gradient, which it reads without waiting: its reduction must be
+// complete when backward returns.
 bool Reducer::held(const Shipment& shipment) const {
     for (const BucketLayout::Part& part : shipment.bucket->layout().parts)
         if (slot(part.place).shared()) return true;
@@ -394,11 +400,12 @@ void Reducer::give_up(std::string_view words) noexcept {
             cause_ =
                 words.empty() ? "an exception ended its backward before all gradients were reduced" : words;
         group_.impl().give_up(cause_);
-    } catch (...) {  // without memory for the words, other ranks wait until their timeout
+    } catch (...) {  // without memory for the message, other ranks wait until their timeout
     }
 }
 
-// Other ranks wait for buckets that will not come. If this rank went on, they would get those of its next backward instead.
+// Other ranks wait for buckets that will not come. If this rank went on, they would get the buckets of its
+// next backward instead.
 void Reducer::abandon(std::string_view words) noexcept {
     if (phase_ == Phase::reducing) {
         give_up(words);
@@ -426,7 +433,8 @@ void Reducer::collect_all() {
     for (Shipment& shipment : shipments_) collect(shipment);
 }
 
-// A rank without a gradient gets the others' mean, which is a sum of the same scale parts as its other gradients.
+// A gradient that only other ranks have becomes their mean, in the scale state of this rank's other
+// gradients.
 void Reducer::unpack(Shipment& shipment) {
     const Plain scope;
     const std::vector<BucketLayout::Part>& parts = shipment.bucket->layout().parts;
@@ -449,7 +457,7 @@ void Reducer::unpack(Shipment& shipment) {
     }
 }
 
-// Device operations that are given up may go on for a moment.
+// Keeps memory alive that aborted device operations may use for a moment longer.
 void Reducer::keep_memory() noexcept {
     if (engine_ == nullptr) return;
     try {
@@ -457,11 +465,11 @@ void Reducer::keep_memory() noexcept {
             if (!shipment.under_way()) continue;
             group_.impl().devices().keep({shipment.bucket->memory(), shipment.scratch});
         }
-    } catch (const std::bad_alloc&) {  // the buckets have it until the layout changes
+    } catch (const std::bad_alloc&) {  // no memory: the buckets own it until the layout changes
     }
 }
 
-// What is under way has no values any more: sums may be half done.
+// Drops the gradients whose reduction is in progress: their values may be partial sums.
 void Reducer::lose_all() noexcept {
     keep_memory();
     for (Shipment& shipment : shipments_) {

@@ -21,17 +21,17 @@ class Reducer final : public BackwardObserver {
 public:
     Reducer(const StateDict& parameters, const Group& group, const DataParallelOptions& options);
 
-    // Begins to watch the parameters' gradients. Error(value) for a parameter that is watched already.
+    // Registers as the hook of the parameters' gradients. Throws Error(value) if a parameter already has one.
     void attach();
-    // Watches them no longer. Reductions that are under way are awaited; without wait their gradients are dropped.
+    // Removes the hooks. Waits for reductions in progress; with wait = false their gradients are dropped.
     void detach(bool wait) noexcept;
 
     void enter_local() { ++local_scopes_; }
     void leave_local() { --local_scopes_; }
-    // Reduces all gradients as they are.
+    // Reduces all gradients, after a backward.
     void reduce();
     std::vector<std::vector<std::string>> names_by_bucket() const;
-    // Before a call of a captured step.
+    // Agrees with the other ranks on a call of a captured step.
     StepAction agree_on_step(StepAction mine);
 
     // GradientWatcher
@@ -50,20 +50,21 @@ public:
     void abandon(std::string_view words) noexcept override;
 
 private:
-    enum class Phase : std::uint8_t { idle, local, reducing };  // of the backward that is running
+    enum class Phase : std::uint8_t { idle, local, reducing };  // of the running backward
     struct Shipment {
         std::unique_ptr<Bucket> bucket;
-        Tensor values = {};        // what is being reduced
-        std::uint64_t ticket = 0;  // 0: nothing is under way
-        bool in_graph = false;     // it is under way in a step that is being captured
-        // On a device: the way to its communication stream and back, and memory for what the sum needs.
+        Tensor values = {};        // the elements that are being reduced
+        std::uint64_t ticket = 0;  // 0: not in progress
+        bool in_graph = false;     // it is in progress in a step that is being captured
+        // On a device: the stream hand-off to its communication stream and back, and scratch memory for the
+        // mean.
         std::shared_ptr<DevicePassage> passage = {};
         Tensor scratch = {};
         bool under_way() const { return ticket != 0 || in_graph; }
-        std::size_t missing = 0;  // parts that are not final yet in this backward
+        std::size_t missing = 0;  // parts that are not ready yet in this backward
     };
     struct Where {
-        int bucket = -1;  // none: the parameter is frozen
+        int bucket = -1;  // -1: the parameter is frozen
         std::size_t part = 0;
     };
 
@@ -75,7 +76,7 @@ private:
     void forget_layout();
     void refuse_unused() const;
     void refuse_unless(const std::function<bool(std::uint32_t place)>& used) const;
-    bool has_left(std::uint32_t place) const;  // in the backward that is running
+    bool has_left(std::uint32_t place) const;  // in the running backward
     void arrived(const std::vector<std::uint32_t>& places);
     void depart_next();
     GroupImpl::Work mean_of(std::size_t bucket) const;
@@ -101,19 +102,20 @@ private:
     Tensors leaves_;
     std::vector<LeafKind> kinds_;  // when the layout was made
     std::vector<Shipment> shipments_;
-    std::shared_ptr<DeviceCollectives> engine_;  // of the layout; null: buckets go through host memory
-    std::uint64_t layouts_ = 0;                  // that have been made or forgotten
+    std::shared_ptr<DeviceCollectives> engine_;  // for this layout; null: buckets go through host memory
+    std::uint64_t layouts_ = 0;                  // counts layouts that were made or forgotten
     std::weak_ptr<StepParty> party_;
-    std::vector<Where> where_;  // by place
+    std::vector<Where> where_;  // by index of the leaf
     Arrivals arrivals_;
     Phase phase_ = Phase::idle;
-    std::size_t departed_ = 0;  // shipments of this backward
-    std::uint64_t number_ = 0;  // of the group's last call when this one was made: the same on all ranks
+    std::size_t departed_ = 0;  // shipments of this backward that have been submitted
+    // number of the group's last call when this object was attached; the same on all ranks
+    std::uint64_t number_ = 0;
     bool overlap_ = true;       // in this backward
-    bool late_layout_ = false;  // it will be made at the end of this backward
-    bool pending_ = false;      // gradients have been left on this rank
+    bool late_layout_ = false;  // the layout is made at the end of this backward
+    bool pending_ = false;      // some gradients have not been reduced yet
     int local_scopes_ = 0;
-    std::int64_t reductions_ = 0;  // that have begun
+    std::int64_t reductions_ = 0;  // counts reductions that have begun
     std::string cause_;            // why no reduction is possible any more
 };
 

@@ -1,4 +1,4 @@
-// The arithmetic of all_reduce() for engines that work on host memory.
+// Element-wise reductions of all_reduce() for engines that work on host memory.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace mezzo::distributed {
 template <class T> struct Sum {
     static T of(T a, T b) { return static_cast<T>(a + b); }
 };
-// A NaN of either side wins.
+// Both return NaN if either side is NaN.
 template <class T> struct Smaller {
     static T of(T a, T b) { return a < b || a != a ? a : b; }
 };
@@ -21,7 +21,7 @@ template <class T> struct Larger {
     static T of(T a, T b) { return a > b || a != a ? a : b; }
 };
 
-// out = left op right; out may be one of them.
+// out = left op right; out may alias either operand.
 using Reduction = void(void* out, const void* left, const void* right, std::size_t count);
 
 template <class T, template <class> class Op>
@@ -37,7 +37,8 @@ template <class T> Reduction* reduction_of(ReduceOp op) {
     return reduce<T, Sum>;
 }
 
-// Calls f(T()) with the type of the elements; throws what all_reduce() does not take.
+// Calls f(T()) with the type of the elements. Throws std::runtime_error for dtypes and operations that
+// all_reduce() does not take.
 template <class F> void with_reduced_type(Dtype dtype, ReduceOp op, const F& f) {
     if (dtype == float32) return f(float());
     if (dtype == float64) return f(double());

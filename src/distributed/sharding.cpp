@@ -22,7 +22,7 @@ std::uint64_t hash_of(const std::vector<std::size_t>& numbers) {
 
 const GradientWatcher* watcher_of(const Tensor& parameter) { return parameter->grads().gradient.watcher(); }
 
-// What an update would change.
+// Returns the indices of the parameters that an update would change.
 std::vector<std::size_t> with_gradients(const optim::OptimizerImpl& optimizer) {
     std::vector<std::size_t> indices;
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i)
@@ -31,7 +31,8 @@ std::vector<std::size_t> with_gradients(const optim::OptimizerImpl& optimizer) {
     return indices;
 }
 
-// Whether all ranks have come so far without an error. Throws this rank's `error`, or `who`: rank R `failure`.
+// Exchanges whether every rank has succeeded so far. Throws this rank's `error`, or "`who`: rank R `failure`"
+// if another rank has failed.
 std::vector<Record> succeed_together(const Record& record, const std::exception_ptr& error,
                                      const std::string& who, const char* failure, GroupImpl& group) {
     Record mine = record;
@@ -40,7 +41,7 @@ std::vector<Record> succeed_together(const Record& record, const std::exception_
     try {
         all = exchange(group, mine);
     } catch (...) {
-        if (!error) throw;  // else what this rank has to say is the cause
+        if (!error) throw;  // otherwise this rank's own error is the cause
     }
     if (error) std::rethrow_exception(error);
     if (std::any_of(all.begin(), all.end(), [](const Record& r) { return !r.flag; }))
@@ -71,7 +72,7 @@ std::vector<std::size_t> sizes_of(const optim::OptimizerImpl& optimizer) {
     return sizes;
 }
 
-// The slots with what this rank keeps of their state.
+// Returns the slots with this rank's shards of their state.
 std::vector<optim::Slot> divided(const optim::OptimizerImpl& optimizer, const Partition& partition,
                                  int rank) {
     const NoGrad plain;
@@ -137,7 +138,7 @@ void Sharding::give_up() noexcept {
     try {
         const std::string words = live_error();
         group_.impl().give_up(words.empty() ? "an exception ended its sharded optimizer's step" : words);
-    } catch (...) {  // without memory for the words, other ranks wait until their timeout
+    } catch (...) {  // without memory for the message, other ranks wait until their timeout
     }
 }
 

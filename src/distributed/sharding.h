@@ -1,4 +1,5 @@
-// ZeRO-1: an optimizer that keeps its state and masters for a part of every parameter only.
+// ZeRO-1: shards an optimizer's state and master weights, so that each rank has them for its part of every
+// parameter only.
 #pragma once
 
 #include "distributed/partition.h"
@@ -7,10 +8,10 @@
 
 namespace mezzo::distributed {
 
-// What the optimizer knows of the other ranks.
+// The optimizer's connection to the other ranks.
 class Sharding final : public optim::Sharing {
 public:
-    // reducer: who reduces the gradients of all parameters.
+    // `reducer` reduces the gradients of all parameters.
     Sharding(const Group& group, const GradientWatcher* reducer, const Partition& partition)
         : group_(group), reducer_(reducer), partition_(partition) {}
 
@@ -23,7 +24,7 @@ public:
 
 private:
     const Group group_;
-    const GradientWatcher* const reducer_;  // for comparisons: it may be gone
+    const GradientWatcher* const reducer_;  // for comparisons only: it may have been destroyed
     const Partition partition_;
 };
 

@@ -20,7 +20,7 @@
 namespace mezzo::distributed {
 namespace {
 
-// What a rank calls, at the head of its slot: ranks that call something else are told so.
+// A rank's call, at the head of its slot. Ranks compare it, so that different calls are an error.
 struct Call {
     enum Kind : std::uint8_t { all_reduce, all_gather, all_to_all, broadcast };
     Kind kind;
@@ -54,7 +54,7 @@ template <class T> constexpr auto compute_of =
 // to = left op right.
 template <class T> void reduce_into(T* to, const T* left, const T* right, std::size_t count, ReduceOp op) {
     if constexpr (has_loops<T>)
-        if (op == ReduceOp::sum || op == ReduceOp::mean) {  // most of what is reduced
+        if (op == ReduceOp::sum || op == ReduceOp::mean) {  // the common case
             const auto add = cpu::active_loops().binary[int(cpu::BinaryOp::add)][int(compute_of<T>)];
             return add(to, left, right, std::int64_t(count), cpu::Single::none);
         }
@@ -81,7 +81,8 @@ public:
                             .op = op,
                             .dtype = dtype,
                             .bytes = std::uint64_t(count) * sizeof(T)};
-            // The ranks share the work: each adds up its part of the elements. So a rank's slot has the parts of the others, and then the result of its own.
+            // The ranks share the work: each reduces its part of the elements. A rank's slot first holds its
+            // elements of the other parts, then the result of its own part.
             rounds(
                 call, room() / 64 * 64,
                 [&](char* slot, std::size_t at, std::size_t n) {
@@ -154,8 +155,10 @@ private:
     std::size_t room() const { return segment_->slot_bytes() - head_bytes; }
     char* content(unsigned set, int rank) const { return segment_->slot(set, rank) + head_bytes; }
 
-    // In rounds of at most `step` bytes: every rank puts its part into its slot, and when all have, takes what it needs from the slots. The
-    // rounds take turns with the two sets: who fills a set again has seen all ranks come to the round between, so all have left this one.
+    // Runs a call in rounds of at most `step` bytes. In each round every rank writes its data to its slot,
+    // waits for all ranks, and reads what it needs from their slots. The rounds alternate between the two
+    // sets of slots: a rank that fills a set again has seen all ranks arrive in the round in between, so all
+    // of them have finished reading the set.
     template <class Put, class Take>
     void rounds(const Call& call, std::size_t step, const Put& put, const Take& take) {
         std::size_t at = 0;
@@ -171,7 +174,7 @@ private:
         } while (at < call.bytes);
     }
 
-    // Calls f(rank, begin, bytes) with the part of `n` bytes that each rank reduces.
+    // Calls f(rank, begin, bytes) for each rank's part of `n` bytes to reduce.
     template <class T, class F> void each_part(std::size_t n, const F& f) const {
         const std::size_t count = n / sizeof(T), ranks = std::size_t(place_.size);
         for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -181,8 +184,8 @@ private:
     }
     static char* bytes_at(void* data, std::size_t at) { return static_cast<char*>(data) + at; }
 
-    // Adds to this rank's elements those of the others, which lie `begin` bytes behind the heads of their slots: in the order of the ranks, so
-    // that the ranks before this one come first.
+    // Reduces this rank's elements with the other ranks', which are `begin` bytes behind the heads of their
+    // slots, in the order of the ranks.
     template <class T>
     void reduce_part(unsigned set, char* mine, std::size_t begin, std::size_t count, ReduceOp op) const {
         auto* const result = reinterpret_cast<T*>(mine);
@@ -223,7 +226,8 @@ private:
     unsigned round_ = 0;
 };
 
-// What is the same in two processes only if sockets between them would not leave the machine.
+// Identifies the network namespace: two processes have the same one only if sockets between them would not
+// leave the machine.
 std::string network() {
     std::error_code none;
     return std::filesystem::read_symlink("/proc/self/ns/net", none).string();
@@ -237,7 +241,7 @@ bool switched_off() {
     return choice == "off";
 }
 
-// Whether this rank has the memory mapped. Rank 0 makes it, and says where it is.
+// Returns whether this rank has mapped the memory. Rank 0 creates it and publishes its address.
 bool map_together(SharedSegment& segment, KeyValues& store, const Place& place) {
     constexpr const char* key = "shared memory";
     const bool off = switched_off();

@@ -1,4 +1,4 @@
-// Collective operations of ranks on one machine, through memory that all of them map: no byte goes through a socket.
+// Collective operations for ranks on one machine, through memory that all of them map instead of sockets.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,10 @@
 
 namespace mezzo::distributed {
 
-// All ranks call this together, each with its engine. Where all of them can map one memory, the result is an engine that uses it,
-// and `engine` for no more than abort(); where one cannot, or MEZZO_SHARED_MEMORY is "off" in one of them, it is `engine`. Ranks in
-// network namespaces of their own count as machines of their own. `timeout` in seconds.
+// All ranks call this together, each with its engine. Returns an engine on shared memory if all ranks can map
+// it; it uses `engine` only for abort(). Otherwise, or if MEZZO_SHARED_MEMORY is "off" on one of them,
+// returns `engine`. Ranks in different network namespaces count as different machines. `timeout` is in
+// seconds.
 std::unique_ptr<Collectives> over_shared_memory(KeyValues& store, std::unique_ptr<Collectives> engine,
                                                 const Place& place, double timeout);
 

@@ -19,7 +19,7 @@
 
 namespace mezzo::distributed {
 
-// Zeros, as new memory is, are its first state.
+// State of the barrier. New memory is zeros, which is its first state.
 struct SharedSegment::Head {
     alignas(64) std::atomic<std::uint32_t> arrived;  // calls of arrive() by all ranks, modulo 2^32
     alignas(64) std::atomic<std::uint32_t> broken;
@@ -35,13 +35,14 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 constexpr std::size_t page = 4096;
 constexpr std::size_t most_slot_bytes = 512 << 10, most_bytes = 32 << 20;
-constexpr int most_ranks = 256;  // more would have slots too small to share out
+constexpr int most_ranks = 256;  // with more ranks the slots would be too small to divide
 
 std::size_t slot_bytes_for(int ranks) {
     return std::clamp(most_bytes / 2 / std::size_t(ranks) / page * page, page, most_slot_bytes);
 }
 
-// Waits while the value is `seen`, but for no more than a tenth of a second: break_up() may come between a look at the flag and the wait.
+// Waits while the value is `seen`, for at most a tenth of a second: break_up() may run between the check of
+// the flag and the wait.
 void wait_while(std::atomic<std::uint32_t>& value, std::uint32_t seen) {
     constexpr timespec longest{.tv_sec = 0, .tv_nsec = 100'000'000};
     syscall(SYS_futex, &value, FUTEX_WAIT, seen, &longest, nullptr, 0);
@@ -62,12 +63,12 @@ void SharedSegment::unmap() {
     head_ = nullptr;
 }
 
-// Anonymous memory with a descriptor: nothing of it is left when the last process has ended, however it ends.
+// Anonymous memory with a descriptor: it is freed when the last process has ended, however it ends.
 std::string SharedSegment::create(int ranks) {
     if (ranks > most_ranks) return {};
     descriptor_ = memfd_create("mezzo", MFD_CLOEXEC);
     const std::size_t bytes = page + 2 * std::size_t(ranks) * slot_bytes_for(ranks);
-    // Reserved at once: later, a lack of memory would be a signal.
+    // Allocated at once: later, a lack of memory would raise a signal.
     if (descriptor_ < 0 || posix_fallocate(descriptor_, 0, off_t(bytes)) != 0 || !map(descriptor_, ranks)) {
         forget_address();
         return {};
@@ -136,7 +137,7 @@ void SharedSegment::break_up() noexcept {
     wake_all(head_->arrived);
 }
 
-#else  // no memory with a descriptor and no futex: ranks go through sockets
+#else  // no memory with a descriptor and no futex: ranks use sockets
 
 SharedSegment::~SharedSegment() = default;
 std::string SharedSegment::create(int) { return {}; }

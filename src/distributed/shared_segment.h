@@ -1,4 +1,4 @@
-// Memory that the ranks of one machine map, and the barrier in it.
+// Memory that the ranks of one machine map, with a barrier.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace mezzo::distributed {
 
-// Two sets of a slot per rank. While the ranks read one set, they may fill the other.
+// Two sets of slots, one slot per rank. While the ranks read one set, they may fill the other.
 class SharedSegment {
 public:
     SharedSegment() = default;
@@ -16,11 +16,12 @@ public:
     SharedSegment(const SharedSegment&) = delete;
     SharedSegment& operator=(const SharedSegment&) = delete;
 
-    // Makes memory for `ranks` ranks and maps it. Returns an address for open(), which lives until forget_address(); "" where the system
-    // has no such memory, or for more than 256 ranks.
+    // Creates and maps memory for `ranks` ranks. Returns an address for open(), valid until forget_address();
+    // "" if the system has no such memory, or for more than 256 ranks.
     std::string create(int ranks);
-    // Maps what another process has made. False where it cannot be reached from here; the address tells it from what lies there in another
-    // namespace of processes.
+    // Maps the memory that another process has created. Returns false if it cannot be reached from here. The
+    // address holds a random name, which distinguishes it from other memory at the same path in another PID
+    // namespace.
     bool open(const std::string& address, int ranks);
     void forget_address();
 
@@ -30,7 +31,8 @@ public:
     enum class Wait : std::uint8_t { all_came, too_long, broken };
     // Until every rank has called this as often as this one. `seconds` are to wait at most.
     Wait arrive(double seconds);
-    // From any thread of any rank: who waits, and who comes later and would have to, gets `broken`, in all ranks.
+    // Makes arrive() return `broken` in all ranks wherever it waits or would wait. May be called from any
+    // thread of any rank.
     void break_up() noexcept;
 
 private:

@@ -23,7 +23,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-// 0 or getaddrinfo()'s code.
+// Returns 0 or getaddrinfo()'s error code.
 int find_addresses(const std::string& host, int port, int flags, Addresses& all) {
     addrinfo hints{};
     hints.ai_family = AF_UNSPEC;
@@ -32,7 +32,7 @@ int find_addresses(const std::string& host, int port, int flags, Addresses& all)
     addrinfo* found = nullptr;
     const std::string service = std::to_string(port);
     int code = getaddrinfo(host.empty() ? nullptr : host.c_str(), service.c_str(), &hints, &found);
-    // Without /etc/hosts, as in a container made by hand, no resolver knows this name.
+    // Without /etc/hosts, as in a container made by hand, no resolver knows "localhost".
     if (code != 0 && host == "localhost") code = getaddrinfo("127.0.0.1", service.c_str(), &hints, &found);
     if (code == 0) all.reset(found);
     return code;
@@ -49,7 +49,8 @@ void set_option(int descriptor, int level, int name, int value) {
     setsockopt(descriptor, level, name, &value, sizeof value);
 }
 
-// A machine that is lost is noticed after 20 s. The kernel answers for processes that are stopped: they are not lost.
+// Turns on keep-alive: a lost machine is noticed after 20 s. The kernel answers for stopped processes, which
+// are not lost.
 void keep_alive(int descriptor) {
     set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
 #ifdef TCP_KEEPIDLE
@@ -59,7 +60,7 @@ void keep_alive(int descriptor) {
 #endif
     set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 5);
     set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 3);
-#ifdef TCP_USER_TIMEOUT  // Linux: it counts while data is on its way, too
+#ifdef TCP_USER_TIMEOUT  // Linux: limits unacknowledged data, too
     set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, 20000);
 #endif
     set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -69,7 +70,7 @@ int milliseconds(double seconds) {
     return seconds < 0 ? -1 : static_cast<int>(std::min(std::ceil(seconds * 1e3), 1e9));
 }
 
-// 1: ready; 0: not within the time. A signal does not end the wait.
+// Returns true if the descriptor is ready, false after the timeout. Signals do not end the wait.
 bool wait_for(int descriptor, short events, double seconds) {
     pollfd entry{descriptor, events, 0};
     int count;
@@ -79,7 +80,8 @@ bool wait_for(int descriptor, short events, double seconds) {
     return count > 0;
 }
 
-// None if the port is in use (EADDRINUSE) or the address is not this machine's (EADDRNOTAVAIL); errno says which.
+// Returns an empty socket if the port is in use (EADDRINUSE) or the address is not this machine's
+// (EADDRNOTAVAIL); errno says which.
 Socket listen_on(const addrinfo& address) {
     Socket socket(open_stream_socket(address.ai_family));
     if (!socket) return {};
@@ -91,7 +93,7 @@ Socket listen_on(const addrinfo& address) {
     return socket;
 }
 
-// The first that works.
+// Listens at the first address that works.
 Socket listen_on_any(const std::string& host, int port, int flags, int& reason) {
     const Addresses all = addresses_of(host, port, flags);
     reason = EADDRNOTAVAIL;
@@ -102,7 +104,7 @@ Socket listen_on_any(const std::string& host, int port, int flags, int& reason) 
     return {};
 }
 
-// Of this end, or, with getpeername, of the other one.
+// Address of this end, or of the other end with getpeername.
 sockaddr_storage name_of(const Socket& socket, decltype(getsockname)* get = getsockname) {
     sockaddr_storage address{};
     socklen_t length = sizeof address;
@@ -121,7 +123,7 @@ Socket listen_at(const std::string& host, int port) {
     if (!host.empty()) {
         if (Socket socket = listen_on_any(host, port, 0, reason)) return socket;
     }
-    if (reason == EADDRNOTAVAIL) {  // a name for this machine that only others resolve, or none given
+    if (reason == EADDRNOTAVAIL) {  // no name, or a name of this machine that only others resolve
         for (const char* const any : {"::", "0.0.0.0"})
             if (Socket socket = listen_on_any(any, port, AI_NUMERICHOST, reason)) return socket;
     }

@@ -10,7 +10,7 @@
 
 namespace mezzo::distributed {
 
-// A file descriptor, closed with the object.
+// Owns a file descriptor and closes it.
 class Socket {
 public:
     Socket() = default;
@@ -28,18 +28,20 @@ private:
     int descriptor_ = -1;
 };
 
-// Listens at a port, 0 for any, of the address that a host name has here; of all addresses if the name is empty or not this machine's. None
-// if the port is in use. Error(backend) for a name that is not known or another failure.
+// Listens at a port (0: any) of the address that a host name has here; of all addresses if the name is empty
+// or not this machine's. Returns an empty socket if the port is in use. Throws Error(backend) for an unknown
+// name or another failure.
 Socket listen_at(const std::string& host, int port);
 int port_of(const Socket& socket);
-// None if nobody listens there, or none of the name's addresses answers within so many seconds in all. Error(backend) for a name that is
-// not known.
+// Returns an empty socket if nothing listens there, or none of the name's addresses answers within so many
+// seconds in all. Throws Error(backend) for an unknown name.
 Socket connect_to(const std::string& host, int port, double seconds);
 bool is_known(const std::string& host);
-// As happens at a port where nobody listens, if the kernel gives this end the same port.
+// Whether both ends are the same, which happens at a port where nothing listens, if the kernel gives this end
+// the same port.
 bool is_connected_to_itself(const Socket& socket);
-Socket accept_from(const Socket& listening);  // none if nobody waits, or has gone again
-// The numeric address of this end. "" where it has none.
+Socket accept_from(const Socket& listening);  // empty if no connection waits
+// The numeric address of this end, or "".
 std::string local_address(const Socket& socket);
 bool is_loopback(const std::string& address);
 std::string host_name();
@@ -53,10 +55,10 @@ public:
     std::uint8_t kind() const { return static_cast<std::uint8_t>(bytes_[0]); }
     Message& add(std::uint64_t number);
     Message& add(std::string_view text);
-    // The next one. Error(backend) where the message holds no more.
+    // Both read the next value. Throw Error(backend) if the message has no more.
     std::uint64_t number();
     std::string text();
-    // With its length in front, as it is sent.
+    // The bytes to send: the message with its length in front.
     std::string framed() const;
 
 private:
@@ -65,20 +67,23 @@ private:
     std::size_t at_ = 1;
 };
 
-// Takes the first whole message out of what was received. None if it is not there yet; Error(backend) for one that is empty or too long.
+// Removes the first whole message from `received` and returns it, or nothing if it is not complete yet.
+// Throws Error(backend) for a message that is empty or too long.
 std::optional<Message> take_message(std::string& received);
 inline constexpr std::size_t longest_message = std::size_t{1} << 20;
 
-// Sends what the other side takes, waiting up to so many seconds whenever it takes nothing, and removes that. False if the other side is gone.
+// Sends as much as the other side takes and removes it from `bytes`. Waits up to so many seconds whenever the
+// other side takes nothing. Returns false if the other side is gone.
 bool send_some(const Socket& socket, std::string_view& bytes, double seconds) noexcept;
-// Sends all; false if the other side is gone, or takes nothing for 5 s.
+// Sends everything. Returns false if the other side is gone or takes nothing for 5 s.
 bool send_all(const Socket& socket, std::string_view bytes) noexcept;
-// Appends what is there, waiting up to so many seconds (negative: for as long as it takes); false if the other side is gone.
+// Appends the bytes that arrive, waiting up to so many seconds (negative: forever). Returns false if the
+// other side is gone.
 bool receive_some(const Socket& socket, std::string& received, double seconds);
-// The first message of what was received and what comes within so many seconds. None if it is not whole by then, or the other side is gone.
-// Error(backend) as take_message().
+// Returns the first message from `received` and from bytes that arrive within so many seconds; nothing if it
+// is not complete by then or the other side is gone. Throws Error(backend) as take_message().
 std::optional<Message> receive_message(const Socket& socket, std::string& received, double seconds);
-// Whether the other side is gone, and all that it has sent has been received.
+// Whether the other side is gone and everything that it sent has been received.
 bool is_ended(const Socket& socket);
 
 }  // namespace mezzo::distributed

@@ -24,7 +24,7 @@ bool prepare(int descriptor) {
            fcntl(descriptor, F_SETFD, FD_CLOEXEC) == 0;
 }
 
-// The same socket, or -1 and nothing left open.
+// Returns the same socket, or closes it and returns -1.
 int prepared_socket(int descriptor) {
     if (descriptor < 0) return descriptor;
     if (!prepare(descriptor)) {

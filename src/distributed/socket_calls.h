@@ -1,17 +1,17 @@
-// The system's calls for sockets and pipes that processes started later do not inherit, that do not block, and that raise no SIGPIPE: where
-// the system has it (Linux, the BSDs) in the call that makes them, elsewhere (macOS) right after it.
+// System calls for sockets and pipes that child processes do not inherit, that do not block, and that raise
+// no SIGPIPE. On Linux and the BSDs one call does all of it; on macOS further calls set the flags.
 #pragma once
 
 #include <sys/socket.h>
 
 namespace mezzo::distributed {
 
-// As socket() for TCP, accept() and pipe() they return -1 and set errno where they fail.
+// As socket() for TCP, accept() and pipe(): return -1 and set errno if they fail.
 int open_stream_socket(int family);
 int accept_connection(int listening);
 int open_pipe(int (&ends)[2]);
 
-// For send() to a socket of these.
+// Flag for send() to such a socket.
 #ifdef MSG_NOSIGNAL
 inline constexpr int no_signal = MSG_NOSIGNAL;
 #else

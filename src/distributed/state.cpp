@@ -23,8 +23,8 @@ std::vector<RandomState> gather(const Group& group, const RandomState& mine) {
     return states;
 }
 
-// Runs work() and then asks all ranks whether theirs has succeeded. Throws what it threw, or Error(io) with `text`
-// where another rank's has failed.
+// Runs work() and then exchanges whether all ranks have succeeded. Throws this rank's exception, or Error(io)
+// with `text` if another rank has failed.
 template <class Work> void together(const Group& group, const std::string& text, const Work& work) {
     std::exception_ptr mine;
     try {
@@ -36,14 +36,15 @@ template <class Work> void together(const Group& group, const std::string& text,
     try {
         all = group.all(mine == nullptr);
     } catch (...) {
-        if (!mine) throw;  // else what this rank has to say is the cause
+        if (!mine) throw;  // otherwise this rank's own error is the cause
     }
     if (mine) std::rethrow_exception(mine);
     if (!all) group.impl().heard_of_failure();
     check(all, ErrorKind::io, text);
 }
 
-// Numbers in which two files of one training differ: a digest of names, shapes and counters, and the position.
+// Numbers that differ between two checkpoints of one training: a digest of names, shapes and counters, and
+// the position.
 std::vector<std::int64_t> fingerprint(const io::Checkpoint& checkpoint) {
     std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a
     const auto add = [&](const auto& bytes) {

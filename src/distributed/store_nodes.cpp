@@ -1,4 +1,4 @@
-// The store's talk with the mezzo-run of the other nodes.
+// The store's messages with the mezzo-run of the other nodes.
 #include <algorithm>
 
 #include "distributed/store_server.h"
@@ -42,7 +42,8 @@ bool StoreServer::all_nodes_met() const {
     return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.here; });
 }
 
-// All at once, when the last one has come: none starts ranks that would wait for another node.
+// Welcomes all nodes at once, when the last one has come, so that none starts ranks that would wait for
+// another node.
 void StoreServer::welcome_nodes() {
     for (Connection& to : connections_)
         if (to.node >= 0)
@@ -53,7 +54,7 @@ void StoreServer::welcome_nodes() {
                          .add(std::uint64_t(options_.starts)));
 }
 
-// Nodes that wait for the others when the run cannot begin any more.
+// Refuses nodes that wait for the others when the run can no longer begin.
 void StoreServer::refuse_waiting_nodes() {
     if (all_nodes_met()) return;
     for (Connection& to : connections_) {
@@ -66,7 +67,8 @@ void StoreServer::refuse_waiting_nodes() {
     }
 }
 
-// As refusal() of a rank. A node that has been here, or comes when the run has failed, means the next start, which begins once this one has ended.
+// Returns why a node is refused, like refusal() for a rank. A node that has joined before, or that comes
+// after the run has failed, belongs to the next start, which begins once this one has ended.
 std::string StoreServer::node_refusal(const NodeHello& hello, bool& look_on) const {
     const std::string who = "node " + std::to_string(hello.node);
     look_on = true;
@@ -93,9 +95,10 @@ void StoreServer::take_from_node(const Connection& from, Message& message) {
     ranks_[rank].ended = Clock::now();
 }
 
-// Its mezzo-run has gone. Nobody would see to ranks that still run, nor tell how they end.
+// Handles the end of a node's mezzo-run: its running ranks have no supervisor, and the store would not learn
+// how they end.
 void StoreServer::node_ended(int node) {
-    if (!all_nodes_met()) {  // it has started nothing: it, or another, may come again
+    if (!all_nodes_met()) {  // it has started nothing; it, or another, may come again
         nodes_[std::size_t(node)] = {};
         return;
     }

@@ -16,14 +16,14 @@ namespace mezzo::distributed {
 namespace {
 
 constexpr std::chrono::milliseconds tick{250};
-// For the store to learn of the end of another rank, which is a better reason than an engine's words.
+// Time for another rank's end to reach the store: it is a better reason than an engine's message.
 constexpr std::chrono::milliseconds grace{1000};
 constexpr std::chrono::seconds greeting_time{10};
-// For a rank that has not waited for an answer to try again.
+// Time for a rank that has not waited for an answer to try again.
 constexpr std::chrono::seconds return_time{10};
 constexpr std::size_t most_strangers = 64;  // connections without a rank
 constexpr std::size_t most_values = 1u << 20;
-constexpr int last_reads = 1000;  // of a connection, when the store closes
+constexpr int last_reads = 1000;  // per connection, when the store closes
 
 bool is_readable(const Socket& socket) {
     pollfd entry{socket.descriptor(), POLLIN, 0};
@@ -97,7 +97,8 @@ void StoreServer::serve() {
     listening_ = {};
 }
 
-// What has come and was not read yet may name a cause. Nothing better comes later, so nothing waits for that.
+// Handles messages that have arrived and were not read yet: they may name a cause. No better cause comes
+// later, so suspicions count at once.
 void StoreServer::look_a_last_time() {
     for (Connection& connection : connections_)
         for (int i = 0; i < last_reads && !connection.ended && is_readable(connection.socket); ++i)
@@ -106,7 +107,7 @@ void StoreServer::look_a_last_time() {
     if (!suspicions_.empty()) break_with(suspicions_.front().words);
 }
 
-// Waits for something to do, and does it. False when it is time to stop.
+// Waits for events and handles them. Returns false when the server stops.
 bool StoreServer::poll_once() {
     std::vector<pollfd> entries;
     std::vector<Connection*> owners;
@@ -151,7 +152,7 @@ void StoreServer::read(Connection& from) {
             take(from, std::move(*next));
             if (from.ended) return;
         }
-    } catch (const Error&) {  // not one of ours
+    } catch (const Error&) {  // not a message of a rank or node
         open = false;
     }
     if (!open) ended(from);
@@ -241,20 +242,23 @@ void StoreServer::hello(Connection& from, Message& message) {
     complete();
 }
 
-// Who has not waited for our answer comes again, maybe before we see the end of its first connection.
+// Whether this is the same process again: a rank that did not wait for our answer may connect again before we
+// see the end of its first connection.
 bool StoreServer::comes_again(const Hello& hello) const {
     const Rank& rank = ranks_[hello.rank];
     return !ready_ && !rank.left && rank.token == hello.token;
 }
 
-// Of two with the same host name and process id one may have ended without a word, or they are containers that share their host's name. Which of them
-// is meant shows once the first connection ends.
+// Whether host name and process id are those of the rank that has joined, but not its token: one of two
+// processes may have been killed, or they run in containers that share the host's name. The end of the first
+// connection shows which.
 bool StoreServer::is_namesake(const Hello& hello) const {
     const Rank& rank = ranks_[hello.rank];
     return rank.host == hello.host && rank.process == hello.process && rank.token != hello.token;
 }
 
-// Why a rank is not taken in, and whether it is to look on for its store, which may be this one later; "" if it is.
+// Returns why a rank is refused, or "" if it is accepted. look_on: whether the rank should look for another
+// store, which may be this one later.
 std::string StoreServer::refusal(const Hello& hello, bool& look_on) const {
     const bool other_run =
         hello.run != options_.run || hello.size != ranks_.size() || hello.rank >= ranks_.size();
@@ -279,10 +283,10 @@ bool StoreServer::all_joined() const {
     return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.joined; });
 }
 
-// When the last rank has come: tells all.
+// Notifies all ranks that the group is complete, once the last one has joined.
 void StoreServer::complete() {
     if (ready_ || !all_joined()) return;
-    for (Connection& connection : connections_)  // whose end is still to be read
+    for (Connection& connection : connections_)  // the end of some may not have been read yet
         if (connection.rank >= 0 && !connection.ended && is_ended(connection.socket)) ended(connection);
     if (!all_joined()) return;
     ready_ = true;
@@ -311,7 +315,7 @@ void StoreServer::answer_gets() {
     }
 }
 
-// Several threads of a rank report: what one has seen may come after newer reports, and after the rank has left.
+// Several threads of a rank report, so a report may come after newer ones, and after the rank has left.
 void StoreServer::progress(Rank& rank, std::uint64_t started, std::uint64_t finished) {
     if (started < rank.started || finished < rank.finished) return;
     if (started != rank.started || finished >= started) rank.since = Clock::now();
@@ -320,7 +324,8 @@ void StoreServer::progress(Rank& rank, std::uint64_t started, std::uint64_t fini
     look_for_leavers();
 }
 
-// A connection's end is its rank's end, but before the group is complete it may come again.
+// Handles the end of a connection: its rank has ended, except before the group is complete, when it may
+// connect again.
 void StoreServer::ended(Connection& from) {
     from.ended = true;
     if (from.node >= 0) return node_ended(from.node);
@@ -349,7 +354,7 @@ void StoreServer::look_at_the_clock() {
     for (const Suspicion& suspicion : suspicions_)
         if (suspicion.due <= now) break_with(suspicion.words);
     std::erase_if(suspicions_, [&](const Suspicion& s) { return s.due <= now; });
-    // The newest stay: who has something to say has had no time for it yet.
+    // Drops the oldest connections without a rank: the newest have had no time to send a greeting.
     std::size_t strangers = 0;
     for (auto connection = connections_.rbegin(); connection != connections_.rend(); ++connection)
         if (connection->rank < 0 && connection->node < 0 &&
@@ -359,8 +364,9 @@ void StoreServer::look_at_the_clock() {
     tell_of_waits();
 }
 
-// A rank that has joined speaks for itself: what it has sent may not have been read yet. The end of its connection says no more if a child has
-// inherited that.
+// Breaks the group if a process has ended without leaving. A rank that has joined reports for itself, and its
+// last messages may not have been read yet. The end of its connection is no sign if a child has inherited
+// that.
 void StoreServer::look_for_processes(std::chrono::milliseconds patience) {
     const bool any_joined = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.joined; });
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -376,7 +382,7 @@ void StoreServer::look_for_processes(std::chrono::milliseconds patience) {
     }
 }
 
-// A rank that has left takes no part in later calls.
+// Breaks the group if a rank is in a call that another rank, which has left, will not make.
 void StoreServer::look_for_leavers() {
     for (std::size_t gone = 0; gone < ranks_.size(); ++gone) {
         if (!ranks_[gone].left) continue;
@@ -387,7 +393,8 @@ void StoreServer::look_for_leavers() {
     }
 }
 
-// With the rank that has left after the fewest calls: who makes more of them then waits for it, and the store can no longer say so.
+// Message that the store closes, with the rank that has left after the fewest calls: a rank that makes more
+// calls waits for it, and the store can no longer report that.
 Message StoreServer::farewell() const {
     const Rank* first = nullptr;
     for (const Rank& rank : ranks_)
@@ -397,7 +404,7 @@ Message StoreServer::farewell() const {
     return closing;
 }
 
-// Says once who keeps the others waiting, after a minute or half of the timeout.
+// Notifies once which ranks keep the others waiting, after a minute or half of the timeout.
 void StoreServer::tell_of_waits() {
     if (!cause_.empty()) return;
     const Clock::time_point now = Clock::now();
@@ -427,7 +434,9 @@ void StoreServer::send(Connection& to, const Message& message) {
     flush(to);
 }
 
-// One that is not to look on is of this run, which cannot go on then.
+// Refuses a rank or node. Unless it should look for another store it belongs to this run, which then cannot
+// go on.
+// on.
 void StoreServer::refuse(Connection& from, const std::string& reason, bool look_on) {
     send(from, message(FromStore::refused).add(store_greeting).add(look_on).add(reason));
     if (!look_on) break_with(reason);
@@ -439,12 +448,12 @@ void StoreServer::broadcast(const Message& message) {
         if (connection.rank >= 0) send(connection, message);
 }
 
-// As much as the connection takes now.
+// Sends as much as the connection takes now.
 void StoreServer::flush(Connection& to) {
     while (!to.sent.empty()) {
         const ssize_t count =
             ::send(to.socket.descriptor(), to.sent.data(), to.sent.size(), no_signal | MSG_DONTWAIT);
-        if (count <= 0) return;  // full, or gone, which reading tells
+        if (count <= 0) return;  // full, or gone, which the next read detects
         to.sent.erase(0, std::size_t(count));
     }
 }
@@ -456,7 +465,7 @@ std::string StoreServer::title(std::size_t rank) const {
     return text;
 }
 
-// Who has not begun this call.
+// Names the ranks that have not begun this call.
 std::string StoreServer::late_ranks(std::uint64_t call) const {
     std::string text;
     for (std::size_t r = 0; r < ranks_.size(); ++r)
@@ -466,7 +475,7 @@ std::string StoreServer::late_ranks(std::uint64_t call) const {
     return text.empty() ? ": all ranks are in it; do they make the same calls in the same order?" : text;
 }
 
-// Who has not come, or has come and not said where it is.
+// Names the ranks that have not joined, or have joined and not published their address.
 std::string StoreServer::missing_ranks() const {
     std::string text;
     for (std::size_t r = 0; ready_ && r < ranks_.size(); ++r)

@@ -1,4 +1,5 @@
-// The store: where the ranks of a run meet, and what knows which of them are alive. No tensor goes through it.
+// The store: rendezvous of the ranks of a run. It also detects which of them have ended. No tensor goes
+// through it.
 #pragma once
 
 #include <chrono>
@@ -19,33 +20,36 @@ namespace mezzo::distributed {
 
 struct StoreOptions {
     int size = 1;        // number of ranks
-    std::string run;     // what distinguishes this run from others at the same address
-    std::string holder;  // who holds the store, for messages
-    std::function<void(const std::string&)> note = nullptr;  // is told of ranks that keep others waiting
-    int nodes = 1;   // each with as many ranks; those but node 0 tell the store of their processes, too
+    std::string run;     // distinguishes this run from others at the same address
+    std::string holder;  // the holder of the store, for messages
+    // called with the names of ranks that keep others waiting
+    std::function<void(const std::string&)> note = nullptr;
+    // each with as many ranks; all but node 0 report their processes to the store, too
+    int nodes = 1;
     int starts = 0;  // of the run, before this one
 };
 
-// Serves on a thread of its own. The first cause of a failure is told to all ranks.
+// Runs on its own thread. Sends the first cause of a failure to all ranks.
 class StoreServer {
 public:
     StoreServer(Socket listening, StoreOptions options);
-    ~StoreServer();  // closes it
+    ~StoreServer();  // calls close()
     StoreServer(const StoreServer&) = delete;
     StoreServer& operator=(const StoreServer&) = delete;
 
     int port() const { return port_; }
-    // Names the cause if there is one in what the ranks have sent or in how their processes have ended, tells the ranks that the store closes in
-    // order, and serves no more. cause() and the like stay.
+    // Finds the cause of a failure, if there is one in the ranks' messages or in how their processes have
+    // ended, notifies the ranks that the store closes in order, and stops. cause() and the other queries stay
+    // valid.
     void close();
-    // What the launcher knows: the rank's process is no more, and how it ended ("" for exit code 0). Breaks the group unless the rank has
-    // left in order.
+    // Called by the launcher when a rank's process has ended; `how` is "" for exit code 0. Breaks the group
+    // unless the rank has left in order.
     void process_ended(int rank, const std::string& how);
     std::string cause() const;               // "" unless the group is broken
     int culprit() const;                     // the rank that the cause is about, or -1
     std::uint64_t calls_of(int rank) const;  // collective calls that the rank has begun, as far as known
-    std::vector<int> missing_nodes() const;  // that have not come yet
-    bool has_other_nodes() const;            // that have come, and not gone again
+    std::vector<int> missing_nodes() const;  // nodes that have not joined yet
+    bool has_other_nodes() const;            // whether any are connected
 
 private:
     using Clock = std::chrono::steady_clock;
@@ -53,8 +57,8 @@ private:
         bool joined = false, left = false, gone = false, has_set = false;
         std::string host, processors;
         std::uint64_t process = 0, token = 0, started = 0, finished = 0;
-        std::string ending;                      // of the process, as the launcher puts it
-        std::optional<Clock::time_point> ended;  // when the launcher said so
+        std::string ending;                      // how the process ended, in the launcher's words
+        std::optional<Clock::time_point> ended;  // when the launcher reported it
         std::optional<Clock::time_point> away;   // since its connection ended before the group was complete
         double timeout = 0;                      // s
         Clock::time_point since;                 // it waits in call `started`
@@ -62,9 +66,9 @@ private:
     struct Connection {
         explicit Connection(Socket s) : socket(std::move(s)), since(Clock::now()) {}
         Socket socket;
-        std::string received, sent;  // bytes that wait
-        int rank = -1;               // before hello
-        int node = -1;               // whose mezzo-run it is; -1 for a rank's
+        std::string received, sent;  // bytes to take or to send
+        int rank = -1;               // -1 before hello
+        int node = -1;               // the node, for a mezzo-run; otherwise -1
         bool ended = false;
         Clock::time_point since;
         std::vector<std::string> wanted;  // keys
@@ -125,7 +129,7 @@ private:
     std::string late_ranks(std::uint64_t call) const;
     std::string missing_ranks() const;
 
-    mutable std::mutex mutex_;  // guards all below but the thread
+    mutable std::mutex mutex_;  // guards all members below except the thread
     const StoreOptions options_;
     Socket listening_;
     const int port_;
@@ -138,7 +142,7 @@ private:
     std::vector<Suspicion> suspicions_;
     std::string cause_, pending_note_;
     int culprit_ = -1;
-    std::uint64_t noted_ = 0;  // the call that a note was about
+    std::uint64_t noted_ = 0;  // the call of the last notice
     bool ready_ = false;
     std::thread thread_;
 };

@@ -16,7 +16,7 @@ namespace mezzo::distributed {
 
 namespace {
 
-// Of all ranks' rows, per channel.
+// Mean and variance per channel over the rows of all ranks.
 struct Moments {
     Tensor mean, variance;  // float32, or float64 for float64; the variance is the biased one
     double count = 0;       // values
@@ -24,7 +24,8 @@ struct Moments {
 
 Tensor widened(const Tensor& x) { return is_16bit(x.dtype()) ? x.to(float32) : x; }
 
-// [2, C] in host memory: the mean, and the sum of the squares of the differences from it; zeros without rows.
+// Returns [2, C] in host memory: the mean, and the sum of squared differences from it; zeros if there are no
+// rows.
 Tensor own_moments(const Tensor& rows) {
     const std::int64_t n = rows.size(0);
     if (n == 0) return zeros({2, rows.size(1)}, {.dtype = float64});
@@ -32,7 +33,7 @@ Tensor own_moments(const Tensor& rows) {
     return stack({of.mean, of.var * double(n)}, 0).to(float64).to(cpu_device);
 }
 
-// The moments of all ranks from those of each, in the order of the ranks (Chan, Golub and LeVeque 1979).
+// Combines the moments of each rank, in the order of the ranks (Chan, Golub and LeVeque 1979).
 Tensor combined(const Tensor& each, const std::vector<Record>& counts, double total) {
     Tensor mean = zeros_like(each[0][0]), squares = zeros_like(mean);
     for (std::size_t r = 0; r < counts.size(); ++r)
@@ -70,7 +71,7 @@ Moments moments_of_all(const Tensor& rows, GroupImpl& group) {
     return result;
 }
 
-// The sum over all ranks, the same bits on each.
+// Returns the sum over all ranks, with the same bits on each.
 Tensor sum_of_all(const Tensor& x, GroupImpl& group) {
     const Tensor host = x.to(cpu_device).contiguous();
     group.run([&](Collectives& engine) {
@@ -84,8 +85,9 @@ Tensor sum_of_all(const Tensor& x, GroupImpl& group) {
     return host.to(x.device());
 }
 
-// The rows themselves. Their normalisation, as far as the gradient that arrives here knows, takes mean and variance for constants. Both depend on every row
-// of every rank: that takes from the gradient its mean, and what is left of its product with the normalised rows.
+// Returns the rows, and adds the gradient of mean and variance, which the normalisation takes for constants.
+// Both depend on every row of every rank: the gradient g becomes g - mean(g) - x_hat mean(g x_hat), where
+// x_hat are the normalised rows and the means are over all ranks.
 Tensor with_moments_gradient(const Tensor& rows, const Moments& of, double eps, const Group& group) {
     const auto forward = [&](autograd::Context& context, const Tensors& in) {
         context.saved = {in[0], of.mean, rsqrt(of.variance + eps)};
