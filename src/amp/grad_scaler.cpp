@@ -1,4 +1,4 @@
-// The loss scaler's host side: the order of calls, and what is launched. Scale and flags stay on the device.
+// Host side of the loss scaler: the order of calls, and kernel launches. Scale and flags stay on the device.
 #include "mezzo/grad_scaler.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using Stage = ScalerImpl::Stage;
 constexpr int state_floats = sizeof(ScalerState) / sizeof(float);
 template <class T> T* state_of(const Tensor& tensor) { return static_cast<T*>(raw(tensor)); }
 
-// The index in the state tensor at which the state from before this iteration's checks begins.
+// Index in the state tensor of the state before this iteration's checks.
 constexpr int previous_state = offsetof(ScalerState, previous_scale) / sizeof(float);
 
 Tensor state_tensor(float scale, float growth_tracker, float hysteresis_left, Device device) {
@@ -65,15 +65,15 @@ StepKernels::ScalerArgs update_args(const GradScalerOptions& options) {
             .dynamic = options.dynamic};
 }
 
-// How to avoid a mixture of scaled and unscaled gradients, before and after unscale_().
+// Advice for errors about mixtures of scaled and unscaled gradients, before and after unscale_().
 constexpr char advice_before_unscaling[] =
     "call zero_grad() after the step, or at any time between unscale_() and the next backward()";
 constexpr char advice_after_unscaling[] =
     "call unscale_() once, after the last backward() that reaches this optimizer, or zero_grad() and begin "
     "anew";
 
-// Marks the gradients as unscaled. They are divided by the scale when somebody reads them (lazy gradient
-// scaling).
+// Marks the gradients as unscaled. They are divided by the scale when they are first read (deferred
+// unscaling).
 void leave_unscaled(const optim::OptimizerImpl& optimizer, const optim::GradientList& list,
                     const Tensor& norm) {
     using Scale = optim::LazyGradientScale;
@@ -178,7 +178,7 @@ void ScalerImpl::renew_scale() {
         graph->after_replay([own = Ref<ScalerImpl>(this)] { own->scale_id = later_scale(own->scale_id, 1); });
 }
 
-// The scaler divides gradients by its scale; those of an unscaled loss would vanish.
+// Without the scale in the gradients, dividing by it would make them vanish.
 void ScalerImpl::require_scaled(const char* op) const {
     check(has_scaled, ErrorKind::state, op,
           ": this scaler has not scaled anything yet, so the gradients do not hold its scale; call "
@@ -316,7 +316,7 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
     optim::refuse_scale_parts("GradScaler.step", own,
                               (unscaled ? scaled_part : both_parts) | s.current_scale(),
                               unscaled ? advice_after_unscaling : advice_before_unscaling);
-    // This comes first, so that a step that runs out of memory leaves the gradients scaled and can be tried
+    // Planned first, so that a step that runs out of memory leaves the gradients scaled and can be tried
     // again.
     const optim::GradientList plan =
         optim::plan_update(own, true, unscaled ? optim::LazyScaling::keep : optim::LazyScaling::apply);
@@ -347,7 +347,7 @@ void ScalerImpl::check_floor() const {
           ", which is min_scale already; the loss itself, or the model in 16 bit, has left the range");
 }
 
-// Says once that the scale cannot fall any further.
+// Logs once that the scale cannot fall any further.
 void ScalerImpl::note_floor(const std::vector<float>& now) const {
     if (!options.dynamic || now[0] > float(options.min_scale)) {
         told_floor = false;
@@ -370,8 +370,8 @@ void GradScaler::update() {
     if (checked) {
         if (s.options.dynamic && s.options.at_floor == AtFloor::fail) s.check_floor();
         if (s.state.device() == cpu_device)
-            static_cast<void>(s.read_state());  // notes the floor; elsewhere it would wait
-        // `statistics` has computed the new state already; it is computed anew if the options have changed
+            static_cast<void>(s.read_state());  // checks for the floor; on other devices it would wait
+        // `statistics` has already computed the new state; it is recomputed if the options have changed
         // since.
         if (!s.advanced_with || !(update_args(*s.advanced_with) == update_args(s.options))) {
             s.writable_state(s.state.device());
@@ -388,7 +388,7 @@ void GradScaler::update() {
     if (checked && s.options.dynamic) s.renew_scale();
 }
 
-// The growth tracker stays as it was before this iteration's checks.
+// The growth tracker keeps its value from before this iteration's checks.
 void ScalerImpl::set_scale(const Tensor& new_scale) {
     NoGrad plain;
     const bool checked = any_checked();

@@ -151,7 +151,7 @@ Tensor Handle::cast_output(const Tensor& y) const {
 
 namespace {
 
-// Sets aside the gradients from before a backward. If that throws, they are put back.
+// Sets the gradients from before a backward aside, and restores them if the backward throws.
 class Stash {
 public:
     explicit Stash(optim::Optimizer& optimizer) : params_(optimizer.parameters()) {

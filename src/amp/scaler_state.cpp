@@ -30,7 +30,7 @@ double number(const StateDict& state, const char* key) {
     return value->item<double>();
 }
 
-// A count. The device keeps it as float32, which is exact below 2^24.
+// Reads a count. The device stores it as float32, which is exact below 2^24.
 double count(const StateDict& state, const char* key) {
     const double value = number(state, key);
     check(value >= 0 && value < 16777216 && value == std::floor(value), ErrorKind::value,
@@ -71,7 +71,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
                  tracker = count(state, "_growth_tracker");
     const double hysteresis =
         find(state, "hysteresis") ? count(state, "hysteresis") : double(s.options.hysteresis);
-    check_scale("the loaded scale", scale);  // it may lie outside this scaler's floor and cap
+    check_scale("the loaded scale", scale);  // it may be outside this scaler's floor and cap
     check_factors(growth, backoff, interval);
     s.set_state(float(scale), float(tracker), float(hysteresis));
     s.renew_scale();

@@ -1,4 +1,5 @@
-// CapturedStep: which calls run the step, capture it or replay it, and their inputs and results.
+// CapturedStep: decides which calls run the step eagerly, capture it or replay it, and handles their inputs
+// and results.
 #include "mezzo/capture.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace mezzo::cuda {
 
 namespace {
 
-// What the calls that one graph serves have in common.
+// Properties that the calls of one graph share.
 struct Key {
     std::vector<Shape> shapes = {};
     std::vector<Dtype> dtypes = {};
@@ -33,7 +34,8 @@ Key key_of(const Tensors& inputs) {
     return key;
 }
 
-// The results are detached, so that tensors saved for a backward are released before the step ends.
+// Runs the step. The results are detached, so that tensors saved for a backward are released before the step
+// ends.
 Tensors run(const StepFunction& step, const Tensors& inputs) {
     Tensors results = step(inputs);
     for (Tensor& y : results)
@@ -52,15 +54,16 @@ void check_inputs(const Tensors& inputs) {
           "belong to it");
 }
 
-// New handles of the same elements, so that a gradient given to one of them is not seen in the next call.
+// Returns new handles of the same elements, so that a gradient stored in one of them does not appear in the
+// next call.
 Tensors handles_of(const Tensors& tensors) {
     Tensors handles;
     for (const Tensor& x : tensors) handles.push_back(x.defined() ? alias(x) : Tensor());
     return handles;
 }
 
-// Exists while a captured step runs on this thread. A captured step that is called inside it is a part of it
-// and is not captured itself.
+// Exists while a captured step runs on this thread. A captured step that is called inside of it becomes part
+// of it and is not captured itself.
 class InsideCall {
 public:
     InsideCall() { ++depth; }
@@ -82,7 +85,7 @@ struct CapturedShape {
     int warm_runs = 0;
     MemoryPlan plan = {};
     std::unique_ptr<StepGraph> graph = nullptr;
-    Tensors results = {};  // of the captured run; each replay writes them anew
+    Tensors results = {};  // of the captured run; each replay overwrites them
 
     void restart() {
         warm_runs = 0;
@@ -95,7 +98,7 @@ struct CapturedStepImpl {
     StepFunction step;
     CaptureOptions options;
     std::list<CapturedShape> shapes;  // most recently used first
-    StepParties parties;              // other processes that take part in the step
+    StepParties parties;              // groups whose other processes take part in the step
     CaptureStatistics counts;
 
     CapturedShape& shape_of(const Tensors& given);
@@ -107,7 +110,7 @@ struct CapturedStepImpl {
     Tensors run_as(StepAction action, CapturedShape& shape);
 };
 
-// What this process and all others can do.
+// Returns the least action of this process and all others.
 StepAction CapturedStepImpl::agree(StepAction mine) {
     StepAction least = mine;
     for (const auto& party : StepParties(parties)) least = std::min(least, party->agree(mine));
@@ -148,7 +151,7 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
     return results;
 }
 
-// The run that plans the memory of the capture.
+// Runs the step while tracing allocations, to plan the memory of the capture.
 Tensors CapturedStepImpl::traced(CapturedShape& shape) {
     const MemoryTrace trace(options.device);
     LazyScaleScope lazy_scales;  // as in the capture
@@ -160,7 +163,7 @@ Tensors CapturedStepImpl::traced(CapturedShape& shape) {
 
 Tensors CapturedStepImpl::capture(CapturedShape& shape) {
     shape.results.clear();
-    shape.graph.reset();  // of a step that others must record anew
+    shape.graph.reset();  // of a step that other ranks must record again
     auto graph = std::make_unique<StepGraph>(options.device, shape.plan);
     shape.warm_runs = 0;  // in case the step throws
     graph->capture([&] { shape.results = run(step, handles_of(shape.inputs)); });

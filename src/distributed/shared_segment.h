@@ -29,7 +29,7 @@ public:
     char* slot(unsigned set, int rank) const;
 
     enum class Wait : std::uint8_t { all_came, too_long, broken };
-    // Until every rank has called this as often as this one. `seconds` are to wait at most.
+    // Barrier: waits, for at most `seconds`, until every rank has called this as often as this one.
     Wait arrive(double seconds);
     // Makes arrive() return `broken` in all ranks wherever it waits or would wait. May be called from any
     // thread of any rank.

@@ -30,9 +30,8 @@ enum class FromRank : std::uint8_t {
 };
 
 enum class FromStore : std::uint8_t {
-    welcome =
-        // greeting, who holds the store; to a node also the run's name and how many starts there were before
-    1,
+    // greeting, who holds the store; to a node also the run's name and how many starts there were before
+    welcome = 1,
     // greeting, 1 if the sender should look for another store, words
     refused,
     // all ranks have joined: the address of the store's machine ("" if all are on it), ranks with the same

@@ -436,7 +436,6 @@ void StoreServer::send(Connection& to, const Message& message) {
 
 // Refuses a rank or node. Unless it should look for another store it belongs to this run, which then cannot
 // go on.
-// on.
 void StoreServer::refuse(Connection& from, const std::string& reason, bool look_on) {
     send(from, message(FromStore::refused).add(store_greeting).add(look_on).add(reason));
     if (!look_on) break_with(reason);

@@ -1,4 +1,4 @@
-// DetectAnomaly: stops at the first op that makes a NaN.
+// DetectAnomaly: stops at the first op that produces a NaN.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -22,11 +22,12 @@ struct DetectAnomaly::Impl final : OpObserver {
         const auto infinite = [](const Tensor& x) { return range_of_floats(x).infs != 0; };
         const auto source = std::find_if(given.begin(), given.end(), bad);
         if (source == given.end()) {
-            // Infinities that were there before, such as those of a mask, may stay.
+            // Infinities that the inputs have, such as those of a mask, may stay.
             const bool infinities = options.infinities && std::none_of(given.begin(), given.end(), infinite);
             for (const Tensor& y : results) stop_if_bad("its result", row.name, place, y, infinities);
         } else if (std::any_of(results.begin(), results.end(), bad)) {
-            // An op that removes NaN, such as masked_fill, may have been given them.
+            // A NaN in an input is an error only if a result has one, too: ops such as masked_fill remove
+            // NaN.
             const std::string name = places.parameter(*source);
             stop_if_bad(fmt::format("before it, its {}", name.empty()
                                                              ? fmt::format("input {}", source - given.begin())

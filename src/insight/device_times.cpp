@@ -11,7 +11,7 @@ namespace mezzo::insight {
 
 DeviceTimes::DeviceTimes(Device device, std::function<std::int64_t()> clock)
     : device_(device), clock_(std::move(clock)) {
-    (void)backend_of("Profiler", device);  // that is there
+    (void)backend_of("Profiler", device);  // checks that the device exists
     const DeviceTraceLibrary* const library = backend_parts(device.type())->trace;
     if (library == nullptr) {
         absence_ = std::string("nothing tells the times of ") + name(device.type()) + " devices";
@@ -25,7 +25,8 @@ DeviceTimes::~DeviceTimes() {
     if (running_) end();
 }
 
-// That somebody else watches the devices is an error; that the library is missing or refuses is not.
+// Starts the trace. If another object already traces the devices that is an error; if the library is missing
+// or refuses it is not.
 void DeviceTimes::begin() {
     try {
         library_->start();
@@ -39,7 +40,8 @@ void DeviceTimes::begin() {
     }
 }
 
-// The thread may lose its processor between two readings: the closest of some count.
+// Finds the offset between the clocks. The thread may be preempted between two readings, so the closest of
+// eight pairs counts.
 void DeviceTimes::compare_clocks() {
     std::int64_t closest = std::numeric_limits<std::int64_t>::max();
     for (int i = 0; i < 8; ++i) {
@@ -50,7 +52,7 @@ void DeviceTimes::compare_clocks() {
     }
 }
 
-// Events may go on after the last noted step.
+// Events may still be open after the last recorded step.
 void DeviceTimes::end() noexcept {
     for (; entered_ > 0; --entered_) library_->leave();
     library_->stop();
@@ -67,7 +69,7 @@ void DeviceTimes::note(bool wanted) {
     end();
 }
 
-// Ids of the library begin with 1.
+// The library's ids begin with 1.
 void DeviceTimes::enter(int event) noexcept {
     if (!running_) return;
     library_->enter(std::uint64_t(event) + 1);

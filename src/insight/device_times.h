@@ -1,4 +1,4 @@
-// The devices' own work under a Profiler.
+// Records the work of a device for a Profiler: kernels, copies and fills, with their times.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,22 @@ namespace mezzo::insight {
 
 class DeviceTimes {
 public:
-    // A device other than the CPU. `clock` is that of the profiler's events, in nanoseconds. Error(state) where the devices are watched already. Where
-    // they cannot be watched absence() says why, and nothing else happens.
+    // Records nothing yet. `device` is not the CPU; `clock` is that of the profiler's events, in nanoseconds.
+    // Throws Error(state) if another object already traces the devices. If they cannot be traced absence()
+    // says why, and the other calls do nothing.
     DeviceTimes(Device device, std::function<std::int64_t()> clock);
     ~DeviceTimes();
     DeviceTimes(const DeviceTimes&) = delete;
     DeviceTimes& operator=(const DeviceTimes&) = delete;
 
-    // Whether work is noted from now on. To end it waits for the devices.
+    // Starts or stops recording. Stopping waits for the devices.
     void note(bool wanted);
-    // What the thread hands over from now on belongs to an event, until it leaves.
+    // Work that this thread submits between enter() and leave() belongs to the event.
     void enter(int event) noexcept;
     void leave() noexcept;
 
     const std::string& absence() const { return absence_; }
-    // What has been noted, in the order in which it began. Waits for the devices while work is noted.
+    // Returns the recorded work in the order of its beginning. Waits for the devices while recording.
     const std::vector<ProfiledDeviceWork>& work();
     std::uint64_t lost() const { return lost_; }
 
@@ -42,8 +43,8 @@ private:
     const DeviceTraceLibrary* library_ = nullptr;
     std::string absence_;
     bool running_ = false;
-    int entered_ = 0;          // events whose work is noted, and that the thread has not left
-    std::int64_t offset_ = 0;  // of the profiler's clock to the library's
+    int entered_ = 0;          // open events whose work is recorded
+    std::int64_t offset_ = 0;  // from the profiler's clock to the library's
     std::uint64_t lost_ = 0;
     std::vector<ProfiledDeviceWork> work_;
 };

@@ -1,4 +1,5 @@
-// A model as it is looked at: in eval mode, and with gradients, so that views have histories and are told.
+// Scope that prepares a model for tracing: eval mode, and gradients on, so that views have histories and
+// observers are notified of them.
 #pragma once
 
 #include "mezzo/autograd.h"
@@ -6,7 +7,7 @@
 
 namespace mezzo::insight {
 
-// The training flags of all modules are off while it lives, and requires_grad of all parameters is on.
+// Turns off the training flags of all modules, and turns on requires_grad of all parameters, while it lives.
 class [[nodiscard]] Evaluating {
 public:
     explicit Evaluating(nn::Module& model) : mode_(model) {

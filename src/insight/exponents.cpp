@@ -15,7 +15,7 @@ namespace {
 
 const KernelOf<kernels::ExponentCounts> exponent_counts;
 
-// The exponents of a dtype's numbers.
+// The exponents of a dtype's largest, smallest normal and smallest numbers.
 struct Limits {
     int largest, smallest_normal, smallest;
 };
@@ -52,7 +52,7 @@ std::int64_t ExponentHistogram::count(int exponent) const {
     return exponent < lowest_ || exponent > highest_ ? 0 : counts_[std::size_t(exponent - lowest_)];
 }
 
-// Of the elements with from <= exponent < to.
+// Returns the fraction of the elements with from <= exponent < to.
 double ExponentHistogram::share(double from, double to) const {
     std::int64_t inside = 0, all = 0;
     for (int e = lowest_; e <= highest_; ++e) {
@@ -62,7 +62,7 @@ double ExponentHistogram::share(double from, double to) const {
     return all == 0 ? 0 : double(inside) / double(all);
 }
 
-// Half of the smallest number rounds to zero, what is above it does not.
+// Half of the smallest number rounds to zero; a larger number does not.
 double ExponentHistogram::underflow(Dtype dtype, double factor) const {
     return share(-HUGE_VAL, limits_of(dtype).smallest - 1 - exponent_of_factor(factor));
 }

@@ -7,7 +7,7 @@ namespace mezzo::insight {
 
 namespace {
 
-// The shapes that the formulas read. A shape that is not there is empty.
+// The shapes that the formulas read. A missing shape is empty.
 struct Shapes {
     Shape in[3], out;
 };
@@ -17,12 +17,12 @@ double count(const Shape& shape) {
     for (const std::int64_t n : shape) product *= double(n);
     return product;
 }
-// Size i; from the end if i is negative. 0 if there is none.
+// Returns size i, counted from the end if i is negative; 0 if there is none.
 double size(const Shape& shape, int i) {
     const int at = i < 0 ? i + shape.size() : i;
     return at >= 0 && at < shape.size() ? double(shape[at]) : 0;
 }
-// Products per result of a convolution with this weight [out, ...].
+// Returns the products per result of a convolution with this weight [out, ...].
 double taps(const Shape& weight) {
     double product = weight.empty() ? 0 : 1;
     for (int i = 1; i < weight.size(); ++i) product *= double(weight[i]);
@@ -39,10 +39,11 @@ double by_first(const Shapes& s) { return 2 * count(s.out) * size(s.in[0], 0); }
 double conv(const Shapes& s) { return 2 * count(s.out) * taps(s.in[1]); }
 double conv_input(const Shapes& s) { return 2 * count(s.in[0]) * taps(s.in[1]); }
 double conv_weight(const Shapes& s) { return 2 * count(s.in[0]) * taps(s.out); }
-// q [batch, query, heads, dim], k [batch, key, heads, dim]: scores and sums of values.
+// q [batch, query, heads, dim], k [batch, key, heads, dim]: products for the scores and for the weighted sums
+// of values.
 double attention(const Shapes& s) { return 4 * count(s.in[0]) * size(s.in[1], 1); }
 double packed_attention(const Shapes& s) { return 4 * count(s.in[0]) / 3 * size(s.in[0], 1); }
-// Their gradients read g first, and then the same; five products in place of two.
+// Ops of attention gradients read g first, then the same inputs; five products instead of two.
 double attention_grad(const Shapes& s) { return 10 * count(s.in[1]) * size(s.in[2], 1); }
 double packed_attention_grad(const Shapes& s) { return 10 * count(s.in[1]) / 3 * size(s.in[1], 1); }
 
@@ -91,7 +92,7 @@ double backward_flops_of(const Node& node) noexcept {
         shapes.in[i] = node.inputs[i].shape;
     const double forward = formula->flops(shapes);
     if (formula->flops == attention || formula->flops == packed_attention) return 2.5 * forward;
-    // The operands are the first two inputs; of a joint product the second one stands for all weights.
+    // The operands are the first two inputs; for a merged linear the second input stands for all weights.
     double products = 0;
     for (std::size_t i = 0; i < std::min<std::size_t>(node.edges.size(), 2); ++i)
         products += node.edges[i].needed() ? 1 : 0;

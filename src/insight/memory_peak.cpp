@@ -11,10 +11,10 @@ MemoryPeakTrace::MemoryPeakTrace(Device device) : MemoryHook(device) {
 Block* MemoryPeakTrace::allocate(std::size_t bytes) {
     const auto owner = std::size_t(owner_);
     if (now_.owned.size() <= owner) now_.owned.resize(owner + 1);
-    peak_.owned.reserve(now_.owned.capacity());  // so that keep_peak() needs no memory
+    peak_.owned.reserve(now_.owned.capacity());  // so that keep_peak() allocates nothing
     CachingAllocator& source = allocator(device_);
     Block* const block = source.allocate(bytes);
-    forget(block);  // another thread has released it
+    forget(block);  // if another thread has released it
     now_.bytes += std::int64_t(block->size);
     if (!watching_) {
         now_.before += std::int64_t(block->size);
@@ -57,7 +57,7 @@ bool MemoryPeakTrace::keeps(Block* block) noexcept {
     return false;
 }
 
-// False if the block is not known.
+// Returns false if the block is unknown.
 bool MemoryPeakTrace::forget(const Block* block) noexcept {
     const auto known = live_.find(block);
     if (known == live_.end()) return false;
@@ -68,7 +68,7 @@ bool MemoryPeakTrace::forget(const Block* block) noexcept {
     return true;
 }
 
-// The peak is copied when something is released, not with each of the allocations that lead to it.
+// Copies the peak when memory is released, not at each allocation that leads to it.
 void MemoryPeakTrace::keep_peak() noexcept {
     if (at_peak_) peak_ = now_;
     at_peak_ = false;

@@ -1,4 +1,4 @@
-// The only file that names NVTX. Its header finds the tool that is attached, if there is one, when it is first used.
+// The only file that includes NVTX. NVTX's header finds the attached tool, if there is one, at its first use.
 #include "insight/nvtx.h"
 
 #include "mezzo/nvtx.h"

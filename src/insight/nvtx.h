@@ -1,4 +1,5 @@
-// Ranges of NVTX's domain "mezzo", of the calling thread. In builds without NVTX's header they are not there.
+// Ranges of the calling thread in NVTX's domain "mezzo". In builds without NVTX's header both functions do
+// nothing.
 #pragma once
 
 namespace mezzo::insight {

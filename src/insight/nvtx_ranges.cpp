@@ -1,4 +1,4 @@
-// Modules, ops and gradients as ranges of NVTX.
+// Emits modules, ops and gradients as NVTX ranges.
 #include <string>
 #include <vector>
 
@@ -15,7 +15,7 @@ namespace mezzo::insight {
 
 namespace {
 
-// Room is made at the beginning, because what is told must not throw.
+// Allocated at the beginning, because the callbacks must not throw.
 constexpr std::size_t most_depth = 1024;
 
 }  // namespace
@@ -54,8 +54,8 @@ struct NvtxRanges final : OpObserver {
     }
     void module_ends() noexcept override { end(); }
 
-    // What an op runs belongs to its module, and what a gradient runs to that of its node, unless it is forward that a
-    // checkpoint runs again.
+    // An op that another op runs belongs to the outer op's module. An op that a gradient runs belongs to the
+    // module of its node, unless it is recomputed forward of a checkpoint.
     void op_begins(const Row& row, In given) noexcept override {
         begin(Kind::op, [&] {
             const Kind outer = open_.empty() ? Kind::range : open_.back().kind;
@@ -91,7 +91,7 @@ private:
 
     int innermost() const { return open_.empty() ? 0 : open_.back().place; }
 
-    // The range of the module around, unless the event lies in it already.
+    // Begins the range of the module, unless the event is in it already, and the event's own range.
     Open push(Kind kind, int place, const std::string& name) {
         const bool other = place != innermost() && !places_.path(place).empty();
         if (other) nvtx_push(places_.path(place).c_str());
@@ -99,7 +99,7 @@ private:
         return {kind, place, other ? 2 : 1};
     }
 
-    // An event without memory for its name has no range, and keeps its place among the others.
+    // Without memory for its name an event gets no range, but still an entry in open_.
     template <class F> void begin(Kind kind, const F& pushes) noexcept {
         if (open_.size() == most_depth) {
             ++deeper_;
@@ -113,7 +113,7 @@ private:
         open_.push_back(open);
     }
 
-    // The place of what ends.
+    // Ends the innermost event and returns its module.
     int end() noexcept {
         if (deeper_ > 0) {
             --deeper_;

@@ -1,4 +1,4 @@
-// From what a trace has noted to what a person reads.
+// Makes an OverflowReport from a RangeTrace, and formats it.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -62,7 +62,7 @@ OverflowReport RangeTrace::report(std::int64_t step) const {
     for (std::size_t i = 0; i < ranges.size(); ++i) {
         const Noted& one = trace.noted[i];
         if (one.kind >= Noted::Kind::result || ranges[i].finite()) continue;
-        if (trace.earlier_result(int(i), ranges) >= 0) continue;  // it was good before the step
+        if (trace.earlier_result(int(i), ranges) >= 0) continue;  // it was finite before the step
         const std::string& path = trace.places.path(one.place);
         std::string bad = one.kind == Noted::Kind::parameter
                               ? "parameter " + one.name

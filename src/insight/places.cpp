@@ -59,7 +59,7 @@ int Places::number_of(const std::string& path) {
     return entry->second;
 }
 
-// Of the innermost running module that the model has. Checkpoints run copies of modules.
+// Returns the index of the innermost running module that the model has. Checkpoints run copies of modules.
 int Places::of_running() {
     const std::vector<const nn::Module*>& running = nn::running_modules();
     for (auto module = running.rbegin(); module != running.rend(); ++module) {

@@ -1,4 +1,4 @@
-// The module to which an op belongs, by its path in a model.
+// Maps ops to modules of a model, by path.
 #pragma once
 
 #include <map>
@@ -13,20 +13,20 @@
 
 namespace mezzo::insight {
 
-// Paths of a model's modules and names of its parameters. An op that reads a parameter belongs to the parameter's
-// module; any other to the innermost module that is running (nn::ModuleScope).
+// Paths of a model's modules and names of its parameters. An op that reads a parameter belongs to the
+// parameter's module; any other op to the innermost module that is running (nn::ModuleScope).
 class Places {
 public:
     explicit Places(const nn::Module* model);  // null: every path is ""
 
-    // A path as a number, and the path.
+    // Returns the index of the path of an op with these inputs; path() returns the path of an index.
     int of_call(In given);
     const std::string& path(int place) const { return *paths_[std::size_t(place)]; }
-    // The name of a parameter, or "".
+    // Returns the name of a parameter, or "".
     std::string parameter(const Tensor& x) const;
 
-    // Nodes are noted in forward and looked up in backward: -1 if a node is unknown. The oldest of a million are
-    // forgotten.
+    // note() records the module of a node in forward, and of_node() looks it up in backward; it returns -1 if
+    // the node is unknown. The oldest nodes are dropped beyond a million.
     void note(const Node& node, int place);
     int of_node(const Node& node) const;
 

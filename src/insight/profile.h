@@ -1,4 +1,4 @@
-// What a Profiler notes while steps run.
+// Data that a Profiler records while steps run, and the observer that records it.
 #pragma once
 
 #include <chrono>
@@ -16,15 +16,15 @@
 
 namespace mezzo::insight {
 
-// An event in little memory: names and modules are numbers.
+// An event in compact form: names and modules are indices.
 struct NotedEvent {
     int name, place, parent;
     ProfileKind kind;
-    std::int64_t step, begin = 0, end = -1;  // end: -1 while it runs
+    std::int64_t step, begin = 0, end = -1;  // end: -1 while the event runs
     double bytes = 0, flops = 0;
-    int tensors = -1;  // its place in `tensors`
+    int tensors = -1;  // its index in `tensors`, or -1
 
-    // What still runs ends now.
+    // Duration until `now` for an event that still runs.
     std::int64_t duration(std::int64_t now) const { return (end < 0 ? now : end) - begin; }
 };
 struct NotedTensors {
@@ -53,20 +53,20 @@ struct ProfilerImpl final : OpObserver {
     std::int64_t now() const;
     std::vector<std::int64_t> self_device_times()
         const;            // nanoseconds of each event; empty without device times
-    bool noting() const;  // whether the running step is one of those that are wanted
+    bool noting() const;  // whether the running step is to be recorded
     std::string name_of(const NotedEvent& event) const;
 
     const ProfilerOptions options;
     Places places;
     std::vector<NotedEvent> events;
     std::vector<NotedTensors> tensors;
-    std::vector<ProfiledStep> steps;  // those that are over
+    std::vector<ProfiledStep> steps;  // steps that have ended
     std::vector<const std::string*> names;
     std::int64_t dropped = 0;
     std::int64_t current_step = 0, step_begin = 0;
     bool elsewhere = false;  // whether an op's result was on another device than the CPU
     std::unique_ptr<MemoryPeakTrace> memory;
-    std::unique_ptr<DeviceTimes> device;  // null unless asked for
+    std::unique_ptr<DeviceTimes> device;  // null unless requested
 
 private:
     int number_of(std::string_view event_name);
@@ -79,9 +79,9 @@ private:
 
     const std::chrono::steady_clock::time_point start_;
     std::unordered_map<std::string, int> numbers_;
-    std::vector<int> open_;    // events that run, the innermost last; -1: one that is not noted
-    std::int64_t deeper_ = 0;  // that run inside of the last of open_, which is full
-    int ended_place_ = -1;     // of the op that has ended last; -1: it was not noted
+    std::vector<int> open_;    // running events, innermost last; -1: not recorded
+    std::int64_t deeper_ = 0;  // running events beyond the capacity of open_
+    int ended_place_ = -1;     // of the op that ended last; -1: not recorded
 };
 
 }  // namespace mezzo::insight

@@ -1,4 +1,4 @@
-// A profile as rows and tables.
+// Groups a profile's events into rows, and formats tables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,12 +13,12 @@ namespace {
 
 constexpr double second = 1e9;  // in nanoseconds
 
-// What an event has by itself, without the events inside of it, and with them.
+// Times of an event, without and with the events inside of it.
 struct Share {
     double self = 0, total = 0;  // nanoseconds
     double self_device = 0, device = 0;
-    double bytes = 0, flops = 0;  // where it has none, those of the events inside of it
-    // Whether an event around it has some, which hold its own.
+    double bytes = 0, flops = 0;  // those of the events inside of it if it has none
+    // Whether an outer event has bytes or flops, which include this event's.
     bool bytes_counted = false, flops_counted = false;
 };
 
@@ -59,7 +59,7 @@ bool inside_same_name(const ProfilerImpl& profile, const NotedEvent& event) {
     return false;
 }
 
-// Rows in the order in which their names appear.
+// Rows in the order in which their names first appear.
 class Rows {
 public:
     ProfileRow& operator[](const std::string& name) {
@@ -147,7 +147,7 @@ std::string time_of(double seconds) {
                            : fmt::format("{:.1f} us", 1e6 * seconds);
 }
 
-// The end of a long name says more than its beginning.
+// Shortens a name from the left: the end of a long name is more specific than its beginning.
 std::string shortened(const std::string& name, std::size_t width) {
     if (name.size() <= width) return name;
     std::size_t from = name.size() - width + 2;
@@ -156,10 +156,10 @@ std::string shortened(const std::string& name, std::size_t width) {
     return ".." + name.substr(from);
 }
 
-// How a table shows rows: with the host's times alone, or with the devices', which the rates are then of.
+// Formats rows, with the host's times alone or with the devices' times, which the rates then refer to.
 class Lines {
 public:
-    // wall: seconds of the steps, of which shares are percentages.
+    // wall: seconds of all steps, to which percentages refer.
     Lines(bool device, double wall) : device_(device), width_(device ? 25 : 34), wall_(wall) {}
 
     std::string header(const char* first) const {
@@ -186,7 +186,7 @@ public:
                            row.calls, times, row.bytes > 0 ? scaled(row.bytes, "B") : "-", rate(row.bytes),
                            row.flops > 0 ? scaled(row.flops, "") : "-", rate(row.flops));
     }
-    // Times without the rest. calls: may be empty.
+    // A line with times only. `calls` may be empty.
     std::string rest(const std::string& name, const std::string& calls, double self,
                      double self_device) const {
         const std::string first = fmt::format("{:<{}} {:>7}", name, width_, calls);
@@ -212,7 +212,7 @@ ProfileRow sum_of(std::span<const ProfileRow> rows) {
     return sum;
 }
 
-// What one must know to read the table.
+// Notes below the table: how to read it, and what is missing from it.
 std::string remarks(const ProfilerImpl& profile, bool device_times, double on_devices) {
     std::string text;
     if (device_times)

@@ -1,4 +1,4 @@
-// A profile as a file for Perfetto.
+// Writes a profile as a Chrome trace, for Perfetto.
 #include <unistd.h>
 
 #include <set>
@@ -11,7 +11,7 @@ namespace mezzo::insight {
 namespace {
 
 constexpr int step_track = 0;
-// Streams have tracks with numbers that no thread has.
+// Streams get track numbers that no thread has.
 constexpr int first_stream_track = 1 << 30, streams_per_device = 1 << 20;
 
 int track_of(const ProfiledDeviceWork& work) {
@@ -38,7 +38,7 @@ io::TraceArguments arguments_of(const ProfileEvent& event) {
     return arguments;
 }
 
-// A track per stream; each piece of work names the event that has handed it over.
+// Adds a track per stream; each piece of work names the event that submitted it.
 void add_device_work(io::ChromeTrace& trace, const std::vector<ProfiledDeviceWork>& all,
                      const std::vector<ProfileEvent>& events) {
     std::set<int> named;
@@ -59,7 +59,8 @@ void add_device_work(io::ChromeTrace& trace, const std::vector<ProfiledDeviceWor
     }
 }
 
-// By which other tools know the thread, too, where the system says it.
+// Returns the system's number of this thread, which other tools show too; the process id where threads have
+// none.
 int thread_number() {
 #ifdef __linux__
     return int(gettid());
@@ -75,7 +76,8 @@ void Profiler::write_chrome_trace(const std::string& path) const {
     io::ChromeTrace trace("Profiler.write_chrome_trace", path);
     trace.metadata("process_name", thread, "mezzo");
     trace.metadata("thread_name", thread, "profiled thread");
-    // Ranges may lie across the ends of steps. Slices of one track nest, so that the steps have a track of their own.
+    // Ranges may extend beyond the ends of steps. Slices of one track must nest, so steps have a track of
+    // their own.
     trace.metadata("thread_name", step_track, "steps");
     for (const ProfiledStep& step : steps())
         trace.complete("step " + std::to_string(step.number), "step", step.begin, step.duration, step_track);

@@ -12,7 +12,7 @@ namespace mezzo::insight {
 
 namespace {
 
-// Room for events inside of events is made at the beginning, because noting must not throw.
+// Entries for nested events are allocated at the beginning, because the callbacks must not throw.
 constexpr std::size_t most_depth = 1024;
 
 bool& notes_memory() {
@@ -101,7 +101,7 @@ const NotedEvent* ProfilerImpl::innermost() const {
     return noted == open_.rend() ? nullptr : &events[std::size_t(*noted)];
 }
 
-// Notes an event in the module that place() finds. What cannot be noted is counted.
+// Begins an event, in the module whose index the callback returns. Counts events that cannot be recorded.
 template <class Place>
 void ProfilerImpl::begin(std::string_view event_name, ProfileKind kind, const Place& place) noexcept {
     if (open_.size() == most_depth) {
@@ -130,7 +130,7 @@ void ProfilerImpl::begin(std::string_view event_name, ProfileKind kind, const Pl
     tell_memory();
 }
 
-// The event that began last, which ends now; null if it is not noted.
+// Ends the event that began last, and returns it; null if it is not recorded.
 NotedEvent* ProfilerImpl::end() noexcept {
     if (deeper_ > 0) {
         --deeper_;
@@ -148,7 +148,7 @@ NotedEvent* ProfilerImpl::end() noexcept {
     return event;
 }
 
-// To whom allocations belong from now on.
+// Sets the module and use of later allocations.
 void ProfilerImpl::tell_memory() noexcept {
     if (!memory) return;
     const NotedEvent* event = innermost();
@@ -160,8 +160,8 @@ void ProfilerImpl::tell_memory() noexcept {
     memory->belongs_to(place, use);
 }
 
-// What an op runs belongs to its module, and what a gradient runs to that of its node, unless it is forward that a
-// checkpoint runs again.
+// An op that another op runs belongs to the outer op's module. An op that a gradient runs belongs to the
+// module of its node, unless it is recomputed forward of a checkpoint.
 void ProfilerImpl::op_begins(const Row& row, In given) noexcept {
     begin(row.name, ProfileKind::op, [&](const NotedEvent* outer) {
         const bool part = outer != nullptr && (outer->kind == ProfileKind::op ||
@@ -183,11 +183,11 @@ void ProfilerImpl::op_ends(const Row& row, In given, In results) noexcept {
     try {
         tensors.push_back({shapes_of(given), shapes_of(results)});
         event->tensors = int(tensors.size()) - 1;
-    } catch (const std::bad_alloc&) {  // the event is noted without its shapes
+    } catch (const std::bad_alloc&) {  // the event is recorded without its shapes
     }
 }
 
-// It follows the end of the op.
+// Called after the op has ended.
 void ProfilerImpl::called(const Row&, In, In results) {
     const Node* const node =
         !results.empty() && tracked(results[0]) ? results[0]->grad_meta->node.get() : nullptr;
@@ -235,7 +235,7 @@ std::int64_t Profiler::dropped() const { return impl_->dropped; }
 std::vector<ProfiledStep> Profiler::steps() const {
     std::vector<ProfiledStep> all = impl_->steps;
     const ProfiledStep last{impl_->current_step, impl_->step_begin, impl_->now() - impl_->step_begin};
-    // The step that runs, unless it is what follows the last of all steps.
+    // Also the running step, unless it is the time after the last of all steps.
     const bool begun = !impl_->events.empty() && impl_->events.back().step == last.number;
     if (impl_->noting() && begun) all.push_back(last);
     return all;

@@ -23,8 +23,8 @@ int TraceImpl::look_at(const Tensor& x, Noted about) {
     return int(noted.size()) - 1;
 }
 
-// Where an input of an op has been noted. What no noted op has made is looked at now: a parameter once, and again
-// when it has been written to.
+// Returns the index in `noted` of an op's input. An input that no recorded op has made is recorded now: a
+// parameter once, and again after it has been written to.
 int TraceImpl::source(const Row& row, int place, const Tensor& x) {
     if (const Node* const node = node_of(x)) {
         const auto known = results_.find(node->sequence);
@@ -87,7 +87,7 @@ void TraceImpl::backward_begins(const Tensors& outputs) {
 void TraceImpl::visiting(const Node& node) {
     visited_ = node.sequence;
     visited_name_ = node.row->name;
-    // What a gradient records for itself belongs to the module whose gradient is being computed.
+    // An op that a gradient records belongs to the module whose gradient is being computed.
     if (const int place = places.of_node(node); place >= 0) visited_place_ = place;
 }
 
@@ -147,7 +147,7 @@ int TraceImpl::earlier_result(int i, const std::vector<Range>& ranges) const {
     return -1;
 }
 
-// Along what is not finite, back to where it began.
+// Follows non-finite tensors back to where they began.
 int TraceImpl::earliest_origin(const std::vector<int>& from, const std::vector<Range>& ranges) const {
     std::vector<char> seen(noted.size(), 0);
     std::vector<int> stack;

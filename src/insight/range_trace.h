@@ -1,4 +1,4 @@
-// What a RangeTrace notes while a step runs.
+// Data that a RangeTrace records while a step runs, and the observer that records it.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@
 
 namespace mezzo::insight {
 
-// A tensor that was looked at.
+// A recorded tensor.
 struct Noted {
     enum class Kind : std::uint8_t { input, parameter, result, gradient };
     Kind kind;
-    int place;         // the module
-    std::string name;  // of the op; of a parameter
+    int place;         // index of the module
+    std::string name;  // of the op, or of the parameter
     int index = 0;
     std::string parameter = {};
     Shape shape = {};
     Dtype dtype = Dtype::float32;
     std::vector<int> from = {};  // of a result: what it was computed from
-    std::vector<int> near = {};  // of a gradient: results and inputs of the op in forward
+    std::vector<int> near = {};  // of a gradient: the op's inputs and results in forward
 };
 
 struct TraceImpl final : OpObserver {
@@ -37,21 +37,22 @@ struct TraceImpl final : OpObserver {
     void sum(const Node& node, const Tensor& value) override;
 
     void clear();
-    // The place in `noted` of the forward result from which the bad numbers of a finished step come, or -1.
+    // Returns the index in `noted` of the forward result in which the bad numbers of a finished step began,
+    // or -1.
     int first_forward(const std::vector<Range>& ranges) const;
     int first_backward(const std::vector<Range>& ranges) const;
-    // What a noted input that is not finite was most likely before: the latest earlier result of as many elements of
-    // its dtype with the same range, or -1. Inputs without a node lead here: what was computed under NoGrad or from
-    // frozen parameters, or was detached.
+    // Returns the result that a recorded input with non-finite values most likely comes from: the latest
+    // earlier result with as many elements, of its dtype and with the same range, or -1. For inputs without a
+    // node: results computed under NoGrad or from frozen parameters, and detached tensors.
     int earlier_result(int i, const std::vector<Range>& ranges) const;
     bool is_origin(int i, const std::vector<Range>& ranges) const;
     OpRange describe(int i, const std::vector<Range>& ranges) const;
 
-    StateDict parameters;  // of the model, which may end before the trace
+    StateDict parameters;  // of the model, which may be destroyed before the trace
     Places places;
-    RangeTable table;          // has the ranges of `noted`, in the same order
+    RangeTable table;          // ranges of `noted`, in the same order
     std::vector<Noted> noted;  // in the order of events
-    std::vector<int> losses;   // that backward began with
+    std::vector<int> losses;   // outputs that backward started from
 
 private:
     int look_at(const Tensor& x, Noted about);
@@ -66,7 +67,7 @@ private:
         std::uint64_t version;
     };
     std::unordered_map<const TensorImpl*, Parameter> parameters_;
-    std::unordered_map<std::uint64_t, std::vector<int>> given_;  // to a node
+    std::unordered_map<std::uint64_t, std::vector<int>> given_;  // inputs, by the sequence of the node
     std::uint64_t visited_ = 0;
     int visited_place_ = 0;
     std::string visited_name_;

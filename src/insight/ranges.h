@@ -1,4 +1,4 @@
-// Ranges of many tensors, computed where they lie and read at once.
+// Computes ranges of many tensors on their devices and reads them together.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,10 @@ namespace mezzo::insight {
 
 class RangeTable {
 public:
-    // Queues the statistics of a floating tensor, and returns its place in read(). Waits for nothing.
+    // Queues the statistics of a floating tensor and returns its index in read(). Does not wait for the
+    // device.
     int add(const Tensor& x);
-    // Everything that was added. Waits for the devices.
+    // Returns the ranges of all added tensors. Waits for the devices.
     std::vector<Range> read() const;
     void clear();
 
@@ -26,10 +27,10 @@ private:
     std::vector<std::int64_t> elements_;
 };
 
-// The gradients of these parameters that are not finite. Waits for the devices.
+// Returns the gradients of these parameters that are not finite. Waits for the devices.
 std::vector<GradientRange> overflowed_of(const StateDict& parameters);
 
-// x in one piece, without history.
+// Returns x as a contiguous tensor without history.
 Tensor in_one_piece(const Tensor& x);
 
 }  // namespace mezzo::insight

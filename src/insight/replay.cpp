@@ -1,4 +1,4 @@
-// A step run again, and everything put back.
+// Re-runs a skipped step under a RangeTrace, then restores gradients, buffers and generator.
 #include "core/gradient_slot.h"
 #include "core/gradient_watcher.h"
 #include "core/tensor_impl.h"
@@ -10,8 +10,8 @@ namespace mezzo::insight {
 
 namespace {
 
-// Takes the gradients of a model out of the way, and puts back gradients, buffers and the random stream. Nobody watches the gradients meanwhile: only this
-// process runs the step again, so that DataParallel would reduce its gradients with those of other steps.
+// Removes the gradients of a model and their hooks, and restores gradients, hooks, buffers and the generator.
+// Without hooks DataParallel does not reduce the gradients of this step, which only this process runs.
 class Restored {
 public:
     explicit Restored(const nn::Module& model) : random_(random_state()) {
@@ -21,7 +21,7 @@ public:
         const Tensors parameters = model.parameters();
         gradients_.reserve(parameters.size());
         for (const Tensor& parameter : parameters)
-            parameter->grads().gradient.read();  // the last that may throw
+            parameter->grads().gradient.read();  // the last call that may throw
         for (const Tensor& parameter : parameters) {
             GradientSlot& slot = parameter->grads().gradient;
             gradients_.push_back(
@@ -32,7 +32,7 @@ public:
     ~Restored() {
         for (const Kept& kept : gradients_) {
             GradientSlot& slot = kept.parameter->grads().gradient;
-            slot.drop();  // lies nowhere that the watcher knows
+            slot.drop();  // it is in no bucket
             slot.watch(kept.watcher, kept.place);
             slot.put(kept.gradient);
         }
@@ -40,7 +40,7 @@ public:
     }
     Restored(const Restored&) = delete;
     Restored& operator=(const Restored&) = delete;
-    // Apart, because it may throw.
+    // A separate function, because it may throw.
     void put_back_buffers() const {
         const NoGrad plain;
         for (const auto& [buffer, value] : buffers_) buffer.copy_(value);

@@ -1,4 +1,4 @@
-// Summaries of models: one forward pass is watched, op by op.
+// Makes summaries of models: observes one forward pass, op by op.
 #include "mezzo/summary.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ public:
         if (!results.empty() && results[0].defined())
             note(row.name, given, results[0], insight::flops_of(row, given, results));
     }
-    // Such as the last step of a batch norm, which gives its rows their shape again.
+    // For example the last step of a batch norm, which restores the shape of its rows.
     void viewed(const Tensor& given, const Tensor& view) override { note("a view", {&given, 1}, view, 0); }
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
@@ -52,7 +52,7 @@ private:
         Dtype dtype = float32;
         double flops = 0;
     };
-    // A result of the module to which an op belongs, and of those around it.
+    // Records a result of the module to which an op belongs, and of the modules around it.
     void note(const char* op, In given, const Tensor& result, double flops) {
         std::string path = places_.path(places_.of_call(given));
         for (const Tensor& x : given) unlisted_.note(x, op, path);

@@ -10,25 +10,26 @@ namespace mezzo::io {
 
 class AppendedFile {
 public:
-    // Creates the file, or goes on at its end. fresh: it must not exist yet. Error texts begin with `op`.
+    // Creates the file, or appends to it. With `fresh` it must not exist yet. Error messages begin with `op`.
     AppendedFile(const char* op, const std::string& path, bool fresh);
-    // Writes what is left if it can.
+    // Writes the waiting text if it can; throws nothing.
     ~AppendedFile();
     AppendedFile(const AppendedFile&) = delete;
     AppendedFile& operator=(const AppendedFile&) = delete;
 
     const std::string& path() const { return path_; }
     using Clock = std::chrono::steady_clock;
-    // Keeps the text until there are 64 KiB, until 120 seconds have passed since the last flush, which is looked
-    // at here and not by a clock of its own, or until flush().
+    // Buffers the text. Writes the buffer if it has 64 KiB, or if this function has not written for 120
+    // seconds, or in flush(). No timer runs: only append() looks at the clock.
     void append(std::string_view text, Clock::time_point now = Clock::now());
-    // Hands everything to the system. Throws Error(io); what could not be written is kept for the next try.
+    // Writes all buffered text. Throws Error(io); text that could not be written stays in the buffer for the
+    // next try.
     void flush();
-    // Cuts the file to so many bytes; nothing may be waiting.
+    // Truncates the file to so many bytes. The buffer must be empty.
     void shorten(std::uint64_t bytes);
 
 private:
-    bool write_out() noexcept;  // false: errno says why
+    bool write_out() noexcept;  // false: errno has the reason
     [[noreturn]] void fail_with(const char* what) const;
     std::string op_, path_, waiting_;
     Clock::time_point flushed_ = Clock::now();

@@ -1,4 +1,4 @@
-// config.json of Hugging Face BERT models, with the defaults of its BertConfig.
+// Reads and writes config.json of Hugging Face BERT models, with the defaults of its BertConfig.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ void check_label_ids(const ConfigReader& file, const JsonValue& names) {
     }
 }
 
-// id2label says how many labels there are, or else label2id.
+// Reads the number of labels from id2label, or else from label2id.
 void read_labels(const ConfigReader& file, BertConfig& config) {
     const JsonValue* const names = file.given("id2label");
     const JsonValue* const ids = file.given("label2id");

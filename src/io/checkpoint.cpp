@@ -1,4 +1,4 @@
-// A training run in one safetensors file: every state under its own prefix.
+// Stores a training run in one safetensors file, every state under its own prefix.
 #include <algorithm>
 #include <bit>
 
@@ -34,7 +34,7 @@ void check_version(const std::string& path, const Metadata& metadata) {
          "; load_state_dict_file() reads plain weights");
 }
 
-// Whether a name in the metadata is not the user's.
+// Whether a name in the metadata is one of mezzo's.
 bool is_own(std::string_view name) { return name == "format" || name.starts_with(own); }
 
 Tensor to_tensor(const std::vector<RandomState>& states) {
@@ -46,7 +46,7 @@ Tensor to_tensor(const std::vector<RandomState>& states) {
     return Tensor::from(bits, {std::int64_t(states.size()), 2});
 }
 
-// The integers of an entry with so many columns, row by row. A vector has one row.
+// Returns the integers of an entry with two columns, row by row. A vector has one row.
 std::vector<std::int64_t> integers(const std::string& path, const char* name, const Tensor& x, bool rows) {
     const bool fits = x.dtype() == int64 && x.dim() == (rows ? 2 : 1) && x.size(-1) == 2 && x.numel() > 0;
     check(fits, ErrorKind::io, "load_checkpoint: ", path, ": ", name, " is ", x.dtype(), " ", x.shape(),
@@ -58,7 +58,7 @@ RandomState random_state_of(const std::int64_t* bits) {
     return {.seed = std::bit_cast<std::uint64_t>(bits[0]), .offset = std::bit_cast<std::uint64_t>(bits[1])};
 }
 
-// Takes the entries that are mezzo's own out of `extra`.
+// Moves mezzo's own entries out of `extra`.
 void take_own(const std::string& path, Checkpoint& checkpoint) {
     const StateDict found = with_prefix(without_prefix(checkpoint.extra, own), "extra.mezzo.");
     for (const auto& [name, value] : found) {
@@ -91,7 +91,7 @@ void add_own(const Checkpoint& checkpoint, StateDict& all) {
 }  // namespace
 
 RandomState Checkpoint::random_of(const data::Shard& rank) const {
-    static_cast<void>(rank.slice(0));  // refuses what is none
+    static_cast<void>(rank.slice(0));  // throws if the rank is out of range
     const std::vector<RandomState> states = random_states.empty() ? std::vector{random} : random_states;
     if (states.size() == std::size_t(rank.size)) return states[std::size_t(rank.rank)];
     RandomState state{.seed = states[0].seed + std::uint64_t(rank.rank), .offset = 0};

@@ -1,4 +1,4 @@
-// Google, "Trace Event Format": the JSON object form, with events of the phases X and M.
+// Writes Google's "Trace Event Format": the JSON object form, with events of the phases X and M.
 #include "io/chrome_trace.h"
 
 #include <unistd.h>
@@ -15,7 +15,7 @@ constexpr std::size_t most_waiting = std::size_t(1) << 16;
 
 std::string text_of(const Json& event) { return event.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// The format has microseconds.
+// The format's times are in microseconds.
 double microseconds(std::int64_t nanoseconds) { return double(nanoseconds) / 1000; }
 
 Json event_of(const char* phase, const std::string& name, int thread) {

@@ -14,8 +14,8 @@ namespace mezzo::io {
 using TraceArgument = std::variant<std::int64_t, double, std::string>;
 using TraceArguments = std::vector<std::pair<std::string, TraceArgument>>;
 
-// Writes one event after another; PATH is replaced by finish(). All functions throw Error(io) where the file cannot be
-// written. Texts that are not valid UTF-8 are written with replacement characters. Times are in nanoseconds.
+// Writes one event after another; finish() replaces PATH. All functions throw Error(io) if the file cannot be
+// written. In texts that are not valid UTF-8, replacement characters are written. Times are in nanoseconds.
 class ChromeTrace {
 public:
     // Error texts begin with `op`.
@@ -23,14 +23,14 @@ public:
     // An event with a beginning and an end ("X").
     void complete(const std::string& name, const std::string& category, std::int64_t begin,
                   std::int64_t duration, int thread, const TraceArguments& arguments = {});
-    // What a process or thread is called ("M"): `what` is "process_name" or "thread_name".
+    // Names a process or thread ("M"): `what` is "process_name" or "thread_name".
     void metadata(const std::string& what, int thread, const std::string& name);
     void finish();
 
 private:
     void add(std::string text);
     ReplacedFile file_;
-    std::string waiting_;  // of the file, for fewer and larger writes
+    std::string waiting_;  // buffered text, for fewer and larger writes
     bool first_ = true;
 };
 

@@ -1,4 +1,4 @@
-// Reading and checking the fields of a config.json.
+// Reads and checks the fields of a config.json.
 #include "io/config_reader.h"
 
 #include "mezzo/error.h"

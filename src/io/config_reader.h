@@ -1,4 +1,4 @@
-// Reading and checking the fields of a config.json.
+// Reads and checks the fields of a config.json.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace mezzo::io {
 
 inline constexpr std::uint64_t max_config_bytes = 16000000;
-// Keeps every product of two sizes, and its bytes, far from overflow.
+// Limit that keeps every product of two sizes, and its bytes, far from overflow.
 inline constexpr std::int64_t max_config_size = 1 << 24;
 
 template <class Config> struct IntegerField {
@@ -24,22 +24,23 @@ template <class Config> struct IntegerField {
 template <class Config> struct RealField {
     const char* name;
     double Config::*value;
-    bool positive;  // else 0 is allowed
+    bool positive;  // otherwise 0 is allowed
 };
 
-// Error(value) unless a size is from `least` to max_config_size, and a real number from 0 (more than 0, if positive) to 1.
+// Both throw Error(value): check_size() unless the size is from `least` to max_config_size, check_fraction()
+// unless the number is from 0 (above 0, if positive) to 1.
 void check_size(const std::string& where, const char* name, std::int64_t value, std::int64_t least);
 void check_fraction(const std::string& where, const char* name, double value, bool positive);
 
-// The fields of one file. Error texts begin with `where`.
+// The fields of one file. Error messages begin with `where`.
 class ConfigReader {
 public:
     ConfigReader(const JsonValue& object, const std::string& where);
 
-    // Null counts as missing.
+    // Returns a field's value, or null if it is missing or null.
     const JsonValue* given(const char* key) const;
     [[noreturn]] void wrong(const char* key, const JsonValue& value, const char* wanted) const;
-    // What the field holds; `value` is left alone if it is missing.
+    // Each read() stores the field's value; a missing field leaves `value` as it is.
     void read(const char* key, std::int64_t& value, std::int64_t least) const;
     void read(const char* key, std::optional<std::int64_t>& value, std::int64_t least) const;
     void read(const char* key, double& value) const;
@@ -51,7 +52,7 @@ public:
     template <class Config> void read(std::span<const RealField<Config>> fields, Config& config) const {
         for (const auto& field : fields) read(field.name, config.*field.value);
     }
-    // Error(value) where the field is there and holds anything else.
+    // Throws Error(value) if the field exists and has any other value.
     void expect(const char* key, const char* wanted) const;
     void expect(const char* key, bool wanted, const char* hint) const;
 
@@ -70,13 +71,13 @@ template <class Config> void check_fields(std::span<const IntegerField<Config>> 
     for (const auto& field : reals) check_fraction(where, field.name, config.*field.value, field.positive);
 }
 
-// A config.json, written field by field.
+// Writes a config.json, field by field.
 class ConfigWriter {
 public:
     ConfigWriter(const char* architecture, const char* model_type)
         : text_(fmt::format("{{\n  \"architectures\": [\"{}\"],\n  \"model_type\": \"{}\"", architecture,
                             model_type)) {}
-    // A number, true, false, or JSON.
+    // Adds a number, true, false, or JSON text.
     template <class T> void add(const char* name, const T& value) {
         text_ += fmt::format(",\n  \"{}\": {}", name, value);
     }

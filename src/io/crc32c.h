@@ -7,7 +7,8 @@
 namespace mezzo::io {
 
 std::uint32_t crc32c(std::string_view bytes);
-// What TFRecord stores, so that the checksum of a text with checksums is not trivial.
+// CRC-32C in the form that TFRecord stores, which mixes it so that checksums of data with checksums are not
+// trivial.
 std::uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace mezzo::io

@@ -11,7 +11,7 @@ namespace mezzo::io {
 
 namespace {
 
-// A file has both or neither, so that a damaged name is noticed.
+// A file has both or neither, so that a damaged name is detected.
 constexpr const char *tensors_key = "mezzo.crc32.tensors", *header_key = "mezzo.crc32.header";
 
 std::string in_hex(std::uint32_t digest) {
@@ -20,7 +20,7 @@ std::string in_hex(std::uint32_t digest) {
     return text;
 }
 
-// The digest of everything that the header says except its own entry. Metadata are sorted, so that their
+// Returns the digest of everything in the header except its own entry. Metadata are sorted, so that their
 // order in the file does not matter.
 std::uint32_t header_digest(Header header) {
     std::sort(header.metadata.begin(), header.metadata.end());

@@ -12,22 +12,22 @@
 
 namespace mezzo::io {
 
-// Metadata whose names begin so are digests; users can neither read nor write them.
+// Prefix of metadata names that are digests; users can neither read nor write these entries.
 inline constexpr std::string_view digest_prefix = "mezzo.crc32.";
 
-// CRC-32 as zlib and gzip compute it; `before` is that of the bytes before these, 0 at the start.
+// Returns the CRC-32 of zlib and gzip. `before` is the CRC of the preceding bytes, 0 at the start.
 std::uint32_t crc32_of(std::uint32_t before, const void* data, std::size_t bytes);
 
 // Adds the entries for the tensors' digests, which are in the order of the data. The length of the header's
 // text does not depend on the digests.
 void add_digests(Header& header, const std::vector<std::uint32_t>& tensors);
 
-// Takes the entries out of a header that was read. Returns the tensors' digests in the order of the data, or
-// nothing for a file without any. Throws Error(io) if the header is not the one that was written. Names,
-// dtypes, shapes, places and metadata are compared; white space and the order of the metadata may differ.
+// Removes the digests from a header that was read. Returns the tensors' digests in the order of the data, or
+// nothing for a file without digests. Throws Error(io) if the header is not the one that was written. Names,
+// dtypes, shapes, offsets and metadata are compared; white space and the order of the metadata may differ.
 std::vector<std::uint32_t> take_digests(Header& header, const std::string& where);
 
-// The end of all error texts about digests.
+// The end of all error messages about digests.
 inline constexpr const char* damage_hint =
     "the file is damaged, or a program that does not know these digests has changed it";
 

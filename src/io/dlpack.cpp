@@ -69,7 +69,7 @@ Device device_of(DLDevice given) {
     return {DeviceType::cuda, index};
 }
 
-// A tensor that another library holds, with what the struct points to.
+// A tensor that another library holds, with the data that the struct points to.
 template <class Managed> struct Lent {
     explicit Lent(const Tensor& x) : tensor(x.detach()), shape(x.shape().begin(), x.shape().end()) {
         for (int d = 0; d < x.dim(); ++d) strides.push_back(x.strides()[d]);
@@ -95,7 +95,7 @@ template <class Managed> Managed* lend(const Tensor& x) {
     return &lent->managed;
 }
 
-// Calls the deleter, unless the tensor has been taken over.
+// Calls the deleter, unless ownership has been transferred to a tensor.
 template <class Managed> struct Owner {
     explicit Owner(Managed* m) : managed(m) {}
     ~Owner() {
@@ -107,7 +107,8 @@ template <class Managed> struct Owner {
         auto* const own = static_cast<Managed*>(context);
         if (own->deleter != nullptr) own->deleter(own);
     }
-    // When the last tensor is gone: queued work may still read the memory.
+    // Called when the last tensor is destroyed. Queued work may still read the memory, so this waits for the
+    // device.
     static void release(void* context) {
         const DLDevice device = static_cast<Managed*>(context)->dl_tensor.device;
         try {
@@ -132,7 +133,7 @@ Strides strides_of(const DLTensor& given, const Shape& shape) {
     return strides;
 }
 
-// Elements from the first to the last, both included.
+// Number of elements from the first to the last, both included.
 std::int64_t span_of(const Shape& shape, const Strides& strides) {
     std::int64_t last = 0;
     for (int d = 0; d < shape.size(); ++d) {
@@ -192,7 +193,7 @@ Tensor from_dlpack(DLManagedTensor* managed) {
     return borrow(managed, false);
 }
 
-// Of another major version nothing but the deleter may be touched.
+// For another major version only the deleter may be used.
 Tensor from_dlpack(DLManagedTensorVersioned* managed) {
     check(managed != nullptr, ErrorKind::value, "from_dlpack: the pointer is null");
     if (managed->version.major != version.major) {

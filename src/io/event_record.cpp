@@ -62,7 +62,7 @@ Message image_value(const std::string& tag, int height, int width, int channels,
 
 namespace {
 
-// TensorBoard's limits of buckets: each a tenth more than the one before.
+// TensorBoard's bucket limits: each is 1.1 times the previous one.
 std::vector<double> bucket_limits() {
     std::vector<double> up;
     for (double limit = 1e-12; limit < 1e20; limit *= 1.1) up.push_back(limit);
@@ -95,7 +95,7 @@ Message histogram_value(const std::string& tag, const std::vector<double>& eleme
         ++counts[std::size_t(std::lower_bound(limits.begin(), limits.end(), x) - limits.begin())];
     }
     if (count == 0) low = high = 0;
-    // Without the empty buckets at both ends, but for one below, whose limit is where the first one begins.
+    // Drops the empty buckets at both ends, except one below, whose limit is where the first bucket begins.
     const auto occurs = [](double n) { return n != 0; };
     const auto last = std::find_if(counts.rbegin(), counts.rend(), occurs).base() - counts.begin();
     const auto first = std::find_if(counts.begin(), counts.end(), occurs) - counts.begin();

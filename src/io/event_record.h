@@ -1,4 +1,5 @@
-// TensorBoard's event files: the few protobuf messages that mezzo writes, field by field, and the records of the file.
+// TensorBoard's event files: the protobuf messages that mezzo writes, field by field, and the records of the
+// file.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace mezzo::io {
 
-// A record of the file: length, payload, and checksums of both.
+// Returns a record of the file: length, payload, and checksums of both.
 std::string tf_record(std::string_view payload);
 
 // Payloads. `value` is a Summary.Value.
@@ -19,10 +20,10 @@ std::string summary_event(double wall_time, std::int64_t step, const Message& va
 Message scalar_value(const std::string& tag, double value);
 Message text_value(const std::string& tag, const std::string& text);
 Message image_value(const std::string& tag, int height, int width, int channels, std::string_view png);
-// What is not finite is left out, and counted in `nonfinite`.
+// Elements that are not finite are left out, and counted in `nonfinite`.
 Message histogram_value(const std::string& tag, const std::vector<double>& elements, std::int64_t& nonfinite);
 
-// An image of 8-bit rows without gaps as a PNG file.
+// Encodes an image as a PNG file. Rows are 8-bit and contiguous.
 std::string png_of(const unsigned char* pixels, int height, int width, int channels);
 
 }  // namespace mezzo::io

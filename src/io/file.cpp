@@ -100,7 +100,7 @@ bool ReplacedFile::create() {
     struct stat old = {}, mine = {};
     const bool replaces = stat(path_.c_str(), &old) == 0 && S_ISREG(old.st_mode);
     own_before_ = replaces && old.st_uid == geteuid();
-    // The system takes the umask from the mode of a file in whose place there was none of this user.
+    // The system applies the umask to the mode of a new file, also if it replaces another user's.
     const mode_t first = own_before_ ? 0600 : replaces ? old.st_mode & 0666 : 0666;
     constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
     descriptor_ = uninterrupted([&] { return ::open(partial_.c_str(), flags, first); });
@@ -110,9 +110,9 @@ bool ReplacedFile::create() {
     if (fstat(descriptor_, &mine) != 0) error = errno;
     mode_ = (own_before_ ? old.st_mode : mine.st_mode) & 0777;
     group_ = old.st_gid;
-    // Some file systems have no permissions, and refuse: then set_mode() has nothing to do either.
+    // Some file systems have no permissions and fail here; then set_mode() has nothing to do either.
     static_cast<void>(fchmod(descriptor_, 0600));
-    // A second writer may have locked the file first, and taken it for one that is left over.
+    // A second writer may have locked the file first, and removed it as left over.
     const bool locked = uninterrupted([&] { return flock(descriptor_, LOCK_EX | LOCK_NB); }) == 0;
     if (!locked && errno != EWOULDBLOCK) error = errno;
     if (error == 0 && locked && has_name(descriptor_)) return true;
@@ -150,7 +150,7 @@ void ReplacedFile::remove_left(std::chrono::milliseconds patience) const {
 
 namespace {
 
-// Takes a file's permissions from others. False on a file system that has none.
+// Removes the permissions of other users. Returns false on a file system without permissions.
 bool made_private(int descriptor) {
     struct stat status = {};
     return fchmod(descriptor, 0600) == 0 && fstat(descriptor, &status) == 0 && (status.st_mode & 0077) == 0;
@@ -158,7 +158,7 @@ bool made_private(int descriptor) {
 
 }  // namespace
 
-// Returns when the lock is this call's, or is not a writer's.
+// Returns when this call has the lock, or when the lock's holder is not a writer.
 void ReplacedFile::wait_for_writer(int descriptor, std::chrono::milliseconds patience) const {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
@@ -174,8 +174,9 @@ void ReplacedFile::wait_for_writer(int descriptor, std::chrono::milliseconds pat
             bytes = status.st_size;
             grown = now;
         }
-        // A writer's file is private but for the moments before it is locked and before it is renamed. If others
-        // may read it for longer, somebody else holds the lock, unless the file system has no permissions.
+        // A writer's file is private except for the moments before it is locked and before it is renamed. If
+        // others may read it for longer, the lock's holder is no writer, unless the file system has no
+        // permissions.
         const bool is_private = always_readable || (status.st_mode & 0077) == 0;
         if (!is_private && now - grown >= std::min(patience, std::chrono::milliseconds(1000))) {
             if (made_private(descriptor)) return;
@@ -204,12 +205,12 @@ bool ReplacedFile::has_name(int descriptor) const {
            named.st_ino == mine.st_ino && named.st_dev == mine.st_dev;
 }
 
-// Gives the partial file the permissions of the file that it replaces: what was private stays private.
+// Gives the partial file the permissions of the file that it replaces: a private file stays private.
 bool ReplacedFile::set_mode() const {
     unsigned mode = mode_;
     struct stat mine = {};
     if (fstat(descriptor_, &mine) != 0) return false;
-    // If the group cannot be kept, the new file's group may do no more than everybody.
+    // If the group cannot be restored, the new file's group gets only the permissions of all users.
     if (own_before_ && mine.st_gid != group_ && fchown(descriptor_, uid_t(-1), group_) != 0)
         mode &= ~070u | (mode & 07u) << 3;
     return (mine.st_mode & 0777) == mode || fchmod(descriptor_, mode) == 0;
@@ -260,8 +261,8 @@ void ReplacedFile::commit() {
     check_call(rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename");
     ::close(descriptor_);
     descriptor_ = -1;
-    // The new name is on the disk when the folder is. Some file systems cannot sync folders; a crash may then
-    // undo the renaming, but the file is whole in any case.
+    // The new name is on the disk once the folder is. Some file systems cannot sync folders; a crash may then
+    // undo the renaming, but the file is complete in any case.
     const std::size_t slash = path_.rfind('/');
     const std::string folder = slash == path_.npos ? "." : path_.substr(0, slash + 1);
     const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// Files: reading at a position, and replacing a file as a whole.
+// Reads files at a position, and replaces files as a whole.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 // A regular file, open for reading. Reads the file that was opened even if another takes its name.
 class InputFile {
 public:
-    // Error texts begin with `op`.
+    // Error messages begin with `op`.
     InputFile(const char* op, const std::string& path);
     ~InputFile();
     InputFile(const InputFile&) = delete;
@@ -30,28 +30,28 @@ private:
     std::uint64_t size_ = 0;
 };
 
-// The bytes that file_kind() looks at.
+// Returns the first bytes, which file_kind() examines.
 std::string begin_of(const InputFile& file);
 // Throws Error(io) that names the kind of a file that does not begin with `magic`, if the kind is known.
 void refuse_other_kind(const std::string& where, const InputFile& file, std::string_view magic,
                        const char* wanted);
 
-// The text of a file of at most `limit` bytes, without a byte order mark in front. Throws Error(io) also
-// for a Git LFS pointer and an HTML page.
+// Returns the text of a file of at most `limit` bytes, without a byte order mark in front. Throws Error(io)
+// also for a Git LFS pointer and an HTML page.
 std::string read_text(const char* op, const std::string& path, std::uint64_t limit);
 
 // Writes PATH.mezzo-partial and renames it to PATH on commit(), so that PATH is at any moment the whole old
-// file or the whole new one, also after a crash of the program or the system. Without commit() the partial file
-// is removed.
+// file or the whole new one, also after a crash of the program or the system. Without commit() the partial
+// file is removed.
 //
-// Until commit() the owner alone may read the partial file. PATH keeps its permissions and its group; a new
-// file, and one in place of another user's, gets no more than the umask allows.
+// Until commit() only the owner may read the partial file. PATH keeps its permissions and its group; a new
+// file, or one that replaces another user's, gets at most what the umask allows.
 //
-// A partial file that a killed program of the same user left behind is removed. Anything else of that name (a
+// Removes a partial file that a killed program of the same user left behind. Anything else of that name (a
 // file of another user, a link, a file with a second name) is neither written nor removed: Error(io). While
-// another writer of the same path is at work, the constructor waits: it sends a line to the log sink after a
-// second, and throws Error(io) ten seconds after a signal, or if the other's file has not grown for `patience`: a
-// large file may be on its way to the disk for minutes after its last byte.
+// another writer of the same path is active, the constructor waits: it sends a line to the log sink after a
+// second, and throws Error(io) ten seconds after a signal, or if the other writer's file has not grown for
+// `patience`. A large file may take minutes to reach the disk after its last byte.
 class ReplacedFile {
 public:
     ReplacedFile(const char* op, const std::string& path, std::chrono::milliseconds patience = 300s);

@@ -1,5 +1,5 @@
-// Files of GEMM plans: save_gemm_plans() and load_gemm_plans() of mezzo/cuda.h. docs/cuda.md describes the
-// format.
+// Reads and writes files of GEMM plans: save_gemm_plans() and load_gemm_plans() of mezzo/cuda.h. docs/cuda.md
+// describes the format.
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -67,7 +67,7 @@ constexpr FlagField flags[] = {{"trans_a", &Problem::trans_a},
                                {"tf32", &Problem::tf32},
                                {"beta_is_zero", &Problem::beta_is_zero}};
 
-// Names in files, indexed by the values of the enumerations.
+// Names in files, indexed by the enumerations' values.
 constexpr std::array epilogue_names{"none",          "bias",
                                     "relu",          "relu_bias",
                                     "gelu_tanh",     "gelu_tanh_bias",
@@ -109,7 +109,7 @@ std::string plan_text(const TunedGemm& plan) {
                        algorithm, plan.choice.algo.workspace);
 }
 
-// The text of the groups, of which the checksum is computed.
+// Returns the text of the groups, which the checksum is computed of.
 std::string groups_text(const std::vector<Group>& groups) {
     std::string text = "[";
     for (const Group& group : groups) {
@@ -128,7 +128,7 @@ std::uint64_t checksum(std::string_view text) {
     return crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
 }
 
-// One object of a file; error texts begin with `where`.
+// A JSON object of a file. Error messages begin with `where`.
 class Object {
 public:
     Object(const JsonValue& value, std::string where) : value_(value), where_(std::move(where)) {
@@ -240,7 +240,7 @@ std::vector<Group> groups_to_save() {
     const std::vector<TunedGemm> tuned = store()->tuned();
     if (tuned.empty()) return groups;
     const std::vector<gemm_plan::Library> libraries = store()->libraries();
-    // Equal GPUs share their plans; a fixed order makes equal files of equal plans.
+    // Equal GPUs share their plans. The fixed order writes equal files for equal plans.
     std::map<std::pair<std::string, std::string>, std::pair<const gemm_plan::Library*, TunedGemm>> sorted;
     for (const TunedGemm& plan : tuned) {
         const gemm_plan::Library& library = libraries.at(std::size_t(plan.request.problem.device));

@@ -1,4 +1,5 @@
-// config.json of Hugging Face GPT-2 and Llama models, with the defaults of its GPT2Config and LlamaConfig.
+// Reads and writes config.json of Hugging Face GPT-2 and Llama models, with the defaults of its GPT2Config
+// and LlamaConfig.
 #include <algorithm>
 #include <array>
 
@@ -93,7 +94,8 @@ GptConfig parse_gpt(std::string_view text, const std::string& where) {
     return config;
 }
 
-// The angles of rotary positions: rope_theta beside the other fields in older files, in rope_parameters in newer ones.
+// Reads the settings of rotary positions: rope_theta is a field of its own in older files, and in
+// rope_parameters in newer ones.
 void read_rope(const ConfigReader& file, LlamaConfig& config) {
     file.read("rope_theta", config.rope_theta);
     for (const char* const key : {"rope_scaling", "rope_parameters"}) {

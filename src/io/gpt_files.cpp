@@ -1,4 +1,4 @@
-// Weights of nn::Gpt and nn::Llama: their names in files, and whole folders.
+// Loads and saves weights of nn::Gpt and nn::Llama, with their names in files, and whole folders.
 #include "mezzo/gpt_files.h"
 
 #include <filesystem>

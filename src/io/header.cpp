@@ -29,7 +29,7 @@ constexpr FileDtype dtypes[] = {
 
 constexpr std::uint64_t largest = std::numeric_limits<std::int64_t>::max();
 
-// Reads and checks the header's entries one by one; what concerns several of them is checked afterwards.
+// Reads and checks the header's entries one by one. Checks across entries follow afterwards.
 class HeaderReader : public JsonHandler {
 public:
     explicit HeaderReader(const std::string& where) : where_(where) {}
@@ -167,7 +167,7 @@ private:
     bool had_metadata_ = false;
 };
 
-// Checks that each tensor has the bytes that its shape and dtype need, and begins where the one before it
+// Checks that each tensor has as many bytes as its shape and dtype need, and begins where the previous one
 // ends.
 class LayoutCheck {
 public:

@@ -9,14 +9,14 @@
 
 namespace mezzo::io {
 
-// A dtype of the format.
+// A dtype of the file format.
 struct FileDtype {
     const char* name;
     int bits;
     std::optional<Dtype> dtype = {};  // none: mezzo has no such tensors
 };
 const FileDtype* find_file_dtype(std::string_view name);
-// The name of a dtype in files, and its rank: tensors of the highest rank come first in the data.
+// Both describe a dtype in files: its name, and its rank. Tensors of the highest rank come first in the data.
 const char* file_dtype_name(Dtype dtype);
 int file_dtype_rank(Dtype dtype);
 
@@ -26,11 +26,12 @@ struct Header {
     std::vector<TensorInfo> tensors;  // in the order of the data
     Metadata metadata;
 };
-// Sorts by the place of the data; tensors without elements go before the one with elements at the same place.
+// Sorts by data offset; tensors without elements go before the tensor with elements at the same offset.
 void sort_by_place(std::vector<TensorInfo>& tensors);
-// Reads and checks the header of a file that has `data_bytes` after it; error texts begin with `where`.
+// Reads and checks the header of a file that has `data_bytes` after it. Error messages begin with `where`.
 Header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& where);
-// The text for tensors in the order of the data, padded so that the data begin at a multiple of 8.
+// Returns the header's text for tensors in the order of the data, padded so that the data begin at a multiple
+// of 8.
 std::string header_text(const Header& header);
 
 }  // namespace mezzo::io

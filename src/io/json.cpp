@@ -27,7 +27,7 @@ public:
 
     bool null() { return pass({}); }
     bool boolean(bool value) { return pass({.kind = JsonKind::boolean, .flag = value, .text = {}}); }
-    // The parser calls this for texts with a minus sign only, "-0" among them.
+    // The parser calls this only for numbers with a minus sign, including "-0".
     bool number_integer(json::number_integer_t value) {
         return pass({.kind = JsonKind::negative, .number = double(value), .text = {}});
     }
@@ -47,8 +47,7 @@ public:
         handler_.key(value);
         return true;
     }
-    // The parser's message contains the text that it read last, which may be long and hold any bytes: it is
-    // left out.
+    // Drops the text that the parser's message quotes, which may be long and contain any bytes.
     bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
         std::string_view reason = error.what();
         if (const std::size_t end = reason.find("] "); end != reason.npos) reason.remove_prefix(end + 2);
@@ -75,8 +74,7 @@ private:
     JsonHandler& handler_;
 };
 
-// Builds a tree. Values that are not complete are in a list of their own, so that no pointer into a growing
-// vector is kept.
+// Builds a tree. Incomplete values are in a separate list, so that no pointer refers into a growing vector.
 class TreeBuilder : public JsonHandler {
 public:
     TreeBuilder(const std::string& where, int max_values) : where_(where), max_values_(max_values) {}
@@ -167,7 +165,7 @@ void append_escaped(std::string& out, char c) {
 
 }  // namespace
 
-// "; it is a Python pickle …" of a file that is no text.
+// Returns "; it is a Python pickle …" for a file that is not text.
 static std::string kind_of(std::string_view text) {
     const std::string kind = file_kind(text);
     return kind.empty() ? kind : "; it is " + kind;
@@ -177,7 +175,8 @@ void parse_json(std::string_view text, const std::string& where, JsonHandler& ha
     if (const std::size_t bad = first_invalid_utf8(text); bad < text.size())
         fail(ErrorKind::io, where, ": no valid UTF-8: byte ", int((unsigned char)(text[bad])), " at ", bad,
              kind_of(text));
-    // The parser takes a null byte for the end of the text, and skips a byte order mark.
+    // The parser takes a null byte for the end of the text and skips a byte order mark, so both are refused
+    // here.
     check(text.find('\0') == text.npos, ErrorKind::io, where, ": no valid JSON: a null byte at ",
           text.find('\0'), kind_of(text));
     check(!text.starts_with("\xef\xbb\xbf"), ErrorKind::io, where,
@@ -201,7 +200,7 @@ JsonValue parse_json_tree(std::string_view text, const std::string& where, int m
 std::size_t first_invalid_utf8(std::string_view text) {
     std::size_t at = 0;
     while (at < text.size()) {
-        // Eight bytes of ASCII at once.
+        // Skips eight ASCII bytes at once.
         std::uint64_t eight = 0;
         if (text.size() - at >= sizeof eight) {
             std::memcpy(&eight, text.data() + at, sizeof eight);

@@ -1,4 +1,4 @@
-// JSON of files that are not trusted: a strict reader without recursion, a small value tree, and quoting.
+// JSON of untrusted files: a strict parser without recursion, a small value tree, and quoting.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace mezzo::io {
 
 enum class JsonKind : std::uint8_t { null, boolean, natural, negative, real, string, array, object };
-const char* name(JsonKind kind);  // as errors say it: "a string", "a negative number"
+const char* name(JsonKind kind);  // for error messages: "a string", "a negative number"
 
 // A value that is neither array nor object.
 struct JsonScalar {
@@ -20,7 +20,7 @@ struct JsonScalar {
     std::string text;
 };
 
-// Receives what parse_json() reads, in the order of the text. Handlers may throw.
+// Receives the events of parse_json(), in the order of the text. Handlers may throw.
 class JsonHandler {
 public:
     virtual ~JsonHandler() = default;
@@ -30,12 +30,12 @@ public:
     virtual void scalar(JsonScalar& value) = 0;
 };
 
-// Reads one JSON text (RFC 8259, UTF-8, no byte order mark). Error texts begin with `where`, such as
-// "safetensors: FILE". The handler has to refuse names that occur twice in an object.
+// Parses one JSON text (RFC 8259, UTF-8, no byte order mark). Error messages begin with `where`, such as
+// "safetensors: FILE". The handler must refuse names that occur twice in an object.
 void parse_json(std::string_view text, const std::string& where, JsonHandler& handler);
 
 struct JsonMember;
-// One value as a tree.
+// A value as a tree.
 struct JsonValue : JsonScalar {
     std::vector<JsonMember> members;  // of an object, in the order of the text
     std::vector<JsonValue> items;     // of an array
@@ -45,15 +45,16 @@ struct JsonMember {
     std::string key;
     JsonValue value;
 };
-// A whole text as a tree. Refuses names that occur twice in an object, more than 64 levels and more than
-// max_values values, each of which takes 100 bytes and more.
+// Parses a whole text into a tree. Refuses names that occur twice in an object, more than 64 levels and more
+// than max_values values, each of which takes at least 100 bytes.
 JsonValue parse_json_tree(std::string_view text, const std::string& where, int max_values = 1000000);
 
-// The position of the first byte that is not part of valid UTF-8; the size of the text if there is none.
+// Returns the position of the first byte that is not part of valid UTF-8, or the size of the text.
 std::size_t first_invalid_utf8(std::string_view text);
-// Appends text in JSON quotes; it must be valid UTF-8.
+// Appends text in JSON quotes; the text must be valid UTF-8.
 void append_quoted(std::string& out, std::string_view text);
-// A name from a file for an error text: quoted, control characters escaped, shortened beyond 120 bytes.
+// Formats a name from a file for an error message: quoted, control characters escaped, shortened beyond 120
+// bytes.
 std::string shown(std::string_view text);
 
 }  // namespace mezzo::io

@@ -1,4 +1,4 @@
-// Tables from lines of JSON.
+// Reads tables from lines of JSON.
 #include <cmath>
 #include <limits>
 #include <unordered_map>
@@ -15,15 +15,15 @@ namespace {
 
 using io::JsonKind;
 
-// A column while lines are read.
+// A column during reading.
 struct Growing {
     std::string name;
     std::vector<double> numbers = {};
     std::vector<std::int64_t> integers = {};
-    std::vector<std::string> texts = {};  // as a column of texts would show them
+    std::vector<std::string> texts = {};  // as a column of texts would hold them
     bool text = false, real = false;
 
-    // JSON has no such numbers: JsonLinesWriter writes these strings.
+    // Returns the value of the strings that JsonLinesWriter writes for numbers that JSON lacks.
     static double not_finite(const io::JsonScalar& value) {
         if (value.kind != JsonKind::string) return 0;
         return value.text == "NaN"         ? std::nan("")

@@ -1,4 +1,4 @@
-// Copying weights by name into a module, with a report.
+// Copies weights by name into a module, and reports the result.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ public:
         std::sort(order_.begin(), order_.end(),
                   [&](std::size_t a, std::size_t b) { return state_[a].first < state_[b].first; });
     }
-    // The size of the state if there is no such name.
+    // Returns the size of the state if there is no such name.
     std::size_t find(std::string_view name) const {
         const auto less = [&](std::size_t i, std::string_view n) { return state_[i].first < n; };
         const auto at = std::lower_bound(order_.begin(), order_.end(), name, less);
@@ -36,7 +36,7 @@ std::string text_of(const Shape& shape) {
     return text;
 }
 
-// The name as it is, or quoted if it is long or has characters that would disturb a table.
+// Returns the name, quoted if it is long or has characters that would disturb a table.
 std::string readable(const std::string& name) {
     const std::string quoted = shown(name);
     return quoted.size() == name.size() + 2 ? name : quoted;
@@ -46,7 +46,7 @@ void append_rows(std::string& out, const char* head, const std::vector<std::stri
     for (const std::string& name : names) out += fmt::format("\n  {:<11} {}", head, readable(name));
 }
 
-// Which entry is copied where, decided before anything is copied.
+// Source of each tensor, decided before anything is copied.
 struct Plan {
     static constexpr std::size_t none = ~std::size_t(0);
     std::vector<std::size_t> source;  // per tensor of the model: an entry of the state, or none

@@ -1,4 +1,4 @@
-// Metrics as lines of text: CSV and JSON.
+// Writes metrics as lines of text: CSV and JSON.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -36,7 +36,7 @@ void check_names(const char* op, const Metrics& metrics) {
               " is not valid UTF-8");
 }
 
-// RFC 4180.
+// Quotes a cell as RFC 4180 defines it.
 std::string csv_cell(const std::string& text) {
     if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
     std::string quoted = "\"";
@@ -44,7 +44,7 @@ std::string csv_cell(const std::string& text) {
     return quoted + "\"";
 }
 
-// The cells of the first line, and where the line after it begins.
+// Returns the cells of the first line; `end` is where the next line begins.
 std::vector<std::string> header_cells(const std::string& text, std::size_t& end) {
     std::vector<std::string> cells(1);
     bool quoted = false;
@@ -64,7 +64,7 @@ std::vector<std::string> header_cells(const std::string& text, std::size_t& end)
     return cells;
 }
 
-// One of the two begins with the other.
+// Whether one of the two begins with the other.
 bool begins_as(std::string_view text, std::string_view begin) {
     const std::size_t n = std::min(text.size(), begin.size());
     return text.substr(0, n) == begin.substr(0, n);
@@ -80,8 +80,8 @@ struct CsvWriter::Impl {
         if (exists) go_on();
     }
 
-    // Reads the columns of the file, and drops a last line that was not finished. A file in which no line is
-    // finished may hold anything: it is cut only where its text begins as a first line of this writer does.
+    // Reads the columns of the file, and drops an unfinished last line. A file without any finished line may
+    // be anything: it is cut only if its text begins like this writer's first line.
     void go_on() {
         const std::string text = read_text("CsvWriter", path, most_csv);
         const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
@@ -164,7 +164,7 @@ void CsvWriter::flush() {
 
 namespace {
 
-// What a file has behind its last newline. Read from the end, because a log may be large.
+// Returns the text behind the last newline. Reads from the end, because a log may be large.
 std::string unfinished_line(const std::string& path, std::uint64_t bytes) {
     std::ifstream file(path, std::ios::binary);
     std::string rest;

@@ -19,9 +19,9 @@ namespace mezzo::io {
 
 namespace {
 
-constexpr std::size_t most_header = 10000;  // as NumPy itself limits it
+constexpr std::size_t most_header = 10000;  // NumPy's own limit
 
-// The ways to name an element type. NumPy writes the code with a byte order, "<f8", and reads all of them.
+// Names of an element type. NumPy writes the code with a byte order, "<f8", and reads all of them.
 struct NumpyType {
     const char *code, *letter, *name;
 };
@@ -169,7 +169,7 @@ void widen(const std::string& where, const std::vector<char>& from, To* to, std:
     }
 }
 
-// Elements of a type that mezzo lacks, as the next wider one.
+// Reads elements of a type that mezzo lacks, converted to the next wider one.
 void read_widened(const std::string& where, const NpyHeader& header, const NpySource& next,
                   const Tensor& result) {
     std::vector<char> raw(std::size_t(header.data_bytes));
@@ -190,7 +190,7 @@ void read_widened(const std::string& where, const NpyHeader& header, const NpySo
         widen<std::uint64_t>(where, raw, result.mutable_data<std::int64_t>(), count);
 }
 
-// Any byte but 0 is true.
+// Replaces bytes that are not 0 by 1.
 void tidy_booleans(const Elements& elements) {
     auto* const bytes = static_cast<unsigned char*>(elements.data);
     for (std::size_t i = 0; i < elements.bytes; ++i) bytes[i] = bytes[i] != 0;
@@ -262,7 +262,7 @@ std::string npy_header(const Tensor& tensor) {
     for (int d = 0; d < tensor.dim(); ++d) shape += (d == 0 ? "" : ", ") + std::to_string(tensor.size(d));
     if (tensor.dim() == 1) shape += ",";
     std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", kind, shape);
-    // As NumPy: elements begin at a multiple of 64.
+    // Aligns the elements to a multiple of 64 bytes, as NumPy does.
     const std::size_t unpadded = 10 + text.size() + 1;
     text.append((64 - unpadded % 64) % 64, ' ');
     text += '\n';

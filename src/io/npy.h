@@ -1,4 +1,4 @@
-// The .npy format: a header that says dtype, order and shape, then the elements.
+// The .npy format: a header with dtype, order and shape, then the elements.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace mezzo::io {
 
-// What a header says.
+// The fields of a header.
 struct NpyHeader {
     char kind = 'f';  // of NumPy's dtype: f i u b
     int bytes = 4;    // of an element
@@ -19,15 +19,16 @@ struct NpyHeader {
     std::uint64_t data_begin = 0, data_bytes = 0;
 };
 
-// Gives the next bytes of a file; throws if there are fewer.
+// Reads the next bytes of a file; throws if there are fewer.
 using NpySource = std::function<void(void* to, std::size_t bytes)>;
 
-// Reads up to the first element. Error texts begin with `where`.
+// Reads up to the first element. Error messages begin with `where`.
 NpyHeader read_npy_header(const std::string& where, const NpySource& next);
 // Reads the elements behind the header.
 Tensor read_npy_elements(const std::string& where, const NpyHeader& header, const NpySource& next);
 
-// The tensor as save_npy() writes it, on the CPU and in one piece, and its header.
+// npy_tensor() returns the tensor as save_npy() writes it, contiguous on the CPU; npy_header() returns its
+// header.
 Tensor npy_tensor(const char* op, const Tensor& tensor);
 std::string npy_header(const Tensor& tensor);
 

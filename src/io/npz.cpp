@@ -1,4 +1,4 @@
-// .npz: a zip archive of .npy files.
+// Reads and writes .npz files: zip archives of .npy files.
 #include <algorithm>
 #include <unordered_set>
 
@@ -43,11 +43,11 @@ Tensor NpzFile::Impl::read(const ZipMember& member) const {
     const std::string own = where + ": " + shown(member.name);
     const NpySource next = [&](void* to, std::size_t bytes) { reader.read(to, bytes); };
     const NpyHeader header = read_npy_header(own, next);
-    // Before memory is taken: a small file must not claim a large one.
+    // Checked before memory is allocated: a small file must not claim a large one.
     check(member.size >= header.data_begin && member.size - header.data_begin == header.data_bytes,
           ErrorKind::io, own, ": the header promises ", header.data_bytes, " bytes of elements, the archive ",
           member.size - std::min(member.size, header.data_begin));
-    // Deflate packs to a thousandth at best.
+    // Deflate compresses to a thousandth at best.
     check(member.method == 8 ? member.size / 1100 <= member.packed : member.size == member.packed,
           ErrorKind::io, own, ": ", member.packed, " packed bytes cannot hold ", member.size);
     Tensor tensor = read_npy_elements(own, header, next);

@@ -86,7 +86,7 @@ Message entry(std::string_view key, std::string_view value) {
     return Message().bytes(1, key).bytes(2, value);
 }
 
-// TensorProto, up to its elements; those of a tensor in the data file end with where they are.
+// TensorProto up to its elements; for a tensor in the data file it ends with their location.
 std::string tensor_head(const OnnxTensor& tensor, const OnnxLayout& layout, std::int64_t offset) {
     Message message;
     for (const std::int64_t n : tensor.value.shape()) message.varint(1, std::uint64_t(n));
@@ -99,7 +99,7 @@ std::string tensor_head(const OnnxTensor& tensor, const OnnxLayout& layout, std:
         .text();
 }
 
-// The same as a field of the graph.
+// The same, as a field of the graph.
 std::string initializer_head(const OnnxGraph& graph, const OnnxLayout& layout, std::size_t i) {
     const OnnxTensor& tensor = graph.initializers[i];
     const std::int64_t offset = offset_of(layout, i);
@@ -117,7 +117,7 @@ std::string graph_body(const OnnxGraph& graph) {
     return body.text();
 }
 
-// ModelProto, up to the content of its graph, which has `size` bytes.
+// ModelProto up to the content of its graph, which has `size` bytes.
 std::string model_head(std::uint64_t size) {
     return Message()
         .varint(1, 8)  // the version of the format that came with opset 17

@@ -1,4 +1,4 @@
-// The wire format of protobuf, as far as mezzo writes it: TensorBoard's events and ONNX models.
+// Writes the wire format of protobuf, as far as TensorBoard's events and ONNX models need it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ template <class T> std::string little_endian(T value) {
     return bytes;
 }
 
-// A message under construction. Fields with the default value are written all the same.
+// A message under construction. Fields with the default value are written too.
 class Message {
 public:
     Message& varint(int field, std::uint64_t value);
@@ -23,7 +23,7 @@ public:
     Message& bytes(int field, std::string_view value);
     Message& message(int field, const Message& value) { return bytes(field, value.text()); }
     Message& packed(int field, const std::vector<double>& values);
-    // What stands before the `size` bytes of a field of bytes, which the caller writes elsewhere: behind this message.
+    // Adds the key and length of a field of `size` bytes, which the caller writes behind this message.
     Message& announce(int field, std::uint64_t size);
     const std::string& text() const { return text_; }
 

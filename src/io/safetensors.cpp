@@ -1,5 +1,5 @@
-// Reading and writing safetensors files: an unsigned 64-bit length, a JSON header of that length, the data
-// (format of huggingface/safetensors). Elements are little-endian, like the machines mezzo runs on.
+// Reads and writes safetensors files: an unsigned 64-bit length, a JSON header of that length, the data
+// (format of huggingface/safetensors). Elements are little-endian, as on all machines that mezzo supports.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,7 +15,7 @@
 
 namespace mezzo::io {
 
-// Files are read and written in pieces so small that a piece is still in the cache when its digest is
+// Files are read and written in pieces that are small enough to stay in the cache until their digest is
 // computed.
 static constexpr std::size_t cache_piece = 1 << 18;
 
@@ -25,7 +25,7 @@ Elements elements_of(const Tensor& tensor) {
     if (tensor.numel() == 0) return {};
     const void* const data = visit_dtype(
         tensor.dtype(), [&]<class T>(std::type_identity<T>) -> const void* { return tensor.data<T>(); });
-    // Readers of files write to tensors that nobody else has seen yet.
+    // Only readers of files write through this pointer, to tensors that nothing else refers to yet.
     return {const_cast<void*>(data), std::size_t(tensor.numel()) * size_of(tensor.dtype())};
 }
 
@@ -56,7 +56,8 @@ struct SafeTensorsData {
 void SafeTensorsData::read_header() {
     check(file.size() >= 8, ErrorKind::io, where, ": ", file.size(),
           " bytes; a safetensors file has at least 8");
-    // A header of the format opens with a brace behind its length. Other formats are named.
+    // A header of the format begins with a brace after its length. For other known formats the error names
+    // the format.
     if (const std::string begin = begin_of(file); begin.size() < 9 || begin[8] != '{')
         if (const std::string kind = file_kind(begin); !kind.empty())
             fail(ErrorKind::io, where, ": this is no safetensors file: it is ", kind);
@@ -166,7 +167,7 @@ void check_name(const std::string& path, std::string_view name, const char* what
              " is no valid UTF-8");
 }
 
-// The entries in the order of the data. Throws Error(value) unless all can be written.
+// Returns the entries in the order of the data. Throws Error(value) unless all can be written.
 std::vector<const Entry*> ordered(const std::string& path, const StateDict& state) {
     std::vector<const Entry*> entries;
     for (const Entry& entry : state) {
@@ -231,7 +232,7 @@ void save_safetensors(const std::string& path, const StateDict& state, const Met
         offset += bytes;
     }
     // The header contains the tensors' digests, which are computed while the tensors are written: it is
-    // written with zeros first, and again at the end.
+    // written with zeros first, and rewritten at the end.
     std::vector<std::uint32_t> digests(entries.size());
     Header digested = header;
     add_digests(digested, digests);

@@ -1,4 +1,4 @@
-// The index of a model that is spread over several safetensors files.
+// Reads the index of a model that is split into several safetensors files.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace mezzo::io {
 
-// Pairs of file name and tensor name, sorted. Throws Error(io) unless all file names are those of files
-// beside the index.
+// Returns pairs of file name and tensor name, sorted. Throws Error(io) unless all file names are in the
+// folder of the index.
 std::vector<std::pair<std::string, std::string>> parse_shard_index(std::string_view text,
                                                                    const std::string& where);
 

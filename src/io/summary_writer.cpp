@@ -1,4 +1,4 @@
-// TensorBoard event files: which record goes where.
+// Writes metrics, texts, images and histograms to TensorBoard event files.
 #include <unistd.h>
 #include <atomic>
 #include <chrono>
@@ -35,7 +35,7 @@ std::string new_path(const std::string& folder) {
         .string();
 }
 
-// Bytes of an image, rounded to nearest and limited to what 8 bits hold.
+// Returns the bytes of an image, rounded to nearest and clamped to 0 to 255.
 std::vector<std::uint8_t> pixels_of(const Tensor& image) {
     const NoGrad plain;
     check(image.defined() && image.dim() == 3 &&
@@ -53,7 +53,7 @@ std::vector<std::uint8_t> pixels_of(const Tensor& image) {
     return result;
 }
 
-// Readers refuse a file with any other text.
+// Readers refuse a file with text that is not UTF-8.
 void check_text(const std::string& text) {
     check(first_invalid_utf8(text) == text.size(), ErrorKind::value, "SummaryWriter: ", shown(text),
           " is not valid UTF-8");

@@ -18,7 +18,7 @@ constexpr std::uint32_t local_mark = 0x04034b50, entry_mark = 0x02014b50, end_ma
 constexpr std::uint64_t most_directory = std::uint64_t(64) << 20, wide = 0xffffffff;
 constexpr std::size_t piece = 1 << 16;
 
-// Numbers of a header, little-endian.
+// Reads little-endian numbers of a header.
 class Fields {
 public:
     explicit Fields(std::string_view bytes) : bytes_(bytes) {}
@@ -49,7 +49,8 @@ struct Directory {
     std::uint64_t begin = 0, bytes = 0, count = 0;
 };
 
-// The directory's place is at the end of the file, before a comment of up to 64 KiB.
+// Finds the directory's offset in the record at the end of the file, which a comment of up to 64 KiB may
+// follow.
 Directory find_directory(const std::string& where, const InputFile& file) {
     const std::uint64_t tail_bytes = std::min<std::uint64_t>(file.size(), 22 + 65535);
     const std::uint64_t tail_begin = file.size() - tail_bytes;
@@ -70,7 +71,7 @@ Directory find_directory(const std::string& where, const InputFile& file) {
     return {Fields(end64).number(48, 8), Fields(end64).number(40, 8), Fields(end64).number(32, 8)};
 }
 
-// Sizes beyond 4 GiB are in an extra field, in this order, and only those that do not fit.
+// Reads sizes beyond 4 GiB from an extra field, which has, in this order, only those that do not fit.
 void read_wide(const std::string& where, std::string_view extra, ZipMember& member) {
     for (std::size_t at = 0; at + 4 <= extra.size();) {
         const std::uint64_t id = Fields(extra).number(at, 2), size = Fields(extra).number(at + 2, 2);
@@ -89,7 +90,8 @@ void read_wide(const std::string& where, std::string_view extra, ZipMember& memb
     }
 }
 
-// Members must not overlap: a small file could claim the same bytes many times.
+// Sets the ends of the members, for the check that they do not overlap: a small file could claim the same
+// bytes many times.
 void find_ends(std::vector<ZipMember>& members) {
     std::vector<ZipMember*> sorted;
     for (ZipMember& member : members) sorted.push_back(&member);
@@ -259,7 +261,8 @@ ZipWriter::~ZipWriter() { delete state_; }
 
 namespace {
 
-// What local header and directory have in common; ZIP64 always, as NumPy writes it. 1980-01-01, UTF-8 names.
+// Returns the fields that local header and directory share; always ZIP64, as NumPy writes it. Date
+// 1980-01-01, UTF-8 names.
 std::string common_fields(const ZipMember& m) {
     std::string text;
     put(text, 45, 2);

@@ -15,11 +15,11 @@ struct ZipMember {
     int method = 0;  // 0 stored, 8 deflated
     std::uint32_t crc = 0;
     std::uint64_t packed = 0, size = 0;  // bytes in the file, and unpacked
-    std::uint64_t header = 0;            // where its local header is
-    std::uint64_t end = 0;               // where the next member or the directory begins
+    std::uint64_t header = 0;            // offset of its local header
+    std::uint64_t end = 0;               // offset of the next member or the directory
 };
 
-// The members that the directory at the end of the file lists. Error texts begin with `where`.
+// Returns the members in the directory at the end of the file. Error messages begin with `where`.
 std::vector<ZipMember> zip_members(const std::string& where, const InputFile& file);
 
 // Unpacks a member piece by piece.
@@ -30,7 +30,7 @@ public:
     ZipReader(const ZipReader&) = delete;
     ZipReader& operator=(const ZipReader&) = delete;
     void read(void* to, std::size_t bytes);
-    // Throws unless everything was read, and has the checksum of the directory.
+    // Throws unless everything was read and has the directory's checksum.
     void finish();
 
 private:
@@ -48,7 +48,7 @@ public:
     void begin(const std::string& name);
     void write(const void* from, std::size_t bytes);
     void end();
-    void commit();  // the directory; the file takes its name
+    void commit();  // writes the directory and renames the file to its path
 
 private:
     struct State;

@@ -29,13 +29,13 @@ Values live_nodes(const Graph& graph, const Values& outputs) {
 
 namespace {
 
-// Of contiguous tensors in memory of the host.
+// Compares contiguous tensors in host memory.
 bool same_tensor(const Tensor& a, const Tensor& b) {
     return a.shape() == b.shape() && a.dtype() == b.dtype() &&
            std::memcmp(raw(a), raw(b), std::size_t(a.numel()) * size_of(a.dtype())) == 0;
 }
 
-// Describes a value by which two graphs differ, for an error: its sizes, number or op.
+// Describes a value in which two graphs differ, for an error: its sizes, number or op.
 std::string described(const Entry& entry) {
     const Tensor& x = entry.tensor;
     switch (entry.kind) {
@@ -93,8 +93,8 @@ private:
         refuse(reader, "computes with " + one, one == other ? "of other elements" : "with " + other);
     }
 
-    // Lists which sizes are multiples of the batch, and 0 for sizes that are equal; nothing if another
-    // size differs.
+    // Returns, for each size, its multiple of the batch, or 0 if the sizes are equal; nothing if another size
+    // differs.
     std::optional<Ints> multiples(const Ints& sizes, const Ints& others) const {
         if (sizes.size() != others.size()) return std::nullopt;
         const std::int64_t one = batch(graph_), other = batch(other_);
@@ -107,7 +107,8 @@ private:
         return found;
     }
 
-    // Whether two values are the same once sizes that follow from the batch are taken out of the first one.
+    // Whether two values are the same apart from sizes that depend on the batch, which are replaced in the
+    // first graph.
     bool same(Value a, Value b) {
         if (a == none || b == none) return a == b;
         const Entry &x = graph_[a], &y = other_[b];
@@ -145,7 +146,7 @@ private:
         return found.has_value();
     }
 
-    // A tensor that no op has made follows from the batch if it repeats one item, or counts the items.
+    // Frees a tensor that no op has made: it depends on the batch if it repeats one item or counts the items.
     bool free_constant(Value a, Value b) {
         const Observers::Unwatched unwatched;
         const NoGrad plain;
@@ -178,8 +179,8 @@ private:
         return true;
     }
 
-    // Leaves sizes to an operator that finds them itself: a reshape computes one from the others (-1), an
-    // expansion reads those of its input (1).
+    // Replaces sizes that the operator can compute itself: a reshape infers one size (-1), an expansion takes
+    // sizes from its input (1).
     bool same_sizes(const Entry& node, const Entry& other) {
         const Value a = node.inputs[1], b = other.inputs[1];
         if (graph_[a].kind != Kind::integers || other_[b].kind != Kind::integers) return same(a, b);

@@ -1,4 +1,4 @@
-// Element-wise ops (include/mezzo/ops.def, and those with conditions).
+// Mappings of element-wise ops (include/mezzo/ops.def, and those with conditions).
 #include "kernels/elementwise.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ template <class F> Value unary(const Call& call, const F& f) {
     return elementwise(call.graph, call.in[0], f);
 }
 
-// Ops that one operator computes.
+// Maps ops that a single operator computes.
 template <const char* type> Value one(const Call& call) {
     return unary(call, [&](Value x) { return call.graph.like(type, {x}); });
 }
@@ -38,7 +38,7 @@ MEZZO_ONE(softplus, "Softplus");
 MEZZO_ONE(softsign, "Softsign");
 #undef MEZZO_ONE
 
-// The operators below are of real numbers only, or of fewer integers than the ops are.
+// The operators below take only real numbers, or fewer integer dtypes than the ops.
 constexpr char floor_type[] = "Floor", ceil_type[] = "Ceil", round_type[] = "Round";
 template <const char* type> Value rounded(const Call& call) {
     return is_floating(call.dtype()) ? one<type>(call) : call.in[0];
@@ -97,7 +97,7 @@ Value gelu_tanh_op(const Call& call) {
     return unary(call, [&](Value x) { return gelu_tanh(call.graph, x); });
 }
 
-// All structs of ops with scalars have the same members; A is the row's own.
+// All attribute structs of ops with scalars have the same members; A is the op's.
 template <class A, const char* type> Value with_scalar(const Call& call) {
     const double alpha = call.attributes<A>().alpha;
     return unary(call, [&](Value x) { return call.graph.like(type, {x, call.number(alpha)}); });
@@ -117,7 +117,7 @@ template <class A, const char* type> Value with_slope(const Call& call) {
     const float alpha = float(call.attributes<A>().alpha);
     return unary(call, [&](Value x) { return call.graph.like(type, {x}, {{"alpha", alpha}}); });
 }
-// uint8 is computed in a wider type, and bounds that it cannot hold bound nothing.
+// uint8 is computed in a wider type, and bounds outside its range are clamped to the range.
 template <class A> Value clip(const Call& call) {
     const A& at = call.attributes<A>();
     const auto bound = [&](double value) {
@@ -128,7 +128,7 @@ template <class A> Value clip(const Call& call) {
     });
 }
 
-// The inputs of an operator that broadcasts, without expansions that it makes itself.
+// Returns the inputs of an operator that broadcasts, without expansions that it makes itself.
 Values unexpanded(const Call& call, Values inputs) {
     for (Value& x : inputs) {
         const Entry& entry = call.graph[x];
@@ -141,7 +141,8 @@ Values unexpanded(const Call& call, Values inputs) {
     return inputs;
 }
 
-// Both inputs in `dtype`; of two permuted images the operator is of the images.
+// Adds an operator of two inputs, converted to `dtype`. If both are the same permutation of images, the
+// operator is applied to the images.
 Value of_two(const Call& call, const char* type, Dtype dtype, const Attributes& attributes = {}) {
     Graph& g = call.graph;
     const Value a = g.converted(call.in[0], dtype), b = g.converted(call.in[1], dtype);
@@ -153,7 +154,8 @@ Value of_two(const Call& call, const char* type, Dtype dtype, const Attributes& 
 }
 template <const char* type> Value binary(const Call& call) { return of_two(call, type, call.dtype()); }
 
-// Mod has the sign of the divisor for integers only. Of floats it is C's fmod(), to which the divisor is added where the signs differ.
+// For integers Mod has the sign of the divisor. For floats it is C's fmod(), to which the divisor is added if
+// the signs differ.
 Value remainder(const Call& call) {
     if (!is_floating(call.dtype())) return binary<mod_type>(call);
     Graph& g = call.graph;
@@ -169,7 +171,7 @@ Value remainder(const Call& call) {
 constexpr char equal_type[] = "Equal", less_type[] = "Less", less_equal_type[] = "LessOrEqual",
                greater_type[] = "Greater", greater_equal_type[] = "GreaterOrEqual", and_type[] = "And",
                or_type[] = "Or";
-// Only Equal takes booleans.
+// Only Equal accepts booleans.
 template <const char* type> Value compare(const Call& call) {
     const Dtype dtype = promote(call.graph.dtype(call.in[0]), call.graph.dtype(call.in[1]));
     return of_two(call, type, dtype == boolean && type != equal_type ? int32 : dtype);
@@ -183,7 +185,7 @@ Value is_finite(const Call& call) {
     return call.emit("Not", {call.emit("Or", {call.emit("IsInf", {x}), call.emit("IsNaN", {x})})});
 }
 
-// onnxruntime does not choose among booleans.
+// onnxruntime's Where does not accept booleans.
 Value chosen(const Call& call, Value condition, Value a, Value b) {
     Graph& g = call.graph;
     const Dtype dtype = call.dtype() == boolean ? uint8 : call.dtype();

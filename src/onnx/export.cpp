@@ -1,4 +1,4 @@
-// export_onnx(): the model is run and watched, the graph gets names, the file is written.
+// export_onnx(): runs and traces the model, names the graph's values, writes the file.
 #include "mezzo/onnx.h"
 
 #include <algorithm>
@@ -62,7 +62,8 @@ struct Traced {
     std::vector<Shape> inputs;  // their shapes
 };
 
-// `batch` copies of the first item of each input; the inputs themselves if it is 0.
+// Traces a call with `batch` copies of the first item of each input, or with the inputs themselves if it is
+// 0.
 Traced trace(nn::Module& model, const Tensors& inputs, const OnnxForward& forward, std::int64_t batch) {
     const NoGrad plain;
     const NoAutocast exact;
@@ -85,7 +86,7 @@ Traced trace(nn::Module& model, const Tensors& inputs, const OnnxForward& forwar
     return traced;
 }
 
-// Gives names to what the outputs need, and lists it.
+// Lists the nodes that the outputs need, with names for all values.
 class Naming {
 public:
     Naming(const Graph& graph, std::vector<std::string> inputs, const std::vector<std::string>& outputs)
@@ -116,7 +117,7 @@ public:
             OnnxNode result{.type = graph_[node].name};
             for (const Value input : graph_[node].inputs) result.inputs.push_back(name_of(input));
             result.name = node_name(node);
-            for (int i = 0; i < graph_[node].output; ++i)  // nothing reads those, but they must have names
+            for (int i = 0; i < graph_[node].output; ++i)  // unused results must have names, too
                 result.outputs.push_back(unique(result.name + "/unused"));
             result.outputs.push_back(name_of(node));
             result.attributes = graph_[node].attributes;
@@ -157,13 +158,13 @@ private:
         listed_.nodes.push_back({type, unique(type), inputs, {value}, attributes});
         return value;
     }
-    // A multiple of the batch, int64 [1]. The batch is the size of the first input.
+    // Returns a multiple of the batch, int64 [1]. The batch is the size of the first input.
     std::string times_batch(std::int64_t factor) {
         if (batch_.empty())
             batch_ = node("Shape", {names_[0]}, {{"start", std::int64_t(0)}, {"end", std::int64_t(1)}});
         return factor == 1 ? batch_ : node("Mul", {batch_, integers({factor})});
     }
-    // Sizes of which some are multiples of the batch.
+    // Returns sizes, some of them multiples of the batch.
     std::string sizes(const onnx::Ints& numbers, const onnx::Ints& of_batch) {
         std::vector<std::string> parts;
         for (std::size_t i = 0; i < numbers.size();) {
@@ -174,7 +175,7 @@ private:
         }
         return parts.size() == 1 ? parts[0] : node("Concat", parts, {{"axis", std::int64_t(0)}});
     }
-    // first, second, ... of an arithmetic progression, as many as a multiple of the batch.
+    // Returns an arithmetic progression whose length is a multiple of the batch, from its first two elements.
     std::string progression(const Tensor& two, std::int64_t factor) {
         const std::string count = node("Squeeze", {times_batch(factor), integers({0})});
         const std::string zero = initializer("constant", zeros({}, {.dtype = int64})),
@@ -192,7 +193,7 @@ private:
         if (x.dim() == 1 && x.size(0) == 2) return progression(x, entry.of_batch[0]);
         return node("Expand", {initializer("constant", x), sizes(onnx::ints_of(x.shape()), entry.of_batch)});
     }
-    // Weights and constants are listed as they are first read.
+    // Lists weights and constants when they are first read.
     const std::string& name_of(Value x) {
         static const std::string& left_out = *new std::string;  // never destroyed, like all statics here
         if (x == onnx::none) return left_out;
@@ -213,11 +214,12 @@ private:
     std::vector<std::pair<Value, std::string>> identities_;
     std::unordered_set<std::string> used_;
     std::unordered_map<std::string, int> numbers_;
-    std::string batch_;  // the name of the batch's size, once something reads it
+    std::string batch_;  // name of the batch size, once it is used
     OnnxGraph listed_;
 };
 
-// Sizes that differ for batches of 2 and 3 have names: that of the batch, or one of their own.
+// Names the sizes that differ for batches of 2 and 3: "batch" for the batch, a name of its own for another
+// size.
 OnnxValue described(const std::string& name, Dtype dtype, const Shape& shape, const Shape& other) {
     OnnxValue value{name, dtype, {}};
     for (int d = 0; d < shape.size(); ++d) {

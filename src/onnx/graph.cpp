@@ -43,7 +43,7 @@ bool uniform(const Tensor& x) {
 
 }  // namespace
 
-// Many equal elements are one that is expanded: such a tensor often has the size of the batch.
+// Stores equal elements as one element that is expanded, as such a tensor often has the size of the batch.
 Value Graph::constant(const Tensor& value) {
     const Observers::Unwatched unwatched;
     const NoGrad plain;

@@ -1,5 +1,6 @@
-// A graph of ONNX operators under construction. Every value knows its shape and dtype, so that steps which undo each other,
-// such as the transpositions between mezzo's channels-last images and ONNX's, are left out as they come.
+// A graph of ONNX operators under construction. Every value has its shape and dtype, so that steps that
+// cancel each other, such as transpositions between mezzo's channels-last images and ONNX's, are dropped
+// while the graph is built.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace mezzo::onnx {
 
-using Value = int;                 // a number within its graph
-inline constexpr Value none = -1;  // an input that is left out
+using Value = int;                 // index in its graph
+inline constexpr Value none = -1;  // an omitted input
 using Values = std::vector<Value>;
 using Ints = std::vector<std::int64_t>;
 using Attributes = std::vector<io::OnnxAttribute>;
@@ -22,7 +23,7 @@ enum class Kind : std::uint8_t {
     input,     // of the model
     weight,    // a parameter or buffer, by name
     constant,  // a tensor without a name
-    integers,  // a list that a node reads as int64, such as a shape: each is read by one node
+    integers,  // a list that a node reads as int64, such as a shape; one node reads each
     node       // the result of an operator
 };
 
@@ -35,13 +36,13 @@ struct Entry {
     Ints numbers = {};
     Values inputs = {};
     Attributes attributes = {};
-    std::string module = {};  // the path of the module that a node belongs to
-    std::string op = {};      // the op that the program called
-    int output = 0;           // of a node: which of the operator's results it is
-    // Multiples of the batch, after free_batch(); empty if there is none. Of integers: number i is
-    // of_batch[i] times the batch, unless of_batch[i] is 0. Of a constant: so many copies of the tensor
-    // along dimension i; but where a tensor [2] has one dimension to copy, its elements are the first two
-    // of an arithmetic progression of that length.
+    std::string module = {};  // path of the module that a node belongs to
+    std::string op = {};      // name of the op that the program called
+    int output = 0;           // of a node: index of the operator's result
+    // Multiples of the batch, set by free_batch(); empty if there are none. For integers: number i is
+    // of_batch[i] times the batch, unless of_batch[i] is 0. For a constant: the number of copies of the
+    // tensor along dimension i per batch item; a tensor [2] with one dimension to copy instead holds the
+    // first two elements of an arithmetic progression of that length.
     Ints of_batch = {};
 };
 
@@ -55,26 +56,26 @@ public:
     Value integers(const Ints& numbers);
     Value number(double value, Dtype dtype);  // 0-dim
 
-    // The result of an operator.
+    // Adds an operator and returns its result.
     Value node(const char* type, const Values& inputs, const Shape& shape, Dtype dtype,
                const Attributes& attributes = {});
-    // The same with shape and dtype of the first input.
+    // The same, with shape and dtype of the first input.
     Value like(const char* type, const Values& inputs, const Attributes& attributes = {});
 
     Value permuted(Value x, const Axes& axes);
     Value reshaped(Value x, const Shape& shape);
     Value expanded(Value x, const Shape& shape);
     Value converted(Value x, Dtype dtype);
-    // `count` elements along a dimension, from `start` on, `step` apart.
+    // Returns `count` elements along a dimension, from `start` on, `step` apart.
     Value sliced(Value x, int dim, std::int64_t start, std::int64_t step, std::int64_t count);
 
-    // What x is a permutation of, if the last step permuted it.
+    // The value of which x is a permutation, if the last step permuted it.
     struct Permuted {
         Value of;
         Axes axes;
     };
     std::optional<Permuted> permutation(Value x) const;
-    // What x has been reshaped from; x itself if it has not.
+    // Returns the value that x has been reshaped from; x itself if it has not been reshaped.
     Value before_reshape(Value x) const;
 
     const Entry& operator[](Value x) const { return entries_[std::size_t(x)]; }
@@ -83,7 +84,7 @@ public:
     Dtype dtype(Value x) const { return (*this)[x].dtype; }
     int size() const { return int(entries_.size()); }
 
-    // Nodes belong to this module and op from now on.
+    // Assigns later nodes to this module and op.
     void enter(const std::string& module, const std::string& op) {
         module_ = module;
         op_ = op;
@@ -97,11 +98,11 @@ private:
     std::string module_, op_;
 };
 
-// The axes that undo a permutation.
+// Returns the axes of the inverse permutation.
 Axes inverse(const Axes& axes);
 
-// f(z), which computes element by element, of x: of what x is a permutation of, so that permutations move on to where they
-// meet their inverse.
+// Applies the element-wise f to x. If x is a permutation f is applied to the original, so that the
+// permutation moves on until it cancels with its inverse.
 template <class F> Value elementwise(Graph& graph, Value x, const F& f) {
     if (const auto before = graph.permutation(x)) return graph.permuted(f(before->of), before->axes);
     return f(x);

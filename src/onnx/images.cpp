@@ -1,4 +1,5 @@
-// Convolutions and pooling. mezzo's images are [N, H, W, C] and its weights [O, H, W, I]; ONNX has channels second in both.
+// Mappings of convolutions and pooling. mezzo's images are [N, H, W, C] and its weights [O, H, W, I]; in ONNX
+// channels are the second dimension of both.
 #include "kernels/conv.h"
 #include "kernels/pool.h"
 #include "onnx/mapping.h"
@@ -15,7 +16,7 @@ Shape permuted_shape(const Shape& shape, const Axes& axes) {
     return result;
 }
 
-// The operator of images, with the first input and the result the other way round.
+// Adds an operator on images, with the first input and the result permuted.
 Value of_image(const Call& call, const char* type, Values inputs, const Attributes& attributes) {
     Graph& g = call.graph;
     inputs[0] = g.permuted(inputs[0], to_second);
@@ -42,7 +43,7 @@ Value conv2d(const Call& call) {
     return of_image(call, "Conv", inputs, geometry(at, g.shape(call.in[1]), {height, width, height, width}));
 }
 
-// The pads at the end follow from the size of the result, so that there is no need of output_padding.
+// The pads at the end are computed from the size of the result, so that output_padding is not needed.
 Value conv_transpose2d(const Call& call) {
     const auto& all = call.attributes<kernels::Conv2dInputGrad>();
     const kernels::ConvGeometry& at = all.geometry;
@@ -66,7 +67,7 @@ Value conv_transpose2d(const Call& call) {
     return of_image(call, "ConvTranspose", inputs, attributes);
 }
 
-// Windows along one axis as the operators have them.
+// Pooling windows along one axis, as the operators define them.
 struct Windows {
     std::int64_t kernel = 1, stride = 1, dilation = 1, before = 0, behind = 0;
     bool fits = true;  // false: the operators have no such windows
@@ -78,7 +79,8 @@ Windows windows_of(const kernels::PoolAxis& axis, std::int64_t size, std::int64_
     }
     Windows windows{
         .kernel = axis.kernel, .stride = axis.stride, .dilation = axis.dilation, .before = axis.padding};
-    // The padding behind the image that gives so many results: more of it than before the image with ceil_mode.
+    // The padding behind the image that gives this many results; with ceil_mode it may be larger than before
+    // the image.
     const std::int64_t span = windows.dilation * (windows.kernel - 1) + 1;
     windows.behind = std::max(windows.before, (results - 1) * windows.stride + span - size - windows.before);
     windows.fits = windows.behind < windows.kernel;
@@ -91,7 +93,7 @@ Value pool(const Call& call, const char* type, const kernels::PoolWindow& window
     const Windows rows = windows_of(window.height, x[1], y[1]),
                   columns = windows_of(window.width, x[2], y[2]);
     if (!rows.fits || !columns.fits) return none;
-    // What a mean counts as padding beyond that of both sides is not the same everywhere.
+    // Implementations of the operator differ in whether a mean counts padding beyond that of both sides.
     const bool uneven = rows.behind != rows.before || columns.behind != columns.before;
     const bool dilated = rows.dilation != 1 || columns.dilation != 1;
     if (!max && (uneven || dilated)) return none;

@@ -1,4 +1,4 @@
-// How ops become ONNX operators: one function per row.
+// Maps ops to ONNX operators: one function per op.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace mezzo::onnx {
 
-// An op that has run. `in` are its inputs in the graph, `none` for undefined ones; integers are floating already where
-// the row converts them.
+// An op that has run. `in` are its inputs in the graph, `none` for undefined ones; integer inputs are already
+// converted to floating if the op converts them.
 struct Call {
     Graph& graph;
     const Row& row;
@@ -20,16 +20,17 @@ struct Call {
 
     const Shape& shape() const { return result.shape(); }
     Dtype dtype() const { return result.dtype(); }
-    // A must be the struct of the row's attributes.
+    // A must be the struct of the op's attributes.
     template <class A> const A& attributes() const { return *static_cast<const A*>(at); }
-    // An operator with the op's shape and dtype.
+    // Adds an operator with the op's shape and dtype.
     Value emit(const char* type, const Values& inputs, const Attributes& attributes = {}) const {
         return graph.node(type, inputs, shape(), dtype(), attributes);
     }
     Value number(double value) const { return graph.number(value, dtype()); }
 };
 
-// The op's first result in the graph; `none`: the operators do not have it, and the row's decomposition must do.
+// Returns the op's first result in the graph, or `none` if no operator computes it and the op's decomposition
+// must be used.
 using Mapping = Value (*)(const Call&);
 struct MappingOf {
     std::string_view op;
@@ -41,7 +42,7 @@ std::span<const MappingOf> product_mappings();
 std::span<const MappingOf> norm_mappings();
 std::span<const MappingOf> image_mappings();
 
-// gelu(x), by erf and by tanh.
+// Both add gelu(x), exact by erf and approximate by tanh.
 Value gelu(Graph& graph, Value x);
 Value gelu_tanh(Graph& graph, Value x);
 

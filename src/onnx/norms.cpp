@@ -1,4 +1,4 @@
-// Normalisations and softmax.
+// Mappings of normalisations and softmax.
 #include "kernels/batch_norm.h"
 #include "kernels/norm.h"
 #include "kernels/softmax.h"
@@ -24,15 +24,15 @@ Value dropout_add_layer_norm(const Call& call) {
     return layer_norm_of(call, call.emit("Add", {x, call.in[3]}), call.in[0], call.in[4], at.eps);
 }
 
-// An image [N, .., C] as ONNX has it, [N, C, ..], and back.
+// Axes from an image [N, .., C] to ONNX's [N, C, ..].
 Axes channels_second(int dims) {
     Axes axes{0, dims - 1};
     for (int d = 1; d + 1 < dims; ++d) axes.push_back(d);
     return axes;
 }
 
-// Inputs x [rows, C], weight, bias, residual or none, running mean, running variance. The rows are pixels of an image
-// where they have been reshaped from one: the operator is of the image then, beside the convolution that made it.
+// Inputs x [rows, C], weight, bias, residual or none, running mean, running variance. If the rows have been
+// reshaped from an image, the operator is applied to the image, directly after the convolution that made it.
 Value batch_norm(const Call& call) {
     const auto& at = call.attributes<kernels::BatchNorm>();
     if (at.batch_statistics) return none;

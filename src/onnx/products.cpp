@@ -1,4 +1,4 @@
-// Matrix products: linear layers and matmul. Attention is its decomposition.
+// Mappings of matrix products: linear layers and matmul. Attention is exported as its decomposition.
 #include "kernels/joint_linear.h"
 #include "kernels/matmul.h"
 #include "onnx/mapping.h"
@@ -12,7 +12,7 @@ Shape with_last(Shape shape, std::int64_t size) {
     return shape;
 }
 
-// x w^T + b, with b `none` where there is no bias.
+// Returns x w^T + b; `bias` is `none` without a bias.
 Value product(const Call& call, Value x, Value weight, Value bias) {
     Graph& g = call.graph;
     const Shape result = with_last(g.shape(x), g.shape(weight)[0]);

@@ -1,4 +1,4 @@
-// Views, copies, look-ups, reductions.
+// Mappings of views, copies, look-ups and reductions.
 #include "kernels/copy.h"
 #include "kernels/index.h"
 #include "kernels/moments.h"
@@ -42,7 +42,7 @@ Value gather(const Call& call) {
     return call.emit("GatherElements", call.in, {{"axis", call.attributes<kernels::Gather>().dim}});
 }
 
-// No result is copied into here: only gradients have no tensor to add to.
+// Without a tensor to add to, which only gradients omit, there is no mapping.
 Value scatter_add(const Call& call) {
     const std::int64_t dim = call.attributes<kernels::ScatterAdd>().dim;
     if (call.in.size() < 3 || call.in[2] == none) return none;
@@ -50,7 +50,8 @@ Value scatter_add(const Call& call) {
                      {{"axis", dim}, {"reduction", std::string("add")}});
 }
 
-// The positions of the first k elements in their order, of equal ones the earlier first: the second result of TopK.
+// Returns the positions of the first k elements in sorted order, for equal elements the earlier first: the
+// second result of TopK.
 Value positions(const Call& call, std::int64_t dim, std::int64_t k, bool largest) {
     Graph& g = call.graph;
     const Dtype dtype = g.dtype(call.in[0]);
@@ -104,12 +105,12 @@ constexpr char mean_type[] = "ReduceMean", max_type[] = "ReduceMax", min_type[] 
                norm_type[] = "ReduceL2", prod_type[] = "ReduceProd", argmax_type[] = "ArgMax",
                argmin_type[] = "ArgMin";
 
-Value norm(const Call& call) {  // that of a single number is its absolute value
+Value norm(const Call& call) {  // of a single number: its absolute value
     if (!call.attributes<kernels::Norm>().axes.empty()) return reduce<kernels::Norm, norm_type>(call);
     return call.emit("Abs", {call.graph.converted(call.in[0], call.dtype())});
 }
 
-Value sum(const Call& call) {  // opset 13 has made the axes of this reduction an input
+Value sum(const Call& call) {  // since opset 13 the axes of this reduction are an input
     const Axes& axes = call.attributes<kernels::Sum>().axes;
     const Value x = call.graph.converted(call.in[0], call.dtype());
     if (axes.empty()) return call.graph.reshaped(x, call.shape());
@@ -119,7 +120,7 @@ Value sum(const Call& call) {  // opset 13 has made the axes of this reduction a
 template <class A, const char* type> Value extreme_index(const Call& call) {
     const std::int64_t dim = call.attributes<A>().dim;
     const std::int64_t kept = call.shape().size() == call.graph.shape(call.in[0]).size();
-    // The operators do not take booleans.
+    // The operators do not accept booleans.
     const Value x =
         call.graph.dtype(call.in[0]) == boolean ? call.graph.converted(call.in[0], uint8) : call.in[0];
     return call.emit(type, {x}, {{"axis", dim}, {"keepdims", kept}});

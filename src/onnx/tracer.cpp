@@ -11,7 +11,7 @@ namespace mezzo::onnx {
 
 namespace {
 
-// The order of a parameter's dimensions in files (Module::as_saved()), from the strides of that view.
+// Returns the order of a parameter's dimensions in files (Module::as_saved()), from the strides of that view.
 Axes saved_order(const Tensor& in_memory, const Tensor& saved) {
     Axes axes;
     bool used[max_dims] = {};
@@ -31,7 +31,7 @@ bool same_elements(const Tensor& a, const Tensor& b) {
            a.strides() == b.strides() && a.dtype() == b.dtype();
 }
 
-// The op of a row as it is called: an operator with a number has a row of its own.
+// Returns the name by which a program calls an op: an operator with a number has op traits of its own.
 std::string called_name(const Row& row) {
     std::string name = row.name;
     if (const std::string_view end = "_scalar"; name.ends_with(end)) {
@@ -41,7 +41,7 @@ std::string called_name(const Row& row) {
     return name;
 }
 
-// Null if no family has the op.
+// Returns null if no family has the op.
 Mapping mapping_of(std::string_view op) {
     for (const std::span<const MappingOf> family :
          {elementwise_mappings(), shape_mappings(), product_mappings(), norm_mappings(), image_mappings()})
@@ -50,8 +50,8 @@ Mapping mapping_of(std::string_view op) {
     return nullptr;
 }
 
-// Runs f. Returns the text of its Error(value) without the name of the export, or an empty text: an op
-// that cannot be written matters only where something reads its result.
+// Runs f. Returns the message of its Error(value) without the name of the export, or "". An op that cannot be
+// exported is an error only if its result is read.
 template <class F> std::string refusal_of(const F& f) {
     try {
         f();
@@ -67,7 +67,7 @@ template <class F> std::string refusal_of(const F& f) {
 
 }  // namespace
 
-// Watches the ops of a decomposition for the tracer, which nobody tells of them.
+// Observes the ops of a decomposition, which the tracer is not notified of.
 class Tracer::Inside final : public OpObserver {
 public:
     explicit Inside(Tracer& tracer) : tracer_(tracer) {}
@@ -114,7 +114,7 @@ const Tracer::Known* Tracer::find(const Tensor& x) const {
     return nullptr;
 }
 
-// A later op gives a value to what an op inside of it could not.
+// Records the value of a tensor. An outer op may set a value where an op inside of it could not.
 void Tracer::remember(const Tensor& x, Value value, const std::string& missing) {
     if (!x.defined() || x.numel() == 0) return;
     const Known known{x.detach(), value, missing, x->storage->version};
@@ -131,7 +131,7 @@ std::string Tracer::place() const {
     return graph_.module().empty() ? "the model itself" : "module " + graph_.module();
 }
 
-// Beginning of an error about a tensor that is read: by an op, or as a result of the model.
+// Returns the beginning of an error about a tensor that is read: by an op, or as a result of the model.
 std::string Tracer::reader() const {
     return "export_onnx: " + (graph_.op().empty() ? "" : graph_.op() + ": ") + place() + " reads ";
 }
@@ -190,7 +190,7 @@ void Tracer::computed(const Row& row, In given, const void* at, In results) {
     graph_.enter(module, op);
 }
 
-// The op's first result, or `none` if there is no operator for it.
+// Returns the op's first result, or `none` if there is no operator for it.
 Value Tracer::mapped(const Row& row, In given, const void* at, const Tensor& result) {
     const Mapping map = mapping_of(row.name);
     if (map == nullptr) return none;
@@ -203,7 +203,7 @@ Value Tracer::mapped(const Row& row, In given, const void* at, const Tensor& res
     return map({graph_, row, at, in, result});
 }
 
-// The op's results as its decomposition computes them.
+// Runs the op's decomposition and returns its results.
 Tensors Tracer::decomposed(const Row& row, In given, const void* at) {
     const Inside inside(*this);
     Tensors values(given.begin(), given.end());

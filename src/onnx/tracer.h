@@ -1,4 +1,4 @@
-// Watches one forward call, and makes a graph of the ops that run.
+// Observes one forward call, and makes a graph of the ops that run.
 #pragma once
 
 #include <string>
@@ -14,11 +14,12 @@ namespace mezzo::onnx {
 
 class Tracer final : public OpObserver {
 public:
-    // The inputs share no elements with each other or with the model.
+    // `inputs` share no elements with each other or with the model.
     Tracer(nn::Module& model, const Tensors& inputs);
 
-    // The value of a tensor. What no op has made is a constant. Throws Error(value), naming op and module, if the op that
-    // made it has no form in ONNX, if it has been written in place, or if another thread has made it.
+    // Returns the value of a tensor. A tensor that no op has made is a constant. Throws Error(value), with op
+    // and module, if the op that made it has no ONNX form, if it was modified in-place, or if another thread
+    // has made it.
     Value value_of(const Tensor& x);
     Graph& graph() { return graph_; }
 
@@ -34,12 +35,14 @@ public:
 
 private:
     class Inside;
-    // Elements in memory: tensors that agree in all of it are equal, whatever handle they are.
+    // Elements in memory. Tensors with the same elements in memory have the same value, whichever handle they
+    // are.
     struct Known {
-        Tensor tensor;  // keeps the memory, so that no address is used twice
+        Tensor tensor;  // keeps the memory, so that no address is reused
         Value value;
-        std::string missing;    // why there is no value
-        std::uint64_t version;  // of the memory then: other threads tell nobody what they write
+        std::string missing;  // why there is no value
+        // of the memory then: writes of other threads are not reported
+        std::uint64_t version;
     };
     const Known* find(const Tensor& x) const;
     void remember(const Tensor& x, Value value, const std::string& missing = {});

@@ -1,4 +1,4 @@
-// A training run as an io::Checkpoint: which state lies where, and loading that changes everything or nothing.
+// Saves a training run as an io::Checkpoint, and loads it either completely or not at all.
 #include "mezzo/checkpoint.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace mezzo::training {
 
 namespace {
 
-// A part that this training has.
+// A state of this training that is saved under its own name.
 struct Part {
     std::string name;  // in the header and in errors
     StateRef state;
@@ -107,7 +107,8 @@ void compare_settings(const std::string& path, const io::Metadata& then, const i
           list);
 }
 
-// Loads parts one after the other. What was there before is put back unless all of them have been loaded.
+// Loads parts one after the other. Unless all of them are loaded, the destructor restores their previous
+// states.
 class Restoring {
 public:
     explicit Restoring(const std::string& path) : path_(path) {}
@@ -116,7 +117,7 @@ public:
         for (auto before = before_.rbegin(); before != before_.rend(); ++before) {
             try {
                 before->state.load_state_dict(before->values);
-            } catch (...) {  // the error that brings us here is the one to be told
+            } catch (...) {  // the error that brings us here is the one to report
             }
         }
         try {
@@ -133,7 +134,7 @@ public:
         loader_ = loader;
         position_ = before;
     }
-    // A load_state_dict() that throws changes nothing, so the last part needs no copy of what was there before.
+    // A load_state_dict() that throws changes nothing, so the last part needs no copy of its previous state.
     void load(const Part& part, const StateDict& state, bool last) {
         Before before{part.state, last ? StateDict() : copy_of(part.state.state_dict())};
         named(part.name, [&] { part.state.load_state_dict(state); });
@@ -160,11 +161,11 @@ private:
     bool done_ = false;
 };
 
-// Models come last: they are large, and so the one of a usual training is not copied.
+// Models are loaded last: they are large, and with one model this avoids its copy.
 void restore(const std::string& path, io::Checkpoint& saved, const CheckpointParts& parts) {
     std::vector<Part> order = parts_of(parts);
     std::stable_partition(order.begin(), order.end(), [](const Part& p) { return !p.state.is_module(); });
-    set_random_state(random_state());  // throws where a step is being captured, before anything is changed
+    set_random_state(random_state());  // throws in a capture, before anything is changed
     Restoring restoring(path);
     if (parts.loader.has_value()) restoring.load(parts.loader, saved.position);
     for (const Part& part : order) restoring.load(part, state_of(saved, part.name), &part == &order.back());

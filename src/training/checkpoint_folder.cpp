@@ -1,4 +1,5 @@
-// Checkpoints of one run in a folder: their names, the newest whole one, and which of them stay.
+// Manages the checkpoints of one run in a folder: their names, the newest complete one, and which are
+// removed.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@ namespace {
 
 constexpr std::string_view prefix = "step-", suffix = ".ckpt", partial = ".mezzo-partial";
 
-// The step of a file's name; negative for other names.
+// Returns the step in a file's name; negative for other names.
 std::int64_t step_of(std::string_view name) {
     if (!name.starts_with(prefix) || !name.ends_with(suffix)) return -1;
     name.remove_prefix(prefix.size());
@@ -50,8 +51,8 @@ void try_remove(const fs::path& path) {
         log_line("checkpoints: " + path.string() + " cannot be removed: " + error.message());
 }
 
-// A partial file that a killed program has left: nobody holds its lock. Another name than the next one's, so nothing
-// would write over it.
+// Removes a partial file of a killed program, if no process has it locked. Its name belongs to another step
+// than the next save's, so nothing would overwrite it.
 void remove_abandoned(const fs::path& path) {
     const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (descriptor < 0) return;
@@ -59,7 +60,7 @@ void remove_abandoned(const fs::path& path) {
     ::close(descriptor);
 }
 
-// Runs work() on rank 0. Throws on all ranks where it throws.
+// Runs work() on rank 0. If it throws, throws on all ranks.
 template <class Work>
 void by_leader(const distributed::Group* group, const std::string& folder, const Work& work) {
     if (group == nullptr || group->size() == 1) return work();
@@ -86,7 +87,7 @@ bool is_whole(const std::string& path) {
     }
 }
 
-// Loads the first that can be read. `last` is the error of the newest that cannot.
+// Loads the first checkpoint that can be read; if there is none, throws the error of the newest.
 std::optional<CheckpointInfo> load_first(const Checkpoint& checkpoint,
                                          const std::vector<CheckpointFile>& files) {
     std::string first_error;
@@ -155,7 +156,7 @@ std::vector<CheckpointFile> CheckpointFolder::best() const {
     return result;
 }
 
-// Makes the folder. Files of later steps that are whole are not this training's past.
+// Creates the folder. Complete files of later steps are not the past of this training.
 void CheckpointFolder::prepare(std::int64_t step) const {
     std::error_code error;
     fs::create_directories(folder_, error);
@@ -188,7 +189,8 @@ void CheckpointFolder::rotate() const {
             const std::string name = entry.path().filename().string();
             if (name.starts_with(prefix) && name.ends_with(partial)) remove_abandoned(entry.path());
         }
-    } catch (const std::exception& error) {  // the checkpoint is saved: what is too many is no reason to stop
+    } catch (
+        const std::exception& error) {  // the checkpoint is saved; an old one that stays is no reason to stop
         log_line(std::string("checkpoints: old ones cannot be removed: ") + error.what());
     }
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view own = "training.", step_name = "training.step", parts_name = "training.parts",
                            metric_prefix = "training.metric.", setting_prefix = "training.setting.";
 
-// The whole text as a number.
+// Parses the whole text as a number.
 template <class T> bool parse(std::string_view text, T& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
@@ -40,7 +40,7 @@ void check_info(const CheckpointInfo& info) {
               "\"; names that begin with \"", own, "\" are the checkpoint's");
 }
 
-// Takes one entry that is the checkpoint's own; false for what it does not know.
+// Takes one of the checkpoint's own entries; returns false for an unknown one.
 bool take(CheckpointHeader& header, std::string_view name, const std::string& value) {
     if (name == step_name) return parse(value, header.info.step) && header.info.step >= 0;
     if (name == parts_name) {

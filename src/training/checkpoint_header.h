@@ -1,4 +1,4 @@
-// What the metadata of a checkpoint say: step, metrics, parts, settings and the user's own entries.
+// The metadata of a checkpoint: step, metrics, parts, settings and the user's own entries.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ struct CheckpointHeader {
     io::Metadata settings;
 };
 
-// Throws Error(value) for what Checkpoint::save() refuses.
+// Returns the metadata. Throws Error(value) for values that Checkpoint::save() refuses.
 io::Metadata header_of(const CheckpointInfo& info, const std::vector<std::string>& parts,
                        const io::Metadata& settings);
-// Entries of mezzo's own that are not those of a training are left out. Throws Error(io) where no training::Checkpoint
-// has written them.
+// Parses the metadata. mezzo's own entries that do not belong to a training are dropped. Throws Error(io) if
+// the file was not written by training::Checkpoint.
 CheckpointHeader parse_header(const std::string& path, const io::Metadata& metadata);
 
 }  // namespace mezzo::training

@@ -30,13 +30,13 @@ bool shows_bars(std::FILE* to) {
            (terminal == nullptr || std::strcmp(terminal, "dumb") != 0);
 }
 
-// Columns of the terminal; 80 where it does not say.
+// Returns the columns of the terminal, or 80 if they are unknown.
 std::size_t columns(std::FILE* to) {
     winsize size{};
     return ioctl(fileno(to), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// The part of `whole` that stands for the steps that are done, in [0, whole], cut off.
+// Returns the part of `whole` that corresponds to the steps done, in [0, whole], rounded down.
 std::int64_t part_of(double whole, const TrainingStatus& status) {
     return std::int64_t(std::clamp(whole * double(status.step) / double(status.steps), 0.0, whole));
 }

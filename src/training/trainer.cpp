@@ -1,4 +1,4 @@
-// The training loop, step by step. Header and source together are meant to be read, and copied from.
+// The training loop, step by step. Written to be read together with the header, and copied from.
 #include "mezzo/trainer.h"
 
 #include <cmath>
@@ -16,12 +16,13 @@ namespace {
 
 amp::GradScalerOptions scaler_options(const TrainerOptions& options) {
     amp::GradScalerOptions result = options.scaler;
-    // Only float16 has so little range that its gradients need scaling.
+    // Only float16 has such a small range that its gradients need scaling.
     result.enabled = options.precision == Precision::float16 && result.enabled;
     return result;
 }
 
-// Warns of parameters that a backward reaches and that nothing trains or saves.
+// Finds parameters that a backward reaches and that no module lists, so that they are neither trained nor
+// saved.
 class UnlistedWatch final : public OpObserver {
 public:
     const UnlistedParameters& found() const { return found_; }
@@ -70,7 +71,7 @@ const distributed::Group* Trainer::group() const {
     return options_.parallel != nullptr ? &options_.parallel->group() : nullptr;
 }
 
-// What one rank has seen, all must act on in the same step.
+// Agrees on stopping, so that all ranks stop in the same step if any rank is to stop.
 void Trainer::agree_to_stop() {
     const bool here = stop_called_ || (options_.stop_on_signals && StopSignals::last() != 0);
     stopping_ = stopping_ || (group() != nullptr ? group()->any(here) : here);
@@ -121,7 +122,7 @@ void Trainer::add_gradients(const Tensor& loss, double weight) {
     const double factor = weight / double(parts_);
     const Tensor part = factor == 1 ? loss : loss * factor;
     {
-        // The last backward pass sends the sum of all to the other ranks.
+        // Only the last backward pass reduces the accumulated gradients over the ranks.
         std::optional<distributed::DataParallel::Local> here;
         if (options_.parallel != nullptr && accumulated_ + 1 < parts_) here.emplace(*options_.parallel);
         std::optional<UnlistedWatch> watch;
@@ -158,7 +159,7 @@ void Trainer::step(bool ends_epoch) {
     if (due && !stopping_ && !ends_epoch) save();
 }
 
-// The losses stay on the device until here.
+// Reads the losses, which stay on the device until then.
 void Trainer::report() {
     if (unreported_ == 0) return;
     const Tensor mean = group() != nullptr ? group()->mean(losses_) : losses_;
